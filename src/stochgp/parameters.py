@@ -1,0 +1,204 @@
+"""Parameters: what they are worth, the range they stay in, and whether they train.
+
+A parameter is a small module with a `value`. `Positive` and `Bounded` hold an unconstrained array `raw`, which is what a learner
+moves; `Frozen` holds something that no learner moves. One rule says what trains: every floating array of a model that is not inside
+a `Frozen`. So the weights of a network, plain arrays, train too.
+
+    trainable, rest = partition(model)
+    gradient = jax.grad(lambda t: loss(eqx.combine(t, rest)))(trainable)
+"""
+
+import abc
+import math
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import wadler_lindig
+from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import Array, Float, PyTree
+
+T = TypeVar("T")
+
+
+class AbstractParameter(eqx.Module):
+    """Something with a constrained `value`; converts to a NumPy array and, if it is a scalar, to a float."""
+
+    @property
+    @abc.abstractmethod
+    def value(self) -> Any:
+        """The constrained value."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.value.dtype
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.value, dtype=dtype)
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __pdoc__(self, **kwargs: Any) -> wadler_lindig.AbstractDoc | None:
+        """What Equinox prints: the constrained value where it is known, otherwise (None) the fields."""
+        value = self.value if _is_known(self) else None
+        if not eqx.is_array(value) or value.ndim > 1:
+            return None
+        text = np.array2string(np.asarray(value), max_line_width=10**6, separator=", ", threshold=8)
+        return wadler_lindig.TextDoc(f"{type(self).__name__}({text})")
+
+
+class Positive(AbstractParameter):
+    """value = lower + exp(raw): above `lower`, and on the log scale for whatever moves `raw`."""
+
+    raw: Float[Array, "..."]
+    lower: float = eqx.field(static=True, default=0.0)
+
+    @property
+    def value(self) -> Float[Array, "..."]:
+        return jnp.exp(self.raw) + self.lower
+
+
+class Bounded(AbstractParameter):
+    """value = lower + (upper − lower) / (1 + exp(−raw)): strictly inside (lower, upper)."""
+
+    raw: Float[Array, "..."]
+    lower: float = eqx.field(static=True)
+    upper: float = eqx.field(static=True)
+
+    @property
+    def value(self) -> Float[Array, "..."]:
+        return self.lower + (self.upper - self.lower) * jax.nn.sigmoid(self.raw)
+
+
+class Frozen(AbstractParameter):
+    """Holds an array, or a whole module, that is never trained: gradients stop here and `partition` leaves it in the rest.
+
+    A frozen callable is called as it was before: `frozen(network)(x)`.
+    """
+
+    content: Any
+
+    @property
+    def value(self) -> Any:
+        return jax.tree.map(
+            lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, self.content
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.value(*args, **kwargs)
+
+
+def positive(
+    value: ArrayLike | Sequence[float], lower: float = 0.0, dtype: DTypeLike | None = None
+) -> Positive:
+    """The `Positive` parameter that is worth `value`.
+
+    `dtype` None keeps the dtype of a floating array; numbers, lists and integers become float32.
+    Raises ValueError unless `lower` is finite and at least 0, and `value` is finite and above it.
+    """
+    if not (math.isfinite(lower) and lower >= 0):
+        raise ValueError(
+            f"the lower bound of a positive parameter is {lower}; it must be finite and at least 0"
+        )
+    value = _as_array(value, dtype)
+    _check_inside(value, lower, math.inf)
+    return Positive(jnp.log(value - lower), float(lower))
+
+
+def bounded(
+    value: ArrayLike | Sequence[float], lower: float, upper: float, dtype: DTypeLike | None = None
+) -> Bounded:
+    """The `Bounded` parameter that is worth `value`; dtype as in `positive`.
+
+    Raises ValueError unless lower < value < upper, all finite.
+    """
+    if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
+        raise ValueError(
+            f"the bounds are ({lower}, {upper}); they must be finite, the first below the second"
+        )
+    value = _as_array(value, dtype)
+    _check_inside(value, lower, upper)
+    fraction = (value - lower) / (upper - lower)
+    return Bounded(jnp.log(fraction) - jnp.log1p(-fraction), float(lower), float(upper))
+
+
+def frozen(value: Any) -> Frozen:
+    """Keeps `value` (a number, an array, a parameter, a network, a kernel, any module) out of training; a frozen parameter keeps its value."""
+    if isinstance(value, Frozen):
+        return value
+    if isinstance(value, AbstractParameter):
+        return Frozen(value.value)
+    return Frozen(_as_array(value, None) if _is_array_like(value) else value)
+
+
+def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter:
+    """A parameter as it is; a number or an array as a trainable `Positive`. Raises ValueError for values that are not positive."""
+    return value if isinstance(value, AbstractParameter) else positive(value, dtype=dtype)
+
+
+def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
+    """What a parameter is worth; anything else as it is. With `dtype`, as an array of that dtype."""
+    value = value.value if isinstance(value, AbstractParameter) else value
+    return value if dtype is None else jnp.asarray(value, dtype=dtype)
+
+
+def trainable_mask(tree: PyTree) -> PyTree:
+    """The tree with every leaf replaced by whether it trains: floating arrays that are not inside a `Frozen`."""
+
+    def mark(node: Any) -> Any:
+        return jax.tree.map(lambda _: False, node) if isinstance(node, Frozen) else eqx.is_inexact_array(node)
+
+    return jax.tree.map(mark, tree, is_leaf=lambda node: isinstance(node, Frozen))
+
+
+def partition(tree: T) -> tuple[T, T]:
+    """(trainable, rest): two copies of the tree, None where the other has the leaf. `equinox.combine` puts them together."""
+    return eqx.partition(tree, trainable_mask(tree))
+
+
+def cast(tree: T, dtype: DTypeLike) -> T:
+    """The tree with every floating array, frozen ones included, in `dtype`."""
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree)
+
+
+def _is_known(parameter: AbstractParameter) -> bool:
+    """False under a transformation, and for the masks and partitions that replace arrays by something else."""
+    leaves = jax.tree.leaves(parameter)
+    return len(leaves) > 0 and all(
+        eqx.is_array(leaf) and not isinstance(leaf, jax.core.Tracer) for leaf in leaves
+    )
+
+
+def _is_array_like(value: Any) -> bool:
+    return (
+        isinstance(value, bool | int | float | list | tuple | np.generic)
+        or eqx.is_array(value)
+        or isinstance(value, np.ndarray)
+    )
+
+
+def _as_array(value: Any, dtype: DTypeLike | None) -> Array:
+    """An array that is not weakly typed."""
+    if dtype is None:
+        given = getattr(value, "dtype", None)
+        dtype = given if given is not None and jnp.issubdtype(given, jnp.floating) else jnp.float32
+    return jnp.asarray(value, dtype=jax.dtypes.canonicalize_dtype(dtype))
+
+
+def _check_inside(value: Array, lower: float, upper: float) -> None:
+    """Values under a transformation are not known yet and pass."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    known = np.asarray(value)
+    if not np.all((known > lower) & (known < upper)):
+        raise ValueError(
+            f"a parameter between {lower} and {upper}, both excluded, was given the value {known}"
+        )

@@ -1,0 +1,26 @@
+"""Matrix products in the full precision of their inputs.
+
+On GPUs and TPUs JAX's default product rounds float32 to TensorFloat-32 or bfloat16 (relative error 1e-3 and worse), which is
+enough to lose positive definiteness. Products that matter go through this file.
+"""
+
+from contextlib import AbstractContextManager
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """a @ b at the highest precision that the inputs' dtype has."""
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def einsum(subscripts: str, *operands: Array) -> Array:
+    """`jax.numpy.einsum` at the highest precision that the inputs' dtype has."""
+    return jnp.einsum(subscripts, *operands, precision=jax.lax.Precision.HIGHEST)
+
+
+def full_precision() -> AbstractContextManager:
+    """Every product traced inside runs at full precision unless it names another: for code of others, such as networks."""
+    return jax.default_matmul_precision("highest")
