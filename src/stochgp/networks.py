@@ -1,6 +1,6 @@
 """Networks: plain Equinox modules that map ONE row x [D] to z [P]. Any other Equinox module or callable of that kind serves as well.
 
-Rows keep their dtype: float32 weights see float64 rows as float64. Weights are drawn for standardised inputs.
+Rows keep their dtype: weights are read in it. Weights are drawn for standardised inputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,28 +11,16 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.precision import matmul
+from stochgp.precision import einsum, matmul
 
 Activation = Callable[[Array], Array]
 
 
 class Dense(eqx.Module):
-    """z = Wᵀx + b.  W [D, P] ~ N(0, 2/D) (He et al. 2015), b ~ U(−1/√D, 1/√D).
-
-    The biases are not zero: with zero biases a ReLU network is homogeneous, φ(cx) = cφ(x), and useless on a single input.
-    """
+    """z = Wᵀx + b with W [D, P], b [P]."""
 
     weight: Float[Array, "D P"]
     bias: Float[Array, " P"]
-
-    @classmethod
-    def init(
-        cls, n_inputs: int, n_outputs: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
-    ) -> "Dense":
-        weight_key, bias_key = jax.random.split(key)
-        weight = jax.random.normal(weight_key, (n_inputs, n_outputs), dtype) * (2 / n_inputs) ** 0.5
-        reach = n_inputs**-0.5
-        return cls(weight, jax.random.uniform(bias_key, (n_outputs,), dtype, minval=-reach, maxval=reach))
 
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... P"]:
         return matmul(x, self.weight.astype(x.dtype)) + self.bias.astype(x.dtype)
@@ -54,8 +42,7 @@ class MLP(eqx.Module):
         return self.layers[-1].weight.shape[1]
 
     def __call__(self, x: Float[Array, " D"]) -> Float[Array, " P"]:
-        if x.shape != (self.n_inputs,):
-            raise ValueError(f"the network takes one row of {self.n_inputs} inputs, but got shape {x.shape}")
+        _check_row(x, self.n_inputs)
         for layer in self.layers[:-1]:
             x = self.activation(layer(x))
         x = self.layers[-1](x)
@@ -73,15 +60,146 @@ def mlp(
 ) -> MLP:
     """Fully connected network x [n_inputs] ↦ z [widths[-1]]. The default is the papers' g_w: two layers of 128, ReLU after both.
 
-    Raises ValueError when there is no layer or a size is below 1.
+    Weights ~ N(0, 2/fan_in) (He et al. 2015), biases ~ U(−1/√fan_in, 1/√fan_in). The biases are not zero: with zero biases a ReLU
+    network is homogeneous, g(cx) = c g(x), which leaves two features for a single input. Raises ValueError when there is no layer or
+    a size is below 1.
     """
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(
-            f"a network needs at least one layer and sizes of at least 1, but got n_inputs={n_inputs}, widths={widths}"
+            f"a network needs sizes of at least 1 and a layer, but got n_inputs={n_inputs}, widths={widths}"
         )
     keys = jax.random.split(key, len(sizes) - 1)
-    layers = tuple(
-        Dense.init(a, b, key=k, dtype=dtype) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
-    )
+    layers = tuple(_he_layer(a, b, k, dtype) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
     return MLP(layers, activation, final_activation)
+
+
+class EncoderLayer(eqx.Module):
+    """One pre-LayerNorm Transformer encoder layer on tokens [T, W]:  h ← h + MHA(LN h),  h ← h + FF(LN h), GELU, no dropout."""
+
+    attention_norm: eqx.nn.LayerNorm
+    projection: Dense  # query, key and value side by side [W, 3W]
+    mixing: Dense
+    feedforward_norm: eqx.nn.LayerNorm
+    expand: Dense
+    contract: Dense
+    n_heads: int = eqx.field(static=True)
+
+    def __call__(self, tokens: Float[Array, "T W"], n_queries: int | None = None) -> Float[Array, "Q W"]:
+        """The first `n_queries` tokens after the layer, None = all. Every token is attended to."""
+        n_tokens, width = tokens.shape
+        heads = self.projection(jax.vmap(self.attention_norm)(tokens))
+        query, key, value = jnp.split(
+            heads.reshape(n_tokens, 3 * self.n_heads, -1), 3, axis=1
+        )  # [T, heads, W/heads]
+        scores = einsum("qhc,khc->hqk", query[:n_queries], key) * (width // self.n_heads) ** -0.5
+        mixed = einsum("hqk,khc->qhc", jax.nn.softmax(scores, axis=-1), value)
+        tokens = tokens[:n_queries] + self.mixing(mixed.reshape(-1, width))
+        hidden = jax.nn.gelu(self.expand(jax.vmap(self.feedforward_norm)(tokens)), approximate=False)
+        return tokens + self.contract(hidden)
+
+
+class Attention(eqx.Module):
+    """The attention map of `attention`."""
+
+    input_norm: eqx.nn.LayerNorm
+    token_weight: Float[Array, "D W"]
+    token_bias: Float[Array, "D W"]
+    summary: Float[Array, " W"]  # the [CLS] token
+    layers: tuple[EncoderLayer, ...]
+    output_norm: eqx.nn.LayerNorm
+
+    @property
+    def n_inputs(self) -> int:
+        return self.token_weight.shape[0]
+
+    @property
+    def n_outputs(self) -> int:
+        return self.token_weight.shape[1]
+
+    def __call__(self, x: Float[Array, " D"]) -> Float[Array, " W"]:
+        _check_row(x, self.n_inputs)
+        dtype = x.dtype
+        tokens = self.input_norm(x)[:, None] * self.token_weight.astype(dtype) + self.token_bias.astype(dtype)
+        tokens = jnp.concatenate([self.summary.astype(dtype)[None], tokens])  # [D + 1, W]
+        for layer in self.layers[:-1]:
+            tokens = layer(tokens)
+        tokens = self.layers[-1](tokens, n_queries=1)  # of the last layer only the summary is read
+        return self.output_norm(tokens[0])
+
+
+def attention(
+    n_inputs: int,
+    *,
+    width: int = 32,
+    n_heads: int = 4,
+    n_layers: int = 2,
+    feedforward: int = 64,
+    key: PRNGKeyArray,
+    dtype: DTypeLike = jnp.float32,
+) -> Attention:
+    """Attention over the inputs of one row, x [D] ↦ z [width] (the SCGD paper, second version, section 5.3):
+
+    LayerNorm over the D inputs; token t_j = x_j w_j + b_j with a w_j, b_j per input; a learned [CLS] token in front; pre-LayerNorm
+    Transformer encoder layers with GELU, without positional encoding, mask or dropout; z = LayerNorm of the final [CLS] token.
+    w Xavier-uniform over the D × width matrix, b = 0, [CLS] ~ N(0, 0.02²); weights of the encoder Xavier-uniform, its biases 0.
+
+    The first LayerNorm removes each row's mean and scale, so two rows that differ in nothing else are not told apart, and the last
+    one makes z·z nearly constant. Raises ValueError for fewer than 2 inputs, of which nothing would be left, for a size below 1 or
+    a width that the heads do not divide.
+    """
+    if n_inputs < 2:
+        raise ValueError(
+            f"n_inputs is {n_inputs}; attention needs at least 2, as it removes the mean of each row"
+        )
+    if min(width, n_heads, n_layers, feedforward) < 1 or width % n_heads:
+        sizes = f"width={width}, n_heads={n_heads}, n_layers={n_layers}, feedforward={feedforward}"
+        raise ValueError(f"sizes must be at least 1 and width a multiple of n_heads, but got {sizes}")
+    token_key, summary_key, *layer_keys = jax.random.split(key, 2 + n_layers)
+    return Attention(
+        input_norm=eqx.nn.LayerNorm(n_inputs, dtype=dtype),
+        token_weight=_xavier((n_inputs, width), token_key, dtype),
+        token_bias=jnp.zeros((n_inputs, width), dtype),
+        summary=jax.random.normal(summary_key, (width,), dtype) * 0.02,
+        layers=tuple(_encoder_layer(width, n_heads, feedforward, k, dtype) for k in layer_keys),
+        output_norm=eqx.nn.LayerNorm(width, dtype=dtype),
+    )
+
+
+def _encoder_layer(
+    width: int, n_heads: int, feedforward: int, key: PRNGKeyArray, dtype: DTypeLike
+) -> EncoderLayer:
+    projection_key, mixing_key, expand_key, contract_key = jax.random.split(key, 4)
+    query_key_value = [_xavier((width, width), k, dtype) for k in jax.random.split(projection_key, 3)]
+    return EncoderLayer(
+        attention_norm=eqx.nn.LayerNorm(width, dtype=dtype),
+        projection=Dense(jnp.concatenate(query_key_value, axis=1), jnp.zeros(3 * width, dtype)),
+        mixing=_xavier_layer(width, width, mixing_key, dtype),
+        feedforward_norm=eqx.nn.LayerNorm(width, dtype=dtype),
+        expand=_xavier_layer(width, feedforward, expand_key, dtype),
+        contract=_xavier_layer(feedforward, width, contract_key, dtype),
+        n_heads=n_heads,
+    )
+
+
+def _he_layer(n_inputs: int, n_outputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Dense:
+    weight_key, bias_key = jax.random.split(key)
+    weight = jax.random.normal(weight_key, (n_inputs, n_outputs), dtype) * (2 / n_inputs) ** 0.5
+    reach = n_inputs**-0.5
+    return Dense(weight, jax.random.uniform(bias_key, (n_outputs,), dtype, minval=-reach, maxval=reach))
+
+
+def _xavier_layer(n_inputs: int, n_outputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Dense:
+    return Dense(_xavier((n_inputs, n_outputs), key, dtype), jnp.zeros(n_outputs, dtype))
+
+
+def _xavier(shape: tuple[int, int], key: PRNGKeyArray, dtype: DTypeLike) -> Array:
+    reach = (6 / sum(shape)) ** 0.5
+    return jax.random.uniform(key, shape, dtype, minval=-reach, maxval=reach)
+
+
+def _check_row(x: Array, n_inputs: int) -> None:
+    if x.shape != (n_inputs,) or not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(
+            f"the network takes one floating row [{n_inputs}], but got {x.dtype} of shape {x.shape}"
+        )

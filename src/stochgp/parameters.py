@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import wadler_lindig
+from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, PyTree
 
@@ -47,11 +48,10 @@ class AbstractParameter(eqx.Module):
         return float(self.value)
 
     def __pdoc__(self, **kwargs: Any) -> wadler_lindig.AbstractDoc | None:
-        """What Equinox prints: the constrained value where it is known, otherwise (None) the fields."""
-        value = self.value if _is_known(self) else None
-        if not eqx.is_array(value) or value.ndim > 1:
+        """What Equinox prints: a short constrained value where it is known, otherwise (None) the fields."""
+        if not _is_known(self) or not eqx.is_array(value := self.value) or value.ndim > 1 or value.size > 32:
             return None
-        text = np.array2string(np.asarray(value), max_line_width=10**6, separator=", ", threshold=8)
+        text = np.array2string(np.asarray(value), max_line_width=10**6, separator=", ")
         return wadler_lindig.TextDoc(f"{type(self).__name__}({text})")
 
 
@@ -172,9 +172,7 @@ def cast(tree: T, dtype: DTypeLike) -> T:
 def _is_known(parameter: AbstractParameter) -> bool:
     """False under a transformation, and for the masks and partitions that replace arrays by something else."""
     leaves = jax.tree.leaves(parameter)
-    return len(leaves) > 0 and all(
-        eqx.is_array(leaf) and not isinstance(leaf, jax.core.Tracer) for leaf in leaves
-    )
+    return len(leaves) > 0 and all(eqx.is_array(leaf) and not isinstance(leaf, Tracer) for leaf in leaves)
 
 
 def _is_array_like(value: Any) -> bool:
@@ -195,7 +193,7 @@ def _as_array(value: Any, dtype: DTypeLike | None) -> Array:
 
 def _check_inside(value: Array, lower: float, upper: float) -> None:
     """Values under a transformation are not known yet and pass."""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return
     known = np.asarray(value)
     if not np.all((known > lower) & (known < upper)):

@@ -3,16 +3,20 @@
 import abc
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
 class AbstractFeatureMap(eqx.Module):
     """φ: rows X [N, D] ↦ Φ [N, M], the whole scale included: φ(x)·φ(z) ≈ k(x, z).
 
-    Rows are mapped independently of one another, in their own dtype. `n_features` is M. A map is not a kernel.
+    Rows are mapped independently of one another, in their own dtype. A map is not a kernel.
     """
 
-    n_features: eqx.AbstractVar[int]
+    @property
+    @abc.abstractmethod
+    def n_features(self) -> int:
+        """M."""
 
     @abc.abstractmethod
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
@@ -20,8 +24,8 @@ class AbstractFeatureMap(eqx.Module):
 
 
 def check_rows(X: Array, n_inputs: int) -> None:
-    """Raises ValueError unless X is [N, n_inputs]."""
-    if X.ndim != 2 or X.shape[1] != n_inputs:
+    """Raises ValueError unless X is floating and [N, n_inputs]."""
+    if X.ndim != 2 or X.shape[1] != n_inputs or not jnp.issubdtype(X.dtype, jnp.floating):
         raise ValueError(
-            f"the feature map takes rows of {n_inputs} inputs, [N, {n_inputs}], but got shape {X.shape}"
+            f"the feature map takes floating rows [N, {n_inputs}], but got {X.dtype} of shape {X.shape}"
         )

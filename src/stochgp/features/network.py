@@ -23,12 +23,16 @@ class Network(AbstractFeatureMap):
 
     network: Callable[[Array], Array]
     n_inputs: int = eqx.field(static=True)
-    n_features: int = eqx.field(static=True)
+    n_outputs: int = eqx.field(static=True)
 
     def __init__(self, network: Callable[[Array], Array], n_inputs: int | None = None):
         self.network = network
         self.n_inputs = _find_n_inputs(network) if n_inputs is None else n_inputs
-        self.n_features = output_size(network, self.n_inputs)
+        self.n_outputs = output_size(network, self.n_inputs)
+
+    @property
+    def n_features(self) -> int:
+        return self.n_outputs
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
         check_rows(X, self.n_inputs)

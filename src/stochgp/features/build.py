@@ -1,0 +1,105 @@
+"""A feature map from its name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp import kernels
+from stochgp.features.base import AbstractFeatureMap
+from stochgp.features.compose import Composed, Scaled
+from stochgp.features.fourier import RandomFourier
+from stochgp.features.network import Network
+from stochgp.features.nystrom import Nystrom
+from stochgp.networks import attention, mlp
+from stochgp.options import lookup
+from stochgp.parameters import value_of
+
+NAMES = ("mlp", "attention", "rff", "orf", "nystrom")
+N_NETWORK, N_ATTENTION, N_FOURIER, N_NYSTROM = 128, 32, 1000, 512  # the sizes of the papers
+
+
+def resolve(
+    spec: str | AbstractFeatureMap | Callable[[Array], Array],
+    kernel: Any = None,
+    n_features: int | None = None,
+    *,
+    n_inputs: int,
+    key: PRNGKeyArray,
+    X_sample: Float[Array, "N D"] | None = None,
+    dtype: DTypeLike = jnp.float32,
+) -> AbstractFeatureMap:
+    """The feature map that `spec` asks for, for rows of `n_inputs` standardised inputs.
+
+    "rff", "orf"   (orthogonal) random Fourier features of a stationary `kernel`, a name or a kernel, None = "rbf"; M = 1000
+    "nystrom"      Nyström features of any `kernel`, None = "rbf", with landmarks from `X_sample`; M = 512, or its number of rows if less
+    "mlp"          two layers of 128; `kernel` None or "linear": M = 128 is the second width. Any network may stand here:
+    "attention"    the attention network; M = 32 is its width        with a stationary kernel, M = 1000 Fourier features of its output
+    a network      anything that maps one row to one axis            (lengthscale shared by its outputs)
+    a feature map  as it is, without `kernel` and `n_features`
+
+    Raises ValueError for an unknown name (naming the nearest one) and for options that contradict one another, TypeError for a `spec` of
+    another kind.
+    """
+    if isinstance(spec, AbstractFeatureMap):
+        if kernel is not None or n_features is not None:
+            raise ValueError("a feature map brings its own kernel and n_features: leave both None")
+        return spec
+    network_key, feature_key = jax.random.split(key)
+    if isinstance(spec, str):
+        name = lookup(spec, {name: name for name in NAMES}, "features")
+        if name in ("mlp", "attention"):
+            width = n_features if _is_linear(kernel) else None
+            network = _named_network(name, n_inputs, width, network_key, dtype)
+            return _on_network(Network(network), kernel, n_features, feature_key, dtype)
+        kernel = kernels.resolve("rbf" if kernel is None else kernel, n_inputs, dtype=dtype)
+        if name == "nystrom":
+            return _nystrom(kernel, n_features, X_sample, feature_key)
+        n_features = N_FOURIER if n_features is None else n_features
+        return RandomFourier.init(
+            kernel, n_inputs, n_features, key=feature_key, orthogonal=name == "orf", dtype=dtype
+        )
+    if callable(value_of(spec)):
+        return _on_network(Network(spec, n_inputs), kernel, n_features, feature_key, dtype)
+    raise TypeError(
+        f"features must be one of {', '.join(NAMES)}, a feature map or a network, but got {spec!r}"
+    )
+
+
+def _is_linear(kernel: Any) -> bool:
+    return kernel is None or kernel == "linear" or isinstance(kernel, kernels.Linear)
+
+
+def _named_network(name: str, n_inputs: int, width: int | None, key: PRNGKeyArray, dtype: DTypeLike) -> Any:
+    if name == "mlp":
+        return mlp(n_inputs, (N_NETWORK, N_NETWORK if width is None else width), key=key, dtype=dtype)
+    return attention(n_inputs, width=N_ATTENTION if width is None else width, key=key, dtype=dtype)
+
+
+def _on_network(
+    network: Network, kernel: Any, n_features: int | None, key: PRNGKeyArray, dtype: DTypeLike
+) -> AbstractFeatureMap:
+    """The map of `kernel` on the network's output."""
+    if not _is_linear(kernel):
+        kernel = kernels.resolve(kernel, network.n_features, ard=False, dtype=dtype)
+        n_features = N_FOURIER if n_features is None else n_features
+        return Composed(
+            network, RandomFourier.init(kernel, network.n_features, n_features, key=key, dtype=dtype)
+        )
+    if n_features not in (None, network.n_features):
+        raise ValueError(f"n_features is {n_features}, but the network returns {network.n_features} values")
+    if not isinstance(kernel, kernels.Linear):
+        return network
+    if kernel.active_dims is not None:
+        raise ValueError("a linear kernel on a network's output takes no active_dims")
+    return Scaled(network, kernel.variance)
+
+
+def _nystrom(kernel: Any, n_features: int | None, X_sample: Array | None, key: PRNGKeyArray) -> Nystrom:
+    if X_sample is None:
+        raise ValueError("Nyström features take their landmarks from the data: give X_sample")
+    n_features = min(N_NYSTROM, X_sample.shape[0]) if n_features is None else n_features
+    return Nystrom.init(kernel, X_sample, n_features, key=key)

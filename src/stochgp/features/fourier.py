@@ -1,0 +1,98 @@
+"""Random Fourier features of stationary kernels, with independent or orthogonal frequencies."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.features.base import AbstractFeatureMap, check_rows
+from stochgp.kernels import AbstractStationary
+from stochgp.parameters import Frozen, frozen, value_of
+from stochgp.precision import matmul
+
+
+class RandomFourier(AbstractFeatureMap):
+    """Features with E φ(x)·φ(z) = k(x, z) for a stationary kernel k (Rahimi and Recht 2007). With x̃ = x/ℓ,
+
+        cosine:  φ_j(x) = √(2 variance/M) cos(ω_jᵀx̃ + b_j),                      b_j ~ U(0, 2π),    M frequencies
+        paired:  φ(x) = √(2 variance/M) [cos(ω_jᵀx̃) …, sin(ω_jᵀx̃) …],                               M/2 frequencies
+
+    ω_j are draws from the spectral density at ℓ = 1: standard normal for the RBF kernel, Student's t with 2ν degrees of freedom for
+    Matérn-ν. They and the phases are frozen; lengthscale and variance of the `kernel` train. Paired features have
+    φ(x)·φ(x) = variance exactly. Build it with `init`.
+    """
+
+    kernel: Any  # a stationary kernel, possibly frozen
+    frequencies: Frozen  # ω [A, F]
+    phases: Frozen | None  # b [F], None when paired
+    n_inputs: int = eqx.field(static=True)
+
+    @classmethod
+    def init(
+        cls,
+        kernel: AbstractStationary | Frozen,
+        n_inputs: int,
+        n_features: int,
+        *,
+        key: PRNGKeyArray,
+        paired: bool = False,
+        orthogonal: bool = False,
+        dtype: DTypeLike = jnp.float32,
+    ) -> "RandomFourier":
+        """Draws frequencies and phases. `orthogonal`: frequencies from `orthogonal_rows` (Yu et al. 2016), less variance for D > 1.
+
+        Raises TypeError unless the kernel is stationary, ValueError for a number of features below 1, or odd when paired.
+        """
+        if not isinstance(value_of(kernel), AbstractStationary):
+            raise TypeError(
+                f"Fourier features need an RBF, Matérn or rational quadratic kernel, but got {kernel!r}"
+            )
+        if n_features < 1 or (paired and n_features % 2):
+            wanted = "an even number, at least 2" if paired else "at least 1"
+            raise ValueError(f"n_features is {n_features}; it must be {wanted}")
+        direction_key, scale_key, phase_key = jax.random.split(key, 3)
+        row = jax.ShapeDtypeStruct((n_inputs,), dtype)
+        n_active = jax.eval_shape(value_of(kernel).scaled, row).shape[0]
+        n_frequencies = n_features // 2 if paired else n_features
+        directions = (orthogonal_rows if orthogonal else _normal_rows)(
+            n_frequencies, n_active, direction_key, dtype
+        )
+        scales = value_of(kernel).frequency_scales(n_frequencies, key=scale_key, dtype=dtype)
+        phases = (
+            None if paired else frozen(jax.random.uniform(phase_key, (n_features,), dtype, maxval=2 * jnp.pi))
+        )
+        return cls(kernel, frozen((directions * scales[:, None]).T), phases, n_inputs)
+
+    @property
+    def n_features(self) -> int:
+        n_frequencies = self.frequencies.shape[1]
+        return 2 * n_frequencies if self.phases is None else n_frequencies
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        check_rows(X, self.n_inputs)
+        kernel = value_of(self.kernel)
+        angles = matmul(kernel.scaled(X), value_of(self.frequencies, X.dtype))  # [N, F]
+        if self.phases is None:
+            waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
+        else:
+            waves = jnp.cos(angles + value_of(self.phases, X.dtype))
+        return jnp.sqrt(2 * value_of(kernel.variance, X.dtype) / self.n_features) * waves
+
+
+def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
+    """Rows ω_j ~ N(0, I_D), each block of D of them orthogonal: S Q with Q Haar-orthogonal [D, D] and S diagonal, χ_D.
+
+    With D = 1 they are independent draws.
+    """
+    rotation_key, length_key = jax.random.split(key)
+    n_blocks = -(-n // n_inputs)
+    rotations = jax.random.orthogonal(rotation_key, n_inputs, (n_blocks,), dtype)  # [n_blocks, D, D]
+    lengths = jnp.linalg.norm(jax.random.normal(length_key, (n_blocks, n_inputs, n_inputs), dtype), axis=-1)
+    return (lengths[..., None] * rotations).reshape(-1, n_inputs)[:n]
+
+
+def _normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
+    return jax.random.normal(key, (n, n_inputs), dtype)

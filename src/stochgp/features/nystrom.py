@@ -1,0 +1,79 @@
+"""Nyström features with fixed landmarks."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+from sklearn.cluster import KMeans
+
+from stochgp.features.base import AbstractFeatureMap, check_rows
+from stochgp.kernels import AbstractKernel
+from stochgp.kernels.base import as_kernel
+from stochgp.parameters import Frozen, frozen, value_of
+
+
+class Nystrom(AbstractFeatureMap):
+    """φ(x) = L⁻¹ k(U, x) with LLᵀ = k(U, U) + εI, U the landmarks [M, D]: any kernel, one feature per landmark.
+
+    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z), the same as with K^(−1/2) in the place of L⁻¹. It never exceeds k on the diagonal,
+    and equals it at the landmarks up to ε. ε is `jitter` times the mean of the diagonal of k(U, U); None = 4 M eps of the rows' dtype,
+    about twice what rounding can take from the smallest eigenvalue. The landmarks are frozen, the kernel trains.
+    """
+
+    kernel: Any = eqx.field(converter=as_kernel)
+    landmarks: Frozen = eqx.field(converter=frozen)
+    jitter: float | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self) -> None:
+        if len(self.landmarks.shape) != 2 or self.landmarks.shape[0] == 0:
+            raise ValueError(
+                f"landmarks are rows [M, D] with M at least 1, but got shape {self.landmarks.shape}"
+            )
+
+    @classmethod
+    def init(
+        cls, kernel: AbstractKernel | Frozen, X: Float[Array, "N D"], n_features: int, *, key: PRNGKeyArray
+    ) -> "Nystrom":
+        """The map whose landmarks are `n_features` of the rows of X, drawn uniformly."""
+        return cls(kernel, choose_landmarks(X, n_features, key=key))
+
+    @property
+    def n_features(self) -> int:
+        return self.landmarks.shape[0]
+
+    @property
+    def n_inputs(self) -> int:
+        return self.landmarks.shape[1]
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        check_rows(X, self.n_inputs)
+        kernel, U = value_of(self.kernel), value_of(self.landmarks, X.dtype)
+        Kuu, Kux = kernel.matrix(U, U), kernel.matrix(U, X)  # [M, M], [M, N]
+        relative = 4 * self.n_features * float(jnp.finfo(X.dtype).eps) if self.jitter is None else self.jitter
+        epsilon = relative * jnp.mean(jnp.diagonal(Kuu))
+        L = jnp.linalg.cholesky(Kuu + epsilon * jnp.eye(self.n_features, dtype=X.dtype))
+        return jax.scipy.linalg.solve_triangular(L, Kux, lower=True).T
+
+
+def choose_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
+    """A uniform draw of rows of X without replacement. Raises ValueError when X has fewer rows."""
+    _check_enough(X, n_landmarks)
+    return X[jax.random.choice(key, X.shape[0], (n_landmarks,), replace=False)]
+
+
+def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
+    """The centres of k-means clusters of X. Slower than a draw, and better for few landmarks. Raises ValueError when X has fewer rows."""
+    _check_enough(X, n_landmarks)
+    seed = int(jax.random.randint(key, (), 0, 2**31 - 1, dtype=jnp.int32))
+    centres = KMeans(n_landmarks, n_init="auto", random_state=seed).fit(np.asarray(X)).cluster_centers_
+    return jnp.asarray(centres, dtype=X.dtype)
+
+
+def _check_enough(X: Array, n_landmarks: int) -> None:
+    if not 1 <= n_landmarks <= X.shape[0]:
+        raise ValueError(
+            f"{n_landmarks} landmarks were asked for; they must be between 1 and the {X.shape[0]} rows given"
+        )

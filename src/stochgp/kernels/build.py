@@ -1,0 +1,53 @@
+"""A kernel from its name."""
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from stochgp.kernels.base import AbstractKernel
+from stochgp.kernels.linear import Linear
+from stochgp.kernels.periodic import Periodic
+from stochgp.kernels.stationary import (
+    RBF,
+    Matern12,
+    Matern32,
+    Matern52,
+    RationalQuadratic,
+)
+from stochgp.options import lookup
+from stochgp.parameters import positive
+
+_WITH_LENGTHSCALE = {
+    "rbf": RBF,
+    "matern12": Matern12,
+    "matern32": Matern32,
+    "matern52": Matern52,
+    "rational-quadratic": RationalQuadratic,
+    "periodic": Periodic,
+}
+NAMES = (*_WITH_LENGTHSCALE, "linear")
+
+
+def resolve(
+    kernel: str | AbstractKernel,
+    n_inputs: int,
+    *,
+    ard: bool = True,
+    dtype: DTypeLike = jnp.float32,
+) -> AbstractKernel:
+    """The kernel of that name with starting values for standardised inputs; a kernel as it is.
+
+    Variance 1 and lengthscale √D, the typical distance between two rows divided by √2; one per input if `ard`. Raises ValueError
+    for an unknown name and TypeError for something else.
+    """
+    if isinstance(kernel, AbstractKernel):
+        return kernel
+    if not isinstance(kernel, str):
+        raise TypeError(
+            f"a kernel is wanted, or one of the names {', '.join(map(repr, NAMES))}, but got {kernel!r}"
+        )
+    kind = lookup(kernel, {name: _WITH_LENGTHSCALE.get(name, Linear) for name in NAMES}, "kernel")
+    variance = positive(1.0, dtype=dtype)
+    if kind is Linear:
+        return Linear(variance)
+    lengthscale = positive(jnp.full((n_inputs,) if ard else (), n_inputs**0.5, dtype), dtype=dtype)
+    return kind(lengthscale, variance)

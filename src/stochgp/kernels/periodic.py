@@ -1,0 +1,55 @@
+"""The periodic kernel."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from stochgp.kernels.base import AbstractKernel
+from stochgp.kernels.distances import squared_distance, squared_distances
+from stochgp.kernels.fields import (
+    ActiveDims,
+    as_active_dims,
+    as_amplitude,
+    check_lengths,
+    select,
+)
+from stochgp.parameters import AbstractParameter, as_positive, value_of
+
+
+class Periodic(AbstractKernel):
+    """k = variance · exp(−2 Σ_d sin²(π (x_d − z_d) / p_d) / ℓ_d²)  (MacKay 1998).
+
+    It is the RBF kernel between points on circles, u(x) = [cos(2πx/p), sin(2πx/p)] / ℓ, because ‖u(x) − u(z)‖² is 4 sin²(·)/ℓ².
+    `lengthscale` (no units) and `period` p (units of the inputs) are one number or one per input; `variance` is a variance.
+    """
+
+    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
+    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
+    period: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
+    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
+
+    def circles(self, x: Float[Array, "... D"]) -> Float[Array, "... 2*A"]:
+        """u(x)."""
+        x = select(x, self.active_dims)
+        lengthscale, period = (
+            value_of(self.lengthscale, x.dtype),
+            value_of(self.period, x.dtype),
+        )
+        check_lengths("lengthscale", lengthscale, x.shape[-1])
+        check_lengths("period", period, x.shape[-1])
+        angle = 2 * jnp.pi * (x / period)
+        return jnp.concatenate([jnp.cos(angle) / lengthscale, jnp.sin(angle) / lengthscale], axis=-1)
+
+    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
+        return value_of(self.variance, x.dtype) * jnp.exp(
+            -squared_distance(self.circles(x), self.circles(z)) / 2
+        )
+
+    def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
+        circles_X = self.circles(X)
+        circles_Z = circles_X if Z is X else self.circles(Z)
+        return value_of(self.variance, X.dtype) * jnp.exp(-squared_distances(circles_X, circles_Z) / 2)
+
+    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        self.circles(X[:1])  # refuses what `matrix` refuses
+        return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])

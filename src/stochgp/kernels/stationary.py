@@ -1,0 +1,201 @@
+"""Stationary kernels: k(x, z) = variance · f(s), s = Σ_d (x_d − z_d)² / ℓ_d², f(0) = 1.
+
+`lengthscale` is one number or one per input (ARD), in the units of the inputs; `variance` is the amplitude, a variance.
+Each accepts numbers, arrays or parameters: `RBF(lengthscale=bounded(1.0, 0.1, 10.0), variance=frozen(1.0))`.
+The Matérn family follows Rasmussen and Williams (2006), equations 4.14 to 4.17.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.kernels.base import AbstractKernel
+from stochgp.kernels.distances import squared_distance, squared_distances
+from stochgp.kernels.fields import (
+    ActiveDims,
+    as_active_dims,
+    as_amplitude,
+    check_lengths,
+    select,
+)
+from stochgp.parameters import AbstractParameter, as_positive, partition, value_of
+
+
+class AbstractStationary(AbstractKernel):
+    """variance · f(s). A kernel of this kind says what f is, and how f mixes Gaussians of different widths."""
+
+    lengthscale: eqx.AbstractVar[AbstractParameter]
+    variance: eqx.AbstractVar[AbstractParameter]
+    active_dims: eqx.AbstractVar[ActiveDims]
+
+    @abc.abstractmethod
+    def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """f(s) of the squared scaled distance s."""
+
+    @abc.abstractmethod
+    def frequency_scales(
+        self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
+    ) -> Float[Array, " n"]:
+        """n random scales a with f(s) = E exp(−a² s / 2); so a·N(0, I) has the kernel's spectral density at ℓ = 1."""
+
+    def scaled(self, x: Float[Array, "... D"]) -> Float[Array, "... A"]:
+        """The active inputs divided by the lengthscale."""
+        x = select(x, self.active_dims)
+        lengthscale = value_of(self.lengthscale, x.dtype)
+        check_lengths("lengthscale", lengthscale, x.shape[-1])
+        return x / lengthscale
+
+    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
+        return value_of(self.variance, x.dtype) * self.profile(
+            squared_distance(self.scaled(x), self.scaled(z))
+        )
+
+    def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
+        scaled_X = self.scaled(X)
+        scaled_Z = scaled_X if Z is X else self.scaled(Z)
+        return value_of(self.variance, X.dtype) * self.profile(squared_distances(scaled_X, scaled_Z))
+
+    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        self.scaled(X[:1])  # refuses what `matrix` refuses
+        return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
+
+
+class RBF(AbstractStationary):
+    """k = variance · exp(−s/2)."""
+
+    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
+    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
+    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
+
+    def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        return jnp.exp(-s / 2)
+
+    def frequency_scales(
+        self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
+    ) -> Float[Array, " n"]:
+        return jnp.ones(n, dtype)
+
+
+class Matern12(AbstractStationary):
+    """k = variance · exp(−√s); rough, continuous functions. At zero distance, where f has a kink, the derivative is taken as 0."""
+
+    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
+    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
+    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
+
+    def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        return _matern0(s)
+
+    def frequency_scales(
+        self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
+    ) -> Float[Array, " n"]:
+        return _student_scales(1, n, key, dtype)
+
+
+class Matern32(AbstractStationary):
+    """k = variance · (1 + √(3s)) exp(−√(3s)); once differentiable functions."""
+
+    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
+    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
+    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
+
+    def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        return _matern1(3 * s)
+
+    def frequency_scales(
+        self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
+    ) -> Float[Array, " n"]:
+        return _student_scales(3, n, key, dtype)
+
+
+class Matern52(AbstractStationary):
+    """k = variance · (1 + √(5s) + 5s/3) exp(−√(5s)); twice differentiable functions."""
+
+    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
+    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
+    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
+
+    def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        return _matern2(5 * s)
+
+    def frequency_scales(
+        self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
+    ) -> Float[Array, " n"]:
+        return _student_scales(5, n, key, dtype)
+
+
+class RationalQuadratic(AbstractStationary):
+    """k = variance · (1 + s/(2α))^(−α): a mixture of RBF kernels of many lengthscales; α → ∞ is the RBF kernel."""
+
+    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
+    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
+    alpha: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
+    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
+
+    def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        alpha = value_of(self.alpha, s.dtype)
+        return jnp.exp(-alpha * jnp.log1p(s / (2 * alpha)))
+
+    def frequency_scales(
+        self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
+    ) -> Float[Array, " n"]:
+        """a² ~ Gamma(α, mean 1). The draw is for one α: raises ValueError unless α is frozen."""
+        if jax.tree.leaves(partition(self.alpha)[0]):
+            raise ValueError(
+                "frequencies of a rational quadratic kernel hold for one alpha only: freeze it, alpha=frozen(...)"
+            )
+        alpha = value_of(self.alpha, dtype)
+        return jnp.sqrt(jax.random.gamma(key, alpha, (n,), dtype) / alpha)
+
+
+# The Matérn profiles as functions of t = a² = 2νs, with the derivatives that hold at t = 0 as well: written in t, no square root is
+# differentiated, and first and second derivatives of Matérn 3/2 and 5/2 are right at zero distance.
+#   f₀ = exp(−a)    f₁ = (1 + a) exp(−a), f₁' = −f₀/2    f₂ = (1 + a + a²/3) exp(−a), f₂' = −f₁/6
+
+
+@jax.custom_jvp
+def _matern0(t: Array) -> Array:
+    return jnp.exp(-jnp.sqrt(t))
+
+
+@_matern0.defjvp
+def _matern0_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (t,), (dt,) = primals, tangents
+    positive = t > 0
+    root = jnp.sqrt(jnp.where(positive, t, jnp.ones_like(t)))
+    value = jnp.where(positive, jnp.exp(-root), jnp.ones_like(t))
+    return value, jnp.where(positive, -value / (2 * root), jnp.zeros_like(t)) * dt
+
+
+@jax.custom_jvp
+def _matern1(t: Array) -> Array:
+    a = jnp.sqrt(t)
+    return (1 + a) * jnp.exp(-a)
+
+
+@_matern1.defjvp
+def _matern1_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (t,), (dt,) = primals, tangents
+    return _matern1(t), -_matern0(t) / 2 * dt
+
+
+@jax.custom_jvp
+def _matern2(t: Array) -> Array:
+    a = jnp.sqrt(t)
+    return (1 + a + t / 3) * jnp.exp(-a)
+
+
+@_matern2.defjvp
+def _matern2_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (t,), (dt,) = primals, tangents
+    return _matern2(t), -_matern1(t) / 6 * dt
+
+
+def _student_scales(dof: int, n: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, " n"]:
+    """√(dof/u), u ~ χ²_dof: times N(0, I) it is Student's t with 2ν = dof degrees of freedom, the Matérn-ν spectral density."""
+    u = jnp.sum(jnp.square(jax.random.normal(key, (n, dof), dtype)), axis=1)
+    return jnp.sqrt(dof / jnp.maximum(u, jnp.finfo(u.dtype).tiny))

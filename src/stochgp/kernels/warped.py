@@ -1,0 +1,39 @@
+"""Deep kernels: a kernel on a network's output."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+
+from stochgp.kernels.base import AbstractKernel, as_kernel
+from stochgp.parameters import value_of
+from stochgp.precision import full_precision
+
+
+class Warped(AbstractKernel):
+    """k = kernel(g(x), g(z)), g any network or function of ONE row x [D] that returns z [P]  (Wilson et al. 2016).
+
+    Kernel and network train together; either may be `frozen`. `features.Network` is the same model with a linear kernel as a map.
+    """
+
+    kernel: Any = eqx.field(converter=as_kernel)
+    network: Callable[[Array], Array]
+
+    def rows(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        """g of each row."""
+        with full_precision():
+            return jax.vmap(self.network)(X)
+
+    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
+        with full_precision():
+            return value_of(self.kernel)(self.network(x), self.network(z))
+
+    def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
+        warped_X = self.rows(X)
+        warped_Z = warped_X if Z is X else self.rows(Z)
+        return value_of(self.kernel).matrix(warped_X, warped_Z)
+
+    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        return value_of(self.kernel).diag(self.rows(X))

@@ -1,0 +1,16 @@
+"""Options given by name."""
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def lookup(name: str, table: Mapping[str, T], what: str) -> T:
+    """table[name]; a ValueError for an unknown name says what was wanted, names the nearest valid one and lists all."""
+    if name in table:
+        return table[name]
+    nearest = difflib.get_close_matches(name.lower(), table, n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise ValueError(f"unknown {what} {name!r}{hint} (valid: {', '.join(map(repr, table))})")
