@@ -1,0 +1,1 @@
+"""Speed and memory against rivals: `python -m benchmarks NAME [--json] [--quick]`."""
