@@ -1,0 +1,236 @@
+"""Tables from files and predictions to files: .csv, .csv.gz, .parquet, .feather, .npz.
+
+A text table has a header line and is separated by commas. Every fault of the file is one line of ValueError
+that begins with the path.
+"""
+
+import os
+import secrets
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.feather as pa_feather
+import pyarrow.parquet as pa_parquet
+
+from .nearest import did_you_mean, quoted
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
+WRITABLE_SUFFIXES = (".csv", ".parquet", ".feather")
+MISSING_VALUES = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
+
+# What the readers raise on a damaged file; pyarrow's own errors are OSError or ValueError.
+_DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+
+
+def read_table(path: str | os.PathLike) -> pa.Table:
+    """The table in a file, by its suffix.
+
+    csv: first line the names; empty cells and NA, NaN, null, None are missing; numbers, true/false, ISO dates
+    and times are recognised, all else is text. npz: a one-dimensional array becomes a column of its name, an
+    array X [N, D] the columns X0 … X(D-1).
+
+    Raises ValueError, in one line, where the file is missing, of unknown suffix, empty, without rows, ragged,
+    truncated or damaged, or where a column has no name or shares one.
+    """
+    path = Path(path)
+    suffix = file_suffix(path, SUFFIXES)
+    if not path.is_file():
+        raise ValueError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path}: the file is empty")
+    if suffix in (".csv", ".csv.gz"):
+        table = _read_csv(path)
+    elif suffix == ".npz":
+        table = _read_npz(path)
+    else:
+        table = _read_arrow(path, suffix)
+    _check_names(path, table)
+    if table.num_rows == 0:
+        raise ValueError(f"{path}: the table has column names ({quoted(table.column_names)}) but no rows")
+    return table
+
+
+def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> None:
+    """Write columns of equal length to a .csv, .parquet or .feather file.
+
+    The rows go to a temporary file in the same folder, which then takes the name: after a failure, whatever
+    was at `path` is as before. csv numbers have the digits that give the same number back.
+
+    Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
+    """
+    path = Path(path)
+    suffix = file_suffix(path, WRITABLE_SUFFIXES)
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder, not a file")
+    table = _to_table(path, columns)
+    path = path.resolve()
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as sink:
+            if suffix == ".csv":
+                pa_csv.write_csv(table, sink)
+            elif suffix == ".parquet":
+                pa_parquet.write_table(table, sink)
+            else:
+                pa_feather.write_feather(table, sink)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written ({_one_line(error)})") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
+    """The suffix of `path` among `known`, in lower case; ValueError with the nearest one otherwise."""
+    name = Path(path).name.lower()
+    found = [suffix for suffix in known if name.endswith(suffix)]
+    if found:
+        return max(found, key=len)
+    suffix = "".join(Path(name).suffixes[-1:])
+    what = f"unknown file type {suffix!r}" if suffix else "the name has no file type"
+    near = did_you_mean(suffix, known) if suffix else f"valid: {quoted(known)}"
+    raise ValueError(f"{path}: {what}; {near}")
+
+
+def _read_csv(path: Path) -> pa.Table:
+    try:
+        with pa.input_stream(str(path)) as stream:
+            start = stream.read(1 << 16)
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
+    _check_csv_start(path, start)
+    try:
+        return _parse_csv(path, use_threads=True)
+    except _DAMAGE as error:
+        raise _damaged(path, _with_row_number(path, error)) from error
+
+
+def _parse_csv(path: Path, use_threads: bool) -> pa.Table:
+    return pa_csv.read_csv(
+        path,
+        read_options=pa_csv.ReadOptions(use_threads=use_threads),
+        parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+        convert_options=pa_csv.ConvertOptions(null_values=list(MISSING_VALUES), strings_can_be_null=True),
+    )
+
+
+def _with_row_number(path: Path, error: Exception) -> Exception:
+    """The same fault read again on one thread, where the reader knows which line it is on."""
+    try:
+        _parse_csv(path, use_threads=False)
+    except _DAMAGE as numbered:
+        return numbered
+    return error
+
+
+def _check_csv_start(path: Path, start: bytes) -> None:
+    lines = start.removeprefix(b"\xef\xbb\xbf").strip().splitlines()
+    if not lines:
+        raise ValueError(f"{path}: the file is empty")
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ValueError(f"{path}: the text is UTF-16; save it as UTF-8")
+    header = lines[0].decode("utf-8", "replace")
+    for separator, name in ((";", "semicolons"), ("\t", "tabs")):
+        if separator in header and "," not in header:
+            raise ValueError(f"{path}: the columns are separated by {name}; save them with commas")
+    cells = [cell.strip().strip('"') for cell in header.split(",")]
+    if all(_is_number(cell) for cell in cells) and not all(cell.isdigit() for cell in cells):
+        raise ValueError(
+            f"{path}: the first line holds numbers ({header[:40]}); it must hold the column names"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_arrow(path: Path, suffix: str) -> pa.Table:
+    try:
+        if suffix == ".feather":
+            return pa_feather.read_table(path, memory_map=False)
+        with pa_parquet.ParquetFile(path) as file:
+            return file.read()
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
+
+
+def _read_npz(path: Path) -> pa.Table:
+    try:
+        with zipfile.ZipFile(path):  # np.load also reads a single array and a pickle, which are no tables
+            pass
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
+    columns = [column for name, array in arrays.items() for column in _npz_columns(path, name, array)]
+    lengths = {name: len(values) for name, values in columns}
+    if not columns:
+        raise ValueError(f"{path}: the archive holds no arrays")
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"{path}: arrays of unequal length: {_lengths(lengths)}")
+    return pa.Table.from_arrays([pa.array(values) for _, values in columns], [name for name, _ in columns])
+
+
+def _npz_columns(path: Path, name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    if array.dtype.kind not in "biufUM" or array.dtype.itemsize > 8 and array.dtype.kind == "f":
+        raise ValueError(f"{path}: array {name!r} has dtype {array.dtype}, which is no column type")
+    if array.ndim == 1:
+        return [(name, array)]
+    if array.ndim == 2 and array.shape[1] == 1:
+        return [(name, array[:, 0])]
+    if array.ndim == 2 and array.shape[1] > 1:
+        return [(f"{name}{j}", array[:, j]) for j in range(array.shape[1])]
+    raise ValueError(f"{path}: array {name!r} has shape {array.shape}; expected [N] or [N, D]")
+
+
+def _to_table(path: Path, columns: Mapping[str, np.ndarray]) -> pa.Table:
+    arrays = {str(name): np.asarray(values) for name, values in columns.items()}
+    if not arrays:
+        raise ValueError(f"{path}: no columns to write")
+    for name, values in arrays.items():
+        if values.ndim != 1:
+            raise ValueError(f"{path}: column {name!r} has shape {values.shape}; expected one dimension")
+    lengths = {name: len(values) for name, values in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"{path}: columns of unequal length: {_lengths(lengths)}")
+    try:
+        return pa.table({name: pa.array(values) for name, values in arrays.items()})
+    except pa.ArrowException as error:
+        raise ValueError(
+            f"{path}: a column has values that no file type holds ({_one_line(error)})"
+        ) from error
+
+
+def _check_names(path: Path, table: pa.Table) -> None:
+    try:
+        names = table.column_names
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: the column names are not in UTF-8") from error
+    for position, name in enumerate(names, start=1):
+        if not name.strip():
+            raise ValueError(f"{path}: column {position} has no name (a row index? leave it out or name it)")
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ValueError(f"{path}: more than one column is called {quoted(repeated)}")
+
+
+def _lengths(lengths: Mapping[str, int]) -> str:
+    return ", ".join(f"{name!r} has {length}" for name, length in list(lengths.items())[:8])
+
+
+def _damaged(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path}: cannot be read; truncated or damaged? ({_one_line(error)})")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,26 @@
+"""Division of rows into training and test rows."""
+
+import numpy as np
+from jaxtyping import Int
+
+
+def train_test_indices(
+    n: int, fraction: float, seed: int
+) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]:
+    """Rows 0 … n-1 divided at random: (training rows, test rows), each in ascending order.
+
+    The number of test rows is `fraction` times n, rounded. The same n, fraction and seed always give
+    the same division (NumPy's PCG64 generator).
+
+    Raises ValueError unless 0 < fraction < 1 and at least one row falls on each side.
+    """
+    if not 0.0 < fraction < 1.0:
+        raise ValueError(f"the test fraction must lie between 0 and 1, not {fraction!r}")
+    n_test = round(n * fraction)
+    if not 1 <= n_test <= n - 1:
+        raise ValueError(
+            f"a test fraction of {fraction} leaves {n - n_test} training rows and {n_test} test rows "
+            f"of {n}; each side needs at least one"
+        )
+    order = np.random.default_rng(seed).permutation(n)
+    return np.sort(order[n_test:]), np.sort(order[:n_test])

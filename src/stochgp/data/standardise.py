@@ -1,0 +1,164 @@
+"""Shift and scale by the training rows, and back."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Real
+from numpy.typing import ArrayLike, DTypeLike
+
+_CHUNK_ELEMENTS = 1 << 20  # 8 MB of float64 at a time
+_LARGEST = 1e290  # beyond it, sums over rows could overflow
+
+
+@dataclass(frozen=True, eq=False)
+class Standardiser:
+    """z = (x − mean) / scale, column by column; x = z · scale + mean.
+
+    `mean` and `scale` (a standard deviation, divisor N) are float64 with shape [D], or [] for targets.
+    A column that does not vary, or only by rounding (standard deviation at most 10 machine epsilons of its
+    largest magnitude), has scale 1; a constant one becomes exactly 0 and comes back exactly.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def fit(
+        cls, X: Real[np.ndarray, " N *D"], weight: Real[np.ndarray, " N"] | None = None
+    ) -> "Standardiser":
+        """Mean and standard deviation of X: [N, D] or [N], read in chunks of rows, in float64.
+
+        Weights count as repetitions: weight 2 equals the row given twice, weight 0 its absence.
+
+        Raises ValueError on no rows, on values that are not finite or beyond 1e290, and on weights that are
+        negative, not finite or all zero.
+        """
+        X = np.asarray(X)
+        if X.ndim not in (1, 2) or X.shape[0] == 0:
+            raise ValueError(f"expected values of shape [N, D] or [N] with N > 0, got {X.shape}")
+        weight = None if weight is None else _checked_weight(weight, X.shape[0])
+        rows = X.reshape(X.shape[0], -1)
+        low, high, mean = _range_and_mean(rows, weight)
+        spread = high - low
+        span = np.where(spread > 0, spread, 1.0)
+        deviation = _deviation(rows, weight, mean, span)
+        epsilon = np.finfo(np.float32 if X.dtype in (np.float16, np.float32) else np.float64).eps
+        constant = deviation <= 10 * epsilon * np.maximum(np.abs(low), np.abs(high))
+        mean = np.where(spread == 0, low, mean)
+        scale = np.where(constant, 1.0, deviation)
+        return cls(mean.reshape(X.shape[1:]), scale.reshape(X.shape[1:]))
+
+    @classmethod
+    def identity(cls, shape: tuple[int, ...]) -> "Standardiser":
+        """Mean 0 and scale 1: shape (D,) for inputs, () for targets."""
+        return cls(np.zeros(shape, np.float64), np.ones(shape, np.float64))
+
+    def transform(
+        self, X: Real[np.ndarray, " N *D"], dtype: DTypeLike = np.float64
+    ) -> Float[np.ndarray, " N *D"]:
+        """(X − mean) / scale, computed in float64 and stored as `dtype`; X itself is untouched.
+
+        Raises ValueError, with row and column, where X or the result is not finite in `dtype`.
+        """
+        X = np.asarray(X)
+        self._check_shape(X)
+        Z = np.empty(X.shape, dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for rows in _chunks(X.shape):
+                Z[rows] = (X[rows].astype(np.float64) - self.mean) / self.scale
+                if not np.isfinite(Z[rows]).all():
+                    raise ValueError(self._not_finite(X, Z[rows], rows.start))
+        return Z
+
+    def inverse(self, Z: Real[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+        """Z · scale + mean in float64; Z: [N, D], or any shape where the mean is a single number."""
+        Z = np.asarray(Z, np.float64)
+        if self.mean.ndim == 1:
+            self._check_shape(Z)
+        return Z * self.scale + self.mean
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON value from which `from_dict` restores every bit."""
+        return {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "Standardiser":
+        """The inverse of `to_dict`; ValueError where the value is not one of its results."""
+        try:
+            mean, scale = (np.asarray(value[key], np.float64) for key in ("mean", "scale"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError("a stored standardiser needs numbers under 'mean' and 'scale'") from error
+        if mean.ndim > 1 or mean.shape != scale.shape or not np.all((scale > 0) & np.isfinite(mean + scale)):
+            raise ValueError("a stored standardiser needs finite means and positive scales of one shape")
+        return cls(mean, scale)
+
+    def _check_shape(self, X: np.ndarray) -> None:
+        if X.ndim != 1 + self.mean.ndim or X.shape[1:] != self.mean.shape:
+            wanted = f"[N, {self.mean.size}]" if self.mean.ndim else "[N]"
+            raise ValueError(f"expected values of shape {wanted}, got {X.shape}")
+
+    def _not_finite(self, X: np.ndarray, Z: np.ndarray, start: int) -> str:
+        place = [int(index) for index in np.argwhere(~np.isfinite(Z))[0]]
+        value = X[(start + place[0], *place[1:])]
+        column = f", column {place[1] + 1}" if len(place) > 1 else ""
+        why = f"is too large for {Z.dtype} once standardised" if np.isfinite(value) else "is not finite"
+        return f"{value!s} at row {start + place[0] + 1}{column} {why}"
+
+
+def _checked_weight(weight: ArrayLike, n: int) -> np.ndarray:
+    weight = np.asarray(weight, np.float64)
+    if weight.shape != (n,):
+        raise ValueError(f"expected {n} weights, one per row, got shape {weight.shape}")
+    if not np.all(np.isfinite(weight)) or np.any(weight < 0) or not np.any(weight > 0):
+        raise ValueError("weights must be finite, not negative, and not all zero")
+    return weight / weight.max()  # the scale of weights cancels; the sums below stay in range
+
+
+def _chunks(shape: tuple[int, ...]) -> Iterator[slice]:
+    step = max(1, _CHUNK_ELEMENTS // max(1, math.prod(shape[1:])))
+    for start in range(0, shape[0], step):
+        yield slice(start, min(start + step, shape[0]))
+
+
+def _weighted_chunks(X: np.ndarray, weight: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows of positive weight, as float64, and their weights [chunk, 1]."""
+    for rows in _chunks(X.shape):
+        x, w = X[rows].astype(np.float64), np.ones(rows.stop - rows.start) if weight is None else weight[rows]
+        yield (x, w[:, None]) if weight is None else (x[w > 0], w[w > 0, None])
+
+
+def _range_and_mean(X: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Smallest, largest and mean value of each column: mean = a + Σ w (x − a) / Σ w, a the first row of positive weight.
+
+    The shift by a keeps the digits of columns whose mean is large beside their variation.
+    """
+    low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
+    anchor = X[0 if weight is None else int(np.argmax(weight > 0))].astype(np.float64)
+    total, shifted = 0.0, np.zeros(X.shape[1])
+    for x, w in _weighted_chunks(X, weight):
+        if not len(x):
+            continue
+        low, high = np.minimum(low, x.min(axis=0)), np.maximum(high, x.max(axis=0))
+        if not np.all((low >= -_LARGEST) & (high <= _LARGEST)):  # written so that NaN fails too
+            column = int(np.argmin((low >= -_LARGEST) & (high <= _LARGEST))) + 1
+            raise ValueError(f"column {column} holds values that are not finite or beyond {_LARGEST:g}")
+        total += float(w.sum())
+        shifted += (w * (x - anchor)).sum(axis=0)
+    return low, high, anchor + shifted / total
+
+
+def _deviation(X: np.ndarray, weight: np.ndarray | None, mean: np.ndarray, span: np.ndarray) -> np.ndarray:
+    """√(Σ w d² / Σ w − (Σ w d / Σ w)²) · span with d = (x − mean) / span in [−1, 1].
+
+    The span keeps squares from over- and underflow; the second term removes the rounding of the mean.
+    """
+    total, first, second = 0.0, np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    for x, w in _weighted_chunks(X, weight):
+        d = (x - mean) / span
+        total += float(w.sum())
+        first += (w * d).sum(axis=0)
+        second += (w * d * d).sum(axis=0)
+    return np.sqrt(np.maximum(second / total - (first / total) ** 2, 0.0)) * span

@@ -1,0 +1,259 @@
+"""From frames to matrices: one-hot against a plain loop, names, stored rules, and every refusal by name."""
+
+import datetime
+import decimal
+import importlib.util
+import json
+
+import narwhals as nw
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stochgp.data import TableEncoder, read_table, target_column
+
+COLUMNS = {
+    "size": [1.5, 2.0, -3.0, 4.0],
+    "count": [1, 2, 3, 4],
+    "open": [True, False, True, True],
+    "town name": ["Ulm", "Bonn", "Ulm", "Köln"],
+    "y": [0.1, 0.2, 0.3, 0.4],
+}
+MATRIX = np.array([[1.5, 1, 1, 0, 0, 1], [2.0, 2, 0, 1, 0, 0], [-3.0, 3, 1, 0, 0, 1], [4.0, 4, 1, 0, 1, 0]])
+NAMES = ("size", "count", "open", "town name=Bonn", "town name=Köln", "town name=Ulm")
+
+
+def categorical():
+    return pd.DataFrame(COLUMNS).astype({"town name": "category", "count": "Int64", "open": "boolean"})
+
+
+def objects():
+    frame = pd.DataFrame(COLUMNS).astype(object)
+    frame["count"] = [decimal.Decimal(value) for value in COLUMNS["count"]]
+    return frame
+
+
+def categories_of_polars(pl):
+    return pl.DataFrame(COLUMNS).with_columns(pl.col("town name").cast(pl.Categorical))
+
+
+def dictionary():
+    table = pa.table(COLUMNS)
+    return table.set_column(3, "town name", table["town name"].dictionary_encode())
+
+
+FRAMES = {
+    "pandas": lambda: pd.DataFrame(COLUMNS),
+    "categorical": categorical,
+    "objects": objects,
+    "pyarrow": lambda: pa.table(COLUMNS),
+    "dictionary": dictionary,
+    "narwhals": lambda: nw.from_native(pa.table(COLUMNS)),
+}
+if importlib.util.find_spec("polars") is not None:
+    FRAMES["polars"] = lambda: importlib.import_module("polars").DataFrame(COLUMNS)
+    FRAMES["polars categories"] = lambda: categories_of_polars(importlib.import_module("polars"))
+
+
+def refusal(call, *arguments):
+    with pytest.raises(ValueError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def with_column(name, values):
+    return pd.DataFrame(COLUMNS | {name: values})
+
+
+@pytest.mark.parametrize("fit_on", FRAMES)
+@pytest.mark.parametrize("apply_to", FRAMES)
+def test_every_frame_gives_the_same_matrix(fit_on, apply_to):
+    encoder = TableEncoder.fit(FRAMES[fit_on](), target="y")
+    X = encoder.transform(FRAMES[apply_to]())
+    assert encoder.output_names == NAMES and X.dtype == np.float64
+    np.testing.assert_array_equal(X, MATRIX)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.text(max_size=5), min_size=1, max_size=30), st.lists(st.booleans(), min_size=30, max_size=30)
+)
+def test_one_hot_equals_a_plain_loop(texts, flags):
+    frame = pd.DataFrame({"t": pd.Series(texts, dtype=object), "b": flags[: len(texts)]})
+    encoder = TableEncoder.fit(frame)
+    levels = sorted(set(texts))
+    expected = [
+        [float(text == level) for level in levels] + [float(f)] for text, f in zip(texts, flags, strict=False)
+    ]
+    np.testing.assert_array_equal(encoder.transform(frame), expected)
+    assert TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict()))) == encoder
+
+
+def test_columns_are_matched_by_name():
+    frame = pd.DataFrame(COLUMNS)
+    encoder = TableEncoder.fit(frame, target="y")
+    shuffled = frame[["y", "town name", "open", "size", "count"]].assign(extra=1, other="z")
+    np.testing.assert_array_equal(encoder.transform(shuffled), MATRIX)
+    assert encoder.unknown(shuffled) == ("extra", "other")
+    assert encoder.unknown(frame) == encoder.unknown(frame.drop(columns="y")) == ()
+
+
+def test_extra_columns_may_hold_anything():
+    encoder = TableEncoder.fit(pd.DataFrame(COLUMNS), target="y")
+    frame = with_column("when", pd.to_datetime(["2020-01-01"] * 4)).assign(y=[None] * 4)
+    np.testing.assert_array_equal(encoder.transform(frame), MATRIX)
+
+
+def test_missing_columns_are_named_with_the_nearest():
+    encoder = TableEncoder.fit(pd.DataFrame(COLUMNS), target="y")
+    frame = pd.DataFrame(COLUMNS).rename(columns={"town name": "Town_name"}).drop(columns="open")
+    assert refusal(encoder.transform, frame) == (
+        "the table lacks the columns 'open', 'town name'; for 'open', valid: 'Town_name', 'y'"
+    )
+    assert "did you mean 'Size'?" in refusal(
+        encoder.transform, pd.DataFrame(COLUMNS).rename(columns={"size": "Size"})
+    )
+
+
+def test_unseen_level_is_named_with_its_row():
+    encoder = TableEncoder.fit(pd.DataFrame(COLUMNS), target="y")
+    message = refusal(encoder.transform, with_column("town name", ["Ulm", "Ulm", "Rom", "Rom"]))
+    assert "'town name'" in message and "'Rom' at data row 3" in message and "2 such rows" in message
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([1.0, np.nan, np.inf, 4.0], "2 missing or infinite values, the first at data row 2"),
+        ([1.0, 2.0, -np.inf, 4.0], "1 missing or infinite value, at data row 3: -inf"),
+        (pd.array([1, None, 3, 4], dtype="Int64"), "data row 2: missing"),
+        (pd.array([True, None, False, True], dtype="boolean"), "data row 2: missing"),
+        (["a", "b", None, "a"], "data row 3: missing"),
+        (
+            pd.Series([1, "x", 2, 3], dtype=object),
+            "mixes kinds of values: 1 at data row 1 and 'x' at data row 2",
+        ),
+        (pd.Series([1, float("nan"), 2, 3], dtype=object), "data row 2"),
+        (pd.Series([1, -(10**400), 2, 3], dtype=object), "data row 2: -inf"),
+        (pd.Series([decimal.Decimal(1), decimal.Decimal("sNaN")] * 2, dtype=object), "2 missing or infinite"),
+        ([None] * 4, "holds no values"),
+        ([np.nan] * 4, "holds no values"),
+        (pd.to_datetime(["2020-01-01"] * 4), "dates or times"),
+        (pd.to_timedelta([1, 2, 3, 4]), "dates or times"),
+        (pd.Series([datetime.date(2020, 1, 1)] * 4, dtype=object), "dates or times"),
+        ([1j, 2j, 3j, 4j], "neither numbers nor text"),
+        (pd.Series([[1], [2], [3], [4]], dtype=object), "mixes kinds"),
+        (pd.Series([b"a", b"b", b"c", b"d"], dtype=object), "'bad'"),
+    ],
+)
+def test_refused_columns_are_named(values, words):
+    frame = with_column("bad", values)
+    message = refusal(TableEncoder.fit, frame, "y")
+    assert "'bad'" in message and words in message
+
+
+def test_every_date_column_is_named_at_once():
+    frame = with_column("a", pd.to_datetime(["2020-01-01"] * 4)).assign(b=pd.to_timedelta([1, 2, 3, 4]))
+    assert "columns 'a', 'b' hold dates or times" in refusal(TableEncoder.fit, frame, "y")
+
+
+@pytest.mark.parametrize("n_levels", [50, 51])
+def test_at_most_fifty_levels(n_levels):
+    frame = pd.DataFrame({"id": [f"v{i}" for i in range(n_levels)]})
+    if n_levels == 50:
+        assert TableEncoder.fit(frame).transform(frame).sum() == 50
+    else:
+        assert "'id' holds text with 51 different values" in refusal(TableEncoder.fit, frame)
+
+
+def test_a_text_among_numbers_is_pointed_out(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "".join(f"{i},{i if i != 70 else '?'}\n" for i in range(100)))
+    assert "'?' at data row 71 is not" in refusal(TableEncoder.fit, read_table(path))
+
+
+def test_kinds_that_change_between_fit_and_predict():
+    encoder = TableEncoder.fit(pd.DataFrame(COLUMNS), target="y")
+    assert "held numbers at fit and holds text now: 'x' at data row 2" in refusal(
+        encoder.transform, with_column("size", ["1.5", "x", "2", "3"])
+    )
+    assert "true and false at fit and holds 7 now at data row 4" in refusal(
+        encoder.transform, with_column("open", [1, 0, 1, 7])
+    )
+    np.testing.assert_array_equal(encoder.transform(with_column("open", [1, 0, 1, 1])), MATRIX)
+    assert "'3' at data row 1" in refusal(encoder.transform, with_column("town name", [3.0, 4.0, 3.0, 4.0]))
+
+
+def test_categories_of_numbers_match_numbers():
+    encoder = TableEncoder.fit(pd.DataFrame({"zone": pd.Categorical([1, 2, 10])}))
+    assert encoder.columns[0].levels == ("1", "10", "2")
+    np.testing.assert_array_equal(encoder.transform(pa.table({"zone": [10.0, 1.0]})), [[0, 1, 0], [1, 0, 0]])
+    codes = pa.table({"zone": pa.array([10, 1]).dictionary_encode()})
+    np.testing.assert_array_equal(encoder.transform(codes), [[0, 1, 0], [1, 0, 0]])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.uint64, bool, object])
+def test_arrays_are_matched_by_position(dtype):
+    X = np.array([[1, 0], [0, 1], [1, 1]]).astype(dtype)
+    encoder = TableEncoder.fit(X)
+    np.testing.assert_array_equal(encoder.transform(X), X.astype(np.float64))
+    assert encoder.output_names == ("x0", "x1") and not encoder.named and encoder.unknown(X) == ()
+    np.testing.assert_array_equal(
+        encoder.transform(pd.DataFrame(X, columns=["p", "q"])), X.astype(np.float64)
+    )
+    assert "expected 2 columns" in refusal(encoder.transform, np.ones((3, 3)))
+
+
+def test_lists_strings_and_integer_names():
+    np.testing.assert_array_equal(TableEncoder.fit([[1, 2], [3, 4]]).transform([[5, 6]]), [[5.0, 6.0]])
+    letters = np.array([["a", "b"], ["b", "b"]])
+    np.testing.assert_array_equal(TableEncoder.fit(letters).transform(letters), [[1, 0, 1], [0, 1, 1]])
+    frame = pd.DataFrame(np.eye(2))
+    encoder = TableEncoder.fit(frame)
+    assert encoder.output_names == ("0", "1")
+    np.testing.assert_array_equal(encoder.transform(frame[[1, 0]]), np.eye(2))
+
+
+def test_what_is_no_table():
+    assert "shape (3,)" in refusal(TableEncoder.fit, np.ones(3))
+    assert "no rows" in refusal(TableEncoder.fit, np.ones((0, 2)))
+    assert "no rows" in refusal(TableEncoder.fit, pd.DataFrame(COLUMNS).iloc[:0])
+    assert "no columns" in refusal(TableEncoder.fit, np.ones((3, 0)))
+    assert "beside the target" in refusal(TableEncoder.fit, pd.DataFrame({"y": [1.0]}), "y")
+    repeated = pd.DataFrame(np.ones((2, 2)), columns=["a", "a"])
+    refusal(TableEncoder.fit, repeated)
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_target_is_a_numeric_column(frame):
+    np.testing.assert_array_equal(target_column(FRAMES[frame](), "y"), COLUMNS["y"])
+    np.testing.assert_array_equal(target_column(FRAMES[frame](), "open"), [1, 0, 1, 1])
+
+
+def test_one_row_with_a_missing_value():
+    encoder = TableEncoder.fit(pd.DataFrame(COLUMNS), target="y")
+    row = pd.DataFrame(COLUMNS).iloc[:1].assign(size=np.nan)
+    assert "'size' has 1 missing or infinite value, at data row 1" in refusal(encoder.transform, row)
+
+
+def test_target_refusals():
+    frame = pd.DataFrame(COLUMNS)
+    assert (
+        refusal(target_column, frame, "cout", "t.csv") == "no column 'cout' in t.csv; did you mean 'count'?"
+    )
+    assert "holds text ('Ulm' at data row 1)" in refusal(target_column, frame, "town name", "t.csv")
+    assert "t.csv, target column 'y' has 1 missing or infinite value, at data row 2" in refusal(
+        target_column, with_column("y", [1.0, None, 2.0, 3.0]), "y", "t.csv"
+    )
+    assert "dates or times" in refusal(
+        target_column, with_column("y", pd.to_datetime(["2020-01-01"] * 4)), "y"
+    )
+
+
+@pytest.mark.parametrize("broken", [{}, {"columns": [], "target": None, "named": True}, {"columns": [1]}])
+def test_broken_stored_rules(broken):
+    assert "stored table encoder" in refusal(TableEncoder.from_dict, broken)
