@@ -5,9 +5,9 @@ tensors, nothing read back inside the loop, small matrices factorised by the var
 (`cholesky_ex`), inverses by `cholesky_inverse` (faster here than a triangular solve against the identity,
 which the trace alone would allow).
 
-Each method has its gradient twice. As a scalar with the inverses detached, for automatic differentiation; and
-`by_hand`, where only the network is differentiated automatically, from ∂ℓ/∂Φ: one eighth to a quarter faster,
-and more than most users would write.
+Each method has its gradient twice: as a scalar with the inverses held fixed, for automatic differentiation;
+and `by_hand`, where ∂/∂Φ is written out and only the network is differentiated automatically. The second is
+faster, and more than most users would write.
 """
 
 from collections.abc import Callable, Iterator

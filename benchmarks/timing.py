@@ -7,7 +7,7 @@ from statistics import median
 Epoch = Callable[[], object]
 
 PAUSE = 0.3
-"""Seconds between blocks: OpenMP's workers may spin for 0.2 s after their last task, slowing the next side."""
+"""Seconds between blocks: OpenMP's workers may spin for 0.2 s after their last task, slowing the next."""
 
 
 def alternate(sides: Mapping[str, Epoch], *, blocks: int, epochs: int) -> dict[str, list[float]]:
