@@ -23,7 +23,8 @@ class Dense(eqx.Module):
     bias: Float[Array, " P"]
 
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... P"]:
-        return matmul(x, self.weight.astype(x.dtype)) + self.bias.astype(x.dtype)
+        z = matmul(x, self.weight.astype(x.dtype))
+        return z + jnp.broadcast_to(self.bias.astype(x.dtype), z.shape)
 
 
 class MLP(eqx.Module):

@@ -78,7 +78,7 @@ class RandomFourier(AbstractFeatureMap):
         if self.phases is None:
             waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
         else:
-            waves = jnp.cos(angles + value_of(self.phases, X.dtype))
+            waves = jnp.cos(angles + value_of(self.phases, X.dtype)[None, :])
         return jnp.sqrt(2 * value_of(kernel.variance, X.dtype) / self.n_features) * waves
 
 

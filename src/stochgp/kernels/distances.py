@@ -19,7 +19,7 @@ def squared_distances(X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[A
     below the rounding error 4 eps (‖X_i‖² + ‖Z_j‖²) counts as zero: repeated rows are at distance 0 exactly, so that k(x, x) is
     exactly the variance. Derivatives are those of the formula.
     """
-    centre = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
+    centre = jax.lax.stop_gradient(jnp.mean(Z, axis=0, keepdims=True))
     Z_is_X = Z is X
     X = X - centre
     Z = X if Z_is_X else Z - centre

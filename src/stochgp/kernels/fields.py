@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stochgp.parameters import AbstractParameter, as_positive
+from stochgp.parameters import AbstractParameter, as_positive, value_of
 
 ActiveDims = tuple[int, ...] | None
 
@@ -44,9 +44,11 @@ def select(x: Float[Array, "... D"], dims: ActiveDims) -> Float[Array, "... A"]:
     return x[..., jnp.asarray(dims, dtype=jnp.int32)]
 
 
-def check_lengths(name: str, parameter: Array, n_inputs: int) -> None:
-    """Raises ValueError unless the parameter is one number or one number per input that the kernel sees."""
-    if parameter.shape not in ((), (1,), (n_inputs,)):
+def per_input(name: str, parameter: Any, x: Float[Array, "... A"]) -> Float[Array, "... A"]:
+    """The value of a parameter that is one number or one per active input, spread over x. Raises ValueError for other shapes."""
+    value = value_of(parameter, x.dtype)
+    if value.shape not in ((), (1,), x.shape[-1:]):
         raise ValueError(
-            f"the {name} has shape {parameter.shape}, but the kernel sees rows of {n_inputs} inputs"
+            f"the {name} has shape {value.shape}, but the kernel sees rows of {x.shape[-1]} inputs"
         )
+    return jnp.broadcast_to(value, x.shape)

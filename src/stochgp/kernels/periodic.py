@@ -10,7 +10,7 @@ from stochgp.kernels.fields import (
     ActiveDims,
     as_active_dims,
     as_amplitude,
-    check_lengths,
+    per_input,
     select,
 )
 from stochgp.parameters import AbstractParameter, as_positive, value_of
@@ -31,13 +31,8 @@ class Periodic(AbstractKernel):
     def circles(self, x: Float[Array, "... D"]) -> Float[Array, "... 2*A"]:
         """u(x)."""
         x = select(x, self.active_dims)
-        lengthscale, period = (
-            value_of(self.lengthscale, x.dtype),
-            value_of(self.period, x.dtype),
-        )
-        check_lengths("lengthscale", lengthscale, x.shape[-1])
-        check_lengths("period", period, x.shape[-1])
-        angle = 2 * jnp.pi * (x / period)
+        lengthscale = per_input("lengthscale", self.lengthscale, x)
+        angle = 2 * jnp.pi * (x / per_input("period", self.period, x))
         return jnp.concatenate([jnp.cos(angle) / lengthscale, jnp.sin(angle) / lengthscale], axis=-1)
 
     def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:

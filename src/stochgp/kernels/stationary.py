@@ -19,7 +19,7 @@ from stochgp.kernels.fields import (
     ActiveDims,
     as_active_dims,
     as_amplitude,
-    check_lengths,
+    per_input,
     select,
 )
 from stochgp.parameters import AbstractParameter, as_positive, partition, value_of
@@ -45,9 +45,7 @@ class AbstractStationary(AbstractKernel):
     def scaled(self, x: Float[Array, "... D"]) -> Float[Array, "... A"]:
         """The active inputs divided by the lengthscale."""
         x = select(x, self.active_dims)
-        lengthscale = value_of(self.lengthscale, x.dtype)
-        check_lengths("lengthscale", lengthscale, x.shape[-1])
-        return x / lengthscale
+        return x / per_input("lengthscale", self.lengthscale, x)
 
     def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
         return value_of(self.variance, x.dtype) * self.profile(

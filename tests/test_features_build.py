@@ -1,0 +1,99 @@
+"""Feature maps by name."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stochgp import features, kernels, networks
+
+D = 4
+KEY = jax.random.key(0)
+X = jnp.asarray(np.random.default_rng(0).normal(size=(20, D)), jnp.float32)
+
+
+def _resolve(spec, kernel=None, n_features=None, **options):
+    return features.resolve(spec, kernel, n_features, n_inputs=D, key=KEY, X_sample=X, **options)
+
+
+def _network():
+    return networks.mlp(D, (6, 5), key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kernel", "n_features", "kind", "expected"),
+    [
+        ("mlp", None, None, features.Network, 128),
+        ("mlp", "linear", 16, features.Network, 16),
+        ("mlp", kernels.Linear(2.0), 16, features.Scaled, 16),
+        ("mlp", "rbf", None, features.Composed, 1000),
+        ("mlp", kernels.Matern32(3.0), 50, features.Composed, 50),
+        ("attention", None, None, features.Network, 32),
+        ("attention", None, 8, features.Network, 8),
+        ("rff", None, None, features.RandomFourier, 1000),
+        ("rff", "matern52", 30, features.RandomFourier, 30),
+        ("orf", None, 30, features.RandomFourier, 30),
+        ("nystrom", None, None, features.Nystrom, 20),
+        ("nystrom", "matern12", 7, features.Nystrom, 7),
+        (_network(), None, None, features.Network, 5),
+        (_network(), "rbf", 12, features.Composed, 12),
+        (lambda x: x[:2], None, 2, features.Network, 2),
+    ],
+)
+def test_names_sizes_and_kernels(spec, kernel, n_features, kind, expected):
+    phi = _resolve(spec, kernel, n_features)
+    assert isinstance(phi, kind)
+    assert phi.n_features == expected
+    Phi = phi(X)
+    assert (Phi.shape, Phi.dtype) == ((20, expected), jnp.float32)
+    assert np.all(np.isfinite(Phi))
+
+
+def test_same_key_same_map():
+    for spec in ("mlp", "attention", "rff", "orf", "nystrom"):
+        assert eqx.tree_equal(_resolve(spec), _resolve(spec))
+
+
+def test_starting_lengthscales():
+    """One per input on the rows; one for all outputs of a network."""
+    np.testing.assert_allclose(_resolve("rff").kernel.lengthscale.value, np.full(D, 2.0), rtol=1e-6)
+    composed = _resolve("mlp", "rbf")
+    np.testing.assert_allclose(composed.features.kernel.lengthscale.value, np.sqrt(128), rtol=1e-6)
+
+
+def test_a_feature_map_passes():
+    phi = _resolve("rff", n_features=10)
+    assert _resolve(phi) is phi
+
+
+def test_dtype_reaches_every_array():
+    with jax.enable_x64(True):
+        for spec in ("mlp", "attention", "rff"):
+            leaves = jax.tree.leaves(_resolve(spec, dtype=jnp.float64))
+            assert {leaf.dtype for leaf in leaves if eqx.is_inexact_array(leaf)} == {np.dtype("float64")}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: _resolve("nystrem"), "did you mean 'nystrom'"),
+        (lambda: _resolve("rff", "matern23"), "did you mean 'matern"),
+        (lambda: _resolve(_network(), None, 7), "returns 5 values"),
+        (lambda: _resolve(_resolve("rff"), "rbf"), "leave both None"),
+        (lambda: _resolve("attention", None, 30), "multiple of n_heads"),
+        (lambda: _resolve("mlp", kernels.Linear(active_dims=[0])), "active_dims"),
+        (lambda: features.resolve("nystrom", n_inputs=D, key=KEY), "X_sample"),
+        (lambda: _resolve("nystrom", None, 21), "the 20 rows"),
+    ],
+)
+def test_contradictions_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_other_things_are_refused():
+    with pytest.raises(TypeError, match="but got 3"):
+        _resolve(3)
+    with pytest.raises(TypeError, match="stationary|Linear"):
+        _resolve("rff", "linear")

@@ -1,0 +1,123 @@
+"""Fourier features: unbiased for the kernel and its gradient, orthogonal where they should be, frozen where they should be."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+from stochgp import features, kernels
+from stochgp.features.fourier import orthogonal_rows
+from stochgp.parameters import frozen, partition
+
+D, N_KEYS, N_SE = 3, 2000, 5.0
+X = jnp.asarray(np.random.default_rng(0).normal(size=(4, D)), jnp.float32)
+KEYS = jax.random.split(jax.random.key(7), N_KEYS)
+KERNELS = {
+    "rbf": kernels.RBF([0.8, 1.0, 2.0], 1.7),
+    "matern12": kernels.Matern12(1.5, 1.7),
+    "matern32": kernels.Matern32(1.2, 1.7),
+    "matern52": kernels.Matern52([0.8, 1.0, 2.0], 1.7),
+    "rational-quadratic": kernels.RationalQuadratic(1.2, 1.7, alpha=frozen(0.8)),
+    "active": kernels.RBF([0.8, 2.0], 1.7, active_dims=[2, 0]),
+}
+FORMS = {"cosine": {}, "paired": {"paired": True}, "orthogonal": {"orthogonal": True}}
+
+
+def assert_mean(samples, expected):
+    """The mean over independent draws is the expected value within N_SE of its own standard errors (and float32 rounding)."""
+    samples = np.asarray(samples, dtype=np.float64)
+    error = np.abs(samples.mean(axis=0) - np.asarray(expected))
+    assert np.all(error <= N_SE * samples.std(axis=0, ddof=1) / np.sqrt(len(samples)) + 2e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_inner_products_average_to_the_kernel(name, form):
+    kernel = KERNELS[name]
+
+    def gram(key):
+        Phi = features.RandomFourier.init(kernel, D, 10, key=key, **FORMS[form])(X)
+        return Phi @ Phi.T
+
+    assert_mean(jax.jit(jax.vmap(gram))(KEYS), kernel.matrix(X, X))
+
+
+@pytest.mark.parametrize("name", ["rbf", "matern52"])
+def test_gradients_average_to_the_gradient_of_the_kernel(name):
+    """Lengthscale and variance train: E ∂(φ·φ) = ∂k, for frequencies that do not."""
+    trainable, rest = partition(KERNELS[name])
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=(4, 4)), jnp.float32)
+
+    def of_features(trainable, key):
+        Phi = features.RandomFourier.init(eqx.combine(trainable, rest), D, 10, key=key)(X)
+        return jnp.sum(weights * (Phi @ Phi.T))
+
+    def of_kernel(trainable):
+        return jnp.sum(weights * eqx.combine(trainable, rest).matrix(X, X))
+
+    found = jax.jit(jax.vmap(jax.grad(of_features), (None, 0)))(trainable, KEYS)
+    expected = jax.grad(of_kernel)(trainable)
+    for samples, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert np.all(np.asarray(wanted) != 0)
+        assert_mean(samples, wanted)
+
+
+def test_frequencies_and_phases_do_not_train():
+    phi = features.RandomFourier.init(kernels.RBF(), D, 10, key=KEYS[0])
+    trainable, _ = partition(phi)
+    assert jax.tree.leaves((trainable.frequencies, trainable.phases)) == []
+    assert len(jax.tree.leaves(trainable.kernel)) == 2
+
+
+def test_paired_features_have_the_exact_variance():
+    phi = features.RandomFourier.init(kernels.Matern32(variance=1.7), D, 10, key=KEYS[0], paired=True)
+    np.testing.assert_allclose(jnp.sum(jnp.square(phi(X)), axis=1), 1.7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [8, 10])
+def test_blocks_of_frequencies_are_orthogonal(n):
+    rows = np.asarray(orthogonal_rows(n, 4, KEYS[0], jnp.float32))
+    for block in (rows[:4], rows[4:8], rows[8:]):
+        products = block @ block.T
+        np.testing.assert_allclose(products, np.diag(np.diagonal(products)), atol=1e-5)
+
+
+def test_orthogonal_frequencies_are_each_standard_normal():
+    """Every coordinate of every frequency, over independent draws; in one dimension too, where blocks are 1 × 1."""
+    for n_inputs in (1, 3):
+        draws = jax.vmap(lambda key, d=n_inputs: orthogonal_rows(2, d, key, jnp.float32))(KEYS)
+        for coordinate in np.asarray(draws).reshape(N_KEYS, -1).T:
+            assert kstest(coordinate, "norm").pvalue > 1e-4
+
+
+def test_orthogonal_frequencies_have_less_variance():
+    """Yu et al. (2016), theorem 1: for paired features of the RBF kernel and close enough points."""
+    rows = jnp.asarray(np.random.default_rng(2).normal(size=(2, 16)) * 0.35, jnp.float32)
+
+    def value(key, orthogonal):
+        phi = features.RandomFourier.init(kernels.RBF(), 16, 32, key=key, paired=True, orthogonal=orthogonal)(
+            rows
+        )
+        return phi[0] @ phi[1]
+
+    independent, orthogonal = (
+        np.var(jax.jit(jax.vmap(lambda k, o=o: value(k, o)))(KEYS)) for o in (False, True)
+    )
+    spread = np.sqrt(2 / N_KEYS)  # relative standard error of a sample variance
+    assert orthogonal < independent * (1 - N_SE * spread)
+
+
+def test_what_has_no_fourier_features_is_refused():
+    make = lambda kernel, n=10, **options: features.RandomFourier.init(kernel, D, n, key=KEYS[0], **options)
+    with pytest.raises(TypeError, match="Linear"):
+        make(kernels.Linear())
+    with pytest.raises(ValueError, match="alpha=frozen"):
+        make(kernels.RationalQuadratic())
+    with pytest.raises(ValueError, match="even"):
+        make(kernels.RBF(), 9, paired=True)
+    with pytest.raises(ValueError, match="at least 1"):
+        make(kernels.RBF(), 0)
+    with pytest.raises(ValueError, match=r"shape \(2,\).* 3 inputs"):
+        make(kernels.RBF([1.0, 2.0]))

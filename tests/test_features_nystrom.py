@@ -1,0 +1,94 @@
+"""Nyström features: exact at the landmarks, never above the kernel, safe in float32."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stochgp import features, kernels
+from stochgp.parameters import partition
+
+KEY = jax.random.key(0)
+
+
+def _rows(n, dimension=2, seed=0, dtype=jnp.float64):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(n, dimension)), dtype)
+
+
+@pytest.mark.parametrize(
+    "kernel", [kernels.Matern12(1.1, 1.7), kernels.RBF(0.3) * kernels.Matern32() + kernels.Linear()]
+)
+def test_exact_at_the_landmarks(kernel):
+    with jax.enable_x64(True):
+        U = _rows(8)
+        Phi = features.Nystrom(kernel, U)(U)
+        np.testing.assert_allclose(Phi @ Phi.T, kernel.matrix(U, U), rtol=1e-9, atol=1e-9)
+
+
+def test_is_the_inverse_root_form():
+    """φ(x)·φ(z) = k(x, U) K⁻¹ k(U, z), and the prior variance is never above k(x, x)."""
+    with jax.enable_x64(True):
+        kernel, U, X = kernels.Matern32(0.8, 1.7), _rows(8), _rows(30, seed=1)
+        Phi = features.Nystrom(kernel, U)(X)
+        Kxu = np.asarray(kernel.matrix(X, U))
+        expected = Kxu @ np.linalg.solve(kernel.matrix(U, U), Kxu.T)
+        np.testing.assert_allclose(Phi @ Phi.T, expected, rtol=1e-8, atol=1e-9)
+        assert np.all(np.sum(np.square(Phi), axis=1) <= 1.7 * (1 + 1e-6))
+
+
+def test_all_rows_as_landmarks_give_the_kernel():
+    with jax.enable_x64(True):
+        kernel, X = kernels.Matern32(), _rows(20)
+        Phi = features.Nystrom.init(kernel, X, 20, key=KEY)(X)
+        np.testing.assert_allclose(Phi @ Phi.T, kernel.matrix(X, X), atol=1e-8)
+
+
+@pytest.mark.parametrize("lengthscale", [0.1, 1.0, 100.0])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_float32_survives_singular_landmark_matrices(lengthscale, repeated):
+    U = _rows(128, 1, dtype=jnp.float32)
+    U = jnp.concatenate([U[:64], U[:64]]) if repeated else U
+    phi, X = features.Nystrom(kernels.RBF(lengthscale), U), _rows(50, 1, seed=1, dtype=jnp.float32)
+    trainable, rest = partition(phi)
+
+    def square(trainable):
+        Phi = eqx.combine(trainable, rest)(X)
+        return jnp.sum(jnp.square(Phi)), Phi
+
+    gradient, Phi = jax.jit(jax.grad(square, has_aux=True))(trainable)
+    assert np.all(np.isfinite(Phi))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
+    assert np.all(np.sum(np.square(Phi), axis=1) < 1.02)  # k(x, x) = 1, and float32 rounding
+
+
+def test_landmarks_are_rows_and_do_not_train():
+    X = _rows(20, dtype=jnp.float32)
+    phi = features.Nystrom.init(kernels.RBF(), X, 5, key=KEY)
+    assert (phi.n_features, phi.n_inputs) == (5, 2)
+    rows = {tuple(row) for row in np.asarray(X)}
+    chosen = {tuple(row) for row in np.asarray(phi.landmarks.value)}
+    assert chosen <= rows
+    assert len(chosen) == 5
+    assert jax.tree.leaves(partition(phi)[0].landmarks) == []
+
+
+def test_kmeans_finds_separated_clusters():
+    centres = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]], dtype=np.float32)
+    noise = np.random.default_rng(0).normal(size=(90, 2)).astype(np.float32) * 0.1
+    X = jnp.asarray(np.repeat(centres, 30, axis=0) + noise)
+    found = np.asarray(features.kmeans_landmarks(X, 3, key=KEY))
+    nearest = np.linalg.norm(found[:, None] - centres[None], axis=2).min(axis=0)
+    assert np.all(nearest < 0.1)
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("choose", [features.choose_landmarks, features.kmeans_landmarks])
+def test_more_landmarks_than_rows_are_refused(choose):
+    with pytest.raises(ValueError, match="7 landmarks.*the 6 rows"):
+        choose(_rows(6, dtype=jnp.float32), 7, key=KEY)
+
+
+def test_landmarks_of_the_wrong_shape_are_refused():
+    with pytest.raises(ValueError, match=r"shape \(4,\)"):
+        features.Nystrom(kernels.RBF(), jnp.ones(4, jnp.float32))

@@ -1,0 +1,149 @@
+"""What every kernel promises, swept over one table."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stochgp import kernels, networks
+from stochgp.parameters import bounded, frozen, partition
+
+D = 3
+
+
+def _network(dtype=jnp.float32):
+    return networks.mlp(D, (5, 2), key=jax.random.key(1), activation=jnp.tanh, dtype=dtype)
+
+
+KERNELS = {
+    "rbf": lambda: kernels.RBF(0.7, 1.3),
+    "rbf-ard-active": lambda: kernels.RBF([0.5, 2.0], 0.4, active_dims=(2, 0)),
+    "rbf-bounded-frozen": lambda: kernels.RBF(bounded(1.0, 0.1, 10.0), frozen(2.0)),
+    "matern12": lambda: kernels.Matern12(0.7, 1.3),
+    "matern32-ard": lambda: kernels.Matern32([0.5, 1.0, 2.0]),
+    "matern52": lambda: kernels.Matern52(0.7, 1.3),
+    "rational-quadratic": lambda: kernels.RationalQuadratic(0.7, 1.3, alpha=0.6),
+    "periodic": lambda: kernels.Periodic(1.5, 0.8, period=[1.0, 2.0, 3.0]),
+    "linear": lambda: kernels.Linear(0.6),
+    "constant": lambda: kernels.Constant(0.6),
+    "sum": lambda: kernels.RBF() + kernels.Linear(0.3, active_dims=[0]) + kernels.Constant(2.0),
+    "product": lambda: kernels.Matern32(2.0) * kernels.Periodic(active_dims=[2]),
+    "sum-frozen": lambda: kernels.RBF() + frozen(kernels.Matern12(3.0)),
+    "warped": lambda: kernels.Warped(kernels.Matern52(0.9), _network()),
+}
+SMOOTH_AT_ZERO = sorted(set(KERNELS) - {"matern12", "sum-frozen"})
+sweep = pytest.mark.parametrize("name", KERNELS)
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        yield
+
+
+def _rows(n, seed=0, dtype=jnp.float32):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(n, D)), dtype)
+
+
+@eqx.filter_jit
+def _matrix(kernel, X, Z):
+    return kernel.matrix(X, X) if Z is None else kernel.matrix(X, Z)
+
+
+@eqx.filter_jit
+def _pairs(kernel, X, Z):
+    return jax.vmap(lambda x: jax.vmap(lambda z: kernel(x, z))(Z))(X)
+
+
+@sweep
+def test_block_form_equals_pairwise_form(name):
+    with jax.enable_x64(True):
+        kernel, X, Z = KERNELS[name](), _rows(7, 1, jnp.float64), _rows(5, 2, jnp.float64)
+        np.testing.assert_allclose(_matrix(kernel, X, Z), _pairs(kernel, X, Z), rtol=1e-10, atol=1e-12)
+
+
+@sweep
+def test_diag_is_the_diagonal(name):
+    kernel, X = KERNELS[name](), _rows(6)
+    diagonal = eqx.filter_jit(lambda kernel, X: kernel.diag(X))(kernel, X)
+    np.testing.assert_allclose(diagonal, np.diagonal(_matrix(kernel, X, None)), rtol=1e-5)
+    np.testing.assert_allclose(diagonal, np.diagonal(_pairs(kernel, X, X)), rtol=1e-5)
+
+
+@sweep
+def test_gram_matrix_is_symmetric_and_positive_semidefinite(name):
+    with jax.enable_x64(True):
+        kernel, X = KERNELS[name](), _rows(12, 3, jnp.float64)
+        gram = np.asarray(_matrix(kernel, X, None))
+        np.testing.assert_allclose(gram, gram.T, rtol=1e-12, atol=1e-14)
+        assert np.linalg.eigvalsh(gram).min() > -1e-12 * np.trace(gram)
+
+
+@sweep
+def test_values_have_the_dtype_of_the_rows(name):
+    kernel = KERNELS[name]()
+
+    def values(X):
+        return kernel.matrix(X, X), kernel.diag(X), kernel(X[0], X[1])
+
+    for x64 in (False, True):
+        with jax.enable_x64(x64):
+            for found in jax.eval_shape(values, _rows(4)):
+                assert (found.dtype, found.weak_type) == (jnp.float32, False)
+    with jax.enable_x64(True):
+        for found in jax.eval_shape(values, _rows(4, dtype=jnp.float64)):
+            assert (found.dtype, found.weak_type) == (jnp.float64, False)
+
+
+@sweep
+def test_a_kernel_is_a_pytree(name):
+    kernel = KERNELS[name]()
+    leaves, structure = jax.tree.flatten(kernel)
+    assert eqx.tree_equal(jax.tree.unflatten(structure, leaves), kernel)
+
+
+@sweep
+def test_gradients_are_finite_on_repeated_rows(name):
+    kernel = KERNELS[name]()
+    X = jnp.concatenate([_rows(3), _rows(3)])
+    weights = jnp.asarray(np.random.default_rng(4).normal(size=(6, 6)), jnp.float32)
+    trainable, rest = partition(kernel)
+
+    def block(trainable, X):
+        return jnp.sum(weights * eqx.combine(trainable, rest).matrix(X, X))
+
+    def pair(trainable, x):
+        return eqx.combine(trainable, rest)(x, X[0])
+
+    for function, x in ((block, X), (pair, X[0])):
+        leaves = jax.tree.leaves(jax.jit(jax.grad(function, argnums=(0, 1)))(trainable, x))
+        assert leaves
+        assert all(np.all(np.isfinite(leaf)) for leaf in leaves)
+
+
+@sweep
+def test_block_gradients_equal_pairwise_gradients(name):
+    with jax.enable_x64(True):
+        kernel, X, Z = KERNELS[name](), _rows(4, 1, jnp.float64), _rows(5, 2, jnp.float64)
+        trainable, rest = partition(kernel)
+
+        def gradient(values):
+            loss = lambda t, X: jnp.sum(jnp.sin(values(eqx.combine(t, rest), X, Z)))
+            return jax.jit(jax.grad(loss, argnums=(0, 1)))(trainable, X)
+
+        for found, wanted in zip(*map(jax.tree.leaves, map(gradient, (_matrix, _pairs))), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", SMOOTH_AT_ZERO)
+def test_second_derivative_at_zero_distance(name):
+    """∂²k/∂x∂z at x = z by automatic differentiation and by central differences."""
+    with jax.enable_x64(True):
+        kernel, x = KERNELS[name](), _rows(1, 5, jnp.float64)[0]
+        found = jax.jit(jax.jacfwd(jax.grad(kernel, argnums=0), argnums=1))(x, x)
+        h, eye = 1e-4, jnp.eye(D, dtype=x.dtype)
+        up, down = x[None] + h * eye, x[None] - h * eye
+        corners = [_pairs(kernel, a, b) for a, b in ((up, up), (down, down), (up, down), (down, up))]
+        difference = (corners[0] + corners[1] - corners[2] - corners[3]) / (4 * h * h)
+        np.testing.assert_allclose(found, difference, rtol=2e-3, atol=2e-3)

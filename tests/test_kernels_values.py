@@ -1,0 +1,149 @@
+"""Kernels against plain NumPy, their limits, their algebra, and what they refuse."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import gamma, kv
+
+from stochgp import kernels, networks
+from stochgp.kernels.distances import squared_distances
+
+L = np.array([0.5, 1.0, 2.0])
+P = np.array([1.0, 2.0, 3.0])
+X = np.random.default_rng(0).normal(size=(5, 3))
+Z = np.concatenate([np.random.default_rng(1).normal(size=(3, 3)), X[:1]])
+
+
+def _matern(nu):
+    def k(x, z):
+        a = np.sqrt(2 * nu * np.sum(((x - z) / L) ** 2))
+        return 1.0 if a == 0 else 2 ** (1 - nu) / gamma(nu) * a**nu * kv(nu, a)
+
+    return k
+
+
+REFERENCES = [
+    (lambda: kernels.RBF(L, 1.7), lambda x, z: np.exp(-0.5 * np.sum(((x - z) / L) ** 2))),
+    (lambda: kernels.Matern12(L, 1.7), _matern(0.5)),
+    (lambda: kernels.Matern32(L, 1.7), _matern(1.5)),
+    (lambda: kernels.Matern52(L, 1.7), _matern(2.5)),
+    (
+        lambda: kernels.RationalQuadratic(L, 1.7, alpha=0.8),
+        lambda x, z: (1 + np.sum(((x - z) / L) ** 2) / 1.6) ** -0.8,
+    ),
+    (
+        lambda: kernels.Periodic(L, 1.7, period=P),
+        lambda x, z: np.exp(-2 * np.sum((np.sin(np.pi * (x - z) / P) / L) ** 2)),
+    ),
+    (lambda: kernels.Linear(1.7), lambda x, z: x @ z),
+    (lambda: kernels.Constant(1.7), lambda x, z: 1.0),
+]
+
+
+@pytest.mark.parametrize(("make", "reference"), REFERENCES, ids=lambda f: "")
+def test_matches_a_numpy_double_loop(make, reference):
+    with jax.enable_x64(True):
+        kernel = make()
+        expected = [[1.7 * reference(x, z) for z in Z] for x in X]
+        rtol = 1e-6  # parameters are float32 numbers
+        np.testing.assert_allclose(
+            kernel.matrix(jnp.asarray(X), jnp.asarray(Z)), expected, rtol=rtol, atol=1e-7
+        )
+        pairs = jax.vmap(lambda x: jax.vmap(lambda z: kernel(x, z))(jnp.asarray(Z)))
+        np.testing.assert_allclose(jax.jit(pairs)(jnp.asarray(X)), expected, rtol=rtol, atol=1e-12)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_float32_distances_far_from_the_origin(offset):
+    """The bound is on what float32 rows can say: rounding of the inputs at `offset`, then of the centred norms."""
+    rng = np.random.default_rng(2)
+    A = (rng.normal(size=(200, 20)) + offset).astype(np.float32)
+    B = np.concatenate([A[:50], rng.normal(size=(50, 20)).astype(np.float32) + np.float32(offset)])
+    found = np.asarray(squared_distances(jnp.asarray(A), jnp.asarray(B)))
+    exact = np.sum((A[:, None].astype(np.float64) - B[None].astype(np.float64)) ** 2, axis=2)
+    norms = 20 + 6 * np.sqrt(40)  # a centred squared norm, its mean plus six standard deviations
+    assert np.abs(found - exact).max() < 8 * np.finfo(np.float32).eps * 2 * norms * (1 + offset / 100)
+    assert found.min() >= 0
+
+
+def test_a_repeated_row_has_exactly_the_variance_in_float32():
+    rows = np.random.default_rng(3).normal(size=(100, 20)).astype(np.float32) * 10
+    A, B = jnp.asarray(rows), jnp.asarray(rows.copy())
+    for kind in (kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52):
+        np.testing.assert_array_equal(np.diagonal(kind(1.0, 1.0).matrix(A, B)), np.float32(1.0))
+
+
+def test_rational_quadratic_tends_to_the_rbf():
+    with jax.enable_x64(True):
+        found = kernels.RationalQuadratic(0.7, alpha=1e6).matrix(jnp.asarray(X), jnp.asarray(Z))
+        np.testing.assert_allclose(found, kernels.RBF(0.7).matrix(jnp.asarray(X), jnp.asarray(Z)), atol=1e-5)
+
+
+def test_periodic_repeats_after_its_period():
+    with jax.enable_x64(True):
+        kernel = kernels.Periodic(1.5, period=np.asarray(P))
+        shifted = kernel.matrix(jnp.asarray(X + 4 * P), jnp.asarray(Z))
+        np.testing.assert_allclose(shifted, kernel.matrix(jnp.asarray(X), jnp.asarray(Z)), rtol=1e-10)
+
+
+def test_sums_and_products_add_and_multiply():
+    A, B = jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32)
+    k1, k2 = kernels.RBF(0.7), kernels.Linear(2.0)
+    np.testing.assert_array_equal((k1 + k2).matrix(A, B), k1.matrix(A, B) + k2.matrix(A, B))
+    np.testing.assert_array_equal((k1 * k2).matrix(A, B), k1.matrix(A, B) * k2.matrix(A, B))
+
+
+def test_active_dims_are_the_columns_by_hand():
+    A, B = jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32)
+    found = kernels.Matern32([1.0, 2.0], active_dims=[2, 0]).matrix(A, B)
+    by_hand = kernels.Matern32([1.0, 2.0]).matrix(A[:, jnp.array([2, 0])], B[:, jnp.array([2, 0])])
+    np.testing.assert_array_equal(found, by_hand)
+
+
+def test_warped_is_the_kernel_of_the_network_output():
+    A, B = jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32)
+    network = networks.mlp(3, (4,), key=jax.random.key(0))
+    found = kernels.Warped(kernels.RBF(), network).matrix(A, B)
+    by_hand = kernels.RBF().matrix(jax.vmap(network)(A), jax.vmap(network)(B))
+    np.testing.assert_allclose(found, by_hand, rtol=1e-6)
+
+
+@pytest.mark.parametrize("call", ["__call__", "matrix", "diag"])
+def test_a_lengthscale_of_the_wrong_length_is_refused(call):
+    kernel, rows = kernels.RBF([1.0, 2.0]), jnp.ones((4, 3), jnp.float32)
+    arguments = {"__call__": (rows[0], rows[0]), "matrix": (rows, rows), "diag": (rows,)}[call]
+    with pytest.raises(ValueError, match=r"shape \(2,\).* 3 inputs"):
+        jax.eval_shape(lambda *rows: getattr(kernel, call)(*rows), *arguments)
+
+
+def test_impossible_kernels_and_rows_are_refused():
+    rows = jnp.ones((4, 3), jnp.float32)
+    with pytest.raises(ValueError, match="at least 4 inputs"):
+        kernels.RBF(active_dims=[3]).matrix(rows, rows)
+    for dims in ([-1], [0, 0], []):
+        with pytest.raises(ValueError, match="active_dims"):
+            kernels.RBF(active_dims=dims)
+    with pytest.raises(ValueError, match="int32"):
+        kernels.Linear().matrix(rows.astype(jnp.int32), rows.astype(jnp.int32))
+    with pytest.raises(ValueError, match="one number"):
+        kernels.RBF(variance=[1.0, 2.0])
+    with pytest.raises(ValueError, match="excluded"):
+        kernels.RBF(lengthscale=-1.0)
+    with pytest.raises(TypeError, match="a kernel was wanted"):
+        kernels.RBF() + 1.0
+
+
+@pytest.mark.parametrize("name", ["rbf", "matern12", "matern32", "matern52", "linear", "periodic"])
+def test_kernels_by_name(name):
+    rows = jnp.ones((2, 4), jnp.float32)
+    kernel = kernels.resolve(name, 4)
+    assert kernel.matrix(rows, rows).shape == (2, 2)
+    assert kernels.resolve(kernel, 4) is kernel
+
+
+def test_a_misspelt_name_is_told_the_nearest_one():
+    with pytest.raises(ValueError, match="did you mean 'matern32'"):
+        kernels.resolve("mattern32", 4)
+    with pytest.raises(TypeError, match="'rbf'"):
+        kernels.resolve(3, 4)
