@@ -11,7 +11,7 @@ from stochgp import features, kernels
 from stochgp.features.fourier import orthogonal_rows
 from stochgp.parameters import frozen, partition
 
-D, N_KEYS, N_SE = 3, 2000, 5.0
+D, N_KEYS, N_SE = 3, 1000, 5.0
 X = jnp.asarray(np.random.default_rng(0).normal(size=(4, D)), jnp.float32)
 KEYS = jax.random.split(jax.random.key(7), N_KEYS)
 KERNELS = {
@@ -32,8 +32,11 @@ def assert_mean(samples, expected):
     assert np.all(error <= N_SE * samples.std(axis=0, ddof=1) / np.sqrt(len(samples)) + 2e-6)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [(name, "cosine") for name in KERNELS]
+    + [(name, form) for name in ("rbf", "matern32") for form in ("paired", "orthogonal")],
+)
 def test_inner_products_average_to_the_kernel(name, form):
     kernel = KERNELS[name]
 
