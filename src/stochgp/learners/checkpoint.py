@@ -1,0 +1,51 @@
+"""A run on disk: what a killed one needs to go on as if nothing had happened."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from stochgp.storage import load_arrays, save_arrays
+
+
+def fingerprint(*parts: Any) -> str:
+    """A digest of what must be the same for a run to go on: settings by their text, arrays by their bytes."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(parts):
+        if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        data = np.asarray(leaf).tobytes() if eqx.is_array_like(leaf) else repr(leaf).encode()
+        digest.update(data)
+    digest.update(str(jax.tree.structure(parts)).split(" at 0x")[0].encode())
+    return digest.hexdigest()
+
+
+def write(path: str | Path, tree: Any, facts: dict[str, Any], mark: str) -> None:
+    """The arrays of `tree` and the JSON `facts`, under the fingerprint `mark`; the old file stays until the new one is whole."""
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array_like))]
+    save_arrays(path, arrays, {"facts": facts, "fingerprint": mark})
+
+
+def read(path: str | Path, like: Any, mark: str) -> tuple[Any, dict[str, Any]] | None:
+    """(a tree built as `like`, the facts), or None where there is no file. ValueError where it belongs to another run."""
+    if not Path(path).exists():
+        return None
+    arrays, metadata = load_arrays(path)
+    if metadata["fingerprint"] != mark:
+        raise ValueError(
+            f"the checkpoint {path} belongs to another run (other data, settings, seed or version): name another file or remove it"
+        )
+    dynamic, static = eqx.partition(like, eqx.is_array_like)
+    leaves, structure = jax.tree.flatten(dynamic)
+    restored = [_as_before(new, old) for new, old in zip(arrays, leaves, strict=True)]
+    return eqx.combine(jax.tree.unflatten(structure, restored), static), metadata["facts"]
+
+
+def _as_before(new: np.ndarray, old: Any) -> Any:
+    """`new` as the kind of thing that `old` is."""
+    if isinstance(old, jax.Array):
+        return jax.numpy.asarray(new, old.dtype)
+    return new if isinstance(old, np.ndarray) else type(old)(new)

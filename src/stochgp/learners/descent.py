@@ -1,0 +1,68 @@
+"""One stochastic gradient step on θ by any optax rule: the part that all learners share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PyTree
+
+from stochgp.learners.schedules import Schedule
+
+Optimizer = Callable[[float], optax.GradientTransformation]
+
+
+class Descent(eqx.Module):
+    """Where the optimiser stands. The step size of step t is rate · decay(t / total), or learning_rate(t) · rate where that is a rule."""
+
+    optimizer_state: PyTree
+    rate: Float[Array, ""]
+    step: Float[Array, ""]  # counted in float32: exact up to 2²⁴, and only a schedule's argument
+    total: Float[Array, ""]
+
+
+def begin(parameters: PyTree, optimizer: Optimizer, rate: float, total: int) -> Descent:
+    """Step 0 of `total`."""
+    state = optimizer(1.0).init(jax.tree.leaves(parameters))
+    f = jnp.float32
+    return Descent(state, jnp.asarray(rate, f), jnp.asarray(0, f), jnp.asarray(total, f))
+
+
+def step_size(descent: Descent, learning_rate: float | Schedule | None, decay: Schedule) -> Array:
+    """The step size of the step to come."""
+    if callable(learning_rate):
+        return descent.rate * learning_rate(descent.step)
+    return descent.rate * decay(jnp.minimum(descent.step / descent.total, 1.0))
+
+
+def move(
+    parameters: PyTree, gradient: PyTree, descent: Descent, optimizer: Optimizer, size: Array
+) -> tuple[PyTree, Descent]:
+    """The parameters after one step of `size` and the optimiser's new state.
+
+    The optimiser sees a plain list of the arrays, in the order of the tree. A gradient that is not finite moves nothing.
+    """
+    leaves, structure = jax.tree.flatten(parameters)
+    slopes = jax.tree.leaves(gradient)
+    updates, state = optimizer(1.0).update(slopes, descent.optimizer_state, leaves)
+    moved = [p + size.astype(p.dtype) * u.astype(p.dtype) for p, u in zip(leaves, updates, strict=True)]
+    after = Descent(state, descent.rate, descent.step + 1, descent.total)
+    return jax.tree.unflatten(structure, moved), after
+
+
+def slowed(descent: Descent, factor: float) -> Descent:
+    """The same state with a smaller rate."""
+    return eqx.tree_at(lambda d: d.rate, descent, descent.rate * jnp.asarray(factor, descent.rate.dtype))
+
+
+def start_rate(learning_rate: Any, chosen: float | None) -> float:
+    """What `Descent.rate` begins with: 1 where a rule sets the step size, otherwise the number given or chosen."""
+    if callable(learning_rate):
+        return 1.0
+    if learning_rate is not None:
+        return float(learning_rate)
+    if chosen is None:
+        raise ValueError("learning_rate is None: give one, or let `fit` choose it")
+    return chosen

@@ -1,0 +1,44 @@
+"""Inverses of small symmetric positive definite matrices inside a step."""
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from stochgp.precision import matmul
+
+
+def inverse_factor(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """L⁻¹ with A = LLᵀ: A⁻¹x = L⁻ᵀ(L⁻¹x), tr A⁻¹ = ‖L⁻¹‖². NaN where A has no Cholesky factor."""
+    return solve_triangular(jnp.linalg.cholesky(A), jnp.eye(A.shape[0], dtype=A.dtype), lower=True)
+
+
+def safe_cholesky(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    """(L, jitter) with A + jitter·I = LLᵀ: the first of jitters 0, 1e-6, 1e-4, 1e-2 times the mean diagonal that works.
+
+    L is NaN if none does.
+    """
+    scale = jnp.mean(jnp.diagonal(A))
+    eye = jnp.eye(A.shape[0], dtype=A.dtype)
+
+    def failed(carry: tuple) -> Array:
+        L, level = carry
+        return ~jnp.isfinite(L[-1, -1]) & (level < 3)
+
+    def retry(carry: tuple) -> tuple:
+        level = carry[1] + 1
+        jitter = scale * 10.0 ** (2.0 * level.astype(A.dtype) - 8)
+        return jnp.linalg.cholesky(A + jitter * eye), level
+
+    L, level = jax.lax.while_loop(failed, retry, (jnp.linalg.cholesky(A), jnp.asarray(0, jnp.int32)))
+    jitter = jnp.where(level > 0, scale * 10.0 ** (2.0 * level.astype(A.dtype) - 8), jnp.zeros_like(scale))
+    return L, jitter
+
+
+def symmetrise(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    return 0.5 * (A + A.T)
+
+
+def apply_inverse(factor: Float[Array, "M M"], Phi: Float[Array, "B M"]) -> Float[Array, "B M"]:
+    """Rows φᵀA⁻¹ for the inverse factor L⁻¹ of A."""
+    return matmul(matmul(Phi, factor.T), factor)

@@ -1,0 +1,17 @@
+"""Objectives: every loss, a function each."""
+
+from .exact import Spectrum, nlml, nlml_of_rows, nlml_of_spectrum, refit, spectrum
+from .moments import Moments, add_up, chunk_rows, moments_of_rows
+
+__all__ = [
+    "Moments",
+    "Spectrum",
+    "add_up",
+    "chunk_rows",
+    "moments_of_rows",
+    "nlml",
+    "nlml_of_rows",
+    "nlml_of_spectrum",
+    "refit",
+    "spectrum",
+]

@@ -1,0 +1,136 @@
+"""The exact negative log marginal likelihood of a feature GP, its gradient, and the exact refit of its two variances.
+
+With F = v ΦᵀΦ + σ²I (v the variance, Φ the features, c = Φᵀy, n = Σρ):
+
+    n · 2 · nlml = (yᵀy − v cᵀF⁻¹c)/σ² + log|F| + (n − M) log σ² + n log 2π
+
+which holds for M > n too (SCGD paper, Theorem 1, with its square restored).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.optimize import minimize
+
+from stochgp.data.streams import Rows
+from stochgp.models import FeatureGP
+from stochgp.objectives.moments import Moments, chunk_rows, moments_of_rows
+
+VARIANCE_RANGE = (1e-10, 1e6)
+LARGEST_NOISE = 1e3
+
+
+def nlml(
+    moments: Moments, variance: Float[Array, ""], noise_variance: Float[Array, ""]
+) -> Float[Array, ""]:
+    """NLML per datum, (yᵀK⁻¹y + log|K| + n log 2π)/(2n) with K = vΦΦᵀ + σ²I, by a Cholesky factor of F [M, M]; differentiable."""
+    M, n = moments.gram.shape[0], moments.count
+    F = variance * moments.gram + noise_variance * jnp.eye(M, dtype=moments.gram.dtype)
+    L = jnp.linalg.cholesky(F)
+    half = jax.scipy.linalg.solve_triangular(L, moments.cross, lower=True)
+    fit = (moments.square - variance * jnp.sum(half**2)) / noise_variance
+    complexity = 2 * jnp.sum(jnp.log(jnp.diagonal(L))) + (n - M) * jnp.log(noise_variance)
+    return (fit + complexity + n * jnp.log(2 * jnp.pi)) / (2 * n)
+
+
+def nlml_of_rows(gp: FeatureGP, rows: Rows) -> Float[Array, ""]:
+    """The exact NLML per datum of `gp` on all `rows`, differentiable in θ; memory for one chunk of features, O(N M² + M³) time.
+
+    The backward pass computes each chunk's features again instead of keeping them.
+    """
+    size = min(chunk_rows(gp.n_features), rows.X.shape[0])
+    n_chunks, left = divmod(rows.X.shape[0], size)
+    part = jax.checkpoint(lambda r: moments_of_rows(gp.features, r))
+    stacked = jax.tree.map(lambda a: a[: n_chunks * size].reshape(n_chunks, size, *a.shape[1:]), rows)
+    first = part(jax.tree.map(lambda a: a[0], stacked))
+    later = jax.tree.map(lambda a: a[1:], stacked)
+    total, _ = jax.lax.scan(lambda sums, r: (jax.tree.map(jnp.add, sums, part(r)), None), first, later)
+    if left:
+        total = jax.tree.map(jnp.add, total, part(jax.tree.map(lambda a: a[n_chunks * size :], rows)))
+    dtype = total.gram.dtype
+    return nlml(total, gp.variance.value.astype(dtype), gp.noise_variance.value.astype(dtype))
+
+
+class Spectrum(NamedTuple):
+    """The moments in the eigenbasis of the Gram matrix, on the host in float64: ΦᵀΦ = Q diag(λ) Qᵀ."""
+
+    eigenvalues: np.ndarray  # λ [M]
+    basis: np.ndarray  # Q [M, M]
+    cross: np.ndarray  # Qᵀc [M]
+    square: float
+    count: float
+
+
+def spectrum(moments: Moments) -> Spectrum:
+    """One symmetric eigendecomposition, O(M³). Negative rounding errors become 0."""
+    gram = np.asarray(moments.gram, np.float64)
+    eigenvalues, basis = np.linalg.eigh(gram)
+    cross = basis.T @ np.asarray(moments.cross, np.float64)
+    return Spectrum(
+        np.maximum(eigenvalues, 0.0), basis, cross, float(moments.square), float(moments.count)
+    )
+
+
+def nlml_of_spectrum(
+    s: Spectrum, variance: float, noise_variance: float
+) -> tuple[float, tuple[float, float]]:
+    """(NLML per datum, its derivatives by the two variances), O(M)."""
+    M, n = len(s.eigenvalues), s.count
+    d = variance * s.eigenvalues + noise_variance
+    shrunk = variance * s.cross**2 / d
+    fit = max(s.square - shrunk.sum(), 0.0) / noise_variance
+    complexity = np.log(d).sum() + (n - M) * np.log(noise_variance)
+    by_variance = -(s.cross**2 / d**2).sum() + (s.eigenvalues / d).sum()
+    by_noise = (-fit + (shrunk / d).sum() + n - M) / noise_variance + (1 / d).sum()
+    value = (fit + complexity + n * np.log(2 * np.pi)) / (2 * n)
+    return float(value), (float(by_variance / (2 * n)), float(by_noise / (2 * n)))
+
+
+def refit(
+    s: Spectrum,
+    variance: float,
+    noise_variance: float,
+    *,
+    noise_floor: float,
+    fixed_variance: bool = False,
+    fixed_noise: bool = False,
+) -> tuple[float, float]:
+    """The two variances that minimise the exact NLML with the features fixed, from the given start: (variance, noise_variance).
+
+    L-BFGS-B in their logarithms, variance within VARIANCE_RANGE and noise within [noise_floor, 1e3]; it never returns a higher NLML
+    than the start's.
+    """
+
+    def loss(log_values: np.ndarray) -> tuple[float, np.ndarray]:
+        v, s2 = np.exp(log_values)
+        value, slopes = nlml_of_spectrum(s, v, s2)
+        return value, np.array([slopes[0] * v, slopes[1] * s2])
+
+    return minimise_variances(
+        loss, variance, noise_variance, noise_floor, fixed_variance=fixed_variance, fixed_noise=fixed_noise
+    )
+
+
+def minimise_variances(
+    loss,
+    variance: float,
+    noise_variance: float,
+    noise_floor: float,
+    *,
+    fixed_variance: bool = False,
+    fixed_noise: bool = False,
+) -> tuple[float, float]:
+    """argmin of `loss(log variances) -> (value, gradient)`, from the given start and never worse than it; fixed ones stay."""
+    start = np.log([variance, noise_variance])
+    bounds = [np.log(VARIANCE_RANGE), np.log([max(noise_floor, 1e-12), LARGEST_NOISE])]
+    bounds = [
+        (x, x) if fixed else tuple(np.clip(b, None, None))
+        for x, b, fixed in zip(start, bounds, (fixed_variance, fixed_noise), strict=True)
+    ]
+    begin = np.array([np.clip(x, *b) for x, b in zip(start, bounds, strict=True)])
+    found = minimize(loss, begin, jac=True, method="L-BFGS-B", bounds=bounds)
+    best = found.x if np.isfinite(found.fun) and found.fun <= loss(begin)[0] else begin
+    return float(np.exp(best[0])), float(np.exp(best[1]))

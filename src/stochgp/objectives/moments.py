@@ -1,0 +1,60 @@
+"""All that a feature GP needs to know of its data: the moments of the features."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from stochgp.data.streams import Rows
+from stochgp.features import AbstractFeatureMap
+from stochgp.precision import matmul
+
+CHUNK_BYTES = 16_000_000
+
+
+class Moments(NamedTuple):
+    """Sums over rows of weight ρ, of the features φ without the GP's own variance."""
+
+    gram: Float[Array, "M M"]  # Σ ρ φφᵀ
+    cross: Float[Array, " M"]  # Σ ρ y φ
+    square: Float[Array, ""]  # Σ ρ y²
+    count: Float[Array, ""]  # Σ ρ
+
+
+def moments_of_rows(features: AbstractFeatureMap, rows: Rows) -> Moments:
+    """The moments of a few rows: features in the rows' dtype; their products in float64 where x64 is enabled.
+
+    A float32 product would lose what lies below 1e-7 of the largest eigenvalue, often the noise. O(N M²).
+    """
+    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+    Phi = features(rows.X).astype(wide)
+    y, weight = rows.y.astype(wide), rows.weight.astype(wide)
+    weighted = Phi * weight[:, None]
+    return Moments(matmul(weighted.T, Phi), matmul(y, weighted), jnp.sum(weight * y**2), jnp.sum(weight))
+
+
+def add_up(features: AbstractFeatureMap, chunks: Iterable[Rows]) -> Moments:
+    """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk."""
+    total = None
+    for rows in chunks:
+        part = _jitted(features, rows)
+        total = part if total is None else _add(total, part)
+    if total is None:
+        raise ValueError("moments of no rows")
+    return total
+
+
+def chunk_rows(n_features: int) -> int:
+    """How many rows to take at a time: [rows, M] in float32 and float64 within CHUNK_BYTES, 256 to 8192."""
+    return min(8192, max(256, CHUNK_BYTES // (12 * n_features)))
+
+
+_jitted = eqx.filter_jit(moments_of_rows)
+
+
+@jax.jit
+def _add(a: Moments, b: Moments) -> Moments:
+    return jax.tree.map(jnp.add, a, b)

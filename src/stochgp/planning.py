@@ -1,0 +1,51 @@
+"""What is chosen for the user: how many epochs, how many steps between visits, which learning rates to try."""
+
+from typing import NamedTuple
+
+CHUNK_BYTES = 16_000_000  # of stacked batches on the device
+FEWEST_STEPS_PER_VISIT = 100
+LONGEST_CHUNK = 500
+RATES = (1e-3, 3e-3, 1e-2)
+
+
+class StepPlan(NamedTuple):
+    """`total_steps` steps; a visit after every `steps_per_visit` of them; `chunk_steps` in one compiled scan."""
+
+    batch_size: int
+    steps_per_epoch: int
+    total_steps: int
+    steps_per_visit: int
+    chunk_steps: int
+
+
+def plan_steps(n_rows: int, bytes_per_row: int, batch_size: int | None, epochs: int | None) -> StepPlan:
+    """A visit per epoch, or per 100 steps where epochs are shorter; chunks of at most 500 steps and 16 MB of batches.
+
+    A batch larger than the data becomes all of it. Where chunks do not divide an epoch, up to one chunk's remainder of its steps is
+    left out, so that one compiled scan serves all of them.
+    """
+    batch_size = n_rows if batch_size is None else min(batch_size, n_rows)
+    per_epoch = max(1, n_rows // batch_size)
+    epochs = default_epochs(per_epoch) if epochs is None else epochs
+    total = epochs * per_epoch
+    per_visit = min(total, per_epoch * -(-FEWEST_STEPS_PER_VISIT // per_epoch))
+    longest = min(LONGEST_CHUNK, max(1, CHUNK_BYTES // (batch_size * bytes_per_row)))
+    n_chunks = -(-per_visit // longest)
+    chunk = per_visit // n_chunks
+    n_visits = -(-total // per_visit)
+    whole = n_chunks * chunk * (total // per_visit)
+    rest = total % per_visit
+    return StepPlan(batch_size, per_epoch, whole + rest if n_visits else whole, n_chunks * chunk, chunk)
+
+
+def default_epochs(steps_per_epoch: int) -> int:
+    """40; fewer above 80,000 steps in all, but at least 5; more below 3,000 steps."""
+    if steps_per_epoch * 40 < 3_000:
+        return -(-3_000 // steps_per_epoch)
+    return max(5, min(40, 80_000 // steps_per_epoch))
+
+
+def trial_steps(plan: StepPlan) -> int:
+    """Steps of one trial of a learning rate: a tenth of the run, 200 to 4,000 of them, in whole chunks."""
+    wanted = min(max(plan.total_steps // 10, 200), 4_000, plan.total_steps)
+    return max(1, wanted // plan.chunk_steps) * plan.chunk_steps
