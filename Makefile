@@ -1,0 +1,44 @@
+# make demo    the main job on real data        make test    format, lint and all tests
+# make lint    format, lint and types           make setup   only the virtual environment
+# Another interpreter: make PYTHON=/path/to/python3.12 ...
+
+# The first interpreter that runs, has a supported version and can make virtual environments.
+USABLE = import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c '$(USABLE)' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LINT_READY := $(VENV)/.lint-ready
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint setup
+.DEFAULT_GOAL := test
+
+demo: $(READY)
+	$(BIN)/stochgp demo
+
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -q
+	JAX_ENABLE_X64=1 $(BIN)/python -m pytest -q -m any_precision
+
+lint: $(LINT_READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 with venv was found: install one, or make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "making $(VENV) with $(PYTHON)" >&2; $(PYTHON) -m venv $(VENV); }
+	@echo "installing stochgp and what it needs into $(VENV) (a few minutes, once)" >&2
+	$(INSTALL) -e '.[test,demo]'
+	@touch $@
+
+$(LINT_READY): $(READY)
+	$(INSTALL) -e '.[lint]'
+	@touch $@
