@@ -52,6 +52,12 @@ def split(gp: FeatureGP, *, hold_variances: bool = False) -> tuple[FeatureGP, Fe
     return eqx.partition(gp, mask)
 
 
+def features_and_noise(trainable: FeatureGP, rest: FeatureGP, X: Array) -> tuple[Array, Array]:
+    """(Φ̃ [N, M], σ²) of the model put together again: what the gradients of the learners go through."""
+    gp = eqx.combine(trainable, rest)
+    return gp.scaled_features(X), gp.noise_variance.value
+
+
 def noise_floor(parameter: AbstractParameter) -> float:
     """The value that a noise variance stays above."""
     return float(getattr(parameter, "lower", 0.0))

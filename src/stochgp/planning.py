@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 CHUNK_BYTES = 16_000_000  # of stacked batches on the device
 FEWEST_STEPS_PER_VISIT = 100
+FEWEST_FULL_STEPS_PER_VISIT = 20
 LONGEST_CHUNK = 500
 RATES = (1e-3, 3e-3, 1e-2)
 
@@ -19,16 +20,17 @@ class StepPlan(NamedTuple):
 
 
 def plan_steps(n_rows: int, bytes_per_row: int, batch_size: int | None, epochs: int | None) -> StepPlan:
-    """A visit per epoch, or per 100 steps where epochs are shorter; chunks of at most 500 steps and 16 MB of batches.
+    """A visit per epoch, or per 100 steps where epochs are shorter (20 for a full batch); chunks of at most 500 steps and 16 MB of batches.
 
     A batch larger than the data becomes all of it. Where chunks do not divide an epoch, up to one chunk's remainder of its steps is
     left out, so that one compiled scan serves all of them.
     """
+    fewest = FEWEST_FULL_STEPS_PER_VISIT if batch_size is None else FEWEST_STEPS_PER_VISIT
     batch_size = n_rows if batch_size is None else min(batch_size, n_rows)
     per_epoch = max(1, n_rows // batch_size)
     epochs = default_epochs(per_epoch) if epochs is None else epochs
     total = epochs * per_epoch
-    per_visit = min(total, per_epoch * -(-FEWEST_STEPS_PER_VISIT // per_epoch))
+    per_visit = min(total, per_epoch * -(-fewest // per_epoch))
     longest = min(LONGEST_CHUNK, max(1, CHUNK_BYTES // (batch_size * bytes_per_row)))
     n_chunks = -(-per_visit // longest)
     chunk = per_visit // n_chunks

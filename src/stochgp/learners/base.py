@@ -67,6 +67,10 @@ class AbstractLearner(eqx.Module):
     def slower(self, state: Any, factor: float) -> Any:
         """The state with its learning rate multiplied by `factor`."""
 
+    @abc.abstractmethod
+    def finished(self, info: dict[str, float]) -> bool:
+        """Whether the means of Info over the last stretch say that there is nothing left to do."""
+
     @property
     @abc.abstractmethod
     def batches_per_step(self) -> int:

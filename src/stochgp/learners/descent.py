@@ -38,15 +38,31 @@ def step_size(descent: Descent, learning_rate: float | Schedule | None, decay: S
 
 
 def move(
-    parameters: PyTree, gradient: PyTree, descent: Descent, optimizer: Optimizer, size: Array
+    parameters: PyTree,
+    gradient: PyTree,
+    descent: Descent,
+    optimizer: Optimizer,
+    size: Array,
+    *,
+    value: Array | None = None,
+    value_fn: Callable[[PyTree], Array] | None = None,
 ) -> tuple[PyTree, Descent]:
     """The parameters after one step of `size` and the optimiser's new state.
 
-    The optimiser sees a plain list of the arrays, in the order of the tree. A gradient that is not finite moves nothing.
+    The optimiser sees a plain list of the arrays, in the order of the tree. Rules with a line search also take the loss `value` and
+    the function `value_fn` of the parameters.
     """
     leaves, structure = jax.tree.flatten(parameters)
     slopes = jax.tree.leaves(gradient)
-    updates, state = optimizer(1.0).update(slopes, descent.optimizer_state, leaves)
+    rule, more = optimizer(1.0), {}
+    if value_fn is not None:
+        rule = optax.with_extra_args_support(rule)
+        more = {
+            "value": value,
+            "grad": slopes,
+            "value_fn": lambda p: value_fn(jax.tree.unflatten(structure, p)),
+        }
+    updates, state = rule.update(slopes, descent.optimizer_state, leaves, **more)
     moved = [p + size.astype(p.dtype) * u.astype(p.dtype) for p, u in zip(leaves, updates, strict=True)]
     after = Descent(state, descent.rate, descent.step + 1, descent.total)
     return jax.tree.unflatten(structure, moved), after

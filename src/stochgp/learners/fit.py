@@ -135,6 +135,8 @@ def _loop(setting, at, history, record, clock, checkpoint, mark) -> tuple[RESULT
                 checkpoints.write(checkpoint, at, {"history": history, "seconds": clock.elapsed()}, mark)
             if clock.over():
                 return RESULTS.time_limit, at
+            if not lost and setting.learner.finished(info):
+                return RESULTS.successful, at
     except KeyboardInterrupt:
         return RESULTS.interrupted, at
     return (RESULTS.successful if _settled(history) else RESULTS.not_settled), at

@@ -13,7 +13,7 @@ from stochgp.learners.base import AbstractLearner, Planned
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, step_size
 from stochgp.learners.linear_algebra import apply_inverse, inverse_factor
 from stochgp.learners.schedules import Schedule, at_step, cosine
-from stochgp.models import FeatureGP, split
+from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.objectives.exact import Spectrum
 from stochgp.precision import matmul
 
@@ -123,7 +123,7 @@ class SCGD(AbstractLearner):
     def step(self, state: SCGDState, batch: Rows, *, key: PRNGKeyArray) -> tuple[SCGDState, SCGDInfo]:
         trainable, rest = self._split(state.gp)
         scale = state.n_rows / batch.y.shape[0]
-        (Phi, s2), pull_back = jax.vjp(lambda t: _features_and_noise(t, rest, batch.X), trainable)
+        (Phi, s2), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
         tracker, factor, failed = self._track(state, Phi, s2, batch, scale, rest)
         w = apply_inverse(factor, tracker.c[None])[0] if self.profiled else state.weights
 
@@ -183,6 +183,9 @@ class SCGD(AbstractLearner):
     def slower(self, state: SCGDState, factor: float) -> SCGDState:
         return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
 
+    def finished(self, info: dict[str, float]) -> bool:
+        return False
+
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.refit)
 
@@ -197,7 +200,7 @@ class SCGD(AbstractLearner):
         now = _batch_moments(Phi, s2, batch, scale)
         tracker = _mix(state.tracker, now, b)
         if self.corrected:
-            last = _batch_moments(*_features_and_noise(state.previous, rest, batch.X), batch, scale)
+            last = _batch_moments(*features_and_noise(state.previous, rest, batch.X), batch, scale)
             corrected = jax.tree.map(lambda f, n, o: n + (1 - b) * (f - o), state.tracker, now, last)
             positive = jnp.isfinite(jnp.linalg.cholesky(corrected.F)[-1, -1])
             tracker = jax.tree.map(lambda a, p: jnp.where(positive, a, p), corrected, tracker)
@@ -208,11 +211,6 @@ class SCGD(AbstractLearner):
             factor = jax.lax.cond(due, inverse_factor, lambda _: state.factor, tracker.F)
         works = jnp.isfinite(factor[-1, -1])
         return tracker, jnp.where(works, factor, state.factor), jnp.where(works, nothing, nothing + 1)
-
-
-def _features_and_noise(trainable: PyTree, rest: PyTree, X: Array) -> tuple[Array, Array]:
-    gp = eqx.combine(trainable, rest)
-    return gp.scaled_features(X), gp.noise_variance.value
 
 
 def _batch_moments(Phi: Array, s2: Array, batch: Rows, scale: Array) -> Tracker:
