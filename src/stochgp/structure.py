@@ -1,0 +1,192 @@
+"""A tree of modules as JSON and a table of arrays, and back, without running code: for `storage`.
+
+None, bool, int, text, finite float   themselves
+other float                           {"float": "inf"}
+list, tuple, dict                     {"list": […]}, {"tuple": […]}, {"dict": {key: …}}
+array, NumPy scalar, PRNG key         {"array": name, "kind": "jax" | "numpy" | "scalar"}, {"key": name, "implementation": …}
+function                              {"function": "jax.nn:relu"}, {"default": "equinox.nn:MLP", "argument": …}
+module, dataclass, named tuple        {"class": "stochgp.kernels:RBF", "fields": {name: …}}
+"""
+
+import dataclasses
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_CLASSES = ("stochgp", "equinox.nn")  # these packages and what is in them
+_FUNCTIONS = ("jax.nn", "jax.numpy")  # these modules, and everything in _CLASSES
+_ALL = (*_FUNCTIONS, *_CLASSES)
+
+
+def encode(value: Any, tensors: dict[str, np.ndarray], where: str = "model") -> Any:
+    """The JSON of `value`; its arrays are added to `tensors`. Raises ValueError, naming the place, for what cannot be stored."""
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        return _encode_array(value, tensors, where)
+    if type(value) in (list, tuple):
+        items = [encode(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]
+        return {type(value).__name__: items}
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {"dict": {key: encode(item, tensors, f"{where}[{key!r}]") for key, item in value.items()}}
+    if not isinstance(value, type) and (names := _field_names(type(value))) is not None:
+        return _encode_fields(value, names, tensors, where)
+    if callable(value) and (name := _public_name(value, _ALL)) is not None:
+        return {"function": name}
+    raise ValueError(_refusal(value, where))
+
+
+def decode(node: Any, tensors: Mapping[str, np.ndarray]) -> Any:
+    """The value that `encode` described. Raises ValueError, KeyError or TypeError for a description that it cannot have made."""
+    match node:
+        case None | bool() | int() | float() | str():
+            return node
+        case {"float": str(text)}:
+            return float(text)
+        case {"list": list(items)}:
+            return [decode(item, tensors) for item in items]
+        case {"tuple": list(items)}:
+            return tuple(decode(item, tensors) for item in items)
+        case {"dict": dict(items)}:
+            return {key: decode(item, tensors) for key, item in items.items()}
+        case {"array": str(name), "kind": str(kind)}:
+            return _decode_array(tensors[name], kind)
+        case {"key": str(name), "implementation": str(implementation)}:
+            return jax.random.wrap_key_data(jnp.asarray(tensors[name]), impl=implementation)
+        case {"function": str(name)}:
+            return _find(name, _ALL)
+        case {"default": str(name), "argument": str(argument)}:
+            if callable(default := _default(_find(name, _CLASSES), argument)):
+                return default
+        case {"class": str(name), "fields": dict(fields)}:
+            values = {field: decode(item, tensors) for field, item in fields.items()}
+            return _make(_find(name, _CLASSES), name, values)
+    raise ValueError(f"its structure has an unknown entry {str(node)[:60]!r}")
+
+
+def is_key(value: Any) -> bool:
+    """Whether it is a typed PRNG key, or an array of them."""
+    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def as_numbers(value: Any, where: str) -> np.ndarray:
+    """A NumPy array of booleans, integers or real numbers, in this machine's byte order. Raises ValueError for another type."""
+    array = np.asarray(value, order="C")
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (np.bool_, jnp.integer, jnp.floating)):
+        raise ValueError(f"{where} is an array of {array.dtype}; only booleans and real numbers can be saved")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _encode_array(value: Any, tensors: dict[str, np.ndarray], where: str) -> dict[str, str]:
+    name = f"{len(tensors):04d} {where}"  # the number keeps names apart
+    if is_key(value):
+        tensors[name] = np.asarray(jax.random.key_data(value))
+        return {"key": name, "implementation": str(jax.random.key_impl(value))}
+    tensors[name] = as_numbers(value, where)
+    kind = {np.ndarray: "numpy", np.generic: "scalar"}
+    return {"array": name, "kind": next((kind[base] for base in kind if isinstance(value, base)), "jax")}
+
+
+def _decode_array(array: np.ndarray, kind: str) -> Any:
+    if kind == "jax":
+        with jax.enable_x64(True):  # otherwise 64-bit arrays lose half of their bits
+            return jnp.array(array, dtype=array.dtype)
+    if kind not in ("numpy", "scalar"):
+        raise ValueError(f"its structure has an array of an unknown kind {kind!r}")
+    return array if kind == "numpy" else array[()]
+
+
+def _encode_fields(
+    value: Any, names: list[str], tensors: dict[str, np.ndarray], where: str
+) -> dict[str, Any]:
+    kind = type(value)
+    if (class_name := _public_name(kind, _CLASSES)) is None:
+        raise ValueError(_refusal(value, where))
+    fields = {}
+    for name in names:
+        item = getattr(value, name)
+        if callable(item) and _public_name(item, _ALL) is None and item is _default(kind, name):
+            fields[name] = {"default": class_name, "argument": name}  # equinox.nn has nameless functions
+        else:
+            fields[name] = encode(item, tensors, f"{where}.{name}")
+    return {"class": class_name, "fields": fields}
+
+
+def _field_names(kind: Any) -> list[str] | None:
+    """Of a dataclass, which every Equinox module is, or of a named tuple; None for other classes."""
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    return list(getattr(kind, "_fields", ())) if issubclass(kind, tuple) else None
+
+
+def _make(kind: Any, name: str, values: dict[str, Any]) -> Any:
+    """An instance with these fields, as unflattening a tree makes it: no constructor, converter or check is run."""
+    names = _field_names(kind) if isinstance(kind, type) else None
+    if names is None or set(names) != set(values):
+        found, wanted = ", ".join(sorted(values)), ", ".join(sorted(names or ()))
+        raise ValueError(f"{name} has the fields ({found}) in the file and ({wanted}) here")
+    if issubclass(kind, tuple):
+        return tuple.__new__(kind, [values[field] for field in names])
+    made = object.__new__(kind)
+    for field, value in values.items():
+        object.__setattr__(made, field, value)
+    return made
+
+
+def _default(kind: Any, argument: str) -> Any:
+    """The default of an argument of a class's constructor, None if it has none."""
+    parameter = inspect.signature(kind.__init__).parameters.get(argument)
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+
+
+def _public_name(thing: Any, allowed: tuple[str, ...]) -> str | None:
+    """ "module:name" in the outermost allowed module that offers the thing; None if none does. Files survive moves inside a room."""
+    home, name = getattr(thing, "__module__", None), getattr(thing, "__name__", None)
+    if not isinstance(home, str) or not isinstance(name, str):
+        return None
+    parts = home.split(".")
+    parents = [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
+    for module in (*(parent for parent in parents if _allows(allowed, parent)), *allowed):
+        if getattr(sys.modules.get(module), name, None) is thing:
+            return f"{module}:{name}"
+    return None
+
+
+def _find(name: str, allowed: tuple[str, ...]) -> Callable[..., Any]:
+    """What "module:name" stands for. Raises ValueError unless it was defined under that name in an allowed module."""
+    module, _, attribute = name.partition(":")
+    if _allows(allowed, module) and "__" not in name:
+        try:
+            found = getattr(importlib.import_module(module), attribute, None)
+        except ModuleNotFoundError:
+            found = None
+        if callable(found) and getattr(found, "__name__", None) == attribute and _public_name(found, allowed):
+            return found
+    raise ValueError(f"it names {name!r}, which this version does not have or does not load from files")
+
+
+def _allows(allowed: tuple[str, ...], module: str) -> bool:
+    inside = tuple(f"{package}." for package in allowed if package in _CLASSES)
+    return module in allowed or module.startswith(inside)
+
+
+def _refusal(value: Any, where: str) -> str:
+    if callable(value) and hasattr(value, "__name__"):
+        what, remedy = f"the function or class {value.__name__!r}", "use a function of jax.nn or jax.numpy"
+    else:
+        kind = type(value)
+        what = f"an object of {kind.__module__}.{kind.__qualname__}"
+        remedy = "build it from modules of stochgp and equinox.nn"
+    return (
+        f"{where} is {what}, and a file of stochgp holds no code: {remedy}, "
+        "or save the arrays with equinox.tree_serialise_leaves and load them into a model that your code builds"
+    )
