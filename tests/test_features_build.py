@@ -57,8 +57,11 @@ def test_same_key_same_map(spec):
 
 def test_starting_lengthscales():
     """One per input on the rows; one for all outputs of a network."""
-    np.testing.assert_allclose(_resolve("rff").kernel.lengthscale.value, np.full(D, 2.0), rtol=1e-6)
-    composed = _resolve("mlp", "rbf")
+    fourier, composed = _resolve("rff"), _resolve("mlp", "rbf")
+    assert isinstance(fourier, features.RandomFourier)
+    np.testing.assert_allclose(fourier.kernel.lengthscale.value, np.full(D, 2.0), rtol=1e-6)
+    assert isinstance(composed, features.Composed)
+    assert isinstance(composed.features, features.RandomFourier)
     np.testing.assert_allclose(composed.features.kernel.lengthscale.value, np.sqrt(128), rtol=1e-6)
 
 
@@ -94,7 +97,7 @@ def test_contradictions_are_refused(call, message):
 
 
 def test_other_things_are_refused():
-    with pytest.raises(TypeError, match="but got 3"):
+    with pytest.raises(TypeError, match="but got 3|Type-check"):
         _resolve(3)
     with pytest.raises(TypeError, match="stationary|Linear"):
         _resolve("rff", "linear")

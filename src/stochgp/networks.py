@@ -16,6 +16,11 @@ from stochgp.precision import einsum, matmul
 Activation = Callable[[Array], Array]
 
 
+def relu(x: Array) -> Array:
+    """max(x, 0), with derivative 0 at 0. A plain function, unlike `jax.nn.relu`, so that networks can be copied and pickled."""
+    return jax.nn.relu(x)
+
+
 class Dense(eqx.Module):
     """z = Wᵀx + b with W [D, P], b [P]."""
 
@@ -55,7 +60,7 @@ def mlp(
     widths: Sequence[int] = (128, 128),
     *,
     key: PRNGKeyArray,
-    activation: Activation = jax.nn.relu,
+    activation: Activation = relu,
     final_activation: bool = True,
     dtype: DTypeLike = jnp.float32,
 ) -> MLP:
@@ -63,7 +68,7 @@ def mlp(
 
     Weights ~ N(0, 2/fan_in) (He et al. 2015), biases ~ U(−1/√fan_in, 1/√fan_in). The biases are not zero: with zero biases a ReLU
     network is homogeneous, g(cx) = c g(x), which leaves two features for a single input. Raises ValueError when there is no layer or
-    a size is below 1.
+    a size is below 1. An `activation` that is a plain function keeps the network picklable.
     """
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:

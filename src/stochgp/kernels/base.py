@@ -28,10 +28,10 @@ class AbstractKernel(eqx.Module):
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         """k(X_i, X_i) for each row."""
 
-    def __add__(self, other: "AbstractKernel") -> "Sum":
+    def __add__(self, other: "AbstractKernel | Frozen") -> "Sum":
         return Sum(self, other)
 
-    def __mul__(self, other: "AbstractKernel") -> "Product":
+    def __mul__(self, other: "AbstractKernel | Frozen") -> "Product":
         return Product(self, other)
 
 

@@ -28,7 +28,7 @@ class Periodic(AbstractKernel):
     period: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
     active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
 
-    def circles(self, x: Float[Array, "... D"]) -> Float[Array, "... 2*A"]:
+    def circles(self, x: Float[Array, "... D"]) -> Float[Array, "... C"]:
         """u(x)."""
         x = select(x, self.active_dims)
         lengthscale = per_input("lengthscale", self.lengthscale, x)
