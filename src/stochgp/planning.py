@@ -6,7 +6,7 @@ CHUNK_BYTES = 16_000_000  # of stacked batches on the device
 FEWEST_STEPS_PER_VISIT = 100
 FEWEST_FULL_STEPS_PER_VISIT = 20
 LONGEST_CHUNK = 500
-RATES = (1e-3, 3e-3, 1e-2)
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
 
 class StepPlan(NamedTuple):

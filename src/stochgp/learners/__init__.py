@@ -5,6 +5,7 @@ from .bsgd import BSGD
 from .fit import fit
 from .full_batch import FullBatch
 from .minimax import Minimax
+from .optimizers import muon
 from .schedules import PowerLaw, constant, cosine
 from .scgd import SCGD
 
@@ -19,4 +20,5 @@ __all__ = [
     "constant",
     "cosine",
     "fit",
+    "muon",
 ]
