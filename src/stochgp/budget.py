@@ -1,0 +1,169 @@
+"""The memory limit: what the process uses, what it may still take, and how many rows fit at a time.
+
+On a CPU memory is the process's resident memory; where JAX's default device is an accelerator, it is the bytes that JAX's allocator
+has in use there. Sizes are decimal: 1 GB = 10⁹ bytes. Nothing is remembered between calls.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import jax
+import psutil
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    **{f"{letter}B": 1000**i for i, letter in enumerate("KMGT", start=1)},
+    **{f"{letter}IB": 1024**i for i, letter in enumerate("KMGT", start=1)},
+}
+_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+_CGROUP = "/sys/fs/cgroup"
+_CONTROL_GROUPS = (  # limit, use, and the name of what can be dropped, in the second and the first version of control groups
+    (f"{_CGROUP}/memory.max", f"{_CGROUP}/memory.current", "inactive_file"),
+    (
+        f"{_CGROUP}/memory/memory.limit_in_bytes",
+        f"{_CGROUP}/memory/memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A limit in bytes on the memory in use, present use included."""
+
+    limit: int
+
+    @classmethod
+    def of(cls, memory_limit: Any = None) -> "Budget":
+        """The limit that a user gave, as `parse_bytes` reads it; None = what is in use now and half of what is available."""
+        limit = parse_bytes(memory_limit)
+        return cls(in_use() + available() // 2 if limit is None else limit)
+
+    def in_use(self) -> int:
+        """Bytes in use now."""
+        return in_use()
+
+    def free(self) -> int:
+        """Bytes that may still be taken; 0 when the limit is passed."""
+        return max(self.limit - in_use(), 0)
+
+    def require(self, need_bytes: int, what: str) -> None:
+        """Raises ValueError, with both numbers, if present use and `need_bytes` for `what` together pass the limit."""
+        used = in_use()
+        if used + need_bytes > self.limit:
+            raise ValueError(
+                f"{what} needs {format_bytes(need_bytes)} on top of the {format_bytes(used)} in use, together "
+                f"{format_bytes(used + need_bytes)}, but memory_limit is {format_bytes(self.limit)}"
+            )
+
+    def rows_per_chunk(self, bytes_per_row: int, at_most: int, at_least: int = 1) -> int:
+        """How many rows of `bytes_per_row` fit into what is free: between `at_least` and `at_most`.
+
+        Raises ValueError, with both numbers, if not even `at_least` rows fit.
+        """
+        if bytes_per_row < 1 or not 1 <= at_least <= at_most:
+            sizes = f"bytes_per_row={bytes_per_row}, at_least={at_least}, at_most={at_most}"
+            raise ValueError(f"sizes must be at least 1 and at_least at most at_most, but got {sizes}")
+        rows = min(self.free() // bytes_per_row, at_most)
+        if rows < at_least:
+            self.require(at_least * bytes_per_row, f"a chunk of {at_least} row{'s' * (at_least > 1)}")
+        return max(rows, at_least)
+
+
+def parse_bytes(size: Any) -> int | None:
+    """Bytes: "1GB" = 10⁹, "512MiB" = 512 · 2²⁰, a number as it is, None as it is.
+
+    Raises ValueError for a size that cannot be read or is not positive and finite, TypeError for another type.
+    """
+    if size is None:
+        return None
+    if isinstance(size, bool) or not isinstance(size, str | Real):
+        raise TypeError(f'memory_limit must be a size such as "1GB", bytes or None, but got {size!r}')
+    value = _read_size(size) if isinstance(size, str) else float(size)
+    if not (math.isfinite(value) and value >= 1):
+        raise ValueError(f"memory_limit is {size!r}; it must be at least 1 byte, and finite")
+    return int(value)
+
+
+def format_bytes(size: float) -> str:
+    """Four digits and a decimal unit, such as "1.213 GB"."""
+    value = float(size)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 999.95:
+            return f"{value:.4g} {unit}"
+        value /= 1000
+    return f"{value:.4g} TB"
+
+
+def in_use() -> int:
+    """Bytes in use now: the accelerator's if it is JAX's default device and says so, else this process's resident memory."""
+    stats = _accelerator()
+    return resident() if stats is None else int(stats["bytes_in_use"])
+
+
+def available() -> int:
+    """Bytes that could be taken now on top of `in_use`: of the accelerator, or of the machine and the control group (container)."""
+    stats = _accelerator()
+    if stats is not None and "bytes_limit" in stats:
+        return max(int(stats["bytes_limit"]) - int(stats["bytes_in_use"]), 0)
+    return min([int(psutil.virtual_memory().available), *_left_in_control_groups()])
+
+
+def resident() -> int:
+    """Resident memory of this process, in bytes."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_resident() -> int:
+    """The largest resident memory that this process has had, in bytes."""
+    status = Path("/proc/self/status")
+    if status.exists():  # unlike getrusage it does not count the process that started this one
+        found = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)
+        return resident() if found is None else max(int(found[1]) * 1024, resident())
+    windows = getattr(psutil.Process().memory_info(), "peak_wset", None)
+    return _peak_of_macos() if windows is None else int(windows)
+
+
+def _peak_of_macos() -> int:
+    import resource  # not there on Windows
+
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def _left_in_control_groups() -> list[int]:
+    """What the limits of the process's control group leave, file cache that can be dropped included; [] without a limit."""
+    left = []
+    for limit, used, cache in _CONTROL_GROUPS:
+        try:
+            size = int(Path(limit).read_text())
+            taken = int(Path(used).read_text())
+            found = re.search(
+                rf"^{cache} (\d+)$", Path(used).with_name("memory.stat").read_text(), re.MULTILINE
+            )
+        except (OSError, ValueError):  # no such group, or "max"
+            continue
+        left.append(max(size - taken + (int(found[1]) if found else 0), 0))
+    return left
+
+
+def _read_size(text: str) -> float:
+    match = _SIZE.fullmatch(text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise ValueError(
+            f'memory_limit {text!r} is not a size: write a number and a unit, such as "1GB" or "512MiB"'
+        )
+    return float(match[1]) * _UNITS[match[2].upper()]
+
+
+def _accelerator() -> dict[str, int] | None:
+    """The allocator's figures where JAX's default device is not a CPU and its allocator gives them."""
+    device = getattr(jax.config, "jax_default_device", None) or jax.devices()[0]
+    if isinstance(device, str):
+        device = jax.devices(device)[0]
+    stats = None if device.platform == "cpu" else device.memory_stats()
+    return stats if stats and "bytes_in_use" in stats else None
