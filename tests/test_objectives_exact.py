@@ -1,0 +1,236 @@
+"""The exact NLML: the paper's identities, the dense N × N value, gradients, units and the refit of the two variances."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import (
+    F_of,
+    Theta,
+    best_weights,
+    dense_nlml,
+    features,
+    finite_differences,
+    full_gradient,
+    full_objective,
+    g_of,
+    noise,
+)
+from toy import FLOOR, assert_close, make_gp, make_toy, rows_of, theta_of
+
+from stochgp.features import Network
+from stochgp.models import FeatureGP
+from stochgp.objectives import (
+    add_up,
+    moments_of_rows,
+    nlml,
+    nlml_of_rows,
+    nlml_of_spectrum,
+    refit,
+    spectrum,
+)
+from stochgp.parameters import partition
+
+SIZES = [(12, 4), (5, 9)]  # more rows than features, more features than rows
+sizes = pytest.mark.parametrize(("n", "M"), SIZES)
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with (
+        jax.enable_x64(True),
+        jax.numpy_dtype_promotion("strict"),
+        jax.numpy_rank_promotion("raise"),
+    ):
+        yield
+
+
+def _problem(n, M, seed=0):
+    toy, gp = make_toy(n, seed=seed), make_gp(M=M)
+    return toy, gp, theta_of(gp)
+
+
+def _spectrum(gp, toy, weight=None):
+    return spectrum(moments_of_rows(gp.features, rows_of(toy, weight=weight)))
+
+
+# Identities of the paper (Theorem 1, with its square)
+
+
+@sizes
+def test_quadratic_form_is_a_ridge_regression(n, M):
+    toy, _, theta = _problem(n, M)
+    Phi, s2 = features(theta, toy.X), noise(theta, FLOOR)
+    w = best_weights(Phi, toy.y, s2)
+    by_ridge = np.sum((Phi @ w - toy.y) ** 2) / s2 + w @ w
+    assert_close(toy.y @ np.linalg.solve(Phi @ Phi.T + s2 * np.eye(n), toy.y), by_ridge)
+
+
+@sizes
+def test_determinant_by_features(n, M):
+    toy, _, theta = _problem(n, M)
+    Phi, s2 = features(theta, toy.X), noise(theta, FLOOR)
+    dense = np.linalg.slogdet(Phi @ Phi.T + s2 * np.eye(n))[1]
+    assert_close(np.linalg.slogdet(F_of(theta, toy))[1] + (n - M) * np.log(s2), dense)
+
+
+@sizes
+def test_objective_at_the_best_weights(n, M):
+    toy, _, theta = _problem(n, M)
+    w = best_weights(features(theta, toy.X), toy.y, noise(theta, FLOOR))
+    by_weights = g_of(theta, w, toy) + np.linalg.slogdet(F_of(theta, toy))[1]
+    assert_close(by_weights, full_objective(theta, toy))
+
+
+# The three ways to the same value
+
+
+@eqx.filter_jit
+def _value_and_gradient(gp, rows):
+    trainable, rest = partition(gp)
+    value, gradient = jax.value_and_grad(lambda t: nlml_of_rows(eqx.combine(t, rest), rows))(trainable)
+    where = (gradient.features.W, gradient.variance.raw, gradient.noise_variance.raw)
+    return value, Theta(*where)
+
+
+@sizes
+def test_values_are_the_dense_one(n, M):
+    toy, gp, theta = _problem(n, M)
+    rows = rows_of(toy)
+    moments = moments_of_rows(gp.features, rows)
+    dense = dense_nlml(features(theta, toy.X), toy.y, noise(theta, FLOOR))
+    assert_close(nlml(moments, gp.variance.value, gp.noise_variance.value), dense)
+    assert_close(nlml_of_spectrum(spectrum(moments), float(gp.variance), float(gp.noise_variance))[0], dense)
+
+
+@sizes
+def test_gradient_of_rows_is_the_dense_one(n, M):
+    toy, gp, theta = _problem(n, M)
+    value, gradient = _value_and_gradient(gp, rows_of(toy))
+    assert_close(value, dense_nlml(features(theta, toy.X), toy.y, noise(theta, FLOOR)))
+    dense = full_gradient(theta, toy)
+    assert_close(gradient, Theta(*(part / (2 * n) for part in dense)))
+    by_differences = finite_differences(lambda t: full_objective(t, toy), theta)
+    assert_close(dense, by_differences, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [12, 14])  # whole chunks, and one left over
+def test_chunks_change_nothing(n, monkeypatch):
+    toy, gp, theta = _problem(n, 5)
+    monkeypatch.setattr("stochgp.objectives.exact.chunk_rows", lambda n_features: 4)
+    value, gradient = _value_and_gradient(gp, rows_of(toy))
+    assert_close(value, dense_nlml(features(theta, toy.X), toy.y, noise(theta, FLOOR)))
+    assert_close(gradient, Theta(*(part / (2 * n) for part in full_gradient(theta, toy))))
+
+
+@sizes
+def test_derivatives_by_the_variances(n, M):
+    toy, gp, _ = _problem(n, M)
+    s = _spectrum(gp, toy)
+    v, s2, h = 0.7, 0.3, 1e-6
+    _, (by_v, by_s2) = nlml_of_spectrum(s, v, s2)
+    value = lambda v, s2: nlml_of_spectrum(s, v, s2)[0]
+    np.testing.assert_allclose(by_v, (value(v + h, s2) - value(v - h, s2)) / (2 * h), rtol=1e-7)
+    np.testing.assert_allclose(by_s2, (value(v, s2 + h) - value(v, s2 - h)) / (2 * h), rtol=1e-7)
+
+
+# Moments
+
+
+def test_moments_by_loops():
+    toy, gp, _ = _problem(7, 3)
+    weight = np.linspace(0.5, 2.0, 7)
+    found = moments_of_rows(gp.features, rows_of(toy, weight=weight))
+    Phi = np.tanh(toy.X @ np.asarray(gp.features.W))
+    gram, cross = np.zeros((3, 3)), np.zeros(3)
+    for phi, y, rho in zip(Phi, toy.y, weight, strict=True):
+        gram += rho * np.outer(phi, phi)
+        cross += rho * y * phi
+    assert_close(found, (gram, cross, weight @ toy.y**2, weight.sum()))
+
+
+def test_moments_of_chunks_add_up():
+    toy, gp, _ = _problem(11, 3)
+    chunks = [rows_of(toy, S) for S in np.array_split(np.arange(11), 4)]
+    assert_close(add_up(gp.features, chunks), moments_of_rows(gp.features, rows_of(toy)))
+
+
+def test_moments_of_float32_rows_are_summed_in_float64():
+    toy, gp = make_toy(9), make_gp(M=3, dtype=jnp.float32)
+    found = moments_of_rows(gp.features, rows_of(toy, dtype=jnp.float32))
+    assert {part.dtype for part in found} == {jnp.dtype(jnp.float64)}
+    Phi = np.asarray(gp.features(jnp.asarray(toy.X, jnp.float32)), np.float64)
+    assert_close(found.gram, Phi.T @ Phi, rtol=1e-14, atol=1e-14)
+
+
+def test_no_rows_have_no_moments():
+    with pytest.raises(ValueError, match="no rows"):
+        add_up(make_gp().features, [])
+
+
+@sizes
+def test_row_weights_are_repeated_rows(n, M):
+    toy, gp, _ = _problem(n, M)
+    times = np.random.default_rng(3).integers(1, 4, n)
+    repeated = rows_of(toy, np.repeat(np.arange(n), times))
+    weighted = rows_of(toy, weight=times.astype(float))
+    assert_close(moments_of_rows(gp.features, weighted), moments_of_rows(gp.features, repeated))
+    assert_close(nlml_of_rows(gp, weighted), nlml_of_rows(gp, repeated))
+
+
+# Units
+
+
+def test_null_model_in_the_units_of_the_target():
+    """Centred targets of variance s² under pure noise: ½ log 2πs² + ½; 0.179 nats for a standard deviation of 0.2893."""
+    y = np.linspace(-1, 1, 500)
+    y *= 0.2893 / y.std()
+    null = FeatureGP(Network(lambda x: 0 * x[:1], 2), noise_variance=0.1)
+    rows = rows_of(make_toy(500))._replace(y=jnp.asarray(y))
+    s = spectrum(moments_of_rows(null.features, rows))
+    variance, noise_variance = refit(s, 1.0, 0.1, noise_floor=1e-6)
+    np.testing.assert_allclose(noise_variance, 0.2893**2, rtol=1e-4)
+    value = nlml_of_spectrum(s, variance, noise_variance)[0]
+    np.testing.assert_allclose(value, 0.5 * np.log(2 * np.pi * 0.2893**2) + 0.5, rtol=1e-6)
+    np.testing.assert_allclose(value, 0.179, atol=5e-4)
+
+
+def test_scaled_targets_shift_the_value_by_the_log_of_the_scale():
+    toy, gp, _ = _problem(12, 4)
+    s = _spectrum(gp, toy)
+    scaled = _spectrum(gp, toy._replace(y=3 * toy.y))
+    value = nlml_of_spectrum(scaled, 9 * 0.7, 9 * 0.3)[0]
+    assert_close(value, nlml_of_spectrum(s, 0.7, 0.3)[0] + np.log(3))
+
+
+# Refit
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("start", [(1.0, 0.1), (1e-3, 10.0), (100.0, 1e-4)])
+def test_refit_is_stationary_and_never_worse(seed, start):
+    toy, gp, _ = _problem(60, 6, seed)
+    s = _spectrum(gp, toy)
+    v, s2 = refit(s, *start, noise_floor=1e-6)
+    value, (by_v, by_s2) = nlml_of_spectrum(s, v, s2)
+    assert value <= nlml_of_spectrum(s, *start)[0]
+    assert abs(by_v * v) < 1e-4
+    assert abs(by_s2 * s2) < 1e-4
+
+
+def test_refit_stops_at_the_floor():
+    toy, gp, _ = _problem(6, 6)
+    exact = toy._replace(y=np.tanh(toy.X @ np.asarray(gp.features.W)) @ np.ones(6))  # no noise at all
+    _, s2 = refit(_spectrum(gp, exact), 1.0, 0.5, noise_floor=0.01)
+    np.testing.assert_allclose(s2, 0.01, rtol=1e-9)
+
+
+@pytest.mark.parametrize("held", ["variance", "noise"])
+def test_refit_leaves_fixed_variances(held):
+    toy, gp, _ = _problem(60, 6)
+    s = _spectrum(gp, toy)
+    v, s2 = refit(s, 2.0, 0.7, noise_floor=1e-6, **{f"fixed_{held}": True})
+    fixed, moved, index = (v, s2, 1) if held == "variance" else (s2, v, 0)
+    np.testing.assert_allclose(fixed, 2.0 if held == "variance" else 0.7, rtol=1e-12)
+    assert abs(nlml_of_spectrum(s, v, s2)[1][index] * moved) < 1e-4

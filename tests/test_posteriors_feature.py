@@ -1,0 +1,116 @@
+"""The posterior of a feature GP against the dense formulas, and its function samples."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import dense_posterior, features, noise
+from toy import FLOOR, KEY, make_gp, make_toy, rows_of, theta_of
+
+from stochgp.objectives import moments_of_rows, spectrum
+from stochgp.posteriors import FeaturePosterior
+
+sizes = pytest.mark.parametrize(("n", "M"), [(12, 4), (5, 9)])
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with (
+        jax.enable_x64(True),
+        jax.numpy_dtype_promotion("strict"),
+        jax.numpy_rank_promotion("raise"),
+    ):
+        yield
+
+
+def _posterior(n, M, *, dtype=jnp.float64, weight=None):
+    toy, gp = make_toy(n), make_gp(M=M, dtype=dtype)
+    s = spectrum(moments_of_rows(gp.features, rows_of(toy, dtype=dtype, weight=weight)))
+    posterior = FeaturePosterior.of(gp.features, s, float(gp.variance), float(gp.noise_variance))
+    return posterior, gp, toy, jnp.asarray(np.random.default_rng(5).normal(size=(8, 2)), dtype)
+
+
+@sizes
+def test_moments_are_the_dense_ones(n, M):
+    posterior, gp, toy, X = _posterior(n, M)
+    theta = theta_of(gp)
+    mean, covariance = dense_posterior(
+        features(theta, toy.X), toy.y, noise(theta, FLOOR), features(theta, np.asarray(X))
+    )
+    np.testing.assert_allclose(posterior.mean(X), mean, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(posterior.covariance(X), covariance, rtol=1e-9, atol=1e-10)
+
+
+@sizes
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_variance_is_the_diagonal_and_not_negative(n, M, dtype):
+    posterior, _, _, X = _posterior(n, M, dtype=dtype)
+    mean, variance = posterior.mean_and_variance(X)
+    assert np.all(np.asarray(variance) >= 0)
+    np.testing.assert_allclose(posterior.variance(X), np.diag(posterior.covariance(X)), rtol=1e-12)
+    np.testing.assert_array_equal(variance, posterior.variance(X))
+    np.testing.assert_array_equal(mean, posterior.mean(X))
+
+
+def test_variance_where_nothing_is_left_to_learn():
+    """10⁶ repetitions of every row: the variance is that of F⁻¹, tiny, and not below 0."""
+    posterior, _, toy, _ = _posterior(12, 4, dtype=jnp.float32, weight=np.full(12, 1e6))
+    variance = np.asarray(posterior.variance(jnp.asarray(toy.X, jnp.float32)))
+    assert np.all((variance >= 0) & (variance < 1e-5))
+
+
+def test_row_weights_are_repeated_rows():
+    times = np.array([1, 3, 2, 1, 4])
+    weighted, gp, toy, X = _posterior(5, 4, weight=times.astype(float))
+    theta, rows = theta_of(gp), np.repeat(np.arange(5), times)
+    mean, covariance = dense_posterior(
+        features(theta, toy.X[rows]), toy.y[rows], noise(theta, FLOOR), features(theta, np.asarray(X))
+    )
+    np.testing.assert_allclose(weighted.mean(X), mean, rtol=1e-9)
+    np.testing.assert_allclose(weighted.covariance(X), covariance, rtol=1e-9, atol=1e-12)
+
+
+def test_float32_features_are_continued_in_float64():
+    """The posterior is that of the float32 features, to float64 accuracy."""
+    posterior, gp, toy, X = _posterior(40, 6, dtype=jnp.float32)
+    base = lambda X: np.asarray(gp.features(jnp.asarray(X, jnp.float32)), np.float64)
+    v, s2 = float(gp.variance), float(gp.noise_variance)
+    y = np.asarray(toy.y, np.float32).astype(np.float64)
+    mean, covariance = dense_posterior(v**0.5 * base(toy.X), y, s2, v**0.5 * base(X))
+    assert posterior.mean(X).dtype == jnp.float64
+    np.testing.assert_allclose(posterior.mean(X), mean, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(posterior.covariance(X), covariance, rtol=1e-9, atol=1e-10)
+
+
+# Function samples
+
+
+def test_sample_moments_within_four_standard_errors():
+    posterior, _, _, X = _posterior(12, 4)
+    S = 20_000
+    draws = np.asarray(posterior.sample_functions(S, key=KEY)(X))
+    mean, covariance = np.asarray(posterior.mean(X)), np.asarray(posterior.covariance(X))
+    assert np.all(np.abs(draws.mean(1) - mean) < 4 * np.sqrt(np.diag(covariance) / S))
+    error = np.sqrt((np.outer(np.diag(covariance), np.diag(covariance)) + covariance**2) / S)
+    assert np.all(np.abs(np.cov(draws) - covariance) < 4 * error)
+
+
+def test_samples_are_functions():
+    posterior, _, _, X = _posterior(12, 4)
+    samples = posterior.sample_functions(3, key=KEY)
+    assert samples.n_samples == 3
+    assert samples(X).shape == (8, 3)
+    np.testing.assert_allclose(samples(X[2:5]), samples(X)[2:5], rtol=1e-12)  # the same functions anywhere
+    again, other = (posterior.sample_functions(3, key=k) for k in (KEY, jax.random.key(9)))
+    np.testing.assert_array_equal(again.weights, samples.weights)
+    assert not np.any(np.asarray(other.weights) == np.asarray(samples.weights))
+
+
+def test_gradient_of_a_sample_by_finite_differences():
+    posterior, _, _, X = _posterior(12, 4)
+    f = eqx.filter_jit(lambda x: posterior.sample_functions(1, key=KEY)(x[None])[0, 0])
+    x, h = X[0], 1e-6
+    steps = h * jnp.eye(2, dtype=x.dtype)
+    differences = [(f(x + step) - f(x - step)) / (2 * h) for step in steps]
+    np.testing.assert_allclose(jax.grad(f)(x), differences, rtol=1e-6)
