@@ -50,7 +50,7 @@ class AbstractLearner(eqx.Module):
         """The state before the first step."""
 
     @abc.abstractmethod
-    def step(self, state: Any, batch: Rows, *, key: PRNGKeyArray) -> tuple[Any, NamedTuple]:
+    def step(self, state: Any, batch: Rows, *, key: PRNGKeyArray) -> tuple[Any, Any]:
         """(State after one step, Info: scalars of which `fit` keeps the mean). Pure; fit for jit and scan."""
 
     @abc.abstractmethod

@@ -46,7 +46,7 @@ class BSGD(AbstractLearner):
     optimizer: Optimizer = optax.adam
     decay: Schedule = cosine
     refit: bool = True
-    validation_fraction: float = 0.0
+    validation_fraction: float = 0.1
     replace: bool = False
 
     def __check_init__(self) -> None:

@@ -184,7 +184,7 @@ def _stretch(setting: _Setting, at: _Progress, clock: "_Clock") -> tuple[Any, in
     return state, taken, means
 
 
-def _run(setting: _Setting, state: Any, step: int, n_steps: int) -> tuple[Any, NamedTuple]:
+def _run(setting: _Setting, state: Any, step: int, n_steps: int) -> tuple[Any, Any]:
     learner, plan, train = setting.learner, setting.plan, setting.split.train
     key = jax.random.fold_in(setting.step_key, step)
     if learner.batch_size is None:
@@ -196,7 +196,7 @@ def _run(setting: _Setting, state: Any, step: int, n_steps: int) -> tuple[Any, N
 
 
 @eqx.filter_jit
-def _run_batches(learner: AbstractLearner, state: Any, batches: Rows, key: Array) -> tuple[Any, NamedTuple]:
+def _run_batches(learner: AbstractLearner, state: Any, batches: Rows, key: Array) -> tuple[Any, Any]:
     """One scan over a stack of batches; Info's means."""
     return _scan(learner, state, lambda inputs: inputs[0], (batches, jax.random.split(key, batches.y.shape[0])))
 
@@ -204,14 +204,14 @@ def _run_batches(learner: AbstractLearner, state: Any, batches: Rows, key: Array
 @eqx.filter_jit
 def _run_on_all(
     learner: AbstractLearner, state: Any, rows: Rows, key: Array, n_steps: int
-) -> tuple[Any, NamedTuple]:
+) -> tuple[Any, Any]:
     return _scan(learner, state, lambda _: rows, (None, jax.random.split(key, n_steps)))
 
 
-def _scan(learner: AbstractLearner, state: Any, batch_of: Callable, inputs: Any) -> tuple[Any, NamedTuple]:
+def _scan(learner: AbstractLearner, state: Any, batch_of: Callable, inputs: Any) -> tuple[Any, Any]:
     dynamic, static = eqx.partition(state, eqx.is_array)
 
-    def body(carry: Any, item: Any) -> tuple[Any, NamedTuple]:
+    def body(carry: Any, item: Any) -> tuple[Any, Any]:
         new, info = learner.step(eqx.combine(carry, static), batch_of(item), key=item[1])
         return eqx.filter(new, eqx.is_array), info
 

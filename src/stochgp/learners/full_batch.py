@@ -43,7 +43,7 @@ class FullBatch(AbstractLearner):
     decay: Schedule = constant
     tolerance: float = 1e-5
     refit: bool = True
-    validation_fraction: float = 0.0
+    validation_fraction: float = 0.1
     replace: bool = False
 
     def __check_init__(self) -> None:

@@ -6,13 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import Rows
 from stochgp.learners.base import AbstractLearner, Planned
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, step_size
 from stochgp.learners.linear_algebra import inverse_factor, symmetrise
+from stochgp.learners.optimizers import muon
 from stochgp.learners.schedules import Schedule, cosine
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.objectives.exact import Spectrum
@@ -58,7 +58,7 @@ class Minimax(AbstractLearner):
     tenth of the visits.
     """
 
-    batch_size: int = 128
+    batch_size: int = 256
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
     ascent_rate: float | Schedule | None = None
@@ -67,11 +67,11 @@ class Minimax(AbstractLearner):
     stage_steps: int | None = None
     box: float = 1e3
     ceiling: float = 100.0
-    optimizer: Optimizer = optax.adam
+    optimizer: Optimizer = muon
     decay: Schedule = cosine
     anchored: bool = True
     refit: bool = True
-    validation_fraction: float = 0.0
+    validation_fraction: float = 0.1
     replace: bool = False
 
     def __check_init__(self) -> None:
@@ -122,7 +122,7 @@ class Minimax(AbstractLearner):
         norm, M = jnp.linalg.norm(state.A), state.weights.shape[0]
         pull = matmul(Phi, state.B) * (state.penalty / norm)  # rows μφᵀB/‖A‖
 
-        by_Phi = 2 * weighted[:, None] * (residual[:, None] * state.weights / s2 - pull)
+        by_Phi = 2 * weighted[:, None] * (jnp.outer(residual, state.weights) / s2 - pull)
         squares = jnp.sum(weighted * residual**2)
         trace_B = jnp.trace(state.B) * state.penalty / norm
         by_noise = (state.count - M - squares / s2) / s2 - trace_B

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.data.streams import Rows
 from stochgp.learners.base import AbstractLearner, Planned
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, step_size
 from stochgp.learners.linear_algebra import apply_inverse, inverse_factor
+from stochgp.learners.optimizers import muon
 from stochgp.learners.schedules import Schedule, at_step, cosine
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.objectives.exact import Spectrum
@@ -67,18 +67,18 @@ class SCGD(AbstractLearner):
     tenth of the visits.
     """
 
-    batch_size: int = 128
+    batch_size: int = 256
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
     tracking: float | Schedule = 0.0
-    optimizer: Optimizer = optax.adam
+    optimizer: Optimizer = muon
     decay: Schedule = cosine
     anchored: bool = True
     corrected: bool = False
     profiled: bool = False
     refresh: int = 1
     refit: bool = True
-    validation_fraction: float = 0.0
+    validation_fraction: float = 0.1
     replace: bool = False
 
     def __check_init__(self) -> None:
@@ -130,7 +130,7 @@ class SCGD(AbstractLearner):
         weighted = (scale * batch.weight)[:, None]
         residual = matmul(Phi, w) - batch.y  # [B]
         smoothed = apply_inverse(factor, Phi)  # rows φᵀM [B, M]
-        by_Phi = 2 * weighted * (residual[:, None] * w / s2 + smoothed)
+        by_Phi = 2 * weighted * (jnp.outer(residual, w) / s2 + smoothed)
         squares = jnp.sum(weighted[:, 0] * residual**2)
         trace = jnp.sum(factor**2)
         by_noise = (state.count - w.shape[0] - squares / s2) / s2 + trace
