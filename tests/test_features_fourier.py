@@ -1,4 +1,6 @@
-"""Fourier features: unbiased for the kernel and its gradient, orthogonal where they should be, frozen where they should be."""
+"""Fourier features: unbiased for the kernel and its gradient, orthogonal where they should be, frozen where
+they should be.
+"""
 
 import equinox as eqx
 import jax
@@ -26,7 +28,9 @@ FORMS = {"cosine": {}, "paired": {"paired": True}, "orthogonal": {"orthogonal": 
 
 
 def assert_mean(samples, expected):
-    """The mean over independent draws is the expected value within N_SE of its own standard errors (and float32 rounding)."""
+    """The mean over independent draws is the expected value within N_SE of its own standard errors (and
+    float32 rounding).
+    """
     samples = np.asarray(samples, dtype=np.float64)
     error = np.abs(samples.mean(axis=0) - np.asarray(expected))
     assert np.all(error <= N_SE * samples.std(axis=0, ddof=1) / np.sqrt(len(samples)) + 2e-6)
@@ -88,7 +92,9 @@ def test_blocks_of_frequencies_are_orthogonal(n):
 
 
 def test_orthogonal_frequencies_are_each_standard_normal():
-    """Every coordinate of every frequency, over independent draws; in one dimension too, where blocks are 1 × 1."""
+    """Every coordinate of every frequency, over independent draws; in one dimension too, where blocks are 1 ×
+    1.
+    """
     for n_inputs in (1, 3):
         draws = jax.vmap(lambda key, d=n_inputs: orthogonal_rows(2, d, key, jnp.float32))(KEYS)
         for coordinate in np.asarray(draws).reshape(N_KEYS, -1).T:

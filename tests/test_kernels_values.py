@@ -56,7 +56,9 @@ def test_matches_a_numpy_double_loop(make, reference):
 
 @pytest.mark.parametrize("offset", [0.0, 1e3])
 def test_float32_distances_far_from_the_origin(offset):
-    """The bound is on what float32 rows can say: rounding of the inputs at `offset`, then of the centred norms."""
+    """The bound is on what float32 rows can say: rounding of the inputs at `offset`, then of the centred
+    norms.
+    """
     rng = np.random.default_rng(2)
     A = (rng.normal(size=(200, 20)) + offset).astype(np.float32)
     B = np.concatenate([A[:50], rng.normal(size=(50, 20)).astype(np.float32) + np.float32(offset)])

@@ -50,7 +50,9 @@ def test_mlp_defaults_are_the_papers():
 
 
 def test_mlp_starts_with_he_weights_that_keep_the_mean_square():
-    """E z_j² = 1 + E b² for standardised rows; averaged over independent networks, within five standard errors."""
+    """E z_j² = 1 + E b² for standardised rows; averaged over independent networks, within five standard
+    errors.
+    """
     rows = jax.random.normal(jax.random.key(1), (32, 16), jnp.float32)
     rows = rows / jnp.sqrt(jnp.mean(jnp.square(rows)))
 

@@ -1,4 +1,6 @@
-"""Networks: plain Equinox modules that map ONE row x [D] to z [P]. Any other Equinox module or callable of that kind serves as well.
+"""Networks: plain Equinox modules that map ONE row x [D] to z [P].
+
+Any other Equinox module or callable of that kind serves as well.
 
 Rows keep their dtype: weights are read in it. Weights are drawn for standardised inputs.
 """
@@ -17,7 +19,10 @@ Activation = Callable[[Array], Array]
 
 
 def relu(x: Array) -> Array:
-    """max(x, 0), with derivative 0 at 0. A plain function, unlike `jax.nn.relu`, so that networks can be copied and pickled."""
+    """max(x, 0), with derivative 0 at 0.
+
+    A plain function, unlike `jax.nn.relu`, so that networks can be copied and pickled.
+    """
     return jax.nn.relu(x)
 
 
@@ -33,7 +38,7 @@ class Dense(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Fully connected layers, an activation after each; `final_activation` says whether after the last one too."""
+    """Fully connected layers, an activation after each; after the last one only if `final_activation`."""
 
     layers: tuple[Dense, ...]
     activation: Activation = eqx.field(static=True)
@@ -64,11 +69,14 @@ def mlp(
     final_activation: bool = True,
     dtype: DTypeLike = jnp.float32,
 ) -> MLP:
-    """Fully connected network x [n_inputs] ↦ z [widths[-1]]. The default is the papers' g_w: two layers of 128, ReLU after both.
+    """Fully connected network x [n_inputs] ↦ z [widths[-1]].
 
-    Weights ~ N(0, 2/fan_in) (He et al. 2015), biases ~ U(−1/√fan_in, 1/√fan_in). The biases are not zero: with zero biases a ReLU
-    network is homogeneous, g(cx) = c g(x), which leaves two features for a single input. Raises ValueError when there is no layer or
-    a size is below 1. An `activation` that is a plain function keeps the network picklable.
+    The default is the papers' g_w: two layers of 128, ReLU after both.
+
+    Weights ~ N(0, 2/fan_in) (He et al. 2015), biases ~ U(−1/√fan_in, 1/√fan_in). The biases are not zero:
+    with zero biases a ReLU network is homogeneous, g(cx) = c g(x), which leaves two features for a single
+    input. Raises ValueError when there is no layer or a size is below 1. An `activation` that is a plain
+    function keeps the network picklable.
     """
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:
@@ -81,7 +89,10 @@ def mlp(
 
 
 class EncoderLayer(eqx.Module):
-    """One pre-LayerNorm Transformer encoder layer on tokens [T, W]:  h ← h + MHA(LN h),  h ← h + FF(LN h), GELU, no dropout."""
+    """One pre-LayerNorm Transformer encoder layer on tokens [T, W], GELU, no dropout.
+
+    h ← h + MHA(LN h),  h ← h + FF(LN h)
+    """
 
     attention_norm: eqx.nn.LayerNorm
     projection: Dense  # query, key and value side by side [W, 3W]
@@ -146,13 +157,14 @@ def attention(
 ) -> Attention:
     """Attention over the inputs of one row, x [D] ↦ z [width] (the SCGD paper, second version, section 5.3):
 
-    LayerNorm over the D inputs; token t_j = x_j w_j + b_j with a w_j, b_j per input; a learned [CLS] token in front; pre-LayerNorm
-    Transformer encoder layers with GELU, without positional encoding, mask or dropout; z = LayerNorm of the final [CLS] token.
-    w Xavier-uniform over the D × width matrix, b = 0, [CLS] ~ N(0, 0.02²); weights of the encoder Xavier-uniform, its biases 0.
+    LayerNorm over the D inputs; token t_j = x_j w_j + b_j with a w_j, b_j per input; a learned [CLS] token in
+    front; pre-LayerNorm Transformer encoder layers with GELU, without positional encoding, mask or dropout; z
+    = LayerNorm of the final [CLS] token. w Xavier-uniform over the D × width matrix, b = 0, [CLS] ~ N(0,
+    0.02²); weights of the encoder Xavier-uniform, its biases 0.
 
-    The first LayerNorm removes each row's mean and scale, so two rows that differ in nothing else are not told apart, and the last
-    one makes z·z nearly constant. Raises ValueError for fewer than 2 inputs, of which nothing would be left, for a size below 1 or
-    a width that the heads do not divide.
+    The first LayerNorm removes each row's mean and scale, so two rows that differ in nothing else are not
+    told apart, and the last one makes z·z nearly constant. Raises ValueError for fewer than 2 inputs, of
+    which nothing would be left, for a size below 1 or a width that the heads do not divide.
     """
     if n_inputs < 2:
         raise ValueError(

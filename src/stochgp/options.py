@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def lookup(name: str, table: Mapping[str, T], what: str) -> T:
-    """table[name]; a ValueError for an unknown name says what was wanted, names the nearest valid one and lists all."""
+    """table[name]. For an unknown name a ValueError gives the nearest valid one, and all."""
     if name in table:
         return table[name]
     nearest = difflib.get_close_matches(name.lower(), table, n=1, cutoff=0.5)

@@ -1,8 +1,9 @@
 """Parameters: what they are worth, the range they stay in, and whether they train.
 
-A parameter is a small module with a `value`. `Positive` and `Bounded` hold an unconstrained array `raw`, which is what a learner
-moves; `Frozen` holds something that no learner moves. One rule says what trains: every floating array of a model that is not inside
-a `Frozen`. So the weights of a network, plain arrays, train too.
+A parameter is a small module with a `value`. `Positive` and `Bounded` hold an unconstrained array `raw`,
+which is what a learner moves; `Frozen` holds something that no learner moves. One rule says what trains:
+every floating array of a model that is not inside a `Frozen`. So the weights of a network, plain arrays,
+train too.
 
     trainable, rest = partition(model)
     gradient = jax.grad(lambda t: loss(eqx.combine(t, rest)))(trainable)
@@ -79,7 +80,9 @@ class Bounded(AbstractParameter):
 
 
 class Frozen(AbstractParameter):
-    """Holds an array, or a whole module, that is never trained: gradients stop here and `partition` leaves it in the rest.
+    """Holds an array, or a whole module, that is never trained.
+
+    Gradients stop here and `partition` leaves it in the rest.
 
     A frozen callable is called as it was before: `frozen(network)(x)`.
     """
@@ -131,7 +134,7 @@ def bounded(
 
 
 def frozen(value: Any) -> Frozen:
-    """Keeps `value` (a number, an array, a parameter, a network, a kernel, any module) out of training; a frozen parameter keeps its value."""
+    """Keeps `value` out of training: a number, an array, a parameter, a network, a kernel, any module."""
     if isinstance(value, Frozen):
         return value
     if isinstance(value, AbstractParameter):
@@ -140,7 +143,10 @@ def frozen(value: Any) -> Frozen:
 
 
 def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter:
-    """A parameter as it is; a number or an array as a trainable `Positive`. Raises ValueError for values that are not positive."""
+    """A parameter as it is; a number or an array as a trainable `Positive`.
+
+    Raises ValueError for values that are not positive.
+    """
     return value if isinstance(value, AbstractParameter) else positive(value, dtype=dtype)
 
 
@@ -160,7 +166,10 @@ def trainable_mask(tree: PyTree) -> PyTree:
 
 
 def partition(tree: T) -> tuple[T, T]:
-    """(trainable, rest): two copies of the tree, None where the other has the leaf. `equinox.combine` puts them together."""
+    """(trainable, rest): two copies of the tree, None where the other has the leaf.
+
+    `equinox.combine` puts them together.
+    """
     return eqx.partition(tree, trainable_mask(tree))
 
 
@@ -170,7 +179,7 @@ def cast(tree: T, dtype: DTypeLike) -> T:
 
 
 def _is_known(parameter: AbstractParameter) -> bool:
-    """False under a transformation, and for the masks and partitions that replace arrays by something else."""
+    """False under a transformation, and in masks and partitions, where arrays are replaced."""
     leaves = jax.tree.leaves(parameter)
     return len(leaves) > 0 and all(eqx.is_array(leaf) and not isinstance(leaf, Tracer) for leaf in leaves)
 

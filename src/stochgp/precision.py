@@ -1,7 +1,7 @@
 """Matrix products in the full precision of their inputs.
 
-On GPUs and TPUs JAX's default product rounds float32 to TensorFloat-32 or bfloat16 (relative error 1e-3 and worse), which is
-enough to lose positive definiteness. Products that matter go through this file.
+On GPUs and TPUs JAX's default product rounds float32 to TensorFloat-32 or bfloat16 (relative error 1e-3 and
+worse), which is enough to lose positive definiteness. Products that matter go through this file.
 """
 
 from contextlib import AbstractContextManager
@@ -22,5 +22,5 @@ def einsum(subscripts: str, *operands: Array) -> Array:
 
 
 def full_precision() -> AbstractContextManager:
-    """Every product traced inside runs at full precision unless it names another: for code of others, such as networks."""
+    """Every product traced inside runs at full precision unless it names another: for code of others."""
     return jax.default_matmul_precision("highest")

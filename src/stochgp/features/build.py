@@ -34,15 +34,18 @@ def resolve(
 ) -> AbstractFeatureMap:
     """The feature map that `spec` asks for, for rows of `n_inputs` standardised inputs.
 
-    "rff", "orf"   (orthogonal) random Fourier features of a stationary `kernel`, a name or a kernel, None = "rbf"; M = 1000
-    "nystrom"      Nyström features of any `kernel`, None = "rbf", with landmarks from `X_sample`; M = 512, or its number of rows if less
-    "mlp"          two layers of 128; `kernel` None or "linear": M = 128 is the second width. Any network may stand here:
-    "attention"    the attention network; M = 32 is its width        with a stationary kernel, M = 1000 Fourier features of its output
-    a network      anything that maps one row to one axis            (lengthscale shared by its outputs)
-    a feature map  as it is, without `kernel` and `n_features`
+    | spec | features φ | `kernel` | M, unless `n_features` says it |
+    |---|---|---|---|
+    | "rff", "orf" | (orthogonal) random Fourier features | stationary, None = "rbf" | 1000 |
+    | "nystrom" | Nyström features, landmarks from `X_sample` | any, None = "rbf" | 512, or all rows |
+    | "mlp" | two layers of 128, ReLU | None or "linear" | 128, the second width |
+    | "attention" | the attention network | None or "linear" | 32, its width |
+    | a network | z of anything that maps one row to one axis | None or "linear" | its own |
+    | the three networks | random Fourier features of z | stationary, one lengthscale | 1000 |
+    | a feature map | as it is | None | its own |
 
-    Raises ValueError for an unknown name (naming the nearest one) and for options that contradict one another, TypeError for a `spec` of
-    another kind.
+    `kernel` is a name or a kernel. Raises ValueError for an unknown name (naming the nearest one) and for
+    options that contradict one another, TypeError for a `spec` of another kind.
     """
     if isinstance(spec, AbstractFeatureMap):
         if kernel is not None or n_features is not None:
@@ -55,7 +58,7 @@ def resolve(
             width = n_features if _is_linear(kernel) else None
             network = _named_network(name, n_inputs, width, network_key, dtype)
             return _on_network(Network(network), kernel, n_features, feature_key, dtype)
-        kernel = kernels.resolve("rbf" if kernel is None else kernel, n_inputs, dtype=dtype)
+        kernel = _kernel("rbf" if kernel is None else kernel, n_inputs, ard=True, dtype=dtype)
         if name == "nystrom":
             return _nystrom(kernel, n_features, X_sample, feature_key)
         n_features = N_FOURIER if n_features is None else n_features
@@ -73,6 +76,11 @@ def _is_linear(kernel: Any) -> bool:
     return kernel is None or kernel == "linear" or isinstance(kernel, kernels.Linear)
 
 
+def _kernel(kernel: Any, n_inputs: int, *, ard: bool, dtype: DTypeLike) -> Any:
+    """A kernel by name; anything else, frozen kernels too, is for the feature map to judge."""
+    return kernels.resolve(kernel, n_inputs, ard=ard, dtype=dtype) if isinstance(kernel, str) else kernel
+
+
 def _named_network(name: str, n_inputs: int, width: int | None, key: PRNGKeyArray, dtype: DTypeLike) -> Any:
     if name == "mlp":
         return mlp(n_inputs, (N_NETWORK, N_NETWORK if width is None else width), key=key, dtype=dtype)
@@ -84,7 +92,7 @@ def _on_network(
 ) -> AbstractFeatureMap:
     """The map of `kernel` on the network's output."""
     if not _is_linear(kernel):
-        kernel = kernels.resolve(kernel, network.n_features, ard=False, dtype=dtype)
+        kernel = _kernel(kernel, network.n_features, ard=False, dtype=dtype)
         n_features = N_FOURIER if n_features is None else n_features
         return Composed(
             network, RandomFourier.init(kernel, network.n_features, n_features, key=key, dtype=dtype)

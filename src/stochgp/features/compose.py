@@ -32,7 +32,10 @@ class Scaled(AbstractFeatureMap):
 
 
 class Composed(AbstractFeatureMap):
-    """φ(g(x)): `features` of a network's output, such as Fourier features for a stationary deep kernel. Both train."""
+    """φ(g(x)): `features` of a network's output, such as Fourier features for a stationary deep kernel.
+
+    Both train.
+    """
 
     network: AbstractFeatureMap = eqx.field(converter=as_map)
     features: AbstractFeatureMap

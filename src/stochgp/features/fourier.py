@@ -15,14 +15,16 @@ from stochgp.precision import matmul
 
 
 class RandomFourier(AbstractFeatureMap):
-    """Features with E φ(x)·φ(z) = k(x, z) for a stationary kernel k (Rahimi and Recht 2007). With x̃ = x/ℓ,
+    """Features with E φ(x)·φ(z) = k(x, z) for a stationary kernel k (Rahimi and Recht 2007).
 
-        cosine:  φ_j(x) = √(2 variance/M) cos(ω_jᵀx̃ + b_j),                      b_j ~ U(0, 2π),    M frequencies
-        paired:  φ(x) = √(2 variance/M) [cos(ω_jᵀx̃) …, sin(ω_jᵀx̃) …],                               M/2 frequencies
+    With x̃ = x/ℓ,
 
-    ω_j are draws from the spectral density at ℓ = 1: standard normal for the RBF kernel, Student's t with 2ν degrees of freedom for
-    Matérn-ν. They and the phases are frozen; lengthscale and variance of the `kernel` train. Paired features have
-    φ(x)·φ(x) = variance exactly. Build it with `init`.
+        cosine:  φ_j(x) = √(2 variance/M) cos(ω_jᵀx̃ + b_j), b_j ~ U(0, 2π), M frequencies
+        paired:  φ(x) = √(2 variance/M) [cos(ω_jᵀx̃) …, sin(ω_jᵀx̃) …], M/2 frequencies
+
+    ω_j are draws from the spectral density at ℓ = 1: standard normal for the RBF kernel, Student's t with 2ν
+    degrees of freedom for Matérn-ν. They and the phases are frozen; lengthscale and variance of the `kernel`
+    train. Paired features have φ(x)·φ(x) = variance exactly. Build it with `init`.
     """
 
     kernel: Any  # a stationary kernel, possibly frozen
@@ -42,9 +44,12 @@ class RandomFourier(AbstractFeatureMap):
         orthogonal: bool = False,
         dtype: DTypeLike = jnp.float32,
     ) -> "RandomFourier":
-        """Draws frequencies and phases. `orthogonal`: frequencies from `orthogonal_rows` (Yu et al. 2016), less variance for D > 1.
+        """Draws frequencies and phases.
 
-        Raises TypeError unless the kernel is stationary, ValueError for a number of features below 1, or odd when paired.
+        `orthogonal`: frequencies from `orthogonal_rows` (Yu et al. 2016), less variance for D > 1.
+
+        Raises TypeError unless the kernel is stationary, ValueError for a number of features below 1, or odd
+        when paired.
         """
         if not isinstance(value_of(kernel), AbstractStationary):
             raise TypeError(
@@ -83,8 +88,9 @@ class RandomFourier(AbstractFeatureMap):
 
 
 def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
-    """Rows ω_j ~ N(0, I_D), each block of D of them orthogonal: S Q with Q Haar-orthogonal [D, D] and S diagonal, χ_D.
+    """Rows ω_j ~ N(0, I_D), each block of D of them orthogonal.
 
+    A block is S Q with Q Haar-orthogonal [D, D] and S diagonal, entries χ_D.
     With D = 1 they are independent draws.
     """
     rotation_key, length_key = jax.random.split(key)

@@ -14,11 +14,13 @@ from stochgp.precision import full_precision
 
 
 class Network(AbstractFeatureMap):
-    """φ(x) = network(x) for any Equinox module or function of ONE row x [D] that returns z [M]; the kernel is linear on its output.
+    """φ(x) = network(x), for any Equinox module or function of ONE row x [D] that returns z [M].
 
-    `n_inputs` is D; it may be left out if the network has an attribute `n_inputs`, `in_size` or `in_features`, as the networks of this
-    package and of Equinox do. Raises ValueError if D is not known, or if the network does not map [D] to one axis [M].
-    `network` may be `frozen`.
+    The kernel is linear on the network's output.
+
+    `n_inputs` is D; it may be left out if the network has an attribute `n_inputs`, `in_size` or
+    `in_features`, as the networks of this package and of Equinox do. Raises ValueError if D is not known, or
+    if the network does not map [D] to one axis [M]. `network` may be `frozen`.
     """
 
     network: Callable[[Array], Array]
@@ -41,7 +43,10 @@ class Network(AbstractFeatureMap):
 
 
 def output_size(network: Callable[[Array], Array], n_inputs: int) -> int:
-    """M of a network [n_inputs] ↦ [M], found without computing anything. Raises ValueError if the output is not one axis of numbers."""
+    """M of a network [n_inputs] ↦ [M], found without computing anything.
+
+    Raises ValueError if the output is not one axis of numbers.
+    """
     row = jax.ShapeDtypeStruct((n_inputs,), _weights_dtype(network))
     try:
         output = eqx.filter_eval_shape(network, row)

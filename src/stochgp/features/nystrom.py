@@ -16,11 +16,12 @@ from stochgp.parameters import Frozen, frozen, value_of
 
 
 class Nystrom(AbstractFeatureMap):
-    """φ(x) = L⁻¹ k(U, x) with LLᵀ = k(U, U) + εI, U the landmarks [M, D]: any kernel, one feature per landmark.
+    """φ(x) = L⁻¹ k(U, x) with LLᵀ = k(U, U) + εI, U the landmarks [M, D], for any kernel.
 
-    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z), the same as with K^(−1/2) in the place of L⁻¹. It never exceeds k on the diagonal,
-    and equals it at the landmarks up to ε. ε is `jitter` times the mean of the diagonal of k(U, U); None = 4 M eps of the rows' dtype,
-    about twice what rounding can take from the smallest eigenvalue. The landmarks are frozen, the kernel trains.
+    φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z), the same as with K^(−1/2) in the place of L⁻¹. It never
+    exceeds k on the diagonal, and equals it at the landmarks up to ε. ε is `jitter` times the mean of the
+    diagonal of k(U, U); None = 4 M eps of the rows' dtype, above the rounding error of the
+    factorisation. The landmarks are frozen, the kernel trains.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -65,7 +66,10 @@ def choose_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyAr
 
 
 def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """The centres of k-means clusters of X. Slower than a draw, and better for few landmarks. Raises ValueError when X has fewer rows."""
+    """The centres of k-means clusters of X.
+
+    Slower than a draw, and better for few landmarks. Raises ValueError when X has fewer rows.
+    """
     _check_enough(X, n_landmarks)
     seed = int(jax.random.randint(key, (), 0, 2**31 - 1, dtype=jnp.int32))
     centres = KMeans(n_landmarks, n_init="auto", random_state=seed).fit(np.asarray(X)).cluster_centers_

@@ -12,8 +12,9 @@ from stochgp.parameters import Frozen, value_of
 class AbstractKernel(eqx.Module):
     """k(x, z): a symmetric, positive semi-definite function of two rows of D inputs.
 
-    Written three times: for one pair, for a block of pairs (by matrix products where possible) and for the diagonal; a test holds
-    the three equal. Values have the dtype of the rows; parameters are read in it. `kernel + kernel` and `kernel * kernel` are kernels.
+    Written three times: for one pair, for a block of pairs (by matrix products where possible) and for the
+    diagonal; a test holds the three equal. Values have the dtype of the rows; parameters are read in it.
+    `kernel + kernel` and `kernel * kernel` are kernels.
     """
 
     @abc.abstractmethod

@@ -14,7 +14,7 @@ from stochgp.kernels.stationary import (
     RationalQuadratic,
 )
 from stochgp.options import lookup
-from stochgp.parameters import Frozen, positive, value_of
+from stochgp.parameters import positive
 
 _WITH_LENGTHSCALE = {
     "rbf": RBF,
@@ -28,18 +28,18 @@ NAMES = (*_WITH_LENGTHSCALE, "linear")
 
 
 def resolve(
-    kernel: str | AbstractKernel | Frozen,
+    kernel: str | AbstractKernel,
     n_inputs: int,
     *,
     ard: bool = True,
     dtype: DTypeLike = jnp.float32,
-) -> AbstractKernel | Frozen:
-    """The kernel of that name with starting values for standardised inputs; a kernel, frozen or not, as it is.
+) -> AbstractKernel:
+    """The kernel of that name with starting values for standardised inputs; a kernel as it is.
 
-    Variance 1 and lengthscale √D, the typical distance between two rows divided by √2; one per input if `ard`. Raises ValueError
-    for an unknown name and TypeError for something else.
+    Variance 1 and lengthscale √D, the typical distance between two rows divided by √2; one per input if
+    `ard`. Raises ValueError for an unknown name and TypeError for something else.
     """
-    if isinstance(value_of(kernel), AbstractKernel):
+    if isinstance(kernel, AbstractKernel):
         return kernel
     if not isinstance(kernel, str):
         raise TypeError(

@@ -15,9 +15,9 @@ def squared_distance(x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Arra
 def squared_distances(X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
     """‖X_i − Z_j‖² = ‖X_i‖² + ‖Z_j‖² − 2 X_i·Z_j, a matrix product.
 
-    The three terms cancel for close rows. Both sets are moved to the mean of Z first, which makes the terms small, and what remains
-    below the rounding error 4 eps (‖X_i‖² + ‖Z_j‖²) counts as zero: repeated rows are at distance 0 exactly, so that k(x, x) is
-    exactly the variance. Derivatives are those of the formula.
+    The three terms cancel for close rows. Both sets are moved to the mean of Z first, which makes the terms
+    small, and what remains below the rounding error 4 eps (‖X_i‖² + ‖Z_j‖²) counts as zero: repeated rows are
+    at distance 0 exactly, so that k(x, x) is exactly the variance. Derivatives are those of the formula.
     """
     centre = jax.lax.stop_gradient(jnp.mean(Z, axis=0, keepdims=True))
     Z_is_X = Z is X

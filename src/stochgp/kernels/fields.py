@@ -20,7 +20,10 @@ def as_amplitude(variance: Any) -> AbstractParameter:
 
 
 def as_active_dims(dims: Iterable[int] | None) -> ActiveDims:
-    """The columns that a kernel sees, as a tuple; None = all. Raises ValueError for negative, repeated or no columns."""
+    """The columns that a kernel sees, as a tuple; None = all.
+
+    Raises ValueError for negative, repeated or no columns.
+    """
     if dims is None:
         return None
     columns = tuple(int(dim) for dim in dims)
@@ -45,7 +48,10 @@ def select(x: Float[Array, "... D"], dims: ActiveDims) -> Float[Array, "... A"]:
 
 
 def per_input(name: str, parameter: Any, x: Float[Array, "... A"]) -> Float[Array, "... A"]:
-    """The value of a parameter that is one number or one per active input, spread over x. Raises ValueError for other shapes."""
+    """The value of a parameter that is one number or one per active input, spread over x.
+
+    Raises ValueError for other shapes.
+    """
     value = value_of(parameter, x.dtype)
     if value.shape not in ((), (1,), x.shape[-1:]):
         raise ValueError(

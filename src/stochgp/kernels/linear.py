@@ -11,7 +11,10 @@ from stochgp.precision import matmul
 
 
 class Linear(AbstractKernel):
-    """k = variance · x·z: functions wᵀx with w ~ N(0, variance I). There is no offset; add `Constant()` for one."""
+    """k = variance · x·z: functions wᵀx with w ~ N(0, variance I).
+
+    There is no offset; add `Constant()` for one.
+    """
 
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
     active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)

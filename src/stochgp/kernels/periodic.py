@@ -19,8 +19,9 @@ from stochgp.parameters import AbstractParameter, as_positive, value_of
 class Periodic(AbstractKernel):
     """k = variance · exp(−2 Σ_d sin²(π (x_d − z_d) / p_d) / ℓ_d²)  (MacKay 1998).
 
-    It is the RBF kernel between points on circles, u(x) = [cos(2πx/p), sin(2πx/p)] / ℓ, because ‖u(x) − u(z)‖² is 4 sin²(·)/ℓ².
-    `lengthscale` (no units) and `period` p (units of the inputs) are one number or one per input; `variance` is a variance.
+    It is the RBF kernel between points on circles, u(x) = [cos(2πx/p), sin(2πx/p)] / ℓ, because ‖u(x) −
+    u(z)‖² is 4 sin²(·)/ℓ². `lengthscale` (no units) and `period` p (units of the inputs) are one number or
+    one per input; `variance` is a variance.
     """
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)

@@ -1,8 +1,8 @@
 """Stationary kernels: k(x, z) = variance · f(s), s = Σ_d (x_d − z_d)² / ℓ_d², f(0) = 1.
 
-`lengthscale` is one number or one per input (ARD), in the units of the inputs; `variance` is the amplitude, a variance.
-Each accepts numbers, arrays or parameters: `RBF(lengthscale=bounded(1.0, 0.1, 10.0), variance=frozen(1.0))`.
-The Matérn family follows Rasmussen and Williams (2006), equations 4.14 to 4.17.
+`lengthscale` is one number or one per input (ARD), in the units of the inputs; `variance` is the amplitude, a
+variance. Each accepts numbers, arrays or parameters: `RBF(lengthscale=bounded(1.0, 0.1, 10.0),
+variance=frozen(1.0))`. The Matérn family follows Rasmussen and Williams (2006), equations 4.14 to 4.17.
 """
 
 import abc
@@ -40,7 +40,10 @@ class AbstractStationary(AbstractKernel):
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> Float[Array, " n"]:
-        """n random scales a with f(s) = E exp(−a² s / 2); so a·N(0, I) has the kernel's spectral density at ℓ = 1."""
+        """n random scales a with f(s) = E exp(−a² s / 2).
+
+        So a·N(0, I) has the kernel's spectral density at ℓ = 1.
+        """
 
     def scaled(self, x: Float[Array, "... D"]) -> Float[Array, "... A"]:
         """The active inputs divided by the lengthscale."""
@@ -79,7 +82,10 @@ class RBF(AbstractStationary):
 
 
 class Matern12(AbstractStationary):
-    """k = variance · exp(−√s); rough, continuous functions. At zero distance, where f has a kink, the derivative is taken as 0."""
+    """k = variance · exp(−√s); rough, continuous functions.
+
+    At zero distance, where f has a kink, the derivative is taken as 0.
+    """
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
@@ -127,7 +133,7 @@ class Matern52(AbstractStationary):
 
 
 class RationalQuadratic(AbstractStationary):
-    """k = variance · (1 + s/(2α))^(−α): a mixture of RBF kernels of many lengthscales; α → ∞ is the RBF kernel."""
+    """k = variance · (1 + s/(2α))^(−α): a mixture of RBF kernels; α → ∞ is the RBF kernel."""
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
@@ -150,8 +156,9 @@ class RationalQuadratic(AbstractStationary):
         return jnp.sqrt(jax.random.gamma(key, alpha, (n,), dtype) / alpha)
 
 
-# The Matérn profiles as functions of t = a² = 2νs, with the derivatives that hold at t = 0 as well: written in t, no square root is
-# differentiated, and first and second derivatives of Matérn 3/2 and 5/2 are right at zero distance.
+# The Matérn profiles as functions of t = a² = 2νs, with the derivatives that hold at t = 0 as well: written
+# in t, no square root is differentiated, and first and second derivatives of Matérn 3/2 and 5/2 are right at
+# zero distance.
 #   f₀ = exp(−a)    f₁ = (1 + a) exp(−a), f₁' = −f₀/2    f₂ = (1 + a + a²/3) exp(−a), f₂' = −f₁/6
 
 
@@ -194,6 +201,9 @@ def _matern2_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, 
 
 
 def _student_scales(dof: int, n: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, " n"]:
-    """√(dof/u), u ~ χ²_dof: times N(0, I) it is Student's t with 2ν = dof degrees of freedom, the Matérn-ν spectral density."""
+    """√(dof/u), u ~ χ²_dof.
+
+    Times N(0, I) it is Student's t with 2ν = dof degrees of freedom, the spectral density of Matérn-ν.
+    """
     u = jnp.sum(jnp.square(jax.random.normal(key, (n, dof), dtype)), axis=1)
     return jnp.sqrt(dof / jnp.maximum(u, jnp.finfo(u.dtype).tiny))

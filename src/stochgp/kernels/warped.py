@@ -13,9 +13,10 @@ from stochgp.precision import full_precision
 
 
 class Warped(AbstractKernel):
-    """k = kernel(g(x), g(z)), g any network or function of ONE row x [D] that returns z [P]  (Wilson et al. 2016).
+    """k = kernel(g(x), g(z)), g any network or function of ONE row x [D] that returns z [P].
 
-    Kernel and network train together; either may be `frozen`. `features.Network` is the same model with a linear kernel as a map.
+    Wilson et al. (2016). Kernel and network train together; either may be `frozen`. `features.Network` is the same model with a
+    linear kernel as a map.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
