@@ -84,7 +84,7 @@ def begin(learner, gp, toy, *, rate=1.0, n_steps=10, anchor=False):
 
 
 def anchored(learner, state, gp, toy):
-    s = spectrum(moments_of_rows(gp.features, rows_of(toy)))
+    s = spectrum(moments_of_rows(gp.features, rows_of(toy, dtype=gp.features.W.dtype)))
     return learner.anchor(state, gp, s, float(gp.variance), float(gp.noise_variance))
 
 
