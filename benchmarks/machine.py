@@ -7,8 +7,6 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-import psutil
-
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("stochgp", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn", "torch")
 THREAD_VARIABLES = (
@@ -25,12 +23,13 @@ def describe(packages: Iterable[str] = PACKAGES) -> dict:
     return {"commit": commit(), "machine": machine(), "versions": versions(packages), "threads": threads()}
 
 
-def commit(root: Path = ROOT) -> str | None:
-    """The checked-out commit, "-dirty" added when tracked files differ; None outside a git checkout."""
+def commit(root: Path = ROOT, ignore: Iterable[str] = ()) -> str | None:
+    """The checked-out commit, "-dirty" added when tracked files outside `ignore` differ; None outside a git checkout."""
     revision = _git(root, "rev-parse", "HEAD")
     if revision is None:
         return None
-    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+    paths = [f":(exclude){path}" for path in ignore]
+    changes = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *paths)
     return f"{revision}-dirty" if changes else revision
 
 
@@ -38,11 +37,11 @@ def machine() -> dict:
     """Processor, cores, memory in bytes, system, and the load averages (1, 5, 15 minutes) when asked."""
     return {
         "processor": _processor(),
-        "cores_physical": psutil.cpu_count(logical=False),
+        "cores_physical": physical_cores(),
         "cores_usable": usable_cores(),
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": platform.platform(),
-        "load_average": [round(load, 2) for load in psutil.getloadavg()],
+        "load_average": [round(load, 2) for load in os.getloadavg()],
     }
 
 
@@ -69,6 +68,20 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def physical_cores() -> int | None:
+    """Cores without their second threads, as Linux counts them; None where that is not known."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return None
+    cores = set()
+    for block in cpuinfo.read_text().split("\n\n"):
+        fields = dict(line.split(":", 1) for line in block.splitlines() if ":" in line)
+        fields = {name.strip(): value.strip() for name, value in fields.items()}
+        if "physical id" in fields and "core id" in fields:
+            cores.add((fields["physical id"], fields["core id"]))
+    return len(cores) or None
 
 
 def _git(root: Path, *arguments: str) -> str | None:

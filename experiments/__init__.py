@@ -1,0 +1,1 @@
+"""Experiments: every table and figure of the papers that this package repeats, and its own evidence. Imported by nothing."""

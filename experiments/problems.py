@@ -1,0 +1,115 @@
+"""Data, models and scores that experiments share. Targets are learned with unit variance."""
+
+import math
+import os
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.frame import ROOT
+from stochgp import data, features
+from stochgp.data.streams import DeviceRows
+from stochgp.models import FeatureGP
+from stochgp.posteriors import FeaturePosterior
+from stochgp.results import FitResult
+
+SETS = ("bike", "elevators", "pol", "kin40k", "protein", "keggdirected")
+ROWS = {  # training rows
+    "bike": 15_641,
+    "elevators": 14_939,
+    "pol": 13_500,
+    "kin40k": 36_000,
+    "protein": 41_157,
+    "keggdirected": 43_944,
+    "synthetic": 300,
+}
+
+
+class Problem(NamedTuple):
+    """Standardised rows; `scale` is the standard deviation of the training targets in raw units."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    scale: float
+
+    @property
+    def source(self) -> DeviceRows:
+        return DeviceRows(self.X, self.y)
+
+
+def load(name: str, split: int, rows: int | None = None) -> Problem:
+    """UCI set `name`, from $STOCHGP_DATA, else ../shared/data; "synthetic" is made up. `rows`: that many training rows."""
+    if name == "synthetic":
+        return _synthetic(split)
+    folders = (ROOT.parent / "shared" / "data", ROOT / "shared" / "data")
+    if found := [folder for folder in folders if folder.is_dir()]:
+        os.environ.setdefault("STOCHGP_DATA", str(found[0]))
+    raw = data.load(f"uci:{name}:{split}")
+    chosen = slice(None)
+    if rows is not None:
+        chosen = np.sort(np.random.default_rng(0).permutation(len(raw.y))[:rows])
+    return _standardised(raw.X[chosen], raw.y[chosen], raw.X_test, raw.y_test)
+
+
+def _standardised(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> Problem:
+    inputs, targets = data.Standardiser.fit(X), data.Standardiser.fit(y)
+    Z, Z_test = inputs.transform(X, np.float32), inputs.transform(X_test, np.float32)
+    t, t_test = targets.transform(y, np.float32), targets.transform(y_test, np.float64)
+    return Problem(Z, t, Z_test, t_test, float(targets.scale))
+
+
+def _synthetic(seed: int) -> Problem:
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(400, 3))
+    y = np.sin(X[:, 0]) + 0.5 * X[:, 1] + 0.2 * generator.normal(size=400)
+    return _standardised(X[:300], y[:300], X[300:], y[300:])
+
+
+def deep_gp(problem: Problem, seed: int, kernel: str | None = None, **options: Any) -> FeatureGP:
+    """The papers' network, two layers of 128 with ReLU, below a linear kernel (None) or 1000 Fourier features of a stationary one."""
+    map_ = features.resolve(
+        "mlp", kernel=kernel, n_inputs=problem.X.shape[1], key=jax.random.key(seed), **options
+    )
+    variance = 0.01 if kernel is None else 1.0  # k(x, x) ≈ 1 at the start either way
+    return FeatureGP(map_, noise_variance=0.1, variance=variance)
+
+
+def score(result: FitResult, problem: Problem) -> dict[str, float]:
+    """What the tables show of a fit: `nlml`, `rmse`, `nlpd_raw` in the raw units of the targets, `nlpd` for unit variance."""
+    noise = float(result.gp.noise_variance)
+    with jax.enable_x64(True):
+        posterior = FeaturePosterior.of(result.gp.features, result.spectrum, float(result.gp.variance), noise)
+        mean, variance = posterior.mean_and_variance(jnp.asarray(problem.X_test, jnp.float32))
+        mean, variance = np.asarray(mean), np.asarray(variance) + noise
+    z2 = (problem.y_test - mean) ** 2 / variance
+    nlpd = float(np.mean(0.5 * np.log(2 * math.pi * variance) + 0.5 * z2))
+    rates = [entry["rate"] for entry in result.history if "rate" in entry]
+    return {
+        "nlml": result.nlml + math.log(problem.scale),
+        "rmse": float(np.sqrt(np.mean((problem.y_test - mean) ** 2))) * problem.scale,
+        "nlpd": nlpd,
+        "nlpd_raw": nlpd + math.log(problem.scale),
+        "coverage95": float(np.mean(z2 < 1.959964**2)),
+        "fit_seconds": round(result.seconds, 2),
+        "rate": rates[-1] if rates else math.nan,
+        "steps": result.n_iter,
+        "recoveries": sum(1 for entry in result.history if entry.get("recovered")),
+        "result": result.result.name,
+        "variance": float(result.gp.variance),
+        "noise_variance": noise,
+    }
+
+
+def curve(result: FitResult, problem: Problem, most: int = 101) -> dict[str, list[float]]:
+    """Epoch, seconds and exact NLML (raw units) at the visits, thinned to `most` of them."""
+    visits = [entry for entry in result.history if "step" in entry]
+    visits = visits[:: max(1, -(-len(visits) // most))]
+    return {
+        "epoch": [round(entry["epoch"], 2) for entry in visits],
+        "seconds": [round(entry["seconds"], 2) for entry in visits],
+        "nlml": [round(entry["nlml"] + math.log(problem.scale), 5) for entry in visits],
+    }

@@ -1,0 +1,72 @@
+"""Markdown tables, and the published numbers beside ours."""
+
+import csv
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from experiments.frame import ROOT
+from experiments.store import Record
+
+PAPER_TABLES = (ROOT.parent / "shared" / "paper_tables", ROOT / "shared" / "paper_tables")
+
+
+def markdown(experiment: Any, records: list[Record], name: str) -> str:
+    """The experiment's page: what it is, its tables, and where the lines were measured."""
+    parts = [f"# {name}", (experiment.__doc__ or "").strip(), *experiment.page(records), _where(records)]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def spread(values: Iterable[float | None], digits: int = 3) -> str:
+    """Mean ± sample standard deviation; the mean alone where there is one value, "n/a" where one is missing."""
+    values = list(values)
+    if not values or any(v is None or not math.isfinite(v) for v in values):
+        return "n/a"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def mean(values: Iterable[float | None]) -> float:
+    """NaN where there is none or one is missing."""
+    values = list(values)
+    return math.nan if not values or None in values else statistics.fmean(values)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    return "n/a" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def published(kernel: str, metric: str) -> dict[tuple[str, int, str], float]:
+    """{(set, batch size, method): mean over five splits} of the SCGD paper's first version; empty where the table is not at hand."""
+    for folder in PAPER_TABLES:
+        path = folder / f"scgd_minimax_{metric}_{kernel}.csv"
+        if path.exists():
+            with path.open(newline="", encoding="utf-8") as lines:
+                return {
+                    (r["dataset"], int(r["batch_size"]), r["method"]): float(r["mean"])
+                    for r in csv.DictReader(lines)
+                }
+    return {}
+
+
+def _where(records: list[Record]) -> str:
+    """Commits, machines and commands of the lines, each once."""
+    commits = sorted({str(r["commit"])[:12] for r in records})
+    machines = sorted(
+        {f"{r['machine']['processor']} ({r['machine']['cores_physical']} cores)" for r in records}
+    )
+    versions = sorted({f"Python {r['versions']['python']}, JAX {r['versions']['jax']}" for r in records})
+    commands = sorted({f"`{r['command']}`" for r in records})
+    lines = [
+        f"{len(records)} cells, {sum(r['seconds'] for r in records) / 3600:.2f} hours of one core each.",
+        f"Commits: {', '.join(commits)}.",
+        f"Machines: {'; '.join(machines)}; {'; '.join(versions)}.",
+        f"Commands: {', '.join(commands)}.",
+    ]
+    return "\n".join(lines)
