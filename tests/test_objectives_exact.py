@@ -189,7 +189,7 @@ def test_null_model_in_the_units_of_the_target():
     null = FeatureGP(Network(lambda x: 0 * x[:1], 2), noise_variance=0.1)
     rows = rows_of(make_toy(500))._replace(y=jnp.asarray(y))
     s = spectrum(moments_of_rows(null.features, rows))
-    variance, noise_variance = refit(s, 1.0, 0.1, noise_floor=1e-6)
+    variance, noise_variance = refit(s, 1.0, 0.1)
     np.testing.assert_allclose(noise_variance, 0.2893**2, rtol=1e-4)
     value = nlml_of_spectrum(s, variance, noise_variance)[0]
     np.testing.assert_allclose(value, 0.5 * np.log(2 * np.pi * 0.2893**2) + 0.5, rtol=1e-6)
@@ -212,7 +212,7 @@ def test_scaled_targets_shift_the_value_by_the_log_of_the_scale():
 def test_refit_is_stationary_and_never_worse(seed, start):
     toy, gp, _ = _problem(60, 6, seed)
     s = _spectrum(gp, toy)
-    v, s2 = refit(s, *start, noise_floor=1e-6)
+    v, s2 = refit(s, *start)
     value, (by_v, by_s2) = nlml_of_spectrum(s, v, s2)
     assert value <= nlml_of_spectrum(s, *start)[0]
     assert abs(by_v * v) < 1e-4
@@ -222,15 +222,15 @@ def test_refit_is_stationary_and_never_worse(seed, start):
 def test_refit_stops_at_the_floor():
     toy, gp, _ = _problem(6, 6)
     exact = toy._replace(y=np.tanh(toy.X @ np.asarray(gp.features.W)) @ np.ones(6))  # no noise at all
-    _, s2 = refit(_spectrum(gp, exact), 1.0, 0.5, noise_floor=0.01)
+    _, s2 = refit(_spectrum(gp, exact), 1.0, 0.5, noise_range=(0.01, 10.0))
     np.testing.assert_allclose(s2, 0.01, rtol=1e-9)
 
 
 @pytest.mark.parametrize("held", ["variance", "noise"])
-def test_refit_leaves_fixed_variances(held):
+def test_a_range_of_one_point_fixes_a_variance(held):
     toy, gp, _ = _problem(60, 6)
     s = _spectrum(gp, toy)
-    v, s2 = refit(s, 2.0, 0.7, noise_floor=1e-6, **{f"fixed_{held}": True})
+    v, s2 = refit(s, 2.0, 0.7, **{f"{held}_range": (2.0, 2.0) if held == "variance" else (0.7, 0.7)})
     fixed, moved, index = (v, s2, 1) if held == "variance" else (s2, v, 0)
     np.testing.assert_allclose(fixed, 2.0 if held == "variance" else 0.7, rtol=1e-12)
     assert abs(nlml_of_spectrum(s, v, s2)[1][index] * moved) < 1e-4

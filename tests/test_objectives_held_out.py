@@ -65,8 +65,8 @@ def test_derivatives_by_the_variances(weighted):
 @pytest.mark.parametrize("seed", range(3))
 def test_refit_is_stationary_and_beats_the_marginal_likelihood_on_the_held_out_rows(seed):
     s, held_out, *_ = _problem(seed=seed)
-    start = refit(s, 1.0, 0.1, noise_floor=1e-6)
-    v, s2 = refit_held_out(s, held_out, *start, noise_floor=1e-6)
+    start = refit(s, 1.0, 0.1)
+    v, s2 = refit_held_out(s, held_out, *start)
     value, (by_v, by_s2) = nlpd_of_spectrum(s, held_out, v, s2)
     assert value <= nlpd_of_spectrum(s, held_out, *start)[0]
     assert nlml_of_spectrum(s, v, s2)[0] >= nlml_of_spectrum(s, *start)[0] - 1e-9

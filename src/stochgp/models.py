@@ -8,7 +8,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stochgp.features import AbstractFeatureMap
-from stochgp.parameters import AbstractParameter, Bounded, Frozen, Positive, as_positive, positive, trainable_mask, value_of
+from stochgp.parameters import (
+    AbstractParameter,
+    Bounded,
+    Frozen,
+    Positive,
+    as_positive,
+    positive,
+    trainable_mask,
+    value_of,
+)
 
 NOISE_FLOOR = 1e-6
 
@@ -58,16 +67,19 @@ def features_and_noise(trainable: FeatureGP, rest: FeatureGP, X: Array) -> tuple
     return gp.scaled_features(X), gp.noise_variance.value
 
 
-def noise_floor(parameter: AbstractParameter) -> float:
-    """The value that a noise variance stays above."""
-    return float(getattr(parameter, "lower", 0.0))
+def range_within(parameter: AbstractParameter, widest: tuple[float, float]) -> tuple[float, float]:
+    """What `parameter` may be worth within `widest`: its own bounds where they are narrower; its value alone where it is frozen."""
+    if isinstance(parameter, Frozen):
+        return float(parameter), float(parameter)
+    lower, upper = getattr(parameter, "lower", 0.0), getattr(parameter, "upper", math.inf)
+    return max(lower, widest[0]), min(upper, widest[1])
 
 
 def _revalued(parameter: AbstractParameter, value: float) -> AbstractParameter:
     """The parameter worth `value`, or just inside its bounds; a frozen one as it is."""
     if isinstance(parameter, Frozen):
         return parameter
-    lower = noise_floor(parameter)
+    lower = float(getattr(parameter, "lower", 0.0))
     if isinstance(parameter, Positive):
         return Positive(jnp.asarray(math.log(max(value - lower, 1e-12)), parameter.dtype), lower)
     upper = float(getattr(parameter, "upper", math.inf))

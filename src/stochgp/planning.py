@@ -34,10 +34,8 @@ def plan_steps(n_rows: int, bytes_per_row: int, batch_size: int | None, epochs: 
     longest = min(LONGEST_CHUNK, max(1, CHUNK_BYTES // (batch_size * bytes_per_row)))
     n_chunks = -(-per_visit // longest)
     chunk = per_visit // n_chunks
-    n_visits = -(-total // per_visit)
-    whole = n_chunks * chunk * (total // per_visit)
-    rest = total % per_visit
-    return StepPlan(batch_size, per_epoch, whole + rest if n_visits else whole, n_chunks * chunk, chunk)
+    total = n_chunks * chunk * (total // per_visit) + total % per_visit
+    return StepPlan(batch_size, per_epoch, total, n_chunks * chunk, chunk)
 
 
 def default_epochs(steps_per_epoch: int) -> int:

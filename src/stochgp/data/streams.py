@@ -1,6 +1,7 @@
 """Rows for a learner: from the device or from the host, through one interface."""
 
 import abc
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -86,31 +87,40 @@ class HostRows(AbstractSource):
         shape, flat = np.shape(indices), np.ravel(indices)
         X = self.inputs.transform(self.X[flat], self.dtype).reshape(*shape, self.n_inputs)
         y = self.targets.transform(self.y[flat], self.dtype).reshape(shape)
-        weight = np.ones(shape, self.dtype) if self.weight is None else self.weight[indices].astype(self.dtype)
+        weight = (
+            np.ones(shape, self.dtype) if self.weight is None else self.weight[indices].astype(self.dtype)
+        )
         return Rows(jnp.asarray(X), jnp.asarray(y), jnp.asarray(weight))
 
 
 def shuffled_batches(
-    indices: Int[np.ndarray, " n"], batch_size: int, n_steps: int, seed: tuple[int, ...]
+    indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
-    """K = n_steps batches without replacement within an epoch of ⌊n/B⌋ batches; a new shuffle for every epoch begun.
+    """The batches of steps start … start + K − 1: without replacement within an epoch of ⌊n/B⌋ steps, a new shuffle for every epoch.
 
-    The same seed gives the same batches. Rows left over by the last batch of an epoch wait for the next shuffle.
+    The seed alone says which batch a step has, however a run is cut into stretches. Rows left over at the end of an epoch wait for the
+    next.
     """
-    generator = np.random.default_rng(seed)
-    per_epoch = len(indices) // batch_size
-    epochs = [
-        generator.permutation(indices)[: per_epoch * batch_size].reshape(per_epoch, batch_size)
-        for _ in range(-(-n_steps // per_epoch))
-    ]
-    return np.concatenate(epochs)[:n_steps]
+    n, per_epoch = len(indices), len(indices) // batch_size
+    steps = np.arange(start, start + n_steps)
+    batches = np.empty((n_steps, batch_size), np.int64)
+    for epoch in np.unique(steps // per_epoch):
+        order = _shuffle(n, (*seed, int(epoch)))[: per_epoch * batch_size].reshape(per_epoch, batch_size)
+        here = steps // per_epoch == epoch
+        batches[here] = order[steps[here] % per_epoch]
+    return indices[batches]
 
 
 def independent_batches(
-    indices: Int[np.ndarray, " n"], batch_size: int, n_steps: int, seed: tuple[int, ...]
+    indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
-    """K batches of independent uniform draws, with replacement."""
-    return np.random.default_rng(seed).choice(indices, (n_steps, batch_size))
+    """K batches of independent uniform draws, with replacement; another `start` gives others."""
+    return np.random.default_rng((*seed, start)).choice(indices, (n_steps, batch_size))
+
+
+@functools.lru_cache(maxsize=2)  # one epoch is read in many stretches; MINIMAX reads two orders at once
+def _shuffle(n: int, seed: tuple[int, ...]) -> Int[np.ndarray, " n"]:
+    return np.random.default_rng(seed).permutation(np.arange(n, dtype=np.int32))
 
 
 @jax.jit

@@ -6,8 +6,8 @@ from .fit import fit
 from .full_batch import FullBatch
 from .minimax import Minimax
 from .optimizers import muon
-from .schedules import PowerLaw, constant, cosine
 from .scgd import SCGD
+from .schedules import PowerLaw, constant, cosine
 
 __all__ = [
     "BSGD",

@@ -1,6 +1,7 @@
 """A run on disk: what a killed one needs to go on as if nothing had happened."""
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,17 @@ import jax
 import numpy as np
 
 from stochgp.storage import load_arrays, save_arrays
+from stochgp.structure import is_key
 
 
 def fingerprint(*parts: Any) -> str:
     """A digest of what must be the same for a run to go on: settings by their text, arrays by their bytes."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(parts):
-        if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if is_key(leaf):
             leaf = jax.random.key_data(leaf)
-        data = np.asarray(leaf).tobytes() if eqx.is_array_like(leaf) else repr(leaf).encode()
-        digest.update(data)
-    digest.update(str(jax.tree.structure(parts)).split(" at 0x")[0].encode())
+        digest.update(np.asarray(leaf).tobytes() if eqx.is_array_like(leaf) else _text(leaf).encode())
+    digest.update(_text(jax.tree.structure(parts)).encode())
     return digest.hexdigest()
 
 
@@ -42,6 +43,11 @@ def read(path: str | Path, like: Any, mark: str) -> tuple[Any, dict[str, Any]] |
     leaves, structure = jax.tree.flatten(dynamic)
     restored = [_as_before(new, old) for new, old in zip(arrays, leaves, strict=True)]
     return eqx.combine(jax.tree.unflatten(structure, restored), static), metadata["facts"]
+
+
+def _text(value: Any) -> str:
+    """Its repr without the addresses of functions, which another process has elsewhere."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _as_before(new: np.ndarray, old: Any) -> Any:

@@ -63,7 +63,10 @@ def move(
             "value_fn": lambda p: value_fn(jax.tree.unflatten(structure, p)),
         }
     updates, state = rule.update(slopes, descent.optimizer_state, leaves, **more)
-    moved = [p + size.astype(p.dtype) * u.astype(p.dtype) for p, u in zip(leaves, updates, strict=True)]
+    moved = [
+        p + size.astype(p.dtype) * u.astype(p.dtype)
+        for p, u in zip(leaves, jax.tree.leaves(updates), strict=True)
+    ]
     after = Descent(state, descent.rate, descent.step + 1, descent.total)
     return jax.tree.unflatten(structure, moved), after
 

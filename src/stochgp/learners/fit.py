@@ -86,7 +86,11 @@ def _fit(learner, gp, source, key, progress, checkpoint, time_limit) -> FitResul
         if progress is not None:
             progress(entry)
 
-    mark = checkpoints.fingerprint(learner, gp, setting.plan, setting.seed, _sketch(source)) if checkpoint else ""
+    mark = (
+        checkpoints.fingerprint(learner, gp, setting.plan, setting.seed, _sketch(source))
+        if checkpoint
+        else ""
+    )
     result = RESULTS.successful
     at = _start(setting, 0.0)
     try:
@@ -118,8 +122,8 @@ def _loop(setting, at, history, record, clock, checkpoint, mark) -> tuple[RESULT
             record(_entry(setting, visit, step, clock, recovered=float(lost), **info))
             if lost:
                 recoveries += 1
-                state = setting.learner.slower(at.best_state, SLOWER**recoveries)
-                at = at._replace(state=state, step=step)
+                slower = setting.learner.slower(at.best_state, SLOWER)
+                at = _Progress(slower, slower, at.best, step)
                 if recoveries > MOST_RECOVERIES:
                     return RESULTS.diverged, at
             else:
@@ -146,7 +150,10 @@ def _set_up(learner: AbstractLearner, gp: FeatureGP, source: AbstractSource, key
     split_key, batch_key, init_key, step_key = jax.random.split(key, 4)
     split = make_split(source.size, learner.validation_fraction, _seed(split_key))
     plan = plan_steps(
-        len(split.train), 4 * (source.n_inputs + 2) * learner.batches_per_step, learner.batch_size, learner.epochs
+        len(split.train),
+        4 * (source.n_inputs + 2) * learner.batches_per_step,
+        learner.batch_size,
+        learner.epochs,
     )
     count = _total_weight(source, split)
     return _Setting(learner, gp, source, split, plan, _seed(batch_key), init_key, step_key, count)
@@ -190,7 +197,10 @@ def _run(setting: _Setting, state: Any, step: int, n_steps: int) -> tuple[Any, A
     if learner.batch_size is None:
         return _run_on_all(learner, state, setting.source.take(train), key, n_steps)
     draw = independent_batches if learner.replace else shuffled_batches
-    streams = [draw(train, plan.batch_size, n_steps, (*setting.seed, step, i)) for i in range(learner.batches_per_step)]
+    streams = [
+        draw(train, plan.batch_size, step, n_steps, (*setting.seed, i))
+        for i in range(learner.batches_per_step)
+    ]
     indices = streams[0] if len(streams) == 1 else np.stack(streams, axis=1)
     return _run_batches(learner, state, setting.source.take(indices), key)
 
@@ -198,7 +208,9 @@ def _run(setting: _Setting, state: Any, step: int, n_steps: int) -> tuple[Any, A
 @eqx.filter_jit
 def _run_batches(learner: AbstractLearner, state: Any, batches: Rows, key: Array) -> tuple[Any, Any]:
     """One scan over a stack of batches; Info's means."""
-    return _scan(learner, state, lambda inputs: inputs[0], (batches, jax.random.split(key, batches.y.shape[0])))
+    return _scan(
+        learner, state, lambda inputs: inputs[0], (batches, jax.random.split(key, batches.y.shape[0]))
+    )
 
 
 @eqx.filter_jit
@@ -227,7 +239,7 @@ def _choose_rate(setting: _Setting, clock: "_Clock", record: Report) -> float:
     n_steps, found = trial_steps(setting.plan), {}
     for rate in RATES:
         at = _start(setting, rate, n_steps)
-        state, lowest = at.state, at.best.criterion
+        state = at.state
         for step in range(0, n_steps, setting.plan.chunk_steps):
             state, _ = _run(setting, state, step, setting.plan.chunk_steps)
         visit = examine(setting.learner, setting.learner.model(state), setting.source, setting.split)
@@ -262,7 +274,9 @@ def _settled(history: list[dict[str, float]]) -> bool:
     """Whether the best criterion improved by less than SETTLED_BY over the last tenth of the visits, at least one."""
     values = [entry.get("held_out_nlpd", entry["nlml"]) for entry in history if "step" in entry]
     lowest = np.minimum.accumulate([v if np.isfinite(v) else np.inf for v in values])
-    return bool(lowest[-1 - max(1, len(lowest) // 10)] - lowest[-1] < SETTLED_BY) if len(lowest) > 1 else False
+    return (
+        bool(lowest[-1 - max(1, len(lowest) // 10)] - lowest[-1] < SETTLED_BY) if len(lowest) > 1 else False
+    )
 
 
 def _total_weight(source: AbstractSource, split: Split) -> float:

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -49,7 +48,9 @@ class FullBatch(AbstractLearner):
     def __check_init__(self) -> None:
         self.check_common()
         if self.batch_size is not None:
-            raise ValueError(f"batch_size is {self.batch_size}; a full-batch learner takes all rows: leave it None")
+            raise ValueError(
+                f"batch_size is {self.batch_size}; a full-batch learner takes all rows: leave it None"
+            )
 
     @property
     def batches_per_step(self) -> int:

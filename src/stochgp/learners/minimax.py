@@ -145,7 +145,9 @@ class Minimax(AbstractLearner):
         gp = eqx.combine(theta, rest)
         A, decomposed = project_spectrum(symmetrise(moved[2]), gp.noise_variance.value, state.ceiling)
         B, ascent = self._ascend(state, gp, A, second)
-        loss = (squares / s2 + jnp.sum(state.weights**2) + (state.count - M) * jnp.log(s2)) / (2 * state.count)
+        loss = (squares / s2 + jnp.sum(state.weights**2) + (state.count - M) * jnp.log(s2)) / (
+            2 * state.count
+        )
         new = MinimaxState(
             gp, w, A, B, self._next_penalty(state), state.ceiling, descent, ascent, state.n_rows, state.count
         )
@@ -188,9 +190,7 @@ class Minimax(AbstractLearner):
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.refit)
 
-    def _ascend(
-        self, state: MinimaxState, gp: FeatureGP, A: Array, batch: Rows
-    ) -> tuple[Array, Descent]:
+    def _ascend(self, state: MinimaxState, gp: FeatureGP, A: Array, batch: Rows) -> tuple[Array, Descent]:
         """B ← proj(B + b ∂_BΨ) at the new θ and A, on the second batch."""
         Phi, s2 = gp.scaled_features(batch.X), gp.noise_variance.value
         weighted = Phi * (batch.weight * (state.n_rows / len(batch.y)))[:, None]

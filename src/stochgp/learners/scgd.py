@@ -140,9 +140,7 @@ class SCGD(AbstractLearner):
             by_w = jnp.zeros_like(by_w)
 
         size = step_size(state.descent, self.learning_rate, self.decay)
-        (theta, w_next), descent = move(
-            (trainable, w), (by_theta, by_w), state.descent, self.optimizer, size
-        )
+        (theta, w_next), descent = move((trainable, w), (by_theta, by_w), state.descent, self.optimizer, size)
         loss = (squares / s2 + jnp.sum(w**2) + (state.count - w.shape[0]) * jnp.log(s2)) / (2 * state.count)
         new = SCGDState(
             gp=eqx.combine(theta, rest),

@@ -10,10 +10,10 @@ from jaxtyping import Int
 
 from stochgp.data.streams import AbstractSource
 from stochgp.learners.base import AbstractLearner
-from stochgp.models import FeatureGP, noise_floor
+from stochgp.models import FeatureGP, range_within
 from stochgp.objectives import Moments, Spectrum, add_up, chunk_rows, nlml_of_spectrum, refit, spectrum
+from stochgp.objectives.exact import NOISE_RANGE, VARIANCE_RANGE
 from stochgp.objectives.held_out import HeldOut, nlpd_of_spectrum, refit_held_out
-from stochgp.parameters import Frozen
 
 FEWEST_HELD_OUT = 100
 
@@ -68,9 +68,8 @@ def examine(learner: AbstractLearner, gp: FeatureGP, source: AbstractSource, spl
         return Visit(gp, moments, nothing, found, found, np.nan, None if len(split.held_out) == 0 else np.nan)
     s = spectrum(moments)
     limits = {
-        "noise_floor": noise_floor(gp.noise_variance),
-        "fixed_variance": isinstance(gp.variance, Frozen),
-        "fixed_noise": isinstance(gp.noise_variance, Frozen),
+        "variance_range": range_within(gp.variance, VARIANCE_RANGE),
+        "noise_range": range_within(gp.noise_variance, NOISE_RANGE),
     }
     fitted = Variances(*refit(s, *found, **limits)) if learner.refit else found
     nlml = nlml_of_spectrum(s, *fitted)[0]

@@ -7,6 +7,7 @@ With F = v ΦᵀΦ + σ²I (v the variance, Φ the features, c = Φᵀy, n = Σ�
 which holds for M > n too (SCGD paper, Theorem 1, with its square restored).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -19,13 +20,14 @@ from stochgp.data.streams import Rows
 from stochgp.models import FeatureGP
 from stochgp.objectives.moments import Moments, chunk_rows, moments_of_rows
 
+Range = tuple[float, float]
+
+SMALLEST_VARIANCE = 1e-12
 VARIANCE_RANGE = (1e-10, 1e6)
-LARGEST_NOISE = 1e3
+NOISE_RANGE = (SMALLEST_VARIANCE, 1e3)
 
 
-def nlml(
-    moments: Moments, variance: Float[Array, ""], noise_variance: Float[Array, ""]
-) -> Float[Array, ""]:
+def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Array, ""]) -> Float[Array, ""]:
     """NLML per datum, (yᵀK⁻¹y + log|K| + n log 2π)/(2n) with K = vΦΦᵀ + σ²I, by a Cholesky factor of F [M, M]; differentiable."""
     M, n = moments.gram.shape[0], moments.count
     F = variance * moments.gram + noise_variance * jnp.eye(M, dtype=moments.gram.dtype)
@@ -69,9 +71,7 @@ def spectrum(moments: Moments) -> Spectrum:
     gram = np.asarray(moments.gram, np.float64)
     eigenvalues, basis = np.linalg.eigh(gram)
     cross = basis.T @ np.asarray(moments.cross, np.float64)
-    return Spectrum(
-        np.maximum(eigenvalues, 0.0), basis, cross, float(moments.square), float(moments.count)
-    )
+    return Spectrum(np.maximum(eigenvalues, 0.0), basis, cross, float(moments.square), float(moments.count))
 
 
 def nlml_of_spectrum(
@@ -94,14 +94,13 @@ def refit(
     variance: float,
     noise_variance: float,
     *,
-    noise_floor: float,
-    fixed_variance: bool = False,
-    fixed_noise: bool = False,
+    variance_range: Range = VARIANCE_RANGE,
+    noise_range: Range = NOISE_RANGE,
 ) -> tuple[float, float]:
     """The two variances that minimise the exact NLML with the features fixed, from the given start: (variance, noise_variance).
 
-    L-BFGS-B in their logarithms, variance within VARIANCE_RANGE and noise within [noise_floor, 1e3]; it never returns a higher NLML
-    than the start's.
+    L-BFGS-B in their logarithms within the two ranges; a range of one point fixes a variance. It never returns a higher NLML than that
+    of the start moved into the ranges.
     """
 
     def loss(log_values: np.ndarray) -> tuple[float, np.ndarray]:
@@ -109,28 +108,17 @@ def refit(
         value, slopes = nlml_of_spectrum(s, v, s2)
         return value, np.array([slopes[0] * v, slopes[1] * s2])
 
-    return minimise_variances(
-        loss, variance, noise_variance, noise_floor, fixed_variance=fixed_variance, fixed_noise=fixed_noise
-    )
+    return minimise_variances(loss, (variance, noise_variance), (variance_range, noise_range))
 
 
 def minimise_variances(
-    loss,
-    variance: float,
-    noise_variance: float,
-    noise_floor: float,
-    *,
-    fixed_variance: bool = False,
-    fixed_noise: bool = False,
+    loss: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    start: tuple[float, float],
+    ranges: tuple[Range, Range],
 ) -> tuple[float, float]:
-    """argmin of `loss(log variances) -> (value, gradient)`, from the given start and never worse than it; fixed ones stay."""
-    start = np.log([variance, noise_variance])
-    bounds = [np.log(VARIANCE_RANGE), np.log([max(noise_floor, 1e-12), LARGEST_NOISE])]
-    bounds = [
-        (x, x) if fixed else tuple(np.clip(b, None, None))
-        for x, b, fixed in zip(start, bounds, (fixed_variance, fixed_noise), strict=True)
-    ]
-    begin = np.array([np.clip(x, *b) for x, b in zip(start, bounds, strict=True)])
+    """argmin of `loss(log variances) -> (value, gradient)` within the ranges, from `start` moved into them and never worse than there."""
+    bounds = np.log(np.maximum(ranges, SMALLEST_VARIANCE))
+    begin = np.clip(np.log(start), bounds[:, 0], bounds[:, 1])
     found = minimize(loss, begin, jac=True, method="L-BFGS-B", bounds=bounds)
     best = found.x if np.isfinite(found.fun) and found.fun <= loss(begin)[0] else begin
     return float(np.exp(best[0])), float(np.exp(best[1]))

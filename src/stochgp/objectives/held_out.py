@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stochgp.objectives.exact import Spectrum, minimise_variances
+from stochgp.objectives.exact import NOISE_RANGE, VARIANCE_RANGE, Range, Spectrum, minimise_variances
 
 
 class HeldOut(NamedTuple):
@@ -44,13 +44,13 @@ def refit_held_out(
     variance: float,
     noise_variance: float,
     *,
-    noise_floor: float,
-    fixed_variance: bool = False,
-    fixed_noise: bool = False,
+    variance_range: Range = VARIANCE_RANGE,
+    noise_range: Range = NOISE_RANGE,
 ) -> tuple[float, float]:
     """The two variances that minimise the NLPD of the held-out rows under the posterior of the training rows: (variance, noise_variance).
 
-    Features that fit the training rows too closely make the exact NLML believe in too little noise; the held-out rows do not.
+    Features that fit the training rows too closely make the exact NLML believe in too little noise; the held-out rows do not. Ranges as
+    in `refit`.
     """
 
     def loss(log_values: np.ndarray) -> tuple[float, np.ndarray]:
@@ -58,6 +58,4 @@ def refit_held_out(
         value, slopes = nlpd_of_spectrum(s, held_out, v, s2)
         return value, np.array([slopes[0] * v, slopes[1] * s2])
 
-    return minimise_variances(
-        loss, variance, noise_variance, noise_floor, fixed_variance=fixed_variance, fixed_noise=fixed_noise
-    )
+    return minimise_variances(loss, (variance, noise_variance), (variance_range, noise_range))
