@@ -1,6 +1,17 @@
 """Gaussian processes trained and solved with mini-batches, in memory that the user sets."""
 
-from stochgp import data, features, kernels, networks, parameters
+from stochgp import data, features, kernels, learners, networks, parameters
+from stochgp.estimators import FeatureGPRegressor, load
 from stochgp.version import __version__
 
-__all__ = ["__version__", "data", "features", "kernels", "networks", "parameters"]
+__all__ = [
+    "FeatureGPRegressor",
+    "__version__",
+    "data",
+    "features",
+    "kernels",
+    "learners",
+    "load",
+    "networks",
+    "parameters",
+]

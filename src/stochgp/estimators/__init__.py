@@ -1,0 +1,21 @@
+"""The scikit-learn door."""
+
+import os
+from typing import Any
+
+from .base import PosteriorRegressor
+from .feature import FeatureGPRegressor
+from .fitted import FunctionDraws
+from .saving import load_estimator
+
+__all__ = ["FeatureGPRegressor", "FunctionDraws", "PosteriorRegressor", "load"]
+
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (FeatureGPRegressor,)}
+
+
+def load(path: str | os.PathLike) -> Any:
+    """The estimator that `save` wrote to `path`; it predicts the same, to the last bit.
+
+    Raises ValueError in one line for a file that is not of stochgp, truncated, or of a newer format.
+    """
+    return load_estimator(path, _KINDS)

@@ -1,0 +1,94 @@
+"""The part of the doors that all regressors share: everything that follows from a posterior."""
+
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from stochgp.budget import Budget
+from stochgp.estimators.fitted import Fitted, FunctionDraws
+from stochgp.estimators.inputs import read_inputs
+from stochgp.estimators.saving import pack, save, unpack
+from stochgp.estimators.seeds import as_key
+
+
+class PosteriorRegressor(RegressorMixin, BaseEstimator):
+    """A scikit-learn regressor whose `fit` leaves a `Fitted` in `_fitted`; a leaf of this class adds `__init__` and `fit`."""
+
+    _fitted: Fitted
+    memory_limit: Any
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
+    ) -> Any:
+        """Mean and uncertainty of the latent function f, without the observation noise unless `include_noise=True`.
+
+        Returns the mean [N]; with `return_std` also the standard deviation [N]; with `return_cov` instead the covariance [N, N]
+        (variances and squared target units). All float64, in target units. Rows are taken in blocks, so that memory grows with N
+        only by the result. Raises ValueError for both at once, for inputs that cannot be used, and for a covariance over the
+        memory limit (with both numbers).
+        """
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov exclude each other: ask for one of them")
+        X = self._read(X)
+        if return_cov:
+            n = len(X) + 256
+            self._reserve(
+                8 * n * (3 * n + 2 * len(self._fitted.posterior.weights)), f"a covariance of {len(X)} rows"
+            )
+            return self._fitted.mean(X), self._fitted.covariance(X, include_noise=include_noise)
+        self._reserve(64 * len(X), f"predictions for {len(X)} rows")
+        if return_std:
+            return self._fitted.mean_and_std(X, include_noise=include_noise)
+        return self._fitted.mean(X)
+
+    def sample_y(
+        self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False
+    ) -> Float[np.ndarray, "N S"]:
+        """Joint draws of f at the rows of X from the posterior, in target units; `include_noise` adds independent noise to each."""
+        key = as_key(random_state)
+        functions = self.sample_functions(n_samples, key)
+        X = self._read(X)
+        self._reserve(24 * len(X) * n_samples, f"{n_samples} samples at {len(X)} rows")
+        values = functions.at_numbers(X)
+        if include_noise:
+            values += self._fitted.noise(values.shape, key=jax.random.fold_in(key, 1))
+        return values
+
+    def sample_functions(self, n_samples: int, random_state: Any = 0) -> FunctionDraws:
+        """Whole functions drawn from the posterior: `f = model.sample_functions(8)`, then `f(X)` is [rows, 8], in target units.
+
+        With a JAX array X it is differentiable; with a NumPy array or a data frame it is evaluated in blocks. Raises ValueError unless
+        `n_samples` is a whole number of at least 1.
+        """
+        check_is_fitted(self)
+        if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
+            raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
+        return self._fitted.sample_functions(int(n_samples), key=as_key(random_state))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the fitted model to one safetensors file, without the training data; `stochgp.load` reads it.
+
+        Raises ValueError, naming it, for a part that is neither of this package nor of Equinox (a network of your own), and warns
+        of settings that the file cannot hold.
+        """
+        check_is_fitted(self)
+        save(self, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return pack(dict(vars(self)))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(unpack(state))
+
+    def _read(self, X: Any) -> Float[np.ndarray, "N D"]:
+        return read_inputs(self, self._fitted.encoder, X, Budget.of(self.memory_limit))
+
+    def _reserve(self, need: int, what: str) -> None:
+        """Refuses what would exceed the memory limit; ROWS rows at a time need little, so that is about the results."""
+        Budget.of(self.memory_limit).require(need, what)

@@ -1,0 +1,130 @@
+"""What comes in at the door: tables, arrays, targets and weights as checked numbers."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
+
+from stochgp.budget import Budget
+from stochgp.data import TableEncoder
+from stochgp.data.columns import is_array
+
+MERGED_ROWS = 10_000
+LARGEST_TARGET = 1e150  # its square is still a number
+
+_FLOATS = (np.float64, np.float32)
+_FINITE_CHUNK = 1 << 20
+
+
+class TrainingRows(NamedTuple):
+    """Checked rows: X [N, D] and y [N] in the user's units, weights [N] or None where all are 1."""
+
+    X: Float[np.ndarray, "N D"]
+    y: Float[np.ndarray, " N"]
+    weight: Float[np.ndarray, " N"] | None
+    encoder: TableEncoder | None
+
+
+def read_training_rows(
+    estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, budget: Budget
+) -> TrainingRows:
+    """Checks everything given to `fit` and sets `n_features_in_` and `feature_names_in_`.
+
+    Up to 10,000 rows are put in lexicographic order, and equal ones become one row with the sum of their weights: the same
+    likelihood, and the same fit whichever of the two ways the rows were given. Rows of weight 0 are left out.
+    Raises ValueError or TypeError, naming row and column, for what cannot be used.
+    """
+    if y is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    encoder, X = _read_inputs_at_fit(estimator, X, budget)
+    y = read_targets(y)
+    check_consistent_length(X, y)
+    weight = None
+    if sample_weight is not None:
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if weight.sum() < np.finfo(np.float32).tiny:
+            raise ValueError("the sum of sample_weight is zero, or too small a number")
+        if (weight == 0).any():
+            X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
+    if len(y) <= MERGED_ROWS:
+        X, y, weight = _merged(X, y, weight)
+    if weight is not None and (weight == 1).all():
+        weight = None
+    return TrainingRows(X, y, weight, encoder)
+
+
+def read_inputs(
+    estimator: BaseEstimator, encoder: TableEncoder | None, X: Any, budget: Budget
+) -> Float[np.ndarray, "N D"]:
+    """The numbers of a table or an array given to a fitted estimator."""
+    if encoder is not None:
+        return _encoded(encoder, X, budget)
+    X = validate_data(estimator, X, reset=False, dtype=_FLOATS, ensure_all_finite=False)
+    refuse_not_finite(X)
+    return X
+
+
+def read_targets(y: Any) -> Float[np.ndarray, " N"]:
+    """y [N] in float64; a column vector is taken with scikit-learn's DataConversionWarning."""
+    y = column_or_1d(y, warn=True)
+    if y.dtype.kind == "c":
+        raise ValueError("Complex data not supported: y must be real numbers")
+    try:
+        y = np.asarray(y, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"y must be numbers: {error}") from error
+    bad = ~(np.abs(y) <= LARGEST_TARGET)
+    if bad.any():
+        row = int(np.argmax(bad))
+        what = "NaN" if np.isnan(y[row]) else "infinity or a value beyond 1e150"
+        raise ValueError(
+            f"Input y contains {what}: {int(bad.sum())} such, the first at row {row + 1} (rows count from 1)"
+        )
+    return y
+
+
+def refuse_not_finite(X: Float[np.ndarray, "N D"]) -> None:
+    """ValueError with the first row and column whose value is NaN or infinite."""
+    size = max(1, _FINITE_CHUNK // max(1, X.shape[1]))
+    for start in range(0, len(X), size):
+        bad = ~np.isfinite(X[start : start + size])
+        if bad.any():
+            row, column = (int(i) for i in np.argwhere(bad)[0])
+            what = "NaN" if np.isnan(X[start + row, column]) else "infinity (inf)"
+            raise ValueError(
+                f"Input X contains {what} at row {start + row + 1}, column {column + 1} (rows and columns count from 1)"
+            )
+
+
+def _read_inputs_at_fit(estimator: Any, X: Any, budget: Budget) -> tuple[TableEncoder | None, np.ndarray]:
+    if not is_array(X):
+        encoder = TableEncoder.fit(X)
+        numbers = _encoded(encoder, X, budget)
+        estimator.n_features_in_ = len(encoder.columns)
+        if all(isinstance(name, str) for name in getattr(X, "column_names", X.columns)):
+            estimator.feature_names_in_ = np.array([rule.name for rule in encoder.columns], dtype=object)
+        elif hasattr(estimator, "feature_names_in_"):
+            del estimator.feature_names_in_
+        return encoder, numbers
+    X = validate_data(estimator, X, dtype=_FLOATS, ensure_all_finite=False)
+    refuse_not_finite(X)
+    return None, X
+
+
+def _encoded(encoder: TableEncoder, X: Any, budget: Budget) -> np.ndarray:
+    """The numbers of a table, if they fit."""
+    n_columns = len(encoder.output_names)
+    budget.require(8 * len(X) * n_columns, f"a matrix of {len(X)} rows and {n_columns} columns")
+    return encoder.transform(X)
+
+
+def _merged(
+    X: np.ndarray, y: np.ndarray, weight: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rows = np.column_stack([X, y]).astype(np.float64) + 0.0  # -0.0 becomes 0.0
+    unique, which = np.unique(rows, axis=0, return_inverse=True)
+    total = np.bincount(which.ravel(), weights=weight, minlength=len(unique)).astype(np.float64)
+    return np.ascontiguousarray(unique[:, :-1]), unique[:, -1].copy(), total

@@ -1,0 +1,89 @@
+"""Fitted estimators as files and as pickles."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stochgp.estimators.fitted import Fitted
+from stochgp.storage import load_tree, save_tree
+from stochgp.structure import decode, encode
+
+
+def save(estimator: Any, path: str | os.PathLike) -> None:
+    """The fitted part, the settings and the attributes of an estimator in one file."""
+    settings, left_out = _storable(estimator.get_params(deep=False))
+    attributes = {
+        name: value
+        for name, value in vars(estimator).items()
+        if name.endswith("_") and not name.startswith("_")
+    }
+    names = attributes.pop("feature_names_in_", None)
+    metadata = {
+        "estimator": type(estimator).__name__,
+        "attributes": attributes,
+        "feature_names": None if names is None else [str(name) for name in names],
+    }
+    save_tree(Path(path), {"fitted": estimator._fitted, "settings": settings}, metadata)
+    if left_out:
+        warnings.warn(
+            f"{path} holds the model, but not its setting {', '.join(left_out)}, which no file can hold: it will be the default "
+            "once loaded; predictions do not depend on it",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def load_estimator(path: str | os.PathLike, kinds: dict[str, type]) -> Any:
+    """The estimator of a file of `save`; it predicts the same to the last bit.
+
+    Raises ValueError in one line for a file that is not of stochgp, truncated, of a newer format, or not of an estimator.
+    """
+    tree, metadata = load_tree(Path(path))
+    kind = kinds.get(str(metadata.get("estimator")))
+    if kind is None or not isinstance(tree, dict) or not isinstance(tree.get("fitted"), Fitted):
+        raise ValueError(f"{path} holds no fitted estimator of this version of stochgp")
+    estimator = kind(**tree["settings"])
+    for name, value in metadata["attributes"].items():
+        setattr(estimator, name, value)
+    if metadata["feature_names"] is not None:
+        estimator.feature_names_in_ = np.array(metadata["feature_names"], dtype=object)
+    estimator._fitted = tree["fitted"]
+    return estimator
+
+
+def pack(state: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of an estimator with the fitted part as plain arrays, which pickle takes where it takes no compiled function."""
+    if "_fitted" not in state:
+        return state
+    tensors: dict[str, np.ndarray] = {}
+    try:
+        structure = encode(state["_fitted"], tensors)
+    except ValueError:  # a network of the user's, which pickle may know how to take
+        return state
+    return {name: value for name, value in state.items() if name != "_fitted"} | {
+        "_packed": (structure, tensors)
+    }
+
+
+def unpack(state: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `pack`."""
+    if "_packed" not in state:
+        return state
+    fitted = decode(*state["_packed"])
+    return {name: value for name, value in state.items() if name != "_packed"} | {"_fitted": fitted}
+
+
+def _storable(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """(the settings that a file can hold, the names of the others)."""
+    kept, left_out = {}, []
+    for name, value in settings.items():
+        try:
+            encode(value, {}, name)
+        except ValueError:
+            left_out.append(name)
+        else:
+            kept[name] = value
+    return kept, left_out
