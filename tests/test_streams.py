@@ -1,0 +1,121 @@
+"""Sources give the same rows from the host and from the device; batches come in epochs without replacement, however they are cut."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stochgp.data.standardise import Standardiser
+from stochgp.data.streams import DeviceRows, HostRows, independent_batches, shuffled_batches
+
+
+def _arrays(n=23, d=3, seed=0):
+    generator = np.random.default_rng(seed)
+    return (
+        5 + 3 * generator.normal(size=(n, d)),
+        generator.normal(size=n).astype(np.float32),
+        generator.uniform(0.5, 2, n),
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)])
+def test_host_and_device_give_the_same_bits(shape, weighted):
+    X, y, weight = _arrays()
+    inputs, targets = Standardiser.fit(X), Standardiser.fit(y)
+    weight = weight if weighted else None
+    device = DeviceRows(inputs.transform(X, np.float32), targets.transform(y, np.float32), weight)
+    host = HostRows(X, y, weight, inputs=inputs, targets=targets)
+    indices = np.random.default_rng(1).integers(0, len(y), shape)
+    for a, b in zip(device.take(indices), host.take(indices), strict=True):
+        assert isinstance(b, jax.Array)
+        assert a.dtype == b.dtype == jnp.float32
+        np.testing.assert_array_equal(a, b)
+    assert host.take(indices).X.shape == (*shape, 3)
+    assert (host.size, host.n_inputs) == (device.size, device.n_inputs) == (23, 3)
+
+
+def test_host_rows_may_be_memory_mapped(tmp_path):
+    X, y, _ = _arrays()
+    mapped = np.memmap(tmp_path / "X", np.float64, "w+", shape=X.shape)
+    mapped[:] = X
+    indices = np.array([3, 1, 20])
+    np.testing.assert_array_equal(HostRows(mapped, y).take(indices).X, HostRows(X, y).take(indices).X)
+
+
+@pytest.mark.parametrize("source", [DeviceRows, HostRows])
+@pytest.mark.parametrize("size", [1, 5, 7, 21, 100])
+def test_chunks_have_one_shape_and_every_row_once(source, size):
+    X, y, weight = _arrays()
+    rows, indices = source(X, y, weight), np.arange(1, 22)
+    chunks = list(rows.chunks(indices, size))
+    assert {chunk.X.shape for chunk in chunks} == {(min(size, 21), 3)}
+    together = [np.concatenate([np.asarray(part) for part in parts]) for parts in zip(*chunks, strict=True)]
+    there = together[2] > 0
+    assert there.sum() == 21
+    for found, wanted in zip(together, (X, y, weight), strict=True):
+        np.testing.assert_array_equal(found[there], wanted[1:22].astype(np.float32))
+
+
+@pytest.mark.parametrize("source", [DeviceRows, HostRows])
+@pytest.mark.parametrize(
+    ("X", "y", "weight"),
+    [
+        ((4,), (4,), None),
+        ((4, 2), (3,), None),
+        ((4, 2), (4, 1), None),
+        ((4, 2), (4,), (3,)),
+        ((0, 2), (0,), None),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(source, X, y, weight):
+    with pytest.raises(ValueError, match=r"expected X \[N, D\]"):
+        source(np.zeros(X), np.zeros(y), None if weight is None else np.ones(weight))
+
+
+# Batches
+
+
+@pytest.mark.parametrize(("n", "size"), [(12, 4), (13, 4), (5, 5), (7, 1)])
+def test_an_epoch_has_every_row_at_most_once(n, size):
+    indices, per_epoch = 100 + np.arange(n), n // size
+    batches = shuffled_batches(indices, size, 0, 3 * per_epoch, (1, 2))
+    epochs = batches.reshape(3, -1)
+    for epoch in epochs:
+        assert len(np.unique(epoch)) == per_epoch * size
+        assert set(epoch) <= set(indices)
+    if n > 5:
+        assert not np.array_equal(epochs[0], epochs[1])
+
+
+@pytest.mark.parametrize("cuts", [[1] * 20, [7, 6, 7], [3, 17], [20]])
+def test_a_run_cut_into_stretches_has_the_same_batches(cuts):
+    indices = np.arange(13)
+    whole = shuffled_batches(indices, 4, 0, 20, (1, 2))
+    starts = np.cumsum([0, *cuts[:-1]])
+    pieces = [shuffled_batches(indices, 4, int(s), k, (1, 2)) for s, k in zip(starts, cuts, strict=True)]
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+
+
+def test_every_row_comes_equally_often():
+    """Over 3,000 epochs of 6 of 7 rows a row is left out 3,000/7 times, within 4 standard errors."""
+    batches = shuffled_batches(np.arange(7), 2, 0, 9000, (5,))
+    left_out = 3000 - np.bincount(batches.ravel(), minlength=7)
+    error = np.sqrt(3000 * (1 / 7) * (6 / 7))
+    assert np.all(np.abs(left_out - 3000 / 7) < 4 * error)
+
+
+def test_independent_draws_are_uniform():
+    counts = np.bincount(independent_batches(np.arange(7), 3, 0, 5000, (5,)).ravel(), minlength=7)
+    error = np.sqrt(15_000 * (1 / 7) * (6 / 7))
+    assert np.all(np.abs(counts - 15_000 / 7) < 4 * error)
+
+
+@pytest.mark.parametrize("draw", [shuffled_batches, independent_batches])
+def test_the_seed_and_the_start_say_the_batches(draw):
+    indices = np.arange(50)
+    first = draw(indices, 5, 10, 10, (1, 2))
+    assert first.shape == (10, 5)
+    np.testing.assert_array_equal(first, draw(indices, 5, 10, 10, (1, 2)))
+    assert not np.array_equal(first, draw(indices, 5, 10, 10, (1, 3)))
+    assert not np.array_equal(first, draw(indices, 5, 20, 10, (1, 2)))
