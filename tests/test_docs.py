@@ -1,0 +1,102 @@
+"""Everything that the documentation shows is run: Python blocks, what they print, and the command line.
+
+A page's ```python blocks run in order in one namespace, in an empty folder. A ```text block right after one is what it prints. Each
+line `stochgp …` of a ```sh block is run there too. Links between files must lead somewhere.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from stochgp import budget, planning
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+GENERATED = "experiments/results"  # written by the experiments, so not there in a fresh clone
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    line: int  # of the page, from 0, on which the text begins
+    prints: str | None  # the ```text block right after it
+
+
+def blocks_of(page):
+    text = (ROOT / page).read_text()
+    found = list(FENCE.finditer(text))
+    blocks = []
+    for fence, after in zip(found, [*found[1:], None], strict=True):
+        follows = after is not None and after[1] == "text" and not text[fence.end() : after.start()].strip()
+        line = text.count("\n", 0, fence.start()) + 1
+        blocks.append(Block(fence[1], fence[2], line, after[2] if follows else None))
+    return blocks
+
+
+def run_python(block, page, namespace):
+    """The block's printed lines; errors point into the page."""
+    code = compile("\n" * block.line + block.text, str(ROOT / page), "exec")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, namespace)
+    return printed.getvalue()
+
+
+def run_shell(block):
+    """The printed lines of the block's commands of stochgp."""
+    lines = [line for line in block.text.splitlines() if line.startswith("stochgp ")]
+    return "".join(run_command(shlex.split(line, comments=True)[1:]) for line in lines)
+
+
+def run_command(arguments):
+    command = [sys.executable, "-m", "stochgp", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr}"
+    return done.stdout
+
+
+def given_to(page):
+    """The README's first example speaks of the reader's own rows."""
+    if page != "README.md":
+        return {}
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(300, 2))
+    return {"X": X, "y": np.sin(X[:, 0]) + 0.1 * generator.normal(size=300), "X_new": X[:5]}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in ("python", "sh") for b in blocks_of(page))])
+def test_examples_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if page == "README.md":  # default settings, shortened; and a limit that the process of all tests may have passed
+        monkeypatch.setattr(planning, "default_epochs", lambda steps_per_epoch: 2)
+        monkeypatch.setattr(budget, "resident", lambda: 300_000_000)
+    namespace = given_to(page)
+    for block in blocks_of(page):
+        if block.language not in ("python", "sh"):
+            continue
+        printed = run_python(block, page, namespace) if block.language == "python" else run_shell(block)
+        if block.prints is not None:
+            assert printed.strip() == block.prints.strip()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    links = [link for link in LINK.findall((ROOT / page).read_text()) if "://" not in link]
+    targets = [(ROOT / page).parent / link for link in links if GENERATED not in link]
+    assert [str(target) for target in targets if not target.exists()] == []
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "README.md").read_text()
+    missing = [page for page in PAGES if page.startswith("docs/") and page.removeprefix("docs/") not in index]
+    assert missing == ["docs/README.md"]
