@@ -1,0 +1,91 @@
+"""Scores against their definitions: densities, integrals, plain loops, and what a calibrated forecast must give."""
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+import sklearn.metrics
+
+from stochgp import metrics
+
+RNG = np.random.default_rng(4)
+N = 12
+MEAN, STD = RNG.normal(size=N), RNG.uniform(0.2, 3.0, size=N)
+Y = MEAN + 2 * STD * RNG.normal(size=N)
+
+
+def test_rmse_and_r2_are_scikit_learn_s():
+    np.testing.assert_allclose(metrics.rmse(Y, MEAN), sklearn.metrics.root_mean_squared_error(Y, MEAN))
+    np.testing.assert_allclose(metrics.r2(Y, MEAN), sklearn.metrics.r2_score(Y, MEAN))
+    for mean in ([2.0, 2.0], [2.0, 3.0]):
+        assert metrics.r2([2.0, 2.0], mean) == sklearn.metrics.r2_score([2.0, 2.0], mean)
+
+
+def test_nlpd_is_the_mean_of_the_log_densities():
+    np.testing.assert_allclose(
+        metrics.nlpd(Y, MEAN, STD), -np.mean(scipy.stats.norm.logpdf(Y, MEAN, STD)), rtol=1e-14
+    )
+
+
+def test_crps_is_its_integral():
+    def score(y, mean, std):
+        below = scipy.integrate.quad(lambda t: scipy.stats.norm.cdf(t, mean, std) ** 2, -np.inf, y)[0]
+        return below + scipy.integrate.quad(lambda t: scipy.stats.norm.sf(t, mean, std) ** 2, y, np.inf)[0]
+
+    wanted = np.mean([score(*row) for row in zip(Y, MEAN, STD, strict=True)])
+    np.testing.assert_allclose(metrics.crps(Y, MEAN, STD), wanted, rtol=1e-7)
+
+
+def test_crps_of_a_sure_forecast_is_the_absolute_error():
+    np.testing.assert_allclose(
+        metrics.crps(Y, MEAN, np.full(N, 1e-12)), np.mean(np.abs(Y - MEAN)), rtol=1e-10
+    )
+
+
+@pytest.mark.parametrize("level", [0.01, 0.5, 0.8, 0.95, 0.999])
+def test_coverage_counts_the_rows_inside(level):
+    inside = 0
+    for y, mean, std in zip(Y, MEAN, STD, strict=True):
+        low, high = scipy.stats.norm.interval(level, mean, std)
+        inside += low <= y <= high
+    assert metrics.coverage(Y, MEAN, STD, level) == inside / N
+
+
+def test_pit_is_the_distribution_function():
+    np.testing.assert_allclose(metrics.pit(Y, MEAN, STD), scipy.stats.norm.cdf(Y, MEAN, STD), rtol=1e-13)
+
+
+def test_a_calibrated_forecast_has_its_coverage_a_uniform_pit_and_the_best_scores():
+    n = 4000
+    mean, std = RNG.normal(size=n), RNG.uniform(0.5, 2.0, size=n)
+    y = mean + std * RNG.normal(size=n)
+    for level in (0.5, 0.95):
+        error = np.sqrt(level * (1 - level) / n)
+        assert abs(metrics.coverage(y, mean, std, level) - level) < 4 * error
+    assert scipy.stats.kstest(metrics.pit(y, mean, std), "uniform").pvalue > 1e-4
+    for score in (metrics.nlpd, metrics.crps):
+        for wrong in ((mean, 1.5 * std), (mean, std / 1.5), (mean + std / 2, std)):
+            assert score(y, mean, std) < score(y, *wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (([1.0, 2.0], [1.0], [1.0]), "y (2,), mean (1,), std (1,)"),
+        (([[1.0]], [[1.0]], [[1.0]]), "y (1, 1)"),
+        (([], [], []), "N at least 1"),
+        (([1.0, 2.0], [1.0, np.nan], [1.0, 1.0]), "mean[1] is nan; 1 of 2 values are not finite"),
+        (([1.0], [1.0], [0.0]), "std[0] is 0.0; 1 of 1 values are not positive and finite"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(arguments, words):
+    for score in (metrics.nlpd, metrics.crps, metrics.coverage, metrics.pit):
+        with pytest.raises(ValueError) as caught:
+            score(*arguments)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_levels_outside_0_1_are_refused():
+    with pytest.raises(ValueError, match="level is 95"):
+        metrics.coverage(Y, MEAN, STD, 95)
