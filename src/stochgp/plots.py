@@ -1,0 +1,133 @@
+"""Pictures: functions that return a matplotlib `Figure`, to be saved by `figure.savefig(path)`. No window, no global state of matplotlib."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from stochgp.metrics import coverage, pit, rmse
+
+_BLUE, _ORANGE, _GREY = "#1f5fa8", "#c8641b", "#6b6b6b"
+_DENSE = 2000  # rows beyond which points hide one another and counts are drawn
+_DRAWN = (0.1, 99.9)  # percentiles of the values that the second panel shows
+_BINS = 20
+
+
+def fit_report(
+    y: Any,
+    mean: Any,
+    std: Any,
+    history: Sequence[Mapping[str, Any]] = (),
+    *,
+    quantity: str = "target",
+    unit: str = "",
+) -> Figure:
+    """Three panels: calibration, predicted against actual, and the training criterion against time.
+
+    `y`, `mean` and `std` are arrays [N] of held-out targets and their predictions, noise included in the standard deviation, in `unit`.
+    `history` is an estimator's `history_`: entries with `seconds` and `nlml`, possibly `held_out_nlpd`; others are left out.
+    Raises ValueError as `metrics.pit` does.
+    """
+    figure = Figure(figsize=(13.5, 4.2), dpi=150, layout="constrained")
+    left, middle, right = figure.subplots(1, 3, gridspec_kw={"wspace": 0.08})
+    draw_calibration(left, y, mean, std)
+    draw_predictions(middle, y, mean, quantity=quantity, unit=unit)
+    draw_history(right, history)
+    return figure
+
+
+def draw_calibration(axes: Axes, y: Any, mean: Any, std: Any) -> None:
+    """Observed against expected coverage of central intervals, with the PIT histogram inside; grey is ± 2 standard errors."""
+    values = pit(y, mean, std)
+    levels = np.linspace(0, 1, 101)
+    observed = np.searchsorted(np.sort(np.abs(2 * values - 1)), levels, side="right") / len(values)
+    error = 2 * np.sqrt(levels * (1 - levels) / len(values))
+    axes.fill_between(levels, levels - error, levels + error, color=_GREY, alpha=0.25, linewidth=0)
+    axes.plot([0, 1], [0, 1], color=_GREY, linewidth=1, linestyle="--")
+    axes.plot(levels, observed, color=_BLUE, linewidth=2)
+    share = coverage(y, mean, std, 0.95)
+    axes.plot(0.95, share, "o", color=_BLUE, markersize=5)
+    _label(axes, "Calibration", "expected coverage of a central interval", "observed coverage")
+    axes.set(xlim=(0, 1), ylim=(0, 1.02))
+    too_sure = observed.mean() < levels.mean()  # the curve runs below the diagonal: the room is above it
+    x, side = (0.97, "right") if too_sure else (0.03, "left")
+    text = f"95 % intervals hold\n{100 * share:.1f} % of the rows"
+    axes.text(x, 0.03 if too_sure else 0.97, text, ha=side, va="bottom" if too_sure else "top", fontsize=9)
+    _draw_pit(axes.inset_axes((0.06, 0.66, 0.36, 0.24) if too_sure else (0.6, 0.1, 0.36, 0.24)), values)
+
+
+def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target", unit: str = "") -> None:
+    """Predicted against actual: points, or counts where there are many; the few rows beyond the middle 99.8 % are counted in words."""
+    y, mean = np.asarray(y, np.float64), np.asarray(mean, np.float64)
+    low, high = _shown_range(np.concatenate([y, mean]))
+    shown = (y >= low) & (y <= high) & (mean >= low) & (mean <= high)
+    if len(y) > _DENSE:
+        extent = (low, high, low, high)
+        cells = axes.hexbin(
+            y[shown],
+            mean[shown],
+            gridsize=55,
+            bins="log",
+            mincnt=1,
+            extent=extent,
+            cmap="Blues",
+            linewidths=0.1,
+        )
+        bar = axes.figure.colorbar(cells, ax=axes, pad=0.02, aspect=30)
+        bar.set_label("rows per cell", fontsize=9)
+        bar.ax.tick_params(labelsize=8)
+        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    else:
+        axes.plot(y[shown], mean[shown], "o", color=_BLUE, markersize=3, alpha=0.5, markeredgewidth=0)
+    axes.plot([low, high], [low, high], color=_GREY, linewidth=1, linestyle="--")
+    in_units = f" ({unit})" if unit else ""
+    title = f"Predicted against actual, RMSE {rmse(y, mean):.4g}{f' {unit}' if unit else ''}"
+    _label(axes, title, f"actual {quantity}{in_units}", f"predicted {quantity}{in_units}")
+    axes.set(xlim=(low, high), ylim=(low, high))
+    if not shown.all():
+        note = f"{np.sum(~shown):,} of {len(y):,} rows lie outside"
+        axes.text(0.03, 0.97, note, transform=axes.transAxes, va="top", fontsize=8, color=_GREY)
+
+
+def draw_history(axes: Axes, history: Sequence[Mapping[str, Any]]) -> None:
+    """The exact NLML per row, and the held-out NLPD where there is one, against seconds."""
+    lines = {"nlml": ("NLML, training rows", _BLUE), "held_out_nlpd": ("NLPD, held-out rows", _ORANGE)}
+    for name, (label, color) in lines.items():
+        found = [(entry["seconds"], entry[name]) for entry in history if name in entry and "seconds" in entry]
+        points = np.array([pair for pair in found if np.isfinite(pair[1])], np.float64).reshape(-1, 2)
+        if len(points) > 0:
+            axes.plot(*points.T, color=color, linewidth=1.5, marker="o", markersize=3, label=label)
+    _label(axes, "Training", "seconds since the start", "nats per row (lower is better)")
+    if axes.get_lines():
+        axes.set_xlim(left=0)
+        axes.legend(frameon=False, fontsize=9)
+    else:
+        axes.set(xticks=(), yticks=())
+        axes.text(0.5, 0.5, "no step was recorded", transform=axes.transAxes, ha="center", color=_GREY)
+
+
+def _draw_pit(axes: Axes, values: np.ndarray) -> None:
+    """Density of the PIT values; 1 everywhere if calibrated."""
+    axes.hist(values, bins=_BINS, range=(0, 1), density=True, color=_BLUE, alpha=0.6)
+    axes.axhline(1, color=_GREY, linewidth=1, linestyle="--")
+    axes.set_title("PIT histogram", fontsize=8, pad=2)
+    axes.set(xlim=(0, 1), xticks=(0, 1), yticks=(), facecolor="none")
+    axes.tick_params(labelsize=7, length=2)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _label(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_xlabel(x, fontsize=10)
+    axes.set_ylabel(y, fontsize=10)
+    axes.tick_params(labelsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _shown_range(values: np.ndarray) -> tuple[float, float]:
+    """The range that holds most values, with a margin; of positive width also where all are equal."""
+    low, high = np.percentile(values, _DRAWN) if len(values) > _DENSE else (values.min(), values.max())
+    margin = 0.03 * (high - low) or 0.5 + abs(high) * 1e-3
+    return float(low - margin), float(high + margin)

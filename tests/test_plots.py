@@ -1,0 +1,79 @@
+"""Pictures: what is drawn is what was given, and no global state of matplotlib is touched."""
+
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from stochgp import metrics, plots
+
+RNG = np.random.default_rng(1)
+HISTORY = [
+    {"trial_rate": 0.01, "criterion": 3.0, "seconds": 1.0},
+    {"step": 1, "seconds": 2.0, "nlml": 2.0, "held_out_nlpd": 2.5},
+    {"step": 2, "seconds": 3.0, "nlml": np.nan, "held_out_nlpd": 2.0},
+    {"step": 3, "seconds": 4.0, "nlml": 1.0, "held_out_nlpd": 1.5},
+]
+
+
+def _predictions(n, spread=1.0):
+    mean, std = RNG.normal(size=n), RNG.uniform(0.5, 1.5, size=n)
+    return mean + spread * std * RNG.normal(size=n), mean, std
+
+
+@pytest.mark.parametrize(("n", "spread"), [(1, 1.0), (50, 0.3), (3000, 3.0)])
+def test_a_report_is_written_without_windows_or_global_settings(n, spread, tmp_path):
+    settings = dict(matplotlib.rcParams)
+    y, mean, std = _predictions(n, spread)
+    figure = plots.fit_report(y, mean, std, HISTORY, quantity="delay", unit="minutes")
+    figure.savefig(tmp_path / "report.png")
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert dict(matplotlib.rcParams) == settings
+    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+def test_the_calibration_curve_is_the_observed_coverage():
+    y, mean, std = _predictions(200)
+    axes = Figure().subplots()
+    plots.draw_calibration(axes, y, mean, std)
+    levels, observed = next(line.get_data() for line in axes.get_lines() if len(line.get_xdata()) == 101)
+    for level, share in zip(levels[1:-1:7], observed[1:-1:7], strict=True):
+        assert share == metrics.coverage(y, mean, std, level)
+    assert f"{100 * metrics.coverage(y, mean, std):.1f} %" in axes.texts[0].get_text()
+
+
+@pytest.mark.parametrize("n", [500, 2500])
+def test_every_row_is_drawn_or_counted(n):
+    y, mean, _ = _predictions(n)
+    y[:2] += 1e4
+    axes = Figure().subplots()
+    plots.draw_predictions(axes, y, mean, quantity="delay", unit="minutes")
+    low, high = axes.get_xlim()
+    inside = int(np.sum((y > low) & (y < high) & (mean > low) & (mean < high)))
+    drawn = axes.collections[0].get_array().sum() if n > 2000 else len(axes.get_lines()[0].get_xdata())
+    assert drawn == inside
+    assert (inside == n) == (not axes.texts)
+    assert axes.get_xlabel() == "actual delay (minutes)"
+
+
+def test_equal_values_have_a_picture():
+    axes = Figure().subplots()
+    plots.draw_predictions(axes, np.full(3, 7.0), np.full(3, 7.0))
+    low, high = axes.get_ylim()
+    assert low < 7 < high
+
+
+def test_the_history_s_finite_entries_are_drawn():
+    axes = Figure().subplots()
+    plots.draw_history(axes, HISTORY)
+    nlml, held_out = axes.get_lines()
+    np.testing.assert_array_equal(nlml.get_xydata(), [[2.0, 2.0], [4.0, 1.0]])
+    np.testing.assert_array_equal(held_out.get_ydata(), [2.5, 2.0, 1.5])
+
+
+def test_no_history_is_said():
+    axes = Figure().subplots()
+    plots.draw_history(axes, [])
+    assert axes.texts[0].get_text() == "no step was recorded"
