@@ -1,6 +1,6 @@
 """Gaussian processes trained and solved with mini-batches, in memory that the user sets."""
 
-from stochgp import data, features, kernels, learners, networks, parameters
+from stochgp import data, features, kernels, learners, metrics, networks, parameters
 from stochgp.estimators import FeatureGPRegressor, load
 from stochgp.version import __version__
 
@@ -12,6 +12,7 @@ __all__ = [
     "kernels",
     "learners",
     "load",
+    "metrics",
     "networks",
     "parameters",
 ]
