@@ -1,0 +1,366 @@
+"""The loop: what it returns, and that kills, limits, interrupts and divergence end it well."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference import dense_nlml
+from toy import KEY, make_gp, make_toy
+
+from stochgp.data.standardise import Standardiser
+from stochgp.data.streams import DeviceRows, HostRows
+from stochgp.features import Network
+from stochgp.learners import BSGD, SCGD, FullBatch, Minimax, fit
+from stochgp.learners.checkpoint import fingerprint
+from stochgp.models import FeatureGP
+from stochgp.objectives import moments_of_rows, nlml_of_spectrum, refit, spectrum
+from stochgp.parameters import bounded, frozen
+from stochgp.planning import RATES
+from stochgp.results import RESULTS
+
+COMMON = {
+    "batch_size": 20,
+    "epochs": 30,
+    "learning_rate": 1e-2,
+    "optimizer": optax.adam,
+}  # 3 visits of 100 steps
+ALONE = COMMON | {"validation_fraction": 0.0}
+HALF = COMMON | {"batch_size": 10, "validation_fraction": 0.5}  # 100 of 200 rows held out
+LEARNERS = {
+    "scgd": SCGD(**ALONE),
+    "scgd, held out": SCGD(**HALF),
+    "scgd, corrected": SCGD(**ALONE, tracking=0.2, corrected=True),
+    "scgd, plain": SCGD(**ALONE, tracking=0.1, anchored=False, refit=False, replace=True),
+    "minimax": Minimax(**ALONE),
+    "bsgd": BSGD(**HALF),
+    "full batch": FullBatch(epochs=60, validation_fraction=0.0, tolerance=0.0),
+}
+sweep = pytest.mark.parametrize("name", LEARNERS)
+
+
+class KilledError(Exception):
+    """Stands for a killed process."""
+
+
+@functools.cache
+def _data(n=200):
+    toy = make_toy(n, seed=3)
+    return DeviceRows(toy.X, toy.y)
+
+
+@functools.cache
+def _fit(name, seed=0):
+    return fit(LEARNERS[name], make_gp(M=5, dtype=jnp.float32), _data(), key=jax.random.key(seed))
+
+
+def _leaves(result):
+    """All bits of a result but the seconds."""
+    history = [{k: v for k, v in entry.items() if k != "seconds"} for entry in result.history]
+    return jax.tree.leaves(
+        jax.tree.map(np.asarray, (result._replace(history=[], result=None, seconds=0.0), history))
+    )
+
+
+def _assert_same(a, b):
+    assert a.result is b.result
+    for left, right in zip(_leaves(a), _leaves(b), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def _stop_at(entry_number, error):
+    seen = []
+
+    def report(entry):
+        seen.append(entry)
+        if len(seen) == entry_number:
+            raise error
+
+    return report
+
+
+def _dense_nlml(gp, source):
+    """Of the returned model, in float64, from its float32 features."""
+    Phi = np.sqrt(float(gp.variance)) * np.asarray(gp.features(source.rows.X), np.float64)
+    return dense_nlml(Phi, np.asarray(source.rows.y, np.float64), float(gp.noise_variance))
+
+
+# What is returned
+
+
+@sweep
+def test_the_nlml_is_the_dense_one_of_the_model_returned(name):
+    found = _fit(name)
+    np.testing.assert_allclose(found.nlml, _dense_nlml(found.gp, _data()), rtol=1e-5, atol=1e-6)
+    assert found.spectrum.count == 200
+
+
+@sweep
+def test_the_best_visit_is_returned(name):
+    found, criterion = _fit(name), "held_out_nlpd" if LEARNERS[name].validation_fraction > 0 else "nlml"
+    best = min((e for e in found.history if "step" in e), key=lambda e: e[criterion])
+    np.testing.assert_allclose(float(found.gp.noise_variance), best["noise_variance"], rtol=1e-5)
+    np.testing.assert_allclose(float(found.gp.variance), best["variance"], rtol=1e-5)
+    if criterion == "nlml":
+        assert found.nlml == best["nlml"]
+        assert found.nlml <= found.history[0]["nlml"]
+
+
+@sweep
+def test_history_and_result(name):
+    found = _fit(name)
+    assert [e["step"] for e in found.history] == sorted({e["step"] for e in found.history})
+    assert found.n_iter == found.history[-1]["step"]
+    assert all(np.isfinite(e["nlml"]) and e["seconds"] >= 0 for e in found.history)
+    assert found.converged == (found.result is RESULTS.successful)
+    assert found.result in (RESULTS.successful, RESULTS.not_settled)
+    assert {leaf.dtype for leaf in jax.tree.leaves(found.gp) if eqx.is_inexact_array(leaf)} == {
+        jnp.dtype(jnp.float32)
+    }
+
+
+@sweep
+def test_the_same_key_gives_the_same_bits(name):
+    again = fit(LEARNERS[name], make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
+    _assert_same(again, _fit(name))
+
+
+def test_another_key_gives_another_run():
+    assert _fit("scgd", 1).nlml != _fit("scgd", 0).nlml
+
+
+def test_progress_sees_every_entry():
+    seen = []
+    found = fit(LEARNERS["scgd"], make_gp(M=5, dtype=jnp.float32), _data(), key=KEY, progress=seen.append)
+    assert seen == found.history
+
+
+def test_host_and_device_rows_give_the_same_bits():
+    toy = make_toy(200, seed=3)
+    inputs, targets = Standardiser.fit(3 * toy.X + 7), Standardiser.fit(toy.y)
+    X = 3 * toy.X + 7
+    gp = make_gp(M=5, dtype=jnp.float32)
+    host = HostRows(X, toy.y, inputs=inputs, targets=targets)
+    device = DeviceRows(inputs.transform(X, np.float32), targets.transform(toy.y, np.float32))
+    for name in ("scgd", "full batch"):
+        _assert_same(*(fit(LEARNERS[name], gp, source, key=KEY) for source in (host, device)))
+
+
+def test_more_features_than_rows_and_a_batch_larger_than_the_data():
+    toy = make_toy(12)
+    learner = SCGD(batch_size=64, epochs=50, learning_rate=1e-2)
+    found = fit(learner, make_gp(M=20, dtype=jnp.float32), DeviceRows(toy.X, toy.y), key=KEY)
+    np.testing.assert_allclose(
+        found.nlml, _dense_nlml(found.gp, DeviceRows(toy.X, toy.y)), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_row_weights_are_repeated_rows():
+    toy = make_toy(60, seed=3)
+    times = np.random.default_rng(0).integers(1, 4, 60)
+    weighted = DeviceRows(toy.X, toy.y, times)
+    repeated = DeviceRows(np.repeat(toy.X, times, 0), np.repeat(toy.y, times))
+    learner = FullBatch(epochs=5, optimizer=optax.sgd, learning_rate=0.1, validation_fraction=0.0)
+    a, b = (fit(learner, make_gp(M=5, dtype=jnp.float32), rows, key=KEY) for rows in (weighted, repeated))
+    np.testing.assert_allclose(a.nlml, b.nlml, rtol=1e-5)
+    np.testing.assert_allclose(a.gp.features.W, b.gp.features.W, rtol=1e-3, atol=1e-4)
+
+
+# Refits
+
+
+def test_a_refit_alone_is_the_exact_one():
+    """Frozen features: the whole fit is the refit of the two variances, at once."""
+    gp = make_gp(M=5, dtype=jnp.float32)
+    fixed = FeatureGP(Network(frozen(lambda x: jnp.tanh(x @ gp.features.W)), 2), 0.4, 1.3)
+    found = fit(SCGD(**ALONE), fixed, _data(), key=KEY)
+    with jax.enable_x64(True):
+        s = spectrum(moments_of_rows(fixed.features, _data().rows))
+        v, s2 = refit(s, 1.3, 0.4)
+        np.testing.assert_allclose(found.nlml, nlml_of_spectrum(s, v, s2)[0], rtol=1e-9)
+
+
+def test_variances_stay_frozen_or_within_their_bounds():
+    gp = make_gp(M=5, dtype=jnp.float32)
+    gp = FeatureGP(gp.features, frozen(0.7), bounded(1.0, 0.5, 2.0))
+    found = fit(SCGD(**ALONE), gp, _data(), key=KEY)
+    assert float(found.gp.noise_variance) == float(np.float32(0.7))
+    assert 0.5 < float(found.gp.variance) < 2.0
+    np.testing.assert_allclose(found.nlml, _dense_nlml(found.gp, _data()), rtol=1e-5, atol=1e-6)
+
+
+def test_without_refit_the_variances_are_those_of_the_descent():
+    learner = SCGD(**ALONE | {"optimizer": optax.sgd, "learning_rate": 1e-30}, refit=False)
+    gp = make_gp(M=5, dtype=jnp.float32)
+    found = fit(learner, gp, _data(), key=KEY)
+    np.testing.assert_allclose(float(found.gp.noise_variance), float(gp.noise_variance), rtol=1e-6)
+    np.testing.assert_allclose(found.nlml, _dense_nlml(gp, _data()), rtol=1e-5)
+
+
+# Kills, interrupts, limits
+
+
+@sweep
+@pytest.mark.parametrize("entry", [2, 3])
+def test_a_killed_run_resumes_to_the_same_bits(name, entry, tmp_path):
+    path, gp = tmp_path / "run", make_gp(M=5, dtype=jnp.float32)
+    with pytest.raises(KilledError):
+        fit(LEARNERS[name], gp, _data(), key=KEY, checkpoint=path, progress=_stop_at(entry, KilledError()))
+    _assert_same(fit(LEARNERS[name], gp, _data(), key=KEY, checkpoint=path), _fit(name))
+    _assert_same(
+        fit(LEARNERS[name], gp, _data(), key=KEY, checkpoint=path), _fit(name)
+    )  # ended: nothing to do
+
+
+def test_kills_at_random_visits_resume_to_the_same_bits(tmp_path):
+    learner = SCGD(batch_size=40, epochs=160, learning_rate=1e-2, tracking=0.1, corrected=True)  # 8 visits
+    gp = make_gp(M=5, dtype=jnp.float32)
+    unbroken = fit(learner, gp, _data(), key=KEY)
+    generator, found = np.random.default_rng(0), None
+    while found is None:
+        try:
+            report = _stop_at(generator.integers(2, 5), KilledError())
+            found = fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run", progress=report)
+        except KilledError:
+            continue
+    _assert_same(found, unbroken)
+
+
+def test_a_run_killed_while_rates_are_tried_starts_again(tmp_path):
+    learner = SCGD(**ALONE | {"learning_rate": None, "epochs": 20})
+    gp = make_gp(M=5, dtype=jnp.float32)
+    with pytest.raises(KilledError):
+        fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run", progress=_stop_at(2, KilledError()))
+    _assert_same(
+        fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run"), fit(learner, gp, _data(), key=KEY)
+    )
+
+
+@pytest.mark.parametrize("what", ["key", "learner", "data", "model"])
+def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
+    path, gp, key, learner, data = (
+        tmp_path / "run",
+        make_gp(M=5, dtype=jnp.float32),
+        KEY,
+        LEARNERS["scgd"],
+        _data(),
+    )
+    with pytest.raises(KilledError):
+        fit(learner, gp, data, key=key, checkpoint=path, progress=_stop_at(3, KilledError()))
+    before = path.read_bytes()
+    key = jax.random.key(1) if what == "key" else key
+    learner = SCGD(**ALONE | {"learning_rate": 1e-3}) if what == "learner" else learner
+    data = DeviceRows(data.rows.X, 2 * data.rows.y) if what == "data" else data
+    gp = make_gp(M=5, dtype=jnp.float32, seed=2) if what == "model" else gp
+    with pytest.raises(ValueError, match="another run"):
+        fit(learner, gp, data, key=key, checkpoint=path)
+    assert path.read_bytes() == before
+
+
+def test_a_finished_run_stays_finished(tmp_path):
+    learner = FullBatch(epochs=100, tolerance=1e9, validation_fraction=0.0)
+    gp = make_gp(M=5, dtype=jnp.float32)
+    first, again = (fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run") for _ in range(2))
+    assert first.result is RESULTS.successful
+    assert first.n_iter < 100
+    _assert_same(first, again)
+
+
+def test_a_fingerprint_does_not_see_where_functions_lie():
+    """In another process the same function has another address."""
+    make = lambda: lambda progress: 1.0 - progress
+    first, second = make(), make()
+    assert repr(first) != repr(second)
+    assert fingerprint(SCGD(decay=first)) == fingerprint(SCGD(decay=second))
+    assert fingerprint(SCGD(decay=first)) != fingerprint(SCGD())
+
+
+@pytest.mark.parametrize("entry", [1, 3])
+def test_an_interrupt_keeps_the_best_so_far(entry):
+    report = _stop_at(entry, KeyboardInterrupt())
+    found = fit(LEARNERS["scgd"], make_gp(M=5, dtype=jnp.float32), _data(), key=KEY, progress=report)
+    assert found.result is RESULTS.interrupted
+    assert not found.converged
+    assert found.nlml <= _fit("scgd").history[0]["nlml"]
+    np.testing.assert_allclose(found.nlml, _dense_nlml(found.gp, _data()), rtol=1e-5, atol=1e-6)
+
+
+def test_a_time_limit_keeps_the_best_so_far():
+    gp, learner = make_gp(M=5, dtype=jnp.float32), SCGD(**ALONE | {"learning_rate": None, "epochs": 10**6})
+    found = fit(learner, gp, _data(), key=KEY, time_limit=0.5)
+    assert found.result is RESULTS.time_limit
+    assert not found.converged
+    assert found.nlml <= _fit("scgd").history[0]["nlml"]
+
+
+# Divergence
+
+
+@pytest.mark.parametrize("rate", [1e3, 1e30])
+@pytest.mark.parametrize("method", [SCGD, Minimax, BSGD])
+def test_an_absurd_rate_ends_finite(method, rate):
+    learner = method(**ALONE | {"learning_rate": rate, "optimizer": optax.sgd, "epochs": 100})
+    found = fit(learner, make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found.gp) if eqx.is_inexact_array(leaf))
+    assert np.isfinite(found.nlml)
+    assert found.nlml <= found.history[0]["nlml"]
+    if not np.isfinite(found.history[-1]["nlml"]):
+        assert found.result is RESULTS.diverged
+        assert not found.converged
+
+
+def test_a_run_lost_seven_times_has_diverged(tmp_path):
+    learner = SCGD(**ALONE | {"learning_rate": 1e30, "optimizer": optax.sgd, "epochs": 100})
+    gp = make_gp(M=5, dtype=jnp.float32)
+    found = fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run")
+    assert found.result is RESULTS.diverged
+    assert [e.get("recovered", 0.0) for e in found.history] == [0.0] + 7 * [1.0]
+    assert found.nlml == found.history[0]["nlml"]
+    _assert_same(fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run"), found)
+
+
+def test_a_run_whose_last_visit_is_lost_has_not_converged():
+    learner = SCGD(**ALONE | {"learning_rate": 1e30, "optimizer": optax.sgd, "epochs": 20})
+    found = fit(learner, make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
+    assert found.result is RESULTS.diverged
+    assert sum(e.get("recovered", 0.0) for e in found.history) == 2
+
+
+def test_a_lost_run_goes_back_to_the_best_visit_at_a_smaller_rate():
+    """Plain descent at a rate beyond stability recovers and improves on the start."""
+    learner = SCGD(**ALONE | {"learning_rate": 1e-3, "optimizer": optax.sgd, "epochs": 90})
+    found = fit(learner, make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
+    assert 0 < sum(e.get("recovered", 0.0) for e in found.history) < 7
+    assert found.history[-1]["recovered"] == 0
+    assert found.nlml < found.history[0]["nlml"] - 0.1
+
+
+# Rates
+
+
+def test_rates_are_tried_in_the_open():
+    learner = SCGD(**ALONE | {"learning_rate": None})
+    found = fit(learner, make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
+    trials = {e["trial_rate"]: e["criterion"] for e in found.history if "trial_rate" in e}
+    assert tuple(trials) == RATES
+    chosen = next(e["rate"] for e in found.history if "rate" in e)
+    assert chosen == min(trials, key=trials.__getitem__)
+    given = fit(SCGD(**ALONE | {"learning_rate": chosen}), make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
+    assert found.nlml == given.nlml  # the trials change nothing else
+
+
+# Settings of JAX
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_the_x64_flag_is_as_before(x64):
+    gp = make_gp(M=5, dtype=jnp.float32)
+    with jax.enable_x64(x64):
+        fit(LEARNERS["full batch"], gp, _data(), key=KEY)
+        assert jax.config.jax_enable_x64 is x64
+        with pytest.raises(KilledError):
+            fit(LEARNERS["full batch"], gp, _data(), key=KEY, progress=_stop_at(1, KilledError()))
+        assert jax.config.jax_enable_x64 is x64
