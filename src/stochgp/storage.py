@@ -104,7 +104,7 @@ def _read(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nda
         raise ValueError(f"{path} is truncated or damaged ({error})") from error
 
 
-def _check_header(path: str | Path, header: dict[str, Any], kind: str) -> None:
+def _check_header(path: str | Path, header: Any, kind: str) -> None:
     if header["format"] > FORMAT:
         raise ValueError(
             f"{path} was written by format {header['format']} (stochgp {header['version']}); "
