@@ -6,11 +6,9 @@ line `stochgp …` of a ```sh block is run there too. Links between files must l
 
 import contextlib
 import io
-import os
+import itertools
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 
 from stochgp import budget, planning
+from stochgp.cli import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
@@ -35,9 +34,8 @@ class Block(NamedTuple):
 
 def blocks_of(page):
     text = (ROOT / page).read_text()
-    found = list(FENCE.finditer(text))
     blocks = []
-    for fence, after in zip(found, [*found[1:], None], strict=True):
+    for fence, after in itertools.pairwise([*FENCE.finditer(text), None]):
         follows = after is not None and after[1] == "text" and not text[fence.end() : after.start()].strip()
         line = text.count("\n", 0, fence.start()) + 1
         blocks.append(Block(fence[1], fence[2], line, after[2] if follows else None))
@@ -55,14 +53,10 @@ def run_python(block, page, namespace):
 def run_shell(block):
     """The printed lines of the block's commands of stochgp."""
     lines = [line for line in block.text.splitlines() if line.startswith("stochgp ")]
-    return "".join(run_command(shlex.split(line, comments=True)[1:]) for line in lines)
-
-
-def run_command(arguments):
-    command = [sys.executable, "-m", "stochgp", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
-    assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr}"
-    return done.stdout
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        for line in lines:
+            assert main(shlex.split(line, comments=True)[1:]) == 0, line
+    return printed.getvalue()
 
 
 def given_to(page):
