@@ -1,6 +1,7 @@
 """The part of the doors that all regressors share: everything that follows from a posterior."""
 
 import os
+import warnings
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
 
     _fitted: Fitted
     memory_limit: Any
+    target_name_: str | None
 
     def predict(
         self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
@@ -87,7 +89,16 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         vars(self).update(unpack(state))
 
     def _read(self, X: Any) -> Float[np.ndarray, "N D"]:
-        return read_inputs(self, self._fitted.encoder, X, Budget.of(self.memory_limit))
+        encoder = self._fitted.encoder
+        if encoder is not None:
+            unknown = [name for name in encoder.unknown(X) if name != self.target_name_]
+            if unknown:
+                warnings.warn(
+                    f"the model does not use the column(s) {', '.join(map(repr, unknown))}",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        return read_inputs(self, encoder, X, Budget.of(self.memory_limit))
 
     def _reserve(self, need: int, what: str) -> None:
         """Refuses what would exceed the memory limit; ROWS rows at a time need little, so that is about the results."""

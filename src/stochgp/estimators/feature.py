@@ -60,7 +60,7 @@ class FeatureGPRegressor(PosteriorRegressor):
     After `fit`, in units of the targets given (nlml = that of standardised targets + log s, variances times s²):
     `features_` φ on standardised inputs; `noise_variance_`; `nlml_` exact negative log marginal likelihood per datum of all rows;
     `n_iter_` steps; `converged_` as the learner's docstring says, False when a budget ended the run; `history_` a dict per visit;
-    `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames.
+    `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames; `target_name_`, the name of y if it has one.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class FeatureGPRegressor(PosteriorRegressor):
                     "(standardize=True divides by it)"
                 )
             found = result.gp
-            posterior = FeaturePosterior.of(
-                found.features, result.spectrum, float(found.variance), float(found.noise_variance)
-            )
-        noise_variance = float(found.noise_variance)
+            variance, noise_variance = float(found.variance), float(found.noise_variance)
+            posterior = FeaturePosterior.of(found.features, result.spectrum, variance, noise_variance)
         self._fitted = Fitted(rows.encoder, inputs, targets, posterior, noise_variance, self.dtype)
+        name = getattr(y, "name", None)
+        self.target_name_ = name if isinstance(name, str) else None
         self._report(result, targets)
         self.plan_ = describe(problem, layout, self.get_params(deep=False), self.history_, budget)
         self.fit_seconds_ = time.perf_counter() - begun
@@ -226,7 +226,7 @@ class FeatureGPRegressor(PosteriorRegressor):
     def _report(self, result: FitResult, targets: Standardiser) -> None:
         """The fitted attributes, in target units."""
         s = float(targets.scale)
-        self.noise_variance_ = float(result.gp.noise_variance) * s**2
+        self.noise_variance_ = self._fitted.noise_variance * s**2
         self.nlml_ = result.nlml + math.log(s)
         self.n_iter_ = int(result.n_iter)
         self.converged_ = bool(result.converged)

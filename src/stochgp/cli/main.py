@@ -1,0 +1,54 @@
+"""`stochgp COMMAND …`: exit code 0 for success, 2 for bad input (one line on stderr), 1 for anything else."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+
+import cyclopts
+
+from stochgp.cli.commands import data_list, evaluate, fit, predict
+from stochgp.version import __version__
+
+app = cyclopts.App(
+    name="stochgp",
+    help="Gaussian processes trained and solved with mini-batches, in memory that you set.",
+    version=__version__,
+    suppress_keyboard_interrupt=False,  # `main` answers it
+)
+_data = cyclopts.App(name="data", help="Named data sets.")
+_data.command(data_list, name="list")
+app.command(
+    "stochgp.cli.demo:demo", name="demo"
+)  # imported when it is asked for: it draws, which the others do not
+for command in (fit, predict, evaluate, _data):
+    app.command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; the arguments are those of the process unless given. Returns the exit code."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = _show_warning
+        try:
+            app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        except OSError as error:
+            return _complain(f"{error.filename}: {error.strerror}" if error.filename else error, 2)
+        except (cyclopts.CycloptsError, ValueError, TypeError) as error:
+            return _complain(error, 2)
+        except KeyboardInterrupt:
+            return _complain("interrupted", 1)
+        except Exception as error:
+            return _complain(f"{type(error).__name__}: {error}", 1)
+    return 0
+
+
+def _complain(error: object, code: int) -> int:
+    text = " ".join(str(error).split()) or type(error).__name__
+    sys.stderr.write(f"stochgp: {text}\n")
+    return code
+
+
+def _show_warning(message: object, *_: object, **__: object) -> None:
+    sys.stderr.write(f"stochgp: note: {' '.join(str(message).split())}\n")

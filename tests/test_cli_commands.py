@@ -1,0 +1,213 @@
+"""The command line: results, exit codes, one line of complaint, nothing written over."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pytest
+
+import stochgp
+from stochgp.cli import main
+from stochgp.cli.settings import parse_settings, read_kernel
+
+QUICK = [
+    f"--set={s}" for s in ("features=rff", "n_features=20", "learner=bsgd", "epochs=2", "learning_rate=0.01")
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli")
+    generator = np.random.default_rng(0)
+    x, kind = generator.normal(size=200), generator.choice(["p", "q"], 200)
+    late = np.sin(x) + (kind == "p") + 0.1 * generator.normal(size=200)
+    pa_csv.write_csv(pa.table({"x": x, "kind": kind, "late": late}), path / "table.csv")
+    assert (
+        main(
+            [
+                "fit",
+                str(path / "table.csv"),
+                "--target",
+                "late",
+                "--out",
+                str(path / "model"),
+                "--quiet",
+                *QUICK,
+            ]
+        )
+        == 0
+    )
+    return path
+
+
+def run(capsys, *arguments):
+    capsys.readouterr()
+    code = main([str(argument) for argument in arguments])
+    return code, *capsys.readouterr()
+
+
+def test_fit_reports_one_json_object_with_the_scores_of_the_rows_set_aside(folder, tmp_path, capsys):
+    arguments = [
+        "--target",
+        "late",
+        "--out",
+        tmp_path / "m",
+        "--test-fraction",
+        "0.1",
+        "--json",
+        "--seed",
+        "3",
+        *QUICK,
+    ]
+    code, out, err = run(capsys, "fit", folder / "table.csv", *arguments)
+    report = json.loads(out)
+    assert code == 0 and report["n"] == 20 and report["n_train"] == 180 and "NLML" in err
+    assert {"rmse", "nlpd", "crps", "coverage_95", "nlml", "converged", "seconds"} <= set(report)
+    model = stochgp.load(tmp_path / "m")
+    assert model.target_name_ == "late" and model.random_state == 3
+
+
+def test_predict_writes_intervals_of_observations(folder, tmp_path, capsys):
+    code, out, err = run(
+        capsys, "predict", folder / "model", folder / "table.csv", "--out", tmp_path / "p.csv"
+    )
+    assert (code, out, err) == (0, "", "")
+    written = pa_csv.read_csv(tmp_path / "p.csv")
+    assert written.column_names == ["mean", "std", "lower_95", "upper_95"]
+    table = pa_csv.read_csv(folder / "table.csv").drop_columns(["late"])
+    mean, std = stochgp.load(folder / "model").predict(table, return_std=True, include_noise=True)
+    np.testing.assert_array_equal(written["mean"], mean)
+    np.testing.assert_array_equal(written["std"], std)
+    np.testing.assert_allclose(np.asarray(written["upper_95"]) - mean, 1.959964 * std, rtol=1e-6)
+
+
+def test_evaluate_prints_the_five_numbers(folder, capsys):
+    code, out, err = run(capsys, "evaluate", folder / "model", folder / "table.csv", "--json")
+    report = json.loads(out)
+    assert code == 0 and err == ""
+    assert list(report) == ["n", "rmse", "nlpd", "crps", "coverage_95"] and report["n"] == 200
+    code, out, _ = run(capsys, "evaluate", folder / "model", folder / "table.csv")
+    assert code == 0 and [line.split()[0] for line in out.splitlines()] == list(report)
+
+
+def test_data_list_names_every_set(capsys):
+    code, out, _ = run(capsys, "data", "list", "--json")
+    assert code == 0 and {"flights", "uci:bike:0…9"} <= {entry["name"] for entry in json.loads(out)["sets"]}
+    assert run(capsys, "data", "list")[1].startswith("flights")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit", "T", "--target", "lte", "--out", "O"], "did you mean 'late'"),
+        (["fit", "T", "--out", "O"], "--target"),
+        (["fit", "T", "--target", "late", "--out", "O", "--model", "kernel"], "not in this version"),
+        (["fit", "T", "--target", "late", "--out", "O", "--model", "featur"], "did you mean 'feature'"),
+        (["fit", "T", "--target", "late", "--out", "O", "--set", "epoch=3"], "did you mean 'epochs'"),
+        (["fit", "T", "--target", "late", "--out", "O", "--set", "epochs=three"], "a whole number"),
+        (["fit", "T", "--target", "late", "--out", "O", "--set", "epochs"], "expected name=value"),
+        (["fit", "T", "--target", "late", "--out", "O", "--test-fraction", "2"], "between 0 and 1"),
+        (["fit", "T", "--target", "late", "--out", "O/none/m"], "there is no folder"),
+        (["fit", "T", "--target", "late"], "--out"),
+        (["fit", "T", "--trget", "late", "--out", "O"], "--target"),
+        (["fit", "none.csv", "--target", "late", "--out", "O"], "no such file"),
+        (["fit", "uci:bik:0", "--out", "O"], "did you mean 'bike'"),
+        (["predict", "T", "T", "--out", "O"], "not a file of stochgp"),
+        (["predict", "none", "T", "--out", "O"], "none: No such file"),
+        (["predict", "M", "T", "--out", "O.txt"], "unknown file type '.txt'"),
+        (["evaluate", "M", "T", "--target", "lat"], "did you mean 'late'"),
+        (["evaluat", "M", "T"], "evaluate"),
+        (["demo", "--out", "picture.txt"], "picture"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(
+    folder, tmp_path, capsys, arguments, message
+):
+    out = tmp_path / "out"
+    out.write_text("precious")
+    names = {
+        "T": folder / "table.csv",
+        "M": folder / "model",
+        "O": out,
+        "O.txt": f"{out}.txt",
+        "O/none/m": tmp_path / "none" / "m",
+    }
+    code, stdout, stderr = run(capsys, *(names.get(argument, argument) for argument in arguments))
+    assert code == 2 and stdout == "" and stderr.count("\n") == 1 and message in stderr
+    assert out.read_text() == "precious" and list(tmp_path.iterdir()) == [out]
+
+
+def test_unseen_levels_and_missing_columns_are_named(folder, tmp_path, capsys):
+    table = pa_csv.read_csv(folder / "table.csv")
+    pa_csv.write_csv(table.drop_columns(["x"]), tmp_path / "short.csv")
+    code, _, err = run(
+        capsys, "predict", folder / "model", tmp_path / "short.csv", "--out", tmp_path / "p.csv"
+    )
+    assert code == 2 and "'x'" in err and not (tmp_path / "p.csv").exists()
+    pa_csv.write_csv(table.append_column("more", [list(range(200))]), tmp_path / "long.csv")
+    code, _, err = run(
+        capsys, "predict", folder / "model", tmp_path / "long.csv", "--out", tmp_path / "p.csv"
+    )
+    assert code == 0 and "'more'" in err and err.count("\n") == 1
+
+
+def test_settings_have_the_types_of_the_parameters(tmp_path):
+    pairs = [
+        "batch_size=32",
+        "learning_rate=1e-3",
+        "standardize=false",
+        "epochs=none",
+        "features=orf",
+        "memory_limit=1GB",
+    ]
+    assert parse_settings(pairs, stochgp.FeatureGPRegressor) == {
+        "batch_size": 32,
+        "learning_rate": 0.001,
+        "standardize": False,
+        "epochs": None,
+        "features": "orf",
+        "memory_limit": "1GB",
+    }
+    path = tmp_path / "kernel.json"
+    path.write_text('{"kernel": "matern32", "lengthscale": [1.0, 2.0], "variance": 3.0}')
+    kernel = read_kernel(str(path))
+    assert isinstance(kernel, stochgp.kernels.Matern32)
+    np.testing.assert_allclose(kernel.lengthscale, [1.0, 2.0], rtol=1e-6)
+    path.write_text('{"lengthscales": 1}')
+    with pytest.raises(ValueError, match="did you mean 'lengthscale'"):
+        read_kernel(str(path))
+
+
+def test_an_interrupt_ends_the_fit_and_the_model_is_written(folder, tmp_path):
+    out = tmp_path / "model"
+    arguments = [
+        "fit",
+        folder / "table.csv",
+        "--target",
+        "late",
+        "--out",
+        out,
+        "--json",
+        *QUICK,
+        "--checkpoint",
+        tmp_path / "c",
+    ]
+    arguments = [str(a) for a in arguments if a != "--set=epochs=2"] + ["--set=epochs=1000000"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "stochgp", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while process.poll() is None and not (tmp_path / "c").exists():  # the first visit
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert json.loads(stdout)["converged"] is False
+    assert np.isfinite(stochgp.load(out).nlml_)
