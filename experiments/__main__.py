@@ -19,6 +19,10 @@ EXPERIMENTS = {
     "x2": "the sweep of MINIMAX's penalty",
     "x3": "linear deep kernel on six UCI sets against the published NLML",
     "x4": "Gaussian deep kernel on six UCI sets against the published NLML",
+    "x5": "attention kernel: NLML against epochs and time",
+    "x6": "attention kernel: memory against batch size",
+    "x7": "time of a step against N, M and B, with fitted exponents",
+    "defaults": "FeatureGPRegressor() as it comes on six UCI sets",
 }
 RESULTS, FIGURES = frame.ROOT / "experiments" / "results", frame.ROOT / "docs" / "figures"
 

@@ -8,7 +8,8 @@ started at that optimum: an exact variant stays, a biased one leaves, by an amou
 Every variant takes the same number of steps at every batch size, Adam on θ (and w), its rate falling to zero along a cosine. All run with
 `refit=False`; "after refit" is the same end point with the two variances refitted. `… refit` variants refit at every visit (each 100 steps
 or epoch), which solves `recovery` by itself. NLML "last" is at the last step; after refit and gradient are at the best visit, which `fit`
-returns (they are of the last step on `recovery`). The gradient is of the NLML per datum by the unconstrained parameters, in float64.
+returns (they are of the last step on `recovery`). The variant called exact is `anchored profiled`: F̃ and w both come from the anchor and
+are held until the next, so a step has no noise but that of its batch; `anchored` alone also moves w, whose noise grows as batches shrink. The gradient is of the NLML per datum by the unconstrained parameters, in float64.
 """
 
 import functools
@@ -36,7 +37,7 @@ BATCHES = (8, 32, 128, 512)
 RATES = {"recovery": 0.03, "deep": 0.003}
 STEPS, DEEP_ROWS, DEEP_WIDTH, REFERENCE_STEPS = 20_000, 2_000, 32, 4_000
 STARTS = {"recovery": ("5.0/3.0", "2.5/3.5", "2.5/0.7"), "deep": ("first weights", "optimum")}
-EXACT = ("anchored", "anchored corrected", "anchored refit", "anchored corrected refit")
+EXACT = ("anchored", "anchored profiled", "anchored refit", "anchored profiled refit")
 
 SCGD_VARIANTS: dict[str, dict[str, Any]] = {
     "constant b = 0.9 (published)": {"tracking": 0.9, "anchored": False},
@@ -46,8 +47,11 @@ SCGD_VARIANTS: dict[str, dict[str, Any]] = {
     "corrected b = 0.1": {"tracking": 0.1, "anchored": False, "corrected": True},
     "profiled, corrected b = 0.1": {"tracking": 0.1, "anchored": False, "corrected": True, "profiled": True},
     "anchored": {"tracking": 0.0},
+    "anchored profiled": {"tracking": 0.0, "profiled": True},
     "anchored corrected": {"tracking": 0.1, "corrected": True},
+    "anchored profiled corrected": {"tracking": 0.1, "corrected": True, "profiled": True},
     "anchored refit": {"tracking": 0.0, "refit": True},
+    "anchored profiled refit": {"tracking": 0.0, "profiled": True, "refit": True},
     "anchored corrected refit": {"tracking": 0.1, "corrected": True, "refit": True},
 }
 OTHERS = ("minimax, penalty 1 (published)", "minimax anchored, penalty 1e5", "bsgd")
@@ -221,7 +225,7 @@ def _draw(panel: Any, runs: list[Record], variant: str, field: str, i: int) -> N
     found = [(batch, value) for batch, value in values if value is not None and math.isfinite(value)]
     x, y = [batch for batch, _ in found], [max(abs(value), 1e-9) for _, value in found]
     style = "-" if variant in EXACT else ":"
-    panel.plot(x, y, style, color=f"C{i % 10}", marker="os^"[i // 5], markersize=4, label=variant)
+    panel.plot(x, y, style, color=f"C{i % 10}", marker="os^v"[i // 5], markersize=4, label=variant)
 
 
 def _panels(records: list[Record]) -> list[tuple[str, list[Record]]]:

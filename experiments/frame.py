@@ -1,4 +1,4 @@
-"""Runs the cells of an experiment that have no result yet, in worker processes of one core each."""
+"""Runs the cells of an experiment that have no result yet, in worker processes of one core each (all cores where its ONE_CORE is False)."""
 
 import importlib
 import json
@@ -22,7 +22,7 @@ ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-WAIT = 0.5
+WAIT, ALL_CORES = 0.5, -1
 
 
 class Options(NamedTuple):
@@ -70,7 +70,7 @@ class _Run:
         n = min(self.options.jobs, len(self.waiting))
         self.report(f"{self.name}: {len(self.waiting)} cells to run, {len(self.records)} done, {n} workers")
         total = len(self.waiting)
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [-1]
+        cores = _cores() if getattr(self.experiment, "ONE_CORE", True) else [ALL_CORES]
         self.workers = [_Worker(self.name, cores[i % len(cores)]) for i in range(n)]
         threads = [threading.Thread(target=self._serve, args=(w,), daemon=True) for w in self.workers]
         for thread in threads:
@@ -185,7 +185,8 @@ class _Worker:
 
     def _start(self) -> subprocess.Popen:
         paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-        variables = os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+        limits = {"JAX_PLATFORMS": "cpu"} if self.core == ALL_CORES else ONE_THREAD
+        variables = os.environ | limits | {"PYTHONPATH": os.pathsep.join(p for p in paths if p)}
         return subprocess.Popen(
             [sys.executable, "-m", "experiments.worker", self.name, str(self.core)],
             stdin=subprocess.PIPE,
@@ -193,6 +194,10 @@ class _Worker:
             text=True,
             env=variables,
         )
+
+
+def _cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [ALL_CORES]
 
 
 def _short(results: dict[str, Any]) -> str:

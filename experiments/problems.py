@@ -2,7 +2,7 @@
 
 import math
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,17 +42,22 @@ class Problem(NamedTuple):
 
 
 def load(name: str, split: int, rows: int | None = None) -> Problem:
-    """UCI set `name`, from $STOCHGP_DATA, else ../shared/data; "synthetic" is made up. `rows`: that many training rows."""
+    """A set standardised by its training rows, of which `rows` are drawn at random (None = all)."""
+    raw = load_raw(name, split)
+    chosen = slice(None)
+    if rows is not None:
+        chosen = np.sort(np.random.default_rng(0).permutation(len(raw.y))[:rows])
+    return _standardised(raw.X[chosen], raw.y[chosen], raw.X_test, raw.y_test)
+
+
+def load_raw(name: str, split: int) -> data.Dataset:
+    """UCI set `name`, from $STOCHGP_DATA, else ../shared/data; "synthetic" is made up."""
     if name == "synthetic":
         return _synthetic(split)
     folders = (ROOT.parent / "shared" / "data", ROOT / "shared" / "data")
     if found := [folder for folder in folders if folder.is_dir()]:
         os.environ.setdefault("STOCHGP_DATA", str(found[0]))
-    raw = data.load(f"uci:{name}:{split}")
-    chosen = slice(None)
-    if rows is not None:
-        chosen = np.sort(np.random.default_rng(0).permutation(len(raw.y))[:rows])
-    return _standardised(raw.X[chosen], raw.y[chosen], raw.X_test, raw.y_test)
+    return data.load(f"uci:{name}:{split}")
 
 
 def _standardised(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> Problem:
@@ -62,19 +67,20 @@ def _standardised(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.n
     return Problem(Z, t, Z_test, t_test, float(targets.scale))
 
 
-def _synthetic(seed: int) -> Problem:
+def _synthetic(seed: int) -> data.Dataset:
     generator = np.random.default_rng(seed)
     X = generator.normal(size=(400, 3))
     y = np.sin(X[:, 0]) + 0.5 * X[:, 1] + 0.2 * generator.normal(size=400)
-    return _standardised(X[:300], y[:300], X[300:], y[300:])
+    return data.Dataset(X[:300], y[:300], X[300:], y[300:], ("x0", "x1", "x2"), "y", "synthetic")
 
 
-def deep_gp(problem: Problem, seed: int, kernel: str | None = None, **options: Any) -> FeatureGP:
-    """The papers' network, two layers of 128 with ReLU, below a linear kernel (None) or 1000 Fourier features of a stationary one."""
-    map_ = features.resolve(
-        "mlp", kernel=kernel, n_inputs=problem.X.shape[1], key=jax.random.key(seed), **options
-    )
-    variance = 0.01 if kernel is None else 1.0  # k(x, x) ≈ 1 at the start either way
+def deep_gp(problem: Problem, seed: int, kernel: str | None = None, network: str = "mlp") -> FeatureGP:
+    """The papers' network ("mlp": two layers of 128 with ReLU; "attention") below a linear kernel (None) or 1000 Fourier features.
+
+    k(x, x) ≈ 1 at the start: 1/(number of outputs) for a linear kernel, as outputs have a mean square of about 1.
+    """
+    map_ = features.resolve(network, kernel=kernel, n_inputs=problem.X.shape[1], key=jax.random.key(seed))
+    variance = 1.0 if kernel is not None else {"mlp": 0.01, "attention": 0.03}[network]
     return FeatureGP(map_, noise_variance=0.1, variance=variance)
 
 

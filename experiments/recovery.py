@@ -101,7 +101,7 @@ def follow(
                 for i in range(learner.batches_per_step)
             ]
             indices = streams[0] if len(streams) == 1 else np.stack(streams, axis=1)
-            state = _steps(learner, state, source.take(indices))
+            state = run_steps(learner, state, source.take(indices))
             path.append(_place(learner, state, first + every))
     return path
 
@@ -112,7 +112,8 @@ def _place(learner: AbstractLearner, state: Any, step: int) -> tuple[int, float,
 
 
 @eqx.filter_jit
-def _steps(learner: AbstractLearner, state: Any, batches: Rows) -> Any:
+def run_steps(learner: AbstractLearner, state: Any, batches: Rows) -> Any:
+    """The state after one step on each of a stack of batches."""
     dynamic, static = eqx.partition(state, eqx.is_array)
     key = jax.random.key(0)  # the learners of these experiments draw nothing inside a step
 
