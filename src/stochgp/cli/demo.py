@@ -52,7 +52,7 @@ def demo(
     rows, mean, std = {}, *_gp(model, flights)
     rows["stochgp"] = _scores(flights.y_test, mean, std) | {"seconds": model.fit_seconds_}
     rivals: dict[str, Any] = {
-        "ridge": make_pipeline(StandardScaler(copy=False), Ridge()),
+        "ridge": make_pipeline(StandardScaler(), Ridge()),
         "gradient boosting": HistGradientBoostingRegressor(random_state=seed),
     }
     for name, rival in rivals.items():

@@ -4,7 +4,7 @@ import math
 import os
 import time
 import warnings
-from typing import Any
+from typing import Any, no_type_check
 
 import equinox as eqx
 import jax
@@ -63,6 +63,7 @@ class FeatureGPRegressor(PosteriorRegressor):
     `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames; `target_name_`, the name of y if it has one.
     """
 
+    @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
     def __init__(
         self,
         features: Any = "mlp",
