@@ -52,7 +52,7 @@ def run_python(block, page, namespace):
 
 def run_shell(block):
     """The printed lines of the block's commands of stochgp."""
-    lines = [line for line in block.text.splitlines() if line.startswith("stochgp ")]
+    lines = [line for line in block.text.replace("\\\n", " ").splitlines() if line.startswith("stochgp ")]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for line in lines:
             assert main(shlex.split(line, comments=True)[1:]) == 0, line
@@ -68,10 +68,14 @@ def given_to(page):
     return {"X": X, "y": np.sin(X[:, 0]) + 0.1 * generator.normal(size=300), "X_new": X[:5]}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in ("python", "sh") for b in blocks_of(page))])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(b.language in ("python", "sh") for b in blocks_of(page))]
+)
 def test_examples_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if page == "README.md":  # default settings, shortened; and a limit that the process of all tests may have passed
+    if (
+        page == "README.md"
+    ):  # default settings, shortened; and a limit that the process of all tests may have passed
         monkeypatch.setattr(planning, "default_epochs", lambda steps_per_epoch: 2)
         monkeypatch.setattr(budget, "resident", lambda: 300_000_000)
     namespace = given_to(page)
