@@ -93,7 +93,16 @@ def _torch(problem: Problem, method: str, batch_size: int) -> Callable[[], None]
     return lambda: rivals_torch.run_steps(rival, X, y, batch_size, n_steps, generator)
 
 
-SIDES: dict[str, Callable[[Problem, str, int], Callable[[], object]]] = {"torch": _torch}
+def _library(problem: Problem, method: str, batch_size: int) -> Callable[[], None]:
+    from benchmarks.library import LibrarySide
+
+    return lambda: LibrarySide(problem, method, "adam", batch_size).epoch()
+
+
+SIDES: dict[str, Callable[[Problem, str, int], Callable[[], object]]] = {
+    "stochgp": _library,
+    "torch": _torch,
+}
 
 
 def _in_fresh_process(side: str, method: str, n_rows: int, batch_size: int) -> dict:

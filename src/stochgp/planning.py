@@ -46,6 +46,6 @@ def default_epochs(steps_per_epoch: int) -> int:
 
 
 def trial_steps(plan: StepPlan) -> int:
-    """Steps of one trial of a learning rate: a tenth of the run, 200 to 4,000 of them, in whole chunks."""
-    wanted = min(max(plan.total_steps // 10, 200), 4_000, plan.total_steps)
+    """Steps of one trial of a learning rate: a tenth of the run, 200 to 2,000 of them, in whole chunks."""
+    wanted = min(max(plan.total_steps // 10, 200), 2_000, plan.total_steps)
     return max(1, wanted // plan.chunk_steps) * plan.chunk_steps

@@ -18,6 +18,8 @@ from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.objectives.exact import Spectrum
 from stochgp.precision import matmul
 
+SMALLEST_WEIGHT = 1e-9
+
 
 class BSGDState(eqx.Module):
     gp: FeatureGP
@@ -33,7 +35,8 @@ class BSGD(AbstractLearner):
     """Mini-batch gradient descent on y_Sᵀ Q y_S + log|K_SS + σ²I|, Q = (K_SS + σ²I)⁻¹ (algorithms of SCGD's and sgGP's baselines).
 
     With C = Q − Q y_S y_Sᵀ Q:  ∂Φ̃_S = 2CΦ̃_S,  ∂σ² = tr C. O(B³ + B²M) per step. The batch likelihood is a proper likelihood of B
-    rows, so it is consistent for a well-specified model, but its expected gradient is not that of all rows: the bias shrinks with B.
+    rows: for data drawn from the model the gradient is zero on average at the true θ. Yet its expectation over batches is not the
+    gradient of all rows' likelihood; the bias shrinks with B.
     The closing refit mends the two variances, not the features. `learning_rate` is in this scaling (a sum over the batch).
 
     `converged`: all planned steps were taken and the criterion's best value improved by less than 0.01 nats per datum over the last
@@ -67,7 +70,7 @@ class BSGD(AbstractLearner):
     def step(self, state: BSGDState, batch: Rows, *, key: PRNGKeyArray) -> tuple[BSGDState, BSGDInfo]:
         trainable, rest = split(state.gp)
         (Phi, s2), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
-        spread = 1 / batch.weight  # a row of weight ρ has noise σ²/ρ
+        spread = 1 / jnp.maximum(batch.weight, SMALLEST_WEIGHT)  # a row of weight ρ has noise σ²/ρ
         K = matmul(Phi, Phi.T) + jnp.diag(s2 * spread)
         L, jitter = safe_cholesky(K)
         Q = cho_solve((L, True), jnp.eye(len(batch.y), dtype=K.dtype))

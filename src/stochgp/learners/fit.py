@@ -136,9 +136,15 @@ def _ended(setting: Setting, at: _Progress, log: "_Log") -> RESULTS | None:
 
 
 def _has_settled(history: list[dict[str, float]]) -> bool:
-    """Whether the best criterion improved by less than SETTLED_BY over the last tenth of the visits, at least one."""
-    values = [entry.get("held_out_nlpd", entry["nlml"]) for entry in history if "step" in entry]
-    lowest = np.minimum.accumulate([v if np.isfinite(v) else np.inf for v in values])
+    """Whether the best criterion improved by less than SETTLED_BY over the last tenth of the visits, at least one.
+
+    A run that only ever got worse than its start has not settled.
+    """
+    found = [entry.get("held_out_nlpd", entry["nlml"]) for entry in history if "step" in entry]
+    values = [v if np.isfinite(v) else np.inf for v in found]
+    lowest = np.minimum.accumulate(values)
+    if lowest[-1] == values[0] and values[-1] > values[0] + SETTLED_BY:
+        return False
     before = len(lowest) - 1 - max(1, len(lowest) // 10)
     return before >= 0 and bool(lowest[before] - lowest[-1] < SETTLED_BY)
 
@@ -171,15 +177,28 @@ def _choose_rate(setting: Setting, log: "_Log") -> float:
         return start_rate(given, None)
     n_steps, found = trial_steps(setting.plan), {}
     for rate in RATES:
-        state = _start(setting, rate, n_steps).state
-        for step in range(0, n_steps, setting.plan.chunk_steps):
-            state, _ = take_steps(setting, state, step, setting.plan.chunk_steps)
-        criterion = _visit(setting, state).criterion
+        criterion = _try_rate(setting, rate, n_steps)
         found[rate] = criterion if np.isfinite(criterion) else np.inf
         log.add({"trial_rate": rate, "criterion": criterion})
         if found[rate] == np.inf or log.is_over(0.3):
             break
     return min(found, key=lambda rate: found[rate])
+
+
+def _try_rate(setting: Setting, rate: float, n_steps: int) -> float:
+    """The criterion after `n_steps` as the run would take them, anchors included."""
+    plan = setting.plan
+    at = _start(setting, rate, n_steps)
+    state, visit = at.state, at.best
+    for step in range(0, n_steps, plan.chunk_steps):
+        state, _ = take_steps(setting, state, step, plan.chunk_steps)
+        taken = step + plan.chunk_steps
+        if taken == n_steps or taken % plan.steps_per_visit == 0:
+            visit = _visit(setting, state)
+            if not np.isfinite(visit.criterion):
+                return visit.criterion
+            state = _anchored(setting, state, visit)
+    return visit.criterion
 
 
 def _entry(setting: Setting, visit: Visit, step: int) -> dict[str, float]:

@@ -1,7 +1,10 @@
 """Optimisers that optax has, with settings for small networks."""
 
+import jax
 import optax
 import optax.contrib
+
+from stochgp.parameters import cast
 
 
 def muon(learning_rate: float) -> optax.GradientTransformation:
@@ -10,4 +13,12 @@ def muon(learning_rate: float) -> optax.GradientTransformation:
     All directions of a weight matrix then move alike, however small their gradients. It fits deep kernels in a third to a tenth of
     Adam's steps; a step costs 15 products of the matrices more.
     """
-    return optax.contrib.muon(learning_rate)
+    rule = optax.contrib.muon(learning_rate)
+
+    def init(parameters: optax.Params) -> optax.OptState:
+        dtype = jax.tree.leaves(parameters)[
+            0
+        ].dtype  # its constants would be float64 where x64 is enabled, and its products too
+        return cast(rule.init(parameters), dtype)
+
+    return optax.GradientTransformation(init, rule.update)

@@ -55,9 +55,9 @@ class SCGD(AbstractLearner):
 
     Beyond the paper:
     anchored   once per visit (an epoch) exact moments of all rows replace F̃ and c̃, w becomes the exact posterior mean, and the two
-               variances are refitted (`refit`), and held until the next anchor. With `tracking = 0` M and w then come from the anchor alone: the step follows an upper bound
-               of ℓ that touches it there, log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀), a sum over rows, so its gradient has no bias at any
-               batch size, and its stationary points are those of ℓ.
+               variances are refitted (`refit`) and held until the next anchor. With `tracking = 0` M is the anchor's: for any w the
+               step follows an upper bound of ℓ, which touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). The bound is a sum over
+               rows, so its gradient has no bias at any batch size, and at its stationary points ℓ is stationary too.
     corrected  F̃ ← F̂(θ) + (1 − b)(F̃ − F̂(θ_last)), both on the same batch (STORM), so that a constant b does not bias; the plain
                rule where that is not positive definite. Anchored and corrected together are of SVRG type.
     profiled   w = F̃⁻¹c̃ with c̃ tracked like F̃, instead of w as a parameter.

@@ -1,0 +1,99 @@
+"""The library's side of the benchmarks: the learners of the papers on a `Problem`, an epoch at a time."""
+
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from benchmarks.problem import Problem
+from stochgp.data.streams import DeviceRows
+from stochgp.features import Network
+from stochgp.learners import BSGD, SCGD, AbstractLearner, Minimax, Planned, constant
+from stochgp.learners.stretch import set_up, take_steps
+from stochgp.models import FeatureGP
+from stochgp.networks import MLP, Dense, relu
+from stochgp.objectives import add_up, chunk_rows
+from stochgp.parameters import frozen, positive
+
+RATES = {"adam": 1e-3, "adadelta": 1.0}
+OPTIMISERS = {"adam": optax.adam, "adadelta": optax.adadelta}
+
+
+def make_learner(method: str, optimiser: str, batch_size: int) -> AbstractLearner:
+    """The method as its paper has it: plain tracker with b = 0.9, μ = 1, no anchor, no refit, a constant rate."""
+    common = {
+        "batch_size": batch_size,
+        "epochs": 1,
+        "learning_rate": RATES[optimiser],
+        "optimizer": OPTIMISERS[optimiser],
+        "decay": constant,
+        "refit": False,
+        "validation_fraction": 0.0,
+    }
+    if method == "scgd":
+        return SCGD(tracking=0.9, anchored=False, **common)
+    return Minimax(anchored=False, **common) if method == "minimax" else BSGD(**common)
+
+
+def make_gp(problem: Problem) -> FeatureGP:
+    """The problem's network and noise; the kernel has no scale of its own, as on the other sides."""
+    W1, b1, W2, b2 = (jnp.asarray(part) for part in problem.weights)
+    network = MLP((Dense(W1, b1), Dense(W2, b2)), relu, True)
+    noise = positive(problem.noise_variance, lower=problem.noise_floor)
+    return FeatureGP(Network(network), noise, frozen(1.0))
+
+
+class LibrarySide:
+    """A learner with its state and its resident rows. Shuffling and gathering the batches are part of an epoch."""
+
+    def __init__(self, problem: Problem, method: str, optimiser: str, batch_size: int):
+        with jax.enable_x64(True):
+            learner, source = make_learner(method, optimiser, batch_size), DeviceRows(problem.X, problem.y)
+            gp = make_gp(problem)
+            self.setting = set_up(learner, gp, source, jax.random.key(0))
+            planned = Planned(source.size, float(source.size), 10**6, RATES[optimiser])
+            self.state = learner.init(gp, planned, key=jax.random.key(1))
+            if method == "minimax":
+                self.state = _inside(self.state, gp, source)
+        self.step, self.projected, self.timed = 0, 0.0, 0
+        first, second = self._seconds(), self._seconds()
+        self.compile_seconds = first - second
+
+    def epoch(self) -> None:
+        """⌊N/B⌋ steps but for what whole chunks leave over."""
+        with jax.enable_x64(True):
+            for _ in range(0, self.n_steps, self.setting.plan.chunk_steps):
+                n = self.setting.plan.chunk_steps
+                self.state, info = take_steps(self.setting, self.state, self.step, n)
+                self.step += n
+            jax.block_until_ready(self.state.descent.rate)
+        self.projected += float(getattr(info, "decomposed", 0.0))
+        self.timed += 1
+
+    @property
+    def n_steps(self) -> int:
+        return self.setting.plan.steps_per_visit
+
+    def facts(self) -> dict:
+        """Compile time; for MINIMAX also the fraction of the last chunk's steps that needed a decomposition, meaned over epochs."""
+        facts = {"compile_seconds": round(self.compile_seconds, 2), "steps": self.n_steps}
+        if hasattr(self.state, "A"):
+            facts["decomposed"] = self.projected / self.timed
+        return facts
+
+    def _seconds(self) -> float:
+        start = time.perf_counter()
+        self.epoch()
+        return time.perf_counter() - start
+
+
+def _inside(state, gp: FeatureGP, source: DeviceRows):
+    """A₀ = F(θ₀) + 0.1 of its mean diagonal, ceiling 100 tr A₀: the projection begins inactive, as on the other sides."""
+    moments = add_up(gp.features, source.chunks(np.arange(source.size), chunk_rows(gp.n_features)))
+    F = np.asarray(moments.gram) + float(gp.noise_variance) * np.eye(gp.n_features)
+    F += 0.1 * np.trace(F) / len(F) * np.eye(len(F))
+    new = (jnp.asarray(F, jnp.float32), jnp.asarray(100 * np.trace(F), jnp.float32))
+    return eqx.tree_at(lambda s: (s.A, s.ceiling), state, new)
