@@ -1,5 +1,6 @@
 """Runs the cells of an experiment that have no result yet, in worker processes of one core each (all cores where its ONE_CORE is False)."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -77,12 +78,16 @@ class _Run:
             thread.start()
         try:
             self._wait(threads)
+        except KeyboardInterrupt:
+            self.report(f"{self.name}: interrupted, cells in flight are dropped")
         finally:
             self.stopping = True
             for worker in self.workers:
                 worker.stop()
             for thread in threads:
-                thread.join(5)
+                thread.join()  # killed workers answer nothing
+            for worker in self.workers:
+                worker.close()
         return Outcome(self.finished, self.failed, total - self.finished - self.failed)
 
     def _wait(self, threads: list[threading.Thread]) -> None:
@@ -168,13 +173,17 @@ class _Worker:
     def ask(self, cell: Cell) -> dict | None:
         """{"results", "where"} or {"error"}; None where the process died."""
         if self.process.poll() is not None and not self.stopped:
+            self.close()
             self.process = self._start()
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(json.dumps(cell) + "\n")
             self.process.stdin.flush()
             line = self.process.stdout.readline()
-            return json.loads(line) if line else None
+            if line:
+                return json.loads(line)
+            self.process.wait()  # it has closed its answers: it is ending
+            return None
         except (OSError, ValueError):
             return None
 
@@ -182,6 +191,13 @@ class _Worker:
         self.stopped = True
         self.process.kill()
         self.process.wait()
+
+    def close(self) -> None:
+        """Closes the pipes of a process that has ended."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
 
     def _start(self) -> subprocess.Popen:
         paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]

@@ -84,7 +84,7 @@ def deep_gp(problem: Problem, seed: int, kernel: str | None = None, network: str
     return FeatureGP(map_, noise_variance=0.1, variance=variance)
 
 
-def score(result: FitResult, problem: Problem) -> dict[str, float]:
+def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
     """What the tables show of a fit: `nlml`, `rmse`, `nlpd_raw` in the raw units of the targets, `nlpd` for unit variance."""
     noise = float(result.gp.noise_variance)
     with jax.enable_x64(True):

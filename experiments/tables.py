@@ -25,17 +25,24 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def spread(values: Iterable[float | None], digits: int = 3) -> str:
     """Mean ± sample standard deviation; the mean alone where there is one value, "n/a" where one is missing."""
-    values = list(values)
-    if not values or any(v is None or not math.isfinite(v) for v in values):
+    known = _known(values)
+    if not known:
         return "n/a"
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+    text = f"{statistics.fmean(known):.{digits}f}"
+    return text if len(known) == 1 else f"{text} ± {statistics.stdev(known):.{digits}f}"
 
 
 def mean(values: Iterable[float | None]) -> float:
     """NaN where there is none or one is missing."""
+    known = _known(values)
+    return statistics.fmean(known) if known else math.nan
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    """The values; none of them where one is missing."""
     values = list(values)
-    return math.nan if not values or None in values else statistics.fmean(values)
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return known if len(known) == len(values) else []
 
 
 def number(value: float | None, digits: int = 3) -> str:

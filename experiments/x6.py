@@ -72,12 +72,13 @@ def measure(cell: Cell) -> dict:
             new, _ = learner.step(eqx.combine(dynamic, static), rows, key=jax.random.key(0))
             return eqx.filter(new, eqx.is_array)
 
-        temporary = jax.jit(step).lower(dynamic, one).compile().memory_analysis().temp_size_in_bytes
+        analysis = jax.jit(step).lower(dynamic, one).compile().memory_analysis()
         gc.collect()
         CLEAR.write_text("5")  # resets the high-water mark to what is resident now
         before = resident("VmRSS")
         jax.block_until_ready(recovery.run_steps(learner, state, batches))
-    return {"temporary_bytes": int(temporary), "working_bytes": resident("VmHWM") - before}
+    temporary = None if analysis is None else int(analysis.temp_size_in_bytes)
+    return {"temporary_bytes": temporary, "working_bytes": resident("VmHWM") - before}
 
 
 def page(records: list[Record]) -> list[str]:
@@ -120,7 +121,7 @@ def figure(records: list[Record]) -> Figure:
 
 def _points(records: list[Record], name: str, method: str, field: str) -> dict[int, float]:
     """{batch size: MB}"""
-    runs = select(records, set=name, method=method)
+    runs = [r for r in select(records, set=name, method=method) if r["results"][field] is not None]
     return dict(sorted((r["settings"]["batch"], r["results"][field] / 1e6) for r in runs))
 
 
