@@ -6,6 +6,7 @@ without running anything, makes experiments/results/NAME.md and docs/figures/NAM
 
 import argparse
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     failed = 0
     if not options.figures:
-        command = "python -m experiments " + " ".join(sys.argv[1:] if arguments is None else arguments)
+        command = _command(sys.argv[1:] if arguments is None else arguments)
         run = frame.Options(options.jobs, options.max_seconds, options.grace, command, options.commit)
         outcome = frame.run(options.name, cells, path, run, _report)
         _report(f"{outcome.finished} finished, {outcome.failed} failed, {outcome.left} left; {path}")
@@ -68,6 +69,15 @@ def _show(experiment, path: Path, options: argparse.Namespace) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         figure.savefig(folder / f"{options.name}.png", dpi=120, bbox_inches="tight")
         _report(f"{folder / options.name}.png")
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """The command to repeat a run, without where its lines go."""
+    places = {
+        i + shift for i, word in enumerate(arguments) if word in ("--results", "--commit") for shift in (0, 1)
+    }
+    kept = [word for i, word in enumerate(arguments) if i not in places]
+    return shlex.join(["python", "-m", "experiments", *kept])
 
 
 def _wanted(cell: store.Cell, only: list[str]) -> bool:
