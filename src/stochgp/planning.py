@@ -6,6 +6,8 @@ CHUNK_BYTES = 16_000_000  # of stacked batches on the device
 FEWEST_STEPS_PER_VISIT = 100
 FEWEST_FULL_STEPS_PER_VISIT = 20
 LONGEST_CHUNK = 500
+FEWEST_HELD_OUT = 10
+ENOUGH_HELD_OUT = 100
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
 
@@ -43,6 +45,14 @@ def default_epochs(steps_per_epoch: int) -> int:
     if steps_per_epoch * 40 < 3_000:
         return -(-3_000 // steps_per_epoch)
     return max(5, min(40, 80_000 // steps_per_epoch))
+
+
+def held_out_rows(n_rows: int, fraction: float) -> int:
+    """The `fraction` of the rows; where that is fewer than 100, up to 100 but at most a fifth of them; none if that is fewer than 10."""
+    if fraction == 0:
+        return 0
+    n_held_out = max(round(n_rows * fraction), min(ENOUGH_HELD_OUT, n_rows // 5))
+    return n_held_out if n_held_out >= FEWEST_HELD_OUT else 0
 
 
 def trial_steps(plan: StepPlan) -> int:

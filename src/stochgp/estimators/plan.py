@@ -7,7 +7,6 @@ from stochgp import planning
 from stochgp.budget import Budget, format_bytes
 from stochgp.estimators.fitted import ROWS
 from stochgp.learners import AbstractLearner
-from stochgp.learners.visit import FEWEST_HELD_OUT
 from stochgp.objectives import chunk_rows
 
 MOST_HELD_OUT = 30_000  # rows: enough for a mean density; each holds its features in float64
@@ -39,8 +38,9 @@ def lay_out(problem: Problem, learner: AbstractLearner, budget: Budget) -> Layou
     Raises ValueError, with both numbers, where that exceeds the limit.
     """
     N, D, M, itemsize = problem
-    held_out = min(int(N * learner.validation_fraction), MOST_HELD_OUT)
-    if held_out < int(N * learner.validation_fraction):
+    wanted = planning.held_out_rows(N, learner.validation_fraction)
+    held_out = min(wanted, MOST_HELD_OUT)
+    if held_out < wanted:
         learner = dataclasses.replace(learner, validation_fraction=held_out / N)
     row_bytes = itemsize * (D + 2)
     batches = 2 * planning.CHUNK_BYTES * learner.batches_per_step
@@ -61,7 +61,7 @@ def describe(
 ) -> dict[str, Any]:
     """`plan_`: name → {choice, why}, JSON values only. `asked` are the estimator's settings, `history` that of the fit."""
     learner = layout.learner
-    n_train = problem.n_rows - (layout.held_out_rows if layout.held_out_rows >= FEWEST_HELD_OUT else 0)
+    n_train = problem.n_rows - layout.held_out_rows
     steps = planning.plan_steps(
         n_train,
         4 * (problem.n_inputs + 2) * learner.batches_per_step,

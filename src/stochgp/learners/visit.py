@@ -14,8 +14,7 @@ from stochgp.models import FeatureGP, range_within
 from stochgp.objectives import Moments, Spectrum, add_up, chunk_rows, nlml_of_spectrum, refit, spectrum
 from stochgp.objectives.exact import NOISE_RANGE, VARIANCE_RANGE
 from stochgp.objectives.held_out import HeldOut, nlpd_of_spectrum, refit_held_out
-
-FEWEST_HELD_OUT = 100
+from stochgp.planning import held_out_rows
 
 
 class Split(NamedTuple):
@@ -49,9 +48,9 @@ class Visit(NamedTuple):
 
 
 def make_split(n_rows: int, fraction: float, seed: tuple[int, ...]) -> Split:
-    """Holds out a random `fraction` of the rows; none where that is fewer than FEWEST_HELD_OUT = 100."""
-    n_held_out = int(n_rows * fraction)
-    if n_held_out < FEWEST_HELD_OUT:
+    """Holds out `planning.held_out_rows` random rows."""
+    n_held_out = held_out_rows(n_rows, fraction)
+    if n_held_out == 0:
         return Split(np.arange(n_rows), np.arange(0))
     order = np.random.default_rng(seed).permutation(n_rows)
     return Split(np.sort(order[n_held_out:]), np.sort(order[:n_held_out]))

@@ -23,8 +23,8 @@ from stochgp.objectives.moments import Moments, chunk_rows, moments_of_rows
 Range = tuple[float, float]
 
 SMALLEST_VARIANCE = 1e-12
-VARIANCE_RANGE = (1e-10, 1e6)
-NOISE_RANGE = (SMALLEST_VARIANCE, 1e3)
+VARIANCE_RANGE = (1e-10, 1e12)
+NOISE_RANGE = (1e-12, 1e12)
 
 
 def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Array, ""]) -> Float[Array, ""]:

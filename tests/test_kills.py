@@ -1,0 +1,40 @@
+"""A process killed at random moments, begun again until it ends, gives the same bits as an unbroken one.
+
+STOCHGP_KILLS=20 kills that many times instead of 2.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+KILLS = int(os.environ.get("STOCHGP_KILLS", "2"))
+SCRIPT = Path(__file__).with_name("killed_run.py")
+
+
+def begin(checkpoint):
+    return subprocess.Popen(
+        [sys.executable, SCRIPT, checkpoint], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_kills_at_random_moments_change_nothing(tmp_path):
+    started = time.monotonic()
+    process = begin(tmp_path / "whole")
+    whole, errors = process.communicate()
+    assert process.returncode == 0, errors
+    seconds = time.monotonic() - started
+    rng, killed, rounds = random.Random(0), 0, 0
+    while killed < KILLS:
+        rounds += 1
+        checkpoint = tmp_path / f"broken{rounds}"
+        for _ in range(2):
+            process = begin(checkpoint)
+            time.sleep(seconds * rng.uniform(0.2, 0.9))
+            process.kill()
+            killed += process.wait() != 0
+            process.communicate()
+        found, errors = begin(checkpoint).communicate()
+        assert found == whole, errors
