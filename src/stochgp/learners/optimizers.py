@@ -15,10 +15,8 @@ def muon(learning_rate: float) -> optax.GradientTransformation:
     """
     rule = optax.contrib.muon(learning_rate)
 
-    def init(parameters: optax.Params) -> optax.OptState:
-        dtype = jax.tree.leaves(parameters)[
-            0
-        ].dtype  # its constants would be float64 where x64 is enabled, and its products too
-        return cast(rule.init(parameters), dtype)
+    def init(params: optax.Params) -> optax.OptState:
+        """Muon's constants would be float64 where x64 is enabled, and then its products too."""
+        return cast(rule.init(params), jax.tree.leaves(params)[0].dtype)
 
     return optax.GradientTransformation(init, rule.update)
