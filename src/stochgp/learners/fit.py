@@ -70,7 +70,8 @@ def _fit(
     checkpoint: str | Path | None,
 ) -> FitResult:
     setting = set_up(learner, gp, source, key)
-    at, result = _start(setting, 0.0), RESULTS.interrupted
+    first = examine(learner, gp, source, setting.split)  # of θ₀: what every trial and the run begin with
+    at, result = _start(setting, first, 0.0), RESULTS.interrupted
     mark = "" if checkpoint is None else _mark(setting)
     resumed = None if checkpoint is None else checkpoints.read(checkpoint, at, mark)
 
@@ -80,8 +81,8 @@ def _fit(
 
     try:
         if resumed is None:
-            rate = _choose_rate(setting, log)
-            at = _start(setting, rate)
+            rate = _choose_rate(setting, first, log)
+            at = _start(setting, first, rate)
             log.add(_entry(setting, at.best, at.step), rate=rate)
         else:
             at, facts = resumed
@@ -149,12 +150,11 @@ def _has_settled(history: list[dict[str, float]]) -> bool:
     return before >= 0 and bool(lowest[before] - lowest[-1] < SETTLED_BY)
 
 
-def _start(setting: Setting, rate: float, total_steps: int | None = None) -> _Progress:
-    """Step 0, visited."""
+def _start(setting: Setting, visit: Visit, rate: float, total_steps: int | None = None) -> _Progress:
+    """Step 0, of which `visit` is the visit."""
     total = setting.plan.total_steps if total_steps is None else total_steps
-    planned = Planned(len(setting.split.train), setting.count, total, rate)
+    planned = Planned(len(setting.split.train), visit.spectrum.count, total, rate)
     state = setting.learner.init(setting.gp, planned, key=setting.init_key)
-    visit = _visit(setting, state)
     state = _anchored(setting, state, visit)
     return _Progress(state, state, visit, 0)
 
@@ -170,14 +170,14 @@ def _anchored(setting: Setting, state: Any, visit: Visit) -> Any:
     return setting.learner.anchor(state, gp, visit.spectrum, *visit.fitted)
 
 
-def _choose_rate(setting: Setting, log: "_Log") -> float:
+def _choose_rate(setting: Setting, first: Visit, log: "_Log") -> float:
     """The rate given; otherwise the one of RATES whose short trial, with its own decay, ends at the lowest criterion."""
     given = setting.learner.learning_rate
     if given is not None:
         return start_rate(given, None)
     n_steps, found = trial_steps(setting.plan), {}
     for rate in RATES:
-        criterion = _try_rate(setting, rate, n_steps)
+        criterion = _try_rate(setting, first, rate, n_steps)
         found[rate] = criterion if np.isfinite(criterion) else np.inf
         log.add({"trial_rate": rate, "criterion": criterion})
         if found[rate] == np.inf or log.is_over(0.3):
@@ -185,10 +185,10 @@ def _choose_rate(setting: Setting, log: "_Log") -> float:
     return min(found, key=lambda rate: found[rate])
 
 
-def _try_rate(setting: Setting, rate: float, n_steps: int) -> float:
+def _try_rate(setting: Setting, first: Visit, rate: float, n_steps: int) -> float:
     """The criterion after `n_steps` as the run would take them, anchors included."""
     plan = setting.plan
-    at = _start(setting, rate, n_steps)
+    at = _start(setting, first, rate, n_steps)
     state, visit = at.state, at.best
     for step in range(0, n_steps, plan.chunk_steps):
         state, _ = take_steps(setting, state, step, plan.chunk_steps)

@@ -27,7 +27,6 @@ class Setting(NamedTuple):
     seed: tuple[int, ...]
     init_key: PRNGKeyArray
     step_key: PRNGKeyArray
-    count: float  # Σρ of the training rows
 
 
 def set_up(learner: AbstractLearner, gp: FeatureGP, source: AbstractSource, key: PRNGKeyArray) -> Setting:
@@ -40,8 +39,7 @@ def set_up(learner: AbstractLearner, gp: FeatureGP, source: AbstractSource, key:
         learner.batch_size,
         learner.epochs,
     )
-    count = _total_weight(source, split)
-    return Setting(learner, gp, source, split, plan, _seed(batch_key), init_key, step_key, count)
+    return Setting(learner, gp, source, split, plan, _seed(batch_key), init_key, step_key)
 
 
 def take_stretch(
@@ -98,11 +96,6 @@ def _scan(learner: AbstractLearner, state: Any, batch_of: Callable, inputs: Any)
 
     dynamic, infos = jax.lax.scan(body, dynamic, inputs)
     return eqx.combine(dynamic, static), jax.tree.map(jnp.mean, infos)
-
-
-def _total_weight(source: AbstractSource, split: Split) -> float:
-    chunks = source.chunks(split.train, 65_536)
-    return float(sum(np.sum(np.asarray(rows.weight), dtype=np.float64) for rows in chunks))
 
 
 def _seed(key: PRNGKeyArray) -> tuple[int, ...]:
