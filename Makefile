@@ -16,6 +16,9 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 # What must hold as well for users who run all of JAX in 64 bits.
 EITHER_PRECISION := tests/test_parameters.py tests/test_kernels_contract.py tests/test_features_contract.py
 
+# A process for each core, and a file of tests on one of them: what it compiles is used by its tests only.
+TEST_OPTIONS := -q -n auto --dist loadfile
+
 .PHONY: demo test lint setup
 .DEFAULT_GOAL := test
 
@@ -25,8 +28,8 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -q
-	JAX_ENABLE_X64=1 $(BIN)/python -m pytest -q $(EITHER_PRECISION)
+	$(BIN)/python -m pytest $(TEST_OPTIONS)
+	JAX_ENABLE_X64=1 $(BIN)/python -m pytest $(TEST_OPTIONS) $(EITHER_PRECISION)
 
 lint: $(LINT_READY)
 	$(BIN)/ruff check .

@@ -10,6 +10,10 @@ from benchmarks import machine
 
 BENCHMARKS = {
     "feature_steps": "time of a step of SCGD, MINIMAX and BSGD against eager PyTorch",
+    "solver_steps": "time of a step of stochastic dual descent against a plain un-tiled one",
+    "solver_times": "time to a posterior mean of every solver against PyTorch and GPyTorch",
+    "sggp": "time of a step of mini-batches of neighbours on a kernel GP against eager PyTorch",
+    "sggp_fits": "whole fits by mini-batches of neighbours against GPyTorch's SGPR and SVGP",
     "memory": "peak resident memory against batch size and against N",
 }
 

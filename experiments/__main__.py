@@ -23,6 +23,18 @@ EXPERIMENTS = {
     "x5": "attention kernel: NLML against epochs and time",
     "x6": "attention kernel: memory against batch size",
     "x7": "time of a step against N, M and B, with fitted exponents",
+    "x19": "recovery of two variances of a kernel GP by mini-batches",
+    "x20": "convergence of the full gradient under mini-batches of a kernel GP",
+    "x21": "mini-batches of neighbours on the sgGP paper's benchmarks",
+    "x22": "mini-batches of neighbours on two million rows",
+    "x11": "full-batch gradient descent on the primal and the dual objective",
+    "x12": "estimators of the dual gradient",
+    "x13": "adaptive optimisers against momentum",
+    "x14": "momentum and averages of iterates",
+    "x15": "step sizes and batch sizes of two estimators",
+    "x16": "posteriors with published hyperparameters: Cholesky, CG, SDD, auto",
+    "stability": "does default stochastic dual descent ever diverge?",
+    "kernel_defaults": "KernelGPRegressor() as it comes on six UCI sets",
     "defaults": "FeatureGPRegressor() as it comes on six UCI sets",
 }
 RESULTS, FIGURES = frame.ROOT / "experiments" / "results", frame.ROOT / "docs" / "figures"

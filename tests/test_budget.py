@@ -122,3 +122,13 @@ def test_an_accelerator_s_allocator_is_asked(monkeypatch):
     assert budget.in_use() == 70
     assert budget.available() == 930
     assert Budget.of(None).limit == 535
+
+
+def test_what_is_released_does_not_grow_what_is_in_use():
+    blocks = [bytes(100_000) for _ in range(500)]
+    kept = blocks[-1]  # holds the end of the heap, so that what is below it stays
+    del blocks
+    before = budget.resident()
+    budget.release()
+    assert budget.resident() <= before + 1_000_000
+    assert len(kept) == 100_000

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 from stochgp.data import is_named, list_named, load
 from stochgp.data.flights import FLIGHT_INPUTS, FLIGHT_ROWS, flights_folder
+from stochgp.data.functions import FUNCTIONS
+from stochgp.data.tables import TABLES
 from stochgp.data.uci import MASK_FILE, UCI_SETS, UCISet, load_uci
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
@@ -119,6 +122,9 @@ def copy_from(source):
         ("uci:bike:one", "needs a split from 0 to 9"),
         ("uci:", "uci:NAME:SPLIT"),
         ("flights:3", "did you mean 'flights'?"),
+        ("bike", "did you mean 'uci:bike:0'?"),
+        ("pm2.5", "did you mean 'pm25'?"),
+        ("bike_hourly", "did you mean 'bike-hourly'?"),
         ("", "no data set"),
     ],
 )
@@ -135,6 +141,7 @@ def test_names_are_told_from_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("plain").touch()
     assert [is_named(text) for text in ("flights", "uci:bike:0", "uci:nothing", "flihgts")] == [True] * 4
+    assert [is_named(text) for text in ("fun:otl:9", "fun:a.csv:9", "bike-hourly", "pm25")] == [True] * 4
     assert [is_named(text) for text in ("t.csv", "folder/t", "plain", "../t.parquet")] == [False] * 4
 
 
@@ -216,7 +223,114 @@ def test_flights_with_a_damaged_package(monkeypatch, tmp_path):
     assert str(tmp_path) in refusal("flights")
 
 
-def test_list_names_every_set():
-    names = [line.name for line in list_named()]
-    assert names[0] == "flights" and len(names) == 1 + len(UCI_SETS) == len(set(names))
-    assert os.linesep not in "".join(line.how_to_get for line in list_named())
+@needs_shared
+def test_hourly_bikes_against_plain_pandas(monkeypatch):
+    pd = pytest.importorskip("pandas")
+    monkeypatch.setenv("STOCHGP_DATA", str(SHARED))
+    found = load("bike-hourly", test_fraction=0.4, seed=2)
+    raw = pd.read_csv(SHARED / "bike_hourly" / "hour.csv.gz")
+    assert set(raw.columns) - set(found.feature_names) == {"instant", "dteday", "casual", "registered", "cnt"}
+    assert len(found.y_test) == round(0.4 * 17_379) and found.target_name == "log_cnt"
+    whole = np.column_stack(
+        [np.concatenate([found.X, found.X_test]), np.concatenate([found.y, found.y_test])]
+    )
+    expected = np.column_stack([raw[list(found.feature_names)], np.log(raw["casual"] + raw["registered"])])
+    np.testing.assert_array_equal(whole[np.lexsort(whole.T)], expected[np.lexsort(expected.T)])
+
+
+def lines_of(name, rows):
+    """The first lines of the original file, as its header and layout are known; the second row of pm25 has no target."""
+    if name == "energy":
+        rooms = [f"{what}{room}" for room in range(1, 10) for what in ("T", "RH_")]
+        outside = ["T_out", "Press_mm_hg", "RH_out", "Windspeed", "Visibility", "Tdewpoint", "rv1", "rv2"]
+        names = ["date", "Appliances", "lights", *rooms, *outside]
+        values = [["2016-01-11 17:00:00", *(10 * i + j for j in range(28))] for i in range(rows)]
+        return [",".join(f'"{value}"' for value in line) for line in (names, *values)]  # all is quoted
+    if name == "pm25":
+        sky = ["NW", "SE", "cv", "NE"]
+        values = [
+            [i + 1, 2010, 1, 1, i, "NA" if i == 1 else 100 + i, -21, -11.5, 1021, sky[i % 4], 1.79, 0, i]
+            for i in range(rows)
+        ]
+        header = "No,year,month,day,hour,pm2.5,DEWP,TEMP,PRES,cbwd,Iws,Is,Ir"
+    else:
+        header = ",x,y,x_range,y_range,count,sum_,avg"
+        values = [[i, 1.5 + i, 2, 3, 4, 10 * i, 0, "" if i == 0 else 7] for i in range(rows)]
+    return [header, *(",".join(str(value) for value in line) for line in values)]
+
+
+@pytest.fixture
+def original_files(tmp_path, monkeypatch):
+    """Eight rows of each original file in $STOCHGP_DATA, one of them compressed, and an empty cache."""
+    monkeypatch.setenv("STOCHGP_DATA", str(tmp_path / "given"))
+    monkeypatch.setattr("stochgp.data.tables.pooch.os_cache", lambda name: tmp_path / "cache")
+    for name in ("energy", "pm25", "query"):
+        text = ("\r\n".join(lines_of(name, 8)) + "\r\n").encode()
+        path = tmp_path / "given" / TABLES[name].folder / TABLES[name].file
+        path.parent.mkdir(parents=True)
+        path.write_bytes(text)
+        if name == "query":
+            path.rename(path.with_name(path.name + ".gz")).write_bytes(gzip.compress(text))
+        monkeypatch.setitem(TABLES, name, replace(TABLES[name], rows=7 if name == "pm25" else 8))
+    return tmp_path
+
+
+def whole_of(name):
+    """X and y in the order of the file."""
+    found = load(name, test_fraction=0.25)
+    X, y = np.concatenate([found.X, found.X_test]), np.concatenate([found.y, found.y_test])
+    assert len(found.y_test) == 2 and X.shape[1] == TABLES[name].columns == len(found.feature_names)
+    order = np.argsort(y)
+    return X[order], y[order], found.feature_names
+
+
+def test_energy_is_all_columns_but_the_date(original_files):
+    X, y, names = whole_of("energy")
+    np.testing.assert_array_equal(y, 10 * np.arange(8))
+    np.testing.assert_array_equal(X, y[:, None] + np.arange(1, 28))
+    assert names[:3] == ("lights", "T1", "RH_1") and names[-1] == "rv2"
+
+
+def test_pm25_leaves_out_rows_without_target_and_spreads_the_wind(original_files):
+    X, y, names = whole_of("pm25")
+    np.testing.assert_array_equal(y, 100.0 + np.delete(np.arange(8), 1))
+    np.testing.assert_array_equal(X[:, 0], y - 99)
+    wind = [names.index(f"cbwd={level}") for level in ("NW", "SE", "cv", "NE")]
+    np.testing.assert_array_equal(X[:, wind], np.delete(np.tile(np.eye(4), (2, 1)), 1, axis=0))
+
+
+def test_query_counts_the_points_of_a_rectangle(original_files):
+    X, y, names = whole_of("query")
+    np.testing.assert_array_equal(y, 10 * np.arange(8))
+    np.testing.assert_array_equal(X[:, 0], 1.5 + np.arange(8))
+    assert names == ("x", "y", "x_range", "y_range")
+
+
+@pytest.mark.parametrize("name", ["energy", "pm25", "query", "bike-hourly"])
+def test_absent_original_files_say_what_to_get_and_where_to_put_it(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("STOCHGP_DATA", str(tmp_path / "given"))
+    monkeypatch.setattr("stochgp.data.tables.pooch.os_cache", lambda name: tmp_path / "cache")
+    message, known = refusal(name), TABLES[name]
+    for word in (known.file, str(known.uci), known.title, str(tmp_path / "given" / known.folder)):
+        assert word in message
+    assert str(tmp_path / "cache" / known.folder) in message
+
+
+def test_other_files_in_the_place_of_the_original_are_refused(original_files, monkeypatch):
+    known = TABLES["pm25"]
+    path = original_files / "given" / known.folder / known.file
+    monkeypatch.setitem(TABLES, "pm25", replace(known, rows=9))
+    assert "gives 7 complete rows of 15 inputs; expected 9 of 15" in refusal("pm25")
+    path.write_text("a,b\n1,2\n")
+    assert str(path) in refusal("pm25") and "another file" in refusal("pm25")
+    path.write_text("")
+    assert "cannot be read" in refusal("pm25")
+
+
+def test_list_names_every_set(original_files):
+    lines = {line.name: line for line in list_named()}
+    assert len(lines) == len(list_named()) == 1 + len(TABLES) + len(UCI_SETS) + len(FUNCTIONS)
+    assert list_named()[0].name == "flights" and "fun:otl:2000000" in lines
+    assert lines["query"].location == original_files / "given" / "query" / "Range-Queries-Aggregates.csv.gz"
+    assert lines["bike-hourly"].location is None and "Bike Sharing" in lines["bike-hourly"].how_to_get
+    assert os.linesep not in "".join(line.how_to_get for line in lines.values())

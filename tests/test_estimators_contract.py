@@ -8,11 +8,11 @@ import warnings
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from stochgp import FeatureGPRegressor
+from stochgp import FeatureGPRegressor, KernelGPRegressor
 
 
 @pytest.mark.filterwarnings("default")  # some checks provoke warnings and look at them
-@parametrize_with_checks([FeatureGPRegressor(epochs=100, learning_rate=0.01)])
+@parametrize_with_checks([FeatureGPRegressor(epochs=100, learning_rate=0.01), KernelGPRegressor(epochs=20)])
 def test_scikit_learn_contract(estimator, check):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning, module="sklearn")

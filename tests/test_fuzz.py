@@ -9,10 +9,11 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stochgp import FeatureGPRegressor
+from stochgp import FeatureGPRegressor, KernelGPRegressor
 
 EXAMPLES = int(os.environ.get("STOCHGP_FUZZ", "50"))
 ROWS = (1, 2, 3, 12, 40)  # few shapes, as each is compiled once
@@ -50,7 +51,7 @@ def columns(draw, n):
 
 @st.composite
 def problems(draw):
-    """A frame or an array, targets, weights and settings."""
+    """A frame or an array, targets and weights."""
     n = draw(st.sampled_from(ROWS))
     width = draw(st.sampled_from((1, 3)))
     frame = pd.DataFrame({f"column {i}": draw(columns(n)) for i in range(width)})
@@ -61,13 +62,37 @@ def problems(draw):
     weight = draw(
         st.sampled_from([None, None, None, np.ones(n), np.zeros(n), np.arange(n) * 1.0, -np.ones(n)])
     )
+    return X, y, weight
+
+
+@st.composite
+def feature_models(draw):
+    """A feature GP with settings of which some are impossible."""
     options = {
         "learner": draw(st.sampled_from(["scgd", "scgd", "bsgd", "minimax"])),
         "standardize": draw(st.booleans()),
         "batch_size": draw(st.sampled_from([8, 8, 8, 10**6, 0])),
         "dtype": draw(st.sampled_from(["float32", "float32", "float64", "float16"])),
     }
-    return X, y, weight, options
+    return FeatureGPRegressor(
+        features="rff", n_features=8, epochs=3, learning_rate=0.01, random_state=0, **options
+    )
+
+
+@st.composite
+def kernel_models(draw):
+    """A kernel GP with settings of which some are impossible."""
+    learner = draw(st.sampled_from([None, None, "bsgd", "full-batch"]))
+    options = {
+        "kernel": draw(st.sampled_from(["rbf", "rbf", "matern32", "linear"])),
+        "solver": draw(st.sampled_from(["auto", "auto", "auto", "sdd"])),
+        "prediction": draw(st.sampled_from(["auto", "auto", "local"])),
+        "noise_variance": draw(st.sampled_from([None, 1e-6, 1.0, 0.0])),
+        "standardize": draw(st.booleans()),
+        "dtype": draw(st.sampled_from(["float32", "float32", "float64", "float16"])),
+    }
+    epochs = None if learner is None else 2
+    return KernelGPRegressor(learner=learner, epochs=epochs, n_samples=4, random_state=0, **options)
 
 
 @settings(
@@ -77,11 +102,10 @@ def problems(draw):
     suppress_health_check=list(HealthCheck),
 )
 @given(problems(), st.data())
-def test_a_clear_error_or_finite_answers(problem, data):
-    X, y, weight, options = problem
-    model = FeatureGPRegressor(
-        features="rff", n_features=8, epochs=3, learning_rate=0.01, random_state=0, **options
-    )
+@pytest.mark.parametrize("models", [feature_models(), kernel_models()], ids=["feature", "kernel"])
+def test_a_clear_error_or_finite_answers(models, problem, data):
+    X, y, weight = problem
+    model = data.draw(models)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # convergence is not the matter here
         try:
@@ -103,7 +127,7 @@ def assert_answers(model, X):
     assert np.isfinite(mean).all()
     assert np.isfinite(std).all()
     assert (std >= 0).all()
-    assert np.isfinite(model.nlml_)
+    assert np.isfinite(getattr(model, "nlml_", 0.0))  # kernel GPs know it where the solver is direct
 
 
 def assert_one_clear_line(error):

@@ -29,8 +29,10 @@ KERNELS = {
     "constant": lambda: kernels.Constant(0.6),
     "sum": lambda: kernels.RBF() + kernels.Linear(0.3, active_dims=[0]) + kernels.Constant(2.0),
     "product": lambda: kernels.Matern32(2.0) * kernels.Periodic(active_dims=[2]),
+    "product-sum": lambda: (kernels.Linear(0.3) + kernels.Constant(2.0)) * kernels.RBF(active_dims=[1]),
     "sum-frozen": lambda: kernels.RBF() + frozen(kernels.Matern12(3.0)),
     "warped": lambda: kernels.Warped(kernels.Matern52(0.9), _network()),
+    "warped-sum": lambda: kernels.Warped(kernels.Linear(0.5) + kernels.RBF(), frozen(_network())),
 }
 SMOOTH_AT_ZERO = sorted(set(KERNELS) - {"matern12", "sum-frozen"})
 sweep = pytest.mark.parametrize("name", KERNELS)
@@ -64,6 +66,49 @@ def test_block_form_equals_pairwise_form(name):
 
 
 @sweep
+def test_rows_are_prepared_once_and_gathered(name):
+    """Blocks of gathered and stacked prepared rows equal the pairwise form, for any centre."""
+    with jax.enable_x64(True):
+        kernel, X, Z = KERNELS[name](), _rows(6, 1, jnp.float64), _rows(5, 2, jnp.float64)
+        chosen = jnp.array([4, 0, 4])
+
+        @eqx.filter_jit
+        def blocks(kernel, X, Z, centre):
+            rows, columns = kernel.prepare(X, centre), kernel.prepare(Z, centre)
+            few = jax.tree.map(lambda leaf: leaf[chosen], rows)
+            pairs = jax.tree.map(lambda leaf: leaf.reshape(3, 2, *leaf.shape[1:]), rows)
+            tiles = jax.vmap(lambda tile: kernel.between(tile, columns))(pairs)
+            return kernel.between(rows, columns), kernel.between(few, columns), tiles.reshape(6, 5)
+
+        expected = np.asarray(_pairs(kernel, X, Z))
+        for centre in (X[0], jnp.full(D, 3.0)):
+            assert all(len(leaf) == 6 for leaf in jax.tree.leaves(kernel.prepare(X, centre)))
+            for found, wanted in zip(
+                blocks(kernel, X, Z, centre), (expected, expected[chosen], expected), strict=True
+            ):
+                np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+@sweep
+def test_prepared_rows_have_the_gradients_of_the_pairwise_form(name):
+    """By the parameters, by the rows and at zero distance, which the first two rows of Z have."""
+    with jax.enable_x64(True):
+        kernel, X, centre = KERNELS[name](), _rows(4, 1, jnp.float64), jnp.full(D, 0.3)
+        Z = jnp.concatenate([X[:2], _rows(3, 2, jnp.float64)])
+        trainable, rest = partition(kernel)
+
+        def prepared(kernel, X, Z):
+            return kernel.between(kernel.prepare(X, centre), kernel.prepare(Z, centre))
+
+        def gradient(values):
+            loss = lambda t, X: jnp.sum(jnp.sin(values(eqx.combine(t, rest), X, Z)))
+            return jax.jit(jax.grad(loss, argnums=(0, 1)))(trainable, X)
+
+        for found, wanted in zip(*map(jax.tree.leaves, map(gradient, (prepared, _pairs))), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-7)
+
+
+@sweep
 def test_diag_is_the_diagonal(name):
     kernel, X = KERNELS[name](), _rows(6)
     diagonal = eqx.filter_jit(lambda kernel, X: kernel.diag(X))(kernel, X)
@@ -85,7 +130,8 @@ def test_values_have_the_dtype_of_the_rows(name):
     kernel = KERNELS[name]()
 
     def values(X):
-        return kernel.matrix(X, X), kernel.diag(X), kernel(X[0], X[1])
+        rows = kernel.prepare(X, X[0])
+        return kernel.matrix(X, X), kernel.diag(X), kernel(X[0], X[1]), *jax.tree.leaves(rows)
 
     for x64 in (False, True):
         with jax.enable_x64(x64):

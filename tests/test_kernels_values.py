@@ -7,7 +7,7 @@ import pytest
 from scipy.special import gamma, kv
 
 from stochgp import kernels, networks
-from stochgp.kernels.distances import squared_distances
+from stochgp.kernels.distances import points, squared_distances
 
 L = np.array([0.5, 1.0, 2.0])
 P = np.array([1.0, 2.0, 3.0])
@@ -62,7 +62,8 @@ def test_float32_distances_far_from_the_origin(offset):
     rng = np.random.default_rng(2)
     A = (rng.normal(size=(200, 20)) + offset).astype(np.float32)
     B = np.concatenate([A[:50], rng.normal(size=(50, 20)).astype(np.float32) + np.float32(offset)])
-    found = np.asarray(squared_distances(jnp.asarray(A), jnp.asarray(B)))
+    centre = B.mean(axis=0)
+    found = np.asarray(squared_distances(points(jnp.asarray(A - centre)), points(jnp.asarray(B - centre))))
     exact = np.sum((A[:, None].astype(np.float64) - B[None].astype(np.float64)) ** 2, axis=2)
     norms = 20 + 6 * np.sqrt(40)  # a centred squared norm, its mean plus six standard deviations
     assert np.abs(found - exact).max() < 8 * np.finfo(np.float32).eps * 2 * norms * (1 + offset / 100)
@@ -74,6 +75,28 @@ def test_a_repeated_row_has_exactly_the_variance_in_float32():
     A, B = jnp.asarray(rows), jnp.asarray(rows.copy())
     for kind in (kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52):
         np.testing.assert_array_equal(np.diagonal(kind(1.0, 1.0).matrix(A, B)), np.float32(1.0))
+
+
+def test_prepared_rows_far_from_the_origin_in_float32():
+    """Stationary kernels subtract the centre; the linear kernel, which knows the origin, does not."""
+    rng = np.random.default_rng(4)
+    offset = np.float32(1e3)
+    A, B = (jnp.asarray(rng.normal(size=(20, 3)).astype(np.float32) + offset) for _ in range(2))
+    centre = jnp.full(3, offset)
+    for kernel in (kernels.RBF([0.5, 1.0, 2.0]), kernels.Matern32(2.0)):
+        found = kernel.between(kernel.prepare(A, centre), kernel.prepare(B, centre))
+        near = kernel.between(kernel.prepare(A - offset, 0 * centre), kernel.prepare(B - offset, 0 * centre))
+        np.testing.assert_array_equal(found, near)
+    kernel = kernels.Linear(0.7)
+    found = kernel.between(kernel.prepare(A, centre), kernel.prepare(B, centre))
+    np.testing.assert_allclose(found, 0.7 * np.asarray(A) @ np.asarray(B).T, rtol=1e-5)
+
+
+def test_a_network_that_has_no_value_at_the_centre():
+    rows = jnp.asarray(X, jnp.float32)
+    kernel = kernels.Warped(kernels.RBF(), lambda x: x / jnp.linalg.norm(x))
+    at_zero = kernel.between(*2 * (kernel.prepare(rows, jnp.zeros(3, jnp.float32)),))
+    np.testing.assert_allclose(at_zero, kernel.matrix(rows, rows), atol=1e-5)
 
 
 def test_rational_quadratic_tends_to_the_rbf():

@@ -10,19 +10,22 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 KILLS = int(os.environ.get("STOCHGP_KILLS", "2"))
 SCRIPT = Path(__file__).with_name("killed_run.py")
 
 
-def begin(checkpoint):
+def begin(kind, checkpoint):
     return subprocess.Popen(
-        [sys.executable, SCRIPT, checkpoint], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, SCRIPT, kind, checkpoint], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def test_kills_at_random_moments_change_nothing(tmp_path):
+@pytest.mark.parametrize("kind", ["feature", "kernel"])
+def test_kills_at_random_moments_change_nothing(kind, tmp_path):
     started = time.monotonic()
-    process = begin(tmp_path / "whole")
+    process = begin(kind, tmp_path / "whole")
     whole, errors = process.communicate()
     assert process.returncode == 0, errors
     seconds = time.monotonic() - started
@@ -31,10 +34,10 @@ def test_kills_at_random_moments_change_nothing(tmp_path):
         rounds += 1
         checkpoint = tmp_path / f"broken{rounds}"
         for _ in range(2):
-            process = begin(checkpoint)
+            process = begin(kind, checkpoint)
             time.sleep(seconds * rng.uniform(0.2, 0.9))
             process.kill()
             killed += process.wait() != 0
             process.communicate()
-        found, errors = begin(checkpoint).communicate()
+        found, errors = begin(kind, checkpoint).communicate()
         assert found == whole, errors

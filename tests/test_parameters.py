@@ -158,3 +158,12 @@ def test_cast_changes_floating_arrays_only(model):
         np.dtype("float64")
     }
     assert wide.steps.dtype == model.steps.dtype
+
+
+def test_double_precision_is_read_back_without_the_64_bit_mode():
+    with jax.enable_x64(True):
+        parameters = [positive(np.array([0.1, 2.0]), dtype=jnp.float64), bounded(np.array(0.3), 0.0, 1.0)]
+        parameters[1] = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), parameters[1])
+    assert np.asarray(parameters[0]).dtype == np.float64
+    np.testing.assert_allclose(parameters[0], [0.1, 2.0], rtol=1e-15)
+    assert abs(float(parameters[1]) - 0.3) < 1e-7 and "0.1" in repr(parameters[0])

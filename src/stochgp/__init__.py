@@ -1,11 +1,12 @@
 """Gaussian processes trained and solved with mini-batches, in memory that the user sets."""
 
-from stochgp import data, features, kernels, learners, metrics, networks, parameters
-from stochgp.estimators import FeatureGPRegressor, load
+from stochgp import data, features, kernels, learners, metrics, networks, parameters, solvers
+from stochgp.estimators import FeatureGPRegressor, KernelGPRegressor, load
 from stochgp.version import __version__
 
 __all__ = [
     "FeatureGPRegressor",
+    "KernelGPRegressor",
     "__version__",
     "data",
     "features",
@@ -15,4 +16,5 @@ __all__ = [
     "metrics",
     "networks",
     "parameters",
+    "solvers",
 ]

@@ -4,6 +4,8 @@ On a CPU memory is the process's resident memory; where JAX's default device is 
 has in use there. Sizes are decimal: 1 GB = 10⁹ bytes. Nothing is remembered between calls.
 """
 
+import ctypes
+import functools
 import math
 import re
 from dataclasses import dataclass
@@ -114,6 +116,13 @@ def available() -> int:
     return min([int(psutil.virtual_memory().available), *_left_in_control_groups()])
 
 
+def release() -> None:
+    """Gives memory that was freed, but kept for later, back to the system; compiling leaves much of it. Only glibc can do that."""
+    trim = getattr(_c_library(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def resident() -> int:
     """Resident memory of this process, in bytes."""
     return int(psutil.Process().memory_info().rss)
@@ -127,6 +136,15 @@ def peak_resident() -> int:
         return resident() if found is None else max(int(found[1]) * 1024, resident())
     windows = getattr(psutil.Process().memory_info(), "peak_wset", None)
     return _peak_of_macos() if windows is None else int(windows)
+
+
+@functools.cache
+def _c_library() -> Any:
+    """The C library of this process, or None where there is no way to it."""
+    try:
+        return ctypes.CDLL(None)
+    except (OSError, TypeError):  # Windows has none of that kind
+        return None
 
 
 def _peak_of_macos() -> int:

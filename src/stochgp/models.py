@@ -1,6 +1,7 @@
 """Models: a prior over functions and a noise, the θ that learners learn."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stochgp.features import AbstractFeatureMap
+from stochgp.kernels.base import as_kernel
 from stochgp.parameters import (
     AbstractParameter,
     Bounded,
@@ -20,6 +22,7 @@ from stochgp.parameters import (
 )
 
 NOISE_FLOOR = 1e-6
+SMALLEST_WEIGHT = 1e-9  # a row of less weight counts as one of this
 
 
 def _as_noise(value: object) -> AbstractParameter:
@@ -50,6 +53,23 @@ class FeatureGP(eqx.Module):
         return FeatureGP(
             self.features, _revalued(self.noise_variance, noise_variance), _revalued(self.variance, variance)
         )
+
+
+class KernelGP(eqx.Module):
+    """y = f(x) + ε, f ~ GP(0, k), ε ~ N(0, noise_variance / ρ) for a row of weight ρ.
+
+    `kernel` is any kernel, sums, products and warped ones included; what is frozen in it, or the whole of it, does not train.
+    `noise_variance` is a variance; a number becomes a parameter with the floor NOISE_FLOOR = 1e-6 (of targets with unit variance).
+    """
+
+    kernel: Any = eqx.field(converter=as_kernel)
+    noise_variance: AbstractParameter = eqx.field(converter=_as_noise, default=0.1)
+
+    def covariance(self, X: Float[Array, "N D"], weight: Float[Array, " N"]) -> Float[Array, "N N"]:
+        """k(X, X) + σ² diag(1/ρ): of the targets."""
+        spread = 1 / jnp.maximum(weight, SMALLEST_WEIGHT)
+        K = value_of(self.kernel).matrix(X, X)
+        return K + jnp.diag(value_of(self.noise_variance, X.dtype) * spread)
 
 
 def split(gp: FeatureGP, *, hold_variances: bool = False) -> tuple[FeatureGP, FeatureGP]:

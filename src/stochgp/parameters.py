@@ -43,14 +43,18 @@ class AbstractParameter(eqx.Module):
         return self.value.dtype
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.value, dtype=dtype)
+        with jax.enable_x64(True):  # whatever holds outside, float64 stays float64
+            return np.array(self.value, dtype=dtype)
 
     def __float__(self) -> float:
-        return float(self.value)
+        with jax.enable_x64(True):
+            return float(self.value)
 
     def __pdoc__(self, **kwargs: Any) -> wadler_lindig.AbstractDoc | None:
         """What Equinox prints: a short constrained value where it is known, otherwise (None) the fields."""
-        if not _is_known(self) or not eqx.is_array(value := self.value) or value.ndim > 1 or value.size > 32:
+        with jax.enable_x64(True):
+            value = self.value if _is_known(self) else None
+        if value is None or not eqx.is_array(value) or value.ndim > 1 or value.size > 32:
             return None
         text = np.array2string(np.asarray(value), max_line_width=10**6, separator=", ")
         return wadler_lindig.TextDoc(f"{type(self).__name__}({text})")

@@ -3,12 +3,23 @@
 import enum
 from typing import Any, NamedTuple
 
+from jaxtyping import Array, Float
+
 
 class RESULTS(enum.Enum):
-    """Codes of how a fit ended; the value is the text for people, with likely causes."""
+    """Codes of how a fit or a solve ended; the value is the text for people, with likely causes."""
 
     successful = "all planned steps were taken and the criterion had settled"
     not_settled = "all planned steps were taken, but the criterion was still moving: more epochs may help"
+    tolerance_reached = "the residual, measured on all rows, is within the tolerance"
+    steps_exhausted = (
+        "the planned steps were taken, but the residual is above the tolerance: more steps, a larger noise variance or "
+        "shorter lengthscales would help. The best solution found was kept"
+    )
+    precision_reached = (
+        "the residual stopped falling above the tolerance: the floating-point precision does not allow more for a noise variance "
+        "as small as this. The best solution found was kept"
+    )
     time_limit = "the time limit ended the run; the best state so far was kept"
     interrupted = "an interrupt ended the run; the best state so far was kept"
     diverged = (
@@ -28,3 +39,17 @@ class FitResult(NamedTuple):
     result: RESULTS
     history: list[dict[str, float]]
     seconds: float
+
+
+class Solution(NamedTuple):
+    """What `solvers.solve` returns for A α = b, b: [N, S]."""
+
+    value: Float[Array, "N S"]  # α, the best found
+    result: RESULTS
+    converged: bool  # every column's residual is within the tolerance
+    residual_norms: Float[Any, " S"]  # ‖b − A α‖ / ‖b‖ of each column, measured on all rows
+    n_steps: int
+    epochs: float  # passes over the rows of A, those for the checks included
+    seconds: float
+    history: list[dict[str, float]]
+    jitter: float  # added to the diagonal of A, or of its blocks, so that it could be factorised; 0 = none

@@ -12,11 +12,17 @@ from cyclopts import Parameter
 
 import stochgp
 from stochgp import data, metrics
-from stochgp.cli.settings import parse_settings, read_kernel
+from stochgp.cli.divisions import division_for_scores, known_division
+from stochgp.cli.hyperparameters import with_hyperparameters
+from stochgp.cli.settings import parse_settings
 from stochgp.cli.tables import Labelled, read_divided, read_inputs, read_labelled
 from stochgp.options import lookup
 
-_MODELS: dict[str, type | None] = {"feature": stochgp.FeatureGPRegressor, "kernel": None, "sparse": None}
+_MODELS: dict[str, type | None] = {
+    "feature": stochgp.FeatureGPRegressor,
+    "kernel": stochgp.KernelGPRegressor,
+    "sparse": None,
+}
 _NORMAL_975 = 1.959963984540054
 
 
@@ -44,13 +50,15 @@ def fit(
     target
         The column to learn. Named sets have theirs.
     model
-        feature. (kernel and sparse are not in this version.)
+        feature, or kernel: any kernel, all rows kept. (sparse is not in this version.)
     setting
         name=value: a setting of the estimator, such as --set batch_size=32. May be repeated.
     test_fraction
         Set aside this fraction of a file's rows and print the metrics on them.
     hyperparameters
-        A JSON file with the kernel to start from: {"kernel": "rbf", "lengthscale": 1.0, "variance": 1.0}.
+        A JSON file with the kernel to start from: {"kernel": "rbf", "lengthscale": 1.0, "variance": 1.0}. A kernel model also takes
+        "noise_variance", and then keeps all of them unless a setting of learning is given; so it does with a table of published
+        values {set: {split: {"noise_std", "signal_std", "lengthscale"}}}, for DATA uci:NAME:SPLIT.
     checkpoint
         A file kept up to date; the same command goes on from it after a kill.
     out
@@ -64,22 +72,18 @@ def fit(
     """
     kind = lookup(model, _MODELS, "model")
     if kind is None:
-        raise ValueError(f"--model {model} is not in this version of stochgp; use --model feature")
+        raise ValueError(f"--model {model} is not in this version of stochgp; use feature or kernel")
     check_can_write(out)
-    estimator = _estimator(kind, setting or [], hyperparameters, seed, quiet)
+    settings = parse_settings(setting or [], kind)
+    if hyperparameters is not None:
+        settings = with_hyperparameters(settings, hyperparameters, source, kind)
+    estimator = kind(**{"random_state": seed, "verbose": 0 if quiet else 1} | settings)
     rows = read_divided(source, target, test_fraction, seed)
     estimator.fit(rows.train.inputs, rows.train.targets, checkpoint=checkpoint)
     estimator.target_name_ = rows.target
+    estimator.trained_on_ = {"data": source, "seed": seed, "test_fraction": test_fraction}
     estimator.save(out)
-    report = {
-        "model": out,
-        "n_train": len(rows.train.targets),
-        "nlml": estimator.nlml_,
-        "noise_variance": estimator.noise_variance_,
-        "n_iter": estimator.n_iter_,
-        "converged": estimator.converged_,
-        "seconds": estimator.fit_seconds_,
-    }
+    report = described(estimator, out, len(rows.train.targets))
     show(report | ({} if rows.test is None else scores(estimator, rows.test)), as_json)
 
 
@@ -103,7 +107,7 @@ def predict(
     """
     check_can_write(out)
     estimator = stochgp.load(model)
-    table = read_inputs(source)
+    table = read_inputs(source, known_division(estimator, source) or {})
     mean, std = estimator.predict(table, return_std=True, include_noise=True)
     columns = {
         "mean": mean,
@@ -120,6 +124,8 @@ def evaluate(
     /,
     *,
     target: str | None = None,
+    seed: int | None = None,
+    test_fraction: float | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
     """Print n, rmse, nlpd, crps and coverage_95 of a model on the rows of DATA, noise included.
@@ -132,12 +138,16 @@ def evaluate(
         A table with the model's columns and its target, or a named set, whose test rows are used.
     target
         The target column, if it is called otherwise than at fit.
+    seed
+        Of the division of a named set that has no test rows of its own; models of `stochgp fit` know theirs.
+    test_fraction
+        Of that division.
     as_json
         One JSON object on stdout.
     """
     estimator = stochgp.load(model)
     name = getattr(estimator, "target_name_", None) if target is None else target
-    rows = read_labelled(source, name)
+    rows = read_labelled(source, name, division_for_scores(estimator, source, seed, test_fraction))
     show(scores(estimator, rows), as_json)
 
 
@@ -159,6 +169,29 @@ def data_list(*, as_json: Annotated[bool, Parameter(name="--json", negative="")]
         sys.stdout.write(f"{line.name:24} {line.rows:>9,} rows {line.columns:>4} inputs   {where}\n")
 
 
+def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:
+    """What `fit` reports of the model in the file `out`; None for what is not known."""
+    report = {
+        "model": out,
+        "n_train": n_train,
+        "nlml": getattr(estimator, "nlml_", None),
+        "noise_variance": estimator.noise_variance_,
+        "n_iter": estimator.n_iter_,
+        "converged": estimator.converged_,
+        "seconds": estimator.fit_seconds_,
+    }
+    if not isinstance(estimator, stochgp.KernelGPRegressor):
+        return report
+    plan = {name: entry["choice"] for name, entry in estimator.plan_.items()}
+    kept = estimator.learner is None
+    return report | {
+        "hyperparameters": "as given, nothing was learned" if kept else f"learned by {plan['learner']}",
+        **{name: plan.get(name) for name in ("prediction", "solver", "variance", "residual")},
+        "file_bytes": Path(out).stat().st_size,
+        "file_holds": "the training rows, standardised: a kernel model predicts from them",
+    }
+
+
 def scores(estimator: Any, rows: Labelled) -> dict[str, float]:
     """Metrics of the estimator's predictions of observations, in target units."""
     mean, std = estimator.predict(rows.inputs, return_std=True, include_noise=True)
@@ -173,25 +206,17 @@ def scores(estimator: Any, rows: Labelled) -> dict[str, float]:
 
 
 def show(report: Mapping[str, Any], as_json: bool) -> None:
-    """Names and values on stdout: lines, or one JSON object (numbers that are not finite as null)."""
+    """Names and values on stdout: lines for what is known, or one JSON object (None and numbers that are not finite as null)."""
     if as_json:
         sys.stdout.write(
             json.dumps({name: _plain(value) for name, value in report.items()}, ensure_ascii=False) + "\n"
         )
         return
-    width = max(len(name) for name in report)
-    for name, value in report.items():
+    known = {name: value for name, value in report.items() if value is not None}
+    width = max(len(name) for name in known)
+    for name, value in known.items():
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
         sys.stdout.write(f"{name:{width}}  {text}\n")
-
-
-def _estimator(kind: type, pairs: list[str], hyperparameters: str | None, seed: int, quiet: bool) -> Any:
-    settings = parse_settings(pairs, kind)
-    if hyperparameters is not None:
-        if "kernel" in settings:
-            raise ValueError("the kernel is given twice, by --set kernel and by --hyperparameters")
-        settings["kernel"] = read_kernel(hyperparameters)
-    return kind(**{"random_state": seed, "verbose": 0 if quiet else 1} | settings)
 
 
 def check_can_write(out: str) -> None:

@@ -1,24 +1,12 @@
-"""`--set name=value` and `--hyperparameters FILE.json` as typed settings of an estimator."""
+"""`--set name=value` as typed settings of an estimator."""
 
 import inspect
-import json
 import types
 import typing
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from stochgp import kernels
 from stochgp.data import did_you_mean
-from stochgp.options import lookup
-
-_KERNELS: dict[str, Callable[..., Any]] = {
-    "rbf": kernels.RBF,
-    "matern12": kernels.Matern12,
-    "matern32": kernels.Matern32,
-    "matern52": kernels.Matern52,
-}
-_HYPERPARAMETERS = ("kernel", "lengthscale", "variance")
 
 
 def parse_settings(pairs: Sequence[str], estimator: type) -> dict[str, Any]:
@@ -60,31 +48,6 @@ def parse_value(name: str, text: str, annotation: Any) -> Any:
     words = {type(None): "none", bool: "true or false", int: "a whole number", float: "a number"}
     wanted = " or ".join(words[kind] for kind in words if kind in allowed)
     raise ValueError(f"--set {name}={text}: {name} takes {wanted}")
-
-
-def read_kernel(path: str) -> Any:
-    """The kernel of a JSON file {"kernel": name, "lengthscale": number or list, "variance": number}, in units of the standardised data.
-
-    Raises ValueError, in one line, for a file that is not such an object.
-    """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a JSON file ({error})") from error
-    if not isinstance(content, dict):
-        raise ValueError(
-            f'{path}: expected an object such as {{"kernel": "rbf", "lengthscale": 1.0, "variance": 1.0}}'
-        )
-    for name in content:
-        if name not in _HYPERPARAMETERS:
-            raise ValueError(
-                f"{path}: no hyperparameter is called {name!r}; {did_you_mean(name, _HYPERPARAMETERS)}"
-            )
-    kind = lookup(str(content.get("kernel", "rbf")), _KERNELS, "kernel")
-    try:
-        return kind(lengthscale=content.get("lengthscale", 1.0), variance=content.get("variance", 1.0))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def _types(annotation: Any) -> tuple[Any, ...]:

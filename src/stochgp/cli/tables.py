@@ -1,6 +1,7 @@
 """DATA of the command line: files and named sets as tables."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,18 +51,18 @@ def read_divided(source: str, target: str | None, test_fraction: float | None, s
     return Divided(_take(everything, train), _take(everything, test), target)
 
 
-def read_inputs(source: str) -> pa.Table:
-    """A file's table, or the inputs of a named set's test rows."""
+def read_inputs(source: str, division: Mapping[str, Any]) -> pa.Table:
+    """A file's table, or the inputs of a named set's test rows in this division."""
     if not data.is_named(source):
         return data.read_table(source)
-    found = data.load(source)
+    found = data.load(source, **division)
     return as_table(found.X_test, found.feature_names)
 
 
-def read_labelled(source: str, target: str | None) -> Labelled:
-    """Inputs and targets: all rows of a file, the test rows of a named set."""
+def read_labelled(source: str, target: str | None, division: Mapping[str, Any]) -> Labelled:
+    """Inputs and targets: all rows of a file, the test rows of a named set in this division."""
     if data.is_named(source):
-        found = data.load(source)
+        found = data.load(source, **division)
         return Labelled(as_table(found.X_test, found.feature_names), found.y_test)
     if target is None:
         raise ValueError("the model does not know its target's name: give --target")

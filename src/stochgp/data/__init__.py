@@ -1,11 +1,13 @@
-"""Data: tables from frames and files, numbers from their columns, standardising, splits and named sets."""
+"""Data: tables from frames and files, numbers from their columns, standardising, splits, named sets, nearest rows."""
 
 from .columns import Column, read_column, table_columns
 from .dataset import Dataset
 from .encoding import MAX_LEVELS, ColumnRule, TableEncoder, target_column
 from .files import SUFFIXES, read_table, write_table
+from .functions import load_function
 from .named import NamedSet, is_named, list_named, load
 from .nearest import did_you_mean
+from .neighbours import Neighbours
 from .splits import train_test_indices
 from .standardise import Standardiser
 
@@ -16,12 +18,14 @@ __all__ = [
     "ColumnRule",
     "Dataset",
     "NamedSet",
+    "Neighbours",
     "Standardiser",
     "TableEncoder",
     "did_you_mean",
     "is_named",
     "list_named",
     "load",
+    "load_function",
     "read_column",
     "read_table",
     "table_columns",

@@ -1,11 +1,14 @@
-"""Data sets by name: `flights`, and `uci:NAME:SPLIT` such as `uci:bike:0`."""
+"""Data sets by name: `flights`, `uci:bike:0`, `fun:borehole:1000000`, and the tables of `tables`, such as `bike-hourly`."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from .dataset import Dataset
 from .flights import FLIGHT_INPUTS, FLIGHT_ROWS, HOW_TO_INSTALL, flights_folder, load_flights
+from .functions import FUNCTIONS, load_function
 from .nearest import did_you_mean
+from .tables import TABLES, how_to_get, load_table, table_location
 from .uci import N_SPLITS, UCI_SETS, load_uci, uci_folders, uci_location
 
 
@@ -23,25 +26,78 @@ class NamedSet:
 def is_named(text: str) -> bool:
     """Whether `text` means a named set rather than a file: neither a path that exists nor a name with a suffix."""
     head = text.partition(":")[0]
-    return head in ("uci", "flights") or not (
+    return head in ("uci", "fun", "flights", *TABLES) or not (
         Path(text).suffix or len(Path(text).parts) > 1 or Path(text).exists()
     )
 
 
-def load(name: str, *, test_fraction: float = 0.1, seed: int = 0) -> Dataset:
-    """The data set called `flights` or `uci:NAME:SPLIT`, SPLIT 0 … 9.
+def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: float | None = None) -> Dataset:
+    """The data set called `name`, one of `list_named`.
 
-    The uci sets have fixed test rows; `test_fraction` and `seed` choose those of `flights`.
+    uci:NAME:SPLIT, SPLIT 0 … 9, has fixed test rows; `test_fraction` and `seed` choose those of the others. fun:NAME:ROWS is drawn by
+    `load_function`: `seed` gives the rows and `noise_std` the standard deviation of their noise, None = the function's default.
 
-    Raises ValueError, in one line, for a name or split that does not exist (with the nearest), and for data that are
-    not on this machine and cannot be had (with the places that were searched).
+    Raises ValueError, in one line, for a name, split or number of rows that does not exist (with the nearest), for a noise given to
+    real data, and for data that are not on this machine and cannot be had (with the places that were searched).
     """
     family, _, rest = name.partition(":")
+    if family == "fun":
+        function, rows = _function_and_rows(name, rest)
+        return load_function(function, rows, test_fraction=test_fraction, seed=seed, noise_std=noise_std)
+    if noise_std is not None:
+        raise ValueError(f"{name} is not a simulated set: noise_std is for fun:NAME:ROWS")
     if name == "flights":
         return load_flights(test_fraction, seed)
-    if family != "uci":
-        names = ["flights", *(f"uci:{uci}:0" for uci in UCI_SETS)]
-        raise ValueError(f"no data set is called {name!r}; {did_you_mean(name, names)}")
+    if name in TABLES:
+        return load_table(name, test_fraction, seed)
+    if family == "uci":
+        return load_uci(*_set_and_split(name, rest))
+    raise ValueError(f"no data set is called {name!r}; {_nearest(name)}")
+
+
+def list_named() -> list[NamedSet]:
+    """Every named set, with where it is on this machine or how to get it."""
+    flights = NamedSet("flights", FLIGHT_ROWS, len(FLIGHT_INPUTS), flights_folder(), HOW_TO_INSTALL)
+    tables = [
+        NamedSet(name, known.rows, known.columns, table_location(name), how_to_get(name))
+        for name, known in TABLES.items()
+    ]
+    functions = [
+        NamedSet(
+            f"fun:{name}:{known.rows}",
+            known.rows,
+            len(known.inputs),
+            None,
+            "simulated, with any number of rows",
+        )
+        for name, known in FUNCTIONS.items()
+    ]
+    return [flights, *tables, *(_uci_line(name) for name in UCI_SETS), *functions]
+
+
+def _nearest(name: str) -> str:
+    by_stem = {
+        **{name: name for name in ("flights", *TABLES)},
+        **{stem: f"uci:{stem}:0" for stem in UCI_SETS},
+        **{stem: f"fun:{stem}:{known.rows}" for stem, known in FUNCTIONS.items()},
+    }
+    return f"did you mean {by_stem[name]!r}?" if name in by_stem else did_you_mean(name, by_stem.values())
+
+
+def _function_and_rows(name: str, rest: str) -> tuple[str, int]:
+    function, _, rows = rest.partition(":")
+    if function not in FUNCTIONS:
+        raise ValueError(
+            f"no data set is called {name!r}; fun:NAME:ROWS, NAME: {did_you_mean(function, FUNCTIONS)}"
+        )
+    if not re.fullmatch("[0-9]{1,15}", rows):
+        raise ValueError(
+            f"{name!r} needs a number of rows (1 to 15 digits), such as 'fun:{function}:{FUNCTIONS[function].rows}'"
+        )
+    return function, int(rows)
+
+
+def _set_and_split(name: str, rest: str) -> tuple[str, int]:
     uci, _, split = rest.partition(":")
     if uci not in UCI_SETS:
         raise ValueError(
@@ -49,13 +105,7 @@ def load(name: str, *, test_fraction: float = 0.1, seed: int = 0) -> Dataset:
         )
     if split not in [str(number) for number in range(N_SPLITS)]:
         raise ValueError(f"{name!r} needs a split from 0 to {N_SPLITS - 1}, such as 'uci:{uci}:0'")
-    return load_uci(uci, int(split))
-
-
-def list_named() -> list[NamedSet]:
-    """Every named set, with where it is on this machine or how to get it."""
-    flights = NamedSet("flights", FLIGHT_ROWS, len(FLIGHT_INPUTS), flights_folder(), HOW_TO_INSTALL)
-    return [flights, *(_uci_line(name) for name in UCI_SETS)]
+    return uci, int(split)
 
 
 def _uci_line(name: str) -> NamedSet:

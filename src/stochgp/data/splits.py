@@ -14,6 +14,13 @@ def train_test_indices(
 
     Raises ValueError unless 0 < fraction < 1 and at least one row falls on each side.
     """
+    n_test = count_test_rows(n, fraction)
+    order = np.random.default_rng(seed).permutation(n)
+    return np.sort(order[n_test:]), np.sort(order[:n_test])
+
+
+def count_test_rows(n: int, fraction: float) -> int:
+    """`fraction` of n rows, rounded. Raises ValueError unless 0 < fraction < 1 and at least one row falls on each side."""
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"the test fraction must lie between 0 and 1, not {fraction!r}")
     n_test = round(n * fraction)
@@ -22,5 +29,4 @@ def train_test_indices(
             f"a test fraction of {fraction} leaves {n - n_test} training rows and {n_test} test rows "
             f"of {n}; each side needs at least one"
         )
-    order = np.random.default_rng(seed).permutation(n)
-    return np.sort(order[n_test:]), np.sort(order[:n_test])
+    return n_test

@@ -6,11 +6,12 @@ from typing import Any
 from .base import PosteriorRegressor
 from .feature import FeatureGPRegressor
 from .fitted import FunctionDraws
+from .kernel import KernelGPRegressor
 from .saving import load_estimator
 
-__all__ = ["FeatureGPRegressor", "FunctionDraws", "PosteriorRegressor", "load"]
+__all__ = ["FeatureGPRegressor", "FunctionDraws", "KernelGPRegressor", "PosteriorRegressor", "load"]
 
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (FeatureGPRegressor,)}
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (FeatureGPRegressor, KernelGPRegressor)}
 
 
 def load(path: str | os.PathLike) -> Any:

@@ -11,16 +11,16 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.budget import Budget
-from stochgp.estimators.fitted import Fitted, FunctionDraws
+from stochgp.estimators.fitted import AbstractFitted, FunctionDraws
 from stochgp.estimators.inputs import read_inputs
 from stochgp.estimators.saving import pack, save, unpack
 from stochgp.estimators.seeds import as_key
 
 
 class PosteriorRegressor(RegressorMixin, BaseEstimator):
-    """A scikit-learn regressor whose `fit` leaves a `Fitted` in `_fitted`; a leaf of this class adds `__init__` and `fit`."""
+    """A scikit-learn regressor whose `fit` leaves an `AbstractFitted` in `_fitted`; a leaf of this class adds `__init__` and `fit`."""
 
-    _fitted: Fitted
+    _fitted: AbstractFitted
     memory_limit: Any
     target_name_: str | None
 
@@ -39,12 +39,9 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
             raise ValueError("return_std and return_cov exclude each other: ask for one of them")
         X = self._read(X)
         if return_cov:
-            n = len(X) + 256
-            self._reserve(
-                8 * n * (3 * n + 2 * len(self._fitted.posterior.weights)), f"a covariance of {len(X)} rows"
-            )
+            self._reserve(self._fitted.covariance_bytes(len(X)), f"a covariance of {len(X)} rows")
             return self._fitted.mean(X), self._fitted.covariance(X, include_noise=include_noise)
-        self._reserve(64 * len(X), f"predictions for {len(X)} rows")
+        self._reserve(self._fitted.predict_bytes(len(X)), f"predictions for {len(X)} rows")
         if return_std:
             return self._fitted.mean_and_std(X, include_noise=include_noise)
         return self._fitted.mean(X)
@@ -71,10 +68,12 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
             raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
-        return self._fitted.sample_functions(int(n_samples), key=as_key(random_state))
+        n_samples = int(n_samples)
+        self._reserve(self._fitted.functions_bytes(n_samples), f"drawing {n_samples} functions")
+        return self._fitted.sample_functions(n_samples, key=as_key(random_state))
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the fitted model to one safetensors file, without the training data; `stochgp.load` reads it.
+        """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps the inputs.
 
         Raises ValueError, naming it, for a part that is neither of this package nor of Equinox (a network of your own), and warns
         of settings that the file cannot hold.

@@ -24,6 +24,7 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import TrainingRows, read_training_rows
 from stochgp.estimators.plan import Layout, Problem, describe, lay_out
 from stochgp.estimators.progress import progress_line
+from stochgp.estimators.scaling import in_target_units, standardisers
 from stochgp.estimators.seeds import as_key
 from stochgp.models import NOISE_FLOOR, FeatureGP
 from stochgp.options import lookup
@@ -62,6 +63,8 @@ class FeatureGPRegressor(PosteriorRegressor):
     `n_iter_` steps; `converged_` as the learner's docstring says, False when a budget ended the run; `history_` a dict per visit;
     `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames; `target_name_`, the name of y if it has one.
     """
+
+    _fitted: Fitted
 
     @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
     def __init__(
@@ -110,7 +113,7 @@ class FeatureGPRegressor(PosteriorRegressor):
         learner = self._checked_learner()
         key, budget = as_key(self.random_state), Budget.of(self.memory_limit)
         rows = read_training_rows(self, X, y, sample_weight, budget)
-        inputs, targets = _standardisers(rows, bool(self.standardize), self.mean)
+        inputs, targets = standardisers(rows, bool(self.standardize), self.mean)
         feature_key, fit_key = jax.random.split(key)
         with jax.enable_x64(True):
             gp = self._start(rows, inputs, targets, feature_key)
@@ -204,7 +207,7 @@ class FeatureGPRegressor(PosteriorRegressor):
         checkpoint: Any,
     ) -> FitResult:
         def describe_entry(entry: dict[str, float]) -> str:
-            return _progress_text(_in_target_units(entry, float(targets.scale)))
+            return _progress_text(in_target_units(entry, float(targets.scale)))
 
         threads = 1 if gp.n_features <= ONE_THREAD else None
         with (
@@ -231,20 +234,7 @@ class FeatureGPRegressor(PosteriorRegressor):
         self.nlml_ = result.nlml + math.log(s)
         self.n_iter_ = int(result.n_iter)
         self.converged_ = bool(result.converged)
-        self.history_ = [_in_target_units(entry, s) for entry in result.history]
-
-
-def _standardisers(
-    rows: TrainingRows, standardize: bool, mean: float | None
-) -> tuple[Standardiser, Standardiser]:
-    """(of the inputs, of the targets)."""
-    if not standardize:
-        center = np.asarray(0.0 if mean is None else mean, np.float64)
-        return Standardiser.identity((rows.X.shape[1],)), Standardiser(center, np.ones((), np.float64))
-    inputs, targets = (Standardiser.fit(values, rows.weight) for values in (rows.X, rows.y))
-    if mean is not None:
-        targets = Standardiser(np.asarray(float(mean), np.float64), targets.scale)
-    return inputs, targets
+        self.history_ = [in_target_units(entry, s) for entry in result.history]
 
 
 def _source(
@@ -261,21 +251,6 @@ def _source(
 def _mean_square(phi: features.AbstractFeatureMap, X: Array) -> Array:
     """The mean of φ(x)·φ(x) over rows."""
     return jnp.mean(jnp.sum(phi(X) ** 2, axis=1))
-
-
-def _in_target_units(entry: dict[str, float], s: float) -> dict[str, float]:
-    """An entry of the history for targets of standard deviation s instead of 1."""
-    shifted = {
-        name: float(entry[name]) + math.log(s)
-        for name in ("nlml", "held_out_nlpd", "criterion")
-        if name in entry
-    }
-    scaled = {name: float(entry[name]) * s**2 for name in ("variance", "noise_variance") if name in entry}
-    return (
-        {name: float(value) if not isinstance(value, int) else value for name, value in entry.items()}
-        | shifted
-        | scaled
-    )
 
 
 def _progress_text(entry: dict[str, float]) -> str:

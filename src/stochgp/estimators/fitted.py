@@ -1,5 +1,6 @@
 """What a fit leaves behind, and predictions from it in the user's units."""
 
+import abc
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data import Standardiser, TableEncoder
 from stochgp.estimators.inputs import refuse_not_finite
+from stochgp.parameters import cast
 from stochgp.posteriors import FeaturePosterior, FunctionSamples
 
 ROWS = 256  # of every compiled evaluation, the last one padded: a row's prediction does not depend on its company
 
 
-@dataclass(frozen=True, eq=False)
-class Fitted:
+class AbstractFitted(abc.ABC):
     """The posterior over standardised targets given standardised inputs, with the way there and back.
 
     `noise_variance` is that of the standardised targets; `dtype` is that of the rows that the posterior sees.
@@ -26,44 +27,48 @@ class Fitted:
     encoder: TableEncoder | None
     inputs: Standardiser
     targets: Standardiser
-    posterior: FeaturePosterior
     noise_variance: float
     dtype: str
+
+    @abc.abstractmethod
+    def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        """E f(x) in target units."""
+
+    @abc.abstractmethod
+    def mean_and_std(
+        self, X: Float[np.ndarray, "N D"], *, include_noise: bool
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """(E f(x), standard deviation of f(x), or of an observation there) in target units."""
+
+    @abc.abstractmethod
+    def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
+        """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units."""
+
+    @abc.abstractmethod
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> Any:
+        """A module X [N, D] ↦ [N, S] of functions drawn from the posterior, on standardised rows and targets."""
+
+    @abc.abstractmethod
+    def predict_bytes(self, n_rows: int) -> int:
+        """The memory that mean and standard deviation of so many rows take."""
+
+    @abc.abstractmethod
+    def covariance_bytes(self, n_rows: int) -> int:
+        """The memory that a covariance of so many rows takes."""
+
+    @abc.abstractmethod
+    def functions_bytes(self, n_samples: int) -> int:
+        """The memory that drawing so many functions takes."""
 
     @property
     def target_scale(self) -> float:
         return float(self.targets.scale)
 
-    def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """E f(x) in target units."""
-        return self.targets.inverse(self._by_block(_mean, X)[0])
-
-    def mean_and_std(
-        self, X: Float[np.ndarray, "N D"], *, include_noise: bool
-    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """(E f(x), standard deviation of f(x), or of an observation there) in target units."""
-        mean, variance = self._by_block(_mean_and_variance, X)
-        if include_noise:
-            variance = variance + self.noise_variance
-        return self.targets.inverse(mean), self.target_scale * np.sqrt(variance)
-
-    def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
-        """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units."""
-        n_blocks = -(-len(X) // ROWS)
-        with jax.enable_x64(True):
-            Z = np.zeros((n_blocks * ROWS, X.shape[1]), self.dtype)
-            Z[: len(X)] = self.inputs.transform(X, self.dtype)
-            scaled = np.asarray(_covariance(self.posterior, jnp.asarray(Z)))[: len(X), : len(X)]
-        covariance = scaled * self.target_scale**2
-        if include_noise:
-            covariance[np.diag_indices(len(X))] += self.noise_variance * self.target_scale**2
-        return covariance
-
     def sample_functions(self, n_samples: int, *, key: PRNGKeyArray) -> "FunctionDraws":
         """Functions drawn from the posterior, in the user's units."""
         with jax.enable_x64(True):
             return FunctionDraws(
-                functions=self.posterior.sample_functions(n_samples, key=key),
+                functions=self.functions(n_samples, key=key),
                 center=jnp.asarray(self.inputs.mean, jnp.float64),
                 scale=jnp.asarray(self.inputs.scale, jnp.float64),
                 target_mean=jnp.asarray(self.targets.mean, jnp.float64),
@@ -77,8 +82,55 @@ class Fitted:
         draws = np.asarray(jax.random.normal(key, shape, jnp.float32), np.float64)
         return self.target_scale * self.noise_variance**0.5 * draws
 
+
+@dataclass(frozen=True, eq=False)
+class Fitted(AbstractFitted):
+    """The posterior of a feature GP."""
+
+    encoder: TableEncoder | None
+    inputs: Standardiser
+    targets: Standardiser
+    posterior: FeaturePosterior
+    noise_variance: float
+    dtype: str
+
+    def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        return self.targets.inverse(self._by_block(_mean, X)[0])
+
+    def mean_and_std(
+        self, X: Float[np.ndarray, "N D"], *, include_noise: bool
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        mean, variance = self._by_block(_mean_and_variance, X)
+        if include_noise:
+            variance = variance + self.noise_variance
+        return self.targets.inverse(mean), self.target_scale * np.sqrt(variance)
+
+    def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
+        n_blocks = -(-len(X) // ROWS)
+        with jax.enable_x64(True):
+            Z = np.zeros((n_blocks * ROWS, X.shape[1]), self.dtype)
+            Z[: len(X)] = self.inputs.transform(X, self.dtype)
+            scaled = np.asarray(_covariance(self.posterior, jnp.asarray(Z)))[: len(X), : len(X)]
+        covariance = scaled * self.target_scale**2
+        if include_noise:
+            covariance[np.diag_indices(len(X))] += self.noise_variance * self.target_scale**2
+        return covariance
+
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> FunctionSamples:
+        return self.posterior.sample_functions(n_samples, key=key)
+
+    def predict_bytes(self, n_rows: int) -> int:
+        return 64 * n_rows
+
+    def covariance_bytes(self, n_rows: int) -> int:
+        n = n_rows + ROWS
+        return 8 * n * (3 * n + 2 * len(self.posterior.weights))
+
+    def functions_bytes(self, n_samples: int) -> int:
+        return 2 * self.posterior.weights.dtype.itemsize * len(self.posterior.weights) * n_samples
+
     def _by_block(self, evaluate: Any, X: np.ndarray) -> tuple[np.ndarray, ...]:
-        return _in_blocks(lambda Z: evaluate(self.posterior, Z), self.inputs, X, self.dtype)
+        return in_blocks(lambda Z: evaluate(self.posterior, Z), self.inputs, X, self.dtype)
 
 
 class FunctionDraws(eqx.Module):
@@ -88,7 +140,7 @@ class FunctionDraws(eqx.Module):
     data frame gives a NumPy array [N, S] in float64, in blocks of rows.
     """
 
-    functions: FunctionSamples
+    functions: Any  # a module X [N, D] ↦ [N, S], with `n_samples`
     center: Float[Array, " D"]
     scale: Float[Array, " D"]
     target_mean: Float[Array, ""]
@@ -109,7 +161,7 @@ class FunctionDraws(eqx.Module):
         """The values at rows whose text columns are encoded already."""
         inputs = Standardiser(np.asarray(self.center), np.asarray(self.scale))
         targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
-        (values,) = _in_blocks(lambda Z: (_apply(self.functions, Z),), inputs, X, self.dtype)
+        (values,) = in_blocks(lambda Z: (_apply(self.functions, Z),), inputs, X, self.dtype)
         return targets.inverse(values)
 
     def _on_device(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
@@ -118,7 +170,8 @@ class FunctionDraws(eqx.Module):
                 f"expected floating rows [N, {len(self.center)}], but got {X.dtype} of shape {X.shape}"
             )
         Z = (X - self.center.astype(X.dtype)) / self.scale.astype(X.dtype)
-        return self.functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype)
+        functions = cast(self.functions, X.dtype)  # float64 where it may not be used
+        return functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype)
 
 
 @eqx.filter_jit
@@ -137,20 +190,22 @@ def _covariance(posterior: FeaturePosterior, X: Array) -> Array:
 
 
 @eqx.filter_jit
-def _apply(functions: FunctionSamples, X: Array) -> Array:
+def _apply(functions: Any, X: Array) -> Array:
     return functions(X)
 
 
-def _in_blocks(evaluate: Any, inputs: Standardiser, X: np.ndarray, dtype: str) -> tuple[np.ndarray, ...]:
+def in_blocks(
+    evaluate: Any, inputs: Standardiser, X: np.ndarray, dtype: str, n_block: int = ROWS
+) -> tuple[np.ndarray, ...]:
     """What `evaluate` returns for the standardised rows, block by block, as float64 arrays [N, …].
 
     Raises ValueError where a result is not finite: inputs so far from the training rows that the features overflow.
     """
     results: tuple[np.ndarray, ...] = ()
     with jax.enable_x64(True):
-        for start in range(0, len(X), ROWS):
-            part = X[start : start + ROWS]
-            Z = np.zeros((ROWS, X.shape[1]), dtype)
+        for start in range(0, len(X), n_block):
+            part = X[start : start + n_block]
+            Z = np.zeros((n_block, X.shape[1]), dtype)
             Z[: len(part)] = _transformed(inputs, part, dtype, start)
             values = [np.asarray(value)[: len(part)] for value in evaluate(jnp.asarray(Z))]
             if not results:

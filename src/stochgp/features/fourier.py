@@ -62,7 +62,7 @@ class RandomFourier(AbstractFeatureMap):
         row = jax.ShapeDtypeStruct((n_inputs,), dtype)
         n_active = jax.eval_shape(value_of(kernel).scaled, row).shape[0]
         n_frequencies = n_features // 2 if paired else n_features
-        directions = (orthogonal_rows if orthogonal else _normal_rows)(
+        directions = (orthogonal_rows if orthogonal else normal_rows)(
             n_frequencies, n_active, direction_key, dtype
         )
         scales = value_of(kernel).frequency_scales(n_frequencies, key=scale_key, dtype=dtype)
@@ -91,14 +91,16 @@ def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) 
     """Rows ω_j ~ N(0, I_D), each block of D of them orthogonal.
 
     A block is S Q with Q Haar-orthogonal [D, D] and S diagonal, entries χ_D.
-    With D = 1 they are independent draws.
+    With D = 1 they are independent draws. Fewer than D rows are a part of one block, drawn as such.
     """
     rotation_key, length_key = jax.random.split(key)
-    n_blocks = -(-n // n_inputs)
-    rotations = jax.random.orthogonal(rotation_key, n_inputs, (n_blocks,), dtype)  # [n_blocks, D, D]
-    lengths = jnp.linalg.norm(jax.random.normal(length_key, (n_blocks, n_inputs, n_inputs), dtype), axis=-1)
+    block = min(n, n_inputs)
+    n_blocks = -(-n // block)
+    rotations = jax.random.orthogonal(rotation_key, block, (n_blocks,), dtype, m=n_inputs)
+    lengths = jnp.linalg.norm(jax.random.normal(length_key, (n_blocks, block, n_inputs), dtype), axis=-1)
     return (lengths[..., None] * rotations).reshape(-1, n_inputs)[:n]
 
 
-def _normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
+def normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
+    """Rows ω_j ~ N(0, I_D), independent."""
     return jax.random.normal(key, (n, n_inputs), dtype)

@@ -1,10 +1,12 @@
 """What a kernel is; sums and products of kernels."""
 
 import abc
-from typing import Any
+from typing import Any, final
 
 import equinox as eqx
-from jaxtyping import Array, Float
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
 
 from stochgp.parameters import Frozen, value_of
 
@@ -15,6 +17,10 @@ class AbstractKernel(eqx.Module):
     Written three times: for one pair, for a block of pairs (by matrix products where possible) and for the
     diagonal; a test holds the three equal. Values have the dtype of the rows; parameters are read in it.
     `kernel + kernel` and `kernel * kernel` are kernels.
+
+    A block is made in two steps, so that who wants many blocks of the same rows pays for the rows once:
+
+        k(X_i, Z_j) = between(prepare(X, c), prepare(Z, c))_ij   for any one point c.
     """
 
     @abc.abstractmethod
@@ -22,12 +28,28 @@ class AbstractKernel(eqx.Module):
         """k(x, z)."""
 
     @abc.abstractmethod
-    def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
-        """k(X_i, Z_j) for all pairs of rows."""
+    def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
+        """What `between` needs of the rows, at the kernel's parameters.
+
+        Each leaf has N as its first axis, one entry per row: gather, slice and stack with `jax.tree.map`.
+        `centre` is a point near the rows. What is invariant to shifts subtracts it, because float32 says
+        small numbers more accurately; no value depends on it otherwise.
+        """
+
+    @abc.abstractmethod
+    def between(self, rows: PyTree, columns: PyTree) -> Float[Array, "N P"]:
+        """k(X_i, Z_j) for all pairs of rows of X and Z, prepared with the same centre and parameters."""
 
     @abc.abstractmethod
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         """k(X_i, X_i) for each row."""
+
+    @final
+    def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
+        """k(X_i, Z_j) for all pairs of rows."""
+        centre = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
+        rows = self.prepare(X, centre)
+        return self.between(rows, rows if Z is X else self.prepare(Z, centre))
 
     def __add__(self, other: "AbstractKernel | Frozen") -> "Sum":
         return Sum(self, other)
@@ -52,8 +74,12 @@ class Sum(AbstractKernel):
     def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
         return value_of(self.left)(x, z) + value_of(self.right)(x, z)
 
-    def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
-        return value_of(self.left).matrix(X, Z) + value_of(self.right).matrix(X, Z)
+    def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
+        return value_of(self.left).prepare(X, centre), value_of(self.right).prepare(X, centre)
+
+    def between(self, rows: PyTree, columns: PyTree) -> Float[Array, "N P"]:
+        left = value_of(self.left).between(rows[0], columns[0])
+        return left + value_of(self.right).between(rows[1], columns[1])
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.left).diag(X) + value_of(self.right).diag(X)
@@ -68,8 +94,12 @@ class Product(AbstractKernel):
     def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
         return value_of(self.left)(x, z) * value_of(self.right)(x, z)
 
-    def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
-        return value_of(self.left).matrix(X, Z) * value_of(self.right).matrix(X, Z)
+    def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
+        return value_of(self.left).prepare(X, centre), value_of(self.right).prepare(X, centre)
+
+    def between(self, rows: PyTree, columns: PyTree) -> Float[Array, "N P"]:
+        left = value_of(self.left).between(rows[0], columns[0])
+        return left * value_of(self.right).between(rows[1], columns[1])
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.left).diag(X) * value_of(self.right).diag(X)

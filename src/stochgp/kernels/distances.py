@@ -1,5 +1,7 @@
 """Squared Euclidean distances, for one pair and for a block."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -7,23 +9,48 @@ from jaxtyping import Array, Float
 from stochgp.precision import matmul
 
 
+class Points(NamedTuple):
+    """Rows of a Euclidean space as blocks of distances need them: some coordinates apart, and the norms of the others."""
+
+    coordinates: Float[Array, "N A"]
+    norms: Float[Array, " N"]  # ‖x‖² of the coordinates
+    apart: tuple[Float[Array, " N"], ...]  # differences taken one by one; contiguous columns
+
+
+def points(coordinates: Float[Array, "N A"], n_apart: int = 0) -> Points:
+    """The rows, the first `n_apart` coordinates apart. Others near the origin have the more accurate distances."""
+    apart = tuple(coordinates[:, q] for q in range(min(n_apart, coordinates.shape[1])))
+    rest = coordinates[:, n_apart:]
+    return Points(rest, jnp.sum(jnp.square(rest), axis=1), apart)
+
+
 def squared_distance(x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
     """‖x − z‖²."""
     return jnp.sum(jnp.square(x - z))
 
 
-def squared_distances(X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
-    """‖X_i − Z_j‖² = ‖X_i‖² + ‖Z_j‖² − 2 X_i·Z_j, a matrix product.
+def squared_distances(X: Points, Z: Points) -> Float[Array, "N P"]:
+    """‖X_i − Z_j‖² = Σ_q (x_iq − z_jq)² + ‖X_i‖² + ‖Z_j‖² − 2 X_i·Z_j, a matrix product but for the coordinates apart.
 
-    The three terms cancel for close rows. Both sets are moved to the mean of Z first, which makes the terms
-    small, and what remains below the rounding error 4 eps (‖X_i‖² + ‖Z_j‖²) counts as zero: repeated rows are
-    at distance 0 exactly, so that k(x, x) is exactly the variance. Derivatives are those of the formula.
+    The three last terms cancel for close rows, to an error of eps (‖X_i‖² + ‖Z_j‖²). What remains below 4 of these counts as zero:
+    repeated rows are at distance 0 exactly, so that k(x, x) is exactly the variance. Derivatives are those of the formula.
     """
-    centre = jax.lax.stop_gradient(jnp.mean(Z, axis=0, keepdims=True))
-    Z_is_X = Z is X
-    X = X - centre
-    Z = X if Z_is_X else Z - centre
-    norms = jnp.sum(jnp.square(X), axis=1)[:, None] + jnp.sum(jnp.square(Z), axis=1)[None, :]
-    squares = norms - 2 * matmul(X, Z.T)
-    rounding = 4 * float(jnp.finfo(X.dtype).eps) * norms
-    return squares - jax.lax.stop_gradient(jnp.where(squares > rounding, jnp.zeros_like(squares), squares))
+    squares = jnp.zeros((X.norms.shape[0], Z.norms.shape[0]), X.norms.dtype)
+    if X.coordinates.shape[1] > 0:
+        norms = X.norms[:, None] + Z.norms[None, :]
+        product = norms - 2 * matmul(X.coordinates, Z.coordinates.T)
+        squares = _above(product, 4 * float(jnp.finfo(product.dtype).eps) * norms)
+    for x, z in zip(X.apart, Z.apart, strict=True):
+        squares = squares + jnp.square(x[:, None] - z[None, :])
+    return squares
+
+
+@jax.custom_jvp
+def _above(values: Array, rounding: Array) -> Array:
+    """The values, 0 where they are at most the rounding error; the derivative is 1 everywhere."""
+    return jnp.where(values > rounding, values, jnp.zeros_like(values))
+
+
+@_above.defjvp
+def _above_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    return _above(*primals), tangents[0]

@@ -24,10 +24,12 @@ class Linear(AbstractKernel):
             select(x, self.active_dims) * select(z, self.active_dims)
         )
 
-    def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
-        return value_of(self.variance, X.dtype) * matmul(
-            select(X, self.active_dims), select(Z, self.active_dims).T
-        )
+    def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Float[Array, "N A"]:
+        """√variance · x, not centred: the kernel knows the origin."""
+        return jnp.sqrt(value_of(self.variance, X.dtype)) * select(X, self.active_dims)
+
+    def between(self, rows: Float[Array, "N A"], columns: Float[Array, "P A"]) -> Float[Array, "N P"]:
+        return matmul(rows, columns.T)
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.variance, X.dtype) * jnp.sum(jnp.square(select(X, self.active_dims)), axis=1)
@@ -41,8 +43,11 @@ class Constant(AbstractKernel):
     def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
         return value_of(self.variance, x.dtype)
 
-    def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
-        return jnp.broadcast_to(value_of(self.variance, X.dtype), (X.shape[0], Z.shape[0]))
+    def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Float[Array, "N 0"]:
+        return X[:, :0]
+
+    def between(self, rows: Float[Array, "N 0"], columns: Float[Array, "P 0"]) -> Float[Array, "N P"]:
+        return jnp.broadcast_to(value_of(self.variance, rows.dtype), (rows.shape[0], columns.shape[0]))
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])

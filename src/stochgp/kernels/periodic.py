@@ -1,11 +1,12 @@
 """The periodic kernel."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stochgp.kernels.base import AbstractKernel
-from stochgp.kernels.distances import squared_distance, squared_distances
+from stochgp.kernels.distances import Points, points, squared_distance, squared_distances
 from stochgp.kernels.fields import (
     ActiveDims,
     as_active_dims,
@@ -41,10 +42,12 @@ class Periodic(AbstractKernel):
             -squared_distance(self.circles(x), self.circles(z)) / 2
         )
 
-    def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
-        circles_X = self.circles(X)
-        circles_Z = circles_X if Z is X else self.circles(Z)
-        return value_of(self.variance, X.dtype) * jnp.exp(-squared_distances(circles_X, circles_Z) / 2)
+    def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Points:
+        return points(self.circles(X) - jax.lax.stop_gradient(self.circles(centre))[None, :])
+
+    def between(self, rows: Points, columns: Points) -> Float[Array, "N P"]:
+        variance = value_of(self.variance, rows.norms.dtype)
+        return variance * jnp.exp(-squared_distances(rows, columns) / 2)
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         self.circles(X[:1])  # refuses what `matrix` refuses

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.kernels.base import AbstractKernel
-from stochgp.kernels.distances import squared_distance, squared_distances
+from stochgp.kernels.distances import Points, points, squared_distance, squared_distances
 from stochgp.kernels.fields import (
     ActiveDims,
     as_active_dims,
@@ -23,6 +23,8 @@ from stochgp.kernels.fields import (
     select,
 )
 from stochgp.parameters import AbstractParameter, as_positive, partition, value_of
+
+APART = 2  # coordinates whose distances are summed directly
 
 
 class AbstractStationary(AbstractKernel):
@@ -55,10 +57,19 @@ class AbstractStationary(AbstractKernel):
             squared_distance(self.scaled(x), self.scaled(z))
         )
 
-    def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
-        scaled_X = self.scaled(X)
-        scaled_Z = scaled_X if Z is X else self.scaled(Z)
-        return value_of(self.variance, X.dtype) * self.profile(squared_distances(scaled_X, scaled_Z))
+    def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Points:
+        """The scaled coordinates, those of the shortest lengthscales apart: their large norms would cost float32 its accuracy."""
+        shifted = select(X, self.active_dims) - select(centre, self.active_dims)[None, :]
+        scaled = shifted / per_input("lengthscale", self.lengthscale, shifted)
+        lengthscale = value_of(self.lengthscale, X.dtype)
+        if lengthscale.size == 1:
+            return points(scaled)
+        order = jnp.argsort(jax.lax.stop_gradient(lengthscale))
+        return points(scaled[:, order], APART)
+
+    def between(self, rows: Points, columns: Points) -> Float[Array, "N P"]:
+        variance = value_of(self.variance, rows.norms.dtype)
+        return variance * self.profile(squared_distances(rows, columns))
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         self.scaled(X[:1])  # refuses what `matrix` refuses

@@ -5,7 +5,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
 
 from stochgp.kernels.base import AbstractKernel, as_kernel
 from stochgp.parameters import value_of
@@ -31,10 +32,15 @@ class Warped(AbstractKernel):
         with full_precision():
             return value_of(self.kernel)(self.network(x), self.network(z))
 
-    def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
-        warped_X = self.rows(X)
-        warped_Z = warped_X if Z is X else self.rows(Z)
-        return value_of(self.kernel).matrix(warped_X, warped_Z)
+    def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> PyTree:
+        """The inner kernel's, of the network's output around g(centre)."""
+        warped_centre = jax.lax.stop_gradient(self.rows(centre[None, :])[0])
+        known = jnp.isfinite(warped_centre)  # g need not be defined between the rows
+        warped_centre = jnp.where(known, warped_centre, jnp.zeros_like(warped_centre))
+        return value_of(self.kernel).prepare(self.rows(X), warped_centre)
+
+    def between(self, rows: PyTree, columns: PyTree) -> Float[Array, "N P"]:
+        return value_of(self.kernel).between(rows, columns)
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.kernel).diag(self.rows(X))

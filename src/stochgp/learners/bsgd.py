@@ -12,8 +12,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.data.streams import Rows
 from stochgp.learners.base import AbstractLearner, Planned
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, step_size
-from stochgp.learners.linear_algebra import safe_cholesky
+from stochgp.learners.kernel_bsgd import KernelBSGD
+from stochgp.learners.sampling import NearestNeighbours, Uniform
 from stochgp.learners.schedules import Schedule, cosine
+from stochgp.linear_algebra import safe_cholesky
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.objectives.exact import Spectrum
 from stochgp.precision import matmul
@@ -38,6 +40,7 @@ class BSGD(AbstractLearner):
     rows: for data drawn from the model the gradient is zero on average at the true θ. Yet its expectation over batches is not the
     gradient of all rows' likelihood; the bias shrinks with B.
     The closing refit mends the two variances, not the features. `learning_rate` is in this scaling (a sum over the batch).
+    For kernel GPs, see `for_kernels`.
 
     `converged`: all planned steps were taken and the criterion's best value improved by less than 0.01 nats per datum over the last
     tenth of the visits.
@@ -54,6 +57,17 @@ class BSGD(AbstractLearner):
 
     def __check_init__(self) -> None:
         self.check_common()
+
+    def for_kernels(self) -> KernelBSGD:
+        """The learner of kernel GPs with these batches, epochs, rates and rule: neighbours, or with `replace` uniform batches.
+
+        `refit` and `validation_fraction` have no part in it: a kernel GP has no cheap exact criterion. A `learning_rate` is there per
+        datum of the batch, which matters to plain SGD, not to Adam.
+        """
+        sampling = Uniform(replace=True) if self.replace else NearestNeighbours()
+        return KernelBSGD(
+            self.batch_size, self.epochs, self.learning_rate, self.optimizer, self.decay, sampling
+        )
 
     @property
     def batches_per_step(self) -> int:

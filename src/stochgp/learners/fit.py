@@ -1,6 +1,5 @@
 """The one loop: steps in compiled stretches, a visit of the host between them."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +12,12 @@ from stochgp.data.streams import AbstractSource
 from stochgp.learners import checkpoint as checkpoints
 from stochgp.learners.base import AbstractLearner, Planned
 from stochgp.learners.descent import start_rate
+from stochgp.learners.log import Log, Report
 from stochgp.learners.stretch import Setting, set_up, take_steps, take_stretch
 from stochgp.learners.visit import Visit, examine, on_all_rows
 from stochgp.models import FeatureGP
 from stochgp.planning import RATES, trial_steps
 from stochgp.results import RESULTS, FitResult
-
-Report = Callable[[dict[str, float]], object]
 
 SLOWER = 0.3
 MOST_RECOVERIES = 6
@@ -58,7 +56,7 @@ def fit(
     Raises ValueError for a checkpoint of another run.
     """
     with jax.enable_x64(True):
-        return _fit(learner, gp, source, key, _Log(progress, time_limit), checkpoint)
+        return _fit(learner, gp, source, key, Log(progress, time_limit), checkpoint)
 
 
 def _fit(
@@ -66,7 +64,7 @@ def _fit(
     gp: FeatureGP,
     source: AbstractSource,
     key: PRNGKeyArray,
-    log: "_Log",
+    log: Log,
     checkpoint: str | Path | None,
 ) -> FitResult:
     setting = set_up(learner, gp, source, key)
@@ -94,7 +92,7 @@ def _fit(
 
 
 def _loop(
-    setting: Setting, at: _Progress, log: "_Log", save: Callable[[_Progress], None]
+    setting: Setting, at: _Progress, log: Log, save: Callable[[_Progress], None]
 ) -> tuple[RESULTS, _Progress]:
     """Steps and visits until the plan is done or something ends it."""
     try:
@@ -108,7 +106,7 @@ def _loop(
     return ended, at
 
 
-def _advance(setting: Setting, at: _Progress, log: "_Log") -> _Progress:
+def _advance(setting: Setting, at: _Progress, log: Log) -> _Progress:
     """One stretch and one visit; from a lost one back to the best visit at a smaller rate."""
     state, taken, info = take_stretch(setting, at.state, at.step, log.is_over)
     visit, step = _visit(setting, state), at.step + taken
@@ -123,7 +121,7 @@ def _advance(setting: Setting, at: _Progress, log: "_Log") -> _Progress:
     return _Progress(state, state, visit, step)
 
 
-def _ended(setting: Setting, at: _Progress, log: "_Log") -> RESULTS | None:
+def _ended(setting: Setting, at: _Progress, log: Log) -> RESULTS | None:
     """How the run ended as far as its history says, None where it goes on."""
     lost = [entry.get("recovered", 0.0) > 0 for entry in log.history]
     done = at.step >= setting.plan.total_steps
@@ -170,7 +168,7 @@ def _anchored(setting: Setting, state: Any, visit: Visit) -> Any:
     return setting.learner.anchor(state, gp, visit.spectrum, *visit.fitted)
 
 
-def _choose_rate(setting: Setting, first: Visit, log: "_Log") -> float:
+def _choose_rate(setting: Setting, first: Visit, log: Log) -> float:
     """The rate given; otherwise the one of RATES whose short trial, with its own decay, ends at the lowest criterion."""
     given = setting.learner.learning_rate
     if given is not None:
@@ -212,7 +210,7 @@ def _entry(setting: Setting, visit: Visit, step: int) -> dict[str, float]:
     return entry if visit.nlpd is None else {**entry, "held_out_nlpd": visit.nlpd}
 
 
-def _finish(setting: Setting, at: _Progress, log: "_Log", result: RESULTS) -> FitResult:
+def _finish(setting: Setting, at: _Progress, log: Log, result: RESULTS) -> FitResult:
     spectrum, nlml = on_all_rows(at.best, setting.source, setting.split)
     gp = at.best.gp.with_variances(*at.best.chosen)
     converged = result is RESULTS.successful
@@ -224,30 +222,3 @@ def _mark(setting: Setting) -> str:
     size = setting.source.size
     rows = setting.source.take(np.linspace(0, size - 1, min(size, 1000)).astype(np.int64))
     return checkpoints.fingerprint(setting.learner, setting.gp, setting.plan, setting.seed, size, rows)
-
-
-class _Log:
-    """The history of a run and its clock: seconds include earlier parts of a resumed run, the limit is for this call."""
-
-    def __init__(self, report: Report | None, time_limit: float | None):
-        self.history: list[dict[str, float]] = []
-        self.report, self.time_limit = report, time_limit
-        self.begun, self.earlier = time.perf_counter(), 0.0
-
-    def add(self, entry: dict[str, float], **more: float) -> None:
-        self.history.append({**entry, "seconds": self.seconds(), **more})
-        if self.report is not None:
-            self.report(self.history[-1])
-
-    def go_on_from(self, facts: dict[str, Any]) -> None:
-        self.history.extend(facts["history"])
-        self.earlier = facts["seconds"]
-
-    def facts(self) -> dict[str, Any]:
-        return {"history": self.history, "seconds": self.seconds()}
-
-    def seconds(self) -> float:
-        return self.earlier + time.perf_counter() - self.begun
-
-    def is_over(self, fraction: float = 1.0) -> bool:
-        return self.time_limit is not None and time.perf_counter() - self.begun > fraction * self.time_limit

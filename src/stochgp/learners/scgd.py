@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from stochgp.data.streams import Rows
 from stochgp.learners.base import AbstractLearner, Planned
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, step_size
-from stochgp.learners.linear_algebra import apply_inverse, inverse_factor
 from stochgp.learners.optimizers import muon
 from stochgp.learners.schedules import Schedule, at_step, cosine
+from stochgp.linear_algebra import apply_inverse, inverse_factor
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.objectives.exact import Spectrum
 from stochgp.precision import matmul

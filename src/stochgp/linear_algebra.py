@@ -1,4 +1,4 @@
-"""Inverses of small symmetric positive definite matrices inside a step."""
+"""Factors and inverses of small symmetric positive definite matrices inside a step."""
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +12,16 @@ LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one sol
 
 def inverse_factor(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """L⁻¹ with A = LLᵀ: A⁻¹x = L⁻ᵀ(L⁻¹x), tr A⁻¹ = ‖L⁻¹‖². NaN where A has no Cholesky factor."""
-    return _invert_lower(jnp.linalg.cholesky(A))
+    return invert_lower(jnp.linalg.cholesky(A))
 
 
-def _invert_lower(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
+def invert_lower(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """By blocks: [[P, 0], [Q, R]]⁻¹ = [[P⁻¹, 0], [−R⁻¹QP⁻¹, R⁻¹]]. Products of halves are twice as fast as one solve with the identity."""
     n = L.shape[0]
     if n <= LARGEST_SOLVE:
         return solve_triangular(L, jnp.eye(n, dtype=L.dtype), lower=True)
     h = n // 2
-    P, R = _invert_lower(L[:h, :h]), _invert_lower(L[h:, h:])
+    P, R = invert_lower(L[:h, :h]), invert_lower(L[h:, h:])
     Q = -matmul(R, matmul(L[h:, :h], P))
     return jnp.block([[P, jnp.zeros((h, n - h), L.dtype)], [Q, R]])
 

@@ -1,0 +1,142 @@
+"""Does default stochastic dual descent ever diverge? Six UCI sets, kernels, noise variances, lengthscales, duplicated rows.
+
+The published Matérn-3/2 lengthscales and variances (for kin40k, which has none, lengthscales 1) under other kernels, times `scale`;
+`copies` = 2 gives every row twice. The first `ROWS` training rows, unless slow. `residual` is relative, measured on all rows, of the
+worst of the mean's column and two of noise. `objective` is ½ αᵀAα − αᵀb as a share of ½ bᵀb/λ̄ with λ̄ the mean diagonal of A, of the worst
+column: 0 is that of α = 0, and a value above 0 would be a divergence; the residual may exceed 1 on the way to small noise.
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments import tables
+from experiments.problems import SETS, load_raw
+from experiments.store import Cell, Record, select
+
+ROWS = 2_000
+KERNELS = ("RBF", "Matern12", "Matern52")
+NOISES = (1e-6, 1e-3, 1.0)
+SCALES = (0.1, 1.0, 10.0)
+EPOCHS = 60
+
+
+def cells(quick: bool, slow: bool) -> list[Cell]:
+    sets = SETS[:1] if quick else SETS
+    return [
+        {
+            "set": name,
+            "kernel": kernel,
+            "noise": noise,
+            "scale": scale,
+            "copies": copies,
+            "rows": None if slow else ROWS,
+        }
+        for name in sets
+        for kernel in KERNELS
+        for noise in NOISES
+        for scale in SCALES
+        for copies in ((1, 2) if scale == 1.0 and kernel == "RBF" else (1,))
+    ]
+
+
+def depends(cell: Cell, records: list[Record]) -> dict:
+    return {}
+
+
+def cost(cell: Cell) -> float:
+    return 1 / cell["noise"]
+
+
+def run(cell: Cell) -> dict:
+    import jax
+    import jax.numpy as jnp
+
+    from experiments.x16 import hyperparameters
+    from stochgp import kernels, solvers
+    from stochgp.operators import KernelOperator
+
+    raw = load_raw(cell["set"], 0)
+    deviation = np.where(raw.X.std(0) > 0, raw.X.std(0), 1)
+    X, y = (
+        ((raw.X - raw.X.mean(0)) / deviation)[: cell["rows"]],
+        ((raw.y - raw.y.mean()) / raw.y.std())[: cell["rows"]],
+    )
+    X, y = np.repeat(X, cell["copies"], axis=0), np.repeat(y, cell["copies"])
+    theta = {"lengthscale": np.ones(X.shape[1]), "variance": 1.0}
+    if cell["set"] != "kin40k":
+        theta = hyperparameters(cell["set"], 0)
+    kernel = getattr(kernels, cell["kernel"])(cell["scale"] * theta["lengthscale"], theta["variance"])
+    operator = KernelOperator.of(kernel, jnp.asarray(X, jnp.float32), cell["noise"])
+    b = np.column_stack([y, np.random.default_rng(0).normal(size=(len(y), 2))])
+    found = solvers.solve(operator, b, solvers.SDD(epochs=EPOCHS), key=jax.random.key(0))
+    V = operator.pad(jnp.asarray(found.value, jnp.float32))
+    Aa = np.asarray(operator.matvec(V), np.float64)[: len(b)]
+    a = np.asarray(found.value, np.float64)
+    objective = np.sum(a * (0.5 * Aa - b), axis=0) / (
+        0.5 * np.sum(b * b, axis=0) / (theta["variance"] + cell["noise"])
+    )
+    return {
+        "objective": float(np.max(objective)),
+        "residual": float(np.max(found.residual_norms)),
+        "mean_residual": float(found.residual_norms[0]),
+        "finite": str(bool(np.all(np.isfinite(found.value)))),
+        "converged": str(found.converged),
+        "result": found.result.name,
+        "epochs": found.epochs,
+        "failures": found.history[-1]["failures"],
+        "jitter": found.jitter,
+        "solve_seconds": round(found.seconds, 2),
+    }
+
+
+def page(records: list[Record]) -> list[str]:
+    headings = [
+        "kernel",
+        "noise",
+        "scale",
+        "runs",
+        "worst objective",
+        "worst residual",
+        "mean's worst",
+        "converged",
+        "most failures",
+        "not finite",
+    ]
+    rows = []
+    for kernel in KERNELS:
+        for noise in NOISES:
+            for scale in SCALES:
+                if runs := select(records, kernel=kernel, noise=noise, scale=scale):
+                    get = lambda field, runs=runs: [r["results"][field] for r in runs]
+                    converged = sum(text == "True" for text in get("converged"))
+                    lost = sum(text != "True" for text in get("finite"))
+                    worst = [
+                        tables.number(max(get(field)), 3)
+                        for field in ("objective", "residual", "mean_residual")
+                    ]
+                    rows.append(
+                        [kernel, noise, scale, len(runs), *worst, converged, int(max(get("failures"))), lost]
+                    )
+    worst = max((r["results"]["objective"] for r in records), default=float("nan"))
+    return [
+        tables.table(headings, rows),
+        f"{len(records)} runs; the largest objective of all is {worst:.3g}.",
+    ]
+
+
+def figure(records: list[Record]) -> Figure:
+    """Final residuals against the noise."""
+    drawing = Figure(figsize=(6, 4), layout="constrained")
+    panel = drawing.subplots()
+    for scale in SCALES:
+        runs = select(records, scale=scale)
+        panel.loglog(
+            [r["settings"]["noise"] for r in runs],
+            [r["results"]["mean_residual"] for r in runs],
+            "o",
+            label=f"lengthscales × {scale:g}",
+        )
+    panel.axhline(1, color="grey")
+    panel.set(xlabel="noise variance", ylabel="relative residual of the mean")
+    panel.legend()
+    return drawing

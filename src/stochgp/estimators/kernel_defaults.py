@@ -1,0 +1,89 @@
+"""What "auto" and the names of learners mean for kernel GPs: the one place of these default settings."""
+
+import dataclasses
+from typing import Any
+
+from stochgp import learners
+from stochgp.learners import AbstractKernelLearner, Chain, Iterative, KernelBSGD, KernelFullBatch
+from stochgp.options import lookup
+
+FULL_BATCH_ROWS = 3_000  # up to which all rows are used at every step
+SUBSET_ROWS = 3_000  # rows of a random subset, beyond that
+REFINING_STEPS, REFINING_RATE = 30, 0.03  # of the iterative learner after a subset
+LOCAL_ROWS = 100_000  # beyond which the posterior is that of neighbours
+
+NAMED: dict[str, AbstractKernelLearner] = {
+    "bsgd": KernelBSGD(),
+    "full-batch": KernelFullBatch(),
+    "iterative": Iterative(),  # beyond SUBSET_ROWS rows after a fit of a subset
+}
+_TWINS = {learners.BSGD: KernelBSGD, learners.FullBatch: KernelFullBatch}
+_SHARED = ("batch_size", "epochs", "learning_rate", "optimizer", "decay")
+
+
+def kernel_learner(learner: Any, n_rows: int, **options: Any) -> tuple[AbstractKernelLearner | None, str]:
+    """(the learner, why) for "auto", a name, or the learner given, with the options that are not None; None for None.
+
+    `learners.BSGD` and `learners.FullBatch` stand for their counterparts for kernels. Raises ValueError for an unknown name, with the
+    nearest one, and for an option that the learner given sets too; TypeError for something else than a name or a learner.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    if learner is None:
+        if options:
+            raise ValueError(
+                f"{next(iter(options))} is given, but learner=None learns nothing: leave it None"
+            )
+        return None, "learner=None: the hyperparameters given are kept"
+    if isinstance(learner, str):
+        lookup(learner, dict.fromkeys(("auto", *NAMED)), "learner")
+        if learner == "iterative" and n_rows > SUBSET_ROWS:
+            return _in_two_stages(options)
+        found, why = _automatic(n_rows, options) if learner == "auto" else (NAMED[learner], "as asked")
+        if "batch_size" in options and found.batch_size is None:
+            raise ValueError(
+                f"batch_size is {options['batch_size']!r}, but the learner {learner!r} uses all rows: leave it None"
+            )
+    else:
+        found, why = _translated(learner), "as given"
+        twice = [name for name in options if getattr(learner, name) is not None]
+        if twice:
+            raise ValueError(
+                f"{twice[0]} is given twice, to the estimator and to its learner: leave one of them None"
+            )
+    return (dataclasses.replace(found, **options) if options else found), why
+
+
+def _automatic(n_rows: int, options: dict[str, Any]) -> tuple[AbstractKernelLearner, str]:
+    if "batch_size" in options:
+        return NAMED["bsgd"], "a batch size was asked for"
+    if n_rows <= FULL_BATCH_ROWS:
+        return KernelFullBatch(), f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them is fast"
+    if n_rows <= LOCAL_ROWS:
+        subset = KernelFullBatch(subset_rows=SUBSET_ROWS)
+        return (
+            subset,
+            f"the exact likelihood of {SUBSET_ROWS} random rows stands for that of up to {LOCAL_ROWS}",
+        )
+    return KernelBSGD(), f"beyond {LOCAL_ROWS} rows mini-batches of neighbours see more of the data"
+
+
+def _in_two_stages(options: dict[str, Any]) -> tuple[AbstractKernelLearner, str]:
+    """A subset's optimum is a cheap start; the options are those of the learner that follows."""
+    last = dataclasses.replace(Iterative(epochs=REFINING_STEPS, learning_rate=REFINING_RATE), **options)
+    chain = Chain((KernelFullBatch(subset_rows=SUBSET_ROWS), last))
+    return chain, f"as asked, from the optimum of {SUBSET_ROWS} random rows"
+
+
+def _translated(learner: Any) -> AbstractKernelLearner:
+    if isinstance(learner, AbstractKernelLearner):
+        return learner
+    twin = _TWINS.get(type(learner))
+    if twin is None:
+        raise TypeError(
+            f"learner must be 'auto', one of {', '.join(map(repr, NAMED))}, a learner of kernel GPs, or None, not {learner!r}"
+        )
+    plain = type(learner)()
+    changed = {
+        name: getattr(learner, name) for name in _SHARED if getattr(learner, name) is not getattr(plain, name)
+    }
+    return twin(**changed)

@@ -1,0 +1,135 @@
+"""One learner after another: each starts from what the one before has learned."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import PRNGKeyArray
+
+from stochgp.data.streams import AbstractSource
+from stochgp.learners.descent import Optimizer
+from stochgp.learners.kernel_base import AbstractKernelLearner, KernelPlan, KernelProblem, Seed
+from stochgp.learners.schedules import Schedule, constant
+from stochgp.models import KernelGP
+
+
+class ChainState(eqx.Module):
+    stage: np.int64
+    taken: np.int64  # steps of this stage
+    states: tuple[Any, ...]  # of every learner
+    offset: np.float64  # between this stage's loss and the chain's
+    loss: np.float64
+
+
+class Chain(AbstractKernelLearner):
+    """The learners in turn, such as a quick one on few rows and a careful one on more. Their own fields count, not the chain's.
+
+    A learner that ends early gives way to the next at once; the last one may take the steps that were left. A step of the chain is one
+    visit of the learner at work. "loss" goes on without a jump where the next learner takes over, whatever its own loss means.
+
+    `converged`: the last learner's.
+    """
+
+    learners: tuple[AbstractKernelLearner, ...]
+    batch_size: None = None
+    epochs: None = None
+    learning_rate: None = None
+    optimizer: Optimizer = optax.adam
+    decay: Schedule = constant
+
+    def __check_init__(self) -> None:
+        if len(self.learners) == 0:
+            raise ValueError("a chain needs at least one learner")
+        plain = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in ("batch_size", "epochs", "learning_rate", "optimizer", "decay"):
+            if getattr(self, name) is not plain[name]:
+                raise ValueError(f"{name} is given to a chain: give it to one of its learners")
+
+    def plan(self, n_rows: int) -> KernelPlan:
+        visits = [_visits(learner.plan(n_rows)) for learner in self.learners]
+        return KernelPlan(1, sum(visits), 1)
+
+    def need_bytes(self, n_rows: int, n_inputs: int) -> int:
+        """The most that one of them takes; what they prepare stays."""
+        return sum(learner.need_bytes(n_rows, n_inputs) for learner in self.learners)
+
+    def within(self, n_rows: int, n_inputs: int, free: int) -> "Chain":
+        within = tuple(learner.within(n_rows, n_inputs, free) for learner in self.learners)
+        return dataclasses.replace(self, learners=within)
+
+    def prepare(self, gp: KernelGP, source: AbstractSource, plan: KernelPlan, seed: Seed) -> Any:
+        """A problem for each learner."""
+        plans = [learner.plan(source.size) for learner in self.learners]
+        return tuple(
+            KernelProblem(source, own, learner.prepare(gp, source, own, _seed(seed, i)))
+            for i, (learner, own) in enumerate(zip(self.learners, plans, strict=True))
+        )
+
+    def init(self, gp: KernelGP, problem: KernelProblem, *, key: PRNGKeyArray) -> ChainState:
+        """All learners' states have their place from the start, so that a checkpoint of any stage fits."""
+        pairs = zip(self.learners, problem.prepared, strict=True)
+        states = tuple(learner.init(gp, own, key=key) for learner, own in pairs)
+        return ChainState(np.int64(0), np.int64(0), states, np.float64(0), np.float64(np.nan))
+
+    def advance(
+        self, state: ChainState, problem: KernelProblem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[ChainState, dict[str, float]]:
+        numbers: dict[str, float] = {}
+        for _ in range(n_steps):
+            state, numbers = self._visit(state, problem, seed)
+        return state, numbers
+
+    def model(self, state: ChainState) -> KernelGP:
+        return self.learners[int(state.stage)].model(state.states[int(state.stage)])
+
+    def slower(self, state: ChainState, factor: float) -> ChainState:
+        """Of the learner at work."""
+        i = int(state.stage)
+        return _with_state(state, i, self.learners[i].slower(state.states[i], factor))
+
+    def finished(self, entry: dict[str, float]) -> bool:
+        return entry["ended"] > 0
+
+    def _visit(
+        self, state: ChainState, problem: KernelProblem, seed: Seed
+    ) -> tuple[ChainState, dict[str, float]]:
+        """One visit of the learner at work, and the change to the next one where it has ended."""
+        i, taken = int(state.stage), int(state.taken)
+        learner, own = self.learners[i], problem.prepared[i]
+        n_steps = own.plan.steps_per_visit
+        made, numbers = learner.advance(state.states[i], own, taken, n_steps, _seed(seed, i))
+        joins = i > 0 and taken == 0
+        offset = float(state.loss) - numbers["loss"] if joins else float(state.offset)
+        loss, taken, over = numbers["loss"] + offset, taken + n_steps, learner.finished(numbers)
+        state = ChainState(state.stage, np.int64(taken), state.states, np.float64(offset), np.float64(loss))
+        state = _with_state(state, i, made)
+        is_last = i == len(self.learners) - 1
+        if not is_last and (over or taken >= own.plan.total_steps):
+            state = self._next(state, problem, seed)
+        return state, {**numbers, "loss": loss, "stage": float(i), "ended": float(is_last and over)}
+
+    def _next(self, state: ChainState, problem: KernelProblem, seed: Seed) -> ChainState:
+        """The next learner begins with what has been learned."""
+        gp, i = self.model(state), int(state.stage) + 1
+        key = jax.random.wrap_key_data(jnp.asarray(_seed(seed, i), jnp.uint32))
+        begun = self.learners[i].init(gp, problem.prepared[i], key=key)
+        state = ChainState(np.int64(i), np.int64(0), state.states, np.float64(0), state.loss)
+        return _with_state(state, i, begun)
+
+
+def _with_state(state: ChainState, i: int, made: Any) -> ChainState:
+    states = (*state.states[:i], made, *state.states[i + 1 :])
+    return ChainState(state.stage, state.taken, states, state.offset, state.loss)
+
+
+def _visits(plan: KernelPlan) -> int:
+    return -(-plan.total_steps // plan.steps_per_visit)
+
+
+def _seed(seed: Seed, i: int) -> Seed:
+    """Another one for every learner."""
+    return (*seed[:-1], (seed[-1] + i) % 2**32)

@@ -1,0 +1,223 @@
+"""The gradient of the exact marginal likelihood of all rows from a few iterative solutions, which the next step starts from."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.data.streams import AbstractSource, Rows
+from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
+from stochgp.learners.kernel_base import AbstractKernelLearner, KernelPlan, KernelProblem, Seed
+from stochgp.learners.probes import AbstractProbes, Hutchinson
+from stochgp.learners.schedules import Schedule, cosine
+from stochgp.models import SMALLEST_WEIGHT, KernelGP
+from stochgp.objectives.pull_back import quadratic_gradient
+from stochgp.operators import TILE, KernelOperator
+from stochgp.parameters import partition, value_of
+from stochgp.results import Solution
+from stochgp.solve_planning import Layout, Problem, room_for_rows, solve_bytes
+from stochgp.solvers import SDD, AbstractSolver, solve
+
+RATE, STEPS = 0.1, 100
+STEP_COLUMNS = (
+    16  # arrays [N, C] beside a solve: solutions of three steps, and float64 ones while two are combined
+)
+SMALLEST_ANGLE = 1e-6  # between two solutions, squared, that still says something
+
+
+class IterativeState(eqx.Module):
+    gp: KernelGP
+    descent: Descent
+    solutions: Float[Array, "N C"]  # of y and of the C − 1 probes, at the θ before the last step
+    earlier: Float[Array, "N C"]  # and at the one before that
+    previous: Any  # the gradient there, and θ: for the integrated loss
+    loss: np.float64
+
+
+class Prepared(NamedTuple):
+    """The rows on the device, and what is random of the probes."""
+
+    rows: Rows
+    drawn: Any
+
+
+class Iterative(AbstractKernelLearner):
+    """Descent on the exact NLML per datum of all rows without a factor of A = K + σ² diag(1/ρ): no N² numbers.
+
+        ∇nlml = (−αᵀ ∂A α + (1/S) Σ_s u_sᵀ ∂A v_s) / (2n),   A α = y,  A u_s = b_s,
+
+    with right-hand sides and partners of `probes`. All systems are solved together, to the relative residual `tolerance`. As θ moves
+    little, each step starts from the solutions of the steps before (`warm_start`; Lin et al. 2024, arXiv 2405.18457): from the
+    combination of the last two that is nearest to the new solution in the norm of A, which one product with A tells. The probes are the same at every step, so the gradient is that of a fixed function nearby: with N rows and S
+    probes the minimum moves by O(1/√(NS)).
+
+    epochs         steps; None = 100
+    learning_rate  None = 0.1, for Adam; with a cosine to 0
+    solver         of `stochgp.solvers`; its own `epochs` bound each step's
+    keep_rows      rows of K that the solver keeps in memory, of N numbers each; None = as many as the estimator's memory limit allows, 0
+                   without it
+    warm_start     False solves from 0 at every step
+
+    The "loss" of the history is the change of the NLML since the start, by the trapezoidal rule along the path; "solver_epochs" are
+    those of the step, "residual" the largest relative one.
+    """
+
+    batch_size: None = None
+    epochs: int | None = None
+    learning_rate: float | Schedule | None = None
+    optimizer: Optimizer = optax.adam
+    decay: Schedule = cosine
+    probes: AbstractProbes = Hutchinson()
+    solver: AbstractSolver = SDD(epochs=100)
+    tolerance: float = 0.01
+    keep_rows: int | None = None
+    warm_start: bool = True
+
+    def __check_init__(self) -> None:
+        self.check_common()
+        if self.batch_size is not None:
+            raise ValueError(f"batch_size is {self.batch_size}; this learner takes all rows: leave it None")
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance is {self.tolerance}; it must lie between 0 and 1")
+        if self.probes.n_probes < 1:
+            raise ValueError(f"n_probes is {self.probes.n_probes}; it must be at least 1")
+
+    def plan(self, n_rows: int) -> KernelPlan:
+        """A step is an epoch and a visit."""
+        return KernelPlan(1, STEPS if self.epochs is None else self.epochs, 1)
+
+    def need_bytes(self, n_rows: int, n_inputs: int) -> int:
+        """A solve, and the solutions of three steps with what their combination takes."""
+        problem, layout = self._sizes(n_rows, n_inputs)
+        columns = STEP_COLUMNS * problem.itemsize * n_rows * problem.n_columns
+        return solve_bytes(problem, self.solver, layout) + columns
+
+    def within(self, n_rows: int, n_inputs: int, free: int) -> "Iterative":
+        """With the rows of K that may be kept."""
+        if self.keep_rows is not None:
+            return self
+        problem, layout = self._sizes(n_rows, n_inputs)
+        columns = STEP_COLUMNS * problem.itemsize * n_rows * problem.n_columns
+        return dataclasses.replace(
+            self, keep_rows=room_for_rows(self.solver, layout, problem, free - columns)
+        )
+
+    def _sizes(self, n_rows: int, n_inputs: int) -> tuple[Problem, Layout]:
+        itemsize = 4
+        problem = Problem(n_rows, n_inputs, self.probes.n_probes, itemsize * (n_inputs + 2), itemsize)
+        return problem, Layout(min(TILE, n_rows), self.keep_rows or 0)
+
+    def prepare(self, gp: KernelGP, source: AbstractSource, plan: KernelPlan, seed: Seed) -> Prepared:
+        rows = source.take(np.arange(source.size))
+        key = jax.random.wrap_key_data(jnp.asarray(seed, jnp.uint32))
+        N, D = rows.X.shape
+        return Prepared(rows, self.probes.draw(gp, N, D, key=key, dtype=rows.X.dtype))
+
+    def init(self, gp: KernelGP, problem: KernelProblem, *, key: PRNGKeyArray) -> IterativeState:
+        theta, _ = partition(gp)
+        X = problem.prepared.rows.X
+        rate = start_rate(self.learning_rate, RATE)
+        descent = begin(theta, self.optimizer, rate, problem.plan.total_steps)
+        solutions = jnp.zeros((X.shape[0], 1 + self.probes.n_probes), X.dtype)
+        previous = (jax.tree.map(jnp.zeros_like, theta), theta)
+        return IterativeState(gp, descent, solutions, solutions, previous, np.float64(0))
+
+    def advance(
+        self, state: IterativeState, problem: KernelProblem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[IterativeState, dict[str, float]]:
+        key, epochs, numbers = jax.random.wrap_key_data(jnp.asarray(seed, jnp.uint32)), 0.0, {}
+        for i in range(first_step, first_step + n_steps):
+            state, numbers = self.step(state, problem.prepared, first=i == 0, key=jax.random.fold_in(key, i))
+            epochs += numbers["solver_epochs"]
+        return state, {**numbers, "solver_epochs": epochs}
+
+    def step(
+        self, state: IterativeState, prepared: Prepared, *, first: bool, key: PRNGKeyArray
+    ) -> tuple[IterativeState, dict[str, float]]:
+        """(State after one step, numbers of its solution and gradient)."""
+        theta, rest = partition(state.gp)
+        known = None if first or not self.warm_start else (state.solutions, state.earlier)
+        found, gradient = self.gradient(state.gp, prepared, known=known, key=key)
+        loss = state.loss if first else state.loss + _integral(theta, gradient, *reversed(state.previous))
+        size = step_size(state.descent, self.learning_rate, self.decay)
+        moved, descent = move(theta, gradient, state.descent, self.optimizer, size)
+        numbers = {
+            "loss": float(loss),
+            "gradient_norm": float(optax.tree.norm(gradient)),
+            "residual": float(np.max(found.residual_norms)),
+            "solver_epochs": float(found.epochs) + float(known is not None),
+        }
+        gp, previous = eqx.combine(moved, rest), (gradient, theta)
+        return IterativeState(gp, descent, found.value, state.solutions, previous, np.float64(loss)), numbers
+
+    def gradient(
+        self, gp: KernelGP, prepared: Prepared, *, known: tuple[Array, Array] | None, key: PRNGKeyArray
+    ) -> tuple[Solution, KernelGP]:
+        """(Solutions, the estimated gradient of the NLML per datum by what trains); `known` are the last two steps' solutions."""
+        X, y, weight = prepared.rows
+        spread = 1 / jnp.maximum(weight, SMALLEST_WEIGHT)
+        targets = _targets(self.probes, prepared.drawn, gp, X, spread)
+        noise = value_of(gp.noise_variance, X.dtype) * spread
+        operator = KernelOperator.of(gp.kernel, X, noise, keep_rows=self.keep_rows or 0)
+        b = jnp.concatenate([y[:, None], targets], axis=1)
+        start = None if known is None else _nearest(operator, b, *known)
+        found = solve(operator, b, self.solver, key=key, start=start, tolerance=self.tolerance)
+        return found, _gradient(self.probes, gp, prepared.rows, targets, found.value)
+
+    def model(self, state: IterativeState) -> KernelGP:
+        return state.gp
+
+    def slower(self, state: IterativeState, factor: float) -> IterativeState:
+        return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
+
+    def finished(self, entry: dict[str, float]) -> bool:
+        return False
+
+
+def _gradient(probes: AbstractProbes, gp: KernelGP, rows: Rows, targets: Array, solutions: Array) -> KernelGP:
+    alpha, u = solutions[:, :1], solutions[:, 1:]
+    weight = jnp.maximum(rows.weight, SMALLEST_WEIGHT)
+    twice = 2 * jnp.sum(weight)
+    U = jnp.concatenate([-alpha, u / probes.n_probes], axis=1) / twice
+    V = jnp.concatenate([alpha, probes.partners(targets, u)], axis=1)
+    by_kernel = quadratic_gradient(gp.kernel, rows.X, U, V)
+    theta, rest = partition(gp.noise_variance)
+    s2, pull = jax.vjp(lambda t: value_of(eqx.combine(t, rest)), theta)
+    by_noise = jnp.sum(jnp.sum(U * V, axis=1) / weight) + jnp.sum(weight - 1) / (twice * s2)
+    (by_raw,) = pull(by_noise.astype(s2.dtype))
+    where = lambda g: (g.kernel, g.noise_variance)
+    return eqx.tree_at(where, partition(gp)[0], (by_kernel, by_raw), is_leaf=lambda x: x is None)
+
+
+@eqx.filter_jit
+def _nearest(operator: KernelOperator, b: Array, newer: Array, older: Array) -> Float[Array, "N C"]:
+    """argmin ‖W c − A⁻¹b‖_A, column by column, W = [newer, newer − older]: c = (WᵀAW)⁻¹ Wᵀb."""
+    W = jnp.stack([newer, newer - older], axis=2)  # [N, C, 2]
+    flat = W.reshape(W.shape[0], -1)
+    AW = operator.unpad(operator.matvec(operator.pad(flat))).reshape(W.shape)
+    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+    W, AW = W.astype(wide), AW.astype(wide)
+    G = jnp.einsum("nci,ncj->cij", W, AW)
+    right = jnp.einsum("nci,nc->ci", W, b.astype(wide))
+    scale = jnp.sqrt(jnp.maximum(jnp.einsum("cii->ci", G), jnp.finfo(wide).tiny))
+    G, right = G / (scale[:, :, None] * scale[:, None, :]), right / scale
+    c = jnp.linalg.solve(G + SMALLEST_ANGLE * jnp.eye(2), right[:, :, None])[:, :, 0] / scale
+    return jnp.einsum("nci,ci->nc", W, c).astype(b.dtype)
+
+
+def _integral(theta: KernelGP, gradient: KernelGP, theta0: KernelGP, gradient0: KernelGP) -> float:
+    """∫ g·dθ from θ₀ to θ by the trapezoidal rule."""
+    parts = jax.tree.map(
+        lambda t, g, t0, g0: jnp.sum((t - t0) * (g + g0)) / 2, theta, gradient, theta0, gradient0
+    )
+    return float(sum(jax.tree.leaves(parts)))
+
+
+@eqx.filter_jit
+def _targets(probes: AbstractProbes, drawn: Any, gp: KernelGP, X: Array, spread: Array) -> Array:
+    return probes.targets(drawn, gp, X, spread)

@@ -1,0 +1,245 @@
+"""Full batch for kernel GPs: the exact marginal likelihood of all rows, or of several sets of rows whose results are averaged."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Float, PRNGKeyArray, PyTree
+
+from stochgp.data.streams import AbstractSource, Rows
+from stochgp.learners import lbfgs
+from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
+from stochgp.learners.kernel_base import AbstractKernelLearner, KernelPlan, KernelProblem, Seed
+from stochgp.learners.lbfgs import Quasi
+from stochgp.learners.sampling import AbstractSampling, Uniform
+from stochgp.learners.schedules import Schedule, constant
+from stochgp.models import KernelGP
+from stochgp.objectives.kernel import TILE, Evaluation, nlml_and_gradient
+from stochgp.parameters import AbstractParameter, cast, partition
+
+RATE = 0.1  # of optax rules
+STEPS = 100
+PATIENCE = 3  # steps over which the improvement is looked at
+SMALLEST_RATIO = 1e-4  # of noise to signal, below which float32 is not trusted
+VISIT_PRODUCTS = 1e10  # of one visit, about a second
+MOST_STEPS_PER_VISIT = 20
+
+
+class SetFit(eqx.Module):
+    """Where the fit of one set of rows stands."""
+
+    at: Quasi
+    descent: Descent | None  # of an optax rule
+    recent: Float[np.ndarray, " T"]  # the last values, newest last
+    settled: np.bool_
+
+
+class KernelFullBatchState(eqx.Module):
+    gp: KernelGP  # the structure, and what does not train
+    fits: tuple[SetFit, ...]
+
+
+class KernelFullBatch(AbstractKernelLearner):
+    """Descent on the exact NLML per datum by Cholesky: O(n³) per evaluation, n² numbers of memory, for n rows.
+
+    With `subset_rows` the learner fits `n_subsets` sets of that many rows, each from the same start, and averages their unconstrained
+    parameters: lengthscales and variances in the logarithm. So are the published Matérn hyperparameters of Lin et al. (2023) made.
+    Uniform sets tell long lengthscales, neighbourhoods short ones.
+
+    With `spread` s the loss has the penalty ‖x − x₀‖² / (2 s² Σρ) of a normal prior of the unconstrained parameters x around their
+    start: it decides only what the rows leave open, such as how far beyond the data an idle lengthscale goes.
+
+    epochs         steps at most; None = 100
+    optimizer      None = L-BFGS (`lbfgs`), or any optax rule
+    learning_rate  of an optax rule; None = 0.1, for Adam
+    subset_rows    rows of a set; None, or as many as there are, = all rows
+    n_subsets      sets
+    sampling       how sets are drawn: `Uniform()`, disjoint where the rows allow, or `NearestNeighbours()` of random rows
+    spread         s, about the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood
+    tolerance      a fit ends where the loss changed by less than this in 3 steps, or where rounding allows no more
+    precision      of the factor: "float32", "float64", or None = "float32", and "float64" where σ² is below 1e-4 of the mean variance or
+                   where float32 has no factor
+
+    `converged`: every set's fit ended so.
+    """
+
+    batch_size: None = None
+    epochs: int | None = None
+    learning_rate: float | Schedule | None = None
+    optimizer: Optimizer | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    decay: Schedule = constant
+    subset_rows: int | None = None
+    n_subsets: int = 1
+    sampling: AbstractSampling = Uniform()
+    spread: float | None = None
+    tolerance: float = 1e-4
+    precision: str | None = None
+
+    def __check_init__(self) -> None:
+        self.check_common()
+        if self.batch_size is not None:
+            raise ValueError(
+                f"batch_size is {self.batch_size}; a full-batch learner takes all rows of a set: see subset_rows"
+            )
+        for name in ("subset_rows", "n_subsets"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
+                raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
+        if not 0 <= self.tolerance < math.inf:
+            raise ValueError(f"tolerance is {self.tolerance}; it must be finite and at least 0")
+        if self.spread is not None and not 0 < self.spread < math.inf:
+            raise ValueError(f"spread is {self.spread}; it must be positive and finite, or None")
+        if self.precision not in (None, "float32", "float64"):
+            raise ValueError(f"precision is {self.precision!r}; it must be 'float32', 'float64' or None")
+
+    def sets(self, n_rows: int) -> tuple[int, int]:
+        """(how many sets of rows, rows of each)."""
+        if self.subset_rows is None or self.subset_rows >= n_rows:
+            return 1, n_rows
+        return self.n_subsets, self.subset_rows
+
+    def plan(self, n_rows: int) -> KernelPlan:
+        """A step is an epoch; visits about every second."""
+        count, size = self.sets(n_rows)
+        between = min(max(1, int(VISIT_PRODUCTS / (count * size**3))), MOST_STEPS_PER_VISIT)
+        steps = STEPS if self.epochs is None else self.epochs
+        between = min(between, steps)
+        return KernelPlan(1, -(-steps // between) * between, between)
+
+    def need_bytes(self, n_rows: int, n_inputs: int) -> int:
+        """The matrix of a set, which its factor and its inverse replace, and rows of tiles."""
+        size, itemsize = self.sets(n_rows)[1], 4 if self.precision == "float32" else 8
+        return itemsize * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
+
+    def prepare(self, gp: KernelGP, source: AbstractSource, plan: KernelPlan, seed: Seed) -> tuple[Rows, ...]:
+        """The rows of every set, on the host in float64."""
+        count, size = self.sets(source.size)
+        if count > 1 and not _only_parameters(gp):
+            raise ValueError(
+                f"n_subsets is {count}, but the kernel has weights of a network, which cannot be averaged: one set of rows is possible"
+            )
+        if size == source.size:
+            return (_on_host(source.take(np.arange(size))),)
+        prepared = self.sampling.prepare(source, size, count, seed)
+        indices = self.sampling.batches(prepared, 0, count, size, seed)
+        return tuple(_on_host(source.take(rows)) for rows in indices)
+
+    def init(self, gp: KernelGP, problem: KernelProblem, *, key: PRNGKeyArray) -> KernelFullBatchState:
+        x = np.asarray(_vector(partition(gp)[0])[0])
+        descent = None
+        if self.optimizer is not None:
+            rate = start_rate(self.learning_rate, RATE)
+            descent = begin(jnp.asarray(x), self.optimizer, rate, problem.plan.total_steps)
+        fit = SetFit(lbfgs.begin(x), descent, np.full(PATIENCE + 1, np.inf), np.bool_(False))
+        return KernelFullBatchState(gp, (fit,) * len(problem.prepared))
+
+    def advance(
+        self, state: KernelFullBatchState, problem: KernelProblem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[KernelFullBatchState, dict[str, float]]:
+        """`n_steps` steps of every fit that has not settled. "loss" is the mean of the sets' after them."""
+        fits, evaluations = list(state.fits), 0
+        jitter = 0.0
+        for i, rows in enumerate(problem.prepared):
+            loss = _Loss(self, state.gp, rows)
+            for _ in range(n_steps):
+                if not fits[i].settled:
+                    fits[i] = self.step(fits[i], loss)
+            evaluations, jitter = evaluations + loss.evaluations, max(jitter, loss.jitter)
+        numbers = {
+            "loss": float(np.mean([fit.at.value for fit in fits])),
+            "gradient_norm": float(max(np.linalg.norm(fit.at.gradient) for fit in fits)),
+            "unsettled": float(sum(not fit.settled for fit in fits)),
+            "evaluations": float(evaluations),
+            "jitter": jitter,
+        }
+        return KernelFullBatchState(state.gp, tuple(fits)), numbers
+
+    def step(self, fit: SetFit, loss: "_Loss") -> SetFit:
+        """One set's fit after one step."""
+        if fit.descent is None:
+            at, descent = lbfgs.step(fit.at, loss, loss.rounding), None
+        else:
+            at, descent = self._descend(lbfgs.evaluated(fit.at, loss), fit.descent, loss)
+        recent = np.append(fit.recent[1:], at.value)
+        flat = bool(
+            recent.max() - recent.min() < self.tolerance
+        )  # inf while there are fewer than four values
+        return SetFit(at, descent, recent, np.bool_(flat or at.stuck))
+
+    def model(self, state: KernelFullBatchState) -> KernelGP:
+        """The mean of the fits."""
+        theta, rest = partition(state.gp)
+        x = np.mean([fit.at.x for fit in state.fits], axis=0)
+        made = jax.tree.map(lambda new, old: new.astype(old.dtype), _vector(theta)[1](jnp.asarray(x)), theta)
+        return eqx.combine(made, rest)
+
+    def slower(self, state: KernelFullBatchState, factor: float) -> KernelFullBatchState:
+        """Only optax rules have a rate; L-BFGS never climbs."""
+
+        def slow(fit: SetFit) -> SetFit:
+            descent = None if fit.descent is None else slowed(fit.descent, factor)
+            return SetFit(fit.at, descent, fit.recent, fit.settled)
+
+        return KernelFullBatchState(state.gp, tuple(slow(fit) for fit in state.fits))
+
+    def finished(self, entry: dict[str, float]) -> bool:
+        return entry["unsettled"] == 0
+
+    def _descend(self, at: Quasi, descent: Descent, loss: "_Loss") -> tuple[Quasi, Descent]:
+        """A step of the optax rule."""
+        size = step_size(descent, self.learning_rate, self.decay)
+        x, descent = move(jnp.asarray(at.x), jnp.asarray(at.gradient), descent, self.optimizer, size)  # pyright: ignore[reportArgumentType]
+        return lbfgs.evaluated(lbfgs.begin(np.asarray(x)), loss), descent
+
+
+class _Loss:
+    """NLML per datum of one set of rows, and the prior, as a function of the vector of what trains; counts its evaluations."""
+
+    def __init__(self, learner: KernelFullBatch, gp: KernelGP, rows: Rows):
+        theta, self.rest = partition(gp)
+        start, self.unravel = _vector(theta)
+        self.start, self.rows, self.precision = np.asarray(start), rows, learner.precision
+        self.pull = 0.0 if learner.spread is None else 1 / (learner.spread**2 * float(rows.weight.sum()))
+        self.evaluations, self.jitter = 0, 0.0
+
+    @property
+    def rounding(self) -> float:
+        return 1e-12 if self.precision == "float64" else 1e-6
+
+    def __call__(self, x: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
+        self.evaluations += 1
+        found = self._evaluate(eqx.combine(self.unravel(jnp.asarray(x)), self.rest))
+        self.jitter, away = found.jitter, x - self.start
+        gradient = np.asarray(_vector(found.gradient)[0])
+        return found.nlml + 0.5 * self.pull * float(away @ away), gradient + self.pull * away
+
+    def _evaluate(self, gp: KernelGP) -> Evaluation:
+        if self.precision is not None:
+            return nlml_and_gradient(gp, self.rows, dtype=self.precision)
+        X = jnp.asarray(self.rows.X[:: max(1, len(self.rows.y) // 100)])
+        signal = float(jnp.mean(eqx.filter_jit(lambda k, X: k.diag(X))(gp.kernel, X)))
+        if float(gp.noise_variance) > SMALLEST_RATIO * signal:
+            found = nlml_and_gradient(gp, self.rows, dtype="float32")
+            if found.jitter == 0:
+                return found
+        return nlml_and_gradient(gp, self.rows, dtype="float64")
+
+
+def _vector(tree: PyTree) -> tuple[Any, Any]:
+    """The arrays of a tree as one float64 vector, and the way back to float64 arrays."""
+    return ravel_pytree(cast(eqx.filter(tree, eqx.is_inexact_array), jnp.float64))
+
+
+def _on_host(rows: Rows) -> Rows:
+    return jax.tree.map(lambda part: np.asarray(part, np.float64), rows)
+
+
+def _only_parameters(gp: KernelGP) -> bool:
+    """Whether all that trains is in parameters, whose unconstrained values mean the same in every fit."""
+    is_parameter = lambda node: isinstance(node, AbstractParameter)
+    outside = jax.tree.map(lambda node: None if is_parameter(node) else node, gp, is_leaf=is_parameter)
+    return not jax.tree.leaves(partition(outside)[0])

@@ -1,0 +1,126 @@
+"""Limited-memory BFGS for a loss whose every evaluation is dear: one step at a time, on the host, in float64.
+
+The direction is that of Nocedal and Wright (2006), algorithm 7.4. The line search is the bracketing one of Lewis and Overton (2013) for
+the weak Wolfe conditions, with parabolas instead of halves; it takes values that are not finite as too high, and forgives rises within
+the rounding of the loss.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+Loss = Callable[[Float[np.ndarray, " P"]], tuple[float, Float[np.ndarray, " P"]]]
+
+PAIRS = 10
+DECREASE, CURVATURE = 1e-4, 0.9  # of Wolfe's conditions
+MOST_EVALUATIONS = 12  # of one line search
+LARGEST_MOVE = 2.0  # of any coordinate in one step
+STRAIGHT = 1e-10  # a pair with less curvature is not kept
+
+
+class Quasi(eqx.Module):
+    """Where a minimisation stands: a point, its value (NaN: not evaluated yet), the last steps and changes of the gradient, newest last."""
+
+    x: Float[np.ndarray, " P"]
+    value: np.float64
+    gradient: Float[np.ndarray, " P"]
+    steps: Float[np.ndarray, "H P"]
+    changes: Float[np.ndarray, "H P"]
+    n_pairs: np.int64
+    stuck: np.bool_  # no step lowers the loss: rounding, or a minimum
+
+
+def begin(x: Float[np.ndarray, " P"]) -> Quasi:
+    """At x, nothing known."""
+    empty = np.zeros((PAIRS, len(x)))
+    return Quasi(x, np.float64(np.nan), np.zeros(len(x)), empty, empty, np.int64(0), np.bool_(False))
+
+
+def evaluated(at: Quasi, loss: Loss) -> Quasi:
+    """The same point with its value and gradient."""
+    if not math.isnan(at.value):
+        return at
+    value, gradient = loss(at.x)
+    return Quasi(at.x, np.float64(value), gradient, at.steps, at.changes, at.n_pairs, at.stuck)
+
+
+def step(at: Quasi, loss: Loss, rounding: float) -> Quasi:
+    """The state after one step; `rounding` is the relative error of the loss's values."""
+    at = evaluated(at, loss)
+    found = None
+    if at.n_pairs > 0:
+        found = _search(at, _direction(at), loss, rounding)
+    if found is None:  # no memory, or one that misleads
+        at = Quasi(at.x, at.value, at.gradient, at.steps, at.changes, np.int64(0), at.stuck)
+        found = _search(at, _steepest(at.gradient), loss, rounding)
+    if found is None:
+        return Quasi(at.x, at.value, at.gradient, at.steps, at.changes, at.n_pairs, np.bool_(True))
+    return _moved(at, found)
+
+
+class _Trial(NamedTuple):
+    t: float
+    x: np.ndarray
+    value: float
+    gradient: np.ndarray
+
+
+def _moved(at: Quasi, to: _Trial) -> Quasi:
+    s, c = to.x - at.x, to.gradient - at.gradient
+    steps, changes, n_pairs = at.steps, at.changes, at.n_pairs
+    if s @ c > STRAIGHT * np.linalg.norm(s) * np.linalg.norm(c):
+        steps, changes = np.vstack([steps[1:], s]), np.vstack([changes[1:], c])
+        n_pairs = np.int64(min(n_pairs + 1, PAIRS))
+    return Quasi(to.x, np.float64(to.value), to.gradient, steps, changes, n_pairs, at.stuck)
+
+
+def _steepest(gradient: np.ndarray) -> np.ndarray:
+    return -gradient / max(1.0, float(np.linalg.norm(gradient)))
+
+
+def _direction(at: Quasi) -> np.ndarray:
+    """−H g with the inverse Hessian H of the pairs."""
+    q = -at.gradient
+    pairs = [(at.steps[-i], at.changes[-i]) for i in range(1, int(at.n_pairs) + 1)]
+    weights = []
+    for s, c in pairs:
+        weights.append((s @ q) / (s @ c))
+        q = q - weights[-1] * c
+    s, c = pairs[0]
+    q = q * (s @ c) / (c @ c)
+    for (s, c), weight in zip(reversed(pairs), reversed(weights), strict=True):
+        q = q + (weight - (c @ q) / (s @ c)) * s
+    return q
+
+
+def _search(at: Quasi, direction: np.ndarray, loss: Loss, rounding: float) -> _Trial | None:
+    """A point along the direction at which both conditions hold, or the lowest one met, or None if none is lower."""
+    direction = direction * min(1.0, LARGEST_MOVE / max(float(np.abs(direction).max(initial=0.0)), 1e-300))
+    slope, value = float(at.gradient @ direction), float(at.value)
+    if not slope < 0:
+        return None
+    slack = rounding * (1 + abs(value))
+    low, high, t, best = 0.0, math.inf, 1.0, None
+    for _ in range(MOST_EVALUATIONS):
+        trial = _Trial(t, at.x + t * direction, *loss(at.x + t * direction))
+        if math.isfinite(trial.value) and trial.value <= value + DECREASE * t * slope + slack:
+            best = trial if best is None or trial.value < best.value else best
+            if trial.gradient @ direction >= CURVATURE * slope:
+                return trial
+            low = t
+        else:
+            high = t
+        t = 2 * t if high == math.inf else _between(low, high, trial, value, slope)
+    return best
+
+
+def _between(low: float, high: float, trial: _Trial, value: float, slope: float) -> float:
+    """The lowest point of the parabola through the start and a trial that was too high, well inside the bracket; else its middle."""
+    if low == 0 and trial.t == high and math.isfinite(trial.value):
+        bend = trial.value - value - slope * high
+        return min(max(-slope * high**2 / (2 * bend), 0.1 * high), 0.5 * high)
+    return (low + high) / 2

@@ -1,0 +1,107 @@
+"""Which rows make a mini-batch of a kernel GP."""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float, Int, Int32
+
+from stochgp.data.neighbours import Neighbours, search_bytes
+from stochgp.data.streams import AbstractSource, independent_batches, shuffled_batches
+
+CHUNK_ROWS = 1 << 16
+
+Seed = tuple[int, ...]
+
+
+class AbstractSampling(eqx.Module):
+    """How the rows of a batch are chosen: a deterministic function of the seed and the step."""
+
+    @abc.abstractmethod
+    def prepare(self, source: AbstractSource, batch_size: int, total_steps: int, seed: Seed) -> Any:
+        """What is computed once before the first step; the host keeps it."""
+
+    @abc.abstractmethod
+    def batches(
+        self, prepared: Any, first_step: int, n_steps: int, batch_size: int, seed: Seed
+    ) -> Int[np.ndarray, "K B"]:
+        """The rows of the batches of steps first_step … first_step + n_steps − 1."""
+
+    @abc.abstractmethod
+    def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
+        """The memory that `prepare` takes, and what it keeps."""
+
+
+class Uniform(AbstractSampling):
+    """Rows drawn uniformly: without replacement in shuffled epochs, or, with `replace`, independently."""
+
+    replace: bool = False
+
+    def prepare(
+        self, source: AbstractSource, batch_size: int, total_steps: int, seed: Seed
+    ) -> Int[np.ndarray, " N"]:
+        return np.arange(source.size, dtype=np.int32)
+
+    def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
+        """The numbers of the rows, and a shuffle of them."""
+        return 16 * n_rows
+
+    def batches(
+        self, prepared: Int[np.ndarray, " N"], first_step: int, n_steps: int, batch_size: int, seed: Seed
+    ) -> Int[np.ndarray, "K B"]:
+        draw = independent_batches if self.replace else shuffled_batches
+        return draw(prepared, batch_size, first_step, n_steps, seed)
+
+
+class Neighbourhoods(NamedTuple):
+    """`rows` [U, B]: a centre and its B − 1 nearest rows, once for each row that is a centre; `order`: which of them each step takes."""
+
+    rows: Int32[np.ndarray, "U B"]
+    order: Int32[np.ndarray, " steps"]
+
+
+class NearestNeighbours(AbstractSampling):
+    """A centre and its B − 1 nearest rows, in Euclidean distance of the inputs as the source gives them: standardise them.
+
+    Centres are drawn without replacement, shuffle after shuffle of all rows. Neighbours are searched once, before the first step, and
+    of the drawn centres only. O(N log N) where the inputs are few; see `data.Neighbours`.
+    """
+
+    def prepare(
+        self, source: AbstractSource, batch_size: int, total_steps: int, seed: Seed
+    ) -> Neighbourhoods:
+        drawn = _centres(source.size, total_steps, seed)
+        position = np.zeros(source.size, np.int32)
+        position[drawn] = 1
+        centres = np.flatnonzero(position)
+        position[centres] = np.arange(len(centres), dtype=np.int32)
+        rows = Neighbours(host_inputs(source)).around(centres, batch_size)
+        return Neighbourhoods(rows, position[drawn])
+
+    def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
+        """The rows in float64, the tree, the lists, the centres."""
+        n_centres = min(n_rows, total_steps)
+        rows = (8 * n_inputs + 16) * n_rows + 8 * total_steps
+        return rows + search_bytes(n_rows, n_inputs, n_centres, batch_size)
+
+    def batches(
+        self, prepared: Neighbourhoods, first_step: int, n_steps: int, batch_size: int, seed: Seed
+    ) -> Int[np.ndarray, "K B"]:
+        return prepared.rows[prepared.order[first_step : first_step + n_steps]]
+
+
+def host_inputs(source: AbstractSource) -> Float[np.ndarray, "N D"]:
+    """The inputs of all rows in float64."""
+    X = np.empty((source.size, source.n_inputs), np.float64)
+    for start in range(0, source.size, CHUNK_ROWS):
+        rows = np.arange(start, min(start + CHUNK_ROWS, source.size))
+        X[rows] = np.asarray(source.take(rows).X)
+    return X
+
+
+def _centres(n_rows: int, n_steps: int, seed: Seed) -> Int32[np.ndarray, " steps"]:
+    """Shuffles of all rows, one after the other, cut after `n_steps`."""
+    rows, generator = np.arange(n_rows, dtype=np.int32), np.random.default_rng(seed)
+    shuffles = [generator.permutation(rows) for _ in range(-(-n_steps // n_rows))]
+    return np.concatenate(shuffles)[:n_steps]

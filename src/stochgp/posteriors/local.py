@@ -1,0 +1,206 @@
+"""Local prediction: for every point the exact posterior given the rows nearest to it."""
+
+import functools
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, Int
+
+from stochgp.data.neighbours import Neighbours
+from stochgp.kernels import AbstractKernel, AbstractStationary, Warped
+from stochgp.linear_algebra import safe_cholesky
+from stochgp.models import SMALLEST_WEIGHT, KernelGP
+from stochgp.parameters import cast, value_of
+from stochgp.threads import one_blas_thread
+
+NEIGHBOURS = 256
+QUERY_ROWS = 1 << 14  # points whose neighbours are held at a time
+BLOCK_BYTES = 16_000_000  # of the neighbours' rows on the device
+SMALL_BLOCK = 16  # rows of the blocks that what is left over is padded to
+WARP_ROWS = 1 << 15  # rows that a network takes at a time
+
+
+class LocalPrediction(NamedTuple):
+    """Of f, without noise."""
+
+    mean: Float[np.ndarray, " P"]
+    variance: Float[np.ndarray, " P"]
+    jitter: float  # the largest that was added to the diagonal of a point's matrix to factorise it; 0 = none
+
+
+class LocalPosterior(eqx.Module):
+    """f(x) given the n nearest of N training rows, S = S(x):
+
+        mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)],   A_S = k(X_S, X_S) + σ² diag(1/ρ_S).
+
+    O(n³) per point, in float64. With n = N it is the exact posterior. Near is meant in Euclidean distance, after the kernel's network if
+    it has one, of inputs divided by √lengthscale where the kernel is stationary: halfway between the inputs' own scales and the
+    kernel's. Of these three it was never far from the best on six sets of data, the others sometimes were. Rows at equal distance
+    have a fixed order.
+    `scale` is c: the model with k and σ² multiplied by c has the same mean (see `calibrated`). What is learned of one point says
+    nothing of its covariance with another.
+    """
+
+    gp: KernelGP
+    X: Float[np.ndarray, "N D"]
+    y: Float[np.ndarray, " N"]
+    weight: Float[np.ndarray, " N"]
+    n_neighbours: int = NEIGHBOURS
+    scale: float = 1.0
+
+    def __check_init__(self) -> None:
+        if len(self.X) == 0 or len(self.y) != len(self.X) or len(self.weight) != len(self.X):
+            raise ValueError(
+                f"expected X [N, D], y [N] and weights [N] with N > 0, but got {self.X.shape}, {self.y.shape}, {self.weight.shape}"
+            )
+        if self.n_neighbours < 1:
+            raise ValueError(f"n_neighbours is {self.n_neighbours}; it must be at least 1")
+
+    @property
+    def noise_variance(self) -> float:
+        """c σ²: what observations of weight 1 add to the variance."""
+        return self.scale * float(self.gp.noise_variance)
+
+    def mean_and_variance(
+        self, X: Float[np.ndarray, "P D"]
+    ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
+        """Both for each row."""
+        found = self.predict(X)
+        return found.mean, found.variance
+
+    def predict(self, X: Float[np.ndarray, "P D"]) -> LocalPrediction:
+        """Mean and variance for each row, in blocks: a row's numbers do not depend on the other rows."""
+        index, k = self._index, min(self.n_neighbours, len(self.X))
+        with jax.enable_x64(True), one_blas_thread():
+            parts = []
+            for start in range(0, len(X), QUERY_ROWS):
+                Z = index.warp(X[start : start + QUERY_ROWS])
+                near = index.tree.query(index.place(Z), k)
+                parts.append(self._by_block(near, Z))
+        return self._joined(parts)
+
+    def calibrated(self, n_rows: int, seed: int | tuple[int, ...]) -> "LocalPosterior":
+        """The same with c = (1 + Σ z²)/(1 + n_rows), z² = (y_i − mean)²/(var + σ²/ρ_i) of rows i predicted without themselves.
+
+        That is the c of the highest likelihood of these `n_rows` random training rows, or of all where there are fewer, with one
+        more of z² = 1. Their nearest other rows predict them; rows equal to them may be among these.
+        """
+        index, k = self._index, min(self.n_neighbours + 1, len(self.X))
+        rows = np.sort(np.random.default_rng(seed).permutation(len(self.X))[:n_rows])
+        if k == 1 or n_rows == 0:
+            return self
+        with jax.enable_x64(True), one_blas_thread():
+            near = index.tree.around(rows, k)[:, 1:]
+            found = self._joined([self._by_block(near, index.Z[rows])])
+        noise = float(self.gp.noise_variance) / np.maximum(
+            self.weight[rows].astype(np.float64), SMALLEST_WEIGHT
+        )
+        z2 = (self.y[rows] - found.mean) ** 2 / (found.variance / self.scale + noise)
+        scale = float((1 + z2.sum()) / (1 + len(rows)))
+        return LocalPosterior(self.gp, self.X, self.y, self.weight, self.n_neighbours, scale)
+
+    @functools.cached_property
+    def _index(self) -> "_Index":
+        with jax.enable_x64(True):
+            return _Index(cast(self.gp, jnp.float64), self.X)
+
+    def _by_block(self, near: Int[np.ndarray, "P k"], Z: Float[np.ndarray, "P A"]) -> tuple:
+        """(mean, variance / c, jitter) of rows Z with these neighbours."""
+        index, n_points = self._index, len(Z)
+        parts = []
+        for rows in _blocks(n_points, near.shape[1] * (Z.shape[1] + 2) * 8):
+            S = near[rows]
+            block = _Block(index.Z[S], self.y[S], self.weight[S], Z[rows])
+            parts.append(_evaluate(index.gp, block))
+        n_last = n_points - sum(len(part[0]) for part in parts[:-1])
+        parts[-1] = tuple(values[:n_last] for values in parts[-1])
+        return tuple(np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(3))
+
+    def _joined(self, parts: list[tuple]) -> LocalPrediction:
+        if not parts:
+            return LocalPrediction(np.zeros(0), np.zeros(0), 0.0)
+        mean, variance, jitter = (np.concatenate([part[i] for part in parts]) for i in range(3))
+        return LocalPrediction(mean, self.scale * variance, float(jitter.max()))
+
+
+class _Block(NamedTuple):
+    """P points Z with their neighbours' rows."""
+
+    X: Any  # [P, k, A]
+    y: Any
+    weight: Any
+    Z: Any  # [P, A]
+
+
+class _Index:
+    """The rows after the kernel's network, if it has one, and a tree of their places."""
+
+    def __init__(self, gp: KernelGP, X: Float[np.ndarray, "N D"]):
+        kernel, self.networks = value_of(gp.kernel), []
+        while isinstance(kernel, Warped):
+            self.networks.append(kernel)
+            kernel = value_of(kernel.kernel)
+        self.gp = KernelGP(kernel, gp.noise_variance)
+        self.Z = self.warp(X)
+        self.tree = Neighbours(self.place(self.Z))
+
+    def warp(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P A"]:
+        for warped in self.networks:
+            parts = [_warp(warped, X[i : i + WARP_ROWS]) for i in range(0, len(X), WARP_ROWS)]
+            X = np.concatenate(parts)
+        return X
+
+    def place(self, Z: Float[np.ndarray, "P A"]) -> Float[np.ndarray, "P Q"]:
+        """Where rows are compared."""
+        kernel: AbstractKernel = self.gp.kernel
+        if not isinstance(kernel, AbstractStationary):
+            return np.ascontiguousarray(Z, np.float64)
+        return np.asarray(_scaled(kernel, jnp.asarray(Z, jnp.float64)))
+
+
+@eqx.filter_jit
+def _evaluate(gp: KernelGP, block: _Block) -> tuple[Array, Array, Array]:
+    return jax.lax.map(lambda one: _at_point(gp, _Block(*one)), block)
+
+
+def _at_point(gp: KernelGP, at: _Block) -> tuple[Array, Array, Array]:
+    """(mean, variance, jitter) at one point: at.Z [A], its neighbours at.X [k, A]."""
+    X, y, weight, z = (jnp.asarray(part, jnp.float64) for part in at)
+    kernel, s2 = gp.kernel, value_of(gp.noise_variance, jnp.float64)
+    rows, here = kernel.prepare(X, z), kernel.prepare(z[None], z)
+    A = kernel.between(rows, rows) + jnp.diag(s2 / jnp.maximum(weight, SMALLEST_WEIGHT))
+    L, jitter = safe_cholesky(A)
+    right = jnp.stack([kernel.between(rows, here)[:, 0], y], axis=1)
+    half = solve_triangular(L, right, lower=True)
+    prior = kernel.diag(z[None])[0]
+    variance = jnp.clip(prior - jnp.sum(half[:, 0] ** 2), 0, prior)
+    return jnp.sum(half[:, 0] * half[:, 1]), variance, jitter
+
+
+@eqx.filter_jit
+def _scaled(kernel: AbstractStationary, Z: Array) -> Array:
+    return kernel.scaled(Z) * jnp.sqrt(value_of(kernel.lengthscale, Z.dtype))
+
+
+@eqx.filter_jit
+def _network(warped: Warped, X: Array) -> Array:
+    return warped.rows(X)
+
+
+def _warp(warped: Warped, X: np.ndarray) -> np.ndarray:
+    return np.asarray(_network(warped, jnp.asarray(X)))
+
+
+def _blocks(n_points: int, bytes_per_point: int) -> list[Int[np.ndarray, " rows"]]:
+    """Row numbers of large blocks as long as there are enough rows, then of small ones; the last is filled up by row 0."""
+    large = max(BLOCK_BYTES // bytes_per_point // SMALL_BLOCK, 1) * SMALL_BLOCK
+    n_large = n_points // large
+    blocks = [np.arange(i * large, (i + 1) * large) for i in range(n_large)]
+    for start in range(n_large * large, n_points, SMALL_BLOCK):
+        rows = np.arange(start, start + SMALL_BLOCK)
+        blocks.append(np.where(rows < n_points, rows, 0))
+    return blocks

@@ -1,0 +1,314 @@
+"""Prior functions: draws f ~ GP(0, k) that can be evaluated anywhere, made of random features of k.
+
+Every kernel of the package is a sum of terms, sums inside products distributed and deep kernels opened:
+
+    k(x, z) = Σ_t v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w))
+
+x_l is what a linear kernel sees; x_w what a stationary kernel sees divided by its lengthscale, or the circles of
+a periodic one; ω_w is a draw from its spectral density. One frequency gives a term the paired features
+
+    √v_t · Π_l r_lᵀx_l · [cos(Σ_w ω_wᵀx_w), sin(Σ_w ω_wᵀx_w)],   E r_l r_lᵀ = I,
+
+because the cosine of a sum of independent symmetric angles is, on average, the product of the cosines. A term
+without waves has exact features, the products of the coordinates, if they fit, and Π_l r_lᵀx_l if not.
+Rahimi and Recht (2007); orthogonal directions, Yu et al. (2016); random linear forms, Kar and Karnick (2012).
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp import kernels
+from stochgp.features.base import AbstractFeatureMap, check_rows
+from stochgp.features.fourier import normal_rows, orthogonal_rows
+from stochgp.kernels.base import as_kernel
+from stochgp.kernels.fields import select
+from stochgp.parameters import AbstractParameter, Frozen, frozen, value_of
+from stochgp.precision import matmul
+from stochgp.waves import cos_sin
+
+GROUP = 64  # functions that share their frequencies
+BLOCK = 512  # rows whose features exist at a time
+
+
+class RandomFeatures(AbstractFeatureMap):
+    """φ with E φ(x)·φ(z) = k(x, z), for any kernel of the package. Build it with `random_features`.
+
+    The draws are frozen. Lengthscales and variances are read at every call; the `alpha` of a rational quadratic
+    kernel when it was drawn.
+    """
+
+    kernel: Any = eqx.field(converter=as_kernel)
+    draws: Frozen
+    n_inputs: int = eqx.field(static=True)
+
+    @property
+    def n_features(self) -> int:
+        return jax.eval_shape(self, jax.ShapeDtypeStruct((1, self.n_inputs), jnp.float32)).shape[1]
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        check_rows(X, self.n_inputs)
+        terms = _terms(self.kernel, X)
+        return _features([term.variance for term in terms], [term.rows for term in terms], self.draws.value)
+
+
+class PriorFunctions(eqx.Module):
+    """S functions f_s(x) = φ(x)·w_s, w_s ~ N(0, I): X [N, D] ↦ [N, S], anywhere, as often as wanted, differentiable.
+
+    G groups of functions have random features φ of their own, so that the error of the features averages out over
+    many functions. Memory beside the result: the features of `BLOCK` rows. Build it with `prior_functions`.
+    """
+
+    kernel: Any = eqx.field(converter=as_kernel)
+    draws: Frozen  # as in `RandomFeatures`, with an axis G in front
+    weights: Float[Array, "G M L"]
+    n_inputs: int = eqx.field(static=True)
+    n_samples: int = eqx.field(static=True)
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
+        check_rows(X, self.n_inputs)
+        return _evaluate(self, X)
+
+
+def random_features(
+    kernel: Any,
+    n_inputs: int,
+    n_features: int,
+    *,
+    key: PRNGKeyArray,
+    orthogonal: bool = True,
+    dtype: DTypeLike = jnp.float32,
+) -> RandomFeatures:
+    """A draw of at most `n_features` random features of `kernel`, for rows of `n_inputs` inputs.
+
+    Shapes depend on the kernel's structure and the numbers only, so the key and the hyperparameters may be
+    traced. The terms of a sum share the features equally; what a term with exact features does not need goes
+    to the others. `orthogonal` directions have less variance; independent ones are cheaper to draw.
+
+    A kernel that is one stationary or periodic kernel, or a product of such, has φ(x)·φ(x) = k(x, x).
+
+    Raises TypeError for a kernel without random features, ValueError when `n_features` are too few.
+    """
+    terms, columns = _plan(kernel, n_inputs, n_features, dtype)
+    return RandomFeatures(kernel, _draws(terms, columns, key, orthogonal, dtype), n_inputs)
+
+
+def prior_functions(
+    kernel: Any,
+    n_inputs: int,
+    n_samples: int,
+    *,
+    n_features: int = 2000,
+    group: int = GROUP,
+    key: PRNGKeyArray,
+    dtype: DTypeLike = jnp.float32,
+) -> PriorFunctions:
+    """`n_samples` draws from GP(0, kernel), on rows of `n_inputs` inputs, at the kernel's present hyperparameters.
+
+    Each group of up to `group` functions has `n_features` features of its own, which are also the cost of one
+    function at one row. Given the features a draw is exactly Gaussian; over all keys its mean is 0 and its
+    covariance k.
+
+    Raises as `random_features` does, and ValueError when `n_samples` or `group` is below 1.
+    """
+    if n_samples < 1 or group < 1:
+        raise ValueError(f"n_samples is {n_samples} and group {group}; they must be at least 1")
+    n_groups = -(-n_samples // group)
+    draws, weights = _groups(kernel, n_inputs, n_samples, n_groups, n_features, key, jnp.dtype(dtype))
+    return PriorFunctions(kernel, draws, weights, n_inputs, n_samples)
+
+
+class Rows(NamedTuple):
+    """What a term needs of the rows: the coordinates that its linear factors and its waves see, [N, A] each."""
+
+    ones: Array  # [N, 1]
+    linear: tuple[Array, ...]
+    waves: tuple[Array, ...]
+
+
+class Term(NamedTuple):
+    """variance · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)); each of `scales` draws n lengths of an ω_w."""
+
+    variance: Float[Array, ""]
+    rows: Rows
+    scales: tuple[Callable[..., Array], ...]
+
+    @property
+    def n_exact(self) -> int | None:
+        """How many features are exact; None = infinitely many."""
+        return None if self.rows.waves else math.prod(x.shape[1] for x in self.rows.linear)
+
+
+class Draw(NamedTuple):
+    """The random part of a term's F features: directions r_l [A, F] and all frequencies, in turns, [ΣA, F]."""
+
+    directions: tuple[Array, ...]
+    frequencies: Array | None
+
+
+def _terms(kernel: Any, X: Array) -> list[Term]:
+    """The terms of a kernel at the rows X. Raises TypeError for a kernel that has no random features."""
+    kernel = value_of(kernel)
+    match kernel:
+        case kernels.Sum():
+            return _terms(kernel.left, X) + _terms(kernel.right, X)
+        case kernels.Product():
+            right = _terms(kernel.right, X)
+            return [_product(a, b) for a in _terms(kernel.left, X) for b in right]
+        case kernels.Warped():
+            return _terms(kernel.kernel, kernel.rows(X))
+        case kernels.AbstractStationary():
+            linear, waves, scales = (), (kernel.scaled(X),), (_fixed(kernel).frequency_scales,)
+        case kernels.Periodic():  # the RBF kernel of its circles
+            linear, waves, scales = (), (kernel.circles(X),), (_one,)
+        case kernels.Linear():
+            linear, waves, scales = (select(X, kernel.active_dims),), (), ()
+        case kernels.Constant():
+            linear, waves, scales = (), (), ()
+        case _:
+            raise TypeError(
+                f"a {type(kernel).__name__} has no random features: prior functions can be drawn for the kernels "
+                "of stochgp and for kinds of kernels.AbstractStationary"
+            )
+    rows = Rows(jnp.ones((X.shape[0], 1), X.dtype), linear, waves)
+    return [Term(value_of(kernel.variance, X.dtype), rows, scales)]
+
+
+def _product(a: Term, b: Term) -> Term:
+    rows = Rows(a.rows.ones, a.rows.linear + b.rows.linear, a.rows.waves + b.rows.waves)
+    return Term(a.variance * b.variance, rows, a.scales + b.scales)
+
+
+def _fixed(kernel: Any) -> Any:
+    """The kernel with every parameter frozen at its value."""
+    is_parameter = lambda node: isinstance(node, AbstractParameter)
+    return jax.tree.map(lambda n: frozen(n) if is_parameter(n) else n, kernel, is_leaf=is_parameter)
+
+
+def _one(n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, " n"]:
+    """The scales of the RBF kernel."""
+    return jnp.ones(n, dtype)
+
+
+def share(needs: Sequence[int | None], n_features: int) -> list[int]:
+    """Features of each term: what it needs, at most an equal part of what the smaller needs leave.
+
+    None needs as many as it can get, an even number. Raises ValueError when a term would get none.
+    """
+    columns, left = [0] * len(needs), n_features
+    infinite = [need is None for need in needs]
+    order = sorted(range(len(needs)), key=lambda i: (infinite[i], needs[i] or 0))
+    for place, i in enumerate(order):
+        part, need = left // (len(needs) - place), needs[i]
+        columns[i] = part - part % 2 if need is None else min(part, need)
+        left -= columns[i]
+    if min(columns) < 1:
+        raise ValueError(
+            f"n_features is {n_features}; a kernel of {len(needs)} terms needs at least {2 * len(needs)}"
+        )
+    return columns
+
+
+def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tuple[list[Term], list[int]]:
+    """The terms, at a row of zeros, and how many features each has."""
+    terms = _terms(kernel, jnp.zeros((1, n_inputs), dtype))
+    return terms, share([term.n_exact for term in terms], n_features)
+
+
+@eqx.filter_jit
+def _groups(
+    kernel: Any,
+    n_inputs: int,
+    n_samples: int,
+    n_groups: int,
+    n_features: int,
+    key: PRNGKeyArray,
+    dtype: Any,
+) -> tuple[Frozen, Array]:
+    """The draws and the weights of every group."""
+    terms, columns = _plan(kernel, n_inputs, n_features, dtype)
+    draw_key, weight_key = jax.random.split(key)
+    draws = jax.lax.map(
+        lambda key: _draws(terms, columns, key, True, dtype), jax.random.split(draw_key, n_groups)
+    )
+    shape = (n_groups, sum(columns), -(-n_samples // n_groups))
+    return draws, jax.random.normal(weight_key, shape, dtype)
+
+
+def _draws(
+    terms: list[Term], columns: list[int], key: PRNGKeyArray, orthogonal: bool, dtype: DTypeLike
+) -> Frozen:
+    keys = jax.random.split(key, len(terms))
+    return Frozen(tuple(_draw(*of, orthogonal, dtype) for of in zip(terms, columns, keys, strict=True)))
+
+
+def _draw(term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype: DTypeLike) -> Draw | None:
+    """The random part of a term's features; None where they are exact."""
+    if term.n_exact == n_columns:
+        return None
+    linear, waves = term.rows.linear, term.rows.waves
+    n, rows = (n_columns // 2 if waves else n_columns), (orthogonal_rows if orthogonal else normal_rows)
+    keys = iter(jax.random.split(key, len(linear) + 2 * len(waves)))
+    directions = []
+    for x in linear:
+        r = rows(n, x.shape[1], next(keys), dtype)
+        directions.append((r * (x.shape[1] ** 0.5 / jnp.linalg.norm(r, axis=1, keepdims=True))).T)
+    frequencies = []
+    for x, scales in zip(waves, term.scales, strict=True):
+        turns = scales(n, key=next(keys), dtype=dtype) / (2 * math.pi)
+        frequencies.append((rows(n, x.shape[1], next(keys), dtype) * turns[:, None]).T)
+    return Draw(tuple(directions), jnp.concatenate(frequencies) if waves else None)
+
+
+def _features(variances: Sequence[Array], rows: Sequence[Rows], draws: Sequence[Draw | None]) -> Array:
+    """Φ [N, M], the terms side by side."""
+    return jnp.concatenate([_columns(*term) for term in zip(variances, rows, draws, strict=True)], axis=1)
+
+
+def _columns(variance: Array, rows: Rows, draw: Draw | None) -> Array:
+    """The features [N, M] of one term."""
+    if draw is None:
+        outer = lambda a, b: (a[:, :, None] * b[:, None, :]).reshape(a.shape[0], -1)
+        return jnp.sqrt(variance) * functools.reduce(outer, rows.linear, rows.ones)
+    forms = [
+        matmul(x, r.astype(x.dtype)) for x, r in zip(rows.linear, draw.directions, strict=True)
+    ]  # [N, F]
+    form = functools.reduce(jnp.multiply, forms, rows.ones)
+    if draw.frequencies is None:
+        return jnp.sqrt(variance / form.shape[1]) * form
+    turns = matmul(jnp.concatenate(rows.waves, axis=1), draw.frequencies.astype(form.dtype))  # [N, F]
+    return jnp.sqrt(variance / turns.shape[1]) * jnp.concatenate(
+        [form * wave for wave in cos_sin(turns)], axis=1
+    )
+
+
+@eqx.filter_jit
+def _evaluate(functions: PriorFunctions, X: Array) -> Array:
+    """The values [N, S], the features of one group and one block of rows at a time, in derivatives too."""
+    terms, n = _terms(functions.kernel, X), X.shape[0]
+    n_blocks = max(1, -(-n // BLOCK))
+    size = -(-n // n_blocks)
+
+    def split(x: Array) -> Array:
+        return jnp.pad(x, ((0, n_blocks * size - n), (0, 0))).reshape(n_blocks, size, x.shape[1])
+
+    blocks = jax.tree.map(split, [term.rows for term in terms])
+
+    @jax.checkpoint
+    def values(rows: list[Rows], draws: tuple, weights: Array) -> Array:
+        return matmul(_features([term.variance for term in terms], rows, draws), weights)  # [size, L]
+
+    def group(of: tuple[Frozen, Array]) -> Array:
+        draws, weights = of[0].value, of[1].astype(X.dtype)
+        return jax.lax.map(lambda rows: values(rows, draws, weights), blocks)
+
+    found = jax.lax.map(group, (functions.draws, functions.weights))  # [G, n_blocks, size, L]
+    found = jnp.moveaxis(found, 0, 2).reshape(n_blocks * size, found.shape[0] * found.shape[-1])
+    return found[:n, : functions.n_samples]

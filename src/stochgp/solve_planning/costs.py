@@ -1,0 +1,108 @@
+"""Seconds of the pieces of kernel solves, measured on this machine."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Array
+
+from stochgp.operators import KernelOperator
+from stochgp.precision import matmul
+
+BLOCK = 512  # rows of the measured block
+MOST_COLUMNS = 8192  # of the measured block
+FEW = 16  # right-hand sides from which the cost of one more is measured where there are fewer
+ORDER = 1536  # of the measured factorisation and triangular solve
+HALF_ORDER = 1500.0  # LAPACK's rates at order n go as n / (n + 1500): within 6 % from 1,500 to 13,500, float32 and float64
+READING = 1.9  # kept rows are copied tile by tile and come from far: against a product with rows that lie ready, one column
+RUNS = 4
+
+
+class Costs(NamedTuple):
+    """Costs of one kernel, number of inputs and dtype on this machine.
+
+    Seconds are per entry of K: a block of B rows times [P, 1] takes B · P · `evaluate`, each further column B · P · `multiply`.
+    """
+
+    evaluate: float  # an entry of K, times one column
+    multiply: float  # an entry of K times one more column
+    read: float  # an entry of K that is kept, times one column
+    factor: float  # one of the N³/3 operations of a large Cholesky factorisation
+    solve: float  # one of the N² products of a large triangular solve, for each column
+    compile: float  # a product with a block, compiled and run once
+    workspace: float  # numbers that a product holds for each entry of its tile
+    measured: bool = True
+
+
+TYPICAL = Costs(1.8e-9, 1.3e-11, 4e-10, 4e-12, 1e-11, 0.3, 1.0, measured=False)  # two cores of 2023
+
+
+def calibrate(operator: KernelOperator, n_columns: int) -> Costs:
+    """The costs of this operator's kernel with `n_columns` right-hand sides on this machine, in about half a second.
+
+    They are measured on its first 8,192 columns.
+    """
+    n_rows, size = min(BLOCK, operator.size), min(MOST_COLUMNS, operator.size)
+    V = jnp.asarray(np.ones((size, n_columns), operator.dtype))
+    begun = time.perf_counter()
+    product = jax.jit(lambda operator, V: _product(operator, V, n_rows)).lower(operator, V).compile()
+    jax.block_until_ready(product(operator, V))
+    first = time.perf_counter() - begun
+    whole = seconds_of(lambda: product(operator, V)) / (n_rows * size)
+    ready, multiply = _ready_products(V, n_rows)
+    evaluate = max(whole - multiply * (n_columns - 1), whole / 5)
+    factor, solve = _factorisation(np.dtype(operator.dtype))
+    held = getattr(product.memory_analysis(), "temp_size_in_bytes", 0) / V.dtype.itemsize
+    return Costs(evaluate, multiply, READING * ready, factor, solve, first, max(held / (n_rows * size), 1.0))
+
+
+def seconds_of(run: Callable[[], Any], n_runs: int = RUNS) -> float:
+    """The median of some runs."""
+    seconds = []
+    for _ in range(n_runs):
+        begun = time.perf_counter()
+        jax.block_until_ready(run())
+        seconds.append(time.perf_counter() - begun)
+    return float(np.median(seconds))
+
+
+def _product(operator: KernelOperator, V: Array, n_rows: int) -> Array:
+    """The first rows of K times V, with as many columns as V has."""
+    columns = jax.tree.map(lambda leaf: leaf[: V.shape[0]], operator.rows)
+    return matmul(operator.kernel.between(operator.block(0, n_rows), columns), V)
+
+
+def _ready_products(V: Array, n_rows: int) -> tuple[float, float]:
+    """Seconds of an entry of a ready block times one column, and times one more."""
+    rows = jnp.asarray(np.ones((n_rows, V.shape[0]), V.dtype))
+    product = jax.jit(matmul)
+    n_columns, seconds = max(V.shape[1], FEW), []
+    for n in (1, n_columns):
+        columns = jnp.asarray(np.ones((V.shape[0], n), V.dtype))
+        jax.block_until_ready(product(rows, columns))
+        seconds.append(seconds_of(lambda columns=columns: product(rows, columns)) / rows.size)
+    one, many = seconds
+    return one, max((many - one) / (n_columns - 1), many / n_columns / 4)
+
+
+def _factorisation(dtype: np.dtype) -> tuple[float, float]:
+    """Seconds of one operation of a large factorisation, and of one product of a large triangular solve."""
+    n = ORDER
+    potrf, trtrs = scipy.linalg.get_lapack_funcs(("potrf", "trtrs"), dtype=dtype)
+    seconds = []
+    for _ in range(2):
+        A = np.full((n, n), 0.5, dtype)
+        A[np.diag_indices(n)] = n
+        begun = time.perf_counter()
+        potrf(A.T, lower=True, clean=False, overwrite_a=True)
+        seconds.append(time.perf_counter() - begun)
+    B = np.ones((n, 256), dtype, order="F")
+    begun = time.perf_counter()
+    trtrs(A.T, B, lower=True, overwrite_b=True)
+    solve = (time.perf_counter() - begun) / (n**2 * 256)
+    share = n / (n + HALF_ORDER)
+    return share * min(seconds) / (n**3 / 3), share * solve

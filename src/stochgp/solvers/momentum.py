@@ -1,0 +1,140 @@
+"""Momentum, and averages of iterates, whose steps touch only the rows of their batch.
+
+Momentum methods move every coordinate at every step, although a stochastic gradient has only B rows. Their iterates are linear in two
+sequences of which one changes only in the batch's rows and the other, apart from that, only decays:
+
+    u ← u − a E δ,   d ← ρ d − c E δ,   look-ahead z = u − κ d,   iterate α = u − λ d,   E δ: δ [B, S] put into its rows.
+
+The average ᾱ ← rα + (1 − r)ᾱ is of the same kind: ᾱ = u − λ p d − e with p = rρ / (ρ + r − 1) and
+
+    e ← (1 − r)(e + Δu − λ p Δd / ρ),
+
+where Δu = −a E δ and Δd = −c E δ. d and e are kept as scale · array, so that decaying costs one number; `regrouped` multiplies out
+before a scale leaves float32. So a step costs O(B S) beside its kernel rows, not O(N S).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+SMALLEST_SCALE = 1e-4
+SHORTEST_HORIZON = 0.75  # epochs
+APART = 0.01  # least relative distance of r from 1 − ρ, where the two decays would be one
+
+
+class Coefficients(NamedTuple):
+    """ρ, κ, a, c, λ, r as above; r = 1 is no average."""
+
+    rho: Float[Array, ""]
+    kappa: Float[Array, ""]
+    along: Float[Array, ""]  # a
+    across: Float[Array, ""]  # c
+    lag: Float[Array, ""]  # λ
+    averaging: Float[Array, ""]  # r
+
+
+class Moving(eqx.Module):
+    """A point that moves with momentum, and the average of where it was."""
+
+    u: Float[Array, "P S"]
+    D: Float[Array, "P S"]  # d = d_scale D
+    E: Float[Array, "P S"] | None  # e = e_scale E; None = no average
+    d_scale: Float[Array, ""]
+    e_scale: Float[Array, ""]
+    coefficients: Coefficients
+
+
+def nesterov(rho: float, step_size: float, averaging: float, dtype: DTypeLike) -> Coefficients:
+    """v ← ρv − β E g, α ← α + v, gradient at α + ρv (Lin et al. 2024, Algorithm 1): u = α + ρ/(1 − ρ) v, d = v.
+
+    r is moved by 1 % where it is within 1 % of 1 − ρ.
+    """
+    if averaging < 1 and abs(rho + averaging - 1) < APART * averaging:
+        averaging *= 1 + APART
+    if rho == 0:
+        return _coefficients(1.0, 0.0, step_size, 0.0, 0.0, averaging, dtype)
+    share = rho / (1 - rho)
+    return _coefficients(rho, rho * share, step_size / (1 - rho), step_size, share, averaging, dtype)
+
+
+def accelerated(horizon: float, n_blocks: int, dtype: DTypeLike) -> Coefficients:
+    """Accelerated random block descent (Nesterov 2012; Tu et al. 2017): three sequences w, v, z with
+
+        w = z − E δ,   v ← β v + (1 − β) z − γ E δ,   z ← a v + (1 − a) w,
+        β = 1 − √(μ/ν), γ = 1/√(μν), a = 1/(1 + γν), ν = n_blocks, μ = 1 / (n_blocks horizon²),
+
+    of which u = (aβ v + (1 − β) z) / (aβ + 1 − β) and d = v − z are the two sequences above. What happened `horizon` epochs ago is
+    forgotten; z is averaged over as many. A horizon below 3/4, or one block, is descent without momentum, averaged over an epoch.
+    """
+    if n_blocks == 1 or horizon < SHORTEST_HORIZON:
+        return _coefficients(1.0, 0.0, 1.0, 0.0, 0.0, 1 / n_blocks, dtype)
+    horizon = max(horizon, 8 / n_blocks)
+    beta, gamma = 1 - 1 / (horizon * n_blocks), horizon
+    a = 1 / (1 + gamma * n_blocks)
+    total = a * beta + 1 - beta
+    kappa, along = a * beta / total, (a * gamma + (1 - beta) * (1 - a)) / total
+    rho = beta * (1 - a)
+    return _coefficients(rho, kappa, along, (1 - a) * (gamma - 1), kappa, (1 - rho) / 2, dtype)
+
+
+def at_rest(start: Float[Array, "P S"], coefficients: Coefficients, *, average: bool) -> Moving:
+    """At `start`, without velocity, which is also the average."""
+    nothing, one = jnp.zeros_like(start), jnp.ones((), start.dtype)
+    return Moving(start, nothing, nothing if average else None, one, one, coefficients)
+
+
+def ahead(moving: Moving, u: Float[Array, "T S"], D: Float[Array, "T S"]) -> Float[Array, "T S"]:
+    """z in some rows, given u and D there."""
+    return u - moving.coefficients.kappa * moving.d_scale * D
+
+
+def pushed(moving: Moving, add: Callable[[Array, Array], Array]) -> Moving:
+    """After one step; add(array, factor) is the array with factor · δ added into the batch's rows."""
+    rho, _, along, across, lag, r = moving.coefficients
+    d_scale, e_scale = rho * moving.d_scale, moving.e_scale
+    u, D, E = add(moving.u, -along), add(moving.D, -across / d_scale), moving.E
+    if E is not None:
+        e_scale = (1 - r) * e_scale
+        velocity = lag * _share_of_velocity(moving.coefficients) * across / rho
+        E = add(E, (1 - r) * (velocity - along) / e_scale)
+    return Moving(u, D, E, d_scale, e_scale, moving.coefficients)
+
+
+def where_it_is(moving: Moving) -> Float[Array, "P S"]:
+    """The average, or the iterate where there is none."""
+    lag = moving.coefficients.lag * moving.d_scale
+    if moving.E is None:
+        return moving.u - lag * moving.D
+    return moving.u - lag * _share_of_velocity(moving.coefficients) * moving.D - moving.e_scale * moving.E
+
+
+def regrouped(moving: Moving) -> Moving:
+    """The same with scales of 1."""
+    one = jnp.ones_like(moving.d_scale)
+    E = None if moving.E is None else moving.e_scale * moving.E
+    return Moving(moving.u, moving.d_scale * moving.D, E, one, one, moving.coefficients)
+
+
+def with_coefficients(moving: Moving, coefficients: Coefficients) -> Moving:
+    """Goes on from the same look-ahead point, velocity and average."""
+    z, d, average = ahead(moving, moving.u, moving.D), moving.d_scale * moving.D, where_it_is(moving)
+    u, one = z + coefficients.kappa * d, jnp.ones_like(moving.d_scale)
+    E = None
+    if moving.E is not None:
+        E = u - coefficients.lag * _share_of_velocity(coefficients) * d - average
+    return Moving(u, d, E, one, one, coefficients)
+
+
+def _share_of_velocity(coefficients: Coefficients) -> Float[Array, ""]:
+    """p."""
+    rho, r = coefficients.rho, coefficients.averaging
+    return r * rho / (rho + r - 1)
+
+
+def _coefficients(*values: object) -> Coefficients:
+    *numbers, dtype = values
+    return Coefficients(*(jnp.asarray(number, dtype) for number in numbers))  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,127 @@
+"""Low-rank approximations of K, and the inverse and determinant of one plus a diagonal."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from stochgp.operators import KernelOperator
+from stochgp.precision import matmul
+
+PROPOSED = 128  # rows that random pivoting proposes at a time
+ROUNDING = 32.0  # a remaining diagonal below so many eps of K's is rounding
+
+
+class PartialCholesky(NamedTuple):
+    """K ≈ FᵀF, exact in the rows and columns of the pivots; K − FᵀF is positive semi-definite. In the memory of the host."""
+
+    F: Float[np.ndarray, "R N"]
+    pivots: Int[np.ndarray, " R"]
+    left: Float[np.ndarray, " N"]  # diag(K − FᵀF)
+
+
+class LowRankPlusDiagonal(eqx.Module):
+    """P = FᵀF + D, D diagonal and positive, as
+
+        P⁻¹ = D^(−½) (I − WᵀW) D^(−½),   W = L⁻¹ F D^(−½),   L Lᵀ = I + F D⁻¹ Fᵀ,
+
+    and log|P| = log|D| + 2 log|L|. An eigenvalue of WᵀW is λ/(λ + 1), λ one of D^(−½)FᵀFD^(−½): in float64 P⁻¹ stays positive definite
+    up to λ = 10¹⁴, in float32 up to 10⁵.
+    """
+
+    W: Float[Array, "R N"]
+    root: Float[Array, " N"]  # D^(−½)
+    log_determinant: Float[Array, ""]
+
+    @classmethod
+    def of(
+        cls, F: Float[np.ndarray, "R N"], diagonal: Float[np.ndarray, " N"], dtype: DTypeLike
+    ) -> "LowRankPlusDiagonal":
+        """FᵀF + diag(diagonal). All is computed in float64 by LAPACK on the host; `dtype` is that of what `solve` takes."""
+        root = 1 / np.sqrt(diagonal)
+        W = np.multiply(F, root)
+        log_determinant = -2 * float(np.sum(np.log(root)))
+        if len(F):
+            L = np.linalg.cholesky(W @ W.T + np.eye(len(F)))
+            (trsm,) = scipy.linalg.get_blas_funcs(("trsm",), (W,))
+            W = trsm(1.0, L, W.T, side=1, lower=1, trans_a=1, overwrite_b=1).T
+            log_determinant += 2 * float(np.sum(np.log(np.diagonal(L))))
+        return cls(*(jnp.asarray(part, dtype) for part in (W, root, log_determinant)))
+
+    def solve(self, V: Float[Array, "N S"]) -> Float[Array, "N S"]:
+        """P⁻¹V."""
+        half = self.root[:, None] * V
+        return self.root[:, None] * (half - matmul(self.W.T, matmul(self.W, half)))
+
+
+def partial_cholesky(
+    operator: KernelOperator, rank: int, *, key: PRNGKeyArray, greedy: bool = False
+) -> PartialCholesky:
+    """A Cholesky factorisation of K stopped after `rank` pivots, or before where nothing but rounding is left.
+
+    Takes rank · N numbers of memory and entries of K, and rank² N products. Pivots are drawn with probabilities proportional to the
+    diagonal of what is left, K − FᵀF (RPCholesky: Chen, Epperly, Tropp and Webber, 2022), many at a time and then thinned so that their
+    distribution is that of drawing one after the other (Epperly, Tropp and Webber, 2024). `greedy` takes the largest instead, one by
+    one: slower, and it picks outliers.
+
+    Raises ValueError for a rank that is not between 1 and N.
+    """
+    N = operator.size
+    if not 1 <= rank <= N:
+        raise ValueError(f"rank is {rank}; it must lie between 1 and the number of rows, {N}")
+    generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
+    F, pivots = np.zeros((rank, N)), np.empty(0, np.int64)
+    whole = np.array(_diagonal(operator), np.float64)
+    floor = ROUNDING * float(jnp.finfo(operator.dtype).eps) * whole
+    left = np.where(whole > floor, whole, 0)
+    while len(pivots) < rank and np.any(left):
+        n_proposed = 1 if greedy else min(PROPOSED, N)
+        rows = np.array([np.argmax(left)]) if greedy else generator.choice(N, n_proposed, p=left / left.sum())
+        thresholds = np.zeros(1) if greedy else generator.random(n_proposed)
+        done = F[: len(pivots)]
+        columns = np.array(_columns(operator, jnp.asarray(rows, jnp.int32)).T, np.float64)  # [C, N]
+        columns -= done[:, rows].T @ done
+        L, kept = _thinned(columns[:, rows], thresholds, floor[rows])
+        L, kept = L[: rank - len(pivots), : rank - len(pivots)], kept[: rank - len(pivots)]
+        new = scipy.linalg.solve_triangular(L, columns[kept], lower=True, check_finite=False)
+        F[len(pivots) : len(pivots) + len(kept)] = new
+        left = left - np.einsum("cn,cn->n", new, new)
+        left[left <= floor] = 0
+        left[rows[kept]] = 0
+        left[rows[0]] = 0  # a pivot, or rounding
+        pivots = np.append(pivots, rows[kept])
+    F = F[: len(pivots)]
+    return PartialCholesky(F, pivots, np.maximum(whole - np.einsum("cn,cn->n", F, F), 0))
+
+
+def _thinned(
+    H: Float[np.ndarray, "C C"], thresholds: Float[np.ndarray, " C"], floor: Float[np.ndarray, " C"]
+) -> tuple[Float[np.ndarray, "K K"], Int[np.ndarray, " K"]]:
+    """Keeps, in turn, each i of which what is left of H_ii, given those kept before, is above its threshold's share of H_ii and the floor.
+
+    Returns L with H = LLᵀ among the kept rows, and which they are.
+    """
+    H = (H + H.T) / 2
+    L, kept = np.zeros((0, len(H))), []
+    for i in range(len(H)):
+        column = H[i] - L[:, i] @ L
+        if column[i] > max(thresholds[i] * H[i, i], floor[i]):
+            L = np.vstack([L, column / np.sqrt(column[i])])
+            kept.append(i)
+    return np.tril(L[:, kept].T), np.array(kept, np.int64)
+
+
+@eqx.filter_jit
+def _columns(operator: KernelOperator, rows: Int[Array, " C"]) -> Float[Array, "N C"]:
+    return operator.columns(rows)
+
+
+@eqx.filter_jit
+def _diagonal(operator: KernelOperator) -> Float[Array, " N"]:
+    """That of K."""
+    return operator.diagonal() - operator.noise[: operator.size]

@@ -1,0 +1,257 @@
+"""Stochastic dual descent."""
+
+import functools
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from stochgp.operators import KernelOperator
+from stochgp.precision import matmul
+from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
+from stochgp.solvers.momentum import (
+    SHORTEST_HORIZON,
+    SMALLEST_SCALE,
+    Coefficients,
+    Moving,
+    accelerated,
+    ahead,
+    at_rest,
+    nesterov,
+    pushed,
+    regrouped,
+    where_it_is,
+    with_coefficients,
+)
+
+FIRST_STAGE = 3  # epochs; then every stage ends at twice the epochs of the one before
+SLOWEST_DECAY = 0.75  # of the accelerated rules, in one step
+JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # times a block's mean diagonal
+DAMPING = 8.0  # of the blocks, times the rounding error of products
+SMALLER = 0.3  # factor on a given step size that diverged
+
+
+class SDD(AbstractIterativeSolver):
+    """Stochastic dual descent for A α = b, A = K + Σ: each step needs B rows of A.
+
+    With `step_size` None (the default), which has nothing to tune: the rows are divided once into random blocks I of `batch_size`, and a
+    step moves the coordinates of one of them by
+
+        δ = (A_II)⁻¹ (A_I z − b_I)
+
+    the exact minimiser of the dual objective ½ αᵀAα − αᵀb over the block, so that without momentum the objective falls at every step
+    whatever the kernel, the noise or the data. Momentum is that of accelerated block descent (`momentum.accelerated`) with a horizon
+    that grows with the epochs, about a third of them, over which the iterates are averaged. Where rᵀA⁻¹r, as the blocks see it, grows,
+    the run goes back to where it was smallest, and on with half the horizon; below an epoch that is descent without momentum.
+
+    With a `step_size` β the rule of Lin et al. (2024), Algorithm 1: rows I drawn uniformly with replacement, duplicates add up,
+
+        g = (N/B) Σ_{i∈I} ((A z)_i − b_i) e_i, z = α + ρv;   v ← ρv − βg;   α ← α + v;   ᾱ ← rα + (1 − r)ᾱ,
+
+    ρ = `momentum`, r = `averaging` (1 = no average). The papers quote βN (50 for most UCI sets). It is stable only below a limit that
+    depends on the largest eigenvalue of A and on B.
+
+    epochs       passes over the rows, at most
+    batch_size   B
+    check_every  epochs between measurements of the residual on all rows
+    """
+
+    epochs: int = 300
+    batch_size: int = 512
+    step_size: float | None = None
+    momentum: float = 0.9
+    averaging: float = 1.0
+    check_every: int = 25
+
+    def __check_init__(self) -> None:
+        if self.batch_size < 1 or self.epochs < 1 or self.check_every < 1:
+            raise ValueError("batch_size, epochs and check_every must be at least 1")
+        if self.step_size is not None and not 0 < self.step_size < math.inf:
+            raise ValueError(f"step_size is {self.step_size}; it must be positive and finite, or None")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum is {self.momentum}; it must lie in [0, 1)")
+        if not 0 < self.averaging <= 1:
+            raise ValueError(f"averaging is {self.averaging}; it must lie in (0, 1]")
+
+    @property
+    def by_blocks(self) -> bool:
+        return self.step_size is None
+
+    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
+        """By blocks: the rows in random order, and the inverse Cholesky factor of every diagonal block, [blocks, B, B]."""
+        if not self.by_blocks:
+            return Arranged(operator.keeping(), None, None, 0.0)
+        seed = np.asarray(jax.random.key_data(key)).ravel()
+        order = np.random.default_rng(seed).permutation(operator.size)
+        operator = _reordered(operator, jnp.asarray(order)).keeping()
+        factors, jitter = _factorise(operator, self.batch_size, DAMPING)
+        return Arranged(operator, order, factors, jitter)
+
+    def more_careful(self, arranged: Arranged, epoch: int, n_failures: int) -> Arranged:
+        """Blocks with ten times the damping for every divergence without momentum, which only rounding can have caused."""
+        without = n_failures - max(0, math.floor(math.log2(horizon(epoch) / SHORTEST_HORIZON)) + 1)
+        if not self.by_blocks or without < 1:
+            return arranged
+        factors, jitter = _factorise(arranged.operator, self.batch_size, DAMPING * 10.0**without)
+        return Arranged(arranged.operator, arranged.order, factors, jitter)
+
+    def init(self, arranged: Arranged, b: Float[Array, "P S"], start: Float[Array, "P S"] | None) -> Moving:
+        start = jnp.zeros_like(b) if start is None else start
+        one_block = self.steps_per_epoch(arranged.operator.size) == 1  # the exact solution after one step
+        average = not one_block if self.by_blocks else self.averaging < 1
+        return at_rest(start, self._coefficients(arranged.operator, 0, 0), average=average)
+
+    def at_epoch(self, arranged: Arranged, state: Moving, epoch: int, n_failures: int) -> Moving:
+        return _continued(state, self._coefficients(arranged.operator, epoch, n_failures))
+
+    @property
+    def patience(self) -> int | None:
+        return 2
+
+    def after_check(self, state: Moving) -> Moving:
+        return state
+
+    def steps_per_epoch(self, size: int) -> int:
+        return -(-size // self.batch_size)
+
+    @property
+    def steps_per_group(self) -> int:
+        """As many as keep decaying scales above 1e-4."""
+        rates = (SLOWEST_DECAY,) if self.by_blocks else (self.momentum, 1 - self.averaging)
+        fastest = min((rate for rate in rates if 0 < rate < 1), default=0.99)
+        return max(1, min(64, int(math.log(SMALLEST_SCALE) / math.log(fastest))))
+
+    def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> Int[np.ndarray, "K ..."]:
+        """By blocks: where each block starts, every block once an epoch; else B independent rows for every step."""
+        if not self.by_blocks:
+            return np.random.default_rng((*seed, first)).integers(
+                0, size, (n_steps, self.batch_size), dtype=np.int32
+            )
+        starts = block_starts(size, self.batch_size)
+        epochs, places = np.divmod(np.arange(first, first + n_steps), len(starts))
+        orders = {
+            e: np.random.default_rng((*seed, int(e))).permutation(len(starts)) for e in np.unique(epochs)
+        }
+        return np.array([starts[orders[e][place]] for e, place in zip(epochs, places, strict=True)], np.int32)
+
+    def step(
+        self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, batch: Int[Array, "..."]
+    ) -> tuple[Moving, StepInfo]:
+        take = self._block_step if self.by_blocks else self._random_step
+        return take(arranged, b, state, batch)
+
+    def regroup(self, state: Moving) -> Moving:
+        return regrouped(state)
+
+    def value(self, state: Moving) -> Float[Array, "P S"]:
+        return where_it_is(state)
+
+    def _block_step(
+        self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, start: Int[Array, ""]
+    ) -> tuple[Moving, StepInfo]:
+        operator = arranged.operator
+        B = min(self.batch_size, operator.size)
+        z = ahead(state, *(_rows(part, start, B) for part in (state.u, state.D)))
+        Kz = operator.block_times(start, B, (state.u, state.D), lambda part: ahead(state, *part))
+        error = Kz + _rows(operator.noise, start, B)[:, None] * z - _rows(b, start, B)
+        inverse = arranged.extra[jnp.minimum(-(-start // B), arranged.extra.shape[0] - 1)]
+        half = matmul(inverse, error)
+        delta = matmul(inverse.T, half)
+        moved = pushed(state, lambda array, factor: _add_rows(array, factor * delta, start))
+        share = operator.size / B
+        return moved, StepInfo(share * jnp.sum(error**2, axis=0), share * jnp.sum(half**2, axis=0))
+
+    def _random_step(
+        self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, rows: Int[Array, " B"]
+    ) -> tuple[Moving, StepInfo]:
+        operator, share = arranged.operator, arranged.operator.size / self.batch_size
+        z = ahead(state, state.u[rows], state.D[rows])
+        Kz = operator.rows_times(rows, (state.u, state.D), lambda part: ahead(state, *part))
+        error = Kz + operator.noise[rows][:, None] * z - b[rows]
+        moved = pushed(state, lambda array, factor: array.at[rows].add(factor * share * error))
+        return moved, StepInfo(share * jnp.sum(error**2, axis=0))
+
+    def _coefficients(self, operator: KernelOperator, epoch: int, n_failures: int) -> Coefficients:
+        if self.step_size is not None:
+            return nesterov(
+                self.momentum, self.step_size * SMALLER**n_failures, self.averaging, operator.dtype
+            )
+        n_blocks = self.steps_per_epoch(operator.size)
+        return accelerated(horizon(epoch) / 2**n_failures, n_blocks, operator.dtype)
+
+
+def horizon(epoch: int) -> float:
+    """Of the momentum, in epochs: 1 at first, then a third of the epochs at which the stage began, each twice the one before."""
+    return float(2 ** max(0, int(math.log2(epoch / FIRST_STAGE)))) if epoch >= FIRST_STAGE else 1.0
+
+
+def block_starts(size: int, batch_size: int) -> Int[np.ndarray, " blocks"]:
+    """Where the blocks of B rows start; the last one overlaps the one before unless B divides the rows."""
+    B = min(batch_size, size)
+    return np.minimum(np.arange(-(-size // B)) * B, size - B).astype(np.int32)
+
+
+_continued = eqx.filter_jit(with_coefficients)  # one compilation instead of one for each operation
+
+
+@eqx.filter_jit
+def _reordered(operator: KernelOperator, order: Int[Array, " N"]) -> KernelOperator:
+    return operator.reordered(order)
+
+
+def _factorise(
+    operator: KernelOperator, batch_size: int, damping: float
+) -> tuple[Float[Array, "blocks B B"], float]:
+    """(L⁻¹ with A_II + damped·I + jitter·I = LLᵀ for every block, the largest jitter), computed in float64 by LAPACK on the host.
+
+    Products with K carry rounding errors of a norm of about eps √N times its diagonal. `damping` times that in the blocks keeps a step
+    from amplifying them where the noise is smaller; it remains a descent step, and the solution the same. Compiling the factorisation
+    would take more time than it takes, and more memory than the blocks.
+    """
+    starts, n_rows = block_starts(operator.size, batch_size), min(batch_size, operator.size)
+    rounding = float(jnp.finfo(operator.dtype).eps) * operator.size**0.5
+    noise = np.asarray(operator.noise, np.float64)
+    factors, largest = jnp.zeros((len(starts), n_rows, n_rows), operator.dtype), 0.0
+    for place, start in enumerate(starts):
+        A = np.array(_diagonal_block(operator, np.asarray(start), n_rows), np.float64)
+        A = (A + A.T) / 2
+        A[np.diag_indices(n_rows)] += noise[start : start + n_rows] + damping * rounding * A.diagonal().mean()
+        inverse, jitter = _inverse_factor(A)
+        factors = _put(factors, np.asarray(place), inverse.astype(operator.dtype))
+        largest = max(largest, jitter)
+    return factors, largest
+
+
+def _inverse_factor(A: Float[np.ndarray, "B B"]) -> tuple[Float[np.ndarray, "B B"], float]:
+    """(L⁻¹, jitter) with A + jitter·I = LLᵀ for the first of `JITTERS` times the mean diagonal that works; NaN if none does."""
+    potrf, trtri = scipy.linalg.get_lapack_funcs(("potrf", "trtri"), (A,))
+    for share in JITTERS:
+        jitter = share * float(A.diagonal().mean())
+        L, info = potrf(A + jitter * np.eye(len(A)) if jitter else A, lower=True, clean=True)
+        if info == 0 and np.isfinite(L[-1, -1]):
+            return trtri(L, lower=True, overwrite_c=True)[0], jitter
+    return np.full_like(A, np.nan), 0.0
+
+
+@eqx.filter_jit
+def _diagonal_block(operator: KernelOperator, start: Any, n_rows: int) -> Float[Array, "B B"]:
+    rows = operator.block(start, n_rows)
+    return operator.kernel.between(rows, rows)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _put(factors: Array, place: Any, factor: Any) -> Array:
+    return jax.lax.dynamic_update_index_in_dim(factors, factor, place, 0)
+
+
+def _rows(array: Array, start: Int[Array, ""], n_rows: int) -> Array:
+    return jax.lax.dynamic_slice_in_dim(array, start, n_rows)
+
+
+def _add_rows(array: Array, change: Array, start: Int[Array, ""]) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(array, _rows(array, start, change.shape[0]) + change, start, 0)

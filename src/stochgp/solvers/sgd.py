@@ -1,0 +1,235 @@
+"""Stochastic gradient descent on the primal objective."""
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from stochgp.operators import KernelOperator
+from stochgp.precision import matmul
+from stochgp.priors import random_features
+from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
+
+PROBES, POWERS = (
+    8,
+    6,
+)  # random columns, and products with each, from which the largest eigenvalue of K is estimated
+SHARE = 0.5  # of the largest stable step size, where it is chosen
+SMALLER = 0.3  # factor on a step size that diverged
+
+
+class SGD(AbstractIterativeSolver):
+    """Stochastic gradient descent for A α = b, A = K + Σ, on the primal objective ½ (b − Kα)ᵀWΣ̄(b − Kα) + (σ̄²/2) αᵀKα, WΣ̄ = σ̄²Σ⁻¹.
+
+    The baseline of Lin et al. (2023, 2024), σ̄² the mean noise variance, for one noise variance W = I:
+
+        g = (N/B) Σ_{i∈I} k_i w_i (k_iᵀz − b_i) + σ̄² Σ_{j≤m} φ_j φ_jᵀ z,   z = α + ρv,   w_i = σ̄²/σ_i²
+        v ← ρv − βg;   α ← α + v;   ᾱ ← rα + (1 − r)ᾱ
+
+    with rows I drawn uniformly with replacement and m = `n_features` random features φ of the kernel, drawn anew at every step. g/N of a
+    column is clipped to a norm of `clip` times the root mean square of the column's b. Its noise does not vanish at the solution, and
+    its conditioning is that of K(K + Σ): prefer `SDD`.
+
+    epochs       passes over the rows, at most
+    batch_size   B
+    step_size    β (the papers quote βN: 0.5 for most UCI sets, 0.1 for function samples); None = half of an estimate of what is stable
+    momentum     ρ
+    averaging    r; None = 100 / (number of steps)
+    clip         None = no clipping
+    check_every  epochs between measurements of the residual of ᾱ on all rows
+
+    Raises TypeError for a kernel without random features.
+    """
+
+    epochs: int = 300
+    batch_size: int = 512
+    step_size: float | None = None
+    momentum: float = 0.9
+    averaging: float | None = None
+    n_features: int = 100
+    clip: float | None = 0.1
+    check_every: int = 25
+
+    def __check_init__(self) -> None:
+        if self.batch_size < 1 or self.epochs < 1 or self.check_every < 1:
+            raise ValueError("batch_size, epochs and check_every must be at least 1")
+        if self.step_size is not None and not 0 < self.step_size < math.inf:
+            raise ValueError(f"step_size is {self.step_size}; it must be positive and finite, or None")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum is {self.momentum}; it must lie in [0, 1)")
+        if self.averaging is not None and not 0 < self.averaging <= 1:
+            raise ValueError(f"averaging is {self.averaging}; it must lie in (0, 1]")
+        if self.n_features < 1:
+            raise ValueError(f"n_features is {self.n_features}; it must be at least 1")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip is {self.clip}; it must be positive, or None")
+
+    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
+        """The step size; rows of K are kept as the operator allows."""
+        if operator.inputs is None:
+            raise ValueError("SGD needs an operator that knows its inputs; this one was reordered")
+        operator = operator.keeping()
+        _features(operator, self.n_features, key)  # refuses a kernel that has none
+        step_size = self.step_size
+        if step_size is None:
+            step_size = SHARE * self.stable_step_size(operator.size, _scales(operator, key=key))
+        return Arranged(operator, None, jnp.asarray(step_size, operator.dtype), 0.0)
+
+    def stable_step_size(self, size: int, scales: "Scales") -> float:
+        """The largest β of a stable run, estimated: of the mean dynamics of Nesterov's momentum, and of the noise of rows and features.
+
+        1/β = (1 + 2ρ)/(2 + 2ρ) λ₁(ŵλ₁ + σ̄²) + (N ŵ max‖k_i‖² / 2B + σ̄² tr(K)/m) / (1 − ρ),   ŵ = max w_i.
+        """
+        rho, s = self.momentum, scales
+        mean = (1 + 2 * rho) / (2 + 2 * rho) * s.largest * (s.weight * s.largest + s.noise)
+        rows = size * s.weight * s.row / (2 * min(self.batch_size, size))
+        return 1 / (mean + (rows + s.noise * s.trace / self.n_features) / (1 - rho))
+
+    def init(
+        self, arranged: Arranged, b: Float[Array, "P S"], start: Float[Array, "P S"] | None
+    ) -> "SGDState":
+        start = jnp.zeros_like(b) if start is None else start
+        size = arranged.operator.size
+        scale = jnp.sqrt(jnp.sum(b**2, axis=0) / size)
+        return SGDState(start, jnp.zeros_like(b), start, scale, arranged.extra)
+
+    def steps_per_epoch(self, size: int) -> int:
+        return -(-size // self.batch_size)
+
+    @property
+    def steps_per_group(self) -> int:
+        return 16
+
+    def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> "SGDBatch":
+        """B independent rows for every step, and a seed of its features."""
+        generators = [np.random.default_rng((*seed, step)) for step in range(first, first + n_steps)]
+        rows = [generator.integers(0, size, self.batch_size, dtype=np.int32) for generator in generators]
+        seeds = [generator.integers(0, 2**32, dtype=np.uint32) for generator in generators]
+        return SGDBatch(np.stack(rows), np.array(seeds))
+
+    def step(
+        self, arranged: Arranged, b: Float[Array, "P S"], state: "SGDState", batch: "SGDBatch"
+    ) -> tuple["SGDState", StepInfo]:
+        size, operator = arranged.operator.size, arranged.operator
+        z = state.alpha + self.momentum * state.velocity
+        gradient, errors = self.gradient(operator, b, z, batch)
+        if self.clip is not None:
+            norms = jnp.sqrt(jnp.sum(gradient**2, axis=0)) / size
+            gradient = gradient * jnp.minimum(
+                1, self.clip * state.scale / jnp.maximum(norms, jnp.finfo(norms.dtype).tiny)
+            )
+        velocity = self.momentum * state.velocity - state.step_size * gradient
+        alpha = state.alpha + velocity
+        r = self.averaging_for(size)
+        mean = r * alpha + (1 - r) * state.mean
+        dual = errors + operator.noise[batch.rows][:, None] * z[batch.rows]
+        squares = (size / self.batch_size) * jnp.sum(dual**2, axis=0)
+        distances = jnp.maximum(squares, size * state.scale**2)  # below ‖b‖ it is noise, no divergence
+        return SGDState(alpha, velocity, mean, state.scale, state.step_size), StepInfo(squares, distances)
+
+    def gradient(
+        self, operator: KernelOperator, b: Float[Array, "P S"], z: Float[Array, "P S"], batch: "SGDBatch"
+    ) -> tuple[Float[Array, "P S"], Float[Array, "B S"]]:
+        """(g at z, (Kz − b) in the rows of the batch). Holds B rows of K and m features of all rows."""
+        noise = jnp.mean(operator.noise[: operator.size])
+        K = _kernel_rows(operator, batch.rows)  # [B, P]
+        errors = matmul(K, z) - b[batch.rows]
+        weighted = (noise / operator.noise[batch.rows])[:, None] * errors
+        Phi = _features(operator, self.n_features, jax.random.key(batch.seed))  # [N, m]
+        fit = (operator.size / self.batch_size) * operator.unpad(matmul(K.T, weighted))
+        return operator.pad(fit + noise * matmul(Phi, matmul(Phi.T, operator.unpad(z)))), errors
+
+    def averaging_for(self, size: int) -> float:
+        """r."""
+        if self.averaging is not None:
+            return self.averaging
+        return min(1.0, 100 / (self.epochs * self.steps_per_epoch(size)))
+
+    def regroup(self, state: "SGDState") -> "SGDState":
+        return state
+
+    def value(self, state: "SGDState") -> Float[Array, "P S"]:
+        return state.mean
+
+    def at_epoch(self, arranged: Arranged, state: "SGDState", epoch: int, n_failures: int) -> "SGDState":
+        return eqx.tree_at(lambda s: s.step_size, state, arranged.extra * SMALLER**n_failures)
+
+    @property
+    def patience(self) -> int | None:
+        """Slow progress is no sign of exhausted precision here."""
+        return None
+
+    def after_check(self, state: "SGDState") -> "SGDState":
+        return state
+
+
+class SGDState(eqx.Module):
+    """α, v, ᾱ, the root mean square of b, and β."""
+
+    alpha: Float[Array, "P S"]
+    velocity: Float[Array, "P S"]
+    mean: Float[Array, "P S"]
+    scale: Float[Array, " S"]
+    step_size: Float[Array, ""]
+
+
+class SGDBatch(NamedTuple):
+    """What one step takes, or, with an axis in front, many."""
+
+    rows: Any  # indices, int32 [..., B]
+    seed: Any  # uint32 [...]
+
+
+class Scales(NamedTuple):
+    """What limits the step size."""
+
+    largest: float  # λ₁ of K, estimated from below by a few per cent
+    row: float  # max ‖k_i‖², estimated
+    trace: float  # of K
+    noise: float  # σ̄²
+    weight: float  # max w_i
+
+
+def _scales(operator: KernelOperator, *, key: PRNGKeyArray) -> Scales:
+    """From products with random signs: (K V)_i² is ‖k_i‖² on average, and further powers of K grow as λ₁."""
+    V = jax.random.rademacher(key, (operator.size, PROBES), operator.dtype)
+    largest, rows, trace = _powers(operator, operator.pad(V))
+    noise = operator.noise[: operator.size]
+    mean = float(jnp.mean(noise))
+    return Scales(float(largest), float(rows), float(trace), mean, mean / float(jnp.min(noise)))
+
+
+@eqx.filter_jit
+def _powers(
+    operator: KernelOperator, V: Float[Array, "P C"]
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    def multiply(V: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
+        KV = operator.matvec(V) - operator.noise[:, None] * V
+        norms = jnp.sqrt(jnp.sum(KV**2, axis=0))
+        return KV / norms, (jnp.max(norms), jnp.max(jnp.mean(KV**2, axis=1)))
+
+    _, (growth, rows) = jax.lax.scan(multiply, V, None, length=POWERS)
+    noise = operator.noise[: operator.size]
+    return growth[-1], rows[0], jnp.sum(operator.diagonal() - noise)
+
+
+def _kernel_rows(operator: KernelOperator, rows: Int[Array, " B"]) -> Float[Array, "B P"]:
+    """Rows of K, from the kept ones where all are kept; what is beyond N is anything."""
+    if operator.kept is not None and operator.kept.shape[0] >= operator.size:
+        return operator.kept[rows]
+    return operator.kernel.between(operator.take(rows), operator.rows)
+
+
+def _features(operator: KernelOperator, n_features: int, key: PRNGKeyArray) -> Float[Array, "N M"]:
+    """Random features of all rows."""
+    X = operator.inputs
+    if X is None:
+        raise ValueError("features need an operator that knows its inputs")
+    draw = random_features(
+        operator.kernel, X.shape[1], n_features, key=key, orthogonal=False, dtype=operator.dtype
+    )
+    return draw(X)

@@ -1,0 +1,297 @@
+"""The one loop of all solvers: steps in compiled stretches, a visit of the host after every epoch."""
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.operators import KernelOperator
+from stochgp.results import RESULTS, Solution
+from stochgp.solvers.base import AbstractIterativeSolver, AbstractSolver, Arranged, StepInfo
+from stochgp.solvers.cholesky import Cholesky
+
+Report = Callable[[dict[str, float]], object]
+
+GROWN = 2.5  # a distance, estimated over an epoch, so many times the smallest one so far is a divergence
+MOST_FAILURES = 12
+STALLED = 0.99  # a measured residual above this share of the one before does not fall
+STRETCH_SECONDS = 1.0
+
+
+def solve(
+    operator: KernelOperator,
+    b: Float[Any, "N S"],
+    solver: AbstractSolver,
+    *,
+    key: PRNGKeyArray,
+    start: Float[Any, "N S"] | None = None,
+    tolerance: float | Float[Any, " S"] = 0.01,
+    time_limit: float | None = None,
+    progress: Report | None = None,
+    throw: bool = False,
+) -> Solution:
+    """α with A α = b for every column of b.
+
+    `tolerance` bounds ‖b − Aα‖ / ‖b‖ of each column (one number, or one per column). Iterative solvers estimate the residual from the
+    rows that they use and measure it on all rows where the estimate is within the tolerance, every `check_every` epochs, and at the
+    end; what is returned, column by column, is the measured point nearest to the solution: that of the lowest dual objective
+    ½ αᵀAα − αᵀb = ½ ‖α − A⁻¹b‖²_A + constant, which the residual gives. `start` is where they begin. `time_limit`, in seconds, and
+    Ctrl-C end the run with the best point so far. With `throw`, a run that does not reach the tolerance raises RuntimeError.
+
+    Raises ValueError for shapes that do not fit and for a tolerance that is not positive.
+    """
+    shape = np.shape(b)
+    if len(shape) != 2 or shape[0] != operator.size or shape[1] == 0:
+        raise ValueError(
+            f"b must be [N, S] with N = {operator.size} rows and at least one column, but got {shape}"
+        )
+    if start is not None and np.shape(start) != shape:
+        raise ValueError(f"start must have the shape of b, {shape}, but got {np.shape(start)}")
+    if not np.all(np.asarray(tolerance) > 0):
+        raise ValueError(f"tolerance is {tolerance}; it must be positive")
+    with jax.enable_x64(True):
+        if isinstance(solver, AbstractIterativeSolver):
+            limits = _Limits(
+                np.broadcast_to(np.asarray(tolerance, np.float64), shape[1:]), time_limit, progress
+            )
+            solution = _Run(solver, operator, b, key, start, limits).go()
+        elif isinstance(solver, Cholesky):
+            solution = solver.solve(operator, b, tolerance)
+        else:
+            raise TypeError(f"a solver of stochgp.solvers is wanted, but got {solver!r}")
+    if throw and not solution.converged:
+        raise RuntimeError(
+            f"{solution.result.value} (largest relative residual {solution.residual_norms.max():.3g})"
+        )
+    return solution
+
+
+class _Limits(NamedTuple):
+    tolerance: Float[np.ndarray, " S"]
+    time_limit: float | None
+    progress: Report | None
+
+
+class _Run:
+    """One solve: the loop and its books. Everything numerical is pure and elsewhere."""
+
+    def __init__(
+        self,
+        solver: AbstractIterativeSolver,
+        operator: KernelOperator,
+        b: Any,
+        key: PRNGKeyArray,
+        start: Any,
+        limits: _Limits,
+    ):
+        self.begun = time.perf_counter()
+        self.solver, self.limits = solver, limits
+        arrange_key, batch_key = jax.random.split(key)
+        self.arranged = solver.arrange(operator, key=arrange_key)
+        self.seed = tuple(int(word) for word in np.ravel(jax.random.key_data(batch_key)))
+        self.b = self._inward(b)
+        self.norms = np.maximum(np.asarray(_norms(self.b)), np.finfo(np.float32).tiny)
+        self.best = jnp.zeros_like(self.b) if start is None else self._inward(start)
+        left = self.b if start is None else _residual(self.arranged.operator, self.b, self.best)
+        self.residuals = np.asarray(_norms(left)) / self.norms
+        self.checks = [] if start is None else [self.residuals]
+        self.state = solver.init(self.arranged, self.b, self.best)
+        self.history: list[dict[str, float]] = []
+        self.n_steps, self.since, self.n_failures, self.n_epochs = 0, 0, 0, 0.0
+        self.objectives = _objectives(self.best, self.b, left)
+        self.good, self.lowest, self.scale = self.state, np.inf, None
+
+    def go(self) -> Solution:
+        """Epoch after epoch until something ends it."""
+        if self._within(self.residuals):
+            return self._end(RESULTS.tolerance_reached)
+        result, unchecked = None, True
+        try:
+            while result is None:
+                estimate, distance = self._epoch()
+                if not distance <= GROWN * self.lowest:
+                    result = self._fall_back()
+                    continue
+                if distance <= self.lowest:
+                    self.good, self.lowest = self.state, distance
+                over = self._over()
+                unchecked = not (over or self._within(estimate) or self.since % self.solver.check_every == 0)
+                if not unchecked:
+                    result = self._check() or over
+        except KeyboardInterrupt:
+            result = RESULTS.interrupted
+        return self._end(result)
+
+    def _epoch(self) -> tuple[Float[np.ndarray, " S"], float]:
+        """One epoch of steps; (the relative residuals that they met, averaged; how far they were from the solution)."""
+        solver, size = self.solver, self.arranged.operator.size
+        self.state = solver.at_epoch(self.arranged, self.state, self.since, self.n_failures)
+        per_epoch, group = solver.steps_per_epoch(size), solver.steps_per_group
+        n_groups = max(1, round(per_epoch / group)) if per_epoch >= group else 1
+        group = min(group, per_epoch)
+        n_steps = n_groups * group
+        batches = solver.batches(size, self.n_steps, n_steps, self.seed)
+        self.state, info = _take_steps(
+            solver, self.arranged, self.b, self.state, _grouped(batches, n_groups, group)
+        )
+        self.n_steps, self.since = self.n_steps + n_steps, self.since + 1
+        self.n_epochs += n_steps / per_epoch
+        estimate = np.sqrt(np.asarray(info.residual_squares, np.float64)) / self.norms
+        self._note(estimate, measured=False)
+        return estimate, self._distance(info)
+
+    def _distance(self, info: StepInfo) -> float:
+        """√(rᵀA⁻¹r) as a share of the first epoch's, or the relative residual where the solver knows no better; of the worst column."""
+        if info.energies is None:
+            self.lowest = min(self.lowest, 1.0)
+            distances = np.asarray(info.residual_squares, np.float64) / self.norms**2
+        else:
+            energies = np.asarray(info.energies, np.float64)
+            self.scale = np.maximum(energies, np.finfo(np.float32).tiny) if self.scale is None else self.scale
+            distances = energies / self.scale
+        return float(np.sqrt(distances.max())) if np.all(np.isfinite(distances)) else np.inf
+
+    def _check(self) -> RESULTS | None:
+        """Measures the residual on all rows, keeps the better point, and says whether the run is over."""
+        value = _value(self.solver, self.state)
+        left = _residual(self.arranged.operator, self.b, value)
+        residuals = np.asarray(_norms(left), np.float64) / self.norms
+        self.n_epochs += 1
+        self._note(residuals, measured=True)
+        if not np.all(np.isfinite(residuals)):
+            return self._fall_back()
+        objectives = _objectives(value, self.b, left)
+        better = objectives <= self.objectives
+        self.best = jnp.where(better, value, self.best)
+        self.residuals = np.where(better, residuals, self.residuals)
+        self.objectives = np.minimum(objectives, self.objectives)
+        self.checks.append(residuals)
+        if self._within(residuals):
+            self.best, self.residuals = value, residuals
+            return RESULTS.tolerance_reached
+        if self._stalled():
+            return RESULTS.precision_reached
+        self.state = self.solver.after_check(self.state)
+        return None
+
+    def _stalled(self) -> bool:
+        patience = self.solver.patience
+        if patience is None or len(self.checks) <= patience:
+            return False
+        worst = [self._worst(check) for check in self.checks[-1 - patience :]]
+        return all(after > STALLED * before for before, after in itertools.pairwise(worst))
+
+    def _fall_back(self) -> RESULTS | None:
+        """Back to where the distance was smallest, without velocity, and on with a smaller step."""
+        self.n_failures, self.lowest = self.n_failures + 1, GROWN * self.lowest
+        point = _value(self.solver, self.good)
+        self.arranged = self.solver.more_careful(self.arranged, self.since, self.n_failures)
+        self.state = self.solver.init(
+            self.arranged, self.b, point if jnp.all(jnp.isfinite(point)) else self.best
+        )
+        self.state = self.solver.at_epoch(self.arranged, self.state, self.since, self.n_failures)
+        return RESULTS.diverged if self.n_failures > MOST_FAILURES else self._over()
+
+    def _over(self) -> RESULTS | None:
+        limit = self.limits.time_limit
+        if limit is not None and time.perf_counter() - self.begun > limit:
+            return RESULTS.time_limit
+        return RESULTS.steps_exhausted if self.n_epochs >= self.solver.epochs else None
+
+    def _end(self, result: RESULTS) -> Solution:
+        if self._within(self.residuals):
+            result = RESULTS.tolerance_reached
+        value = _outward(self.arranged.operator, self.best, self.arranged.order)
+        seconds = time.perf_counter() - self.begun
+        converged = result is RESULTS.tolerance_reached
+        return Solution(
+            value, result, converged, self.residuals, self.n_steps, self.n_epochs, seconds, self.history, self.arranged.jitter
+        )  # fmt: skip
+
+    def _inward(self, V: Any) -> Array:
+        """In the arranged order, padded, in the operator's dtype."""
+        operator = self.arranged.operator
+        return _inward(operator, jnp.asarray(V, operator.dtype), self.arranged.order)
+
+    def _worst(self, residuals: np.ndarray) -> float:
+        """The largest residual as a multiple of its tolerance; inf where one is not a number."""
+        ratios = residuals / self.limits.tolerance
+        return float(ratios.max()) if np.all(np.isfinite(ratios)) else np.inf
+
+    def _within(self, residuals: np.ndarray) -> bool:
+        return self._worst(residuals) <= 1
+
+    def _note(self, residuals: np.ndarray, *, measured: bool) -> None:
+        entry = {
+            "epoch": self.n_epochs,
+            "step": self.n_steps,
+            "residual": float(residuals.max()),
+            "measured": float(measured),
+            "failures": float(self.n_failures),
+            "seconds": time.perf_counter() - self.begun,
+        }
+        self.history.append(entry)
+        if self.limits.progress is not None:
+            self.limits.progress(entry)
+
+
+def _grouped(batches: Any, n_groups: int, group: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf.reshape(n_groups, group, *leaf.shape[1:]), batches)
+
+
+@eqx.filter_jit
+def _take_steps(
+    solver: AbstractIterativeSolver, arranged: Arranged, b: Array, state: Any, batches: Any
+) -> tuple[Any, StepInfo]:
+    """(the state after all groups of steps, the mean of what the steps say)."""
+
+    def steps(state: Any, group: Any) -> tuple[Any, StepInfo]:
+        state, infos = jax.lax.scan(lambda s, batch: solver.step(arranged, b, s, batch), state, group)
+        return solver.regroup(state), infos
+
+    state, infos = jax.lax.scan(steps, state, batches)
+    return state, jax.tree.map(lambda values: jnp.mean(values, axis=(0, 1)), infos)
+
+
+@eqx.filter_jit
+def _inward(operator: KernelOperator, V: Array, order: Any) -> Array:
+    return operator.pad(V if order is None else V[order])
+
+
+@eqx.filter_jit
+def _outward(operator: KernelOperator, V: Array, order: Any) -> Array:
+    value = operator.unpad(V)
+    return value if order is None else jnp.zeros_like(value).at[order].set(value)
+
+
+@eqx.filter_jit
+def _value(solver: AbstractIterativeSolver, state: Any) -> Array:
+    return solver.value(state)
+
+
+@eqx.filter_jit
+def _residual(operator: KernelOperator, b: Array, value: Array) -> Array:
+    return b - operator.matvec(value)
+
+
+@jax.jit
+def _objective_sums(value: Array, b: Array, left: Array) -> Float[Array, " S"]:
+    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+    return -0.5 * jnp.sum(value.astype(wide) * (b.astype(wide) + left.astype(wide)), axis=0)
+
+
+def _objectives(value: Array, b: Array, left: Array) -> Float[np.ndarray, " S"]:
+    """½ αᵀAα − αᵀb = −½ αᵀ(b + r) of each column, r = b − Aα; inf where it is not a number."""
+    found = np.asarray(_objective_sums(value, b, left), np.float64)
+    return np.where(np.isfinite(found), found, np.inf)
+
+
+@jax.jit
+def _norms(V: Float[Array, "P S"]) -> Float[Array, " S"]:
+    return jnp.sqrt(jnp.sum(jnp.square(V.astype(jax.dtypes.canonicalize_dtype(jnp.float64))), axis=0))

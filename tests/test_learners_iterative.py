@@ -1,0 +1,173 @@
+"""The iterative learner: unbiased gradients, the optimum of full batch, what warm starts save, resumption."""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stochgp import kernels
+from stochgp.data.streams import DeviceRows
+from stochgp.learners import fit_kernel
+from stochgp.learners.iterative import Iterative, Prepared
+from stochgp.learners.kernel_full_batch import KernelFullBatch
+from stochgp.learners.probes import AbstractProbes, Hutchinson, Pathwise
+from stochgp.models import KernelGP
+from stochgp.objectives.kernel import nlml, nlml_and_gradient
+from stochgp.parameters import positive
+from stochgp.results import RESULTS
+from stochgp.solvers import CG, SDD, Cholesky
+
+N, D = 40, 2
+N_SE = 4.0
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def make_source(n=N, weighted=False):
+    with jax.enable_x64(True):
+        generator = np.random.default_rng(0)
+        X = generator.uniform(-2, 2, size=(n, D))
+        y = np.sin(2 * X[:, 0]) + 0.3 * np.sin(3 * X[:, 1]) + 0.2 * generator.normal(size=n)
+        weight = np.arange(n) % 3 + 1.0 if weighted else None
+        return DeviceRows(X, y, weight, dtype=jnp.float64)
+
+
+def make_gp():
+    with jax.enable_x64(True):
+        kernel = kernels.Matern32(positive([1.0, 2.0], dtype=jnp.float64), positive(1.5, dtype=jnp.float64))
+        return KernelGP(kernel, positive(0.2, lower=1e-6, dtype=jnp.float64))
+
+
+def vector(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+class Every(AbstractProbes):
+    """√N times every unit vector: nothing is random."""
+
+    n_probes: int = N
+
+    def draw(self, gp: KernelGP, n_rows: int, n_inputs: int, *, key: Any, dtype: Any) -> Any:
+        return jnp.sqrt(n_rows) * jnp.eye(n_rows, dtype=dtype)
+
+    def targets(self, drawn: Any, gp: KernelGP, X: jax.Array, spread: jax.Array) -> jax.Array:
+        return drawn
+
+    def partners(self, targets: jax.Array, solutions: jax.Array) -> jax.Array:
+        return targets
+
+
+def estimate(probes, source, key):
+    learner = Iterative(probes=probes, solver=Cholesky())
+    plan = learner.plan(source.size)
+    seed = tuple(int(word) for word in jax.random.key_data(key))
+    prepared = learner.prepare(make_gp(), source, plan, seed)
+    return vector(learner.gradient(make_gp(), prepared, known=None, key=key)[1])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_all_probes_together_give_the_exact_gradient(weighted):
+    source = make_source(weighted=weighted)
+    exact = vector(nlml_and_gradient(make_gp(), source.rows).gradient)
+    np.testing.assert_allclose(estimate(Every(), source, KEY), exact, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("probes", [Hutchinson(50), Pathwise(50, n_features=40)])
+def test_the_estimated_gradient_is_right_on_average(probes):
+    source = make_source(weighted=True)
+    exact = vector(nlml_and_gradient(make_gp(), source.rows).gradient)
+    found = np.array([estimate(probes, source, jax.random.key(i)) for i in range(30)])
+    stderr = found.std(axis=0, ddof=1) / np.sqrt(len(found))
+    assert np.all(stderr > 0)
+    assert np.all(np.abs(found.mean(axis=0) - exact) < N_SE * stderr)
+
+
+@pytest.mark.parametrize(
+    ("probes", "above"), [(Hutchinson(64), 0.002), (Pathwise(32), 0.006)], ids=["signs", "pathwise"]
+)
+def test_it_reaches_the_optimum_of_full_batch(probes, above):
+    """Random features are far from the kernel where its eigenvalues are as small as the noise: more error from pathwise probes."""
+    n = 300
+    source = make_source(n)
+    best = fit_kernel(KernelFullBatch(tolerance=1e-10, precision="float64"), make_gp(), source, key=KEY)
+    solver = SDD(epochs=50, batch_size=64)
+    found = fit_kernel(
+        Iterative(epochs=40, probes=probes, solver=solver, tolerance=1e-3), make_gp(), source, key=KEY
+    )
+    assert nlml(found.gp, source.rows) < best.loss + above
+    assert nlml(make_gp(), source.rows) > best.loss + 0.02
+
+
+@functools.cache
+def _run(warm_start):
+    source = make_source(600)
+    learner = Iterative(
+        epochs=30, probes=Hutchinson(4), solver=CG(rank=0), learning_rate=0.02, warm_start=warm_start
+    )
+    return fit_kernel(learner, make_gp(), source, key=KEY), source
+
+
+def test_warm_starts_save_two_thirds_of_the_solver():
+    with jax.enable_x64(True):
+        epochs, ends = [], []
+        for warm_start in (True, False):
+            found, source = _run(warm_start)
+            epochs.append(sum(entry.get("solver_epochs", 0) for entry in found.history))
+            ends.append(nlml(found.gp, source.rows))
+            assert all(entry["residual"] <= 0.01 for entry in found.history[1:])
+    assert epochs[0] < epochs[1] / 3
+    np.testing.assert_allclose(*ends, atol=1e-3)
+
+
+def test_the_loss_is_the_change_of_the_exact_value():
+    """It integrates the gradient along the path; the last entry is at the point before the last step, which the cosine makes tiny."""
+    found, source = _run(True)
+    change = nlml(found.gp, source.rows) - nlml(make_gp(), source.rows)
+    assert found.history[1]["loss"] == 0
+    np.testing.assert_allclose(found.loss, change, atol=0.05 * abs(change) + 1e-3)
+
+
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
+    source, path = make_source(), tmp_path / "run"
+    learner = Iterative(epochs=6, probes=Pathwise(3, n_features=20), solver=SDD(epochs=5, batch_size=16))
+    whole = fit_kernel(learner, make_gp(), source, key=KEY)
+
+    def stop(entry):
+        if entry["step"] == 3:
+            raise KeyboardInterrupt
+
+    cut = fit_kernel(learner, make_gp(), source, key=KEY, checkpoint=path, progress=stop)
+    assert cut.result is RESULTS.interrupted
+    resumed = fit_kernel(learner, make_gp(), source, key=KEY, checkpoint=path)
+    np.testing.assert_array_equal(vector(resumed.gp), vector(whole.gp))
+    assert resumed.loss == whole.loss
+
+
+def test_probes_move_with_the_parameters_and_stay_themselves():
+    """Pathwise right-hand sides at another variance are the same draws, scaled."""
+    source, probes = make_source(), Pathwise(3, n_features=20)
+    gp, rows = make_gp(), source.rows
+    drawn = probes.draw(gp, N, D, key=KEY, dtype=jnp.float64)
+    louder = eqx.tree_at(
+        lambda g: (g.kernel.variance, g.noise_variance), gp, (positive(6.0), positive(0.8, lower=1e-6))
+    )
+    small, large = (probes.targets(drawn, g, rows.X, jnp.ones(N)) for g in (gp, louder))
+    np.testing.assert_allclose(large, 2 * small, rtol=1e-6)
+    assert isinstance(Iterative(probes=probes).prepare(gp, source, Iterative().plan(N), (1, 2)), Prepared)
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 8}, {"tolerance": 0.0}, {"probes": Hutchinson(0)}, {"epochs": 0}]
+)
+def test_impossible_settings_are_refused(options):
+    with pytest.raises((ValueError, TypeError)):
+        Iterative(**options)

@@ -1,0 +1,230 @@
+"""The loop of kernel learners: what it returns, and that kills, limits, interrupts and divergence end it well."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from toy import KEY
+
+from stochgp.data.streams import DeviceRows
+from stochgp.kernels import RBF
+from stochgp.learners import AbstractKernelLearner, KernelBSGD, KernelPlan, Uniform, fit_kernel
+from stochgp.learners.kernel_fit import _has_settled
+from stochgp.models import KernelGP
+from stochgp.results import RESULTS
+
+GP = KernelGP(RBF([1.0, 1.0]))
+COMMON = {"batch_size": 8, "epochs": 40}  # 320 steps: 5 visits
+LEARNERS = {
+    "neighbours": KernelBSGD(**COMMON),
+    "uniform": KernelBSGD(**COMMON, sampling=Uniform()),
+    "with replacement": KernelBSGD(**COMMON, sampling=Uniform(replace=True), signal_scale=3.0),
+}
+sweep = pytest.mark.parametrize("name", LEARNERS)
+
+
+class KilledError(Exception):
+    """Stands for a killed process."""
+
+
+@functools.cache
+def _data(n=64):
+    generator = np.random.default_rng(3)
+    X = generator.normal(size=(n, 2))
+    return DeviceRows(X, np.sin(2 * X[:, 0]) + 0.2 * generator.normal(size=n))
+
+
+@functools.cache
+def _fit(name):
+    return fit_kernel(LEARNERS[name], GP, _data(), key=KEY)
+
+
+def _bits(result):
+    """All of a result but the seconds."""
+    history = [{k: v for k, v in entry.items() if k != "seconds"} for entry in result.history]
+    parts = (result.gp, result.loss, result.n_iter, result.converged, history)
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(parts) if not callable(leaf)]
+
+
+def _assert_same(a, b):
+    assert a.result is b.result
+    for left, right in zip(_bits(a), _bits(b), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def _stop_at(entry_number, error):
+    seen = []
+
+    def report(entry):
+        seen.append(entry)
+        if len(seen) == entry_number:
+            raise error
+
+    return report
+
+
+@sweep
+def test_history_and_result(name):
+    found = _fit(name)
+    assert [entry["step"] for entry in found.history] == [0, 64, 128, 192, 256, 320]
+    assert found.history[-1]["epoch"] == 40
+    assert found.n_iter == 320
+    assert found.loss == found.history[-1]["loss"]
+    assert found.history[-1]["noise_variance"] == float(found.gp.noise_variance)
+    assert found.converged == (found.result is RESULTS.successful)
+    assert found.result in (RESULTS.successful, RESULTS.not_settled)
+    leaves = [leaf for leaf in jax.tree.leaves(found.gp) if eqx.is_inexact_array(leaf)]
+    assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
+
+
+@sweep
+@pytest.mark.parametrize("entry", [1, 4])
+def test_a_killed_run_resumes_to_the_same_bits(name, entry, tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(KilledError):
+        report = _stop_at(entry, KilledError())
+        fit_kernel(LEARNERS[name], GP, _data(), key=KEY, checkpoint=path, progress=report)
+    for _ in range(2):  # the second finds that it has ended
+        _assert_same(fit_kernel(LEARNERS[name], GP, _data(), key=KEY, checkpoint=path), _fit(name))
+
+
+@pytest.mark.parametrize("what", ["key", "learner", "data", "model"])
+def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
+    path, data = tmp_path / "run", _data()
+    fit_kernel(LEARNERS["neighbours"], GP, data, key=KEY, checkpoint=path)
+    before = path.read_bytes()
+    key = jax.random.key(1) if what == "key" else KEY
+    learner = KernelBSGD(**COMMON, signal_scale=3.0) if what == "learner" else LEARNERS["neighbours"]
+    data = DeviceRows(data.rows.X, 2 * data.rows.y) if what == "data" else data
+    gp = KernelGP(RBF([1.0, 1.1])) if what == "model" else GP
+    with pytest.raises(ValueError, match="another run"):
+        fit_kernel(learner, gp, data, key=key, checkpoint=path)
+    assert path.read_bytes() == before
+
+
+def test_progress_sees_every_entry():
+    seen = []
+    found = fit_kernel(LEARNERS["uniform"], GP, _data(), key=KEY, progress=seen.append)
+    assert seen == found.history
+
+
+@pytest.mark.parametrize("entry", [1, 3])
+def test_an_interrupt_keeps_the_last_good_visit(entry):
+    report = _stop_at(entry, KeyboardInterrupt())
+    found = fit_kernel(LEARNERS["uniform"], GP, _data(), key=KEY, progress=report)
+    assert found.result is RESULTS.interrupted
+    assert not found.converged
+    n_done = max(0, entry - 2)  # the stretch that is reported when the interrupt comes is lost
+    assert found.n_iter == 64 * n_done
+    assert float(found.gp.noise_variance) == _fit("uniform").history[n_done]["noise_variance"]
+
+
+def test_a_time_limit_ends_the_run():
+    learner = KernelBSGD(batch_size=8, epochs=10**6)
+    found = fit_kernel(learner, GP, _data(), key=KEY, time_limit=1e-3)
+    assert found.result is RESULTS.time_limit
+    assert not found.converged
+    assert found.n_iter == learner.plan(64).steps_per_visit
+
+
+def test_a_diverging_run_goes_back_and_says_so():
+    """Plain descent at an absurd rate: every visit is lost, until it is given up with the start."""
+    learner = KernelBSGD(8, 200, 1e30, optax.sgd)
+    found = fit_kernel(learner, GP, _data(), key=KEY)
+    assert found.result is RESULTS.diverged
+    assert [entry.get("recovered", 0.0) for entry in found.history] == [0.0] + 7 * [1.0]
+    assert float(found.gp.noise_variance) == float(GP.noise_variance)
+    assert np.isnan(found.loss)
+
+
+class Scripted(AbstractKernelLearner):
+    """A learner whose losses are written down; its state counts the stretches that led to it."""
+
+    losses: tuple[float, ...]
+    batch_size: int | None = None
+    epochs: int | None = None
+    learning_rate: float | None = None
+    optimizer: object = optax.sgd
+    decay: object = None
+    finish: float = -np.inf
+
+    def plan(self, n_rows):
+        return KernelPlan(1, len(self.losses), 1)
+
+    def need_bytes(self, n_rows, n_inputs):
+        return 0
+
+    def prepare(self, gp, source, plan, seed):
+        return None
+
+    def init(self, gp, problem, *, key):
+        return gp, np.zeros(()), np.ones(())
+
+    def advance(self, state, problem, first_step, n_steps, seed):
+        return (state[0], state[1] + 1, state[2]), {"loss": self.losses[first_step], "rate": float(state[2])}
+
+    def model(self, state):
+        return KernelGP(RBF(), 1.0 + float(state[1]))
+
+    def slower(self, state, factor):
+        return state[0], state[1], state[2] * factor
+
+    def finished(self, entry):
+        return entry["loss"] <= self.finish
+
+
+def _play(*losses, finish=-np.inf, **options):
+    return fit_kernel(Scripted(losses, finish=finish), GP, _data(), key=KEY, **options)
+
+
+def test_a_lost_visit_goes_back_to_the_lowest_loss_at_a_smaller_rate():
+    found = _play(1.0, 0.5, 0.9, 1.6, 0.4, np.nan, 0.4)
+    assert [entry.get("recovered") for entry in found.history] == [None, 0, 0, 0, 1, 0, 1, 0]
+    rates = [entry["rate"] for entry in found.history[1:]]
+    np.testing.assert_allclose(rates, [1, 1, 1, 1, 0.3, 0.3, 0.09])
+    assert float(found.gp.noise_variance) == 5.0  # two stretches, back, one, one lost, one
+    assert found.loss == 0.4
+
+
+def test_a_run_whose_last_visit_is_lost_has_diverged():
+    found = _play(1.0, 0.5, 2.0)
+    assert found.result is RESULTS.diverged
+    assert float(found.gp.noise_variance) == 3.0
+    assert found.loss == 0.5
+
+
+def test_a_learner_may_finish():
+    found = _play(1.0, 0.5, 0.1, 0.0, finish=0.1)
+    assert found.result is RESULTS.successful
+    assert found.n_iter == 3
+
+
+@pytest.mark.parametrize(
+    ("losses", "settled"),
+    [
+        ([1.0], False),
+        ([1.0, 0.995], True),
+        ([1.0, 0.9], False),
+        (np.linspace(1, 0, 20), False),
+        (np.linspace(1, 0, 200), False),
+        (np.r_[np.linspace(1, 0, 30), np.zeros(20)], True),
+        (0.1 * np.cos(np.arange(50.0)), True),
+    ],
+)
+def test_settling(losses, settled):
+    history = [{"step": 0}, *({"loss": float(loss), "recovered": 0.0} for loss in losses)]
+    assert _has_settled(history) is settled
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_the_x64_flag_is_as_before(x64):
+    with jax.enable_x64(x64):
+        _play(1.0, 0.5)
+        assert jax.config.jax_enable_x64 is x64
+        with pytest.raises(KilledError):
+            _play(1.0, progress=_stop_at(1, KilledError()))
+        assert jax.config.jax_enable_x64 is x64

@@ -1,0 +1,296 @@
+"""Full batch for kernel GPs: the minimiser, the optimum from several starts, sets and their average, the prior, resumption."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy.optimize import minimize
+
+from stochgp import kernels, networks
+from stochgp.data.streams import DeviceRows
+from stochgp.learners import KernelProblem, fit_kernel, lbfgs
+from stochgp.learners.chain import Chain
+from stochgp.learners.kernel_full_batch import KernelFullBatch
+from stochgp.learners.sampling import NearestNeighbours, Uniform
+from stochgp.models import KernelGP
+from stochgp.parameters import cast, frozen, positive
+from stochgp.results import RESULTS
+
+N = 24
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+@functools.cache
+def make_data(n=N, seed=0):
+    generator = np.random.default_rng(seed)
+    X = np.sort(generator.uniform(-3, 3, size=(n, 1)), axis=0)
+    return X, np.sin(2 * X[:, 0]) + 0.2 * generator.normal(size=n)
+
+
+def make_source(n=N, weight=None):
+    with jax.enable_x64(True):
+        return DeviceRows(*make_data(n), weight, dtype=jnp.float64)
+
+
+def make_gp(lengthscale=1.0, variance=1.0, noise_variance=0.1):
+    kernel = kernels.RBF(positive(lengthscale, dtype=jnp.float64), positive(variance, dtype=jnp.float64))
+    return KernelGP(kernel, positive(noise_variance, lower=1e-6, dtype=jnp.float64))
+
+
+def raw_of(gp):
+    """log lengthscale, log variance, log(noise − floor)."""
+    parts = (gp.kernel.lengthscale.raw, gp.kernel.variance.raw, gp.noise_variance.raw)
+    return np.array([float(part) for part in parts])
+
+
+def dense_nlml(x, X, y):
+    lengthscale, variance, s2 = *np.exp(x[:2]), 1e-6 + np.exp(x[2])
+    A = variance * np.exp(-((X - X.T) ** 2) / (2 * lengthscale**2)) + s2 * np.eye(len(y))
+    return (y @ np.linalg.solve(A, y) + np.linalg.slogdet(A)[1] + len(y) * np.log(2 * np.pi)) / (2 * len(y))
+
+
+def learn(learner, gp=None, source=None, **options):
+    gp = make_gp() if gp is None else gp
+    return fit_kernel(learner, gp, make_source() if source is None else source, key=KEY, **options)
+
+
+# The minimiser
+
+
+def test_it_finds_the_minimum_of_a_curved_valley():
+    def loss(x):
+        a, b = x[0] - 1, 10 * (x[1] - x[0] ** 2)
+        return a**2 + b**2, np.array([2 * a - 40 * b * x[0], 20 * b])
+
+    at, values = lbfgs.begin(np.array([-1.2, 1.0])), []
+    while not at.stuck and len(values) < 100:
+        at = lbfgs.step(at, loss, 1e-14)
+        values.append(at.value)
+    assert np.all(np.diff(values) <= 1e-13)
+    assert len(values) < 60
+    np.testing.assert_allclose(at.x, 1.0, atol=1e-6)
+
+
+def test_it_is_exact_on_a_quadratic_of_few_variables():
+    generator = np.random.default_rng(1)
+    A = generator.normal(size=(5, 5))
+    A, b = A @ A.T + np.eye(5), generator.normal(size=5)
+    at = lbfgs.begin(np.zeros(5))
+    for _ in range(40):
+        at = lbfgs.step(at, lambda x: (0.5 * x @ A @ x - b @ x, A @ x - b), 1e-15)
+    np.testing.assert_allclose(at.x, np.linalg.solve(A, b), rtol=1e-6)
+
+
+def test_values_that_are_not_finite_are_walked_around():
+    def loss(x):
+        return (x[0] - np.log(x[0]), np.array([1 - 1 / x[0]])) if x[0] > 0 else (np.nan, np.array([np.nan]))
+
+    at = lbfgs.begin(np.array([1e-3]))
+    for _ in range(60):
+        at = lbfgs.step(at, loss, 1e-15)
+    np.testing.assert_allclose(at.x, 1.0, atol=1e-6)
+
+
+def test_rounding_does_not_stop_it_and_a_minimum_does():
+    noise = np.random.default_rng(2)
+
+    def rough(x):
+        return x @ x + 1e-7 * noise.uniform(), 2 * x
+
+    at = lbfgs.begin(np.array([3.0, -4.0]))
+    for _ in range(30):
+        at = lbfgs.step(at, rough, 1e-6)
+    assert np.linalg.norm(at.x) < 1e-3
+    still = lbfgs.step(lbfgs.begin(np.zeros(2)), lambda x: (x @ x, 2 * x), 1e-12)
+    assert still.stuck
+
+
+# The optimum
+
+
+@functools.cache
+def _optimum(spread=None):
+    """The lowest NLML, or with the prior around make_gp(): NumPy and SciPy."""
+    X, y = make_data()
+    start = raw_of(make_gp())
+    pull = 0.0 if spread is None else 1 / (spread**2 * len(y))
+    loss = lambda x: dense_nlml(x, X, y) + 0.5 * pull * np.sum((x - start) ** 2)
+    return minimize(
+        loss, start, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-13, "maxiter": 4000}
+    )
+
+
+@pytest.mark.parametrize("start", [(1.0, 1.0, 0.1), (0.3, 5.0, 1.0), (2.0, 0.2, 0.01)])
+def test_every_start_reaches_the_optimum(start):
+    found = learn(KernelFullBatch(tolerance=1e-12, precision="float64"), make_gp(*start))
+    assert found.result is RESULTS.successful
+    np.testing.assert_allclose(found.loss, _optimum().fun, atol=1e-9)
+    np.testing.assert_allclose(raw_of(found.gp), _optimum().x, atol=1e-3)
+    losses = [entry["loss"] for entry in found.history[1:]]
+    assert np.all(np.diff(losses) < 1e-9)
+
+
+def test_a_prior_moves_the_optimum_as_it_must():
+    found = learn(KernelFullBatch(tolerance=1e-12, precision="float64", spread=0.5))
+    np.testing.assert_allclose(found.loss, _optimum(0.5).fun, atol=1e-9)
+    np.testing.assert_allclose(raw_of(found.gp), _optimum(0.5).x, atol=1e-3)
+    assert np.linalg.norm(raw_of(found.gp) - _optimum().x) > 0.05
+
+
+def test_an_optax_rule_reaches_it_too():
+    found = learn(KernelFullBatch(epochs=300, optimizer=optax.adam, tolerance=0.0, precision="float64"))
+    np.testing.assert_allclose(found.loss, _optimum().fun, atol=1e-4)
+
+
+def test_weights_stand_for_repeated_rows():
+    times = np.arange(N) % 3 + 1
+    X, y = make_data()
+    repeated = DeviceRows(np.repeat(X, times, axis=0), np.repeat(y, times), dtype=jnp.float64)
+    learner = KernelFullBatch(epochs=5, tolerance=0.0, precision="float64")
+    found = learn(learner, source=make_source(weight=times))
+    np.testing.assert_allclose(raw_of(found.gp), raw_of(learn(learner, source=repeated).gp), rtol=1e-5)
+
+
+def test_frozen_parameters_stay():
+    gp = KernelGP(kernels.RBF(positive(1.0, dtype=jnp.float64), frozen(1.5)), frozen(0.04))
+    found = learn(KernelFullBatch(epochs=3), gp)
+    assert float(found.gp.kernel.variance) == 1.5
+    assert float(found.gp.noise_variance) == pytest.approx(0.04)
+    assert float(found.gp.kernel.lengthscale) != 1.0
+
+
+def test_parameters_keep_their_dtype():
+    found = learn(KernelFullBatch(epochs=2), cast(make_gp(), jnp.float32))
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(found.gp))
+
+
+def test_small_noise_is_fitted_in_float64():
+    """In float32 the factor of nearly equal rows would need a jitter."""
+    X = np.repeat(make_data()[0], 2, axis=0)[:N]
+    source = DeviceRows(X, np.sin(X[:, 0]), dtype=jnp.float64)
+    found = learn(KernelFullBatch(epochs=3), make_gp(3.0, 1.0, 2e-6), source)
+    assert all(entry["jitter"] == 0 for entry in found.history[1:])
+
+
+# Sets of rows
+
+
+@pytest.mark.parametrize("sampling", [Uniform(), NearestNeighbours()])
+def test_the_model_is_the_mean_of_the_fits_of_its_sets(sampling):
+    learner = KernelFullBatch(
+        epochs=4, subset_rows=N, n_subsets=2, sampling=sampling, tolerance=0.0, precision="float64"
+    )
+    source = make_source(3 * N)
+    sets = learner.prepare(make_gp(), source, learner.plan(source.size), (1, 2))
+    assert [len(rows.y) for rows in sets] == [N, N]
+    assert not np.array_equal(*(rows.y for rows in sets))
+    problem = KernelProblem(source, learner.plan(source.size), sets)
+    state = learner.init(make_gp(), problem, key=KEY)
+    state, numbers = learner.advance(state, problem, 0, 4, (0,))
+    alone = KernelFullBatch(epochs=4, tolerance=0.0, precision="float64")
+    fits = [learn(alone, source=DeviceRows(*rows, dtype=jnp.float64)) for rows in sets]
+    np.testing.assert_allclose(
+        raw_of(learner.model(state)), np.mean([raw_of(fit.gp) for fit in fits], axis=0)
+    )
+    np.testing.assert_allclose(numbers["loss"], np.mean([fit.loss for fit in fits]))
+
+
+def test_uniform_sets_are_disjoint_and_enough_rows_are_all_rows():
+    learner = KernelFullBatch(subset_rows=N, n_subsets=3)
+    source = make_source(3 * N)
+    sets = learner.prepare(make_gp(), source, learner.plan(source.size), (3,))
+    together = np.concatenate([rows.X[:, 0] for rows in sets])
+    np.testing.assert_array_equal(np.sort(together), make_data(3 * N)[0][:, 0])
+    assert learner.sets(N) == (1, N)
+    assert len(learner.prepare(make_gp(), make_source(), learner.plan(N), (3,))) == 1
+
+
+def test_networks_are_not_averaged():
+    network = networks.mlp(1, (2,), key=KEY)
+    gp = cast(KernelGP(kernels.Warped(kernels.RBF(1.0), network), 0.1), jnp.float64)
+    with pytest.raises(ValueError, match="cannot be averaged"):
+        learn(KernelFullBatch(subset_rows=8, n_subsets=2), gp)
+    assert np.isfinite(learn(KernelFullBatch(subset_rows=8, epochs=1), gp).loss)
+
+
+# Cutting a run
+
+
+@pytest.mark.parametrize("optimizer", [None, optax.adam])
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
+    learner = KernelFullBatch(
+        epochs=40, optimizer=optimizer, subset_rows=N, n_subsets=2, tolerance=0.0, precision="float64"
+    )
+    source, path = make_source(3 * N), tmp_path / "run"
+    whole = learn(learner, source=source)
+
+    def stop(entry):
+        if entry["step"] == 20:
+            raise KeyboardInterrupt
+
+    cut = learn(learner, source=source, checkpoint=path, progress=stop)
+    assert cut.result is RESULTS.interrupted
+    resumed = learn(learner, source=source, checkpoint=path)
+    np.testing.assert_array_equal(raw_of(resumed.gp), raw_of(whole.gp))
+    assert resumed.loss == whole.loss
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("subset_rows", 0), ("n_subsets", 1.5), ("spread", 0.0), ("tolerance", -1.0), ("precision", "float16"), ("batch_size", 8)],
+)  # fmt: skip
+def test_impossible_settings_are_refused(field, value):
+    with pytest.raises((ValueError, TypeError), match=field):
+        KernelFullBatch(**{field: value})
+
+
+# One learner after another
+
+
+def make_chain():
+    """First sets of rows, then all of them."""
+    few = KernelFullBatch(epochs=25, subset_rows=N, n_subsets=2, precision="float64")
+    return Chain((few, KernelFullBatch(tolerance=1e-12, precision="float64")))
+
+
+def test_a_chain_ends_where_its_last_learner_ends():
+    source = make_source(3 * N)
+    found = learn(make_chain(), source=source)
+    alone = learn(KernelFullBatch(tolerance=1e-12, precision="float64"), source=source)
+    np.testing.assert_allclose(raw_of(found.gp), raw_of(alone.gp), atol=1e-3)
+    assert found.converged
+    stages = [entry["stage"] for entry in found.history[1:]]
+    assert stages == sorted(stages)
+    assert set(stages) == {0.0, 1.0}
+    change = next(entry for entry in found.history[1:] if entry["stage"] == 1.0)
+    before = found.history[found.history.index(change) - 1]
+    assert change["loss"] == before["loss"]
+
+
+def test_a_chain_killed_in_its_second_stage_resumes_to_the_same_bits(tmp_path):
+    source, path = make_source(3 * N), tmp_path / "run"
+    whole = learn(make_chain(), source=source)
+
+    def stop(entry):
+        if entry.get("stage") == 1.0:
+            raise KeyboardInterrupt
+
+    learn(make_chain(), source=source, checkpoint=path, progress=stop)
+    resumed = learn(make_chain(), source=source, checkpoint=path)
+    np.testing.assert_array_equal(raw_of(resumed.gp), raw_of(whole.gp))
+
+
+def test_a_chain_has_no_settings_of_its_own():
+    with pytest.raises(ValueError, match="at least one"):
+        Chain(())
+    with pytest.raises((ValueError, TypeError), match="epochs"):
+        Chain((KernelFullBatch(),), epochs=3)

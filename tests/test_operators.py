@@ -1,0 +1,116 @@
+"""K + Σ by tiles, with rows kept or not, against NumPy; the rows are padded in all but one case."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from systems import KERNEL, NOISE, A, K, N, X, matern32, operator
+
+from stochgp.operators import KernelOperator
+
+V = np.random.default_rng(1).normal(size=(N, 3))
+TILES = {"padded": 14, "even": 20, "one": 100}
+KEPT = {"none": 0, "some": 17, "all": 100}
+
+
+@pytest.fixture(autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="module", params=TILES.values(), ids=TILES)
+def tile(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=KEPT.values(), ids=KEPT)
+def op(request, tile):
+    with jax.enable_x64(True):
+        return operator(jnp.float64, tile=tile).keeping(request.param)
+
+
+def test_rows_are_padded_to_whole_tiles(op, tile):
+    assert op.size == N and op.padded % op.tile == 0 and op.tile <= tile
+    assert 0 <= op.padded - N < op.padded // op.tile
+    padded = op.pad(jnp.asarray(V))
+    assert padded.shape == (op.padded, 3) and not np.any(padded[N:])
+    assert np.array_equal(op.unpad(padded), V)
+
+
+def test_products_with_all_rows(op):
+    found = eqx.filter_jit(lambda op, V: op.matvec(V, n_rows=15))(op, op.pad(jnp.asarray(V)))
+    np.testing.assert_allclose(op.unpad(found), A @ V, rtol=1e-10, atol=1e-10)
+    assert not np.any(found[N:])
+
+
+def test_products_with_some_rows(op):
+    padded, rows = op.pad(jnp.asarray(V)), jnp.array([3, 39, 3, 0])
+    np.testing.assert_allclose(op.times(op.take(rows), padded), K[rows] @ V, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(op.rows_times(rows, padded), K[rows] @ V, rtol=1e-10, atol=1e-10)
+    block = jax.jit(lambda start: op.block_times(start, 9, padded))
+    for start in (0, 8, 12, N - 9):  # inside, at the end of and beyond 17 kept rows
+        np.testing.assert_allclose(block(start), K[start : start + 9] @ V, rtol=1e-10, atol=1e-10)
+
+
+def test_a_product_may_read_its_right_hand_side_from_several_arrays(op):
+    u, d = op.pad(jnp.asarray(V)), op.pad(jnp.asarray(V[::-1].copy()))
+    read = lambda part: part[0] - 0.3 * part[1]
+    wanted = K[5:14] @ (V - 0.3 * V[::-1])
+    np.testing.assert_allclose(op.block_times(5, 9, (u, d), read), wanted, rtol=1e-10, atol=1e-10)
+    rows = jnp.arange(5, 14)
+    np.testing.assert_allclose(op.rows_times(rows, (u, d), read), wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_kept_rows_are_those_of_the_matrix(op):
+    if op.kept is not None:
+        np.testing.assert_allclose(op.kept[:N, :N], K[: op.kept.shape[0]], rtol=1e-10, atol=1e-12)
+    assert op.keeping(0).kept is None
+
+
+def test_parts_of_the_matrix(op):
+    np.testing.assert_allclose(op.diagonal(), A.diagonal(), rtol=1e-10)
+    np.testing.assert_allclose(op.dense(), A, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(op.columns(jnp.array([7, 0])), K[:, [7, 0]], rtol=1e-10, atol=1e-12)
+
+
+def test_other_rows_against_these(op):
+    Z = np.array([[0.5, 1.0], [3.0, 2.0]])
+    found = op.times(op.prepare(jnp.asarray(Z)), op.pad(jnp.asarray(V)))
+    np.testing.assert_allclose(found, matern32(Z, X) @ V, rtol=1e-10, atol=1e-10)
+
+
+def test_reordering_moves_rows_and_noise_together(op):
+    order = np.random.default_rng(2).permutation(N)
+    moved = op.reordered(jnp.asarray(order))
+    np.testing.assert_allclose(moved.dense(), A[np.ix_(order, order)], rtol=1e-10, atol=1e-12)
+    found = moved.matvec(moved.pad(jnp.asarray(V[order])), n_rows=15)
+    np.testing.assert_allclose(moved.unpad(found), (A @ V)[order], rtol=1e-10, atol=1e-10)
+    assert moved.kept is None and moved.inputs is None
+
+
+def test_rows_a_solver_may_keep_are_kept_in_its_own_order():
+    op = operator(jnp.float64, keep_rows=17)
+    assert op.kept is None and op.keeping().kept.shape == (17, op.padded)
+    assert op.reordered(jnp.arange(N)).keeping().kept.shape == (17, op.padded)
+
+
+def test_one_noise_for_all_rows():
+    op = operator(jnp.float64, noise=0.25)
+    np.testing.assert_allclose(op.dense(), K + 0.25 * np.eye(N), rtol=1e-10, atol=1e-12)
+
+
+def test_float32_and_back():
+    op = operator(jnp.float32).astype(jnp.float64)
+    assert op.dtype == jnp.float64 and op.inputs.dtype == jnp.float64
+    np.testing.assert_allclose(op.dense(), A, atol=1e-4)
+    assert operator(jnp.float32).matvec(jnp.zeros((42, 1), jnp.float32), n_rows=15).dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("rows", "noise"), [(X, NOISE[1:]), (X[:0], 0.1)], ids=["noise of another length", "no rows"]
+)
+def test_what_does_not_fit_is_refused(rows, noise):
+    with pytest.raises(ValueError, match="expected rows"):
+        KernelOperator.of(KERNEL, jnp.asarray(rows), jnp.asarray(noise))

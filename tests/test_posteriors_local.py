@@ -1,0 +1,160 @@
+"""Local prediction: exact with all rows as neighbours, the same for a row in any company, calibrated by rows left out."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import KEY
+
+from stochgp.data import Neighbours
+from stochgp.kernels import RBF, Matern32, Warped
+from stochgp.models import KernelGP
+from stochgp.networks import mlp
+from stochgp.posteriors import LocalPosterior
+from stochgp.storage import load_tree, save_tree
+
+
+def _data(n=60, d=2, seed=0):
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(-2, 2, size=(n, d)).astype(np.float32)
+    y = (np.sin(2 * X[:, 0]) + 0.1 * generator.normal(size=n)).astype(np.float32)
+    return X, y, generator.uniform(0.5, 2, size=n).astype(np.float32)
+
+
+GP = KernelGP(RBF([0.7, 1.5], 1.3), 0.02)
+
+
+def _exact(gp, X, y, weight, Z):
+    """Dense, in float64: m = k(z, X)A⁻¹y, v = k(z, z) − k(z, X)A⁻¹k(X, z)."""
+    with jax.enable_x64(True):
+        X, Z = (jnp.asarray(part, jnp.float64) for part in (X, Z))
+        K, across = np.asarray(gp.kernel.matrix(X, X)), np.asarray(gp.kernel.matrix(X, Z))
+        prior = np.asarray(gp.kernel.diag(Z))
+    A = K + np.diag(float(gp.noise_variance) / weight)
+    return across.T @ np.linalg.solve(A, y), prior - np.sum(across * np.linalg.solve(A, across), axis=0)
+
+
+@functools.cache
+def _posterior(n_neighbours=12):
+    return LocalPosterior(GP, *_data(), n_neighbours)
+
+
+NETWORK = mlp(2, (4, 2), key=KEY)
+KERNELS = {
+    "rbf": GP.kernel,
+    "matern of one column": Matern32(0.8, 1.1, active_dims=(1,)),
+    "sum": RBF([0.7, 1.5]) + Matern32(2.0, 0.3),
+    "warped": Warped(RBF([0.7, 1.5]), NETWORK),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("n_neighbours", [60, 10**6])
+def test_with_all_rows_it_is_the_exact_posterior(name, n_neighbours):
+    X, y, weight = _data()
+    Z = _data(5, seed=1)[0]
+    gp = KernelGP(KERNELS[name], 0.02)
+    found = LocalPosterior(gp, X, y, weight, n_neighbours).mean_and_variance(Z)
+    for a, b in zip(found, _exact(gp, X, y, weight, Z), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_it_is_the_exact_posterior_of_the_rows_near():
+    """Near in inputs divided by √lengthscale."""
+    X, y, weight = _data()
+    Z = _data(5, seed=1)[0]
+    scale = np.sqrt([0.7, 1.5])
+    near = Neighbours(X / scale).query(Z / scale, 12)
+    found = _posterior().mean_and_variance(Z)
+    for i, S in enumerate(near):
+        wanted = _exact(GP, X[S], y[S], weight[S], Z[i : i + 1])
+        np.testing.assert_allclose([found[0][i], found[1][i]], np.ravel(wanted), rtol=1e-5, atol=1e-6)
+
+
+def test_a_row_has_the_same_bits_in_any_company():
+    Z = _data(37, seed=2)[0]
+    mean, variance = _posterior().mean_and_variance(Z)
+    for rows in (slice(5, 6), slice(3, 30)):
+        alone = _posterior().mean_and_variance(Z[rows])
+        np.testing.assert_array_equal(alone[0], mean[rows])
+        np.testing.assert_array_equal(alone[1], variance[rows])
+    again = LocalPosterior(GP, *_data(), 12).mean_and_variance(Z)
+    np.testing.assert_array_equal(again[0], mean)
+
+
+def test_no_rows():
+    mean, variance = _posterior().mean_and_variance(np.zeros((0, 2), np.float32))
+    assert mean.shape == variance.shape == (0,)
+
+
+def test_calibration_leaves_each_row_out():
+    """c = (1 + Σz²)/(1 + n), by the posterior of all rows but one."""
+    X, y, weight = _data()
+    found = LocalPosterior(GP, X, y, weight, 10**6).calibrated(60, 0)
+    total = 0.0
+    for i in range(60):
+        rest = np.arange(60) != i
+        m, v = _exact(GP, X[rest], y[rest], weight[rest], X[i : i + 1])
+        total += float((y[i] - m[0]) ** 2 / (v[0] + 0.02 / weight[i]))
+    np.testing.assert_allclose(found.scale, (1 + total) / 61, rtol=1e-4)
+    Z = _data(5, seed=1)[0]
+    plain = LocalPosterior(GP, X, y, weight, 10**6).mean_and_variance(Z)
+    scaled = found.mean_and_variance(Z)
+    np.testing.assert_array_equal(scaled[0], plain[0])
+    np.testing.assert_allclose(scaled[1], found.scale * plain[1])
+    np.testing.assert_allclose(found.noise_variance, found.scale * 0.02, rtol=1e-6)
+    assert found.calibrated(60, 0).scale == found.scale
+
+
+def test_calibration_mends_a_wrong_noise():
+    """With σ² and k four times too large, c is 1/4 of what it is."""
+    data = _data(300)
+    wrong = KernelGP(RBF([0.7, 1.5], 4 * 1.3), 0.08)
+    right, found = (LocalPosterior(gp, *data, 30).calibrated(200, (1, 2)).scale for gp in (GP, wrong))
+    np.testing.assert_allclose(found, right / 4 + 0.75 / 201, rtol=1e-5)
+
+
+DIFFICULT = {
+    "one row": (np.zeros((1, 2)), np.ones(1)),
+    "two rows": (np.eye(2), np.ones(2)),
+    "equal rows": (np.ones((30, 2)), np.arange(30.0)),
+    "constant targets": (np.random.default_rng(0).normal(size=(30, 2)), np.zeros(30)),
+}
+
+
+@pytest.mark.parametrize("name", DIFFICULT)
+def test_difficult_rows_are_finite(name):
+    X, y = (part.astype(np.float32) for part in DIFFICULT[name])
+    noiseless = KernelGP(RBF([0.7, 1.5]), 2e-6)
+    posterior = LocalPosterior(noiseless, X, y, np.ones(len(y), np.float32), 12).calibrated(20, 0)
+    found = posterior.predict(np.concatenate([X[:1], X[:1] + 9]))
+    assert np.all(np.isfinite(found.mean))
+    assert np.all((found.variance >= 0) & np.isfinite(found.variance))
+    assert posterior.scale > 0
+    assert found.jitter == 0
+
+
+def test_jitter_is_recorded():
+    """Without noise, equal rows make a singular matrix."""
+    X = np.ones((6, 2), np.float32)
+    gp = KernelGP(RBF([0.7, 1.5]), 2e-6)
+    found = LocalPosterior(gp, X, X[:, 0], np.full(6, 1e12, np.float32), 6).predict(X[:1])
+    assert found.jitter == 1e-6
+    assert np.isfinite(found.mean)
+
+
+def test_it_survives_a_file(tmp_path):
+    save_tree(tmp_path / "posterior", _posterior(), {})
+    found, _ = load_tree(tmp_path / "posterior")
+    Z = _data(3, seed=1)[0]
+    np.testing.assert_array_equal(found.predict(Z).variance, _posterior().predict(Z).variance)
+
+
+def test_refusals():
+    X, y, weight = _data()
+    with pytest.raises(ValueError, match="n_neighbours is 0"):
+        LocalPosterior(GP, X, y, weight, 0)
+    with pytest.raises(ValueError, match="expected X"):
+        LocalPosterior(GP, X[:0], y[:0], weight[:0])

@@ -1,0 +1,202 @@
+"""Prior functions and random features: the moments of every kernel, exact where they should be."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_kernels_contract import KERNELS, D
+
+from stochgp import kernels, priors
+from stochgp.parameters import frozen
+from stochgp.priors import prior_functions, random_features
+from stochgp.storage import load_tree, save_tree
+
+N_SE = 4.0
+X = jnp.asarray(np.random.default_rng(0).normal(size=(4, D)), jnp.float32)
+KEY = jax.random.key(3)
+MORE = {
+    "linear-rbf": lambda: kernels.Linear(0.6) * kernels.RBF(0.7),
+    "sums-multiplied": lambda: (
+        (kernels.Linear(active_dims=[0, 1]) + kernels.Constant())
+        * (kernels.Periodic() + frozen(kernels.RBF()))
+    ),
+    "cubic": lambda: kernels.Linear(0.5) * kernels.Linear() * kernels.Linear(active_dims=[1, 2]),
+}
+ALL = KERNELS | MORE
+sweep = pytest.mark.parametrize("name", ALL)
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        yield
+
+
+def assert_mean(samples, expected):
+    """The mean of independent samples is as expected within N_SE of its own standard errors and rounding."""
+    samples, expected = np.asarray(samples, np.float64), np.asarray(expected)
+    error = np.abs(samples.mean(axis=0) - expected)
+    rounding = 2e-6 * max(1.0, np.abs(expected).max())
+    assert np.all(error <= N_SE * samples.std(axis=0, ddof=1) / np.sqrt(len(samples)) + rounding)
+
+
+@functools.cache
+def _functions(name):
+    """512 groups of 4 functions: 512 independent draws of features."""
+    return prior_functions(ALL[name](), D, 2048, n_features=13, group=4, key=KEY)
+
+
+@sweep
+def test_functions_have_the_moments_of_the_prior(name):
+    """And so have features. By groups: the functions in one share their frequencies."""
+    functions = _functions(name)
+    groups = np.asarray(functions(X), np.float64).reshape(4, 512, 4)  # [row, group, function]
+
+    def gram(draws):
+        Phi = priors.RandomFeatures(functions.kernel, draws, D)(X)
+        return jnp.matmul(Phi, Phi.T)
+
+    grams = jax.jit(jax.vmap(gram, axis_size=512))(functions.draws)
+    expected = functions.kernel.matrix(X, X)
+    assert_mean(groups.mean(axis=2).T, np.zeros(4))
+    assert_mean(np.einsum("igs,jgs->gij", groups, groups) / 4, expected)
+    assert_mean(grams, expected)
+
+
+@sweep
+def test_gradients_are_the_slopes(name):
+    with jax.enable_x64(True):
+        draws, weights = jax.tree.map(
+            lambda leaf: leaf[:1], (_functions(name).draws, _functions(name).weights)
+        )
+        functions = priors.PriorFunctions(ALL[name](), draws, weights[:, :, :2], D, 2)
+        rows, h = X[:2].astype(jnp.float64), 1e-6
+        steps = h * jnp.eye(2 * D, dtype=jnp.float64).reshape(2 * D, 2, D)
+        moved = jnp.concatenate([rows[None], rows[None] + steps, rows[None] - steps])
+        contrast = jnp.asarray([[1.0, -2.0], [0.5, 3.0]])
+        loss = jax.value_and_grad(lambda X: jnp.sum(contrast * functions(X)))
+        values, found = map(np.asarray, jax.jit(jax.vmap(loss))(moved))
+        slopes = (values[1 : 2 * D + 1] - values[2 * D + 1 :]) / (2 * h)
+        np.testing.assert_allclose(found[0], slopes.reshape(2, D), rtol=1e-5, atol=1e-6)
+
+
+@sweep
+def test_saved_functions_are_the_same_functions(name, tmp_path):
+    functions = _functions(name)
+    save_tree(tmp_path / "prior", functions, {})
+    found, _ = load_tree(tmp_path / "prior")
+    np.testing.assert_array_equal(found(X), functions(X))
+
+
+def test_the_key_may_be_traced():
+    kernel = KERNELS["sum"]()
+    phi = lambda key: random_features(kernel, D, 13, key=key, orthogonal=False)(X)
+    np.testing.assert_allclose(jax.jit(phi)(KEY), phi(KEY), rtol=1e-5, atol=1e-6)
+    means = jax.lax.map(lambda key: jnp.matmul(phi(key), phi(key).T), jax.random.split(KEY, 1000))
+    assert_mean(means, kernel.matrix(X, X))
+
+
+def test_the_key_decides():
+    one, same, other = (
+        prior_functions(kernels.Matern32(), D, 3, n_features=20, key=key)
+        for key in (KEY, KEY, jax.random.key(4))
+    )
+    np.testing.assert_array_equal(one(X), same(X))
+    assert np.all(np.asarray(one(X)) != np.asarray(other(X)))
+
+
+def test_groups_of_functions_have_frequencies_of_their_own():
+    functions = prior_functions(kernels.RBF(), D, 130, n_features=10, key=KEY)
+    (draw,) = functions.draws.value
+    assert functions(X).shape == (4, 130)
+    assert functions.weights.shape == (3, 10, 44)
+    assert draw.frequencies.shape == (3, D, 5)
+    assert len(np.unique(draw.frequencies)) == draw.frequencies.size
+
+
+def test_rows_are_evaluated_in_blocks(monkeypatch):
+    monkeypatch.setattr(priors, "BLOCK", 5)
+    kernel = kernels.RBF() + kernels.Linear() * kernels.Matern32() + kernels.Constant()
+    functions = prior_functions(kernel, D, 3, n_features=20, key=KEY)
+    draws = jax.tree.map(lambda leaf: leaf[0], functions.draws)
+    rows = jnp.asarray(np.random.default_rng(1).normal(size=(16, D)), jnp.float32)
+    expected = jnp.matmul(priors.RandomFeatures(kernel, draws, D)(rows), functions.weights[0])
+    for n in (0, 5, 16):
+        np.testing.assert_allclose(functions(rows[:n]), expected[:n], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        kernels.RBF(2.0, 1.7),
+        kernels.RationalQuadratic(variance=1.7),
+        kernels.RBF(active_dims=[0]) * kernels.Matern12([0.1, 0.2], 1.7, active_dims=[1, 2]),
+        kernels.Matern32(variance=1.7) * kernels.Periodic(),
+    ],
+    ids=lambda kernel: type(kernel).__name__,
+)
+def test_waves_have_the_exact_variance(kernel):
+    Phi = random_features(kernel, D, 20, key=KEY)(X)
+    np.testing.assert_allclose(jnp.sum(jnp.square(Phi), axis=1), 1.7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_features", [13, 100])
+def test_polynomials_are_exact_where_they_fit(n_features):
+    """(0.5 x·z + 2)²: four terms of 9, 3, 3 and 1 features."""
+    affine = kernels.Linear(0.5) + kernels.Constant(2.0)
+    phi = random_features(affine * affine, D, n_features, key=KEY)
+    Phi, wanted = phi(X), (affine * affine).matrix(X, X)
+    assert phi.n_features == Phi.shape[1] == min(n_features, 16)
+    exact = np.allclose(jnp.matmul(Phi, Phi.T), wanted, rtol=1e-5, atol=1e-5)
+    assert exact == (n_features >= 16)
+
+
+def test_a_row_is_a_row_of_any_dtype():
+    phi = random_features(KERNELS["sum"](), D, 20, key=KEY)
+    assert phi(X).dtype == jnp.float32
+    with jax.enable_x64(True):
+        wide = phi(X.astype(jnp.float64))
+        assert wide.dtype == jnp.float64
+    np.testing.assert_allclose(phi(X), wide, atol=1e-5)
+
+
+def test_features_are_shared_by_need():
+    assert priors.share([None], 7) == [6]
+    assert priors.share([None, 3, 1], 20) == [16, 3, 1]
+    assert priors.share([None, 30, None], 20) == [6, 6, 8]
+    with pytest.raises(ValueError, match="n_features is 3; a kernel of 2 terms needs at least 4"):
+        priors.share([None, None], 3)
+
+
+class _Brownian(kernels.AbstractKernel):
+    """k = min(x, z) of one positive input."""
+
+    def __call__(self, x, z):
+        return jnp.minimum(x[0], z[0])
+
+    def prepare(self, X, centre):
+        return X[:, 0]
+
+    def between(self, rows, columns):
+        return jnp.minimum(rows[:, None], columns[None, :])
+
+    def diag(self, X):
+        return X[:, 0]
+
+
+def test_what_has_no_prior_functions_is_refused():
+    for kernel in (_Brownian(), kernels.RBF() + frozen(_Brownian())):
+        with pytest.raises(TypeError, match="a _Brownian has no random features"):
+            prior_functions(kernel, D, 3, key=KEY)
+    with pytest.raises(ValueError, match="n_samples is 0"):
+        prior_functions(kernels.RBF(), D, 0, key=KEY)
+    with pytest.raises(ValueError, match="n_features is 1"):
+        random_features(kernels.RBF(), D, 1, key=KEY)
+    for wrong in (
+        random_features(kernels.RBF(), D, 2, key=KEY),
+        prior_functions(kernels.RBF(), D, 1, key=KEY),
+    ):
+        with pytest.raises(ValueError, match=r"\[N, 3\]"):
+            wrong(X[:, :2])

@@ -1,0 +1,131 @@
+"""Partial Cholesky factorisations and the preconditioner made of one, against dense NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stochgp import kernels
+from stochgp.operators import KernelOperator
+from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
+
+N, RANK = 60, 20
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 2))
+NOISE = RNG.uniform(0.01, 0.1, size=N)
+KERNEL = kernels.Matern32(lengthscale=0.7, variance=1.5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+def operator(kernel=KERNEL, rows=X, noise=0.1, dtype=jnp.float64):
+    return KernelOperator.of(kernel, jnp.asarray(rows, dtype), jnp.asarray(noise, dtype), tile=25)
+
+
+def dense(kernel=KERNEL, rows=X):
+    return np.asarray(kernel.matrix(jnp.asarray(rows), jnp.asarray(rows)))
+
+
+def greedily(K, rank):
+    """Pivoted Cholesky by the book: F [rank, N] and the pivots."""
+    F, left, pivots = np.zeros((len(K), rank)), K.diagonal().copy(), []
+    for j in range(rank):
+        p = int(np.argmax(left))
+        F[:, j] = (K[:, p] - F @ F[p]) / np.sqrt(left[p])
+        left = left - F[:, j] ** 2
+        pivots.append(p)
+    return F.T, pivots
+
+
+def test_greedy_pivots_are_those_of_the_book(key):
+    F, pivots = greedily(dense(), RANK)
+    found = partial_cholesky(operator(), RANK, key=key, greedy=True)
+    assert list(found.pivots) == pivots
+    np.testing.assert_allclose(found.F, F, atol=1e-8)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_what_is_left_is_positive_and_zero_at_the_pivots(key, greedy):
+    K, found = dense(), partial_cholesky(operator(), RANK, key=key, greedy=greedy)
+    left = K - found.F.T @ found.F
+    pivots = found.pivots
+    assert len(set(pivots)) == RANK and pivots.min() >= 0
+    assert np.abs(left[pivots]).max() < 1e-10
+    assert np.linalg.eigvalsh(left)[0] > -1e-10
+    np.testing.assert_allclose(found.left, left.diagonal(), atol=1e-10)
+
+
+def test_all_rows_as_pivots_give_the_matrix(key):
+    found = partial_cholesky(operator(), N, key=key)
+    np.testing.assert_allclose(found.F.T @ found.F, dense(), atol=1e-8)
+    assert sorted(found.pivots) == list(range(N))
+
+
+def test_random_pivots_have_the_distribution_of_drawing_one_after_the_other():
+    """The probability of a pair (i, j) in order is K_ii/tr K · S_jj/tr S with S the Schur complement of i; 4 standard errors."""
+    rows, n = np.array([[0.0], [0.1], [0.5], [3.0]]), 400
+    K = dense(rows=rows)
+    op = operator(rows=rows)
+    pairs = np.array(
+        [partial_cholesky(op, 2, key=key).pivots for key in jax.random.split(jax.random.key(1), n)]
+    )
+    for i in range(4):
+        S = K - np.outer(K[i], K[i]) / K[i, i]
+        for j in range(4):
+            p = 0.0 if i == j else K[i, i] / np.trace(K) * S[j, j] / np.trace(S)
+            share = np.mean((pairs[:, 0] == i) & (pairs[:, 1] == j))
+            assert abs(share - p) <= 4 * np.sqrt(p * (1 - p) / n) + 1e-12
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_kernel_of_lower_rank_ends_early(key, greedy):
+    kernel = kernels.Linear(variance=2.0)
+    found = partial_cholesky(operator(kernel), RANK, key=key, greedy=greedy)
+    np.testing.assert_allclose(found.F.T @ found.F, dense(kernel), atol=1e-10)
+    assert found.F.shape == (2, N) and len(found.pivots) == 2
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_repeated_rows_in_float32_are_no_pivots_twice(key, greedy):
+    rows = np.repeat(X[:10], 6, axis=0)
+    found = partial_cholesky(operator(rows=rows, dtype=jnp.float32), RANK, key=key, greedy=greedy)
+    assert found.F.shape == (10, N) and np.all(np.isfinite(found.F))
+    np.testing.assert_allclose(found.F.T @ found.F, dense(rows=rows), atol=1e-5)
+
+
+def test_the_same_key_gives_the_same_bits():
+    first, second = (partial_cholesky(operator(), RANK, key=jax.random.key(3)) for _ in range(2))
+    assert np.array_equal(first.F, second.F)
+
+
+def test_of_rank_zero_is_the_diagonal():
+    found = LowRankPlusDiagonal.of(np.zeros((0, N)), NOISE, jnp.float64)
+    np.testing.assert_allclose(found.solve(jnp.ones((N, 1))), 1 / NOISE[:, None], rtol=1e-12)
+    np.testing.assert_allclose(found.log_determinant, np.sum(np.log(NOISE)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [0, N + 1])
+def test_a_rank_that_is_not_one_is_refused(key, rank):
+    with pytest.raises(ValueError, match="rank"):
+        partial_cholesky(operator(), rank, key=key)
+
+
+def test_inverse_and_determinant_of_low_rank_plus_diagonal():
+    F, V = RNG.normal(size=(7, N)), RNG.normal(size=(N, 3))
+    P = F.T @ F + np.diag(NOISE)
+    found = LowRankPlusDiagonal.of(F, NOISE, jnp.float64)
+    np.testing.assert_allclose(found.solve(jnp.asarray(V)), np.linalg.solve(P, V), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.log_determinant, np.linalg.slogdet(P)[1], rtol=1e-12)
+
+
+def test_the_inverse_is_positive_definite_at_a_condition_number_of_ten_to_the_twelve():
+    F, s2 = 1e3 * np.linalg.qr(RNG.normal(size=(N, 7)))[0].T, 1e-6
+    found = LowRankPlusDiagonal.of(F, np.full(N, s2), jnp.float64)
+    inverse = np.asarray(found.solve(jnp.eye(N)))
+    inside = F[0] / 1e3
+    assert np.linalg.eigvalsh((inverse + inverse.T) / 2)[0] > 0
+    np.testing.assert_allclose(inside @ inverse @ inside, 1 / (1e6 + s2), rtol=1e-2)

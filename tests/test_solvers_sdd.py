@@ -1,0 +1,209 @@
+"""Stochastic dual descent: ten steps against plain loops, blocks and their momentum against their definitions, and what the paper proves."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from systems import EXACT, KERNEL, NOISE, A, B, K, N, X, operator
+
+from stochgp.operators import KernelOperator
+from stochgp.solvers import SDD, solve
+from stochgp.solvers.momentum import APART, accelerated
+from stochgp.solvers.sdd import block_starts, horizon
+
+STEPS, BATCH = 10, 8
+GENERATOR = np.random.default_rng(4)
+
+
+@pytest.fixture(autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+def begin(solver, op=None):
+    """(arranged, b in its order and padded, the state at 0)."""
+    op = operator(jnp.float64) if op is None else op
+    arranged = solver.arrange(op, key=jax.random.key(0))
+    b = B if arranged.order is None else B[arranged.order]
+    b = arranged.operator.pad(jnp.asarray(b))
+    return arranged, b, solver.init(arranged, b, None)
+
+
+def stepper(solver, arranged, b):
+    return eqx.filter_jit(lambda state, batch: solver.step(arranged, b, state, batch)[0])
+
+
+# The published rule
+
+
+def published(rows, step_size, rho, r):
+    """Algorithm 1 of Lin et al. (2024), duplicates added up: (look-ahead, α, ᾱ) after every step."""
+    alpha, velocity, mean, found = np.zeros_like(B), np.zeros_like(B), np.zeros_like(B), []
+    for batch in rows:
+        z, g = alpha + rho * velocity, np.zeros_like(B)
+        for i in batch:
+            g[i] += N / len(batch) * (A[i] @ z - B[i])
+        velocity = rho * velocity - step_size * g
+        alpha = alpha + velocity
+        mean = r * alpha + (1 - r) * mean
+        found.append((alpha, mean))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rho", "r", "nudged"),
+    [(0.9, 1.0, 1.0), (0.9, 0.3, 0.3), (0.9, 0.1, 0.1 * (1 + APART)), (0.0, 0.3, 0.3), (0.0, 1.0, 1.0)],
+)
+def test_ten_published_steps_with_repeated_rows(rho, r, nudged):
+    """Exact to rounding; where ρ + r = 1 with r a hundredth larger, as documented."""
+    solver = SDD(batch_size=BATCH, step_size=1 / N, momentum=rho, averaging=r)
+    arranged, b, state = begin(solver)
+    rows = GENERATOR.integers(0, N, (STEPS, BATCH), dtype=np.int32)
+    rows[0, :3] = rows[0, 3]
+    step = stepper(solver, arranged, b)
+    for t, (alpha, mean) in enumerate(published(rows, solver.step_size, rho, nudged)):
+        state = step(state, jnp.asarray(rows[t]))
+        state = solver.regroup(state) if t % 4 == 3 else state
+        np.testing.assert_allclose(solver.value(state)[:N], alpha if r == 1 else mean, rtol=1e-9, atol=1e-11)
+
+
+def test_the_coordinate_gradient_is_unbiased_and_without_noise_at_the_solution():
+    """One step without momentum from a random point and from α*, averaged over all ordered pairs of four rows."""
+    n, beta = 4, 0.1
+    solver = SDD(batch_size=2, step_size=beta, momentum=0.0)
+    op = KernelOperator.of(KERNEL, jnp.asarray(X[:n]), jnp.asarray(NOISE[:n]), tile=n)
+    arranged, matrix, b = solver.arrange(op, key=jax.random.key(0)), A[:n, :n], B[:n]
+    pairs = jnp.asarray(list(itertools.product(range(n), repeat=2)), jnp.int32)
+
+    @jax.jit
+    def gradients(start):
+        state = solver.init(arranged, jnp.asarray(b), start)
+        moved = lambda rows: solver.value(solver.step(arranged, jnp.asarray(b), state, rows)[0])
+        return (start - jax.vmap(moved)(pairs)) / beta
+
+    start = GENERATOR.normal(size=b.shape)
+    found = np.asarray(gradients(jnp.asarray(start)))
+    np.testing.assert_allclose(found.mean(axis=0), matrix @ start - b, rtol=1e-10, atol=1e-10)
+    assert found.std(axis=0).max() > 0.1
+    at_solution = np.asarray(gradients(jnp.asarray(np.linalg.solve(matrix, b))))
+    np.testing.assert_allclose(at_solution, 0, atol=1e-10)
+
+
+def test_full_batches_are_stable_below_the_limit_of_the_theory_only():
+    """Dual descent with Nesterov's momentum: β (λ₁ + σ²) < (2 + 2ρ)/(1 + 2ρ)."""
+    rho, largest = 0.9, np.linalg.eigvalsh(A)[-1]
+    limit = (2 + 2 * rho) / ((1 + 2 * rho) * largest)
+    top = np.linalg.eigh(A)[1][:, -1:]
+    for share, stable in ((0.98, True), (1.02, False)):
+        alpha, velocity = top.copy(), np.zeros_like(top)
+        for _ in range(2000):
+            velocity = rho * velocity - share * limit * (A @ (alpha + rho * velocity))
+            alpha = alpha + velocity
+        assert (np.linalg.norm(alpha) < 1) == stable
+
+
+# Blocks
+
+
+def objective(alpha, matrix, b):
+    """L*(α) = ½ αᵀAα − αᵀb of each column."""
+    return 0.5 * np.einsum("ns,nm,ms->s", alpha, matrix, alpha) - np.einsum("ns,ns->s", alpha, b)
+
+
+def test_a_block_step_without_momentum_minimises_over_its_block_and_the_objective_falls():
+    solver = SDD(batch_size=BATCH + 1)
+    arranged, b, state = begin(solver)
+    matrix, right = A[np.ix_(arranged.order, arranged.order)], np.asarray(b)[:N]
+    state = solver.at_epoch(arranged, state, 0, 1)  # half an epoch of horizon: no momentum
+    step, values = stepper(solver, arranged, b), [np.zeros(2)]
+    for start in solver.batches(N, 0, 15, (1,)):
+        state = step(state, jnp.asarray(start))
+        alpha = np.asarray(state.u)[:N]
+        block = slice(start, start + BATCH + 1)
+        np.testing.assert_allclose((matrix @ alpha - right)[block], 0, atol=1e-8)
+        values.append(objective(alpha, matrix, right))
+    assert np.all(np.diff(values, axis=0) < 1e-12)
+
+
+@pytest.mark.parametrize(("B", "n_blocks"), [(10, 4), (9, 5), (40, 1), (100, 1)])
+def test_blocks_cover_all_rows(B, n_blocks):
+    starts, B = block_starts(N, B), min(B, N)
+    assert len(starts) == n_blocks == SDD(batch_size=B).steps_per_epoch(N)
+    assert set(np.concatenate([np.arange(start, start + B) for start in starts])) == set(range(N))
+    order = SDD(batch_size=B).batches(N, n_blocks, n_blocks, (3,))
+    assert sorted(order) == sorted(starts)
+
+
+@pytest.mark.parametrize("stage", [1.0, 4.0])
+def test_accelerated_blocks_are_the_three_sequences(stage):
+    """w = z − Eδ, v ← βv + (1 − β)z − γEδ, z ← av + (1 − a)w over twenty steps; and their average."""
+    solver = SDD(batch_size=10)
+    arranged, b, state = begin(solver)
+    matrix, right, n_blocks = A[np.ix_(arranged.order, arranged.order)], np.asarray(b)[:N], 4
+    coefficients = accelerated(stage, n_blocks, jnp.float64)
+    state = eqx.tree_at(lambda s: s.coefficients, state, coefficients)
+    mu = 1 / (n_blocks * max(stage, 8 / n_blocks) ** 2)
+    beta, gamma = 1 - np.sqrt(mu / n_blocks), 1 / np.sqrt(mu * n_blocks)
+    a, r = 1 / (1 + gamma * n_blocks), float(coefficients.averaging)
+    v, z, mean = np.zeros_like(right), np.zeros_like(right), np.zeros_like(right)
+    step = stepper(solver, arranged, b)
+    for start in solver.batches(N, 0, 20, (1,)):
+        factor = np.asarray(arranged.extra)[start // 10]
+        block, change = slice(start, start + 10), np.zeros_like(right)
+        change[block] = factor.T @ factor @ (matrix @ z - right)[block]
+        w = z - change
+        v = beta * v + (1 - beta) * z - gamma * change
+        z = a * v + (1 - a) * w
+        mean = r * z + (1 - r) * mean
+        state = step(state, jnp.asarray(start))
+        d = np.asarray(state.d_scale * state.D)[:N]
+        np.testing.assert_allclose(d, v - z, rtol=1e-9, atol=1e-11)
+        ahead = np.asarray(state.u)[:N] - float(coefficients.kappa) * d
+        np.testing.assert_allclose(ahead, z, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(solver.value(state)[:N], mean, rtol=1e-8, atol=1e-10)
+
+
+def test_the_horizon_is_a_third_of_the_epochs_in_doublings():
+    assert [horizon(e) for e in (0, 2, 3, 5, 6, 11, 12, 24, 47, 48)] == [1, 1, 1, 1, 2, 2, 4, 8, 8, 16]
+
+
+def test_a_given_step_that_diverges_is_made_smaller():
+    solver = SDD(batch_size=16, step_size=1.0, epochs=200)
+    found = solve(operator(), B, solver, key=jax.random.key(0), tolerance=0.05)
+    assert found.converged and found.history[-1]["failures"] > 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"step_size": 0.0}, {"momentum": 1.0}, {"averaging": 0.0}, {"batch_size": 0}, {"epochs": 0}]
+)
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SDD(**wrong)
+
+
+# The objectives of the paper, in NumPy
+
+
+def test_duality_both_minima_are_at_the_solution():
+    """min L = −λ min L* for L = ½‖b − Kα‖² + (λ/2)‖α‖²_K, L* = ½‖α‖²_{K+λI} − αᵀb."""
+    noise, b = 0.3, B[:, :1]
+    alpha = np.linalg.solve(K + noise * np.eye(N), b)
+    primal = 0.5 * np.sum((b - K @ alpha) ** 2) + noise / 2 * np.sum(alpha * (K @ alpha))
+    dual = objective(alpha, K + noise * np.eye(N), b)[0]
+    np.testing.assert_allclose(primal, -noise * dual, rtol=1e-12)
+    np.testing.assert_allclose(K @ (noise * alpha - b + K @ alpha), 0, atol=1e-10)
+
+
+def test_functions_differ_at_most_by_the_distance_in_the_norm_of_K():
+    """‖h_α − h_α'‖_∞ ≤ √κ ‖α − α'‖_K, h_α = k(·, X)α."""
+    difference = GENERATOR.normal(size=N)
+    bound = np.sqrt(1.3 * difference @ K @ difference)
+    assert np.abs(K @ difference).max() <= bound * (1 + 1e-12)
+
+
+def test_exact_is_the_solution():
+    np.testing.assert_allclose(A @ EXACT, B, atol=1e-10)

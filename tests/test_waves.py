@@ -1,0 +1,43 @@
+"""Cosine and sine in turns."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stochgp.waves import cos_sin
+
+EPS = float(np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+def test_float32_accuracy(scale):
+    turns = np.concatenate([np.random.default_rng(0).normal(size=10_000), np.arange(-16, 17) / 8])
+    turns = (scale * turns).astype(np.float32)
+    for found, exact in zip(jax.jit(cos_sin)(turns), (np.cos, np.sin), strict=True):
+        assert found.dtype == jnp.float32
+        error = np.abs(np.asarray(found, np.float64) - exact(2 * np.pi * (turns.astype(np.float64) % 1)))
+        assert error.max() < 1.5 * EPS
+
+
+def test_any_finite_number_is_on_the_unit_circle():
+    turns = np.geomspace(1e-38, 3e38, 1000).astype(np.float32)
+    cos, sin = jax.jit(cos_sin)(np.concatenate([turns, -turns]))
+    np.testing.assert_allclose(np.square(cos) + np.square(sin), 1.0, rtol=4 * EPS)
+    assert np.all(np.isnan(cos_sin(jnp.asarray([np.nan, np.inf], jnp.float32))))
+
+
+def test_derivatives_and_float64():
+    with jax.enable_x64(True):
+        turns = jnp.asarray(np.random.default_rng(1).normal(size=50))
+        angles = 2 * np.pi * np.asarray(turns)
+        slope = lambda t, i: jax.grad(lambda t: cos_sin(t)[i])(t)
+        values = jax.jit(jax.vmap(lambda t: (cos_sin(t), slope(t, 0), slope(t, 1), jax.grad(slope)(t, 0))))
+        for dtype, atol in ((jnp.float64, 1e-13), (jnp.float32, 1e-4)):
+            (cos, sin), by_cos, by_sin, curvature = values(turns.astype(dtype))
+            np.testing.assert_allclose(cos, np.cos(angles), atol=atol)
+            np.testing.assert_allclose(sin, np.sin(angles), atol=atol)
+            np.testing.assert_allclose(by_cos, -2 * np.pi * np.sin(angles), atol=10 * atol)
+            np.testing.assert_allclose(by_sin, 2 * np.pi * np.cos(angles), atol=10 * atol)
+            np.testing.assert_allclose(curvature, -4 * np.pi**2 * np.cos(angles), atol=100 * atol)
+            assert curvature.dtype == dtype
