@@ -4,23 +4,23 @@ import math
 import os
 import time
 import warnings
-from typing import Any, NamedTuple, no_type_check
+from typing import Any, no_type_check
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import kernels
 from stochgp.budget import Budget
-from stochgp.data import Standardiser
 from stochgp.data.neighbours import search_bytes
 from stochgp.data.streams import DeviceRows
 from stochgp.estimators.base import PosteriorRegressor
 from stochgp.estimators.inputs import TrainingRows, read_training_rows
 from stochgp.estimators.kernel_defaults import LOCAL_ROWS, kernel_learner
-from stochgp.estimators.kernel_fitted import KernelFitted, Weights, make_operator, targets_of_samples
+from stochgp.estimators.kernel_fitted import KernelFitted
+from stochgp.estimators.kernel_solve import KernelRows, Wanted, described, posterior_of
 from stochgp.estimators.local_fitted import LocalFitted
 from stochgp.estimators.progress import progress_line
 from stochgp.estimators.scaling import in_target_units, standardisers
@@ -28,36 +28,19 @@ from stochgp.estimators.seeds import as_key
 from stochgp.learners import AbstractKernelLearner, KernelFitResult, fit_kernel
 from stochgp.models import KernelGP
 from stochgp.objectives.slq import Estimate
-from stochgp.operators import TILE, KernelOperator
 from stochgp.options import lookup
-from stochgp.parameters import cast, value_of
+from stochgp.parameters import cast
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import RESULTS, Solution
-from stochgp.solve_planning import NAMES, Problem, SolvePlan, plan
-from stochgp.solvers import AbstractSolver, Cholesky, Factor, solve
+from stochgp.solve_planning import NAMES
+from stochgp.solvers import AbstractSolver
 
 START_NOISE = 0.1  # of targets with variance 1
 CALIBRATION_ROWS = 500  # training rows that set the scale of local variances
-PROBE_ROWS = 16  # from which the size of a prepared row is seen
 LEARNER_COMPILER_BYTES = 150_000_000  # what compiling and running a learner leaves behind
-TOLERANCE, POWER = 0.2, 0.75  # see `tolerances`
-ENOUGH_ROWS = 10_000
-LEAST_SAMPLES_TOLERANCE = 0.05
-SAMPLES_TOLERANCE = 5.0  # times looser for samples, of which 64 estimate a variance to 18 % anyway
 
 _DTYPES = ("float32", "float64")
-
-
-class _Rows(NamedTuple):
-    """Standardised rows and targets, and the scales that made them so."""
-
-    X: Float[Array, "N D"]
-    y: Float[np.ndarray, " N"]
-    weight: Float[np.ndarray, " N"] | None
-    inputs: Standardiser
-    targets: Standardiser
 
 
 class KernelGPRegressor(PosteriorRegressor):
@@ -151,9 +134,11 @@ class KernelGPRegressor(PosteriorRegressor):
                 gp = learned.gp
             choices, solved = {"learner": {"choice": type(learner).__name__, "why": why}}, None
             if self._is_local(len(data.y)):
-                self._predict_locally(data, gp, rows, budget)
+                self._predict_locally(data, gp, budget)
             else:
-                chosen, solved = self._solve(data, gp, rows, solve_key, budget)
+                left = None if self.time_limit is None else self.time_limit - (time.perf_counter() - begun)
+                wanted = Wanted(self.solver, int(self.n_samples), left, self.dtype, self.verbose)
+                self._fitted, chosen, solved = posterior_of(gp, data, wanted, budget, key=solve_key)
                 choices |= described(chosen, solved)
         self._report(data, learned, solved, choices)
         name = getattr(y, "name", None)
@@ -202,19 +187,24 @@ class KernelGPRegressor(PosteriorRegressor):
         if self.noise_variance is not None and not 0 < self.noise_variance < math.inf:
             raise ValueError(f"noise_variance is {self.noise_variance!r}; it must be positive and finite")
 
-    def _standardised(self, rows: TrainingRows) -> _Rows:
+    def _standardised(self, rows: TrainingRows) -> KernelRows:
         inputs, targets = standardisers(rows, bool(self.standardize), self.mean)
         X = jnp.asarray(inputs.transform(rows.X, self.dtype))
-        return _Rows(X, targets.transform(rows.y), rows.weight, inputs, targets)
+        return KernelRows(X, targets.transform(rows.y), rows.weight, inputs, targets, rows.encoder)
 
-    def _start(self, data: _Rows) -> KernelGP:
+    def _start(self, data: KernelRows) -> KernelGP:
         """The model with the user's values, or starting values."""
         kernel = kernels.resolve(self.kernel, data.X.shape[1], dtype=jnp.dtype(self.dtype))
         noise = START_NOISE if self.noise_variance is None else self.noise_variance
         return cast(KernelGP(kernel, noise), self.dtype)
 
     def _learn(
-        self, learner: AbstractKernelLearner, gp: KernelGP, data: _Rows, key: PRNGKeyArray, checkpoint: Any
+        self,
+        learner: AbstractKernelLearner,
+        gp: KernelGP,
+        data: KernelRows,
+        key: PRNGKeyArray,
+        checkpoint: Any,
     ) -> KernelFitResult:
         source = DeviceRows(np.asarray(data.X), data.y.astype(self.dtype), data.weight, dtype=self.dtype)
         with progress_line(self.verbose, _learning_text) as progress:
@@ -234,87 +224,23 @@ class KernelGPRegressor(PosteriorRegressor):
     def _is_local(self, n_rows: int) -> bool:
         return self.prediction == "local" or (self.prediction == "auto" and n_rows > LOCAL_ROWS)
 
-    def _predict_locally(self, data: _Rows, gp: KernelGP, rows: TrainingRows, budget: Budget) -> None:
+    def _predict_locally(self, data: KernelRows, gp: KernelGP, budget: Budget) -> None:
         N, D = data.X.shape
         tree = search_bytes(N, D, CALIBRATION_ROWS, NEIGHBOURS)
         budget.require(tree + 8 * N * (D + 2), f"local prediction from {N} rows")
-        weight = np.ones(len(data.y)) if data.weight is None else data.weight
-        posterior = LocalPosterior(gp, np.asarray(data.X), data.y, weight).calibrated(CALIBRATION_ROWS, 0)
+        posterior = LocalPosterior(gp, np.asarray(data.X), data.y, data.weights).calibrated(
+            CALIBRATION_ROWS, 0
+        )
         self._fitted = LocalFitted(
-            rows.encoder, data.inputs, data.targets, posterior, posterior.noise_variance, self.dtype
+            data.encoder, data.inputs, data.targets, posterior, posterior.noise_variance, self.dtype
         )
 
-    def _solve(
-        self, data: _Rows, gp: KernelGP, rows: TrainingRows, key: PRNGKeyArray, budget: Budget
-    ) -> tuple[SolvePlan, Solution]:
-        """The posterior at the hyperparameters of `gp`; how it was to be solved for, and how that went."""
-        noise_variance = float(gp.noise_variance)
-        weight = np.ones(len(data.y)) if data.weight is None else data.weight
-        kernel, noise = value_of(gp.kernel), noise_variance / weight
-        prior_key, sample_key, run_key = jax.random.split(key, 3)
-        chosen = self._plan(kernel, data, noise, budget)
-        dtype = chosen.dtype
-        kernel, X, noise = cast((kernel, data.X, jnp.asarray(noise)), dtype)
-        operator = make_operator(kernel, X, noise, chosen.tile, chosen.keep_rows)
-        prior = _prior(kernel, X, chosen.n_samples, prior_key)
-        b = jnp.asarray(data.y[:, None], dtype)
-        if prior is not None:
-            b = jnp.concatenate([b, targets_of_samples(operator, prior, X, sample_key)], axis=1)
-        factor = chosen.solver.factorise(operator) if isinstance(chosen.solver, Cholesky) else None
-        tolerance = tolerances(noise_variance, data.y, b.shape[1])
-        found = self._run(chosen, operator, b, tolerance, run_key, factor)
-        weights = Weights(found.value[:, :1], prior, None if prior is None else found.value[:, 1:])
-        self._fitted = KernelFitted(
-            rows.encoder, data.inputs, data.targets, kernel, X, noise, weights, chosen.solver,
-            float(tolerance[0]), chosen.variance == "exact", chosen.tile, noise_variance,
-            float(data.y @ np.asarray(found.value[:, 0], np.float64)), dtype,
-        )  # fmt: skip
-        if factor is not None:
-            vars(self._fitted)["factor"] = factor  # what its property would compute again
-        return chosen, found
-
-    def _plan(self, kernel: Any, data: _Rows, noise: Float[np.ndarray, " N"], budget: Budget) -> SolvePlan:
-        """Solver, tiles and samples; the machine is measured where more than one solver could be the fastest."""
-        spread = jnp.asarray(noise, self.dtype)
-        part = make_operator(kernel, data.X[:PROBE_ROWS], spread[:PROBE_ROWS], PROBE_ROWS)
-        ratio = float(np.mean(noise)) / float(jnp.mean(kernel.diag(data.X)))
-        problem = Problem.of(part, data.X.shape[1], int(self.n_samples), ratio)._replace(n_rows=len(data.y))
-        operator = make_operator(kernel, data.X, spread, TILE)
-        tolerance = float(tolerances(float(np.mean(noise)), data.y, 1)[0])
-        return plan(operator, problem, budget, solver=self.solver, tolerance=tolerance)
-
-    def _run(
-        self,
-        chosen: SolvePlan,
-        operator: KernelOperator,
-        b: Array,
-        tolerance: np.ndarray,
-        key: PRNGKeyArray,
-        factor: Factor | None,
-    ) -> Solution:
-        if factor is not None:
-            return Cholesky().solve(operator, b, tolerance, factor)
-        with progress_line(self.verbose, _progress_text) as progress:
-            found = solve(
-                operator,
-                b,
-                chosen.solver,
-                key=key,
-                tolerance=tolerance,
-                time_limit=self.time_limit,
-                progress=progress,
-            )
-        if not found.converged:
-            worst = float(found.residual_norms[0])
-            warnings.warn(
-                f"the solver ended with a relative residual of {worst:.3g}: {found.result.value}",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        return found
-
     def _report(
-        self, data: _Rows, learned: KernelFitResult | None, solved: Solution | None, choices: dict[str, Any]
+        self,
+        data: KernelRows,
+        learned: KernelFitResult | None,
+        solved: Solution | None,
+        choices: dict[str, Any],
     ) -> None:
         """The fitted attributes, in target units."""
         s = float(data.targets.scale)
@@ -331,7 +257,7 @@ class KernelGPRegressor(PosteriorRegressor):
             self.nlml_ = self._fitted.nlml() + math.log(s)
 
 
-def _within(learner: AbstractKernelLearner, data: _Rows, budget: Budget) -> AbstractKernelLearner:
+def _within(learner: AbstractKernelLearner, data: KernelRows, budget: Budget) -> AbstractKernelLearner:
     """The learner within the memory limit; ValueError, with both numbers, where it cannot be."""
     N, D = data.X.shape
     learner = learner.within(N, D, max(budget.free() - LEARNER_COMPILER_BYTES, 0))
@@ -340,35 +266,6 @@ def _within(learner: AbstractKernelLearner, data: _Rows, budget: Budget) -> Abst
     return learner
 
 
-def _prior(kernel: Any, X: Float[Array, "N D"], n_samples: int, key: PRNGKeyArray) -> PriorFunctions | None:
-    return None if n_samples == 0 else prior_functions(kernel, X.shape[1], n_samples, key=key, dtype=X.dtype)
-
-
-def described(chosen: SolvePlan, solved: Solution) -> dict[str, Any]:
-    """What `plan_` says of a solve."""
-    why = f"of the mean, relative, measured on all rows; {solved.result.name}"
-    return chosen.described() | {"residual": {"choice": float(solved.residual_norms[0]), "why": why}}
-
-
-def tolerances(noise_variance: float, y: Float[np.ndarray, " N"], n_columns: int) -> Float[np.ndarray, " S"]:
-    """Relative residuals to reach, at most 0.1, times √(N/10,000) where N is smaller: 0.2 (σ / rms y)^¾ for the mean; for samples
-
-    5 times that, at least 0.05. An empirical rule: on pol, elevators and bike, with noise standard deviations of 0.037, 0.31 and 0.006,
-    the RMSE on test rows was within 1 % of the exact one at residuals of 0.022, 0.09 and 0.005, and the NLPD near that of exactly
-    solved samples at 0.05. Smaller sets, where it costs little, are solved more exactly.
-    """
-    share = math.sqrt(noise_variance / max(float(np.mean(np.square(y))), 1e-12))
-    mean = TOLERANCE * share**POWER
-    samples = max(SAMPLES_TOLERANCE * mean, LEAST_SAMPLES_TOLERANCE)
-    exactly = min(1.0, math.sqrt(len(y) / ENOUGH_ROWS))
-    return np.clip(exactly * np.array([mean] + [samples] * (n_columns - 1)), 1e-5, 0.1)
-
-
 def _learning_text(entry: dict[str, float]) -> str:
     loss = f": loss {entry['loss']:.4f}" if "loss" in entry else ""  # not at the start
     return f"learning, step {entry['step']:.0f}{loss}, {entry['seconds']:.0f} s"
-
-
-def _progress_text(entry: dict[str, float]) -> str:
-    kind = "measured" if entry.get("measured") else "estimated"
-    return f"epoch {entry['epoch']:.0f}: relative residual {entry['residual']:.4f} ({kind}), {entry['seconds']:.0f} s"

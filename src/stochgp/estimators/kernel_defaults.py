@@ -70,7 +70,7 @@ def _automatic(n_rows: int, options: dict[str, Any]) -> tuple[AbstractKernelLear
 def _in_two_stages(options: dict[str, Any]) -> tuple[AbstractKernelLearner, str]:
     """A subset's optimum is a cheap start; the options are those of the learner that follows."""
     last = dataclasses.replace(Iterative(epochs=REFINING_STEPS, learning_rate=REFINING_RATE), **options)
-    chain = Chain((KernelFullBatch(subset_rows=SUBSET_ROWS), last))
+    chain = Chain(learners=(KernelFullBatch(subset_rows=SUBSET_ROWS), last))  # pyright: ignore[reportCallIssue]
     return chain, f"as asked, from the optimum of {SUBSET_ROWS} random rows"
 
 
