@@ -25,6 +25,7 @@ from stochgp.estimators.local_fitted import LocalFitted
 from stochgp.estimators.progress import progress_line
 from stochgp.estimators.scaling import in_target_units, standardisers
 from stochgp.estimators.seeds import as_key
+from stochgp.estimators.solvable_noise import solvable_noise
 from stochgp.learners import AbstractKernelLearner, KernelFitResult, fit_kernel
 from stochgp.models import KernelGP
 from stochgp.objectives.slq import Estimate
@@ -136,6 +137,8 @@ class KernelGPRegressor(PosteriorRegressor):
             if self._is_local(len(data.y)):
                 self._predict_locally(data, gp, budget)
             else:
+                if learner is not None:
+                    gp, choices["noise_variance"] = solvable_noise(gp, data)
                 left = None if self.time_limit is None else self.time_limit - (time.perf_counter() - begun)
                 wanted = Wanted(self.solver, int(self.n_samples), left, self.dtype, self.verbose)
                 self._fitted, chosen, solved = posterior_of(gp, data, wanted, budget, key=solve_key)

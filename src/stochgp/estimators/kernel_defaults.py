@@ -9,6 +9,9 @@ from stochgp.options import lookup
 
 FULL_BATCH_ROWS = 3_000  # up to which all rows are used at every step
 SUBSET_ROWS = 3_000  # rows of a random subset, beyond that
+# Of the prior of the logarithms of lengthscales and variances around their start. Without it idle lengthscales and the variance of a smooth
+# function run off by many orders of magnitude, for nothing in likelihood and with matrices that cannot be solved.
+SPREAD = 1.0
 REFINING_STEPS, REFINING_RATE = 30, 0.03  # of the iterative learner after a subset
 LOCAL_ROWS = 100_000  # beyond which the posterior is that of neighbours
 
@@ -59,7 +62,7 @@ def _automatic(n_rows: int, options: dict[str, Any]) -> tuple[AbstractKernelLear
     if n_rows <= FULL_BATCH_ROWS:
         return KernelFullBatch(), f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them is fast"
     if n_rows <= LOCAL_ROWS:
-        subset = KernelFullBatch(subset_rows=SUBSET_ROWS)
+        subset = KernelFullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD)
         return (
             subset,
             f"the exact likelihood of {SUBSET_ROWS} random rows stands for that of up to {LOCAL_ROWS}",
@@ -70,7 +73,7 @@ def _automatic(n_rows: int, options: dict[str, Any]) -> tuple[AbstractKernelLear
 def _in_two_stages(options: dict[str, Any]) -> tuple[AbstractKernelLearner, str]:
     """A subset's optimum is a cheap start; the options are those of the learner that follows."""
     last = dataclasses.replace(Iterative(epochs=REFINING_STEPS, learning_rate=REFINING_RATE), **options)
-    chain = Chain(learners=(KernelFullBatch(subset_rows=SUBSET_ROWS), last))  # pyright: ignore[reportCallIssue]
+    chain = Chain(learners=(KernelFullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD), last))  # pyright: ignore[reportCallIssue]
     return chain, f"as asked, from the optimum of {SUBSET_ROWS} random rows"
 
 

@@ -89,19 +89,25 @@ class LocalPosterior(eqx.Module):
         That is the c of the highest likelihood of these `n_rows` random training rows, or of all where there are fewer, with one
         more of z² = 1. Their nearest other rows predict them; rows equal to them may be among these.
         """
-        index, k = self._index, min(self.n_neighbours + 1, len(self.X))
-        rows = np.sort(np.random.default_rng(seed).permutation(len(self.X))[:n_rows])
-        if k == 1 or n_rows == 0:
+        if len(self.X) == 1 or n_rows == 0:
             return self
-        with jax.enable_x64(True), one_blas_thread():
-            near = index.tree.around(rows, k)[:, 1:]
-            found = self._joined([self._by_block(near, index.Z[rows])])
+        rows, found = self.left_out(n_rows, seed)
         noise = float(self.gp.noise_variance) / np.maximum(
             self.weight[rows].astype(np.float64), SMALLEST_WEIGHT
         )
         z2 = (self.y[rows] - found.mean) ** 2 / (found.variance / self.scale + noise)
         scale = float((1 + z2.sum()) / (1 + len(rows)))
         return LocalPosterior(self.gp, self.X, self.y, self.weight, self.n_neighbours, scale)
+
+    def left_out(
+        self, n_rows: int, seed: int | tuple[int, ...]
+    ) -> tuple[Int[np.ndarray, " P"], LocalPrediction]:
+        """(Random training rows, their predictions without themselves): at most `n_rows` of them. There must be two rows at least."""
+        index, k = self._index, min(self.n_neighbours + 1, len(self.X))
+        rows = np.sort(np.random.default_rng(seed).permutation(len(self.X))[:n_rows])
+        with jax.enable_x64(True), one_blas_thread():
+            near = index.tree.around(rows, k)[:, 1:]
+            return rows, self._joined([self._by_block(near, index.Z[rows])])
 
     @functools.cached_property
     def _index(self) -> "_Index":
