@@ -2,6 +2,7 @@
 
 import math
 
+from stochgp.priors import GROUP
 from stochgp.solve_planning.costs import HALF_ORDER, Costs
 from stochgp.solve_planning.memory import Layout, Problem
 from stochgp.solvers import CG, SDD, SGD, AbstractIterativeSolver, AbstractSolver
@@ -67,11 +68,8 @@ def epoch_seconds(problem: Problem, layout: Layout, costs: Costs) -> float:
 
 def prior_seconds(problem: Problem, costs: Costs) -> float:
     """The prior draws at one row."""
-    return (
-        PRIOR_FEATURES
-        * (FEATURE * costs.evaluate + costs.multiply * problem.n_samples)
-        * (problem.n_samples > 0)
-    )
+    n_groups = -(-problem.n_samples // GROUP)
+    return PRIOR_FEATURES * (n_groups * FEATURE * costs.evaluate + costs.multiply * problem.n_samples)
 
 
 def _extras(problem: Problem, solver: AbstractIterativeSolver, costs: Costs, steps: float) -> float:
