@@ -65,6 +65,7 @@ def figure(records: list[Record]) -> Figure:
                 for panel, x in zip(panels[row], (steps, seconds), strict=True):
                     panel.loglog(x, rmse, line, color=f"C{i}", label=text, linewidth=1.0)
         panels[row, 0].set_ylabel("test RMSE")
+        panels[row, 0].set_ylim(0.05, 20)  # what diverges leaves at the top
         panels[row, 1].legend(fontsize=6)
     for panel, text in zip(panels[1], ("steps", "seconds"), strict=True):
         panel.set_xlabel(text)

@@ -34,7 +34,7 @@ from stochgp.parameters import AbstractParameter, Frozen, frozen, value_of
 from stochgp.precision import matmul
 from stochgp.waves import cos_sin
 
-GROUP = 16  # functions that share their frequencies: with more, their errors are alike, and variances of samples off everywhere
+GROUP = 4  # functions that share their frequencies: with more, their errors are alike, and variances of samples off everywhere
 BLOCK = 512  # rows whose features exist at a time
 
 
