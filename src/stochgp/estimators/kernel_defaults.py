@@ -39,13 +39,13 @@ def kernel_learner(learner: Any, n_rows: int, **options: Any) -> tuple[AbstractK
         return None, "learner=None: the hyperparameters given are kept"
     if isinstance(learner, str):
         lookup(learner, dict.fromkeys(("auto", *NAMED)), "learner")
-        if learner == "iterative" and n_rows > SUBSET_ROWS:
-            return _in_two_stages(options)
         found, why = _automatic(n_rows, options) if learner == "auto" else (NAMED[learner], "as asked")
         if "batch_size" in options and found.batch_size is None:
             raise ValueError(
                 f"batch_size is {options['batch_size']!r}, but the learner {learner!r} uses all rows: leave it None"
             )
+        if learner == "iterative" and n_rows > SUBSET_ROWS:
+            return _in_two_stages(options)
     else:
         found, why = _translated(learner), "as given"
         twice = [name for name in options if getattr(learner, name) is not None]

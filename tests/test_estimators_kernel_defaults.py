@@ -1,0 +1,72 @@
+"""Which learner a name and a number of rows stand for, and where options go."""
+
+import dataclasses
+
+import pytest
+
+from stochgp import learners
+from stochgp.estimators.kernel_defaults import (
+    FULL_BATCH_ROWS,
+    LOCAL_ROWS,
+    SPREAD,
+    SUBSET_ROWS,
+    kernel_learner,
+)
+from stochgp.learners import Chain, Iterative, KernelBSGD, KernelFullBatch
+
+
+def test_the_automatic_learner_goes_with_the_rows():
+    small, why = kernel_learner("auto", FULL_BATCH_ROWS)
+    assert small == KernelFullBatch() and str(FULL_BATCH_ROWS) in why
+    middle, why = kernel_learner("auto", LOCAL_ROWS)
+    assert middle == KernelFullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD) and str(SUBSET_ROWS) in why
+    large, _ = kernel_learner("auto", LOCAL_ROWS + 1)
+    assert large == KernelBSGD()
+
+
+def test_a_batch_size_asks_for_mini_batches():
+    found, why = kernel_learner("auto", 100, batch_size=16)
+    assert found == dataclasses.replace(KernelBSGD(), batch_size=16)
+    assert "batch" in why
+
+
+def test_iterative_starts_from_a_subset_where_there_is_one():
+    assert kernel_learner("iterative", SUBSET_ROWS, epochs=7)[0] == Iterative(epochs=7)
+    found, why = kernel_learner("iterative", SUBSET_ROWS + 1, epochs=7)
+    assert isinstance(found, Chain)
+    first, last = found.learners
+    assert first == KernelFullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD)
+    assert isinstance(last, Iterative) and last.epochs == 7
+    assert str(SUBSET_ROWS) in why
+
+
+def test_feature_learners_stand_for_those_of_kernels():
+    found, _ = kernel_learner(learners.BSGD(batch_size=8), 100, epochs=3)
+    assert isinstance(found, KernelBSGD) and (found.batch_size, found.epochs) == (8, 3)
+
+
+@pytest.mark.parametrize("name", ["full-batch", "iterative"])
+def test_learners_of_all_rows_take_no_batch_size(name):
+    for n_rows in (100, SUBSET_ROWS + 1):
+        with pytest.raises(ValueError, match="batch_size is 8"):
+            kernel_learner(name, n_rows, batch_size=8)
+
+
+@pytest.mark.parametrize("learner", ["auto", "bsgd", "full-batch", "iterative"])
+@pytest.mark.parametrize("n_rows", [1, 1000, 50_000, 2_000_000])
+def test_what_learning_needs_grows_with_the_rows_and_never_is_all_pairs_by_default(learner, n_rows):
+    found, _ = kernel_learner(learner, n_rows)
+    need, more = (found.need_bytes(n, 10) for n in (n_rows, 2 * n_rows))
+    assert 0 < need <= more
+    if learner == "auto":
+        assert need < 2e8 + 600 * n_rows
+
+
+def test_iterative_keeps_rows_of_the_matrix_within_what_is_free():
+    learner = Iterative()
+    for free in (5e8, 1e9, 1e10):
+        within = learner.within(20_000, 5, int(free))
+        assert within.need_bytes(20_000, 5) <= free
+    assert within.keep_rows >= 20_000  # padded to whole tiles
+    assert learner.within(20_000, 5, 0).keep_rows == 0
+    assert Iterative(keep_rows=5).within(20_000, 5, 10**10).keep_rows == 5
