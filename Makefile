@@ -17,7 +17,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 EITHER_PRECISION := tests/test_parameters.py tests/test_kernels_contract.py tests/test_features_contract.py
 
 # A process for each core, and a file of tests on one of them: what it compiles is used by its tests only.
-TEST_OPTIONS := -q -n auto --dist loadfile
+TEST_OPTIONS := -q -n auto --maxprocesses=4 --dist loadfile
 
 .PHONY: demo test lint setup
 .DEFAULT_GOAL := test
