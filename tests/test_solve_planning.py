@@ -33,6 +33,7 @@ from stochgp.solve_planning import (
     require_samples,
     solve_bytes,
 )
+from stochgp.solve_planning.choice import HEADROOM
 from stochgp.solve_planning.costs import TYPICAL
 from stochgp.solve_planning.effort import expected_epochs, solve_seconds
 from stochgp.solvers import CG, SDD, AbstractIterativeSolver, Cholesky
@@ -47,7 +48,8 @@ def problem_of(n_rows, n_samples=64, n_inputs=9, noise_ratio=0.01):
 
 
 def room(n_bytes):
-    return Budget(in_use() + int(n_bytes))
+    """A limit that leaves so much to plan with."""
+    return Budget(int((in_use() + n_bytes) / (1 - HEADROOM)))
 
 
 @pytest.mark.parametrize("name", NAMES)

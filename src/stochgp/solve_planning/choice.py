@@ -17,6 +17,7 @@ TILES = (TILE, 4096, 2048, 1024, 512, 256)
 BATCHES = (512, 256, 128, 64, 32)
 RANKS = (1.0, 0.5, 0.25, 0.1, 0.03)  # shares of CG's default rank
 KEPT_ROWS = 512  # kept rows come in blocks of so many
+HEADROOM = 0.04  # of the limit, for what is loaded and compiled around the solve
 SHARE_FOR_KEPT = 0.9  # of what is free: with more the plan leaves rows of K to be evaluated
 SHARE_OF_TEST = 0.1  # rows whose standard deviations are expected to be wanted, per training row
 NAMES = {"cholesky": Cholesky(), "cg": CG(), "sdd": SDD(), "sgd": SGD()}
@@ -91,7 +92,7 @@ def plan(
     `operator` is one of the rows of `problem`, in any tiles. What cannot fit is refused before anything is measured.
     """
     release()
-    free = budget.free()
+    free = _plannable(budget)
     first = choose(problem, budget, solver=solver, tolerance=tolerance, n_test=n_test)
     if problem.n_rows <= SMALL:
         return first
@@ -120,7 +121,12 @@ def choose(
     Raises ValueError, with both numbers, where nothing fits.
     """
     aim = Aim(tolerance, _test_rows(problem, n_test))
-    return _chosen(problem, budget, budget.free(), costs, solver, aim)
+    return _chosen(problem, budget, _plannable(budget), costs, solver, aim)
+
+
+def _plannable(budget: Budget) -> int:
+    """What is free but for the headroom."""
+    return max(budget.free() - int(HEADROOM * budget.limit), 0)
 
 
 def _test_rows(problem: Problem, n_test: int | None) -> int:
