@@ -176,6 +176,11 @@ def test_settings_have_the_types_of_the_parameters():
 
 
 def test_an_interrupt_ends_the_fit_and_the_model_is_written(folder, tmp_path):
+    # A shell starts background jobs, such as a run of these tests, with interrupts ignored, and children inherit that.
+    start = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from stochgp.cli import main; sys.exit(main())"
+    )
     out = tmp_path / "model"
     arguments = [
         "fit",
@@ -191,12 +196,10 @@ def test_an_interrupt_ends_the_fit_and_the_model_is_written(folder, tmp_path):
     ]
     arguments = [str(a) for a in arguments if a != "--set=epochs=2"] + ["--set=epochs=1000000"]
     with subprocess.Popen(
-        [sys.executable, "-m", "stochgp", *arguments],
+        [sys.executable, "-c", start, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell starts background jobs, such as a run of these tests, with interrupts ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         while process.poll() is None and not (tmp_path / "c").exists():  # the first visit
             time.sleep(0.1)

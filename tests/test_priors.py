@@ -111,8 +111,8 @@ def test_groups_of_functions_have_frequencies_of_their_own():
     functions = prior_functions(kernels.RBF(), D, 130, n_features=10, key=KEY)
     (draw,) = functions.draws.value
     assert functions(X).shape == (4, 130)
-    assert functions.weights.shape == (3, 10, 44)
-    assert draw.frequencies.shape == (3, D, 5)
+    assert functions.weights.shape == (33, 10, 4)
+    assert draw.frequencies.shape == (33, D, 5)
     assert len(np.unique(draw.frequencies)) == draw.frequencies.size
 
 

@@ -48,8 +48,13 @@ def problem_of(n_rows, n_samples=64, n_inputs=9, noise_ratio=0.01):
 
 
 def room(n_bytes):
-    """A limit that leaves so much to plan with."""
+    """A limit that leaves so much to plan a solve with."""
     return Budget(int((in_use() + n_bytes) / (1 - HEADROOM)))
+
+
+def exactly(n_bytes):
+    """A limit so much above what is in use."""
+    return Budget(in_use() + int(n_bytes))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -175,17 +180,17 @@ def test_harder_problems_are_expected_to_take_longer(solver):
 
 def test_predictions_shrink_their_chunks_and_refuse_with_both_numbers():
     problem, layout = problem_of(41_157), Layout(8192)
-    million = plan_prediction(problem, room(3e8), 10**6, layout, "samples")
+    million = plan_prediction(problem, exactly(3e8), 10**6, layout, "samples")
     assert million.rows == 512
-    tight = plan_prediction(problem, room(million.need - 5e7), 10**6, layout, "samples")
+    tight = plan_prediction(problem, exactly(million.need - 5e7), 10**6, layout, "samples")
     assert tight.rows < 512
     with pytest.raises(ValueError, match="a prediction for 1000000 rows needs"):
-        plan_prediction(problem, room(9e7), 10**6, layout, "samples")
+        plan_prediction(problem, exactly(9e7), 10**6, layout, "samples")
     with pytest.raises(ValueError, match="the covariance of 1000000 rows needs .* TB"):
-        require_covariance(problem, room(1e9), 10**6, layout, "samples")
+        require_covariance(problem, exactly(1e9), 10**6, layout, "samples")
     with pytest.raises(ValueError, match="64 functions at 1000000 rows needs"):
-        require_samples(problem, room(5e8), 10**6, 64, layout)
-    assert require_samples(problem, room(5e8), 1_000, 64, layout) < 5e8
+        require_samples(problem, exactly(5e8), 10**6, 64, layout)
+    assert require_samples(problem, exactly(5e8), 1_000, 64, layout) < 5e8
 
 
 def operator_of(n_rows, kernel, n_inputs=2):
