@@ -15,8 +15,13 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
 if os.environ.get("STOCHGP_TYPECHECK", "1") != "0":
     jaxtyping.install_import_hook("stochgp", "typecheck.checked")  # before the first import of the package
 
+import hypothesis
 import jax
 import pytest
+
+# The same examples in every run, however slow the machine; STOCHGP_FUZZ asks for more.
+hypothesis.settings.register_profile("stochgp", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("stochgp")
 
 
 @pytest.fixture

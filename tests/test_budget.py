@@ -5,7 +5,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stochgp import budget
@@ -49,6 +49,7 @@ def test_other_types_are_refused(size):
 
 
 @given(st.integers(1, 10**15))
+@example(1001)  # 1.001 · 1000 is a little less than 1001
 def test_formatted_sizes_are_right_to_four_digits(size):
     number, unit = format_bytes(size).split()
     assert abs(parse_bytes(number + unit.replace("bytes", "B")) - size) <= 5.1e-4 * size

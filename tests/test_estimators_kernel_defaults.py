@@ -2,17 +2,21 @@
 
 import dataclasses
 
+import jax
 import pytest
 
-from stochgp import learners
+from stochgp import kernels, learners, networks
 from stochgp.estimators.kernel_defaults import (
+    DEEP_STEPS,
     FULL_BATCH_ROWS,
     LOCAL_ROWS,
     SPREAD,
     SUBSET_ROWS,
     kernel_learner,
 )
-from stochgp.learners import Chain, Iterative, KernelBSGD, KernelFullBatch
+from stochgp.kernels.warped import is_deep, networks_held
+from stochgp.learners import Chain, Iterative, KernelBSGD, KernelFullBatch, Uniform
+from stochgp.parameters import frozen
 
 
 def test_the_automatic_learner_goes_with_the_rows():
@@ -38,6 +42,30 @@ def test_iterative_starts_from_a_subset_where_there_is_one():
     assert first == KernelFullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD)
     assert isinstance(last, Iterative) and last.epochs == 7
     assert str(SUBSET_ROWS) in why
+
+
+@pytest.mark.parametrize("n_rows", [1, 255, 10_000, 2_000_000])
+@pytest.mark.parametrize("name", ["auto", "bsgd"])
+def test_deep_kernels_learn_from_batches_and_close_with_the_exact_likelihood(name, n_rows):
+    found, why = kernel_learner(name, n_rows, deep=True)
+    assert isinstance(found, Chain) and "network" in why
+    first, closing = found.learners
+    assert 0.8 * DEEP_STEPS < first.plan(n_rows).total_steps <= 1.1 * DEEP_STEPS
+    assert first.sampling == Uniform()
+    assert closing == KernelFullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, hold_networks=True)
+    asked, _ = kernel_learner(name, n_rows, deep=True, batch_size=32, epochs=3, learning_rate=0.1)
+    assert (asked.learners[0].batch_size, asked.learners[0].epochs) == (32, 3)
+
+
+def test_a_kernel_is_deep_if_a_network_trains():
+    network = networks.mlp(2, (3,), key=jax.random.key(0))
+    deep = kernels.Warped(kernels.RBF(), network)
+    assert is_deep(deep) and is_deep(deep + kernels.RBF())
+    assert is_deep(kernels.Warped(deep, frozen(network)))
+    for shallow in ("rbf", kernels.RBF(), kernels.Warped(kernels.RBF(), frozen(network)), frozen(deep)):
+        assert not is_deep(shallow)
+    assert not is_deep(kernels.Warped(kernels.RBF(), lambda x: 2 * x))
+    assert not is_deep(networks_held(kernels.Warped(deep, network) * kernels.Linear()))
 
 
 def test_feature_learners_stand_for_those_of_kernels():

@@ -2,6 +2,7 @@
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,7 @@ from stochgp.learners.chain import Chain
 from stochgp.learners.kernel_full_batch import KernelFullBatch
 from stochgp.learners.sampling import NearestNeighbours, Uniform
 from stochgp.models import KernelGP
-from stochgp.parameters import cast, frozen, positive
+from stochgp.parameters import cast, frozen, partition, positive
 from stochgp.results import RESULTS
 
 N = 24
@@ -220,6 +221,23 @@ def test_networks_are_not_averaged():
     with pytest.raises(ValueError, match="cannot be averaged"):
         learn(KernelFullBatch(subset_rows=8, n_subsets=2), gp)
     assert np.isfinite(learn(KernelFullBatch(subset_rows=8, epochs=1), gp).loss)
+
+
+@pytest.mark.parametrize("hold", [kernels.RBF, lambda s: kernels.Warped(kernels.RBF(s), lambda z: 0.5 * z)])
+def test_networks_can_be_held(hold):
+    """The same as with a frozen network, and the network trains again afterwards."""
+    network = networks.mlp(1, (4, 2), key=KEY)
+    make = lambda g: cast(KernelGP(kernels.Warped(hold(0.7), g) + kernels.Linear(0.3), 0.1), jnp.float64)
+    settings = {"epochs": 5, "tolerance": 0.0, "precision": "float64"}
+    held = learn(KernelFullBatch(hold_networks=True, **settings), make(network))
+    expected = learn(KernelFullBatch(**settings), make(frozen(network)))
+    assert held.loss == expected.loss
+    arrays = lambda gp: jax.tree.leaves(eqx.filter(gp, eqx.is_array))
+    for got, want in zip(arrays(held.gp), arrays(expected.gp), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert len(jax.tree.leaves(partition(held.gp)[0])) == len(jax.tree.leaves(partition(make(network))[0]))
+    two = KernelFullBatch(subset_rows=8, n_subsets=2, hold_networks=True, epochs=1)
+    assert np.isfinite(learn(two, make(network)).loss)
 
 
 # Cutting a run

@@ -89,7 +89,7 @@ def parse_bytes(size: Any) -> int | None:
     value = _read_size(size) if isinstance(size, str) else float(size)
     if not (math.isfinite(value) and value >= 1):
         raise ValueError(f"memory_limit is {size!r}; it must be at least 1 byte, and finite")
-    return int(value)
+    return round(value)
 
 
 def format_bytes(size: float) -> str:

@@ -26,6 +26,7 @@ from stochgp.estimators.progress import progress_line
 from stochgp.estimators.scaling import in_target_units, standardisers
 from stochgp.estimators.seeds import as_key
 from stochgp.estimators.solvable_noise import solvable_noise
+from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractKernelLearner, KernelFitResult, fit_kernel
 from stochgp.models import KernelGP
 from stochgp.objectives.slq import Estimate
@@ -122,7 +123,7 @@ class KernelGPRegressor(PosteriorRegressor):
         key, budget = as_key(self.random_state), Budget.of(self.memory_limit)
         rows = read_training_rows(self, X, y, sample_weight, budget)
         learner, why = kernel_learner(
-            self.learner, len(rows.y),
+            self.learner, len(rows.y), deep=is_deep(self.kernel),
             batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
         )  # fmt: skip
         learn_key, solve_key = jax.random.split(key)

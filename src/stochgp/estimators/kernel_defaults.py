@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from stochgp import learners
-from stochgp.learners import AbstractKernelLearner, Chain, Iterative, KernelBSGD, KernelFullBatch
+from stochgp.learners import AbstractKernelLearner, Chain, Iterative, KernelBSGD, KernelFullBatch, Uniform
 from stochgp.options import lookup
 
 FULL_BATCH_ROWS = 3_000  # up to which all rows are used at every step
@@ -13,6 +13,9 @@ SUBSET_ROWS = 3_000  # rows of a random subset, beyond that
 # function run off by many orders of magnitude, for nothing in likelihood and with matrices that cannot be solved.
 SPREAD = 1.0
 REFINING_STEPS, REFINING_RATE = 30, 0.03  # of the iterative learner after a subset
+# Of deep kernels. Batches of neighbours look alike, and a network that learns from them learns only what tells neighbours apart.
+DEEP = KernelBSGD(batch_size=256, learning_rate=0.003, sampling=Uniform())
+DEEP_STEPS = 8192
 LOCAL_ROWS = 100_000  # beyond which the posterior is that of neighbours
 
 NAMED: dict[str, AbstractKernelLearner] = {
@@ -24,10 +27,13 @@ _TWINS = {learners.BSGD: KernelBSGD, learners.FullBatch: KernelFullBatch}
 _SHARED = ("batch_size", "epochs", "learning_rate", "optimizer", "decay")
 
 
-def kernel_learner(learner: Any, n_rows: int, **options: Any) -> tuple[AbstractKernelLearner | None, str]:
+def kernel_learner(
+    learner: Any, n_rows: int, *, deep: bool = False, **options: Any
+) -> tuple[AbstractKernelLearner | None, str]:
     """(the learner, why) for "auto", a name, or the learner given, with the options that are not None; None for None.
 
-    `learners.BSGD` and `learners.FullBatch` stand for their counterparts for kernels. Raises ValueError for an unknown name, with the
+    `deep`: whether the kernel has a network that trains. `learners.BSGD` and `learners.FullBatch` stand for their counterparts for
+    kernels. Raises ValueError for an unknown name, with the
     nearest one, and for an option that the learner given sets too; TypeError for something else than a name or a learner.
     """
     options = {name: value for name, value in options.items() if value is not None}
@@ -39,6 +45,8 @@ def kernel_learner(learner: Any, n_rows: int, **options: Any) -> tuple[AbstractK
         return None, "learner=None: the hyperparameters given are kept"
     if isinstance(learner, str):
         lookup(learner, dict.fromkeys(("auto", *NAMED)), "learner")
+        if deep and learner in ("auto", "bsgd"):
+            return _of_deep_kernels(n_rows, options)
         found, why = _automatic(n_rows, options) if learner == "auto" else (NAMED[learner], "as asked")
         if "batch_size" in options and found.batch_size is None:
             raise ValueError(
@@ -68,6 +76,16 @@ def _automatic(n_rows: int, options: dict[str, Any]) -> tuple[AbstractKernelLear
             f"the exact likelihood of {SUBSET_ROWS} random rows stands for that of up to {LOCAL_ROWS}",
         )
     return KernelBSGD(), f"beyond {LOCAL_ROWS} rows mini-batches of neighbours see more of the data"
+
+
+def _of_deep_kernels(n_rows: int, options: dict[str, Any]) -> tuple[AbstractKernelLearner, str]:
+    """Batches follow the features, but not the noise that is left over: the exact likelihood does. The options are the batches'."""
+    first = dataclasses.replace(DEEP, **options)
+    if first.epochs is None:
+        first = dataclasses.replace(first, epochs=max(1, DEEP_STEPS // first.plan(n_rows).steps_per_epoch))
+    closing = KernelFullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, hold_networks=True)
+    why = f"a network learns from mini-batches; the kernel on it then from the exact likelihood of up to {SUBSET_ROWS} rows"
+    return Chain(learners=(first, closing)), why  # pyright: ignore[reportCallIssue]
 
 
 def _in_two_stages(options: dict[str, Any]) -> tuple[AbstractKernelLearner, str]:

@@ -1,7 +1,7 @@
 """Deep kernels: a kernel on a network's output."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -9,8 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from stochgp.kernels.base import AbstractKernel, as_kernel
-from stochgp.parameters import value_of
+from stochgp.parameters import Frozen, frozen, partition, value_of
 from stochgp.precision import full_precision
+
+T = TypeVar("T")
 
 
 class Warped(AbstractKernel):
@@ -44,3 +46,26 @@ class Warped(AbstractKernel):
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.kernel).diag(self.rows(X))
+
+
+def networks_held(model: T) -> T:
+    """The kernel, or what contains one, with the network of every `Warped` frozen."""
+
+    def hold(node: Any) -> Any:
+        return Warped(networks_held(node.kernel), frozen(node.network)) if _is_warped(node) else node
+
+    return jax.tree.map(hold, model, is_leaf=_is_warped)
+
+
+def is_deep(model: Any) -> bool:
+    """Whether the kernel, or what contains one, has a network that trains."""
+    networks = [node for node in jax.tree.leaves(model, is_leaf=_stops) if isinstance(node, Warped)]
+    return any(jax.tree.leaves(partition(node.network)[0]) or is_deep(node.kernel) for node in networks)
+
+
+def _is_warped(node: Any) -> bool:
+    return isinstance(node, Warped)
+
+
+def _stops(node: Any) -> bool:
+    return isinstance(node, Warped | Frozen)

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from stochgp.data.streams import AbstractSource, Rows
+from stochgp.kernels.warped import networks_held
 from stochgp.learners import lbfgs
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
 from stochgp.learners.kernel_base import AbstractKernelLearner, KernelPlan, KernelProblem, Seed
@@ -19,7 +20,7 @@ from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import Schedule, constant
 from stochgp.models import KernelGP
 from stochgp.objectives.kernel import TILE, Evaluation, nlml_and_gradient
-from stochgp.parameters import AbstractParameter, cast, partition
+from stochgp.parameters import AbstractParameter, cast, partition, trainable_mask
 
 RATE = 0.1  # of optax rules
 STEPS = 100
@@ -60,6 +61,7 @@ class KernelFullBatch(AbstractKernelLearner):
     n_subsets      sets
     sampling       how sets are drawn: `Uniform()`, disjoint where the rows allow, or `NearestNeighbours()` of random rows
     spread         s, about the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood
+    hold_networks  whether weights of networks stay and parameters alone train: the exact closing refit of a deep kernel
     tolerance      a fit ends where the loss changed by less than this in 3 steps, or where rounding allows no more
     precision      of the factor: "float32", "float64", or None = "float32", and "float64" where σ² is below 1e-4 of the mean variance or
                    where float32 has no factor
@@ -76,6 +78,7 @@ class KernelFullBatch(AbstractKernelLearner):
     n_subsets: int = 1
     sampling: AbstractSampling = Uniform()
     spread: float | None = None
+    hold_networks: bool = False
     tolerance: float = 1e-4
     precision: str | None = None
 
@@ -118,9 +121,9 @@ class KernelFullBatch(AbstractKernelLearner):
     def prepare(self, gp: KernelGP, source: AbstractSource, plan: KernelPlan, seed: Seed) -> tuple[Rows, ...]:
         """The rows of every set, on the host in float64."""
         count, size = self.sets(source.size)
-        if count > 1 and not _only_parameters(gp):
+        if count > 1 and not self.hold_networks and not _only_parameters(gp):
             raise ValueError(
-                f"n_subsets is {count}, but the kernel has weights of a network, which cannot be averaged: one set of rows is possible"
+                f"n_subsets is {count}, but the kernel has weights of a network, which cannot be averaged: hold_networks or one set of rows"
             )
         if size == source.size:
             return (_on_host(source.take(np.arange(size))),)
@@ -129,7 +132,7 @@ class KernelFullBatch(AbstractKernelLearner):
         return tuple(_on_host(source.take(rows)) for rows in indices)
 
     def init(self, gp: KernelGP, problem: KernelProblem, *, key: PRNGKeyArray) -> KernelFullBatchState:
-        x = np.asarray(_vector(partition(gp)[0])[0])
+        x = np.asarray(_vector(self.partition(gp)[0])[0])
         descent = None
         if self.optimizer is not None:
             rate = start_rate(self.learning_rate, RATE)
@@ -158,6 +161,10 @@ class KernelFullBatch(AbstractKernelLearner):
         }
         return KernelFullBatchState(state.gp, tuple(fits)), numbers
 
+    def partition(self, gp: KernelGP) -> tuple[KernelGP, KernelGP]:
+        """(what trains here, the rest)."""
+        return eqx.partition(gp, _in_parameters(gp)) if self.hold_networks else partition(gp)
+
     def step(self, fit: SetFit, loss: "_Loss") -> SetFit:
         """One set's fit after one step."""
         if fit.descent is None:
@@ -172,7 +179,7 @@ class KernelFullBatch(AbstractKernelLearner):
 
     def model(self, state: KernelFullBatchState) -> KernelGP:
         """The mean of the fits."""
-        theta, rest = partition(state.gp)
+        theta, rest = self.partition(state.gp)
         x = np.mean([fit.at.x for fit in state.fits], axis=0)
         made = jax.tree.map(lambda new, old: new.astype(old.dtype), _vector(theta)[1](jnp.asarray(x)), theta)
         return eqx.combine(made, rest)
@@ -200,9 +207,10 @@ class _Loss:
     """NLML per datum of one set of rows, and the prior, as a function of the vector of what trains; counts its evaluations."""
 
     def __init__(self, learner: KernelFullBatch, gp: KernelGP, rows: Rows):
-        theta, self.rest = partition(gp)
+        theta, self.rest = learner.partition(gp)
         start, self.unravel = _vector(theta)
         self.start, self.rows, self.precision = np.asarray(start), rows, learner.precision
+        self.hold_networks = learner.hold_networks
         self.pull = 0.0 if learner.spread is None else 1 / (learner.spread**2 * float(rows.weight.sum()))
         self.evaluations, self.jitter = 0, 0.0
 
@@ -212,9 +220,12 @@ class _Loss:
 
     def __call__(self, x: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
         self.evaluations += 1
-        found = self._evaluate(eqx.combine(self.unravel(jnp.asarray(x)), self.rest))
+        gp = eqx.combine(self.unravel(jnp.asarray(x)), self.rest)
+        gp = networks_held(gp) if self.hold_networks else gp
+        found = self._evaluate(gp)
         self.jitter, away = found.jitter, x - self.start
-        gradient = np.asarray(_vector(found.gradient)[0])
+        by_theta = eqx.filter(found.gradient, _in_parameters(gp)) if self.hold_networks else found.gradient
+        gradient = np.asarray(_vector(by_theta)[0])
         return found.nlml + 0.5 * self.pull * float(away @ away), gradient + self.pull * away
 
     def _evaluate(self, gp: KernelGP) -> Evaluation:
@@ -240,6 +251,12 @@ def _on_host(rows: Rows) -> Rows:
 
 def _only_parameters(gp: KernelGP) -> bool:
     """Whether all that trains is in parameters, whose unconstrained values mean the same in every fit."""
-    is_parameter = lambda node: isinstance(node, AbstractParameter)
-    outside = jax.tree.map(lambda node: None if is_parameter(node) else node, gp, is_leaf=is_parameter)
+    outside = eqx.filter(gp, _in_parameters(gp), inverse=True)
     return not jax.tree.leaves(partition(outside)[0])
+
+
+def _in_parameters(gp: KernelGP) -> KernelGP:
+    """The tree with every leaf replaced by whether it trains and is in a parameter."""
+    is_parameter = lambda node: isinstance(node, AbstractParameter)
+    mark = lambda node: trainable_mask(node) if is_parameter(node) else False
+    return jax.tree.map(mark, gp, is_leaf=is_parameter)
