@@ -34,6 +34,7 @@ EXPERIMENTS = {
     "x15": "step sizes and batch sizes of two estimators",
     "x16": "posteriors with published hyperparameters: Cholesky, CG, SDD, auto",
     "stability": "does default stochastic dual descent ever diverge?",
+    "iterative": "the iterative learner of kernel GPs against the full batch",
     "kernel_defaults": "KernelGPRegressor() as it comes on six UCI sets",
     "defaults": "FeatureGPRegressor() as it comes on six UCI sets",
 }
