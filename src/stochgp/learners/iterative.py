@@ -58,7 +58,7 @@ class Iterative(AbstractKernelLearner):
 
     epochs         steps; None = 100
     learning_rate  None = 0.1, for Adam; with a cosine to 0
-    solver         of `stochgp.solvers`; its own `epochs` bound each step's
+    solver         of `stochgp.solvers`; its own `epochs` bound each step's: 20, since what is left is made up for at the next ones
     keep_rows      rows of K that the solver keeps in memory, of N numbers each; None = as many as the estimator's memory limit allows, 0
                    without it
     warm_start     False solves from 0 at every step
@@ -73,7 +73,7 @@ class Iterative(AbstractKernelLearner):
     optimizer: Optimizer = optax.adam
     decay: Schedule = cosine
     probes: AbstractProbes = Hutchinson()
-    solver: AbstractSolver = SDD(epochs=100)
+    solver: AbstractSolver = SDD(epochs=20)
     tolerance: float = 0.01
     keep_rows: int | None = None
     warm_start: bool = True
