@@ -14,7 +14,7 @@ from stochgp.solve_planning.prediction import ROWS
 from stochgp.solvers import CG, SDD, SGD, AbstractSolver, Cholesky
 
 TILES = (TILE, 4096, 2048, 1024, 512, 256)
-BATCHES = (512, 256, 128, 64, 32)
+BATCHES = (2048, 1024, 512, 256, 128, 64, 32)
 RANKS = (1.0, 0.5, 0.25, 0.1, 0.03)  # shares of CG's default rank
 KEPT_ROWS = 512  # kept rows come in blocks of so many
 HEADROOM = 0.04  # of the limit, for what is loaded and compiled around the solve

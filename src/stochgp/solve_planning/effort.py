@@ -13,6 +13,7 @@ SDD_EPOCHS = 5.5  # times ln(1 / tolerance)
 CG_STEPS = 1.35  # times ln(1 / tolerance)²
 CHECKS = 2  # residuals measured on all rows
 SMALL_BATCH = 1.0  # time goes as (512 / batch size) below 512: more epochs, and more steps that are small
+LARGE_BATCH = 0.4  # epochs go as (512 / batch size)^0.4 above it: on pol and keggdirected 2,048 rows took 0.58 and 0.45 of them
 LOW_RANK = 0.5  # and steps of CG as (default rank / rank)^0.5
 SHORT_TILE = 500.0  # columns at which a tile's overhead doubles the time of a product
 REFINEMENTS = 3  # products with K, and solves, by which a direct solution is refined
@@ -20,7 +21,8 @@ TOUCH = 5e-10  # seconds to be given a byte of new memory and to write it
 # What takes as long to compile as so many products with a block: a solver with its predictions, and prior draws.
 COMPILED = {"cholesky": 16.0, "cg": 30.0, "sdd": 22.0, "sgd": 30.0}
 DRAWS_COMPILED = 16.0
-BLOCK_FACTOR = 8.0  # operations of the rate of a large factorisation that B³ of a small one in float64 cost
+# Operations, at the rate of a large factorisation, that B³ of the inverse factor of a block in float64 cost: 4.3 (1 + 1000 / B).
+BLOCK_FACTOR, HALF_BLOCK = 4.3, 1000.0
 WIDE = 2.0  # a product in float64 against one in float32
 PRIOR_FEATURES = 2000
 FEATURE = 0.3  # of the cost of an entry of K
@@ -47,7 +49,8 @@ def expected_epochs(solver: AbstractIterativeSolver, n_rows: int, tolerance: flo
     digits = math.log(1 / min(tolerance, 0.5))
     match solver:
         case SDD() if solver.by_blocks:
-            wanted = SDD_EPOCHS * digits * max(1.0, 512 / solver.batch_size) ** SMALL_BATCH
+            share = 512 / solver.batch_size
+            wanted = SDD_EPOCHS * digits * share ** (SMALL_BATCH if share > 1 else LARGE_BATCH)
         case CG():
             share = CG().rank_for(n_rows) / max(solver.rank_for(n_rows), 1)
             wanted = CG_STEPS * digits**2 * max(1.0, share) ** LOW_RANK
@@ -78,7 +81,8 @@ def _extras(problem: Problem, solver: AbstractIterativeSolver, costs: Costs, ste
     match solver:
         case SDD() if solver.by_blocks:
             B = min(solver.batch_size, N)
-            return N * B * (BLOCK_FACTOR * costs.factor * B + steps * 2 * costs.multiply * C)
+            factors = BLOCK_FACTOR * (1 + HALF_BLOCK / B) * costs.factor * B
+            return N * B * (factors + steps * 2 * costs.multiply * C)
         case CG():
             R = solver.rank_for(N)
             made = N * R * (costs.evaluate + 3 * WIDE * R * costs.multiply)

@@ -21,6 +21,8 @@ Report = Callable[[dict[str, float]], object]
 GROWN = 2.5  # a distance, estimated over an epoch, so many times the smallest one so far is a divergence
 MOST_FAILURES = 12
 STALLED = 0.99  # a measured residual above this share of the one before does not fall
+LEAST_SHARE = 0.5  # of a measured residual in the estimate of its epoch, that is believed
+APART = 1.1  # epochs between measurements that estimates cause, at least, as a multiple of those before
 STRETCH_SECONDS = 1.0
 
 
@@ -104,6 +106,7 @@ class _Run:
         self.state = solver.init(self.arranged, self.b, self.best)
         self.history: list[dict[str, float]] = []
         self.n_steps, self.since, self.n_failures, self.n_epochs = 0, 0, 0, 0.0
+        self.share, self.not_before = solver.measured_share, 0.0
         self.objectives = _objectives(self.best, self.b, left)
         self.good, self.lowest, self.scale = self.state, np.inf, None
 
@@ -111,7 +114,7 @@ class _Run:
         """Epoch after epoch until something ends it."""
         if self._within(self.residuals):
             return self._end(RESULTS.tolerance_reached)
-        result, unchecked = None, True
+        result = None
         try:
             while result is None:
                 estimate, distance = self._epoch()
@@ -120,10 +123,9 @@ class _Run:
                     continue
                 if distance <= self.lowest:
                     self.good, self.lowest = self.state, distance
-                over = self._over()
-                unchecked = not (over or self._within(estimate) or self.since % self.solver.check_every == 0)
-                if not unchecked:
-                    result = self._check() or over
+                over, planned = self._over(), self.since % self.solver.check_every == 0
+                if over or planned or self._promising(estimate):
+                    result = self._check(estimate, planned) or over
         except KeyboardInterrupt:
             result = RESULTS.interrupted
         return self._end(result)
@@ -157,7 +159,13 @@ class _Run:
             distances = energies / self.scale
         return float(np.sqrt(distances.max())) if np.all(np.isfinite(distances)) else np.inf
 
-    def _check(self) -> RESULTS | None:
+    def _promising(self, estimate: Float[np.ndarray, " S"]) -> bool:
+        """Whether the residual may well be within the tolerance."""
+        if self.solver.measured_share == 1:
+            return self._within(estimate)
+        return self.since >= self.not_before and self._within(self.share * estimate)
+
+    def _check(self, estimate: Float[np.ndarray, " S"], planned: bool) -> RESULTS | None:
         """Measures the residual on all rows, keeps the better point, and says whether the run is over."""
         value = _value(self.solver, self.state)
         left = _residual(self.arranged.operator, self.b, value)
@@ -171,10 +179,15 @@ class _Run:
         self.best = jnp.where(better, value, self.best)
         self.residuals = np.where(better, residuals, self.residuals)
         self.objectives = np.minimum(objectives, self.objectives)
-        self.checks.append(residuals)
         if self._within(residuals):
             self.best, self.residuals = value, residuals
             return RESULTS.tolerance_reached
+        averages = self.solver.measured_share < 1
+        if averages:
+            self.share = float(np.clip(self._worst(residuals) / self._worst(estimate), LEAST_SHARE, 1.0))
+            self.not_before = APART * self.since + 1
+        if planned or not averages:  # averages of few more epochs differ little
+            self.checks.append(residuals)
         if self._stalled():
             return RESULTS.precision_reached
         self.state = self.solver.after_check(self.state)
