@@ -13,7 +13,10 @@ SDD_EPOCHS = 5.5  # times ln(1 / tolerance)
 CG_STEPS = 1.35  # times ln(1 / tolerance)²
 CHECKS = 2  # residuals measured on all rows
 SMALL_BATCH = 1.0  # time goes as (512 / batch size) below 512: more epochs, and more steps that are small
-LARGE_BATCH = 0.4  # epochs go as (512 / batch size)^0.4 above it: on pol and keggdirected 2,048 rows took 0.58 and 0.45 of them
+LARGE_BATCH = 0.25  # epochs go at least as (512 / batch size)^¼ above it: 2,048 rows took 0.72, 0.58 and 0.45 of them on bike, pol, keggdirected
+BLOCK_PRODUCT = (
+    2.5  # seconds of a product with a block's factor, times those of one with as many entries of K
+)
 LOW_RANK = 0.5  # and steps of CG as (default rank / rank)^0.5
 SHORT_TILE = 500.0  # columns at which a tile's overhead doubles the time of a product
 REFINEMENTS = 3  # products with K, and solves, by which a direct solution is refined
@@ -82,7 +85,7 @@ def _extras(problem: Problem, solver: AbstractIterativeSolver, costs: Costs, ste
         case SDD() if solver.by_blocks:
             B = min(solver.batch_size, N)
             factors = BLOCK_FACTOR * (1 + HALF_BLOCK / B) * costs.factor * B
-            return N * B * (factors + steps * 2 * costs.multiply * C)
+            return N * B * (factors + steps * 2 * BLOCK_PRODUCT * costs.multiply * C)
         case CG():
             R = solver.rank_for(N)
             made = N * R * (costs.evaluate + 3 * WIDE * R * costs.multiply)
