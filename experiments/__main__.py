@@ -35,6 +35,7 @@ EXPERIMENTS = {
     "x16": "posteriors with published hyperparameters: Cholesky, CG, SDD, auto",
     "stability": "does default stochastic dual descent ever diverge?",
     "iterative": "the iterative learner of kernel GPs against the full batch",
+    "deep_kernel": "a deep kernel on bike, by mini-batches and a closing refit",
     "kernel_defaults": "KernelGPRegressor() as it comes on six UCI sets",
     "defaults": "FeatureGPRegressor() as it comes on six UCI sets",
 }

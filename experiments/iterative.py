@@ -30,7 +30,7 @@ def depends(cell: Cell, records: list[Record]) -> dict:
 
 
 def cost(cell: Cell) -> float:
-    return SIDES[::-1].index(cell["side"])
+    return 1 + SIDES[::-1].index(cell["side"])
 
 
 def run(cell: Cell) -> dict:

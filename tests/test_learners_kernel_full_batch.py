@@ -294,6 +294,16 @@ def test_a_chain_ends_where_its_last_learner_ends():
     assert change["loss"] == before["loss"]
 
 
+def test_a_chain_ends_with_the_steps_of_its_last_learner():
+    """Not with those that the learners before have not used."""
+    first = KernelFullBatch(epochs=40, subset_rows=8)
+    last = KernelFullBatch(epochs=2, tolerance=0.0, optimizer=optax.adam, learning_rate=0.01)
+    source = make_source(3 * N)
+    found = learn(Chain((first, last)), source=source)
+    stages = [entry["stage"] for entry in found.history[1:]]
+    assert stages.count(1.0) == -(-2 // last.plan(source.size).steps_per_visit)
+
+
 def test_a_chain_killed_in_its_second_stage_resumes_to_the_same_bits(tmp_path):
     source, path = make_source(3 * N), tmp_path / "run"
     whole = learn(make_chain(), source=source)

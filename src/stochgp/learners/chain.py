@@ -28,8 +28,7 @@ class ChainState(eqx.Module):
 class Chain(AbstractKernelLearner):
     """The learners in turn, such as a quick one on few rows and a careful one on more. Their own fields count, not the chain's.
 
-    A learner that ends early gives way to the next at once; the last one may take the steps that were left. A step of the chain is one
-    visit of the learner at work. "loss" goes on without a jump where the next learner takes over, whatever its own loss means.
+    A learner that ends early gives way to the next at once. A step of the chain is one visit of the learner at work. "loss" goes on without a jump where the next learner takes over, whatever its own loss means.
 
     `converged`: the last learner's.
     """
@@ -94,6 +93,9 @@ class Chain(AbstractKernelLearner):
     def finished(self, entry: dict[str, float]) -> bool:
         return entry["ended"] > 0
 
+    def exhausted(self, entry: dict[str, float]) -> bool:
+        return entry["spent"] > 0
+
     def _visit(
         self, state: ChainState, problem: KernelProblem, seed: Seed
     ) -> tuple[ChainState, dict[str, float]]:
@@ -108,9 +110,11 @@ class Chain(AbstractKernelLearner):
         state = ChainState(state.stage, np.int64(taken), state.states, np.float64(offset), np.float64(loss))
         state = _with_state(state, i, made)
         is_last = i == len(self.learners) - 1
-        if not is_last and (over or taken >= own.plan.total_steps):
+        spent = taken >= own.plan.total_steps
+        if not is_last and (over or spent):
             state = self._next(state, problem, seed)
-        return state, {**numbers, "loss": loss, "stage": float(i), "ended": float(is_last and over)}
+        ends = {"ended": float(is_last and over), "spent": float(is_last and spent)}
+        return state, {**numbers, "loss": loss, "stage": float(i), **ends}
 
     def _next(self, state: ChainState, problem: KernelProblem, seed: Seed) -> ChainState:
         """The next learner begins with what has been learned."""

@@ -90,6 +90,10 @@ class AbstractKernelLearner(eqx.Module):
     def finished(self, entry: dict[str, float]) -> bool:
         """Whether the last entry of the history says that there is nothing left to do: the run has converged."""
 
+    def exhausted(self, entry: dict[str, float]) -> bool:
+        """Whether the last entry says that all steps were taken, though fewer than planned."""
+        return False
+
     def check_common(self) -> None:
         """Raises ValueError, naming the field, for impossible settings."""
         for name in ("batch_size", "epochs"):

@@ -156,10 +156,12 @@ def _advance(setting: _Setting, at: _Progress, log: Log) -> _Progress:
 def _ended(setting: _Setting, at: _Progress, log: Log) -> RESULTS | None:
     """How the run ended as far as its history says, None where it goes on."""
     lost = [entry.get("recovered", 0.0) > 0 for entry in log.history]
-    done = at.step >= setting.problem.plan.total_steps
+    last = log.history[-1]
+    spent = at.step > 0 and setting.learner.exhausted(last)
+    done = spent or at.step >= setting.problem.plan.total_steps
     if sum(lost) > MOST_RECOVERIES or (done and lost[-1]):
         return RESULTS.diverged
-    if at.step > 0 and not lost[-1] and setting.learner.finished(log.history[-1]):
+    if at.step > 0 and not lost[-1] and setting.learner.finished(last):
         return RESULTS.successful
     if done:
         return RESULTS.successful if _has_settled(log.history) else RESULTS.not_settled
