@@ -1,8 +1,8 @@
 """`KernelGPRegressor()` as it comes on the six UCI sets, split 0, against the exact posterior with the published hyperparameters.
 
 No setting but `random_state`. NLPD and RMSE are of unit-variance targets, the NLPD includes the noise. Seconds are of `fit`, on all
-cores, learning, planning and compilation included; memory is the peak of the process, which ran this one fit. The references are
-Cholesky's of X16 for pol, elevators, bike, and limits for the others.
+cores, learning, planning and compilation included; memory is the peak of the process so far. The limits are Cholesky's of X16 with 3 % and
+0.05 (bike: 0.15) added, and what was asked for on kin40k.
 """
 
 import math
@@ -21,6 +21,8 @@ LIMITS = {  # RMSE and NLPD that the fit is to stay within
     "elevators": (1.03 * 0.35664, 0.3920 + 0.05),
     "bike": (1.03 * 0.04306, -2.706 + 0.15),
     "kin40k": (0.10, -0.8),
+    "protein": (1.03 * 0.4936, 0.642 + 0.05),
+    "keggdirected": (1.03 * 0.0871, -0.714 + 0.05),
 }
 MINUTES, BYTES = 5, 3e9
 ONE_CORE = False
