@@ -171,6 +171,15 @@ def test_the_horizon_is_a_third_of_the_epochs_in_doublings():
     assert [horizon(e) for e in (0, 2, 3, 5, 6, 11, 12, 24, 47, 48)] == [1, 1, 1, 1, 2, 2, 4, 8, 8, 16]
 
 
+def test_an_average_that_lags_far_behind_its_steps_is_waited_for():
+    """Measurements that promising steps cause, close together, do not count as precision exhausted."""
+    solver = SDD(batch_size=8, step_size=0.5 / N, averaging=0.001, epochs=2000, check_every=10_000)
+    found = solve(operator(), B, solver, key=jax.random.key(0), tolerance=0.7)
+    assert found.converged
+    measured = [entry["epoch"] for entry in found.history if entry["measured"]]
+    assert 2 < len(measured) < 60
+
+
 def test_a_given_step_that_diverges_is_made_smaller():
     solver = SDD(batch_size=16, step_size=1.0, epochs=200)
     found = solve(operator(), B, solver, key=jax.random.key(0), tolerance=0.05)

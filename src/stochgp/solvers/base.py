@@ -88,6 +88,11 @@ class AbstractIterativeSolver(AbstractSolver):
         """The state with the settings that hold from this epoch on (counted from the start or the last divergence), after so many divergences."""
 
     @property
+    def knows_residual(self) -> bool:
+        """Whether the estimate of an epoch is the residual itself, but for rounding."""
+        return False
+
+    @property
     def measured_share(self) -> float:
         """What a measured residual is expected to be of the estimate of its epoch; below 1 where `value` averages what steps pass."""
         return 1.0

@@ -105,6 +105,10 @@ class CG(AbstractIterativeSolver):
         return state
 
     @property
+    def knows_residual(self) -> bool:
+        return True
+
+    @property
     def patience(self) -> int | None:
         return 2
 

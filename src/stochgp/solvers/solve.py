@@ -161,7 +161,7 @@ class _Run:
 
     def _promising(self, estimate: Float[np.ndarray, " S"]) -> bool:
         """Whether the residual may well be within the tolerance."""
-        if self.solver.measured_share == 1:
+        if self.solver.knows_residual:
             return self._within(estimate)
         return self.since >= self.not_before and self._within(self.share * estimate)
 
@@ -182,11 +182,11 @@ class _Run:
         if self._within(residuals):
             self.best, self.residuals = value, residuals
             return RESULTS.tolerance_reached
-        averages = self.solver.measured_share < 1
-        if averages:
+        guesses = not self.solver.knows_residual
+        if guesses:
             self.share = float(np.clip(self._worst(residuals) / self._worst(estimate), LEAST_SHARE, 1.0))
             self.not_before = APART * self.since + 1
-        if planned or not averages:  # averages of few more epochs differ little
+        if planned or not guesses:  # few epochs more change little
             self.checks.append(residuals)
         if self._stalled():
             return RESULTS.precision_reached
