@@ -50,15 +50,12 @@ def run(cell: Cell) -> dict:
     seconds = time.perf_counter() - begun
     mean, std = model.predict(raw.X_test, return_std=True, include_noise=True)
     scale = float(np.std(raw.y))
-    z2 = ((raw.y_test - mean) / std) ** 2
     history = [
         value for entry in model.history_ for value in entry.values() if isinstance(value, int | float)
     ]
     rates = [entry["rate"] for entry in model.history_ if "rate" in entry]
     return {
-        "nlpd": float(np.mean(0.5 * np.log(2 * math.pi * std**2) + 0.5 * z2)) - math.log(scale),
-        "rmse": float(np.sqrt(np.mean((raw.y_test - mean) ** 2))) / scale,
-        "coverage95": float(np.mean(z2 < 1.959964**2)),
+        **unit_scores(raw.y_test, mean, std, scale),
         "nlml": float(model.nlml_) - math.log(scale),
         "fit_seconds": round(seconds, 2),
         "not_finite": int(

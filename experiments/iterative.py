@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import tables
-from experiments.problems import load_raw
+from experiments.problems import load
 from experiments.store import Cell, Record, select
 
 SETS, SIDES = ("pol", "elevators"), ("full-batch", "iterative", "warm", "cold")
@@ -37,30 +37,28 @@ def run(cell: Cell) -> dict:
     import jax
 
     from stochgp import kernels
-    from stochgp.data.streams import DeviceRows
-    from stochgp.estimators.kernel_defaults import SPREAD, SUBSET_ROWS, kernel_learner
+    from stochgp.estimators.kernel_defaults import kernel_learner
     from stochgp.learners import Chain, KernelFullBatch, fit_kernel
     from stochgp.models import KernelGP
     from stochgp.objectives.kernel import nlml
     from stochgp.parameters import cast
     from stochgp.solvers import SDD
 
-    raw = load_raw(cell["set"], 0)
-    spread = np.where(raw.X.std(axis=0) > 0, raw.X.std(axis=0), 1)
-    X, y = (raw.X - raw.X.mean(axis=0)) / spread, (raw.y - raw.y.mean()) / raw.y.std()
-    chain, _ = kernel_learner("iterative", len(y))
+    problem = load(cell["set"], 0)
+    N, D = problem.X.shape
+    chain, _ = kernel_learner("iterative", N)
     assert isinstance(chain, Chain)
-    last = dataclasses.replace(chain.learners[1], keep_rows=len(y))
+    last = dataclasses.replace(chain.learners[1], keep_rows=N)
     if cell["side"] in ("warm", "cold"):
         last = dataclasses.replace(
             last, epochs=COMPARED_STEPS, warm_start=cell["side"] == "warm", solver=SDD(epochs=MOST_EPOCHS)
         )
     if cell["side"] == "full-batch":
         last = KernelFullBatch()
-    learner = Chain((KernelFullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD), last))
+    learner = Chain((chain.learners[0], last))
     with jax.enable_x64(True):
-        source = DeviceRows(X, y, np.ones(len(y)), dtype="float32")
-        kernel = kernels.Matern32(np.full(X.shape[1], X.shape[1] ** 0.5))
+        source = problem.source
+        kernel = kernels.Matern32(np.full(D, D**0.5))
         gp = cast(KernelGP(kernel, 0.1), "float32")
         begun = time.perf_counter()
         found = fit_kernel(learner, gp, source, key=jax.random.key(cell["seed"]))

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import tables
-from experiments.problems import ROWS, SETS, load_raw
+from experiments.problems import ROWS, SETS, load_raw, unit_scores
 from experiments.store import Cell, Record, select
 
 LIMITS = {  # RMSE and NLPD that the fit is to stay within
@@ -52,11 +52,8 @@ def run(cell: Cell) -> dict:
     seconds = time.perf_counter() - begun
     mean, std = model.predict(raw.X_test, return_std=True, include_noise=True)
     scale = float(np.std(raw.y))
-    z2 = ((raw.y_test - mean) / std) ** 2
     return {
-        "rmse": float(np.sqrt(np.mean((raw.y_test - mean) ** 2))) / scale,
-        "nlpd": float(np.mean(0.5 * np.log(2 * math.pi * std**2) + 0.5 * z2)) - math.log(scale),
-        "coverage95": float(np.mean(z2 < 1.959964**2)),
+        **unit_scores(raw.y_test, mean, std, scale),
         "fit_seconds": round(seconds, 1),
         "peak_bytes": peak_resident(),
         "learner": model.plan_["learner"]["choice"],

@@ -110,6 +110,16 @@ def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
     }
 
 
+def unit_scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray, scale: float) -> dict[str, float]:
+    """Of predictions in raw units, as if the targets, whose standard deviation in training is `scale`, had unit variance."""
+    z2 = ((y - mean) / std) ** 2
+    return {
+        "rmse": float(np.sqrt(np.mean((y - mean) ** 2))) / scale,
+        "nlpd": float(np.mean(0.5 * np.log(2 * math.pi * std**2) + 0.5 * z2)) - math.log(scale),
+        "coverage95": float(np.mean(z2 < 1.959964**2)),
+    }
+
+
 def curve(result: FitResult, problem: Problem, most: int = 101) -> dict[str, list[float]]:
     """Epoch, seconds and exact NLML (raw units) at the visits, thinned to `most` of them."""
     visits = [entry for entry in result.history if "step" in entry]

@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import tables
-from experiments.problems import ROWS, load_raw
+from experiments.problems import ROWS, load_raw, unit_scores
 from experiments.store import Cell, Record, select
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -101,11 +101,8 @@ def run(cell: Cell) -> dict:
         curve = [[e["step"], e["residual"], round(e["seconds"], 1)] for e in model.history_ if e["measured"]]
         return results | {"rmse": _rmse(raw.y_test, mean) / scale, "curve": curve}
     mean, std = model.predict(raw.X_test, return_std=True, include_noise=True)
-    z2 = ((raw.y_test - mean) / std) ** 2
     return results | {
-        "rmse": _rmse(raw.y_test, mean) / scale,
-        "nlpd": float(np.mean(0.5 * np.log(2 * math.pi * std**2) + 0.5 * z2)) - math.log(scale),
-        "coverage95": float(np.mean(z2 < 1.959964**2)),
+        **unit_scores(raw.y_test, mean, std, scale),
         "predict_seconds": round(time.perf_counter() - begun, 2),
     }
 

@@ -33,8 +33,8 @@ def kernel_learner(
     """(the learner, why) for "auto", a name, or the learner given, with the options that are not None; None for None.
 
     `deep`: whether the kernel has a network that trains. `learners.BSGD` and `learners.FullBatch` stand for their counterparts for
-    kernels. Raises ValueError for an unknown name, with the
-    nearest one, and for an option that the learner given sets too; TypeError for something else than a name or a learner.
+    kernels. Raises ValueError for an unknown name, with the nearest one, and for an option that the learner given sets too; TypeError
+    for something else than a name or a learner.
     """
     options = {name: value for name, value in options.items() if value is not None}
     if learner is None:

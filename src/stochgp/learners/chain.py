@@ -28,7 +28,8 @@ class ChainState(eqx.Module):
 class Chain(AbstractKernelLearner):
     """The learners in turn, such as a quick one on few rows and a careful one on more. Their own fields count, not the chain's.
 
-    A learner that ends early gives way to the next at once. A step of the chain is one visit of the learner at work. "loss" goes on without a jump where the next learner takes over, whatever its own loss means.
+    A learner that ends early gives way to the next at once. A step of the chain is one visit of the learner at work. "loss" goes on
+    without a jump where the next learner takes over, whatever its own loss means.
 
     `converged`: the last learner's.
     """

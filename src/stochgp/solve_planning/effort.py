@@ -14,9 +14,8 @@ CG_STEPS = 1.35  # times ln(1 / tolerance)²
 CHECKS = 2  # residuals measured on all rows
 SMALL_BATCH = 1.0  # time goes as (512 / batch size) below 512: more epochs, and more steps that are small
 LARGE_BATCH = 0.25  # epochs go at least as (512 / batch size)^¼ above it: 2,048 rows took 0.72, 0.58 and 0.45 of them on bike, pol, keggdirected
-BLOCK_PRODUCT = (
-    2.5  # seconds of a product with a block's factor, times those of one with as many entries of K
-)
+# Seconds of a product with a block's factor, as a multiple of those of one with as many entries of K.
+BLOCK_PRODUCT = 2.5
 LOW_RANK = 0.5  # and steps of CG as (default rank / rank)^0.5
 SHORT_TILE = 500.0  # columns at which a tile's overhead doubles the time of a product
 REFINEMENTS = 3  # products with K, and solves, by which a direct solution is refined
