@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from test_kernels_contract import KERNELS, D
 
-from stochgp import kernels, priors
+from stochgp import kernel_terms, kernels, priors
 from stochgp.parameters import frozen
 from stochgp.priors import prior_functions, random_features
 from stochgp.storage import load_tree, save_tree
@@ -116,6 +117,18 @@ def test_groups_of_functions_have_frequencies_of_their_own():
     assert len(np.unique(draw.frequencies)) == draw.frequencies.size
 
 
+def test_lengths_of_frequencies_are_stratified():
+    """A twentieth of the lengths is beyond the 95 % point of their distribution, in every group but for a few."""
+    functions = prior_functions(kernels.Matern32(), D, 128, n_features=400, group=1, key=KEY)
+    (draw,) = functions.draws.value
+    lengths = np.linalg.norm(np.asarray(draw.frequencies), axis=1) * 2 * np.pi  # [128, 200]
+    assert lengths.shape == (128, 200)
+    limit = np.sqrt(D * scipy.stats.f(D, 3).ppf(0.95))  # ‖ω‖²/D is F(D, 3)
+    beyond = np.sum(lengths > limit, axis=1)
+    assert abs(np.mean(beyond) - 10) < N_SE * np.sqrt(200 * 0.05 * 0.95 / 128)
+    assert np.var(beyond) < 0.25 * 200 * 0.05 * 0.95  # of independent ones: 200 · 0.05 · 0.95
+
+
 def test_rows_are_evaluated_in_blocks(monkeypatch):
     monkeypatch.setattr(priors, "BLOCK", 5)
     kernel = kernels.RBF() + kernels.Linear() * kernels.Matern32() + kernels.Constant()
@@ -163,11 +176,11 @@ def test_a_row_is_a_row_of_any_dtype():
 
 
 def test_features_are_shared_by_need():
-    assert priors.share([None], 7) == [6]
-    assert priors.share([None, 3, 1], 20) == [16, 3, 1]
-    assert priors.share([None, 30, None], 20) == [6, 6, 8]
+    assert kernel_terms.share([None], 7) == [6]
+    assert kernel_terms.share([None, 3, 1], 20) == [16, 3, 1]
+    assert kernel_terms.share([None, 30, None], 20) == [6, 6, 8]
     with pytest.raises(ValueError, match="n_features is 3; a kernel of 2 terms needs at least 4"):
-        priors.share([None, None], 3)
+        kernel_terms.share([None, None], 3)
 
 
 class _Brownian(kernels.AbstractKernel):

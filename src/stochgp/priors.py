@@ -1,17 +1,16 @@
 """Prior functions: draws f ~ GP(0, k) that can be evaluated anywhere, made of random features of k.
 
-Every kernel of the package is a sum of terms, sums inside products distributed and deep kernels opened:
-
-    k(x, z) = Σ_t v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w))
-
-x_l is what a linear kernel sees; x_w what a stationary kernel sees divided by its lengthscale, or the circles of
-a periodic one; ω_w is a draw from its spectral density. One frequency gives a term the paired features
+Every kernel of the package is a sum of terms v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) (`kernel_terms`). One
+frequency gives a term the paired features
 
     √v_t · Π_l r_lᵀx_l · [cos(Σ_w ω_wᵀx_w), sin(Σ_w ω_wᵀx_w)],   E r_l r_lᵀ = I,
 
 because the cosine of a sum of independent symmetric angles is, on average, the product of the cosines. A term
 without waves has exact features, the products of the coordinates, if they fit, and Π_l r_lᵀx_l if not.
 Rahimi and Recht (2007); orthogonal directions, Yu et al. (2016); random linear forms, Kar and Karnick (2012).
+
+What is left of a function's variance near many rows is that of its high frequencies, of which a spectral density with
+heavy tails draws few: the lengths of the frequencies are therefore stratified, so that every draw has its share of them.
 """
 
 import functools
@@ -25,17 +24,17 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp import kernels
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.features.fourier import normal_rows, orthogonal_rows
+from stochgp.kernel_terms import Rows, Term, share, terms_of
 from stochgp.kernels.base import as_kernel
-from stochgp.kernels.fields import select
-from stochgp.parameters import AbstractParameter, Frozen, frozen, value_of
+from stochgp.parameters import Frozen
 from stochgp.precision import matmul
 from stochgp.waves import cos_sin
 
 GROUP = 4  # functions that share their frequencies: with more, their errors are alike, and variances of samples off everywhere
 BLOCK = 512  # rows whose features exist at a time
+CANDIDATES = 8  # lengths drawn for every frequency that is kept
 
 
 class RandomFeatures(AbstractFeatureMap):
@@ -55,7 +54,7 @@ class RandomFeatures(AbstractFeatureMap):
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
         check_rows(X, self.n_inputs)
-        terms = _terms(self.kernel, X)
+        terms = terms_of(self.kernel, X)
         return _features([term.variance for term in terms], [term.rows for term in terms], self.draws.value)
 
 
@@ -90,7 +89,8 @@ def random_features(
 
     Shapes depend on the kernel's structure and the numbers only, so the key and the hyperparameters may be
     traced. The terms of a sum share the features equally; what a term with exact features does not need goes
-    to the others. `orthogonal` directions have less variance; independent ones are cheaper to draw.
+    to the others. `orthogonal` directions, with stratified lengths, have less variance; independent frequencies are
+    cheaper to draw.
 
     A kernel that is one stationary or periodic kernel, or a product of such, has φ(x)·φ(x) = k(x, x).
 
@@ -125,27 +125,6 @@ def prior_functions(
     return PriorFunctions(kernel, draws, weights, n_inputs, n_samples)
 
 
-class Rows(NamedTuple):
-    """What a term needs of the rows: the coordinates that its linear factors and its waves see, [N, A] each."""
-
-    ones: Array  # [N, 1]
-    linear: tuple[Array, ...]
-    waves: tuple[Array, ...]
-
-
-class Term(NamedTuple):
-    """variance · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)); each of `scales` draws n lengths of an ω_w."""
-
-    variance: Float[Array, ""]
-    rows: Rows
-    scales: tuple[Callable[..., Array], ...]
-
-    @property
-    def n_exact(self) -> int | None:
-        """How many features are exact; None = infinitely many."""
-        return None if self.rows.waves else math.prod(x.shape[1] for x in self.rows.linear)
-
-
 class Draw(NamedTuple):
     """The random part of a term's F features: directions r_l [A, F] and all frequencies, in turns, [ΣA, F]."""
 
@@ -153,72 +132,9 @@ class Draw(NamedTuple):
     frequencies: Array | None
 
 
-def _terms(kernel: Any, X: Array) -> list[Term]:
-    """The terms of a kernel at the rows X. Raises TypeError for a kernel that has no random features."""
-    kernel = value_of(kernel)
-    match kernel:
-        case kernels.Sum():
-            return _terms(kernel.left, X) + _terms(kernel.right, X)
-        case kernels.Product():
-            right = _terms(kernel.right, X)
-            return [_product(a, b) for a in _terms(kernel.left, X) for b in right]
-        case kernels.Warped():
-            return _terms(kernel.kernel, kernel.rows(X))
-        case kernels.AbstractStationary():
-            linear, waves, scales = (), (kernel.scaled(X),), (_fixed(kernel).frequency_scales,)
-        case kernels.Periodic():  # the RBF kernel of its circles
-            linear, waves, scales = (), (kernel.circles(X),), (_one,)
-        case kernels.Linear():
-            linear, waves, scales = (select(X, kernel.active_dims),), (), ()
-        case kernels.Constant():
-            linear, waves, scales = (), (), ()
-        case _:
-            raise TypeError(
-                f"a {type(kernel).__name__} has no random features: prior functions can be drawn for the kernels "
-                "of stochgp and for kinds of kernels.AbstractStationary"
-            )
-    rows = Rows(jnp.ones((X.shape[0], 1), X.dtype), linear, waves)
-    return [Term(value_of(kernel.variance, X.dtype), rows, scales)]
-
-
-def _product(a: Term, b: Term) -> Term:
-    rows = Rows(a.rows.ones, a.rows.linear + b.rows.linear, a.rows.waves + b.rows.waves)
-    return Term(a.variance * b.variance, rows, a.scales + b.scales)
-
-
-def _fixed(kernel: Any) -> Any:
-    """The kernel with every parameter frozen at its value."""
-    is_parameter = lambda node: isinstance(node, AbstractParameter)
-    return jax.tree.map(lambda n: frozen(n) if is_parameter(n) else n, kernel, is_leaf=is_parameter)
-
-
-def _one(n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, " n"]:
-    """The scales of the RBF kernel."""
-    return jnp.ones(n, dtype)
-
-
-def share(needs: Sequence[int | None], n_features: int) -> list[int]:
-    """Features of each term: what it needs, at most an equal part of what the smaller needs leave.
-
-    None needs as many as it can get, an even number. Raises ValueError when a term would get none.
-    """
-    columns, left = [0] * len(needs), n_features
-    infinite = [need is None for need in needs]
-    order = sorted(range(len(needs)), key=lambda i: (infinite[i], needs[i] or 0))
-    for place, i in enumerate(order):
-        part, need = left // (len(needs) - place), needs[i]
-        columns[i] = part - part % 2 if need is None else min(part, need)
-        left -= columns[i]
-    if min(columns) < 1:
-        raise ValueError(
-            f"n_features is {n_features}; a kernel of {len(needs)} terms needs at least {2 * len(needs)}"
-        )
-    return columns
-
-
 def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tuple[list[Term], list[int]]:
     """The terms, at a row of zeros, and how many features each has."""
-    terms = _terms(kernel, jnp.zeros((1, n_inputs), dtype))
+    terms = terms_of(kernel, jnp.zeros((1, n_inputs), dtype))
     return terms, share([term.n_exact for term in terms], n_features)
 
 
@@ -255,16 +171,41 @@ def _draw(term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype
         return None
     linear, waves = term.rows.linear, term.rows.waves
     n, rows = (n_columns // 2 if waves else n_columns), (orthogonal_rows if orthogonal else normal_rows)
-    keys = iter(jax.random.split(key, len(linear) + 2 * len(waves)))
+    keys = iter(jax.random.split(key, len(linear) + len(waves)))
     directions = []
     for x in linear:
         r = rows(n, x.shape[1], next(keys), dtype)
         directions.append((r * (x.shape[1] ** 0.5 / jnp.linalg.norm(r, axis=1, keepdims=True))).T)
-    frequencies = []
-    for x, scales in zip(waves, term.scales, strict=True):
-        turns = scales(n, key=next(keys), dtype=dtype) / (2 * math.pi)
-        frequencies.append((rows(n, x.shape[1], next(keys), dtype) * turns[:, None]).T)
+    draw = _spread_frequencies if orthogonal else _independent_frequencies
+    frequencies = [
+        draw(n, x.shape[1], scales, next(keys), dtype).T / (2 * math.pi)
+        for x, scales in zip(waves, term.scales, strict=True)
+    ]
     return Draw(tuple(directions), jnp.concatenate(frequencies) if waves else None)
+
+
+def _independent_frequencies(
+    n: int, n_inputs: int, scales: Callable[..., Array], key: PRNGKeyArray, dtype: DTypeLike
+) -> Float[Array, "n D"]:
+    """Independent ω = a ξ, a from `scales`, ξ ~ N(0, I)."""
+    scale_key, normal_key = jax.random.split(key)
+    return normal_rows(n, n_inputs, normal_key, dtype) * scales(n, key=scale_key, dtype=dtype)[:, None]
+
+
+def _spread_frequencies(
+    n: int, n_inputs: int, scales: Callable[..., Array], key: PRNGKeyArray, dtype: DTypeLike
+) -> Float[Array, "n D"]:
+    """ω = a ‖ξ‖ q, each distributed as an independent one: directions q in orthogonal blocks, lengths a ‖ξ‖ stratified.
+
+    `CANDIDATES` n independent lengths are drawn and sorted, and of every run of `CANDIDATES` one is kept, in random order.
+    """
+    direction_key, length_key, pick_key, order_key = jax.random.split(key, 4)
+    candidates = _independent_frequencies(CANDIDATES * n, n_inputs, scales, length_key, dtype)
+    runs = jnp.sort(jnp.linalg.norm(candidates, axis=1)).reshape(n, CANDIDATES)
+    lengths = runs[jnp.arange(n), jax.random.randint(pick_key, (n,), 0, CANDIDATES)]
+    directions = orthogonal_rows(n, n_inputs, direction_key, dtype)
+    directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
+    return directions * jax.random.permutation(order_key, lengths)[:, None]
 
 
 def _features(variances: Sequence[Array], rows: Sequence[Rows], draws: Sequence[Draw | None]) -> Array:
@@ -292,7 +233,7 @@ def _columns(variance: Array, rows: Rows, draw: Draw | None) -> Array:
 @eqx.filter_jit
 def _evaluate(functions: PriorFunctions, X: Array) -> Array:
     """The values [N, S], the features of one group and one block of rows at a time, in derivatives too."""
-    terms, n = _terms(functions.kernel, X), X.shape[0]
+    terms, n = terms_of(functions.kernel, X), X.shape[0]
     n_blocks = max(1, -(-n // BLOCK))
     size = -(-n // n_blocks)
 

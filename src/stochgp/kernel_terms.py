@@ -1,0 +1,104 @@
+"""Every kernel of the package as a sum of terms: what random features of it are made of.
+
+    k(x, z) = Σ_t v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)),
+
+sums inside products distributed and deep kernels opened. x_l is what a linear kernel sees; x_w what a stationary
+kernel sees divided by its lengthscale, or the circles of a periodic one; ω_w is a draw from its spectral density.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp import kernels
+from stochgp.kernels.fields import select
+from stochgp.parameters import AbstractParameter, frozen, value_of
+
+
+class Rows(NamedTuple):
+    """What a term needs of the rows: the coordinates that its linear factors and its waves see, [N, A] each."""
+
+    ones: Array  # [N, 1]
+    linear: tuple[Array, ...]
+    waves: tuple[Array, ...]
+
+
+class Term(NamedTuple):
+    """variance · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)); each of `scales` draws n lengths of an ω_w."""
+
+    variance: Float[Array, ""]
+    rows: Rows
+    scales: tuple[Callable[..., Array], ...]
+
+    @property
+    def n_exact(self) -> int | None:
+        """How many features are exact; None = infinitely many."""
+        return None if self.rows.waves else math.prod(x.shape[1] for x in self.rows.linear)
+
+
+def terms_of(kernel: Any, X: Array) -> list[Term]:
+    """The terms of a kernel at the rows X. Raises TypeError for a kernel that has no random features."""
+    kernel = value_of(kernel)
+    match kernel:
+        case kernels.Sum():
+            return terms_of(kernel.left, X) + terms_of(kernel.right, X)
+        case kernels.Product():
+            right = terms_of(kernel.right, X)
+            return [_product(a, b) for a in terms_of(kernel.left, X) for b in right]
+        case kernels.Warped():
+            return terms_of(kernel.kernel, kernel.rows(X))
+        case kernels.AbstractStationary():
+            linear, waves, scales = (), (kernel.scaled(X),), (_fixed(kernel).frequency_scales,)
+        case kernels.Periodic():  # the RBF kernel of its circles
+            linear, waves, scales = (), (kernel.circles(X),), (_one,)
+        case kernels.Linear():
+            linear, waves, scales = (select(X, kernel.active_dims),), (), ()
+        case kernels.Constant():
+            linear, waves, scales = (), (), ()
+        case _:
+            raise TypeError(
+                f"a {type(kernel).__name__} has no random features: prior functions can be drawn for the kernels "
+                "of stochgp and for kinds of kernels.AbstractStationary"
+            )
+    rows = Rows(jnp.ones((X.shape[0], 1), X.dtype), linear, waves)
+    return [Term(value_of(kernel.variance, X.dtype), rows, scales)]
+
+
+def _product(a: Term, b: Term) -> Term:
+    rows = Rows(a.rows.ones, a.rows.linear + b.rows.linear, a.rows.waves + b.rows.waves)
+    return Term(a.variance * b.variance, rows, a.scales + b.scales)
+
+
+def _fixed(kernel: Any) -> Any:
+    """The kernel with every parameter frozen at its value."""
+    is_parameter = lambda node: isinstance(node, AbstractParameter)
+    return jax.tree.map(lambda n: frozen(n) if is_parameter(n) else n, kernel, is_leaf=is_parameter)
+
+
+def _one(n: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, " n"]:
+    """The scales of the RBF kernel."""
+    return jnp.ones(n, dtype)
+
+
+def share(needs: Sequence[int | None], n_features: int) -> list[int]:
+    """Features of each term: what it needs, at most an equal part of what the smaller needs leave.
+
+    None needs as many as it can get, an even number. Raises ValueError when a term would get none.
+    """
+    columns, left = [0] * len(needs), n_features
+    infinite = [need is None for need in needs]
+    order = sorted(range(len(needs)), key=lambda i: (infinite[i], needs[i] or 0))
+    for place, i in enumerate(order):
+        part, need = left // (len(needs) - place), needs[i]
+        columns[i] = part - part % 2 if need is None else min(part, need)
+        left -= columns[i]
+    if min(columns) < 1:
+        raise ValueError(
+            f"n_features is {n_features}; a kernel of {len(needs)} terms needs at least {2 * len(needs)}"
+        )
+    return columns
