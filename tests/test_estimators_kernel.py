@@ -207,13 +207,17 @@ def test_without_samples_only_means_and_covariances_are_known():
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_functions_have_the_posterior_moments(name):
-    """4,096 of them; errors from 64 groups of 64, which share their random features."""
+    """4,096 of them; errors from 64 groups of 64, so that functions which share their features are in the same group."""
     generator = np.random.default_rng(3)
     rows, new = generator.normal(size=(12, 3)), generator.normal(size=(4, 3))
     targets = np.sin(rows[:, 0]) + 0.3 * generator.normal(size=12)
     model = KernelGPRegressor(KERNELS[name](), learner=None, noise_variance=0.1, random_state=0)
     mean, covariance = model.fit(rows, targets).predict(new, return_cov=True)
-    deviations = (model.sample_functions(4096)(new) - mean[:, None]).reshape(4, 64, 64)
+    with jax.enable_x64(True):
+        values = np.asarray(
+            model.sample_functions(4096)(jnp.asarray(new))
+        )  # as a JAX array: not in blocks of 512 rows
+    deviations = (values - mean[:, None]).reshape(4, 64, 64)
     means = deviations.mean(axis=2)
     assert np.all(np.abs(means.mean(axis=1)) < 4 * means.std(axis=1, ddof=1) / 8 + 1e-6)
     products = np.einsum("ags,bgs->gab", deviations, deviations) / 64

@@ -10,14 +10,18 @@ from stochgp.waves import cos_sin
 EPS = float(np.finfo(np.float32).eps)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
-def test_float32_accuracy(scale):
+def test_accuracy(scale, dtype):
     turns = np.concatenate([np.random.default_rng(0).normal(size=10_000), np.arange(-16, 17) / 8])
-    turns = (scale * turns).astype(np.float32)
-    for found, exact in zip(jax.jit(cos_sin)(turns), (np.cos, np.sin), strict=True):
-        assert found.dtype == jnp.float32
-        error = np.abs(np.asarray(found, np.float64) - exact(2 * np.pi * (turns.astype(np.float64) % 1)))
-        assert error.max() < 1.5 * EPS
+    turns = (scale * turns).astype(dtype)
+    with jax.enable_x64(True):
+        both = jax.jit(cos_sin)(turns)
+    angles = 2 * np.longdouble("3.14159265358979323846") * (turns.astype(np.longdouble) % 1)
+    for found, exact in zip(both, (np.cos, np.sin), strict=True):
+        assert found.dtype == dtype
+        error = np.abs(np.asarray(found, np.longdouble) - exact(angles))
+        assert error.max() < 3 * np.finfo(dtype).eps
 
 
 def test_any_finite_number_is_on_the_unit_circle():

@@ -22,7 +22,6 @@ from stochgp.results import Solution
 from stochgp.solve_planning import Problem, SolvePlan, plan
 from stochgp.solvers import AbstractSolver, Cholesky, Factor, solve
 
-PROBE_ROWS = 16  # from which the size of a prepared row is seen
 TOLERANCE, POWER = 0.2, 0.75  # see `tolerances`
 ENOUGH_ROWS = 10_000
 LEAST_SAMPLES_TOLERANCE = 0.03
@@ -109,10 +108,9 @@ def _plan(
 ) -> SolvePlan:
     """Solver, tiles and samples; the machine is measured where more than one solver could be the fastest."""
     spread = jnp.asarray(noise, wanted.dtype)
-    part = make_operator(kernel, data.X[:PROBE_ROWS], spread[:PROBE_ROWS], PROBE_ROWS)
     ratio = float(np.mean(noise)) / float(jnp.mean(kernel.diag(data.X)))
-    problem = Problem.of(part, data.X.shape[1], wanted.n_samples, ratio)._replace(n_rows=len(data.y))
     operator = make_operator(kernel, data.X, spread, TILE)
+    problem = Problem.of(operator, data.X.shape[1], wanted.n_samples, ratio)
     tolerance = float(tolerances(float(np.mean(noise)), data.y, 1)[0])
     return plan(operator, problem, budget, solver=wanted.solver, tolerance=tolerance)
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.kernels.warped import networks_held
@@ -232,12 +232,18 @@ class _Loss:
         if self.precision is not None:
             return nlml_and_gradient(gp, self.rows, dtype=self.precision)
         X = jnp.asarray(self.rows.X[:: max(1, len(self.rows.y) // 100)])
-        signal = float(jnp.mean(eqx.filter_jit(lambda k, X: k.diag(X))(gp.kernel, X)))
+        signal = float(_mean_variance(gp.kernel, X))
         if float(gp.noise_variance) > SMALLEST_RATIO * signal:
             found = nlml_and_gradient(gp, self.rows, dtype="float32")
             if found.jitter == 0:
                 return found
         return nlml_and_gradient(gp, self.rows, dtype="float64")
+
+
+@eqx.filter_jit
+def _mean_variance(kernel: Any, X: Array) -> Array:
+    """The mean of k(x, x)."""
+    return jnp.mean(kernel.diag(X))
 
 
 def _vector(tree: PyTree) -> tuple[Any, Any]:

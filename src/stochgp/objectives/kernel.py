@@ -50,8 +50,9 @@ def nlml_and_gradient(gp: KernelGP, rows: Rows, *, dtype: str = "float64") -> Ev
         G = _minus_outer(_inverse(factor.L), alpha.astype(dtype))
         twice = 2 * float(weight.sum())
         by_noise = float(np.sum(np.diagonal(G).astype(np.float64) / weight) + np.sum(weight - 1) / noise)
-        by_kernel = jax.tree.map(lambda g: g / twice, dense_gradient(gp.kernel, jnp.asarray(X, dtype), G))
-        return Evaluation(value, _gradient(gp, by_kernel, by_noise / twice), factor.jitter)
+        by_kernel = dense_gradient(gp.kernel, jnp.asarray(X, dtype), G)
+        gradient = _gradient(gp, by_kernel, np.asarray(by_noise), np.asarray(twice))
+        return Evaluation(value, gradient, factor.jitter)
 
 
 def nlml(gp: KernelGP, rows: Rows, *, dtype: str = "float64") -> float:
@@ -130,11 +131,13 @@ def _minus_outer(Q: Float[np.ndarray, "N N"], alpha: Float[np.ndarray, " N"]) ->
     return syr(-1.0, alpha, a=Q.T, lower=True, overwrite_a=True).T
 
 
-def _gradient(gp: KernelGP, by_kernel: Kernel, by_noise: float) -> KernelGP:
-    """The gradient by what trains, from those by the kernel's parameters and by σ²."""
+@eqx.filter_jit
+def _gradient(gp: KernelGP, by_kernel: Kernel, by_noise: Array, twice: Array) -> KernelGP:
+    """The gradient per datum by what trains, from the sums by the kernel's parameters and by σ²; n = twice/2."""
     theta, rest = partition(gp.noise_variance)
     s2, pull = jax.vjp(lambda t: value_of(eqx.combine(t, rest)), theta)
-    (by_raw,) = pull(jnp.asarray(by_noise, s2.dtype))
+    (by_raw,) = pull((by_noise / twice).astype(s2.dtype))
+    by_kernel = jax.tree.map(lambda g: g / twice.astype(g.dtype), by_kernel)
     return eqx.tree_at(
         lambda g: (g.kernel, g.noise_variance), gp, (by_kernel, by_raw), is_leaf=lambda x: x is None
     )
