@@ -1,16 +1,40 @@
-"""Options given by name."""
+"""Names given by users: options looked up, and what was probably meant."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
+_LISTED = 8
 
 
 def lookup(name: str, table: Mapping[str, T], what: str) -> T:
     """table[name]. For an unknown name a ValueError gives the nearest valid one, and all."""
     if name in table:
         return table[name]
-    nearest = difflib.get_close_matches(name.lower(), table, n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    near = nearest(name, table)
+    hint = f"; did you mean {near!r}?" if near is not None else ""
     raise ValueError(f"unknown {what} {name!r}{hint} (valid: {', '.join(map(repr, table))})")
+
+
+def nearest(word: str, options: Iterable[str]) -> str | None:
+    """The option that is spelt most like the word, whatever the case; None where none is near."""
+    folded = {str(option).casefold(): str(option) for option in reversed(list(options))}
+    close = difflib.get_close_matches(str(word).casefold(), list(folded), n=1, cutoff=0.5)
+    return folded[close[0]] if close else None
+
+
+def did_you_mean(word: str, options: Iterable[str]) -> str:
+    """A clause for the end of an error line: "did you mean 'count'?", or the valid names when none is near."""
+    names = [str(option) for option in options]
+    near = nearest(word, names)
+    if near is not None:
+        return f"did you mean {near!r}?"
+    return f"valid: {quoted(names)}" if names else "there are none"
+
+
+def quoted(names: Iterable[str]) -> str:
+    """'a', 'b', 'c', … : at most eight names, then how many more."""
+    names = list(names)
+    listed = ", ".join(repr(name) for name in names[:_LISTED])
+    return listed if len(names) <= _LISTED else f"{listed} and {len(names) - _LISTED} more"

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stochgp import KernelGPRegressor, kernels
-from stochgp.data import did_you_mean
-from stochgp.data.nearest import quoted
-from stochgp.options import lookup
+from stochgp.options import did_you_mean, lookup, quoted
 
 _KERNELS: dict[str, Callable[..., Any]] = {
     "rbf": kernels.RBF,

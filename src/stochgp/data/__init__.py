@@ -6,7 +6,6 @@ from .encoding import MAX_LEVELS, ColumnRule, TableEncoder, target_column
 from .files import SUFFIXES, read_table, write_table
 from .functions import load_function
 from .named import NamedSet, is_named, list_named, load
-from .nearest import did_you_mean
 from .neighbours import Neighbours
 from .splits import train_test_indices
 from .standardise import Standardiser
@@ -21,7 +20,6 @@ __all__ = [
     "Neighbours",
     "Standardiser",
     "TableEncoder",
-    "did_you_mean",
     "is_named",
     "list_named",
     "load",

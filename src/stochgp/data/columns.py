@@ -14,7 +14,7 @@ import narwhals as nw
 import numpy as np
 import pyarrow as pa
 
-from .nearest import quoted
+from stochgp.options import quoted
 
 Kind = Literal["number", "boolean", "text"]
 

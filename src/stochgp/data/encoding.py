@@ -8,6 +8,8 @@ import narwhals as nw
 import numpy as np
 from jaxtyping import Float64
 
+from stochgp.options import did_you_mean, quoted
+
 from .columns import (
     Column,
     first_not_number,
@@ -17,7 +19,6 @@ from .columns import (
     row_of_first,
     table_columns,
 )
-from .nearest import did_you_mean, quoted
 
 MAX_LEVELS = 50
 

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from numpy.typing import DTypeLike
 
 from stochgp import budget
+from stochgp.options import did_you_mean
 
 from .dataset import Dataset
-from .nearest import did_you_mean
 from .splits import count_test_rows
 
 _CHUNK_ROWS = 1 << 16

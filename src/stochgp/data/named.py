@@ -4,10 +4,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from stochgp.options import did_you_mean
+
 from .dataset import Dataset
 from .flights import FLIGHT_INPUTS, FLIGHT_ROWS, HOW_TO_INSTALL, flights_folder, load_flights
 from .functions import FUNCTIONS, load_function
-from .nearest import did_you_mean
 from .tables import TABLES, how_to_get, load_table, table_location
 from .uci import N_SPLITS, UCI_SETS, load_uci, uci_folders, uci_location
 

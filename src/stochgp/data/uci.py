@@ -13,8 +13,9 @@ import pooch
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
+from stochgp.options import did_you_mean
+
 from .dataset import Dataset
-from .nearest import did_you_mean
 
 N_SPLITS = 10
 MASK_FILE = "test_mask.csv.gz"
