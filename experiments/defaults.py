@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import tables
-from experiments.problems import ROWS, SETS, load_raw
+from experiments.problems import ROWS, SETS, load_raw, unit_scores
 from experiments.store import Cell, Record, select
 
 BATCHES = (None, 32, 512)
