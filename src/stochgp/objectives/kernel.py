@@ -51,7 +51,7 @@ def nlml_and_gradient(gp: KernelGP, rows: Rows, *, dtype: str = "float64") -> Ev
         twice = 2 * float(weight.sum())
         by_noise = float(np.sum(np.diagonal(G).astype(np.float64) / weight) + np.sum(weight - 1) / noise)
         by_kernel = dense_gradient(gp.kernel, jnp.asarray(X, dtype), G)
-        gradient = _gradient(gp, by_kernel, np.asarray(by_noise), np.asarray(twice))
+        gradient = _gradient(gp, by_kernel, jnp.asarray(by_noise), jnp.asarray(twice))
         return Evaluation(value, gradient, factor.jitter)
 
 
