@@ -157,11 +157,10 @@ def test_probes_move_with_the_parameters_and_stay_themselves():
     source, probes = make_source(), Pathwise(3, n_features=20)
     gp, rows = make_gp(), source.rows
     drawn = probes.draw(gp, N, D, key=KEY, dtype=jnp.float64)
-    louder = eqx.tree_at(
-        lambda g: (g.kernel.variance, g.noise_variance), gp, (positive(6.0), positive(0.8, lower=1e-6))
-    )
+    four_times = (positive(6.0, dtype=jnp.float64), positive(0.8, lower=1e-6, dtype=jnp.float64))
+    louder = eqx.tree_at(lambda g: (g.kernel.variance, g.noise_variance), gp, four_times)
     small, large = (probes.targets(drawn, g, rows.X, jnp.ones(N)) for g in (gp, louder))
-    np.testing.assert_allclose(large, 2 * small, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(large, 2 * small, rtol=1e-6)
     assert isinstance(Iterative(probes=probes).prepare(gp, source, Iterative().plan(N), (1, 2)), Prepared)
 
 
