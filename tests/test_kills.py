@@ -16,28 +16,33 @@ KILLS = int(os.environ.get("STOCHGP_KILLS", "2"))
 SCRIPT = Path(__file__).with_name("killed_run.py")
 
 
-def begin(kind, checkpoint):
+def begin(kind, folder, checkpoint):
+    """With compiled code in `folder`: what a killed process wrote by halves is read here only, and compiled again."""
     return subprocess.Popen(
-        [sys.executable, SCRIPT, kind, checkpoint], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, SCRIPT, kind, folder / checkpoint],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder / "code")},
     )
 
 
 @pytest.mark.parametrize("kind", ["feature", "kernel"])
 def test_kills_at_random_moments_change_nothing(kind, tmp_path):
-    started = time.monotonic()
-    process = begin(kind, tmp_path / "whole")
-    whole, errors = process.communicate()
-    assert process.returncode == 0, errors
-    seconds = time.monotonic() - started
+    for checkpoint in ("first", "whole"):  # the first has to compile
+        started = time.monotonic()
+        process = begin(kind, tmp_path, checkpoint)
+        whole, errors = process.communicate()
+        assert process.returncode == 0, errors
+        seconds = time.monotonic() - started
     rng, killed, rounds = random.Random(0), 0, 0
     while killed < KILLS:
         rounds += 1
-        checkpoint = tmp_path / f"broken{rounds}"
         for _ in range(2):
-            process = begin(kind, checkpoint)
+            process = begin(kind, tmp_path, f"broken{rounds}")
             time.sleep(seconds * rng.uniform(0.2, 0.9))
             process.kill()
             killed += process.wait() != 0
             process.communicate()
-        found, errors = begin(kind, checkpoint).communicate()
+        found, errors = begin(kind, tmp_path, f"broken{rounds}").communicate()
         assert found == whole, errors

@@ -25,7 +25,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features.base import AbstractFeatureMap, check_rows
-from stochgp.features.fourier import normal_rows, orthogonal_rows
+from stochgp.features.fourier import normal_rows, orthogonal_directions
 from stochgp.kernel_terms import Rows, Term, share, terms_of
 from stochgp.kernels.base import as_kernel
 from stochgp.parameters import Frozen
@@ -170,18 +170,23 @@ def _draw(term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype
     if term.n_exact == n_columns:
         return None
     linear, waves = term.rows.linear, term.rows.waves
-    n, rows = (n_columns // 2 if waves else n_columns), (orthogonal_rows if orthogonal else normal_rows)
+    n = n_columns // 2 if waves else n_columns
     keys = iter(jax.random.split(key, len(linear) + len(waves)))
-    directions = []
-    for x in linear:
-        r = rows(n, x.shape[1], next(keys), dtype)
-        directions.append((r * (x.shape[1] ** 0.5 / jnp.linalg.norm(r, axis=1, keepdims=True))).T)
+    draw_directions = orthogonal_directions if orthogonal else _independent_directions
+    directions = [x.shape[1] ** 0.5 * draw_directions(n, x.shape[1], next(keys), dtype).T for x in linear]
     draw = _spread_frequencies if orthogonal else _independent_frequencies
     frequencies = [
         draw(n, x.shape[1], scales, next(keys), dtype).T / (2 * math.pi)
         for x, scales in zip(waves, term.scales, strict=True)
     ]
     return Draw(tuple(directions), jnp.concatenate(frequencies) if waves else None)
+
+
+def _independent_directions(
+    n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike
+) -> Float[Array, "n D"]:
+    rows = normal_rows(n, n_inputs, key, dtype)
+    return rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def _independent_frequencies(
@@ -197,15 +202,14 @@ def _spread_frequencies(
 ) -> Float[Array, "n D"]:
     """ω = a ‖ξ‖ q, each distributed as an independent one: directions q in orthogonal blocks, lengths a ‖ξ‖ stratified.
 
-    `CANDIDATES` n independent lengths are drawn and sorted, and of every run of `CANDIDATES` one is kept, in random order.
+    `CANDIDATES` n independent lengths are drawn and sorted, and of every run of `CANDIDATES` the one drawn first is
+    kept, in the order of drawing. That order is independent of the values: a uniform choice, uniformly permuted.
     """
-    direction_key, length_key, pick_key, order_key = jax.random.split(key, 4)
+    direction_key, length_key = jax.random.split(key)
     candidates = _independent_frequencies(CANDIDATES * n, n_inputs, scales, length_key, dtype)
-    runs = jnp.sort(jnp.linalg.norm(candidates, axis=1)).reshape(n, CANDIDATES)
-    lengths = runs[jnp.arange(n), jax.random.randint(pick_key, (n,), 0, CANDIDATES)]
-    directions = orthogonal_rows(n, n_inputs, direction_key, dtype)
-    directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
-    return directions * jax.random.permutation(order_key, lengths)[:, None]
+    lengths = jnp.linalg.norm(candidates, axis=1)
+    kept = jnp.sort(jnp.argsort(lengths).reshape(n, CANDIDATES).min(axis=1))
+    return orthogonal_directions(n, n_inputs, direction_key, dtype) * lengths[kept][:, None]
 
 
 def _features(variances: Sequence[Array], rows: Sequence[Rows], draws: Sequence[Draw | None]) -> Array:

@@ -88,17 +88,20 @@ class RandomFourier(AbstractFeatureMap):
 
 
 def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
-    """Rows ω_j ~ N(0, I_D), each block of D of them orthogonal.
+    """Rows ω_j ~ N(0, I_D), each block of D of them orthogonal: `orthogonal_directions` of lengths χ_D.
 
-    A block is S Q with Q Haar-orthogonal [D, D] and S diagonal, entries χ_D.
-    With D = 1 they are independent draws. Fewer than D rows are a part of one block, drawn as such.
+    With D = 1 they are independent draws.
     """
-    rotation_key, length_key = jax.random.split(key)
+    direction_key, length_key = jax.random.split(key)
+    lengths = jnp.linalg.norm(jax.random.normal(length_key, (n, n_inputs), dtype), axis=1)
+    return lengths[:, None] * orthogonal_directions(n, n_inputs, direction_key, dtype)
+
+
+def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
+    """Uniform unit rows, each block of D of them the rows of a Haar-orthogonal matrix; fewer than D are a part of one."""
     block = min(n, n_inputs)
-    n_blocks = -(-n // block)
-    rotations = jax.random.orthogonal(rotation_key, block, (n_blocks,), dtype, m=n_inputs)
-    lengths = jnp.linalg.norm(jax.random.normal(length_key, (n_blocks, block, n_inputs), dtype), axis=-1)
-    return (lengths[..., None] * rotations).reshape(-1, n_inputs)[:n]
+    rotations = jax.random.orthogonal(key, block, (-(-n // block),), dtype, m=n_inputs)
+    return rotations.reshape(-1, n_inputs)[:n]
 
 
 def normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
