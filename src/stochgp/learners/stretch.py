@@ -14,6 +14,7 @@ from stochgp.learners.base import AbstractLearner
 from stochgp.learners.visit import Split, make_split
 from stochgp.models import FeatureGP
 from stochgp.planning import StepPlan, plan_steps
+from stochgp.threads import few_blas_threads
 
 
 class Setting(NamedTuple):
@@ -48,14 +49,15 @@ def take_stretch(
     """(state, steps taken, means of Info) of the steps from `step` up to the next visit; fewer where time is over."""
     plan, taken, infos = setting.plan, 0, []
     until = min(plan.steps_per_visit, plan.total_steps - step)
-    while taken < until:
-        n_steps = min(plan.chunk_steps, until - taken)
-        state, info = take_steps(setting, state, step + taken, n_steps)
-        infos.append(info)
-        taken += n_steps
-        if is_over():
-            break
-    means = {name: float(np.mean([getattr(i, name) for i in infos])) for name in infos[0]._fields}
+    with few_blas_threads(setting.gp.n_features):
+        while taken < until:
+            n_steps = min(plan.chunk_steps, until - taken)
+            state, info = take_steps(setting, state, step + taken, n_steps)
+            infos.append(info)
+            taken += n_steps
+            if is_over():
+                break
+        means = {name: float(np.mean([getattr(i, name) for i in infos])) for name in infos[0]._fields}
     return state, taken, means
 
 
