@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.frame import ROOT
-from stochgp import data, features
+from stochgp import data, features, metrics
 from stochgp.data.streams import DeviceRows
 from stochgp.models import FeatureGP
 from stochgp.posteriors import FeaturePosterior
@@ -91,15 +91,14 @@ def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
         posterior = FeaturePosterior.of(result.gp.features, result.spectrum, float(result.gp.variance), noise)
         mean, variance = posterior.mean_and_variance(jnp.asarray(problem.X_test, jnp.float32))
         mean, variance = np.asarray(mean), np.asarray(variance) + noise
-    z2 = (problem.y_test - mean) ** 2 / variance
-    nlpd = float(np.mean(0.5 * np.log(2 * math.pi * variance) + 0.5 * z2))
+    scores = unit_scores(problem.y_test, mean, np.sqrt(variance), 1.0)
     rates = [entry["rate"] for entry in result.history if "rate" in entry]
     return {
         "nlml": result.nlml + math.log(problem.scale),
-        "rmse": float(np.sqrt(np.mean((problem.y_test - mean) ** 2))) * problem.scale,
-        "nlpd": nlpd,
-        "nlpd_raw": nlpd + math.log(problem.scale),
-        "coverage95": float(np.mean(z2 < 1.959964**2)),
+        "rmse": scores["rmse"] * problem.scale,
+        "nlpd": scores["nlpd"],
+        "nlpd_raw": scores["nlpd"] + math.log(problem.scale),
+        "coverage95": scores["coverage95"],
         "fit_seconds": round(result.seconds, 2),
         "rate": rates[-1] if rates else math.nan,
         "steps": result.n_iter,
@@ -112,11 +111,10 @@ def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
 
 def unit_scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray, scale: float) -> dict[str, float]:
     """Of predictions in raw units, as if the targets, whose standard deviation in training is `scale`, had unit variance."""
-    z2 = ((y - mean) / std) ** 2
     return {
-        "rmse": float(np.sqrt(np.mean((y - mean) ** 2))) / scale,
-        "nlpd": float(np.mean(0.5 * np.log(2 * math.pi * std**2) + 0.5 * z2)) - math.log(scale),
-        "coverage95": float(np.mean(z2 < 1.959964**2)),
+        "rmse": metrics.rmse(y, mean) / scale,
+        "nlpd": metrics.nlpd(y, mean, std) - math.log(scale),
+        "coverage95": metrics.coverage(y, mean, std),
     }
 
 
