@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from benchmarks.problem import Problem
-from stochgp.data.streams import DeviceRows
+from stochgp.data.streams import AbstractSource, DeviceRows, HostRows
 from stochgp.features import Network
 from stochgp.learners import BSGD, SCGD, AbstractLearner, Minimax, Planned, constant
 from stochgp.learners.stretch import set_up, take_stretch
@@ -47,11 +47,18 @@ def make_gp(problem: Problem) -> FeatureGP:
 
 
 class LibrarySide:
-    """A learner with its state and its resident rows. Shuffling and gathering the batches are part of an epoch."""
+    """A learner with its state and its rows, on the device or on the host. Shuffling and gathering the batches are part of an epoch."""
 
-    def __init__(self, problem: Problem, method: str, optimiser: str, batch_size: int):
+    def __init__(
+        self,
+        problem: Problem,
+        method: str,
+        optimiser: str,
+        batch_size: int,
+        rows: type[DeviceRows] | type[HostRows] = DeviceRows,
+    ):
         with jax.enable_x64(True):
-            learner, source = make_learner(method, optimiser, batch_size), DeviceRows(problem.X, problem.y)
+            learner, source = make_learner(method, optimiser, batch_size), rows(problem.X, problem.y)
             gp = make_gp(problem)
             self.setting = set_up(learner, gp, source, jax.random.key(0))
             planned = Planned(source.size, float(source.size), 10**6, RATES[optimiser])
@@ -88,7 +95,7 @@ class LibrarySide:
         return time.perf_counter() - start
 
 
-def _inside(state, gp: FeatureGP, source: DeviceRows):
+def _inside(state, gp: FeatureGP, source: AbstractSource):
     """A₀ = F(θ₀) + 0.1 of its mean diagonal, ceiling 100 tr A₀: the projection begins inactive, as on the other sides."""
     moments = add_up(gp.features, source.chunks(np.arange(source.size), chunk_rows(gp.n_features)))
     F = np.asarray(moments.gram) + float(gp.noise_variance) * np.eye(gp.n_features)

@@ -2,9 +2,11 @@
 
 `peak_bytes` is the process's high-water mark during the epoch; `above_data_bytes` subtracts the rows;
 `working_bytes` is what the epoch added to what was resident before it (interpreter, libraries and rows).
+`stochgp` reads the rows where they are, as an estimator does once a copy on the device is beyond its limit.
 Linux only: elsewhere the mark cannot be reset.
 """
 
+import functools
 import gc
 import json
 import subprocess
@@ -93,14 +95,16 @@ def _torch(problem: Problem, method: str, batch_size: int) -> Callable[[], None]
     return lambda: rivals_torch.run_steps(rival, X, y, batch_size, n_steps, generator)
 
 
-def _library(problem: Problem, method: str, batch_size: int) -> Callable[[], None]:
+def _library(problem: Problem, method: str, batch_size: int, rows: str) -> Callable[[], None]:
     from benchmarks.library import LibrarySide
+    from stochgp.data import streams
 
-    return lambda: LibrarySide(problem, method, "adam", batch_size).epoch()
+    return lambda: LibrarySide(problem, method, "adam", batch_size, getattr(streams, rows)).epoch()
 
 
 SIDES: dict[str, Callable[[Problem, str, int], Callable[[], object]]] = {
-    "stochgp": _library,
+    "stochgp": functools.partial(_library, rows="HostRows"),
+    "stochgp, rows copied to the device": functools.partial(_library, rows="DeviceRows"),
     "torch": _torch,
 }
 

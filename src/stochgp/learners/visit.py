@@ -49,10 +49,10 @@ class Visit(NamedTuple):
 
 def make_split(n_rows: int, fraction: float, seed: tuple[int, ...]) -> Split:
     """Holds out `planning.held_out_rows` random rows."""
-    n_held_out = held_out_rows(n_rows, fraction)
+    n_held_out, rows = held_out_rows(n_rows, fraction), np.arange(n_rows, dtype=np.int32)
     if n_held_out == 0:
-        return Split(np.arange(n_rows), np.arange(0))
-    order = np.random.default_rng(seed).permutation(n_rows)
+        return Split(rows, rows[:0])
+    order = np.random.default_rng(seed).permutation(rows)
     return Split(np.sort(order[n_held_out:]), np.sort(order[:n_held_out]))
 
 
