@@ -202,7 +202,7 @@ def page(records: list[Record]) -> list[str]:
             parts += [f"{text}:", tables.table(headings, rows)]
     kept = [variant for variant in VARIANTS if _keeps(select(records, problem="recovery"), variant)]
     parts.append(
-        f"Within {LIMIT:g} of the optimum of `recovery` at every batch size from every start: {', '.join(kept) or 'none'}."
+        f"Within {LIMIT:g} of the optimum of `recovery` at every batch size from all starts that were run: {', '.join(kept) or 'none'}."
     )
     return parts
 
