@@ -26,7 +26,7 @@ def make_learner(method: str, optimiser: str, batch_size: int) -> AbstractLearne
     """The method as its paper has it: plain tracker with b = 0.9, μ = 1, no anchor, no refit, a constant rate."""
     common = {
         "batch_size": batch_size,
-        "epochs": 10**6,
+        "epochs": 10**6,  # more than any benchmark takes
         "learning_rate": RATES[optimiser],
         "optimizer": OPTIMISERS[optimiser],
         "decay": constant,

@@ -185,6 +185,7 @@ def _draw(term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype
 def _independent_directions(
     n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike
 ) -> Float[Array, "n D"]:
+    """Uniform unit rows, independent."""
     rows = normal_rows(n, n_inputs, key, dtype)
     return rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
 
