@@ -21,8 +21,8 @@ from jaxtyping import Array, Float, Int
 from experiments import problems
 from experiments.x16 import hyperparameters
 from stochgp import kernels, solvers
+from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
-from stochgp.precision import matmul
 from stochgp.priors import random_features
 
 SET, SPLIT, MARKS = "pol", 0, 25

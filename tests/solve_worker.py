@@ -17,9 +17,11 @@ import numpy as np
 from stochgp import budget, kernels
 from stochgp.budget import Budget
 from stochgp.operators import KernelOperator
+from stochgp.planning.memory import Layout, Problem
+from stochgp.planning.prediction import plan_prediction
+from stochgp.planning.solver import SolvePlan, choose, plan
 from stochgp.posteriors import KernelPosterior, sample_targets
 from stochgp.priors import prior_functions
-from stochgp.solve_planning import Layout, Problem, SolvePlan, choose, plan, plan_prediction
 from stochgp.solvers import Cholesky, solve
 
 KERNELS = {

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from stochgp import budget, planning
+from stochgp import budget
 from stochgp.cli import main
+from stochgp.planning import steps as planning
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]

@@ -15,7 +15,7 @@ from test_kernels_contract import KERNELS
 
 import stochgp
 from stochgp import KernelGPRegressor, kernels, solvers
-from stochgp.solve_planning import memory
+from stochgp.planning import memory
 
 LENGTHSCALE, VARIANCE, NOISE = np.array([0.7, 1.5]), 1.3, 0.05
 

@@ -32,7 +32,7 @@ from toy import (
 )
 
 from stochgp.learners import BSGD, PowerLaw, constant
-from stochgp.linear_algebra import safe_cholesky
+from stochgp.numerics.small_matrices import safe_cholesky
 
 PLAIN = {"optimizer": optax.sgd, "decay": constant}
 

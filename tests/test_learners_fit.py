@@ -15,12 +15,12 @@ from stochgp.data.standardise import Standardiser
 from stochgp.data.streams import DeviceRows, HostRows
 from stochgp.features import Network
 from stochgp.learners import BSGD, SCGD, FullBatch, Minimax, fit
-from stochgp.learners.checkpoint import fingerprint
 from stochgp.models import FeatureGP
 from stochgp.objectives import moments_of_rows, nlml_of_spectrum, refit, spectrum
 from stochgp.parameters import bounded, frozen
-from stochgp.planning import RATES
+from stochgp.planning.steps import RATES
 from stochgp.results import RESULTS
+from stochgp.storage.checkpoint import fingerprint
 
 COMMON = {
     "batch_size": 20,

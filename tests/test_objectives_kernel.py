@@ -9,11 +9,11 @@ import pytest
 from stochgp import kernels, networks
 from stochgp.data.streams import Rows
 from stochgp.features.base import AbstractFeatureMap
+from stochgp.kernels.gradients import dense_gradient, quadratic_gradient
 from stochgp.models import FeatureGP, KernelGP
-from stochgp.objectives.exact import nlml as feature_nlml
+from stochgp.objectives.feature import nlml as feature_nlml
 from stochgp.objectives.kernel import nlml, nlml_and_gradient
 from stochgp.objectives.moments import moments_of_rows
-from stochgp.objectives.pull_back import dense_gradient, quadratic_gradient
 from stochgp.parameters import cast, frozen, partition, positive
 
 N, D = 13, 3

@@ -13,7 +13,7 @@ from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.models import KernelGP
 from stochgp.networks import mlp
 from stochgp.posteriors import LocalPosterior
-from stochgp.storage import load_tree, save_tree
+from stochgp.storage.files import load_tree, save_tree
 
 
 def _data(n=60, d=2, seed=0):

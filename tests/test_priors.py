@@ -9,10 +9,11 @@ import pytest
 import scipy.stats
 from test_kernels_contract import KERNELS, D
 
-from stochgp import kernel_terms, kernels, priors
+from stochgp import kernels, priors
+from stochgp.kernels import terms
 from stochgp.parameters import frozen
 from stochgp.priors import prior_functions, random_features
-from stochgp.storage import load_tree, save_tree
+from stochgp.storage.files import load_tree, save_tree
 
 N_SE = 4.0
 X = jnp.asarray(np.random.default_rng(0).normal(size=(4, D)), jnp.float32)
@@ -176,11 +177,11 @@ def test_a_row_is_a_row_of_any_dtype():
 
 
 def test_features_are_shared_by_need():
-    assert kernel_terms.share([None], 7) == [6]
-    assert kernel_terms.share([None, 3, 1], 20) == [16, 3, 1]
-    assert kernel_terms.share([None, 30, None], 20) == [6, 6, 8]
+    assert terms.share([None], 7) == [6]
+    assert terms.share([None, 3, 1], 20) == [16, 3, 1]
+    assert terms.share([None, 30, None], 20) == [6, 6, 8]
     with pytest.raises(ValueError, match="n_features is 3; a kernel of 2 terms needs at least 4"):
-        kernel_terms.share([None, None], 3)
+        terms.share([None, None], 3)
 
 
 class _Brownian(kernels.AbstractKernel):

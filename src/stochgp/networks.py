@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.precision import einsum, matmul
+from stochgp.numerics.precision import einsum, matmul
 
 Activation = Callable[[Array], Array]
 

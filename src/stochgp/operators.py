@@ -10,8 +10,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
 from stochgp.kernels import AbstractKernel
+from stochgp.numerics.precision import matmul
 from stochgp.parameters import Frozen, cast, value_of
-from stochgp.precision import matmul
 
 TILE = 8192  # most columns of a tile: with 512 rows it is 16 MB of float32
 

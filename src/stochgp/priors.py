@@ -1,6 +1,6 @@
 """Prior functions: draws f ~ GP(0, k) that can be evaluated anywhere, made of random features of k.
 
-Every kernel of the package is a sum of terms v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) (`kernel_terms`). One
+Every kernel of the package is a sum of terms v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) (`kernels.terms`). One
 frequency gives a term the paired features
 
     √v_t · Π_l r_lᵀx_l · [cos(Σ_w ω_wᵀx_w), sin(Σ_w ω_wᵀx_w)],   E r_l r_lᵀ = I,
@@ -26,11 +26,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.features.fourier import normal_rows, orthogonal_directions
-from stochgp.kernel_terms import Rows, Term, share, terms_of
 from stochgp.kernels.base import as_kernel
+from stochgp.kernels.terms import Rows, Term, share, terms_of
+from stochgp.numerics.precision import matmul
+from stochgp.numerics.sine_cosine import cos_sin
 from stochgp.parameters import Frozen
-from stochgp.precision import matmul
-from stochgp.waves import cos_sin
 
 GROUP = 4  # functions that share their frequencies: with more, their errors are alike, and variances of samples off everywhere
 BLOCK = 512  # rows whose features exist at a time

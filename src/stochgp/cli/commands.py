@@ -16,7 +16,7 @@ from stochgp.cli.divisions import division_for_scores, known_division
 from stochgp.cli.hyperparameters import with_hyperparameters
 from stochgp.cli.settings import parse_settings
 from stochgp.cli.tables import Labelled, read_divided, read_inputs, read_labelled
-from stochgp.options import lookup
+from stochgp.names import lookup
 
 _MODELS: dict[str, type | None] = {
     "feature": stochgp.FeatureGPRegressor,

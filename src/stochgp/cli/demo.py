@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from stochgp import FeatureGPRegressor, data, metrics, plots
 from stochgp.budget import peak_resident
 from stochgp.cli.commands import check_can_write, show
-from stochgp.options import lookup
+from stochgp.names import lookup
 
 MEMORY_LIMIT = "1.2GB"
 TIME_LIMIT = 170.0  # seconds of learning; no limit on a quiet machine with two cores

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stochgp import KernelGPRegressor, kernels
-from stochgp.options import did_you_mean, lookup, quoted
+from stochgp.names import did_you_mean, lookup, quoted
 
 _KERNELS: dict[str, Callable[..., Any]] = {
     "rbf": kernels.RBF,

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from stochgp.options import did_you_mean
+from stochgp.names import did_you_mean
 
 
 def parse_settings(pairs: Sequence[str], estimator: type) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import narwhals as nw
 import numpy as np
 import pyarrow as pa
 
-from stochgp.options import quoted
+from stochgp.names import quoted
 
 Kind = Literal["number", "boolean", "text"]
 

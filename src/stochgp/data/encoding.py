@@ -8,7 +8,7 @@ import narwhals as nw
 import numpy as np
 from jaxtyping import Float64
 
-from stochgp.options import did_you_mean, quoted
+from stochgp.names import did_you_mean, quoted
 
 from .columns import (
     Column,

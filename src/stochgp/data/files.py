@@ -18,7 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.feather as pa_feather
 import pyarrow.parquet as pa_parquet
 
-from stochgp.options import did_you_mean, quoted
+from stochgp.names import did_you_mean, quoted
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
 WRITABLE_SUFFIXES = (".csv", ".parquet", ".feather")

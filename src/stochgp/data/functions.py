@@ -15,7 +15,7 @@ from jaxtyping import Float
 from numpy.typing import DTypeLike
 
 from stochgp import budget
-from stochgp.options import did_you_mean
+from stochgp.names import did_you_mean
 
 from .dataset import Dataset
 from .splits import count_test_rows

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from stochgp.options import did_you_mean
+from stochgp.names import did_you_mean
 
 from .dataset import Dataset
 from .flights import FLIGHT_INPUTS, FLIGHT_ROWS, HOW_TO_INSTALL, flights_folder, load_flights

@@ -13,7 +13,7 @@ import pooch
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from stochgp.options import did_you_mean
+from stochgp.names import did_you_mean
 
 from .dataset import Dataset
 

@@ -14,7 +14,7 @@ from stochgp.budget import Budget
 from stochgp.estimators.fitted import AbstractFitted, FunctionDraws
 from stochgp.estimators.inputs import read_inputs
 from stochgp.estimators.saving import pack, save, unpack
-from stochgp.estimators.seeds import as_key
+from stochgp.numerics.seeds import as_key
 
 
 class PosteriorRegressor(RegressorMixin, BaseEstimator):

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from stochgp.learners import BSGD, SCGD, AbstractLearner, FullBatch, Minimax
-from stochgp.options import lookup
+from stochgp.names import lookup
 
 FEATURE_LEARNERS: dict[str, AbstractLearner] = {
     "scgd": SCGD(),

@@ -25,9 +25,9 @@ from stochgp.estimators.inputs import TrainingRows, read_training_rows
 from stochgp.estimators.plan import Layout, Problem, describe, lay_out
 from stochgp.estimators.progress import progress_line
 from stochgp.estimators.scaling import in_target_units, standardisers
-from stochgp.estimators.seeds import as_key
 from stochgp.models import NOISE_FLOOR, FeatureGP
-from stochgp.options import lookup
+from stochgp.names import lookup
+from stochgp.numerics.seeds import as_key
 from stochgp.parameters import cast, positive
 from stochgp.posteriors import FeaturePosterior
 from stochgp.results import RESULTS, FitResult

@@ -24,18 +24,18 @@ from stochgp.estimators.kernel_solve import KernelRows, Wanted, described, poste
 from stochgp.estimators.local_fitted import LocalFitted
 from stochgp.estimators.progress import progress_line
 from stochgp.estimators.scaling import in_target_units, standardisers
-from stochgp.estimators.seeds import as_key
 from stochgp.estimators.solvable_noise import solvable_noise
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractKernelLearner, KernelFitResult, fit_kernel
 from stochgp.models import KernelGP
+from stochgp.names import lookup
+from stochgp.numerics.seeds import as_key
 from stochgp.objectives.slq import Estimate
-from stochgp.options import lookup
 from stochgp.parameters import cast
+from stochgp.planning.solver import NAMES
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.local import NEIGHBOURS
 from stochgp.results import RESULTS, Solution
-from stochgp.solve_planning import NAMES
 from stochgp.solvers import AbstractSolver
 
 START_NOISE = 0.1  # of targets with variance 1

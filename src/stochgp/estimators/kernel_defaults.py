@@ -5,7 +5,7 @@ from typing import Any
 
 from stochgp import learners
 from stochgp.learners import AbstractKernelLearner, Chain, Iterative, KernelBSGD, KernelFullBatch, Uniform
-from stochgp.options import lookup
+from stochgp.names import lookup
 
 FULL_BATCH_ROWS = 3_000  # up to which all rows are used at every step
 SUBSET_ROWS = 3_000  # rows of a random subset, beyond that

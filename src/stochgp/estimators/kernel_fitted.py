@@ -15,11 +15,10 @@ from stochgp.data import Standardiser, TableEncoder
 from stochgp.estimators.fitted import AbstractFitted, in_blocks
 from stochgp.objectives.slq import Estimate, nlml_estimate
 from stochgp.operators import KernelOperator
+from stochgp.planning.memory import Layout, Problem, solve_bytes
+from stochgp.planning.prediction import chunk_bytes, covariance_bytes, result_bytes
 from stochgp.posteriors import KernelFunctions, KernelPosterior, sample_targets
 from stochgp.priors import PriorFunctions, prior_functions
-from stochgp.solve_planning import Layout, Problem
-from stochgp.solve_planning.memory import solve_bytes
-from stochgp.solve_planning.prediction import chunk_bytes, covariance_bytes, result_bytes
 from stochgp.solvers import AbstractSolver, Cholesky, Factor, solve
 
 ROWS = 512  # of every compiled evaluation, the last one padded

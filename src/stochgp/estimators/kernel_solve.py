@@ -17,9 +17,10 @@ from stochgp.estimators.progress import progress_line
 from stochgp.models import KernelGP
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import cast, value_of
+from stochgp.planning.memory import Problem
+from stochgp.planning.solver import SolvePlan, plan
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Solution
-from stochgp.solve_planning import Problem, SolvePlan, plan
 from stochgp.solvers import AbstractIterativeSolver, AbstractSolver, Cholesky, Factor, solve
 
 TOLERANCE, POWER = 0.2, 0.75  # see `tolerances`

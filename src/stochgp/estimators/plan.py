@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-from stochgp import planning
 from stochgp.budget import Budget, format_bytes
 from stochgp.estimators.fitted import ROWS
 from stochgp.learners import AbstractLearner
 from stochgp.objectives import chunk_rows
+from stochgp.planning import steps as planning
 
 MOST_HELD_OUT = 30_000  # rows: enough for a mean density; each holds its features in float64
 COMPILER_BYTES = 350_000_000  # what compiling a fit has been seen to take, and a margin

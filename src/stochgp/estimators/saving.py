@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from stochgp.estimators.fitted import AbstractFitted
-from stochgp.storage import load_tree, save_tree
-from stochgp.structure import decode, encode
+from stochgp.storage.codec import decode, encode
+from stochgp.storage.files import load_tree, save_tree
 
 
 def save(estimator: Any, path: str | os.PathLike) -> None:

@@ -14,8 +14,8 @@ from stochgp.features.compose import Composed, Scaled
 from stochgp.features.fourier import RandomFourier
 from stochgp.features.network import Network
 from stochgp.features.nystrom import Nystrom
+from stochgp.names import lookup
 from stochgp.networks import attention, mlp
-from stochgp.options import lookup
 from stochgp.parameters import value_of
 
 NAMES = ("mlp", "attention", "rff", "orf", "nystrom")

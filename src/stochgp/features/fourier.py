@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.kernels import AbstractStationary
+from stochgp.numerics.precision import matmul
 from stochgp.parameters import Frozen, frozen, value_of
-from stochgp.precision import matmul
 
 
 class RandomFourier(AbstractFeatureMap):

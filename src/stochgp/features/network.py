@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stochgp.features.base import AbstractFeatureMap, check_rows
+from stochgp.numerics.precision import full_precision
 from stochgp.parameters import value_of
-from stochgp.precision import full_precision
 
 
 class Network(AbstractFeatureMap):

@@ -13,7 +13,7 @@ from stochgp.kernels.stationary import (
     Matern52,
     RationalQuadratic,
 )
-from stochgp.options import lookup
+from stochgp.names import lookup
 from stochgp.parameters import positive
 
 _WITH_LENGTHSCALE = {

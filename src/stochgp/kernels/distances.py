@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stochgp.precision import matmul
+from stochgp.numerics.precision import matmul
 
 
 class Points(NamedTuple):

@@ -6,8 +6,8 @@ from jaxtyping import Array, Float
 
 from stochgp.kernels.base import AbstractKernel
 from stochgp.kernels.fields import ActiveDims, as_active_dims, as_amplitude, select
+from stochgp.numerics.precision import matmul
 from stochgp.parameters import AbstractParameter, value_of
-from stochgp.precision import matmul
 
 
 class Linear(AbstractKernel):

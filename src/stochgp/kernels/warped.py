@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from stochgp.kernels.base import AbstractKernel, as_kernel
+from stochgp.numerics.precision import full_precision
 from stochgp.parameters import Frozen, frozen, partition, value_of
-from stochgp.precision import full_precision
 
 T = TypeVar("T")
 

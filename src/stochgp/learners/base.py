@@ -10,7 +10,7 @@ from stochgp.data.streams import Rows
 from stochgp.learners.descent import Optimizer
 from stochgp.learners.schedules import Schedule
 from stochgp.models import FeatureGP
-from stochgp.objectives.exact import Spectrum
+from stochgp.objectives.feature import Spectrum
 
 
 class Planned(NamedTuple):

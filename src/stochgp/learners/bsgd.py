@@ -15,10 +15,10 @@ from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, st
 from stochgp.learners.kernel_bsgd import KernelBSGD
 from stochgp.learners.sampling import NearestNeighbours, Uniform
 from stochgp.learners.schedules import Schedule, cosine
-from stochgp.linear_algebra import safe_cholesky
 from stochgp.models import FeatureGP, features_and_noise, split
-from stochgp.objectives.exact import Spectrum
-from stochgp.precision import matmul
+from stochgp.numerics.precision import matmul
+from stochgp.numerics.small_matrices import safe_cholesky
+from stochgp.objectives.feature import Spectrum
 
 SMALLEST_WEIGHT = 1e-9
 

@@ -9,15 +9,15 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
-from stochgp.learners import checkpoint as checkpoints
 from stochgp.learners.base import AbstractLearner, Planned
 from stochgp.learners.descent import start_rate
 from stochgp.learners.log import Log, Report
 from stochgp.learners.stretch import Setting, set_up, take_steps, take_stretch
 from stochgp.learners.visit import Visit, examine, on_all_rows
 from stochgp.models import FeatureGP
-from stochgp.planning import RATES, trial_steps
+from stochgp.planning.steps import RATES, trial_steps
 from stochgp.results import RESULTS, FitResult
+from stochgp.storage import checkpoint as checkpoints
 
 SLOWER = 0.3
 MOST_RECOVERIES = 6

@@ -12,7 +12,7 @@ from stochgp.learners.base import AbstractLearner, Planned
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, step_size
 from stochgp.learners.schedules import Schedule, constant
 from stochgp.models import FeatureGP, split
-from stochgp.objectives.exact import Spectrum, nlml_of_rows
+from stochgp.objectives.feature import Spectrum, nlml_of_rows
 
 
 class FullBatchState(eqx.Module):

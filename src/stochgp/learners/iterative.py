@@ -11,16 +11,17 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Rows
+from stochgp.kernels.gradients import quadratic_gradient
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
 from stochgp.learners.kernel_base import AbstractKernelLearner, KernelPlan, KernelProblem, Seed
 from stochgp.learners.probes import AbstractProbes, Hutchinson
 from stochgp.learners.schedules import Schedule, cosine
 from stochgp.models import SMALLEST_WEIGHT, KernelGP
-from stochgp.objectives.pull_back import quadratic_gradient
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import partition, value_of
+from stochgp.planning.memory import Layout, Problem, solve_bytes
+from stochgp.planning.solver import room_for_rows
 from stochgp.results import Solution
-from stochgp.solve_planning import Layout, Problem, room_for_rows, solve_bytes
 from stochgp.solvers import SDD, AbstractSolver, solve
 
 RATE, STEPS = 0.1, 100

@@ -15,12 +15,12 @@ from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, st
 from stochgp.learners.kernel_base import AbstractKernelLearner, KernelPlan, KernelProblem, Seed
 from stochgp.learners.sampling import AbstractSampling, NearestNeighbours
 from stochgp.learners.schedules import Schedule, cosine
-from stochgp.linear_algebra import invert_lower, safe_cholesky
 from stochgp.models import KernelGP
+from stochgp.numerics.precision import matmul
+from stochgp.numerics.small_matrices import invert_lower, safe_cholesky
+from stochgp.numerics.threads import one_blas_thread
 from stochgp.parameters import partition
-from stochgp.planning import CHUNK_BYTES
-from stochgp.precision import matmul
-from stochgp.threads import one_blas_thread
+from stochgp.planning.steps import CHUNK_BYTES
 
 RATE = 0.01
 STEPS = 4096

@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
-from stochgp.learners import checkpoint as checkpoints
 from stochgp.learners.kernel_base import AbstractKernelLearner, KernelProblem, Seed
 from stochgp.learners.log import Log, Report
 from stochgp.models import KernelGP
 from stochgp.results import RESULTS
+from stochgp.storage import checkpoint as checkpoints
 
 SLOWER = 0.3
 MOST_RECOVERIES = 6

@@ -13,10 +13,10 @@ from stochgp.learners.base import AbstractLearner, Planned
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
 from stochgp.learners.optimizers import muon
 from stochgp.learners.schedules import Schedule, cosine
-from stochgp.linear_algebra import inverse_factor, symmetrise
 from stochgp.models import FeatureGP, features_and_noise, split
-from stochgp.objectives.exact import Spectrum
-from stochgp.precision import matmul
+from stochgp.numerics.precision import matmul
+from stochgp.numerics.small_matrices import inverse_factor, symmetrise
+from stochgp.objectives.feature import Spectrum
 
 
 class MinimaxState(eqx.Module):

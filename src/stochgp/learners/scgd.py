@@ -12,10 +12,10 @@ from stochgp.learners.base import AbstractLearner, Planned
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, step_size
 from stochgp.learners.optimizers import muon
 from stochgp.learners.schedules import Schedule, at_step, cosine
-from stochgp.linear_algebra import apply_inverse, inverse_factor
 from stochgp.models import FeatureGP, features_and_noise, split
-from stochgp.objectives.exact import Spectrum
-from stochgp.precision import matmul
+from stochgp.numerics.precision import matmul
+from stochgp.numerics.small_matrices import apply_inverse, inverse_factor
+from stochgp.objectives.feature import Spectrum
 
 
 class Tracker(NamedTuple):

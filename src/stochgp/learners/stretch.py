@@ -13,8 +13,8 @@ from stochgp.data.streams import AbstractSource, Rows, independent_batches, shuf
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.visit import Split, make_split
 from stochgp.models import FeatureGP
-from stochgp.planning import StepPlan, plan_steps
-from stochgp.threads import few_blas_threads
+from stochgp.numerics.threads import few_blas_threads
+from stochgp.planning.steps import StepPlan, plan_steps
 
 
 class Setting(NamedTuple):

@@ -12,9 +12,9 @@ from stochgp.data.streams import AbstractSource
 from stochgp.learners.base import AbstractLearner
 from stochgp.models import FeatureGP, range_within
 from stochgp.objectives import Moments, Spectrum, add_up, chunk_rows, nlml_of_spectrum, refit, spectrum
-from stochgp.objectives.exact import NOISE_RANGE, VARIANCE_RANGE
+from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE
 from stochgp.objectives.held_out import HeldOut, nlpd_of_spectrum, refit_held_out
-from stochgp.planning import held_out_rows
+from stochgp.planning.steps import held_out_rows
 
 
 class Split(NamedTuple):

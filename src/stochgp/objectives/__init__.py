@@ -1,6 +1,6 @@
 """Objectives: every loss, a function each."""
 
-from .exact import Spectrum, nlml, nlml_of_rows, nlml_of_spectrum, refit, spectrum
+from .feature import Spectrum, nlml, nlml_of_rows, nlml_of_spectrum, refit, spectrum
 from .moments import Moments, add_up, chunk_rows, moments_of_rows
 
 __all__ = [

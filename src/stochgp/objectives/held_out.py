@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stochgp.objectives.exact import NOISE_RANGE, VARIANCE_RANGE, Range, Spectrum, minimise_variances
+from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, Range, Spectrum, minimise_variances
 
 
 class HeldOut(NamedTuple):

@@ -18,8 +18,8 @@ import scipy.linalg
 from jaxtyping import Array, Float
 
 from stochgp.data.streams import Rows
+from stochgp.kernels.gradients import Kernel, Tiles, dense_gradient, equal_tiles, prepared
 from stochgp.models import SMALLEST_WEIGHT, KernelGP
-from stochgp.objectives.pull_back import Kernel, Tiles, dense_gradient, equal_tiles, prepared
 from stochgp.parameters import partition, value_of
 from stochgp.solvers.cholesky import JITTERS, NEGLIGIBLE, Factor
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from stochgp.data.streams import Rows
 from stochgp.features import AbstractFeatureMap
-from stochgp.precision import matmul
+from stochgp.numerics.precision import matmul
 
 CHUNK_BYTES = 16_000_000
 

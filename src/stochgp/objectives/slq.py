@@ -18,8 +18,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from matfree import decomp, funm, stochtrace
 
+from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
-from stochgp.precision import matmul
 from stochgp.solvers.preconditioners import partial_cholesky
 
 PROBES, STEPS = 10, 25

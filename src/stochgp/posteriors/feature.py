@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features import AbstractFeatureMap
-from stochgp.objectives.exact import Spectrum
-from stochgp.precision import matmul
+from stochgp.numerics.precision import matmul
+from stochgp.objectives.feature import Spectrum
 
 
 class FunctionSamples(eqx.Module):

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float, Int
 
 from stochgp.data.neighbours import Neighbours
 from stochgp.kernels import AbstractKernel, AbstractStationary, Warped
-from stochgp.linear_algebra import safe_cholesky
 from stochgp.models import SMALLEST_WEIGHT, KernelGP
+from stochgp.numerics.small_matrices import safe_cholesky
+from stochgp.numerics.threads import one_blas_thread
 from stochgp.parameters import cast, value_of
-from stochgp.threads import one_blas_thread
 
 NEIGHBOURS = 256
 QUERY_ROWS = 1 << 14  # points whose neighbours are held at a time

@@ -10,8 +10,8 @@ import scipy.linalg
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
-from stochgp.precision import matmul
 
 PROPOSED = 128  # rows that random pivoting proposes at a time
 ROUNDING = 32.0  # a remaining diagonal below so many eps of K's is rounding

@@ -11,8 +11,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
-from stochgp.precision import matmul
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
 from stochgp.solvers.momentum import (
     SHORTEST_HORIZON,

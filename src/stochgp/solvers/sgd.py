@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
-from stochgp.precision import matmul
 from stochgp.priors import random_features
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
 

@@ -15,7 +15,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from stochgp.structure import as_numbers, decode, encode, is_key
+from stochgp.storage.codec import as_numbers, decode, encode, is_key
 from stochgp.version import __version__
 
 FORMAT = 1

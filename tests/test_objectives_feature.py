@@ -118,7 +118,7 @@ def test_gradient_of_rows_is_the_dense_one(n, M):
 @pytest.mark.parametrize("n", [12, 14])  # whole chunks, and one left over
 def test_chunks_change_nothing(n, monkeypatch):
     toy, gp, theta = _problem(n, 5)
-    monkeypatch.setattr("stochgp.objectives.exact.chunk_rows", lambda n_features: 4)
+    monkeypatch.setattr("stochgp.objectives.feature.chunk_rows", lambda n_features: 4)
     value, gradient = _value_and_gradient(gp, rows_of(toy))
     assert_close(value, dense_nlml(features(theta, toy.X), toy.y, noise(theta, FLOOR)))
     assert_close(gradient, Theta(*(part / (2 * n) for part in full_gradient(theta, toy))))

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from stochgp.budget import Budget
+from stochgp.planning.memory import MARGIN, Layout, Problem, product_bytes
 from stochgp.priors import BLOCK as PRIOR_BLOCK
-from stochgp.solve_planning.memory import MARGIN, Layout, Problem, product_bytes
 
 ROWS = 512  # of one evaluation
 FEATURES = 2000  # of the prior's draws

@@ -10,8 +10,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array
 
+from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
-from stochgp.precision import matmul
 
 BLOCK = 512  # rows of the measured block
 MOST_COLUMNS = 8192  # of the measured block

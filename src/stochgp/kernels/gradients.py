@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from stochgp.kernels import AbstractKernel
+from stochgp.numerics.precision import matmul
 from stochgp.parameters import Frozen, partition, value_of
-from stochgp.precision import matmul
 
 TILE = 256  # rows: intermediate values of a tile stay in a core's cache
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from stochgp.precision import matmul
+from stochgp.numerics.precision import matmul
 
 LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one solve
 

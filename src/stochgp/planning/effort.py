@@ -2,9 +2,9 @@
 
 import math
 
+from stochgp.planning.machine import HALF_ORDER, Costs
+from stochgp.planning.memory import Layout, Problem
 from stochgp.priors import GROUP
-from stochgp.solve_planning.costs import HALF_ORDER, Costs
-from stochgp.solve_planning.memory import Layout, Problem
 from stochgp.solvers import CG, SDD, SGD, AbstractIterativeSolver, AbstractSolver
 
 # Steps of the solvers with published hyperparameters, to the tolerances of the estimator (0.017 on pol, 0.08 on elevators, 0.0045 on bike):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stochgp.linear_algebra import apply_inverse, inverse_factor
+from stochgp.numerics.small_matrices import apply_inverse, inverse_factor
 
 
 @pytest.mark.parametrize("M", [1, 5, 64, 65, 130, 257])

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from stochgp import data, features, kernels, networks, storage
+from stochgp import data, features, kernels, networks
 from stochgp.data.streams import Rows
 from stochgp.parameters import bounded, frozen
-from stochgp.storage import load_arrays, load_tree, save_arrays, save_tree
+from stochgp.storage import files
+from stochgp.storage.files import load_arrays, load_tree, save_arrays, save_tree
 
 D, KEY = 3, jax.random.key(2)
 ROWS = jnp.asarray(np.random.default_rng(0).normal(size=(7, D)), jnp.float32)
@@ -137,7 +138,7 @@ class Mine(eqx.Module):
     [
         (features.Network(lambda x: x[:2], D), ["model.network", "'<lambda>'"]),
         (_network(activation=lambda x: x), ["model.network.activation", "'<lambda>'"]),
-        ({"net": Mine(ROWS)}, ["model['net']", "test_storage.Mine", "equinox.nn"]),
+        ({"net": Mine(ROWS)}, ["model['net']", "test_storage_files.Mine", "equinox.nn"]),
         ([np.array(["a"])], ["model[0]", "real numbers"]),
         ([np.array([1j])], ["model[0]", "complex128"]),
         (os.system, ["'system'"]),
@@ -160,7 +161,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(path, monkeypat
     def fail(*arguments, **options):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(storage.os, "fsync", fail)
+    monkeypatch.setattr(files.os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
         save_arrays(path, [np.zeros(3)], {})
     assert path.read_bytes() == before
@@ -217,7 +218,7 @@ def test_a_model_is_not_a_checkpoint(path):
         {"function": "os:system"},
         {"function": "builtins:eval"},
         {"function": "stochgp.storage:os"},
-        {"function": "stochgp.structure:importlib"},
+        {"function": "stochgp.storage.codec:importlib"},
         {"function": "stochgp.__main__:main"},
         {"function": "jax.nn:no_such_function"},
         {"function": "jax.numpy:np.load"},

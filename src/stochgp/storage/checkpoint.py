@@ -9,8 +9,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from stochgp.storage import load_arrays, save_arrays
-from stochgp.structure import is_key
+from stochgp.storage.codec import is_key
+from stochgp.storage.files import load_arrays, save_arrays
 
 
 def fingerprint(*parts: Any) -> str:

@@ -3,7 +3,7 @@
 import pytest
 from threadpoolctl import ThreadpoolController
 
-from stochgp import threads
+from stochgp.numerics import threads
 
 
 @pytest.mark.parametrize(("size", "inside"), [(threads.SMALL, 1), (threads.SMALL + 1, 2)])

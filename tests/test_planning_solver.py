@@ -21,21 +21,11 @@ from hypothesis import strategies as st
 from stochgp import kernels
 from stochgp.budget import Budget, in_use
 from stochgp.operators import KernelOperator
-from stochgp.solve_planning import (
-    NAMES,
-    Layout,
-    Problem,
-    calibrate,
-    choose,
-    plan,
-    plan_prediction,
-    require_covariance,
-    require_samples,
-    solve_bytes,
-)
-from stochgp.solve_planning.choice import HEADROOM
-from stochgp.solve_planning.costs import TYPICAL
-from stochgp.solve_planning.effort import expected_epochs, solve_seconds
+from stochgp.planning.effort import expected_epochs, solve_seconds
+from stochgp.planning.machine import TYPICAL, calibrate
+from stochgp.planning.memory import Layout, Problem, solve_bytes
+from stochgp.planning.prediction import plan_prediction, require_covariance, require_samples
+from stochgp.planning.solver import HEADROOM, NAMES, choose, plan
 from stochgp.solvers import CG, SDD, AbstractIterativeSolver, Cholesky
 
 SIZES = (100, 3_500, 13_500, 41_157, 500_000)
@@ -214,7 +204,7 @@ def test_costs_are_measured_in_little_time():
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_measured(monkeypatch):
-    monkeypatch.setattr("stochgp.solve_planning.choice.calibrate", None)
+    monkeypatch.setattr("stochgp.planning.solver.calibrate", None)
     operator = operator_of(4_000, kernels.RBF(1.0))
     with pytest.raises(ValueError, match="4000 rows and 9 right-hand sides by"):
         plan(operator, Problem.of(operator, 2, 8), room(1e7))

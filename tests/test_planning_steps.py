@@ -2,7 +2,7 @@
 
 import pytest
 
-from stochgp.planning import CHUNK_BYTES, LONGEST_CHUNK, default_epochs, plan_steps, trial_steps
+from stochgp.planning.steps import CHUNK_BYTES, LONGEST_CHUNK, default_epochs, plan_steps, trial_steps
 
 PLANS = [
     (n, batch_size, epochs)

@@ -15,8 +15,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp import kernels
+from stochgp.kernels.base import Product, Sum
 from stochgp.kernels.fields import select
+from stochgp.kernels.linear import Constant, Linear
+from stochgp.kernels.periodic import Periodic
+from stochgp.kernels.stationary import AbstractStationary
+from stochgp.kernels.warped import Warped
 from stochgp.parameters import AbstractParameter, frozen, value_of
 
 
@@ -45,20 +49,20 @@ def terms_of(kernel: Any, X: Array) -> list[Term]:
     """The terms of a kernel at the rows X. Raises TypeError for a kernel that has no random features."""
     kernel = value_of(kernel)
     match kernel:
-        case kernels.Sum():
+        case Sum():
             return terms_of(kernel.left, X) + terms_of(kernel.right, X)
-        case kernels.Product():
+        case Product():
             right = terms_of(kernel.right, X)
             return [_product(a, b) for a in terms_of(kernel.left, X) for b in right]
-        case kernels.Warped():
+        case Warped():
             return terms_of(kernel.kernel, kernel.rows(X))
-        case kernels.AbstractStationary():
+        case AbstractStationary():
             linear, waves, scales = (), (kernel.scaled(X),), (_fixed(kernel).frequency_scales,)
-        case kernels.Periodic():  # the RBF kernel of its circles
+        case Periodic():  # the RBF kernel of its circles
             linear, waves, scales = (), (kernel.circles(X),), (_one,)
-        case kernels.Linear():
+        case Linear():
             linear, waves, scales = (select(X, kernel.active_dims),), (), ()
-        case kernels.Constant():
+        case Constant():
             linear, waves, scales = (), (), ()
         case _:
             raise TypeError(

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from stochgp.budget import Budget, format_bytes, release
 from stochgp.operators import TILE
-from stochgp.solve_planning.costs import TYPICAL, Costs, calibrate
-from stochgp.solve_planning.effort import solve_seconds
-from stochgp.solve_planning.memory import SMALL, Layout, Problem, direct_itemsize, padded, solve_bytes
-from stochgp.solve_planning.prediction import ROWS
+from stochgp.planning.effort import solve_seconds
+from stochgp.planning.machine import TYPICAL, Costs, calibrate
+from stochgp.planning.memory import SMALL, Layout, Problem, direct_itemsize, padded, solve_bytes
+from stochgp.planning.prediction import ROWS
 from stochgp.solvers import CG, SDD, SGD, AbstractSolver, Cholesky
 
 TILES = (TILE, 4096, 2048, 1024, 512, 256)

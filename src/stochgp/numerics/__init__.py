@@ -1,0 +1,1 @@
+"""Numerics that several rooms need: precision of products, threads, cosines, small matrices, seeds."""
