@@ -1,0 +1,59 @@
+"""Noise models: the variance of what is observed about f(x)."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from stochgp.parameters import AbstractParameter, positive, value_of
+
+NOISE_FLOOR = 1e-6
+SMALLEST_COUNT = 1e-9  # a row that stands for less counts as one of this
+
+
+class AbstractNoise(eqx.Module):
+    """y = f(x) + ε, ε ~ N(0, σ² s(x) / ρ) for a row that stands for ρ rows with the same target.
+
+    `level` is σ², a variance. s(x) > 0 is the model's `multiplier`, ρ the row's `count`. The two enter a likelihood differently: ρ rows have
+    ρ log σ² of it, one row of multiplier 1/ρ has log(σ²/ρ).
+    """
+
+    level: eqx.AbstractVar[AbstractParameter]
+
+    @abc.abstractmethod
+    def multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        """s(x) of each row."""
+
+    def variance(self, X: Float[Array, "N D"], count: Float[Any, " N"]) -> Float[Array, " N"]:
+        """σ² s(x) / ρ: the noise variance of each row."""
+        level = value_of(self.level, X.dtype)
+        return level * self.multiplier(X) / jnp.maximum(jnp.asarray(count, X.dtype), SMALLEST_COUNT)
+
+    def precision(self, X: Float[Array, "N D"], count: Float[Any, " N"]) -> Float[Array, " N"]:
+        """ρ / s(x): what a row's square weighs, in units of 1/σ². Rows of count 0 weigh nothing."""
+        return jnp.asarray(count, X.dtype) / self.multiplier(X)
+
+
+class ConstantNoise(AbstractNoise):
+    """s(x) = 1: the same noise everywhere. See `constant_noise`."""
+
+    level: AbstractParameter
+
+    def multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        return jnp.ones(X.shape[0], X.dtype)
+
+
+def constant_noise(
+    variance: Any, lower: float = NOISE_FLOOR, dtype: DTypeLike | None = None
+) -> ConstantNoise:
+    """Constant noise of this variance: a parameter as it is, a number as one that stays above `lower` (1e-6 of targets with unit variance)."""
+    is_parameter = isinstance(variance, AbstractParameter)
+    return ConstantNoise(variance if is_parameter else positive(variance, lower=lower, dtype=dtype))
+
+
+def as_noise(value: Any) -> AbstractNoise:
+    """A noise model as it is; a parameter or a number as constant noise of that variance."""
+    return value if isinstance(value, AbstractNoise) else constant_noise(value)
