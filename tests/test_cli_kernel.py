@@ -80,7 +80,7 @@ def test_a_kernel_model_predicts_and_evaluates_like_any_other(folder, capsys, tm
 def test_learning_starts_from_the_file_where_a_setting_asks_for_it(folder, capsys):
     arguments = ["--hyperparameters", folder / "given.json", "--set", "epochs=2", "--json"]
     report = json.loads(fit(capsys, folder, *arguments)[0])
-    assert report["hyperparameters"] == "learned by KernelFullBatch" and report["n_iter"] == 2
+    assert report["hyperparameters"] == "learned by FullBatch" and report["n_iter"] == 2
     kernel = stochgp.load(folder / "model").kernel_
     assert not np.allclose(kernel.lengthscale, [1.0, 3.0])
 

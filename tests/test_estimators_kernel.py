@@ -430,7 +430,7 @@ def test_frames_are_matched_by_name():
         ({"time_limit": -1}, "time_limit is -1"),
         ({"epochs": 3}, "learner=None learns nothing"),
         ({"learner": "full-batch", "batch_size": 8}, "uses all rows"),
-        ({"learner": stochgp.learners.KernelBSGD(epochs=2), "epochs": 2}, "epochs is given twice"),
+        ({"learner": stochgp.learners.BSGD(epochs=2), "epochs": 2}, "epochs is given twice"),
         ({"memory_limit": "1 apple"}, "not a size"),
     ],
 )

@@ -15,22 +15,22 @@ from stochgp.estimators.kernel_defaults import (
     kernel_learner,
 )
 from stochgp.kernels.warped import is_deep, networks_held
-from stochgp.learners import Chain, Iterative, KernelBSGD, KernelFullBatch, Uniform
+from stochgp.learners import BSGD, Chain, FullBatch, Iterative, Uniform
 from stochgp.parameters import frozen
 
 
 def test_the_automatic_learner_goes_with_the_rows():
     small, why = kernel_learner("auto", FULL_BATCH_ROWS)
-    assert small == KernelFullBatch() and str(FULL_BATCH_ROWS) in why
+    assert small == FullBatch() and str(FULL_BATCH_ROWS) in why
     middle, why = kernel_learner("auto", LOCAL_ROWS)
-    assert middle == KernelFullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD) and str(SUBSET_ROWS) in why
+    assert middle == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD) and str(SUBSET_ROWS) in why
     large, _ = kernel_learner("auto", LOCAL_ROWS + 1)
-    assert large == KernelBSGD()
+    assert large == BSGD()
 
 
 def test_a_batch_size_asks_for_mini_batches():
     found, why = kernel_learner("auto", 100, batch_size=16)
-    assert found == dataclasses.replace(KernelBSGD(), batch_size=16)
+    assert found == dataclasses.replace(BSGD(), batch_size=16)
     assert "batch" in why
 
 
@@ -39,7 +39,7 @@ def test_iterative_starts_from_a_subset_where_there_is_one():
     found, why = kernel_learner("iterative", SUBSET_ROWS + 1, epochs=7)
     assert isinstance(found, Chain)
     first, last = found.learners
-    assert first == KernelFullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD)
+    assert first == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD)
     assert isinstance(last, Iterative) and last.epochs == 7
     assert str(SUBSET_ROWS) in why
 
@@ -52,7 +52,7 @@ def test_deep_kernels_learn_from_batches_and_close_with_the_exact_likelihood(nam
     first, closing = found.learners
     assert 0.8 * DEEP_STEPS < first.plan(n_rows).total_steps <= 1.1 * DEEP_STEPS
     assert first.sampling == Uniform()
-    assert closing == KernelFullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, hold_networks=True)
+    assert closing == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, hold_networks=True)
     asked, _ = kernel_learner(name, n_rows, deep=True, batch_size=32, epochs=3, learning_rate=0.1)
     assert (asked.learners[0].batch_size, asked.learners[0].epochs) == (32, 3)
 
@@ -70,7 +70,7 @@ def test_a_kernel_is_deep_if_a_network_trains():
 
 def test_feature_learners_stand_for_those_of_kernels():
     found, _ = kernel_learner(learners.BSGD(batch_size=8), 100, epochs=3)
-    assert isinstance(found, KernelBSGD) and (found.batch_size, found.epochs) == (8, 3)
+    assert isinstance(found, BSGD) and (found.batch_size, found.epochs) == (8, 3)
 
 
 @pytest.mark.parametrize("name", ["full-batch", "iterative"])

@@ -11,9 +11,9 @@ import pytest
 
 from stochgp import kernels
 from stochgp.data.streams import DeviceRows
-from stochgp.learners import fit_kernel
+from stochgp.learners import ByLoss, fit
+from stochgp.learners.full_batch import FullBatch
 from stochgp.learners.iterative import Iterative, Prepared
-from stochgp.learners.kernel_full_batch import KernelFullBatch
 from stochgp.learners.probes import AbstractProbes, Hutchinson, Pathwise
 from stochgp.models import KernelGP
 from stochgp.objectives.kernel import nlml, nlml_and_gradient
@@ -41,6 +41,10 @@ def make_source(n=N, weighted=False):
         return DeviceRows(X, y, weight, dtype=jnp.float64)
 
 
+def rows_of(source):
+    return source.take(np.arange(source.size))
+
+
 def make_gp():
     with jax.enable_x64(True):
         kernel = kernels.Matern32(positive([1.0, 2.0], dtype=jnp.float64), positive(1.5, dtype=jnp.float64))
@@ -59,7 +63,7 @@ class Every(AbstractProbes):
     def draw(self, gp: KernelGP, n_rows: int, n_inputs: int, *, key: Any, dtype: Any) -> Any:
         return jnp.sqrt(n_rows) * jnp.eye(n_rows, dtype=dtype)
 
-    def targets(self, drawn: Any, gp: KernelGP, X: jax.Array, spread: jax.Array) -> jax.Array:
+    def targets(self, drawn: Any, gp: KernelGP, X: jax.Array, noise: jax.Array) -> jax.Array:
         return drawn
 
     def partners(self, targets: jax.Array, solutions: jax.Array) -> jax.Array:
@@ -68,7 +72,7 @@ class Every(AbstractProbes):
 
 def estimate(probes, source, key):
     learner = Iterative(probes=probes, solver=Cholesky())
-    plan = learner.plan(source.size)
+    plan = learner.plan(source.size, source.n_inputs, ByLoss())
     seed = tuple(int(word) for word in jax.random.key_data(key))
     prepared = learner.prepare(make_gp(), source, plan, seed)
     return vector(learner.gradient(make_gp(), prepared, known=None, key=key)[1])
@@ -77,14 +81,14 @@ def estimate(probes, source, key):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_all_probes_together_give_the_exact_gradient(weighted):
     source = make_source(weighted=weighted)
-    exact = vector(nlml_and_gradient(make_gp(), source.rows).gradient)
+    exact = vector(nlml_and_gradient(make_gp(), rows_of(source)).gradient)
     np.testing.assert_allclose(estimate(Every(), source, KEY), exact, rtol=1e-8, atol=1e-12)
 
 
 @pytest.mark.parametrize("probes", [Hutchinson(50), Pathwise(50, n_features=40)])
 def test_the_estimated_gradient_is_right_on_average(probes):
     source = make_source(weighted=True)
-    exact = vector(nlml_and_gradient(make_gp(), source.rows).gradient)
+    exact = vector(nlml_and_gradient(make_gp(), rows_of(source)).gradient)
     found = np.array([estimate(probes, source, jax.random.key(i)) for i in range(30)])
     stderr = found.std(axis=0, ddof=1) / np.sqrt(len(found))
     assert np.all(stderr > 0)
@@ -98,13 +102,13 @@ def test_it_reaches_the_optimum_of_full_batch(probes, above):
     """Random features are far from the kernel where its eigenvalues are as small as the noise: more error from pathwise probes."""
     n = 300
     source = make_source(n)
-    best = fit_kernel(KernelFullBatch(tolerance=1e-10, precision="float64"), make_gp(), source, key=KEY)
+    best = fit(FullBatch(tolerance=1e-10, precision="float64"), make_gp(), source, key=KEY)
     solver = SDD(epochs=50, batch_size=64)
-    found = fit_kernel(
+    found = fit(
         Iterative(epochs=40, probes=probes, solver=solver, tolerance=1e-3), make_gp(), source, key=KEY
     )
-    assert nlml(found.gp, source.rows) < best.loss + above
-    assert nlml(make_gp(), source.rows) > best.loss + 0.02
+    assert nlml(found.gp, rows_of(source)) < best.loss + above
+    assert nlml(make_gp(), rows_of(source)) > best.loss + 0.02
 
 
 @functools.cache
@@ -113,7 +117,7 @@ def _run(warm_start):
     learner = Iterative(
         epochs=30, probes=Hutchinson(4), solver=CG(rank=0), learning_rate=0.02, warm_start=warm_start
     )
-    return fit_kernel(learner, make_gp(), source, key=KEY), source
+    return fit(learner, make_gp(), source, key=KEY), source
 
 
 def test_warm_starts_save_two_thirds_of_the_solver():
@@ -122,7 +126,7 @@ def test_warm_starts_save_two_thirds_of_the_solver():
         for warm_start in (True, False):
             found, source = _run(warm_start)
             epochs.append(sum(entry.get("solver_epochs", 0) for entry in found.history))
-            ends.append(nlml(found.gp, source.rows))
+            ends.append(nlml(found.gp, rows_of(source)))
             assert all(entry["residual"] <= 0.01 for entry in found.history[1:])
     assert epochs[0] < epochs[1] / 3
     np.testing.assert_allclose(*ends, atol=1e-3)
@@ -131,7 +135,7 @@ def test_warm_starts_save_two_thirds_of_the_solver():
 def test_the_loss_is_the_change_of_the_exact_value():
     """It integrates the gradient along the path; the last entry is at the point before the last step, which the cosine makes tiny."""
     found, source = _run(True)
-    change = nlml(found.gp, source.rows) - nlml(make_gp(), source.rows)
+    change = nlml(found.gp, rows_of(source)) - nlml(make_gp(), rows_of(source))
     assert found.history[1]["loss"] == 0
     np.testing.assert_allclose(found.loss, change, atol=0.05 * abs(change) + 1e-3)
 
@@ -139,15 +143,15 @@ def test_the_loss_is_the_change_of_the_exact_value():
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     source, path = make_source(), tmp_path / "run"
     learner = Iterative(epochs=6, probes=Pathwise(3, n_features=20), solver=SDD(epochs=5, batch_size=16))
-    whole = fit_kernel(learner, make_gp(), source, key=KEY)
+    whole = fit(learner, make_gp(), source, key=KEY)
 
     def stop(entry):
         if entry["step"] == 3:
             raise KeyboardInterrupt
 
-    cut = fit_kernel(learner, make_gp(), source, key=KEY, checkpoint=path, progress=stop)
+    cut = fit(learner, make_gp(), source, key=KEY, checkpoint=path, progress=stop)
     assert cut.result is RESULTS.interrupted
-    resumed = fit_kernel(learner, make_gp(), source, key=KEY, checkpoint=path)
+    resumed = fit(learner, make_gp(), source, key=KEY, checkpoint=path)
     np.testing.assert_array_equal(vector(resumed.gp), vector(whole.gp))
     assert resumed.loss == whole.loss
 
@@ -155,13 +159,16 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
 def test_probes_move_with_the_parameters_and_stay_themselves():
     """Pathwise right-hand sides at another variance are the same draws, scaled."""
     source, probes = make_source(), Pathwise(3, n_features=20)
-    gp, rows = make_gp(), source.rows
+    gp, rows = make_gp(), rows_of(source)
     drawn = probes.draw(gp, N, D, key=KEY, dtype=jnp.float64)
-    four_times = (positive(6.0, dtype=jnp.float64), positive(0.8, lower=1e-6, dtype=jnp.float64))
-    louder = eqx.tree_at(lambda g: (g.kernel.variance, g.noise_variance), gp, four_times)
-    small, large = (probes.targets(drawn, g, rows.X, jnp.ones(N)) for g in (gp, louder))
+    louder = eqx.tree_at(lambda g: g.kernel.variance, gp, positive(6.0, dtype=jnp.float64))
+    small, large = (
+        probes.targets(drawn, g, rows.X, jnp.full(N, noise)) for g, noise in ((gp, 0.2), (louder, 0.8))
+    )
     np.testing.assert_allclose(large, 2 * small, rtol=1e-6)
-    assert isinstance(Iterative(probes=probes).prepare(gp, source, Iterative().plan(N), (1, 2)), Prepared)
+    assert isinstance(
+        Iterative(probes=probes).prepare(gp, source, Iterative().plan(N, D, ByLoss()), (1, 2)), Prepared
+    )
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,10 @@ from toy import (
 )
 
 from stochgp.data.streams import Rows
-from stochgp.learners import Minimax, PowerLaw, constant
+from stochgp.learners import ByEvidence, Minimax, PowerLaw, constant
 from stochgp.learners.minimax import project_spectrum
 
-PLAIN = {"anchored": False, "refit": False, "optimizer": optax.sgd, "decay": constant}
+PLAIN = {"anchored": False, "judge": ByEvidence(refit=False), "optimizer": optax.sgd, "decay": constant}
 
 
 @pytest.fixture(autouse=True)

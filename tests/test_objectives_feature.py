@@ -52,7 +52,7 @@ def _problem(n, M, seed=0):
 
 
 def _spectrum(gp, toy, weight=None):
-    return spectrum(moments_of_rows(gp.features, rows_of(toy, weight=weight)))
+    return spectrum(moments_of_rows(gp, rows_of(toy, weight=weight)))
 
 
 # Identities of the paper (Theorem 1, with its square)
@@ -98,7 +98,7 @@ def _value_and_gradient(gp, rows):
 def test_values_are_the_dense_one(n, M):
     toy, gp, theta = _problem(n, M)
     rows = rows_of(toy)
-    moments = moments_of_rows(gp.features, rows)
+    moments = moments_of_rows(gp, rows)
     dense = dense_nlml(features(theta, toy.X), toy.y, noise(theta, FLOOR))
     assert_close(nlml(moments, gp.variance.value, gp.noise_variance.value), dense)
     assert_close(nlml_of_spectrum(spectrum(moments), float(gp.variance), float(gp.noise_variance))[0], dense)
@@ -141,7 +141,7 @@ def test_derivatives_by_the_variances(n, M):
 def test_moments_by_loops():
     toy, gp, _ = _problem(7, 3)
     weight = np.linspace(0.5, 2.0, 7)
-    found = moments_of_rows(gp.features, rows_of(toy, weight=weight))
+    found = moments_of_rows(gp, rows_of(toy, weight=weight))
     Phi = np.tanh(toy.X @ np.asarray(gp.features.W))
     gram, cross = np.zeros((3, 3)), np.zeros(3)
     for phi, y, rho in zip(Phi, toy.y, weight, strict=True):
@@ -153,12 +153,12 @@ def test_moments_by_loops():
 def test_moments_of_chunks_add_up():
     toy, gp, _ = _problem(11, 3)
     chunks = [rows_of(toy, S) for S in np.array_split(np.arange(11), 4)]
-    assert_close(add_up(gp.features, chunks), moments_of_rows(gp.features, rows_of(toy)))
+    assert_close(add_up(gp, chunks), moments_of_rows(gp, rows_of(toy)))
 
 
 def test_moments_of_float32_rows_are_summed_in_float64():
     toy, gp = make_toy(9), make_gp(M=3, dtype=jnp.float32)
-    found = moments_of_rows(gp.features, rows_of(toy, dtype=jnp.float32))
+    found = moments_of_rows(gp, rows_of(toy, dtype=jnp.float32))
     assert {part.dtype for part in found} == {jnp.dtype(jnp.float64)}
     Phi = np.asarray(gp.features(jnp.asarray(toy.X, jnp.float32)), np.float64)
     assert_close(found.gram, Phi.T @ Phi, rtol=1e-14, atol=1e-14)
@@ -166,7 +166,7 @@ def test_moments_of_float32_rows_are_summed_in_float64():
 
 def test_no_rows_have_no_moments():
     with pytest.raises(ValueError, match="no rows"):
-        add_up(make_gp().features, [])
+        add_up(make_gp(), [])
 
 
 @sizes
@@ -175,7 +175,7 @@ def test_row_weights_are_repeated_rows(n, M):
     times = np.random.default_rng(3).integers(1, 4, n)
     repeated = rows_of(toy, np.repeat(np.arange(n), times))
     weighted = rows_of(toy, weight=times.astype(float))
-    assert_close(moments_of_rows(gp.features, weighted), moments_of_rows(gp.features, repeated))
+    assert_close(moments_of_rows(gp, weighted), moments_of_rows(gp, repeated))
     assert_close(nlml_of_rows(gp, weighted), nlml_of_rows(gp, repeated))
 
 
@@ -186,9 +186,9 @@ def test_null_model_in_the_units_of_the_target():
     """Centred targets of variance s² under pure noise: ½ log 2πs² + ½; 0.179 nats for a standard deviation of 0.2893."""
     y = np.linspace(-1, 1, 500)
     y *= 0.2893 / y.std()
-    null = FeatureGP(Network(lambda x: 0 * x[:1], 2), noise_variance=0.1)
+    null = FeatureGP(Network(lambda x: 0 * x[:1], 2), noise=0.1)
     rows = rows_of(make_toy(500))._replace(y=jnp.asarray(y))
-    s = spectrum(moments_of_rows(null.features, rows))
+    s = spectrum(moments_of_rows(null, rows))
     variance, noise_variance = refit(s, 1.0, 0.1)
     np.testing.assert_allclose(noise_variance, 0.2893**2, rtol=1e-4)
     value = nlml_of_spectrum(s, variance, noise_variance)[0]

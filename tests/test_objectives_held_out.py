@@ -20,10 +20,10 @@ def _problem(n=40, n_new=30, M=6, seed=0, weight=None):
     """(spectrum, HeldOut, base features of the training rows, of the held-out rows, the toy)."""
     toy, gp = make_toy(n + n_new, seed=seed), make_gp(M=M)
     rows = rows_of(toy, np.arange(n))
-    s = spectrum(moments_of_rows(gp.features, rows))
+    s = spectrum(moments_of_rows(gp, rows))
     Phi = features(theta_of(gp)._replace(raw_variance=0.0), toy.X)
     weight = np.ones(n_new) if weight is None else weight
-    return s, HeldOut(Phi[n:] @ s.basis, toy.y[n:], weight), Phi[:n], Phi[n:], toy
+    return s, HeldOut(Phi[n:] @ s.basis, toy.y[n:], weight, weight), Phi[:n], Phi[n:], toy
 
 
 def _dense(Phi, Phi_new, toy, v, s2):

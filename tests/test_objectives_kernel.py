@@ -125,7 +125,7 @@ def test_a_linear_kernel_is_the_feature_family():
     rows = make_rows(weight=np.random.default_rng(4).uniform(0.3, 3.0, N))
     gp = cast(KernelGP(kernels.Linear(0.7), 0.2), jnp.float64)
     features = cast(FeatureGP(Identity(), 0.2, 0.7), jnp.float64)
-    moments = moments_of_rows(Identity(), jax.tree.map(jnp.asarray, rows))
+    moments = moments_of_rows(FeatureGP(Identity()), jax.tree.map(jnp.asarray, rows))
     wanted = feature_nlml(moments, features.variance.value, features.noise_variance.value)
     np.testing.assert_allclose(nlml(gp, rows), float(wanted), rtol=1e-9)
 

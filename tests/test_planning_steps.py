@@ -2,37 +2,73 @@
 
 import pytest
 
-from stochgp.planning.steps import CHUNK_BYTES, LONGEST_CHUNK, default_epochs, plan_steps, trial_steps
+from stochgp.planning.steps import (
+    CHUNK_BYTES,
+    LONGEST_CHUNK,
+    default_epochs,
+    steps_by_epochs,
+    steps_by_stretches,
+    trial_steps,
+)
 
 PLANS = [
     (n, batch_size, epochs)
     for n in (1, 7, 150, 4_999, 300_000, 2_000_000)
-    for batch_size in (None, 1, 32, 512, 10**9)
+    for batch_size in (1, 32, 512, 10**9)
     for epochs in (None, 1, 40)
 ]
+BYTES = 40  # of a row
+sweep = pytest.mark.parametrize(("n", "batch_size", "epochs"), PLANS)
 
 
-@pytest.mark.parametrize(("n", "batch_size", "epochs"), PLANS)
-def test_plan(n, batch_size, epochs):
-    bytes_per_row = 40
-    plan = plan_steps(n, bytes_per_row, batch_size, epochs)
+def _asked(plan, epochs):
+    return plan.steps_per_epoch * (default_epochs(plan.steps_per_epoch) if epochs is None else epochs)
+
+
+def _check_chunks(plan, n):
     assert 1 <= plan.batch_size <= n
     assert plan.steps_per_epoch == max(1, n // plan.batch_size)
-    asked = plan.steps_per_epoch * (default_epochs(plan.steps_per_epoch) if epochs is None else epochs)
-    visits = asked // plan.steps_per_visit
-    assert asked - (visits + 1) * (plan.chunk_steps - 1) <= plan.total_steps <= asked
     assert plan.total_steps >= 1
     assert plan.steps_per_visit % plan.chunk_steps == 0
+    assert plan.chunk_steps == 1 or plan.chunk_steps * plan.batch_size * BYTES <= CHUNK_BYTES
+    assert (
+        plan.n_visits * plan.steps_per_visit >= plan.total_steps > (plan.n_visits - 1) * plan.steps_per_visit
+    )
+
+
+@sweep
+def test_visits_that_pass_over_all_rows(n, batch_size, epochs):
+    plan = steps_by_epochs(n, BYTES, batch_size, epochs)
+    _check_chunks(plan, n)
+    assert abs(plan.total_steps - _asked(plan, epochs)) <= _asked(plan, epochs) / 32
+    assert plan.total_steps % plan.chunk_steps == 0
     assert plan.chunk_steps <= LONGEST_CHUNK
-    assert plan.chunk_steps == 1 or plan.chunk_steps * plan.batch_size * bytes_per_row <= CHUNK_BYTES
+    assert plan.chunk_steps.bit_count() == 1
+    if plan.total_steps > 200:
+        assert plan.steps_per_visit >= 0.75 * min(100, plan.total_steps)
 
 
-@pytest.mark.parametrize(("n", "batch_size", "epochs"), PLANS)
+@sweep
+def test_visits_that_cost_nothing(n, batch_size, epochs):
+    plan = steps_by_stretches(n, BYTES, batch_size, epochs, 4096)
+    _check_chunks(plan, n) if plan.total_steps >= 64 else None
+    asked = 4096 if epochs is None else epochs * plan.steps_per_epoch
+    assert abs(plan.total_steps - asked) <= plan.steps_per_visit / 2
+    assert plan.steps_per_visit <= 4096
+
+
+@sweep
 def test_a_trial_is_part_of_the_run_in_whole_chunks(n, batch_size, epochs):
-    plan = plan_steps(n, 40, batch_size, epochs)
+    plan = steps_by_epochs(n, BYTES, batch_size, epochs)
     steps = trial_steps(plan)
     assert steps % plan.chunk_steps == 0
     assert 1 <= steps <= min(4_000, plan.total_steps)
+
+
+def test_few_sizes_of_scans_serve_many_sizes_of_data():
+    """A compiled scan has the length of a chunk: neighbouring numbers of rows share it."""
+    chunks = {steps_by_epochs(n, BYTES, 256, None).chunk_steps for n in range(300, 30_000, 17)}
+    assert len(chunks) <= 4
 
 
 def test_default_epochs():

@@ -26,7 +26,7 @@ def double():
 
 def _posterior(n, M, *, dtype=jnp.float64, weight=None):
     toy, gp = make_toy(n), make_gp(M=M, dtype=dtype)
-    s = spectrum(moments_of_rows(gp.features, rows_of(toy, dtype=dtype, weight=weight)))
+    s = spectrum(moments_of_rows(gp, rows_of(toy, dtype=dtype, weight=weight)))
     posterior = FeaturePosterior.of(gp.features, s, float(gp.variance), float(gp.noise_variance))
     return posterior, gp, toy, jnp.asarray(np.random.default_rng(5).normal(size=(8, 2)), dtype)
 

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from stochgp.data.standardise import Standardiser
-from stochgp.data.streams import DeviceRows, HostRows, independent_batches, shuffled_batches
+from stochgp.data.streams import (
+    DeviceRows,
+    HostRows,
+    SomeRows,
+    independent_batches,
+    padded_size,
+    shuffled_batches,
+)
 
 
 def _arrays(n=23, d=3, seed=0):
@@ -47,9 +54,10 @@ def test_host_rows_may_be_memory_mapped(tmp_path):
 @pytest.mark.parametrize("size", [1, 5, 7, 21, 100])
 def test_chunks_have_one_shape_and_every_row_once(source, size):
     X, y, weight = _arrays()
-    rows, indices = source(X, y, weight), np.arange(1, 22)
-    chunks = list(rows.chunks(indices, size))
-    assert {chunk.X.shape for chunk in chunks} == {(min(size, 21), 3)}
+    rows = SomeRows(source(X, y, weight), np.arange(1, 22))
+    chunks = list(rows.chunks(size))
+    assert {chunk.X.shape for chunk in chunks} == {(min(size, 32), 3)}
+    np.testing.assert_allclose(rows.count, weight[1:22].sum(), rtol=1e-6)
     together = [np.concatenate([np.asarray(part) for part in parts]) for parts in zip(*chunks, strict=True)]
     there = together[2] > 0
     assert there.sum() == 21
@@ -73,6 +81,14 @@ def test_shapes_that_do_not_fit_are_named(source, X, y, weight):
         source(np.zeros(X), np.zeros(y), None if weight is None else np.ones(weight))
 
 
+def test_padded_sizes_are_few_and_near():
+    sizes = [padded_size(n) for n in range(1, 40_000)]
+    assert all(n <= size < max(2 * n, 2) for n, size in enumerate(sizes, start=1))
+    assert all(size <= 1.125 * n + 1 for n, size in enumerate(sizes, start=1) if n > 1024)
+    assert len(set(sizes[:16_384])) == 11 + 4 * 8
+    assert sizes[16_384:] == list(range(16_385, 40_000))
+
+
 # Batches
 
 
@@ -88,12 +104,13 @@ def test_an_epoch_has_every_row_at_most_once(n, size):
         assert not np.array_equal(epochs[0], epochs[1])
 
 
-@pytest.mark.parametrize("cuts", [[1] * 20, [7, 6, 7], [3, 17], [20]])
-def test_a_run_cut_into_stretches_has_the_same_batches(cuts):
+@pytest.mark.parametrize("draw", [shuffled_batches, independent_batches])
+@pytest.mark.parametrize("cuts", [[1] * 150, [70, 3, 77], [63, 1, 86], [150]])
+def test_a_run_cut_into_stretches_has_the_same_batches(cuts, draw):
     indices = np.arange(13)
-    whole = shuffled_batches(indices, 4, 0, 20, (1, 2))
+    whole = draw(indices, 4, 0, 150, (1, 2))
     starts = np.cumsum([0, *cuts[:-1]])
-    pieces = [shuffled_batches(indices, 4, int(s), k, (1, 2)) for s, k in zip(starts, cuts, strict=True)]
+    pieces = [draw(indices, 4, int(s), k, (1, 2)) for s, k in zip(starts, cuts, strict=True)]
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
 
 

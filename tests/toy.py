@@ -9,12 +9,14 @@ import numpy as np
 from jaxtyping import Array, Float
 from reference import Theta, Toy
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import DeviceRows, Rows
 from stochgp.features import AbstractFeatureMap
-from stochgp.learners import Planned
+from stochgp.learners import Problem
+from stochgp.learners.evidence import EvidenceVisit, Variances
 from stochgp.models import FeatureGP
 from stochgp.objectives import moments_of_rows, spectrum
 from stochgp.parameters import positive
+from stochgp.planning.steps import StepPlan
 
 FLOOR = 1e-3
 KEY = jax.random.key(0)
@@ -44,7 +46,7 @@ def make_gp(d=2, M=4, *, dtype=jnp.float64, variance=1.3, noise_variance=0.4, se
     W = np.random.default_rng(seed).normal(size=(d, M))
     return FeatureGP(
         Tanh(jnp.asarray(W, dtype)),
-        noise_variance=positive(noise_variance, lower=FLOOR, dtype=dtype),
+        noise=positive(noise_variance, lower=FLOOR, dtype=dtype),
         variance=positive(variance, dtype=dtype),
     )
 
@@ -78,14 +80,18 @@ def random_batches(n, size, n_steps, seed=0):
 
 def begin(learner, gp, toy, *, rate=1.0, n_steps=10, anchor=False):
     """The learner's state before the first step, anchored at the gp's own variances if wished."""
-    n = len(toy.y)
-    state = learner.init(gp, Planned(n, float(n), n_steps, rate), key=KEY)
+    source = DeviceRows(toy.X, toy.y, dtype=jnp.float64)
+    problem = Problem(source, StepPlan(len(toy.y), 1, n_steps, n_steps), None, rate)
+    state = learner.init(gp, problem, key=KEY)
     return anchored(learner, state, gp, toy) if anchor else state
 
 
 def anchored(learner, state, gp, toy):
-    s = spectrum(moments_of_rows(gp.features, rows_of(toy, dtype=gp.features.W.dtype)))
-    return learner.anchor(state, gp, s, float(gp.variance), float(gp.noise_variance))
+    """After a visit that leaves the two variances as they are."""
+    moments = moments_of_rows(gp, rows_of(toy, dtype=gp.features.W.dtype))
+    own = Variances(float(gp.variance), float(gp.noise_variance))
+    visit = EvidenceVisit(gp, moments, spectrum(moments), own, own, 0.0, None)
+    return learner.after_visit(state, visit)
 
 
 def stepper(learner):

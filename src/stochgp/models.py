@@ -10,74 +10,93 @@ from jaxtyping import Array, Float
 
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.base import as_kernel
+from stochgp.likelihoods.noise import AbstractNoise, as_noise
+from stochgp.numerics.precision import matmul
 from stochgp.parameters import (
     AbstractParameter,
     Bounded,
     Frozen,
     Positive,
     as_positive,
-    positive,
     trainable_mask,
     value_of,
 )
 
-NOISE_FLOOR = 1e-6
-SMALLEST_WEIGHT = 1e-9  # a row of less weight counts as one of this
-
-
-def _as_noise(value: object) -> AbstractParameter:
-    return value if isinstance(value, AbstractParameter) else positive(value, lower=NOISE_FLOOR)  # pyright: ignore[reportArgumentType]
-
 
 class FeatureGP(eqx.Module):
-    """y = f(x) + ε, f(x) = √variance φ(x)ᵀw, w ~ N(0, I_M), ε ~ N(0, noise_variance / ρ) for a row of weight ρ.
+    """y = f(x) + ε, f(x) = √variance φ(x)ᵀw, w ~ N(0, I_M), ε of the variance that `noise` says.
 
-    So k(x, z) = variance · φ(x)·φ(z). `variance` and `noise_variance` are variances; a number given for the latter becomes a parameter
-    with the floor NOISE_FLOOR = 1e-6 (of targets with unit variance), the σ_min² of the papers.
+    So k(x, z) = variance · φ(x)·φ(z). `variance` is a variance. A number given for `noise` is the variance of constant noise, a parameter with
+    the floor 1e-6 (of targets with unit variance), the σ_min² of the papers.
     """
 
     features: AbstractFeatureMap
-    noise_variance: AbstractParameter = eqx.field(converter=_as_noise, default=0.1)
+    noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
     variance: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
 
     @property
     def n_features(self) -> int:
         return self.features.n_features
 
+    @property
+    def has_moments(self) -> bool:
+        """Whether sums of M × M numbers over the rows say all that the likelihood needs."""
+        return True
+
+    @property
+    def noise_variance(self) -> AbstractParameter:
+        """σ², the level of the noise."""
+        return self.noise.level
+
     def scaled_features(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
         """φ̃ = √variance φ: k(x, z) = φ̃(x)·φ̃(z)."""
         return jnp.sqrt(value_of(self.variance, X.dtype)) * self.features(X)
 
+    def covariance(self, X: Float[Array, "N D"], count: Float[Array, " N"]) -> Float[Array, "N N"]:
+        """k(X, X) + Σ: of the targets."""
+        Phi = self.scaled_features(X)
+        return matmul(Phi, Phi.T) + jnp.diag(self.noise.variance(X, count))
+
     def with_variances(self, variance: float, noise_variance: float) -> "FeatureGP":
         """The same features with other values of the two variances; frozen ones keep theirs."""
-        return FeatureGP(
-            self.features, _revalued(self.noise_variance, noise_variance), _revalued(self.variance, variance)
-        )
+        noise = eqx.tree_at(lambda noise: noise.level, self.noise, revalued(self.noise.level, noise_variance))
+        return FeatureGP(self.features, noise, revalued(self.variance, variance))
 
 
 class KernelGP(eqx.Module):
-    """y = f(x) + ε, f ~ GP(0, k), ε ~ N(0, noise_variance / ρ) for a row of weight ρ.
+    """y = f(x) + ε, f ~ GP(0, k), ε of the variance that `noise` says.
 
-    `kernel` is any kernel, sums, products and warped ones included; what is frozen in it, or the whole of it, does not train.
-    `noise_variance` is a variance; a number becomes a parameter with the floor NOISE_FLOOR = 1e-6 (of targets with unit variance).
+    `kernel` is any kernel, sums, products and warped ones included; what is frozen in it, or the whole of it, does not train. A number given for
+    `noise` is the variance of constant noise, a parameter with the floor 1e-6 (of targets with unit variance).
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
-    noise_variance: AbstractParameter = eqx.field(converter=_as_noise, default=0.1)
+    noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
 
-    def covariance(self, X: Float[Array, "N D"], weight: Float[Array, " N"]) -> Float[Array, "N N"]:
-        """k(X, X) + σ² diag(1/ρ): of the targets."""
-        spread = 1 / jnp.maximum(weight, SMALLEST_WEIGHT)
-        K = value_of(self.kernel).matrix(X, X)
-        return K + jnp.diag(value_of(self.noise_variance, X.dtype) * spread)
+    @property
+    def has_moments(self) -> bool:
+        """See `FeatureGP`."""
+        return False
+
+    @property
+    def noise_variance(self) -> AbstractParameter:
+        """σ², the level of the noise."""
+        return self.noise.level
+
+    def covariance(self, X: Float[Array, "N D"], count: Float[Array, " N"]) -> Float[Array, "N N"]:
+        """k(X, X) + Σ: of the targets."""
+        return value_of(self.kernel).matrix(X, X) + jnp.diag(self.noise.variance(X, count))
+
+
+GP = FeatureGP | KernelGP
 
 
 def split(gp: FeatureGP, *, hold_variances: bool = False) -> tuple[FeatureGP, FeatureGP]:
-    """(trainable, rest) of `partition`; `hold_variances` keeps the GP's own two variances in the rest."""
+    """(trainable, rest) of `partition`; `hold_variances` keeps the GP's variance and the level of its noise in the rest."""
     mask = trainable_mask(gp)
     if hold_variances:
-        held = jax.tree.map(lambda _: False, (gp.noise_variance, gp.variance))
-        mask = eqx.tree_at(lambda g: (g.noise_variance, g.variance), mask, held)
+        held = jax.tree.map(lambda _: False, (gp.noise.level, gp.variance))
+        mask = eqx.tree_at(lambda g: (g.noise.level, g.variance), mask, held)
     return eqx.partition(gp, mask)
 
 
@@ -95,7 +114,7 @@ def range_within(parameter: AbstractParameter, widest: tuple[float, float]) -> t
     return max(lower, widest[0]), min(upper, widest[1])
 
 
-def _revalued(parameter: AbstractParameter, value: float) -> AbstractParameter:
+def revalued(parameter: AbstractParameter, value: float) -> AbstractParameter:
     """The parameter worth `value`, or just inside its bounds; a frozen one as it is."""
     if isinstance(parameter, Frozen):
         return parameter

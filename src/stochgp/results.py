@@ -29,16 +29,28 @@ class RESULTS(enum.Enum):
 
 
 class FitResult(NamedTuple):
-    """What `learners.fit` returns. NLML values are per datum, of the targets that the learner saw."""
+    """What `learners.fit` returns. Losses and NLMLs are per datum, of the targets that the learner saw."""
 
-    gp: Any  # the model with θ̂, variances refitted
-    spectrum: Any  # the moments of all rows at θ̂ in their eigenbasis, from which the posterior follows
-    nlml: float  # exact, on all rows
+    gp: Any  # the model with θ̂
+    loss: float  # the judge's criterion at the visit that is returned; NaN before the first
+    evidence: (
+        Any  # `learners.Evidence` where the judge knows it: the moments of all rows at θ̂, and the exact NLML
+    )
     n_iter: int  # steps taken, trials of rates excluded
     converged: bool
     result: RESULTS
     history: list[dict[str, float]]
     seconds: float
+
+    @property
+    def nlml(self) -> float:
+        """Exact, of all rows, per datum. AttributeError where the judge does not know it."""
+        return self.evidence.nlml
+
+    @property
+    def spectrum(self) -> Any:
+        """The moments of all rows in their eigenbasis. AttributeError where the judge does not know them."""
+        return self.evidence.spectrum
 
 
 class Solution(NamedTuple):

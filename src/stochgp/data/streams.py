@@ -12,16 +12,19 @@ from jaxtyping import Array, Float, Int
 
 from .standardise import Standardiser
 
+SMALLEST_STEPPED, LARGEST_PADDED = 1 << 10, 1 << 14
+DRAWN_TOGETHER = 64  # steps whose independent batches come from one generator
+
 
 class Rows(NamedTuple):
-    """Inputs, targets and weights of some rows. A row of weight ρ counts as ρ rows; weight 0 marks padding.
+    """Inputs, targets and counts of some rows. A row of count ρ stands for ρ rows with the same target; count 0 marks padding.
 
     Leading axes may be added: a stack of K batches is Rows([K, B, D], [K, B], [K, B]).
     """
 
     X: Float[Array, "... N D"]
     y: Float[Array, "... N"]
-    weight: Float[Array, "... N"]
+    count: Float[Array, "... N"]
 
 
 class AbstractSource(abc.ABC):
@@ -29,19 +32,24 @@ class AbstractSource(abc.ABC):
 
     size: int
     n_inputs: int
+    count: float  # Σρ: how many rows they stand for
 
     @abc.abstractmethod
     def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
         """The rows at `indices` (any shape), on the device."""
 
-    def chunks(self, indices: Int[np.ndarray, " n"], size: int) -> Iterator[Rows]:
-        """The rows at `indices` in chunks of exactly min(size, n): the last one is padded by rows of weight 0."""
-        size = min(size, len(indices))
-        for start in range(0, len(indices), size):
-            part = indices[start : start + size]
-            rows = self.take(np.concatenate([part, np.full(size - len(part), indices[0])]))
+    @abc.abstractmethod
+    def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
+        """Σρ of some of the rows."""
+
+    def chunks(self, size: int) -> Iterator[Rows]:
+        """All rows in order, in chunks of min(`size`, padded_size(N)) rows: the last one is padded by rows of count 0."""
+        size = min(size, padded_size(self.size))
+        for start in range(0, self.size, size):
+            part = np.arange(start, min(start + size, self.size))
+            rows = self.take(np.concatenate([part, np.zeros(size - len(part), part.dtype)]))
             if len(part) < size:
-                rows = rows._replace(weight=rows.weight.at[len(part) :].set(0))
+                rows = rows._replace(count=_first(rows.count, len(part)))
             yield rows
 
 
@@ -49,16 +57,17 @@ class DeviceRows(AbstractSource):
     """Rows that lie on the device."""
 
     def __init__(self, X: Any, y: Any, weight: Any = None, *, dtype: Any = jnp.float32):
-        """X [N, D], y [N] and weights [N] (None = 1) are used as they are. Raises ValueError for shapes that do not fit."""
-        self.rows = Rows(
-            jnp.asarray(X, dtype),
-            jnp.asarray(y, dtype),
-            jnp.ones(len(y), dtype) if weight is None else jnp.asarray(weight, dtype),
-        )
-        self.size, self.n_inputs = _checked_shape(*self.rows)
+        """X [N, D], y [N] and counts `weight` [N] (None = 1) are used as they are. Raises ValueError for shapes that do not fit."""
+        self.size, self.n_inputs = _checked_shape(X, y, y if weight is None else weight)
+        count = np.ones(self.size) if weight is None else weight
+        self._rows = Rows(*(_padded(part, dtype) for part in (X, y, count)))
+        self.count = float(self.size) if weight is None else float(np.sum(weight, dtype=np.float64))
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
-        return _gather(self.rows, jnp.asarray(indices, jnp.int32))
+        return _gather(self._rows, np.asarray(indices, np.int32))
+
+    def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
+        return float(np.sum(np.asarray(self._rows.count)[indices], dtype=np.float64))
 
 
 class HostRows(AbstractSource):
@@ -80,6 +89,7 @@ class HostRows(AbstractSource):
         """`inputs` and `targets` standardise; None takes the values as they are. Raises ValueError for shapes that do not fit."""
         self.size, self.n_inputs = _checked_shape(X, y, y if weight is None else weight)
         self.X, self.y, self.weight, self.dtype = X, y, weight, dtype
+        self.count = float(self.size) if weight is None else float(np.sum(weight, dtype=np.float64))
         self.inputs = Standardiser.identity((self.n_inputs,)) if inputs is None else inputs
         self.targets = Standardiser.identity(()) if targets is None else targets
 
@@ -87,10 +97,41 @@ class HostRows(AbstractSource):
         shape, flat = np.shape(indices), np.ravel(indices)
         X = self.inputs.transform(self.X[flat], self.dtype).reshape(*shape, self.n_inputs)
         y = self.targets.transform(self.y[flat], self.dtype).reshape(shape)
-        weight = (
-            np.ones(shape, self.dtype) if self.weight is None else self.weight[indices].astype(self.dtype)
+        count = np.ones(shape) if self.weight is None else self.weight[indices]
+        return Rows(jnp.asarray(X), jnp.asarray(y), jnp.asarray(count.astype(self.dtype)))
+
+    def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
+        return (
+            float(len(indices))
+            if self.weight is None
+            else float(np.sum(self.weight[indices], dtype=np.float64))
         )
-        return Rows(jnp.asarray(X), jnp.asarray(y), jnp.asarray(weight))
+
+
+class SomeRows(AbstractSource):
+    """Some rows of another source, in the order of `indices`."""
+
+    def __init__(self, source: AbstractSource, indices: Int[np.ndarray, " n"]):
+        self.source, self.indices = source, indices
+        self.size, self.n_inputs = len(indices), source.n_inputs
+        self.count = source.count_of(indices)
+
+    def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
+        return self.source.take(self.indices[indices])
+
+    def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
+        return self.source.count_of(self.indices[indices])
+
+
+def padded_size(n: int) -> int:
+    """A size of at least n of which there are few, so that sets of nearby sizes share compiled code.
+
+    Powers of two up to 1,024, then eight sizes between a power of two and the next; beyond 16,384 n itself.
+    """
+    if n > LARGEST_PADDED:
+        return n
+    step = max(1, (1 << (n - 1).bit_length()) // 16) if n > SMALLEST_STEPPED else 1 << (n - 1).bit_length()
+    return -(-n // step) * step
 
 
 def shuffled_batches(
@@ -114,13 +155,36 @@ def shuffled_batches(
 def independent_batches(
     indices: Int[np.ndarray, " n"], batch_size: int, start: int, n_steps: int, seed: tuple[int, ...]
 ) -> Int[np.ndarray, "K B"]:
-    """K batches of independent uniform draws, with replacement; another `start` gives others."""
-    return np.random.default_rng((*seed, start)).choice(indices, (n_steps, batch_size))
+    """The batches of steps start … start + K − 1: independent uniform draws, with replacement.
+
+    The seed alone says which batch a step has, however a run is cut into stretches.
+    """
+    blocks = range(start // DRAWN_TOGETHER, -(-(start + n_steps) // DRAWN_TOGETHER))
+    drawn = [
+        np.random.default_rng((*seed, block)).choice(indices, (DRAWN_TOGETHER, batch_size))
+        for block in blocks
+    ]
+    first = start % DRAWN_TOGETHER
+    return np.concatenate(drawn)[first : first + n_steps]
 
 
 @functools.lru_cache(maxsize=2)  # one epoch is read in many stretches; MINIMAX reads two orders at once
 def _shuffle(n: int, seed: tuple[int, ...]) -> Int[np.ndarray, " n"]:
     return np.random.default_rng(seed).permutation(np.arange(n, dtype=np.int32))
+
+
+def _padded(part: Any, dtype: Any) -> Array:
+    """On the device, with zeros up to the padded size."""
+    missing = padded_size(len(part)) - len(part)
+    if missing == 0 or isinstance(part, jax.Array):
+        return jnp.asarray(part, dtype)
+    return jnp.asarray(np.concatenate([part, np.zeros((missing, *np.shape(part)[1:]), dtype)], dtype=dtype))
+
+
+@jax.jit
+def _first(count: Float[Array, " B"], n: Any) -> Float[Array, " B"]:
+    """The first n of them, and 0 for the others."""
+    return jnp.where(jnp.arange(count.shape[0]) < n, count, 0)
 
 
 @jax.jit

@@ -25,7 +25,8 @@ from stochgp.estimators.inputs import TrainingRows, read_training_rows
 from stochgp.estimators.plan import Layout, Problem, describe, lay_out
 from stochgp.estimators.progress import progress_line
 from stochgp.estimators.scaling import in_target_units, standardisers
-from stochgp.models import NOISE_FLOOR, FeatureGP
+from stochgp.likelihoods.noise import NOISE_FLOOR
+from stochgp.models import FeatureGP
 from stochgp.names import lookup
 from stochgp.numerics.seeds import as_key
 from stochgp.parameters import cast, positive
@@ -118,18 +119,20 @@ class FeatureGPRegressor(PosteriorRegressor):
         with jax.enable_x64(True):
             gp = self._start(rows, inputs, targets, feature_key)
             problem = Problem(len(rows.y), rows.X.shape[1], gp.n_features, _DTYPES[self.dtype])
-            layout = lay_out(problem, learner, budget)
+            layout = lay_out(problem, learner, gp, budget)
             result = self._learn(
                 layout, gp, _source(rows, inputs, targets, layout, self.dtype), fit_key, targets, checkpoint
             )
-            if not math.isfinite(result.nlml):
+            if not math.isfinite(result.evidence.nlml):
                 raise ValueError(
                     "the marginal likelihood is not a finite number from the start: are inputs or targets on a huge scale? "
                     "(standardize=True divides by it)"
                 )
             found = result.gp
             variance, noise_variance = float(found.variance), float(found.noise_variance)
-            posterior = FeaturePosterior.of(found.features, result.spectrum, variance, noise_variance)
+            posterior = FeaturePosterior.of(
+                found.features, result.evidence.spectrum, variance, noise_variance
+            )
         self._fitted = Fitted(rows.encoder, inputs, targets, posterior, noise_variance, self.dtype)
         name = getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
@@ -231,7 +234,7 @@ class FeatureGPRegressor(PosteriorRegressor):
         """The fitted attributes, in target units."""
         s = float(targets.scale)
         self.noise_variance_ = self._fitted.noise_variance * s**2
-        self.nlml_ = result.nlml + math.log(s)
+        self.nlml_ = result.evidence.nlml + math.log(s)
         self.n_iter_ = int(result.n_iter)
         self.converged_ = bool(result.converged)
         self.history_ = [in_target_units(entry, s) for entry in result.history]

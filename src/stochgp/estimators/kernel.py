@@ -26,7 +26,7 @@ from stochgp.estimators.progress import progress_line
 from stochgp.estimators.scaling import in_target_units, standardisers
 from stochgp.estimators.solvable_noise import solvable_noise
 from stochgp.kernels.warped import is_deep
-from stochgp.learners import AbstractKernelLearner, KernelFitResult, fit_kernel
+from stochgp.learners import AbstractLearner, fit
 from stochgp.models import KernelGP
 from stochgp.names import lookup
 from stochgp.numerics.seeds import as_key
@@ -35,7 +35,7 @@ from stochgp.parameters import cast
 from stochgp.planning.solver import NAMES
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.results import RESULTS, Solution
+from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.solvers import AbstractSolver
 
 START_NOISE = 0.1  # of targets with variance 1
@@ -131,7 +131,7 @@ class KernelGPRegressor(PosteriorRegressor):
             data = self._standardised(rows)
             gp, learned = self._start(data), None
             if learner is not None:
-                learner = _within(learner, data, budget)
+                learner = _within(learner, gp, data, budget)
                 learned = self._learn(learner, gp, data, learn_key, checkpoint)
                 gp = learned.gp
             choices, solved = {"learner": {"choice": type(learner).__name__, "why": why}}, None
@@ -204,15 +204,15 @@ class KernelGPRegressor(PosteriorRegressor):
 
     def _learn(
         self,
-        learner: AbstractKernelLearner,
+        learner: AbstractLearner,
         gp: KernelGP,
         data: KernelRows,
         key: PRNGKeyArray,
         checkpoint: Any,
-    ) -> KernelFitResult:
+    ) -> FitResult:
         source = DeviceRows(np.asarray(data.X), data.y.astype(self.dtype), data.weight, dtype=self.dtype)
         with progress_line(self.verbose, _learning_text) as progress:
-            result = fit_kernel(
+            result = fit(
                 learner,
                 gp,
                 source,
@@ -242,7 +242,7 @@ class KernelGPRegressor(PosteriorRegressor):
     def _report(
         self,
         data: KernelRows,
-        learned: KernelFitResult | None,
+        learned: FitResult | None,
         solved: Solution | None,
         choices: dict[str, Any],
     ) -> None:
@@ -261,11 +261,11 @@ class KernelGPRegressor(PosteriorRegressor):
             self.nlml_ = self._fitted.nlml() + math.log(s)
 
 
-def _within(learner: AbstractKernelLearner, data: KernelRows, budget: Budget) -> AbstractKernelLearner:
+def _within(learner: AbstractLearner, gp: KernelGP, data: KernelRows, budget: Budget) -> AbstractLearner:
     """The learner within the memory limit; ValueError, with both numbers, where it cannot be."""
     N, D = data.X.shape
-    learner = learner.within(N, D, max(budget.free() - LEARNER_COMPILER_BYTES, 0))
-    need = learner.need_bytes(N, D) + LEARNER_COMPILER_BYTES
+    learner = learner.within(gp, N, D, max(budget.free() - LEARNER_COMPILER_BYTES, 0))
+    need = learner.need_bytes(gp, N, D) + LEARNER_COMPILER_BYTES
     budget.require(need, f"learning from {N} rows by {type(learner).__name__}")
     return learner
 

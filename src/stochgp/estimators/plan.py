@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from stochgp.budget import Budget, format_bytes
 from stochgp.estimators.fitted import ROWS
-from stochgp.learners import AbstractLearner
+from stochgp.learners import AbstractLearner, ByEvidence
+from stochgp.models import FeatureGP
 from stochgp.objectives import chunk_rows
 from stochgp.planning import steps as planning
 
@@ -32,24 +33,20 @@ class Layout(NamedTuple):
     need: int
 
 
-def lay_out(problem: Problem, learner: AbstractLearner, budget: Budget) -> Layout:
+def lay_out(problem: Problem, learner: AbstractLearner, gp: FeatureGP, budget: Budget) -> Layout:
     """The learner with its held-out rows capped, where the rows lie, and the memory that the fit needs.
 
     Raises ValueError, with both numbers, where that exceeds the limit.
     """
     N, D, M, itemsize = problem
-    wanted = planning.held_out_rows(N, learner.validation_fraction)
+    judge = ByEvidence() if learner.judge is None else learner.judge
+    wanted = planning.held_out_rows(N, judge.validation_fraction)
     held_out = min(wanted, MOST_HELD_OUT)
     if held_out < wanted:
-        learner = dataclasses.replace(learner, validation_fraction=held_out / N)
+        judge = dataclasses.replace(judge, validation_fraction=held_out / N)
+    learner = dataclasses.replace(learner, judge=judge)
     row_bytes = itemsize * (D + 2)
-    batches = 2 * planning.CHUNK_BYTES * learner.batches_per_step
-    if learner.batch_size is None:
-        batches = N * row_bytes  # all rows, gathered
-    squares = 12 * 8 * M**2  # moments, their eigenbasis, the trackers of the learner, the posterior
-    chunks = chunk_rows(M) * (20 * M + 3 * row_bytes)
-    indices = 32 * N  # shuffled row numbers
-    need = COMPILER_BYTES + batches + squares + chunks + indices + 40 * held_out * M
+    need = COMPILER_BYTES + learner.need_bytes(gp, N, D) + judge.need_bytes(gp, N, D)
     on_device = N * row_bytes <= SHARE_FOR_ROWS * max(budget.free() - need, 0)
     need += 2 * N * row_bytes if on_device else 0
     budget.require(need, f"fitting {N} rows with {M} features")
@@ -62,12 +59,7 @@ def describe(
     """`plan_`: name → {choice, why}, JSON values only. `asked` are the estimator's settings, `history` that of the fit."""
     learner = layout.learner
     n_train = problem.n_rows - layout.held_out_rows
-    steps = planning.plan_steps(
-        n_train,
-        4 * (problem.n_inputs + 2) * learner.batches_per_step,
-        learner.batch_size,
-        learner.epochs,
-    )
+    steps = learner.plan(n_train, problem.n_inputs, learner.judge)
     rates = [entry["rate"] for entry in history if "rate" in entry]
     return {
         "learner": _choice(

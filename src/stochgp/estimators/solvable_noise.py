@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from stochgp.estimators.kernel_solve import KernelRows
-from stochgp.models import NOISE_FLOOR, KernelGP
+from stochgp.likelihoods.noise import NOISE_FLOOR
+from stochgp.models import KernelGP
 from stochgp.parameters import positive, value_of
 from stochgp.planning.memory import SMALL
 from stochgp.posteriors import LocalPosterior
@@ -46,4 +47,4 @@ def solvable_noise(gp: KernelGP, data: KernelRows) -> tuple[KernelGP, dict[str, 
         f"{learned:.3g} was learned; raised so that it can be solved for, to the larger of {SHARE:.0%} of the median variance "
         f"{usual:.3g} of rows left out and {ROUNDINGS:g} times the rounding error of K, {rounding:.3g}"
     )
-    return eqx.tree_at(lambda g: g.noise_variance, gp, raised), {"choice": least, "why": why}
+    return eqx.tree_at(lambda g: g.noise.level, gp, raised), {"choice": least, "why": why}

@@ -1,15 +1,13 @@
 """Learners: values that say how θ is learned, and `fit`, which runs them."""
 
-from .base import AbstractLearner, Planned
+from .base import AbstractLearner, Problem
 from .bsgd import BSGD
 from .chain import Chain
+from .evidence import ByEvidence, Evidence
 from .fit import fit
 from .full_batch import FullBatch
 from .iterative import Iterative
-from .kernel_base import AbstractKernelLearner, KernelPlan, KernelProblem
-from .kernel_bsgd import KernelBSGD
-from .kernel_fit import KernelFitResult, fit_kernel
-from .kernel_full_batch import KernelFullBatch
+from .judge import AbstractJudge, ByLoss
 from .minimax import Minimax
 from .optimizers import muon
 from .probes import AbstractProbes, Hutchinson, Pathwise
@@ -20,28 +18,25 @@ from .schedules import PowerLaw, constant, cosine
 __all__ = [
     "BSGD",
     "SCGD",
-    "AbstractKernelLearner",
+    "AbstractJudge",
     "AbstractLearner",
     "AbstractProbes",
     "AbstractSampling",
+    "ByEvidence",
+    "ByLoss",
     "Chain",
+    "Evidence",
     "FullBatch",
     "Hutchinson",
     "Iterative",
-    "KernelBSGD",
-    "KernelFitResult",
-    "KernelFullBatch",
-    "KernelPlan",
-    "KernelProblem",
     "Minimax",
     "NearestNeighbours",
     "Pathwise",
-    "Planned",
     "PowerLaw",
+    "Problem",
     "Uniform",
     "constant",
     "cosine",
     "fit",
-    "fit_kernel",
     "muon",
 ]

@@ -1,4 +1,4 @@
-"""What a learner is: a frozen value with pure `init` and `step`. `fit` owns the loop."""
+"""What a learner is: a frozen value that says how θ is learned. `fit` owns the loop."""
 
 import abc
 from typing import Any, NamedTuple
@@ -6,80 +6,94 @@ from typing import Any, NamedTuple
 import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
-from stochgp.data.streams import Rows
-from stochgp.learners.descent import Optimizer
+from stochgp.data.streams import AbstractSource
+from stochgp.learners.descent import Optimizer, slowed
+from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.schedules import Schedule
-from stochgp.models import FeatureGP
-from stochgp.objectives.feature import Spectrum
+from stochgp.models import GP
+from stochgp.planning.steps import StepPlan
 
 
-class Planned(NamedTuple):
-    """What a learner may know of the run before it starts."""
+class Problem(NamedTuple):
+    """What does not change during a run."""
 
-    n_rows: int
-    count: float  # Σρ, the number of rows that the weights stand for
-    total_steps: int
-    rate: float
+    source: AbstractSource  # the training rows, on the device or on the host
+    plan: StepPlan
+    prepared: Any  # what the learner computed once before the first step
+    rate: float | None = None  # chosen by the judge's trials; None = the learner's own
 
 
 class AbstractLearner(eqx.Module):
-    """How θ is learned.
+    """How θ of a model is learned.
 
-    batch_size           B; None = all rows at every step
-    epochs               passes over the data; None = chosen by `fit` (see `planning`)
-    learning_rate        a number, a rule of the step, or None: `fit` tries a few rates and writes them into the history
-    optimizer            any optax rule, as a function of its learning rate: `optax.adam`, `optax.adadelta`, `optax.sgd`, …
-    decay                factor on a numeric learning rate, as a function of the fraction of steps taken
-    refit                refit the output scale and σ² with the features fixed at every visit and at the end
-    validation_fraction  rows held out: 0 = the criterion (which rate, which iterate, the refit) is the exact NLML of the training rows;
-                         above 0 = the NLPD of the held-out rows, which join the posterior at the end
-    replace              independent draws with replacement instead of shuffled epochs
+    Everything that a state needs to go on is in its arrays, and `advance` is a deterministic function of its arguments: so a killed run
+    resumes to the same bits. All methods are called on the host, where x64 is enabled, and may jit inside. A learner of mini-batches has a pure
+    `step(state, batch, *, key)`; its `advance` is `steps.advance_by_batches`.
+
+    batch_size     B; None = all rows at every step
+    epochs         passes over the data (of a learner that takes all rows: steps); None = chosen by `plan`
+    learning_rate  a number, a rule of the step, or None: of a learner of mini-batches chosen by short trials, where the judge has rates to try;
+                   else the learner's own
+    optimizer      any optax rule, as a function of its learning rate: `optax.adam`, `optax.adadelta`, `optax.sgd`, …
+    decay          factor on a numeric learning rate, as a function of the fraction of steps taken
+    judge          how visits judge a state; None = what suits the model: `ByEvidence()` for feature GPs, `ByLoss()` for others
     """
 
     batch_size: eqx.AbstractVar[int | None]
     epochs: eqx.AbstractVar[int | None]
     learning_rate: eqx.AbstractVar[float | Schedule | None]
-    optimizer: eqx.AbstractVar[Optimizer]
+    optimizer: eqx.AbstractVar[Optimizer | None]
     decay: eqx.AbstractVar[Schedule]
-    refit: eqx.AbstractVar[bool]
-    validation_fraction: eqx.AbstractVar[float]
-    replace: eqx.AbstractVar[bool]
+    judge: eqx.AbstractVar[AbstractJudge | None]
 
     @abc.abstractmethod
-    def init(self, gp: FeatureGP, planned: Planned, *, key: PRNGKeyArray) -> Any:
-        """The state before the first step."""
+    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+        """How many steps, and how many between visits. A visit is where time limit, Ctrl-C and checkpoint act."""
 
     @abc.abstractmethod
-    def step(self, state: Any, batch: Rows, *, key: PRNGKeyArray) -> tuple[Any, Any]:
-        """(State after one step, Info: scalars of which `fit` keeps the mean). Pure; fit for jit and scan."""
+    def need_bytes(self, gp: GP, n_rows: int, n_inputs: int) -> int:
+        """The memory that learning takes at its peak, beside the rows, the judge's visits and what compiling leaves behind."""
+
+    def within(self, gp: GP, n_rows: int, n_inputs: int, free: int) -> "AbstractLearner":
+        """The learner that makes use of `free` bytes, where it can."""
+        return self
 
     @abc.abstractmethod
-    def anchor(
-        self, state: Any, gp: FeatureGP, spectrum: Spectrum, variance: float, noise_variance: float
-    ) -> Any:
-        """The state after a visit, at which the exact moments of all rows are known and `gp` is the refitted model."""
+    def prepare(self, gp: GP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
+        """What is computed once, such as lists of neighbours: deterministic, since a resumed run computes it again."""
 
     @abc.abstractmethod
-    def model(self, state: Any) -> FeatureGP:
+    def init(self, gp: GP, problem: Problem, *, key: PRNGKeyArray) -> Any:
+        """The state before the first step: a pytree."""
+
+    @abc.abstractmethod
+    def advance(
+        self, state: Any, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[Any, Numbers]:
+        """(State after the steps first_step … first_step + n_steps − 1, numbers of them for the history).
+
+        `fit` asks for at most `plan.chunk_steps` at a time. The numbers contain "loss", per datum: the average over these steps.
+        """
+
+    def after_visit(self, state: Any, visit: Any) -> Any:
+        """The state to go on from after a visit, which may know more than the steps do."""
+        return state
+
+    def model(self, state: Any) -> GP:
         """θ of the state."""
+        return state.gp
 
-    @abc.abstractmethod
     def slower(self, state: Any, factor: float) -> Any:
         """The state with its learning rate multiplied by `factor`."""
+        return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
 
-    @abc.abstractmethod
-    def finished(self, info: dict[str, float]) -> bool:
-        """Whether the means of Info over the last stretch say that there is nothing left to do."""
+    def finished(self, entry: Numbers) -> bool:
+        """Whether the last entry of the history says that there is nothing left to do: the run has converged."""
+        return False
 
-    @property
-    @abc.abstractmethod
-    def batches_per_step(self) -> int:
-        """How many independent batches a step takes."""
-
-    @property
-    @abc.abstractmethod
-    def anchors(self) -> bool:
-        """Whether a visit changes the state."""
+    def exhausted(self, entry: Numbers) -> bool:
+        """Whether the last entry says that all steps were taken, though fewer than planned."""
+        return False
 
     def check_common(self) -> None:
         """Raises ValueError, naming the field, for impossible settings."""
@@ -90,5 +104,3 @@ class AbstractLearner(eqx.Module):
         rate = self.learning_rate
         if rate is not None and not callable(rate) and not 0 < rate < float("inf"):
             raise ValueError(f"learning_rate is {rate}; it must be positive and finite")
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(f"validation_fraction is {self.validation_fraction}; it must lie in [0, 1)")

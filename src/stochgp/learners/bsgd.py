@@ -1,49 +1,63 @@
-"""BSGD: mini-batch gradient descent on the marginal likelihood of the batches."""
+"""BSGD: mini-batch gradient descent on the marginal likelihood of the batches; with neighbours as batches, sgGP."""
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import Rows
-from stochgp.learners.base import AbstractLearner, Planned
-from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, step_size
-from stochgp.learners.kernel_bsgd import KernelBSGD
-from stochgp.learners.sampling import NearestNeighbours, Uniform
+from stochgp.data.streams import AbstractSource, Rows
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
+from stochgp.learners.judge import AbstractJudge, Numbers, Seed
+from stochgp.learners.sampling import AbstractSampling, NearestNeighbours, Uniform, row_bytes
 from stochgp.learners.schedules import Schedule, cosine
-from stochgp.models import FeatureGP, features_and_noise, split
+from stochgp.learners.steps import advance_by_batches
+from stochgp.models import GP
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import safe_cholesky
-from stochgp.objectives.feature import Spectrum
+from stochgp.numerics.small_matrices import invert_lower, safe_cholesky
+from stochgp.parameters import partition
+from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 
-SMALLEST_WEIGHT = 1e-9
+RATE = 0.01
+STEPS = 4096
 
 
 class BSGDState(eqx.Module):
-    gp: FeatureGP
+    gp: GP
     descent: Descent
 
 
 class BSGDInfo(NamedTuple):
     loss: Float[Array, ""]  # NLML per datum of the batch
-    jitter: Float[Array, ""]  # added to the diagonal of K_SS + σ²I to factorise it
+    jitter: Float[Array, ""]  # added to the diagonal of A_S to factorise it
 
 
 class BSGD(AbstractLearner):
-    """Mini-batch gradient descent on y_Sᵀ Q y_S + log|K_SS + σ²I|, Q = (K_SS + σ²I)⁻¹ (algorithms of SCGD's and sgGP's baselines).
+    """Mini-batch gradient descent on the NLML per datum of the batches (SCGD paper, 4.2; sgGP: Chen et al. 2020, algorithm 1).
 
-    With C = Q − Q y_S y_Sᵀ Q:  ∂Φ̃_S = 2CΦ̃_S,  ∂σ² = tr C. O(B³ + B²M) per step. The batch likelihood is a proper likelihood of B
-    rows: for data drawn from the model the gradient is zero on average at the true θ. Yet its expectation over batches is not the
-    gradient of all rows' likelihood; the bias shrinks with B.
-    The closing refit mends the two variances, not the features. `learning_rate` is in this scaling (a sum over the batch).
-    For kernel GPs, see `for_kernels`.
+    With A = k(X_S, X_S) + Σ_S of the B rows of a batch, the gradient by a parameter θ_l is
 
-    `converged`: all planned steps were taken and the criterion's best value improved by less than 0.01 nats per datum over the last
-    tenth of the visits.
+        g_l = tr[A⁻¹(I − y_S y_Sᵀ A⁻¹) ∂A/∂θ_l] / (2 s_l),   s_l = B;  with `signal_scale` τ, s_l = τ log B for the kernel's variances.
+
+    O(B³ + B²D) per step, for feature GPs O(B³ + B²M). The batch likelihood is a proper likelihood of B rows: for data drawn from the model
+    the gradient is zero on average at the true θ. Its expectation over batches is not the gradient of all rows' likelihood; the bias shrinks
+    with B. A feature GP's closing refit mends its two variances, not the features.
+
+    Nearest neighbours show short lengthscales and small noise in batches in which rows drawn uniformly are too far apart to. On five
+    UCI sets batches of 128 neighbours predicted better than the paper's 16, by much on some, and 4,000 steps as well as more.
+
+    batch_size     B; all rows where there are fewer. sgGP's paper has 16
+    epochs         of N/B steps; None = as many as suit the judge: 4,096 steps by loss
+    learning_rate  on the unconstrained parameters; None = by trials, or 0.01. `PowerLaw(α₁, 1.0)` with `optax.sgd` is the α₁/k of sgGP's paper
+    decay          factor on a numeric rate: a cosine to 0
+    sampling       None = `Uniform()` for feature GPs, `NearestNeighbours()` for kernel GPs
+    signal_scale   τ; None = s_l = B throughout. The theory of sgGP and its recovery of parameters take τ = 3
+
+    `converged`: see the judges, `ByEvidence` and `ByLoss`.
     """
 
     batch_size: int = 128
@@ -51,62 +65,78 @@ class BSGD(AbstractLearner):
     learning_rate: float | Schedule | None = None
     optimizer: Optimizer = optax.adam
     decay: Schedule = cosine
-    refit: bool = True
-    validation_fraction: float = 0.1
-    replace: bool = False
+    sampling: AbstractSampling | None = None
+    signal_scale: float | None = None
+    judge: AbstractJudge | None = None
 
     def __check_init__(self) -> None:
         self.check_common()
+        if self.signal_scale is not None and not (0 < self.signal_scale < math.inf and self.batch_size > 1):
+            raise ValueError(
+                f"signal_scale is {self.signal_scale} for batches of {self.batch_size}; it must be positive and finite, the batch above 1"
+            )
 
-    def for_kernels(self) -> KernelBSGD:
-        """The learner of kernel GPs with these batches, epochs, rates and rule: neighbours, or with `replace` uniform batches.
+    def sampling_for(self, gp: GP) -> AbstractSampling:
+        """The sampling given, or the one that suits the model."""
+        if self.sampling is not None:
+            return self.sampling
+        return Uniform() if gp.has_moments else NearestNeighbours()
 
-        `refit` and `validation_fraction` have no part in it: a kernel GP has no cheap exact criterion. A `learning_rate` is there per
-        datum of the batch, which matters to plain SGD, not to Adam.
-        """
-        sampling = Uniform(replace=True) if self.replace else NearestNeighbours()
-        return KernelBSGD(
-            self.batch_size, self.epochs, self.learning_rate, self.optimizer, self.decay, sampling
-        )
+    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+        return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size, self.epochs, STEPS)
 
-    @property
-    def batches_per_step(self) -> int:
-        return 1
+    def need_bytes(self, gp: GP, n_rows: int, n_inputs: int) -> int:
+        """Neighbours, batches, and matrices of a batch."""
+        B, per_epoch = min(self.batch_size, n_rows), max(1, n_rows // self.batch_size)
+        n_steps = STEPS if self.epochs is None else self.epochs * per_epoch
+        drawn = self.sampling_for(gp).need_bytes(n_rows, n_inputs, B, n_steps)
+        return drawn + 3 * CHUNK_BYTES + 8 * 8 * B**2
 
-    @property
-    def anchors(self) -> bool:
-        return False
+    def prepare(self, gp: GP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
+        return self.sampling_for(gp).prepare(source, plan.batch_size, plan.total_steps, seed)
 
-    def init(self, gp: FeatureGP, planned: Planned, *, key: PRNGKeyArray) -> BSGDState:
-        trainable, _ = split(gp)
-        return BSGDState(gp, begin(trainable, self.optimizer, planned.rate, planned.total_steps))
+    def init(self, gp: GP, problem: Problem, *, key: PRNGKeyArray) -> BSGDState:
+        rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
+        return BSGDState(gp, begin(partition(gp)[0], self.optimizer, rate, problem.plan.total_steps))
+
+    def advance(
+        self, state: BSGDState, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[BSGDState, Numbers]:
+        sampling, width = self.sampling_for(state.gp), problem.plan.batch_size
+        return advance_by_batches(self, sampling, state, problem, first_step, n_steps, seed, width=width)
 
     def step(self, state: BSGDState, batch: Rows, *, key: PRNGKeyArray) -> tuple[BSGDState, BSGDInfo]:
-        trainable, rest = split(state.gp)
-        (Phi, s2), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
-        spread = 1 / jnp.maximum(batch.weight, SMALLEST_WEIGHT)  # a row of weight ρ has noise σ²/ρ
-        K = matmul(Phi, Phi.T) + jnp.diag(s2 * spread)
-        L, jitter = safe_cholesky(K)
-        Q = cho_solve((L, True), jnp.eye(len(batch.y), dtype=K.dtype))
-        a = matmul(Q, batch.y)
-        C = Q - jnp.outer(a, a)
-        (gradient,) = pull_back((2 * matmul(C, Phi), jnp.sum(jnp.diagonal(C) * spread)))
+        """(State after one step on `batch`, what it saw). Pure; fit for jit and scan."""
+        trainable, rest = partition(state.gp)
+        info, gradient = batch_gradient(trainable, rest, batch, self.signal_scale)
         size = step_size(state.descent, self.learning_rate, self.decay)
         theta, descent = move(trainable, gradient, state.descent, self.optimizer, size)
-        loss = jnp.dot(a, batch.y) + 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
-        loss = 0.5 * (loss / len(batch.y) + jnp.log(2 * jnp.pi).astype(loss.dtype))
-        return BSGDState(eqx.combine(theta, rest), descent), BSGDInfo(loss, jitter)
+        return BSGDState(eqx.combine(theta, rest), descent), info
 
-    def anchor(
-        self, state: BSGDState, gp: FeatureGP, spectrum: Spectrum, variance: float, noise_variance: float
-    ) -> BSGDState:
-        return state
 
-    def model(self, state: BSGDState) -> FeatureGP:
-        return state.gp
+def batch_gradient(
+    trainable: GP, rest: GP, batch: Rows, signal_scale: float | None = None
+) -> tuple[BSGDInfo, GP]:
+    """(NLML per datum of the batch, g): the gradient by automatic differentiation of A only, its cotangent written out."""
+    B = batch.y.shape[0]
+    A, pull_back = jax.vjp(lambda t: eqx.combine(t, rest).covariance(batch.X, batch.count), trainable)
+    L, jitter = safe_cholesky(A)
+    inverse = invert_lower(L)
+    Q = matmul(inverse.T, inverse)
+    a = matmul(Q, batch.y)
+    (gradient,) = pull_back((Q - jnp.outer(a, a)) / (2 * B))
+    loss = jnp.dot(a, batch.y) + 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
+    loss = 0.5 * (loss / B + jnp.log(2 * jnp.pi).astype(loss.dtype))
+    if signal_scale is not None:
+        gradient = _scale_signal(gradient, B / (signal_scale * math.log(max(B, 2))))
+    return BSGDInfo(loss, jitter), gradient
 
-    def slower(self, state: BSGDState, factor: float) -> BSGDState:
-        return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
 
-    def finished(self, info: dict[str, float]) -> bool:
-        return False
+def _scale_signal(gradient: GP, factor: float) -> GP:
+    """The gradient with the entries of every kernel's `variance` multiplied by `factor`."""
+
+    def scale(path: tuple, leaf: Array) -> Array:
+        is_signal = any(getattr(part, "name", None) == "variance" for part in path)
+        return leaf * factor if is_signal else leaf
+
+    return jax.tree_util.tree_map_with_path(scale, gradient)

@@ -11,10 +11,13 @@ import optax
 from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
+from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Optimizer
-from stochgp.learners.kernel_base import AbstractKernelLearner, KernelPlan, KernelProblem, Seed
+from stochgp.learners.judge import AbstractJudge, ByLoss, Numbers, Seed
 from stochgp.learners.schedules import Schedule, constant
-from stochgp.models import KernelGP
+from stochgp.learners.steps import take_stretch
+from stochgp.models import GP
+from stochgp.planning.steps import StepPlan
 
 
 class ChainState(eqx.Module):
@@ -25,7 +28,7 @@ class ChainState(eqx.Module):
     loss: np.float64
 
 
-class Chain(AbstractKernelLearner):
+class Chain(AbstractLearner):
     """The learners in turn, such as a quick one on few rows and a careful one on more. Their own fields count, not the chain's.
 
     A learner that ends early gives way to the next at once. A step of the chain is one visit of the learner at work. "loss" goes on
@@ -34,12 +37,13 @@ class Chain(AbstractKernelLearner):
     `converged`: the last learner's.
     """
 
-    learners: tuple[AbstractKernelLearner, ...]
+    learners: tuple[AbstractLearner, ...]
     batch_size: None = None
     epochs: None = None
     learning_rate: None = None
     optimizer: Optimizer = optax.adam
     decay: Schedule = constant
+    judge: AbstractJudge | None = None
 
     def __check_init__(self) -> None:
         if len(self.learners) == 0:
@@ -49,41 +53,42 @@ class Chain(AbstractKernelLearner):
             if getattr(self, name) is not plain[name]:
                 raise ValueError(f"{name} is given to a chain: give it to one of its learners")
 
-    def plan(self, n_rows: int) -> KernelPlan:
-        visits = [_visits(learner.plan(n_rows)) for learner in self.learners]
-        return KernelPlan(1, sum(visits), 1)
+    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+        plans = [learner.plan(n_rows, n_inputs, judge) for learner in self.learners]
+        return StepPlan(n_rows, 1, sum(plan.n_visits for plan in plans), 1)
 
-    def need_bytes(self, n_rows: int, n_inputs: int) -> int:
-        """The most that one of them takes; what they prepare stays."""
-        return sum(learner.need_bytes(n_rows, n_inputs) for learner in self.learners)
+    def need_bytes(self, gp: GP, n_rows: int, n_inputs: int) -> int:
+        """What all of them take; what they prepare stays."""
+        return sum(learner.need_bytes(gp, n_rows, n_inputs) for learner in self.learners)
 
-    def within(self, n_rows: int, n_inputs: int, free: int) -> "Chain":
-        within = tuple(learner.within(n_rows, n_inputs, free) for learner in self.learners)
+    def within(self, gp: GP, n_rows: int, n_inputs: int, free: int) -> "Chain":
+        within = tuple(learner.within(gp, n_rows, n_inputs, free) for learner in self.learners)
         return dataclasses.replace(self, learners=within)
 
-    def prepare(self, gp: KernelGP, source: AbstractSource, plan: KernelPlan, seed: Seed) -> Any:
+    def prepare(self, gp: GP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
         """A problem for each learner."""
-        plans = [learner.plan(source.size) for learner in self.learners]
+        judge = ByLoss() if self.judge is None else self.judge
+        plans = [learner.plan(source.size, source.n_inputs, judge) for learner in self.learners]
         return tuple(
-            KernelProblem(source, own, learner.prepare(gp, source, own, _seed(seed, i)))
+            Problem(source, own, learner.prepare(gp, source, own, _seed(seed, i)))
             for i, (learner, own) in enumerate(zip(self.learners, plans, strict=True))
         )
 
-    def init(self, gp: KernelGP, problem: KernelProblem, *, key: PRNGKeyArray) -> ChainState:
+    def init(self, gp: GP, problem: Problem, *, key: PRNGKeyArray) -> ChainState:
         """All learners' states have their place from the start, so that a checkpoint of any stage fits."""
         pairs = zip(self.learners, problem.prepared, strict=True)
         states = tuple(learner.init(gp, own, key=key) for learner, own in pairs)
         return ChainState(np.int64(0), np.int64(0), states, np.float64(0), np.float64(np.nan))
 
     def advance(
-        self, state: ChainState, problem: KernelProblem, first_step: int, n_steps: int, seed: Seed
-    ) -> tuple[ChainState, dict[str, float]]:
-        numbers: dict[str, float] = {}
+        self, state: ChainState, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[ChainState, Numbers]:
+        numbers: Numbers = {}
         for _ in range(n_steps):
             state, numbers = self._visit(state, problem, seed)
         return state, numbers
 
-    def model(self, state: ChainState) -> KernelGP:
+    def model(self, state: ChainState) -> GP:
         return self.learners[int(state.stage)].model(state.states[int(state.stage)])
 
     def slower(self, state: ChainState, factor: float) -> ChainState:
@@ -91,20 +96,17 @@ class Chain(AbstractKernelLearner):
         i = int(state.stage)
         return _with_state(state, i, self.learners[i].slower(state.states[i], factor))
 
-    def finished(self, entry: dict[str, float]) -> bool:
+    def finished(self, entry: Numbers) -> bool:
         return entry["ended"] > 0
 
-    def exhausted(self, entry: dict[str, float]) -> bool:
+    def exhausted(self, entry: Numbers) -> bool:
         return entry["spent"] > 0
 
-    def _visit(
-        self, state: ChainState, problem: KernelProblem, seed: Seed
-    ) -> tuple[ChainState, dict[str, float]]:
+    def _visit(self, state: ChainState, problem: Problem, seed: Seed) -> tuple[ChainState, Numbers]:
         """One visit of the learner at work, and the change to the next one where it has ended."""
         i, taken = int(state.stage), int(state.taken)
         learner, own = self.learners[i], problem.prepared[i]
-        n_steps = own.plan.steps_per_visit
-        made, numbers = learner.advance(state.states[i], own, taken, n_steps, _seed(seed, i))
+        made, n_steps, numbers = take_stretch(learner, state.states[i], own, taken, _seed(seed, i))
         joins = i > 0 and taken == 0
         offset = float(state.loss) - numbers["loss"] if joins else float(state.offset)
         loss, taken, over = numbers["loss"] + offset, taken + n_steps, learner.finished(numbers)
@@ -117,7 +119,7 @@ class Chain(AbstractKernelLearner):
         ends = {"ended": float(is_last and over), "spent": float(is_last and spent)}
         return state, {**numbers, "loss": loss, "stage": float(i), **ends}
 
-    def _next(self, state: ChainState, problem: KernelProblem, seed: Seed) -> ChainState:
+    def _next(self, state: ChainState, problem: Problem, seed: Seed) -> ChainState:
         """The next learner begins with what has been learned."""
         gp, i = self.model(state), int(state.stage) + 1
         key = jax.random.wrap_key_data(jnp.asarray(_seed(seed, i), jnp.uint32))
@@ -129,10 +131,6 @@ class Chain(AbstractKernelLearner):
 def _with_state(state: ChainState, i: int, made: Any) -> ChainState:
     states = (*state.states[:i], made, *state.states[i + 1 :])
     return ChainState(state.stage, state.taken, states, state.offset, state.loss)
-
-
-def _visits(plan: KernelPlan) -> int:
-    return -(-plan.total_steps // plan.steps_per_visit)
 
 
 def _seed(seed: Seed, i: int) -> Seed:

@@ -9,34 +9,47 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
-from stochgp.learners.base import AbstractLearner, Planned
-from stochgp.learners.descent import start_rate
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.evidence import ByEvidence
+from stochgp.learners.judge import AbstractJudge, ByLoss, Division, Numbers, Seed, Visit
 from stochgp.learners.log import Log, Report
-from stochgp.learners.stretch import Setting, set_up, take_steps, take_stretch
-from stochgp.learners.visit import Visit, examine, on_all_rows
-from stochgp.models import FeatureGP
-from stochgp.planning.steps import RATES, trial_steps
+from stochgp.learners.steps import take_stretch
+from stochgp.models import GP
+from stochgp.planning.steps import trial_steps
 from stochgp.results import RESULTS, FitResult
 from stochgp.storage import checkpoint as checkpoints
 
 SLOWER = 0.3
 MOST_RECOVERIES = 6
-DIVERGED_BY = 1.0  # nats per datum above the best
-SETTLED_BY = 0.01  # nats per datum
+DIVERGED_BY = 1.0  # nats per datum above the lowest criterion
+SHARE_FOR_TRIALS = 0.3  # of the time limit
 
 
-class _Progress(NamedTuple):
+class Progress(NamedTuple):
     """Where a run stands: enough to go on from."""
 
     state: Any
-    best_state: Any
-    best: Visit
+    best_state: Any  # of the visit of the lowest criterion
+    kept: Visit  # what the run would return now
+    lowest: float
     step: int
+
+
+class Setting(NamedTuple):
+    """What does not change during a run."""
+
+    learner: AbstractLearner
+    judge: AbstractJudge
+    gp: GP
+    problem: Problem
+    division: Division
+    init_key: PRNGKeyArray
+    seed: Seed
 
 
 def fit(
     learner: AbstractLearner,
-    gp: FeatureGP,
+    gp: GP,
     source: AbstractSource,
     *,
     key: PRNGKeyArray,
@@ -46,42 +59,66 @@ def fit(
 ) -> FitResult:
     """Learn θ of `gp` from the rows of `source`.
 
-    After every stretch of steps (an epoch) the host visits: exact moments in float64, the exact NLML with refitted variances, the
-    held-out NLPD if the learner holds rows out, one entry of the history, and the learner's anchor. The visit of the lowest criterion
-    is what the run returns. A criterion that is not finite, or 1 nat per datum above the best, sends the run back to the best visit at
-    0.3 of the rate, at most 6 times. `progress` is called with every entry of the history. `checkpoint` names a file that is
-    written at every visit; where it exists, the run goes on from it and gives the same result as an unbroken one. `time_limit` is in
-    seconds; it and Ctrl-C end the run with the best visit so far.
+    After every stretch of steps the host visits: the learner's judge looks at the state, the history gets an entry, the checkpoint is written. A
+    criterion that is not finite, or 1 nat per datum above the lowest, sends the run back to the visit of the lowest one at 0.3 of the rate, at
+    most 6 times; such entries have `recovered` 1. The judge says which visit the run returns, and which rates are tried first.
+    `progress` is called with every entry of the history. `checkpoint` names a file: where it exists, the run goes on from it and gives the same
+    result as an unbroken one. `time_limit` is in seconds; it and Ctrl-C end the run with the visit that it would return.
+
+    `converged`: the learner said that it had finished; or all planned steps were taken and the judge finds the run settled.
 
     Raises ValueError for a checkpoint of another run.
     """
     with jax.enable_x64(True):
-        return _fit(learner, gp, source, key, Log(progress, time_limit), checkpoint)
+        return _fit(_set_up(learner, gp, source, key), Log(progress, time_limit), checkpoint)
 
 
-def _fit(
-    learner: AbstractLearner,
-    gp: FeatureGP,
-    source: AbstractSource,
-    key: PRNGKeyArray,
-    log: Log,
-    checkpoint: str | Path | None,
-) -> FitResult:
-    setting = set_up(learner, gp, source, key)
-    first = examine(learner, gp, source, setting.split)  # of θ₀: what every trial and the run begin with
-    at, result = _start(setting, first, 0.0), RESULTS.interrupted
+def judge_of(learner: AbstractLearner, gp: GP) -> AbstractJudge:
+    """The learner's own, or the one that suits the model: by evidence where that takes M × M numbers, else by loss."""
+    if learner.judge is not None:
+        return learner.judge
+    return ByEvidence() if gp.has_moments else ByLoss()
+
+
+def _set_up(learner: AbstractLearner, gp: GP, source: AbstractSource, key: PRNGKeyArray) -> Setting:
+    keys, words = _split(key)
+    prepare, _, step, divide = (tuple(int(word) for word in pair) for pair in np.asarray(words))
+    judge = judge_of(learner, gp)
+    division = judge.divide(source, divide)
+    plan = learner.plan(division.train.size, source.n_inputs, judge)
+    prepared = learner.prepare(gp, division.train, plan, prepare)
+    return Setting(learner, judge, gp, Problem(division.train, plan, prepared), division, keys[1], step)
+
+
+@jax.jit
+def _split(key: PRNGKeyArray) -> tuple[Any, Any]:
+    """Keys of preparation, start, steps and division, and seeds made of them [4, 2]."""
+    keys = jax.random.split(key, 4)
+    return keys, jax.vmap(lambda k: jax.random.bits(k, (2,), "uint32"))(keys)
+
+
+def _fit(setting: Setting, log: Log, checkpoint: str | Path | None) -> FitResult:
+    first = setting.judge.at_start(
+        setting.gp, setting.division
+    )  # of θ₀: what every trial and the run begin with
+    any_rate = next(iter(setting.judge.rates), None)
+    at, result = (
+        _begun(_with_rate(setting, any_rate), first),
+        RESULTS.interrupted,
+    )  # the shape of a checkpoint
     mark = "" if checkpoint is None else _mark(setting)
     resumed = None if checkpoint is None else checkpoints.read(checkpoint, at, mark)
 
-    def save(at: _Progress) -> None:
+    def save(at: Progress) -> None:
         if checkpoint is not None:
             checkpoints.write(checkpoint, at, log.facts(), mark)
 
     try:
         if resumed is None:
             rate = _choose_rate(setting, first, log)
-            at = _start(setting, first, rate)
-            log.add(_entry(setting, at.best, at.step), rate=rate)
+            setting = _with_rate(setting, rate)
+            at = _begun(setting, first)
+            log.add(_entry(setting, first, 0), **({} if rate is None else {"rate": rate}))
         else:
             at, facts = resumed
             log.go_on_from(facts)
@@ -92,8 +129,8 @@ def _fit(
 
 
 def _loop(
-    setting: Setting, at: _Progress, log: Log, save: Callable[[_Progress], None]
-) -> tuple[RESULTS, _Progress]:
+    setting: Setting, at: Progress, log: Log, save: Callable[[Progress], None]
+) -> tuple[RESULTS, Progress]:
     """Steps and visits until the plan is done or something ends it."""
     try:
         ended = _ended(setting, at, log)  # a resumed run may be over
@@ -106,119 +143,111 @@ def _loop(
     return ended, at
 
 
-def _advance(setting: Setting, at: _Progress, log: Log) -> _Progress:
+def _advance(setting: Setting, at: Progress, log: Log) -> Progress:
     """One stretch and one visit; from a lost one back to the best visit at a smaller rate."""
-    state, taken, info = take_stretch(setting, at.state, at.step, log.is_over)
-    visit, step = _visit(setting, state), at.step + taken
-    lost = not np.isfinite(visit.criterion) or visit.criterion > at.best.criterion + DIVERGED_BY
-    log.add(_entry(setting, visit, step), recovered=float(lost), **info)
+    learner, judge = setting.learner, setting.judge
+    state, taken, numbers = take_stretch(
+        learner, at.state, setting.problem, at.step, setting.seed, log.is_over
+    )
+    visit, step = judge.look(learner.model(state), numbers, setting.division), at.step + taken
+    criterion = visit.criterion
+    lost = not np.isfinite(criterion) or criterion > at.lowest + DIVERGED_BY
+    log.add(_entry(setting, visit, step), recovered=float(lost), **numbers)
     if lost:
-        slower = setting.learner.slower(at.best_state, SLOWER)
-        return _Progress(slower, slower, at.best, step)
-    state = _anchored(setting, state, visit)
-    if visit.criterion > at.best.criterion:
-        return at._replace(state=state, step=step)
-    return _Progress(state, state, visit, step)
+        return _back(setting, at)._replace(step=step)
+    state = learner.after_visit(state, visit)
+    if criterion > at.lowest:
+        return at._replace(state=state, kept=at.kept if judge.returns_best else visit, step=step)
+    return Progress(state, state, visit, criterion, step)
 
 
-def _ended(setting: Setting, at: _Progress, log: Log) -> RESULTS | None:
+def _back(setting: Setting, at: Progress) -> Progress:
+    """At the best visit, at a smaller rate."""
+    slower, kept = setting.learner.slower(at.best_state, SLOWER), at.kept
+    if not setting.judge.returns_best:
+        loss = at.lowest if np.isfinite(at.lowest) else np.nan
+        kept = setting.judge.look(setting.learner.model(slower), {"loss": loss}, setting.division)
+    return Progress(slower, slower, kept, at.lowest, at.step)
+
+
+def _ended(setting: Setting, at: Progress, log: Log) -> RESULTS | None:
     """How the run ended as far as its history says, None where it goes on."""
     lost = [entry.get("recovered", 0.0) > 0 for entry in log.history]
-    done = at.step >= setting.plan.total_steps
+    last, begun = log.history[-1], at.step > 0
+    done = at.step >= setting.problem.plan.total_steps or (begun and setting.learner.exhausted(last))
     if sum(lost) > MOST_RECOVERIES or (done and lost[-1]):
         return RESULTS.diverged
-    if at.step > 0 and not lost[-1] and setting.learner.finished(log.history[-1]):
+    if begun and not lost[-1] and setting.learner.finished(last):
         return RESULTS.successful
     if done:
-        return RESULTS.successful if _has_settled(log.history) else RESULTS.not_settled
+        return RESULTS.successful if setting.judge.settled(log.history) else RESULTS.not_settled
     return None
 
 
-def _has_settled(history: list[dict[str, float]]) -> bool:
-    """Whether the best criterion improved by less than SETTLED_BY over the last tenth of the visits, at least one.
-
-    A run that only ever got worse than its start has not settled.
-    """
-    found = [entry.get("held_out_nlpd", entry["nlml"]) for entry in history if "step" in entry]
-    values = [v if np.isfinite(v) else np.inf for v in found]
-    lowest = np.minimum.accumulate(values)
-    if lowest[-1] == values[0] and values[-1] > values[0] + SETTLED_BY:
-        return False
-    before = len(lowest) - 1 - max(1, len(lowest) // 10)
-    return before >= 0 and bool(lowest[before] - lowest[-1] < SETTLED_BY)
-
-
-def _start(setting: Setting, visit: Visit, rate: float, total_steps: int | None = None) -> _Progress:
+def _begun(setting: Setting, visit: Visit) -> Progress:
     """Step 0, of which `visit` is the visit."""
-    total = setting.plan.total_steps if total_steps is None else total_steps
-    planned = Planned(len(setting.split.train), visit.spectrum.count, total, rate)
-    state = setting.learner.init(setting.gp, planned, key=setting.init_key)
-    state = _anchored(setting, state, visit)
-    return _Progress(state, state, visit, 0)
+    state = setting.learner.init(setting.gp, setting.problem, key=setting.init_key)
+    state = setting.learner.after_visit(state, visit)
+    lowest = visit.criterion if np.isfinite(visit.criterion) else np.inf
+    return Progress(state, state, visit, lowest, 0)
 
 
-def _visit(setting: Setting, state: Any) -> Visit:
-    return examine(setting.learner, setting.learner.model(state), setting.source, setting.split)
+def _with_rate(setting: Setting, rate: float | None, total_steps: int | None = None) -> Setting:
+    plan = setting.problem.plan
+    plan = plan if total_steps is None else plan._replace(total_steps=total_steps)
+    return setting._replace(problem=setting.problem._replace(rate=rate, plan=plan))
 
 
-def _anchored(setting: Setting, state: Any, visit: Visit) -> Any:
-    if not setting.learner.anchors:
-        return state
-    gp = visit.gp.with_variances(*visit.fitted)
-    return setting.learner.anchor(state, gp, visit.spectrum, *visit.fitted)
-
-
-def _choose_rate(setting: Setting, first: Visit, log: Log) -> float:
-    """The rate given; otherwise the one of RATES whose short trial, with its own decay, ends at the lowest criterion."""
-    given = setting.learner.learning_rate
-    if given is not None:
-        return start_rate(given, None)
-    n_steps, found = trial_steps(setting.plan), {}
-    for rate in RATES:
-        criterion = _try_rate(setting, first, rate, n_steps)
+def _choose_rate(setting: Setting, first: Visit, log: Log) -> float | None:
+    """The one of the judge's rates whose short trial, with its own decay, ends at the lowest criterion; None where none is to be tried."""
+    rates, learner = setting.judge.rates, setting.learner
+    if learner.learning_rate is not None or learner.batch_size is None or not rates:
+        return None
+    n_steps, found = trial_steps(setting.problem.plan), {}
+    for rate in rates:
+        criterion = _try_rate(_with_rate(setting, rate, n_steps), first)
         found[rate] = criterion if np.isfinite(criterion) else np.inf
         log.add({"trial_rate": rate, "criterion": criterion})
-        if found[rate] == np.inf or log.is_over(0.3):
+        if found[rate] == np.inf or log.is_over(SHARE_FOR_TRIALS):
             break
     return min(found, key=lambda rate: found[rate])
 
 
-def _try_rate(setting: Setting, first: Visit, rate: float, n_steps: int) -> float:
-    """The criterion after `n_steps` as the run would take them, anchors included."""
-    plan = setting.plan
-    at = _start(setting, first, rate, n_steps)
-    state, visit = at.state, at.best
-    for step in range(0, n_steps, plan.chunk_steps):
-        state, _ = take_steps(setting, state, step, plan.chunk_steps)
-        taken = step + plan.chunk_steps
-        if taken == n_steps or taken % plan.steps_per_visit == 0:
-            visit = _visit(setting, state)
-            if not np.isfinite(visit.criterion):
-                return visit.criterion
-            state = _anchored(setting, state, visit)
-    return visit.criterion
+def _try_rate(setting: Setting, first: Visit) -> float:
+    """The criterion after all steps of `setting`, taken as the run would take them, visits included."""
+    at, learner = _begun(setting, first), setting.learner
+    state, step, criterion = at.state, 0, first.criterion
+    while step < setting.problem.plan.total_steps:
+        state, taken, numbers = take_stretch(learner, state, setting.problem, step, setting.seed)
+        visit = setting.judge.look(learner.model(state), numbers, setting.division)
+        step, criterion = step + taken, visit.criterion
+        if not np.isfinite(criterion):
+            break
+        state = learner.after_visit(state, visit)
+    return criterion
 
 
-def _entry(setting: Setting, visit: Visit, step: int) -> dict[str, float]:
-    entry = {
-        "step": step,
-        "epoch": step / setting.plan.steps_per_epoch,
-        "nlml": visit.nlml,
-        "variance": visit.chosen.variance,
-        "noise_variance": visit.chosen.noise_variance,
-    }
-    return entry if visit.nlpd is None else {**entry, "held_out_nlpd": visit.nlpd}
+def _entry(setting: Setting, visit: Visit, step: int) -> Numbers:
+    return {"step": step, "epoch": step / setting.problem.plan.steps_per_epoch, **setting.judge.entry(visit)}
 
 
-def _finish(setting: Setting, at: _Progress, log: Log, result: RESULTS) -> FitResult:
-    spectrum, nlml = on_all_rows(at.best, setting.source, setting.split)
-    gp = at.best.gp.with_variances(*at.best.chosen)
+def _finish(setting: Setting, at: Progress, log: Log, result: RESULTS) -> FitResult:
+    gp, evidence = setting.judge.conclude(at.kept, setting.division)
     converged = result is RESULTS.successful
-    return FitResult(gp, spectrum, nlml, at.step, converged, result, log.history, log.seconds())
+    return FitResult(gp, at.kept.criterion, evidence, at.step, converged, result, log.history, log.seconds())
 
 
 def _mark(setting: Setting) -> str:
     """The fingerprint of a run; a thousand rows stand for the data."""
-    size = setting.source.size
-    rows = setting.source.take(np.linspace(0, size - 1, min(size, 1000)).astype(np.int64))
-    return checkpoints.fingerprint(setting.learner, setting.gp, setting.plan, setting.seed, size, rows)
+    source = setting.division.train
+    rows = source.take(np.linspace(0, source.size - 1, min(source.size, 1000)).astype(np.int64))
+    parts = (
+        setting.learner,
+        setting.judge,
+        setting.gp,
+        setting.problem.plan,
+        setting.seed,
+        source.size,
+        rows,
+    )
+    return checkpoints.fingerprint(*parts)

@@ -1,101 +1,251 @@
-"""Full-batch descent on the exact marginal likelihood."""
+"""Full batch: the exact marginal likelihood of all rows, or of several sets of rows whose results are averaged."""
 
-from typing import NamedTuple
+import math
 
 import equinox as eqx
 import jax
-import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
 
-from stochgp.data.streams import Rows
-from stochgp.learners.base import AbstractLearner, Planned
-from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, step_size
+from stochgp.data.streams import AbstractSource, Rows
+from stochgp.kernels.warped import networks_held
+from stochgp.learners import lbfgs
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
+from stochgp.learners.judge import AbstractJudge, Numbers, Seed
+from stochgp.learners.lbfgs import Quasi
+from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import Schedule, constant
-from stochgp.models import FeatureGP, split
-from stochgp.objectives.feature import Spectrum, nlml_of_rows
+from stochgp.models import GP
+from stochgp.numerics.arrays import on_device, packed, unpacked
+from stochgp.objectives.kernel import TILE
+from stochgp.objectives.likelihood import Evaluation, nlml_and_gradient
+from stochgp.parameters import AbstractParameter, partition, trainable_mask
+from stochgp.planning.steps import StepPlan
+
+RATE = 0.1  # of optax rules
+STEPS = 100
+PATIENCE = 3  # steps over which the improvement is looked at
+VISIT_PRODUCTS = 1e10  # of one visit, about a second
+MOST_STEPS_PER_VISIT = 20
+
+
+class SetFit(eqx.Module):
+    """Where the fit of one set of rows stands."""
+
+    at: Quasi
+    descent: Descent | None  # of an optax rule
+    recent: Float[np.ndarray, " T"]  # the last values, newest last
+    settled: np.bool_
 
 
 class FullBatchState(eqx.Module):
-    gp: FeatureGP
-    descent: Descent
-
-
-class FullBatchInfo(NamedTuple):
-    loss: Float[Array, ""]  # exact NLML per datum before the step
-    gradient_norm: Float[Array, ""]  # of the NLML per datum, by the unconstrained parameters
+    gp: GP  # the structure, and what does not train
+    fits: tuple[SetFit, ...]
 
 
 class FullBatch(AbstractLearner):
-    """Descent on the exact NLML per datum of all rows; O(N M² + M³) per evaluation, memory for one chunk of features.
+    """Descent on the exact NLML per datum. Of a kernel GP by Cholesky: O(n³) per evaluation, n² numbers of memory, for n rows; of a feature GP
 
-    The default rule is L-BFGS with a line search (several evaluations per step); any optax rule serves. `learning_rate` multiplies its
-    step on the NLML per datum.
+    from the moments: O(n M² + M³), memory for one chunk of features.
 
-    `converged`: the gradient norm fell below `tolerance`, or all planned steps were taken and the criterion's best value improved by
-    less than 0.01 nats per datum over the last tenth of the visits.
+    With `subset_rows` the learner fits `n_subsets` sets of that many rows, each from the same start, and averages their unconstrained
+    parameters: lengthscales and variances in the logarithm. So are the published Matérn hyperparameters of Lin et al. (2023) made.
+    Uniform sets tell long lengthscales, neighbourhoods short ones.
+
+    With `spread` s the loss has the penalty ‖x − x₀‖² / (2 s² Σρ) of a normal prior of the unconstrained parameters x around their
+    start: it decides only what the rows leave open, such as how far beyond the data an idle lengthscale goes.
+
+    epochs         steps at most; None = 100
+    optimizer      None = L-BFGS (`lbfgs`), or any optax rule
+    learning_rate  of an optax rule; None = 0.1, for Adam
+    subset_rows    rows of a set; None, or as many as there are, = all rows
+    n_subsets      sets
+    sampling       how sets are drawn: `Uniform()`, disjoint where the rows allow, or `NearestNeighbours()` of random rows
+    spread         s, about the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood
+    hold_networks  whether weights of networks stay and parameters alone train: the exact closing refit of a deep kernel
+    tolerance      a fit ends where the loss changed by less than this in 3 steps, or where rounding allows no more
+    precision      of the factor of a kernel GP: "float32", "float64", or None = "float32", and "float64" for up to 1,024 rows, where σ² is below
+                   1e-4 of the mean variance, or where float32 has no factor
+
+    `converged`: every set's fit ended so.
     """
 
     batch_size: int | None = None
-    epochs: int | None = 200
-    learning_rate: float | Schedule | None = 1.0
-    optimizer: Optimizer = optax.lbfgs
+    epochs: int | None = None
+    learning_rate: float | Schedule | None = None
+    optimizer: Optimizer | None = None
     decay: Schedule = constant
-    tolerance: float = 1e-5
-    refit: bool = True
-    validation_fraction: float = 0.1
-    replace: bool = False
+    subset_rows: int | None = None
+    n_subsets: int = 1
+    sampling: AbstractSampling = Uniform()
+    spread: float | None = None
+    hold_networks: bool = False
+    tolerance: float = 1e-4
+    precision: str | None = None
+    judge: AbstractJudge | None = None
 
     def __check_init__(self) -> None:
         self.check_common()
         if self.batch_size is not None:
             raise ValueError(
-                f"batch_size is {self.batch_size}; a full-batch learner takes all rows: leave it None"
+                f"batch_size is {self.batch_size}; a full-batch learner takes all rows of a set: see subset_rows"
             )
+        for name in ("subset_rows", "n_subsets"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
+                raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
+        if not 0 <= self.tolerance < math.inf:
+            raise ValueError(f"tolerance is {self.tolerance}; it must be finite and at least 0")
+        if self.spread is not None and not 0 < self.spread < math.inf:
+            raise ValueError(f"spread is {self.spread}; it must be positive and finite, or None")
+        if self.precision not in (None, "float32", "float64"):
+            raise ValueError(f"precision is {self.precision!r}; it must be 'float32', 'float64' or None")
 
-    @property
-    def batches_per_step(self) -> int:
-        return 1
+    def sets(self, n_rows: int) -> tuple[int, int]:
+        """(how many sets of rows, rows of each)."""
+        if self.subset_rows is None or self.subset_rows >= n_rows:
+            return 1, n_rows
+        return self.n_subsets, self.subset_rows
 
-    @property
-    def anchors(self) -> bool:
-        return False
+    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+        """A step is an epoch; visits about every second."""
+        count, size = self.sets(n_rows)
+        between = min(max(1, int(VISIT_PRODUCTS / (count * size**3))), MOST_STEPS_PER_VISIT)
+        steps = STEPS if self.epochs is None else self.epochs
+        between = min(between, steps)
+        return StepPlan(size, 1, -(-steps // between) * between, between, between)
 
-    def init(self, gp: FeatureGP, planned: Planned, *, key: PRNGKeyArray) -> FullBatchState:
-        trainable, _ = split(gp)
-        return FullBatchState(gp, begin(trainable, self.optimizer, planned.rate, planned.total_steps))
+    def need_bytes(self, gp: GP, n_rows: int, n_inputs: int) -> int:
+        """The rows of a set in float64; of a kernel GP the matrix, which its factor and its inverse replace, and rows of tiles."""
+        size, itemsize = self.sets(n_rows)[1], 4 if self.precision == "float32" else 8
+        if gp.has_moments:
+            return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * gp.n_features**2
+        return itemsize * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
 
-    def step(
-        self, state: FullBatchState, batch: Rows, *, key: PRNGKeyArray
-    ) -> tuple[FullBatchState, FullBatchInfo]:
-        """`batch` is all rows."""
-        trainable, rest = split(state.gp)
+    def prepare(self, gp: GP, source: AbstractSource, plan: StepPlan, seed: Seed) -> tuple[Rows, ...]:
+        """The rows of every set, on the host in float64."""
+        count, size = self.sets(source.size)
+        if count > 1 and not self.hold_networks and not _only_parameters(gp):
+            raise ValueError(
+                f"n_subsets is {count}, but the model has weights of a network, which cannot be averaged: hold_networks or one set of rows"
+            )
+        if size == source.size:
+            return (_on_host(source.take(np.arange(size))),)
+        prepared = self.sampling.prepare(source, size, count, seed)
+        indices = self.sampling.batches(prepared, 0, count, size, seed)
+        return tuple(_on_host(source.take(rows)) for rows in indices)
 
-        def loss(theta: FeatureGP) -> Float[Array, ""]:
-            return nlml_of_rows(eqx.combine(theta, rest), batch)
+    def init(self, gp: GP, problem: Problem, *, key: PRNGKeyArray) -> FullBatchState:
+        x, descent = packed(self.partition(gp)[0]), None
+        if self.optimizer is not None:
+            rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
+            descent = begin(on_device(x), self.optimizer, rate, problem.plan.total_steps)
+        fit = SetFit(lbfgs.begin(x), descent, np.full(PATIENCE + 1, np.inf), np.bool_(False))
+        return FullBatchState(gp, (fit,) * len(problem.prepared))
 
-        value, gradient = jax.value_and_grad(loss)(trainable)
-        size = step_size(state.descent, self.learning_rate, self.decay)
-        theta, descent = move(
-            trainable, gradient, state.descent, self.optimizer, size, value=value, value_fn=loss
-        )
-        info = FullBatchInfo(value, optax.tree.norm(gradient))
-        return FullBatchState(eqx.combine(theta, rest), descent), info
+    def advance(
+        self, state: FullBatchState, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[FullBatchState, Numbers]:
+        """`n_steps` steps of every fit that has not settled. "loss" is the mean of the sets' after them."""
+        fits, evaluations = list(state.fits), 0
+        jitter = 0.0
+        for i, rows in enumerate(problem.prepared):
+            loss = _Loss(self, state.gp, rows)
+            for _ in range(n_steps):
+                if not fits[i].settled:
+                    fits[i] = self.step(fits[i], loss)
+            evaluations, jitter = evaluations + loss.evaluations, max(jitter, loss.jitter)
+        numbers = {
+            "loss": float(np.mean([fit.at.value for fit in fits])),
+            "gradient_norm": float(max(np.linalg.norm(fit.at.gradient) for fit in fits)),
+            "unsettled": float(sum(not fit.settled for fit in fits)),
+            "evaluations": float(evaluations),
+            "jitter": jitter,
+        }
+        return FullBatchState(state.gp, tuple(fits)), numbers
 
-    def anchor(
-        self,
-        state: FullBatchState,
-        gp: FeatureGP,
-        spectrum: Spectrum,
-        variance: float,
-        noise_variance: float,
-    ) -> FullBatchState:
-        return state
+    def partition(self, gp: GP) -> tuple[GP, GP]:
+        """(what trains here, the rest)."""
+        return eqx.partition(gp, _in_parameters(gp)) if self.hold_networks else partition(gp)
 
-    def model(self, state: FullBatchState) -> FeatureGP:
-        return state.gp
+    def step(self, fit: SetFit, loss: "_Loss") -> SetFit:
+        """One set's fit after one step."""
+        if fit.descent is None:
+            at, descent = lbfgs.step(fit.at, loss, loss.rounding), None
+        else:
+            at, descent = self._descend(lbfgs.evaluated(fit.at, loss), fit.descent, loss)
+        recent = np.append(fit.recent[1:], at.value)
+        flat = bool(
+            recent.max() - recent.min() < self.tolerance
+        )  # inf while there are fewer than four values
+        return SetFit(at, descent, recent, np.bool_(flat or at.stuck))
+
+    def model(self, state: FullBatchState) -> GP:
+        """The mean of the fits."""
+        theta, rest = self.partition(state.gp)
+        made = unpacked(np.mean([fit.at.x for fit in state.fits], axis=0), theta)
+        made = jax.tree.map(lambda new, old: on_device(new, old.dtype), made, theta)
+        return eqx.combine(made, rest)
 
     def slower(self, state: FullBatchState, factor: float) -> FullBatchState:
-        return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
+        """Only optax rules have a rate; L-BFGS never climbs."""
 
-    def finished(self, info: dict[str, float]) -> bool:
-        return info["gradient_norm"] < self.tolerance
+        def slow(fit: SetFit) -> SetFit:
+            descent = None if fit.descent is None else slowed(fit.descent, factor)
+            return SetFit(fit.at, descent, fit.recent, fit.settled)
+
+        return FullBatchState(state.gp, tuple(slow(fit) for fit in state.fits))
+
+    def finished(self, entry: Numbers) -> bool:
+        return entry["unsettled"] == 0
+
+    def _descend(self, at: Quasi, descent: Descent, loss: "_Loss") -> tuple[Quasi, Descent]:
+        """A step of the optax rule."""
+        size = step_size(descent, self.learning_rate, self.decay)
+        x, descent = move(on_device(at.x), on_device(at.gradient), descent, self.optimizer, size)  # pyright: ignore[reportArgumentType]
+        return lbfgs.evaluated(lbfgs.begin(np.asarray(x)), loss), descent
+
+
+class _Loss:
+    """NLML per datum of one set of rows, and the prior, as a function of the vector of what trains; counts its evaluations."""
+
+    def __init__(self, learner: FullBatch, gp: GP, rows: Rows):
+        self.theta, self.rest = learner.partition(gp)
+        self.start, self.rows, self.precision = packed(self.theta), rows, learner.precision
+        self.hold_networks = learner.hold_networks
+        self.pull = 0.0 if learner.spread is None else 1 / (learner.spread**2 * float(rows.count.sum()))
+        self.evaluations, self.jitter = 0, 0.0
+
+    @property
+    def rounding(self) -> float:
+        return 1e-12 if self.precision == "float64" else 1e-6
+
+    def __call__(self, x: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
+        self.evaluations += 1
+        found, gp = self._evaluate(x)
+        self.jitter, away = found.jitter, x - self.start
+        by_theta = eqx.filter(found.gradient, _in_parameters(gp)) if self.hold_networks else found.gradient
+        return found.nlml + 0.5 * self.pull * float(away @ away), packed(by_theta) + self.pull * away
+
+    def _evaluate(self, x: Float[np.ndarray, " P"]) -> tuple[Evaluation, GP]:
+        gp = eqx.combine(unpacked(x, self.theta), self.rest)
+        gp = networks_held(gp) if self.hold_networks else gp
+        return nlml_and_gradient(gp, self.rows, dtype=self.precision), gp
+
+
+def _on_host(rows: Rows) -> Rows:
+    return jax.tree.map(lambda part: np.asarray(part, np.float64), rows)
+
+
+def _only_parameters(gp: GP) -> bool:
+    """Whether all that trains is in parameters, whose unconstrained values mean the same in every fit."""
+    outside = eqx.filter(gp, _in_parameters(gp), inverse=True)
+    return not jax.tree.leaves(partition(outside)[0])
+
+
+def _in_parameters(gp: GP) -> GP:
+    """The tree with every leaf replaced by whether it trains and is in a parameter."""
+    is_parameter = lambda node: isinstance(node, AbstractParameter)
+    mark = lambda node: trainable_mask(node) if is_parameter(node) else False
+    return jax.tree.map(mark, gp, is_leaf=is_parameter)

@@ -12,15 +12,19 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.kernels.gradients import quadratic_gradient
-from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
-from stochgp.learners.kernel_base import AbstractKernelLearner, KernelPlan, KernelProblem, Seed
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
+from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.probes import AbstractProbes, Hutchinson
 from stochgp.learners.schedules import Schedule, cosine
-from stochgp.models import SMALLEST_WEIGHT, KernelGP
+from stochgp.likelihoods.noise import SMALLEST_COUNT
+from stochgp.models import KernelGP
 from stochgp.operators import TILE, KernelOperator
-from stochgp.parameters import partition, value_of
-from stochgp.planning.memory import Layout, Problem, solve_bytes
+from stochgp.parameters import partition
+from stochgp.planning.memory import Layout, solve_bytes
+from stochgp.planning.memory import Problem as SystemSize
 from stochgp.planning.solver import room_for_rows
+from stochgp.planning.steps import StepPlan
 from stochgp.results import Solution
 from stochgp.solvers import SDD, AbstractSolver, solve
 
@@ -47,7 +51,7 @@ class Prepared(NamedTuple):
     drawn: Any
 
 
-class Iterative(AbstractKernelLearner):
+class Iterative(AbstractLearner):
     """Descent on the exact NLML per datum of all rows without a factor of A = K + σ² diag(1/ρ): no N² numbers.
 
         ∇nlml = (−αᵀ ∂A α + (1/S) Σ_s u_sᵀ ∂A v_s) / (2n),   A α = y,  A u_s = b_s,
@@ -78,6 +82,7 @@ class Iterative(AbstractKernelLearner):
     tolerance: float = 0.01
     keep_rows: int | None = None
     warm_start: bool = True
+    judge: AbstractJudge | None = None
 
     def __check_init__(self) -> None:
         self.check_common()
@@ -88,17 +93,17 @@ class Iterative(AbstractKernelLearner):
         if self.probes.n_probes < 1:
             raise ValueError(f"n_probes is {self.probes.n_probes}; it must be at least 1")
 
-    def plan(self, n_rows: int) -> KernelPlan:
+    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         """A step is an epoch and a visit."""
-        return KernelPlan(1, STEPS if self.epochs is None else self.epochs, 1)
+        return StepPlan(n_rows, 1, STEPS if self.epochs is None else self.epochs, 1)
 
-    def need_bytes(self, n_rows: int, n_inputs: int) -> int:
+    def need_bytes(self, gp: KernelGP, n_rows: int, n_inputs: int) -> int:
         """A solve, and the solutions of three steps with what their combination takes."""
         problem, layout = self._sizes(n_rows, n_inputs)
         columns = STEP_COLUMNS * problem.itemsize * n_rows * problem.n_columns
         return solve_bytes(problem, self.solver, layout) + columns
 
-    def within(self, n_rows: int, n_inputs: int, free: int) -> "Iterative":
+    def within(self, gp: KernelGP, n_rows: int, n_inputs: int, free: int) -> "Iterative":
         """With the rows of K that may be kept."""
         if self.keep_rows is not None:
             return self
@@ -108,18 +113,18 @@ class Iterative(AbstractKernelLearner):
             self, keep_rows=room_for_rows(self.solver, layout, problem, free - columns)
         )
 
-    def _sizes(self, n_rows: int, n_inputs: int) -> tuple[Problem, Layout]:
+    def _sizes(self, n_rows: int, n_inputs: int) -> tuple[SystemSize, Layout]:
         itemsize = 4
-        problem = Problem(n_rows, n_inputs, self.probes.n_probes, itemsize * (n_inputs + 2), itemsize)
+        problem = SystemSize(n_rows, n_inputs, self.probes.n_probes, itemsize * (n_inputs + 2), itemsize)
         return problem, Layout(min(TILE, n_rows), self.keep_rows or 0)
 
-    def prepare(self, gp: KernelGP, source: AbstractSource, plan: KernelPlan, seed: Seed) -> Prepared:
+    def prepare(self, gp: KernelGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
         rows = source.take(np.arange(source.size))
         key = jax.random.wrap_key_data(jnp.asarray(seed, jnp.uint32))
         N, D = rows.X.shape
         return Prepared(rows, self.probes.draw(gp, N, D, key=key, dtype=rows.X.dtype))
 
-    def init(self, gp: KernelGP, problem: KernelProblem, *, key: PRNGKeyArray) -> IterativeState:
+    def init(self, gp: KernelGP, problem: Problem, *, key: PRNGKeyArray) -> IterativeState:
         theta, _ = partition(gp)
         X = problem.prepared.rows.X
         rate = start_rate(self.learning_rate, RATE)
@@ -129,8 +134,8 @@ class Iterative(AbstractKernelLearner):
         return IterativeState(gp, descent, solutions, solutions, previous, np.float64(0))
 
     def advance(
-        self, state: IterativeState, problem: KernelProblem, first_step: int, n_steps: int, seed: Seed
-    ) -> tuple[IterativeState, dict[str, float]]:
+        self, state: IterativeState, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[IterativeState, Numbers]:
         key, epochs, numbers = jax.random.wrap_key_data(jnp.asarray(seed, jnp.uint32)), 0.0, {}
         for i in range(first_step, first_step + n_steps):
             state, numbers = self.step(state, problem.prepared, first=i == 0, key=jax.random.fold_in(key, i))
@@ -160,39 +165,35 @@ class Iterative(AbstractKernelLearner):
         self, gp: KernelGP, prepared: Prepared, *, known: tuple[Array, Array] | None, key: PRNGKeyArray
     ) -> tuple[Solution, KernelGP]:
         """(Solutions, the estimated gradient of the NLML per datum by what trains); `known` are the last two steps' solutions."""
-        X, y, weight = prepared.rows
-        spread = 1 / jnp.maximum(weight, SMALLEST_WEIGHT)
-        targets = _targets(self.probes, prepared.drawn, gp, X, spread)
-        noise = value_of(gp.noise_variance, X.dtype) * spread
+        X, y, count = prepared.rows
+        noise, targets = _noise_and_targets(self.probes, prepared.drawn, gp, X, count)
         operator = KernelOperator.of(gp.kernel, X, noise, keep_rows=self.keep_rows or 0)
         b = jnp.concatenate([y[:, None], targets], axis=1)
         start = None if known is None else _nearest(operator, b, *known)
         found = solve(operator, b, self.solver, key=key, start=start, tolerance=self.tolerance)
         return found, _gradient(self.probes, gp, prepared.rows, targets, found.value)
 
-    def model(self, state: IterativeState) -> KernelGP:
-        return state.gp
 
-    def slower(self, state: IterativeState, factor: float) -> IterativeState:
-        return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
-
-    def finished(self, entry: dict[str, float]) -> bool:
-        return False
+@eqx.filter_jit
+def _noise_and_targets(
+    probes: AbstractProbes, drawn: Any, gp: KernelGP, X: Array, count: Array
+) -> tuple[Float[Array, " N"], Float[Array, "N S"]]:
+    noise = gp.noise.variance(X, count)
+    return noise, probes.targets(drawn, gp, X, noise)
 
 
 def _gradient(probes: AbstractProbes, gp: KernelGP, rows: Rows, targets: Array, solutions: Array) -> KernelGP:
     alpha, u = solutions[:, :1], solutions[:, 1:]
-    weight = jnp.maximum(rows.weight, SMALLEST_WEIGHT)
-    twice = 2 * jnp.sum(weight)
+    count = jnp.maximum(rows.count, SMALLEST_COUNT)
+    twice = 2 * jnp.sum(count)
     U = jnp.concatenate([-alpha, u / probes.n_probes], axis=1) / twice
     V = jnp.concatenate([alpha, probes.partners(targets, u)], axis=1)
     by_kernel = quadratic_gradient(gp.kernel, rows.X, U, V)
-    theta, rest = partition(gp.noise_variance)
-    s2, pull = jax.vjp(lambda t: value_of(eqx.combine(t, rest)), theta)
-    by_noise = jnp.sum(jnp.sum(U * V, axis=1) / weight) + jnp.sum(weight - 1) / (twice * s2)
-    (by_raw,) = pull(by_noise.astype(s2.dtype))
-    where = lambda g: (g.kernel, g.noise_variance)
-    return eqx.tree_at(where, partition(gp)[0], (by_kernel, by_raw), is_leaf=lambda x: x is None)
+    theta, rest = partition(gp.noise)
+    noise, pull = jax.vjp(lambda t: eqx.combine(t, rest).variance(rows.X, rows.count), theta)
+    (by_noise,) = pull(jnp.sum(U * V, axis=1) + (count - 1) / (twice * noise))
+    where = lambda g: (g.kernel, g.noise)
+    return eqx.tree_at(where, partition(gp)[0], (by_kernel, by_noise), is_leaf=lambda x: x is None)
 
 
 @eqx.filter_jit
@@ -217,8 +218,3 @@ def _integral(theta: KernelGP, gradient: KernelGP, theta0: KernelGP, gradient0: 
         lambda t, g, t0, g0: jnp.sum((t - t0) * (g + g0)) / 2, theta, gradient, theta0, gradient0
     )
     return float(sum(jax.tree.leaves(parts)))
-
-
-@eqx.filter_jit
-def _targets(probes: AbstractProbes, drawn: Any, gp: KernelGP, X: Array, spread: Array) -> Array:
-    return probes.targets(drawn, gp, X, spread)

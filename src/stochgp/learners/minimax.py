@@ -1,6 +1,6 @@
 """MINIMAX: the marginal likelihood as a saddle-point problem whose gradients have no bias."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,15 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import Rows
-from stochgp.learners.base import AbstractLearner, Planned
+from stochgp.data.streams import AbstractSource, Rows
+from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
+from stochgp.learners.evidence import ByEvidence, EvidenceVisit, refitted
+from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.optimizers import muon
+from stochgp.learners.sampling import Uniform, row_bytes
+from stochgp.learners.scgd import scaled_precision
 from stochgp.learners.schedules import Schedule, cosine
+from stochgp.learners.steps import advance_by_batches
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import inverse_factor, symmetrise
-from stochgp.objectives.feature import Spectrum
+from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 
 
 class MinimaxState(eqx.Module):
@@ -54,8 +59,7 @@ class Minimax(AbstractLearner):
     ceiling                        A_max as a multiple of tr F at the start
     anchored                       beyond the paper: once per visit A = F, w = ŵ and B = −‖F‖F⁻¹/μ scaled into the ball, from exact moments
 
-    `converged`: all planned steps were taken and the criterion's best value improved by less than 0.01 nats per datum over the last
-    tenth of the visits.
+    `sampling` draws shuffled epochs, or independently with `Uniform(replace=True)`. `converged`: see `ByEvidence`.
     """
 
     batch_size: int = 256
@@ -70,9 +74,8 @@ class Minimax(AbstractLearner):
     optimizer: Optimizer = muon
     decay: Schedule = cosine
     anchored: bool = True
-    refit: bool = True
-    validation_fraction: float = 0.1
-    replace: bool = False
+    judge: ByEvidence = ByEvidence()
+    sampling: Uniform = Uniform()
 
     def __check_init__(self) -> None:
         self.check_common()
@@ -82,20 +85,25 @@ class Minimax(AbstractLearner):
         if self.growth < 1:
             raise ValueError(f"growth is {self.growth}; it must be at least 1")
 
-    @property
-    def batches_per_step(self) -> int:
-        return 2
+    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+        return judge.plan_steps(n_rows, 2 * row_bytes(n_inputs), self.batch_size, self.epochs, 0)
 
-    @property
-    def anchors(self) -> bool:
-        return self.anchored
+    def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
+        """Batches, A and B of the state and of the best one, two orders of the rows."""
+        return (
+            4 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + 2 * self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
+        )
 
-    def init(self, gp: FeatureGP, planned: Planned, *, key: PRNGKeyArray) -> MinimaxState:
+    def prepare(self, gp: FeatureGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
+        return self.sampling.prepare(source, plan.batch_size, plan.total_steps, seed)
+
+    def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> MinimaxState:
         """w = 0, B = 0 and A = σ²I, which an anchor replaces by F."""
         dtype = gp.noise_variance.dtype
         zeros, eye = jnp.zeros(gp.n_features, dtype), jnp.eye(gp.n_features, dtype=dtype)
         trainable, _ = self._split(gp)
         A = eye * gp.noise_variance.value
+        rate, total = start_rate(self.learning_rate, problem.rate), problem.plan.total_steps
         return MinimaxState(
             gp=gp,
             weights=zeros,
@@ -103,10 +111,25 @@ class Minimax(AbstractLearner):
             B=jnp.zeros_like(A),
             penalty=jnp.asarray(self.penalty, dtype),
             ceiling=jnp.asarray(np.inf, dtype),
-            descent=begin((trainable, zeros, A), self.optimizer, planned.rate, planned.total_steps),
-            ascent=begin(A, self.optimizer, start_rate(self.ascent_rate, planned.rate), planned.total_steps),
-            n_rows=jnp.asarray(planned.n_rows, dtype),
-            count=jnp.asarray(planned.count, dtype),
+            descent=begin((trainable, zeros, A), self.optimizer, rate, total),
+            ascent=begin(A, self.optimizer, start_rate(self.ascent_rate, rate), total),
+            n_rows=jnp.asarray(problem.source.size, dtype),
+            count=jnp.asarray(problem.source.count, dtype),
+        )
+
+    def advance(
+        self, state: MinimaxState, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[MinimaxState, Numbers]:
+        return advance_by_batches(
+            self,
+            self.sampling,
+            state,
+            problem,
+            first_step,
+            n_steps,
+            seed,
+            n_streams=2,
+            width=state.gp.n_features,
         )
 
     def step(
@@ -116,7 +139,7 @@ class Minimax(AbstractLearner):
         first, second = (Rows(*(values[i] for values in batch)) for i in range(2))
         trainable, rest = self._split(state.gp)
         (Phi, s2), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, first.X), trainable)
-        weighted = first.weight * (state.n_rows / len(first.y))
+        weighted = scaled_precision(state.gp, first, state.n_rows)
         residual = matmul(Phi, state.weights) - first.y
         norm, M = jnp.linalg.norm(state.A), state.weights.shape[0]
         pull = matmul(Phi, state.B) * (state.penalty / norm)  # rows μφᵀB/‖A‖
@@ -152,47 +175,34 @@ class Minimax(AbstractLearner):
         )
         return new, MinimaxInfo(loss, decomposed)
 
-    def anchor(
-        self,
-        state: MinimaxState,
-        gp: FeatureGP,
-        spectrum: Spectrum,
-        variance: float,
-        noise_variance: float,
-    ) -> MinimaxState:
-        """The first anchor also sets the ceiling."""
+    def after_visit(self, state: MinimaxState, visit: EvidenceVisit) -> MinimaxState:
+        """A, B and w exact at the refitted model. The first visit also sets the ceiling."""
         if not self.anchored:
             return state
-        dtype, Q = state.weights.dtype, spectrum.basis
-        d = variance * spectrum.eigenvalues + noise_variance
+        dtype, Q, (variance, noise_variance) = state.weights.dtype, visit.spectrum.basis, visit.fitted
+        d = variance * visit.spectrum.eigenvalues + noise_variance
         dual = -np.linalg.norm(d) / (d * max(float(state.penalty), 1e-30))
         dual = dual / max(1.0, float(np.linalg.norm(dual)))
         first = not np.isfinite(float(state.ceiling))
         ceiling = jnp.asarray(self.ceiling * d.sum(), dtype) if first else state.ceiling
-        exact = ((Q * d) @ Q.T, (Q * dual) @ Q.T, Q @ (variance**0.5 * spectrum.cross / d), ceiling)
+        exact = ((Q * d) @ Q.T, (Q * dual) @ Q.T, Q @ (variance**0.5 * visit.spectrum.cross / d), ceiling)
         return eqx.tree_at(
             lambda s: (s.gp, s.A, s.B, s.weights, s.ceiling),
             state,
-            (gp, *(jnp.asarray(part, dtype) for part in exact)),
+            (refitted(visit), *(jnp.asarray(part, dtype) for part in exact)),
         )
-
-    def model(self, state: MinimaxState) -> FeatureGP:
-        return state.gp
 
     def slower(self, state: MinimaxState, factor: float) -> MinimaxState:
         slow = (slowed(state.descent, factor), slowed(state.ascent, factor))
         return eqx.tree_at(lambda s: (s.descent, s.ascent), state, slow)
 
-    def finished(self, info: dict[str, float]) -> bool:
-        return False
-
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
-        return split(gp, hold_variances=self.anchored and self.refit)
+        return split(gp, hold_variances=self.anchored and self.judge.refit)
 
     def _ascend(self, state: MinimaxState, gp: FeatureGP, A: Array, batch: Rows) -> tuple[Array, Descent]:
         """B ← proj(B + b ∂_BΨ) at the new θ and A, on the second batch."""
         Phi, s2 = gp.scaled_features(batch.X), gp.noise_variance.value
-        weighted = Phi * (batch.weight * (state.n_rows / len(batch.y)))[:, None]
+        weighted = Phi * scaled_precision(gp, batch, state.n_rows)[:, None]
         F = matmul(Phi.T, weighted) + s2 * jnp.eye(A.shape[0], dtype=A.dtype)
         downhill = (F - A) * (state.penalty / jnp.linalg.norm(A))
         rule = self.learning_rate if self.ascent_rate is None else self.ascent_rate

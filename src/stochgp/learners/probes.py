@@ -1,4 +1,4 @@
-"""How tr(A⁻¹ ∂A) is estimated by solutions of systems with A = K + σ² diag(1/ρ)."""
+"""How tr(A⁻¹ ∂A) is estimated by solutions of systems with A = K + Σ."""
 
 import abc
 from typing import Any
@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.models import KernelGP
-from stochgp.parameters import value_of
 from stochgp.priors import PriorFunctions, prior_functions
 
 
@@ -27,9 +26,9 @@ class AbstractProbes(eqx.Module):
 
     @abc.abstractmethod
     def targets(
-        self, drawn: Any, gp: KernelGP, X: Float[Array, "N D"], spread: Float[Array, " N"]
+        self, drawn: Any, gp: KernelGP, X: Float[Array, "N D"], noise: Float[Array, " N"]
     ) -> Float[Array, "N S"]:
-        """b at θ; `spread` is 1/ρ."""
+        """b at θ; `noise` is the rows' noise variances."""
 
     @abc.abstractmethod
     def partners(self, targets: Float[Array, "N S"], solutions: Float[Array, "N S"]) -> Float[Array, "N S"]:
@@ -47,7 +46,7 @@ class Hutchinson(AbstractProbes):
         return jax.random.rademacher(key, (n_rows, self.n_probes), dtype)
 
     def targets(
-        self, drawn: Any, gp: KernelGP, X: Float[Array, "N D"], spread: Float[Array, " N"]
+        self, drawn: Any, gp: KernelGP, X: Float[Array, "N D"], noise: Float[Array, " N"]
     ) -> Float[Array, "N S"]:
         return drawn
 
@@ -63,7 +62,7 @@ class PriorDraw(eqx.Module):
 
 
 class Pathwise(AbstractProbes):
-    """b = f₀(X) + ε, f₀ a prior function and ε ~ N(0, σ² diag(1/ρ)); v = A⁻¹b ~ N(0, A⁻¹) (Lin et al. 2024, arXiv 2405.18457).
+    """b = f₀(X) + ε, f₀ a prior function and ε ~ N(0, Σ); v = A⁻¹b ~ N(0, A⁻¹) (Lin et al. 2024, arXiv 2405.18457).
 
     The solutions are also those of posterior samples, and small where the data are many, so that they start nearer to 0. Each prior
     function has `n_features` random features of its own, whose error averages out over probes; where the noise is small it is
@@ -87,11 +86,10 @@ class Pathwise(AbstractProbes):
         return PriorDraw(functions, jax.random.normal(noise_key, (n_rows, self.n_probes), dtype))
 
     def targets(
-        self, drawn: PriorDraw, gp: KernelGP, X: Float[Array, "N D"], spread: Float[Array, " N"]
+        self, drawn: PriorDraw, gp: KernelGP, X: Float[Array, "N D"], noise: Float[Array, " N"]
     ) -> Float[Array, "N S"]:
         functions = eqx.tree_at(lambda f: f.kernel, drawn.functions, gp.kernel)
-        scale = jnp.sqrt(value_of(gp.noise_variance, X.dtype) * spread)
-        return functions(X) + scale[:, None] * drawn.noise
+        return functions(X) + jnp.sqrt(noise)[:, None] * drawn.noise
 
     def partners(self, targets: Float[Array, "N S"], solutions: Float[Array, "N S"]) -> Float[Array, "N S"]:
         return solutions

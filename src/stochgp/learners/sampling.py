@@ -9,10 +9,14 @@ from jaxtyping import Float, Int, Int32
 
 from stochgp.data.neighbours import Neighbours, search_bytes
 from stochgp.data.streams import AbstractSource, independent_batches, shuffled_batches
+from stochgp.learners.judge import Seed
 
 CHUNK_ROWS = 1 << 16
 
-Seed = tuple[int, ...]
+
+def row_bytes(n_inputs: int) -> int:
+    """Of a row of a float32 batch on the device."""
+    return 4 * (n_inputs + 2)
 
 
 class AbstractSampling(eqx.Module):

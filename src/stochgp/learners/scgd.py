@@ -7,15 +7,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from stochgp.data.streams import Rows
-from stochgp.learners.base import AbstractLearner, Planned
-from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, step_size
+from stochgp.data.streams import AbstractSource, Rows
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
+from stochgp.learners.evidence import ByEvidence, EvidenceVisit, refitted
+from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.optimizers import muon
+from stochgp.learners.sampling import Uniform, row_bytes
 from stochgp.learners.schedules import Schedule, at_step, cosine
+from stochgp.learners.steps import advance_by_batches
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import apply_inverse, inverse_factor
-from stochgp.objectives.feature import Spectrum
+from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 
 
 class Tracker(NamedTuple):
@@ -55,7 +59,7 @@ class SCGD(AbstractLearner):
 
     Beyond the paper:
     anchored   once per visit (an epoch) exact moments of all rows replace F̃ and c̃, w becomes the exact posterior mean, and the two
-               variances are refitted (`refit`) and held until the next anchor. With `tracking = 0` M is the anchor's: for any w the
+               variances are refitted (`judge.refit`) and held until the next anchor. With `tracking = 0` M is the anchor's: for any w the
                step follows an upper bound of ℓ, which touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). The bound is a sum over
                rows, so its gradient has no bias at any batch size, and at its stationary points ℓ is stationary too.
     corrected  F̃ ← F̂(θ) + (1 − b)(F̃ − F̂(θ_last)), both on the same batch (STORM), so that a constant b does not bias; the plain
@@ -63,8 +67,7 @@ class SCGD(AbstractLearner):
     profiled   w = F̃⁻¹c̃ with c̃ tracked like F̃, instead of w as a parameter.
     refresh    steps between two factorisations of F̃.
 
-    `converged`: all planned steps were taken and the criterion's best value improved by less than 0.01 nats per datum over the last
-    tenth of the visits.
+    `sampling` draws shuffled epochs, or independently with `Uniform(replace=True)`. `converged`: see `ByEvidence`.
     """
 
     batch_size: int = 256
@@ -77,9 +80,8 @@ class SCGD(AbstractLearner):
     corrected: bool = False
     profiled: bool = False
     refresh: int = 1
-    refit: bool = True
-    validation_fraction: float = 0.1
-    replace: bool = False
+    judge: ByEvidence = ByEvidence()
+    sampling: Uniform = Uniform()
 
     def __check_init__(self) -> None:
         self.check_common()
@@ -91,43 +93,52 @@ class SCGD(AbstractLearner):
             raise ValueError(f"refresh is {self.refresh}; it must be at least 1")
 
     @property
-    def batches_per_step(self) -> int:
-        return 1
-
-    @property
-    def anchors(self) -> bool:
-        return self.anchored
-
-    @property
     def tracks(self) -> bool:
         return callable(self.tracking) or self.tracking > 0
 
-    def init(self, gp: FeatureGP, planned: Planned, *, key: PRNGKeyArray) -> SCGDState:
+    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+        return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size, self.epochs, 0)
+
+    def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
+        """Batches, trackers of the state and of the best one, orders of the rows."""
+        return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
+
+    def prepare(self, gp: FeatureGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
+        return self.sampling.prepare(source, plan.batch_size, plan.total_steps, seed)
+
+    def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> SCGDState:
         """w = 0, F̃ = σ²I, c̃ = 0."""
         M, dtype = gp.n_features, gp.noise_variance.dtype
         s2 = gp.noise_variance.value
         eye = jnp.eye(M, dtype=dtype)
         zeros = jnp.zeros(M, dtype)
         trainable, _ = self._split(gp)
+        rate = start_rate(self.learning_rate, problem.rate)
         return SCGDState(
             gp=gp,
             weights=zeros,
             tracker=Tracker(eye * s2, zeros),
             factor=eye / jnp.sqrt(s2),
             previous=trainable if self.corrected else None,
-            descent=begin((trainable, zeros), self.optimizer, planned.rate, planned.total_steps),
-            n_rows=jnp.asarray(planned.n_rows, dtype),
-            count=jnp.asarray(planned.count, dtype),
+            descent=begin((trainable, zeros), self.optimizer, rate, problem.plan.total_steps),
+            n_rows=jnp.asarray(problem.source.size, dtype),
+            count=jnp.asarray(problem.source.count, dtype),
         )
+
+    def advance(
+        self, state: SCGDState, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[SCGDState, Numbers]:
+        width = state.gp.n_features
+        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed, width=width)
 
     def step(self, state: SCGDState, batch: Rows, *, key: PRNGKeyArray) -> tuple[SCGDState, SCGDInfo]:
         trainable, rest = self._split(state.gp)
-        scale = state.n_rows / batch.y.shape[0]
+        weights = scaled_precision(state.gp, batch, state.n_rows)
         (Phi, s2), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
-        tracker, factor, failed = self._track(state, Phi, s2, batch, scale, rest)
+        tracker, factor, failed = self._track(state, Phi, s2, batch, weights, rest)
         w = apply_inverse(factor, tracker.c[None])[0] if self.profiled else state.weights
 
-        weighted = (scale * batch.weight)[:, None]
+        weighted = weights[:, None]
         residual = matmul(Phi, w) - batch.y  # [B]
         smoothed = apply_inverse(factor, Phi)  # rows φᵀM [B, M]
         by_Phi = 2 * weighted * (jnp.outer(residual, w) / s2 + smoothed)
@@ -154,20 +165,18 @@ class SCGD(AbstractLearner):
         )
         return new, SCGDInfo(loss, failed)
 
-    def anchor(
-        self, state: SCGDState, gp: FeatureGP, spectrum: Spectrum, variance: float, noise_variance: float
-    ) -> SCGDState:
-        """The state with the refitted `gp`, and F̃, c̃, L⁻¹ and w exact at it; as it is where `anchored` is False."""
+    def after_visit(self, state: SCGDState, visit: EvidenceVisit) -> SCGDState:
+        """The state with the refitted model, and F̃, c̃, L⁻¹ and w exact at it; as it is where `anchored` is False."""
         if not self.anchored:
             return state
-        dtype = state.weights.dtype
-        d = variance * spectrum.eigenvalues + noise_variance
-        Q, c = spectrum.basis, variance**0.5 * spectrum.cross
-        tracker = Tracker(jnp.asarray((Q * d) @ Q.T, dtype), jnp.asarray(Q @ c, dtype))
+        dtype, (variance, noise_variance) = state.weights.dtype, visit.fitted
+        d = variance * visit.spectrum.eigenvalues + noise_variance
+        Q, c = visit.spectrum.basis, variance**0.5 * visit.spectrum.cross
+        gp = refitted(visit)
         return SCGDState(
             gp=gp,
             weights=jnp.asarray(Q @ (c / d), dtype),
-            tracker=tracker,
+            tracker=Tracker(jnp.asarray((Q * d) @ Q.T, dtype), jnp.asarray(Q @ c, dtype)),
             factor=jnp.asarray((Q / d**0.5).T, dtype),  # any R with RᵀR = F⁻¹ serves
             previous=self._split(gp)[0] if self.corrected else None,
             descent=state.descent,
@@ -175,30 +184,21 @@ class SCGD(AbstractLearner):
             count=state.count,
         )
 
-    def model(self, state: SCGDState) -> FeatureGP:
-        return state.gp
-
-    def slower(self, state: SCGDState, factor: float) -> SCGDState:
-        return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
-
-    def finished(self, info: dict[str, float]) -> bool:
-        return False
-
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
-        return split(gp, hold_variances=self.anchored and self.refit)
+        return split(gp, hold_variances=self.anchored and self.judge.refit)
 
     def _track(
-        self, state: SCGDState, Phi: Array, s2: Array, batch: Rows, scale: Array, rest: Any
+        self, state: SCGDState, Phi: Array, s2: Array, batch: Rows, weights: Array, rest: Any
     ) -> tuple[Tracker, Array, Array]:
         """The tracker after this batch, its inverse factor, and 1 where it had none and the last one stays."""
         nothing = jnp.zeros((), Phi.dtype)
         if not self.tracks:
             return state.tracker, state.factor, nothing
         b = jnp.asarray(at_step(self.tracking, state.descent.step), Phi.dtype)
-        now = _batch_moments(Phi, s2, batch, scale)
+        now = _batch_moments(Phi, s2, batch.y, weights)
         tracker = _mix(state.tracker, now, b)
         if self.corrected:
-            last = _batch_moments(*features_and_noise(state.previous, rest, batch.X), batch, scale)
+            last = _batch_moments(*features_and_noise(state.previous, rest, batch.X), batch.y, weights)
             corrected = jax.tree.map(lambda f, n, o: n + (1 - b) * (f - o), state.tracker, now, last)
             positive = jnp.isfinite(jnp.linalg.cholesky(corrected.F)[-1, -1])
             tracker = jax.tree.map(lambda a, p: jnp.where(positive, a, p), corrected, tracker)
@@ -211,12 +211,15 @@ class SCGD(AbstractLearner):
         return tracker, jnp.where(works, factor, state.factor), jnp.where(works, nothing, nothing + 1)
 
 
-def _batch_moments(Phi: Array, s2: Array, batch: Rows, scale: Array) -> Tracker:
-    """F̂ = (n/B) Σ ρφφᵀ + σ²I and ĉ = (n/B) Σ ρyφ."""
-    weighted = Phi * (scale * batch.weight)[:, None]
-    return Tracker(
-        matmul(Phi.T, weighted) + s2 * jnp.eye(Phi.shape[1], dtype=Phi.dtype), matmul(batch.y, weighted)
-    )
+def scaled_precision(gp: FeatureGP, batch: Rows, n_rows: Array) -> Array:
+    """(n/B) ω: what a row of a batch weighs in an estimate of a sum over all n rows."""
+    return (n_rows / batch.y.shape[0]) * gp.noise.precision(batch.X, batch.count)
+
+
+def _batch_moments(Phi: Array, s2: Array, y: Array, weights: Array) -> Tracker:
+    """F̂ = (n/B) Σ ωφφᵀ + σ²I and ĉ = (n/B) Σ ωyφ."""
+    weighted = Phi * weights[:, None]
+    return Tracker(matmul(Phi.T, weighted) + s2 * jnp.eye(Phi.shape[1], dtype=Phi.dtype), matmul(y, weighted))
 
 
 def _mix(old: Tracker, new: Tracker, b: Array) -> Tracker:

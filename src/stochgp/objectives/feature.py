@@ -10,6 +10,7 @@ which holds for M > n too (SCGD paper, Theorem 1, with its square restored).
 from collections.abc import Callable
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +19,10 @@ from scipy.optimize import minimize
 
 from stochgp.data.streams import Rows
 from stochgp.models import FeatureGP
+from stochgp.numerics.arrays import on_device
+from stochgp.objectives.evaluation import Evaluation
 from stochgp.objectives.moments import Moments, chunk_rows, moments_of_rows
+from stochgp.parameters import partition
 
 Range = tuple[float, float]
 
@@ -45,7 +49,7 @@ def nlml_of_rows(gp: FeatureGP, rows: Rows) -> Float[Array, ""]:
     """
     size = min(chunk_rows(gp.n_features), rows.X.shape[0])
     n_chunks, left = divmod(rows.X.shape[0], size)
-    part = jax.checkpoint(lambda r: moments_of_rows(gp.features, r))
+    part = jax.checkpoint(lambda r: moments_of_rows(gp, r))
     stacked = jax.tree.map(lambda a: a[: n_chunks * size].reshape(n_chunks, size, *a.shape[1:]), rows)
     first = part(jax.tree.map(lambda a: a[0], stacked))
     later = jax.tree.map(lambda a: a[1:], stacked)
@@ -54,6 +58,19 @@ def nlml_of_rows(gp: FeatureGP, rows: Rows) -> Float[Array, ""]:
         total = jax.tree.map(jnp.add, total, part(jax.tree.map(lambda a: a[n_chunks * size :], rows)))
     dtype = total.gram.dtype
     return nlml(total, gp.variance.value.astype(dtype), gp.noise_variance.value.astype(dtype))
+
+
+def nlml_and_gradient(gp: FeatureGP, rows: Rows, *, dtype: str | None = None) -> Evaluation:
+    """The exact NLML per datum of `rows` and its gradient by what trains, in float64: `dtype` has no part in it."""
+    with jax.enable_x64(True):
+        here = Rows(*(on_device(part, np.float64) for part in rows))
+        value, gradient = _value_and_gradient(*partition(gp), here)
+        return Evaluation(float(value), gradient, 0.0)
+
+
+@eqx.filter_jit
+def _value_and_gradient(theta: FeatureGP, rest: FeatureGP, rows: Rows) -> tuple[Array, FeatureGP]:
+    return jax.value_and_grad(lambda t: nlml_of_rows(eqx.combine(t, rest), rows))(theta)
 
 
 class Spectrum(NamedTuple):

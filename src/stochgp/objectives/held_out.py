@@ -13,26 +13,27 @@ class HeldOut(NamedTuple):
 
     P: np.ndarray  # φ(x)ᵀQ [V, M]
     y: np.ndarray  # [V]
-    weight: np.ndarray  # [V]
+    count: np.ndarray  # ρ [V]
+    precision: np.ndarray  # ρ/s [V]: the noise variance of a row is σ² / precision
 
 
 def nlpd_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """(mean −log N(y; m(x), var f(x) + σ²/ρ), its derivatives by the two variances): weighted, per held-out row, noise included. O(VM)."""
+    """(mean −log N(y; m(x), var f(x) + σ²s/ρ), its derivatives by the two variances): a row counts ρ times, noise included. O(VM)."""
     v, s2 = variance, noise_variance
     d = v * s.eigenvalues + s2
     P2 = held_out.P**2
     residual = held_out.y - held_out.P @ (v * s.cross / d)
-    spread = s2 * (P2 @ (v / d)) + s2 / held_out.weight
-    total = held_out.weight.sum()
+    spread = s2 * (P2 @ (v / d)) + s2 / held_out.precision
+    total = held_out.count.sum()
     mean_by_v = held_out.P @ (s2 * s.cross / d**2)
     mean_by_s2 = held_out.P @ (-v * s.cross / d**2)
     spread_by_v = s2 * (P2 @ (s2 / d**2))
-    spread_by_s2 = P2 @ (v * (d - s2) / d**2) + 1 / held_out.weight
-    by_spread = held_out.weight * (1 / spread - residual**2 / spread**2) / 2
-    by_mean = -held_out.weight * residual / spread
-    value = held_out.weight @ (np.log(2 * math.pi * spread) + residual**2 / spread) / (2 * total)
+    spread_by_s2 = P2 @ (v * (d - s2) / d**2) + 1 / held_out.precision
+    by_spread = held_out.count * (1 / spread - residual**2 / spread**2) / 2
+    by_mean = -held_out.count * residual / spread
+    value = held_out.count @ (np.log(2 * math.pi * spread) + residual**2 / spread) / (2 * total)
     by_v = (by_spread @ spread_by_v + by_mean @ mean_by_v) / total
     by_s2 = (by_spread @ spread_by_s2 + by_mean @ mean_by_s2) / total
     return float(value), (float(by_v), float(by_s2))

@@ -9,38 +9,39 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stochgp.data.streams import Rows
-from stochgp.features import AbstractFeatureMap
+from stochgp.models import FeatureGP
 from stochgp.numerics.precision import matmul
 
 CHUNK_BYTES = 16_000_000
 
 
 class Moments(NamedTuple):
-    """Sums over rows of weight ρ, of the features φ without the GP's own variance."""
+    """Sums over rows of count ρ and precision ω = ρ/s (in units of 1/σ²), of the features φ without the GP's own variance."""
 
-    gram: Float[Array, "M M"]  # Σ ρ φφᵀ
-    cross: Float[Array, " M"]  # Σ ρ y φ
-    square: Float[Array, ""]  # Σ ρ y²
+    gram: Float[Array, "M M"]  # Σ ω φφᵀ
+    cross: Float[Array, " M"]  # Σ ω y φ
+    square: Float[Array, ""]  # Σ ω y²
     count: Float[Array, ""]  # Σ ρ
 
 
-def moments_of_rows(features: AbstractFeatureMap, rows: Rows) -> Moments:
+def moments_of_rows(gp: FeatureGP, rows: Rows) -> Moments:
     """The moments of a few rows: features in the rows' dtype; their products in float64 where x64 is enabled.
 
     A float32 product would lose what lies below 1e-7 of the largest eigenvalue, often the noise. O(N M²).
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
-    Phi = features(rows.X).astype(wide)
-    y, weight = rows.y.astype(wide), rows.weight.astype(wide)
-    weighted = Phi * weight[:, None]
-    return Moments(matmul(weighted.T, Phi), matmul(y, weighted), jnp.sum(weight * y**2), jnp.sum(weight))
+    Phi = gp.features(rows.X).astype(wide)
+    y, precision = rows.y.astype(wide), gp.noise.precision(rows.X, rows.count).astype(wide)
+    weighted = Phi * precision[:, None]
+    count = jnp.sum(rows.count.astype(wide))
+    return Moments(matmul(weighted.T, Phi), matmul(y, weighted), jnp.sum(precision * y**2), count)
 
 
-def add_up(features: AbstractFeatureMap, chunks: Iterable[Rows]) -> Moments:
+def add_up(gp: FeatureGP, chunks: Iterable[Rows]) -> Moments:
     """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk."""
     total = None
     for rows in chunks:
-        part = _jitted(features, rows)
+        part = _jitted(gp, rows)
         total = part if total is None else _add(total, part)
     if total is None:
         raise ValueError("moments of no rows")

@@ -1,11 +1,15 @@
-"""What is chosen for the user: how many epochs, how many steps between visits, which learning rates to try."""
+"""How many steps a learner takes, how many between two visits, how many rows are held out, which rates are tried.
+
+Numbers of steps in one compiled scan are powers of two, so that runs of many sizes share compiled code.
+"""
 
 from typing import NamedTuple
 
 CHUNK_BYTES = 16_000_000  # of stacked batches on the device
 FEWEST_STEPS_PER_VISIT = 100
-FEWEST_FULL_STEPS_PER_VISIT = 20
-LONGEST_CHUNK = 500
+LONGEST_CHUNK = 512
+FEWEST_CHUNKS = 16  # in a run: asked steps are rounded to whole chunks
+FEWEST_VISITS, SHORTEST_STRETCH, LONGEST_STRETCH = 40, 64, 4096
 FEWEST_HELD_OUT = 10
 ENOUGH_HELD_OUT = 100
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
@@ -18,26 +22,51 @@ class StepPlan(NamedTuple):
     steps_per_epoch: int
     total_steps: int
     steps_per_visit: int
-    chunk_steps: int
+    chunk_steps: int = 1
+
+    @property
+    def n_visits(self) -> int:
+        return -(-self.total_steps // self.steps_per_visit)
 
 
-def plan_steps(n_rows: int, bytes_per_row: int, batch_size: int | None, epochs: int | None) -> StepPlan:
-    """A visit per epoch, or per 100 steps where epochs are shorter (20 for a full batch); chunks of at most 500 steps and 16 MB of batches.
+def steps_by_epochs(n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None) -> StepPlan:
+    """For visits that pass over all rows: one per epoch, or per 100 steps where epochs are shorter.
 
-    A batch larger than the data becomes all of it. Where chunks do not divide an epoch, up to one chunk's remainder of its steps is
-    left out, so that one compiled scan serves all of them.
+    A batch larger than the data becomes all of it. Chunks have at most 512 steps and 16 MB of batches. The steps asked for are rounded to whole
+    chunks: a change of at most 3 %.
     """
-    fewest = FEWEST_FULL_STEPS_PER_VISIT if batch_size is None else FEWEST_STEPS_PER_VISIT
-    batch_size = n_rows if batch_size is None else min(batch_size, n_rows)
+    batch_size = min(batch_size, n_rows)
     per_epoch = max(1, n_rows // batch_size)
-    epochs = default_epochs(per_epoch) if epochs is None else epochs
-    total = epochs * per_epoch
-    per_visit = min(total, per_epoch * -(-fewest // per_epoch))
-    longest = min(LONGEST_CHUNK, max(1, CHUNK_BYTES // (batch_size * bytes_per_row)))
-    n_chunks = -(-per_visit // longest)
-    chunk = per_visit // n_chunks
-    total = n_chunks * chunk * (total // per_visit) + total % per_visit
-    return StepPlan(batch_size, per_epoch, total, n_chunks * chunk, chunk)
+    asked = per_epoch * (default_epochs(per_epoch) if epochs is None else epochs)
+    per_visit = min(asked, per_epoch * -(-FEWEST_STEPS_PER_VISIT // per_epoch))
+    fitting = max(1, CHUNK_BYTES // (batch_size * bytes_per_row))
+    chunk = power_of_two(min(LONGEST_CHUNK, fitting, per_visit, max(1, asked // FEWEST_CHUNKS)))
+    n_chunks, n_visits = round(asked / chunk), max(1, round(asked / per_visit))
+    return StepPlan(batch_size, per_epoch, n_chunks * chunk, -(-n_chunks // n_visits) * chunk, chunk)
+
+
+def steps_by_stretches(
+    n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
+) -> StepPlan:
+    """For visits that cost nothing: stretches of 64 to 4,096 steps, at least 40 of them where steps allow, shorter for large batches.
+
+    The steps asked for are rounded to whole stretches.
+    """
+    batch_size = min(batch_size, n_rows)
+    per_epoch = max(1, n_rows // batch_size)
+    steps = default_steps if epochs is None else epochs * per_epoch
+    if steps < SHORTEST_STRETCH:
+        return StepPlan(batch_size, per_epoch, steps, steps, steps)
+    longest = power_of_two(max(LONGEST_STRETCH // max(1, batch_size // 16) ** 2, SHORTEST_STRETCH))
+    stretch = min(max(power_of_two(steps // FEWEST_VISITS), SHORTEST_STRETCH), longest)
+    fitting = max(1, CHUNK_BYTES // (batch_size * bytes_per_row))
+    chunk = min(stretch, power_of_two(fitting))
+    return StepPlan(batch_size, per_epoch, round(steps / stretch) * stretch, stretch, chunk)
+
+
+def power_of_two(n: int) -> int:
+    """The largest one that is at most max(n, 1)."""
+    return 1 << (max(n, 1).bit_length() - 1)
 
 
 def default_epochs(steps_per_epoch: int) -> int:

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from stochgp.data.neighbours import Neighbours
 from stochgp.kernels import AbstractKernel, AbstractStationary, Warped
-from stochgp.models import SMALLEST_WEIGHT, KernelGP
+from stochgp.likelihoods.noise import SMALLEST_COUNT as SMALLEST_WEIGHT
+from stochgp.models import KernelGP
 from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.parameters import cast, value_of
@@ -150,7 +151,7 @@ class _Index:
         while isinstance(kernel, Warped):
             self.networks.append(kernel)
             kernel = value_of(kernel.kernel)
-        self.gp = KernelGP(kernel, gp.noise_variance)
+        self.gp = KernelGP(kernel, gp.noise)
         self.Z = self.warp(X)
         self.tree = Neighbours(self.place(self.Z))
 

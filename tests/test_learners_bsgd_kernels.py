@@ -10,21 +10,14 @@ from reference import finite_differences
 from toy import KEY, all_batches
 
 from stochgp.data.streams import DeviceRows, HostRows, Rows
+from stochgp.features import Network
 from stochgp.kernels import RBF, Matern32, Warped
-from stochgp.learners import (
-    BSGD,
-    KernelBSGD,
-    NearestNeighbours,
-    PowerLaw,
-    Uniform,
-    constant,
-    fit_kernel,
-)
-from stochgp.learners.kernel_base import KernelPlan, KernelProblem
-from stochgp.learners.kernel_bsgd import batch_gradient
-from stochgp.models import KernelGP
+from stochgp.learners import BSGD, ByLoss, NearestNeighbours, PowerLaw, Problem, Uniform, constant, fit
+from stochgp.learners.bsgd import batch_gradient
+from stochgp.models import FeatureGP, KernelGP
 from stochgp.networks import mlp
 from stochgp.parameters import AbstractParameter, frozen, partition, positive
+from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS
 
 
@@ -159,7 +152,7 @@ def test_the_mean_over_all_batches_is_not_the_full_gradient(double):
 def test_ten_steps_are_those_of_the_plain_loop(double):
     """α₁/k in the raw parameters, s₁ = τ log m, s₂ = m."""
     X, y, _ = _toy(12)
-    learner = KernelBSGD(
+    learner = BSGD(
         4,
         learning_rate=PowerLaw(0.3, 1.0),
         optimizer=optax.sgd,
@@ -168,10 +161,10 @@ def test_ten_steps_are_those_of_the_plain_loop(double):
     )
     gp = KernelGP(RBF(frozen(jnp.asarray(0.9)), _raw(2.0)), _raw(0.8))
     source = DeviceRows(X, y, dtype=jnp.float64)
-    problem = KernelProblem(source, KernelPlan(3, 10, 10), np.arange(12))
-    state, _ = learner.advance(learner.init(gp, problem, key=KEY), problem, 0, 10, (5,))
+    problem = Problem(source, StepPlan(4, 3, 10, 10, 10), np.arange(12))
+    state, _ = learner.advance(learner.init(gp, problem, key=KEY), problem, 0, 10, (5, 6))
     theta = np.array([2.0, 0.8])
-    for k, S in enumerate(learner.sampling.batches(np.arange(12), 0, 10, 4, (5,)), start=1):
+    for k, S in enumerate(learner.sampling.batches(np.arange(12), 0, 10, 4, (5, 6)), start=1):
         E = _covariance((np.full(2, 0.9), 1.0, 0.0), X[S], np.ones(4))
         Q = np.linalg.inv(theta[0] * E + theta[1] * np.eye(4))
         C = Q - np.outer(Q @ y[S], Q @ y[S])
@@ -213,9 +206,9 @@ def test_uniform_batches():
 
 def test_rows_on_the_host_give_the_same_bits():
     X, y, weight = _toy(60)
-    learner, gp = KernelBSGD(8, 12), KernelGP(RBF([1.0, 1.0]))
+    learner, gp = BSGD(8, 12), KernelGP(RBF([1.0, 1.0]))
     device = DeviceRows(X.astype(np.float32), y.astype(np.float32), weight.astype(np.float32))
-    found = [fit_kernel(learner, gp, source, key=KEY) for source in (device, HostRows(X, y, weight))]
+    found = [fit(learner, gp, source, key=KEY) for source in (device, HostRows(X, y, weight))]
     np.testing.assert_array_equal(found[0].gp.kernel.lengthscale, found[1].gp.kernel.lengthscale)
     assert found[0].loss == found[1].loss
 
@@ -230,7 +223,7 @@ def _waves(n, seed=0, noise=0.1):
 
 
 def test_neighbours_find_lengths_and_noise():
-    found = fit_kernel(KernelBSGD(16, 80), KernelGP(RBF([1.4, 1.4])), _waves(600), key=KEY)
+    found = fit(BSGD(16, 80), KernelGP(RBF([1.4, 1.4])), _waves(600), key=KEY)
     lengthscale = np.asarray(found.gp.kernel.lengthscale)
     assert 0.3 < lengthscale[0] < 1.5 < 3 < lengthscale[1]
     assert 0.005 < float(found.gp.noise_variance) < 0.02
@@ -245,7 +238,7 @@ def test_sums_frozen_parts_and_deep_kernels_train():
     ]
     for kernel in kernels:
         gp = KernelGP(kernel)
-        found = fit_kernel(KernelBSGD(16, 10), gp, _waves(200), key=KEY)
+        found = fit(BSGD(16, 10), gp, _waves(200), key=KEY)
         assert found.history[-1]["loss"] < found.history[1]["loss"]
         assert jax.tree.structure(found.gp) == jax.tree.structure(gp)
     assert float(found.gp.kernel.right.lengthscale) == 0.5
@@ -253,7 +246,7 @@ def test_sums_frozen_parts_and_deep_kernels_train():
 
 def test_the_noise_stays_above_its_floor():
     gp = KernelGP(RBF([1.4, 1.4]), positive(0.1, lower=0.05))
-    found = fit_kernel(KernelBSGD(16, 100), gp, _waves(200, noise=0.0), key=KEY)
+    found = fit(BSGD(16, 100), gp, _waves(200, noise=0.0), key=KEY)
     assert 0.05 < float(found.gp.noise_variance) < 0.06
 
 
@@ -270,7 +263,7 @@ DIFFICULT = {
 )
 def test_difficult_rows_end_finite(name, sampling):
     source = DeviceRows(*DIFFICULT[name])
-    found = fit_kernel(KernelBSGD(16, 300, sampling=sampling), KernelGP(RBF([1.0, 1.0])), source, key=KEY)
+    found = fit(BSGD(16, 300, sampling=sampling), KernelGP(RBF([1.0, 1.0])), source, key=KEY)
     assert found.result in (RESULTS.successful, RESULTS.not_settled)
     assert np.isfinite(found.loss)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found.gp) if eqx.is_inexact_array(leaf))
@@ -284,7 +277,7 @@ def test_the_paper_recovers_its_parameters():
 
     Ten draws have a spread of 0.05 in the noise and of 1.04 in the signal.
     """
-    learner = KernelBSGD(
+    learner = BSGD(
         128,
         25,
         PowerLaw(9.0, 1.0),
@@ -300,7 +293,7 @@ def test_the_paper_recovers_its_parameters():
         K = 4 * np.exp(-0.5 * ((X - X.T) / 0.5) ** 2) + np.eye(1024)
         y = np.linalg.cholesky(K) @ generator.standard_normal(1024)
         gp = KernelGP(RBF(frozen(0.5), _raw(5.0, jnp.float32)), _raw(3.0, jnp.float32))
-        result = fit_kernel(learner, gp, DeviceRows(X, y), key=jax.random.key(seed))
+        result = fit(learner, gp, DeviceRows(X, y), key=jax.random.key(seed))
         assert all(entry["noise_variance"] > 0 for entry in result.history)
         found.append((float(result.gp.kernel.variance), float(result.gp.noise_variance)))
     signal, noise = np.mean(found, axis=0)
@@ -308,14 +301,15 @@ def test_the_paper_recovers_its_parameters():
     assert abs(signal - 4) < 4 * 1.04 / np.sqrt(3)
 
 
-# The public class
+# Settings
 
 
-def test_the_name_of_both_families():
-    kernels = BSGD(batch_size=32, epochs=7, learning_rate=0.1).for_kernels()
-    assert (kernels.batch_size, kernels.epochs, kernels.learning_rate) == (32, 7, 0.1)
-    assert isinstance(kernels.sampling, NearestNeighbours)
-    assert BSGD(replace=True).for_kernels().sampling == Uniform(replace=True)
+def test_the_sampling_suits_the_model_unless_it_is_given():
+    feature = FeatureGP(Network(lambda x: x, 2))
+    assert BSGD().sampling_for(KernelGP(RBF())) == NearestNeighbours()
+    assert BSGD().sampling_for(feature) == Uniform()
+    given = BSGD(sampling=Uniform(replace=True))
+    assert given.sampling_for(KernelGP(RBF())) == given.sampling_for(feature) == Uniform(replace=True)
 
 
 @pytest.mark.parametrize(
@@ -329,12 +323,17 @@ def test_the_name_of_both_families():
 )
 def test_impossible_settings_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
-        KernelBSGD(**settings)
+        BSGD(**settings)
 
 
 def test_plans():
-    assert KernelBSGD(16, epochs=1).plan(10**6) == (62_500, 61 * 1024, 1024)
-    assert KernelBSGD(16, epochs=25).plan(1_200_000) == (75_000, 458 * 4096, 4096)
-    assert KernelBSGD(16, epochs=3).plan(16) == (1, 3, 3)
-    assert KernelBSGD().plan(1) == (1, 4096, 64)
-    assert KernelBSGD().plan(10**6) == (7812, 4096, 64)
+    def plan(learner, n):
+        found = learner.plan(n, 5, ByLoss())
+        assert found.steps_per_visit % found.chunk_steps == 0
+        return found.steps_per_epoch, found.total_steps, found.steps_per_visit
+
+    assert plan(BSGD(16, epochs=1), 10**6) == (62_500, 61 * 1024, 1024)
+    assert plan(BSGD(16, epochs=25), 1_200_000) == (75_000, 458 * 4096, 4096)
+    assert plan(BSGD(16, epochs=3), 16) == (1, 3, 3)
+    assert plan(BSGD(), 1) == (1, 4096, 64)
+    assert plan(BSGD(), 10**6) == (7812, 4096, 64)

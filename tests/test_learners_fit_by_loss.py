@@ -12,17 +12,17 @@ from toy import KEY
 
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF
-from stochgp.learners import AbstractKernelLearner, KernelBSGD, KernelPlan, Uniform, fit_kernel
-from stochgp.learners.kernel_fit import _has_settled
+from stochgp.learners import BSGD, AbstractLearner, ByLoss, Uniform, fit
 from stochgp.models import KernelGP
+from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS
 
 GP = KernelGP(RBF([1.0, 1.0]))
 COMMON = {"batch_size": 8, "epochs": 40}  # 320 steps: 5 visits
 LEARNERS = {
-    "neighbours": KernelBSGD(**COMMON),
-    "uniform": KernelBSGD(**COMMON, sampling=Uniform()),
-    "with replacement": KernelBSGD(**COMMON, sampling=Uniform(replace=True), signal_scale=3.0),
+    "neighbours": BSGD(**COMMON),
+    "uniform": BSGD(**COMMON, sampling=Uniform()),
+    "with replacement": BSGD(**COMMON, sampling=Uniform(replace=True), signal_scale=3.0),
 }
 sweep = pytest.mark.parametrize("name", LEARNERS)
 
@@ -40,7 +40,7 @@ def _data(n=64):
 
 @functools.cache
 def _fit(name):
-    return fit_kernel(LEARNERS[name], GP, _data(), key=KEY)
+    return fit(LEARNERS[name], GP, _data(), key=KEY)
 
 
 def _bits(result):
@@ -87,35 +87,35 @@ def test_a_killed_run_resumes_to_the_same_bits(name, entry, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(KilledError):
         report = _stop_at(entry, KilledError())
-        fit_kernel(LEARNERS[name], GP, _data(), key=KEY, checkpoint=path, progress=report)
+        fit(LEARNERS[name], GP, _data(), key=KEY, checkpoint=path, progress=report)
     for _ in range(2):  # the second finds that it has ended
-        _assert_same(fit_kernel(LEARNERS[name], GP, _data(), key=KEY, checkpoint=path), _fit(name))
+        _assert_same(fit(LEARNERS[name], GP, _data(), key=KEY, checkpoint=path), _fit(name))
 
 
 @pytest.mark.parametrize("what", ["key", "learner", "data", "model"])
 def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
     path, data = tmp_path / "run", _data()
-    fit_kernel(LEARNERS["neighbours"], GP, data, key=KEY, checkpoint=path)
+    fit(LEARNERS["neighbours"], GP, data, key=KEY, checkpoint=path)
     before = path.read_bytes()
     key = jax.random.key(1) if what == "key" else KEY
-    learner = KernelBSGD(**COMMON, signal_scale=3.0) if what == "learner" else LEARNERS["neighbours"]
-    data = DeviceRows(data.rows.X, 2 * data.rows.y) if what == "data" else data
+    learner = BSGD(**COMMON, signal_scale=3.0) if what == "learner" else LEARNERS["neighbours"]
+    data = DeviceRows(data._rows.X, 2 * data._rows.y) if what == "data" else data
     gp = KernelGP(RBF([1.0, 1.1])) if what == "model" else GP
     with pytest.raises(ValueError, match="another run"):
-        fit_kernel(learner, gp, data, key=key, checkpoint=path)
+        fit(learner, gp, data, key=key, checkpoint=path)
     assert path.read_bytes() == before
 
 
 def test_progress_sees_every_entry():
     seen = []
-    found = fit_kernel(LEARNERS["uniform"], GP, _data(), key=KEY, progress=seen.append)
+    found = fit(LEARNERS["uniform"], GP, _data(), key=KEY, progress=seen.append)
     assert seen == found.history
 
 
 @pytest.mark.parametrize("entry", [1, 3])
 def test_an_interrupt_keeps_the_last_good_visit(entry):
     report = _stop_at(entry, KeyboardInterrupt())
-    found = fit_kernel(LEARNERS["uniform"], GP, _data(), key=KEY, progress=report)
+    found = fit(LEARNERS["uniform"], GP, _data(), key=KEY, progress=report)
     assert found.result is RESULTS.interrupted
     assert not found.converged
     n_done = max(0, entry - 2)  # the stretch that is reported when the interrupt comes is lost
@@ -124,24 +124,24 @@ def test_an_interrupt_keeps_the_last_good_visit(entry):
 
 
 def test_a_time_limit_ends_the_run():
-    learner = KernelBSGD(batch_size=8, epochs=10**6)
-    found = fit_kernel(learner, GP, _data(), key=KEY, time_limit=1e-3)
+    learner = BSGD(batch_size=8, epochs=10**6)
+    found = fit(learner, GP, _data(), key=KEY, time_limit=1e-3)
     assert found.result is RESULTS.time_limit
     assert not found.converged
-    assert found.n_iter == learner.plan(64).steps_per_visit
+    assert found.n_iter == learner.plan(64, 2, ByLoss()).chunk_steps
 
 
 def test_a_diverging_run_goes_back_and_says_so():
     """Plain descent at an absurd rate: every visit is lost, until it is given up with the start."""
-    learner = KernelBSGD(8, 200, 1e30, optax.sgd)
-    found = fit_kernel(learner, GP, _data(), key=KEY)
+    learner = BSGD(8, 200, 1e30, optax.sgd)
+    found = fit(learner, GP, _data(), key=KEY)
     assert found.result is RESULTS.diverged
     assert [entry.get("recovered", 0.0) for entry in found.history] == [0.0] + 7 * [1.0]
     assert float(found.gp.noise_variance) == float(GP.noise_variance)
     assert np.isnan(found.loss)
 
 
-class Scripted(AbstractKernelLearner):
+class Scripted(AbstractLearner):
     """A learner whose losses are written down; its state counts the stretches that led to it."""
 
     losses: tuple[float, ...]
@@ -151,11 +151,12 @@ class Scripted(AbstractKernelLearner):
     optimizer: object = optax.sgd
     decay: object = None
     finish: float = -np.inf
+    judge: object = None
 
-    def plan(self, n_rows):
-        return KernelPlan(1, len(self.losses), 1)
+    def plan(self, n_rows, n_inputs, judge):
+        return StepPlan(n_rows, 1, len(self.losses), 1)
 
-    def need_bytes(self, n_rows, n_inputs):
+    def need_bytes(self, gp, n_rows, n_inputs):
         return 0
 
     def prepare(self, gp, source, plan, seed):
@@ -178,7 +179,7 @@ class Scripted(AbstractKernelLearner):
 
 
 def _play(*losses, finish=-np.inf, **options):
-    return fit_kernel(Scripted(losses, finish=finish), GP, _data(), key=KEY, **options)
+    return fit(Scripted(losses, finish=finish), GP, _data(), key=KEY, **options)
 
 
 def test_a_lost_visit_goes_back_to_the_lowest_loss_at_a_smaller_rate():
@@ -217,7 +218,7 @@ def test_a_learner_may_finish():
 )
 def test_settling(losses, settled):
     history = [{"step": 0}, *({"loss": float(loss), "recovered": 0.0} for loss in losses)]
-    assert _has_settled(history) is settled
+    assert ByLoss().settled(history) is settled
 
 
 @pytest.mark.parametrize("x64", [False, True])

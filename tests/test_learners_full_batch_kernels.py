@@ -12,9 +12,9 @@ from scipy.optimize import minimize
 
 from stochgp import kernels, networks
 from stochgp.data.streams import DeviceRows
-from stochgp.learners import KernelProblem, fit_kernel, lbfgs
+from stochgp.learners import ByLoss, Problem, fit, lbfgs
 from stochgp.learners.chain import Chain
-from stochgp.learners.kernel_full_batch import KernelFullBatch
+from stochgp.learners.full_batch import FullBatch
 from stochgp.learners.sampling import NearestNeighbours, Uniform
 from stochgp.models import KernelGP
 from stochgp.parameters import cast, frozen, partition, positive
@@ -61,7 +61,7 @@ def dense_nlml(x, X, y):
 
 def learn(learner, gp=None, source=None, **options):
     gp = make_gp() if gp is None else gp
-    return fit_kernel(learner, gp, make_source() if source is None else source, key=KEY, **options)
+    return fit(learner, gp, make_source() if source is None else source, key=KEY, **options)
 
 
 # The minimiser
@@ -132,7 +132,7 @@ def _optimum(spread=None):
 
 @pytest.mark.parametrize("start", [(1.0, 1.0, 0.1), (0.3, 5.0, 1.0), (2.0, 0.2, 0.01)])
 def test_every_start_reaches_the_optimum(start):
-    found = learn(KernelFullBatch(tolerance=1e-12, precision="float64"), make_gp(*start))
+    found = learn(FullBatch(tolerance=1e-12, precision="float64"), make_gp(*start))
     assert found.result is RESULTS.successful
     np.testing.assert_allclose(found.loss, _optimum().fun, atol=1e-9)
     np.testing.assert_allclose(raw_of(found.gp), _optimum().x, atol=1e-3)
@@ -141,14 +141,14 @@ def test_every_start_reaches_the_optimum(start):
 
 
 def test_a_prior_moves_the_optimum_as_it_must():
-    found = learn(KernelFullBatch(tolerance=1e-12, precision="float64", spread=0.5))
+    found = learn(FullBatch(tolerance=1e-12, precision="float64", spread=0.5))
     np.testing.assert_allclose(found.loss, _optimum(0.5).fun, atol=1e-9)
     np.testing.assert_allclose(raw_of(found.gp), _optimum(0.5).x, atol=1e-3)
     assert np.linalg.norm(raw_of(found.gp) - _optimum().x) > 0.05
 
 
 def test_an_optax_rule_reaches_it_too():
-    found = learn(KernelFullBatch(epochs=300, optimizer=optax.adam, tolerance=0.0, precision="float64"))
+    found = learn(FullBatch(epochs=300, optimizer=optax.adam, tolerance=0.0, precision="float64"))
     np.testing.assert_allclose(found.loss, _optimum().fun, atol=1e-4)
 
 
@@ -156,21 +156,21 @@ def test_weights_stand_for_repeated_rows():
     times = np.arange(N) % 3 + 1
     X, y = make_data()
     repeated = DeviceRows(np.repeat(X, times, axis=0), np.repeat(y, times), dtype=jnp.float64)
-    learner = KernelFullBatch(epochs=5, tolerance=0.0, precision="float64")
+    learner = FullBatch(epochs=5, tolerance=0.0, precision="float64")
     found = learn(learner, source=make_source(weight=times))
     np.testing.assert_allclose(raw_of(found.gp), raw_of(learn(learner, source=repeated).gp), rtol=1e-5)
 
 
 def test_frozen_parameters_stay():
     gp = KernelGP(kernels.RBF(positive(1.0, dtype=jnp.float64), frozen(1.5)), frozen(0.04))
-    found = learn(KernelFullBatch(epochs=3), gp)
+    found = learn(FullBatch(epochs=3), gp)
     assert float(found.gp.kernel.variance) == 1.5
     assert float(found.gp.noise_variance) == pytest.approx(0.04)
     assert float(found.gp.kernel.lengthscale) != 1.0
 
 
 def test_parameters_keep_their_dtype():
-    found = learn(KernelFullBatch(epochs=2), cast(make_gp(), jnp.float32))
+    found = learn(FullBatch(epochs=2), cast(make_gp(), jnp.float32))
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(found.gp))
 
 
@@ -178,7 +178,7 @@ def test_small_noise_is_fitted_in_float64():
     """In float32 the factor of nearly equal rows would need a jitter."""
     X = np.repeat(make_data()[0], 2, axis=0)[:N]
     source = DeviceRows(X, np.sin(X[:, 0]), dtype=jnp.float64)
-    found = learn(KernelFullBatch(epochs=3), make_gp(3.0, 1.0, 2e-6), source)
+    found = learn(FullBatch(epochs=3), make_gp(3.0, 1.0, 2e-6), source)
     assert all(entry["jitter"] == 0 for entry in found.history[1:])
 
 
@@ -187,17 +187,17 @@ def test_small_noise_is_fitted_in_float64():
 
 @pytest.mark.parametrize("sampling", [Uniform(), NearestNeighbours()])
 def test_the_model_is_the_mean_of_the_fits_of_its_sets(sampling):
-    learner = KernelFullBatch(
+    learner = FullBatch(
         epochs=4, subset_rows=N, n_subsets=2, sampling=sampling, tolerance=0.0, precision="float64"
     )
     source = make_source(3 * N)
-    sets = learner.prepare(make_gp(), source, learner.plan(source.size), (1, 2))
+    sets = learner.prepare(make_gp(), source, learner.plan(source.size, source.n_inputs, ByLoss()), (1, 2))
     assert [len(rows.y) for rows in sets] == [N, N]
     assert not np.array_equal(*(rows.y for rows in sets))
-    problem = KernelProblem(source, learner.plan(source.size), sets)
+    problem = Problem(source, learner.plan(source.size, source.n_inputs, ByLoss()), sets)
     state = learner.init(make_gp(), problem, key=KEY)
     state, numbers = learner.advance(state, problem, 0, 4, (0,))
-    alone = KernelFullBatch(epochs=4, tolerance=0.0, precision="float64")
+    alone = FullBatch(epochs=4, tolerance=0.0, precision="float64")
     fits = [learn(alone, source=DeviceRows(*rows, dtype=jnp.float64)) for rows in sets]
     np.testing.assert_allclose(
         raw_of(learner.model(state)), np.mean([raw_of(fit.gp) for fit in fits], axis=0)
@@ -206,21 +206,21 @@ def test_the_model_is_the_mean_of_the_fits_of_its_sets(sampling):
 
 
 def test_uniform_sets_are_disjoint_and_enough_rows_are_all_rows():
-    learner = KernelFullBatch(subset_rows=N, n_subsets=3)
+    learner = FullBatch(subset_rows=N, n_subsets=3)
     source = make_source(3 * N)
-    sets = learner.prepare(make_gp(), source, learner.plan(source.size), (3,))
+    sets = learner.prepare(make_gp(), source, learner.plan(source.size, source.n_inputs, ByLoss()), (3,))
     together = np.concatenate([rows.X[:, 0] for rows in sets])
     np.testing.assert_array_equal(np.sort(together), make_data(3 * N)[0][:, 0])
     assert learner.sets(N) == (1, N)
-    assert len(learner.prepare(make_gp(), make_source(), learner.plan(N), (3,))) == 1
+    assert len(learner.prepare(make_gp(), make_source(), learner.plan(N, 1, ByLoss()), (3,))) == 1
 
 
 def test_networks_are_not_averaged():
     network = networks.mlp(1, (2,), key=KEY)
     gp = cast(KernelGP(kernels.Warped(kernels.RBF(1.0), network), 0.1), jnp.float64)
     with pytest.raises(ValueError, match="cannot be averaged"):
-        learn(KernelFullBatch(subset_rows=8, n_subsets=2), gp)
-    assert np.isfinite(learn(KernelFullBatch(subset_rows=8, epochs=1), gp).loss)
+        learn(FullBatch(subset_rows=8, n_subsets=2), gp)
+    assert np.isfinite(learn(FullBatch(subset_rows=8, epochs=1), gp).loss)
 
 
 @pytest.mark.parametrize("hold", [kernels.RBF, lambda s: kernels.Warped(kernels.RBF(s), lambda z: 0.5 * z)])
@@ -229,14 +229,14 @@ def test_networks_can_be_held(hold):
     network = networks.mlp(1, (4, 2), key=KEY)
     make = lambda g: cast(KernelGP(kernels.Warped(hold(0.7), g) + kernels.Linear(0.3), 0.1), jnp.float64)
     settings = {"epochs": 5, "tolerance": 0.0, "precision": "float64"}
-    held = learn(KernelFullBatch(hold_networks=True, **settings), make(network))
-    expected = learn(KernelFullBatch(**settings), make(frozen(network)))
+    held = learn(FullBatch(hold_networks=True, **settings), make(network))
+    expected = learn(FullBatch(**settings), make(frozen(network)))
     assert held.loss == expected.loss
     arrays = lambda gp: jax.tree.leaves(eqx.filter(gp, eqx.is_array))
     for got, want in zip(arrays(held.gp), arrays(expected.gp), strict=True):
         np.testing.assert_array_equal(got, want)
     assert len(jax.tree.leaves(partition(held.gp)[0])) == len(jax.tree.leaves(partition(make(network))[0]))
-    two = KernelFullBatch(subset_rows=8, n_subsets=2, hold_networks=True, epochs=1)
+    two = FullBatch(subset_rows=8, n_subsets=2, hold_networks=True, epochs=1)
     assert np.isfinite(learn(two, make(network)).loss)
 
 
@@ -245,7 +245,7 @@ def test_networks_can_be_held(hold):
 
 @pytest.mark.parametrize("optimizer", [None, optax.adam])
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
-    learner = KernelFullBatch(
+    learner = FullBatch(
         epochs=40, optimizer=optimizer, subset_rows=N, n_subsets=2, tolerance=0.0, precision="float64"
     )
     source, path = make_source(3 * N), tmp_path / "run"
@@ -268,7 +268,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
 )  # fmt: skip
 def test_impossible_settings_are_refused(field, value):
     with pytest.raises((ValueError, TypeError), match=field):
-        KernelFullBatch(**{field: value})
+        FullBatch(**{field: value})
 
 
 # One learner after another
@@ -276,14 +276,14 @@ def test_impossible_settings_are_refused(field, value):
 
 def make_chain():
     """First sets of rows, then all of them."""
-    few = KernelFullBatch(epochs=25, subset_rows=N, n_subsets=2, precision="float64")
-    return Chain((few, KernelFullBatch(tolerance=1e-12, precision="float64")))
+    few = FullBatch(epochs=25, subset_rows=N, n_subsets=2, precision="float64")
+    return Chain((few, FullBatch(tolerance=1e-12, precision="float64")))
 
 
 def test_a_chain_ends_where_its_last_learner_ends():
     source = make_source(3 * N)
     found = learn(make_chain(), source=source)
-    alone = learn(KernelFullBatch(tolerance=1e-12, precision="float64"), source=source)
+    alone = learn(FullBatch(tolerance=1e-12, precision="float64"), source=source)
     np.testing.assert_allclose(raw_of(found.gp), raw_of(alone.gp), atol=1e-3)
     assert found.converged
     stages = [entry["stage"] for entry in found.history[1:]]
@@ -296,12 +296,12 @@ def test_a_chain_ends_where_its_last_learner_ends():
 
 def test_a_chain_ends_with_the_steps_of_its_last_learner():
     """Not with those that the learners before have not used."""
-    first = KernelFullBatch(epochs=40, subset_rows=8)
-    last = KernelFullBatch(epochs=2, tolerance=0.0, optimizer=optax.adam, learning_rate=0.01)
+    first = FullBatch(epochs=40, subset_rows=8)
+    last = FullBatch(epochs=2, tolerance=0.0, optimizer=optax.adam, learning_rate=0.01)
     source = make_source(3 * N)
     found = learn(Chain((first, last)), source=source)
     stages = [entry["stage"] for entry in found.history[1:]]
-    assert stages.count(1.0) == -(-2 // last.plan(source.size).steps_per_visit)
+    assert stages.count(1.0) == -(-2 // last.plan(source.size, 1, ByLoss()).steps_per_visit)
 
 
 def test_a_chain_killed_in_its_second_stage_resumes_to_the_same_bits(tmp_path):
@@ -321,4 +321,4 @@ def test_a_chain_has_no_settings_of_its_own():
     with pytest.raises(ValueError, match="at least one"):
         Chain(())
     with pytest.raises((ValueError, TypeError), match="epochs"):
-        Chain((KernelFullBatch(),), epochs=3)
+        Chain((FullBatch(),), epochs=3)

@@ -1,0 +1,149 @@
+"""How a visit judges a state: by the loss of the steps that led to it, or by the exact evidence of all rows (`evidence`)."""
+
+import abc
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from stochgp.data.streams import AbstractSource
+from stochgp.models import GP
+from stochgp.planning.steps import StepPlan, steps_by_stretches
+
+Seed = tuple[int, ...]
+Numbers = dict[str, float]
+
+SETTLED_BY = 0.01  # nats per datum
+
+
+@runtime_checkable
+class Visit(Protocol):
+    """What a judge found: a pytree, so that checkpoints can hold it."""
+
+    @property
+    def gp(self) -> Any:
+        """The model of the state."""
+
+    @property
+    def criterion(self) -> float:
+        """Nats per datum, lower is better; not finite where the state is lost."""
+
+
+class Division(NamedTuple):
+    """The rows that a run learns from, and those held out for its judge."""
+
+    train: AbstractSource
+    held_out: AbstractSource | None
+
+
+class AbstractJudge(eqx.Module):
+    """Judges the states of a run. `fit` asks it at every visit and knows nothing else of the model."""
+
+    @abc.abstractmethod
+    def divide(self, source: AbstractSource, seed: Seed) -> Division:
+        """Holds rows out, if the judge needs any."""
+
+    @abc.abstractmethod
+    def plan_steps(
+        self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
+    ) -> StepPlan:
+        """Steps and visits of a learner that takes mini-batches: as often as a visit of this judge's cost allows."""
+
+    @abc.abstractmethod
+    def need_bytes(self, gp: GP, n_rows: int, n_inputs: int) -> int:
+        """The memory that its visits take."""
+
+    @abc.abstractmethod
+    def at_start(self, gp: GP, division: Division) -> Visit:
+        """The visit of θ₀, before any step."""
+
+    @abc.abstractmethod
+    def look(self, gp: GP, numbers: Numbers, division: Division) -> Visit:
+        """The visit of a state whose model is `gp`; `numbers` are what the steps that led to it say."""
+
+    @abc.abstractmethod
+    def entry(self, visit: Any) -> Numbers:
+        """What the history says of a visit."""
+
+    @property
+    @abc.abstractmethod
+    def returns_best(self) -> bool:
+        """Whether a run returns the visit of the lowest criterion, or its last good one."""
+
+    @property
+    @abc.abstractmethod
+    def rates(self) -> tuple[float, ...]:
+        """Learning rates that are tried for a learner which names none; () = the learner's own."""
+
+    @abc.abstractmethod
+    def settled(self, history: list[Numbers]) -> bool:
+        """Whether a run that has taken all its steps was no longer moving."""
+
+    @abc.abstractmethod
+    def conclude(self, visit: Any, division: Division) -> tuple[GP, Any]:
+        """(The model that a run ending with this visit returns, the exact evidence of all rows or None)."""
+
+
+class LossVisit(NamedTuple):
+    """The model, and the average loss per datum of the steps that led to it (NaN: none yet)."""
+
+    gp: GP
+    loss: float
+
+    @property
+    def criterion(self) -> float:
+        return self.loss if _is_finite(self.gp) else np.nan
+
+
+class ByLoss(AbstractJudge):
+    """Visits look at the learner's own mean loss: no work that grows with the rows. A run returns its last good visit.
+
+    Settled: the mean loss of the last fifth of the visits differs from that of the fifth before by less than 0.01 nats per datum, or by
+    less than twice its standard error.
+    """
+
+    def divide(self, source: AbstractSource, seed: Seed) -> Division:
+        return Division(source, None)
+
+    def plan_steps(
+        self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
+    ) -> StepPlan:
+        return steps_by_stretches(n_rows, bytes_per_row, batch_size, epochs, default_steps)
+
+    def need_bytes(self, gp: GP, n_rows: int, n_inputs: int) -> int:
+        return 0
+
+    def at_start(self, gp: GP, division: Division) -> LossVisit:
+        return LossVisit(gp, np.nan)
+
+    def look(self, gp: GP, numbers: Numbers, division: Division) -> LossVisit:
+        return LossVisit(gp, float(numbers["loss"]))
+
+    def entry(self, visit: LossVisit) -> Numbers:
+        return {"noise_variance": float(visit.gp.noise_variance)}
+
+    @property
+    def returns_best(self) -> bool:
+        return False
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return ()
+
+    def settled(self, history: list[Numbers]) -> bool:
+        losses = np.array([e["loss"] for e in history if "loss" in e and not e["recovered"]])
+        n = len(losses) // 5 if len(losses) >= 10 else 1
+        if len(losses) < 2:
+            return False
+        before, last = losses[-2 * n : -n], losses[-n:]
+        error = np.sqrt((np.var(before) + np.var(last)) / max(n - 1, 1))
+        return bool(abs(np.mean(before) - np.mean(last)) < max(SETTLED_BY, 2 * error))
+
+    def conclude(self, visit: LossVisit, division: Division) -> tuple[GP, None]:
+        return visit.gp, None
+
+
+def _is_finite(gp: GP) -> bool:
+    leaves = [leaf for leaf in jax.tree.leaves(gp) if eqx.is_inexact_array(leaf)]
+    return all(np.all(np.isfinite(np.asarray(leaf))) for leaf in leaves)

@@ -1,0 +1,78 @@
+"""Steps in compiled scans: what runs on the device between two visits of the host."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from stochgp.data.streams import Rows
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.judge import Numbers, Seed
+from stochgp.learners.sampling import AbstractSampling
+from stochgp.numerics.threads import few_blas_threads
+
+
+def take_stretch(
+    learner: AbstractLearner,
+    state: Any,
+    problem: Problem,
+    step: int,
+    seed: Seed,
+    is_over: Callable[[], bool] = lambda: False,
+) -> tuple[Any, int, Numbers]:
+    """(state, steps taken, means of their numbers) of the steps from `step` up to the next visit; fewer where time is over."""
+    plan, taken, parts = problem.plan, 0, []
+    until = min(plan.steps_per_visit, plan.total_steps - step)
+    while taken < until and not (parts and is_over()):
+        n_steps = min(plan.chunk_steps, until - taken)
+        state, numbers = learner.advance(state, problem, step + taken, n_steps, seed)
+        parts.append(numbers)
+        taken += n_steps
+    return state, taken, {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
+
+
+def advance_by_batches(
+    learner: AbstractLearner,
+    sampling: AbstractSampling,
+    state: Any,
+    problem: Problem,
+    first_step: int,
+    n_steps: int,
+    seed: Seed,
+    *,
+    n_streams: int = 1,
+    width: int,
+) -> tuple[Any, Numbers]:
+    """`advance` of learners whose `step(state, batch, *, key)` takes a mini-batch, or a stack of `n_streams` independent ones.
+
+    `width` is that of the step's factorisations: small ones are fastest on one thread.
+    """
+    B = problem.plan.batch_size
+    seeds = [seed] if n_streams == 1 else [(*seed, i) for i in range(n_streams)]
+    streams = [sampling.batches(problem.prepared, first_step, n_steps, B, s) for s in seeds]
+    indices = streams[0] if n_streams == 1 else np.stack(streams, axis=1)
+    with few_blas_threads(width):
+        state, info = _scan(
+            learner, state, problem.source.take(indices), np.asarray(first_step), np.asarray(seed, np.uint32)
+        )
+        return state, {name: float(value) for name, value in info._asdict().items()}
+
+
+@eqx.filter_jit
+def _scan(learner: Any, state: Any, batches: Rows, first_step: Array, seed: Array) -> tuple[Any, Any]:
+    """(State after a step on each of a stack of batches, means of what the steps saw). A step's key depends on its number alone."""
+    dynamic, static = eqx.partition(state, eqx.is_array)
+    key = jax.random.wrap_key_data(seed)
+    steps = first_step + jnp.arange(batches.y.shape[0])
+
+    def body(carry: Any, item: Any) -> tuple[Any, Any]:
+        batch, i = item
+        new, info = learner.step(eqx.combine(carry, static), batch, key=jax.random.fold_in(key, i))
+        return eqx.filter(new, eqx.is_array), info
+
+    dynamic, infos = jax.lax.scan(body, dynamic, (batches, steps))
+    return eqx.combine(dynamic, static), jax.tree.map(jnp.mean, infos)

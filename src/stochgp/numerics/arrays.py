@@ -1,0 +1,40 @@
+"""Arrays between host and device, without programs of one operation, which cost more to compile than a small fit."""
+
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+T = TypeVar("T")
+
+
+def on_device(values: Any, dtype: DTypeLike | None = None) -> Array:
+    """`jnp.asarray` of what lies on the host, as a plain transfer."""
+    if isinstance(values, jax.Array) and (dtype is None or values.dtype == dtype):
+        return values
+    return jax.device_put(np.asarray(values, dtype))
+
+
+def packed(tree: Any) -> Float[np.ndarray, " P"]:
+    """All floating arrays of a tree as one float64 vector, on the host."""
+    leaves = [np.ravel(np.asarray(leaf, np.float64)) for leaf in _leaves(tree)]
+    return np.concatenate(leaves) if leaves else np.zeros(0)
+
+
+def unpacked(vector: Float[np.ndarray, " P"], like: T, dtype: DTypeLike | None = None) -> T:
+    """The tree `like` with the numbers of `packed`, as arrays of the host in `dtype` (None = float64)."""
+    dynamic, static = eqx.partition(like, eqx.is_inexact_array)
+    leaves, structure = jax.tree.flatten(dynamic)
+    ends = np.cumsum([leaf.size for leaf in leaves])
+    parts = np.split(vector, ends[:-1]) if leaves else []
+    shaped = [
+        part.reshape(leaf.shape).astype(dtype or np.float64) for part, leaf in zip(parts, leaves, strict=True)
+    ]
+    return eqx.combine(jax.tree.unflatten(structure, shaped), static)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))

@@ -1,0 +1,11 @@
+"""A loss and its gradient at one θ."""
+
+from typing import Any, NamedTuple
+
+
+class Evaluation(NamedTuple):
+    """The exact NLML at one θ."""
+
+    nlml: float  # per datum
+    gradient: Any  # of the model's shape, by what trains; None elsewhere
+    jitter: float  # added to the diagonal of what was factorised; 0 = none
