@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import frame, store
-from experiments.tables import markdown
+from experiments import frame
+from measuring import store
+from measuring.tables import markdown
 
 EXPERIMENTS = {
     "x1": "recovery of two variances by SCGD",

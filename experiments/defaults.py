@@ -11,9 +11,10 @@ import time
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import tables
-from experiments.problems import ROWS, SETS, load_raw, unit_scores
-from experiments.store import Cell, Record, select
+from experiments.problems import ROWS, SETS, unit_scores
+from measuring import tables
+from measuring.sets import load_raw
+from measuring.store import Cell, Record, select
 
 BATCHES = (None, 32, 512)
 LIMITS = {"bike": -1.2, "elevators": 0.45, "pol": -0.9, "kin40k": -0.9, "protein": 1.0, "keggdirected": -0.6}

@@ -26,9 +26,10 @@ import jax.numpy as jnp
 import optax
 from matplotlib.figure import Figure
 
-from experiments import recovery, tables
+from experiments import recovery
 from experiments.problems import load
-from experiments.store import Cell, Record, select
+from measuring import tables
+from measuring.store import Cell, Record, select
 from stochgp import features, networks
 from stochgp.data.streams import DeviceRows
 from stochgp.learners import BSGD, SCGD, AbstractLearner, FullBatch, Minimax, PowerLaw, fit

@@ -12,9 +12,10 @@ import warnings
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import tables
-from experiments.problems import ROWS, SETS, load_raw, unit_scores
-from experiments.store import Cell, Record, select
+from experiments.problems import ROWS, SETS, unit_scores
+from measuring import tables
+from measuring.sets import load_raw
+from measuring.store import Cell, Record, select
 
 LIMITS = {  # RMSE and NLPD that the fit is to stay within
     "pol": (1.03 * 0.08336, -1.2136 + 0.05),

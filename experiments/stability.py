@@ -10,9 +10,10 @@ column: 0 is that of α = 0, and a value above 0 would be a divergence; the resi
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import tables
-from experiments.problems import SETS, load_raw
-from experiments.store import Cell, Record, select
+from experiments.problems import SETS
+from measuring import tables
+from measuring.sets import load_raw
+from measuring.store import Cell, Record, select
 
 ROWS = 2_000
 KERNELS = ("RBF", "Matern12", "Matern52")
@@ -52,7 +53,7 @@ def run(cell: Cell) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from experiments.x16 import hyperparameters
+    from measuring.sets import hyperparameters
     from stochgp import kernels, solvers
     from stochgp.operators import KernelOperator
 

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 from matplotlib.figure import Figure
 
-from experiments import tables
 from experiments.methods import METHODS, STEP_COST
 from experiments.problems import ROWS, SETS, curve, deep_gp, load, score
-from experiments.store import Cell, Record, select
+from measuring import tables
+from measuring.store import Cell, Record, select
 from stochgp import learners
 
 TUNED = "tuned"

@@ -6,8 +6,9 @@ averaging with r = 100 / steps. 4,000 steps (--slow: 100,000, as in the paper: t
 
 from matplotlib.figure import Figure
 
-from experiments import ablations, tables
-from experiments.store import Cell, Record
+from experiments import ablations
+from measuring import tables
+from measuring.store import Cell, Record
 
 STEPS, SLOW_STEPS, QUICK = 4_000, 100_000, {"steps": 50, "rows": 400}
 BATCH, MOMENTUM = 512, 0.9

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from experiments import uci
 from experiments.problems import SETS
-from experiments.store import Cell, Record
+from measuring.store import Cell, Record
 
 BATCHES, EPOCHS, QUICK_EPOCHS = (32, 128), 100, 2
 SPLITS = (0, 1, 2, 3, 4)

@@ -11,9 +11,10 @@ import subprocess
 import sys
 from typing import Any
 
-from experiments import sggp, tables
-from experiments.store import Cell, Record, select
-from experiments.x21 import published
+from experiments import sggp_scores
+from experiments.sggp_sets import published
+from measuring import sggp, tables
+from measuring.store import Cell, Record, select
 from stochgp import budget
 
 SETS, BATCH, EPOCHS, TRIALS, SLOW_TRIALS = {"otl": "OTL Circuit", "wing": "Wing Weight"}, 16, 25, 3, 10
@@ -41,14 +42,14 @@ def cost(cell: Cell) -> float:
 
 def run(cell: Cell) -> dict:
     """All figures, from a fresh process."""
-    command = [sys.executable, "-m", "experiments.x22", json.dumps(cell)]
+    command = [sys.executable, "-m", "experiments.sggp_large", json.dumps(cell)]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
 def measure(cell: Cell) -> dict:
     split = sggp.load(cell["set"], cell["trial"], cell["rows"])
     found, figures = sggp.fit(cell, split)
-    figures |= sggp.predict(found, split, cell["trial"])
+    figures |= sggp_scores.predict(found, split, cell["trial"])
     return figures | {"peak_with_prediction": budget.peak_resident()}
 
 

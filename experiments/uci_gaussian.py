@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from experiments import uci
 from experiments.problems import SETS
-from experiments.store import Cell, Record
+from measuring.store import Cell, Record
 
 BATCH, EPOCHS, QUICK_EPOCHS = 64, 100, 1
 FIRST, SPLITS = ("bike", "elevators", "pol"), (0, 1, 2, 3, 4)

@@ -13,8 +13,9 @@ import scipy.linalg
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from experiments import ablations, tables
-from experiments.store import Cell, Record, select
+from experiments import ablations
+from measuring import tables
+from measuring.store import Cell, Record, select
 
 ROWS, QUICK_ROWS, STEPS = 4_000, 300, 100_000
 STEP_SIZES = {"primal": (0.001, 0.01, 0.1), "dual": (0.1, 1.0, 10.0, 50.0)}

@@ -10,9 +10,10 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from experiments import kernel_recovery, tables
+from experiments import kernel_recovery
 from experiments.recovery import STARTS
-from experiments.store import Cell, Record, select
+from measuring import tables
+from measuring.store import Cell, Record, select
 from stochgp.learners import KernelBSGD, PowerLaw, Uniform, constant
 
 BATCHES, STEPS, EPOCHS, SEEDS, POINTS, START = (32, 64, 128, 256, 512), 2_000, 25, 20, 50, "5.0/3.0"

@@ -6,10 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from experiments.frame import ROOT
-from experiments.store import Record
-
-PAPER_TABLES = (ROOT.parent / "shared" / "paper_tables", ROOT / "shared" / "paper_tables")
+from measuring.places import shared
+from measuring.store import Record
 
 
 def markdown(experiment: Any, records: list[Record], name: str) -> str:
@@ -51,15 +49,13 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def published(kernel: str, metric: str) -> dict[tuple[str, int, str], float]:
     """{(set, batch size, method): mean over five splits} of the SCGD paper's first version; empty where the table is not at hand."""
-    for folder in PAPER_TABLES:
-        path = folder / f"scgd_minimax_{metric}_{kernel}.csv"
-        if path.exists():
-            with path.open(newline="", encoding="utf-8") as lines:
-                return {
-                    (r["dataset"], int(r["batch_size"]), r["method"]): float(r["mean"])
-                    for r in csv.DictReader(lines)
-                }
-    return {}
+    path = shared(f"paper_tables/scgd_minimax_{metric}_{kernel}.csv")
+    if not path.exists():
+        return {}
+    with path.open(newline="", encoding="utf-8") as lines:
+        return {
+            (r["dataset"], int(r["batch_size"]), r["method"]): float(r["mean"]) for r in csv.DictReader(lines)
+        }
 
 
 def _where(records: list[Record]) -> str:

@@ -7,8 +7,9 @@ memory, on one core.
 
 from matplotlib.figure import Figure
 
-from experiments import ablations, tables
-from experiments.store import Cell, Record, select
+from experiments import ablations
+from measuring import tables
+from measuring.store import Cell, Record, select
 
 STEPS, SLOW_STEPS, QUICK = 2_000, 100_000, {"steps": 50, "rows": 400}
 STEP_SIZES, BATCHES, STEP_SIZE, BATCH, MOMENTUM = (1.0, 5.0, 20.0, 50.0, 100.0), (32, 128, 512, 1024), 50.0, 512, 0.9  # fmt: skip

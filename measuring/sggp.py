@@ -1,25 +1,20 @@
-"""What X21 and X22 have in common: sets split 60/40, a fit by mini-batches of neighbours, local prediction, scores."""
+"""Fits by mini-batches of neighbours: sets split 60/40, learner, local prediction."""
 
-import os
-import time
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 
-from experiments.frame import ROOT
-from experiments.store import Cell
-from stochgp import budget, data, metrics
+from measuring.sets import use_shared_data
+from measuring.store import Cell
+from stochgp import budget, data
 from stochgp.data.streams import HostRows
 from stochgp.kernels import resolve
 from stochgp.learners import KernelBSGD, KernelFitResult, fit_kernel
 from stochgp.models import KernelGP
 from stochgp.posteriors import LocalPosterior
 
-TEST_FRACTION, NEIGHBOURS, CALIBRATION_ROWS, MOST_TEST_ROWS = 0.4, 256, 1_000, 40_000
-EXACT_ROWS = 12_000  # training rows up to which the exact posterior is computed too
+TEST_FRACTION, NEIGHBOURS, MOST_TEST_ROWS = 0.4, 256, 40_000
 FUNCTIONS = {"levy": 10_000, "griewank": 10_000, "borehole": 1_000_000, "otl": 2_000_000, "wing": 2_000_000}
 
 
@@ -34,9 +29,7 @@ class Split(NamedTuple):
 
 def load(name: str, trial: int, rows: int | None = None) -> Split:
     """60 % of the rows of a set to train on; standardised by these. `rows` draws fewer of a function."""
-    folders = (ROOT.parent / "shared" / "data", ROOT / "shared" / "data")
-    if found := [folder for folder in folders if folder.is_dir()]:
-        os.environ.setdefault("STOCHGP_DATA", str(found[0]))
+    use_shared_data()
     if name in FUNCTIONS:
         rows = FUNCTIONS[name] if rows is None else rows
         raw = data.load_function(name, rows, test_fraction=TEST_FRACTION, seed=trial, dtype=np.float32)
@@ -91,37 +84,3 @@ def training_rows(split: Split) -> tuple[np.ndarray, np.ndarray]:
 def posterior(found: KernelFitResult, split: Split) -> LocalPosterior:
     """Local prediction with the learned hyperparameters."""
     return LocalPosterior(found.gp, *training_rows(split), np.ones(split.train.size, np.float32), NEIGHBOURS)
-
-
-def predict(found: KernelFitResult, split: Split, trial: int) -> dict:
-    """Scores of local prediction; `calibrated` is the NLPD with the factor fitted on training rows that were left out."""
-    begun = time.perf_counter()
-    near = posterior(found, split)
-    local = near.predict(split.X_test)
-    seconds = time.perf_counter() - begun
-    calibrated = near.calibrated(CALIBRATION_ROWS, trial)
-    std = np.sqrt(local.variance + near.noise_variance)
-    wider = calibrated.scale**0.5 * std
-    rmse = metrics.rmse(split.y_test, local.mean)
-    return {
-        "rmse": rmse,
-        "ratio": rmse / split.floor,
-        "nlpd": metrics.nlpd(split.y_test, local.mean, std),
-        "nlpd_calibrated": metrics.nlpd(split.y_test, local.mean, wider),
-        "coverage95": metrics.coverage(split.y_test, local.mean, std),
-        "scale": calibrated.scale,
-        "predict_seconds": seconds,
-        "predict_rows": len(split.y_test),
-        "rmse_exact": _exact_rmse(found, split) if split.train.size <= EXACT_ROWS else np.nan,
-    }
-
-
-def _exact_rmse(found: KernelFitResult, split: Split) -> float:
-    """Of the posterior mean given all training rows, by Cholesky in float64."""
-    with jax.enable_x64(True):
-        X, y, Z = (jnp.asarray(part, jnp.float64) for part in (*training_rows(split), split.X_test))
-        A = np.array(found.gp.kernel.matrix(X, X))
-        A[np.diag_indices(len(A))] += float(found.gp.noise_variance)
-        weights = scipy.linalg.solve(A, np.asarray(y), assume_a="pos", overwrite_a=True)
-        mean = np.asarray(found.gp.kernel.matrix(Z, X)) @ weights
-    return metrics.rmse(split.y_test, mean)

@@ -7,8 +7,9 @@ and the geometric average with r = 100 / steps. 10,000 steps (--slow: 100,000, a
 
 from matplotlib.figure import Figure
 
-from experiments import ablations, tables
-from experiments.store import Cell, Record
+from experiments import ablations
+from measuring import tables
+from measuring.store import Cell, Record
 
 STEPS, SLOW_STEPS, QUICK = 10_000, 100_000, {"steps": 50, "rows": 400}
 BATCH, STEP_SIZE, MOMENTA = 128, 50.0, (0.9, 0.0)

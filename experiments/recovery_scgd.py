@@ -13,8 +13,9 @@ import jax
 import optax
 from matplotlib.figure import Figure
 
-from experiments import recovery, tables
-from experiments.store import Cell, Record, select
+from experiments import recovery
+from measuring import tables
+from measuring.store import Cell, Record, select
 from stochgp.learners import SCGD, PowerLaw, fit
 
 STARTS = ("5.0/3.0", "2.5/3.5", "2.5/0.7")

@@ -12,9 +12,10 @@ from typing import Any
 import optax
 from matplotlib.figure import Figure
 
-from experiments import kernel_recovery, tables
+from experiments import kernel_recovery
 from experiments.recovery import STARTS, TRUTH
-from experiments.store import Cell, Record, select
+from measuring import tables
+from measuring.store import Cell, Record, select
 from stochgp.learners import KernelBSGD, PowerLaw, Uniform, constant
 
 BATCHES, EPOCHS, SEEDS, POINTS = (32, 64, 128, 256), 25, 10, 25

@@ -16,9 +16,11 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import recovery, tables
+from experiments import recovery
 from experiments.problems import deep_gp, load
-from experiments.store import Cell, Record, select
+from measuring import tables
+from measuring.resident import reset_peak, resident
+from measuring.store import Cell, Record, select
 from stochgp.data.streams import shuffled_batches
 from stochgp.learners import BSGD, SCGD, Minimax, Planned
 
@@ -48,14 +50,12 @@ def cost(cell: Cell) -> float:
 
 def run(cell: Cell) -> dict:
     """Both figures, from a fresh process."""
-    command = [sys.executable, "-m", "experiments.x6", json.dumps(cell)]
+    command = [sys.executable, "-m", "experiments.attention_memory", json.dumps(cell)]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
 def measure(cell: Cell) -> dict:
     """The two figures of one cell in this process."""
-    from benchmarks.memory import CLEAR, resident
-
     problem = load(cell["set"], 0)
     source, n = problem.source, len(problem.y)
     gp, B = deep_gp(problem, 0, network="attention"), cell["batch"]
@@ -74,7 +74,7 @@ def measure(cell: Cell) -> dict:
 
         analysis = jax.jit(step).lower(dynamic, one).compile().memory_analysis()
         gc.collect()
-        CLEAR.write_text("5")  # resets the high-water mark to what is resident now
+        reset_peak()
         before = resident("VmRSS")
         jax.block_until_ready(recovery.run_steps(learner, state, batches))
     temporary = None if analysis is None else int(analysis.temp_size_in_bytes)

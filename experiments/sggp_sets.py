@@ -12,8 +12,10 @@ import csv
 import math
 from typing import Any
 
-from experiments import sggp, tables
-from experiments.store import Cell, Record, select
+from experiments import sggp_scores
+from measuring import sggp, tables
+from measuring.places import shared
+from measuring.store import Cell, Record, select
 
 SETS = {
     "levy": "Levy",
@@ -54,7 +56,7 @@ def cost(cell: Cell) -> float:
 def run(cell: Cell) -> dict:
     split = sggp.load(cell["set"], cell["trial"], cell["rows"])
     found, figures = sggp.fit(cell, split)
-    return figures | sggp.predict(found, split, cell["trial"])
+    return figures | sggp_scores.predict(found, split, cell["trial"])
 
 
 def page(records: list[Record]) -> list[str]:
@@ -89,8 +91,8 @@ def figure(records: list[Record]) -> None:
 
 def published(file: str) -> dict[str, dict[str, str]]:
     """{set: the paper's line of sgGP}; empty where the table is not at hand."""
-    for folder in tables.PAPER_TABLES:
-        if (folder / file).exists():
-            with (folder / file).open(newline="", encoding="utf-8") as lines:
-                return {r["dataset"]: r for r in csv.DictReader(lines) if r["method"] == "sgGP"}
-    return {}
+    path = shared(f"paper_tables/{file}")
+    if not path.exists():
+        return {}
+    with path.open(newline="", encoding="utf-8") as lines:
+        return {r["dataset"]: r for r in csv.DictReader(lines) if r["method"] == "sgGP"}

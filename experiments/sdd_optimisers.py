@@ -7,8 +7,9 @@ steps (--slow: 100,000, as in the paper).
 import optax
 from matplotlib.figure import Figure
 
-from experiments import ablations, tables
-from experiments.store import Cell, Record
+from experiments import ablations
+from measuring import tables
+from measuring.store import Cell, Record
 
 STEPS, SLOW_STEPS, QUICK, BATCH = 4_000, 100_000, {"steps": 50, "rows": 400}, 512
 OPTIMISERS = {

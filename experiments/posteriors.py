@@ -7,20 +7,19 @@ would need is in `page`.
 """
 
 import csv
-import json
 import math
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import tables
-from experiments.problems import ROWS, load_raw, unit_scores
-from experiments.store import Cell, Record, select
+from experiments.problems import ROWS, unit_scores
+from measuring import tables
+from measuring.places import shared
+from measuring.sets import hyperparameters, load_raw
+from measuring.store import Cell, Record, select
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
 SMALL, LARGE = ("pol", "elevators", "bike"), ("protein", "keggdirected")
 SOLVERS = ("cholesky", "cg", "sdd")
 PAPER_NAME = {"keggdirected": "keggdir"}
@@ -49,16 +48,6 @@ def depends(cell: Cell, records: list[Record]) -> dict:
 
 def cost(cell: Cell) -> float:
     return ROWS[cell["set"]] * {"cholesky": 3, "published": 50}.get(cell["solver"], 1)
-
-
-def hyperparameters(name: str, split: int) -> dict:
-    """Lengthscales and variances of Lin et al. (2023), which hold for data standardised by the training rows."""
-    found = json.loads((SHARED / "data/sdd_hyperparameters/matern32_ard.json").read_text())[name][str(split)]
-    return {
-        "lengthscale": np.asarray(found["lengthscale"]),
-        "variance": found["signal_std"] ** 2,
-        "noise_variance": found["noise_std"] ** 2,
-    }
 
 
 def run(cell: Cell) -> dict:
@@ -166,9 +155,9 @@ def _epochs(n_rows: int) -> int:
 
 
 def _published() -> dict[tuple[str, str], str]:
-    with (SHARED / "paper_tables/sdd_uci.csv").open() as lines:
-        return {
-            (row["metric"], row["dataset"]): row["mean"]
-            for row in csv.DictReader(lines)
-            if row["method"] == "SDD"
-        }
+    """{(metric, set): mean} of stochastic dual descent; empty where the table is not at hand."""
+    path = shared("paper_tables/sdd_uci.csv")
+    if not path.exists():
+        return {}
+    with path.open(newline="", encoding="utf-8") as lines:
+        return {(r["metric"], r["dataset"]): r["mean"] for r in csv.DictReader(lines) if r["method"] == "SDD"}

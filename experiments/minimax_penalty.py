@@ -16,8 +16,9 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from experiments import recovery, tables
-from experiments.store import Cell, Record, select
+from experiments import recovery
+from measuring import tables
+from measuring.store import Cell, Record, select
 from stochgp.learners import Minimax, constant, fit
 from stochgp.objectives import nlml_of_spectrum
 

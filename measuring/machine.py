@@ -1,4 +1,4 @@
-"""Where a figure was measured: commit, processor, memory, versions, threads. Experiments record the same."""
+"""Where a line was measured: commit, processor, memory, versions, threads."""
 
 import importlib.metadata
 import os
@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from measuring.places import ROOT, WRITTEN
+
 PACKAGES = ("stochgp", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn", "torch")
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -23,7 +24,7 @@ def describe(packages: Iterable[str] = PACKAGES) -> dict:
     return {"commit": commit(), "machine": machine(), "versions": versions(packages), "threads": threads()}
 
 
-def commit(root: Path = ROOT, ignore: Iterable[str] = ()) -> str | None:
+def commit(root: Path = ROOT, ignore: Iterable[str] = WRITTEN) -> str | None:
     """The checked-out commit, "-dirty" added when tracked files outside `ignore` differ; None outside a git checkout."""
     revision = _git(root, "rev-parse", "HEAD")
     if revision is None:

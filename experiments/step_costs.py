@@ -13,8 +13,9 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import recovery, tables
-from experiments.store import Cell, Record, select
+from experiments import recovery
+from measuring import tables
+from measuring.store import Cell, Record, select
 from stochgp import features, networks
 from stochgp.data.streams import DeviceRows, shuffled_batches
 from stochgp.learners import BSGD, SCGD, AbstractLearner, Minimax, Planned

@@ -12,10 +12,10 @@ import jax
 import optax
 from matplotlib.figure import Figure
 
-from experiments import tables
 from experiments.methods import Method
 from experiments.problems import ROWS, curve, deep_gp, load, score
-from experiments.store import Cell, Record, select
+from measuring import tables
+from measuring.store import Cell, Record, select
 from stochgp.learners import BSGD, SCGD, Minimax, constant, fit
 
 SETS, BATCH, EPOCHS, SLOW_EPOCHS, RATES = ("bike", "kin40k"), 128, 20, 100, (1e-3, 3e-3, 1e-2)
