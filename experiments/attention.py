@@ -1,4 +1,4 @@
-"""Attention kernel: lowest exact NLML so far against epochs and against seconds (the SCGD paper, second version, figures 7 and 8).
+"""X5, attention kernel: lowest exact NLML so far against epochs and against seconds (the SCGD paper, second version, figures 7 and 8).
 
 Linear kernel on the attention map (32 features), Adam, split 0 of bike and kin40k, batch 128, 20 epochs (--slow: 100); rates 0.001, 0.003
 and 0.01, the one of lowest NLML is shown. `scgd-published` is b = 0.9 at a constant rate with a kernel scale fixed at its start and no

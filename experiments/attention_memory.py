@@ -1,4 +1,4 @@
-"""Attention kernel: memory of a step against batch size (the SCGD paper, second version, figure 9, there on a GPU).
+"""X6, attention kernel: memory of a step against batch size (the SCGD paper, second version, figure 9, there on a GPU).
 
 Linear kernel on the attention map (32 features), Adam, rows of bike and kin40k, float32, the processor. `temporary` is what XLA
 reserves for one compiled step beyond its arguments and results: exact and without noise. `working` is what 64 steps added to the

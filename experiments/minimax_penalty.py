@@ -1,4 +1,4 @@
-"""MINIMAX on the recovery problem for μ = 0, 1, 10, 10², 10³ (the SCGD paper, second version, figure 2).
+"""X2: MINIMAX on the recovery problem for μ = 0, 1, 10, 10², 10³ (the SCGD paper, second version, figure 2).
 
 Batch 128, start (σ_f², σ_ε²) = (3, 2), 40,000 steps of plain SGD in the raw variances with a = 10⁻⁵ and b = 4·10⁻⁴, three seeds;
 A_0 = F(θ_0), B_0 = 0 and w_0 = 0, which the paper does not state. The reference is the exact minimum of the full-batch NLML, known to

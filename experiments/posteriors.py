@@ -1,12 +1,11 @@
 """X16 (Lin et al. 2024, Table 1): posteriors with the published Matérn-3/2 hyperparameters, by each solver as it comes.
 
 90/10 splits, unit-variance targets; NLPD includes the noise. Cholesky has exact variances, the others those of 64 samples with 2,000
-prior features each. Seconds are of `fit`, compilation included, on all cores. `published` cells run stochastic dual descent with the
+prior features each. Seconds are of `fit`, compilation included, on the cores that the run may use. `published` cells run stochastic dual descent with the
 paper's settings (βN = 50, B = 512, ρ = 0.9, r = 100/T) for the mean alone and record the way there. What the sets that are not at hand
 would need is in `page`.
 """
 
-import csv
 import math
 import time
 import warnings
@@ -15,8 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.problems import ROWS, unit_scores
-from measuring import tables
-from measuring.places import shared
+from measuring import papers, tables
 from measuring.sets import hyperparameters, load_raw
 from measuring.store import Cell, Record, select
 
@@ -155,9 +153,5 @@ def _epochs(n_rows: int) -> int:
 
 
 def _published() -> dict[tuple[str, str], str]:
-    """{(metric, set): mean} of stochastic dual descent; empty where the table is not at hand."""
-    path = shared("paper_tables/sdd_uci.csv")
-    if not path.exists():
-        return {}
-    with path.open(newline="", encoding="utf-8") as lines:
-        return {(r["metric"], r["dataset"]): r["mean"] for r in csv.DictReader(lines) if r["method"] == "SDD"}
+    """{(metric, set): mean} of stochastic dual descent."""
+    return {(r["metric"], r["dataset"]): r["mean"] for r in papers.rows("sdd_uci") if r["method"] == "SDD"}

@@ -73,14 +73,15 @@ def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
         posterior = FeaturePosterior.of(result.gp.features, result.spectrum, float(result.gp.variance), noise)
         mean, variance = posterior.mean_and_variance(jnp.asarray(problem.X_test, jnp.float32))
         mean, variance = np.asarray(mean), np.asarray(variance) + noise
-    scores = unit_scores(problem.y_test, mean, np.sqrt(variance), 1.0)
+    s, std = problem.scale, np.sqrt(variance)
+    unit, raw = scores(problem.y_test, mean, std), scores(s * problem.y_test, s * mean, s * std)
     rates = [entry["rate"] for entry in result.history if "rate" in entry]
     return {
-        "nlml": result.nlml + math.log(problem.scale),
-        "rmse": scores["rmse"] * problem.scale,
-        "nlpd": scores["nlpd"],
-        "nlpd_raw": scores["nlpd"] + math.log(problem.scale),
-        "coverage95": scores["coverage95"],
+        "nlml": result.nlml + math.log(s),
+        "rmse": raw["rmse"],
+        "nlpd": unit["nlpd"],
+        "nlpd_raw": raw["nlpd"],
+        "coverage95": unit["coverage95"],
         "fit_seconds": round(result.seconds, 2),
         "rate": rates[-1] if rates else math.nan,
         "steps": result.n_iter,
@@ -91,13 +92,18 @@ def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
     }
 
 
-def unit_scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray, scale: float) -> dict[str, float]:
-    """Of predictions in raw units, as if the targets, whose standard deviation in training is `scale`, had unit variance."""
+def scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float]:
+    """Of predictions of observations, in the units that they have; `std` includes the noise."""
     return {
-        "rmse": metrics.rmse(y, mean) / scale,
-        "nlpd": metrics.nlpd(y, mean, std) - math.log(scale),
+        "rmse": metrics.rmse(y, mean),
+        "nlpd": metrics.nlpd(y, mean, std),
         "coverage95": metrics.coverage(y, mean, std),
     }
+
+
+def unit_scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray, scale: float) -> dict[str, float]:
+    """Of predictions in raw units, as if the targets, whose standard deviation in training is `scale`, had unit variance."""
+    return scores(y / scale, mean / scale, std / scale)
 
 
 def curve(result: FitResult, problem: Problem, most: int = 101) -> dict[str, list[float]]:

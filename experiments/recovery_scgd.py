@@ -1,4 +1,4 @@
-"""Recovery of two variances by SCGD (the SCGD paper, second version, figure 1).
+"""X1: recovery of two variances by SCGD (the SCGD paper, second version, figure 1).
 
 Batch 128, a_t = 10⁻³ t^(−0.3), b_t = 0.1 t^(−0.2), plain SGD, from three starts; 20,000 updates (--slow: 400,000, what the paper plots).
 `published` steps in the raw variances, by the learner's own steps and nothing else. `published-log` steps in our parameters, log σ_f² and

@@ -1,4 +1,4 @@
-"""Recovery of two variances of a kernel GP by mini-batches (the sgGP paper, figure 1).
+"""X19: recovery of two variances of a kernel GP by mini-batches (the sgGP paper, figure 1).
 
 Uniform batches of m rows without replacement, 25 epochs of plain SGD in the raw variances, α_k = α₁/k with α₁ = 9, 9, 6, from the three
 starts; s₁ = 3 log m for the signal variance (`theory`) or s₁ = m (`plain`), s₂ = m. Ten draws of rows and targets each. A rerun by other
@@ -9,14 +9,12 @@ beside it.
 
 from typing import Any
 
-import optax
 from matplotlib.figure import Figure
 
 from experiments import kernel_recovery
 from experiments.recovery import STARTS, TRUTH
 from measuring import tables
 from measuring.store import Cell, Record, select
-from stochgp.learners import KernelBSGD, PowerLaw, Uniform, constant
 
 BATCHES, EPOCHS, SEEDS, POINTS = (32, 64, 128, 256), 25, 10, 25
 TAU = 3.0
@@ -43,15 +41,8 @@ def cost(cell: Cell) -> float:
 
 def run(cell: Cell) -> dict:
     m, start = cell["batch"], cell["start"]
-    learner = KernelBSGD(
-        m,
-        EPOCHS,
-        PowerLaw(kernel_recovery.FIRST_STEP[start], 1.0),
-        optax.sgd,
-        constant,
-        Uniform(),
-        TAU if cell["scale"] == "theory" else None,
-    )
+    scale = TAU if cell["scale"] == "theory" else None
+    learner = kernel_recovery.learner(m, EPOCHS, start, scale)
     steps = EPOCHS * (cell["rows"] // m)
     every = max(1, steps // POINTS)
     runs = [_one(cell, learner, steps // every * every, every, seed) for seed in range(cell["seeds"])]
@@ -66,7 +57,7 @@ def run(cell: Cell) -> dict:
     return {name: [values[i] for values in runs] for i, name in enumerate(fields)}
 
 
-def _one(cell: Cell, learner: KernelBSGD, steps: int, every: int, seed: int) -> tuple:
+def _one(cell: Cell, learner: Any, steps: int, every: int, seed: int) -> tuple:
     problem = kernel_recovery.make(seed, cell["rows"])
     path = kernel_recovery.follow(
         learner, problem, STARTS[cell["start"]], steps=steps, every=every, seed=seed

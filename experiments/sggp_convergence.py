@@ -1,20 +1,18 @@
-"""Convergence of the full gradient under mini-batches of a kernel GP (the sgGP paper, figure 2).
+"""X20: convergence of the full gradient under mini-batches of a kernel GP (the sgGP paper, figure 2).
 
-The problem of X19 from (5, 3) with α₁ = 9, s₁ = 3 log m: ‖∇ℓ(θ^(k))‖², ℓ the exact NLML per datum of all rows, gradient by the two raw
+The problem of `recovery_sggp` from (5, 3) with α₁ = 9, s₁ = 3 log m: ‖∇ℓ(θ^(k))‖², ℓ the exact NLML per datum of all rows, gradient by the two raw
 variances. The paper's three batch sizes are not stated; its theorem 3.2 bounds the square by C (G²/(K + 1) + m^(−1/2+ε)). `steps` takes
 the same number of steps with every batch size, `epochs` 25 epochs as the paper. The slope is that of the logarithm of the mean square
 over draws against log m, its standard error by resampling draws; the theorem allows −1/2 and steeper ones.
 """
 
 import numpy as np
-import optax
 from matplotlib.figure import Figure
 
 from experiments import kernel_recovery
 from experiments.recovery import STARTS
 from measuring import tables
 from measuring.store import Cell, Record, select
-from stochgp.learners import KernelBSGD, PowerLaw, Uniform, constant
 
 BATCHES, STEPS, EPOCHS, SEEDS, POINTS, START = (32, 64, 128, 256, 512), 2_000, 25, 20, 50, "5.0/3.0"
 
@@ -42,15 +40,7 @@ def run(cell: Cell) -> dict:
     every = max(1, cell["steps"] // POINTS)
     steps = cell["steps"] // every * every
     epochs = steps * cell["batch"] // cell["rows"] + 1
-    learner = KernelBSGD(
-        cell["batch"],
-        epochs,
-        PowerLaw(kernel_recovery.FIRST_STEP[START], 1.0),
-        optax.sgd,
-        constant,
-        Uniform(),
-        signal_scale=3.0,
-    )
+    learner = kernel_recovery.learner(cell["batch"], epochs, START, 3.0)
     squares = []
     for seed in range(cell["seeds"]):
         problem = kernel_recovery.make(seed, cell["rows"])

@@ -1,4 +1,4 @@
-"""Mini-batches of nearest neighbours on two million rows (the sgGP paper's table 2): OTL circuit and wing weight.
+"""X22: mini-batches of nearest neighbours on two million rows (the sgGP paper's table 2): OTL circuit and wing weight.
 
 1.2 million rows to train on, RBF kernel with a lengthscale per input, batches of 16, 25 epochs of Adam at 0.01 with cosine decay; local
 prediction of 40,000 test rows from 256 rows each. Every fit is in a fresh process: `peak` is its largest resident memory up to the end
@@ -54,7 +54,7 @@ def measure(cell: Cell) -> dict:
 
 
 def page(records: list[Record]) -> list[str]:
-    theirs = published("sggp_toy.csv")
+    theirs = published("sggp_toy")
     headings = [
         "set", "trials", "RMSE", "published", "ratio", "95 % coverage", "seconds", "of them search",
         "published seconds", "µs a step", "seconds of prediction", "peak MB", "published MB", "with prediction",

@@ -1,4 +1,4 @@
-"""Mini-batches of nearest neighbours on the sgGP paper's benchmarks (its table 1): Levy, Griewank, bike rentals, Protein, Borehole.
+"""X21: mini-batches of nearest neighbours on the sgGP paper's benchmarks (its table 1): Levy, Griewank, bike rentals, Protein, Borehole.
 
 RBF kernel with a lengthscale per input, 60 % of the rows to train on, standardised by them; Adam at 0.01 with cosine decay. `m = 16` is
 the paper's: 100 epochs. `m = 128` is the library's default: 4,096 steps. Seconds are from rows to hyperparameters, neighbour search and
@@ -8,13 +8,11 @@ largest that allows its RMSE. The paper's preparation of the bike rentals is unk
 seconds are minutes of the table times 60. --slow adds Energy, PM2.5 and Query, where the user has them.
 """
 
-import csv
 import math
 from typing import Any
 
 from experiments import sggp_scores
-from measuring import sggp, tables
-from measuring.places import shared
+from measuring import papers, sggp, tables
 from measuring.store import Cell, Record, select
 
 SETS = {
@@ -60,7 +58,7 @@ def run(cell: Cell) -> dict:
 
 
 def page(records: list[Record]) -> list[str]:
-    theirs = published("sggp_benchmarks.csv")
+    theirs = published("sggp_benchmarks")
     headings = [
         "set", "m", "trials", "RMSE", "published", "ratio", "exact", "NLPD", "calibrated", "95 % coverage",
         "seconds", "of them search", "published seconds", "µs a step", "peak MB",
@@ -89,10 +87,6 @@ def figure(records: list[Record]) -> None:
     return None
 
 
-def published(file: str) -> dict[str, dict[str, str]]:
-    """{set: the paper's line of sgGP}; empty where the table is not at hand."""
-    path = shared(f"paper_tables/{file}")
-    if not path.exists():
-        return {}
-    with path.open(newline="", encoding="utf-8") as lines:
-        return {r["dataset"]: r for r in csv.DictReader(lines) if r["method"] == "sgGP"}
+def published(table: str) -> dict[str, dict[str, str]]:
+    """{set: the paper's line of sgGP}."""
+    return {row["dataset"]: row for row in papers.rows(table) if row["method"] == "sgGP"}

@@ -1,4 +1,4 @@
-"""Time of a step against N, B and M, beside the SCGD paper's cost table: SCGD and MINIMAX O(M³ + BM²) + BC, BSGD O(B³ + B²M) + BC.
+"""X7: time of a step against N, B and M, beside the SCGD paper's cost table: SCGD and MINIMAX O(M³ + BM²) + BC, BSGD O(B³ + B²M) + BC.
 
 A network of two layers (128, M) on 16 inputs, made-up rows, float32, Adam, one core. One size varies, the others stay at N = 65,536, B = 32,
 M = 128. Seconds are the least of five timed stretches, with the gathering of their batches, after one untimed; compilation is not

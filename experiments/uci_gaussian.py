@@ -1,6 +1,6 @@
-"""UCI sets, Gaussian deep kernel: 1000 Fourier features of the two-layer network's output, against the SCGD paper's table.
+"""X4: UCI sets, Gaussian deep kernel: 1000 Fourier features of the two-layer network's output, against the SCGD paper's table.
 
-Batch 64, 100 epochs; rates, data and scores as in x3. Without --slow: SCGD anchored with Adam and with Muon on splits 0 and 1 of bike,
+Batch 64, 100 epochs; rates, data and scores as in `uci_linear`. Without --slow: SCGD anchored with Adam and with Muon on splits 0 and 1 of bike,
 elevators and pol. Base frequencies and phases stay fixed; the lengthscale (one for all outputs of the network, √128 at the start) and the
 variance train. The published NLML is that of the kernel approximated by 1000 Fourier features too.
 """

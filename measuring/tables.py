@@ -1,12 +1,11 @@
-"""Markdown tables, and the published numbers beside ours."""
+"""Markdown tables of results, and where their lines were measured."""
 
-import csv
 import math
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from measuring.places import shared
 from measuring.store import Record
 
 
@@ -47,15 +46,10 @@ def number(value: float | None, digits: int = 3) -> str:
     return "n/a" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-def published(kernel: str, metric: str) -> dict[tuple[str, int, str], float]:
-    """{(set, batch size, method): mean over five splits} of the SCGD paper's first version; empty where the table is not at hand."""
-    path = shared(f"paper_tables/scgd_minimax_{metric}_{kernel}.csv")
-    if not path.exists():
-        return {}
-    with path.open(newline="", encoding="utf-8") as lines:
-        return {
-            (r["dataset"], int(r["batch_size"]), r["method"]): float(r["mean"]) for r in csv.DictReader(lines)
-        }
+def printed(value: float | int, spec: str) -> str:
+    """A number in running text: a true minus sign, exponents without zeros."""
+    text = re.sub(r"e([+-])0*(\d)", r"e\1\2", format(value, spec)).replace("e+", "e")
+    return text.replace("-", "−", 1) if text.startswith("-") else text
 
 
 def _where(records: list[Record]) -> str:
@@ -66,10 +60,13 @@ def _where(records: list[Record]) -> str:
     )
     versions = sorted({f"Python {r['versions']['python']}, JAX {r['versions']['jax']}" for r in records})
     commands = sorted({f"`{r['command']}`" for r in records})
+    cores = sorted({r["threads"]["cores_usable"] for r in records if "threads" in r})
+    notes = sorted({r["note"] for r in records if "note" in r})
     lines = [
-        f"{len(records)} cells, {sum(r['seconds'] for r in records) / 3600:.2f} hours of one core each.",
+        f"{len(records)} cells, {sum(r['seconds'] for r in records) / 3600:.2f} hours, on {' or '.join(map(str, cores))} of the cores.",
         f"Commits: {', '.join(commits)}.",
         f"Machines: {'; '.join(machines)}; {'; '.join(versions)}.",
         f"Commands: {', '.join(commands)}.",
+        *(f"{sum(r.get('note') == note for r in records)} lines: {note}." for note in notes),
     ]
     return "\n".join(lines)
