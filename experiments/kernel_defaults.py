@@ -1,7 +1,7 @@
 """`KernelGPRegressor()` as it comes on the six UCI sets, split 0, against the exact posterior with the published hyperparameters.
 
-No setting but `random_state`. NLPD and RMSE are of unit-variance targets, the NLPD includes the noise. Seconds are of `fit`, on all
-cores, learning, planning and compilation included; memory is the peak of the process so far. The limits are Cholesky's of `posteriors` with 3 % and
+No setting but `random_state`. NLPD and RMSE are of unit-variance targets, the NLPD includes the noise. Seconds are of `fit`,
+learning, planning and compilation included, on the cores that the run may use; memory is the peak of the process so far. The limits are Cholesky's of `posteriors` with 3 % and
 0.05 (bike: 0.15) added, and what was asked for on kin40k.
 """
 

@@ -1,49 +1,14 @@
 """The tables of docs/measured.md, from lines of results."""
 
-import statistics
 from typing import Any
 
 from measuring import papers, query
+from measuring.page_facts import SETS, below_published, best, slope, tuned
 from measuring.query import Lines, lines
 from measuring.tables import printed, table
 
-SETS = ("bike", "elevators", "pol", "kin40k", "protein", "keggdirected")
-OPTIMISERS = 3  # rates tried on split 0
 DIRTY = {"recovery_sggp": 15, "sggp_convergence": 10}
 """Lines measured with changes that were not committed, by file. This list may only shrink: such lines are to be measured again."""
-
-
-def slope(found: Lines, size: str, field: str) -> float:
-    """Least squares of a field on a setting."""
-    sizes = [r["settings"][size] for r in found.records]
-    return statistics.linear_regression(sizes, found.values(field)).slope
-
-
-def tuned(name: str, **where: Any) -> Lines | None:
-    """Split 0 at its rate of lowest NLML, and the splits at the rate found there; None while rates of split 0 are missing."""
-    try:
-        first = lines(name).where(split=0, **where)
-    except ValueError:
-        return None
-    if first.count < OPTIMISERS:
-        return None
-    later = tuple(r for r in lines(name).where(**where).records if r["settings"]["rate"] == "tuned")
-    return Lines(first.best("nlml").records + later)
-
-
-def best(name: str, family: str, batch: int, set_: str) -> Lines | None:
-    """The runs of the variant of lowest mean NLML of "scgd", "minimax" or "bsgd"."""
-    methods = [m for m in lines(name).settings("method") if m.startswith(family)]
-    found = [runs for m in methods if (runs := tuned(name, method=m, batch=batch, set=set_)) is not None]
-    return min(found, key=lambda runs: runs.mean("nlml")) if found else None
-
-
-def below_published(name: str, kernel: str, batch: int, set_: str, family: str = "scgd") -> float:
-    """Mean NLML of the best variant less the better of the published SCGD and MINIMAX."""
-    runs = best(name, family, batch, set_)
-    if runs is None:
-        raise ValueError(f"{name} has no {family} at batch {batch} on {set_}")
-    return runs.mean("nlml") - min(papers.nlml(kernel)[set_, batch, m] for m in ("SCGD", "MINIMAX"))
 
 
 def uci_linear() -> str:
@@ -169,6 +134,22 @@ def attention() -> str:
     return table(["set", *methods.values()], rows)
 
 
+def attention_memory() -> str:
+    """Kilobytes a row of the batch."""
+    rows = []
+    for s in ("bike", "kin40k"):
+        for method in ("SCGD", "MINIMAX", "BSGD"):
+            found = lines("attention_memory").where(set=s, method=method)
+            rows.append(
+                [
+                    s,
+                    method,
+                    *(f"{slope(found, 'batch', f) / 1e3:.0f}" for f in ("temporary_bytes", "working_bytes")),
+                ]
+            )
+    return table(["set", "method", "reserved", "working"], rows)
+
+
 def posteriors() -> str:
     """Scores of every solver, means over splits; seconds are medians."""
     rows = []
@@ -189,7 +170,7 @@ def posteriors() -> str:
                     printed(r.mean("nlpd"), ".3f"),
                     f"{r.median('fit_seconds'):.0f}",
                     logged or "",
-                    ", ".join(theirs),
+                    ", ".join(filter(None, theirs)),
                 ]
             )
     return table(
@@ -205,18 +186,6 @@ def posteriors() -> str:
         ],
         rows,
     )
-
-
-def posterior_excess(**where: Any) -> float:
-    """The greatest RMSE of a split beside that of Cholesky on it, less 1."""
-    found = lines("posteriors").where(solver=("cg", "sdd"), **where)
-    ratios = []
-    for r in found.records:
-        cell = {k: r["settings"][k] for k in ("set", "split")}
-        ratios.append(
-            r["results"]["rmse"] / lines("posteriors").where(solver="cholesky", **cell).one("rmse") - 1
-        )
-    return max(ratios)
 
 
 def kernel_defaults() -> str:
@@ -340,6 +309,17 @@ def is_dirty(record: dict) -> bool:
     return record["commit"].endswith("-dirty")
 
 
+def dirty() -> str:
+    """The files of the known list, with their numbers of lines."""
+    return ", ".join(f"`{name}` ({count} lines)" for name, count in DIRTY.items())
+
+
+def lines_from_logs() -> str:
+    """Files with lines that were taken from logs."""
+    counts = {name: sum("note" in r for r in lines(name).records) for name in query.names()}
+    return ", ".join(f"{count} of `{name}`" for name, count in counts.items() if count)
+
+
 def _processor(record: dict) -> str:
     return f"{record['machine']['processor']}, {record['machine']['cores_physical']} cores"
 
@@ -350,4 +330,5 @@ def _cores(found: Lines) -> str:
 
 def _published(name: str, column: str = "mean", **where: Any) -> str:
     """As printed in the paper; empty where it prints nothing."""
-    return next(row[column] for row in papers.rows(name) if all(row[k] == v for k, v in where.items()))
+    found = next(row[column] for row in papers.rows(name) if all(row[k] == v for k, v in where.items()))
+    return found.replace("-", "−")

@@ -1,12 +1,12 @@
 """docs/measured.md from measuring/measured.template.md: every number of the page comes from a line, or is marked as given.
 
-In the template `{{expression | format}}` is a Python expression over `lines`, `paper` and the tables of `page_tables`; `{{given TEXT}}`
+In the template `{{expression | format}}` is a Python expression over `lines` (`query`), `paper` (`papers.value`), `tables` and `facts`; `{{given TEXT}}`
 is a setting or an aim, `{{earlier TEXT}}` a measurement of which no line was kept. Digits stand nowhere else but in code, links and words.
 """
 
 import re
 
-from measuring import page_tables, papers
+from measuring import page_facts, page_tables, papers
 from measuring.places import ROOT
 from measuring.query import lines
 from measuring.tables import printed
@@ -43,4 +43,11 @@ def _filled(content: str) -> str:
     return found if isinstance(found, str) else printed(found, spec)
 
 
-_NAMES = {"lines": lines, "paper": papers.value, "tables": page_tables, "min": min, "max": max, "len": len}
+_NAMES = {
+    "lines": lines,
+    "paper": papers.value,
+    "tables": page_tables,
+    "facts": page_facts,
+    "min": min,
+    "max": max,
+}

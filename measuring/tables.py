@@ -63,7 +63,7 @@ def _where(records: list[Record]) -> str:
     cores = sorted({r["threads"]["cores_usable"] for r in records if "threads" in r})
     notes = sorted({r["note"] for r in records if "note" in r})
     lines = [
-        f"{len(records)} cells, {sum(r['seconds'] for r in records) / 3600:.2f} hours, on {' or '.join(map(str, cores))} of the cores.",
+        f"{len(records)} cells, {sum(r['seconds'] for r in records) / 3600:.2f} hours; cores used: {' or '.join(map(str, cores))}.",
         f"Commits: {', '.join(commits)}.",
         f"Machines: {'; '.join(machines)}; {'; '.join(versions)}.",
         f"Commands: {', '.join(commands)}.",
