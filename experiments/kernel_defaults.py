@@ -1,8 +1,8 @@
 """`KernelGPRegressor()` as it comes on the six UCI sets, split 0, against the exact posterior with the published hyperparameters.
 
 No setting but `random_state`. NLPD and RMSE are of unit-variance targets, the NLPD includes the noise. Seconds are of `fit`,
-learning, planning and compilation included, on the cores that the run may use; memory is the peak of the process so far. The limits are Cholesky's of `posteriors` with 3 % and
-0.05 (bike: 0.15) added, and what was asked for on kin40k.
+learning, planning and compilation included, on the cores that the run may use; memory is the peak of the process so far.
+The limits are Cholesky's of `posteriors` with 3 % and 0.05 (bike: 0.15) added, and what was asked for on kin40k.
 """
 
 import math
