@@ -1,14 +1,23 @@
-"""`python -m benchmarks NAME [--json] [--quick]` or `--list`. Progress on stderr, the figures on stdout."""
+"""`python -m benchmarks NAME [--json] [--quick]` or `--list`. Progress on stderr, the figures on stdout.
+
+A line for each row, with the command, commit and machine, is appended to benchmarks/results/NAME.jsonl; not by --quick.
+"""
 
 import argparse
 import importlib
 import json
+import shlex
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from benchmarks import machine
+from measuring import machine, store
+from measuring.places import BENCHMARKS as RESULTS
 
 BENCHMARKS = {
+    "demo": "the demonstration on flights beside ridge regression and gradient boosting",
     "feature_steps": "time of a step of SCGD, MINIMAX and BSGD against eager PyTorch",
     "solver_steps": "time of a step of stochastic dual descent against a plain un-tiled one",
     "solver_times": "time to a posterior mean of every solver against PyTorch and GPyTorch",
@@ -19,6 +28,35 @@ BENCHMARKS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.list:
+        _print("\n".join(f"{name:15} {text}" for name, text in BENCHMARKS.items()))
+        return 0
+    if options.name is None:
+        parser.error("which benchmark? --list shows them")
+    return _run(options)
+
+
+def records(name: str, keys: Sequence[str], result: dict, where: dict) -> list[store.Record]:
+    """A line for each row of a result: its `keys` are settings, all else is measured."""
+    common = {
+        "benchmark": name,
+        "command": shlex.join(["python", "-m", "benchmarks", name]),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **where,
+    }
+    return [
+        {
+            "settings": result["settings"] | {k: row[k] for k in keys},
+            "results": {k: value for k, value in row.items() if k not in keys},
+            **common,
+        }
+        for row in result["rows"]
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "name", nargs="?", choices=BENCHMARKS, metavar="NAME", help="one of: " + ", ".join(BENCHMARKS)
@@ -26,29 +64,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
     parser.add_argument("--json", action="store_true", help="print exactly one JSON object")
     parser.add_argument(
-        "--quick", action="store_true", help="small sizes and few repetitions: a trial, not a measurement"
+        "--quick", action="store_true", help="small sizes and few repetitions: a trial that leaves no lines"
     )
-    options = parser.parse_args(arguments)
-    if options.list:
-        _print("\n".join(f"{name:15} {text}" for name, text in BENCHMARKS.items()))
-        return 0
-    if options.name is None:
-        parser.error("which benchmark? --list shows them")
-    return _run(options.name, quick=options.quick, as_json=options.json)
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where lines go")
+    return parser
 
 
-def _run(name: str, *, quick: bool, as_json: bool) -> int:
+def _run(options: argparse.Namespace) -> int:
+    name = options.name
     try:
-        benchmark = importlib.import_module(f"benchmarks.{name}")
+        benchmark: Any = importlib.import_module(f"benchmarks.{name}")
     except ModuleNotFoundError as error:
         print(
             f"benchmark {name} needs the package {error.name}: pip install 'stochgp[bench]'", file=sys.stderr
         )
         return 1
     where = machine.describe()  # before the run: its load average is then that of the others on the machine
-    result = benchmark.run(quick, lambda line: print(line, file=sys.stderr, flush=True))
-    result = {"benchmark": name, "quick": quick} | where | result
-    _print(json.dumps(result) if as_json else _text(result, *benchmark.table(result)))
+    found = benchmark.run(options.quick, lambda line: print(line, file=sys.stderr, flush=True))
+    if not options.quick:
+        for record in records(name, benchmark.KEYS, found, where):
+            store.append(options.results / f"{name}.jsonl", record)
+    result = {"benchmark": name, "quick": options.quick} | where | found
+    _print(json.dumps(result) if options.json else _text(result, *benchmark.table(result)))
     return 0
 
 

@@ -12,10 +12,12 @@ from statistics import median
 
 import torch
 
-from benchmarks import machine, rivals_torch, timing
+from benchmarks import rivals_torch
 from benchmarks.library import LibrarySide
 from benchmarks.problem import Problem, make_problem
+from measuring import machine, timing
 
+KEYS = ("method", "optimiser", "batch_size")
 N_INPUTS = 17
 BATCH_SIZES = (32, 128)
 TRIAL_STEPS = 32

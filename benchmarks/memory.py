@@ -12,20 +12,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
-from benchmarks import machine
 from benchmarks.problem import Problem, make_problem
+from measuring.places import ROOT
+from measuring.resident import can_reset_peak, reset_peak, resident
 
+KEYS = ("side", "method", "n_rows", "batch_size")
 BATCH_SIZES = (8, 32, 128, 512)
 N_ROWS = (16_384, 65_536, 262_144, 1_048_576)
 FIXED_BATCH, FIXED_ROWS = 32, 65_536
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def run(quick: bool, report: Callable[[str], object]) -> dict:
     """One row per side, method and (N, B)."""
-    if not CLEAR.exists():
+    if not can_reset_peak():
         raise RuntimeError("the memory benchmark needs Linux's /proc/self/clear_refs, which is not there")
     sizes = [(FIXED_ROWS, batch) for batch in BATCH_SIZES] + [
         (n, FIXED_BATCH) for n in N_ROWS if n != FIXED_ROWS
@@ -56,7 +56,7 @@ def measure(side: str, method: str, n_rows: int, batch_size: int) -> dict:
     problem = make_problem(n_rows)
     work = SIDES[side](problem, method, batch_size)
     gc.collect()
-    CLEAR.write_text("5")  # resets the high-water mark to what is resident now
+    reset_peak()
     before = resident("VmRSS")
     work()
     peak = resident("VmHWM")
@@ -70,12 +70,6 @@ def measure(side: str, method: str, n_rows: int, batch_size: int) -> dict:
         "above_data_bytes": peak - problem.n_bytes,
         "working_bytes": peak - before,
     }
-
-
-def resident(field: str) -> int:
-    """Bytes of "VmRSS" (resident now) or "VmHWM" (its greatest value)."""
-    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(field))
-    return 1024 * int(line.split()[1])
 
 
 MAX_STEPS = 512
@@ -111,7 +105,7 @@ SIDES: dict[str, Callable[[Problem, str, int], Callable[[], object]]] = {
 
 def _in_fresh_process(side: str, method: str, n_rows: int, batch_size: int) -> dict:
     command = [sys.executable, "-m", "benchmarks.memory", side, method, str(n_rows), str(batch_size)]
-    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=machine.ROOT)
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
     return json.loads(found.stdout)
 
 

@@ -14,14 +14,15 @@ import jax
 import numpy as np
 import torch
 
-from benchmarks import machine, timing
 from benchmarks.problem import Problem, make_problem
 from benchmarks.rivals_sggp import SgGP
+from measuring import machine, timing
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import resolve
 from stochgp.learners import KernelBSGD, KernelPlan, KernelProblem
 from stochgp.models import KernelGP
 
+KEYS = ("batch_size",)
 N_INPUTS, BATCH_SIZES, TRIAL_STEPS = 17, (16, 128), 64
 STEPS = {16: 2048, 128: 256}  # of an epoch of the clock
 

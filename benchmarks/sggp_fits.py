@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import machine
+from measuring.places import ROOT
 
 SETS, SIDES = ("bike-hourly", "protein"), ("sggp", "default", "sgpr", "svgp")
+KEYS = ("set", "side")
 STEPS, EPOCHS, BATCH = 100, 100, 1024
 INDUCING = {"sgpr": 512, "svgp": 1024}
 
@@ -28,7 +29,7 @@ def run(quick: bool, report: Callable[[str], object]) -> dict:
     for name in SETS[:1] if quick else SETS:
         for side in SIDES[:2] if quick else SIDES:
             command = [sys.executable, "-m", "benchmarks.sggp_fits", name, side]
-            found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=machine.ROOT)
+            found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
             rows.append(json.loads(found.stdout))
             report(json.dumps(rows[-1]))
     return {"settings": {"trial": 0, "dtype": "float32"}, "rows": rows}
@@ -45,7 +46,7 @@ def table(result: dict) -> tuple[list[str], list[list]]:
 
 def measure(name: str, side: str) -> dict:
     """One run in this process."""
-    from experiments import sggp
+    from measuring import sggp
     from stochgp import metrics
 
     split = sggp.load(name, 0)
@@ -65,7 +66,7 @@ def measure(name: str, side: str) -> dict:
 
 
 def _ours(side: str, split: Any) -> tuple[Callable, Callable]:
-    from experiments import sggp
+    from measuring import sggp
 
     cell = {"batch": 16, "epochs": 100} if side == "sggp" else {"batch": 128, "epochs": None}
 
@@ -80,7 +81,7 @@ def _ours(side: str, split: Any) -> tuple[Callable, Callable]:
 def _gpytorch(side: str, split: Any) -> tuple[Callable, Callable]:
     import torch
 
-    from experiments import sggp
+    from measuring import sggp
 
     torch.manual_seed(0)
     X, y, X_test = (torch.as_tensor(part) for part in (*sggp.training_rows(split), split.X_test))

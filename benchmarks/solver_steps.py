@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.timing import alternate, per_step
+from measuring.timing import alternate, per_step
 from stochgp import kernels, solvers
 from stochgp.operators import KernelOperator
 
+KEYS = ("data", "columns")
 SIZES = {"pol": (13_500, 26), "protein": (41_157, 9)}
 COLUMNS = (1, 65)
 BATCH, MOMENTUM, NOISE = 512, 0.9, 0.01

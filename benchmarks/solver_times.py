@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks import machine
+from measuring.places import ROOT
 
+KEYS = ("set", "side")
 SETS = ("pol", "elevators", "bike")
 SIDES = ("auto", "cholesky", "cg", "sdd", "torch cholesky", "gpytorch cg")
 
@@ -26,7 +27,7 @@ def run(quick: bool, report: Callable[[str], object]) -> dict:
     for name in SETS[:1] if quick else SETS:
         for side in SIDES[:1] if quick else SIDES:
             command = [sys.executable, "-m", "benchmarks.solver_times", name, side]
-            found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=machine.ROOT)
+            found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
             rows.append(json.loads(found.stdout))
             report(json.dumps(rows[-1]))
     return {"settings": {"split": 0, "dtype": "float32"}, "rows": rows}
@@ -42,8 +43,7 @@ def table(result: dict) -> tuple[list[str], list[list]]:
 
 def measure(name: str, side: str) -> dict:
     """One run in this process."""
-    from experiments.problems import load_raw
-    from experiments.x16 import hyperparameters
+    from measuring.sets import hyperparameters, load_raw
 
     raw, theta = load_raw(name, 0), hyperparameters(name, 0)
     scale = np.where(raw.X.std(0) > 0, raw.X.std(0), 1)

@@ -1,5 +1,6 @@
-"""`python -m experiments NAME [--quick] [--slow] [--jobs K] [--only key=value ...] [--figures]` or `--list`.
+"""`python -m experiments NAME [--quick] [--slow] [--jobs K] [--only key=value ...] [--group GROUP] [--figures]`; without NAME, a list of all.
 
+NAME is a name or the papers' number (x16). NAME --list shows the cells, what is done of them and the groups that they are in.
 Runs the cells that have no result yet and appends a line for each to experiments/results/NAME.jsonl; then, or with --figures alone
 without running anything, makes experiments/results/NAME.md and docs/figures/NAME.png of what is there.
 """
@@ -11,49 +12,38 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import frame, store
-from experiments.tables import markdown
+from experiments import catalogue, frame
+from measuring import store
+from measuring.places import EXPERIMENTS as RESULTS
+from measuring.places import FIGURES
+from measuring.tables import markdown
 
-EXPERIMENTS = {
-    "x1": "recovery of two variances by SCGD",
-    "exactness": "distance of every variant from the full-batch optimum against batch size",
-    "x2": "the sweep of MINIMAX's penalty",
-    "x3": "linear deep kernel on six UCI sets against the published NLML",
-    "x4": "Gaussian deep kernel on six UCI sets against the published NLML",
-    "x5": "attention kernel: NLML against epochs and time",
-    "x6": "attention kernel: memory against batch size",
-    "x7": "time of a step against N, M and B, with fitted exponents",
-    "x19": "recovery of two variances of a kernel GP by mini-batches",
-    "x20": "convergence of the full gradient under mini-batches of a kernel GP",
-    "x21": "mini-batches of neighbours on the sgGP paper's benchmarks",
-    "x22": "mini-batches of neighbours on two million rows",
-    "x11": "full-batch gradient descent on the primal and the dual objective",
-    "x12": "estimators of the dual gradient",
-    "x13": "adaptive optimisers against momentum",
-    "x14": "momentum and averages of iterates",
-    "x15": "step sizes and batch sizes of two estimators",
-    "x16": "posteriors with published hyperparameters: Cholesky, CG, SDD, auto",
-    "stability": "does default stochastic dual descent ever diverge?",
-    "iterative": "the iterative learner of kernel GPs against the full batch",
-    "deep_kernel": "a deep kernel on bike, by mini-batches and a closing refit",
-    "kernel_defaults": "KernelGPRegressor() as it comes on six UCI sets",
-    "defaults": "FeatureGPRegressor() as it comes on six UCI sets",
-}
-RESULTS, FIGURES = frame.ROOT / "experiments" / "results", frame.ROOT / "docs" / "figures"
+Group = dict[str, tuple[str, ...]]
+"""Settings by name, each with the values that are wanted, as text."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    options.only = _conditions(options.only)
     if options.name is None:
-        sys.stdout.write("".join(f"{name:12} {text}\n" for name, text in EXPERIMENTS.items()))
-        return 0 if options.list else 2
+        sys.stdout.write(catalogue.listing())
+        return 0
     experiment = importlib.import_module(f"experiments.{options.name}")
-    cells = [cell for cell in experiment.cells(options.quick, options.slow) if _wanted(cell, options.only)]
+    groups: dict[str, Group] = getattr(experiment, "GROUPS", {})
+    if options.group not in (None, *groups):
+        raise SystemExit(
+            f"{options.name} has no group {options.group!r}; it has {', '.join(groups) or 'none'}"
+        )
+    chosen = (options.only, groups.get(options.group, {}))
+    cells = experiment.cells(options.quick, options.slow)
+    cells = [cell for cell in cells if all(_wanted(cell, only) for only in chosen)]
     path = options.results / f"{options.name}{'-quick' if options.quick else ''}.jsonl"
     if options.list:
         done = {store.key(record["settings"]) for record in store.read(path)}
-        lines = [f"{'done' if store.key(cell) in done else 'to do'}  {store.key(cell)}\n" for cell in cells]
-        sys.stdout.write("".join(lines))
+        for cell in cells:
+            state = "done " if store.key(cell) in done else "to do"
+            within = [name for name, group in groups.items() if _wanted(cell, group)]
+            sys.stdout.write("  ".join([state, store.key(cell), *within]) + "\n")
         return 0
     failed = 0
     if not options.figures:
@@ -94,19 +84,21 @@ def _command(arguments: Sequence[str]) -> str:
     return shlex.join(["python", "-m", "experiments", *kept])
 
 
-def _wanted(cell: store.Cell, only: list[str]) -> bool:
-    """Whether the cell has one of the values of every `key=value,value`."""
-    for condition in only:
-        name, _, values = condition.partition("=")
-        if str(cell.get(name)) not in values.split(","):
-            return False
-    return True
+def _wanted(cell: store.Cell, only: Group) -> bool:
+    """Whether every setting named has one of its values."""
+    return all(str(cell.get(name)) in values for name, values in only.items())
+
+
+def _conditions(words: list[str]) -> Group:
+    """`key=value,value` as {key: (value, value)}."""
+    pairs = [word.partition("=") for word in words]
+    return {name: tuple(values.split(",")) for name, _, values in pairs}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m experiments", description=__doc__)
-    names = ", ".join(EXPERIMENTS)
-    parser.add_argument("name", nargs="?", choices=EXPERIMENTS, metavar="NAME", help=f"one of: {names}")
+    names = ", ".join(catalogue.NAMES)
+    parser.add_argument("name", nargs="?", type=_named, metavar="NAME", help=f"one of: {names}")
     parser.add_argument(
         "--list", action="store_true", help="list the experiments, or the cells of NAME, and stop"
     )
@@ -122,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="only cells with these settings; VALUE,VALUE is or",
     )
+    parser.add_argument(
+        "--group", metavar="GROUP", help="only the cells of a group that the experiment names"
+    )
     parser.add_argument("--max-seconds", type=float, metavar="S", help="begin no cell after S seconds")
     parser.add_argument(
         "--grace", type=float, default=60.0, metavar="S", help="then drop cells still running after S more"
@@ -136,6 +131,13 @@ def _parser() -> argparse.ArgumentParser:
         "--commit", metavar="TEXT", help="recorded in place of git's answer, where there is no git"
     )
     return parser
+
+
+def _named(text: str) -> str:
+    try:
+        return catalogue.named(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _report(line: str) -> None:

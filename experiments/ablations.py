@@ -19,7 +19,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from experiments import problems
-from experiments.x16 import hyperparameters
+from measuring.sets import hyperparameters
 from stochgp import kernels, solvers
 from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator

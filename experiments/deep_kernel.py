@@ -10,9 +10,10 @@ import time
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import tables
-from experiments.problems import load_raw, unit_scores
-from experiments.store import Cell, Record
+from experiments.problems import unit_scores
+from measuring import tables
+from measuring.sets import load_raw
+from measuring.store import Cell, Record
 
 WIDTHS, SEEDS = (64, 64, 4), 3
 ONE_CORE = False

@@ -2,7 +2,8 @@
 
 No setting but `batch_size` (None = the default) and `random_state`. NLPD and RMSE are of unit-variance targets, NLPD and coverage include
 the noise. `not finite` counts numbers of the history and of the predictions that are not finite; `recoveries` the visits that sent a fit
-back to its best state. Seconds are of `fit`, on all cores of the machine, compilation and the search for a rate included.
+back to its best state. Seconds are of `fit`, compilation and the search for a rate included, on
+the cores that the run may use: each line says how many.
 """
 
 import math
@@ -11,9 +12,10 @@ import time
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import tables
-from experiments.problems import ROWS, SETS, load_raw, unit_scores
-from experiments.store import Cell, Record, select
+from experiments.problems import ROWS, SETS, unit_scores
+from measuring import tables
+from measuring.sets import load_raw
+from measuring.store import Cell, Record, select
 
 BATCHES = (None, 32, 512)
 LIMITS = {"bike": -1.2, "elevators": 0.45, "pol": -0.9, "kin40k": -0.9, "protein": 1.0, "keggdirected": -0.6}

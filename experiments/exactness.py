@@ -1,6 +1,6 @@
 """Which variant is exact: the exact NLML of what it ends at, above the full-batch optimum, and the exact gradient there, against batch size.
 
-Two problems. `recovery`: x1's, fixed features and two variances; the optimum is known to rounding; three starts. `deep` (--slow): 4,000 rows of
+Two problems. `recovery`: that of `recovery_scgd`, fixed features and two variances; the optimum is known to rounding; three starts. `deep` (--slow): 4,000 rows of
 elevators (split 0, drawn with seed 0) under a network of two layers of 16, small and noisy enough for an optimum to be within reach; the
 reference is L-BFGS on the exact NLML of all rows from the same first weights, 6,000 iterations in float64: near a minimum, not at one. The
 NLML of a network has many minima and steps of Adam get less far than L-BFGS, so a variant is also started at that reference: an exact one
@@ -26,9 +26,10 @@ import jax.numpy as jnp
 import optax
 from matplotlib.figure import Figure
 
-from experiments import recovery, tables
+from experiments import recovery
 from experiments.problems import load
-from experiments.store import Cell, Record, select
+from measuring import tables
+from measuring.store import Cell, Record, select
 from stochgp import features, networks
 from stochgp.data.streams import DeviceRows
 from stochgp.learners import BSGD, SCGD, AbstractLearner, FullBatch, Minimax, PowerLaw, fit

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import store
-from experiments.store import Cell, Record
+from measuring import store
+from measuring.places import ROOT
+from measuring.store import Cell, Record
 
-ROOT = Path(__file__).resolve().parents[1]
 ONE_THREAD = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",

@@ -12,9 +12,9 @@ import time
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import tables
 from experiments.problems import load
-from experiments.store import Cell, Record, select
+from measuring import tables
+from measuring.store import Cell, Record, select
 
 SETS, SIDES = ("pol", "elevators"), ("full-batch", "iterative", "warm", "cold")
 COMPARED_STEPS, MOST_EPOCHS = 10, 300

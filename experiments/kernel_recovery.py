@@ -9,11 +9,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from experiments.recovery import TRUTH, Raw
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF
-from stochgp.learners import KernelBSGD, KernelProblem
+from stochgp.learners import AbstractKernelLearner, KernelBSGD, KernelProblem, PowerLaw, Uniform, constant
 from stochgp.models import KernelGP
 from stochgp.objectives import Spectrum, nlml_of_spectrum, refit
 from stochgp.parameters import frozen
@@ -55,8 +56,20 @@ def make(seed: int, rows: int = ROWS) -> Recovery:
     return Recovery(DeviceRows(X, y), s, *refit(s, *TRUTH))
 
 
+def learner(batch: int, epochs: int, start: str, signal_scale: float | None) -> AbstractKernelLearner:
+    """The paper's: uniform batches, plain SGD at α_k = α₁/k; s₁ = `signal_scale` log m, or m where that is None."""
+    rate = PowerLaw(FIRST_STEP[start], 1.0)
+    return KernelBSGD(batch, epochs, rate, optax.sgd, constant, Uniform(), signal_scale)
+
+
 def follow(
-    learner: KernelBSGD, problem: Recovery, start: tuple[float, float], *, steps: int, every: int, seed: int
+    learner: AbstractKernelLearner,
+    problem: Recovery,
+    start: tuple[float, float],
+    *,
+    steps: int,
+    every: int,
+    seed: int,
 ) -> list[tuple[int, float, float]]:
     """(step, σ_f², σ_ε²) at the start and after every `every` of `steps` plain steps: no visits, no recoveries."""
     with jax.enable_x64(True):

@@ -1,14 +1,13 @@
 """Data, models and scores that experiments share. Targets are learned with unit variance."""
 
 import math
-import os
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.frame import ROOT
+from measuring.sets import load_raw
 from stochgp import data, features, metrics
 from stochgp.data.streams import DeviceRows
 from stochgp.models import FeatureGP
@@ -50,28 +49,11 @@ def load(name: str, split: int, rows: int | None = None) -> Problem:
     return _standardised(raw.X[chosen], raw.y[chosen], raw.X_test, raw.y_test)
 
 
-def load_raw(name: str, split: int) -> data.Dataset:
-    """UCI set `name`, from $STOCHGP_DATA, else ../shared/data; "synthetic" is made up."""
-    if name == "synthetic":
-        return _synthetic(split)
-    folders = (ROOT.parent / "shared" / "data", ROOT / "shared" / "data")
-    if found := [folder for folder in folders if folder.is_dir()]:
-        os.environ.setdefault("STOCHGP_DATA", str(found[0]))
-    return data.load(f"uci:{name}:{split}")
-
-
 def _standardised(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> Problem:
     inputs, targets = data.Standardiser.fit(X), data.Standardiser.fit(y)
     Z, Z_test = inputs.transform(X, np.float32), inputs.transform(X_test, np.float32)
     t, t_test = targets.transform(y, np.float32), targets.transform(y_test, np.float64)
     return Problem(Z, t, Z_test, t_test, float(targets.scale))
-
-
-def _synthetic(seed: int) -> data.Dataset:
-    generator = np.random.default_rng(seed)
-    X = generator.normal(size=(400, 3))
-    y = np.sin(X[:, 0]) + 0.5 * X[:, 1] + 0.2 * generator.normal(size=400)
-    return data.Dataset(X[:300], y[:300], X[300:], y[300:], ("x0", "x1", "x2"), "y", "synthetic")
 
 
 def deep_gp(problem: Problem, seed: int, kernel: str | None = None, network: str = "mlp") -> FeatureGP:
@@ -91,14 +73,15 @@ def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
         posterior = FeaturePosterior.of(result.gp.features, result.spectrum, float(result.gp.variance), noise)
         mean, variance = posterior.mean_and_variance(jnp.asarray(problem.X_test, jnp.float32))
         mean, variance = np.asarray(mean), np.asarray(variance) + noise
-    scores = unit_scores(problem.y_test, mean, np.sqrt(variance), 1.0)
+    s, std = problem.scale, np.sqrt(variance)
+    unit, raw = scores(problem.y_test, mean, std), scores(s * problem.y_test, s * mean, s * std)
     rates = [entry["rate"] for entry in result.history if "rate" in entry]
     return {
-        "nlml": result.nlml + math.log(problem.scale),
-        "rmse": scores["rmse"] * problem.scale,
-        "nlpd": scores["nlpd"],
-        "nlpd_raw": scores["nlpd"] + math.log(problem.scale),
-        "coverage95": scores["coverage95"],
+        "nlml": result.nlml + math.log(s),
+        "rmse": raw["rmse"],
+        "nlpd": unit["nlpd"],
+        "nlpd_raw": raw["nlpd"],
+        "coverage95": unit["coverage95"],
         "fit_seconds": round(result.seconds, 2),
         "rate": rates[-1] if rates else math.nan,
         "steps": result.n_iter,
@@ -109,13 +92,18 @@ def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
     }
 
 
-def unit_scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray, scale: float) -> dict[str, float]:
-    """Of predictions in raw units, as if the targets, whose standard deviation in training is `scale`, had unit variance."""
+def scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float]:
+    """Of predictions of observations, in the units that they have; `std` includes the noise."""
     return {
-        "rmse": metrics.rmse(y, mean) / scale,
-        "nlpd": metrics.nlpd(y, mean, std) - math.log(scale),
+        "rmse": metrics.rmse(y, mean),
+        "nlpd": metrics.nlpd(y, mean, std),
         "coverage95": metrics.coverage(y, mean, std),
     }
+
+
+def unit_scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray, scale: float) -> dict[str, float]:
+    """Of predictions in raw units, as if the targets, whose standard deviation in training is `scale`, had unit variance."""
+    return scores(y / scale, mean / scale, std / scale)
 
 
 def curve(result: FitResult, problem: Problem, most: int = 101) -> dict[str, list[float]]:

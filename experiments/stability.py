@@ -1,18 +1,19 @@
-"""Does default stochastic dual descent ever diverge? Six UCI sets, kernels, noise variances, lengthscales, duplicated rows.
+"""Does default stochastic dual descent ever end diverged? Six UCI sets, kernels, noise variances, lengthscales, duplicated rows.
 
 The published Matérn-3/2 lengthscales and variances (for kin40k, which has none, lengthscales 1) under other kernels, times `scale`;
 `copies` = 2 gives every row twice. The first `ROWS` training rows in blocks of 512, all rows if slow; with the smallest noise also the
 first `MORE_ROWS` in blocks of `LARGE_BATCH`, the largest that plans take. `residual` is relative, measured on all rows, of the
 worst of the mean's column and two of noise. `objective` is ½ αᵀAα − αᵀb as a share of ½ bᵀb/λ̄ with λ̄ the mean diagonal of A, of the worst
-column: 0 is that of α = 0, and a value above 0 would be a divergence; the residual may exceed 1 on the way to small noise.
+column: 0 is that of α = 0, and a value above 0 would be a divergence; `failures` counts the divergences met on the way, from which a run falls back; the residual may exceed 1 on the way to small noise.
 """
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import tables
-from experiments.problems import SETS, load_raw
-from experiments.store import Cell, Record, select
+from experiments.problems import SETS
+from measuring import tables
+from measuring.sets import load_raw
+from measuring.store import Cell, Record, select
 
 ROWS = 2_000
 KERNELS = ("RBF", "Matern12", "Matern52")
@@ -52,7 +53,7 @@ def run(cell: Cell) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from experiments.x16 import hyperparameters
+    from measuring.sets import hyperparameters
     from stochgp import kernels, solvers
     from stochgp.operators import KernelOperator
 

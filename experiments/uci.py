@@ -6,10 +6,10 @@ from typing import Any
 import jax
 from matplotlib.figure import Figure
 
-from experiments import tables
 from experiments.methods import METHODS, STEP_COST
 from experiments.problems import ROWS, SETS, curve, deep_gp, load, score
-from experiments.store import Cell, Record, select
+from measuring import papers, tables
+from measuring.store import Cell, Record, select
 from stochgp import learners
 
 TUNED = "tuned"
@@ -82,7 +82,7 @@ def summaries(records: list[Record], batch: int, epochs: int) -> list[dict]:
 
 def page(records: list[Record], kernel: str) -> list[str]:
     """The tables of every batch size and number of epochs that have results."""
-    published, parts = tables.published(kernel, "nlml"), []
+    published, parts = papers.nlml(kernel), []
     for batch, epochs in sizes(records):
         if lines := summaries(records, batch, epochs):
             parts += [
@@ -142,7 +142,7 @@ def win_table(lines: list[dict], published: dict, batch: int) -> str:
 
 def figure(records: list[Record], kernel: str) -> Figure:
     """Mean NLML of every method less the better published one, per set."""
-    published, panels_of = tables.published(kernel, "nlml"), sizes(records)
+    published, panels_of = papers.nlml(kernel), sizes(records)
     drawing = Figure(figsize=(5 * len(panels_of), 4), layout="constrained")
     panels = drawing.subplots(1, len(panels_of), sharey=True, squeeze=False)[0]
     for panel, (batch, epochs) in zip(panels, panels_of, strict=True):

@@ -7,6 +7,8 @@ import os
 import sys
 import traceback
 
+from measuring import machine
+
 
 def main(name: str, core: int) -> None:
     if core >= 0 and hasattr(os, "sched_setaffinity"):
@@ -14,7 +16,7 @@ def main(name: str, core: int) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever else is printed goes to stderr
     experiment = importlib.import_module(f"experiments.{name}")
-    where = _where()
+    where = machine.describe()
     for line in sys.stdin:
         try:
             answer = {"results": experiment.run(json.loads(line)), "where": where}
@@ -24,12 +26,6 @@ def main(name: str, core: int) -> None:
         answers.write(json.dumps(answer, default=float) + "\n")
         answers.flush()
         _forget()
-
-
-def _where() -> dict:
-    from benchmarks import machine
-
-    return machine.describe() | {"commit": machine.commit(ignore=("experiments/results", "docs/figures"))}
 
 
 def _forget() -> None:

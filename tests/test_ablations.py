@@ -9,7 +9,7 @@ import optax
 import pytest
 from systems import KERNEL, B, K, X
 
-from experiments import ablations, x11
+from experiments import ablations, sdd_objectives
 from stochgp.operators import KernelOperator
 
 N, BATCH, NOISE = 6, 2, 0.3
@@ -120,7 +120,7 @@ def test_an_optimiser_of_optax_steps_as_it_does_there():
 @pytest.mark.parametrize("objective", ["primal", "dual"])
 def test_full_batch_descent_in_closed_form_is_its_loop(objective):
     values, Q = np.linalg.eigh(MATRIX)
-    spectrum = x11.Spectrum(values, NOISE, Q.T @ RIGHT, MATRIX @ Q, RIGHT)
+    spectrum = sdd_objectives.Spectrum(values, NOISE, Q.T @ RIGHT, MATRIX @ Q, RIGHT)
     alpha = np.zeros(N)
     for step in range(1, 21):
         g = dual_gradient(alpha)

@@ -1,14 +1,11 @@
 """The benchmarks' PyTorch rivals compute the gradients of the equations: float64, against plain NumPy."""
 
-import json
-
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the rivals of the benchmarks need PyTorch (extra bench)")
 
-from benchmarks import __main__ as door  # noqa: E402
-from benchmarks import machine, rivals_torch, timing  # noqa: E402
+from benchmarks import rivals_torch  # noqa: E402
 from benchmarks.problem import make_problem  # noqa: E402
 
 N, B, D, M = 40, 12, 3, 5
@@ -148,33 +145,3 @@ def test_an_epoch_visits_each_row_once():
     batches = list(rivals_torch.shuffled(X, y, 4, 3, torch.Generator().manual_seed(0)))
     assert [len(rows) for _, rows in batches] == [4, 4, 4]
     assert sorted(torch.cat([rows for _, rows in batches]).tolist()) == y.tolist()
-
-
-def test_sides_alternate_and_never_overlap():
-    calls = []
-    sides = {name: lambda name=name: calls.append(name) for name in "ab"}
-    seconds = timing.alternate(sides, blocks=2, epochs=1)
-    assert calls == ["a", "a", "b", "b", "b", "b", "a", "a"]  # each block: one untimed epoch, one timed
-    assert {name: len(found) for name, found in seconds.items()} == {"a": 2, "b": 2}
-
-
-def test_speedup_is_the_other_sides_median_over_the_first():
-    sides = {"ours": timing.per_step([1.0, 2.0, 9.0], 2), "rival": timing.per_step([6.0], 2)}
-    assert sides["ours"] == {"median_us": 1e6, "min_us": 5e5, "max_us": 4.5e6, "epochs": 3}
-    assert timing.speedups(sides) == {"rival": 3.0}
-
-
-def test_machine_description_is_json_and_names_versions():
-    found = json.loads(json.dumps(machine.describe()))
-    assert set(found) == {"commit", "machine", "versions", "threads"}
-    assert found["versions"]["torch"] == torch.__version__
-    assert found["machine"]["memory_bytes"] > 0
-
-
-def test_commit_of_a_folder_without_git_is_none(tmp_path):
-    assert machine.commit(tmp_path) is None
-
-
-def test_list_names_every_benchmark(capsys):
-    assert door.main(["--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(door.BENCHMARKS)

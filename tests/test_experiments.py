@@ -4,15 +4,20 @@ import importlib
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from experiments import store, tables, uci
-from experiments.__main__ import EXPERIMENTS, main
-from experiments.frame import ROOT, Options, run
+from experiments import catalogue, uci
+from experiments.__main__ import main
+from experiments.frame import Options, run
 from experiments.methods import METHODS
+from experiments.problems import scores, unit_scores
+from measuring import store, tables
+from measuring.places import ROOT
 
 
 def cell(**settings):
@@ -35,25 +40,9 @@ def record(nlml=0.0, **settings):
         "commit": "0" * 40,
         "machine": {"processor": "a processor", "cores_physical": 2},
         "versions": {"python": "3.12", "jax": "0.11"},
+        "threads": {"cores_usable": 1},
     }
     return {"settings": cell(**settings), "results": results, "seconds": 1.0, "command": "a command", **where}
-
-
-def test_appended_records_come_back_and_the_last_of_a_cell_counts(tmp_path):
-    path = tmp_path / "a" / "results.jsonl"
-    for nlml in (1.0, 2.0):
-        store.append(path, record(nlml))
-    store.append(path, record(math.nan, split=1))
-    assert [r["results"]["nlml"] for r in store.read(path)] == [2.0, None]
-
-
-def test_a_line_cut_short_by_a_kill_costs_that_line_only(tmp_path):
-    path = tmp_path / "results.jsonl"
-    store.append(path, record(1.0))
-    with path.open("a") as lines:
-        lines.write('{"settings": {"set": "bi')
-    store.append(path, record(2.0, split=1))
-    assert [r["results"]["nlml"] for r in store.read(path)] == [1.0, 2.0]
 
 
 def test_later_splits_wait_for_all_rates_of_split_0_and_take_the_best():
@@ -67,7 +56,50 @@ def test_later_splits_wait_for_all_rates_of_split_0_and_take_the_best():
     assert uci.depends(cell(), []) == {}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_aliases_are_the_papers_numbers_in_the_docstrings():
+    assert len(catalogue.ALIASES) == sum(bool(entry.alias) for entry in catalogue.ENTRIES)
+    for alias, name in catalogue.ALIASES.items():
+        stated = re.match(r"X\d+(?=[ :,])", importlib.import_module(f"experiments.{name}").__doc__)
+        assert stated is not None and stated[0].lower() == alias
+        assert catalogue.named(alias.upper()) == catalogue.named(name) == name
+    with pytest.raises(ValueError, match=r"no experiment is called 'x99'; there are recovery_scgd, "):
+        catalogue.named("x99")
+
+
+def test_without_a_name_every_experiment_is_listed(capsys):
+    assert main([]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == list(catalogue.NAMES)
+    assert {line[1]: line[0] for line in lines if line[1] in catalogue.ALIASES} == catalogue.ALIASES
+
+
+def test_a_group_is_a_part_of_the_cells_and_conditions_narrow_it(capsys):
+    """The published recipe: two methods, two batch sizes, three sets, three rates of split 0."""
+    listed = ["uci_linear", "--list", "--group", "published-recipe"]
+    assert main(listed) == 0
+    cells = [json.loads(line.split("  ")[1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(cells) == 2 * 2 * 3 * 3 and {c["method"] for c in cells} == {
+        "scgd-published",
+        "minimax-published",
+    }
+    assert {c["split"] for c in cells} == {0} and {c["set"] for c in cells} == {"bike", "elevators", "pol"}
+    assert main([*listed, "--only", "set=pol,protein"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 12
+    with pytest.raises(SystemExit, match="uci_linear has no group 'nothing'; it has published-recipe"):
+        main(["uci_linear", "--group", "nothing"])
+
+
+def test_scores_of_scaled_predictions_are_those_of_unit_variance():
+    """RMSE falls by the scale, NLPD by its logarithm, the coverage stays."""
+    generator, s = np.random.default_rng(0), 3.7
+    y, mean, std = generator.normal(size=50), generator.normal(size=50), 0.5 + generator.random(50)
+    raw, unit = scores(y, mean, std), unit_scores(y, mean, std, s)
+    assert unit["rmse"] == pytest.approx(raw["rmse"] / s, rel=1e-12)
+    assert unit["nlpd"] == pytest.approx(raw["nlpd"] - math.log(s), rel=1e-12)
+    assert unit["coverage95"] == raw["coverage95"]
+
+
+@pytest.mark.parametrize("name", catalogue.NAMES)
 def test_cells_are_json_all_different_and_have_a_cost(name):
     experiment = importlib.import_module(f"experiments.{name}")
     for quick, slow in ((True, False), (False, False), (False, True)):
@@ -94,15 +126,20 @@ def test_wins_are_counted_against_the_better_published_number():
 
 def test_a_page_says_where_its_lines_are_from():
     found = [record(rate=rate) for rate in METHODS["scgd-adam"].rates]
-    text = tables.markdown(importlib.import_module("experiments.x3"), found, "x3")
-    assert "a processor" in text and "`a command`" in text and "| bike | scgd-adam | 1 |" in text
+    text = tables.markdown(importlib.import_module("experiments.uci_linear"), found, "uci_linear")
+    assert (
+        "a processor" in text
+        and "`a command`" in text
+        and "cores used: 1" in text
+        and "| bike | scgd-adam | 1 |" in text
+    )
 
 
 @pytest.fixture(scope="module")
 def quick_run(tmp_path_factory):
-    """A quick run of x1 in its own process, as a user starts it."""
+    """A quick run of recovery_scgd by its alias in a process of its own, as a user starts it."""
     folder = tmp_path_factory.mktemp("results")
-    command = [sys.executable, "-m", "experiments", "x1", "--quick", "--results", str(folder)]
+    command = [sys.executable, "-m", "experiments", "X1", "--quick", "--results", str(folder)]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     done = subprocess.run(
         [*command, "--only", "variant=published"], cwd=ROOT, env=variables, capture_output=True, text=True
@@ -112,41 +149,41 @@ def quick_run(tmp_path_factory):
 
 
 def test_a_run_writes_lines_table_and_figure(quick_run):
-    (line,) = store.read(quick_run / "x1-quick.jsonl")
+    (line,) = store.read(quick_run / "recovery_scgd-quick.jsonl")
     assert line["settings"]["variant"] == "published" and math.isfinite(line["results"]["gap"])
     assert {"commit", "machine", "versions", "threads", "command", "seconds"} <= set(line)
     assert line["threads"]["cores_usable"] == 1 and line["threads"]["OMP_NUM_THREADS"] == "1"
-    assert "| published | 200 | 5.0/3.0 | 1 |" in (quick_run / "x1-quick.md").read_text()
-    assert (quick_run / "x1.png").read_bytes().startswith(b"\x89PNG")
+    assert "| published | 200 | 5.0/3.0 | 1 |" in (quick_run / "recovery_scgd-quick.md").read_text()
+    assert (quick_run / "recovery_scgd.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_cells_that_are_done_are_not_run_again(quick_run):
-    path, said = quick_run / "x1-quick.jsonl", []
+    path, said = quick_run / "recovery_scgd-quick.jsonl", []
     before = path.read_bytes()
     cells = [r["settings"] for r in store.read(path)]
-    outcome = run("x1", cells, path, Options(), said.append)
+    outcome = run("recovery_scgd", cells, path, Options(), said.append)
     assert outcome == (0, 0, 0) and path.read_bytes() == before
-    assert main(["x1", "--quick", "--results", str(quick_run), "--figures"]) == 0
+    assert main(["recovery_scgd", "--quick", "--results", str(quick_run), "--figures"]) == 0
     assert path.read_bytes() == before
 
 
 def test_a_cell_that_fails_leaves_no_line_and_the_others_go_on(tmp_path):
-    path, said = tmp_path / "x7.jsonl", []
+    path, said = tmp_path / "step_costs.jsonl", []
     cells = [
         {"method": "no such learner", "N": 64, "B": 8, "M": 4},
         {"method": "BSGD", "N": 64, "B": 8, "M": 4},
     ]
-    outcome = run("x7", cells, path, Options(), said.append)
+    outcome = run("step_costs", cells, path, Options(), said.append)
     assert outcome == (1, 1, 0) and [r["settings"]["method"] for r in store.read(path)] == ["BSGD"]
     assert any("FAILED" in line and "no such learner" in line for line in said)
 
 
 def test_no_cell_begins_after_the_time_is_over(tmp_path):
     outcome = run(
-        "x7",
+        "step_costs",
         [{"method": "BSGD", "N": 64, "B": 8, "M": 4}],
-        tmp_path / "x7.jsonl",
+        tmp_path / "step_costs.jsonl",
         Options(seconds=-1.0),
         print,
     )
-    assert outcome == (0, 0, 1) and not (tmp_path / "x7.jsonl").exists()
+    assert outcome == (0, 0, 1) and not (tmp_path / "step_costs.jsonl").exists()

@@ -1,0 +1,53 @@
+"""The experiments: name, the papers' number (an alias on the command line), and what each shows."""
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """`alias` is empty where an experiment is not one of the papers'."""
+
+    name: str
+    alias: str
+    text: str
+
+
+ENTRIES = (
+    Entry("recovery_scgd", "x1", "recovery of two variances by SCGD"),
+    Entry("exactness", "", "distance of every variant from the full-batch optimum against batch size"),
+    Entry("minimax_penalty", "x2", "the sweep of MINIMAX's penalty"),
+    Entry("uci_linear", "x3", "linear deep kernel on six UCI sets against the published NLML"),
+    Entry("uci_gaussian", "x4", "Gaussian deep kernel on six UCI sets against the published NLML"),
+    Entry("attention", "x5", "attention kernel: NLML against epochs and time"),
+    Entry("attention_memory", "x6", "attention kernel: memory against batch size"),
+    Entry("step_costs", "x7", "time of a step against N, M and B, with fitted exponents"),
+    Entry("sdd_objectives", "x11", "full-batch gradient descent on the primal and the dual objective"),
+    Entry("sdd_estimators", "x12", "estimators of the dual gradient"),
+    Entry("sdd_optimisers", "x13", "adaptive optimisers against momentum"),
+    Entry("sdd_averages", "x14", "momentum and averages of iterates"),
+    Entry("sdd_step_sizes", "x15", "step sizes and batch sizes of two estimators"),
+    Entry("posteriors", "x16", "posteriors with published hyperparameters: Cholesky, CG, SDD, auto"),
+    Entry("recovery_sggp", "x19", "recovery of two variances of a kernel GP by mini-batches"),
+    Entry("sggp_convergence", "x20", "convergence of the full gradient under mini-batches of a kernel GP"),
+    Entry("sggp_sets", "x21", "mini-batches of neighbours on the sgGP paper's benchmarks"),
+    Entry("sggp_large", "x22", "mini-batches of neighbours on two million rows"),
+    Entry("stability", "", "does default stochastic dual descent ever end diverged?"),
+    Entry("iterative", "", "the iterative learner of kernel GPs against the full batch"),
+    Entry("deep_kernel", "", "a deep kernel on bike, by mini-batches and a closing refit"),
+    Entry("kernel_defaults", "", "KernelGPRegressor() as it comes on six UCI sets"),
+    Entry("defaults", "", "FeatureGPRegressor() as it comes on six UCI sets"),
+)
+NAMES = tuple(entry.name for entry in ENTRIES)
+ALIASES = {entry.alias: entry.name for entry in ENTRIES if entry.alias}
+
+
+def listing() -> str:
+    """A line for each experiment."""
+    return "".join(f"{entry.name:17} {entry.alias:4} {entry.text}\n" for entry in ENTRIES)
+
+
+def named(text: str) -> str:
+    """The name, of a name or an alias in any case; `ValueError` with all of them where it is neither."""
+    name = ALIASES.get(text.lower(), text.lower())
+    if name not in NAMES:
+        raise ValueError(f"no experiment is called {text!r}; there are {', '.join(NAMES)}")
+    return name

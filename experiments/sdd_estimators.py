@@ -1,0 +1,58 @@
+"""X12 (Lin et al. 2024, figure 2): estimators of the dual gradient, pol.
+
+Random features (βN = 5·10⁻⁴), random coordinates (βN = 50) and two partly subsampled ones (at 50 and at 0.5), B = 512, ρ = 0.9, geometric
+averaging with r = 100 / steps. 4,000 steps (--slow: 100,000, as in the paper: then r = 0.001).
+"""
+
+from matplotlib.figure import Figure
+
+from experiments import ablations
+from measuring import tables
+from measuring.store import Cell, Record
+
+STEPS, SLOW_STEPS, QUICK = 4_000, 100_000, {"steps": 50, "rows": 400}
+BATCH, MOMENTUM = 512, 0.9
+RUNS = (("coordinates", 50.0), ("features", 5e-4), ("part", 50.0), ("part", 0.5), ("part-fit", 50.0), ("part-fit", 0.5))  # fmt: skip
+ESTIMATORS = {
+    "coordinates": ablations.Coordinates(),
+    "features": ablations.Features(),
+    "part": ablations.PartCoordinates(),
+    "part-fit": ablations.PartCoordinatesOfFit(),
+}
+
+
+def cells(quick: bool, slow: bool) -> list[Cell]:
+    extent = QUICK if quick else {"steps": SLOW_STEPS if slow else STEPS, "rows": None}
+    return [{"estimator": name, "step_size": step_size, **extent} for name, step_size in RUNS]
+
+
+def depends(cell: Cell, records: list[Record]) -> dict:
+    return {}
+
+
+def cost(cell: Cell) -> float:
+    return cell["steps"] * (2 if cell["estimator"] == "features" else 1)
+
+
+def run(cell: Cell) -> dict:
+    plan = ablations.Plan(cell["steps"], BATCH, 100 / max(cell["steps"], 100), cell["steps"] * 7 // 10)
+    optimiser = ablations.Nesterov(cell["step_size"], MOMENTUM)
+    return ablations.descend(ablations.load(cell["rows"]), ESTIMATORS[cell["estimator"]], optimiser, plan)
+
+
+def label(settings: Cell) -> str:
+    return f"{settings['estimator']}, βN = {settings['step_size']:g}"
+
+
+def page(records: list[Record]) -> list[str]:
+    return [tables.table(ablations.HEADINGS, ablations.ends(records, label, ("last", "geometric")))]
+
+
+def figure(records: list[Record]) -> Figure:
+    """The geometric averages."""
+    drawing = Figure(figsize=(12, 4), layout="constrained")
+    panels = drawing.subplots(1, 3)
+    for record in records:
+        ablations.draw(panels, record["results"]["curves"]["geometric"], label(record["settings"]))
+    panels[2].legend(fontsize=7)
+    return drawing

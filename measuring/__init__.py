@@ -1,0 +1,1 @@
+"""What experiments and benchmarks share: lines of results, machine, timing, sets; and the page of what was measured. Imports neither."""

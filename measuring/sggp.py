@@ -1,0 +1,86 @@
+"""Fits by mini-batches of neighbours: sets split 60/40, learner, local prediction."""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from measuring.sets import use_shared_data
+from measuring.store import Cell
+from stochgp import budget, data
+from stochgp.data.streams import HostRows
+from stochgp.kernels import resolve
+from stochgp.learners import KernelBSGD, KernelFitResult, fit_kernel
+from stochgp.models import KernelGP
+from stochgp.posteriors import LocalPosterior
+
+TEST_FRACTION, NEIGHBOURS, MOST_TEST_ROWS = 0.4, 256, 40_000
+FUNCTIONS = {"levy": 10_000, "griewank": 10_000, "borehole": 1_000_000, "otl": 2_000_000, "wing": 2_000_000}
+
+
+class Split(NamedTuple):
+    """Rows on the host, standardised as they are read; `floor` is the least RMSE that noise allows, NaN where the noise is unknown."""
+
+    train: HostRows
+    X_test: np.ndarray
+    y_test: np.ndarray
+    floor: float
+
+
+def load(name: str, trial: int, rows: int | None = None) -> Split:
+    """60 % of the rows of a set to train on; standardised by these. `rows` draws fewer of a function."""
+    use_shared_data()
+    if name in FUNCTIONS:
+        rows = FUNCTIONS[name] if rows is None else rows
+        raw = data.load_function(name, rows, test_fraction=TEST_FRACTION, seed=trial, dtype=np.float32)
+    else:
+        raw = _resplit(data.load("uci:protein:0" if name == "protein" else name), trial)
+    inputs, targets = data.Standardiser.fit(raw.X), data.Standardiser.fit(raw.y)
+    some = slice(MOST_TEST_ROWS)
+    floor = np.nan if raw.noise_std is None else raw.noise_std / float(targets.scale)
+    return Split(
+        HostRows(raw.X, raw.y, inputs=inputs, targets=targets),
+        inputs.transform(raw.X_test[some], np.float32),
+        targets.transform(raw.y_test[some], np.float32),
+        floor,
+    )
+
+
+def _resplit(raw: data.Dataset, trial: int) -> data.Dataset:
+    """All rows of the set, split at random."""
+    X, y = np.concatenate([raw.X, raw.X_test]), np.concatenate([raw.y, raw.y_test])
+    train, test = data.train_test_indices(len(y), TEST_FRACTION, trial)
+    return data.Dataset(
+        X[train], y[train], X[test], y[test], raw.feature_names, raw.target_name, raw.name, raw.noise_std
+    )
+
+
+def fit(cell: Cell, split: Split) -> tuple[KernelFitResult, dict]:
+    """RBF with a lengthscale per input; the fit, and its figures: seconds with search and compilation, and of a step without."""
+    learner = KernelBSGD(cell["batch"], cell["epochs"])
+    gp = KernelGP(resolve("rbf", split.train.n_inputs))
+    found = fit_kernel(learner, gp, split.train, key=jax.random.key(cell["trial"]))
+    first, second, last = found.history[0], found.history[1], found.history[-1]
+    return found, {
+        "fit_seconds": found.seconds,
+        "search_seconds": first["seconds"],
+        "step_us": 1e6 * (last["seconds"] - second["seconds"]) / max(last["step"] - second["step"], 1),
+        "steps": found.n_iter,
+        "loss": found.loss,
+        "converged": found.converged,
+        "noise_variance": float(found.gp.noise_variance),
+        "variance": float(found.gp.kernel.variance),
+        "lengthscales": [round(float(value), 4) for value in np.asarray(found.gp.kernel.lengthscale)],
+        "peak_bytes": budget.peak_resident(),
+    }
+
+
+def training_rows(split: Split) -> tuple[np.ndarray, np.ndarray]:
+    """Standardised inputs and targets in float32."""
+    train = split.train
+    return train.inputs.transform(train.X, np.float32), train.targets.transform(train.y, np.float32)
+
+
+def posterior(found: KernelFitResult, split: Split) -> LocalPosterior:
+    """Local prediction with the learned hyperparameters."""
+    return LocalPosterior(found.gp, *training_rows(split), np.ones(split.train.size, np.float32), NEIGHBOURS)

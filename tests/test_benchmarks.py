@@ -1,0 +1,130 @@
+"""The benchmarks without their rivals: names, lines of results, the library's sides."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as door
+from benchmarks import demo, library, memory, sggp_fits, solver_steps, solver_times
+from benchmarks.problem import make_problem
+from measuring import store
+
+
+def test_list_names_every_benchmark(capsys):
+    assert door.main(["--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(door.BENCHMARKS)
+
+
+class Counting:
+    """A benchmark of two rows."""
+
+    KEYS = ("side", "size")
+
+    @staticmethod
+    def run(quick, report):
+        report("a line of progress")
+        rows = [{"side": side, "size": 3, "seconds": 0.5 + quick} for side in ("ours", "theirs")]
+        return {"settings": {"dtype": "float32"}, "rows": rows}
+
+    @staticmethod
+    def table(result):
+        return ["side", "seconds"], [[row["side"], row["seconds"]] for row in result["rows"]]
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    monkeypatch.setattr(door.importlib, "import_module", lambda name: Counting)
+    return Counting
+
+
+def test_a_run_leaves_a_line_for_each_row(counting, tmp_path, capsys):
+    assert door.main(["memory", "--json", "--results", str(tmp_path)]) == 0
+    printed, lines = json.loads(capsys.readouterr().out), store.read(tmp_path / "memory.jsonl")
+    assert [r["settings"] for r in lines] == [
+        {"dtype": "float32", "side": side, "size": 3} for side in ("ours", "theirs")
+    ]
+    assert [r["results"] for r in lines] == [{"seconds": 0.5}] * 2
+    for record in lines:
+        assert record["benchmark"] == "memory" and record["command"] == "python -m benchmarks memory"
+        assert {"commit", "machine", "versions", "threads", "finished"} <= set(record)
+        assert record["commit"] == printed["commit"]
+
+
+def test_a_quick_trial_leaves_none(counting, tmp_path, capsys):
+    assert door.main(["memory", "--quick", "--results", str(tmp_path)]) == 0
+    assert "theirs" in capsys.readouterr().out and list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_rival_is_one_line(monkeypatch, capsys):
+    def missing(name):
+        raise ModuleNotFoundError("no", name="torch")
+
+    monkeypatch.setattr(door.importlib, "import_module", missing)
+    assert door.main(["feature_steps"]) == 1
+    said = capsys.readouterr()
+    assert (
+        said.out == ""
+        and said.err == "benchmark feature_steps needs the package torch: pip install 'stochgp[bench]'\n"
+    )
+
+
+def test_the_demos_report_becomes_rows():
+    scores = {"rmse": 1.0, "nlpd": 2.0, "crps": 0.5, "coverage_95": 0.95, "seconds": 3.0}
+    found = {
+        "models": {"stochgp": dict(scores), "ridge": dict(scores)},
+        "peak_memory": 7,
+        "n_train": 9,
+        "n_test": 1,
+    }
+    result = demo.from_report(found, 4.0)
+    assert result["settings"] == {"n_train": 9, "n_test": 1}
+    assert result["rows"] == [
+        {"side": "stochgp", **scores, "command_seconds": 4.0, "peak_bytes": 7},
+        {"side": "ridge", **scores},
+    ]
+    assert len(demo.table(result)[1]) == 2
+
+
+@pytest.mark.parametrize(
+    "benchmark", [demo, memory, sggp_fits, solver_steps, solver_times], ids=lambda m: m.__name__
+)
+def test_keys_are_the_names_of_the_cells(benchmark):
+    assert benchmark.KEYS and all(isinstance(key, str) for key in benchmark.KEYS)
+
+
+def test_every_benchmark_module_imports_without_its_rivals_or_says_which(capsys):
+    """Here, with or without PyTorch: a module either imports or the command names the package."""
+    for name in door.BENCHMARKS:
+        try:
+            module = door.importlib.import_module(f"benchmarks.{name}")
+        except ModuleNotFoundError as error:
+            assert error.name == "torch" and name in ("feature_steps", "sggp")
+        else:
+            assert callable(module.run) and callable(module.table)
+
+
+@pytest.mark.parametrize("method", ["scgd", "minimax", "bsgd"])
+def test_the_librarys_side_takes_the_steps_of_an_epoch(method):
+    side = library.LibrarySide(make_problem(64, 3, 4), method, "adam", 8)
+    before = side.step
+    side.epoch()
+    assert side.step - before == side.n_steps == side.facts()["steps"] and side.n_steps % 8 == 0
+
+
+def test_minimax_starts_where_its_projection_is_inactive():
+    """A₀ = F + 0.1 tr(F)/M I at the start, F = ΦᵀΦ + σ²I, and no step of an epoch needed a decomposition."""
+    problem = make_problem(64, 3, 4)
+    gp = library.make_gp(problem)
+    with jax.enable_x64(True):
+        Phi = np.asarray(gp.features(jnp.asarray(problem.X)), np.float64)
+    F = Phi.T @ Phi + problem.noise_variance * np.eye(4)
+    side = library.LibrarySide(problem, "minimax", "adam", 8)
+    side.epoch()
+    assert side.facts()["decomposed"] == 0
+    with jax.enable_x64(True):
+        source = library.DeviceRows(problem.X, problem.y)
+        found = library._inside(side.state, gp, source)
+    np.testing.assert_allclose(found.A, F + 0.1 * np.trace(F) / 4 * np.eye(4), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,104 @@
+"""docs/measured.md says what the lines of results say: recomputed here, without running anything."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from measuring import page_facts, page_tables, query, report
+from measuring.places import ROOT
+from measuring.query import lines
+from measuring.tables import printed
+
+TEMPLATE = report.TEMPLATE.read_text(encoding="utf-8")
+COMMIT = re.compile(r"[0-9a-f]{7,40}(-dirty)?")
+FILES = query.names()
+
+
+def test_the_page_is_what_the_lines_say():
+    assert report.PAGE.read_text(encoding="utf-8") == report.page(TEMPLATE), "run: python -m measuring report"
+
+
+def test_each_number_of_the_page_has_a_line_or_is_marked_as_given():
+    assert report.unmarked(TEMPLATE) == []
+
+
+def test_digits_without_a_mark_are_found():
+    text = "take 3 of `5` in [x7](a/8.md), {{given 9}} float32, {{lines | .2f}}\n```\n4\n```\nor 0.5"
+    first, last = report.unmarked(text)
+    assert first.startswith("take 3 of ") and last.endswith("or 0.5")
+
+
+def test_numbers_without_a_line_stand_in_one_place():
+    before, after = TEMPLATE.split("## Measured earlier, no line kept\n")
+    inside, _, behind = after.partition("\n## ")
+    assert "{{earlier" not in before + behind and "{{earlier" in inside
+    assert not re.search(r"\{\{(?!earlier|given)", inside)
+
+
+def test_a_placeholder_without_lines_is_named():
+    with pytest.raises(
+        ValueError, match=r'\{\{lines\("defaults"\).where\(set="nowhere"\).*none of \d+ lines has'
+    ):
+        report.page('{{lines("defaults").where(set="nowhere").one("rmse") | .3f}}')
+
+
+@pytest.mark.parametrize(
+    ("value", "spec", "text"), [(-1.5, ".2f", "−1.50"), (2.2e-6, ".1e", "2.2e-6"), (1e8, ".0e", "1e8"), (-3e-10, ".0e", "−3e-10")]
+)  # fmt: skip
+def test_numbers_are_printed_with_true_minus_signs_and_short_exponents(value, spec, text):
+    assert printed(value, spec) == text
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_line_has_command_commit_machine_versions_and_date(name):
+    for record in lines(name).records:
+        assert COMMIT.fullmatch(record["commit"]) and record["machine"]["processor"]
+        assert record["versions"]["jax"] and record["threads"]["cores_usable"] >= 1
+        assert record["command"].startswith("python -m ") and re.match(
+            r"20\d\d-\d\d-\d\d", record["finished"]
+        )
+
+
+def test_lines_of_dirty_commits_are_those_of_the_known_list():
+    """The list may only shrink: a line more is refused, and what was measured again must leave the list."""
+    counts = {name: sum(page_tables.is_dirty(r) for r in lines(name).records) for name in FILES}
+    assert {name: count for name, count in counts.items() if count} == page_tables.DIRTY
+    assert sum(page_tables.DIRTY.values()) <= 25
+
+
+def test_every_file_of_results_is_in_the_table_of_sources():
+    table = page_tables.sources()
+    assert [name for name in FILES if f"| `{name}` |" not in table] == []
+
+
+def test_the_words_of_the_page_are_true_too():
+    """What it says without a number: signs, orders, met and missed aims."""
+    runs = page_facts.stability()
+    assert runs.matching(page_facts.is_finite).count == runs.count and runs.most("objective") < 0
+    ours = [page_facts.penalty_value(p) for p in (0, 1, 10, 100, 1000)]
+    theirs = [0.0047, 0.0045, 0.0035, 0.0026, 0.0031]
+    order = lambda values: sorted(range(5), key=lambda i: values[i])
+    assert order(ours) == [3, 2, 4, 1, 0] and order(theirs) == [3, 4, 2, 1, 0]  # 10 and 1000 change places
+    assert lines("minimax_penalty").least("exact_penalty") > 1000
+    steps = lines("feature_steps")
+    for method, batch, aim in (("scgd", 32, 4), ("scgd", 128, 2.5), ("bsgd", 32, 4), ("minimax", 32, 3)):
+        assert steps.where(method=method, batch_size=batch).least("speedup.torch") >= aim
+    assert steps.where(method="minimax", batch_size=128).most("speedup.torch") < 3
+    assert all(
+        r["results"]["recoveries"] == 0 or r["settings"]["set"] == "keggdirected"
+        for r in lines("defaults").records
+    )
+    for s in ("bike", "kin40k"):
+        best = [lines("attention").where(set=s, method=m, epochs=20).best("nlml") for m in ("bsgd", "scgd", "scgd-published", "minimax-published")]  # fmt: skip
+        for field in ("nlml", "nlpd"):
+            assert min(best, key=lambda found: found.one(field)) is best[0]
+    assert all(r["results"]["epochs"][-1] >= 300 for r in lines("iterative").where(side="cold").records)
+
+
+def test_the_report_loads_no_jax():
+    code = (
+        "import sys; from measuring import report; sys.exit('jax' in sys.modules or 'stochgp' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -1,0 +1,133 @@
+"""What experiments and benchmarks share: who imports whom, lines on disk, timing, the machine, published numbers, queries of lines."""
+
+import ast
+import json
+import math
+
+import numpy as np
+import pytest
+
+from measuring import machine, papers, store, timing
+from measuring.places import BENCHMARKS, EXPERIMENTS, ROOT, shared
+from measuring.query import Lines
+
+FORBIDDEN = {
+    "experiments": {"benchmarks"},
+    "benchmarks": {"experiments"},
+    "measuring": {"experiments", "benchmarks"},
+    "src": {"experiments", "benchmarks", "measuring"},
+}
+
+
+def imported(path):
+    """Top-level packages that a file imports, wherever it does so."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name.partition(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module.partition(".")[0]
+
+
+@pytest.mark.parametrize("folder", FORBIDDEN)
+def test_experiments_and_benchmarks_know_nothing_of_each_other_and_the_package_of_none(folder):
+    files = sorted((ROOT / folder).rglob("*.py"))
+    found = {str(f.relative_to(ROOT)): FORBIDDEN[folder] & set(imported(f)) for f in files}
+    assert files and {name: rooms for name, rooms in found.items() if rooms} == {}
+
+
+@pytest.mark.parametrize("folder", ["experiments", "benchmarks"])
+def test_neither_writes_the_path_or_starts_the_command_of_the_other(folder):
+    (other,) = FORBIDDEN[folder]
+    spellings = (f"{other}.", f"{other}/", f'"{other}"', f"-m {other}")
+    found = {
+        f"{path.name}: {spelling}"
+        for path in (ROOT / folder).rglob("*.py")
+        for spelling in spellings
+        if spelling in path.read_text(encoding="utf-8")
+    }
+    assert found == set()
+
+
+def line(result, **settings):
+    return {"settings": settings, "results": {"value": result}}
+
+
+def test_appended_records_come_back_and_the_last_of_a_cell_counts(tmp_path):
+    path = tmp_path / "a" / "results.jsonl"
+    for value in (1.0, 2.0):
+        store.append(path, line(value, split=0))
+    store.append(path, line(math.nan, split=1))
+    assert [r["results"]["value"] for r in store.read(path)] == [2.0, None]
+
+
+def test_a_line_cut_short_by_a_kill_costs_that_line_only(tmp_path):
+    path = tmp_path / "results.jsonl"
+    store.append(path, line(1.0, split=0))
+    with path.open("a") as lines:
+        lines.write('{"settings": {"set": "bi')
+    store.append(path, line(2.0, split=1))
+    assert [r["results"]["value"] for r in store.read(path)] == [1.0, 2.0]
+
+
+def test_sides_alternate_and_never_overlap():
+    calls = []
+    sides = {name: lambda name=name: calls.append(name) for name in "ab"}
+    seconds = timing.alternate(sides, blocks=2, epochs=1)
+    assert calls == ["a", "a", "b", "b", "b", "b", "a", "a"]  # each block: one untimed epoch, one timed
+    assert {name: len(found) for name, found in seconds.items()} == {"a": 2, "b": 2}
+
+
+def test_speedup_is_the_other_sides_median_over_the_first():
+    sides = {"ours": timing.per_step([1.0, 2.0, 9.0], 2), "rival": timing.per_step([6.0], 2)}
+    assert sides["ours"] == {"median_us": 1e6, "min_us": 5e5, "max_us": 4.5e6, "epochs": 3}
+    assert timing.speedups(sides) == {"rival": 3.0}
+
+
+def test_machine_description_is_json_and_names_versions():
+    found = json.loads(json.dumps(machine.describe()))
+    assert set(found) == {"commit", "machine", "versions", "threads"}
+    assert found["versions"]["numpy"] == np.__version__ and {"python", "jax"} <= set(found["versions"])
+    assert found["machine"]["memory_bytes"] > 0 and found["threads"]["cores_usable"] >= 1
+
+
+def test_commit_of_a_folder_without_git_is_none(tmp_path):
+    assert machine.commit(tmp_path) is None
+
+
+def test_published_tables_are_those_of_the_papers():
+    folder = shared("paper_tables")
+    if not folder.is_dir():
+        pytest.skip("the shared tables are not at hand")
+    for path in papers.FOLDER.glob("*.csv"):
+        assert path.read_text() == (folder / path.name).read_text(), path.name
+
+
+def test_a_published_number_is_that_of_the_one_line():
+    where = {"dataset": "bike", "batch_size": 32, "method": "MINIMAX"}
+    assert (
+        papers.value("scgd_minimax_nlml_linear", "mean", **where)
+        == papers.nlml("linear")["bike", 32, "MINIMAX"]
+    )
+    with pytest.raises(ValueError, match="wanted one with a number"):
+        papers.value("scgd_minimax_nlml_linear", "mean", dataset="bike")
+    with pytest.raises(ValueError, match="wanted one with a number"):
+        papers.value("sdd_uci", "mean", metric="nll", method="SDD", dataset="protein")
+
+
+def test_lines_are_chosen_by_settings_and_their_fields_by_path():
+    found = Lines(tuple(line({"path": [[i, -i]]}, set=s, split=i) for s in "ab" for i in range(3)))
+    assert found.where(set="a", split=(1, 2)).values("value.path.-1.0") == [1, 2]
+    assert found.where(set="b", split=2).one("value.path.0.1") == -2
+    assert found.settings("split") == [0, 1, 2] and found.where(set="b").best("value.path.0.1").settings(
+        "split"
+    ) == [2]
+    with pytest.raises(ValueError, match="none of 6 lines has {'set': 'c'}"):
+        found.where(set="c")
+    with pytest.raises(ValueError, match="3 lines have value.path.0.0, wanted one"):
+        found.where(set="a").one("value.path.0.0")
+
+
+def test_every_file_of_results_has_a_name_of_its_own():
+    assert {p.stem for p in EXPERIMENTS.glob("*.jsonl")} & {
+        p.stem for p in BENCHMARKS.glob("*.jsonl")
+    } == set()
