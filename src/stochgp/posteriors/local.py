@@ -1,27 +1,30 @@
 """Local prediction: for every point the exact posterior given the rows nearest to it."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.data.neighbours import Neighbours
+from stochgp.data.neighbours import Neighbours, search_bytes
 from stochgp.kernels import AbstractKernel, AbstractStationary, Warped
+from stochgp.likelihoods import AbstractNoise
 from stochgp.models import SMALLEST_WEIGHT, KernelGP
 from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.parameters import cast, value_of
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request, known_noise
 
 NEIGHBOURS = 256
 QUERY_ROWS = 1 << 14  # points whose neighbours are held at a time
 BLOCK_BYTES = 16_000_000  # of the neighbours' rows on the device
 SMALL_BLOCK = 16  # rows of the blocks that what is left over is padded to
 WARP_ROWS = 1 << 15  # rows that a network takes at a time
+COMPILER_BYTES = 100_000_000  # that a first prediction leaves behind
 
 
 class LocalPrediction(NamedTuple):
@@ -32,7 +35,7 @@ class LocalPrediction(NamedTuple):
     jitter: float  # the largest that was added to the diagonal of a point's matrix to factorise it; 0 = none
 
 
-class LocalPosterior(eqx.Module):
+class LocalPosterior(AbstractPosterior):
     """f(x) given the n nearest of N training rows, S = S(x):
 
         mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)],   A_S = k(X_S, X_S) + σ² diag(1/ρ_S).
@@ -51,6 +54,7 @@ class LocalPosterior(eqx.Module):
     weight: Float[np.ndarray, " N"]
     n_neighbours: int = NEIGHBOURS
     scale: float = 1.0
+    block_rows: ClassVar[int | None] = None
 
     def __check_init__(self) -> None:
         if len(self.X) == 0 or len(self.y) != len(self.X) or len(self.weight) != len(self.X):
@@ -65,12 +69,35 @@ class LocalPosterior(eqx.Module):
         """c σ²: what observations of weight 1 add to the variance."""
         return self.scale * float(self.gp.noise_variance)
 
+    @property
+    def noise(self) -> AbstractNoise:
+        return known_noise(self.noise_variance)
+
+    def mean(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, " P"]:
+        return self.predict(X).mean
+
     def mean_and_variance(
         self, X: Float[np.ndarray, "P D"]
     ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """Both for each row."""
         found = self.predict(X)
         return found.mean, found.variance
+
+    def covariance(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P P"]:
+        raise ValueError(
+            "local predictions know no covariances between rows: fit with prediction='global' for return_cov"
+        )
+
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
+        raise ValueError(
+            "local predictions are of single rows, not functions: fit with prediction='global' for samples"
+        )
+
+    def need_bytes(self, request: Request) -> int:
+        """With the tree of the training rows, which is made at the first prediction."""
+        if request.covariance or request.n_samples:
+            return 0
+        tree = search_bytes(*self.X.shape, min(request.n_rows, 1 << 16), self.n_neighbours)
+        return 64 * request.n_rows + tree + COMPILER_BYTES
 
     def predict(self, X: Float[np.ndarray, "P D"]) -> LocalPrediction:
         """Mean and variance for each row, in blocks: a row's numbers do not depend on the other rows."""
