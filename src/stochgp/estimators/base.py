@@ -11,16 +11,17 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.budget import Budget
-from stochgp.estimators.fitted import AbstractFitted, FunctionDraws
+from stochgp.estimators.fitted import Fitted, FunctionDraws
 from stochgp.estimators.inputs import read_inputs
 from stochgp.estimators.saving import pack, save, unpack
 from stochgp.numerics.seeds import as_key
+from stochgp.posteriors import Request
 
 
 class PosteriorRegressor(RegressorMixin, BaseEstimator):
-    """A scikit-learn regressor whose `fit` leaves an `AbstractFitted` in `_fitted`; a leaf of this class adds `__init__` and `fit`."""
+    """A scikit-learn regressor whose `fit` leaves a `Fitted` in `_fitted`; a leaf of this class adds `__init__` and `fit`."""
 
-    _fitted: AbstractFitted
+    _fitted: Fitted
     memory_limit: Any
     target_name_: str | None
 
@@ -39,9 +40,9 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
             raise ValueError("return_std and return_cov exclude each other: ask for one of them")
         X = self._read(X)
         if return_cov:
-            self._reserve(self._fitted.covariance_bytes(len(X)), f"a covariance of {len(X)} rows")
+            self._reserve(Request(len(X), covariance=True), f"a covariance of {len(X)} rows")
             return self._fitted.mean(X), self._fitted.covariance(X, include_noise=include_noise)
-        self._reserve(self._fitted.predict_bytes(len(X)), f"predictions for {len(X)} rows")
+        self._reserve(Request(len(X)), f"predictions for {len(X)} rows")
         if return_std:
             return self._fitted.mean_and_std(X, include_noise=include_noise)
         return self._fitted.mean(X)
@@ -53,10 +54,10 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         key = as_key(random_state)
         functions = self.sample_functions(n_samples, key)
         X = self._read(X)
-        self._reserve(24 * len(X) * n_samples, f"{n_samples} samples at {len(X)} rows")
+        Budget.of(self.memory_limit).require(24 * len(X) * n_samples, f"{n_samples} samples at {len(X)} rows")
         values = functions.at_numbers(X)
         if include_noise:
-            values += self._fitted.noise(values.shape, key=jax.random.fold_in(key, 1))
+            values += self._fitted.draw_noise(X, values.shape[1], key=jax.random.fold_in(key, 1))
         return values
 
     def sample_functions(self, n_samples: int, random_state: Any = 0) -> FunctionDraws:
@@ -69,7 +70,7 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
             raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
         n_samples = int(n_samples)
-        self._reserve(self._fitted.functions_bytes(n_samples), f"drawing {n_samples} functions")
+        self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
         return self._fitted.sample_functions(n_samples, key=as_key(random_state))
 
     def save(self, path: str | os.PathLike) -> None:
@@ -99,6 +100,6 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
                 )
         return read_inputs(self, encoder, X, Budget.of(self.memory_limit))
 
-    def _reserve(self, need: int, what: str) -> None:
-        """Refuses what would exceed the memory limit; ROWS rows at a time need little, so that is about the results."""
-        Budget.of(self.memory_limit).require(need, what)
+    def _reserve(self, request: Request, what: str) -> None:
+        """Refuses what would exceed the memory limit."""
+        Budget.of(self.memory_limit).require(self._fitted.posterior.need_bytes(request), what)

@@ -64,8 +64,6 @@ class FeatureGPRegressor(PosteriorRegressor):
     `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames; `target_name_`, the name of y if it has one.
     """
 
-    _fitted: Fitted
-
     @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
     def __init__(
         self,
@@ -128,9 +126,10 @@ class FeatureGPRegressor(PosteriorRegressor):
                     "(standardize=True divides by it)"
                 )
             found = result.gp
-            variance, noise_variance = float(found.variance), float(found.noise_variance)
-            posterior = FeaturePosterior.of(found.features, result.spectrum, variance, noise_variance)
-        self._fitted = Fitted(rows.encoder, inputs, targets, posterior, noise_variance, self.dtype)
+            posterior = FeaturePosterior.of(
+                found.features, result.spectrum, float(found.variance), float(found.noise_variance)
+            )
+        self._fitted = Fitted(rows.encoder, inputs, targets, posterior, self.dtype)
         name = getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
         self._report(result, targets)

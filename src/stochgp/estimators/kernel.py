@@ -17,11 +17,10 @@ from stochgp.budget import Budget
 from stochgp.data.neighbours import search_bytes
 from stochgp.data.streams import DeviceRows
 from stochgp.estimators.base import PosteriorRegressor
+from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import TrainingRows, read_training_rows
 from stochgp.estimators.kernel_defaults import LOCAL_ROWS, kernel_learner
-from stochgp.estimators.kernel_fitted import KernelFitted
 from stochgp.estimators.kernel_solve import KernelRows, Wanted, described, posterior_of
-from stochgp.estimators.local_fitted import LocalFitted
 from stochgp.estimators.progress import progress_line
 from stochgp.estimators.scaling import in_target_units, standardisers
 from stochgp.estimators.solvable_noise import solvable_noise
@@ -33,7 +32,7 @@ from stochgp.numerics.seeds import as_key
 from stochgp.objectives.slq import Estimate
 from stochgp.parameters import cast
 from stochgp.planning.solver import NAMES
-from stochgp.posteriors import LocalPosterior
+from stochgp.posteriors import ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
 from stochgp.posteriors.local import NEIGHBOURS
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractSolver
@@ -69,8 +68,6 @@ class KernelGPRegressor(PosteriorRegressor):
     `plan_` choices and reasons, `plan_["variance"]` says how standard deviations are computed and their expected relative error;
     `fit_seconds_`; `n_features_in_`, `feature_names_in_`; `target_name_`. A saved model holds the standardised training rows.
     """
-
-    _fitted: KernelFitted | LocalFitted
 
     @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
     def __init__(
@@ -135,15 +132,17 @@ class KernelGPRegressor(PosteriorRegressor):
                 learned = self._learn(learner, gp, data, learn_key, checkpoint)
                 gp = learned.gp
             choices, solved = {"learner": {"choice": type(learner).__name__, "why": why}}, None
+            dtype = self.dtype
             if self._is_local(len(data.y)):
-                self._predict_locally(data, gp, budget)
+                posterior = _local(data, gp, budget)
             else:
                 if learner is not None:
                     gp, choices["noise_variance"] = solvable_noise(gp, data)
                 left = None if self.time_limit is None else self.time_limit - (time.perf_counter() - begun)
                 wanted = Wanted(self.solver, int(self.n_samples), left, self.dtype, self.verbose)
-                self._fitted, chosen, solved = posterior_of(gp, data, wanted, budget, key=solve_key)
-                choices |= described(chosen, solved)
+                posterior, chosen, solved = posterior_of(gp, data, wanted, budget, key=solve_key)
+                dtype, choices = chosen.dtype, choices | described(chosen, solved)
+        self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, dtype)
         self._report(data, learned, solved, choices)
         name = getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
@@ -155,7 +154,7 @@ class KernelGPRegressor(PosteriorRegressor):
         """The kernel with its hyperparameters, on the rows that it sees (standardised when `standardize=True`)."""
         if "_fitted" not in vars(self):
             raise AttributeError("kernel_ is there after fit")
-        return self._fitted.kernel
+        return self._fitted.posterior.kernel
 
     @property
     def nlml_estimate_(self) -> float:
@@ -171,10 +170,10 @@ class KernelGPRegressor(PosteriorRegressor):
         return self._estimate().stderr
 
     def _estimate(self) -> Estimate:
-        fitted = vars(self).get("_fitted")
-        if not isinstance(fitted, KernelFitted):
+        posterior = self._fitted.posterior if "_fitted" in vars(self) else None
+        if not isinstance(posterior, ExactKernelPosterior | SampledKernelPosterior):
             raise AttributeError("nlml_estimate_ is there after a fit whose prediction is global")
-        return fitted.nlml_estimate
+        return posterior.nlml_estimate
 
     def _check_settings(self) -> None:
         """ValueError or TypeError for settings that make no sense."""
@@ -228,17 +227,6 @@ class KernelGPRegressor(PosteriorRegressor):
     def _is_local(self, n_rows: int) -> bool:
         return self.prediction == "local" or (self.prediction == "auto" and n_rows > LOCAL_ROWS)
 
-    def _predict_locally(self, data: KernelRows, gp: KernelGP, budget: Budget) -> None:
-        N, D = data.X.shape
-        tree = search_bytes(N, D, CALIBRATION_ROWS, NEIGHBOURS)
-        budget.require(tree + 8 * N * (D + 2), f"local prediction from {N} rows")
-        posterior = LocalPosterior(gp, np.asarray(data.X), data.y, data.weights).calibrated(
-            CALIBRATION_ROWS, 0
-        )
-        self._fitted = LocalFitted(
-            data.encoder, data.inputs, data.targets, posterior, posterior.noise_variance, self.dtype
-        )
-
     def _report(
         self,
         data: KernelRows,
@@ -254,11 +242,12 @@ class KernelGPRegressor(PosteriorRegressor):
         self.n_iter_ = int(steps[0])
         self.converged_ = all(part.converged for part in parts)
         self.history_ = [in_target_units(entry, s) for part in parts for entry in part.history]
-        prediction = "local" if isinstance(self._fitted, LocalFitted) else "global"
+        posterior = self._fitted.posterior
+        prediction = "local" if isinstance(posterior, LocalPosterior) else "global"
         why = "as asked" if self.prediction != "auto" else f"global up to {LOCAL_ROWS} rows"
         self.plan_ = {"prediction": {"choice": prediction, "why": why}} | choices
-        if isinstance(self._fitted, KernelFitted) and self._fitted.exact:
-            self.nlml_ = self._fitted.nlml() + math.log(s)
+        if isinstance(posterior, ExactKernelPosterior):
+            self.nlml_ = posterior.nlml() + math.log(s)
 
 
 def _within(learner: AbstractKernelLearner, data: KernelRows, budget: Budget) -> AbstractKernelLearner:
@@ -268,6 +257,14 @@ def _within(learner: AbstractKernelLearner, data: KernelRows, budget: Budget) ->
     need = learner.need_bytes(N, D) + LEARNER_COMPILER_BYTES
     budget.require(need, f"learning from {N} rows by {type(learner).__name__}")
     return learner
+
+
+def _local(data: KernelRows, gp: KernelGP, budget: Budget) -> LocalPosterior:
+    """Prediction from neighbours, calibrated."""
+    N, D = data.X.shape
+    tree = search_bytes(N, D, CALIBRATION_ROWS, NEIGHBOURS)
+    budget.require(tree + 8 * N * (D + 2), f"local prediction from {N} rows")
+    return LocalPosterior(gp, np.asarray(data.X), data.y, data.weights).calibrated(CALIBRATION_ROWS, 0)
 
 
 def _learning_text(entry: dict[str, float]) -> str:

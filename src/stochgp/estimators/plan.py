@@ -4,10 +4,10 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from stochgp.budget import Budget, format_bytes
-from stochgp.estimators.fitted import ROWS
 from stochgp.learners import AbstractLearner
 from stochgp.objectives import chunk_rows
 from stochgp.planning import steps as planning
+from stochgp.posteriors.feature import BLOCK
 
 MOST_HELD_OUT = 30_000  # rows: enough for a mean density; each holds its features in float64
 COMPILER_BYTES = 350_000_000  # what compiling a fit has been seen to take, and a margin
@@ -100,7 +100,7 @@ def describe(
             chunk_rows(problem.n_features), "rows per chunk of a pass over all data: 16 MB of features"
         ),
         "predict_rows": _choice(
-            ROWS, "rows per block of a prediction: always the same, so that no row depends on others"
+            BLOCK, "rows per block of a prediction: always the same, so that no row depends on others"
         ),
         "memory": _choice(
             layout.need, f"bytes needed beyond those in use, within a limit of {format_bytes(budget.limit)}"

@@ -12,6 +12,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.likelihoods import AbstractNoise, constant_noise
 from stochgp.parameters import cast, frozen
 
+MOST_ROWS = 1 << 16  # of one call where any number of rows is alike
+
 Rows = Float[Array | np.ndarray, "N D"]
 PerRow = Float[Array | np.ndarray, " N"]
 
@@ -42,7 +44,7 @@ class AbstractPosterior(eqx.Module):
 
     Call the methods inside of `jax.enable_x64(True)`. They may compile for a number of rows, or compute on the host. `mean` and
     `mean_and_variance` are for one block of `block_rows` rows: a caller fills up the last block, so that nothing more is compiled and
-    the bits of a row do not depend on other rows. `block_rows` is None where any number of rows is alike.
+    the bits of a row do not depend on other rows. `block_rows` is None where any number of rows, up to MOST_ROWS, is alike.
     """
 
     noise: eqx.AbstractVar[AbstractNoise]

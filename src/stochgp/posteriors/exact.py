@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.kernels import AbstractKernel
 from stochgp.likelihoods import AbstractNoise
 from stochgp.objectives.slq import Estimate
 from stochgp.operators import KernelOperator
@@ -35,7 +36,12 @@ class ExactKernelPosterior(AbstractPosterior):
 
     @classmethod
     def of(
-        cls, system: KernelSystem, weights: Float[Array, "N 1"], explained: float, solver: Cholesky, factor: Factor
+        cls,
+        system: KernelSystem,
+        weights: Float[Array, "N 1"],
+        explained: float,
+        solver: Cholesky,
+        factor: Factor,
     ) -> "ExactKernelPosterior":
         """With the factor that `weights` were solved by."""
         posterior = cls(system, weights, explained, solver)
@@ -47,6 +53,10 @@ class ExactKernelPosterior(AbstractPosterior):
         """L, in the memory of the host."""
         with jax.enable_x64(True):
             return self.solver.factorise(self.system.operator)
+
+    @property
+    def kernel(self) -> AbstractKernel:
+        return self.system.kernel
 
     @property
     def noise(self) -> AbstractNoise:

@@ -17,7 +17,7 @@ from stochgp.models import SMALLEST_WEIGHT, KernelGP
 from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.parameters import cast, value_of
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request, known_noise
+from stochgp.posteriors.base import MOST_ROWS, AbstractFunctions, AbstractPosterior, Request, known_noise
 
 NEIGHBOURS = 256
 QUERY_ROWS = 1 << 14  # points whose neighbours are held at a time
@@ -70,6 +70,10 @@ class LocalPosterior(AbstractPosterior):
         return self.scale * float(self.gp.noise_variance)
 
     @property
+    def kernel(self) -> AbstractKernel:
+        return self.gp.kernel
+
+    @property
     def noise(self) -> AbstractNoise:
         return known_noise(self.noise_variance)
 
@@ -96,7 +100,7 @@ class LocalPosterior(AbstractPosterior):
         """With the tree of the training rows, which is made at the first prediction."""
         if request.covariance or request.n_samples:
             return 0
-        tree = search_bytes(*self.X.shape, min(request.n_rows, 1 << 16), self.n_neighbours)
+        tree = search_bytes(*self.X.shape, min(request.n_rows, MOST_ROWS), self.n_neighbours)
         return 64 * request.n_rows + tree + COMPILER_BYTES
 
     def predict(self, X: Float[np.ndarray, "P D"]) -> LocalPrediction:

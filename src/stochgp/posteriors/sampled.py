@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.kernels import AbstractKernel
 from stochgp.likelihoods import AbstractNoise
 from stochgp.objectives.slq import Estimate, nlml_estimate
 from stochgp.operators import KernelOperator
@@ -37,6 +38,10 @@ class SampledKernelPosterior(AbstractPosterior):
     solver: AbstractSolver
     tolerance: float
     block_rows: ClassVar[int | None] = BLOCK
+
+    @property
+    def kernel(self) -> AbstractKernel:
+        return self.system.kernel
 
     @property
     def noise(self) -> AbstractNoise:
@@ -80,9 +85,7 @@ class SampledKernelPosterior(AbstractPosterior):
         return nlml_estimate(system.operator, self.explained, self.weights, key=key, weight=system.count)
 
     def _solve(self, b: Any) -> Solution:
-        return solve(
-            self.system.operator, b, self.solver, key=jax.random.key(0), tolerance=self.tolerance
-        )
+        return solve(self.system.operator, b, self.solver, key=jax.random.key(0), tolerance=self.tolerance)
 
 
 @eqx.filter_jit
