@@ -21,7 +21,7 @@ from stochgp.planning.memory import Layout, Problem
 from stochgp.planning.prediction import plan_prediction
 from stochgp.planning.solver import SolvePlan, choose, plan
 from stochgp.posteriors import sample_targets
-from stochgp.posteriors.sampled import moments
+from stochgp.posteriors.kernel import moments
 from stochgp.priors import prior_functions
 from stochgp.solvers import Cholesky, solve
 

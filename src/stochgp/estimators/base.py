@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtri
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -47,6 +48,24 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
             return self._fitted.mean_and_std(X, include_noise=include_noise)
         return self._fitted.mean(X)
 
+    def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, "N Q"]:
+        """The quantiles q [Q] of an observation at each row, noise included: mean + std · Φ⁻¹(q) in target units.
+
+        Raises ValueError unless every q is above 0 and below 1.
+        """
+        check_is_fitted(self)
+        q = _probabilities(q, "q")
+        return self._quantiles(self._read(X), q)
+
+    def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
+        """(lower, upper) that an observation at each row lies between with probability `level`, and beyond either with (1 − level)/2.
+
+        Raises ValueError unless 0 < level < 1.
+        """
+        check_is_fitted(self)
+        (level,) = _probabilities([level], "level")
+        return self._quantiles(self._read(X), np.array([(1 - level) / 2, (1 + level) / 2]))
+
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False
     ) -> Float[np.ndarray, "N S"]:
@@ -54,7 +73,7 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         key = as_key(random_state)
         functions = self.sample_functions(n_samples, key)
         X = self._read(X)
-        Budget.of(self.memory_limit).require(24 * len(X) * n_samples, f"{n_samples} samples at {len(X)} rows")
+        self._reserve(Request(), f"{n_samples} samples at {len(X)} rows", 24 * len(X) * n_samples)
         values = functions.at_numbers(X)
         if include_noise:
             values += self._fitted.draw_noise(X, values.shape[1], key=jax.random.fold_in(key, 1))
@@ -100,6 +119,20 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
                 )
         return read_inputs(self, encoder, X, Budget.of(self.memory_limit))
 
-    def _reserve(self, request: Request, what: str) -> None:
-        """Refuses what would exceed the memory limit."""
-        Budget.of(self.memory_limit).require(self._fitted.posterior.need_bytes(request), what)
+    def _quantiles(self, X: Float[np.ndarray, "N D"], q: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "N Q"]:
+        what = f"{len(q)} quantiles at {len(X)} rows"
+        self._reserve(Request(len(X)), what, 16 * len(X) * len(q))
+        mean, std = self._fitted.mean_and_std(X, include_noise=True)
+        return mean[:, None] + std[:, None] * ndtri(q)
+
+    def _reserve(self, request: Request, what: str, results: int = 0) -> None:
+        """Refuses what would exceed the memory limit: the request, and so many bytes of results."""
+        Budget.of(self.memory_limit).require(self._fitted.posterior.need_bytes(request) + results, what)
+
+
+def _probabilities(values: Any, name: str) -> Float[np.ndarray, " Q"]:
+    """ValueError unless they are a list of numbers between 0 and 1, neither included."""
+    found = np.asarray(values, np.float64)
+    if found.ndim != 1 or found.size == 0 or not np.all((found > 0) & (found < 1)):
+        raise ValueError(f"{name} is {values!r}; wanted are numbers above 0 and below 1")
+    return found

@@ -80,8 +80,9 @@ def posterior_of(
     found = _run(chosen, operator, b, tolerance, wanted, run_key, factor)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
     explained = float(data.y @ np.asarray(weights[:, 0], np.float64))
-    if factor is not None:
-        posterior = ExactKernelPosterior.of(system, weights, explained, solver, factor)
+    if isinstance(solver, Cholesky):
+        posterior = ExactKernelPosterior(system, weights, explained, solver)
+        vars(posterior)["factor"] = factor  # what its property would compute again
     else:
         posterior = SampledKernelPosterior(
             system, weights, explained, prior, samples, solver, float(tolerance[0])

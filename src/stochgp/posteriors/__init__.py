@@ -3,9 +3,8 @@
 from .base import AbstractFunctions, AbstractPosterior, Request
 from .exact import ExactKernelPosterior
 from .feature import FeaturePosterior, FunctionSamples
-from .kernel import KernelFunctions, KernelSystem, sample_targets
+from .kernel import KernelFunctions, KernelSystem, SampledKernelPosterior, sample_targets
 from .local import LocalPosterior, LocalPrediction
-from .sampled import SampledKernelPosterior
 
 __all__ = [
     "AbstractFunctions",

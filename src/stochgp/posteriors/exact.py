@@ -34,20 +34,6 @@ class ExactKernelPosterior(AbstractPosterior):
     solver: Cholesky
     block_rows: ClassVar[int | None] = BLOCK
 
-    @classmethod
-    def of(
-        cls,
-        system: KernelSystem,
-        weights: Float[Array, "N 1"],
-        explained: float,
-        solver: Cholesky,
-        factor: Factor,
-    ) -> "ExactKernelPosterior":
-        """With the factor that `weights` were solved by."""
-        posterior = cls(system, weights, explained, solver)
-        vars(posterior)["factor"] = factor  # what the property would compute again
-        return posterior
-
     @functools.cached_property
     def factor(self) -> Factor:
         """L, in the memory of the host."""
@@ -105,7 +91,7 @@ class ExactKernelPosterior(AbstractPosterior):
         return Estimate(self.nlml(), 0.0)
 
     def _solve(self, b: Any) -> Solution:
-        return Cholesky().solve(self.system.operator, b, 0.0, self.factor)
+        return self.solver.solve(self.system.operator, b, 0.0, self.factor)
 
 
 @eqx.filter_jit
