@@ -54,8 +54,10 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         Raises ValueError unless every q is above 0 and below 1.
         """
         check_is_fitted(self)
-        q = _probabilities(q, "q")
-        return self._quantiles(self._read(X), q)
+        found = np.asarray(q, np.float64)
+        if found.ndim != 1 or not np.all((found > 0) & (found < 1)):
+            raise ValueError(f"q is {q!r}; it must be a list of numbers above 0 and below 1")
+        return self._quantiles(self._read(X), found)
 
     def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
         """(lower, upper) that an observation at each row lies between with probability `level`, and beyond either with (1 − level)/2.
@@ -63,7 +65,8 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         Raises ValueError unless 0 < level < 1.
         """
         check_is_fitted(self)
-        (level,) = _probabilities([level], "level")
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
         return self._quantiles(self._read(X), np.array([(1 - level) / 2, (1 + level) / 2]))
 
     def sample_y(
@@ -128,11 +131,3 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
     def _reserve(self, request: Request, what: str, results: int = 0) -> None:
         """Refuses what would exceed the memory limit: the request, and so many bytes of results."""
         Budget.of(self.memory_limit).require(self._fitted.posterior.need_bytes(request) + results, what)
-
-
-def _probabilities(values: Any, name: str) -> Float[np.ndarray, " Q"]:
-    """ValueError unless they are a list of numbers between 0 and 1, neither included."""
-    found = np.asarray(values, np.float64)
-    if found.ndim != 1 or found.size == 0 or not np.all((found > 0) & (found < 1)):
-        raise ValueError(f"{name} is {values!r}; wanted are numbers above 0 and below 1")
-    return found

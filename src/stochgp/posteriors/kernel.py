@@ -175,7 +175,7 @@ def sample_targets(
 
 
 @eqx.filter_jit
-def mean_of(operator: KernelOperator, weights: Float[Array, "N 1"], Z: Rows) -> PerRow:
+def mean_of(operator: KernelOperator, weights: Float[Array, "R 1"], Z: Rows) -> PerRow:
     """k(z, X) w for each row."""
     return times(operator, Z, operator.pad(weights))[:, 0]
 
@@ -183,11 +183,11 @@ def mean_of(operator: KernelOperator, weights: Float[Array, "N 1"], Z: Rows) -> 
 @eqx.filter_jit
 def moments(
     operator: KernelOperator,
-    weights: Float[Array, "N 1"],
+    weights: Float[Array, "R 1"],
     prior: PriorFunctions,
-    sample_weights: Float[Array, "N S"],
+    sample_weights: Float[Array, "R S"],
     Z: Rows,
-) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
     """(E f(z), the samples' estimate of var f(z)) for each row, from one evaluation of k(z, X)."""
     Z = jnp.asarray(Z)
     both = times(operator, Z, operator.pad(jnp.concatenate([weights, sample_weights], axis=1)))
