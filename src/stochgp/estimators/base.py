@@ -1,7 +1,9 @@
 """The part of the doors that all regressors share: everything that follows from a posterior."""
 
+import math
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,14 +11,21 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.budget import Budget
+from stochgp.data.streams import AbstractSource
 from stochgp.estimators.fitted import Fitted, FunctionDraws
 from stochgp.estimators.inputs import read_inputs
+from stochgp.estimators.progress import progress_line
 from stochgp.estimators.saving import pack, save, unpack
+from stochgp.names import lookup
 from stochgp.numerics.seeds import as_key
 from stochgp.posteriors import Request
+from stochgp.results import RESULTS
+
+DTYPES = {"float32": 4, "float64": 8}  # bytes of a number
 
 
 class PosteriorRegressor(RegressorMixin, BaseEstimator):
@@ -24,6 +33,10 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
 
     _fitted: Fitted
     memory_limit: Any
+    time_limit: float | None
+    mean: float | None
+    dtype: str
+    verbose: int
     target_name_: str | None
 
     def predict(
@@ -94,6 +107,30 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         n_samples = int(n_samples)
         self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
         return self._fitted.sample_functions(n_samples, key=as_key(random_state))
+
+    def _learned(
+        self,
+        fit: Callable,
+        learner: Any,
+        gp: Any,
+        source: AbstractSource,
+        describe: Callable,
+        **settings: Any,
+    ) -> Any:
+        """What `fit`, a driver of learners, makes of the model; a warning where it diverged."""
+        with progress_line(self.verbose, describe) as progress:
+            found = fit(learner, gp, source, progress=progress, time_limit=self.time_limit, **settings)
+        if found.result is RESULTS.diverged:
+            warnings.warn(found.result.value, ConvergenceWarning, stacklevel=4)
+        return found
+
+    def _check_shared(self) -> None:
+        """ValueError for settings of any estimator that make no sense."""
+        lookup(self.dtype, DTYPES, "dtype")
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise ValueError(f"time_limit is {self.time_limit!r}; it must be positive, in seconds, or None")
+        if self.mean is not None and not math.isfinite(self.mean):
+            raise ValueError(f"mean is {self.mean!r}; it must be None or a finite number")
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps the inputs.

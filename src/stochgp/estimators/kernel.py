@@ -3,14 +3,12 @@
 import math
 import os
 import time
-import warnings
 from typing import Any, no_type_check
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import kernels
 from stochgp.budget import Budget
@@ -21,7 +19,6 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import TrainingRows, read_training_rows
 from stochgp.estimators.kernel_defaults import LOCAL_ROWS, kernel_learner
 from stochgp.estimators.kernel_solve import KernelRows, Wanted, described, posterior_of
-from stochgp.estimators.progress import progress_line
 from stochgp.estimators.scaling import in_target_units, standardisers
 from stochgp.estimators.solvable_noise import solvable_noise
 from stochgp.kernels.warped import is_deep
@@ -34,14 +31,13 @@ from stochgp.parameters import cast
 from stochgp.planning.solver import NAMES
 from stochgp.posteriors import ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
 from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.results import RESULTS, Solution
+from stochgp.results import Solution
 from stochgp.solvers import AbstractSolver
 
 START_NOISE = 0.1  # of targets with variance 1
 CALIBRATION_ROWS = 500  # training rows that set the scale of local variances
 LEARNER_COMPILER_BYTES = 150_000_000  # what compiling and running a learner leaves behind
-
-_DTYPES = ("float32", "float64")
+KernelPosterior = ExactKernelPosterior | SampledKernelPosterior | LocalPosterior
 
 
 class KernelGPRegressor(PosteriorRegressor):
@@ -128,21 +124,12 @@ class KernelGPRegressor(PosteriorRegressor):
             data = self._standardised(rows)
             gp, learned = self._start(data), None
             if learner is not None:
-                learner = _within(learner, data, budget)
-                learned = self._learn(learner, gp, data, learn_key, checkpoint)
+                learned = self._learn(learner, gp, data, budget, key=learn_key, checkpoint=checkpoint)
                 gp = learned.gp
-            choices, solved = {"learner": {"choice": type(learner).__name__, "why": why}}, None
-            dtype = self.dtype
-            if self._is_local(len(data.y)):
-                posterior = _local(data, gp, budget)
-            else:
-                if learner is not None:
-                    gp, choices["noise_variance"] = solvable_noise(gp, data)
-                left = None if self.time_limit is None else self.time_limit - (time.perf_counter() - begun)
-                wanted = Wanted(self.solver, int(self.n_samples), left, self.dtype, self.verbose)
-                posterior, chosen, solved = posterior_of(gp, data, wanted, budget, key=solve_key)
-                dtype, choices = chosen.dtype, choices | described(chosen, solved)
-        self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, dtype)
+            posterior, choices, solved = self._posterior(gp, data, begun, budget, key=solve_key)
+        seen = posterior.X if isinstance(posterior, LocalPosterior) else posterior.system.X
+        self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, str(seen.dtype))
+        choices = {"learner": {"choice": type(learner).__name__, "why": why}} | choices
         self._report(data, learned, solved, choices)
         name = getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
@@ -154,7 +141,8 @@ class KernelGPRegressor(PosteriorRegressor):
         """The kernel with its hyperparameters, on the rows that it sees (standardised when `standardize=True`)."""
         if "_fitted" not in vars(self):
             raise AttributeError("kernel_ is there after fit")
-        return self._fitted.posterior.kernel
+        posterior = self._fitted.posterior
+        return posterior.gp.kernel if isinstance(posterior, LocalPosterior) else posterior.system.kernel
 
     @property
     def nlml_estimate_(self) -> float:
@@ -177,7 +165,7 @@ class KernelGPRegressor(PosteriorRegressor):
 
     def _check_settings(self) -> None:
         """ValueError or TypeError for settings that make no sense."""
-        lookup(self.dtype, dict.fromkeys(_DTYPES), "dtype")
+        self._check_shared()
         lookup(self.prediction, dict.fromkeys(("auto", "global", "local")), "prediction")
         if isinstance(self.solver, str):
             lookup(self.solver, dict.fromkeys(("auto", *NAMES)), "solver")
@@ -185,8 +173,6 @@ class KernelGPRegressor(PosteriorRegressor):
             raise TypeError(f"solver must be a name or a solver of stochgp.solvers, not {self.solver!r}")
         if isinstance(self.n_samples, bool) or int(self.n_samples) != self.n_samples or self.n_samples < 0:
             raise ValueError(f"n_samples is {self.n_samples!r}; it must be a whole number of at least 0")
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise ValueError(f"time_limit is {self.time_limit!r}; it must be positive, in seconds, or None")
         if self.noise_variance is not None and not 0 < self.noise_variance < math.inf:
             raise ValueError(f"noise_variance is {self.noise_variance!r}; it must be positive and finite")
 
@@ -202,30 +188,25 @@ class KernelGPRegressor(PosteriorRegressor):
         return cast(KernelGP(kernel, noise), self.dtype)
 
     def _learn(
-        self,
-        learner: AbstractKernelLearner,
-        gp: KernelGP,
-        data: KernelRows,
-        key: PRNGKeyArray,
-        checkpoint: Any,
+        self, learner: AbstractKernelLearner, gp: KernelGP, data: KernelRows, budget: Budget, **settings: Any
     ) -> KernelFitResult:
+        learner = _within(learner, data, budget)
         source = DeviceRows(np.asarray(data.X), data.y.astype(self.dtype), data.weight, dtype=self.dtype)
-        with progress_line(self.verbose, _learning_text) as progress:
-            result = fit_kernel(
-                learner,
-                gp,
-                source,
-                key=key,
-                progress=progress,
-                checkpoint=checkpoint,
-                time_limit=self.time_limit,
-            )
-        if result.result is RESULTS.diverged:
-            warnings.warn(result.result.value, ConvergenceWarning, stacklevel=3)
-        return result
+        return self._learned(fit_kernel, learner, gp, source, _learning_text, **settings)
 
-    def _is_local(self, n_rows: int) -> bool:
-        return self.prediction == "local" or (self.prediction == "auto" and n_rows > LOCAL_ROWS)
+    def _posterior(
+        self, gp: KernelGP, data: KernelRows, begun: float, budget: Budget, *, key: PRNGKeyArray
+    ) -> tuple[KernelPosterior, dict[str, Any], Solution | None]:
+        """(The posterior, what `plan_` says of it, how its systems were solved, if there were any)."""
+        if self.prediction == "local" or (self.prediction == "auto" and len(data.y) > LOCAL_ROWS):
+            return _local(data, gp, budget), {}, None
+        choices = {}
+        if self.learner is not None:
+            gp, choices["noise_variance"] = solvable_noise(gp, data)
+        left = None if self.time_limit is None else self.time_limit - (time.perf_counter() - begun)
+        wanted = Wanted(self.solver, int(self.n_samples), left, self.dtype, self.verbose)
+        posterior, chosen, solved = posterior_of(gp, data, wanted, budget, key=key)
+        return posterior, choices | described(chosen, solved), solved
 
     def _report(
         self,

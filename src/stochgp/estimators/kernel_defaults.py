@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from stochgp import learners
+from stochgp.estimators.defaults import refuse_batch_size, refuse_twice
 from stochgp.learners import AbstractKernelLearner, Chain, Iterative, KernelBSGD, KernelFullBatch, Uniform
 from stochgp.names import lookup
 
@@ -48,19 +49,12 @@ def kernel_learner(
         if deep and learner in ("auto", "bsgd"):
             return _of_deep_kernels(n_rows, options)
         found, why = _automatic(n_rows, options) if learner == "auto" else (NAMED[learner], "as asked")
-        if "batch_size" in options and found.batch_size is None:
-            raise ValueError(
-                f"batch_size is {options['batch_size']!r}, but the learner {learner!r} uses all rows: leave it None"
-            )
+        refuse_batch_size(found, learner, options)
         if learner == "iterative" and n_rows > SUBSET_ROWS:
             return _in_two_stages(options)
     else:
         found, why = _translated(learner), "as given"
-        twice = [name for name in options if getattr(learner, name) is not None]
-        if twice:
-            raise ValueError(
-                f"{twice[0]} is given twice, to the estimator and to its learner: leave one of them None"
-            )
+        refuse_twice(learner, options)
     return (dataclasses.replace(found, **options) if options else found), why
 
 

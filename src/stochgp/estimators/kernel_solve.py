@@ -21,9 +21,9 @@ from stochgp.planning.memory import Problem
 from stochgp.planning.solver import SolvePlan, plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.posteriors.base import known_noise, noise_variances
-from stochgp.priors import PriorFunctions, prior_functions
+from stochgp.priors import prior_functions
 from stochgp.results import Solution
-from stochgp.solvers import AbstractIterativeSolver, AbstractSolver, Cholesky, Factor, solve
+from stochgp.solvers import AbstractIterativeSolver, AbstractSolver, Cholesky, solve
 
 TOLERANCE, POWER = 0.2, 0.75  # see `tolerances`
 ENOUGH_ROWS = 10_000
@@ -69,24 +69,25 @@ def posterior_of(
     kernel, X = cast((system.kernel, data.X), dtype)
     system = KernelSystem(kernel, X, data.weights, noise, chosen.tile)
     operator = dataclasses.replace(system.operator, keep_rows=chosen.keep_rows)
-    prior = _prior(kernel, X, chosen.n_samples, prior_key)
-    b = jnp.asarray(data.y[:, None], dtype)
-    if prior is not None:
+    prior, b = None, jnp.asarray(data.y[:, None], dtype)
+    if chosen.n_samples:
+        prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
         b = jnp.concatenate([b, sample_targets(operator, prior, X, key=sample_key)], axis=1)
-    factor = solver.factorise(operator) if isinstance(solver, Cholesky) else None
     tolerance = tolerances(float(noise.level), data.y, b.shape[1])
     if isinstance(solver, AbstractIterativeSolver):
         tolerance = np.maximum(tolerance * solver.tolerance_share, LEAST_TOLERANCE)
-    found = _run(chosen, operator, b, tolerance, wanted, run_key, factor)
+    factor = solver.factorise(operator) if isinstance(solver, Cholesky) else None
+    if factor is not None:
+        found = solver.solve(operator, b, tolerance, factor)
+    else:
+        found = _run(solver, operator, b, tolerance, wanted, run_key)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
     explained = float(data.y @ np.asarray(weights[:, 0], np.float64))
-    if isinstance(solver, Cholesky):
-        posterior = ExactKernelPosterior(system, weights, explained, solver)
-        vars(posterior)["factor"] = factor  # what its property would compute again
-    else:
-        posterior = SampledKernelPosterior(
-            system, weights, explained, prior, samples, solver, float(tolerance[0])
-        )
+    if factor is None:
+        rest = prior, samples, solver, float(tolerance[0])
+        return SampledKernelPosterior(system, weights, explained, *rest), chosen, found
+    posterior = ExactKernelPosterior(system, weights, explained, solver)
+    vars(posterior)["factor"] = factor  # what its property would compute again
     return posterior, chosen, found
 
 
@@ -120,37 +121,23 @@ def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budg
     return plan(operator, problem, budget, solver=wanted.solver, tolerance=tolerance)
 
 
-def _prior(kernel: Any, X: Float[Array, "N D"], n_samples: int, key: PRNGKeyArray) -> PriorFunctions | None:
-    return None if n_samples == 0 else prior_functions(kernel, X.shape[1], n_samples, key=key, dtype=X.dtype)
-
-
 def _run(
-    chosen: SolvePlan,
+    solver: AbstractSolver,
     operator: KernelOperator,
     b: Array,
     tolerance: Float[np.ndarray, " S"],
     wanted: Wanted,
     key: PRNGKeyArray,
-    factor: Factor | None,
 ) -> Solution:
-    if factor is not None:
-        return Cholesky().solve(operator, b, tolerance, factor)
     with progress_line(wanted.verbose, _progress_text) as progress:
-        found = solve(
-            operator,
-            b,
-            chosen.solver,
-            key=key,
-            tolerance=tolerance,
-            time_limit=wanted.time_limit,
-            progress=progress,
-        )
+        limits = {"tolerance": tolerance, "time_limit": wanted.time_limit}
+        found = solve(operator, b, solver, key=key, progress=progress, **limits)
     if not found.converged:
         worst = float(found.residual_norms[0])
         warnings.warn(
             f"the solver ended with a relative residual of {worst:.3g}: {found.result.value}",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return found
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.kernels import AbstractKernel
 from stochgp.likelihoods import AbstractNoise
 from stochgp.objectives.slq import Estimate
 from stochgp.operators import KernelOperator
@@ -39,10 +38,6 @@ class ExactKernelPosterior(AbstractPosterior):
         """L, in the memory of the host."""
         with jax.enable_x64(True):
             return self.solver.factorise(self.system.operator)
-
-    @property
-    def kernel(self) -> AbstractKernel:
-        return self.system.kernel
 
     @property
     def noise(self) -> AbstractNoise:

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.kernels import AbstractKernel
 from stochgp.likelihoods import AbstractNoise
 from stochgp.objectives.slq import Estimate, nlml_estimate
 from stochgp.operators import KernelOperator
@@ -47,18 +46,11 @@ class KernelSystem(eqx.Module):
             return _operator(self.kernel, self.X, spread, self.tile)
 
     def draw(
-        self,
-        weights: Float[Array, "N 1"],
-        n_samples: int,
-        solve: Callable[[Array], Solution],
-        *,
-        key: PRNGKeyArray,
+        self, weights: Float[Array, "N 1"], n_samples: int, solve: Callable, *, key: PRNGKeyArray
     ) -> "KernelFunctions":
-        """New prior draws, conditioned by solutions for their own right-hand sides."""
+        """New prior draws, conditioned by `solve` for their own right-hand sides; `weights` are those of the mean."""
         prior_key, noise_key = jax.random.split(key)
-        prior = prior_functions(
-            self.kernel, self.X.shape[1], n_samples, key=prior_key, dtype=jnp.dtype(self.X.dtype)
-        )
+        prior = prior_functions(self.kernel, self.X.shape[1], n_samples, key=prior_key, dtype=self.X.dtype)
         b = sample_targets(self.operator, prior, self.X, key=noise_key)
         pad = self.operator.pad
         return KernelFunctions(self.operator, prior, pad(weights) - pad(jnp.asarray(solve(b).value)))
@@ -114,10 +106,6 @@ class SampledKernelPosterior(AbstractPosterior):
     solver: AbstractSolver
     tolerance: float
     block_rows: ClassVar[int | None] = BLOCK
-
-    @property
-    def kernel(self) -> AbstractKernel:
-        return self.system.kernel
 
     @property
     def noise(self) -> AbstractNoise:

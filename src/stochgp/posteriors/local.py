@@ -70,10 +70,6 @@ class LocalPosterior(AbstractPosterior):
         return self.scale * float(self.gp.noise_variance)
 
     @property
-    def kernel(self) -> AbstractKernel:
-        return self.gp.kernel
-
-    @property
     def noise(self) -> AbstractNoise:
         return known_noise(self.noise_variance)
 
