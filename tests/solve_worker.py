@@ -20,7 +20,8 @@ from stochgp.operators import KernelOperator
 from stochgp.planning.memory import Layout, Problem
 from stochgp.planning.prediction import plan_prediction
 from stochgp.planning.solver import SolvePlan, choose, plan
-from stochgp.posteriors import KernelPosterior, sample_targets
+from stochgp.posteriors import sample_targets
+from stochgp.posteriors.kernel import moments
 from stochgp.priors import prior_functions
 from stochgp.solvers import Cholesky, solve
 
@@ -83,7 +84,7 @@ def carry_out(chosen: SolvePlan, problem: Problem, kernel, X, y, limited: Budget
     prior, b = None, y
     if chosen.n_samples:
         prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=keys[0])
-        b = jnp.concatenate([y, _targets(operator, prior, X, keys[1])], axis=1)
+        b = jnp.concatenate([y, sample_targets(operator, prior, X, key=keys[1])], axis=1)
         budget.release()
     solver = chosen.solver
     if not isinstance(solver, Cholesky):
@@ -97,9 +98,7 @@ def carry_out(chosen: SolvePlan, problem: Problem, kernel, X, y, limited: Budget
     for start in range(0, N_TEST, rows):
         Z = X[start : start + rows]
         if chosen.variance == "samples":
-            samples = operator.pad(found.value[:, 1:])
-            posterior = KernelPosterior(operator, operator.pad(found.value[:, :1]), prior, samples)
-            jax.block_until_ready(_standard_deviations(posterior, Z))
+            jax.block_until_ready(moments(operator, found.value[:, :1], prior, found.value[:, 1:], Z))
         elif chosen.variance == "exact":
             factor.half(np.asarray(_across(operator, Z)))
 
@@ -110,18 +109,8 @@ def _operator(kernel, X, **layout) -> KernelOperator:
 
 
 @eqx.filter_jit
-def _targets(operator, prior, X, key):
-    return sample_targets(operator, prior, X, key=key)
-
-
-@eqx.filter_jit
 def _across(operator, Z):
     return operator.kernel.between(operator.block(0, operator.size), operator.prepare(Z))
-
-
-@eqx.filter_jit
-def _standard_deviations(posterior, Z):
-    return posterior.mean_and_variance(Z)
 
 
 if __name__ == "__main__":

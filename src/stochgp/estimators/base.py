@@ -1,27 +1,42 @@
 """The part of the doors that all regressors share: everything that follows from a posterior."""
 
+import math
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtri
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.budget import Budget
-from stochgp.estimators.fitted import AbstractFitted, FunctionDraws
+from stochgp.data.streams import AbstractSource
+from stochgp.estimators.fitted import Fitted, FunctionDraws
 from stochgp.estimators.inputs import read_inputs
+from stochgp.estimators.progress import progress_line
 from stochgp.estimators.saving import pack, save, unpack
+from stochgp.names import lookup
 from stochgp.numerics.seeds import as_key
+from stochgp.posteriors import Request
+from stochgp.results import RESULTS
+
+DTYPES = {"float32": 4, "float64": 8}  # bytes of a number
 
 
 class PosteriorRegressor(RegressorMixin, BaseEstimator):
-    """A scikit-learn regressor whose `fit` leaves an `AbstractFitted` in `_fitted`; a leaf of this class adds `__init__` and `fit`."""
+    """A scikit-learn regressor whose `fit` leaves a `Fitted` in `_fitted`; a leaf of this class adds `__init__` and `fit`."""
 
-    _fitted: AbstractFitted
+    _fitted: Fitted
     memory_limit: Any
+    time_limit: float | None
+    mean: float | None
+    dtype: str
+    verbose: int
     target_name_: str | None
 
     def predict(
@@ -39,12 +54,33 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
             raise ValueError("return_std and return_cov exclude each other: ask for one of them")
         X = self._read(X)
         if return_cov:
-            self._reserve(self._fitted.covariance_bytes(len(X)), f"a covariance of {len(X)} rows")
+            self._reserve(Request(len(X), covariance=True), f"a covariance of {len(X)} rows")
             return self._fitted.mean(X), self._fitted.covariance(X, include_noise=include_noise)
-        self._reserve(self._fitted.predict_bytes(len(X)), f"predictions for {len(X)} rows")
+        self._reserve(Request(len(X)), f"predictions for {len(X)} rows")
         if return_std:
             return self._fitted.mean_and_std(X, include_noise=include_noise)
         return self._fitted.mean(X)
+
+    def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, "N Q"]:
+        """The quantiles q [Q] of an observation at each row, noise included: mean + std · Φ⁻¹(q) in target units.
+
+        Raises ValueError unless every q is above 0 and below 1.
+        """
+        check_is_fitted(self)
+        found = np.asarray(q, np.float64)
+        if found.ndim != 1 or not np.all((found > 0) & (found < 1)):
+            raise ValueError(f"q is {q!r}; it must be a list of numbers above 0 and below 1")
+        return self._quantiles(self._read(X), found)
+
+    def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
+        """(lower, upper) that an observation at each row lies between with probability `level`, and beyond either with (1 − level)/2.
+
+        Raises ValueError unless 0 < level < 1.
+        """
+        check_is_fitted(self)
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
+        return self._quantiles(self._read(X), np.array([(1 - level) / 2, (1 + level) / 2]))
 
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False
@@ -53,10 +89,10 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         key = as_key(random_state)
         functions = self.sample_functions(n_samples, key)
         X = self._read(X)
-        self._reserve(24 * len(X) * n_samples, f"{n_samples} samples at {len(X)} rows")
+        self._reserve(Request(), f"{n_samples} samples at {len(X)} rows", 24 * len(X) * n_samples)
         values = functions.at_numbers(X)
         if include_noise:
-            values += self._fitted.noise(values.shape, key=jax.random.fold_in(key, 1))
+            values += self._fitted.draw_noise(X, values.shape[1], key=jax.random.fold_in(key, 1))
         return values
 
     def sample_functions(self, n_samples: int, random_state: Any = 0) -> FunctionDraws:
@@ -69,8 +105,32 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
             raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
         n_samples = int(n_samples)
-        self._reserve(self._fitted.functions_bytes(n_samples), f"drawing {n_samples} functions")
+        self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
         return self._fitted.sample_functions(n_samples, key=as_key(random_state))
+
+    def _learned(
+        self,
+        fit: Callable,
+        learner: Any,
+        gp: Any,
+        source: AbstractSource,
+        describe: Callable,
+        **settings: Any,
+    ) -> Any:
+        """What `fit`, a driver of learners, makes of the model; a warning where it diverged."""
+        with progress_line(self.verbose, describe) as progress:
+            found = fit(learner, gp, source, progress=progress, time_limit=self.time_limit, **settings)
+        if found.result is RESULTS.diverged:
+            warnings.warn(found.result.value, ConvergenceWarning, stacklevel=4)
+        return found
+
+    def _check_shared(self) -> None:
+        """ValueError for settings of any estimator that make no sense."""
+        lookup(self.dtype, DTYPES, "dtype")
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise ValueError(f"time_limit is {self.time_limit!r}; it must be positive, in seconds, or None")
+        if self.mean is not None and not math.isfinite(self.mean):
+            raise ValueError(f"mean is {self.mean!r}; it must be None or a finite number")
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps the inputs.
@@ -99,6 +159,12 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
                 )
         return read_inputs(self, encoder, X, Budget.of(self.memory_limit))
 
-    def _reserve(self, need: int, what: str) -> None:
-        """Refuses what would exceed the memory limit; ROWS rows at a time need little, so that is about the results."""
-        Budget.of(self.memory_limit).require(need, what)
+    def _quantiles(self, X: Float[np.ndarray, "N D"], q: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "N Q"]:
+        what = f"{len(q)} quantiles at {len(X)} rows"
+        self._reserve(Request(len(X)), what, 16 * len(X) * len(q))
+        mean, std = self._fitted.mean_and_std(X, include_noise=True)
+        return mean[:, None] + std[:, None] * ndtri(q)
+
+    def _reserve(self, request: Request, what: str, results: int = 0) -> None:
+        """Refuses what would exceed the memory limit: the request, and so many bytes of results."""
+        Budget.of(self.memory_limit).require(self._fitted.posterior.need_bytes(request) + results, what)

@@ -23,19 +23,29 @@ def feature_learner(learner: Any, **options: Any) -> AbstractLearner:
     options = {name: value for name, value in options.items() if value is not None}
     if isinstance(learner, str):
         found = lookup(learner, FEATURE_LEARNERS, "learner")
-        if "batch_size" in options and found.batch_size is None:
-            raise ValueError(
-                f"batch_size is {options['batch_size']!r}, but the learner {learner!r} uses all rows: leave it None"
-            )
+        refuse_batch_size(found, learner, options)
     elif isinstance(learner, AbstractLearner):
         found = learner
-        twice = [name for name in options if getattr(found, name) is not None]
-        if twice:
-            raise ValueError(
-                f"{twice[0]} is given twice, to the estimator and to its learner: leave one of them None"
-            )
+        refuse_twice(found, options)
     else:
         raise TypeError(
             f"learner must be one of {', '.join(map(repr, FEATURE_LEARNERS))} or a learner of stochgp.learners, not {learner!r}"
         )
     return dataclasses.replace(found, **options) if options else found
+
+
+def refuse_batch_size(found: Any, name: str, options: dict[str, Any]) -> None:
+    """ValueError for a batch size of a learner, asked for by name, that uses all rows."""
+    if "batch_size" in options and found.batch_size is None:
+        raise ValueError(
+            f"batch_size is {options['batch_size']!r}, but the learner {name!r} uses all rows: leave it None"
+        )
+
+
+def refuse_twice(learner: Any, options: dict[str, Any]) -> None:
+    """ValueError for an option that the learner given sets too."""
+    for name in options:
+        if getattr(learner, name) is not None:
+            raise ValueError(
+                f"{name} is given twice, to the estimator and to its learner: leave one of them None"
+            )

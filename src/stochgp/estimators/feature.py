@@ -3,7 +3,6 @@
 import math
 import os
 import time
-import warnings
 from typing import Any, no_type_check
 
 import equinox as eqx
@@ -11,34 +10,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
-from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from stochgp import features, learners
 from stochgp.budget import Budget
 from stochgp.data import Standardiser
 from stochgp.data.streams import AbstractSource, DeviceRows, HostRows
-from stochgp.estimators.base import PosteriorRegressor
+from stochgp.estimators.base import DTYPES, PosteriorRegressor
 from stochgp.estimators.defaults import feature_learner
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import TrainingRows, read_training_rows
 from stochgp.estimators.plan import Layout, Problem, describe, lay_out
-from stochgp.estimators.progress import progress_line
 from stochgp.estimators.scaling import in_target_units, standardisers
-from stochgp.likelihoods.noise import NOISE_FLOOR
-from stochgp.models import FeatureGP
-from stochgp.names import lookup
+from stochgp.models import NOISE_FLOOR, FeatureGP
 from stochgp.numerics.seeds import as_key
 from stochgp.parameters import cast, positive
 from stochgp.posteriors import FeaturePosterior
-from stochgp.results import RESULTS, FitResult
+from stochgp.results import FitResult
 
 START_NOISE = 0.1  # of targets with variance 1
 SAMPLE_ROWS = 10_000  # from which landmarks are chosen
 SCALE_ROWS = 1_000  # on which the starting variance is found
 ONE_THREAD = 256  # features, up to which NumPy's small products and decompositions are fastest, and steady, on one thread
-
-_DTYPES = {"float32": 4, "float64": 8}
 
 
 class FeatureGPRegressor(PosteriorRegressor):
@@ -64,8 +57,6 @@ class FeatureGPRegressor(PosteriorRegressor):
     `n_iter_` steps; `converged_` as the learner's docstring says, False when a budget ended the run; `history_` a dict per visit;
     `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames; `target_name_`, the name of y if it has one.
     """
-
-    _fitted: Fitted
 
     @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
     def __init__(
@@ -118,22 +109,20 @@ class FeatureGPRegressor(PosteriorRegressor):
         feature_key, fit_key = jax.random.split(key)
         with jax.enable_x64(True):
             gp = self._start(rows, inputs, targets, feature_key)
-            problem = Problem(len(rows.y), rows.X.shape[1], gp.n_features, _DTYPES[self.dtype])
-            layout = lay_out(problem, learner, gp, budget)
-            result = self._learn(
-                layout, gp, _source(rows, inputs, targets, layout, self.dtype), fit_key, targets, checkpoint
-            )
-            if not math.isfinite(result.evidence.nlml):
+            problem = Problem(len(rows.y), rows.X.shape[1], gp.n_features, DTYPES[self.dtype])
+            layout = lay_out(problem, learner, budget)
+            source = _source(rows, inputs, targets, layout, self.dtype)
+            result = self._learn(layout, gp, source, targets, key=fit_key, checkpoint=checkpoint)
+            if not math.isfinite(result.nlml):
                 raise ValueError(
                     "the marginal likelihood is not a finite number from the start: are inputs or targets on a huge scale? "
                     "(standardize=True divides by it)"
                 )
             found = result.gp
-            variance, noise_variance = float(found.variance), float(found.noise_variance)
             posterior = FeaturePosterior.of(
-                found.features, result.evidence.spectrum, variance, noise_variance
+                found.features, result.spectrum, float(found.variance), float(found.noise_variance)
             )
-        self._fitted = Fitted(rows.encoder, inputs, targets, posterior, noise_variance, self.dtype)
+        self._fitted = Fitted(rows.encoder, inputs, targets, posterior, self.dtype)
         name = getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
         self._report(result, targets)
@@ -150,19 +139,13 @@ class FeatureGPRegressor(PosteriorRegressor):
 
     def _checked_learner(self) -> learners.AbstractLearner:
         """The learner; ValueError for settings that contradict one another or make no sense."""
-        lookup(self.dtype, _DTYPES, "dtype")
+        self._check_shared()
         for name in ("n_features", "batch_size", "epochs"):
             value = getattr(self, name)
             if value is not None and (
                 isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1
             ):
                 raise ValueError(f"{name} is {value!r}; it must be None or a whole number of at least 1")
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise ValueError(
-                f"time_limit is {self.time_limit!r}; it must be None or a positive number of seconds"
-            )
-        if self.mean is not None and not math.isfinite(self.mean):
-            raise ValueError(f"mean is {self.mean!r}; it must be None or a finite number")
         return feature_learner(
             self.learner, batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate
         )
@@ -176,15 +159,8 @@ class FeatureGPRegressor(PosteriorRegressor):
         n = len(rows.y)
         chosen = np.random.default_rng(seed).permutation(n)[:SAMPLE_ROWS]
         sample = jnp.asarray(inputs.transform(rows.X[chosen], self.dtype))
-        phi = features.resolve(
-            self.features,
-            self.kernel,
-            self.n_features,
-            n_inputs=rows.X.shape[1],
-            key=map_key,
-            X_sample=sample,
-            dtype=self.dtype,
-        )
+        given = {"n_inputs": rows.X.shape[1], "X_sample": sample, "dtype": self.dtype}
+        phi = features.resolve(self.features, self.kernel, self.n_features, key=map_key, **given)
         phi = cast(phi, self.dtype)
         size = float(_mean_square(phi, sample[:SCALE_ROWS]))
         spread = (
@@ -194,47 +170,23 @@ class FeatureGPRegressor(PosteriorRegressor):
             raise ValueError(
                 "the features of the inputs are not finite numbers: standardise the inputs, or check the feature map"
             )
-        return FeatureGP(
-            phi,
-            positive(START_NOISE * spread, NOISE_FLOOR, self.dtype),
-            positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype),
-        )
+        noise = positive(START_NOISE * spread, NOISE_FLOOR, self.dtype)
+        return FeatureGP(phi, noise, positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype))
 
     def _learn(
-        self,
-        layout: Layout,
-        gp: FeatureGP,
-        source: AbstractSource,
-        key: PRNGKeyArray,
-        targets: Standardiser,
-        checkpoint: Any,
+        self, layout: Layout, gp: FeatureGP, source: AbstractSource, targets: Standardiser, **settings: Any
     ) -> FitResult:
         def describe_entry(entry: dict[str, float]) -> str:
             return _progress_text(in_target_units(entry, float(targets.scale)))
 
-        threads = 1 if gp.n_features <= ONE_THREAD else None
-        with (
-            progress_line(self.verbose, describe_entry) as progress,
-            threadpool_limits(threads, user_api="blas"),
-        ):
-            result = learners.fit(
-                layout.learner,
-                gp,
-                source,
-                key=key,
-                progress=progress,
-                checkpoint=checkpoint,
-                time_limit=self.time_limit,
-            )
-        if result.result is RESULTS.diverged:
-            warnings.warn(result.result.value, ConvergenceWarning, stacklevel=3)
-        return result
+        with threadpool_limits(1 if gp.n_features <= ONE_THREAD else None, user_api="blas"):
+            return self._learned(learners.fit, layout.learner, gp, source, describe_entry, **settings)
 
     def _report(self, result: FitResult, targets: Standardiser) -> None:
         """The fitted attributes, in target units."""
         s = float(targets.scale)
         self.noise_variance_ = self._fitted.noise_variance * s**2
-        self.nlml_ = result.evidence.nlml + math.log(s)
+        self.nlml_ = result.nlml + math.log(s)
         self.n_iter_ = int(result.n_iter)
         self.converged_ = bool(result.converged)
         self.history_ = [in_target_units(entry, s) for entry in result.history]

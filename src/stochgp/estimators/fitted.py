@@ -1,6 +1,6 @@
 """What a fit leaves behind, and predictions from it in the user's units."""
 
-import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,62 +13,63 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.data import Standardiser, TableEncoder
 from stochgp.estimators.inputs import refuse_not_finite
 from stochgp.parameters import cast
-from stochgp.posteriors import FeaturePosterior, FunctionSamples
+from stochgp.posteriors import AbstractFunctions, AbstractPosterior
+from stochgp.posteriors.base import MOST_ROWS, noise_variances
 
-ROWS = 256  # of every compiled evaluation, the last one padded: a row's prediction does not depend on its company
+ROWS = 256  # of one evaluation of functions
+NOISE_ROWS = 1024  # of one evaluation of the noise
 
 
-class AbstractFitted(abc.ABC):
-    """The posterior over standardised targets given standardised inputs, with the way there and back.
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A posterior of standardised targets given standardised inputs, with the way there and back.
 
-    `noise_variance` is that of the standardised targets; `dtype` is that of the rows that the posterior sees.
+    `dtype` is that of the rows that the posterior sees. Rows come in blocks of the posterior's `block_rows`, the last one filled up.
     """
 
     encoder: TableEncoder | None
     inputs: Standardiser
     targets: Standardiser
-    noise_variance: float
+    posterior: AbstractPosterior
     dtype: str
-
-    @abc.abstractmethod
-    def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """E f(x) in target units."""
-
-    @abc.abstractmethod
-    def mean_and_std(
-        self, X: Float[np.ndarray, "N D"], *, include_noise: bool
-    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """(E f(x), standard deviation of f(x), or of an observation there) in target units."""
-
-    @abc.abstractmethod
-    def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
-        """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units."""
-
-    @abc.abstractmethod
-    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> Any:
-        """A module X [N, D] ↦ [N, S] of functions drawn from the posterior, on standardised rows and targets."""
-
-    @abc.abstractmethod
-    def predict_bytes(self, n_rows: int) -> int:
-        """The memory that mean and standard deviation of so many rows take."""
-
-    @abc.abstractmethod
-    def covariance_bytes(self, n_rows: int) -> int:
-        """The memory that a covariance of so many rows takes."""
-
-    @abc.abstractmethod
-    def functions_bytes(self, n_samples: int) -> int:
-        """The memory that drawing so many functions takes."""
 
     @property
     def target_scale(self) -> float:
         return float(self.targets.scale)
 
+    @property
+    def noise_variance(self) -> float:
+        """σ² of the standardised targets."""
+        return float(self.posterior.noise.level)
+
+    def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        """E f(x) in target units."""
+        (mean,) = self._by_block(lambda Z: (self.posterior.mean(Z),), X, self.posterior.block_rows)
+        return self.targets.inverse(mean)
+
+    def mean_and_std(
+        self, X: Float[np.ndarray, "N D"], *, include_noise: bool
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """(E f(x), standard deviation of f(x), or of an observation there) in target units."""
+        mean, variance = self._by_block(self.posterior.mean_and_variance, X, self.posterior.block_rows)
+        if include_noise:
+            variance += self._noise_variances(X)
+        return self.targets.inverse(mean), self.target_scale * np.sqrt(variance)
+
+    def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
+        """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units."""
+        with jax.enable_x64(True):
+            scaled = self.posterior.covariance(_transformed(self.inputs, X, self.dtype, 0))
+        covariance = scaled * self.target_scale**2
+        if include_noise:
+            covariance[np.diag_indices(len(X))] += self._noise_variances(X) * self.target_scale**2
+        return covariance
+
     def sample_functions(self, n_samples: int, *, key: PRNGKeyArray) -> "FunctionDraws":
         """Functions drawn from the posterior, in the user's units."""
         with jax.enable_x64(True):
             return FunctionDraws(
-                functions=self.functions(n_samples, key=key),
+                functions=self.posterior.functions(n_samples, key=key),
                 center=jnp.asarray(self.inputs.mean, jnp.float64),
                 scale=jnp.asarray(self.inputs.scale, jnp.float64),
                 target_mean=jnp.asarray(self.targets.mean, jnp.float64),
@@ -77,60 +78,21 @@ class AbstractFitted(abc.ABC):
                 dtype=self.dtype,
             )
 
-    def noise(self, shape: tuple[int, ...], *, key: PRNGKeyArray) -> Float[np.ndarray, "..."]:
+    def draw_noise(
+        self, X: Float[np.ndarray, "N D"], n_samples: int, *, key: PRNGKeyArray
+    ) -> Float[np.ndarray, "N S"]:
         """Independent observation noise in target units."""
-        draws = np.asarray(jax.random.normal(key, shape, jnp.float32), np.float64)
-        return self.target_scale * self.noise_variance**0.5 * draws
+        draws = np.asarray(jax.random.normal(key, (len(X), n_samples), jnp.float32), np.float64)
+        return self.target_scale * np.sqrt(self._noise_variances(X))[:, None] * draws
 
+    def _noise_variances(self, X: np.ndarray) -> np.ndarray:
+        """Of observations at these rows, each counting as one, of the standardised targets."""
+        ones = np.ones(NOISE_ROWS)
+        (found,) = self._by_block(lambda Z: (noise_variances(self.posterior.noise, Z, ones),), X, NOISE_ROWS)
+        return found
 
-@dataclass(frozen=True, eq=False)
-class Fitted(AbstractFitted):
-    """The posterior of a feature GP."""
-
-    encoder: TableEncoder | None
-    inputs: Standardiser
-    targets: Standardiser
-    posterior: FeaturePosterior
-    noise_variance: float
-    dtype: str
-
-    def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        return self.targets.inverse(self._by_block(_mean, X)[0])
-
-    def mean_and_std(
-        self, X: Float[np.ndarray, "N D"], *, include_noise: bool
-    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        mean, variance = self._by_block(_mean_and_variance, X)
-        if include_noise:
-            variance = variance + self.noise_variance
-        return self.targets.inverse(mean), self.target_scale * np.sqrt(variance)
-
-    def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
-        n_blocks = -(-len(X) // ROWS)
-        with jax.enable_x64(True):
-            Z = np.zeros((n_blocks * ROWS, X.shape[1]), self.dtype)
-            Z[: len(X)] = self.inputs.transform(X, self.dtype)
-            scaled = np.asarray(_covariance(self.posterior, jnp.asarray(Z)))[: len(X), : len(X)]
-        covariance = scaled * self.target_scale**2
-        if include_noise:
-            covariance[np.diag_indices(len(X))] += self.noise_variance * self.target_scale**2
-        return covariance
-
-    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> FunctionSamples:
-        return self.posterior.sample_functions(n_samples, key=key)
-
-    def predict_bytes(self, n_rows: int) -> int:
-        return 64 * n_rows
-
-    def covariance_bytes(self, n_rows: int) -> int:
-        n = n_rows + ROWS
-        return 8 * n * (3 * n + 2 * len(self.posterior.weights))
-
-    def functions_bytes(self, n_samples: int) -> int:
-        return 2 * self.posterior.weights.dtype.itemsize * len(self.posterior.weights) * n_samples
-
-    def _by_block(self, evaluate: Any, X: np.ndarray) -> tuple[np.ndarray, ...]:
-        return in_blocks(lambda Z: evaluate(self.posterior, Z), self.inputs, X, self.dtype)
+    def _by_block(self, evaluate: Callable, X: np.ndarray, n_block: int | None) -> tuple[np.ndarray, ...]:
+        return in_blocks(evaluate, self.inputs, X, self.dtype, n_block)
 
 
 class FunctionDraws(eqx.Module):
@@ -140,7 +102,7 @@ class FunctionDraws(eqx.Module):
     data frame gives a NumPy array [N, S] in float64, in blocks of rows.
     """
 
-    functions: Any  # a module X [N, D] ↦ [N, S], with `n_samples`
+    functions: AbstractFunctions
     center: Float[Array, " D"]
     scale: Float[Array, " D"]
     target_mean: Float[Array, ""]
@@ -161,7 +123,7 @@ class FunctionDraws(eqx.Module):
         """The values at rows whose text columns are encoded already."""
         inputs = Standardiser(np.asarray(self.center), np.asarray(self.scale))
         targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
-        (values,) = in_blocks(lambda Z: (_apply(self.functions, Z),), inputs, X, self.dtype)
+        (values,) = in_blocks(lambda Z: (_apply(self.functions, Z),), inputs, X, self.dtype, ROWS)
         return targets.inverse(values)
 
     def _on_device(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
@@ -175,39 +137,26 @@ class FunctionDraws(eqx.Module):
 
 
 @eqx.filter_jit
-def _mean(posterior: FeaturePosterior, X: Array) -> tuple[Array]:
-    return (posterior.mean(X),)
-
-
-@eqx.filter_jit
-def _mean_and_variance(posterior: FeaturePosterior, X: Array) -> tuple[Array, Array]:
-    return posterior.mean_and_variance(X)
-
-
-@eqx.filter_jit
-def _covariance(posterior: FeaturePosterior, X: Array) -> Array:
-    return posterior.covariance(X)
-
-
-@eqx.filter_jit
-def _apply(functions: Any, X: Array) -> Array:
-    return functions(X)
+def _apply(functions: AbstractFunctions, X: Any) -> Array:
+    return functions(jnp.asarray(X))
 
 
 def in_blocks(
-    evaluate: Any, inputs: Standardiser, X: np.ndarray, dtype: str, n_block: int = ROWS
+    evaluate: Callable, inputs: Standardiser, X: np.ndarray, dtype: str, n_block: int | None
 ) -> tuple[np.ndarray, ...]:
-    """What `evaluate` returns for the standardised rows, block by block, as float64 arrays [N, …].
+    """What `evaluate` returns for the standardised rows, as float64 arrays [N, …], from blocks of `n_block` rows, the last one filled up.
 
-    Raises ValueError where a result is not finite: inputs so far from the training rows that the features overflow.
+    With None it is given MOST_ROWS rows at a time, and none to fill up. Raises ValueError where a result is not finite: inputs so far
+    from the training rows that the features overflow.
     """
     results: tuple[np.ndarray, ...] = ()
+    step = MOST_ROWS if n_block is None else n_block
     with jax.enable_x64(True):
-        for start in range(0, len(X), n_block):
-            part = X[start : start + n_block]
-            Z = np.zeros((n_block, X.shape[1]), dtype)
+        for start in range(0, len(X), step):
+            part = X[start : start + step]
+            Z = np.zeros((n_block or len(part), X.shape[1]), dtype)
             Z[: len(part)] = _transformed(inputs, part, dtype, start)
-            values = [np.asarray(value)[: len(part)] for value in evaluate(jnp.asarray(Z))]
+            values = [np.asarray(value)[: len(part)] for value in evaluate(Z)]
             if not results:
                 results = tuple(np.empty((len(X), *value.shape[1:]), np.float64) for value in values)
             for result, value in zip(results, values, strict=True):

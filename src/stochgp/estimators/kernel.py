@@ -3,46 +3,41 @@
 import math
 import os
 import time
-import warnings
 from typing import Any, no_type_check
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import kernels
 from stochgp.budget import Budget
 from stochgp.data.neighbours import search_bytes
 from stochgp.data.streams import DeviceRows
 from stochgp.estimators.base import PosteriorRegressor
+from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import TrainingRows, read_training_rows
 from stochgp.estimators.kernel_defaults import LOCAL_ROWS, kernel_learner
-from stochgp.estimators.kernel_fitted import KernelFitted
 from stochgp.estimators.kernel_solve import KernelRows, Wanted, described, posterior_of
-from stochgp.estimators.local_fitted import LocalFitted
-from stochgp.estimators.progress import progress_line
 from stochgp.estimators.scaling import in_target_units, standardisers
 from stochgp.estimators.solvable_noise import solvable_noise
 from stochgp.kernels.warped import is_deep
-from stochgp.learners import AbstractLearner, fit
+from stochgp.learners import AbstractKernelLearner, KernelFitResult, fit_kernel
 from stochgp.models import KernelGP
 from stochgp.names import lookup
 from stochgp.numerics.seeds import as_key
 from stochgp.objectives.slq import Estimate
 from stochgp.parameters import cast
 from stochgp.planning.solver import NAMES
-from stochgp.posteriors import LocalPosterior
+from stochgp.posteriors import ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
 from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.results import RESULTS, FitResult, Solution
+from stochgp.results import Solution
 from stochgp.solvers import AbstractSolver
 
 START_NOISE = 0.1  # of targets with variance 1
 CALIBRATION_ROWS = 500  # training rows that set the scale of local variances
 LEARNER_COMPILER_BYTES = 150_000_000  # what compiling and running a learner leaves behind
-
-_DTYPES = ("float32", "float64")
+KernelPosterior = ExactKernelPosterior | SampledKernelPosterior | LocalPosterior
 
 
 class KernelGPRegressor(PosteriorRegressor):
@@ -69,8 +64,6 @@ class KernelGPRegressor(PosteriorRegressor):
     `plan_` choices and reasons, `plan_["variance"]` says how standard deviations are computed and their expected relative error;
     `fit_seconds_`; `n_features_in_`, `feature_names_in_`; `target_name_`. A saved model holds the standardised training rows.
     """
-
-    _fitted: KernelFitted | LocalFitted
 
     @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
     def __init__(
@@ -131,19 +124,12 @@ class KernelGPRegressor(PosteriorRegressor):
             data = self._standardised(rows)
             gp, learned = self._start(data), None
             if learner is not None:
-                learner = _within(learner, gp, data, budget)
-                learned = self._learn(learner, gp, data, learn_key, checkpoint)
+                learned = self._learn(learner, gp, data, budget, key=learn_key, checkpoint=checkpoint)
                 gp = learned.gp
-            choices, solved = {"learner": {"choice": type(learner).__name__, "why": why}}, None
-            if self._is_local(len(data.y)):
-                self._predict_locally(data, gp, budget)
-            else:
-                if learner is not None:
-                    gp, choices["noise_variance"] = solvable_noise(gp, data)
-                left = None if self.time_limit is None else self.time_limit - (time.perf_counter() - begun)
-                wanted = Wanted(self.solver, int(self.n_samples), left, self.dtype, self.verbose)
-                self._fitted, chosen, solved = posterior_of(gp, data, wanted, budget, key=solve_key)
-                choices |= described(chosen, solved)
+            posterior, choices, solved = self._posterior(gp, data, begun, budget, key=solve_key)
+        seen = posterior.X if isinstance(posterior, LocalPosterior) else posterior.system.X
+        self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, str(seen.dtype))
+        choices = {"learner": {"choice": type(learner).__name__, "why": why}} | choices
         self._report(data, learned, solved, choices)
         name = getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
@@ -155,7 +141,8 @@ class KernelGPRegressor(PosteriorRegressor):
         """The kernel with its hyperparameters, on the rows that it sees (standardised when `standardize=True`)."""
         if "_fitted" not in vars(self):
             raise AttributeError("kernel_ is there after fit")
-        return self._fitted.kernel
+        posterior = self._fitted.posterior
+        return posterior.gp.kernel if isinstance(posterior, LocalPosterior) else posterior.system.kernel
 
     @property
     def nlml_estimate_(self) -> float:
@@ -171,14 +158,14 @@ class KernelGPRegressor(PosteriorRegressor):
         return self._estimate().stderr
 
     def _estimate(self) -> Estimate:
-        fitted = vars(self).get("_fitted")
-        if not isinstance(fitted, KernelFitted):
+        posterior = self._fitted.posterior if "_fitted" in vars(self) else None
+        if not isinstance(posterior, ExactKernelPosterior | SampledKernelPosterior):
             raise AttributeError("nlml_estimate_ is there after a fit whose prediction is global")
-        return fitted.nlml_estimate
+        return posterior.nlml_estimate
 
     def _check_settings(self) -> None:
         """ValueError or TypeError for settings that make no sense."""
-        lookup(self.dtype, dict.fromkeys(_DTYPES), "dtype")
+        self._check_shared()
         lookup(self.prediction, dict.fromkeys(("auto", "global", "local")), "prediction")
         if isinstance(self.solver, str):
             lookup(self.solver, dict.fromkeys(("auto", *NAMES)), "solver")
@@ -186,8 +173,6 @@ class KernelGPRegressor(PosteriorRegressor):
             raise TypeError(f"solver must be a name or a solver of stochgp.solvers, not {self.solver!r}")
         if isinstance(self.n_samples, bool) or int(self.n_samples) != self.n_samples or self.n_samples < 0:
             raise ValueError(f"n_samples is {self.n_samples!r}; it must be a whole number of at least 0")
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise ValueError(f"time_limit is {self.time_limit!r}; it must be positive, in seconds, or None")
         if self.noise_variance is not None and not 0 < self.noise_variance < math.inf:
             raise ValueError(f"noise_variance is {self.noise_variance!r}; it must be positive and finite")
 
@@ -203,46 +188,30 @@ class KernelGPRegressor(PosteriorRegressor):
         return cast(KernelGP(kernel, noise), self.dtype)
 
     def _learn(
-        self,
-        learner: AbstractLearner,
-        gp: KernelGP,
-        data: KernelRows,
-        key: PRNGKeyArray,
-        checkpoint: Any,
-    ) -> FitResult:
+        self, learner: AbstractKernelLearner, gp: KernelGP, data: KernelRows, budget: Budget, **settings: Any
+    ) -> KernelFitResult:
+        learner = _within(learner, data, budget)
         source = DeviceRows(np.asarray(data.X), data.y.astype(self.dtype), data.weight, dtype=self.dtype)
-        with progress_line(self.verbose, _learning_text) as progress:
-            result = fit(
-                learner,
-                gp,
-                source,
-                key=key,
-                progress=progress,
-                checkpoint=checkpoint,
-                time_limit=self.time_limit,
-            )
-        if result.result is RESULTS.diverged:
-            warnings.warn(result.result.value, ConvergenceWarning, stacklevel=3)
-        return result
+        return self._learned(fit_kernel, learner, gp, source, _learning_text, **settings)
 
-    def _is_local(self, n_rows: int) -> bool:
-        return self.prediction == "local" or (self.prediction == "auto" and n_rows > LOCAL_ROWS)
-
-    def _predict_locally(self, data: KernelRows, gp: KernelGP, budget: Budget) -> None:
-        N, D = data.X.shape
-        tree = search_bytes(N, D, CALIBRATION_ROWS, NEIGHBOURS)
-        budget.require(tree + 8 * N * (D + 2), f"local prediction from {N} rows")
-        posterior = LocalPosterior(gp, np.asarray(data.X), data.y, data.weights).calibrated(
-            CALIBRATION_ROWS, 0
-        )
-        self._fitted = LocalFitted(
-            data.encoder, data.inputs, data.targets, posterior, posterior.noise_variance, self.dtype
-        )
+    def _posterior(
+        self, gp: KernelGP, data: KernelRows, begun: float, budget: Budget, *, key: PRNGKeyArray
+    ) -> tuple[KernelPosterior, dict[str, Any], Solution | None]:
+        """(The posterior, what `plan_` says of it, how its systems were solved, if there were any)."""
+        if self.prediction == "local" or (self.prediction == "auto" and len(data.y) > LOCAL_ROWS):
+            return _local(data, gp, budget), {}, None
+        choices = {}
+        if self.learner is not None:
+            gp, choices["noise_variance"] = solvable_noise(gp, data)
+        left = None if self.time_limit is None else self.time_limit - (time.perf_counter() - begun)
+        wanted = Wanted(self.solver, int(self.n_samples), left, self.dtype, self.verbose)
+        posterior, chosen, solved = posterior_of(gp, data, wanted, budget, key=key)
+        return posterior, choices | described(chosen, solved), solved
 
     def _report(
         self,
         data: KernelRows,
-        learned: FitResult | None,
+        learned: KernelFitResult | None,
         solved: Solution | None,
         choices: dict[str, Any],
     ) -> None:
@@ -254,20 +223,29 @@ class KernelGPRegressor(PosteriorRegressor):
         self.n_iter_ = int(steps[0])
         self.converged_ = all(part.converged for part in parts)
         self.history_ = [in_target_units(entry, s) for part in parts for entry in part.history]
-        prediction = "local" if isinstance(self._fitted, LocalFitted) else "global"
+        posterior = self._fitted.posterior
+        prediction = "local" if isinstance(posterior, LocalPosterior) else "global"
         why = "as asked" if self.prediction != "auto" else f"global up to {LOCAL_ROWS} rows"
         self.plan_ = {"prediction": {"choice": prediction, "why": why}} | choices
-        if isinstance(self._fitted, KernelFitted) and self._fitted.exact:
-            self.nlml_ = self._fitted.nlml() + math.log(s)
+        if isinstance(posterior, ExactKernelPosterior):
+            self.nlml_ = posterior.nlml() + math.log(s)
 
 
-def _within(learner: AbstractLearner, gp: KernelGP, data: KernelRows, budget: Budget) -> AbstractLearner:
+def _within(learner: AbstractKernelLearner, data: KernelRows, budget: Budget) -> AbstractKernelLearner:
     """The learner within the memory limit; ValueError, with both numbers, where it cannot be."""
     N, D = data.X.shape
-    learner = learner.within(gp, N, D, max(budget.free() - LEARNER_COMPILER_BYTES, 0))
-    need = learner.need_bytes(gp, N, D) + LEARNER_COMPILER_BYTES
+    learner = learner.within(N, D, max(budget.free() - LEARNER_COMPILER_BYTES, 0))
+    need = learner.need_bytes(N, D) + LEARNER_COMPILER_BYTES
     budget.require(need, f"learning from {N} rows by {type(learner).__name__}")
     return learner
+
+
+def _local(data: KernelRows, gp: KernelGP, budget: Budget) -> LocalPosterior:
+    """Prediction from neighbours, calibrated."""
+    N, D = data.X.shape
+    tree = search_bytes(N, D, CALIBRATION_ROWS, NEIGHBOURS)
+    budget.require(tree + 8 * N * (D + 2), f"local prediction from {N} rows")
+    return LocalPosterior(gp, np.asarray(data.X), data.y, data.weights).calibrated(CALIBRATION_ROWS, 0)
 
 
 def _learning_text(entry: dict[str, float]) -> str:

@@ -1,5 +1,6 @@
 """From hyperparameters to the posterior of a kernel GP: planned, solved, described."""
 
+import dataclasses
 import math
 import warnings
 from typing import Any, NamedTuple
@@ -12,16 +13,17 @@ from sklearn.exceptions import ConvergenceWarning
 
 from stochgp.budget import Budget
 from stochgp.data import Standardiser, TableEncoder
-from stochgp.estimators.kernel_fitted import KernelFitted, Weights, make_operator, targets_of_samples
 from stochgp.estimators.progress import progress_line
 from stochgp.models import KernelGP
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import cast, value_of
 from stochgp.planning.memory import Problem
 from stochgp.planning.solver import SolvePlan, plan
-from stochgp.priors import PriorFunctions, prior_functions
+from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
+from stochgp.posteriors.base import known_noise, noise_variances
+from stochgp.priors import prior_functions
 from stochgp.results import Solution
-from stochgp.solvers import AbstractIterativeSolver, AbstractSolver, Cholesky, Factor, solve
+from stochgp.solvers import AbstractIterativeSolver, AbstractSolver, Cholesky, solve
 
 TOLERANCE, POWER = 0.2, 0.75  # see `tolerances`
 ENOUGH_ROWS = 10_000
@@ -57,33 +59,36 @@ class Wanted(NamedTuple):
 
 def posterior_of(
     gp: KernelGP, data: KernelRows, wanted: Wanted, budget: Budget, *, key: PRNGKeyArray
-) -> tuple[KernelFitted, SolvePlan, Solution]:
+) -> tuple[ExactKernelPosterior | SampledKernelPosterior, SolvePlan, Solution]:
     """The posterior at the hyperparameters of `gp`; how it was to be solved for, and how that went."""
-    noise_variance = float(gp.noise_variance)
-    kernel, noise = value_of(gp.kernel), noise_variance / data.weights
+    noise = known_noise(float(gp.noise_variance))
+    system = KernelSystem(value_of(gp.kernel), data.X, data.weights, noise, TILE)
     prior_key, sample_key, run_key = jax.random.split(key, 3)
-    chosen = _plan(kernel, data, noise, wanted, budget)
-    dtype = chosen.dtype
-    kernel, X, noise = cast((kernel, data.X, jnp.asarray(noise)), dtype)
-    operator = make_operator(kernel, X, noise, chosen.tile, chosen.keep_rows)
-    prior = _prior(kernel, X, chosen.n_samples, prior_key)
-    b = jnp.asarray(data.y[:, None], dtype)
-    if prior is not None:
-        b = jnp.concatenate([b, targets_of_samples(operator, prior, X, sample_key)], axis=1)
-    factor = chosen.solver.factorise(operator) if isinstance(chosen.solver, Cholesky) else None
-    tolerance = tolerances(noise_variance, data.y, b.shape[1])
-    if isinstance(chosen.solver, AbstractIterativeSolver):
-        tolerance = np.maximum(tolerance * chosen.solver.tolerance_share, LEAST_TOLERANCE)
-    found = _run(chosen, operator, b, tolerance, wanted, run_key, factor)
-    weights = Weights(found.value[:, :1], prior, None if prior is None else found.value[:, 1:])
-    explained = float(data.y @ np.asarray(found.value[:, 0], np.float64))
-    fitted = KernelFitted(
-        data.encoder, data.inputs, data.targets, kernel, X, noise, weights, chosen.solver,
-        float(tolerance[0]), chosen.variance == "exact", chosen.tile, noise_variance, explained, dtype,
-    )  # fmt: skip
+    chosen = _plan(system, data.y, wanted, budget)
+    solver, dtype = chosen.solver, chosen.dtype
+    kernel, X = cast((system.kernel, data.X), dtype)
+    system = KernelSystem(kernel, X, data.weights, noise, chosen.tile)
+    operator = dataclasses.replace(system.operator, keep_rows=chosen.keep_rows)
+    prior, b = None, jnp.asarray(data.y[:, None], dtype)
+    if chosen.n_samples:
+        prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
+        b = jnp.concatenate([b, sample_targets(operator, prior, X, key=sample_key)], axis=1)
+    tolerance = tolerances(float(noise.level), data.y, b.shape[1])
+    if isinstance(solver, AbstractIterativeSolver):
+        tolerance = np.maximum(tolerance * solver.tolerance_share, LEAST_TOLERANCE)
+    factor = solver.factorise(operator) if isinstance(solver, Cholesky) else None
     if factor is not None:
-        vars(fitted)["factor"] = factor  # what its property would compute again
-    return fitted, chosen, found
+        found = solver.solve(operator, b, tolerance, factor)
+    else:
+        found = _run(solver, operator, b, tolerance, wanted, run_key)
+    weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
+    explained = float(data.y @ np.asarray(weights[:, 0], np.float64))
+    if factor is None:
+        rest = prior, samples, solver, float(tolerance[0])
+        return SampledKernelPosterior(system, weights, explained, *rest), chosen, found
+    posterior = ExactKernelPosterior(system, weights, explained, solver)
+    vars(posterior)["factor"] = factor  # what its property would compute again
+    return posterior, chosen, found
 
 
 def described(chosen: SolvePlan, solved: Solution) -> dict[str, Any]:
@@ -106,49 +111,33 @@ def tolerances(noise_variance: float, y: Float[np.ndarray, " N"], n_columns: int
     return np.maximum(exactly * np.array([mean] + [samples] * (n_columns - 1)), LEAST_TOLERANCE)
 
 
-def _plan(
-    kernel: Any, data: KernelRows, noise: Float[np.ndarray, " N"], wanted: Wanted, budget: Budget
-) -> SolvePlan:
+def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budget: Budget) -> SolvePlan:
     """Solver, tiles and samples; the machine is measured where more than one solver could be the fastest."""
-    spread = jnp.asarray(noise, wanted.dtype)
-    ratio = float(np.mean(noise)) / float(jnp.mean(kernel.diag(data.X)))
-    operator = make_operator(kernel, data.X, spread, TILE)
-    problem = Problem.of(operator, data.X.shape[1], wanted.n_samples, ratio)
-    tolerance = float(tolerances(float(np.mean(noise)), data.y, 1)[0])
+    operator, X = system.operator, system.X
+    noise = float(np.mean(noise_variances(system.noise, X, system.count)))
+    ratio = noise / float(jnp.mean(system.kernel.diag(X)))
+    problem = Problem.of(operator, X.shape[1], wanted.n_samples, ratio)
+    tolerance = float(tolerances(noise, y, 1)[0])
     return plan(operator, problem, budget, solver=wanted.solver, tolerance=tolerance)
 
 
-def _prior(kernel: Any, X: Float[Array, "N D"], n_samples: int, key: PRNGKeyArray) -> PriorFunctions | None:
-    return None if n_samples == 0 else prior_functions(kernel, X.shape[1], n_samples, key=key, dtype=X.dtype)
-
-
 def _run(
-    chosen: SolvePlan,
+    solver: AbstractSolver,
     operator: KernelOperator,
     b: Array,
     tolerance: Float[np.ndarray, " S"],
     wanted: Wanted,
     key: PRNGKeyArray,
-    factor: Factor | None,
 ) -> Solution:
-    if factor is not None:
-        return Cholesky().solve(operator, b, tolerance, factor)
     with progress_line(wanted.verbose, _progress_text) as progress:
-        found = solve(
-            operator,
-            b,
-            chosen.solver,
-            key=key,
-            tolerance=tolerance,
-            time_limit=wanted.time_limit,
-            progress=progress,
-        )
+        limits = {"tolerance": tolerance, "time_limit": wanted.time_limit}
+        found = solve(operator, b, solver, key=key, progress=progress, **limits)
     if not found.converged:
         worst = float(found.residual_norms[0])
         warnings.warn(
             f"the solver ended with a relative residual of {worst:.3g}: {found.result.value}",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return found
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stochgp.estimators.fitted import AbstractFitted
+from stochgp.estimators.fitted import Fitted
 from stochgp.storage.codec import decode, encode
 from stochgp.storage.files import load_tree, save_tree
 
@@ -43,7 +43,7 @@ def load_estimator(path: str | os.PathLike, kinds: dict[str, type]) -> Any:
     """
     tree, metadata = load_tree(Path(path))
     kind = kinds.get(str(metadata.get("estimator")))
-    if kind is None or not isinstance(tree, dict) or not isinstance(tree.get("fitted"), AbstractFitted):
+    if kind is None or not isinstance(tree, dict) or not isinstance(tree.get("fitted"), Fitted):
         raise ValueError(f"{path} holds no fitted estimator of this version of stochgp")
     estimator = kind(**tree["settings"])
     for name, value in metadata["attributes"].items():

@@ -1,15 +1,22 @@
 """Posteriors: what is known of the function after the data."""
 
+from .base import AbstractFunctions, AbstractPosterior, Request
+from .exact import ExactKernelPosterior
 from .feature import FeaturePosterior, FunctionSamples
-from .kernel import KernelFunctions, KernelPosterior, sample_targets
+from .kernel import KernelFunctions, KernelSystem, SampledKernelPosterior, sample_targets
 from .local import LocalPosterior, LocalPrediction
 
 __all__ = [
+    "AbstractFunctions",
+    "AbstractPosterior",
+    "ExactKernelPosterior",
     "FeaturePosterior",
     "FunctionSamples",
     "KernelFunctions",
-    "KernelPosterior",
+    "KernelSystem",
     "LocalPosterior",
     "LocalPrediction",
+    "Request",
+    "SampledKernelPosterior",
     "sample_targets",
 ]

@@ -1,5 +1,7 @@
 """The exact posterior of a feature GP."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,12 +9,16 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features import AbstractFeatureMap
+from stochgp.likelihoods import AbstractNoise
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.feature import Spectrum
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows, known_noise
+
+BLOCK = 256  # rows of a compiled evaluation
 
 
-class FunctionSamples(eqx.Module):
-    """S functions f_s(x) = φ(x)·w_s drawn from a posterior: X [N, D] ↦ [N, S], anywhere, as often as wanted, differentiable."""
+class FunctionSamples(AbstractFunctions):
+    """f_s(x) = φ(x)·w_s."""
 
     features: AbstractFeatureMap
     weights: Float[Array, "M S"]
@@ -25,18 +31,19 @@ class FunctionSamples(eqx.Module):
         return matmul(self.features(X), self.weights.astype(X.dtype))
 
 
-class FeaturePosterior(eqx.Module):
+class FeaturePosterior(AbstractPosterior):
     """f | y for y = √v Φw + ε. With F = v ΦᵀΦ + σ²I = Q diag(d) Qᵀ and φ the map's own features,
 
         mean(x) = φ(x)·ŵ,  ŵ = v F⁻¹Φᵀy;      cov(x, z) = v σ² φ(x)ᵀF⁻¹φ(z) = (Rᵀφ(x))·(Rᵀφ(z)),  R = Q diag(√(v σ²/d)).
 
-    The variance is a sum of squares, so never negative. Both are of the function f: observations add `noise_variance`.
+    The variance is a sum of squares, so never negative. O(M²) per row.
     """
 
     features: AbstractFeatureMap
     weights: Float[Array, " M"]  # ŵ
     root: Float[Array, "M M"]  # R
-    noise_variance: Float[Array, ""]
+    noise: AbstractNoise
+    block_rows: ClassVar[int | None] = BLOCK
 
     @classmethod
     def of(
@@ -47,33 +54,40 @@ class FeaturePosterior(eqx.Module):
         weights = spectrum.basis @ (variance * spectrum.cross / d)
         root = spectrum.basis * np.sqrt(variance * noise_variance / d)
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
-        return cls(
-            features, jnp.asarray(weights, wide), jnp.asarray(root, wide), jnp.asarray(noise_variance, wide)
-        )
+        return cls(features, jnp.asarray(weights, wide), jnp.asarray(root, wide), known_noise(noise_variance))
 
-    def mean(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """E f(x) for each row, in the posterior's dtype."""
+    @eqx.filter_jit
+    def mean(self, X: Rows) -> PerRow:
         return matmul(self._features(X), self.weights)
 
-    def variance(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """var f(x) for each row: a variance, of the function without noise. O(N M²)."""
-        return jnp.sum(matmul(self._features(X), self.root) ** 2, axis=1)
-
-    def mean_and_variance(self, X: Float[Array, "N D"]) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    @eqx.filter_jit
+    def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         """Both from one evaluation of the features."""
         Phi = self._features(X)
         return matmul(Phi, self.weights), jnp.sum(matmul(Phi, self.root) ** 2, axis=1)
 
-    def covariance(self, X: Float[Array, "N D"]) -> Float[Array, "N N"]:
-        """cov(f(x), f(z)) for all pairs of rows: an N × N matrix."""
-        half = matmul(self._features(X), self.root)
-        return matmul(half, half.T)
+    def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
+        N, B = len(X), BLOCK
+        Z = np.zeros((-(-N // B) * B, X.shape[1]), X.dtype)  # so that few shapes are compiled
+        Z[:N] = X
+        return np.asarray(self._covariance(Z), np.float64)[:N, :N]
 
-    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray) -> FunctionSamples:
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> FunctionSamples:
         """w_s = ŵ + R z_s, z_s ~ N(0, I): exact draws, in the dtype of the features' rows (float32)."""
         z = jax.random.normal(key, (self.root.shape[0], n_samples), jnp.float32)
         weights = self.weights[:, None] + matmul(self.root, z.astype(self.root.dtype))
         return FunctionSamples(self.features, weights.astype(jnp.float32))
 
-    def _features(self, X: Array) -> Array:
-        return self.features(X).astype(self.weights.dtype)
+    def need_bytes(self, request: Request) -> int:
+        M = len(self.weights)
+        n = request.n_rows + BLOCK
+        rows = 8 * n * (3 * n + 2 * M) if request.covariance else 64 * request.n_rows
+        return rows + 2 * self.weights.dtype.itemsize * M * request.n_samples
+
+    @eqx.filter_jit
+    def _covariance(self, X: Rows) -> Float[Array, "N N"]:
+        half = matmul(self._features(X), self.root)
+        return matmul(half, half.T)
+
+    def _features(self, X: Rows) -> Array:
+        return self.features(jnp.asarray(X)).astype(self.weights.dtype)

@@ -1,18 +1,77 @@
-"""The posterior of a kernel GP, from solutions of systems with A = K + Σ."""
+"""The posterior of a kernel GP from solutions of systems with A = K + Σ, as far as any solver came."""
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.likelihoods import AbstractNoise
+from stochgp.objectives.slq import Estimate, nlml_estimate
 from stochgp.operators import KernelOperator
-from stochgp.priors import PriorFunctions
+from stochgp.planning.memory import Layout, Problem, solve_bytes
+from stochgp.planning.prediction import chunk_bytes, covariance_bytes, result_bytes
+from stochgp.posteriors.base import (
+    AbstractFunctions,
+    AbstractPosterior,
+    PerRow,
+    Request,
+    Rows,
+    noise_variances,
+)
+from stochgp.priors import PriorFunctions, prior_functions
+from stochgp.results import Solution
+from stochgp.solvers import AbstractSolver, solve
+
+BLOCK = 512  # rows of a compiled evaluation
 
 
-class KernelFunctions(eqx.Module):
-    """S functions f_s(x) = f₀ₛ(x) + k(x, X) w_s drawn from a posterior: X [N, D] ↦ [N, S], anywhere, differentiable.
+class KernelSystem(eqx.Module):
+    """A = K + Σ of training rows X, Σ = diag(σ² s(x)/ρ) for rows that count as ρ rows. Products take K in tiles of `tile` columns."""
+
+    kernel: Any
+    X: Float[Array, "N D"]
+    count: Float[np.ndarray, " N"]  # ρ
+    noise: AbstractNoise
+    tile: int
+
+    @functools.cached_property
+    def operator(self) -> KernelOperator:
+        with jax.enable_x64(True):
+            spread = noise_variances(self.noise, self.X, self.count).astype(self.X.dtype)
+            return _operator(self.kernel, self.X, spread, self.tile)
+
+    def draw(
+        self, weights: Float[Array, "N 1"], n_samples: int, solve: Callable, *, key: PRNGKeyArray
+    ) -> "KernelFunctions":
+        """New prior draws, conditioned by `solve` for their own right-hand sides; `weights` are those of the mean."""
+        prior_key, noise_key = jax.random.split(key)
+        prior = prior_functions(self.kernel, self.X.shape[1], n_samples, key=prior_key, dtype=self.X.dtype)
+        b = sample_targets(self.operator, prior, self.X, key=noise_key)
+        pad = self.operator.pad
+        return KernelFunctions(self.operator, prior, pad(weights) - pad(jnp.asarray(solve(b).value)))
+
+    def need_bytes(self, request: Request, n_held: int, variance: str, solver: AbstractSolver) -> int:
+        """By the planner's counts, with `n_held` samples; `variance` is "exact", "samples" or "none"."""
+        (N, D), itemsize, need = self.X.shape, self.X.dtype.itemsize, 0
+        problem, layout = Problem(N, D, n_held, itemsize * (D + 2), itemsize), Layout(self.tile)
+        if request.covariance:
+            how = "exact" if variance == "exact" else "samples"
+            need += covariance_bytes(problem, request.n_rows, layout, how)
+        elif request.n_rows:
+            need += result_bytes(request.n_rows, variance) + chunk_bytes(problem, BLOCK, layout, variance)
+        if request.n_samples:
+            drawn = problem._replace(n_samples=request.n_samples - 1)
+            need += solve_bytes(drawn, solver, layout, itemsize)
+        return need
+
+
+class KernelFunctions(AbstractFunctions):
+    """f_s(x) = f₀ₛ(x) + k(x, X) w_s.
 
     Pathwise conditioning (Wilson et al. 2020): f₀ₛ is a prior draw, w_s = A⁻¹(y − f₀ₛ(X) − ε_s) with ε_s ~ N(0, Σ).
     """
@@ -26,52 +85,74 @@ class KernelFunctions(eqx.Module):
         return self.weights.shape[1]
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        return self.prior(X)[:, : self.n_samples] + _times(self.operator, X, self.weights)
+        return self.prior(X)[:, : self.n_samples] + times(self.operator, X, self.weights)
 
 
-class KernelPosterior(eqx.Module):
+class SampledKernelPosterior(AbstractPosterior):
     """f | y for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ:
 
         mean(x) = k(x, X) A⁻¹y,    f_s(x) − mean(x) = f₀ₛ(x) − k(x, X) A⁻¹(f₀ₛ(X) + ε_s),
 
     of which the second has mean 0 and the posterior's covariance. `weights` is A⁻¹y; `sample_weights` are A⁻¹(f₀ₛ(X) + ε_s), as far as
-    the solver came. Variances from S samples have a relative standard error of √(2/S). All are of f: observations add Σ.
+    the solver came. Variances from S samples have a relative standard error of √(2/S). `solver` and `tolerance` serve the right-hand
+    sides that come later: new samples, covariances.
     """
 
-    operator: KernelOperator
-    weights: Float[Array, "P 1"]
+    system: KernelSystem
+    weights: Float[Array, "N 1"]
+    explained: float  # yᵀ A⁻¹y
     prior: PriorFunctions | None
-    sample_weights: Float[Array, "P S"] | None
+    sample_weights: Float[Array, "N S"] | None
+    solver: AbstractSolver
+    tolerance: float
+    block_rows: ClassVar[int | None] = BLOCK
+
+    @property
+    def noise(self) -> AbstractNoise:
+        return self.system.noise
 
     @property
     def n_samples(self) -> int:
         return 0 if self.sample_weights is None else self.sample_weights.shape[1]
 
-    def mean(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """E f(x) for each row."""
-        return _times(self.operator, X, self.weights)[:, 0]
+    def mean(self, X: Rows) -> PerRow:
+        return mean_of(self.system.operator, self.weights, X)
 
-    def prior_variance(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """k(x, x) for each row."""
-        return self.operator.kernel.diag(X)
-
-    def mean_and_variance(self, X: Float[Array, "N D"]) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """(E f(x), the samples' estimate of var f(x), at most the prior's) for each row, from one evaluation of k(x, X)."""
+    def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
+        """The variance is the samples' estimate, at most the prior's. ValueError without samples."""
         if self.prior is None or self.sample_weights is None:
             raise ValueError("the posterior has no samples to estimate variances from")
-        both = _times(self.operator, X, jnp.concatenate([self.weights, self.sample_weights], axis=1))
-        deviations = self.prior(X)[:, : self.n_samples] - both[:, 1:]
-        variance = jnp.minimum(jnp.mean(jnp.square(deviations), axis=1), self.prior_variance(X))
-        return both[:, 0], variance
+        return moments(self.system.operator, self.weights, self.prior, self.sample_weights, X)
 
-    def functions(self, n_samples: int) -> KernelFunctions:
-        """The first `n_samples` of the samples that it holds, as functions."""
-        if self.prior is None or self.sample_weights is None or n_samples > self.n_samples:
-            raise ValueError(f"the posterior holds {self.n_samples} samples, not {n_samples}")
-        weights = self.weights - self.sample_weights[:, :n_samples]
-        return KernelFunctions(self.operator, self.prior, weights)
+    def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
+        """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy:
+
+        k(Z, Z) − k(Z, X)C − Cᵀk(X, Z) + CᵀAC, never below the exact one, and equal to it where C is exact.
+        """
+        operator = self.system.operator
+        across, within = (np.asarray(part, np.float64) for part in cross(operator, X))
+        C = np.asarray(self._solve(across).value, np.float64)
+        AC = np.asarray(_product(operator, jnp.asarray(C, operator.dtype)), np.float64)
+        return symmetric(within - across.T @ C - C.T @ across + C.T @ AC)
+
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> KernelFunctions:
+        return self.system.draw(self.weights, n_samples, self._solve, key=key)
+
+    def need_bytes(self, request: Request) -> int:
+        variance = "samples" if self.n_samples else "none"
+        return self.system.need_bytes(request, self.n_samples, variance, self.solver)
+
+    @functools.cached_property
+    def nlml_estimate(self) -> Estimate:
+        """The NLML per datum with an estimated log-determinant, and its standard error."""
+        system, key = self.system, jax.random.key(0)
+        return nlml_estimate(system.operator, self.explained, self.weights, key=key, weight=system.count)
+
+    def _solve(self, b: Any) -> Solution:
+        return solve(self.system.operator, b, self.solver, key=jax.random.key(0), tolerance=self.tolerance)
 
 
+@eqx.filter_jit
 def sample_targets(
     operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
 ) -> Float[Array, "N S"]:
@@ -81,6 +162,53 @@ def sample_targets(
     return prior(X) + noise * draws
 
 
-def _times(operator: KernelOperator, X: Array, V: Any) -> Array:
+@eqx.filter_jit
+def mean_of(operator: KernelOperator, weights: Float[Array, "R 1"], Z: Rows) -> PerRow:
+    """k(z, X) w for each row."""
+    return times(operator, Z, operator.pad(weights))[:, 0]
+
+
+@eqx.filter_jit
+def moments(
+    operator: KernelOperator,
+    weights: Float[Array, "R 1"],
+    prior: PriorFunctions,
+    sample_weights: Float[Array, "R S"],
+    Z: Rows,
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """(E f(z), the samples' estimate of var f(z)) for each row, from one evaluation of k(z, X)."""
+    Z = jnp.asarray(Z)
+    both = times(operator, Z, operator.pad(jnp.concatenate([weights, sample_weights], axis=1)))
+    deviations = prior(Z)[:, : sample_weights.shape[1]] - both[:, 1:]
+    return both[:, 0], jnp.minimum(jnp.mean(jnp.square(deviations), axis=1), operator.kernel.diag(Z))
+
+
+@eqx.filter_jit
+def cross(operator: KernelOperator, Z: Rows) -> tuple[Float[Array, "T N"], Float[Array, "N N"]]:
+    """(k(X, Z), k(Z, Z))."""
+    rows = operator.prepare(jnp.asarray(Z))
+    between = operator.kernel.between
+    return between(operator.block(0, operator.size), rows), between(rows, rows)
+
+
+def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
     """k(X, ·) V, whose derivative in X evaluates the kernel again instead of keeping it."""
-    return jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V))(X, V)  # pyright: ignore[reportPrivateImportUsage]
+    product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V))  # pyright: ignore[reportPrivateImportUsage]
+    return product(jnp.asarray(X), V)
+
+
+def symmetric(C: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N N"]:
+    """(C + Cᵀ)/2 with its diagonal at least 0: what rounding took from a covariance."""
+    C = (C + C.T) / 2
+    C[np.diag_indices(len(C))] = np.clip(C.diagonal(), 0, None)
+    return C
+
+
+@eqx.filter_jit
+def _operator(kernel: Any, X: Array, noise: Array, tile: int) -> KernelOperator:
+    return KernelOperator.of(kernel, X, noise, tile=tile)
+
+
+@eqx.filter_jit
+def _product(operator: KernelOperator, V: Array) -> Array:
+    return operator.unpad(operator.matvec(operator.pad(V)))

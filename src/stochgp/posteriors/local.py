@@ -1,28 +1,31 @@
 """Local prediction: for every point the exact posterior given the rows nearest to it."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.data.neighbours import Neighbours
+from stochgp.data.neighbours import Neighbours, search_bytes
 from stochgp.kernels import AbstractKernel, AbstractStationary, Warped
-from stochgp.likelihoods.noise import SMALLEST_COUNT as SMALLEST_WEIGHT
+from stochgp.likelihoods import AbstractNoise
+from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import KernelGP
 from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.parameters import cast, value_of
+from stochgp.posteriors.base import MOST_ROWS, AbstractFunctions, AbstractPosterior, Request, known_noise
 
 NEIGHBOURS = 256
 QUERY_ROWS = 1 << 14  # points whose neighbours are held at a time
 BLOCK_BYTES = 16_000_000  # of the neighbours' rows on the device
 SMALL_BLOCK = 16  # rows of the blocks that what is left over is padded to
 WARP_ROWS = 1 << 15  # rows that a network takes at a time
+COMPILER_BYTES = 100_000_000  # that a first prediction leaves behind
 
 
 class LocalPrediction(NamedTuple):
@@ -33,7 +36,7 @@ class LocalPrediction(NamedTuple):
     jitter: float  # the largest that was added to the diagonal of a point's matrix to factorise it; 0 = none
 
 
-class LocalPosterior(eqx.Module):
+class LocalPosterior(AbstractPosterior):
     """f(x) given the n nearest of N training rows, S = S(x):
 
         mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)],   A_S = k(X_S, X_S) + σ² diag(1/ρ_S).
@@ -52,6 +55,7 @@ class LocalPosterior(eqx.Module):
     weight: Float[np.ndarray, " N"]
     n_neighbours: int = NEIGHBOURS
     scale: float = 1.0
+    block_rows: ClassVar[int | None] = None
 
     def __check_init__(self) -> None:
         if len(self.X) == 0 or len(self.y) != len(self.X) or len(self.weight) != len(self.X):
@@ -66,12 +70,35 @@ class LocalPosterior(eqx.Module):
         """c σ²: what observations of weight 1 add to the variance."""
         return self.scale * float(self.gp.noise_variance)
 
+    @property
+    def noise(self) -> AbstractNoise:
+        return known_noise(self.noise_variance)
+
+    def mean(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, " P"]:
+        return self.predict(X).mean
+
     def mean_and_variance(
         self, X: Float[np.ndarray, "P D"]
     ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """Both for each row."""
         found = self.predict(X)
         return found.mean, found.variance
+
+    def covariance(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P P"]:
+        raise ValueError(
+            "local predictions know no covariances between rows: fit with prediction='global' for return_cov"
+        )
+
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
+        raise ValueError(
+            "local predictions are of single rows, not functions: fit with prediction='global' for samples"
+        )
+
+    def need_bytes(self, request: Request) -> int:
+        """With the tree of the training rows, which is made at the first prediction."""
+        if request.covariance or request.n_samples:
+            return 0
+        tree = search_bytes(*self.X.shape, min(request.n_rows, MOST_ROWS), self.n_neighbours)
+        return 64 * request.n_rows + tree + COMPILER_BYTES
 
     def predict(self, X: Float[np.ndarray, "P D"]) -> LocalPrediction:
         """Mean and variance for each row, in blocks: a row's numbers do not depend on the other rows."""
@@ -94,7 +121,7 @@ class LocalPosterior(eqx.Module):
             return self
         rows, found = self.left_out(n_rows, seed)
         noise = float(self.gp.noise_variance) / np.maximum(
-            self.weight[rows].astype(np.float64), SMALLEST_WEIGHT
+            self.weight[rows].astype(np.float64), SMALLEST_COUNT
         )
         z2 = (self.y[rows] - found.mean) ** 2 / (found.variance / self.scale + noise)
         scale = float((1 + z2.sum()) / (1 + len(rows)))
@@ -179,7 +206,7 @@ def _at_point(gp: KernelGP, at: _Block) -> tuple[Array, Array, Array]:
     X, y, weight, z = (jnp.asarray(part, jnp.float64) for part in at)
     kernel, s2 = gp.kernel, value_of(gp.noise_variance, jnp.float64)
     rows, here = kernel.prepare(X, z), kernel.prepare(z[None], z)
-    A = kernel.between(rows, rows) + jnp.diag(s2 / jnp.maximum(weight, SMALLEST_WEIGHT))
+    A = kernel.between(rows, rows) + jnp.diag(s2 / jnp.maximum(weight, SMALLEST_COUNT))
     L, jitter = safe_cholesky(A)
     right = jnp.stack([kernel.between(rows, here)[:, 0], y], axis=1)
     half = solve_triangular(L, right, lower=True)

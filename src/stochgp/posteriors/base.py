@@ -1,0 +1,88 @@
+"""What every posterior can do, in the units of the model: inputs and targets as the model sees them."""
+
+import abc
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.likelihoods import AbstractNoise, constant_noise
+from stochgp.parameters import cast, frozen
+
+MOST_ROWS = 1 << 16  # of one call where any number of rows is alike
+
+Rows = Float[Array | np.ndarray, "N D"]
+PerRow = Float[Array | np.ndarray, " N"]
+
+
+class Request(NamedTuple):
+    """What is wanted of a posterior at once, for `need_bytes`."""
+
+    n_rows: int = 0  # rows to predict
+    covariance: bool = False  # of these rows, in place of their variances
+    n_samples: int = 0  # functions to draw
+
+
+class AbstractFunctions(eqx.Module):
+    """S functions drawn from a posterior: X [N, D] ↦ [N, S], anywhere, as often as wanted, differentiable."""
+
+    @property
+    @abc.abstractmethod
+    def n_samples(self) -> int:
+        """S."""
+
+    @abc.abstractmethod
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
+        """f_s(x) for each row and each function."""
+
+
+class AbstractPosterior(eqx.Module):
+    """f given the data, without noise. Means, variances and covariances are of f; observations add `noise`.
+
+    Call the methods inside of `jax.enable_x64(True)`. They may compile for a number of rows, or compute on the host. `mean` and
+    `mean_and_variance` are for one block of `block_rows` rows: a caller fills up the last block, so that nothing more is compiled and
+    the bits of a row do not depend on other rows. `block_rows` is None where any number of rows, up to MOST_ROWS, is alike.
+    """
+
+    noise: eqx.AbstractVar[AbstractNoise]
+    block_rows: eqx.AbstractClassVar[int | None]
+
+    @abc.abstractmethod
+    def mean(self, X: Rows) -> PerRow:
+        """E f(x) for each row."""
+
+    @abc.abstractmethod
+    def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
+        """(E f(x), var f(x)) for each row; the second a variance, at least 0."""
+
+    @abc.abstractmethod
+    def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
+        """cov(f(x), f(z)) for all pairs of rows, positive semi-definite to rounding. ValueError where it cannot be known."""
+
+    @abc.abstractmethod
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
+        """Functions drawn from the posterior. ValueError where only single rows are known."""
+
+    @abc.abstractmethod
+    def need_bytes(self, request: Request) -> int:
+        """The memory that the request takes, results included; 0 for what is refused in any case."""
+
+    def variance(self, X: Rows) -> PerRow:
+        """var f(x) for each row."""
+        return self.mean_and_variance(X)[1]
+
+
+def known_noise(variance: float) -> AbstractNoise:
+    """Constant noise of exactly this variance, which nothing trains."""
+    with jax.enable_x64(True):
+        return constant_noise(frozen(np.float64(variance)))
+
+
+@eqx.filter_jit
+def noise_variances(noise: AbstractNoise, X: Rows, count: PerRow) -> Float[Array, " N"]:
+    """σ² s(x)/ρ of each row, in float64 where it may be used."""
+    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+    return cast(noise, wide).variance(jnp.asarray(X, wide), count)

@@ -1,0 +1,96 @@
+"""The posterior of a kernel GP by a Cholesky factor: exact up to rounding."""
+
+import functools
+import math
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.likelihoods import AbstractNoise
+from stochgp.objectives.slq import Estimate
+from stochgp.operators import KernelOperator
+from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows, noise_variances
+from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem, cross, mean_of, symmetric
+from stochgp.results import Solution
+from stochgp.solvers import Cholesky, Factor
+
+
+class ExactKernelPosterior(AbstractPosterior):
+    """f | y for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ = LLᵀ:
+
+        mean(x) = k(x, X) A⁻¹y,    cov(x, z) = k(x, z) − (L⁻¹k(X, x))·(L⁻¹k(X, z)).
+
+    `weights` is A⁻¹y. L is computed when it is first wanted, and is no part of a file.
+    """
+
+    system: KernelSystem
+    weights: Float[Array, "N 1"]
+    explained: float  # yᵀ A⁻¹y
+    solver: Cholesky
+    block_rows: ClassVar[int | None] = BLOCK
+
+    @functools.cached_property
+    def factor(self) -> Factor:
+        """L, in the memory of the host."""
+        with jax.enable_x64(True):
+            return self.solver.factorise(self.system.operator)
+
+    @property
+    def noise(self) -> AbstractNoise:
+        return self.system.noise
+
+    def mean(self, X: Rows) -> PerRow:
+        return mean_of(self.system.operator, self.weights, X)
+
+    def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
+        """The variance k(x, x) − ‖L⁻¹k(X, x)‖², within [0, k(x, x)]."""
+        found = _mean_and_cross(self.system.operator, self.weights, X)
+        mean, across, within = (np.asarray(part) for part in found)
+        explained = np.sum(np.square(self.factor.half(across.T), dtype=np.float64), axis=0)
+        return mean, np.clip(within - explained, 0, None)
+
+    def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
+        across, within = (np.asarray(part, np.float64) for part in cross(self.system.operator, X))
+        half = self.factor.half(across).astype(np.float64)
+        return symmetric(within - half.T @ half)
+
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> KernelFunctions:
+        return self.system.draw(self.weights, n_samples, self._solve, key=key)
+
+    def need_bytes(self, request: Request) -> int:
+        """With the factor, where predictions must compute it first."""
+        N, itemsize = len(self.system.X), self.system.X.dtype.itemsize
+        factor = itemsize * N**2 if request.n_rows and "factor" not in vars(self) else 0
+        return factor + self.system.need_bytes(request, 0, "exact", self.solver)
+
+    def nlml(self) -> float:
+        """(yᵀA⁻¹y + log|A| + N log 2π) / 2N; a row that counts as ρ counts as ρ rows, N = Σρ.
+
+        ρ equal rows with noise σ² have the likelihood of one row with noise σ²/ρ, up to (ρ − 1)(log 2π + log σ²) + log ρ.
+        """
+        rho = self.system.count
+        n = float(rho.sum())
+        with jax.enable_x64(True):
+            s2 = np.asarray(noise_variances(self.noise, self.system.X, np.ones_like(rho)))
+        total = self.explained + self.factor.log_determinant() + n * math.log(2 * math.pi)
+        total += float(np.sum((rho - 1) * np.log(s2) + np.log(rho)))
+        return total / (2 * n)
+
+    @functools.cached_property
+    def nlml_estimate(self) -> Estimate:
+        """`nlml`, whose standard error is 0."""
+        return Estimate(self.nlml(), 0.0)
+
+    def _solve(self, b: Any) -> Solution:
+        return self.solver.solve(self.system.operator, b, 0.0, self.factor)
+
+
+@eqx.filter_jit
+def _mean_and_cross(operator: KernelOperator, weights: Array, Z: Rows) -> tuple[Array, Array, Array]:
+    Z = jnp.asarray(Z)
+    across = operator.kernel.between(operator.prepare(Z), operator.block(0, operator.size))
+    return mean_of(operator, weights, Z), across, operator.kernel.diag(Z)

@@ -1,0 +1,242 @@
+"""What every posterior promises: moments, functions, files, rows in any company, bytes, and noise that depends on the input."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from toy import KEY
+
+from stochgp.data import Standardiser
+from stochgp.data.streams import DeviceRows
+from stochgp.estimators.fitted import Fitted
+from stochgp.features import RandomFourier
+from stochgp.kernels import Matern32
+from stochgp.likelihoods import AbstractNoise
+from stochgp.models import KernelGP
+from stochgp.objectives import moments_of_rows, spectrum
+from stochgp.parameters import AbstractParameter, frozen
+from stochgp.posteriors import (
+    ExactKernelPosterior,
+    FeaturePosterior,
+    KernelSystem,
+    LocalPosterior,
+    Request,
+    SampledKernelPosterior,
+    sample_targets,
+)
+from stochgp.posteriors.base import known_noise
+from stochgp.priors import prior_functions
+from stochgp.solvers import CG, Cholesky, solve
+from stochgp.storage.files import load_tree, save_tree
+
+N, D, NOISE, HELD = 40, 2, 0.05, 128  # HELD: the samples of the posterior by samples
+_generator = np.random.default_rng(0)
+X = _generator.uniform(-2, 2, size=(N, D))
+y = np.sin(2 * X[:, 0]) + 0.2 * _generator.normal(size=N)
+COUNT = _generator.integers(1, 4, N).astype(np.float64)
+NEAR = _generator.uniform(-2, 2, size=(6, D))
+FAR = np.concatenate(
+    [NEAR, X[:2], X[:2] + 1e-9, NEAR + 50.0]
+)  # training rows, equal rows and rows of nothing but prior
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def kernel():
+    return Matern32(jnp.asarray([0.7, 1.5]), jnp.asarray(1.3))
+
+
+def system(noise=None, count=COUNT):
+    noise = known_noise(NOISE) if noise is None else noise
+    return KernelSystem(kernel(), jnp.asarray(X), count, noise, 16)  # three tiles
+
+
+def feature():
+    phi = RandomFourier.init(kernel(), n_inputs=D, n_features=30, key=KEY, dtype=jnp.float64)
+    rows = DeviceRows(X, y, COUNT, dtype=jnp.float64).rows
+    return FeaturePosterior.of(phi, spectrum(moments_of_rows(phi, rows)), 1.3, NOISE)
+
+
+def exact(noise=None, count=COUNT):
+    held = system(noise, count)
+    weights = Cholesky().solve(held.operator, y[:, None], 1e-6).value
+    return ExactKernelPosterior(held, weights, float(y @ np.asarray(weights)[:, 0]), Cholesky())
+
+
+def sampled():
+    held, keys = system(), jax.random.split(KEY)
+    prior = prior_functions(held.kernel, D, HELD, key=keys[0], dtype=jnp.dtype(jnp.float64))
+    b = jnp.concatenate([y[:, None], sample_targets(held.operator, prior, held.X, key=keys[1])], axis=1)
+    found = solve(held.operator, b, CG(), key=KEY, tolerance=1e-7).value
+    explained = float(y @ np.asarray(found)[:, 0])
+    return SampledKernelPosterior(held, found[:, :1], explained, prior, found[:, 1:], CG(), 1e-7)
+
+
+def local():
+    return LocalPosterior(KernelGP(kernel(), NOISE), X, y, COUNT, 12).calibrated(20, 0)
+
+
+POSTERIORS = {"feature": feature, "kernel exact": exact, "kernel by samples": sampled, "local": local}
+GLOBAL = [name for name in POSTERIORS if name != "local"]
+
+
+@functools.cache
+def made(name):
+    return POSTERIORS[name]()
+
+
+def moments(posterior, Z):
+    """Of any number of rows, by blocks as the contract wants them."""
+    fitted = Fitted(None, Standardiser.identity((D,)), Standardiser.identity(()), posterior, "float64")
+    mean, std = fitted.mean_and_std(Z, include_noise=False)
+    return mean, std**2
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_variances_are_not_negative_and_at_most_the_priors_far_away(name):
+    mean, variance = moments(made(name), FAR)
+    assert np.all(np.isfinite(mean)) and np.all(variance >= 0)
+    prior = 1.3 * getattr(made(name), "scale", 1.0)
+    assert name == "feature" or np.all(variance <= prior * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_the_mean_alone_is_the_mean_with_the_variance(name):
+    posterior = made(name)
+    Z = np.resize(NEAR, (posterior.block_rows or 6, D))
+    mean, variance = posterior.mean_and_variance(Z)
+    assert_allclose(posterior.mean(Z), mean, rtol=1e-12, atol=1e-12)
+    assert_array_equal(posterior.variance(Z), variance)
+
+
+@pytest.mark.parametrize("name", GLOBAL)
+def test_covariances_are_symmetric_and_have_no_negative_eigenvalue(name):
+    covariance = made(name).covariance(FAR)
+    assert covariance.dtype == np.float64
+    rounding = 1e-9 * covariance.max()
+    assert_allclose(covariance, covariance.T, atol=rounding)
+    assert np.linalg.eigvalsh(covariance).min() > -len(FAR) * rounding
+
+
+@pytest.mark.parametrize("name", ["feature", "kernel exact"])
+def test_the_diagonal_of_the_covariance_is_the_variance(name):
+    assert_allclose(np.diag(made(name).covariance(FAR)), moments(made(name), FAR)[1], rtol=1e-8, atol=1e-11)
+
+
+def test_posteriors_of_one_kernel_agree():
+    """CG solves to a residual of 1e-7; variances of S samples are within 4 √(2/S), relative."""
+    mean, variance = moments(made("kernel exact"), NEAR)
+    found = moments(made("kernel by samples"), NEAR)
+    assert_allclose(found[0], mean, atol=1e-5)
+    assert_allclose(found[1], variance, rtol=4 * (2 / HELD) ** 0.5)
+    covariances = [made(name).covariance(NEAR) for name in ("kernel exact", "kernel by samples")]
+    assert_allclose(covariances[1], covariances[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", GLOBAL)
+def test_functions_have_the_posterior_mean_and_variance(name):
+    """Within 4 standard errors: of S draws, and of the samples that the posterior itself estimates its variance from."""
+    posterior, S = made(name), 512
+    functions = posterior.functions(S, key=jax.random.key(3))
+    assert functions.n_samples == S
+    values = np.asarray(functions(jnp.asarray(NEAR)))
+    mean, variance = moments(posterior, NEAR)
+    assert values.shape == (len(NEAR), S)
+    assert np.all(np.abs(values.mean(axis=1) - mean) < 4 * np.sqrt(values.var(axis=1) / S))
+    held = 2 / HELD if name == "kernel by samples" else 0.0
+    assert_allclose(values.var(axis=1, ddof=1), variance, rtol=4 * (2 / S + held) ** 0.5)
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_a_file_keeps_every_bit(name, tmp_path):
+    save_tree(tmp_path / "posterior", made(name), {})
+    found, _ = load_tree(tmp_path / "posterior")
+    assert type(found) is type(made(name))
+    for mine, loaded in zip(moments(made(name), FAR), moments(found, FAR), strict=True):
+        assert_array_equal(loaded, mine)
+    assert float(found.noise.level) == float(made(name).noise.level)
+    if name in GLOBAL:
+        assert_array_equal(found.covariance(NEAR), made(name).covariance(NEAR))
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_a_row_alone_has_the_bits_that_it_has_in_company(name):
+    targets = Standardiser(np.asarray(3.0), np.asarray(2.0))
+    fitted = Fitted(None, Standardiser.identity((D,)), targets, made(name), "float64")
+    many = np.resize(FAR, (1100, D))  # more than two blocks of the largest
+    mean, std = fitted.mean_and_std(many, include_noise=True)
+    assert_array_equal(fitted.mean(many)[:4], [fitted.mean(row[None])[0] for row in many[:4]])
+    for i in (0, 5, 1099):
+        alone = fitted.mean_and_std(many[i : i + 1], include_noise=True)
+        assert_array_equal([alone[0][0], alone[1][0]], [mean[i], std[i]])
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_needs_grow_with_rows_and_samples(name):
+    need = made(name).need_bytes
+    assert 0 < need(Request(100)) < need(Request(10**6))
+    if name in GLOBAL:
+        assert need(Request(100)) < need(Request(100, covariance=True)) < need(Request(1000, covariance=True))
+        assert 0 < need(Request(n_samples=1)) < need(Request(n_samples=1000))
+        assert need(Request(100, n_samples=9)) >= max(need(Request(100)), need(Request(n_samples=9)))
+
+
+def test_the_factor_is_counted_until_it_is_there():
+    posterior = exact()
+    before = posterior.need_bytes(Request(1))
+    posterior.variance(NEAR)
+    assert before - posterior.need_bytes(Request(1)) == 8 * N**2
+
+
+def test_what_is_not_known_is_refused():
+    with pytest.raises(ValueError, match="no covariances between rows"):
+        made("local").covariance(NEAR)
+    with pytest.raises(ValueError, match="single rows, not functions"):
+        made("local").functions(2, key=KEY)
+    with pytest.raises(ValueError, match="no samples"):
+        dataclasses.replace(made("kernel by samples"), prior=None, sample_weights=None).variance(NEAR)
+
+
+class Ramp(AbstractNoise):
+    """s(x) = 1 + x₁²."""
+
+    level: AbstractParameter
+
+    def multiplier(self, X):
+        return 1 + X[:, 0] ** 2
+
+
+def ramp():
+    return Ramp(frozen(np.float64(NOISE)))
+
+
+def test_noise_of_the_input_is_added_row_by_row():
+    targets = Standardiser(np.asarray(3.0), np.asarray(2.0))
+    posterior = dataclasses.replace(made("feature"), noise=ramp())
+    fitted = Fitted(None, Standardiser.identity((D,)), targets, posterior, "float64")
+    wanted = 4 * NOISE * (1 + NEAR[:, 0] ** 2)
+    clean, noisy = (fitted.mean_and_std(NEAR, include_noise=given)[1] for given in (False, True))
+    assert_allclose(noisy**2 - clean**2, wanted, rtol=1e-9)
+    clean, noisy = (fitted.covariance(NEAR, include_noise=given) for given in (False, True))
+    assert_allclose(noisy - clean, np.diag(wanted), atol=1e-12)
+    draws = fitted.draw_noise(NEAR, 4000, key=KEY)
+    assert_allclose(draws.var(axis=1), wanted, rtol=4 * (2 / 4000) ** 0.5)
+
+
+@pytest.mark.parametrize("count", [np.ones(N), COUNT])
+def test_the_likelihood_of_noise_of_the_input_is_the_dense_one(count):
+    """A row that counts as ρ stands for ρ rows."""
+    posterior, rows = exact(ramp(), count), np.repeat(np.arange(N), count.astype(int))
+    A = np.asarray(kernel().matrix(jnp.asarray(X), jnp.asarray(X)))[np.ix_(rows, rows)]
+    A = A + np.diag(NOISE * (1 + X[rows, 0] ** 2))
+    total = y[rows] @ np.linalg.solve(A, y[rows]) + np.linalg.slogdet(A)[1] + len(rows) * np.log(2 * np.pi)
+    assert_allclose(posterior.nlml(), total / (2 * len(rows)), rtol=1e-9)
+    assert posterior.nlml_estimate == (posterior.nlml(), 0.0)
