@@ -15,11 +15,18 @@ from stochgp.data import Standardiser, TableEncoder
 from stochgp.estimators.fitted import AbstractFitted, in_blocks
 from stochgp.objectives.slq import Estimate, nlml_estimate
 from stochgp.operators import KernelOperator
-from stochgp.planning.memory import Layout, Problem, solve_bytes
 from stochgp.planning.prediction import chunk_bytes, covariance_bytes, result_bytes
 from stochgp.posteriors import KernelFunctions, KernelPosterior, sample_targets
 from stochgp.priors import PriorFunctions, prior_functions
-from stochgp.solvers import AbstractSolver, Cholesky, Factor, solve
+from stochgp.solvers import (
+    AbstractDirectSolver,
+    AbstractSolver,
+    Cholesky,
+    Factor,
+    Layout,
+    SystemSize,
+    solve,
+)
 
 ROWS = 512  # of every compiled evaluation, the last one padded
 
@@ -67,9 +74,8 @@ class KernelFitted(AbstractFitted):
     @functools.cached_property
     def factor(self) -> Factor:
         """L of A = LLᵀ."""
-        solver = self.solver if isinstance(self.solver, Cholesky) else Cholesky()
         with jax.enable_x64(True):
-            return solver.factorise(self.posterior.operator)
+            return self._direct.factorise(self.posterior.operator)
 
     def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
         (mean,) = self._by_block(lambda Z: (_mean(self.posterior, Z),), X)
@@ -138,7 +144,7 @@ class KernelFitted(AbstractFitted):
         return nlml_estimate(operator, self.explained, self.weights.mean, key=key, weight=rho)
 
     def predict_bytes(self, n_rows: int) -> int:
-        """What `solve_planning` counts, and the factor where it is to be computed first."""
+        """What `planning` counts, and the factor where it is to be computed first."""
         problem, layout = self._sizes
         factor = self.X.dtype.itemsize * problem.n_rows**2 if self.exact and "factor" not in vars(self) else 0
         variance = "exact" if self.exact else "samples" if problem.n_samples else "none"
@@ -151,18 +157,23 @@ class KernelFitted(AbstractFitted):
     def functions_bytes(self, n_samples: int) -> int:
         problem, layout = self._sizes
         problem = problem._replace(n_samples=max(n_samples - 1, 0))
-        return solve_bytes(problem, self.solver, layout, self.X.dtype.itemsize)
+        return self.solver.need_bytes(problem, layout)
+
+    @property
+    def _direct(self) -> AbstractDirectSolver:
+        """The solver, if it is direct, else Cholesky."""
+        return self.solver if isinstance(self.solver, AbstractDirectSolver) else Cholesky()
 
     @property
     def _row_weights(self) -> Float[np.ndarray, " N"]:
         return self.noise_variance / np.asarray(self.row_noise, np.float64)
 
     @property
-    def _sizes(self) -> tuple[Problem, Layout]:
+    def _sizes(self) -> tuple[SystemSize, Layout]:
         n_samples = 0 if self.weights.samples is None else self.weights.samples.shape[1]
         N, D = self.X.shape
         itemsize = self.X.dtype.itemsize
-        return Problem(N, D, n_samples, itemsize * (D + 2), itemsize), Layout(self.tile)
+        return SystemSize(N, D, n_samples, itemsize * (D + 2), itemsize), Layout(self.tile)
 
     def _exactly(self, Z: Array) -> tuple[np.ndarray, np.ndarray]:
         """(mean, variance) with var f(x) = k(x, x) − ‖L⁻¹k(X, x)‖², within [0, k(x, x)]."""
@@ -172,7 +183,7 @@ class KernelFitted(AbstractFitted):
 
     def _solve(self, b: Any) -> Any:
         if self.exact:
-            return Cholesky().solve(self.posterior.operator, b, self.tolerance, self.factor)
+            return self._direct.solve(self.posterior.operator, b, self.tolerance, self.factor)
         return solve(self.posterior.operator, b, self.solver, key=jax.random.key(0), tolerance=self.tolerance)
 
     def _by_block(self, evaluate: Any, X: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -17,11 +17,11 @@ from stochgp.estimators.progress import progress_line
 from stochgp.models import KernelGP
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import cast, value_of
-from stochgp.planning.memory import Problem
-from stochgp.planning.solver import SolvePlan, plan
+from stochgp.planning.solve_plan import SolvePlan
+from stochgp.planning.solver import plan
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Solution
-from stochgp.solvers import AbstractIterativeSolver, AbstractSolver, Cholesky, Factor, solve
+from stochgp.solvers import AbstractDirectSolver, AbstractSolver, SystemSize, solve
 
 TOLERANCE, POWER = 0.2, 0.75  # see `tolerances`
 ENOUGH_ROWS = 10_000
@@ -70,11 +70,14 @@ def posterior_of(
     b = jnp.asarray(data.y[:, None], dtype)
     if prior is not None:
         b = jnp.concatenate([b, targets_of_samples(operator, prior, X, sample_key)], axis=1)
-    factor = chosen.solver.factorise(operator) if isinstance(chosen.solver, Cholesky) else None
     tolerance = tolerances(noise_variance, data.y, b.shape[1])
-    if isinstance(chosen.solver, AbstractIterativeSolver):
-        tolerance = np.maximum(tolerance * chosen.solver.tolerance_share, LEAST_TOLERANCE)
-    found = _run(chosen, operator, b, tolerance, wanted, run_key, factor)
+    tolerance = np.maximum(tolerance * chosen.solver.tolerance_share, LEAST_TOLERANCE)
+    solver, factor = chosen.solver, None
+    if isinstance(solver, AbstractDirectSolver):
+        factor = solver.factorise(operator)
+        found = solver.solve(operator, b, tolerance, factor)
+    else:
+        found = _run(solver, operator, b, tolerance, wanted, run_key)
     weights = Weights(found.value[:, :1], prior, None if prior is None else found.value[:, 1:])
     explained = float(data.y @ np.asarray(found.value[:, 0], np.float64))
     fitted = KernelFitted(
@@ -113,9 +116,9 @@ def _plan(
     spread = jnp.asarray(noise, wanted.dtype)
     ratio = float(np.mean(noise)) / float(jnp.mean(kernel.diag(data.X)))
     operator = make_operator(kernel, data.X, spread, TILE)
-    problem = Problem.of(operator, data.X.shape[1], wanted.n_samples, ratio)
+    size = SystemSize.of(operator, data.X.shape[1], wanted.n_samples, ratio)
     tolerance = float(tolerances(float(np.mean(noise)), data.y, 1)[0])
-    return plan(operator, problem, budget, solver=wanted.solver, tolerance=tolerance)
+    return plan(operator, size, budget, solver=wanted.solver, tolerance=tolerance)
 
 
 def _prior(kernel: Any, X: Float[Array, "N D"], n_samples: int, key: PRNGKeyArray) -> PriorFunctions | None:
@@ -123,21 +126,18 @@ def _prior(kernel: Any, X: Float[Array, "N D"], n_samples: int, key: PRNGKeyArra
 
 
 def _run(
-    chosen: SolvePlan,
+    solver: AbstractSolver,
     operator: KernelOperator,
     b: Array,
     tolerance: Float[np.ndarray, " S"],
     wanted: Wanted,
     key: PRNGKeyArray,
-    factor: Factor | None,
 ) -> Solution:
-    if factor is not None:
-        return Cholesky().solve(operator, b, tolerance, factor)
     with progress_line(wanted.verbose, _progress_text) as progress:
         found = solve(
             operator,
             b,
-            chosen.solver,
+            solver,
             key=key,
             tolerance=tolerance,
             time_limit=wanted.time_limit,

@@ -9,8 +9,8 @@ import numpy as np
 from stochgp.estimators.kernel_solve import KernelRows
 from stochgp.models import NOISE_FLOOR, KernelGP
 from stochgp.parameters import positive, value_of
-from stochgp.planning.memory import SMALL
 from stochgp.posteriors import LocalPosterior
+from stochgp.solvers.sizes import SMALL
 
 ROWS = 500
 SHARE = 0.05

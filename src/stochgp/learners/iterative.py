@@ -19,10 +19,9 @@ from stochgp.learners.schedules import Schedule, cosine
 from stochgp.models import SMALLEST_WEIGHT, KernelGP
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import partition, value_of
-from stochgp.planning.memory import Layout, Problem, solve_bytes
-from stochgp.planning.solver import room_for_rows
+from stochgp.planning.memory import room_for_rows
 from stochgp.results import Solution
-from stochgp.solvers import SDD, AbstractSolver, solve
+from stochgp.solvers import SDD, AbstractSolver, Layout, SystemSize, solve
 
 RATE, STEPS = 0.1, 100
 STEP_COLUMNS = (
@@ -96,7 +95,7 @@ class Iterative(AbstractKernelLearner):
         """A solve, and the solutions of three steps with what their combination takes."""
         problem, layout = self._sizes(n_rows, n_inputs)
         columns = STEP_COLUMNS * problem.itemsize * n_rows * problem.n_columns
-        return solve_bytes(problem, self.solver, layout) + columns
+        return self.solver.need_bytes(problem, layout) + columns
 
     def within(self, n_rows: int, n_inputs: int, free: int) -> "Iterative":
         """With the rows of K that may be kept."""
@@ -108,9 +107,9 @@ class Iterative(AbstractKernelLearner):
             self, keep_rows=room_for_rows(self.solver, layout, problem, free - columns)
         )
 
-    def _sizes(self, n_rows: int, n_inputs: int) -> tuple[Problem, Layout]:
+    def _sizes(self, n_rows: int, n_inputs: int) -> tuple[SystemSize, Layout]:
         itemsize = 4
-        problem = Problem(n_rows, n_inputs, self.probes.n_probes, itemsize * (n_inputs + 2), itemsize)
+        problem = SystemSize(n_rows, n_inputs, self.probes.n_probes, itemsize * (n_inputs + 2), itemsize)
         return problem, Layout(min(TILE, n_rows), self.keep_rows or 0)
 
     def prepare(self, gp: KernelGP, source: AbstractSource, plan: KernelPlan, seed: Seed) -> Prepared:
