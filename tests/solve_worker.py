@@ -17,13 +17,13 @@ import numpy as np
 from stochgp import budget, kernels
 from stochgp.budget import Budget
 from stochgp.operators import KernelOperator
-from stochgp.planning.memory import Layout, Problem
-from stochgp.planning.prediction import plan_prediction
-from stochgp.planning.solver import SolvePlan, choose, plan
+from stochgp.planning.prediction import ROWS
+from stochgp.planning.solve_plan import SolvePlan
+from stochgp.planning.solver import choose, plan
 from stochgp.posteriors import sample_targets
 from stochgp.posteriors.kernel import moments
 from stochgp.priors import prior_functions
-from stochgp.solvers import Cholesky, solve
+from stochgp.solvers import Cholesky, SystemSize, solve
 
 KERNELS = {
     "rbf": lambda: kernels.RBF(2.0),
@@ -45,15 +45,15 @@ def main(given: dict) -> dict:
     limited = Budget(limit)
     kernel = KERNELS[given["kernel"]]()
     probe = _operator(kernel, X)
-    problem = Problem.of(probe, given["n_inputs"], given["n_samples"], NOISE)
+    size = SystemSize.of(probe, given["n_inputs"], given["n_samples"], NOISE)
     try:
-        chosen = plan(probe, problem, limited, solver=given["solver"])
+        chosen = plan(probe, size, limited, solver=given["solver"])
     except ValueError as error:
         if not given.get("forced"):
             return {"refused": str(error), "limit": limit}
-        chosen, limited = of_least_memory(probe, problem, given["solver"]), Budget(10**12)
+        chosen = of_least_memory(size, given["solver"])
     begun = time.perf_counter()
-    carry_out(chosen, problem, kernel, X, y, limited)
+    carry_out(chosen, kernel, X, y)
     return {
         "limit": limit,
         "need": chosen.need,
@@ -64,20 +64,20 @@ def main(given: dict) -> dict:
     }
 
 
-def of_least_memory(probe: KernelOperator, problem: Problem, solver: str) -> SolvePlan:
+def of_least_memory(size: SystemSize, solver: str) -> SolvePlan:
     """The plan for the smallest limit under which there is one."""
     low, high = 0, 10**11
     while high - low > 10**6:
         middle = (low + high) // 2
         try:
-            choose(problem, Budget(budget.in_use() + middle), solver=solver)
+            choose(size, Budget(budget.in_use() + middle), solver=solver)
             high = middle
         except ValueError:
             low = middle
-    return choose(problem, Budget(budget.in_use() + high + 10**7), solver=solver)
+    return choose(size, Budget(budget.in_use() + high + 10**7), solver=solver)
 
 
-def carry_out(chosen: SolvePlan, problem: Problem, kernel, X, y, limited: Budget) -> None:
+def carry_out(chosen: SolvePlan, kernel, X, y) -> None:
     """The solve, two epochs of it, and standard deviations at a thousand rows."""
     operator = _operator(kernel, X, tile=chosen.tile, keep_rows=chosen.keep_rows)
     keys = jax.random.split(jax.random.key(0), 3)
@@ -93,10 +93,8 @@ def carry_out(chosen: SolvePlan, problem: Problem, kernel, X, y, limited: Budget
     else:
         factor = dataclasses.replace(solver, dtype=chosen.dtype).factorise(operator)
         found = solver.solve(operator, b, 0.01, factor)
-    layout = Layout(chosen.tile, chosen.keep_rows)
-    rows = plan_prediction(problem, limited, N_TEST, layout, chosen.variance).rows
-    for start in range(0, N_TEST, rows):
-        Z = X[start : start + rows]
+    for start in range(0, N_TEST, ROWS):
+        Z = X[start : start + ROWS]
         if chosen.variance == "samples":
             jax.block_until_ready(moments(operator, found.value[:, :1], prior, found.value[:, 1:], Z))
         elif chosen.variance == "exact":

@@ -17,13 +17,13 @@ from stochgp.estimators.progress import progress_line
 from stochgp.models import KernelGP
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import cast, value_of
-from stochgp.planning.memory import Problem
-from stochgp.planning.solver import SolvePlan, plan
+from stochgp.planning.solve_plan import SolvePlan
+from stochgp.planning.solver import plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.posteriors.base import known_noise, noise_variances
 from stochgp.priors import prior_functions
 from stochgp.results import Solution
-from stochgp.solvers import AbstractIterativeSolver, AbstractSolver, Cholesky, solve
+from stochgp.solvers import AbstractDirectSolver, AbstractSolver, SystemSize, solve
 
 TOLERANCE, POWER = 0.2, 0.75  # see `tolerances`
 ENOUGH_ROWS = 10_000
@@ -74,9 +74,8 @@ def posterior_of(
         prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
         b = jnp.concatenate([b, sample_targets(operator, prior, X, key=sample_key)], axis=1)
     tolerance = tolerances(float(noise.level), data.y, b.shape[1])
-    if isinstance(solver, AbstractIterativeSolver):
-        tolerance = np.maximum(tolerance * solver.tolerance_share, LEAST_TOLERANCE)
-    factor = solver.factorise(operator) if isinstance(solver, Cholesky) else None
+    tolerance = np.maximum(tolerance * solver.tolerance_share, LEAST_TOLERANCE)
+    factor = solver.factorise(operator) if isinstance(solver, AbstractDirectSolver) else None
     if factor is not None:
         found = solver.solve(operator, b, tolerance, factor)
     else:
@@ -116,9 +115,9 @@ def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budg
     operator, X = system.operator, system.X
     noise = float(np.mean(noise_variances(system.noise, X, system.count)))
     ratio = noise / float(jnp.mean(system.kernel.diag(X)))
-    problem = Problem.of(operator, X.shape[1], wanted.n_samples, ratio)
+    size = SystemSize.of(operator, X.shape[1], wanted.n_samples, ratio)
     tolerance = float(tolerances(noise, y, 1)[0])
-    return plan(operator, problem, budget, solver=wanted.solver, tolerance=tolerance)
+    return plan(operator, size, budget, solver=wanted.solver, tolerance=tolerance)
 
 
 def _run(

@@ -10,8 +10,8 @@ from stochgp.estimators.kernel_solve import KernelRows
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import KernelGP
 from stochgp.parameters import positive, value_of
-from stochgp.planning.memory import SMALL
 from stochgp.posteriors import LocalPosterior
+from stochgp.solvers.sizes import SMALL
 
 ROWS = 500
 SHARE = 0.05

@@ -21,12 +21,10 @@ from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import KernelGP
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import partition
-from stochgp.planning.memory import Layout, solve_bytes
-from stochgp.planning.memory import Problem as SystemSize
-from stochgp.planning.solver import room_for_rows
+from stochgp.planning.memory import room_for_rows
 from stochgp.planning.steps import StepPlan
 from stochgp.results import Solution
-from stochgp.solvers import SDD, AbstractSolver, solve
+from stochgp.solvers import SDD, AbstractSolver, Layout, SystemSize, solve
 
 RATE, STEPS = 0.1, 100
 STEP_COLUMNS = (
@@ -101,7 +99,7 @@ class Iterative(AbstractLearner):
         """A solve, and the solutions of three steps with what their combination takes."""
         problem, layout = self._sizes(n_rows, n_inputs)
         columns = STEP_COLUMNS * problem.itemsize * n_rows * problem.n_columns
-        return solve_bytes(problem, self.solver, layout) + columns
+        return self.solver.need_bytes(problem, layout) + columns
 
     def within(self, gp: KernelGP, n_rows: int, n_inputs: int, free: int) -> "Iterative":
         """With the rows of K that may be kept."""

@@ -22,9 +22,10 @@ from stochgp.data.streams import Rows, padded_size
 from stochgp.kernels.gradients import Kernel, Tiles, dense_gradient, equal_tiles, prepared
 from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import KernelGP
+from stochgp.numerics import dense_factor
+from stochgp.numerics.dense_factor import NEGLIGIBLE, Factor
 from stochgp.objectives.evaluation import Evaluation
 from stochgp.parameters import partition, value_of
-from stochgp.solvers.cholesky import JITTERS, NEGLIGIBLE, Factor
 
 TILE = 1024  # rows and columns of K that are computed at a time
 SMALLEST_RATIO = 1e-4  # of noise to signal, below which float32 is not trusted
@@ -97,16 +98,7 @@ def factorised(
     kernel: Kernel, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"], dtype: str
 ) -> Factor:
     """The factor of k(X, X) + diag(noise), with the first jitter that makes it possible."""
-    for share in JITTERS:
-        A = covariance(kernel, X, noise, dtype)
-        diagonal = A.diagonal()
-        jitter = share * float(diagonal.mean(dtype=np.float64))
-        A[np.diag_indices(len(A))] += A.dtype.type(jitter)
-        (potrf,) = scipy.linalg.get_lapack_funcs(("potrf",), (A,))
-        L, info = potrf(A.T, lower=True, clean=False, overwrite_a=True)
-        if info == 0 and math.isfinite(L[-1, -1]):
-            return Factor(L, jitter)
-    raise ValueError("the kernel matrix cannot be factorised: are inputs or parameters not finite?")
+    return dense_factor.factorised(lambda: covariance(kernel, X, noise, dtype))
 
 
 def covariance(

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,32 +12,14 @@ from jaxtyping import Array
 
 from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
+from stochgp.solvers.costs import HALF_ORDER, Costs
 
 BLOCK = 512  # rows of the measured block
 MOST_COLUMNS = 8192  # of the measured block
 FEW = 16  # right-hand sides from which the cost of one more is measured where there are fewer
 ORDER = 1536  # of the measured factorisation and triangular solve
-HALF_ORDER = 1500.0  # LAPACK's rates at order n go as n / (n + 1500): within 6 % from 1,500 to 13,500, float32 and float64
 READING = 1.9  # kept rows are copied tile by tile and come from far: against a product with rows that lie ready, one column
 RUNS = 4
-
-
-class Costs(NamedTuple):
-    """Costs of one kernel, number of inputs and dtype on this machine.
-
-    Seconds are per entry of K: a block of B rows times [P, 1] takes B · P · `evaluate`, each further column B · P · `multiply`.
-    """
-
-    evaluate: float  # an entry of K, times one column
-    multiply: float  # an entry of K times one more column
-    read: float  # an entry of K that is kept, times one column
-    factor: float  # one of the N³/3 operations of a large Cholesky factorisation
-    solve: float  # one of the N² products of a large triangular solve, for each column
-    compile: float  # a product with a block, compiled and run once
-    workspace: float  # numbers that a product holds for each entry of its tile
-    measured: bool = True
-
-
 TYPICAL = Costs(1.8e-9, 1.3e-11, 4e-10, 4e-12, 1e-11, 0.3, 1.0, measured=False)  # two cores of 2023
 
 

@@ -1,72 +1,31 @@
 """The solver that is predicted to be the fastest within the memory limit."""
 
-import dataclasses
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from stochgp.budget import Budget, format_bytes, release
 from stochgp.operators import TILE
-from stochgp.planning.effort import solve_seconds
-from stochgp.planning.machine import TYPICAL, Costs, calibrate
-from stochgp.planning.memory import SMALL, Layout, Problem, direct_itemsize, padded, solve_bytes
-from stochgp.planning.prediction import ROWS
-from stochgp.solvers import CG, SDD, SGD, AbstractSolver, Cholesky
+from stochgp.planning.machine import TYPICAL, calibrate
+from stochgp.planning.memory import plannable, room_for_rows
+from stochgp.planning.solve_plan import SolvePlan, variance_by
+from stochgp.solvers import CG, SDD, SGD, AbstractSolver, Cholesky, Layout, SystemSize
+from stochgp.solvers.costs import Costs
+from stochgp.solvers.sizes import SMALL, padded
 
 TILES = (TILE, 4096, 2048, 1024, 512, 256)
-BATCHES = (2048, 1024, 512, 256, 128, 64, 32)
-RANKS = (1.0, 0.5, 0.25, 0.1, 0.03)  # shares of CG's default rank
-KEPT_ROWS = 512  # kept rows come in blocks of so many
-HEADROOM = 0.04  # of the limit, for what is loaded and compiled around the solve
-SHARE_FOR_KEPT = 0.9  # of what is free: with more the plan leaves rows of K to be evaluated
 SHARE_OF_TEST = 0.1  # rows whose standard deviations are expected to be wanted, per training row
-NAMES = {"cholesky": Cholesky(), "cg": CG(), "sdd": SDD(), "sgd": SGD()}
+NAMES = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), SGD())}
 AUTOMATIC = ("cholesky", "cg", "sdd")  # SGD needs many times the epochs of any of them
-
-
-class SolvePlan(NamedTuple):
-    """How (K + Σ) α = b is solved, and what that is expected to cost."""
-
-    solver: AbstractSolver
-    tile: int  # columns of a tile, for `KernelOperator.of`
-    keep_rows: int  # rows of K to keep, for `KernelOperator.of`
-    n_samples: int  # function samples solved with the mean
-    variance: str  # "exact" | "samples" | "none"
-    variance_error: float  # expected relative standard error of a variance
-    dtype: str  # of the solve
-    predict_rows: int  # rows of a prediction at a time
-    seconds: float  # predicted, from right-hand sides to predictions, compilation included
-    need: int  # bytes on top of what was in use
-    reason: str
-    alternatives: dict[str, float | None]  # solver → predicted seconds; None = does not fit
-    measured: bool  # on this machine, or typical costs
-
-    def described(self) -> dict[str, Any]:
-        """For `plan_`: name → {choice, why}, JSON values only."""
-        origin = "predicted from costs measured on this machine" if self.measured else "by typical costs"
-        settings = dataclasses.asdict(self.solver)
-        return {
-            "solver": _choice(type(self.solver).__name__, self.reason),
-            "solver_settings": _choice(settings, "the solver's own, or as given or shrunk to fit"),
-            "tile": _choice(self.tile, "columns of K evaluated at a time"),
-            "keep_rows": _choice(self.keep_rows, _why_kept(self.keep_rows)),
-            "n_samples": _choice(self.n_samples, "function samples solved together with the mean"),
-            "variance": _choice(self.variance, _why_variance(self)),
-            "solve_seconds": _choice(self.seconds, origin),
-            "solver_seconds": _choice(
-                self.alternatives, f"{origin}; null = does not fit, or was not to be chosen"
-            ),
-            "solve_memory": _choice(self.need, "bytes needed beyond those in use"),
-        }
 
 
 class Candidate(NamedTuple):
     """One way to solve, with what it needs and takes."""
 
-    name: str
     solver: AbstractSolver
+    size: SystemSize  # without samples where the solver gives exact variances
     layout: Layout
-    itemsize: int
     seconds: float
     need: int
 
@@ -80,30 +39,35 @@ class Aim(NamedTuple):
 
 def plan(
     operator: Any,
-    problem: Problem,
+    size: SystemSize,
     budget: Budget,
     *,
     solver: str | AbstractSolver = "auto",
     tolerance: float = 0.02,
     n_test: int | None = None,
+    given: SolvePlan | None = None,
 ) -> SolvePlan:
     """`choose` with costs measured on this machine, where the set is large enough for that to pay (above 3,000 rows).
 
-    `operator` is one of the rows of `problem`, in any tiles. What cannot fit is refused before anything is measured.
+    `operator` is one of the rows of `size`, in any tiles. What cannot fit is refused before anything is measured. A `given` plan is
+    taken as it is: nothing is chosen, nothing measured, and `solver` not looked at; its bytes and seconds are predicted for this system.
+
+    Raises ValueError, with both numbers, where nothing fits, or the given plan does not.
     """
     release()
-    free = _plannable(budget)
-    first = choose(problem, budget, solver=solver, tolerance=tolerance, n_test=n_test)
-    if problem.n_rows <= SMALL:
+    free, aim = plannable(budget), Aim(tolerance, _test_rows(size, n_test))
+    if given is not None:
+        return _as_given(given, size, budget, free, aim)
+    first = choose(size, budget, solver=solver, tolerance=tolerance, n_test=n_test)
+    if size.n_rows <= SMALL:
         return first
-    costs = calibrate(operator, problem.n_columns)
+    costs = calibrate(operator, size.n_columns)
     release()
-    aim = Aim(tolerance, _test_rows(problem, n_test))
-    return _chosen(problem, budget, free, costs, solver, aim)  # what measuring left is in COMPILER_BYTES
+    return _chosen(size, budget, free, costs, solver, aim)  # what measuring left is counted with the solvers
 
 
 def choose(
-    problem: Problem,
+    size: SystemSize,
     budget: Budget,
     *,
     costs: Costs = TYPICAL,
@@ -111,33 +75,29 @@ def choose(
     tolerance: float = 0.02,
     n_test: int | None = None,
 ) -> SolvePlan:
-    """The fastest of the candidates that fit: all solvers for "auto" (up to 3,000 rows Cholesky, if it fits), one for a name, the given one
-    with its own settings.
+    """The fastest of the candidates that fit: all solvers for "auto" (up to 3,000 rows a direct one, if it fits), one for a name, the
+    given one with its own settings.
 
     `tolerance` is the relative residual that the mean is solved to; `n_test` the rows whose standard deviations are expected to be wanted
-    (None = a tenth of the training rows). To fit, tiles, then SDD's batches and CG's rank are made smaller, and rows of K are kept where
+    (None = a tenth of the training rows). To fit, tiles are made smaller, and solvers take their `variants`; rows of K are kept where
     memory is left.
 
     Raises ValueError, with both numbers, where nothing fits.
     """
-    aim = Aim(tolerance, _test_rows(problem, n_test))
-    return _chosen(problem, budget, _plannable(budget), costs, solver, aim)
+    aim = Aim(tolerance, _test_rows(size, n_test))
+    return _chosen(size, budget, plannable(budget), costs, solver, aim)
 
 
-def _plannable(budget: Budget) -> int:
-    """What is free but for the headroom."""
-    return max(budget.free() - int(HEADROOM * budget.limit), 0)
-
-
-def _test_rows(problem: Problem, n_test: int | None) -> int:
-    return max(1, round(SHARE_OF_TEST * problem.n_rows)) if n_test is None else n_test
+def _test_rows(size: SystemSize, n_test: int | None) -> int:
+    return max(1, round(SHARE_OF_TEST * size.n_rows)) if n_test is None else n_test
 
 
 def _chosen(
-    problem: Problem, budget: Budget, free: int, costs: Costs, solver: str | AbstractSolver, aim: Aim
+    size: SystemSize, budget: Budget, free: int, costs: Costs, solver: str | AbstractSolver, aim: Aim
 ) -> SolvePlan:
     found = {
-        name: list(_candidates(given, problem, costs, free, aim)) for name, given in _solvers(solver).items()
+        kind.name: list(_candidates(kind, planned, size, costs, free, aim))
+        for kind, planned in _solvers(solver)
     }
     best = {
         name: min((c for c in cs if c.need <= free), key=lambda c: c.seconds, default=None)
@@ -146,148 +106,108 @@ def _chosen(
     fitting = [c for c in best.values() if c is not None]
     if not fitting:
         least = min((c for cs in found.values() for c in cs), key=lambda c: c.need)
-        what = f"solving for {problem.n_rows} rows and {problem.n_columns} right-hand sides by {least.name}"
-        budget.require(max(least.need, budget.free() + 1), what)
-    if solver == "auto" and problem.n_rows <= SMALL and best["cholesky"] is not None:
-        fitting = [best["cholesky"]]
+        _refuse(least, size.n_columns, budget)
+    direct = [c for c in fitting if c.solver.exact_variances]
+    if solver == "auto" and size.n_rows <= SMALL and direct:
+        fitting = direct
     chosen = min(fitting, key=lambda c: c.seconds)
-    return _plan(problem, chosen, best, free, costs, solver)
+    alternatives = {name: None if c is None else c.seconds for name, c in best.items()}
+    return _plan(chosen, _reason(chosen, best, free, solver), alternatives, measured=costs.measured)
 
 
-def _solvers(solver: str | AbstractSolver) -> dict[str, tuple[AbstractSolver, bool]]:
-    """Name → (solver, whether its settings are the planner's)."""
+def _refuse(least: Candidate, n_columns: int, budget: Budget) -> None:
+    """Raises ValueError with both numbers."""
+    what = f"solving for {least.size.n_rows} rows and {n_columns} right-hand sides by {least.solver.name}"
+    budget.require(max(least.need, budget.free() + 1), what)
+
+
+def _solvers(solver: str | AbstractSolver) -> list[tuple[AbstractSolver, bool]]:
+    """(Solver, whether its settings are the planner's)."""
     if isinstance(solver, AbstractSolver):
-        return {type(solver).__name__.lower(): (solver, False)}
+        return [(solver, False)]
     if solver == "auto":
-        return {name: (NAMES[name], True) for name in AUTOMATIC}
+        return [(NAMES[name], True) for name in AUTOMATIC]
     if solver not in NAMES:
         raise ValueError(f"solver is {solver!r}; it must be 'auto', one of {', '.join(NAMES)}, or a solver")
-    return {solver: (NAMES[solver], True)}
+    return [(NAMES[solver], True)]
 
 
 def _candidates(
-    given: tuple[AbstractSolver, bool], problem: Problem, costs: Costs, free: int, aim: Aim
+    kind: AbstractSolver, planned: bool, size: SystemSize, costs: Costs, free: int, aim: Aim
 ) -> Iterator[Candidate]:
-    """Every way in which a solver could be run."""
-    for solver in _settings(*given, problem.n_rows):
+    """Every way in which a solver could be run; with its `variants` if its settings are the planner's."""
+    for solver in kind.variants(size) if planned else (kind,):
         for tile in TILES:
-            layout = Layout(min(tile, problem.n_rows), 0, costs.workspace)
-            yield _candidate(solver, layout, problem, costs, aim)
-            if not isinstance(solver, Cholesky):
-                keep_rows = room_for_rows(solver, layout, problem, free)
+            layout = Layout(min(tile, size.n_rows), 0, costs.workspace)
+            yield _candidate(solver, layout, size, costs, aim)
+            if solver.keeps_rows:
+                keep_rows = room_for_rows(solver, layout, size, free)
                 if keep_rows > 0:
-                    yield _candidate(solver, layout._replace(keep_rows=keep_rows), problem, costs, aim)
-            if tile >= problem.n_rows:
+                    yield _candidate(solver, layout._replace(keep_rows=keep_rows), size, costs, aim)
+            if tile >= size.n_rows:
                 break
 
 
-def _settings(solver: AbstractSolver, free: bool, n_rows: int) -> Iterator[AbstractSolver]:
-    """The solver; if its settings are free, also with smaller batches or a lower rank."""
-    if free and isinstance(solver, SDD):
-        yield from (dataclasses.replace(solver, batch_size=size) for size in BATCHES)
-    elif free and isinstance(solver, CG):
-        rank = solver.rank_for(n_rows)
-        yield from (
-            solver if share == 1 else dataclasses.replace(solver, rank=int(share * rank)) for share in RANKS
-        )
-    else:
-        yield solver
+def _candidate(solver: AbstractSolver, layout: Layout, size: SystemSize, costs: Costs, aim: Aim) -> Candidate:
+    layout = layout._replace(factor_itemsize=solver.itemsize_for(size))
+    return _predicted(solver, size, layout, costs, aim)
 
 
-def room_for_rows(solver: AbstractSolver, layout: Layout, problem: Problem, free: int) -> int:
-    """How many rows of K fit beside everything else: all of them, or whole blocks."""
-    P = padded(problem.n_rows, layout.tile)
-    least = (
-        solve_bytes(problem, solver, layout._replace(keep_rows=KEPT_ROWS)) - problem.itemsize * KEPT_ROWS * P
-    )
-    rows = int((SHARE_FOR_KEPT * free - least) // (problem.itemsize * P))
-    return P if rows >= P else max(rows // KEPT_ROWS * KEPT_ROWS, 0)
+def _predicted(solver: AbstractSolver, size: SystemSize, layout: Layout, costs: Costs, aim: Aim) -> Candidate:
+    if solver.exact_variances:
+        size = size._replace(n_samples=0)
+    seconds = solver.expected_seconds(size, layout, costs, aim.tolerance, aim.n_test)
+    return Candidate(solver, size, layout, seconds, solver.need_bytes(size, layout))
 
 
-def _candidate(solver: AbstractSolver, layout: Layout, problem: Problem, costs: Costs, aim: Aim) -> Candidate:
-    name, itemsize = type(solver).__name__.lower(), problem.itemsize
-    if isinstance(solver, Cholesky):
-        itemsize = direct_itemsize(problem, solver)
-        problem = problem._replace(n_samples=0)
-        if itemsize > problem.itemsize:
-            costs = _twice(costs)
-    seconds = solve_seconds(problem, solver, layout, costs, aim.tolerance, aim.n_test)
-    return Candidate(name, solver, layout, itemsize, seconds, solve_bytes(problem, solver, layout, itemsize))
-
-
-def _twice(costs: Costs) -> Costs:
-    """Costs in float64, given those in float32."""
-    doubled = {name: 2 * getattr(costs, name) for name in ("evaluate", "multiply", "read", "factor", "solve")}
-    return costs._replace(**doubled)
+def _as_given(given: SolvePlan, size: SystemSize, budget: Budget, free: int, aim: Aim) -> SolvePlan:
+    """The given plan, with bytes and seconds for these rows by typical costs."""
+    itemsize = np.dtype(given.dtype).itemsize
+    size = size._replace(n_samples=given.n_samples)
+    if not given.solver.exact_variances:
+        size = size.in_numbers_of(itemsize)
+    keep_rows = min(given.keep_rows, padded(size.n_rows, given.tile))
+    layout = Layout(given.tile, keep_rows, given.workspace, itemsize)
+    found = _predicted(given.solver, size, layout, TYPICAL, aim)
+    if found.need > free:
+        _refuse(found, size.n_columns, budget)
+    return _plan(found, "as given", {given.solver.name: found.seconds}, measured=False)
 
 
 def _plan(
-    problem: Problem,
-    chosen: Candidate,
-    best: dict[str, Candidate | None],
-    free: int,
-    costs: Costs,
-    asked: str | AbstractSolver,
+    chosen: Candidate, reason: str, alternatives: dict[str, float | None], *, measured: bool
 ) -> SolvePlan:
-    direct = isinstance(chosen.solver, Cholesky)
-    n_samples = 0 if direct else problem.n_samples
-    variance = "exact" if direct else "samples" if n_samples else "none"
-    error = 0.0 if direct else math.sqrt(2 / n_samples) if n_samples else 1.0
     return SolvePlan(
         solver=chosen.solver,
         tile=chosen.layout.tile,
         keep_rows=chosen.layout.keep_rows,
-        n_samples=n_samples,
-        variance=variance,
-        variance_error=error,
-        dtype="float64" if chosen.itemsize == 8 else "float32",
-        predict_rows=ROWS,
+        n_samples=chosen.size.n_samples,
+        variance=variance_by(chosen.solver, chosen.size.n_samples),
+        dtype="float64" if chosen.layout.factor_itemsize == 8 else "float32",
+        workspace=chosen.layout.workspace,
         seconds=chosen.seconds,
         need=chosen.need,
-        reason=_reason(chosen, best, free, problem, asked),
-        alternatives={name: None if c is None else c.seconds for name, c in best.items()},
-        measured=costs.measured,
+        reason=reason,
+        alternatives=alternatives,
+        measured=measured,
     )
 
 
 def _reason(
-    chosen: Candidate,
-    best: dict[str, Candidate | None],
-    free: int,
-    problem: Problem,
-    asked: str | AbstractSolver,
+    chosen: Candidate, best: dict[str, Candidate | None], free: int, asked: str | AbstractSolver
 ) -> str:
     memory = f"it needs {format_bytes(chosen.need)} of the {format_bytes(free)} that are free"
     if asked != "auto":
         return f"as asked; {memory}"
-    if problem.n_rows <= SMALL and chosen.name == "cholesky":
+    if chosen.size.n_rows <= SMALL and chosen.solver.exact_variances:
         return f"direct solves of up to {SMALL} rows take less time than choosing"
     others = [
         f"{name} {'does not fit' if c is None else _seconds(c.seconds)}"
         for name, c in best.items()
-        if name != chosen.name
+        if name != chosen.solver.name
     ]
     return f"predicted {_seconds(chosen.seconds)}, the shortest ({', '.join(others)}); {memory}"
 
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:,.0f} s"
-
-
-def _why_kept(keep_rows: int) -> str:
-    return (
-        "there is memory for them, and reading is faster" if keep_rows else "no memory for them, or no gain"
-    )
-
-
-def _why_variance(plan: SolvePlan) -> str:
-    match plan.variance:
-        case "exact":
-            return "from the Cholesky factor; expected relative error 0"
-        case "samples":
-            return f"from {plan.n_samples} samples; expected relative error {plan.variance_error:.3g}"
-    return "no samples were asked for"
-
-
-def _choice(choice: Any, why: str) -> dict[str, Any]:
-    return {"choice": choice, "why": why}

@@ -16,7 +16,7 @@ from stochgp.operators import KernelOperator
 from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows, noise_variances
 from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem, cross, mean_of, symmetric
 from stochgp.results import Solution
-from stochgp.solvers import Cholesky, Factor
+from stochgp.solvers import AbstractDirectSolver, Factor
 
 
 class ExactKernelPosterior(AbstractPosterior):
@@ -30,7 +30,7 @@ class ExactKernelPosterior(AbstractPosterior):
     system: KernelSystem
     weights: Float[Array, "N 1"]
     explained: float  # yᵀ A⁻¹y
-    solver: Cholesky
+    solver: AbstractDirectSolver
     block_rows: ClassVar[int | None] = BLOCK
 
     @functools.cached_property

@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.likelihoods import AbstractNoise
 from stochgp.objectives.slq import Estimate, nlml_estimate
 from stochgp.operators import KernelOperator
-from stochgp.planning.memory import Layout, Problem, solve_bytes
 from stochgp.planning.prediction import chunk_bytes, covariance_bytes, result_bytes
 from stochgp.posteriors.base import (
     AbstractFunctions,
@@ -25,7 +24,7 @@ from stochgp.posteriors.base import (
 )
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Solution
-from stochgp.solvers import AbstractSolver, solve
+from stochgp.solvers import AbstractSolver, Layout, SystemSize, solve
 
 BLOCK = 512  # rows of a compiled evaluation
 
@@ -58,7 +57,7 @@ class KernelSystem(eqx.Module):
     def need_bytes(self, request: Request, n_held: int, variance: str, solver: AbstractSolver) -> int:
         """By the planner's counts, with `n_held` samples; `variance` is "exact", "samples" or "none"."""
         (N, D), itemsize, need = self.X.shape, self.X.dtype.itemsize, 0
-        problem, layout = Problem(N, D, n_held, itemsize * (D + 2), itemsize), Layout(self.tile)
+        problem, layout = SystemSize(N, D, n_held, itemsize * (D + 2), itemsize), Layout(self.tile)
         if request.covariance:
             how = "exact" if variance == "exact" else "samples"
             need += covariance_bytes(problem, request.n_rows, layout, how)
@@ -66,7 +65,7 @@ class KernelSystem(eqx.Module):
             need += result_bytes(request.n_rows, variance) + chunk_bytes(problem, BLOCK, layout, variance)
         if request.n_samples:
             drawn = problem._replace(n_samples=request.n_samples - 1)
-            need += solve_bytes(drawn, solver, layout, itemsize)
+            need += solver.need_bytes(drawn, layout)
         return need
 
 

@@ -1,10 +1,25 @@
 """Solvers of (K + Σ) α = b."""
 
-from .base import AbstractIterativeSolver, AbstractSolver
+from stochgp.numerics.dense_factor import Factor
+
+from .base import AbstractDirectSolver, AbstractIterativeSolver, AbstractSolver
 from .cg import CG
-from .cholesky import Cholesky, Factor
+from .cholesky import Cholesky
 from .sdd import SDD
 from .sgd import SGD
+from .sizes import Layout, SystemSize
 from .solve import solve
 
-__all__ = ["CG", "SDD", "SGD", "AbstractIterativeSolver", "AbstractSolver", "Cholesky", "Factor", "solve"]
+__all__ = [
+    "CG",
+    "SDD",
+    "SGD",
+    "AbstractDirectSolver",
+    "AbstractIterativeSolver",
+    "AbstractSolver",
+    "Cholesky",
+    "Factor",
+    "Layout",
+    "SystemSize",
+    "solve",
+]

@@ -1,6 +1,8 @@
 """Preconditioned conjugate gradients with smoothed residuals."""
 
+import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -11,10 +13,21 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from stochgp.operators import KernelOperator
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
+from stochgp.solvers.costs import TOUCH, Costs
 from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
+from stochgp.solvers.sizes import Layout, SystemSize, column_bytes, padded
 
 LARGEST_RANK = 1000
 ENTRIES_PER_ROW = 64  # rank² per row at which the preconditioner takes about as long as ten products with K
+# Steps times ln(1 / tolerance)²: at the default rank 28, 9 and 45 of them, a check included, to half of the tolerances of the estimator
+# (0.017 on pol, 0.08 on elevators, 0.0045 on bike).
+STEPS = 1.55
+LOW_RANK = 0.5  # steps go as (default rank / rank)^0.5
+SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the default rank, which a planner may try
+# Arrays [P, C] as in `AbstractIterativeSolver`, and float64 ones: five of a state before, after and at the best step, and some within one.
+COLUMNS, WIDE_COLUMNS = 6, 16
+FACTORS = 2.2  # arrays [rank, P] of float64 while the preconditioner is made
+WIDE = 2.0  # seconds of a product in float64, as a multiple of one in float32
 
 
 class CG(AbstractIterativeSolver):
@@ -107,6 +120,35 @@ class CG(AbstractIterativeSolver):
     @property
     def knows_residual(self) -> bool:
         return True
+
+    @property
+    def left_by_compiler(self) -> int:
+        return 170_000_000
+
+    @property
+    def compiled_products(self) -> float:
+        return 30.0
+
+    def variants(self, size: SystemSize) -> Iterator["CG"]:
+        """With a lower rank."""
+        rank = self.rank_for(size.n_rows)
+        for share in SHARES:
+            yield self if share == 1 else dataclasses.replace(self, rank=int(share * rank))
+
+    def array_bytes(self, size: SystemSize, layout: Layout) -> int:
+        """States, and the preconditioner while it is made."""
+        factors = int(8 * FACTORS * self.rank_for(size.n_rows) * padded(size.n_rows, layout.tile))
+        return column_bytes(size, layout, COLUMNS, WIDE_COLUMNS) + factors
+
+    def wanted_epochs(self, n_rows: int, tolerance: float) -> float:
+        share = CG().rank_for(n_rows) / max(self.rank_for(n_rows), 1)
+        return STEPS * math.log(1 / tolerance) ** 2 * max(1.0, share) ** LOW_RANK
+
+    def extra_seconds(self, size: SystemSize, costs: Costs, epochs: float) -> float:
+        """Making the preconditioner, and applying it."""
+        N, R = size.n_rows, self.rank_for(size.n_rows)
+        made = N * R * (costs.evaluate + 3 * WIDE * R * costs.multiply)
+        return made + epochs * N * size.n_columns * (2 * WIDE * R * costs.multiply + 20 * TOUCH)
 
     @property
     def tolerance_share(self) -> float:

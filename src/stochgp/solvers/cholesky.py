@@ -1,50 +1,40 @@
 """The direct solver."""
 
-import math
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jaxtyping import Array, Float
 
+from stochgp.numerics.dense_factor import NEGLIGIBLE, Factor, factorised
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers.base import AbstractSolver
+from stochgp.solvers.base import AbstractDirectSolver
+from stochgp.solvers.costs import HALF_ORDER, TOUCH, Costs, epoch_seconds, twice
+from stochgp.solvers.sizes import (
+    MARGIN,
+    SMALL,
+    Layout,
+    SystemSize,
+    column_bytes,
+    kept_bytes,
+    left_by_compiler,
+    product_bytes,
+    working_bytes,
+)
 
 FILL_ROWS = 1024
-JITTERS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)  # times the mean diagonal
 MOST_REFINEMENTS = 3
-# Smaller entries of K, as a share of its largest, are no more than rounding in float32. Their products would leave float32's range, where
-# processors compute a hundred times slower.
-NEGLIGIBLE = 1e-12
 REFINED = 0.5  # a refinement that leaves more of the residual than this is the last one
+MOST_ROUNDING = 0.02  # of the noise variance: more is float64's
+LEFT_BY_COMPILER = 100_000_000  # bytes
+COLUMNS, WIDE_COLUMNS = 4, 7  # arrays [N, C] while a solution is refined, and float64 ones
+COMPILED = 16.0  # products that take as long to compile as the solver with its predictions
 
 
-class Factor(NamedTuple):
-    """A + jitter·I = LLᵀ, in the memory of the host."""
-
-    L: Float[np.ndarray, "N N"]  # lower; what is above the diagonal is anything
-    jitter: float
-
-    def solve(self, b: Float[np.ndarray, "N S"]) -> Float[np.ndarray, "N S"]:
-        """A⁻¹b, in the dtype of L."""
-        return scipy.linalg.cho_solve((self.L, True), b.astype(self.L.dtype), check_finite=False)
-
-    def half(self, k: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N P"]:
-        """L⁻¹k: kᵀA⁻¹k is the sum of its squares."""
-        return scipy.linalg.solve_triangular(
-            self.L, k.astype(self.L.dtype), lower=True, overwrite_b=True, check_finite=False
-        )
-
-    def log_determinant(self) -> float:
-        """log|A|."""
-        return 2 * float(np.sum(np.log(np.diagonal(self.L).astype(np.float64))))
-
-
-class Cholesky(AbstractSolver):
+class Cholesky(AbstractDirectSolver):
     """α = A⁻¹b by A = LLᵀ, factorised in place: N² numbers of memory, N³/3 products.
 
     The factorisation is in the precision of the operator, or in that of `dtype`; the solution is refined with residuals of the operator
@@ -61,11 +51,7 @@ class Cholesky(AbstractSolver):
     def factorise(self, operator: KernelOperator) -> Factor:
         """L. Raises ValueError where no jitter helps: the matrix holds values that are not finite."""
         dtype = np.dtype(operator.dtype if self.dtype is None else self.dtype)
-        for share in JITTERS:
-            factor = _factorise(operator, dtype, share)  # what a failed attempt held is free again
-            if factor is not None:
-                return factor
-        raise ValueError("the kernel matrix cannot be factorised: are inputs or parameters not finite?")
+        return factorised(lambda: _upper(operator, dtype))
 
     def solve(
         self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
@@ -95,16 +81,39 @@ class Cholesky(AbstractSolver):
             jnp.asarray(value, operator.dtype), result, converged, relative, 1, 1.0, seconds, [entry], factor.jitter
         )  # fmt: skip
 
+    def itemsize_for(self, size: SystemSize) -> int:
+        """As `dtype` says, else 8 where rounding in float32 may count beside the noise, and up to 3,000 rows.
 
-def _factorise(operator: KernelOperator, dtype: np.dtype, share: float) -> Factor | None:
-    """L with a jitter of this share of the mean diagonal, in the memory of A; None if A + jitter·I has no factor."""
-    A = _upper(operator, dtype)
-    jitter = share * float(A.diagonal().mean())
-    if jitter:
-        A[np.diag_indices(operator.size)] += dtype.type(jitter)
-    (potrf,) = scipy.linalg.get_lapack_funcs(("potrf",), (A,))
-    L, info = potrf(A.T, lower=True, clean=False, overwrite_a=True)
-    return Factor(L, jitter) if info == 0 and math.isfinite(L[-1, -1]) else None
+        The error of K by rounding has a norm of about eps √N times the mean variance.
+        """
+        if self.dtype is not None or size.itemsize == 8:
+            return np.dtype(self.dtype or "float64").itemsize
+        rounding = float(np.finfo(np.float32).eps) * size.n_rows**0.5
+        return 8 if size.n_rows <= SMALL or rounding > MOST_ROUNDING * size.noise_ratio else 4
+
+    def need_bytes(self, size: SystemSize, layout: Layout) -> int:
+        """The matrix itself, in which nothing is uncertain, and columns, blocks and rows."""
+        N, itemsize = size.n_rows, layout.factor_itemsize or size.itemsize
+        wide = size.in_numbers_of(itemsize)
+        arrays = column_bytes(wide, layout, COLUMNS, WIDE_COLUMNS)
+        arrays += product_bytes(wide, min(FILL_ROWS, N), layout)
+        fixed = left_by_compiler(size, layout, LEFT_BY_COMPILER) + itemsize * N**2
+        return fixed + kept_bytes(size, layout) + int(MARGIN * (arrays + working_bytes(size, layout)))
+
+    def expected_seconds(
+        self, size: SystemSize, layout: Layout, costs: Costs, tolerance: float, n_test: int
+    ) -> float:
+        """Filling, factorising, refining, and exact variances: twice as long in float64, if `costs` are of float32."""
+        N = size.n_rows
+        if (layout.factor_itemsize or size.itemsize) > size.itemsize:
+            costs = twice(costs)
+        move = TOUCH * size.itemsize
+        fill = N * (N + layout.tile) / 2 * (costs.evaluate + 2 * move) + move * N**2
+        rate = 1 + HALF_ORDER / N
+        product = epoch_seconds(size._replace(n_samples=0), layout, costs)
+        refined = MOST_REFINEMENTS * (product + 4 * costs.solve * N**2)
+        exact = n_test * N * (costs.evaluate + 4 * move + costs.solve * rate * N)
+        return fill + costs.factor * rate * N**3 / 3 + refined + exact + COMPILED * costs.compile
 
 
 def _upper(operator: KernelOperator, dtype: np.dtype) -> Float[np.ndarray, "N N"]:

@@ -1,7 +1,9 @@
 """Stochastic dual descent."""
 
+import dataclasses
 import functools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
+from stochgp.solvers.costs import Costs
 from stochgp.solvers.momentum import (
     SHORTEST_HORIZON,
     SMALLEST_SCALE,
@@ -28,12 +31,28 @@ from stochgp.solvers.momentum import (
     where_it_is,
     with_coefficients,
 )
+from stochgp.solvers.sizes import Layout, SystemSize, column_bytes, operator_bytes
 
 FIRST_STAGE = 3  # epochs; then every stage ends at twice the epochs of the one before
 SLOWEST_DECAY = 0.75  # of the accelerated rules, in one step
 JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # times a block's mean diagonal
 DAMPING = 8.0  # of the blocks, times the rounding error of products
 SMALLER = 0.3  # factor on a given step size that diverged
+# Epochs times ln(1 / tolerance): by blocks of 512 rows 25, 16 and 25 of them, a check included, to the tolerances of the estimator (0.017 on
+# pol, 0.08 on elevators, 0.0045 on bike).
+EPOCHS = 5.5
+BATCH = 512  # rows of a block, for which that holds
+FEWER = 1.0  # epochs go as (512 / batch size) below 512: more of them, and more steps that are small
+MORE = 0.25  # and at least as (512 / batch size)^¼ above it: 2,048 rows took 0.72, 0.58 and 0.45 of them on bike, pol, keggdirected
+BATCHES = (2048, 1024, 512, 256, 128, 64, 32)  # which a planner may try
+# Arrays [P, C]: b twice, the best point, momentum's three before, after and at the best epoch, look-ahead, product.
+COLUMNS = 14
+WIDE_BLOCKS = 8  # float64 blocks [B, B] while one of them is factorised
+BLOCK_PRODUCT = (
+    2.5  # seconds of a product with a block's factor, as a multiple of those of one with as many entries of K
+)
+# Operations, at the rate of a large factorisation, that B³ of the inverse factor of a block in float64 cost: 4.3 (1 + 1000 / B).
+BLOCK_FACTOR, HALF_BLOCK = 4.3, 1000.0
 
 
 class SDD(AbstractIterativeSolver):
@@ -110,6 +129,42 @@ class SDD(AbstractIterativeSolver):
         return _continued(state, self._coefficients(arranged.operator, epoch, n_failures))
 
     @property
+    def left_by_compiler(self) -> int:
+        return 130_000_000
+
+    @property
+    def compiled_products(self) -> float:
+        return 22.0
+
+    def variants(self, size: SystemSize) -> Iterator["SDD"]:
+        """With larger and smaller batches."""
+        for batch_size in BATCHES:
+            yield dataclasses.replace(self, batch_size=batch_size)
+
+    def array_bytes(self, size: SystemSize, layout: Layout) -> int:
+        """States, rows in two orders, and the inverse factor of every block."""
+        arrays = column_bytes(size, layout, COLUMNS) + operator_bytes(size, layout)
+        if not self.by_blocks:
+            return arrays
+        B = min(self.batch_size, size.n_rows)
+        n_blocks = -(-size.n_rows // B)
+        return arrays + (size.itemsize * n_blocks + 8 * WIDE_BLOCKS) * B**2
+
+    def wanted_epochs(self, n_rows: int, tolerance: float) -> float:
+        if not self.by_blocks:
+            return math.inf
+        share = BATCH / self.batch_size
+        return EPOCHS * math.log(1 / tolerance) * share ** (FEWER if share > 1 else MORE)
+
+    def extra_seconds(self, size: SystemSize, costs: Costs, epochs: float) -> float:
+        """The factors of the blocks, and products with them."""
+        if not self.by_blocks:
+            return 0.0
+        N, B = size.n_rows, min(self.batch_size, size.n_rows)
+        factors = BLOCK_FACTOR * (1 + HALF_BLOCK / B) * costs.factor * B
+        return N * B * (factors + epochs * 2 * BLOCK_PRODUCT * costs.multiply * size.n_columns)
+
+    @property
     def measured_share(self) -> float:
         """0.74 to 0.83 on pol and keggdirected, for blocks of 512 and 2,048 rows, from the third epoch on."""
         return 0.8 if self.by_blocks else 1.0
@@ -134,9 +189,9 @@ class SDD(AbstractIterativeSolver):
     def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> Int[np.ndarray, "K ..."]:
         """By blocks: where each block starts, every block once an epoch; else B independent rows for every step."""
         if not self.by_blocks:
-            return np.random.default_rng((*seed, first)).integers(
-                0, size, (n_steps, self.batch_size), dtype=np.int32
-            )
+            steps = range(first, first + n_steps)
+            draws = [np.random.default_rng((*seed, i)).integers(0, size, self.batch_size) for i in steps]
+            return np.array(draws, np.int32)
         starts = block_starts(size, self.batch_size)
         epochs, places = np.divmod(np.arange(first, first + n_steps), len(starts))
         orders = {

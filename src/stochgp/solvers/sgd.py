@@ -13,6 +13,8 @@ from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
 from stochgp.priors import random_features
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
+from stochgp.solvers.costs import TOUCH, Costs
+from stochgp.solvers.sizes import Layout, SystemSize, column_bytes, padded
 
 PROBES, POWERS = (
     8,
@@ -20,6 +22,7 @@ PROBES, POWERS = (
 )  # random columns, and products with each, from which the largest eigenvalue of K is estimated
 SHARE = 0.5  # of the largest stable step size, where it is chosen
 SMALLER = 0.3  # factor on a step size that diverged
+COLUMNS = 20  # arrays [P, C]
 
 
 class SGD(AbstractIterativeSolver):
@@ -157,6 +160,26 @@ class SGD(AbstractIterativeSolver):
 
     def at_epoch(self, arranged: Arranged, state: "SGDState", epoch: int, n_failures: int) -> "SGDState":
         return eqx.tree_at(lambda s: s.step_size, state, arranged.extra * SMALLER**n_failures)
+
+    @property
+    def left_by_compiler(self) -> int:
+        return 170_000_000
+
+    @property
+    def compiled_products(self) -> float:
+        return 30.0
+
+    def array_bytes(self, size: SystemSize, layout: Layout) -> int:
+        """States; rows of K, twice, and random features of all rows in each step."""
+        rows = (layout.workspace + 1) * self.batch_size + 3 * self.n_features
+        P = padded(size.n_rows, layout.tile)
+        return column_bytes(size, layout, COLUMNS) + int(size.itemsize * P * rows)
+
+    def extra_seconds(self, size: SystemSize, costs: Costs, epochs: float) -> float:
+        """The second product with K, and the features of every step."""
+        N, steps = size.n_rows, self.steps_per_epoch(size.n_rows)
+        step = 2 * costs.multiply * self.n_features + 12 * TOUCH * size.itemsize
+        return N * size.n_columns * (N * costs.multiply + step * steps) * epochs
 
     @property
     def patience(self) -> int | None:

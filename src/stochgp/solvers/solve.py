@@ -13,8 +13,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers.base import AbstractIterativeSolver, AbstractSolver, Arranged, StepInfo
-from stochgp.solvers.cholesky import Cholesky
+from stochgp.solvers.base import (
+    AbstractDirectSolver,
+    AbstractIterativeSolver,
+    AbstractSolver,
+    Arranged,
+    StepInfo,
+)
 
 Report = Callable[[dict[str, float]], object]
 
@@ -63,7 +68,7 @@ def solve(
                 np.broadcast_to(np.asarray(tolerance, np.float64), shape[1:]), time_limit, progress
             )
             solution = _Run(solver, operator, b, key, start, limits).go()
-        elif isinstance(solver, Cholesky):
+        elif isinstance(solver, AbstractDirectSolver):
             solution = solver.solve(operator, b, tolerance)
         else:
             raise TypeError(f"a solver of stochgp.solvers is wanted, but got {solver!r}")

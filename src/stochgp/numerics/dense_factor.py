@@ -1,0 +1,59 @@
+"""Cholesky factors of matrices that lie whole in the memory of the host."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float
+
+JITTERS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)  # times the mean diagonal
+# Smaller entries of K, as a share of its largest, are no more than rounding in float32. Their products would leave float32's range, where
+# processors compute a hundred times slower: who fills a matrix in float32 writes 0 for them.
+NEGLIGIBLE = 1e-12
+
+
+class Factor(NamedTuple):
+    """A + jitter·I = LLᵀ."""
+
+    L: Float[np.ndarray, "N N"]  # lower; what is above the diagonal is anything
+    jitter: float
+
+    def solve(self, b: Float[np.ndarray, "N S"]) -> Float[np.ndarray, "N S"]:
+        """(A + jitter·I)⁻¹b, in the dtype of L."""
+        return scipy.linalg.cho_solve((self.L, True), b.astype(self.L.dtype), check_finite=False)
+
+    def half(self, k: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N P"]:
+        """L⁻¹k: kᵀ(A + jitter·I)⁻¹k is the sum of its squares."""
+        return scipy.linalg.solve_triangular(
+            self.L, k.astype(self.L.dtype), lower=True, overwrite_b=True, check_finite=False
+        )
+
+    def log_determinant(self) -> float:
+        """log|A + jitter·I|."""
+        return 2 * float(np.sum(np.log(np.diagonal(self.L).astype(np.float64))))
+
+
+def factorised(fill: Callable[[], Float[np.ndarray, "N N"]]) -> Factor:
+    """The factor of A = fill(), in the memory of A, with the first of `JITTERS` that makes it possible.
+
+    Only what is on and right of A's diagonal is read. An attempt overwrites A, so that `fill` is called anew for each.
+
+    Raises ValueError where no jitter helps: A holds values that are not finite.
+    """
+    for share in JITTERS:
+        factor = _attempt(fill(), share)  # what a failed attempt held is free again
+        if factor is not None:
+            return factor
+    raise ValueError("the kernel matrix cannot be factorised: are inputs or parameters not finite?")
+
+
+def _attempt(A: Float[np.ndarray, "N N"], share: float) -> Factor | None:
+    """L with a jitter of this share of the mean diagonal, in the place of A; None if A + jitter·I has no factor."""
+    jitter = share * float(A.diagonal().mean(dtype=np.float64))
+    if jitter:
+        A[np.diag_indices(len(A))] += A.dtype.type(jitter)
+    (potrf,) = scipy.linalg.get_lapack_funcs(("potrf",), (A,))
+    L, info = potrf(A.T, lower=True, clean=False, overwrite_a=True)
+    return Factor(L, jitter) if info == 0 and math.isfinite(L[-1, -1]) else None

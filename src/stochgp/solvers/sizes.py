@@ -1,0 +1,100 @@
+"""Sizes of systems (K + Σ) α = b, and the bytes of what every solver holds.
+
+Bytes are counted on top of what is in use when the training rows are on the device: the arrays that are alive at the worst moment, from
+the solvers' code. A test holds the counts to measured peaks.
+"""
+
+from typing import NamedTuple
+
+import jax
+
+from stochgp.operators import KernelOperator
+
+SMALL = 3_000  # rows up to which a direct solve takes less time than measuring the machine, and float64 costs nothing
+BLOCK = 512  # rows of the products that measure residuals, and of those that fill kept rows
+MARGIN = 1.1  # on arrays that are counted
+DRAWS_BYTES = 30_000_000  # left behind by compiling and running prior draws
+TERM_BYTES = 20_000_000  # and for each further number that a product holds for an entry of its tile: kernels of several terms
+
+
+class SystemSize(NamedTuple):
+    """The sizes of a system solved for the mean and `n_samples` function samples together."""
+
+    n_rows: int
+    n_inputs: int
+    n_samples: int
+    row_bytes: int  # of one prepared row of the operator
+    itemsize: int = 4
+    noise_ratio: float = 0.01  # mean noise variance / mean k(x, x)
+
+    @classmethod
+    def of(
+        cls, operator: KernelOperator, n_inputs: int, n_samples: int, noise_ratio: float = 0.01
+    ) -> "SystemSize":
+        """The sizes of an operator whose rows had `n_inputs` inputs."""
+        leaves = jax.tree.leaves(operator.rows)
+        row_bytes = sum(leaf.nbytes // leaf.shape[0] for leaf in leaves) + operator.dtype.itemsize
+        return cls(operator.size, n_inputs, n_samples, row_bytes, operator.dtype.itemsize, noise_ratio)
+
+    def in_numbers_of(self, itemsize: int) -> "SystemSize":
+        """The same system in numbers of so many bytes."""
+        return self._replace(itemsize=itemsize, row_bytes=self.row_bytes * itemsize // self.itemsize)
+
+    @property
+    def n_columns(self) -> int:
+        """C, the right-hand sides."""
+        return 1 + self.n_samples
+
+
+class Layout(NamedTuple):
+    """How the operator of a solve lies in memory."""
+
+    tile: int  # columns of K evaluated at a time
+    keep_rows: int = 0  # rows of K that are kept
+    workspace: float = 3.0  # numbers that a product holds for each entry of its tile
+    factor_itemsize: int | None = (
+        None  # bytes of a number of a direct solver's factor; None = as in the operator
+    )
+
+
+def padded(n_rows: int, tile: int) -> int:
+    """P of `KernelOperator.of`: the rows, and those that fill the last tile."""
+    n_tiles = -(-n_rows // tile)
+    return n_tiles * -(-n_rows // n_tiles)
+
+
+def operator_bytes(size: SystemSize, layout: Layout) -> int:
+    """The prepared rows and the noise."""
+    return padded(size.n_rows, layout.tile) * size.row_bytes
+
+
+def kept_bytes(size: SystemSize, layout: Layout) -> int:
+    """The rows of K that are kept."""
+    return size.itemsize * layout.keep_rows * padded(size.n_rows, layout.tile)
+
+
+def column_bytes(size: SystemSize, layout: Layout, n_arrays: int, n_wide: int = 0) -> int:
+    """The operator, and arrays [P, C]: `n_arrays` of its numbers, `n_wide` of float64."""
+    P = padded(size.n_rows, layout.tile)
+    return operator_bytes(size, layout) + (n_arrays * size.itemsize + n_wide * 8) * P * size.n_columns
+
+
+def product_bytes(size: SystemSize, n_rows: int, layout: Layout) -> int:
+    """One product of a block of rows with [P, C]."""
+    tile = min(layout.tile, size.n_rows)
+    return int(size.itemsize * n_rows * ((layout.workspace + 0.2) * tile + 2 * size.n_columns))
+
+
+def working_bytes(size: SystemSize, layout: Layout, step_rows: int = BLOCK) -> int:
+    """The largest of: a step of `step_rows` rows, the measurement of a residual, the filling of kept rows."""
+    step = product_bytes(size, min(max(BLOCK, step_rows), size.n_rows), layout)
+    if layout.keep_rows == 0:
+        return step
+    whole = Layout(size.n_rows, 0, layout.workspace)
+    return max(step, product_bytes(size, min(BLOCK, layout.keep_rows), whole))
+
+
+def left_by_compiler(size: SystemSize, layout: Layout, solver_bytes: int) -> int:
+    """What compiling everything from prior draws to predictions leaves behind, of which `solver_bytes` are the solver's."""
+    draws = DRAWS_BYTES if size.n_samples else 0
+    return solver_bytes + draws + int(TERM_BYTES * max(layout.workspace - 1, 0))

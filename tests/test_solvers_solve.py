@@ -1,0 +1,143 @@
+"""The loop of all iterative solvers: what it does where a run grows instead of falling, and what it records."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from systems import EXACT, VARIANCE, A, B, N, X, operator, residuals
+
+from stochgp import kernels
+from stochgp.operators import KernelOperator
+from stochgp.results import RESULTS
+from stochgp.solvers import SDD, AbstractIterativeSolver, Cholesky, solve
+from stochgp.solvers.base import Arranged, StepInfo
+from stochgp.solvers.sdd import DAMPING
+
+
+class Growing(AbstractIterativeSolver):
+    """Moves away from the solution, three times as far at every step, until the arrangement has been mended `remedy` times."""
+
+    remedy: int
+    epochs: int = 20
+    check_every: int = 100
+
+    def arrange(self, operator, *, key):
+        exact = jnp.linalg.solve(operator.dense(), jnp.asarray(B, operator.dtype))
+        return Arranged(operator, None, (exact, jnp.asarray(False)), 0.0)
+
+    def more_careful(self, arranged, epoch, n_failures):
+        exact, _ = arranged.extra
+        return arranged._replace(extra=(exact, jnp.asarray(n_failures >= self.remedy)))
+
+    def init(self, arranged, b, start):
+        return jnp.zeros_like(b) if start is None else start
+
+    def steps_per_epoch(self, size):
+        return 1
+
+    @property
+    def steps_per_group(self):
+        return 1
+
+    def batches(self, size, first, n_steps, seed):
+        return np.arange(first, first + n_steps)
+
+    def step(self, arranged, b, state, batch):
+        exact, mended = arranged.extra
+        moved = exact + jnp.where(mended, 0.01, 3.0) * (state - exact)
+        return moved, StepInfo(jnp.sum((b - arranged.operator.matvec(moved)) ** 2, axis=0))
+
+    def regroup(self, state):
+        return state
+
+    def value(self, state):
+        return state
+
+    def at_epoch(self, arranged, state, epoch, n_failures):
+        return state
+
+    @property
+    def patience(self):
+        return None
+
+    def after_check(self, state):
+        return state
+
+
+@pytest.mark.parametrize("remedy", [1, 3])
+def test_a_run_that_grows_goes_back_and_takes_the_remedy(remedy):
+    found = solve(operator(tile=N), B, Growing(remedy), key=jax.random.key(0), tolerance=1e-3)
+    assert found.converged and found.history[-1]["failures"] == remedy
+    np.testing.assert_allclose(found.value, EXACT, rtol=1e-2, atol=1e-2)
+
+
+def test_a_run_that_grows_whatever_is_done_ends_as_diverged_at_its_start():
+    found = solve(operator(tile=N), B, Growing(99, epochs=100), key=jax.random.key(0), tolerance=1e-3)
+    assert found.result is RESULTS.diverged
+    np.testing.assert_array_equal(found.residual_norms, 1)
+
+
+def test_descent_with_a_step_that_grows_comes_nearer_all_the_same():
+    """Estimates alone tell: the residual is measured at the end only, when without a remedy it would be larger than 1e10."""
+    solver = SDD(batch_size=16, step_size=0.2, epochs=80, check_every=80)
+    found = solve(operator(), B, solver, key=jax.random.key(0), tolerance=0.05)
+    assert found.converged and found.history[-1]["failures"] > 0
+    assert np.all(residuals(found.value) <= 0.051)
+
+
+@pytest.mark.parametrize(("n_failures", "times"), [(0, 1), (1, 1), (2, 10), (3, 100), (5, 10_000)])
+def test_blocks_are_damped_ten_times_more_for_every_divergence_without_momentum(n_failures, times):
+    """In the first epoch the horizon is one epoch: after the first divergence there is no momentum, the second one is rounding's."""
+    solver = SDD(batch_size=10)
+    with jax.enable_x64(True):
+        arranged = solver.arrange(operator(), key=jax.random.key(0))
+        arranged = solver.more_careful(arranged, 0, n_failures)
+    damped = times * DAMPING * float(jnp.finfo(jnp.float32).eps) * N**0.5 * VARIANCE
+    ordered = A[np.ix_(arranged.order, arranged.order)]
+    for place, inverse in enumerate(np.asarray(arranged.extra, np.float64)):
+        block = slice(10 * place, 10 * place + 10)
+        added = np.linalg.inv(inverse.T @ inverse) - ordered[block, block]
+        np.testing.assert_allclose(added, damped * np.eye(10), rtol=1e-3, atol=3e-6)
+
+
+def test_a_later_divergence_with_momentum_left_changes_nothing():
+    """At epoch 12 the horizon is four epochs: it takes three halvings until there is no momentum."""
+    solver = SDD(batch_size=10)
+    with jax.enable_x64(True):
+        arranged = solver.arrange(operator(), key=jax.random.key(0))
+        assert all(solver.more_careful(arranged, 12, n) is arranged for n in (1, 2, 3))
+        assert solver.more_careful(arranged, 12, 4) is not arranged
+
+
+class Indefinite(kernels.AbstractKernel):
+    """1 for two rows, 3e-5 less for a row with itself: the matrix has the eigenvalue −3e-5, N − 1 times."""
+
+    def __call__(self, x, z):
+        return 1 - 3e-5 * jnp.all(x == z).astype(x.dtype)
+
+    def prepare(self, X, centre):
+        return X
+
+    def between(self, rows, columns):
+        return 1 - 3e-5 * jnp.all(rows[:, None] == columns[None], axis=2).astype(rows.dtype)
+
+    def diag(self, X):
+        return jnp.full(len(X), 1 - 3e-5, X.dtype)
+
+
+@pytest.mark.parametrize("solver", [Cholesky(), SDD(batch_size=10, epochs=1), SDD(batch_size=64, epochs=1)])
+def test_the_jitter_that_was_needed_is_told(solver):
+    """1e-4 of the mean diagonal is the first share that exceeds 3e-5."""
+    noise = 1e-9
+    with jax.enable_x64(True):
+        op = KernelOperator.of(Indefinite(), jnp.asarray(X), noise)
+    found = solve(op, B, solver, key=jax.random.key(0), tolerance=0.5)
+    assert found.jitter == pytest.approx(1e-4 * (1 - 3e-5 + noise), rel=1e-9)
+    assert solve(operator(), B, solver, key=jax.random.key(0), tolerance=0.5).jitter == 0
+
+
+def test_a_factor_in_float32_is_refined_to_float64():
+    """Each refinement multiplies the residual by about eps times the condition number, 1e-5 here: three of them reach rounding."""
+    found = solve(operator(jnp.float64), B, Cholesky(dtype="float32"), key=jax.random.key(0), tolerance=1e-12)
+    assert found.converged
+    assert np.all(residuals(found.value) <= 1e-12)
