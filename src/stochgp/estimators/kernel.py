@@ -63,6 +63,7 @@ class KernelGPRegressor(PosteriorRegressor):
     dtype           "float32" or "float64" for rows and kernel
     random_state    None, an integer, a NumPy RandomState or Generator
     verbose         1 shows progress on stderr
+    missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
 
     After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_`, `nlml_` (exact, where the
     solver is direct), `nlml_estimate_` and `nlml_stderr_` (see there); `n_iter_`; `converged_`: the residual, measured on all rows, is within the tolerance of the plan; `history_`;
@@ -91,6 +92,7 @@ class KernelGPRegressor(PosteriorRegressor):
         dtype: str = "float32",
         random_state: Any = None,
         verbose: int = 0,
+        missing: str = "refuse",
     ):
         self.kernel = kernel
         self.learner = learner
@@ -108,6 +110,7 @@ class KernelGPRegressor(PosteriorRegressor):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+        self.missing = missing
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: str | os.PathLike | None = None
@@ -121,7 +124,7 @@ class KernelGPRegressor(PosteriorRegressor):
         begun = time.perf_counter()
         self._check_settings()
         key, budget = as_key(self.random_state), Budget.of(self.memory_limit)
-        rows = read_training_rows(self, X, y, sample_weight, budget)
+        rows = read_training_rows(self, X, y, sample_weight, budget, self.missing)
         learner, why = kernel_learner(
             self.learner, len(rows.y), deep=is_deep(self.kernel),
             batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
@@ -188,6 +191,8 @@ class KernelGPRegressor(PosteriorRegressor):
             raise ValueError(f"n_samples is {self.n_samples!r}; it must be a whole number of at least 0")
         if self.time_limit is not None and not self.time_limit > 0:
             raise ValueError(f"time_limit is {self.time_limit!r}; it must be positive, in seconds, or None")
+        if self.mean is not None and not math.isfinite(self.mean):
+            raise ValueError(f"mean is {self.mean!r}; it must be None or a finite number")
         if self.noise_variance is not None and not 0 < self.noise_variance < math.inf:
             raise ValueError(f"noise_variance is {self.noise_variance!r}; it must be positive and finite")
 
