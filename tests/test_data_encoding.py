@@ -114,6 +114,10 @@ def test_missing_columns_are_named_with_the_nearest():
     assert refusal(encoder.transform, frame) == (
         "the table lacks the columns 'open', 'town name'; for 'open', valid: 'Town_name', 'y'"
     )
+    frame = pd.DataFrame(COLUMNS).drop(columns=["open", "y"])
+    assert refusal(encoder.transform, frame) == (
+        "the table lacks the column 'open'; it has 'size', 'count', 'town name'"
+    )
     assert "did you mean 'Size'?" in refusal(
         encoder.transform, pd.DataFrame(COLUMNS).rename(columns={"size": "Size"})
     )
@@ -135,18 +139,29 @@ def test_unseen_level_is_named_with_its_row():
         (["a", "b", None, "a"], "data row 3: missing"),
         (
             pd.Series([1, "x", 2, 3], dtype=object),
-            "mixes kinds of values: 1 at data row 1 and 'x' at data row 2",
+            "mixes kinds of values: a number (1 at data row 1) and text ('x' at data row 2)",
         ),
         (pd.Series([1, float("nan"), 2, 3], dtype=object), "data row 2"),
         (pd.Series([1, -(10**400), 2, 3], dtype=object), "data row 2: -inf"),
         (pd.Series([decimal.Decimal(1), decimal.Decimal("sNaN")] * 2, dtype=object), "2 missing or infinite"),
         ([None] * 4, "holds no values"),
         ([np.nan] * 4, "holds no values"),
-        (pd.to_datetime(["2020-01-01"] * 4), "dates or times"),
-        (pd.to_timedelta([1, 2, 3, 4]), "dates or times"),
-        (pd.Series([datetime.date(2020, 1, 1)] * 4, dtype=object), "dates or times"),
-        ([1j, 2j, 3j, 4j], "neither numbers nor text"),
-        (pd.Series([[1], [2], [3], [4]], dtype=object), "mixes kinds"),
+        (pd.to_timedelta([1, 2, 3, 4]), "times of day or durations"),
+        (pd.Series([datetime.time(5)] * 4, dtype=object), "times of day or durations"),
+        (pd.to_datetime(["2020-01-01", None, "2020-01-02", "2020-01-03"]), "data row 2: missing"),
+        (
+            pd.Series([datetime.date(2020, 1, 1), "x", 2, 3], dtype=object),
+            "a date (datetime.date(2020, 1, 1) at data row 1) and text ('x' at data row 2)",
+        ),
+        ([1j, 2j, 3j, 4j], "neither numbers, dates nor text"),
+        (
+            pd.Series([1, 2, [3], [4]], dtype=object),
+            "holds a value of type list ([3] at data row 3); it must hold numbers, dates or text",
+        ),
+        (pd.Series([[1], [1], [1], [1]], dtype=object), "holds a value of type list ([1] at data row 1)"),
+        ([1, 10**17, 3, 4], "holds the integer 100000000000000000 at data row 2: beyond 2⁵³"),
+        (pd.array([1, None, -(10**17), 4], dtype="Int64"), "the integer -100000000000000000 at data row 3"),
+        (pd.Series([1, True, 10**17, 3], dtype=object), "the integer 100000000000000000 at data row 3"),
         (pd.Series([b"a", b"b", b"c", b"d"], dtype=object), "'bad'"),
     ],
 )
@@ -156,9 +171,24 @@ def test_refused_columns_are_named(values, words):
     assert "'bad'" in message and words in message
 
 
-def test_every_date_column_is_named_at_once():
-    frame = with_column("a", pd.to_datetime(["2020-01-01"] * 4)).assign(b=pd.to_timedelta([1, 2, 3, 4]))
-    assert "columns 'a', 'b' hold dates or times" in refusal(TableEncoder.fit, frame, "y")
+def test_every_column_of_durations_is_named_at_once():
+    times = pd.Series([datetime.time(5)] * 4, dtype=object)
+    frame = with_column("a", times).assign(b=pd.to_timedelta([1, 2, 3, 4]))
+    assert "columns 'a', 'b' hold times of day or durations" in refusal(TableEncoder.fit, frame, "y")
+
+
+def test_integers_up_to_two_to_the_53_are_numbers():
+    frame = pd.DataFrame({"n": [2**53, -(2**53)]})
+    np.testing.assert_array_equal(TableEncoder.fit(frame).transform(frame)[:, 0], [2.0**53, -(2.0**53)])
+
+
+def test_sparse_columns_are_numbers():
+    frame = pd.DataFrame(
+        {"s": pd.arrays.SparseArray([0, 0, 3, 0]), "f": pd.arrays.SparseArray([0.5, 0, 0, 0])}
+    )
+    np.testing.assert_array_equal(
+        TableEncoder.fit(frame).transform(frame), [[0, 0.5], [0, 0], [3, 0], [0, 0]]
+    )
 
 
 @pytest.mark.parametrize("n_levels", [50, 51])
@@ -172,8 +202,8 @@ def test_at_most_fifty_levels(n_levels):
 
 def test_a_text_among_numbers_is_pointed_out(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("a,b\n" + "".join(f"{i},{i if i != 70 else '?'}\n" for i in range(100)))
-    assert "'?' at data row 71 is not" in refusal(TableEncoder.fit, read_table(path))
+    path.write_text("a,b\n" + "".join(f"{i},{i if i != 70 else 'none'}\n" for i in range(100)))
+    assert "'none' at data row 71 is not" in refusal(TableEncoder.fit, read_table(path))
 
 
 def test_kinds_that_change_between_fit_and_predict():

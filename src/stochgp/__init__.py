@@ -1,8 +1,24 @@
 """Gaussian processes trained and solved with mini-batches, in memory that the user sets."""
 
-from stochgp import data, features, kernels, learners, metrics, networks, parameters, solvers
-from stochgp.estimators import FeatureGPRegressor, KernelGPRegressor, load
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from stochgp.version import __version__
+
+if TYPE_CHECKING:
+    from stochgp import (
+        data,
+        features,
+        kernels,
+        learners,
+        likelihoods,
+        metrics,
+        networks,
+        parameters,
+        plots,
+        solvers,
+    )
+    from stochgp.estimators import FeatureGPRegressor, KernelGPRegressor, load
 
 __all__ = [
     "FeatureGPRegressor",
@@ -12,9 +28,28 @@ __all__ = [
     "features",
     "kernels",
     "learners",
+    "likelihoods",
     "load",
     "metrics",
     "networks",
     "parameters",
+    "plots",
     "solvers",
 ]
+
+_OF_ESTIMATORS = ("FeatureGPRegressor", "KernelGPRegressor", "load")
+
+
+def __getattr__(name: str) -> Any:
+    """A public name at its first use (PEP 562): JAX and scikit-learn take seconds to load, which `stochgp --help` does not need."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _OF_ESTIMATORS:
+        return importlib.import_module(f"{__name__}.{name}")
+    value = getattr(importlib.import_module(f"{__name__}.estimators"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,28 +1,15 @@
-"""fit, predict, evaluate, data list."""
+"""fit, predict, evaluate, data list. Each loads what it needs when it runs, so that help is there at once."""
 
-import json
-import math
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 from cyclopts import Parameter
 
 import stochgp
-from stochgp import data, metrics
-from stochgp.cli.divisions import division_for_scores, known_division
-from stochgp.cli.hyperparameters import with_hyperparameters
-from stochgp.cli.settings import parse_settings
-from stochgp.cli.tables import Labelled, read_divided, read_inputs, read_labelled
+from stochgp.cli.output import check_can_write, plain, show
 from stochgp.names import lookup
 
-_MODELS: dict[str, type | None] = {
-    "feature": stochgp.FeatureGPRegressor,
-    "kernel": stochgp.KernelGPRegressor,
-    "sparse": None,
-}
+_MODELS = {"feature": "FeatureGPRegressor", "kernel": "KernelGPRegressor", "sparse": None}
 _NORMAL_975 = 1.959963984540054
 
 
@@ -31,6 +18,8 @@ def fit(
     /,
     *,
     target: str | None = None,
+    inputs: str | None = None,
+    ignore: str | None = None,
     model: str = "feature",
     setting: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     test_fraction: float | None = None,
@@ -49,6 +38,10 @@ def fit(
         A .csv, .csv.gz, .parquet, .feather or .npz file, or a named set such as uci:bike:0, whose training rows are used.
     target
         The column to learn. Named sets have theirs.
+    inputs
+        The columns to learn from, separated by commas: A,B. All but the target unless given.
+    ignore
+        Columns to leave out: A,B. At predict they may be there or not.
     model
         feature, or kernel: any kernel, all rows kept. (sparse is not in this version.)
     setting
@@ -70,21 +63,36 @@ def fit(
     as_json
         One JSON object on stdout.
     """
-    kind = lookup(model, _MODELS, "model")
-    if kind is None:
+    from stochgp.cli.hyperparameters import with_hyperparameters
+    from stochgp.cli.reports import described, scores
+    from stochgp.cli.settings import parse_settings
+    from stochgp.cli.tables import Wanted, names_in, naming, read_divided
+
+    name = lookup(model, _MODELS, "model")
+    if name is None:
         raise ValueError(f"--model {model} is not in this version of stochgp; use feature or kernel")
+    kind = getattr(stochgp, name)
     check_can_write(out)
     settings = parse_settings(setting or [], kind)
     if hyperparameters is not None:
         settings = with_hyperparameters(settings, hyperparameters, source, kind)
     estimator = kind(**{"random_state": seed, "verbose": 0 if quiet else 1} | settings)
-    rows = read_divided(source, target, test_fraction, seed)
-    estimator.fit(rows.train.inputs, rows.train.targets, checkpoint=checkpoint)
+    wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing)
+    rows = read_divided(source, wanted, test_fraction, seed)
+    with naming(source):
+        estimator.fit(rows.train.inputs, rows.train.targets, checkpoint=checkpoint)
     estimator.target_name_ = rows.target
-    estimator.trained_on_ = {"data": source, "seed": seed, "test_fraction": test_fraction}
+    estimator.trained_on_ = {
+        "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(rows.left_out)
+    }  # fmt: skip
     estimator.save(out)
-    report = described(estimator, out, len(rows.train.targets))
-    show(report | ({} if rows.test is None else scores(estimator, rows.test)), as_json)
+    try:
+        report = described(estimator, out, len(rows.train.targets))
+        if rows.test is not None:
+            report |= scores(estimator, rows.test, f"{source}, rows set aside")
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(f"the model is in {out}") from interrupt
+    show(report, as_json)
 
 
 def predict(
@@ -105,10 +113,16 @@ def predict(
     out
         A .csv, .parquet or .feather file.
     """
+    from stochgp import data
+    from stochgp.cli.divisions import known_division
+    from stochgp.cli.tables import left_out, naming, read_inputs, without
+
     check_can_write(out)
     estimator = stochgp.load(model)
     table = read_inputs(source, known_division(estimator, source) or {})
-    mean, std = estimator.predict(table, return_std=True, include_noise=True)
+    with naming(source):
+        table = without(table, left_out(estimator))
+        mean, std = estimator.predict(table, return_std=True, include_noise=True)
     columns = {
         "mean": mean,
         "std": std,
@@ -145,10 +159,14 @@ def evaluate(
     as_json
         One JSON object on stdout.
     """
+    from stochgp.cli.divisions import division_for_scores
+    from stochgp.cli.reports import scores
+    from stochgp.cli.tables import read_labelled
+
     estimator = stochgp.load(model)
     name = getattr(estimator, "target_name_", None) if target is None else target
     rows = read_labelled(source, name, division_for_scores(estimator, source, seed, test_fraction))
-    show(scores(estimator, rows), as_json)
+    show(scores(estimator, rows, source), as_json)
 
 
 def data_list(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> None:
@@ -159,79 +177,11 @@ def data_list(*, as_json: Annotated[bool, Parameter(name="--json", negative="")]
     as_json
         One JSON object on stdout.
     """
-    sets = data.list_named()
+    sets = stochgp.data.list_named()
     if as_json:
         entries = [vars(line) for line in sets]
-        show({"sets": [{name: _plain(value) for name, value in entry.items()} for entry in entries]}, True)
+        show({"sets": [{name: plain(value) for name, value in entry.items()} for entry in entries]}, True)
         return
     for line in sets:
         where = f"in {line.location}" if line.location else line.how_to_get
         sys.stdout.write(f"{line.name:24} {line.rows:>9,} rows {line.columns:>4} inputs   {where}\n")
-
-
-def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:
-    """What `fit` reports of the model in the file `out`; None for what is not known."""
-    report = {
-        "model": out,
-        "n_train": n_train,
-        "nlml": getattr(estimator, "nlml_", None),
-        "noise_variance": estimator.noise_variance_,
-        "n_iter": estimator.n_iter_,
-        "converged": estimator.converged_,
-        "seconds": estimator.fit_seconds_,
-    }
-    if not isinstance(estimator, stochgp.KernelGPRegressor):
-        return report
-    plan = {name: entry["choice"] for name, entry in estimator.plan_.items()}
-    kept = estimator.learner is None
-    return report | {
-        "hyperparameters": "as given, nothing was learned" if kept else f"learned by {plan['learner']}",
-        **{name: plan.get(name) for name in ("prediction", "solver", "variance", "residual")},
-        "file_bytes": Path(out).stat().st_size,
-        "file_holds": "the training rows, standardised: a kernel model predicts from them",
-    }
-
-
-def scores(estimator: Any, rows: Labelled) -> dict[str, float]:
-    """Metrics of the estimator's predictions of observations, in target units."""
-    mean, std = estimator.predict(rows.inputs, return_std=True, include_noise=True)
-    y = rows.targets
-    return {
-        "n": len(y),
-        "rmse": float(metrics.rmse(y, mean)),
-        "nlpd": float(metrics.nlpd(y, mean, std)),
-        "crps": float(metrics.crps(y, mean, std)),
-        "coverage_95": float(metrics.coverage(y, mean, std)),
-    }
-
-
-def show(report: Mapping[str, Any], as_json: bool) -> None:
-    """Names and values on stdout: lines for what is known, or one JSON object (None and numbers that are not finite as null)."""
-    if as_json:
-        sys.stdout.write(
-            json.dumps({name: _plain(value) for name, value in report.items()}, ensure_ascii=False) + "\n"
-        )
-        return
-    known = {name: value for name, value in report.items() if value is not None}
-    width = max(len(name) for name in known)
-    for name, value in known.items():
-        text = f"{value:.6g}" if isinstance(value, float) else str(value)
-        sys.stdout.write(f"{name:{width}}  {text}\n")
-
-
-def check_can_write(out: str) -> None:
-    """Refuses before the work what would fail after it."""
-    path = Path(out)
-    if path.is_dir():
-        raise ValueError(f"{out}: is a folder, not a file")
-    if not path.resolve().parent.is_dir():
-        raise ValueError(f"{out}: there is no folder {path.resolve().parent}")
-
-
-def _plain(value: Any) -> Any:
-    """A JSON value."""
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Path):
-        return str(value)
-    return value

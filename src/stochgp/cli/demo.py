@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from stochgp import FeatureGPRegressor, data, metrics, plots
 from stochgp.budget import peak_resident
-from stochgp.cli.commands import check_can_write, show
+from stochgp.cli.output import check_can_write, show
 from stochgp.names import lookup
 
 MEMORY_LIMIT = "1.2GB"

@@ -1,6 +1,7 @@
-"""DATA of the command line: files and named sets as tables."""
+"""DATA of the command line: files and named sets as tables, and the columns that the user wants of them."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +9,16 @@ import pyarrow as pa
 from jaxtyping import Float
 
 from stochgp import data
+from stochgp.names import did_you_mean, quoted
+
+
+class Wanted(NamedTuple):
+    """What the user says of the columns: None = all for `inputs`, none for `ignore`. `missing` is "refuse" or "impute"."""
+
+    target: str | None
+    inputs: tuple[str, ...] | None
+    ignore: tuple[str, ...] | None
+    missing: str
 
 
 class Labelled(NamedTuple):
@@ -18,37 +29,33 @@ class Labelled(NamedTuple):
 
 
 class Divided(NamedTuple):
-    """Training and test rows; `test` is None where nothing was set aside."""
+    """Training and test rows; `test` is None where nothing was set aside. `left_out` names the columns that are not learned from."""
 
     train: Labelled
     test: Labelled | None
     target: str
+    left_out: tuple[str, ...]
 
 
-def read_divided(source: str, target: str | None, test_fraction: float | None, seed: int) -> Divided:
+def read_divided(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> Divided:
     """Training and test rows of DATA: a named set's own division, a random one of a file.
 
-    Raises ValueError where the target is not named or does not exist, and where a named set that has its own test rows is to be divided
-    otherwise.
+    Raises ValueError where the target is not named or does not exist, for input columns that do not, and where a named set that has
+    its own test rows is to be divided otherwise.
     """
     if data.is_named(source):
-        if test_fraction is not None and source.startswith("uci"):
-            raise ValueError(f"{source} has its own test rows: leave --test-fraction out")
-        options = {} if test_fraction is None else {"test_fraction": test_fraction}
-        found = data.load(source, seed=seed, **options)
-        if target not in (None, found.target_name):
-            raise ValueError(f"the target of {source} is {found.target_name!r}, not {target!r}")
-        train = Labelled(as_table(found.X, found.feature_names), found.y)
-        test = Labelled(as_table(found.X_test, found.feature_names), found.y_test)
-        return Divided(train, test, found.target_name)
-    if target is None:
+        return _named(source, wanted, test_fraction, seed)
+    if wanted.target is None:
         raise ValueError(f"{source}: name the column to learn with --target")
-    table = data.read_table(source)
-    everything = split_off(table, target, source)
+    everything = split_off(data.read_table(source), wanted.target, source)
+    left_out = columns_left_out(everything.inputs, wanted.target, wanted, source)
+    everything = everything._replace(inputs=without(everything.inputs, left_out))
     if test_fraction is None:
-        return Divided(everything, None, target)
-    train, test = data.train_test_indices(table.num_rows, test_fraction, seed)
-    return Divided(_take(everything, train), _take(everything, test), target)
+        return Divided(everything, None, wanted.target, left_out)
+    with naming(source):  # before the division, so that the rows of messages are those of the file
+        data.TableEncoder.fit(everything.inputs, missing=wanted.missing)
+    train, test = data.train_test_indices(len(everything.targets), test_fraction, seed)
+    return Divided(_take(everything, train), _take(everything, test), wanted.target, left_out)
 
 
 def read_inputs(source: str, division: Mapping[str, Any]) -> pa.Table:
@@ -78,9 +85,78 @@ def split_off(table: pa.Table, target: str, source: str) -> Labelled:
     return Labelled(inputs, targets)
 
 
+def columns_left_out(inputs: pa.Table, target: str, wanted: Wanted, source: str) -> tuple[str, ...]:
+    """The columns of the table that are not to be learned from.
+
+    Raises ValueError for a name that no input column has (with the nearest), the target among them, a column that is both wanted and
+    ignored, and where no input is left.
+    """
+    names = inputs.column_names
+    for option, given in (("--inputs", wanted.inputs), ("--ignore", wanted.ignore)):
+        for name in given or ():
+            if name == target:
+                raise ValueError(f"{option} names {name!r}, which is the target")
+            if name not in names:
+                raise ValueError(f"{option}: no column {name!r} in {source}; {did_you_mean(name, names)}")
+    both = [name for name in wanted.inputs or () if name in (wanted.ignore or ())]
+    if both:
+        raise ValueError(f"{quoted(both)} is named by --inputs and by --ignore")
+    kept = [name for name in wanted.inputs or names if name not in (wanted.ignore or ())]
+    if not kept:
+        raise ValueError(f"{source}: --ignore leaves no columns beside the target {target!r}")
+    return tuple(name for name in names if name not in kept)
+
+
+def names_in(text: str | None) -> tuple[str, ...] | None:
+    """The names in "A,B"; None stays None. Raises ValueError where a name is empty."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(f"{text!r}: expected column names with commas between them, such as A,B")
+    return names
+
+
+def left_out(estimator: Any) -> tuple[str, ...]:
+    """The columns that `stochgp fit` was told to leave out."""
+    return tuple((getattr(estimator, "trained_on_", None) or {}).get("left_out", ()))
+
+
+def without(table: pa.Table, names: Iterable[str]) -> pa.Table:
+    """The table without those of the columns that it has."""
+    return table.drop_columns([name for name in names if name in table.column_names])
+
+
+@contextlib.contextmanager
+def naming(source: str) -> Iterator[None]:
+    """Puts the name of the data in front of what is wrong with them."""
+    try:
+        yield
+    except data.TableError as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
 def as_table(X: Float[np.ndarray, "N D"], names: tuple[str, ...]) -> pa.Table:
     """A table with one column per input."""
     return pa.table({name: X[:, j] for j, name in enumerate(names)})
+
+
+def _named(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> Divided:
+    if test_fraction is not None and source.startswith("uci"):
+        raise ValueError(f"{source} has its own test rows: leave --test-fraction out")
+    options = {} if test_fraction is None else {"test_fraction": test_fraction}
+    found = data.load(source, seed=seed, **options)
+    if wanted.target not in (None, found.target_name):
+        raise ValueError(f"the target of {source} is {found.target_name!r}, not {wanted.target!r}")
+    train = as_table(found.X, found.feature_names)
+    left_out = columns_left_out(train, found.target_name, wanted, source)
+    test = as_table(found.X_test, found.feature_names)
+    return Divided(
+        Labelled(without(train, left_out), found.y),
+        Labelled(without(test, left_out), found.y_test),
+        found.target_name,
+        left_out,
+    )
 
 
 def _take(rows: Labelled, indices: np.ndarray) -> Labelled:

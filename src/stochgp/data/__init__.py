@@ -1,12 +1,13 @@
 """Data: tables from frames and files, numbers from their columns, standardising, splits, named sets, nearest rows."""
 
-from .columns import Column, read_column, table_columns
+from .columns import Column, TableError, read_column, table_columns
 from .dataset import Dataset
-from .encoding import MAX_LEVELS, ColumnRule, TableEncoder, target_column
+from .encoding import TableEncoder, target_column
 from .files import SUFFIXES, read_table, write_table
 from .functions import load_function
 from .named import NamedSet, is_named, list_named, load
 from .neighbours import Neighbours
+from .rules import MAX_LEVELS, ColumnRule
 from .splits import train_test_indices
 from .standardise import Standardiser
 
@@ -20,6 +21,7 @@ __all__ = [
     "Neighbours",
     "Standardiser",
     "TableEncoder",
+    "TableError",
     "is_named",
     "list_named",
     "load",

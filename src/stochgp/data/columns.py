@@ -1,4 +1,4 @@
-"""One column of any table: what it holds, as float64 numbers or as text, and what is refused.
+"""One column of any table: what it holds, as float64 numbers, times or text, and what is refused.
 
 Row numbers in messages are data rows counted from 1, without the header.
 """
@@ -13,23 +13,39 @@ from typing import Any, Literal
 import narwhals as nw
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool
 
 from stochgp.names import quoted
 
-Kind = Literal["number", "boolean", "text"]
+from .times import times_of_arrow, times_of_objects
+
+Kind = Literal["number", "boolean", "text", "time"]
+
+LARGEST_INTEGER = 2**53  # up to it float64 holds every integer
 
 _ROW = "(rows count from 1, header excluded)"
-_TIMES = (nw.Date, nw.Datetime, nw.Time, nw.Duration)
-_TIME_OBJECTS = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
+_SPANS = (nw.Time, nw.Duration)
+_SPAN_OBJECTS = (datetime.time, datetime.timedelta, np.timedelta64)
+_TIME_OBJECTS = (datetime.date, np.datetime64)
+_NAMES_OF_KINDS = {"number": "a number", "boolean": "true or false", "text": "text", "time": "a date"}
+
+
+class TableError(ValueError):
+    """What a table holds cannot be used."""
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """values: float64 [N] and finite for numbers and booleans (0 and 1), a series of strings for text."""
+    """values: float64 [N] for numbers and booleans (0 and 1), NaN where missing; an Arrow array of strings for text; int64 [N],
+    microseconds since 1970, for times, which are UTC where `zoned`. A column of which nothing is known counts as numbers.
+    """
 
     name: str
     kind: Kind
     values: Any
+    missing: Bool[np.ndarray, " N"]
+    zoned: bool = False
 
 
 def table_columns(table: Any) -> dict[str, Any]:
@@ -39,9 +55,9 @@ def table_columns(table: Any) -> dict[str, Any]:
     """
     columns = _array_columns(table) if is_array(table) else _frame_columns(table)
     if not columns:
-        raise ValueError("the table has no columns")
+        raise TableError("the table has no columns")
     if len(next(iter(columns.values()))) == 0:
-        raise ValueError("the table has no rows")
+        raise TableError("the table has no rows")
     return columns
 
 
@@ -50,45 +66,32 @@ def is_array(table: Any) -> bool:
     return not hasattr(type(table), "columns")  # asked of the type: some frames compute the attribute
 
 
-def refuse_times(columns: Mapping[str, Any]) -> None:
-    """ValueError that names every column of dates, times or durations."""
-    names = [name for name, raw in columns.items() if _holds_times(raw)]
+def refuse_spans(columns: Mapping[str, Any]) -> None:
+    """TableError that names every column of times of day or durations."""
+    names = [name for name, raw in columns.items() if _holds_spans(raw)]
     if names:
         plural = "s" if len(names) > 1 else ""
-        raise ValueError(
-            f"column{plural} {quoted(names)} hold{'' if plural else 's'} dates or times; give numbers instead "
-            "(such as days since a start, month, hour of the day) or drop them"
+        raise TableError(
+            f"column{plural} {quoted(names)} hold{'' if plural else 's'} times of day or durations; give numbers instead, "
+            "such as hours, or drop them"
         )
 
 
-def read_column(name: str, raw: Any) -> Column:
+def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = "") -> Column:
     """What a series or a one-dimensional array holds.
 
-    Raises ValueError, naming the column, on missing or infinite values (with the first row and the count), on
-    dates and times, on mixtures of numbers and text, and on types that are none of these.
+    Raises TableError, naming the column, on infinite values and, unless allowed, missing ones (with the first row and the count; and
+    `remedy`), on times of day and durations, on mixtures of kinds, on integers beyond 2⁵³, and on types that are none of these.
     """
-    if isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf":
-        return _numeric(name, np.asarray(raw, np.float64), "boolean" if raw.dtype.kind == "b" else "number")
-    if isinstance(raw, np.ndarray) and raw.dtype.kind == "O":
-        refuse_times({name: raw})
-        return _read_objects(name, raw.tolist())
-    series = _as_series(raw)
-    refuse_times({name: series})
-    dtype = series.dtype
-    if dtype.is_numeric():  # a missing number becomes NaN here, so that it is counted with the infinite ones
-        return _numeric(name, np.asarray(series.cast(nw.Float64).to_numpy(), np.float64), "number")
-    if dtype == nw.Object:
-        return _read_objects(name, series.to_list())
-    missing = series.is_null().to_numpy().astype(bool)
-    if missing.any():
-        _refuse_values(name, missing, "missing")
-    if dtype == nw.Boolean:
-        return _numeric(name, np.asarray(series.to_numpy(), np.float64), "boolean")
-    if dtype in (nw.String, nw.Categorical, nw.Enum):
-        return Column(name, "text", _as_text(series))
-    if dtype == nw.Binary:
-        raise ValueError(f"column {name!r} holds bytes, not text; is the file in UTF-8?")
-    raise ValueError(f"column {name!r} has type {dtype}, which is neither numbers nor text")
+    column = _read(name, raw)
+    numeric = column.kind in ("number", "boolean")
+    infinite = np.isinf(column.values) if numeric else np.zeros(len(column.missing), bool)
+    bad = infinite if allow_missing else infinite | column.missing
+    if bad.any():
+        row = int(np.argmax(bad))
+        absent = bool(column.missing[row])
+        _refuse_values(name, bad, "missing" if absent else str(column.values[row]), remedy if absent else "")
+    return column
 
 
 def row_of_first(bad: np.ndarray) -> int:
@@ -117,7 +120,7 @@ def _frame_columns(table: Any) -> dict[str, Any]:
         raise ValueError(" ".join(str(error).split())) from error
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
-        raise ValueError(f"more than one column is called {quoted({n for n in names if names.count(n) > 1})}")
+        raise TableError(f"more than one column is called {quoted({n for n in names if names.count(n) > 1})}")
     return {str(name): frame.get_column(name) for name in frame.columns}
 
 
@@ -130,69 +133,144 @@ def _array_columns(table: Any) -> dict[str, Any]:
 
 def _as_series(raw: Any) -> nw.Series:
     if isinstance(raw, nw.Series):
+        native = raw.to_native()
+        if type(getattr(native, "dtype", None)).__name__ == "SparseDtype":
+            return nw.from_native(native.sparse.to_dense(), series_only=True)
+        if pa.types.is_date64(getattr(native, "type", None) or pa.null()):
+            return nw.from_native(native.cast(pa.timestamp("ms")), series_only=True)
         return raw
     if raw.dtype.kind not in "UMm":
-        raise ValueError(f"an array of dtype {raw.dtype} is neither numbers nor text")
-    return nw.from_native(pa.chunked_array([pa.array(raw)]), series_only=True)
+        raise TableError(f"an array of dtype {raw.dtype} is neither numbers nor text")
+    values = raw.astype("datetime64[us]") if raw.dtype.kind == "M" else raw
+    return nw.from_native(pa.chunked_array([pa.array(values)]), series_only=True)
 
 
-def _holds_times(raw: Any) -> bool:
+def _holds_spans(raw: Any) -> bool:
     if isinstance(raw, np.ndarray) and raw.dtype.kind != "O":
-        return raw.dtype.kind in "Mm"
+        return raw.dtype.kind == "m"
     if isinstance(raw, nw.Series) and raw.dtype != nw.Object:
-        return raw.dtype in _TIMES
-    return any(isinstance(value, _TIME_OBJECTS) for value in _objects(raw))
+        return raw.dtype in _SPANS
+    return any(isinstance(value, _SPAN_OBJECTS) for value in _objects(raw))
 
 
 def _objects(raw: Any) -> list[Any]:
     return raw.tolist() if isinstance(raw, np.ndarray) else raw.to_list()
 
 
+def _read(name: str, raw: Any) -> Column:
+    if isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf":
+        return _numeric(name, np.asarray(raw, np.float64), "boolean" if raw.dtype.kind == "b" else "number")
+    refuse_spans({name: raw})
+    if isinstance(raw, np.ndarray) and raw.dtype.kind == "O":
+        return _read_objects(name, raw.tolist())
+    series = _as_series(raw)
+    dtype = series.dtype
+    if dtype == nw.Object:
+        return _read_objects(name, series.to_list())
+    if dtype.is_integer():
+        _refuse_long_integers(name, series.to_arrow())
+    if dtype.is_numeric():  # a missing number becomes NaN
+        return _numeric(name, np.asarray(series.cast(nw.Float64).to_numpy(), np.float64), "number")
+    missing = series.is_null().to_numpy().astype(bool)
+    if missing.all():
+        return _numeric(name, np.full(len(missing), np.nan), "number")
+    if dtype == nw.Boolean:
+        values = np.asarray(pc.fill_null(series.to_arrow(), False).to_numpy(zero_copy_only=False), np.float64)
+        return _numeric(name, np.where(missing, np.nan, values), "boolean")
+    if dtype in (nw.Date, nw.Datetime):
+        micros, zoned = times_of_arrow(series.to_arrow())
+        return Column(name, "time", micros, missing, zoned)
+    if dtype in (nw.String, nw.Categorical, nw.Enum):
+        return Column(name, "text", _as_text(series), missing)
+    if dtype == nw.Binary:
+        raise TableError(f"column {name!r} holds bytes, not text; is the file in UTF-8?")
+    raise TableError(f"column {name!r} has type {dtype}, which is neither numbers, dates nor text")
+
+
 def _numeric(name: str, values: np.ndarray, kind: Kind) -> Column:
-    bad = ~np.isfinite(values)
-    if bad.any():
-        first = values[np.argmax(bad)]
-        _refuse_values(name, bad, "missing" if np.isnan(first) else str(first))
-    return Column(name, kind, values)
+    return Column(name, kind, values, np.isnan(values))
 
 
-def _refuse_values(name: str, bad: np.ndarray, first: str) -> None:
+def _refuse_values(name: str, bad: np.ndarray, first: str, remedy: str) -> None:
     count = int(bad.sum())
     if count == len(bad) > 1:
-        raise ValueError(f"column {name!r} holds no values: all {count} are missing or infinite; drop it")
+        raise TableError(f"column {name!r} holds no values: all {count} are missing or infinite; drop it")
     values = "value, at" if count == 1 else "values, the first at"
-    raise ValueError(
-        f"column {name!r} has {count} missing or infinite {values} data row {row_of_first(bad)}: {first} {_ROW}"
+    raise TableError(
+        f"column {name!r} has {count} missing or infinite {values} data row {row_of_first(bad)}: {first} {_ROW}{remedy}"
     )
 
 
-def _as_text(series: nw.Series) -> nw.Series:
-    native = series.to_native()
-    if isinstance(native, pa.ChunkedArray) and pa.types.is_dictionary(native.type):
-        native = native.cast(native.type.value_type)
-        series = nw.from_native(native, series_only=True)
-    return series.cast(nw.String)
+def _refuse_long_integers(name: str, values: Any) -> None:
+    """TableError for an integer that float64 may not hold: mostly the number of an account, not a quantity."""
+    low, high = (bound.as_py() for bound in pc.min_max(values).values())
+    if low is None or max(-low, high) <= LARGEST_INTEGER:
+        return
+    _refuse_long(name, values.to_pylist())
+
+
+def _refuse_long(name: str, values: list[Any]) -> None:
+    for row, value in enumerate(values, start=1):
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            raise TableError(
+                f"column {name!r} holds the integer {value} at data row {row}: beyond 2⁵³ digits would be lost; "
+                "drop the column if it is an identifier, or give floating-point numbers"
+            )
+
+
+def _as_text(series: nw.Series) -> Any:
+    values = series.to_arrow()
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    return values.cast(pa.large_string())
 
 
 def _read_objects(name: str, values: list[Any]) -> Column:
-    missing = np.array([value is None or _is_nan(value) for value in values])
-    if missing.any():
-        _refuse_values(name, missing, "missing")
-    kinds = [_object_kind(value) for value in values]
-    if len(set(kinds)) == 1 and kinds[0] == "text":
-        return Column(name, "text", nw.from_native(pa.chunked_array([pa.array(values)]), series_only=True))
-    if set(kinds) <= {"number", "boolean"}:
-        kind = "boolean" if set(kinds) == {"boolean"} else "number"
-        return _numeric(name, np.array([_as_float(value) for value in values], np.float64), kind)
-    other = next(i for i, kind in enumerate(kinds) if kind != kinds[0] or kind == "other")
-    raise ValueError(
-        f"column {name!r} mixes kinds of values: {values[0]!r} at data row 1 and {values[other]!r} "
-        f"at data row {other + 1} {_ROW}"
-    )
+    missing = np.array([_is_missing(value) for value in values])
+    present = [row for row, absent in enumerate(missing) if not absent]
+    kinds = {row: _object_kind(values[row]) for row in present}
+    found = set(kinds.values())
+    if found <= {"number", "boolean"}:
+        numeric = np.array(
+            [np.nan if absent else _as_float(v) for v, absent in zip(values, missing, strict=True)]
+        )
+        if np.isfinite(numeric[~missing]).all():
+            _refuse_long(name, values)
+        return _numeric(name, numeric.astype(np.float64), "boolean" if found == {"boolean"} else "number")
+    if found == {"text"}:
+        texts = [None if absent else value for value, absent in zip(values, missing, strict=True)]
+        return Column(name, "text", pa.array(texts, pa.large_string()), missing)
+    if found == {"time"}:
+        try:
+            micros, zoned = times_of_objects(values, missing)
+        except ValueError as error:
+            raise TableError(f"column {name!r} {error}") from error
+        return Column(name, "time", micros, missing, zoned)
+    raise TableError(f"column {name!r} {_unusable(values, kinds)}")
 
 
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float | np.floating | decimal.Decimal) and bool(np.isnan(_as_float(value)))
+def _unusable(values: list[Any], kinds: Mapping[int, str]) -> str:
+    """Which kinds of values a column holds that are no kind of column."""
+    first = next(iter(kinds))
+    strange = next((row for row, kind in kinds.items() if kind not in _NAMES_OF_KINDS), None)
+    if strange is not None:
+        return f"holds {_shown(values, strange, kinds)}; it must hold numbers, dates or text"
+    other = next(row for row, kind in kinds.items() if kind != kinds[first])
+    return f"mixes kinds of values: {_shown(values, first, kinds)} and {_shown(values, other, kinds)} {_ROW}"
+
+
+def _shown(values: list[Any], row: int, kinds: Mapping[int, str]) -> str:
+    text = " ".join(repr(values[row]).split())
+    text = text if len(text) <= 40 else f"{text[:37]}…"
+    return f"{_NAMES_OF_KINDS.get(kinds[row], kinds[row])} ({text} at data row {row + 1})"
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or type(value).__name__ == "NAType":  # pandas
+        return True
+    if isinstance(value, decimal.Decimal):
+        return value.is_nan()
+    return isinstance(value, float | np.floating | datetime.datetime | np.datetime64) and value != value
 
 
 def _as_float(value: Any) -> float:
@@ -200,13 +278,14 @@ def _as_float(value: Any) -> float:
         return float(value)
     except OverflowError:  # an integer beyond float64
         return float("inf") if value > 0 else float("-inf")
-    except ValueError:  # a signalling NaN
-        return float("nan")
 
 
 def _object_kind(value: Any) -> str:
+    """A kind of column, or what the value is called."""
     if isinstance(value, bool | np.bool_):
         return "boolean"
     if isinstance(value, numbers.Real | decimal.Decimal):
         return "number"
-    return "text" if isinstance(value, str) else "other"
+    if isinstance(value, _TIME_OBJECTS):
+        return "time"
+    return "text" if isinstance(value, str) else f"a value of type {type(value).__name__}"

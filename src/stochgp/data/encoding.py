@@ -2,39 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
-import narwhals as nw
 import numpy as np
 from jaxtyping import Float64
 
-from stochgp.names import did_you_mean, quoted
+from stochgp.names import did_you_mean, lookup, quoted
 
-from .columns import (
-    Column,
-    first_not_number,
-    is_array,
-    read_column,
-    refuse_times,
-    row_of_first,
-    table_columns,
-)
+from .columns import Column, TableError, first_not_number, is_array, read_column, refuse_spans, table_columns
+from .rules import ColumnRule, encode, rule_from_dict, rule_of
 
-MAX_LEVELS = 50
-
-
-@dataclass(frozen=True)
-class ColumnRule:
-    """How one column becomes numbers: itself (number; boolean as 0 and 1), or one 0/1 column per level."""
-
-    name: str
-    kind: Literal["number", "boolean", "text"]
-    levels: tuple[str, ...] = ()
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """The column's own name, or name=level for every level."""
-        return tuple(f"{self.name}={level}" for level in self.levels) if self.kind == "text" else (self.name,)
+_REMEDY = '; missing="impute" fills such values in'
+_MISSING = ("refuse", "impute")
 
 
 @dataclass(frozen=True)
@@ -42,28 +21,37 @@ class TableEncoder:
     """A table's columns as a float64 matrix [N, D], by rules found on the training table.
 
     Numbers stay, booleans become 0 and 1, text and categories with at most 50 levels become one 0/1 column per
-    level, levels in alphabetical order. `named` says that columns are matched by name; where the training table
-    was an array, they are matched by position.
+    level, levels in alphabetical order. Dates and times, also as text of ISO 8601, become days since the first of the
+    training rows, and month, weekday and hour where these vary. `named` says that columns are matched by name; where the
+    training table was an array, they are matched by position.
+
+    `missing` is "refuse" or "impute": then a missing number or time becomes the median of the training column, a missing
+    text has no level, and where the training column had missing values, a further 0/1 column says which they are.
     """
 
     columns: tuple[ColumnRule, ...]
     target: str | None = None
     named: bool = True
+    missing: str = "refuse"
 
     @classmethod
-    def fit(cls, table: Any, target: str | None = None) -> "TableEncoder":
+    def fit(cls, table: Any, target: str | None = None, missing: str = "refuse") -> "TableEncoder":
         """The rules for every column but `target` of a data frame (pandas, polars, pyarrow) or array [N, D].
 
-        Raises ValueError, naming the column, for dates and times, text with more than 50 levels, missing or
-        infinite values (with the first data row and the count) and types that are neither numbers nor text.
+        Raises TableError, a ValueError, naming the column, for times of day and durations, text with more than 50 levels,
+        infinite values and, unless they are imputed, missing ones (with the first data row and the count), columns without
+        any value, and types that are neither numbers, dates nor text.
         """
+        lookup(missing, dict.fromkeys(_MISSING), "missing")
         columns = table_columns(table)
         inputs = {name: raw for name, raw in columns.items() if name != target}
         if not inputs:
-            raise ValueError(f"the table has no input columns beside the target {target!r}")
-        refuse_times(inputs)
-        rules = tuple(_rule(read_column(name, raw)) for name, raw in inputs.items())
-        return cls(rules, target, not is_array(table))
+            raise TableError(f"the table has no input columns beside the target {target!r}")
+        refuse_spans(inputs)
+        rules = tuple(
+            rule_of(_column(name, raw, missing), missing == "impute") for name, raw in inputs.items()
+        )
+        return cls(rules, target, not is_array(table), missing)
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -73,17 +61,17 @@ class TableEncoder:
     def transform(self, table: Any) -> Float64[np.ndarray, "N D"]:
         """The matrix of a table: columns by name, in any order; further columns are passed over (`unknown`).
 
-        Raises ValueError, naming the column, for a missing column, a level not seen at fit (with its row), text
-        where numbers were, missing or infinite values.
+        Raises TableError, naming the column, for a missing column, a level not seen at fit or text that is no date (with the
+        row), another kind of values than at fit, infinite values and, unless they are imputed, missing ones.
         """
         inputs = self._matched(table)
-        refuse_times(inputs)
+        refuse_spans(inputs)
         n_rows = len(next(iter(inputs.values())))
         X = np.zeros((n_rows, len(self.output_names)), np.float64)
         start = 0
         for rule in self.columns:
             stop = start + len(rule.output_names)
-            _encode(rule, read_column(rule.name, inputs[rule.name]), X[:, start:stop])
+            encode(rule, _column(rule.name, inputs[rule.name], self.missing), X[:, start:stop])
             start = stop
         return X
 
@@ -96,22 +84,25 @@ class TableEncoder:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON value from which `from_dict` restores an equal encoder."""
-        columns = [asdict(rule) | {"levels": list(rule.levels)} for rule in self.columns]
-        return {"columns": columns, "target": self.target, "named": self.named}
+        columns = [
+            asdict(rule) | {"levels": list(rule.levels), "parts": list(rule.parts)} for rule in self.columns
+        ]
+        return {"columns": columns, "target": self.target, "named": self.named, "missing": self.missing}
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TableEncoder":
         """The inverse of `to_dict`; ValueError where the value is not one of its results."""
         try:
-            rules = [
-                ColumnRule(rule["name"], rule["kind"], tuple(rule["levels"])) for rule in value["columns"]
-            ]
-            encoder = cls(tuple(rules), value["target"], bool(value["named"]))
-        except (KeyError, TypeError) as error:
-            raise ValueError("a stored table encoder needs 'columns', 'target' and 'named'") from error
-        kinds = {rule.kind for rule in rules}
-        if not kinds or not kinds <= {"number", "boolean", "text"}:
-            raise ValueError(f"a stored table encoder has the column kinds {quoted(map(str, kinds))}")
+            rules = tuple(rule_from_dict(rule) for rule in value["columns"])
+            encoder = cls(rules, value["target"], bool(value["named"]), value["missing"])
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(
+                "a stored table encoder needs 'columns', 'target', 'named' and 'missing'"
+            ) from error
+        if not rules or encoder.missing not in _MISSING:
+            raise ValueError(
+                f"a stored table encoder has {len(rules)} columns and the rule {encoder.missing!r} for missing values"
+            )
         return encoder
 
     def _matched(self, table: Any) -> dict[str, Any]:
@@ -120,23 +111,26 @@ class TableEncoder:
         if not self.named or is_array(table):
             inputs = [raw for name, raw in columns.items() if is_array(table) or name != self.target]
             if len(inputs) != len(names):
-                raise ValueError(f"expected {len(names)} columns ({quoted(names)}), got {len(inputs)}")
+                raise TableError(f"expected {len(names)} columns ({quoted(names)}), got {len(inputs)}")
             return dict(zip(names, inputs, strict=True))
-        missing = [name for name in names if name not in columns]
-        if missing:
-            plural = "s" if len(missing) > 1 else ""
-            near = did_you_mean(missing[0], [name for name in columns if name not in names])
-            raise ValueError(
-                f"the table lacks the column{plural} {quoted(missing)}; for {missing[0]!r}, {near}"
+        absent = [name for name in names if name not in columns]
+        if absent:
+            others = [name for name in columns if name not in names]
+            near = (
+                f"for {absent[0]!r}, {did_you_mean(absent[0], others)}"
+                if others
+                else f"it has {quoted(columns)}"
             )
+            plural = "s" if len(absent) > 1 else ""
+            raise TableError(f"the table lacks the column{plural} {quoted(absent)}; {near}")
         return {name: columns[name] for name in names}
 
 
 def target_column(table: Any, name: str, source: str = "the table") -> Float64[np.ndarray, " N"]:
     """The numeric column `name` of a data frame, as float64.
 
-    Raises ValueError where it is absent (with the nearest name), holds text, dates or times, or has missing or
-    infinite values (with the first data row and the count). `source` is what messages call the table.
+    Raises ValueError where it is absent (with the nearest name), holds text or dates, or has missing or infinite
+    values (with the first data row and the count). `source` is what messages call the table.
     """
     columns = table_columns(table)
     if name not in columns:
@@ -146,79 +140,18 @@ def target_column(table: Any, name: str, source: str = "the table") -> Float64[n
     except ValueError as error:
         raise ValueError(f"{source}, target {error}") from error
     if column.kind == "text":
-        texts = column.values.to_list()
+        texts = column.values.to_pylist()
         first = first_not_number(texts) or 0
         raise ValueError(
             f"{source}, target column {name!r} holds text ({texts[first]!r} at data row {first + 1}); "
             "the target must be numbers"
         )
+    if column.kind == "time":
+        raise ValueError(
+            f"{source}, target column {name!r} holds dates or times; the target must be numbers, such as days since a start"
+        )
     return column.values
 
 
-def _rule(column: Column) -> ColumnRule:
-    if column.kind != "text":
-        return ColumnRule(column.name, column.kind)
-    levels = sorted(column.values.unique().to_list())
-    if len(levels) > MAX_LEVELS:
-        raise ValueError(
-            f"column {column.name!r} holds text with {len(levels)} different values{_stray_text(column)}; at most "
-            f"{MAX_LEVELS} are encoded: group them, give numbers, or drop the column"
-        )
-    return ColumnRule(column.name, "text", tuple(levels))
-
-
-def _stray_text(column: Column) -> str:
-    """For a column of numbers that a few texts spoil: the first of them."""
-    texts = column.values.to_list()
-    first = first_not_number(texts)
-    sample = texts[:1000]
-    if first is None or 2 * sum(first_not_number([text]) is None for text in sample) < len(sample):
-        return ""
-    return f" (most are numbers, but {texts[first]!r} at data row {first + 1} is not)"
-
-
-def _encode(rule: ColumnRule, column: Column, out: np.ndarray) -> None:
-    """Write the column's numbers into out: [N, 1], or zeros [N, levels]."""
-    if rule.kind == "text":
-        _encode_levels(rule, column, out)
-        return
-    if column.kind == "text":
-        texts = column.values.to_list()
-        first = first_not_number(texts) or 0
-        raise ValueError(
-            f"column {rule.name!r} held numbers at fit and holds text now: {texts[first]!r} at data row {first + 1}"
-        )
-    strange = (column.values != 0.0) & (column.values != 1.0)
-    if rule.kind == "boolean" and strange.any():
-        value = column.values[np.argmax(strange)]
-        raise ValueError(
-            f"column {rule.name!r} held true and false at fit and holds {value:g} now at data row {row_of_first(strange)}"
-        )
-    out[:, 0] = column.values
-
-
-def _encode_levels(rule: ColumnRule, column: Column, out: np.ndarray) -> None:
-    texts = column.values if column.kind == "text" else _number_texts(column)
-    for j, level in enumerate(rule.levels):
-        out[:, j] = (texts == level).to_numpy()
-    unseen = out.sum(axis=1) == 0
-    if unseen.any():
-        row = row_of_first(unseen)
-        raise ValueError(
-            f"column {rule.name!r} has the level {texts[row - 1]!r} at data row {row}, which was not in the training "
-            f"data ({int(unseen.sum())} such rows; known: {quoted(rule.levels)})"
-        )
-
-
-def _number_texts(column: Column) -> nw.Series:
-    """Numbers given where text was at fit, as text: 1.0 as "1", booleans as "true" and "false"."""
-    values, codes = np.unique(column.values, return_inverse=True)
-    return nw.new_series(column.name, [_number_text(v, column.kind) for v in values], backend="pyarrow")[
-        codes
-    ]
-
-
-def _number_text(value: float, kind: str) -> str:
-    if kind == "boolean":
-        return "true" if value else "false"
-    return str(int(value)) if value.is_integer() else str(float(value))
+def _column(name: str, raw: Any, missing: str) -> Column:
+    return read_column(name, raw, allow_missing=missing == "impute", remedy=_REMEDY)

@@ -22,7 +22,8 @@ from stochgp.names import did_you_mean, quoted
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
 WRITABLE_SUFFIXES = (".csv", ".parquet", ".feather")
-MISSING_VALUES = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
+MISSING_VALUES = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
+_NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES)]  # as after a comma and a blank
 
 # What the readers raise on a damaged file; pyarrow's own errors are OSError or ValueError.
 _DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
@@ -31,9 +32,9 @@ _DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile
 def read_table(path: str | os.PathLike) -> pa.Table:
     """The table in a file, by its suffix.
 
-    csv: first line the names; empty cells and NA, NaN, null, None are missing; numbers, true/false, ISO dates
+    csv: first line the names; empty cells and ?, NA, n/a, NaN, null, None are missing; numbers, true/false, ISO dates
     and times are recognised, all else is text. npz: a one-dimensional array becomes a column of its name, an
-    array X [N, D] the columns X0 … X(D-1).
+    array X [N, D] the columns X0 … X(D-1). Blanks around names are left out.
 
     Raises ValueError, in one line, where the file is missing, of unknown suffix, empty, without rows, ragged,
     truncated or damaged, or where a column has no name or shares one.
@@ -50,7 +51,7 @@ def read_table(path: str | os.PathLike) -> pa.Table:
         table = _read_npz(path)
     else:
         table = _read_arrow(path, suffix)
-    _check_names(path, table)
+    table = table.rename_columns(_checked_names(path, table))
     if table.num_rows == 0:
         raise ValueError(f"{path}: the table has column names ({quoted(table.column_names)}) but no rows")
     return table
@@ -116,7 +117,7 @@ def _parse_csv(path: Path, use_threads: bool) -> pa.Table:
         path,
         read_options=pa_csv.ReadOptions(use_threads=use_threads),
         parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-        convert_options=pa_csv.ConvertOptions(null_values=list(MISSING_VALUES), strings_can_be_null=True),
+        convert_options=pa_csv.ConvertOptions(null_values=_NULLS, strings_can_be_null=True),
     )
 
 
@@ -211,17 +212,19 @@ def _to_table(path: Path, columns: Mapping[str, np.ndarray]) -> pa.Table:
         ) from error
 
 
-def _check_names(path: Path, table: pa.Table) -> None:
+def _checked_names(path: Path, table: pa.Table) -> list[str]:
+    """The names without blanks around them."""
     try:
-        names = table.column_names
+        names = [name.strip() for name in table.column_names]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: the column names are not in UTF-8") from error
     for position, name in enumerate(names, start=1):
-        if not name.strip():
+        if not name:
             raise ValueError(f"{path}: column {position} has no name (a row index? leave it out or name it)")
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise ValueError(f"{path}: more than one column is called {quoted(repeated)}")
+    return names
 
 
 def _lengths(lengths: Mapping[str, int]) -> str:

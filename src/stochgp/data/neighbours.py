@@ -1,10 +1,10 @@
 """Nearest rows: for mini-batches of a centre and its neighbours, and for prediction from the rows near a point."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Int32
-from scipy.spatial import KDTree
 
 _LEAF_ROWS = 32  # 16 and 64 were never much faster, between 13 thousand rows of 26 inputs and a million of 6
 _BLOCK_ROWS = 1 << 18  # points that are put into spatial order together
@@ -79,7 +79,9 @@ def search_bytes(n_rows: int, n_inputs: int, n_queries: int, k: int) -> int:
     return tree + block + n_queries * (4 * k + 16) + 3 * _CHUNK_BYTES
 
 
-def _tree(rows: np.ndarray) -> KDTree:
+def _tree(rows: np.ndarray) -> Any:
+    from scipy.spatial import KDTree  # half a second to load, for this alone
+
     # Cells are halved at sliding midpoints, not at medians: built and searched faster, and repeated rows do no harm.
     return KDTree(rows, leafsize=_LEAF_ROWS, balanced_tree=False)
 

@@ -51,6 +51,7 @@ class FeatureGPRegressor(PosteriorRegressor):
     dtype           "float32" or "float64" for rows and features; moments and posteriors are float64 in any case
     random_state    None, an integer, a NumPy RandomState or Generator
     verbose         1 shows progress on stderr
+    missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
 
     After `fit`, in units of the targets given (nlml = that of standardised targets + log s, variances times s²):
     `features_` φ on standardised inputs; `noise_variance_`; `nlml_` exact negative log marginal likelihood per datum of all rows;
@@ -75,6 +76,7 @@ class FeatureGPRegressor(PosteriorRegressor):
         dtype: str = "float32",
         random_state: Any = None,
         verbose: int = 0,
+        missing: str = "refuse",
     ):
         self.features = features
         self.kernel = kernel
@@ -90,6 +92,7 @@ class FeatureGPRegressor(PosteriorRegressor):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+        self.missing = missing
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: str | os.PathLike | None = None
@@ -104,7 +107,7 @@ class FeatureGPRegressor(PosteriorRegressor):
         begun = time.perf_counter()
         learner = self._checked_learner()
         key, budget = as_key(self.random_state), Budget.of(self.memory_limit)
-        rows = read_training_rows(self, X, y, sample_weight, budget)
+        rows = read_training_rows(self, X, y, sample_weight, budget, self.missing)
         inputs, targets = standardisers(rows, bool(self.standardize), self.mean)
         feature_key, fit_key = jax.random.split(key)
         with jax.enable_x64(True):

@@ -11,6 +11,7 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d, validat
 from stochgp.budget import Budget
 from stochgp.data import TableEncoder
 from stochgp.data.columns import is_array
+from stochgp.names import lookup
 
 MERGED_ROWS = 10_000
 LARGEST_TARGET = 1e150  # its square is still a number
@@ -29,17 +30,24 @@ class TrainingRows(NamedTuple):
 
 
 def read_training_rows(
-    estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, budget: Budget
+    estimator: BaseEstimator,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    budget: Budget,
+    missing: str = "refuse",
 ) -> TrainingRows:
     """Checks everything given to `fit` and sets `n_features_in_` and `feature_names_in_`.
 
     Up to 10,000 rows are put in lexicographic order, and equal ones become one row with the sum of their weights: the same
     likelihood, and the same fit whichever of the two ways the rows were given. Rows of weight 0 are left out.
+    `missing` is what becomes of missing values: "refuse" or "impute", as `TableEncoder` does it, for arrays too.
     Raises ValueError or TypeError, naming row and column, for what cannot be used.
     """
+    lookup(missing, dict.fromkeys(("refuse", "impute")), "missing")
     if y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
-    encoder, X = _read_inputs_at_fit(estimator, X, budget)
+    encoder, X = _read_inputs_at_fit(estimator, X, budget, missing)
     y = read_targets(y)
     check_consistent_length(X, y)
     weight = None
@@ -60,9 +68,12 @@ def read_inputs(
     estimator: BaseEstimator, encoder: TableEncoder | None, X: Any, budget: Budget
 ) -> Float[np.ndarray, "N D"]:
     """The numbers of a table or an array given to a fitted estimator."""
-    if encoder is not None:
+    if encoder is not None and encoder.named:
         return _encoded(encoder, X, budget)
     X = validate_data(estimator, X, reset=False, dtype=_FLOATS, ensure_all_finite=False)
+    if encoder is not None:  # an array whose missing values are filled in
+        refuse_not_finite(X, allow_missing=True)
+        return _encoded(encoder, X, budget)
     refuse_not_finite(X)
     return X
 
@@ -86,11 +97,12 @@ def read_targets(y: Any) -> Float[np.ndarray, " N"]:
     return y
 
 
-def refuse_not_finite(X: Float[np.ndarray, "N D"]) -> None:
-    """ValueError with the first row and column whose value is NaN or infinite."""
+def refuse_not_finite(X: Float[np.ndarray, "N D"], allow_missing: bool = False) -> None:
+    """ValueError with the first row and column whose value is infinite, or NaN unless that is allowed."""
     size = max(1, _FINITE_CHUNK // max(1, X.shape[1]))
     for start in range(0, len(X), size):
-        bad = ~np.isfinite(X[start : start + size])
+        part = X[start : start + size]
+        bad = np.isinf(part) if allow_missing else ~np.isfinite(part)
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             what = "NaN" if np.isnan(X[start + row, column]) else "infinity (inf)"
@@ -99,9 +111,11 @@ def refuse_not_finite(X: Float[np.ndarray, "N D"]) -> None:
             )
 
 
-def _read_inputs_at_fit(estimator: Any, X: Any, budget: Budget) -> tuple[TableEncoder | None, np.ndarray]:
+def _read_inputs_at_fit(
+    estimator: Any, X: Any, budget: Budget, missing: str
+) -> tuple[TableEncoder | None, np.ndarray]:
     if not is_array(X):
-        encoder = TableEncoder.fit(X)
+        encoder = TableEncoder.fit(X, missing=missing)
         numbers = _encoded(encoder, X, budget)
         estimator.n_features_in_ = len(encoder.columns)
         if all(isinstance(name, str) for name in getattr(X, "column_names", X.columns)):
@@ -110,8 +124,11 @@ def _read_inputs_at_fit(estimator: Any, X: Any, budget: Budget) -> tuple[TableEn
             del estimator.feature_names_in_
         return encoder, numbers
     X = validate_data(estimator, X, dtype=_FLOATS, ensure_all_finite=False)
-    refuse_not_finite(X)
-    return None, X
+    refuse_not_finite(X, allow_missing=missing == "impute")
+    if missing == "refuse":
+        return None, X
+    encoder = TableEncoder.fit(X, missing=missing)
+    return encoder, _encoded(encoder, X, budget)
 
 
 def _encoded(encoder: TableEncoder, X: Any, budget: Budget) -> np.ndarray:

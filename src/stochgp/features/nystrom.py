@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from sklearn.cluster import KMeans
 
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.kernels import AbstractKernel
@@ -70,6 +69,8 @@ def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyAr
 
     Slower than a draw, and better for few landmarks. Raises ValueError when X has fewer rows.
     """
+    from sklearn.cluster import KMeans  # half a second to load, for this alone
+
     _check_enough(X, n_landmarks)
     seed = int(jax.random.randint(key, (), 0, 2**31 - 1, dtype=jnp.int32))
     centres = KMeans(n_landmarks, n_init="auto", random_state=seed).fit(np.asarray(X)).cluster_centers_

@@ -1,0 +1,89 @@
+"""The command line as a process: compiled code that the next one finds, and what Ctrl-C leaves."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pytest
+
+import stochgp
+from stochgp.cli import compiled, main, reports
+
+QUICK = ["--model", "kernel", "--set", "learner=none", "--set", "n_samples=0", "--quiet"]
+
+
+@pytest.fixture
+def command(tmp_path):
+    """A small fit, and the file that it writes."""
+    x = np.linspace(0, 6, 20)
+    pa_csv.write_csv(pa.table({"x": x, "y": np.sin(x)}), tmp_path / "t.csv")
+    return ["fit", str(tmp_path / "t.csv"), "--target", "y", "--out", str(tmp_path / "m"), *QUICK]
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """No folder of compiled code named, and a user's cache of its own."""
+    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("XDG_CACHE_HOME", "HOME", "LOCALAPPDATA"):
+        monkeypatch.setenv(name, str(tmp_path / "user"))
+    return compiled.compiled_folder()
+
+
+def kept(folder):
+    """What is compiled, beside the times of its last use."""
+    return {path.name for path in Path(folder).rglob("*-cache")}
+
+
+def test_a_second_process_compiles_nothing(command, fresh, tmp_path):
+    found = []
+    for _ in range(2):
+        subprocess.run([sys.executable, "-m", "stochgp", *command], check=True, capture_output=True)
+        found.append(kept(fresh))
+    assert found[0] == found[1] != set()
+    assert fresh.is_relative_to(tmp_path / "user") and kept(tmp_path) == found[0]
+
+
+def test_the_folder_that_the_user_names_is_taken(fresh, monkeypatch):
+    for name in ("", "elsewhere"):
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", name)
+        compiled.keep_compiled_code()
+        assert os.environ["JAX_COMPILATION_CACHE_DIR"] == name
+        assert "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    compiled.keep_compiled_code()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(fresh)
+
+
+def test_a_folder_that_cannot_be_written_is_left_alone(fresh, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    compiled.keep_compiled_code()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+def test_commands_called_from_python_change_no_setting(fresh, capsys):
+    before = dict(os.environ)
+    assert main(["data", "list"]) == 0 and dict(os.environ) == before
+
+
+def test_an_interrupt_before_there_is_a_model_is_one_line_and_130(command, tmp_path, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stochgp.KernelGPRegressor, "fit", interrupted)
+    assert main(command) == 130 and capsys.readouterr() == ("", "stochgp: interrupted\n")
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_interrupt_after_the_model_is_written_says_where_it_is(command, tmp_path, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reports, "scores", interrupted)
+    assert main([*command, "--test-fraction", "0.2"]) == 130
+    assert capsys.readouterr() == ("", f"stochgp: interrupted; the model is in {tmp_path / 'm'}\n")
+    assert np.isfinite(stochgp.load(tmp_path / "m").nlml_)
