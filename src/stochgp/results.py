@@ -41,6 +41,8 @@ class FitResult(NamedTuple):
     result: RESULTS
     history: list[dict[str, float]]
     seconds: float
+    plan: Any  # `StepPlan`: batches, steps and visits as planned
+    held_out_rows: int  # that the judge held out
 
     @property
     def nlml(self) -> float:

@@ -1,170 +1,186 @@
-"""The part of the doors that all regressors share: everything that follows from a posterior."""
+"""The one fit of all regressors: read, standardise, start, learn, solve, report."""
 
+import abc
+import html
+import logging
 import math
 import os
+import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
-from jaxtyping import Float
-from scipy.special import ndtri
-from sklearn.base import BaseEstimator, RegressorMixin
+from jaxtyping import PRNGKeyArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils import estimator_html_repr
 
 from stochgp.budget import Budget
-from stochgp.data.streams import AbstractSource
-from stochgp.estimators.fitted import Fitted, FunctionDraws
-from stochgp.estimators.inputs import read_inputs
+from stochgp.estimators.fitted import Fitted
+from stochgp.estimators.inputs import read_training_rows
+from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.estimators.progress import progress_line
-from stochgp.estimators.saving import pack, save, unpack
-from stochgp.names import lookup
+from stochgp.estimators.report import choice, describe_learning, learning_text
+from stochgp.estimators.settings import DTYPES, check_settings
+from stochgp.estimators.summary import summarise
+from stochgp.estimators.units import TrainingData, in_target_units
+from stochgp.learners import AbstractLearner, fit
+from stochgp.learners.placing import place
+from stochgp.models import GP
 from stochgp.numerics.seeds import as_key
-from stochgp.posteriors import Request
-from stochgp.results import RESULTS
+from stochgp.posteriors import AbstractPosterior
+from stochgp.results import RESULTS, FitResult, Solution
 
-DTYPES = {"float32": 4, "float64": 8}  # bytes of a number
+logger = logging.getLogger("stochgp.estimators")
 
 
-class PosteriorRegressor(RegressorMixin, BaseEstimator):
-    """A scikit-learn regressor whose `fit` leaves a `Fitted` in `_fitted`; a leaf of this class adds `__init__` and `fit`."""
+class Run(NamedTuple):
+    """What one call of `fit` was given beside its data."""
 
-    _fitted: Fitted
-    memory_limit: Any
+    learn_key: PRNGKeyArray
+    solve_key: PRNGKeyArray
+    start_key: PRNGKeyArray
+    budget: Budget
+    begun: float
     time_limit: float | None
-    mean: float | None
-    dtype: str
-    verbose: int
-    target_name_: str | None
+    checkpoint: str | os.PathLike | None
+    callback: Callable[[dict[str, float]], object] | None
+    plan: dict[str, Any] | None  # `plan_` of another fit
 
-    def predict(
-        self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
-    ) -> Any:
-        """Mean and uncertainty of the latent function f, without the observation noise unless `include_noise=True`.
+    def left(self) -> float | None:
+        """Seconds until the time limit; None without one."""
+        return None if self.time_limit is None else self.time_limit - (time.perf_counter() - self.begun)
 
-        Returns the mean [N]; with `return_std` also the standard deviation [N]; with `return_cov` instead the covariance [N, N]
-        (variances and squared target units). All float64, in target units. Rows are taken in blocks, so that memory grows with N
-        only by the result. Raises ValueError for both at once, for inputs that cannot be used, and for a covariance over the
-        memory limit (with both numbers).
-        """
-        check_is_fitted(self)
-        if return_std and return_cov:
-            raise ValueError("return_std and return_cov exclude each other: ask for one of them")
-        X = self._read(X)
-        if return_cov:
-            self._reserve(Request(len(X), covariance=True), f"a covariance of {len(X)} rows")
-            return self._fitted.mean(X), self._fitted.covariance(X, include_noise=include_noise)
-        self._reserve(Request(len(X)), f"predictions for {len(X)} rows")
-        if return_std:
-            return self._fitted.mean_and_std(X, include_noise=include_noise)
-        return self._fitted.mean(X)
+    def planned(self, name: str) -> Any:
+        """The choice of this name in the plan given; None without a plan. ValueError where the plan has none."""
+        if self.plan is None:
+            return None
+        if not isinstance(self.plan, dict) or name not in self.plan:
+            raise ValueError(f"plan has no {name!r}: give `plan_` of a fit of the same estimator")
+        return self.plan[name]["choice"]
 
-    def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, "N Q"]:
-        """The quantiles q [Q] of an observation at each row, noise included: mean + std · Φ⁻¹(q) in target units.
 
-        Raises ValueError unless every q is above 0 and below 1.
-        """
-        check_is_fitted(self)
-        found = np.asarray(q, np.float64)
-        if found.ndim != 1 or not np.all((found > 0) & (found < 1)):
-            raise ValueError(f"q is {q!r}; it must be a list of numbers above 0 and below 1")
-        return self._quantiles(self._read(X), found)
+class GPRegressor(PosteriorRegressor):
+    """A regressor of one family: a leaf says how its model starts, which learner trains it, and what the posterior is."""
 
-    def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
-        """(lower, upper) that an observation at each row lies between with probability `level`, and beyond either with (1 − level)/2.
+    batch_size: int | None
+    epochs: int | None
+    learning_rate: float | None
+    standardize: bool
+    random_state: Any
+    plan: dict[str, Any] | None
 
-        Raises ValueError unless 0 < level < 1.
-        """
-        check_is_fitted(self)
-        if not 0 < level < 1:
-            raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
-        return self._quantiles(self._read(X), np.array([(1 - level) / 2, (1 + level) / 2]))
+    @abc.abstractmethod
+    def _start(self, data: TrainingData, key: PRNGKeyArray) -> GP:
+        """The model with the user's values, or starting values."""
 
-    def sample_y(
-        self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False
-    ) -> Float[np.ndarray, "N S"]:
-        """Joint draws of f at the rows of X from the posterior, in target units; `include_noise` adds independent noise to each."""
-        key = as_key(random_state)
-        functions = self.sample_functions(n_samples, key)
-        X = self._read(X)
-        self._reserve(Request(), f"{n_samples} samples at {len(X)} rows", 24 * len(X) * n_samples)
-        values = functions.at_numbers(X)
-        if include_noise:
-            values += self._fitted.draw_noise(X, values.shape[1], key=jax.random.fold_in(key, 1))
-        return values
+    @abc.abstractmethod
+    def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
+        """(The learner, None where nothing is learned; why)."""
 
-    def sample_functions(self, n_samples: int, random_state: Any = 0) -> FunctionDraws:
-        """Whole functions drawn from the posterior: `f = model.sample_functions(8)`, then `f(X)` is [rows, 8], in target units.
+    @abc.abstractmethod
+    def _posterior_of(
+        self, gp: GP, learned: FitResult | None, data: TrainingData, run: Run
+    ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
+        """(The posterior at θ̂, how systems were solved for it, what `plan_` says of that)."""
 
-        With a JAX array X it is differentiable; with a NumPy array or a data frame it is evaluated in blocks. Raises ValueError unless
-        `n_samples` is a whole number of at least 1.
-        """
-        check_is_fitted(self)
-        if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
-            raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
-        n_samples = int(n_samples)
-        self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
-        return self._fitted.sample_functions(n_samples, key=as_key(random_state))
+    @abc.abstractmethod
+    def _nlml(self, learned: FitResult | None) -> float | None:
+        """Exact, per datum, of standardised targets; None where it is not known."""
 
-    def _learned(
+    def fit(
         self,
-        fit: Callable,
-        learner: Any,
-        gp: Any,
-        source: AbstractSource,
-        describe: Callable,
-        **settings: Any,
-    ) -> Any:
-        """What `fit`, a driver of learners, makes of the model; a warning where it diverged."""
-        with progress_line(self.verbose, describe) as progress:
-            found = fit(learner, gp, source, progress=progress, time_limit=self.time_limit, **settings)
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        checkpoint: str | os.PathLike | None = None,
+        callback: Callable[[dict[str, float]], object] | None = None,
+    ) -> Self:
+        """Learn the model's parameters from rows X [N, D] (array or data frame) and targets y [N], and compute the posterior.
+
+        A row of weight ρ counts as ρ rows: its noise variance is σ²/ρ. Text columns of a data frame are one-hot encoded, dates become
+        numbers. `checkpoint` names a file that is kept up to date; a killed fit, called again with the same data and settings, goes on
+        from it to the same result. `callback` is called with every entry of `history_` as it comes, in target units; if it returns True, or on
+        Ctrl-C, learning ends with the best state so far. Raises ValueError or TypeError, in one line, for data or settings that cannot
+        be used, and for a fit that would exceed `memory_limit` (with both numbers).
+        """
+        begun = time.perf_counter()
+        check_settings(self.get_params(deep=False))
+        keys, budget = jax.random.split(as_key(self.random_state), 3), Budget.of(self.memory_limit)
+        rows = read_training_rows(self, X, y, sample_weight, budget, self.missing)
+        data = TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype)
+        run = Run(*keys, budget, begun, self.time_limit, checkpoint, callback, self.plan)
+        with jax.enable_x64(True):
+            gp = self._start(data, run.start_key)
+            learned, choices = self._learn(gp, data, run)
+            gp = gp if learned is None else learned.gp
+            posterior, solved, more = self._posterior_of(gp, learned, data, run)
+        self._fitted = Fitted(
+            data.encoder, data.inputs, data.targets, posterior, _dtype_of(posterior, self.dtype)
+        )
+        name = getattr(y, "name", None)
+        self.target_name_ = name if isinstance(name, str) else None
+        self.plan_ = choices | more
+        self._report(learned, solved, data)
+        self.fit_seconds_ = time.perf_counter() - begun
+        return self
+
+    def summary(self) -> str:
+        """The fitted model in words: data, kernel or features, noise, how far from exact, what was chosen and why."""
+        return summarise(self)
+
+    def _html_repr(self) -> str:
+        """In notebooks: what scikit-learn shows, and the summary."""
+        text = f"<pre>{html.escape(self.summary())}</pre>" if hasattr(self, "plan_") else ""
+        return estimator_html_repr(self) + text
+
+    def _learn(self, gp: GP, data: TrainingData, run: Run) -> tuple[FitResult | None, dict[str, Any]]:
+        """(What the learner made of the model, what `plan_` says of it)."""
+        learner, why = self._choose_learner(data)
+        if learner is None:
+            return None, {"learner": choice(None, why)}
+        N, D, itemsize = data.n_rows, data.n_inputs, DTYPES[self.dtype]
+        placed = place(learner, gp, N, D, itemsize, run.budget, run.planned("learning_memory"))
+        logger.info("learning from %d rows by %s: %s", N, type(learner).__name__, why)
+
+        def report(entry: dict[str, float]) -> object:
+            shown = in_target_units(entry, data.scale)
+            if progress is not None:
+                progress(shown)
+            return None if run.callback is None else run.callback(shown)
+
+        with progress_line(self.verbose, learning_text) as progress:
+            found = fit(
+                placed.learner,
+                gp,
+                data.source(placed.on_device),
+                key=run.learn_key,
+                progress=report,
+                checkpoint=run.checkpoint,
+                time_limit=self.time_limit,
+            )
         if found.result is RESULTS.diverged:
             warnings.warn(found.result.value, ConvergenceWarning, stacklevel=4)
-        return found
+        return found, describe_learning(placed, why, found, data, self.get_params(deep=False), run.budget)
 
-    def _check_shared(self) -> None:
-        """ValueError for settings of any estimator that make no sense."""
-        lookup(self.dtype, DTYPES, "dtype")
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise ValueError(f"time_limit is {self.time_limit!r}; it must be positive, in seconds, or None")
-        if self.mean is not None and not math.isfinite(self.mean):
-            raise ValueError(f"mean is {self.mean!r}; it must be None or a finite number")
+    def _report(self, learned: FitResult | None, solved: Solution | None, data: TrainingData) -> None:
+        """The fitted attributes, in target units."""
+        s, parts = data.scale, [part for part in (learned, solved) if part is not None]
+        self.noise_variance_ = self._fitted.noise_variance * s**2
+        self.n_iter_ = int(
+            learned.n_iter if learned is not None else solved.n_steps if solved is not None else 0
+        )
+        self.converged_ = all(part.converged for part in parts)
+        self.history_ = [in_target_units(entry, s) for part in parts for entry in part.history]
+        self.n_rows_ = data.n_rows
+        nlml = self._nlml(learned)
+        if nlml is not None:
+            self.nlml_ = nlml + math.log(s)
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps the inputs.
 
-        Raises ValueError, naming it, for a part that is neither of this package nor of Equinox (a network of your own), and warns
-        of settings that the file cannot hold.
-        """
-        check_is_fitted(self)
-        save(self, path)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return pack(dict(vars(self)))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(unpack(state))
-
-    def _read(self, X: Any) -> Float[np.ndarray, "N D"]:
-        encoder = self._fitted.encoder
-        if encoder is not None:
-            unknown = [name for name in encoder.unknown(X) if name != self.target_name_]
-            if unknown:
-                warnings.warn(
-                    f"the model does not use the column(s) {', '.join(map(repr, unknown))}",
-                    UserWarning,
-                    stacklevel=3,
-                )
-        return read_inputs(self, encoder, X, Budget.of(self.memory_limit))
-
-    def _quantiles(self, X: Float[np.ndarray, "N D"], q: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "N Q"]:
-        what = f"{len(q)} quantiles at {len(X)} rows"
-        self._reserve(Request(len(X)), what, 16 * len(X) * len(q))
-        mean, std = self._fitted.mean_and_std(X, include_noise=True)
-        return mean[:, None] + std[:, None] * ndtri(q)
-
-    def _reserve(self, request: Request, what: str, results: int = 0) -> None:
-        """Refuses what would exceed the memory limit: the request, and so many bytes of results."""
-        Budget.of(self.memory_limit).require(self._fitted.posterior.need_bytes(request) + results, what)
+def _dtype_of(posterior: AbstractPosterior, default: str) -> str:
+    """Of the rows that the posterior sees."""
+    X = getattr(getattr(posterior, "system", None), "X", None)
+    return default if X is None else str(np.dtype(X.dtype))

@@ -1,46 +1,36 @@
 """The kernel GP behind scikit-learn's door."""
 
 import math
-import os
-import time
 from typing import Any, no_type_check
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stochgp import kernels
 from stochgp.budget import Budget
 from stochgp.data.neighbours import search_bytes
-from stochgp.data.streams import DeviceRows
-from stochgp.estimators.base import PosteriorRegressor
-from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.inputs import TrainingRows, read_training_rows
-from stochgp.estimators.kernel_defaults import LOCAL_ROWS, kernel_learner
-from stochgp.estimators.kernel_solve import KernelRows, Wanted, described, posterior_of
-from stochgp.estimators.scaling import in_target_units, standardisers
-from stochgp.estimators.solvable_noise import solvable_noise
+from stochgp.estimators.base import GPRegressor, Run
+from stochgp.estimators.choices import LOCAL_ROWS, kernel_learner
+from stochgp.estimators.raised_noise import raised_for_solving
+from stochgp.estimators.report import choice
+from stochgp.estimators.solving import Wanted, posterior_of
+from stochgp.estimators.units import TrainingData
 from stochgp.kernels.warped import is_deep
-from stochgp.learners import AbstractKernelLearner, KernelFitResult, fit_kernel
+from stochgp.learners import AbstractLearner
 from stochgp.models import KernelGP
-from stochgp.names import lookup
-from stochgp.numerics.seeds import as_key
 from stochgp.objectives.slq import Estimate
 from stochgp.parameters import cast
-from stochgp.planning.solver import NAMES
-from stochgp.posteriors import ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
+from stochgp.planning.solve_plan import SolvePlan
+from stochgp.posteriors import AbstractPosterior, ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
 from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.results import Solution
+from stochgp.results import FitResult, Solution
 from stochgp.solvers import AbstractSolver
 
 START_NOISE = 0.1  # of targets with variance 1
 CALIBRATION_ROWS = 500  # training rows that set the scale of local variances
-LEARNER_COMPILER_BYTES = 150_000_000  # what compiling and running a learner leaves behind
-KernelPosterior = ExactKernelPosterior | SampledKernelPosterior | LocalPosterior
 
 
-class KernelGPRegressor(PosteriorRegressor):
+class KernelGPRegressor(GPRegressor):
     """Gaussian process regression with any kernel and any number of rows: `predict` is of the function without noise.
 
     kernel          "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`
@@ -58,9 +48,11 @@ class KernelGPRegressor(PosteriorRegressor):
     dtype           "float32" or "float64" for rows and kernel
     random_state    None, an integer, a NumPy RandomState or Generator
     verbose         1 shows progress on stderr
+    missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
+    plan            `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits
 
     After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_`, `nlml_` (exact, where the
-    solver is direct), `nlml_estimate_` and `nlml_stderr_` (see there); `n_iter_`; `converged_`: the residual, measured on all rows, is within the tolerance of the plan; `history_`;
+    solver is direct), `nlml_estimate_` and `nlml_stderr_` (see there); `n_iter_`; `converged_`: the residual, measured on all rows, is within the tolerance of the plan; `history_` (docs/methods/history.md);
     `plan_` choices and reasons, `plan_["variance"]` says how standard deviations are computed and their expected relative error;
     `fit_seconds_`; `n_features_in_`, `feature_names_in_`; `target_name_`. A saved model holds the standardised training rows.
     """
@@ -84,6 +76,8 @@ class KernelGPRegressor(PosteriorRegressor):
         dtype: str = "float32",
         random_state: Any = None,
         verbose: int = 0,
+        missing: str = "refuse",
+        plan: dict[str, Any] | None = None,
     ):
         self.kernel = kernel
         self.learner = learner
@@ -101,40 +95,8 @@ class KernelGPRegressor(PosteriorRegressor):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
-
-    def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: str | os.PathLike | None = None
-    ) -> "KernelGPRegressor":
-        """Learn the hyperparameters, unless `learner` is None, and solve for the posterior given rows X [N, D] and targets y [N].
-
-        A row of weight ρ counts as ρ rows: its noise variance is σ²/ρ. Text columns of a data frame are one-hot encoded. Ctrl-C and
-        `time_limit` end the fit with the best state so far. Raises ValueError or TypeError, in one line, for data or settings that
-        cannot be used, and for a fit that would exceed `memory_limit` (with both numbers).
-        """
-        begun = time.perf_counter()
-        self._check_settings()
-        key, budget = as_key(self.random_state), Budget.of(self.memory_limit)
-        rows = read_training_rows(self, X, y, sample_weight, budget)
-        learner, why = kernel_learner(
-            self.learner, len(rows.y), deep=is_deep(self.kernel),
-            batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
-        )  # fmt: skip
-        learn_key, solve_key = jax.random.split(key)
-        with jax.enable_x64(True):
-            data = self._standardised(rows)
-            gp, learned = self._start(data), None
-            if learner is not None:
-                learned = self._learn(learner, gp, data, budget, key=learn_key, checkpoint=checkpoint)
-                gp = learned.gp
-            posterior, choices, solved = self._posterior(gp, data, begun, budget, key=solve_key)
-        seen = posterior.X if isinstance(posterior, LocalPosterior) else posterior.system.X
-        self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, str(seen.dtype))
-        choices = {"learner": {"choice": type(learner).__name__, "why": why}} | choices
-        self._report(data, learned, solved, choices)
-        name = getattr(y, "name", None)
-        self.target_name_ = name if isinstance(name, str) else None
-        self.fit_seconds_ = time.perf_counter() - begun
-        return self
+        self.missing = missing
+        self.plan = plan
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
@@ -163,91 +125,53 @@ class KernelGPRegressor(PosteriorRegressor):
             raise AttributeError("nlml_estimate_ is there after a fit whose prediction is global")
         return posterior.nlml_estimate
 
-    def _check_settings(self) -> None:
-        """ValueError or TypeError for settings that make no sense."""
-        self._check_shared()
-        lookup(self.prediction, dict.fromkeys(("auto", "global", "local")), "prediction")
-        if isinstance(self.solver, str):
-            lookup(self.solver, dict.fromkeys(("auto", *NAMES)), "solver")
-        elif not isinstance(self.solver, AbstractSolver):
-            raise TypeError(f"solver must be a name or a solver of stochgp.solvers, not {self.solver!r}")
-        if isinstance(self.n_samples, bool) or int(self.n_samples) != self.n_samples or self.n_samples < 0:
-            raise ValueError(f"n_samples is {self.n_samples!r}; it must be a whole number of at least 0")
-        if self.noise_variance is not None and not 0 < self.noise_variance < math.inf:
-            raise ValueError(f"noise_variance is {self.noise_variance!r}; it must be positive and finite")
+    def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
+        return kernel_learner(
+            self.learner, data.n_rows, deep=is_deep(self.kernel),
+            batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
+        )  # fmt: skip
 
-    def _standardised(self, rows: TrainingRows) -> KernelRows:
-        inputs, targets = standardisers(rows, bool(self.standardize), self.mean)
-        X = jnp.asarray(inputs.transform(rows.X, self.dtype))
-        return KernelRows(X, targets.transform(rows.y), rows.weight, inputs, targets, rows.encoder)
-
-    def _start(self, data: KernelRows) -> KernelGP:
-        """The model with the user's values, or starting values."""
-        kernel = kernels.resolve(self.kernel, data.X.shape[1], dtype=jnp.dtype(self.dtype))
+    def _start(self, data: TrainingData, key: PRNGKeyArray) -> KernelGP:
+        kernel = kernels.resolve(self.kernel, data.n_inputs, dtype=jnp.dtype(self.dtype))
         noise = START_NOISE if self.noise_variance is None else self.noise_variance
         return cast(KernelGP(kernel, noise), self.dtype)
 
-    def _learn(
-        self, learner: AbstractKernelLearner, gp: KernelGP, data: KernelRows, budget: Budget, **settings: Any
-    ) -> KernelFitResult:
-        learner = _within(learner, data, budget)
-        source = DeviceRows(np.asarray(data.X), data.y.astype(self.dtype), data.weight, dtype=self.dtype)
-        return self._learned(fit_kernel, learner, gp, source, _learning_text, **settings)
-
-    def _posterior(
-        self, gp: KernelGP, data: KernelRows, begun: float, budget: Budget, *, key: PRNGKeyArray
-    ) -> tuple[KernelPosterior, dict[str, Any], Solution | None]:
-        """(The posterior, what `plan_` says of it, how its systems were solved, if there were any)."""
-        if self.prediction == "local" or (self.prediction == "auto" and len(data.y) > LOCAL_ROWS):
-            return _local(data, gp, budget), {}, None
-        choices = {}
-        if self.learner is not None:
-            gp, choices["noise_variance"] = solvable_noise(gp, data)
-        left = None if self.time_limit is None else self.time_limit - (time.perf_counter() - begun)
-        wanted = Wanted(self.solver, int(self.n_samples), left, self.dtype, self.verbose)
-        posterior, chosen, solved = posterior_of(gp, data, wanted, budget, key=key)
-        return posterior, choices | described(chosen, solved), solved
-
-    def _report(
-        self,
-        data: KernelRows,
-        learned: KernelFitResult | None,
-        solved: Solution | None,
-        choices: dict[str, Any],
-    ) -> None:
-        """The fitted attributes, in target units."""
-        s = float(data.targets.scale)
-        parts = [part for part in (learned, solved) if part is not None]
-        self.noise_variance_ = self._fitted.noise_variance * s**2
-        steps = [learned.n_iter] if learned is not None else [solved.n_steps] if solved is not None else [0]
-        self.n_iter_ = int(steps[0])
-        self.converged_ = all(part.converged for part in parts)
-        self.history_ = [in_target_units(entry, s) for part in parts for entry in part.history]
-        posterior = self._fitted.posterior
-        prediction = "local" if isinstance(posterior, LocalPosterior) else "global"
+    def _posterior_of(
+        self, gp: KernelGP, learned: FitResult | None, data: TrainingData, run: Run
+    ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
+        """By a solve of all rows, or from the rows nearest to each point."""
+        prediction = run.planned("prediction") or self.prediction
         why = "as asked" if self.prediction != "auto" else f"global up to {LOCAL_ROWS} rows"
-        self.plan_ = {"prediction": {"choice": prediction, "why": why}} | choices
-        if isinstance(posterior, ExactKernelPosterior):
-            self.nlml_ = posterior.nlml() + math.log(s)
+        if prediction == "local" or (prediction == "auto" and data.n_rows > LOCAL_ROWS):
+            return _local(data, gp, run.budget), None, {"prediction": choice("local", why)}
+        choices = {"prediction": choice("global", why)}
+        if learned is not None:
+            gp, choices["noise_variance"] = raised_for_solving(gp, data)
+        wanted = Wanted(
+            self.solver,
+            int(self.n_samples),
+            run.left(),
+            self.dtype,
+            self.verbose,
+            self._given_plan(run),
+            run.checkpoint,
+        )
+        posterior, solved, more = posterior_of(gp, data, wanted, run.budget, key=run.solve_key)
+        return posterior, solved, choices | more
+
+    def _given_plan(self, run: Run) -> SolvePlan | None:
+        if run.plan is None:
+            return None
+        return SolvePlan.of(run.plan, solver=self.solver if isinstance(self.solver, AbstractSolver) else None)
+
+    def _nlml(self, learned: FitResult | None) -> float | None:
+        posterior = self._fitted.posterior
+        return posterior.nlml() if isinstance(posterior, ExactKernelPosterior) else None
 
 
-def _within(learner: AbstractKernelLearner, data: KernelRows, budget: Budget) -> AbstractKernelLearner:
-    """The learner within the memory limit; ValueError, with both numbers, where it cannot be."""
-    N, D = data.X.shape
-    learner = learner.within(N, D, max(budget.free() - LEARNER_COMPILER_BYTES, 0))
-    need = learner.need_bytes(N, D) + LEARNER_COMPILER_BYTES
-    budget.require(need, f"learning from {N} rows by {type(learner).__name__}")
-    return learner
-
-
-def _local(data: KernelRows, gp: KernelGP, budget: Budget) -> LocalPosterior:
+def _local(data: TrainingData, gp: KernelGP, budget: Budget) -> LocalPosterior:
     """Prediction from neighbours, calibrated."""
-    N, D = data.X.shape
+    N, D = data.n_rows, data.n_inputs
     tree = search_bytes(N, D, CALIBRATION_ROWS, NEIGHBOURS)
     budget.require(tree + 8 * N * (D + 2), f"local prediction from {N} rows")
-    return LocalPosterior(gp, np.asarray(data.X), data.y, data.weights).calibrated(CALIBRATION_ROWS, 0)
-
-
-def _learning_text(entry: dict[str, float]) -> str:
-    loss = f": loss {entry['loss']:.4f}" if "loss" in entry else ""  # not at the start
-    return f"learning, step {entry['step']:.0f}{loss}, {entry['seconds']:.0f} s"
+    return LocalPosterior(gp, data.X, data.y, data.count).calibrated(CALIBRATION_ROWS, 0)

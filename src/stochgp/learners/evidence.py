@@ -10,6 +10,7 @@ import numpy as np
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.learners.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
 from stochgp.models import FeatureGP, range_within
+from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives import Moments, Spectrum, add_up, chunk_rows, nlml_of_spectrum, refit, spectrum
 from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE
 from stochgp.objectives.held_out import HeldOut, nlpd_of_spectrum, refit_held_out
@@ -91,6 +92,10 @@ class ByEvidence(AbstractJudge):
 
     def look(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceVisit:
         """One pass over the rows: exact moments, the exact NLML, the held-out NLPD and the refits."""
+        with few_blas_threads(gp.n_features):
+            return self._look(gp, division)
+
+    def _look(self, gp: FeatureGP, division: Division) -> EvidenceVisit:
         moments = add_up(gp, division.train.chunks(chunk_rows(gp.n_features)))
         own = _own(gp)
         if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):

@@ -62,7 +62,7 @@ def fit(
     After every stretch of steps the host visits: the learner's judge looks at the state, the history gets an entry, the checkpoint is written. A
     criterion that is not finite, or 1 nat per datum above the lowest, sends the run back to the visit of the lowest one at 0.3 of the rate, at
     most 6 times; such entries have `recovered` 1. The judge says which visit the run returns, and which rates are tried first.
-    `progress` is called with every entry of the history. `checkpoint` names a file: where it exists, the run goes on from it and gives the same
+    `progress` is called with every entry of the history; if it returns True the run ends as by Ctrl-C. `checkpoint` names a file: where it exists, the run goes on from it and gives the same
     result as an unbroken one. `time_limit` is in seconds; it and Ctrl-C end the run with the visit that it would return.
 
     `converged`: the learner said that it had finished; or all planned steps were taken and the judge finds the run settled.
@@ -137,7 +137,7 @@ def _loop(
         while ended is None:
             at = _advance(setting, at, log)
             save(at)
-            ended = _ended(setting, at, log) or (RESULTS.time_limit if log.is_over() else None)
+            ended = _ended(setting, at, log) or log.result()
     except KeyboardInterrupt:
         return RESULTS.interrupted, at
     return ended, at
@@ -234,7 +234,19 @@ def _entry(setting: Setting, visit: Visit, step: int) -> Numbers:
 def _finish(setting: Setting, at: Progress, log: Log, result: RESULTS) -> FitResult:
     gp, evidence = setting.judge.conclude(at.kept, setting.division)
     converged = result is RESULTS.successful
-    return FitResult(gp, at.kept.criterion, evidence, at.step, converged, result, log.history, log.seconds())
+    held_out = 0 if setting.division.held_out is None else setting.division.held_out.size
+    return FitResult(
+        gp,
+        at.kept.criterion,
+        evidence,
+        at.step,
+        converged,
+        result,
+        log.history,
+        log.seconds(),
+        setting.problem.plan,
+        held_out,
+    )
 
 
 def _mark(setting: Setting) -> str:

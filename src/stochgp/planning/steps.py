@@ -12,6 +12,7 @@ FEWEST_CHUNKS = 16  # in a run: asked steps are rounded to whole chunks
 FEWEST_VISITS, SHORTEST_STRETCH, LONGEST_STRETCH = 40, 64, 4096
 FEWEST_HELD_OUT = 10
 ENOUGH_HELD_OUT = 100
+MOST_HELD_OUT = 30_000  # enough for a mean density; each holds its features in float64
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
 
@@ -77,10 +78,10 @@ def default_epochs(steps_per_epoch: int) -> int:
 
 
 def held_out_rows(n_rows: int, fraction: float) -> int:
-    """The `fraction` of the rows; where that is fewer than 100, up to 100 but at most a fifth of them; none if that is fewer than 10."""
+    """The `fraction` of the rows, at most 30,000; where that is fewer than 100, up to 100 but at most a fifth of them; none if that is fewer than 10."""
     if fraction == 0:
         return 0
-    n_held_out = max(round(n_rows * fraction), min(ENOUGH_HELD_OUT, n_rows // 5))
+    n_held_out = max(min(round(n_rows * fraction), MOST_HELD_OUT), min(ENOUGH_HELD_OUT, n_rows // 5))
     return n_held_out if n_held_out >= FEWEST_HELD_OUT else 0
 
 

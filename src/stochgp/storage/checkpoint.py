@@ -35,7 +35,7 @@ def read(path: str | Path, like: Any, mark: str) -> tuple[Any, dict[str, Any]] |
     if not Path(path).exists():
         return None
     arrays, metadata = load_arrays(path)
-    if metadata["fingerprint"] != mark:
+    if metadata.get("fingerprint") != mark:
         raise ValueError(
             f"the checkpoint {path} belongs to another run (other data, settings, seed or version): name another file or remove it"
         )
@@ -43,6 +43,21 @@ def read(path: str | Path, like: Any, mark: str) -> tuple[Any, dict[str, Any]] |
     leaves, structure = jax.tree.flatten(dynamic)
     restored = [_as_before(new, old) for new, old in zip(arrays, leaves, strict=True)]
     return eqx.combine(jax.tree.unflatten(structure, restored), static), metadata["facts"]
+
+
+def note(path: str | Path, name: str, value: Any, mark: str) -> None:
+    """Keeps a JSON value, under a fingerprint of its own, in the file of a run, beside what it holds."""
+    arrays, metadata = load_arrays(path) if Path(path).exists() else ([], {})
+    notes = metadata.get("notes", {}) | {name: {"value": value, "fingerprint": mark}}
+    save_arrays(path, arrays, metadata | {"notes": notes})
+
+
+def noted(path: str | Path, name: str, mark: str) -> Any:
+    """The value kept under that name and fingerprint; None where there is none."""
+    if not Path(path).exists():
+        return None
+    kept = load_arrays(path)[1].get("notes", {}).get(name)
+    return None if kept is None or kept["fingerprint"] != mark else kept["value"]
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,9 @@
 """From hyperparameters to the posterior of a kernel GP: planned, solved, described."""
 
 import dataclasses
+import logging
 import math
+import os
 import warnings
 from typing import Any, NamedTuple
 
@@ -12,9 +14,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp.budget import Budget
-from stochgp.data import Standardiser, TableEncoder
 from stochgp.estimators.progress import progress_line
+from stochgp.estimators.report import choice
+from stochgp.estimators.units import TrainingData
 from stochgp.models import KernelGP
+from stochgp.numerics.arrays import on_device
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import cast, value_of
 from stochgp.planning.solve_plan import SolvePlan
@@ -24,6 +28,9 @@ from stochgp.posteriors.base import known_noise, noise_variances
 from stochgp.priors import prior_functions
 from stochgp.results import Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, SystemSize, solve
+from stochgp.storage import checkpoint as checkpoints
+
+logger = logging.getLogger("stochgp.estimators")
 
 TOLERANCE, POWER = 0.2, 0.75  # see `tolerances`
 ENOUGH_ROWS = 10_000
@@ -32,19 +39,7 @@ SAMPLES_TOLERANCE = 3.5  # times looser for samples, of which 64 estimate a vari
 MOST_TOLERANCE, MOST_SAMPLES_TOLERANCE = 0.1, 0.08
 
 
-class KernelRows(NamedTuple):
-    """Standardised rows and targets, what made them so, and the encoder of their text columns."""
-
-    X: Float[Array, "N D"]
-    y: Float[np.ndarray, " N"]
-    weight: Float[np.ndarray, " N"] | None
-    inputs: Standardiser
-    targets: Standardiser
-    encoder: TableEncoder | None
-
-    @property
-    def weights(self) -> Float[np.ndarray, " N"]:
-        return np.ones(len(self.y)) if self.weight is None else self.weight
+KernelPosterior = ExactKernelPosterior | SampledKernelPosterior
 
 
 class Wanted(NamedTuple):
@@ -55,25 +50,36 @@ class Wanted(NamedTuple):
     time_limit: float | None
     dtype: str
     verbose: int
+    plan: SolvePlan | None = None  # of another fit
+    checkpoint: str | os.PathLike | None = None  # which keeps the plan for a fit that goes on from it
 
 
 def posterior_of(
-    gp: KernelGP, data: KernelRows, wanted: Wanted, budget: Budget, *, key: PRNGKeyArray
-) -> tuple[ExactKernelPosterior | SampledKernelPosterior, SolvePlan, Solution]:
-    """The posterior at the hyperparameters of `gp`; how it was to be solved for, and how that went."""
+    gp: KernelGP, data: TrainingData, wanted: Wanted, budget: Budget, *, key: PRNGKeyArray
+) -> tuple[KernelPosterior, Solution, dict[str, Any]]:
+    """(The posterior at the hyperparameters of `gp`, how it was solved for, what `plan_` says of that)."""
     noise = known_noise(float(gp.noise_variance))
-    system = KernelSystem(value_of(gp.kernel), data.X, data.weights, noise, TILE)
+    system = KernelSystem(value_of(gp.kernel), on_device(data.X), data.count, noise, TILE)
+    chosen = _kept_plan(system, data.y, wanted, budget)
+    logger.info("solving by %s: %s", type(chosen.solver).__name__, chosen.reason)
+    posterior, found = _solved(system, chosen, data.y, wanted, key)
+    why = f"of the mean, relative, measured on all rows; {found.result.name}"
+    return posterior, found, chosen.described() | {"residual": choice(float(found.residual_norms[0]), why)}
+
+
+def _solved(
+    system: KernelSystem, chosen: SolvePlan, y: Float[np.ndarray, " N"], wanted: Wanted, key: PRNGKeyArray
+) -> tuple[KernelPosterior, Solution]:
     prior_key, sample_key, run_key = jax.random.split(key, 3)
-    chosen = _plan(system, data.y, wanted, budget)
     solver, dtype = chosen.solver, chosen.dtype
-    kernel, X = cast((system.kernel, data.X), dtype)
-    system = KernelSystem(kernel, X, data.weights, noise, chosen.tile)
+    kernel, X = cast((system.kernel, system.X), dtype)
+    system = KernelSystem(kernel, X, system.count, system.noise, chosen.tile)
     operator = dataclasses.replace(system.operator, keep_rows=chosen.keep_rows)
-    prior, b = None, jnp.asarray(data.y[:, None], dtype)
+    prior, b = None, on_device(y[:, None], dtype)
     if chosen.n_samples:
         prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
         b = jnp.concatenate([b, sample_targets(operator, prior, X, key=sample_key)], axis=1)
-    tolerance = tolerances(float(noise.level), data.y, b.shape[1])
+    tolerance = tolerances(float(system.noise.level), y, b.shape[1])
     tolerance = np.maximum(tolerance * solver.tolerance_share, LEAST_TOLERANCE)
     factor = solver.factorise(operator) if isinstance(solver, AbstractDirectSolver) else None
     if factor is not None:
@@ -81,19 +87,13 @@ def posterior_of(
     else:
         found = _run(solver, operator, b, tolerance, wanted, run_key)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
-    explained = float(data.y @ np.asarray(weights[:, 0], np.float64))
+    explained = float(y @ np.asarray(weights[:, 0], np.float64))
     if factor is None:
         rest = prior, samples, solver, float(tolerance[0])
-        return SampledKernelPosterior(system, weights, explained, *rest), chosen, found
+        return SampledKernelPosterior(system, weights, explained, *rest), found
     posterior = ExactKernelPosterior(system, weights, explained, solver)
     vars(posterior)["factor"] = factor  # what its property would compute again
-    return posterior, chosen, found
-
-
-def described(chosen: SolvePlan, solved: Solution) -> dict[str, Any]:
-    """What `plan_` says of a solve."""
-    why = f"of the mean, relative, measured on all rows; {solved.result.name}"
-    return chosen.described() | {"residual": {"choice": float(solved.residual_norms[0]), "why": why}}
+    return posterior, found
 
 
 def tolerances(noise_variance: float, y: Float[np.ndarray, " N"], n_columns: int) -> Float[np.ndarray, " S"]:
@@ -110,6 +110,21 @@ def tolerances(noise_variance: float, y: Float[np.ndarray, " N"], n_columns: int
     return np.maximum(exactly * np.array([mean] + [samples] * (n_columns - 1)), LEAST_TOLERANCE)
 
 
+def _kept_plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budget: Budget) -> SolvePlan:
+    """The plan given; or the one in the checkpoint; or a new one, which the checkpoint then keeps."""
+    if wanted.checkpoint is None or wanted.plan is not None:
+        return _plan(system, y, wanted, budget)
+    asked = (wanted.solver, wanted.n_samples, wanted.dtype)
+    mark = checkpoints.fingerprint(asked, system.kernel, system.noise, len(y), y[:: max(1, len(y) // 1000)])
+    kept = checkpoints.noted(wanted.checkpoint, "solve_plan", mark)
+    if kept is not None:
+        given = wanted.solver if isinstance(wanted.solver, AbstractSolver) else None
+        return _plan(system, y, wanted._replace(plan=SolvePlan.of(kept, solver=given)), budget)
+    chosen = _plan(system, y, wanted, budget)
+    checkpoints.note(wanted.checkpoint, "solve_plan", chosen.described(), mark)
+    return chosen
+
+
 def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budget: Budget) -> SolvePlan:
     """Solver, tiles and samples; the machine is measured where more than one solver could be the fastest."""
     operator, X = system.operator, system.X
@@ -117,7 +132,7 @@ def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budg
     ratio = noise / float(jnp.mean(system.kernel.diag(X)))
     size = SystemSize.of(operator, X.shape[1], wanted.n_samples, ratio)
     tolerance = float(tolerances(noise, y, 1)[0])
-    return plan(operator, size, budget, solver=wanted.solver, tolerance=tolerance)
+    return plan(operator, size, budget, solver=wanted.solver, tolerance=tolerance, given=wanted.plan)
 
 
 def _run(

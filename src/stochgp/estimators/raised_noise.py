@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from stochgp.estimators.kernel_solve import KernelRows
+from stochgp.estimators.units import TrainingData
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import KernelGP
 from stochgp.parameters import positive, value_of
@@ -18,7 +18,7 @@ SHARE = 0.05
 ROUNDINGS = 3.0
 
 
-def solvable_noise(gp: KernelGP, data: KernelRows) -> tuple[KernelGP, dict[str, Any]]:
+def raised_for_solving(gp: KernelGP, data: TrainingData) -> tuple[KernelGP, dict[str, Any]]:
     """(The model with σ² raised to where it can be solved for, the choice and its reason).
 
     The likelihood of targets without noise makes σ² as small as it may be, and so the condition number of A = K + Σ, which the steps of
@@ -31,7 +31,7 @@ def solvable_noise(gp: KernelGP, data: KernelRows) -> tuple[KernelGP, dict[str, 
     learned = float(gp.noise_variance)
     if len(data.y) <= SMALL:
         return gp, {"choice": learned, "why": "learned, of what the kernel sees"}
-    local = LocalPosterior(gp, np.asarray(data.X), data.y, data.weights)
+    local = LocalPosterior(gp, data.X, data.y, data.count)
     usual = float(np.median(local.left_out(ROWS, 0)[1].variance))
     kernel = value_of(gp.kernel)
     signal = float(jnp.mean(kernel.diag(data.X[:: max(1, len(data.y) // ROWS)])))

@@ -1,0 +1,138 @@
+"""The part of the doors that all regressors share: everything that follows from a posterior."""
+
+import os
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+from scipy.special import ndtri
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from stochgp.budget import Budget
+from stochgp.estimators.fitted import Fitted, FunctionDraws
+from stochgp.estimators.inputs import read_inputs
+from stochgp.estimators.saving import pack, save, unpack
+from stochgp.numerics.seeds import as_key
+from stochgp.posteriors import Request
+
+
+class PosteriorRegressor(RegressorMixin, BaseEstimator):
+    """A scikit-learn regressor whose `fit` leaves a `Fitted` in `_fitted`; `base.GPRegressor` adds `fit`, its leaves `__init__`."""
+
+    _fitted: Fitted
+    memory_limit: Any
+    time_limit: float | None
+    mean: float | None
+    dtype: str
+    verbose: int
+    missing: str
+    target_name_: str | None
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
+    ) -> Any:
+        """Mean and uncertainty of the latent function f, without the observation noise unless `include_noise=True`.
+
+        Returns the mean [N]; with `return_std` also the standard deviation [N]; with `return_cov` instead the covariance [N, N]
+        (variances and squared target units). All float64, in target units. Rows are taken in blocks, so that memory grows with N
+        only by the result. Raises ValueError for both at once, for inputs that cannot be used, and for a covariance over the
+        memory limit (with both numbers).
+        """
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov exclude each other: ask for one of them")
+        X = self._read(X)
+        if return_cov:
+            self._reserve(Request(len(X), covariance=True), f"a covariance of {len(X)} rows")
+            return self._fitted.mean(X), self._fitted.covariance(X, include_noise=include_noise)
+        self._reserve(Request(len(X)), f"predictions for {len(X)} rows")
+        if return_std:
+            return self._fitted.mean_and_std(X, include_noise=include_noise)
+        return self._fitted.mean(X)
+
+    def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, "N Q"]:
+        """The quantiles q [Q] of an observation at each row, noise included: mean + std · Φ⁻¹(q) in target units.
+
+        Raises ValueError unless every q is above 0 and below 1.
+        """
+        check_is_fitted(self)
+        found = np.asarray(q, np.float64)
+        if found.ndim != 1 or not np.all((found > 0) & (found < 1)):
+            raise ValueError(f"q is {q!r}; it must be a list of numbers above 0 and below 1")
+        return self._quantiles(self._read(X), found)
+
+    def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
+        """(lower, upper) that an observation at each row lies between with probability `level`, and beyond either with (1 − level)/2.
+
+        Raises ValueError unless 0 < level < 1.
+        """
+        check_is_fitted(self)
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
+        return self._quantiles(self._read(X), np.array([(1 - level) / 2, (1 + level) / 2]))
+
+    def sample_y(
+        self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False
+    ) -> Float[np.ndarray, "N S"]:
+        """Joint draws of f at the rows of X from the posterior, in target units; `include_noise` adds independent noise to each."""
+        key = as_key(random_state)
+        functions = self.sample_functions(n_samples, key)
+        X = self._read(X)
+        self._reserve(Request(), f"{n_samples} samples at {len(X)} rows", 24 * len(X) * n_samples)
+        values = functions.at_numbers(X)
+        if include_noise:
+            values += self._fitted.draw_noise(X, values.shape[1], key=jax.random.fold_in(key, 1))
+        return values
+
+    def sample_functions(self, n_samples: int, random_state: Any = 0) -> FunctionDraws:
+        """Whole functions drawn from the posterior: `f = model.sample_functions(8)`, then `f(X)` is [rows, 8], in target units.
+
+        With a JAX array X it is differentiable; with a NumPy array or a data frame it is evaluated in blocks. Raises ValueError unless
+        `n_samples` is a whole number of at least 1.
+        """
+        check_is_fitted(self)
+        if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
+            raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
+        n_samples = int(n_samples)
+        self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
+        return self._fitted.sample_functions(n_samples, key=as_key(random_state))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps the inputs.
+
+        Raises ValueError, naming it, for a part that is neither of this package nor of Equinox (a network of your own), and warns
+        of settings that the file cannot hold.
+        """
+        check_is_fitted(self)
+        save(self, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return pack(dict(vars(self)))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(unpack(state))
+
+    def _read(self, X: Any) -> Float[np.ndarray, "N D"]:
+        encoder = self._fitted.encoder
+        if encoder is not None:
+            unknown = [name for name in encoder.unknown(X) if name != self.target_name_]
+            if unknown:
+                warnings.warn(
+                    f"the model does not use the column(s) {', '.join(map(repr, unknown))}",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        return read_inputs(self, encoder, X, Budget.of(self.memory_limit))
+
+    def _quantiles(self, X: Float[np.ndarray, "N D"], q: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "N Q"]:
+        what = f"{len(q)} quantiles at {len(X)} rows"
+        self._reserve(Request(len(X)), what, 16 * len(X) * len(q))
+        mean, std = self._fitted.mean_and_std(X, include_noise=True)
+        return mean[:, None] + std[:, None] * ndtri(q)
+
+    def _reserve(self, request: Request, what: str, results: int = 0) -> None:
+        """Refuses what would exceed the memory limit: the request, and so many bytes of results."""
+        Budget.of(self.memory_limit).require(self._fitted.posterior.need_bytes(request) + results, what)

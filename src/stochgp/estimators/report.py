@@ -1,0 +1,91 @@
+"""What `plan_` says of learning, and the line of progress."""
+
+import dataclasses
+import math
+from typing import Any
+
+from stochgp.budget import Budget, format_bytes
+from stochgp.estimators.units import TrainingData
+from stochgp.learners import AbstractLearner
+from stochgp.learners.placing import SHARE_FOR_ROWS, Placement
+from stochgp.planning.steps import RATES
+from stochgp.results import FitResult
+
+
+def choice(choice: Any, why: str) -> dict[str, Any]:
+    """An entry of `plan_`."""
+    return {"choice": choice, "why": why}
+
+
+def describe_learning(
+    placed: Placement, why: str, found: FitResult, data: TrainingData, asked: dict[str, Any], budget: Budget
+) -> dict[str, Any]:
+    """Name → {choice, why}, JSON values only. `asked` are the estimator's settings."""
+    learner, plan = placed.learner, found.plan
+    rates = [entry["rate"] for entry in found.history if "rate" in entry]
+    rate = rates[0] if rates else learner.learning_rate
+    numeric = isinstance(rate, int | float)
+    return {
+        "learner": choice(type(learner).__name__, why),
+        "learner_settings": choice(
+            _settings(learner), "those that can be written down; see the learner's docstring"
+        ),
+        "batch_size": choice(plan.batch_size, _batch_reason(learner, plan.batch_size, asked["batch_size"])),
+        "epochs": choice(plan.total_steps / plan.steps_per_epoch, _epochs_reason(learner)),
+        "learning_rate": choice(float(rate) if numeric else None, _rate_reason(learner, bool(rates))),
+        "held_out_rows": choice(
+            found.held_out_rows,
+            "they judge states and choose rate and noise; they join the posterior at the end",
+        ),
+        "rows": choice(
+            "device" if placed.on_device else "host",
+            f"standardised copies on the device take at most {SHARE_FOR_ROWS:.0%} of the free memory",
+        ),
+        "learning_memory": choice(placed.free, "bytes that the learner was told it may make use of"),
+        "memory": choice(
+            placed.need, f"bytes needed beyond those in use, within a limit of {format_bytes(budget.limit)}"
+        ),
+        "result": choice(found.result.name, found.result.value),
+    }
+
+
+def learning_text(entry: dict[str, float]) -> str:
+    """One line of progress."""
+    seconds = f"{entry['seconds']:.0f} s"
+    if "trial_rate" in entry:
+        return (
+            f"trying learning rate {entry['trial_rate']:g}: {entry['criterion']:.4f} nats per row, {seconds}"
+        )
+    numbers = [
+        f"{words} {entry[name]:.4f}"
+        for name, words in (("loss", "loss"), ("nlml", "NLML"), ("held_out_nlpd", "held-out NLPD"))
+        if name in entry and math.isfinite(entry[name])
+    ]
+    return ", ".join([f"learning, step {entry['step']:.0f}, epoch {entry['epoch']:.1f}", *numbers, seconds])
+
+
+def _settings(learner: AbstractLearner) -> dict[str, Any]:
+    """The fields that are plain values."""
+    plain = (bool, int, float, str, type(None))
+    fields = {field.name: getattr(learner, field.name) for field in dataclasses.fields(learner)}
+    return {name: value for name, value in fields.items() if isinstance(value, plain)}
+
+
+def _batch_reason(learner: AbstractLearner, used: int, asked: int | None) -> str:
+    if learner.batch_size is None:
+        return "the learner uses all rows, or all of a set"
+    if used < learner.batch_size:
+        return f"{learner.batch_size} was to be used, but there are only {used} rows to train on"
+    return "as asked" if asked is not None else "the learner's own"
+
+
+def _epochs_reason(learner: AbstractLearner) -> str:
+    return "as asked, or the learner's own" if learner.epochs is not None else "chosen by the number of rows"
+
+
+def _rate_reason(learner: AbstractLearner, tried: bool) -> str:
+    if tried:
+        return f"the best of short trials of {', '.join(map(str, RATES))}: see history_"
+    if callable(learner.learning_rate):
+        return "the learner's own rule of the step"
+    return "as asked, or the learner's own"

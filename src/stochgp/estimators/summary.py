@@ -1,0 +1,113 @@
+"""A fitted model in words."""
+
+import textwrap
+from typing import Any
+
+import numpy as np
+
+from stochgp.kernels import AbstractStationary, Product, Sum, Warped
+from stochgp.parameters import value_of
+
+WIDTH = 100
+MOST_LISTED = 12  # inputs, the most relevant first
+
+
+def summarise(estimator: Any) -> str:
+    """Lines of text: data, model, noise, how far from exact, what was chosen and why. Raises NotFittedError before a fit."""
+    from sklearn.utils.validation import check_is_fitted
+
+    check_is_fitted(estimator)
+    parts = [
+        _title(estimator),
+        *_of_data(estimator),
+        *_of_model(estimator),
+        *_of_fit(estimator),
+        "",
+        "Chosen:",
+    ]
+    for name, entry in estimator.plan_.items():
+        text = f"{name} = {_short(entry['choice'])}: {entry['why']}"
+        parts.append(textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="      "))
+    return "\n".join(parts)
+
+
+def relevance(estimator: Any) -> list[tuple[str, str, float]]:
+    """(input, kernel, lengthscale) of every stationary kernel, shortest lengthscale first: the most relevant inputs.
+
+    Lengthscales are in standard deviations of the inputs when `standardize=True`, else in the inputs' units.
+    """
+    kernel = getattr(estimator, "kernel_", None)
+    names = _input_names(estimator)
+    found = [item for part in _stationary(kernel) for item in _lengths(part, names)]
+    return sorted(found, key=lambda item: item[2])
+
+
+def _title(estimator: Any) -> str:
+    target = f" of {estimator.target_name_!r}" if estimator.target_name_ else ""
+    return f"{type(estimator).__name__}{target}, fitted in {estimator.fit_seconds_:.1f} s"
+
+
+def _of_data(estimator: Any) -> list[str]:
+    fitted = estimator._fitted
+    mean, scale = float(fitted.targets.mean), fitted.target_scale
+    return [
+        f"Data: {estimator.n_rows_} rows (equal ones counted once), {len(fitted.inputs.mean)} numeric inputs; "
+        f"targets {mean:.4g} ± {scale:.4g} (mean and standard deviation taken out)"
+    ]
+
+
+def _of_model(estimator: Any) -> list[str]:
+    lines = []
+    if hasattr(estimator, "kernel_"):
+        lines.append(f"Kernel: {type(value_of(estimator.kernel_)).__name__}")
+        listed = relevance(estimator)
+        for name, kind, length in listed[:MOST_LISTED]:
+            lines.append(f"  {name}: lengthscale {length:.3g} ({kind})")
+        if len(listed) > MOST_LISTED:
+            lines.append(f"  and {len(listed) - MOST_LISTED} less relevant inputs")
+    if hasattr(estimator, "features_"):
+        phi = estimator.features_
+        lines.append(f"Features: {phi.n_features} of {type(phi).__name__}")
+    scale = estimator._fitted.target_scale
+    share = estimator.noise_variance_ / scale**2
+    lines.append(
+        f"Noise: standard deviation {estimator.noise_variance_**0.5:.4g}, {share:.2%} of the targets' variance"
+    )
+    return lines
+
+
+def _of_fit(estimator: Any) -> list[str]:
+    lines = [f"Fit: {estimator.n_iter_} steps, {'converged' if estimator.converged_ else 'NOT converged'}"]
+    if hasattr(estimator, "nlml_"):
+        lines[0] += f"; exact negative log marginal likelihood {estimator.nlml_:.4f} per row"
+    if "residual" in estimator.plan_:
+        lines[0] += f"; relative residual {estimator.plan_['residual']['choice']:.2g}, measured on all rows"
+    return lines
+
+
+def _input_names(estimator: Any) -> list[str]:
+    encoder = estimator._fitted.encoder
+    names = None if encoder is None else list(encoder.output_names)
+    return names or [f"x{i}" for i in range(len(estimator._fitted.inputs.mean))]
+
+
+def _stationary(kernel: Any) -> list[AbstractStationary]:
+    """Those of a kernel whose inputs are the data's own."""
+    kernel = value_of(kernel)
+    if isinstance(kernel, Sum | Product):
+        return _stationary(kernel.left) + _stationary(kernel.right)
+    return [] if isinstance(kernel, Warped) or not isinstance(kernel, AbstractStationary) else [kernel]
+
+
+def _lengths(kernel: AbstractStationary, names: list[str]) -> list[tuple[str, str, float]]:
+    used = names if kernel.active_dims is None else [names[i] for i in kernel.active_dims]
+    lengths = np.broadcast_to(np.asarray(value_of(kernel.lengthscale), np.float64), (len(used),))
+    return [(name, type(kernel).__name__, float(length)) for name, length in zip(used, lengths, strict=True)]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_short(item)}" for name, item in value.items()) + "}"
+    return str(value)

@@ -1,0 +1,47 @@
+"""Where the rows of a run lie, and what the run takes of memory."""
+
+from typing import NamedTuple
+
+from stochgp.budget import Budget
+from stochgp.learners.base import AbstractLearner
+from stochgp.learners.fit import judge_of
+from stochgp.models import GP
+
+SHARE_FOR_ROWS = 0.25  # of what is free: standardised rows that fit are kept on the device
+COMPILER_BYTES = 150_000_000  # what compiling and running a learner leaves behind
+STEPS_COMPILER_BYTES = 350_000_000  # the same where steps and visits of features are compiled, and a margin
+
+
+class Placement(NamedTuple):
+    """How a run uses memory. Bytes are on top of what is in use."""
+
+    learner: AbstractLearner  # within `free`
+    on_device: bool  # whether all rows lie there
+    free: int  # bytes that the learner may make use of
+    need: int  # bytes that the run takes
+
+
+def place(
+    learner: AbstractLearner,
+    gp: GP,
+    n_rows: int,
+    n_inputs: int,
+    itemsize: int,
+    budget: Budget,
+    free: int | None = None,
+) -> Placement:
+    """The learner within the memory limit, where the rows lie, and what the run needs.
+
+    `free` is that of an earlier placement, so that a learner which makes use of memory does so again in the same way. Raises
+    ValueError, with both numbers, where the run exceeds the limit.
+    """
+    compiler = STEPS_COMPILER_BYTES if gp.has_moments else COMPILER_BYTES
+    free = max(budget.free() - compiler, 0) if free is None else free
+    learner = learner.within(gp, n_rows, n_inputs, free)
+    visits = judge_of(learner, gp).need_bytes(gp, n_rows, n_inputs)
+    need = compiler + learner.need_bytes(gp, n_rows, n_inputs) + visits
+    rows = 2 * n_rows * itemsize * (n_inputs + 2)
+    on_device = rows / 2 <= SHARE_FOR_ROWS * max(budget.free() - need, 0)
+    need += rows if on_device else 0
+    budget.require(need, f"learning from {n_rows} rows by {type(learner).__name__}")
+    return Placement(learner, on_device, free, need)
