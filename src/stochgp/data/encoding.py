@@ -12,7 +12,7 @@ from stochgp.names import did_you_mean, lookup, quoted
 from .columns import Column, TableError, first_not_number, is_array, read_column, refuse_spans, table_columns
 from .rules import ColumnRule, encode, rule_from_dict, rule_of
 
-_REMEDY = '; missing="impute" fills such values in'
+_REMEDY = '; fit with missing="impute" (--set missing=impute) to fill such values in'
 _MISSING = ("refuse", "impute")
 
 
