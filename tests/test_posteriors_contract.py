@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -240,3 +241,15 @@ def test_the_likelihood_of_noise_of_the_input_is_the_dense_one(count):
     total = y[rows] @ np.linalg.solve(A, y[rows]) + np.linalg.slogdet(A)[1] + len(rows) * np.log(2 * np.pi)
     assert_allclose(posterior.nlml(), total / (2 * len(rows)), rtol=1e-9)
     assert posterior.nlml_estimate == (posterior.nlml(), 0.0)
+
+
+@pytest.mark.parametrize("name", GLOBAL)
+def test_means_can_be_traced(name):
+    """As a constant and as an argument, before the posterior was ever evaluated; what is traced is not kept."""
+    posterior, Z = POSTERIORS[name](), jnp.asarray(NEAR)
+    if name != "feature":
+        vars(posterior.system).pop("operator", None)
+    inside = jax.jit(lambda Z: posterior.mean(Z))(Z)
+    passed = eqx.filter_jit(lambda posterior, Z: posterior.mean(Z))(posterior, Z)
+    for found in (inside, passed):
+        assert_allclose(found, posterior.mean(Z), rtol=1e-9, atol=1e-12)

@@ -77,6 +77,7 @@ def test_row_weights_are_repeated_rows():
 def test_float32_features_are_continued_in_float64():
     """The posterior is that of the float32 features, to float64 accuracy."""
     posterior, gp, toy, X = _posterior(40, 6, dtype=jnp.float32)
+    X = jnp.tile(X, (posterior.block_rows // len(X), 1))
     base = lambda X: np.asarray(gp.features(jnp.asarray(X, jnp.float32)), np.float64)
     v, s2 = float(gp.variance), float(gp.noise_variance)
     y = np.asarray(toy.y, np.float32).astype(np.float64)

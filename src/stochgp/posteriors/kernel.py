@@ -40,7 +40,8 @@ class KernelSystem(eqx.Module):
 
     @functools.cached_property
     def operator(self) -> KernelOperator:
-        with jax.enable_x64(True):
+        """Computed when it is first wanted, at once also where a function that uses it is being traced."""
+        with jax.enable_x64(True), jax.ensure_compile_time_eval():
             spread = noise_variances(self.noise, self.X, self.count).astype(self.X.dtype)
             return _operator(self.kernel, self.X, spread, self.tile)
 
