@@ -15,7 +15,6 @@ from test_kernels_contract import KERNELS
 
 import stochgp
 from stochgp import KernelGPRegressor, kernels, solvers
-from stochgp.planning import memory
 
 LENGTHSCALE, VARIANCE, NOISE = np.array([0.7, 1.5]), 1.3, 0.05
 
@@ -123,7 +122,9 @@ def test_weights_are_repetitions_and_order_does_not_matter():
 
 
 def test_single_precision_is_close_where_it_is_chosen(monkeypatch):
-    monkeypatch.setattr(memory, "SMALL", 10)  # rows up to which direct solves are in double precision
+    monkeypatch.setattr(
+        "stochgp.solvers.cholesky.SMALL", 10
+    )  # rows up to which direct solves are in double precision
     model = given(solver="cholesky").fit(X, y)
     assert model._fitted.dtype == "float32"
     assert_is(model, dense(X, y), rtol=1e-3)

@@ -61,10 +61,11 @@ class AbstractSolver(eqx.Module):
 
     @property
     def tolerance_share(self) -> float:
-        """The share of an estimator's tolerance that this solver solves to; below 1 for one whose residuals must be smaller than
+        """The share of an estimator's tolerance that this solver solves to.
 
-        others' for predictions that are as good. Predictions hardly depend on what a residual has along eigenvectors of small
-        eigenvalues. Steps by random blocks leave most of it there, conjugate gradients do not.
+        It is below 1 where predictions are worse than another solver's at the same residual. Predictions hardly depend on the part of a
+        residual that lies along eigenvectors of small eigenvalues. Steps by random blocks leave most of the residual there, conjugate
+        gradients do not.
         """
         return 1.0
 
@@ -73,7 +74,7 @@ class AbstractSolver(eqx.Module):
         return size.itemsize
 
     def variants(self, size: SystemSize) -> Iterator[Self]:
-        """This solver with each of the settings that a planner may try to make it fit or faster. None of them changes the solution."""
+        """This solver with each of the settings that a planner may try so that it fits or is faster. All of them solve to the tolerance."""
         yield self
 
     @abc.abstractmethod
