@@ -35,9 +35,9 @@ def cost(cell: Cell) -> float:
 
 def run(cell: Cell) -> dict:
     import jax
+    from stochgp.estimators.kernel_defaults import kernel_learner
 
     from stochgp import kernels
-    from stochgp.estimators.kernel_defaults import kernel_learner
     from stochgp.learners import Chain, KernelFullBatch, fit_kernel
     from stochgp.models import KernelGP
     from stochgp.objectives.kernel import nlml

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from stochgp import kernels, learners, networks
-from stochgp.estimators.kernel_defaults import (
+from stochgp.estimators.choices import (
     DEEP_STEPS,
     FULL_BATCH_ROWS,
     LOCAL_ROWS,

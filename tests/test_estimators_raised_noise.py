@@ -7,8 +7,9 @@ import pytest
 
 from stochgp import kernels
 from stochgp.data import Standardiser
-from stochgp.estimators.kernel_solve import KernelRows
-from stochgp.estimators.solvable_noise import ROUNDINGS, SHARE, solvable_noise
+from stochgp.estimators.inputs import TrainingRows
+from stochgp.estimators.raised_noise import ROUNDINGS, SHARE, raised_for_solving
+from stochgp.estimators.units import TrainingData
 from stochgp.models import KernelGP
 from stochgp.posteriors import LocalPosterior
 
@@ -26,13 +27,13 @@ def make_rows(n=N, dtype=jnp.float32):
     X = generator.uniform(-2, 2, (n, 4))
     y = np.sin(2 * X[:, 0]) + np.cos(3 * X[:, 1]) * X[:, 2]
     plain = Standardiser(np.zeros(4), np.ones(4)), Standardiser(np.zeros(()), np.ones(()))
-    return KernelRows(jnp.asarray(X, dtype), y, None, *plain, None)
+    return TrainingData(TrainingRows(X, y, None, None), *plain, jnp.dtype(dtype).name)
 
 
 @pytest.mark.parametrize(("n", "noise"), [(200, 1e-5), (N, 0.1)])
 def test_noise_that_can_be_solved_for_stays(n, noise):
     gp = KernelGP(kernels.Matern32(2.0, 1.0), noise)
-    found, choice = solvable_noise(gp, make_rows(n))
+    found, choice = raised_for_solving(gp, make_rows(n))
     assert found is gp
     assert choice["choice"] == pytest.approx(noise)
     assert "learned" in choice["why"]
@@ -40,12 +41,12 @@ def test_noise_that_can_be_solved_for_stays(n, noise):
 
 def test_standard_deviations_hardly_change():
     data, gp = make_rows(), KernelGP(kernels.Matern32(2.0, 1.0), 1e-5)
-    found, choice = solvable_noise(gp, data)
+    found, choice = raised_for_solving(gp, data)
     assert float(found.noise_variance) == pytest.approx(choice["choice"])
     assert "raised" in choice["why"]
     variances = []
     for model in (gp, found):
-        local = LocalPosterior(model, np.asarray(data.X), data.y, data.weights)
+        local = LocalPosterior(model, data.X, data.y, data.count)
         v = local.left_out(200, 1)[1].variance
         variances.append(v + float(model.noise_variance))
     assert 1 < np.median(variances[1]) / np.median(variances[0]) < 1 + 2 * SHARE
@@ -54,6 +55,6 @@ def test_standard_deviations_hardly_change():
 def test_rounding_sets_a_bound_that_goes_with_the_signal():
     data, gp = make_rows(), KernelGP(kernels.RBF(20.0, 1e4), 1e-5)
     least = ROUNDINGS * np.finfo(np.float32).eps * N**0.5 * 1e4
-    assert float(solvable_noise(gp, data)[0].noise_variance) == pytest.approx(least, rel=1e-4)
-    wide = solvable_noise(gp, make_rows(dtype=jnp.float64))[0]
+    assert float(raised_for_solving(gp, data)[0].noise_variance) == pytest.approx(least, rel=1e-4)
+    wide = raised_for_solving(gp, make_rows(dtype=jnp.float64))[0]
     assert float(wide.noise_variance) < least / 1000

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stochgp import KernelGPRegressor
-from stochgp.estimators.kernel_solve import tolerances
+from stochgp.estimators.solving import tolerances
 from stochgp.solvers import CG, SDD, Cholesky
 
 Y = np.random.default_rng(0).normal(size=20_000)
