@@ -5,12 +5,14 @@ frequency gives a term the paired features
 
     √v_t · Π_l r_lᵀx_l · [cos(Σ_w ω_wᵀx_w), sin(Σ_w ω_wᵀx_w)],   E r_l r_lᵀ = I,
 
-because the cosine of a sum of independent symmetric angles is, on average, the product of the cosines. A term
-without waves has exact features, the products of the coordinates, if they fit, and Π_l r_lᵀx_l if not.
-Rahimi and Recht (2007); orthogonal directions, Yu et al. (2016); random linear forms, Kar and Karnick (2012).
+because the cosine of a sum of independent symmetric angles is, on average, the product of the cosines. A term without
+waves has exact features, the products of the coordinates. If there is no room for all of them, its features are
+Π_l r_lᵀx_l. Sources: Rahimi and Recht (2007); Yu et al. (2016) for orthogonal directions; Kar and Karnick (2012) for
+random linear forms.
 
-What is left of a function's variance near many rows is that of its high frequencies, of which a spectral density with
-heavy tails draws few: the lengths of the frequencies are therefore stratified, so that every draw has its share of them.
+Near many rows a posterior function varies only by its high frequencies. A spectral density with heavy tails has few of
+them, so independent draws would have sometimes too many and sometimes too few. The lengths of the frequencies are
+therefore stratified: every draw has its share of high ones.
 """
 
 import functools
@@ -32,16 +34,16 @@ from stochgp.numerics.precision import matmul
 from stochgp.numerics.sine_cosine import cos_sin
 from stochgp.parameters import Frozen
 
-GROUP = 4  # functions that share their frequencies: with more, their errors are alike, and variances of samples off everywhere
+GROUP = 4  # functions that share their frequencies. In larger groups their errors are alike, and variances from samples are off everywhere
 BLOCK = 512  # rows whose features exist at a time
-CANDIDATES = 8  # lengths drawn for every frequency that is kept
+CANDIDATES = 8  # lengths that are drawn for each one that is kept
 
 
 class RandomFeatures(AbstractFeatureMap):
     """φ with E φ(x)·φ(z) = k(x, z), for any kernel of the package. Build it with `random_features`.
 
-    The draws are frozen. Lengthscales and variances are read at every call; the `alpha` of a rational quadratic
-    kernel when it was drawn.
+    The draws are frozen. Lengthscales and variances are read at every call. The `alpha` of a rational quadratic kernel is
+    not: the draws were made with its value at the time.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -61,8 +63,9 @@ class RandomFeatures(AbstractFeatureMap):
 class PriorFunctions(eqx.Module):
     """S functions f_s(x) = φ(x)·w_s, w_s ~ N(0, I): X [N, D] ↦ [N, S], anywhere, as often as wanted, differentiable.
 
-    G groups of functions have random features φ of their own, so that the error of the features averages out over
-    many functions. Memory beside the result: the features of `BLOCK` rows. Build it with `prior_functions`.
+    There are G groups of functions, each with random features φ of its own. So the error of the features averages out
+    over many functions. Beside the result it takes memory for the features of `BLOCK` rows. Build it with
+    `prior_functions`.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -87,12 +90,12 @@ def random_features(
 ) -> RandomFeatures:
     """A draw of at most `n_features` random features of `kernel`, for rows of `n_inputs` inputs.
 
-    Shapes depend on the kernel's structure and the numbers only, so the key and the hyperparameters may be
-    traced. The terms of a sum share the features equally; what a term with exact features does not need goes
-    to the others. `orthogonal` directions, with stratified lengths, have less variance; independent frequencies are
-    cheaper to draw.
+    Shapes depend only on the kernel's structure and on the two numbers, so the key and the hyperparameters may be
+    traced. The terms of a sum share the features equally. A term with exact features may need fewer than its share; the
+    rest goes to the other terms. `orthogonal` directions with stratified lengths have less variance; independent
+    frequencies are cheaper to draw.
 
-    A kernel that is one stationary or periodic kernel, or a product of such, has φ(x)·φ(x) = k(x, x).
+    For one stationary or periodic kernel, or a product of such kernels, φ(x)·φ(x) = k(x, x).
 
     Raises TypeError for a kernel without random features, ValueError when `n_features` are too few.
     """
@@ -112,9 +115,8 @@ def prior_functions(
 ) -> PriorFunctions:
     """`n_samples` draws from GP(0, kernel), on rows of `n_inputs` inputs, at the kernel's present hyperparameters.
 
-    Each group of up to `group` functions has `n_features` features of its own, which are also the cost of one
-    function at one row. Given the features a draw is exactly Gaussian; over all keys its mean is 0 and its
-    covariance k.
+    Each group of up to `group` functions has `n_features` features of its own. Their number is also the cost of one
+    function at one row. Given the features a draw is exactly Gaussian. Over all keys its mean is 0 and its covariance is k.
 
     Raises as `random_features` does, and ValueError when `n_samples` or `group` is below 1.
     """
@@ -126,14 +128,14 @@ def prior_functions(
 
 
 class Draw(NamedTuple):
-    """The random part of a term's F features: directions r_l [A, F] and all frequencies, in turns, [ΣA, F]."""
+    """The random part of a term's F features: directions r_l [A, F], and all frequencies [ΣA, F] in turns (1 turn = 2π)."""
 
     directions: tuple[Array, ...]
     frequencies: Array | None
 
 
 def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tuple[list[Term], list[int]]:
-    """The terms, at a row of zeros, and how many features each has."""
+    """(The terms of the kernel, evaluated at a row of zeros; how many features each gets)."""
     terms = terms_of(kernel, jnp.zeros((1, n_inputs), dtype))
     return terms, share([term.n_exact for term in terms], n_features)
 
@@ -201,10 +203,11 @@ def _independent_frequencies(
 def _spread_frequencies(
     n: int, n_inputs: int, scales: Callable[..., Array], key: PRNGKeyArray, dtype: DTypeLike
 ) -> Float[Array, "n D"]:
-    """ω = a ‖ξ‖ q, each distributed as an independent one: directions q in orthogonal blocks, lengths a ‖ξ‖ stratified.
+    """ω = a ‖ξ‖ q: directions q in orthogonal blocks, lengths a ‖ξ‖ stratified. Each ω is distributed as an independent one.
 
-    `CANDIDATES` n independent lengths are drawn and sorted, and of every run of `CANDIDATES` the one drawn first is
-    kept, in the order of drawing. That order is independent of the values: a uniform choice, uniformly permuted.
+    `CANDIDATES` · n independent lengths are drawn. Sorted by size they fall into n runs of `CANDIDATES` lengths each. Of every
+    run the length that was drawn first is kept. The kept lengths stay in the order in which they were drawn. This order does
+    not depend on their sizes, so the choice within a run is uniform, and so is the permutation.
     """
     direction_key, length_key = jax.random.split(key)
     candidates = _independent_frequencies(CANDIDATES * n, n_inputs, scales, length_key, dtype)
@@ -237,7 +240,7 @@ def _columns(variance: Array, rows: Rows, draw: Draw | None) -> Array:
 
 @eqx.filter_jit
 def _evaluate(functions: PriorFunctions, X: Array) -> Array:
-    """The values [N, S], the features of one group and one block of rows at a time, in derivatives too."""
+    """The values [N, S]. The features of one group at one block of rows exist at a time, in derivatives too."""
     terms, n = terms_of(functions.kernel, X), X.shape[0]
     n_blocks = max(1, -(-n // BLOCK))
     size = -(-n // n_blocks)

@@ -1,4 +1,4 @@
-"""A noise variance that iterative solvers can cope with, where the learned one is too small to matter."""
+"""A noise variance that is large enough for iterative solvers, in place of a learned one that is too small to matter."""
 
 from typing import Any
 
@@ -19,14 +19,14 @@ ROUNDINGS = 3.0
 
 
 def raised_for_solving(gp: KernelGP, data: TrainingData) -> tuple[KernelGP, dict[str, Any]]:
-    """(The model with σ² raised to where it can be solved for, the choice and its reason).
+    """(The model with a σ² for which systems can be solved, the choice and its reason).
 
-    The likelihood of targets without noise makes σ² as small as it may be, and so the condition number of A = K + Σ, which the steps of
-    iterative solvers grow with, as large. σ² becomes at least
-    - 5 % of what is uncertain anyway, the median variance of f at 500 training rows, each predicted from its 256 nearest other rows:
-      that makes standard deviations of observations larger by at most about 2.5 %;
-    - 3 times the error of K by rounding, eps √N times the mean variance.
-    Up to 3,000 rows, which are solved for directly in float64, σ² stays.
+    If the targets have no noise, the likelihood makes σ² as small as it may be. The condition number of A = K + Σ is then large, and
+    iterative solvers take more steps. σ² is therefore raised to the larger of two values, where it is smaller than that:
+    - 5 % of the median variance of f at 500 training rows, each predicted from its 256 nearest other rows. So much is uncertain anyway:
+      standard deviations of observations grow by at most about 2.5 %.
+    - 3 times the rounding error of K, which is eps √N times the mean variance.
+    Up to 3,000 rows σ² stays as it is: there the solve is direct, in float64.
     """
     learned = float(gp.noise_variance)
     if len(data.y) <= SMALL:

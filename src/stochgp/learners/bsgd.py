@@ -47,8 +47,8 @@ class BSGD(AbstractLearner):
     the gradient is zero on average at the true θ. Its expectation over batches is not the gradient of all rows' likelihood; the bias shrinks
     with B. A feature GP's closing refit mends its two variances, not the features.
 
-    Nearest neighbours show short lengthscales and small noise in batches in which rows drawn uniformly are too far apart to. On five
-    UCI sets batches of 128 neighbours predicted better than the paper's 16, by much on some, and 4,000 steps as well as more.
+    Batches of nearest neighbours show short lengthscales and small noise. Rows drawn uniformly are too far apart for that. On five UCI sets
+    batches of 128 neighbours predicted better than the paper's 16, by much on some. 4,000 steps did as well as more.
 
     batch_size     B; all rows where there are fewer. sgGP's paper has 16
     epochs         of N/B steps; None = as many as suit the judge: 4,096 steps by loss

@@ -59,11 +59,14 @@ def fit(
 ) -> FitResult:
     """Learn θ of `gp` from the rows of `source`.
 
-    After every stretch of steps the host visits: the learner's judge looks at the state, the history gets an entry, the checkpoint is written. A
-    criterion that is not finite, or 1 nat per datum above the lowest, sends the run back to the visit of the lowest one at 0.3 of the rate, at
-    most 6 times; such entries have `recovered` 1. The judge says which visit the run returns, and which rates are tried first.
-    `progress` is called with every entry of the history; if it returns True the run ends as by Ctrl-C. `checkpoint` names a file: where it exists, the run goes on from it and gives the same
-    result as an unbroken one. `time_limit` is in seconds; it and Ctrl-C end the run with the visit that it would return.
+    After every stretch of steps the host visits: the learner's judge looks at the state, the history gets an entry, the checkpoint is
+    written. A criterion that is not finite, or 1 nat per datum above the lowest, sends the run back to the visit of the lowest one, and on at
+    0.3 of the rate. This happens at most 6 times; such entries have `recovered` 1. The judge says which visit the run returns, and which
+    rates are tried first.
+
+    `progress` is called with every entry of the history; if it returns True, the run ends as by Ctrl-C. `checkpoint` names a file: where it
+    exists, the run goes on from it and gives the same result as an unbroken one. `time_limit` is in seconds; it and Ctrl-C end the run with
+    the visit that it would return.
 
     `converged`: the learner said that it had finished; or all planned steps were taken and the judge finds the run settled.
 

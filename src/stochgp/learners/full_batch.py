@@ -45,13 +45,14 @@ class FullBatchState(eqx.Module):
 
 
 class FullBatch(AbstractLearner):
-    """Descent on the exact NLML per datum. Of a kernel GP by Cholesky: O(n³) per evaluation, n² numbers of memory, for n rows; of a feature GP
+    """Descent on the exact NLML per datum.
 
-    from the moments: O(n M² + M³), memory for one chunk of features.
+    For n rows an evaluation of a kernel GP is by Cholesky: O(n³), n² numbers of memory. That of a feature GP is from the moments:
+    O(n M² + M³), memory for one chunk of features.
 
-    With `subset_rows` the learner fits `n_subsets` sets of that many rows, each from the same start, and averages their unconstrained
-    parameters: lengthscales and variances in the logarithm. So are the published Matérn hyperparameters of Lin et al. (2023) made.
-    Uniform sets tell long lengthscales, neighbourhoods short ones.
+    With `subset_rows` the learner fits `n_subsets` sets of that many rows, each from the same start. It then averages their unconstrained
+    parameters: lengthscales and variances in the logarithm. The published Matérn hyperparameters of Lin et al. (2023) were made so.
+    Uniform sets show long lengthscales, neighbourhoods short ones.
 
     With `spread` s the loss has the penalty ‖x − x₀‖² / (2 s² Σρ) of a normal prior of the unconstrained parameters x around their
     start: it decides only what the rows leave open, such as how far beyond the data an idle lengthscale goes.

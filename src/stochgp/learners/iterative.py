@@ -54,14 +54,14 @@ class Iterative(AbstractLearner):
 
         ∇nlml = (−αᵀ ∂A α + (1/S) Σ_s u_sᵀ ∂A v_s) / (2n),   A α = y,  A u_s = b_s,
 
-    with right-hand sides and partners of `probes`. All systems are solved together, to the relative residual `tolerance`. As θ moves
-    little, each step starts from the solutions of the steps before (`warm_start`; Lin et al. 2024, arXiv 2405.18457): from the
-    combination of the last two that is nearest to the new solution in the norm of A, which one product with A tells. The probes are the same at every step, so the gradient is that of a fixed function nearby: with N rows and S
-    probes the minimum moves by O(1/√(NS)).
+    with right-hand sides and partners of `probes`. All systems are solved together, to the relative residual `tolerance`. θ moves little in
+    a step, so each step starts from the solutions of the two steps before (`warm_start`; Lin et al. 2024, arXiv 2405.18457). It takes the
+    combination of these that is nearest to the new solution in the norm of A; one product with A finds it. The probes are the same at every
+    step, so the gradient is that of one fixed function near the NLML. With N rows and S probes its minimum is off by O(1/√(NS)).
 
     epochs         steps; None = 100
     learning_rate  None = 0.1, for Adam; with a cosine to 0
-    solver         of `stochgp.solvers`; its own `epochs` bound each step's: 20, since what is left is made up for at the next ones
+    solver         of `stochgp.solvers`. Its `epochs` bound those of each step: 20 are enough, because the next step continues from there
     keep_rows      rows of K that the solver keeps in memory, of N numbers each; None = as many as the estimator's memory limit allows, 0
                    without it
     warm_start     False solves from 0 at every step

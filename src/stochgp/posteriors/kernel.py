@@ -93,8 +93,8 @@ class SampledKernelPosterior(AbstractPosterior):
 
         mean(x) = k(x, X) A⁻¹y,    f_s(x) − mean(x) = f₀ₛ(x) − k(x, X) A⁻¹(f₀ₛ(X) + ε_s),
 
-    of which the second has mean 0 and the posterior's covariance. `weights` is A⁻¹y; `sample_weights` are A⁻¹(f₀ₛ(X) + ε_s), as far as
-    the solver came. Variances from S samples have a relative standard error of √(2/S). `solver` and `tolerance` serve the right-hand
+    The deviation f_s − mean has mean 0 and the posterior's covariance. `weights` is A⁻¹y and `sample_weights` are A⁻¹(f₀ₛ(X) + ε_s), as far
+    as the solver came. Variances from S samples have a relative standard error of √(2/S). `solver` and `tolerance` serve the right-hand
     sides that come later: new samples, covariances.
     """
 

@@ -1,7 +1,7 @@
 """What a solver of A α = b is: a frozen value that `solve` runs, and that states what it needs and takes.
 
-An iterative solver has pure `init` and `step`; `solve` owns the loop. A direct solver has a factor of A. To the planner both are the
-same: bytes, seconds, and other settings to try. A new iterative solver need not state any of these; it then gets cautious figures.
+An iterative solver has pure `init` and `step`, and `solve` owns the loop. A direct solver makes a factor of A. The planner asks both for
+the same things: bytes, seconds, and other settings to try. An iterative solver that does not state them gets cautious figures.
 """
 
 import abc
@@ -36,9 +36,10 @@ from stochgp.solvers.sizes import (
 )
 
 CHECKS = 2  # residuals that a run is expected to measure on all rows
-COLUMNS = 24  # arrays [P, C] of a solver that does not state them
-LEFT_BY_COMPILER = 170_000_000  # bytes, of a solver that does not state them
-COMPILED = 12.0  # the same for the products that take as long to compile
+# What is counted for a solver that does not state it itself:
+COLUMNS = 24  # arrays [P, C]
+LEFT_BY_COMPILER = 170_000_000  # bytes
+COMPILED = 12.0  # products of a block of K that take as long to compile as the solver
 
 
 class AbstractSolver(eqx.Module):
@@ -63,9 +64,9 @@ class AbstractSolver(eqx.Module):
     def tolerance_share(self) -> float:
         """The share of an estimator's tolerance that this solver solves to.
 
-        It is below 1 where predictions are worse than another solver's at the same residual. Predictions hardly depend on the part of a
-        residual that lies along eigenvectors of small eigenvalues. Steps by random blocks leave most of the residual there, conjugate
-        gradients do not.
+        It is below 1 for a solver whose predictions are worse than those of others at the same residual. What lies along eigenvectors
+        of small eigenvalues hardly counts for predictions. Steps by random blocks leave most of the residual there. Conjugate gradients
+        do not.
         """
         return 1.0
 
@@ -74,18 +75,18 @@ class AbstractSolver(eqx.Module):
         return size.itemsize
 
     def variants(self, size: SystemSize) -> Iterator[Self]:
-        """This solver with each of the settings that a planner may try so that it fits or is faster. All of them solve to the tolerance."""
+        """Solvers like this one with other settings, which a planner may try so that a solve fits or is faster. All solve to the tolerance."""
         yield self
 
     @abc.abstractmethod
     def need_bytes(self, size: SystemSize, layout: Layout) -> int:
-        """Bytes of a solve and its predictions, on top of what is in use when the training rows are on the device."""
+        """Bytes of a solve and of its predictions, beyond what is in use once the training rows are on the device."""
 
     @abc.abstractmethod
     def expected_seconds(
         self, size: SystemSize, layout: Layout, costs: Costs, tolerance: float, n_test: int
     ) -> float:
-        """Everything from the right-hand sides to standard deviations at `n_test` rows, on a machine with these costs."""
+        """Seconds from the right-hand sides to the standard deviations at `n_test` rows, on a machine with these costs."""
 
 
 class AbstractDirectSolver(AbstractSolver):
@@ -111,28 +112,30 @@ class AbstractDirectSolver(AbstractSolver):
 
 
 class Arranged(NamedTuple):
-    """An operator as a solver wants it, and what the solver prepared once."""
+    """An operator as a solver wants it, and what the solver has prepared before its first step."""
 
     operator: KernelOperator
-    order: np.ndarray | None  # row i of `operator` is row order[i] of the one given; None = the same rows
+    order: (
+        np.ndarray | None
+    )  # row i of `operator` is row order[i] of the operator given; None = the order did not change
     extra: Any  # factors, preconditioners
-    jitter: float  # the largest that was added where a factorisation failed
+    jitter: float  # the largest that was added to a diagonal because a factorisation failed; 0 = none
 
 
 class StepInfo(NamedTuple):
-    """What a step says of the residual r = b − A α of the point that it started from."""
+    """What a step found out about r = b − A α, the residual of the point at which it started."""
 
-    residual_squares: Float[Array, " S"]  # an estimate of ‖r‖², for each column
+    residual_squares: Float[Array, " S"]  # an estimate of ‖r‖² for each column
     energies: Float[Array, " S"] | None = (
-        None  # one of rᵀA⁻¹r, which falls even where ‖r‖ does not; None = not known
+        None  # an estimate of rᵀA⁻¹r, which falls even where ‖r‖ does not; None = not known
     )
 
 
 class AbstractIterativeSolver(AbstractSolver):
     """A solver that approaches α step by step.
 
-    An epoch is as many steps as use every row of A once. A run takes `epochs` of them at most. The residual is measured on all rows,
-    which costs as much as an epoch, after every `check_every` epochs, and whenever the steps' own estimate is within the tolerance.
+    In an epoch the steps use as many rows of A as A has. A run takes at most `epochs` of them. The residual is measured on all rows after
+    every `check_every` epochs, and whenever the steps' own estimate is within the tolerance. A measurement costs as much as an epoch.
     """
 
     epochs: eqx.AbstractVar[int]
@@ -150,30 +153,30 @@ class AbstractIterativeSolver(AbstractSolver):
 
     @abc.abstractmethod
     def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
-        """What is done once, before the first step; runs on the host."""
+        """What is prepared once, before the first step. Runs on the host."""
 
     @abc.abstractmethod
     def init(self, arranged: Arranged, b: Float[Array, "P S"], start: Float[Array, "P S"] | None) -> PyTree:
-        """The state before the first step, at `start`, or at 0 for None. b and `start` have their rows in the arranged order."""
+        """The state before the first step: at `start`, or at 0 if that is None. The rows of b and `start` are in the arranged order."""
 
     def more_careful(self, arranged: Arranged, epoch: int, n_failures: int) -> Arranged:
-        """The arrangement to go on with after the `n_failures`-th divergence, in this epoch. The default changes nothing."""
+        """The arrangement for the rest of the run, after the `n_failures`-th divergence, which happened in this epoch. By default the same."""
         return arranged
 
     @abc.abstractmethod
     def steps_per_epoch(self, size: int) -> int:
-        """How many steps use every one of `size` rows once."""
+        """How many steps use as many rows as there are: `size`."""
 
     @property
     @abc.abstractmethod
     def steps_per_group(self) -> int:
-        """Steps are taken in groups of so many, with `regroup` after each."""
+        """How many steps make a group. `regroup` follows after each group."""
 
     @abc.abstractmethod
     def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> PyTree:
-        """What the steps first … first + n_steps − 1 take: arrays [n_steps, …].
+        """The batches of the steps first … first + n_steps − 1: arrays [n_steps, …].
 
-        What a step takes depends on its number and the seed alone, not on which steps are asked for together.
+        A step's batch depends only on the number of the step and on the seed, not on which steps are asked for together.
         """
 
     @abc.abstractmethod
@@ -184,7 +187,7 @@ class AbstractIterativeSolver(AbstractSolver):
 
     @abc.abstractmethod
     def regroup(self, state: PyTree) -> PyTree:
-        """The same point, with scales that have grown or decayed multiplied out."""
+        """The same point. Scales that have grown or decayed are multiplied into their arrays."""
 
     @abc.abstractmethod
     def value(self, state: PyTree) -> Float[Array, "P S"]:
@@ -192,32 +195,32 @@ class AbstractIterativeSolver(AbstractSolver):
 
     @abc.abstractmethod
     def at_epoch(self, arranged: Arranged, state: PyTree, epoch: int, n_failures: int) -> PyTree:
-        """The state with the settings for this epoch, after so many divergences."""
+        """The state with the settings for this epoch, such as a step size. `n_failures` is how often the run has diverged."""
 
     @property
     def knows_residual(self) -> bool:
-        """Whether the estimate of an epoch is the residual itself, but for rounding."""
+        """Whether the steps' estimate is the residual itself, up to rounding."""
         return False
 
     @property
     def measured_share(self) -> float:
-        """The measured residual that is expected, as a share of the estimate of its epoch; below 1 where `value` averages the steps."""
+        """The expected ratio of the measured residual to the estimate of its epoch. It is below 1 where `value` averages over steps."""
         return 1.0
 
     @property
     @abc.abstractmethod
     def patience(self) -> int | None:
-        """How many measured residuals in a row may fail to fall before the run ends, as this precision allows no more; None = any number."""
+        """How many measured residuals in a row may fail to fall. After that the run ends: its precision allows no more. None = no limit."""
 
     @abc.abstractmethod
     def after_check(self, state: PyTree) -> PyTree:
-        """The state to go on from, after a residual was measured on all rows and the run goes on."""
+        """The state with which the run continues after a residual was measured on all rows."""
 
     # What it needs and takes
 
     @property
     def step_rows(self) -> int:
-        """Rows of K that a step evaluates at once: the solver's `batch_size`; 512 for one that has no such field."""
+        """Rows of K that a step evaluates at once: the solver's `batch_size`, or 512 if it has no such field."""
         return getattr(self, "batch_size", BLOCK)
 
     @property
@@ -227,11 +230,11 @@ class AbstractIterativeSolver(AbstractSolver):
 
     @property
     def compiled_products(self) -> float:
-        """Compiling the solver and its predictions takes as long as compiling so many products of a block of K."""
+        """How many products of a block of K take as long to compile as the solver and its predictions."""
         return COMPILED
 
     def array_bytes(self, size: SystemSize, layout: Layout) -> int:
-        """The operator and all arrays of a run, but for kept rows and what a step evaluates of K."""
+        """Bytes of the operator and of all arrays of a run, without the rows of K that are kept or that a step evaluates."""
         return column_bytes(size, layout, COLUMNS)
 
     def wanted_epochs(self, n_rows: int, tolerance: float) -> float:
@@ -239,11 +242,11 @@ class AbstractIterativeSolver(AbstractSolver):
         return math.inf
 
     def extra_seconds(self, size: SystemSize, costs: Costs, epochs: float) -> float:
-        """What so many epochs take beside the products with K: factors, preconditioners, features."""
+        """Seconds of `epochs` epochs beyond the products with K: factors, preconditioners, features."""
         return 0.0
 
     def expected_epochs(self, n_rows: int, tolerance: float) -> float:
-        """Epochs that a run is expected to take: those wanted, and at most `epochs`."""
+        """Epochs that a run is expected to take: `wanted_epochs`, but at most `epochs`."""
         return min(self.wanted_epochs(n_rows, min(tolerance, 0.5)), self.epochs)
 
     def need_bytes(self, size: SystemSize, layout: Layout) -> int:
