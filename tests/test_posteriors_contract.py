@@ -62,8 +62,8 @@ def system(noise=None, count=COUNT):
 
 def feature():
     phi = RandomFourier.init(kernel(), n_inputs=D, n_features=30, key=KEY, dtype=jnp.float64)
-    rows = DeviceRows(X, y, COUNT, dtype=jnp.float64).rows
-    return FeaturePosterior.of(phi, spectrum(moments_of_rows(phi, rows)), 1.3, NOISE)
+    rows = DeviceRows(X, y, COUNT, dtype=jnp.float64).take(np.arange(len(y)))
+    return FeaturePosterior.of(phi, spectrum(moments_of_rows(FeatureGP(phi), rows)), 1.3, NOISE)
 
 
 def exact(noise=None, count=COUNT):

@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -97,7 +97,7 @@ class GPRegressor(PosteriorRegressor):
         *,
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
-    ) -> Self:
+    ) -> "GPRegressor":
         """Learn the model's parameters from rows X [N, D] (array or data frame) and targets y [N], and compute the posterior.
 
         A row of weight ρ counts as ρ rows: its noise variance is σ²/ρ. Text columns of a data frame are one-hot encoded, dates become
