@@ -17,7 +17,7 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.features import RandomFourier
 from stochgp.kernels import Matern32
 from stochgp.likelihoods import AbstractNoise
-from stochgp.models import KernelGP
+from stochgp.models import FeatureGP, KernelGP
 from stochgp.objectives import moments_of_rows, spectrum
 from stochgp.parameters import AbstractParameter, frozen
 from stochgp.posteriors import (

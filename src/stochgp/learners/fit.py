@@ -14,7 +14,8 @@ from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.judge import AbstractJudge, ByLoss, Division, Numbers, Seed, Visit
 from stochgp.learners.log import Log, Report
 from stochgp.learners.steps import take_stretch
-from stochgp.models import GP
+from stochgp.models import AbstractGP
+from stochgp.numerics.seeds import key_of, spawned
 from stochgp.planning.steps import trial_steps
 from stochgp.results import RESULTS, FitResult
 from stochgp.storage import checkpoint as checkpoints
@@ -40,7 +41,7 @@ class Setting(NamedTuple):
 
     learner: AbstractLearner
     judge: AbstractJudge
-    gp: GP
+    gp: AbstractGP
     problem: Problem
     division: Division
     init_key: PRNGKeyArray
@@ -49,7 +50,7 @@ class Setting(NamedTuple):
 
 def fit(
     learner: AbstractLearner,
-    gp: GP,
+    gp: AbstractGP,
     source: AbstractSource,
     *,
     key: PRNGKeyArray,
@@ -73,28 +74,20 @@ def fit(
         return _fit(_set_up(learner, gp, source, key), Log(progress, time_limit), checkpoint)
 
 
-def judge_of(learner: AbstractLearner, gp: GP) -> AbstractJudge:
+def judge_of(learner: AbstractLearner, gp: AbstractGP) -> AbstractJudge:
     """The learner's own, or the one that suits the model: by evidence where that takes M × M numbers, else by loss."""
     if learner.judge is not None:
         return learner.judge
     return ByEvidence() if gp.has_moments else ByLoss()
 
 
-def _set_up(learner: AbstractLearner, gp: GP, source: AbstractSource, key: PRNGKeyArray) -> Setting:
-    keys, words = _split(key)
-    prepare, _, step, divide = (tuple(int(word) for word in pair) for pair in np.asarray(words))
+def _set_up(learner: AbstractLearner, gp: AbstractGP, source: AbstractSource, key: PRNGKeyArray) -> Setting:
+    prepare, init, step, divide = spawned(key, 4)
     judge = judge_of(learner, gp)
     division = judge.divide(source, divide)
     plan = learner.plan(division.train.size, source.n_inputs, judge)
     prepared = learner.prepare(gp, division.train, plan, prepare)
-    return Setting(learner, judge, gp, Problem(division.train, plan, prepared), division, keys[1], step)
-
-
-@jax.jit
-def _split(key: PRNGKeyArray) -> tuple[Any, Any]:
-    """Keys of preparation, start, steps and division, and seeds made of them [4, 2]."""
-    keys = jax.random.split(key, 4)
-    return keys, jax.vmap(lambda k: jax.random.bits(k, (2,), "uint32"))(keys)
+    return Setting(learner, judge, gp, Problem(division.train, plan, prepared), division, key_of(init), step)
 
 
 def _fit(setting: Setting, log: Log, checkpoint: str | Path | None) -> FitResult:
@@ -136,11 +129,18 @@ def _loop(
         ended = _ended(setting, at, log)  # a resumed run may be over
         while ended is None:
             at = _advance(setting, at, log)
-            save(at)
+            if _is_whole(setting, at):
+                save(at)
             ended = _ended(setting, at, log) or log.result()
     except KeyboardInterrupt:
         return RESULTS.interrupted, at
     return ended, at
+
+
+def _is_whole(setting: Setting, at: Progress) -> bool:
+    """Whether the visit is a planned one: from others, which a time limit cuts short, an unbroken run would not have gone on."""
+    plan = setting.problem.plan
+    return at.step >= plan.total_steps or at.step % plan.steps_per_visit == 0
 
 
 def _advance(setting: Setting, at: Progress, log: Log) -> Progress:
