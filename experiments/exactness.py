@@ -172,6 +172,7 @@ def _deep(seed: int) -> tuple[DeviceRows, FeatureGP, FitResult]:
     first = FeatureGP(features.Network(network), noise=0.1, variance=1 / DEEP_WIDTH)
     with jax.enable_x64(True):
         wide = DeviceRows(problem.X, problem.y, dtype=jnp.float64)
+        # Ends before its last step only where float64 rounding allows no lower loss.
         full = FullBatch(epochs=REFERENCE_STEPS, tolerance=0.0, precision="float64", judge=REFITTED)
         reference = fit(full, cast(first, jnp.float64), wide, key=jax.random.key(seed))
     return problem.source, first, reference
