@@ -16,7 +16,7 @@ from stochgp.learners.log import Log, Report
 from stochgp.learners.steps import take_stretch
 from stochgp.models import AbstractGP
 from stochgp.numerics.seeds import key_of, spawned
-from stochgp.planning.steps import trial_steps
+from stochgp.planning.steps import first_trial_steps
 from stochgp.results import RESULTS, FitResult
 from stochgp.storage import checkpoint as checkpoints
 
@@ -111,7 +111,7 @@ def _fit(setting: Setting, log: Log, checkpoint: str | Path | None) -> FitResult
             rate = _choose_rate(setting, first, log)
             setting = _with_rate(setting, rate)
             at = _begun(setting, first)
-            log.add(_entry(setting, first, 0), **({} if rate is None else {"rate": rate}))
+            log.add(_entry(setting, first, 0), **_rate_of(setting))
         else:
             at, facts = resumed
             log.go_on_from(facts)
@@ -198,19 +198,33 @@ def _with_rate(setting: Setting, rate: float | None, total_steps: int | None = N
     return setting._replace(problem=setting.problem._replace(rate=rate, plan=plan))
 
 
+def _rate_of(setting: Setting) -> Numbers:
+    """For the history: the learning rate, where it is one number that the learner or the trials name."""
+    given = setting.learner.learning_rate
+    rate = setting.problem.rate if given is None else given
+    return {} if rate is None or callable(rate) else {"rate": float(rate)}
+
+
 def _choose_rate(setting: Setting, first: Visit, log: Log) -> float | None:
-    """The one of the judge's rates whose short trial, with its own decay, ends at the lowest criterion; None where none is to be tried."""
+    """By successive halving: every rate is tried for a few steps, with its own decay; the better half for twice as many, until one is left.
+
+    None where none is to be tried. Larger rates than one that was lost are not tried.
+    """
     rates, learner = setting.judge.rates, setting.learner
     if learner.learning_rate is not None or learner.batch_size is None or not rates:
         return None
-    n_steps, found = trial_steps(setting.problem.plan), {}
-    for rate in rates:
-        criterion = _try_rate(_with_rate(setting, rate, n_steps), first)
-        found[rate] = criterion if np.isfinite(criterion) else np.inf
-        log.add({"trial_rate": rate, "criterion": criterion})
-        if found[rate] == np.inf or log.is_over(SHARE_FOR_TRIALS):
-            break
-    return min(found, key=lambda rate: found[rate])
+    n_steps, found = first_trial_steps(setting.problem.plan, len(rates)), {}
+    while len(rates) > 1 and not log.is_over(SHARE_FOR_TRIALS):
+        found = {}
+        for rate in rates:
+            criterion = _try_rate(_with_rate(setting, rate, n_steps), first)
+            found[rate] = criterion if np.isfinite(criterion) else np.inf
+            log.add({"trial_rate": rate, "trial_steps": n_steps, "criterion": criterion})
+            if found[rate] == np.inf or log.is_over(SHARE_FOR_TRIALS):
+                break
+        best = sorted(found, key=lambda rate: found[rate])
+        rates, n_steps = best[: max(1, len(found) // 2)], 2 * n_steps
+    return rates[0]
 
 
 def _try_rate(setting: Setting, first: Visit) -> float:

@@ -20,6 +20,7 @@ from stochgp.learners.schedules import Schedule, constant
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device, packed, unpacked
 from stochgp.numerics.threads import few_blas_threads
+from stochgp.objectives.kernel import SMALL
 from stochgp.objectives.likelihood import Evaluation, nlml_and_gradient
 from stochgp.parameters import AbstractParameter, partition, trainable_mask
 from stochgp.planning.steps import StepPlan
@@ -29,6 +30,7 @@ STEPS = 100
 PATIENCE = 3  # steps over which the improvement is looked at
 VISIT_PRODUCTS = 1e10  # of one visit, about a second
 MOST_STEPS_PER_VISIT = 20
+STEPS_PER_PASS = 5  # between visits that are themselves a pass over the rows
 
 
 class SetFit(eqx.Module):
@@ -113,6 +115,7 @@ class FullBatch(AbstractLearner):
         """A step is an epoch; visits about every second."""
         count, size = self.sets(n_rows)
         between = min(max(1, int(VISIT_PRODUCTS / (count * size**3))), MOST_STEPS_PER_VISIT)
+        between = between if judge.visits_are_free else STEPS_PER_PASS
         steps = STEPS if self.epochs is None else self.epochs
         between = min(between, steps)
         return StepPlan(size, 1, -(-steps // between) * between, between, between)
@@ -221,7 +224,8 @@ class _Loss:
 
     @property
     def rounding(self) -> float:
-        return 1e-12 if self.precision == "float64" else 1e-6
+        wide = self.precision == "float64" or self.rest.has_moments
+        return 1e-12 if wide or (self.precision is None and len(self.rows.y) <= SMALL) else 1e-6
 
     def __call__(self, x: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
         self.evaluations += 1

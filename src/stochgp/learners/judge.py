@@ -68,6 +68,11 @@ class AbstractJudge(eqx.Module):
 
     @property
     @abc.abstractmethod
+    def visits_are_free(self) -> bool:
+        """Whether a visit does no work that grows with the rows."""
+
+    @property
+    @abc.abstractmethod
     def returns_best(self) -> bool:
         """Whether a run returns the visit of the lowest criterion, or its last good one."""
 
@@ -122,6 +127,10 @@ class ByLoss(AbstractJudge):
 
     def entry(self, visit: LossVisit) -> Numbers:
         return {"noise_variance": float(visit.gp.noise_variance)}
+
+    @property
+    def visits_are_free(self) -> bool:
+        return True
 
     @property
     def returns_best(self) -> bool:
