@@ -11,8 +11,10 @@ import optax
 from benchmarks.problem import Problem
 from stochgp.data.streams import AbstractSource, DeviceRows, HostRows
 from stochgp.features import Network
-from stochgp.learners import BSGD, SCGD, AbstractLearner, Minimax, Planned, constant
-from stochgp.learners.stretch import set_up, take_stretch
+from stochgp.learners import BSGD, SCGD, AbstractLearner, ByEvidence, Minimax, constant
+from stochgp.learners import Problem as Run
+from stochgp.learners.descent import Optimizer
+from stochgp.learners.steps import take_stretch
 from stochgp.models import FeatureGP
 from stochgp.networks import MLP, Dense, relu
 from stochgp.objectives import add_up, chunk_rows
@@ -20,6 +22,8 @@ from stochgp.parameters import frozen, positive
 
 RATES = {"adam": 1e-3, "adadelta": 1.0}
 OPTIMISERS = {"adam": optax.adam, "adadelta": optax.adadelta}
+SEED = (0, 0)
+JUDGE = ByEvidence(refit=False, validation_fraction=0.0)
 
 
 def make_learner(method: str, optimiser: str, batch_size: int) -> AbstractLearner:
@@ -30,12 +34,20 @@ def make_learner(method: str, optimiser: str, batch_size: int) -> AbstractLearne
         "learning_rate": RATES[optimiser],
         "optimizer": OPTIMISERS[optimiser],
         "decay": constant,
-        "refit": False,
-        "validation_fraction": 0.0,
+        "judge": JUDGE,
     }
     if method == "scgd":
         return SCGD(tracking=0.9, anchored=False, **common)
-    return Minimax(anchored=False, **common) if method == "minimax" else BSGD(**common)
+    if method == "minimax":
+        return Minimax(anchored=False, **common)
+    return BSGD(**common | {"optimizer": of_sums(optimiser, batch_size)})
+
+
+def of_sums(optimiser: str, batch_size: int) -> Optimizer:
+    """The rule for BSGD. Its paper, like the other sides, sums over the batch, so gradients are 2B times ours: AdaDelta sees the difference."""
+    if optimiser == "adam":
+        return optax.adam
+    return lambda rate: optax.chain(optax.scale(2.0 * batch_size), OPTIMISERS[optimiser](rate))
 
 
 def make_gp(problem: Problem) -> FeatureGP:
@@ -60,9 +72,10 @@ class LibrarySide:
         with jax.enable_x64(True):
             learner, source = make_learner(method, optimiser, batch_size), rows(problem.X, problem.y)
             gp = make_gp(problem)
-            self.setting = set_up(learner, gp, source, jax.random.key(0))
-            planned = Planned(source.size, float(source.size), 10**6, RATES[optimiser])
-            self.state = learner.init(gp, planned, key=jax.random.key(1))
+            plan = learner.plan(source.size, source.n_inputs, JUDGE)
+            self.learner = learner
+            self.run = Run(source, plan, learner.prepare(gp, source, plan, SEED))
+            self.state = learner.init(gp, self.run, key=jax.random.key(1))
             if method == "minimax":
                 self.state = _inside(self.state, gp, source)
         self.step, self.projected, self.timed = 0, 0.0, 0
@@ -72,7 +85,7 @@ class LibrarySide:
     def epoch(self) -> None:
         """⌊N/B⌋ steps but for what whole chunks leave over."""
         with jax.enable_x64(True):
-            self.state, n, info = take_stretch(self.setting, self.state, self.step, lambda: False)
+            self.state, n, info = take_stretch(self.learner, self.state, self.run, self.step, SEED)
             self.step += n
             jax.block_until_ready(self.state.descent.rate)
         self.projected += info.get("decomposed", 0.0)
@@ -80,7 +93,7 @@ class LibrarySide:
 
     @property
     def n_steps(self) -> int:
-        return self.setting.plan.steps_per_visit
+        return self.run.plan.steps_per_visit
 
     def facts(self) -> dict:
         """Compile time; for MINIMAX also the fraction of steps that needed a decomposition."""
@@ -97,7 +110,7 @@ class LibrarySide:
 
 def _inside(state, gp: FeatureGP, source: AbstractSource):
     """A₀ = F(θ₀) + 0.1 of its mean diagonal, ceiling 100 tr A₀: the projection begins inactive, as on the other sides."""
-    moments = add_up(gp.features, source.chunks(np.arange(source.size), chunk_rows(gp.n_features)))
+    moments = add_up(gp, source.chunks(chunk_rows(gp.n_features)))
     F = np.asarray(moments.gram) + float(gp.noise_variance) * np.eye(gp.n_features)
     F += 0.1 * np.trace(F) / len(F) * np.eye(len(F))
     new = (jnp.asarray(F, jnp.float32), jnp.asarray(100 * np.trace(F), jnp.float32))

@@ -1,7 +1,7 @@
 """`sggp`: microseconds per step of sgGP: batches of 16 and 128 neighbours, RBF kernel with 17 lengthscales, Adam, float32.
 
 The sides take turns in one process (see `timing`), each gathering its batches by the same lists of neighbours, which are searched before
-the clock starts. The library's side is its learner as `fit_kernel` calls it, compiled before the clock starts; `compile_seconds` stands
+the clock starts. The library's side is its learner as `fit` calls it, compiled before the clock starts; `compile_seconds` stands
 apart. PyTorch is eager, by automatic differentiation (`torch`) and with the cotangent of the matrix written out (`torch_by_hand`), on 1
 or on 2 threads, whichever a short trial finds faster.
 """
@@ -19,8 +19,10 @@ from benchmarks.rivals_sggp import SgGP
 from measuring import machine, timing
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import resolve
-from stochgp.learners import KernelBSGD, KernelPlan, KernelProblem
+from stochgp.learners import BSGD, NearestNeighbours
+from stochgp.learners import Problem as Run
 from stochgp.models import KernelGP
+from stochgp.planning.steps import StepPlan
 
 KEYS = ("batch_size",)
 N_INPUTS, BATCH_SIZES, TRIAL_STEPS = 17, (16, 128), 64
@@ -81,10 +83,10 @@ class LibrarySide:
         self.n_steps = STEPS[batch_size]
         with jax.enable_x64(True):
             source, gp = DeviceRows(problem.X, problem.y), KernelGP(resolve("rbf", N_INPUTS))
-            self.learner = KernelBSGD(batch_size, learning_rate=0.01)
-            plan = KernelPlan(1, 10**6, self.n_steps)
-            short = KernelPlan(1, self.n_steps, self.n_steps)  # every epoch has the same batches
-            self.problem = KernelProblem(source, plan, self.learner.prepare(gp, source, short, (0,)))
+            self.learner = BSGD(batch_size, learning_rate=0.01, sampling=NearestNeighbours())
+            plan = StepPlan(batch_size, 1, 10**6, self.n_steps, self.n_steps)
+            short = plan._replace(total_steps=self.n_steps)  # every epoch has the same batches
+            self.problem = Run(source, plan, self.learner.prepare(gp, source, short, (0,)))
             self.state = self.learner.init(gp, self.problem, key=jax.random.key(0))
         self.batches = self.learner.sampling.batches(self.problem.prepared, 0, self.n_steps, batch_size, (0,))
         first, second = self._seconds(), self._seconds()

@@ -12,14 +12,14 @@ import jax
 import optax
 from matplotlib.figure import Figure
 
-from experiments.methods import Method
+from experiments.methods import NOT_REFITTED, Method
 from experiments.problems import ROWS, curve, deep_gp, load, score
 from measuring import tables
 from measuring.store import Cell, Record, select
 from stochgp.learners import BSGD, SCGD, Minimax, constant, fit
 
 SETS, BATCH, EPOCHS, SLOW_EPOCHS, RATES = ("bike", "kin40k"), 128, 20, 100, (1e-3, 3e-3, 1e-2)
-_PUBLISHED = {"optimizer": optax.adam, "decay": constant, "anchored": False, "refit": False}
+_PUBLISHED = {"optimizer": optax.adam, "decay": constant, "anchored": False, "judge": NOT_REFITTED}
 METHODS = {
     "scgd-published": Method(SCGD, RATES, True, {**_PUBLISHED, "tracking": 0.9}),
     "scgd": Method(SCGD, RATES, settings={"optimizer": optax.adam}),
@@ -56,7 +56,7 @@ def run(cell: Cell) -> dict:
     gp = method.prepared(deep_gp(problem, 0, network="attention"))
     learner = method.learner(cell["batch"], cell["epochs"], cell["rate"])
     result = fit(learner, gp, problem.source, key=jax.random.key(0))
-    return score(result, problem) | {"curve": curve(result, problem)}
+    return score(result, problem) | {"rate": cell["rate"], "curve": curve(result, problem)}
 
 
 def page(records: list[Record]) -> list[str]:

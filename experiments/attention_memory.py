@@ -21,8 +21,7 @@ from experiments.problems import deep_gp, load
 from measuring import tables
 from measuring.resident import reset_peak, resident
 from measuring.store import Cell, Record, select
-from stochgp.data.streams import shuffled_batches
-from stochgp.learners import BSGD, SCGD, Minimax, Planned
+from stochgp.learners import BSGD, SCGD, Minimax
 
 SETS, BATCHES, STEPS = ("bike", "kin40k"), (16, 64, 256, 1024, 4096), 64
 LEARNERS = {"SCGD": SCGD, "MINIMAX": Minimax, "BSGD": BSGD}
@@ -57,14 +56,13 @@ def run(cell: Cell) -> dict:
 def measure(cell: Cell) -> dict:
     """The two figures of one cell in this process."""
     problem = load(cell["set"], 0)
-    source, n = problem.source, len(problem.y)
+    source = problem.source
     gp, B = deep_gp(problem, 0, network="attention"), cell["batch"]
     learner = LEARNERS[cell["method"]](batch_size=B, learning_rate=1e-3)
     n_steps = max(1, min(STEPS, 65_536 // B))
     with jax.enable_x64(True):
-        state = learner.init(gp, Planned(n, float(n), n_steps, 1e-3), key=jax.random.key(0))
-        draws = [shuffled_batches(np.arange(n), B, 0, n_steps, (i,)) for i in range(learner.batches_per_step)]
-        batches = source.take(draws[0] if len(draws) == 1 else np.stack(draws, axis=1))
+        state = recovery.begun(learner, gp, source, n_steps, 0)
+        batches = source.take(recovery.draw(learner, source.size, 0, n_steps, ()))
         one = jax.tree.map(lambda a: a[0], batches)
         dynamic, static = eqx.partition(state, eqx.is_array)
 

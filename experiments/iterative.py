@@ -35,10 +35,10 @@ def cost(cell: Cell) -> float:
 
 def run(cell: Cell) -> dict:
     import jax
-    from stochgp.estimators.kernel_defaults import kernel_learner
 
     from stochgp import kernels
-    from stochgp.learners import Chain, KernelFullBatch, fit_kernel
+    from stochgp.estimators.choices import kernel_learner
+    from stochgp.learners import Chain, FullBatch, fit
     from stochgp.models import KernelGP
     from stochgp.objectives.kernel import nlml
     from stochgp.parameters import cast
@@ -54,14 +54,14 @@ def run(cell: Cell) -> dict:
             last, epochs=COMPARED_STEPS, warm_start=cell["side"] == "warm", solver=SDD(epochs=MOST_EPOCHS)
         )
     if cell["side"] == "full-batch":
-        last = KernelFullBatch()
+        last = FullBatch()
     learner = Chain((chain.learners[0], last))
     with jax.enable_x64(True):
         source = problem.source
         kernel = kernels.Matern32(np.full(D, D**0.5))
         gp = cast(KernelGP(kernel, 0.1), "float32")
         begun = time.perf_counter()
-        found = fit_kernel(learner, gp, source, key=jax.random.key(cell["seed"]))
+        found = fit(learner, gp, source, key=jax.random.key(cell["seed"]))
         seconds = time.perf_counter() - begun
         later = [entry for entry in found.history if entry.get("stage") == 1]
         results = {

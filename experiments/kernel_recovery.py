@@ -14,7 +14,7 @@ import optax
 from experiments.recovery import TRUTH, Raw
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF
-from stochgp.learners import AbstractKernelLearner, KernelBSGD, KernelProblem, PowerLaw, Uniform, constant
+from stochgp.learners import BSGD, AbstractLearner, ByLoss, PowerLaw, Problem, Uniform, constant
 from stochgp.models import KernelGP
 from stochgp.objectives import Spectrum, nlml_of_spectrum, refit
 from stochgp.parameters import frozen
@@ -56,14 +56,14 @@ def make(seed: int, rows: int = ROWS) -> Recovery:
     return Recovery(DeviceRows(X, y), s, *refit(s, *TRUTH))
 
 
-def learner(batch: int, epochs: int, start: str, signal_scale: float | None) -> AbstractKernelLearner:
+def learner(batch: int, epochs: int, start: str, signal_scale: float | None) -> AbstractLearner:
     """The paper's: uniform batches, plain SGD at α_k = α₁/k; s₁ = `signal_scale` log m, or m where that is None."""
     rate = PowerLaw(FIRST_STEP[start], 1.0)
-    return KernelBSGD(batch, epochs, rate, optax.sgd, constant, Uniform(), signal_scale)
+    return BSGD(batch, epochs, rate, optax.sgd, constant, Uniform(), signal_scale)
 
 
 def follow(
-    learner: AbstractKernelLearner,
+    learner: AbstractLearner,
     problem: Recovery,
     start: tuple[float, float],
     *,
@@ -73,8 +73,9 @@ def follow(
 ) -> list[tuple[int, float, float]]:
     """(step, σ_f², σ_ε²) at the start and after every `every` of `steps` plain steps: no visits, no recoveries."""
     with jax.enable_x64(True):
-        gp, plan = problem.gp(start), learner.plan(problem.source.size)
-        run = KernelProblem(problem.source, plan, learner.prepare(gp, problem.source, plan, (seed, 0)))
+        gp, source = problem.gp(start), problem.source
+        plan = learner.plan(source.size, source.n_inputs, ByLoss())
+        run = Problem(source, plan, learner.prepare(gp, source, plan, (seed, 0)))
         state = learner.init(gp, run, key=jax.random.key(seed))
         path = [(0, *start)]
         for first in range(0, steps, every):

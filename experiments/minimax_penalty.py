@@ -17,6 +17,7 @@ import optax
 from matplotlib.figure import Figure
 
 from experiments import recovery
+from experiments.methods import NOT_REFITTED
 from measuring import tables
 from measuring.store import Cell, Record, select
 from stochgp.learners import Minimax, constant, fit
@@ -76,8 +77,7 @@ def _published(cell: Cell, problem: recovery.Recovery, start: tuple[float, float
         optimizer=optax.sgd,
         decay=constant,
         anchored=False,
-        refit=False,
-        validation_fraction=0.0,
+        judge=NOT_REFITTED,
     )
     d = start[0] * problem.spectrum.eigenvalues + start[1]
     F = jnp.asarray((problem.spectrum.basis * d) @ problem.spectrum.basis.T, jnp.float32)
@@ -106,8 +106,7 @@ def _anchored(cell: Cell, problem: recovery.Recovery, start: tuple[float, float]
         learning_rate=1e-2,
         penalty=cell["penalty"],
         optimizer=optax.adam,
-        refit=False,
-        validation_fraction=0.0,
+        judge=NOT_REFITTED,
     )
     found = fit(learner, problem.gp(start), problem.source, key=jax.random.key(cell["seed"]))
     places = [(e["step"], e["variance"], e["noise_variance"]) for e in found.history if "step" in e]

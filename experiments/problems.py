@@ -63,7 +63,7 @@ def deep_gp(problem: Problem, seed: int, kernel: str | None = None, network: str
     """
     map_ = features.resolve(network, kernel=kernel, n_inputs=problem.X.shape[1], key=jax.random.key(seed))
     variance = 1.0 if kernel is not None else {"mlp": 0.01, "attention": 0.03}[network]
-    return FeatureGP(map_, noise_variance=0.1, variance=variance)
+    return FeatureGP(map_, noise=0.1, variance=variance)
 
 
 def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
@@ -75,7 +75,6 @@ def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
         mean, variance = np.asarray(mean), np.asarray(variance) + noise
     s, std = problem.scale, np.sqrt(variance)
     unit, raw = scores(problem.y_test, mean, std), scores(s * problem.y_test, s * mean, s * std)
-    rates = [entry["rate"] for entry in result.history if "rate" in entry]
     return {
         "nlml": result.nlml + math.log(s),
         "rmse": raw["rmse"],
@@ -83,7 +82,6 @@ def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
         "nlpd_raw": raw["nlpd"],
         "coverage95": unit["coverage95"],
         "fit_seconds": round(result.seconds, 2),
-        "rate": rates[-1] if rates else math.nan,
         "steps": result.n_iter,
         "recoveries": sum(1 for entry in result.history if entry.get("recovered")),
         "result": result.result.name,

@@ -11,15 +11,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from stochgp.data.streams import DeviceRows, Rows, shuffled_batches
 from stochgp.features import RandomFourier
 from stochgp.kernels import RBF
-from stochgp.learners import AbstractLearner, Planned
+from stochgp.learners import AbstractLearner, Minimax, Problem
 from stochgp.models import FeatureGP
 from stochgp.objectives import Spectrum, add_up, nlml_of_spectrum, refit, spectrum
 from stochgp.parameters import AbstractParameter, frozen
+from stochgp.planning.steps import StepPlan
 
 ROWS, FEATURES, LENGTHSCALE, TRUTH = 1024, 128, 0.5, (4.0, 1.0)
 STARTS = {"5.0/3.0": (5.0, 3.0), "2.5/3.5": (2.5, 3.5), "2.5/0.7": (2.5, 0.7), "3.0/2.0": (3.0, 2.0)}
@@ -55,8 +56,8 @@ class Recovery(NamedTuple):
         """The model at (σ_f², σ_ε²) = start."""
         if raw:
             variance, noise = (Raw(jnp.asarray(value, jnp.float32)) for value in start)
-            return FeatureGP(self.features, noise_variance=noise, variance=variance)
-        return FeatureGP(self.features, noise_variance=start[1], variance=start[0])
+            return FeatureGP(self.features, noise=noise, variance=variance)
+        return FeatureGP(self.features, noise=start[1], variance=start[0])
 
 
 def make(seed: int, rows: int = ROWS, n_features: int = FEATURES) -> Recovery:
@@ -70,7 +71,7 @@ def make(seed: int, rows: int = ROWS, n_features: int = FEATURES) -> Recovery:
     y += TRUTH[1] ** 0.5 * generator.standard_normal(rows)
     with jax.enable_x64(True):
         source = DeviceRows(X, y)
-        s = spectrum(add_up(features, source.chunks(np.arange(rows), rows)))
+        s = spectrum(add_up(FeatureGP(features), source.chunks(rows)))
     variance, noise = refit(s, *TRUTH)
     return Recovery(source, features, s, nlml_of_spectrum(s, variance, noise)[0], variance, noise)
 
@@ -89,21 +90,30 @@ def follow(
 
     `learners.fit` does more than the papers' loops; here nothing but the learner's own steps happens. `prepare` changes the first state.
     """
-    n, B = source.size, learner.batch_size or source.size
-    learning_rate = learner.learning_rate
-    rate = 1.0 if learning_rate is None or callable(learning_rate) else float(learning_rate)
     with jax.enable_x64(True):
-        state = prepare(learner.init(gp, Planned(n, float(n), steps, rate), key=jax.random.key(seed)))
+        state = prepare(begun(learner, gp, source, steps, seed))
         path = [_place(learner, state, 0)]
         for first in range(0, steps, every):
-            streams = [
-                shuffled_batches(np.arange(n), B, first, every, (seed, i))
-                for i in range(learner.batches_per_step)
-            ]
-            indices = streams[0] if len(streams) == 1 else np.stack(streams, axis=1)
-            state = run_steps(learner, state, source.take(indices))
+            batches = source.take(draw(learner, source.size, first, every, (seed,)))
+            state = run_steps(learner, state, batches)
             path.append(_place(learner, state, first + every))
     return path
+
+
+def begun(learner: AbstractLearner, gp: FeatureGP, source: DeviceRows, steps: int, seed: int) -> Any:
+    """The learner's state before the first of `steps` plain steps."""
+    B = learner.batch_size or source.size
+    problem = Problem(source, StepPlan(B, source.size // B, steps, steps), None)
+    return learner.init(gp, problem, key=jax.random.key(seed))
+
+
+def draw(
+    learner: AbstractLearner, n_rows: int, first: int, n_steps: int, seed: tuple[int, ...]
+) -> Int[np.ndarray, "..."]:
+    """The rows of the batches of steps first … first + n_steps − 1, in shuffled epochs [K, B]; of MINIMAX two independent ones a step [K, 2, B]."""
+    B, n_streams = learner.batch_size or n_rows, 2 if isinstance(learner, Minimax) else 1
+    streams = [shuffled_batches(np.arange(n_rows), B, first, n_steps, (*seed, i)) for i in range(n_streams)]
+    return streams[0] if n_streams == 1 else np.stack(streams, axis=1)
 
 
 def _place(learner: AbstractLearner, state: Any, step: int) -> tuple[int, float, float, Any]:

@@ -14,6 +14,7 @@ import optax
 from matplotlib.figure import Figure
 
 from experiments import recovery
+from experiments.methods import NOT_REFITTED
 from measuring import tables
 from measuring.store import Cell, Record, select
 from stochgp.learners import SCGD, PowerLaw, fit
@@ -55,8 +56,7 @@ def learner(cell: Cell) -> SCGD:
         tracking=0.0 if anchored else PowerLaw(0.1, 0.2),
         optimizer=optax.sgd,
         anchored=anchored,
-        refit=False,
-        validation_fraction=0.0,
+        judge=NOT_REFITTED,
     )
 
 

@@ -7,14 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from measuring.sggp import KernelFitResult, Split, posterior, training_rows
+from measuring.sggp import Split, posterior, training_rows
 from stochgp import metrics
+from stochgp.results import FitResult
 
 CALIBRATION_ROWS = 1_000
 EXACT_ROWS = 12_000  # training rows up to which the exact posterior is computed too
 
 
-def predict(found: KernelFitResult, split: Split, trial: int) -> dict:
+def predict(found: FitResult, split: Split, trial: int) -> dict:
     """Scores of local prediction; `calibrated` is the NLPD with the factor fitted on training rows that were left out."""
     begun = time.perf_counter()
     near = posterior(found, split)
@@ -37,7 +38,7 @@ def predict(found: KernelFitResult, split: Split, trial: int) -> dict:
     }
 
 
-def _exact_rmse(found: KernelFitResult, split: Split) -> float:
+def _exact_rmse(found: FitResult, split: Split) -> float:
     """Of the posterior mean given all training rows, by Cholesky in float64."""
     with jax.enable_x64(True):
         X, y, Z = (jnp.asarray(part, jnp.float64) for part in (*training_rows(split), split.X_test))

@@ -17,8 +17,8 @@ from experiments import recovery
 from measuring import tables
 from measuring.store import Cell, Record, select
 from stochgp import features, networks
-from stochgp.data.streams import DeviceRows, shuffled_batches
-from stochgp.learners import BSGD, SCGD, AbstractLearner, Minimax, Planned
+from stochgp.data.streams import DeviceRows
+from stochgp.learners import BSGD, SCGD, AbstractLearner, Minimax
 from stochgp.models import FeatureGP
 
 BASE = {"N": 65_536, "B": 32, "M": 128}
@@ -66,7 +66,7 @@ def run(cell: Cell) -> dict:
     source = DeviceRows(X, y)
     network = networks.mlp(INPUTS, (128, cell["M"]), key=jax.random.key(0))
     learner = LEARNERS[cell["method"]](cell["B"])
-    gp = FeatureGP(features.Network(network), noise_variance=0.1, variance=1 / cell["M"])
+    gp = FeatureGP(features.Network(network), noise=0.1, variance=1 / cell["M"])
     steps = int(np.clip(4e9 / (cell["M"] ** 3 + cell["B"] ** 3 + 1e6), 20, 500))
     seconds = _time(learner, gp, source, steps)
     return {
@@ -77,15 +77,11 @@ def run(cell: Cell) -> dict:
 
 def _time(learner: AbstractLearner, gp: FeatureGP, source: DeviceRows, steps: int) -> list[float]:
     """Seconds of each stretch of `steps` steps."""
-    n, seconds = source.size, []
+    seconds = []
     with jax.enable_x64(True):
-        state = learner.init(gp, Planned(n, float(n), steps * (REPEATS + 1), 1e-4), key=jax.random.key(0))
+        state = recovery.begun(learner, gp, source, steps * (REPEATS + 1), 0)
         for repeat in range(REPEATS + 1):
-            draws = [
-                shuffled_batches(np.arange(n), learner.batch_size or n, repeat * steps, steps, (i,))
-                for i in range(learner.batches_per_step)
-            ]
-            indices = draws[0] if len(draws) == 1 else np.stack(draws, axis=1)
+            indices = recovery.draw(learner, source.size, repeat * steps, steps, ())
             begun = time.perf_counter()
             state = jax.block_until_ready(recovery.run_steps(learner, state, source.take(indices)))
             seconds.append(time.perf_counter() - begun)

@@ -53,7 +53,7 @@ def run(cell: Cell, kernel: str | None = None) -> dict:
     gp = method.prepared(deep_gp(problem, cell["split"], kernel))
     learner = method.learner(cell["batch"], cell["epochs"], cell["rate"])
     result = learners.fit(learner, gp, problem.source, key=jax.random.key(cell["split"]))
-    return score(result, problem) | {"curve": curve(result, problem)}
+    return score(result, problem) | {"rate": cell["rate"], "curve": curve(result, problem)}
 
 
 def cost(cell: Cell, features: int = 128) -> float:

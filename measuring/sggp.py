@@ -7,12 +7,12 @@ import numpy as np
 
 from measuring.sets import use_shared_data
 from measuring.store import Cell
-from stochgp import budget, data
+from stochgp import budget, data, learners
 from stochgp.data.streams import HostRows
 from stochgp.kernels import resolve
-from stochgp.learners import KernelBSGD, KernelFitResult, fit_kernel
 from stochgp.models import KernelGP
 from stochgp.posteriors import LocalPosterior
+from stochgp.results import FitResult
 
 TEST_FRACTION, NEIGHBOURS, MOST_TEST_ROWS = 0.4, 256, 40_000
 FUNCTIONS = {"levy": 10_000, "griewank": 10_000, "borehole": 1_000_000, "otl": 2_000_000, "wing": 2_000_000}
@@ -55,11 +55,11 @@ def _resplit(raw: data.Dataset, trial: int) -> data.Dataset:
     )
 
 
-def fit(cell: Cell, split: Split) -> tuple[KernelFitResult, dict]:
+def fit(cell: Cell, split: Split) -> tuple[FitResult, dict]:
     """RBF with a lengthscale per input; the fit, and its figures: seconds with search and compilation, and of a step without."""
-    learner = KernelBSGD(cell["batch"], cell["epochs"])
+    learner = learners.BSGD(cell["batch"], cell["epochs"])
     gp = KernelGP(resolve("rbf", split.train.n_inputs))
-    found = fit_kernel(learner, gp, split.train, key=jax.random.key(cell["trial"]))
+    found = learners.fit(learner, gp, split.train, key=jax.random.key(cell["trial"]))
     first, second, last = found.history[0], found.history[1], found.history[-1]
     return found, {
         "fit_seconds": found.seconds,
@@ -81,6 +81,6 @@ def training_rows(split: Split) -> tuple[np.ndarray, np.ndarray]:
     return train.inputs.transform(train.X, np.float32), train.targets.transform(train.y, np.float32)
 
 
-def posterior(found: KernelFitResult, split: Split) -> LocalPosterior:
+def posterior(found: FitResult, split: Split) -> LocalPosterior:
     """Local prediction with the learned hyperparameters."""
     return LocalPosterior(found.gp, *training_rows(split), np.ones(split.train.size, np.float32), NEIGHBOURS)

@@ -2,15 +2,18 @@
 
 import json
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from benchmarks import __main__ as door
 from benchmarks import demo, library, memory, sggp_fits, solver_steps, solver_times
 from benchmarks.problem import make_problem
 from measuring import store
+from stochgp.parameters import partition
 
 
 def test_list_names_every_benchmark(capsys):
@@ -128,3 +131,31 @@ def test_minimax_starts_where_its_projection_is_inactive():
         source = library.DeviceRows(problem.X, problem.y)
         found = library._inside(side.state, gp, source)
     np.testing.assert_allclose(found.A, F + 0.1 * np.trace(F) / 4 * np.eye(4), rtol=1e-4, atol=1e-4)
+
+
+def test_adadelta_takes_bsgds_steps_of_the_sum_over_the_batch():
+    """Three steps are those of optax.adadelta on ∇(yᵀA⁻¹y + log|A|), the gradient of the paper and of the other sides."""
+    problem, B, n_steps = make_problem(64, 3, 4), 16, 3
+    with jax.enable_x64(True):
+        gp = library.make_gp(problem)
+        learner = library.make_learner("bsgd", "adadelta", B)
+        source = library.DeviceRows(problem.X, problem.y)
+        plan = learner.plan(source.size, source.n_inputs, library.JUDGE)
+        state = learner.init(gp, library.Run(source, plan, None), key=jax.random.key(0))
+        batch = source.take(np.arange(B))
+        theta, rest = partition(gp)
+
+        def loss(theta):
+            A = eqx.combine(theta, rest).covariance(batch.X, batch.count)
+            return batch.y @ jnp.linalg.solve(A, batch.y) + jnp.linalg.slogdet(A)[1]
+
+        rule = optax.adadelta(library.RATES["adadelta"])
+        memory = rule.init(theta)
+        for _ in range(n_steps):
+            state, _ = learner.step(state, batch, key=jax.random.key(0))
+            updates, memory = rule.update(jax.grad(loss)(theta), memory, theta)
+            theta = optax.apply_updates(theta, updates)
+        for found, wanted in zip(
+            jax.tree.leaves(partition(state.gp)[0]), jax.tree.leaves(theta), strict=True
+        ):
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

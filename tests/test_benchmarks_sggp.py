@@ -11,7 +11,7 @@ from benchmarks.problem import make_problem  # noqa: E402
 from benchmarks.rivals_sggp import SgGP  # noqa: E402
 from stochgp.data.streams import Rows  # noqa: E402
 from stochgp.kernels import resolve  # noqa: E402
-from stochgp.learners.kernel_bsgd import batch_gradient  # noqa: E402
+from stochgp.learners.bsgd import batch_gradient  # noqa: E402
 from stochgp.models import KernelGP  # noqa: E402
 from stochgp.parameters import partition, positive  # noqa: E402
 

@@ -15,7 +15,8 @@ from stochgp.estimators.choices import (
     kernel_learner,
 )
 from stochgp.kernels.warped import is_deep, networks_held
-from stochgp.learners import BSGD, Chain, FullBatch, Iterative, Uniform
+from stochgp.learners import BSGD, ByLoss, Chain, FullBatch, Iterative, Uniform
+from stochgp.models import KernelGP
 from stochgp.parameters import frozen
 
 
@@ -50,7 +51,7 @@ def test_deep_kernels_learn_from_batches_and_close_with_the_exact_likelihood(nam
     found, why = kernel_learner(name, n_rows, deep=True)
     assert isinstance(found, Chain) and "network" in why
     first, closing = found.learners
-    assert 0.8 * DEEP_STEPS < first.plan(n_rows).total_steps <= 1.1 * DEEP_STEPS
+    assert 0.8 * DEEP_STEPS < first.plan(n_rows, 3, ByLoss()).total_steps <= 1.1 * DEEP_STEPS
     assert first.sampling == Uniform()
     assert closing == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, hold_networks=True)
     asked, _ = kernel_learner(name, n_rows, deep=True, batch_size=32, epochs=3, learning_rate=0.1)
@@ -68,7 +69,7 @@ def test_a_kernel_is_deep_if_a_network_trains():
     assert not is_deep(networks_held(kernels.Warped(deep, network) * kernels.Linear()))
 
 
-def test_feature_learners_stand_for_those_of_kernels():
+def test_a_learner_given_takes_the_options_that_it_leaves_open():
     found, _ = kernel_learner(learners.BSGD(batch_size=8), 100, epochs=3)
     assert isinstance(found, BSGD) and (found.batch_size, found.epochs) == (8, 3)
 
@@ -84,17 +85,17 @@ def test_learners_of_all_rows_take_no_batch_size(name):
 @pytest.mark.parametrize("n_rows", [1, 1000, 50_000, 2_000_000])
 def test_what_learning_needs_grows_with_the_rows_and_never_is_all_pairs_by_default(learner, n_rows):
     found, _ = kernel_learner(learner, n_rows)
-    need, more = (found.need_bytes(n, 10) for n in (n_rows, 2 * n_rows))
+    need, more = (found.need_bytes(KernelGP(kernels.RBF()), n, 10) for n in (n_rows, 2 * n_rows))
     assert 0 < need <= more
     if learner == "auto":
         assert need < 2e8 + 600 * n_rows
 
 
 def test_iterative_keeps_rows_of_the_matrix_within_what_is_free():
-    learner = Iterative()
+    learner, gp = Iterative(), KernelGP(kernels.RBF())
     for free in (5e8, 1e9, 1e10):
-        within = learner.within(20_000, 5, int(free))
-        assert within.need_bytes(20_000, 5) <= free
+        within = learner.within(gp, 20_000, 5, int(free))
+        assert within.need_bytes(gp, 20_000, 5) <= free
     assert within.keep_rows >= 20_000  # padded to whole tiles
-    assert learner.within(20_000, 5, 0).keep_rows == 0
-    assert Iterative(keep_rows=5).within(20_000, 5, 10**10).keep_rows == 5
+    assert learner.within(gp, 20_000, 5, 0).keep_rows == 0
+    assert Iterative(keep_rows=5).within(gp, 20_000, 5, 10**10).keep_rows == 5

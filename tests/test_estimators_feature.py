@@ -270,7 +270,7 @@ def test_rows_from_the_host_give_the_same_fit(monkeypatch):
     model = FeatureGPRegressor(**QUICK | {"epochs": 5})
     on_device = model.fit(X, y).predict(X)
     assert model.plan_["rows"]["choice"] == "device"
-    monkeypatch.setattr("stochgp.estimators.plan.SHARE_FOR_ROWS", 0.0)
+    monkeypatch.setattr("stochgp.learners.placing.SHARE_FOR_ROWS", 0.0)
     assert_array_equal(model.fit(X, y).predict(X), on_device)
     assert model.plan_["rows"]["choice"] == "host"
 
@@ -287,9 +287,9 @@ def test_a_checkpoint_continues_to_the_same_result(tmp_path):
     whole = FeatureGPRegressor(**settings).fit(X, y)
     path = tmp_path / "run.ckpt"
     first = FeatureGPRegressor(**settings, time_limit=0.01).fit(X, y, checkpoint=path)
-    assert first.n_iter_ < 300
+    assert first.n_iter_ < whole.n_iter_
     second = FeatureGPRegressor(**settings).fit(X, y, checkpoint=path)
-    assert second.n_iter_ == 300
+    assert second.n_iter_ == whole.n_iter_
     assert_array_equal(second.predict(X), whole.predict(X))
 
 

@@ -361,8 +361,13 @@ def test_a_lost_run_goes_back_to_the_best_visit_at_a_smaller_rate():
 def test_rates_are_tried_in_the_open():
     learner = SCGD(**ALONE | {"learning_rate": None})
     found = fit(learner, make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
-    trials = {e["trial_rate"]: e["criterion"] for e in found.history if "trial_rate" in e}
-    assert tuple(trials) == RATES
+    entries = [e for e in found.history if "trial_rate" in e]
+    first = {e["trial_rate"]: e["criterion"] for e in entries[:4]}
+    assert tuple(first) == RATES
+    best = sorted(first, key=first.__getitem__)[:2]
+    assert [e["trial_rate"] for e in entries[4:]] == best
+    assert [e["trial_steps"] for e in entries[4:]] == [2 * entries[0]["trial_steps"]] * 2
+    trials = {e["trial_rate"]: e["criterion"] for e in entries[4:]}
     chosen = next(e["rate"] for e in found.history if "rate" in e)
     assert chosen == min(trials, key=trials.__getitem__)
     given = fit(SCGD(**ALONE | {"learning_rate": chosen}), make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)

@@ -9,12 +9,13 @@ import pytest
 from stochgp import kernels, networks
 from stochgp.data.streams import Rows
 from stochgp.features.base import AbstractFeatureMap
-from stochgp.kernels.gradients import dense_gradient, quadratic_gradient
+from stochgp.kernels import dense
+from stochgp.kernels.gradients import quadratic_gradient
 from stochgp.models import FeatureGP, KernelGP
 from stochgp.objectives.feature import nlml as feature_nlml
 from stochgp.objectives.kernel import nlml, nlml_and_gradient
 from stochgp.objectives.moments import moments_of_rows
-from stochgp.parameters import cast, frozen, partition, positive
+from stochgp.parameters import cast, frozen, partition, positive, value_of
 
 N, D = 13, 3
 
@@ -165,16 +166,31 @@ def test_what_is_not_finite_is_refused():
 
 
 @pytest.mark.parametrize("tile", [5, 32])
-def test_gradients_of_sums_over_pairs_are_those_of_the_whole_matrix(tile):
-    kernel, X = composed().kernel, jnp.asarray(make_rows().X)
+def test_gradients_of_sums_over_pairs_are_those_of_the_whole_matrix(tile, monkeypatch):
+    kernel, X = composed().kernel, make_rows().X
     generator = np.random.default_rng(5)
     theta, rest = partition(kernel)
 
     def wanted(G):
-        return jax.grad(lambda t: jnp.sum(G * eqx.combine(t, rest).matrix(X, X)))(theta)
+        rows = jnp.asarray(X)
+        return jax.grad(lambda t: jnp.sum(G * eqx.combine(t, rest).matrix(rows, rows)))(theta)
 
     G = generator.normal(size=(N, N))
     upper = np.where(np.tri(N, k=-1, dtype=bool), np.nan, G + G.T)
-    assert_trees_close(dense_gradient(kernel, X, upper, tile=tile), wanted(G + G.T), rtol=1e-9)
+    monkeypatch.setattr(dense, "TILE", tile)
+    assert_trees_close(dense.gradient(kernel, X, upper), wanted(G + G.T), rtol=1e-9)
     U, V = jnp.asarray(generator.normal(size=(2, N, 4)))
-    assert_trees_close(quadratic_gradient(kernel, X, U, V, tile=tile), wanted(U @ V.T), rtol=1e-9)
+    assert_trees_close(
+        quadratic_gradient(kernel, jnp.asarray(X), U, V, tile=tile), wanted(U @ V.T), rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("tile", [5, 32])
+def test_blocks_on_the_host_are_those_of_the_whole_matrix(tile, monkeypatch):
+    monkeypatch.setattr(dense, "TILE", tile)
+    kernel, X = composed().kernel, make_rows().X
+    whole = np.asarray(value_of(kernel).matrix(jnp.asarray(X), jnp.asarray(X)))
+    np.testing.assert_allclose(dense.block(kernel, X[:3], X), whole[:3], rtol=1e-12)
+    right = np.triu(np.ones((N, N), bool))
+    np.testing.assert_allclose(dense.upper(kernel, X, np.float64)[right], whole[right], rtol=1e-12)
+    np.testing.assert_allclose(dense.upper(kernel, X, np.float32)[right], whole[right], rtol=1e-6)

@@ -6,9 +6,9 @@ from stochgp.planning.steps import (
     CHUNK_BYTES,
     LONGEST_CHUNK,
     default_epochs,
+    first_trial_steps,
     steps_by_epochs,
     steps_by_stretches,
-    trial_steps,
 )
 
 PLANS = [
@@ -58,11 +58,13 @@ def test_visits_that_cost_nothing(n, batch_size, epochs):
 
 
 @sweep
-def test_a_trial_is_part_of_the_run_in_whole_chunks(n, batch_size, epochs):
+def test_trials_are_short_parts_of_the_run_in_whole_chunks(n, batch_size, epochs):
     plan = steps_by_epochs(n, BYTES, batch_size, epochs)
-    steps = trial_steps(plan)
+    steps = first_trial_steps(plan, 4)
     assert steps % plan.chunk_steps == 0
-    assert 1 <= steps <= min(4_000, plan.total_steps)
+    assert 1 <= steps <= min(1_000, plan.total_steps)
+    together = 4 * steps + 2 * 2 * steps
+    assert together <= max(0.25 * plan.total_steps, 8 * max(plan.chunk_steps, 50))
 
 
 def test_few_sizes_of_scans_serve_many_sizes_of_data():

@@ -17,7 +17,7 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.features import RandomFourier
 from stochgp.kernels import Matern32
 from stochgp.likelihoods import AbstractNoise
-from stochgp.models import KernelGP
+from stochgp.models import FeatureGP, KernelGP
 from stochgp.objectives import moments_of_rows, spectrum
 from stochgp.parameters import AbstractParameter, frozen
 from stochgp.posteriors import (
@@ -62,8 +62,8 @@ def system(noise=None, count=COUNT):
 
 def feature():
     phi = RandomFourier.init(kernel(), n_inputs=D, n_features=30, key=KEY, dtype=jnp.float64)
-    rows = DeviceRows(X, y, COUNT, dtype=jnp.float64).rows
-    return FeaturePosterior.of(phi, spectrum(moments_of_rows(phi, rows)), 1.3, NOISE)
+    rows = DeviceRows(X, y, COUNT, dtype=jnp.float64).take(np.arange(len(y)))
+    return FeaturePosterior.of(phi, spectrum(moments_of_rows(FeatureGP(phi), rows)), 1.3, NOISE)
 
 
 def exact(noise=None, count=COUNT):

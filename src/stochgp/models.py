@@ -1,5 +1,6 @@
 """Models: a prior over functions and a noise, the θ that learners learn."""
 
+import abc
 import math
 from typing import Any
 
@@ -23,7 +24,23 @@ from stochgp.parameters import (
 )
 
 
-class FeatureGP(eqx.Module):
+class AbstractGP(eqx.Module):
+    """A prior over functions and a noise. What trains is every floating array that is not frozen (`parameters.partition`)."""
+
+    noise: eqx.AbstractVar[AbstractNoise]
+
+    @property
+    @abc.abstractmethod
+    def has_moments(self) -> bool:
+        """Whether sums of M × M numbers over the rows say all that the likelihood needs."""
+
+    @property
+    def noise_variance(self) -> AbstractParameter:
+        """σ², the level of the noise."""
+        return self.noise.level
+
+
+class FeatureGP(AbstractGP):
     """y = f(x) + ε, f(x) = √variance φ(x)ᵀw, w ~ N(0, I_M), ε of the variance that `noise` says.
 
     So k(x, z) = variance · φ(x)·φ(z). `variance` is a variance. A number given for `noise` is the variance of constant noise, a parameter with
@@ -40,13 +57,8 @@ class FeatureGP(eqx.Module):
 
     @property
     def has_moments(self) -> bool:
-        """Whether sums of M × M numbers over the rows say all that the likelihood needs."""
+        """Yes, M of the features."""
         return True
-
-    @property
-    def noise_variance(self) -> AbstractParameter:
-        """σ², the level of the noise."""
-        return self.noise.level
 
     def scaled_features(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
         """φ̃ = √variance φ: k(x, z) = φ̃(x)·φ̃(z)."""
@@ -63,7 +75,7 @@ class FeatureGP(eqx.Module):
         return FeatureGP(self.features, noise, revalued(self.variance, variance))
 
 
-class KernelGP(eqx.Module):
+class KernelGP(AbstractGP):
     """y = f(x) + ε, f ~ GP(0, k), ε of the variance that `noise` says.
 
     `kernel` is any kernel, sums, products and warped ones included; what is frozen in it, or the whole of it, does not train. A number given for
@@ -75,20 +87,12 @@ class KernelGP(eqx.Module):
 
     @property
     def has_moments(self) -> bool:
-        """See `FeatureGP`."""
+        """No: K has the size of the data."""
         return False
-
-    @property
-    def noise_variance(self) -> AbstractParameter:
-        """σ², the level of the noise."""
-        return self.noise.level
 
     def covariance(self, X: Float[Array, "N D"], count: Float[Array, " N"]) -> Float[Array, "N N"]:
         """k(X, X) + Σ: of the targets."""
         return value_of(self.kernel).matrix(X, X) + jnp.diag(self.noise.variance(X, count))
-
-
-GP = FeatureGP | KernelGP
 
 
 def split(gp: FeatureGP, *, hold_variances: bool = False) -> tuple[FeatureGP, FeatureGP]:

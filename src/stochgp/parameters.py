@@ -11,7 +11,7 @@ train too.
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -23,7 +23,11 @@ from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, PyTree
 
+from stochgp.numerics.arrays import on_device
+
 T = TypeVar("T")
+
+SMALL = 1 << 16  # numbers that are converted on the host
 
 
 class AbstractParameter(eqx.Module):
@@ -42,13 +46,17 @@ class AbstractParameter(eqx.Module):
     def dtype(self) -> Any:
         return self.value.dtype
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    @property
+    def known(self) -> np.ndarray:
+        """The value on the host: what is not being traced has one."""
         with jax.enable_x64(True):  # whatever holds outside, float64 stays float64
-            return np.array(self.value, dtype=dtype)
+            return np.asarray(self.value)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.known, dtype=dtype)
 
     def __float__(self) -> float:
-        with jax.enable_x64(True):
-            return float(self.value)
+        return float(self.known)
 
     def __pdoc__(self, **kwargs: Any) -> wadler_lindig.AbstractDoc | None:
         """What Equinox prints: a short constrained value where it is known, otherwise (None) the fields."""
@@ -69,6 +77,11 @@ class Positive(AbstractParameter):
     @property
     def value(self) -> Float[Array, "..."]:
         return jnp.exp(self.raw) + self.lower
+
+    @property
+    def known(self) -> np.ndarray:
+        raw = np.asarray(self.raw)
+        return np.asarray(np.exp(raw) + raw.dtype.type(self.lower))
 
 
 class Bounded(AbstractParameter):
@@ -117,7 +130,7 @@ def positive(
         )
     value = _as_array(value, dtype)
     _check_inside(value, lower, math.inf)
-    return Positive(jnp.log(value - lower), float(lower))
+    return Positive(_computed(lambda v, m: m.log(v - v.dtype.type(lower)), value), float(lower))
 
 
 def bounded(
@@ -179,7 +192,14 @@ def partition(tree: T) -> tuple[T, T]:
 
 def cast(tree: T, dtype: DTypeLike) -> T:
     """The tree with every floating array, frozen ones included, in `dtype`."""
-    return jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree)
+
+    def convert(leaf: Any) -> Any:
+        if not eqx.is_inexact_array(leaf) or leaf.dtype == dtype:
+            return leaf
+        small = not isinstance(leaf, Tracer) and leaf.size <= SMALL
+        return on_device(np.asarray(leaf), dtype) if small else leaf.astype(dtype)
+
+    return jax.tree.map(convert, tree)
 
 
 def _is_known(parameter: AbstractParameter) -> bool:
@@ -201,7 +221,13 @@ def _as_array(value: Any, dtype: DTypeLike | None) -> Array:
     if dtype is None:
         given = getattr(value, "dtype", None)
         dtype = given if given is not None and jnp.issubdtype(given, jnp.floating) else jnp.float32
-    return jnp.asarray(value, dtype=jax.dtypes.canonicalize_dtype(dtype))
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return jnp.asarray(value, dtype=dtype) if isinstance(value, Tracer) else on_device(value, dtype)
+
+
+def _computed(f: Callable[[Any, Any], Any], value: Array) -> Array:
+    """f(value, NumPy) as an array of JAX, without programs of one operation; f(value, jax.numpy) of what is being traced."""
+    return f(value, jnp) if isinstance(value, Tracer) else on_device(f(np.asarray(value), np))
 
 
 def _check_inside(value: Array, lower: float, upper: float) -> None:

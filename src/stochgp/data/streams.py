@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from stochgp.numerics.arrays import on_device
+
 from .standardise import Standardiser
 
 SMALLEST_STEPPED, LARGEST_PADDED = 1 << 10, 1 << 14
@@ -22,9 +24,9 @@ class Rows(NamedTuple):
     Leading axes may be added: a stack of K batches is Rows([K, B, D], [K, B], [K, B]).
     """
 
-    X: Float[Array, "... N D"]
-    y: Float[Array, "... N"]
-    count: Float[Array, "... N"]
+    X: Float[Array | np.ndarray, "... N D"]
+    y: Float[Array | np.ndarray, "... N"]
+    count: Float[Array | np.ndarray, "... N"]
 
 
 class AbstractSource(abc.ABC):
@@ -37,6 +39,10 @@ class AbstractSource(abc.ABC):
     @abc.abstractmethod
     def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
         """The rows at `indices` (any shape), on the device."""
+
+    @abc.abstractmethod
+    def on_host(self, indices: Int[np.ndarray, " n"]) -> Rows:
+        """The rows at `indices`, on the host in float64."""
 
     @abc.abstractmethod
     def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
@@ -66,6 +72,9 @@ class DeviceRows(AbstractSource):
     def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
         return _gather(self._rows, np.asarray(indices, np.int32))
 
+    def on_host(self, indices: Int[np.ndarray, " n"]) -> Rows:
+        return Rows(*(np.asarray(part)[indices].astype(np.float64) for part in self._rows))
+
     def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
         return float(np.sum(np.asarray(self._rows.count)[indices], dtype=np.float64))
 
@@ -93,12 +102,20 @@ class HostRows(AbstractSource):
         self.inputs = Standardiser.identity((self.n_inputs,)) if inputs is None else inputs
         self.targets = Standardiser.identity(()) if targets is None else targets
 
+    def on_host(self, indices: Int[np.ndarray, " n"]) -> Rows:
+        X, y = (
+            self.inputs.transform(self.X[indices], self.dtype),
+            self.targets.transform(self.y[indices], self.dtype),
+        )
+        count = np.ones(len(indices)) if self.weight is None else self.weight[indices]
+        return Rows(*(part.astype(np.float64) for part in (X, y, count.astype(self.dtype))))
+
     def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
         shape, flat = np.shape(indices), np.ravel(indices)
         X = self.inputs.transform(self.X[flat], self.dtype).reshape(*shape, self.n_inputs)
         y = self.targets.transform(self.y[flat], self.dtype).reshape(shape)
         count = np.ones(shape) if self.weight is None else self.weight[indices]
-        return Rows(jnp.asarray(X), jnp.asarray(y), jnp.asarray(count.astype(self.dtype)))
+        return Rows(*(on_device(part, self.dtype) for part in (X, y, count)))
 
     def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
         return (
@@ -118,6 +135,9 @@ class SomeRows(AbstractSource):
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
         return self.source.take(self.indices[indices])
+
+    def on_host(self, indices: Int[np.ndarray, " n"]) -> Rows:
+        return self.source.on_host(self.indices[indices])
 
     def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
         return self.source.count_of(self.indices[indices])
@@ -176,9 +196,8 @@ def _shuffle(n: int, seed: tuple[int, ...]) -> Int[np.ndarray, " n"]:
 def _padded(part: Any, dtype: Any) -> Array:
     """On the device, with zeros up to the padded size."""
     missing = padded_size(len(part)) - len(part)
-    if missing == 0 or isinstance(part, jax.Array):
-        return jnp.asarray(part, dtype)
-    return jnp.asarray(np.concatenate([part, np.zeros((missing, *np.shape(part)[1:]), dtype)], dtype=dtype))
+    part = np.asarray(part, dtype)
+    return on_device(np.concatenate([part, np.zeros((missing, *part.shape[1:]), dtype)]) if missing else part)
 
 
 @jax.jit

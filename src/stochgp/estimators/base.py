@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,8 +27,8 @@ from stochgp.estimators.summary import summarise
 from stochgp.estimators.units import TrainingData, in_target_units
 from stochgp.learners import AbstractLearner, fit
 from stochgp.learners.placing import place
-from stochgp.models import GP
-from stochgp.numerics.seeds import as_key
+from stochgp.models import AbstractGP
+from stochgp.numerics.seeds import as_key, key_of, spawned
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
 
@@ -72,7 +72,7 @@ class GPRegressor(PosteriorRegressor):
     plan: dict[str, Any] | None
 
     @abc.abstractmethod
-    def _start(self, data: TrainingData, key: PRNGKeyArray) -> GP:
+    def _start(self, data: TrainingData, key: PRNGKeyArray) -> AbstractGP:
         """The model with the user's values, or starting values."""
 
     @abc.abstractmethod
@@ -81,7 +81,7 @@ class GPRegressor(PosteriorRegressor):
 
     @abc.abstractmethod
     def _posterior_of(
-        self, gp: GP, learned: FitResult | None, data: TrainingData, run: Run
+        self, gp: AbstractGP, learned: FitResult | None, data: TrainingData, run: Run
     ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
         """(The posterior at θ̂, how systems were solved for it, what `plan_` says of that)."""
 
@@ -97,7 +97,7 @@ class GPRegressor(PosteriorRegressor):
         *,
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
-    ) -> Self:
+    ) -> "GPRegressor":
         """Learn the model's parameters from rows X [N, D] (array or data frame) and targets y [N], and compute the posterior.
 
         A row of weight ρ counts as ρ rows: its noise variance is σ²/ρ. Text columns of a data frame are one-hot encoded, dates become
@@ -108,7 +108,8 @@ class GPRegressor(PosteriorRegressor):
         """
         begun = time.perf_counter()
         check_settings(self.get_params(deep=False))
-        keys, budget = jax.random.split(as_key(self.random_state), 3), Budget.of(self.memory_limit)
+        keys = [key_of(words) for words in spawned(as_key(self.random_state), 3)]
+        budget = Budget.of(self.memory_limit)
         rows = read_training_rows(self, X, y, sample_weight, budget, self.missing)
         data = TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype)
         run = Run(*keys, budget, begun, self.time_limit, checkpoint, callback, self.plan)
@@ -136,7 +137,7 @@ class GPRegressor(PosteriorRegressor):
         text = f"<pre>{html.escape(self.summary())}</pre>" if hasattr(self, "plan_") else ""
         return estimator_html_repr(self) + text
 
-    def _learn(self, gp: GP, data: TrainingData, run: Run) -> tuple[FitResult | None, dict[str, Any]]:
+    def _learn(self, gp: AbstractGP, data: TrainingData, run: Run) -> tuple[FitResult | None, dict[str, Any]]:
         """(What the learner made of the model, what `plan_` says of it)."""
         learner, why = self._choose_learner(data)
         if learner is None:

@@ -9,6 +9,7 @@ import numpy as np
 from stochgp.estimators.units import TrainingData
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import KernelGP
+from stochgp.objectives.kernel import mean_variance
 from stochgp.parameters import positive, value_of
 from stochgp.posteriors import LocalPosterior
 from stochgp.solvers.sizes import SMALL
@@ -34,7 +35,7 @@ def raised_for_solving(gp: KernelGP, data: TrainingData) -> tuple[KernelGP, dict
     local = LocalPosterior(gp, data.X, data.y, data.count)
     usual = float(np.median(local.left_out(ROWS, 0)[1].variance))
     kernel = value_of(gp.kernel)
-    signal = float(jnp.mean(kernel.diag(data.X[:: max(1, len(data.y) // ROWS)])))
+    signal = float(mean_variance(kernel, data.X[:: max(1, len(data.y) // ROWS)][:ROWS]))
     rounding = float(jnp.finfo(data.X.dtype).eps) * len(data.y) ** 0.5 * signal
     least = max(SHARE * usual, ROUNDINGS * rounding)
     if learned >= least:

@@ -30,7 +30,9 @@ def describe_learning(
         "learner_settings": choice(
             _settings(learner), "those that can be written down; see the learner's docstring"
         ),
-        "batch_size": choice(plan.batch_size, _batch_reason(learner, plan.batch_size, asked["batch_size"])),
+        "batch_size": choice(
+            plan.batch_size, _batch_reason(learner, plan.batch_size, asked.get("batch_size"))
+        ),
         "epochs": choice(plan.total_steps / plan.steps_per_epoch, _epochs_reason(learner)),
         "learning_rate": choice(float(rate) if numeric else None, _rate_reason(learner, bool(rates))),
         "held_out_rows": choice(

@@ -17,17 +17,20 @@ from stochgp.budget import Budget
 from stochgp.estimators.progress import progress_line
 from stochgp.estimators.report import choice
 from stochgp.estimators.units import TrainingData
+from stochgp.likelihoods.noise import noise_of_rows
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
+from stochgp.objectives.kernel import SOME_ROWS, mean_variance
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import cast, value_of
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
-from stochgp.posteriors.base import known_noise, noise_variances
+from stochgp.posteriors.base import known_noise
 from stochgp.priors import prior_functions
 from stochgp.results import Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, SystemSize, solve
+from stochgp.solvers.sizes import SMALL
 from stochgp.storage import checkpoint as checkpoints
 
 logger = logging.getLogger("stochgp.estimators")
@@ -70,10 +73,12 @@ def posterior_of(
 def _solved(
     system: KernelSystem, chosen: SolvePlan, y: Float[np.ndarray, " N"], wanted: Wanted, key: PRNGKeyArray
 ) -> tuple[KernelPosterior, Solution]:
-    prior_key, sample_key, run_key = jax.random.split(key, 3)
     solver, dtype = chosen.solver, chosen.dtype
     kernel, X = cast((system.kernel, system.X), dtype)
     system = KernelSystem(kernel, X, system.count, system.noise, chosen.tile)
+    if isinstance(solver, AbstractDirectSolver):
+        return _solved_directly(system, solver, y)
+    prior_key, sample_key, run_key = jax.random.split(key, 3)
     operator = dataclasses.replace(system.operator, keep_rows=chosen.keep_rows)
     prior, b = None, on_device(y[:, None], dtype)
     if chosen.n_samples:
@@ -81,19 +86,29 @@ def _solved(
         b = jnp.concatenate([b, sample_targets(operator, prior, X, key=sample_key)], axis=1)
     tolerance = tolerances(float(system.noise.level), y, b.shape[1])
     tolerance = np.maximum(tolerance * solver.tolerance_share, LEAST_TOLERANCE)
-    factor = solver.factorise(operator) if isinstance(solver, AbstractDirectSolver) else None
-    if factor is not None:
-        found = solver.solve(operator, b, tolerance, factor)
-    else:
-        found = _run(solver, operator, b, tolerance, wanted, run_key)
+    found = _run(solver, operator, b, tolerance, wanted, run_key)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
-    explained = float(y @ np.asarray(weights[:, 0], np.float64))
-    if factor is None:
-        rest = prior, samples, solver, float(tolerance[0])
-        return SampledKernelPosterior(system, weights, explained, *rest), found
-    posterior = ExactKernelPosterior(system, weights, explained, solver)
+    rest = prior, samples, solver, float(tolerance[0])
+    return SampledKernelPosterior(system, weights, _explained(y, weights), *rest), found
+
+
+def _solved_directly(
+    system: KernelSystem, solver: AbstractDirectSolver, y: Float[np.ndarray, " N"]
+) -> tuple[ExactKernelPosterior, Solution]:
+    b, tolerance = y[:, None], tolerances(float(system.noise.level), y, 1)
+    if system.fits_host(solver):
+        found, factor = solver.solve_filled(system.upper, b, tolerance, system.X.dtype)
+    else:
+        factor = solver.factorise(system.operator)
+        found = solver.solve(system.operator, b, tolerance, factor)
+    posterior = ExactKernelPosterior(system, found.value, _explained(y, found.value), solver)
     vars(posterior)["factor"] = factor  # what its property would compute again
     return posterior, found
+
+
+def _explained(y: Float[np.ndarray, " N"], weights: Any) -> float:
+    """yᵀα."""
+    return float(y @ np.asarray(weights, np.float64)[:, 0])
 
 
 def tolerances(noise_variance: float, y: Float[np.ndarray, " N"], n_columns: int) -> Float[np.ndarray, " S"]:
@@ -127,11 +142,16 @@ def _kept_plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted,
 
 def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budget: Budget) -> SolvePlan:
     """Solver, tiles and samples; the machine is measured where more than one solver could be the fastest."""
-    operator, X = system.operator, system.X
-    noise = float(np.mean(noise_variances(system.noise, X, system.count)))
-    ratio = noise / float(jnp.mean(system.kernel.diag(X)))
-    size = SystemSize.of(operator, X.shape[1], wanted.n_samples, ratio)
+    X = np.asarray(system.X)
+    noise = float(np.mean(noise_of_rows(system.noise, X, system.count)))
     tolerance = float(tolerances(noise, y, 1)[0])
+    if len(X) <= SMALL:
+        size = SystemSize(*X.shape, wanted.n_samples, X.dtype.itemsize * (X.shape[1] + 2), X.dtype.itemsize)
+        operator = None  # nothing is measured for so few rows
+    else:
+        operator = system.operator
+        ratio = noise / float(mean_variance(system.kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
+        size = SystemSize.of(operator, X.shape[1], wanted.n_samples, ratio)
     return plan(operator, size, budget, solver=wanted.solver, tolerance=tolerance, given=wanted.plan)
 
 

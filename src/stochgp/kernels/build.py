@@ -1,6 +1,6 @@
 """A kernel from its name."""
 
-import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from stochgp.kernels.base import AbstractKernel
@@ -32,7 +32,7 @@ def resolve(
     n_inputs: int,
     *,
     ard: bool = True,
-    dtype: DTypeLike = jnp.float32,
+    dtype: DTypeLike = np.float32,
 ) -> AbstractKernel:
     """The kernel of that name with starting values for standardised inputs; a kernel as it is.
 
@@ -49,5 +49,5 @@ def resolve(
     variance = positive(1.0, dtype=dtype)
     if kind is Linear:
         return Linear(variance)
-    lengthscale = positive(jnp.full((n_inputs,) if ard else (), n_inputs**0.5, dtype), dtype=dtype)
+    lengthscale = positive(np.full((n_inputs,) if ard else (), n_inputs**0.5), dtype=dtype)
     return kind(lengthscale, variance)

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from stochgp.data.streams import padded_size
 from stochgp.kernels.base import AbstractKernel
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import Frozen, partition, value_of
@@ -36,25 +34,6 @@ def quadratic_gradient(
     """The gradient of Σ_s u_sᵀ K v_s by what trains in `kernel` (None elsewhere): O(N² (D + S)) time, memory for a few tiles."""
     theta, rest = partition(kernel)
     return _quadratic_gradient(theta, rest, X, U, V, equal_tiles(X.shape[0], tile))
-
-
-def dense_gradient(
-    kernel: Kernel, X: Float[Array | np.ndarray, "N D"], G: Float[np.ndarray, "N N"], *, tile: int = TILE
-) -> Any:
-    """The gradient of Σ_ij G_ij k(x_i, x_j) by what trains in `kernel` (None elsewhere).
-
-    X and G are on the host; G is symmetric, what is left of its diagonal is not read.
-    """
-    theta, rest = partition(kernel)
-    N, P = X.shape[0], padded_size(X.shape[0])
-    X, tile = np.concatenate([X, np.repeat(X[-1:], P - N, axis=0)]), equal_tiles(P, tile)
-    rows, carry = _begin(theta, rest, X, tile)
-    for i, start in enumerate(range(0, N, tile)):
-        height = min(tile, N - start)
-        block = np.zeros((tile, P + -P % tile), X.dtype)
-        block[:height, start:N] = G[start : start + height, start:]
-        carry = _add_host_row(theta, rest, rows, np.asarray(i), block, carry)
-    return _end(theta, rest, X, carry)
 
 
 class Tiles(NamedTuple):
@@ -107,26 +86,6 @@ def _quadratic_gradient(theta: Any, rest: Any, X: Array, U: Array, V: Array, til
         return _add_row(theta, rest, rows, i, weights, carry), None
 
     carry = jax.lax.scan(add, _nothing(theta, rows), jnp.arange(U.shape[0] // tile))[0]
-    return _through_rows(theta, rest, X, carry)
-
-
-@eqx.filter_jit
-def _begin(theta: Any, rest: Any, X: Any, tile: int) -> tuple[Tiles, Cotangents]:
-    rows = prepared(eqx.combine(theta, rest), X, tile)
-    return rows, _nothing(theta, rows)
-
-
-@eqx.filter_jit
-def _add_host_row(theta: Any, rest: Any, rows: Tiles, i: Any, block: Any, carry: Cotangents) -> Cotangents:
-    def weights(j: Array) -> Array:
-        here = jax.lax.dynamic_slice_in_dim(block, j * rows.tile, rows.tile, axis=1)
-        return jnp.where(i == j, jnp.triu(here) + jnp.triu(here, 1), 2 * here)
-
-    return _add_row(theta, rest, rows, i, weights, carry)
-
-
-@eqx.filter_jit
-def _end(theta: Any, rest: Any, X: Any, carry: Cotangents) -> Any:
     return _through_rows(theta, rest, X, carry)
 
 

@@ -10,7 +10,7 @@ from stochgp.data.streams import AbstractSource
 from stochgp.learners.descent import Optimizer, slowed
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.schedules import Schedule
-from stochgp.models import GP
+from stochgp.models import AbstractGP
 from stochgp.planning.steps import StepPlan
 
 
@@ -51,19 +51,19 @@ class AbstractLearner(eqx.Module):
         """How many steps, and how many between visits. A visit is where time limit, Ctrl-C and checkpoint act."""
 
     @abc.abstractmethod
-    def need_bytes(self, gp: GP, n_rows: int, n_inputs: int) -> int:
+    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The memory that learning takes at its peak, beside the rows, the judge's visits and what compiling leaves behind."""
 
-    def within(self, gp: GP, n_rows: int, n_inputs: int, free: int) -> "AbstractLearner":
+    def within(self, gp: AbstractGP, n_rows: int, n_inputs: int, free: int) -> "AbstractLearner":
         """The learner that makes use of `free` bytes, where it can."""
         return self
 
     @abc.abstractmethod
-    def prepare(self, gp: GP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
+    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
         """What is computed once, such as lists of neighbours: deterministic, since a resumed run computes it again."""
 
     @abc.abstractmethod
-    def init(self, gp: GP, problem: Problem, *, key: PRNGKeyArray) -> Any:
+    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> Any:
         """The state before the first step: a pytree."""
 
     @abc.abstractmethod
@@ -79,7 +79,7 @@ class AbstractLearner(eqx.Module):
         """The state to go on from after a visit, which may know more than the steps do."""
         return state
 
-    def model(self, state: Any) -> GP:
+    def model(self, state: Any) -> AbstractGP:
         """θ of the state."""
         return state.gp
 

@@ -16,7 +16,7 @@ from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.sampling import AbstractSampling, NearestNeighbours, Uniform, row_bytes
 from stochgp.learners.schedules import Schedule, cosine
 from stochgp.learners.steps import advance_by_batches
-from stochgp.models import GP
+from stochgp.models import AbstractGP
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import invert_lower, safe_cholesky
 from stochgp.parameters import partition
@@ -27,7 +27,7 @@ STEPS = 4096
 
 
 class BSGDState(eqx.Module):
-    gp: GP
+    gp: AbstractGP
     descent: Descent
 
 
@@ -76,7 +76,7 @@ class BSGD(AbstractLearner):
                 f"signal_scale is {self.signal_scale} for batches of {self.batch_size}; it must be positive and finite, the batch above 1"
             )
 
-    def sampling_for(self, gp: GP) -> AbstractSampling:
+    def sampling_for(self, gp: AbstractGP) -> AbstractSampling:
         """The sampling given, or the one that suits the model."""
         if self.sampling is not None:
             return self.sampling
@@ -85,17 +85,17 @@ class BSGD(AbstractLearner):
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size, self.epochs, STEPS)
 
-    def need_bytes(self, gp: GP, n_rows: int, n_inputs: int) -> int:
+    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """Neighbours, batches, and matrices of a batch."""
         B, per_epoch = min(self.batch_size, n_rows), max(1, n_rows // self.batch_size)
         n_steps = STEPS if self.epochs is None else self.epochs * per_epoch
         drawn = self.sampling_for(gp).need_bytes(n_rows, n_inputs, B, n_steps)
         return drawn + 3 * CHUNK_BYTES + 8 * 8 * B**2
 
-    def prepare(self, gp: GP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
+    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
         return self.sampling_for(gp).prepare(source, plan.batch_size, plan.total_steps, seed)
 
-    def init(self, gp: GP, problem: Problem, *, key: PRNGKeyArray) -> BSGDState:
+    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> BSGDState:
         rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
         return BSGDState(gp, begin(partition(gp)[0], self.optimizer, rate, problem.plan.total_steps))
 
@@ -115,8 +115,8 @@ class BSGD(AbstractLearner):
 
 
 def batch_gradient(
-    trainable: GP, rest: GP, batch: Rows, signal_scale: float | None = None
-) -> tuple[BSGDInfo, GP]:
+    trainable: AbstractGP, rest: AbstractGP, batch: Rows, signal_scale: float | None = None
+) -> tuple[BSGDInfo, AbstractGP]:
     """(NLML per datum of the batch, g): the gradient by automatic differentiation of A only, its cotangent written out."""
     B = batch.y.shape[0]
     A, pull_back = jax.vjp(lambda t: eqx.combine(t, rest).covariance(batch.X, batch.count), trainable)
@@ -132,7 +132,7 @@ def batch_gradient(
     return BSGDInfo(loss, jitter), gradient
 
 
-def _scale_signal(gradient: GP, factor: float) -> GP:
+def _scale_signal(gradient: AbstractGP, factor: float) -> AbstractGP:
     """The gradient with the entries of every kernel's `variance` multiplied by `factor`."""
 
     def scale(path: tuple, leaf: Array) -> Array:

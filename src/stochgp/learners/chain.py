@@ -16,7 +16,7 @@ from stochgp.learners.descent import Optimizer
 from stochgp.learners.judge import AbstractJudge, ByLoss, Numbers, Seed
 from stochgp.learners.schedules import Schedule, constant
 from stochgp.learners.steps import take_stretch
-from stochgp.models import GP
+from stochgp.models import AbstractGP
 from stochgp.planning.steps import StepPlan
 
 
@@ -57,15 +57,15 @@ class Chain(AbstractLearner):
         plans = [learner.plan(n_rows, n_inputs, judge) for learner in self.learners]
         return StepPlan(n_rows, 1, sum(plan.n_visits for plan in plans), 1)
 
-    def need_bytes(self, gp: GP, n_rows: int, n_inputs: int) -> int:
+    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """What all of them take; what they prepare stays."""
         return sum(learner.need_bytes(gp, n_rows, n_inputs) for learner in self.learners)
 
-    def within(self, gp: GP, n_rows: int, n_inputs: int, free: int) -> "Chain":
+    def within(self, gp: AbstractGP, n_rows: int, n_inputs: int, free: int) -> "Chain":
         within = tuple(learner.within(gp, n_rows, n_inputs, free) for learner in self.learners)
         return dataclasses.replace(self, learners=within)
 
-    def prepare(self, gp: GP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
+    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
         """A problem for each learner."""
         judge = ByLoss() if self.judge is None else self.judge
         plans = [learner.plan(source.size, source.n_inputs, judge) for learner in self.learners]
@@ -74,7 +74,7 @@ class Chain(AbstractLearner):
             for i, (learner, own) in enumerate(zip(self.learners, plans, strict=True))
         )
 
-    def init(self, gp: GP, problem: Problem, *, key: PRNGKeyArray) -> ChainState:
+    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ChainState:
         """All learners' states have their place from the start, so that a checkpoint of any stage fits."""
         pairs = zip(self.learners, problem.prepared, strict=True)
         states = tuple(learner.init(gp, own, key=key) for learner, own in pairs)
@@ -88,7 +88,7 @@ class Chain(AbstractLearner):
             state, numbers = self._visit(state, problem, seed)
         return state, numbers
 
-    def model(self, state: ChainState) -> GP:
+    def model(self, state: ChainState) -> AbstractGP:
         return self.learners[int(state.stage)].model(state.states[int(state.stage)])
 
     def slower(self, state: ChainState, factor: float) -> ChainState:

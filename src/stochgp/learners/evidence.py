@@ -118,6 +118,10 @@ class ByEvidence(AbstractJudge):
         return found if visit.nlpd is None else {**found, "held_out_nlpd": visit.nlpd}
 
     @property
+    def visits_are_free(self) -> bool:
+        return False
+
+    @property
     def returns_best(self) -> bool:
         return True
 

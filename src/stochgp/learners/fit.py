@@ -14,8 +14,9 @@ from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.judge import AbstractJudge, ByLoss, Division, Numbers, Seed, Visit
 from stochgp.learners.log import Log, Report
 from stochgp.learners.steps import take_stretch
-from stochgp.models import GP
-from stochgp.planning.steps import trial_steps
+from stochgp.models import AbstractGP
+from stochgp.numerics.seeds import key_of, spawned
+from stochgp.planning.steps import first_trial_steps
 from stochgp.results import RESULTS, FitResult
 from stochgp.storage import checkpoint as checkpoints
 
@@ -40,7 +41,7 @@ class Setting(NamedTuple):
 
     learner: AbstractLearner
     judge: AbstractJudge
-    gp: GP
+    gp: AbstractGP
     problem: Problem
     division: Division
     init_key: PRNGKeyArray
@@ -49,7 +50,7 @@ class Setting(NamedTuple):
 
 def fit(
     learner: AbstractLearner,
-    gp: GP,
+    gp: AbstractGP,
     source: AbstractSource,
     *,
     key: PRNGKeyArray,
@@ -76,28 +77,20 @@ def fit(
         return _fit(_set_up(learner, gp, source, key), Log(progress, time_limit), checkpoint)
 
 
-def judge_of(learner: AbstractLearner, gp: GP) -> AbstractJudge:
+def judge_of(learner: AbstractLearner, gp: AbstractGP) -> AbstractJudge:
     """The learner's own, or the one that suits the model: by evidence where that takes M × M numbers, else by loss."""
     if learner.judge is not None:
         return learner.judge
     return ByEvidence() if gp.has_moments else ByLoss()
 
 
-def _set_up(learner: AbstractLearner, gp: GP, source: AbstractSource, key: PRNGKeyArray) -> Setting:
-    keys, words = _split(key)
-    prepare, _, step, divide = (tuple(int(word) for word in pair) for pair in np.asarray(words))
+def _set_up(learner: AbstractLearner, gp: AbstractGP, source: AbstractSource, key: PRNGKeyArray) -> Setting:
+    prepare, init, step, divide = spawned(key, 4)
     judge = judge_of(learner, gp)
     division = judge.divide(source, divide)
     plan = learner.plan(division.train.size, source.n_inputs, judge)
     prepared = learner.prepare(gp, division.train, plan, prepare)
-    return Setting(learner, judge, gp, Problem(division.train, plan, prepared), division, keys[1], step)
-
-
-@jax.jit
-def _split(key: PRNGKeyArray) -> tuple[Any, Any]:
-    """Keys of preparation, start, steps and division, and seeds made of them [4, 2]."""
-    keys = jax.random.split(key, 4)
-    return keys, jax.vmap(lambda k: jax.random.bits(k, (2,), "uint32"))(keys)
+    return Setting(learner, judge, gp, Problem(division.train, plan, prepared), division, key_of(init), step)
 
 
 def _fit(setting: Setting, log: Log, checkpoint: str | Path | None) -> FitResult:
@@ -121,7 +114,7 @@ def _fit(setting: Setting, log: Log, checkpoint: str | Path | None) -> FitResult
             rate = _choose_rate(setting, first, log)
             setting = _with_rate(setting, rate)
             at = _begun(setting, first)
-            log.add(_entry(setting, first, 0), **({} if rate is None else {"rate": rate}))
+            log.add(_entry(setting, first, 0), **_rate_of(setting))
         else:
             at, facts = resumed
             log.go_on_from(facts)
@@ -139,11 +132,18 @@ def _loop(
         ended = _ended(setting, at, log)  # a resumed run may be over
         while ended is None:
             at = _advance(setting, at, log)
-            save(at)
+            if _is_whole(setting, at):
+                save(at)
             ended = _ended(setting, at, log) or log.result()
     except KeyboardInterrupt:
         return RESULTS.interrupted, at
     return ended, at
+
+
+def _is_whole(setting: Setting, at: Progress) -> bool:
+    """Whether the visit is a planned one: from others, which a time limit cuts short, an unbroken run would not have gone on."""
+    plan = setting.problem.plan
+    return at.step >= plan.total_steps or at.step % plan.steps_per_visit == 0
 
 
 def _advance(setting: Setting, at: Progress, log: Log) -> Progress:
@@ -201,19 +201,33 @@ def _with_rate(setting: Setting, rate: float | None, total_steps: int | None = N
     return setting._replace(problem=setting.problem._replace(rate=rate, plan=plan))
 
 
+def _rate_of(setting: Setting) -> Numbers:
+    """For the history: the learning rate, where it is one number that the learner or the trials name."""
+    given = setting.learner.learning_rate
+    rate = setting.problem.rate if given is None else given
+    return {} if rate is None or callable(rate) else {"rate": float(rate)}
+
+
 def _choose_rate(setting: Setting, first: Visit, log: Log) -> float | None:
-    """The one of the judge's rates whose short trial, with its own decay, ends at the lowest criterion; None where none is to be tried."""
+    """By successive halving: every rate is tried for a few steps, with its own decay; the better half for twice as many, until one is left.
+
+    None where none is to be tried. Larger rates than one that was lost are not tried.
+    """
     rates, learner = setting.judge.rates, setting.learner
     if learner.learning_rate is not None or learner.batch_size is None or not rates:
         return None
-    n_steps, found = trial_steps(setting.problem.plan), {}
-    for rate in rates:
-        criterion = _try_rate(_with_rate(setting, rate, n_steps), first)
-        found[rate] = criterion if np.isfinite(criterion) else np.inf
-        log.add({"trial_rate": rate, "criterion": criterion})
-        if found[rate] == np.inf or log.is_over(SHARE_FOR_TRIALS):
-            break
-    return min(found, key=lambda rate: found[rate])
+    n_steps, found = first_trial_steps(setting.problem.plan, len(rates)), {}
+    while len(rates) > 1 and not log.is_over(SHARE_FOR_TRIALS):
+        found = {}
+        for rate in rates:
+            criterion = _try_rate(_with_rate(setting, rate, n_steps), first)
+            found[rate] = criterion if np.isfinite(criterion) else np.inf
+            log.add({"trial_rate": rate, "trial_steps": n_steps, "criterion": criterion})
+            if found[rate] == np.inf or log.is_over(SHARE_FOR_TRIALS):
+                break
+        best = sorted(found, key=lambda rate: found[rate])
+        rates, n_steps = best[: max(1, len(found) // 2)], 2 * n_steps
+    return rates[0]
 
 
 def _try_rate(setting: Setting, first: Visit) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Rows
+from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
 from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractLearner, Problem
@@ -16,9 +17,10 @@ from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.lbfgs import Quasi
 from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import Schedule, constant
-from stochgp.models import GP
+from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import on_device, packed, unpacked
-from stochgp.objectives.kernel import TILE
+from stochgp.numerics.threads import few_blas_threads
+from stochgp.objectives.kernel import SMALL
 from stochgp.objectives.likelihood import Evaluation, nlml_and_gradient
 from stochgp.parameters import AbstractParameter, partition, trainable_mask
 from stochgp.planning.steps import StepPlan
@@ -28,6 +30,7 @@ STEPS = 100
 PATIENCE = 3  # steps over which the improvement is looked at
 VISIT_PRODUCTS = 1e10  # of one visit, about a second
 MOST_STEPS_PER_VISIT = 20
+STEPS_PER_PASS = 5  # between visits that are themselves a pass over the rows
 
 
 class SetFit(eqx.Module):
@@ -40,7 +43,7 @@ class SetFit(eqx.Module):
 
 
 class FullBatchState(eqx.Module):
-    gp: GP  # the structure, and what does not train
+    gp: AbstractGP  # the structure, and what does not train
     fits: tuple[SetFit, ...]
 
 
@@ -113,18 +116,19 @@ class FullBatch(AbstractLearner):
         """A step is an epoch; visits about every second."""
         count, size = self.sets(n_rows)
         between = min(max(1, int(VISIT_PRODUCTS / (count * size**3))), MOST_STEPS_PER_VISIT)
+        between = between if judge.visits_are_free else STEPS_PER_PASS
         steps = STEPS if self.epochs is None else self.epochs
         between = min(between, steps)
         return StepPlan(size, 1, -(-steps // between) * between, between, between)
 
-    def need_bytes(self, gp: GP, n_rows: int, n_inputs: int) -> int:
+    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows of a set in float64; of a kernel GP the matrix, which its factor and its inverse replace, and rows of tiles."""
         size, itemsize = self.sets(n_rows)[1], 4 if self.precision == "float32" else 8
         if gp.has_moments:
             return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * gp.n_features**2
         return itemsize * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
 
-    def prepare(self, gp: GP, source: AbstractSource, plan: StepPlan, seed: Seed) -> tuple[Rows, ...]:
+    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> tuple[Rows, ...]:
         """The rows of every set, on the host in float64."""
         count, size = self.sets(source.size)
         if count > 1 and not self.hold_networks and not _only_parameters(gp):
@@ -132,12 +136,12 @@ class FullBatch(AbstractLearner):
                 f"n_subsets is {count}, but the model has weights of a network, which cannot be averaged: hold_networks or one set of rows"
             )
         if size == source.size:
-            return (_on_host(source.take(np.arange(size))),)
+            return (source.on_host(np.arange(size)),)
         prepared = self.sampling.prepare(source, size, count, seed)
         indices = self.sampling.batches(prepared, 0, count, size, seed)
-        return tuple(_on_host(source.take(rows)) for rows in indices)
+        return tuple(source.on_host(rows) for rows in indices)
 
-    def init(self, gp: GP, problem: Problem, *, key: PRNGKeyArray) -> FullBatchState:
+    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> FullBatchState:
         x, descent = packed(self.partition(gp)[0]), None
         if self.optimizer is not None:
             rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
@@ -153,9 +157,10 @@ class FullBatch(AbstractLearner):
         jitter = 0.0
         for i, rows in enumerate(problem.prepared):
             loss = _Loss(self, state.gp, rows)
-            for _ in range(n_steps):
-                if not fits[i].settled:
-                    fits[i] = self.step(fits[i], loss)
+            with few_blas_threads(len(rows.y)):
+                for _ in range(n_steps):
+                    if not fits[i].settled:
+                        fits[i] = self.step(fits[i], loss)
             evaluations, jitter = evaluations + loss.evaluations, max(jitter, loss.jitter)
         numbers = {
             "loss": float(np.mean([fit.at.value for fit in fits])),
@@ -166,7 +171,7 @@ class FullBatch(AbstractLearner):
         }
         return FullBatchState(state.gp, tuple(fits)), numbers
 
-    def partition(self, gp: GP) -> tuple[GP, GP]:
+    def partition(self, gp: AbstractGP) -> tuple[AbstractGP, AbstractGP]:
         """(what trains here, the rest)."""
         return eqx.partition(gp, _in_parameters(gp)) if self.hold_networks else partition(gp)
 
@@ -182,7 +187,7 @@ class FullBatch(AbstractLearner):
         )  # inf while there are fewer than four values
         return SetFit(at, descent, recent, np.bool_(flat or at.stuck))
 
-    def model(self, state: FullBatchState) -> GP:
+    def model(self, state: FullBatchState) -> AbstractGP:
         """The mean of the fits."""
         theta, rest = self.partition(state.gp)
         made = unpacked(np.mean([fit.at.x for fit in state.fits], axis=0), theta)
@@ -211,7 +216,7 @@ class FullBatch(AbstractLearner):
 class _Loss:
     """NLML per datum of one set of rows, and the prior, as a function of the vector of what trains; counts its evaluations."""
 
-    def __init__(self, learner: FullBatch, gp: GP, rows: Rows):
+    def __init__(self, learner: FullBatch, gp: AbstractGP, rows: Rows):
         self.theta, self.rest = learner.partition(gp)
         self.start, self.rows, self.precision = packed(self.theta), rows, learner.precision
         self.hold_networks = learner.hold_networks
@@ -220,7 +225,8 @@ class _Loss:
 
     @property
     def rounding(self) -> float:
-        return 1e-12 if self.precision == "float64" else 1e-6
+        wide = self.precision == "float64" or self.rest.has_moments
+        return 1e-12 if wide or (self.precision is None and len(self.rows.y) <= SMALL) else 1e-6
 
     def __call__(self, x: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
         self.evaluations += 1
@@ -229,23 +235,19 @@ class _Loss:
         by_theta = eqx.filter(found.gradient, _in_parameters(gp)) if self.hold_networks else found.gradient
         return found.nlml + 0.5 * self.pull * float(away @ away), packed(by_theta) + self.pull * away
 
-    def _evaluate(self, x: Float[np.ndarray, " P"]) -> tuple[Evaluation, GP]:
+    def _evaluate(self, x: Float[np.ndarray, " P"]) -> tuple[Evaluation, AbstractGP]:
         gp = eqx.combine(unpacked(x, self.theta), self.rest)
         gp = networks_held(gp) if self.hold_networks else gp
         return nlml_and_gradient(gp, self.rows, dtype=self.precision), gp
 
 
-def _on_host(rows: Rows) -> Rows:
-    return jax.tree.map(lambda part: np.asarray(part, np.float64), rows)
-
-
-def _only_parameters(gp: GP) -> bool:
+def _only_parameters(gp: AbstractGP) -> bool:
     """Whether all that trains is in parameters, whose unconstrained values mean the same in every fit."""
     outside = eqx.filter(gp, _in_parameters(gp), inverse=True)
     return not jax.tree.leaves(partition(outside)[0])
 
 
-def _in_parameters(gp: GP) -> GP:
+def _in_parameters(gp: AbstractGP) -> AbstractGP:
     """The tree with every leaf replaced by whether it trains and is in a parameter."""
     is_parameter = lambda node: isinstance(node, AbstractParameter)
     mark = lambda node: trainable_mask(node) if is_parameter(node) else False

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from stochgp.data.streams import AbstractSource
-from stochgp.models import GP
+from stochgp.models import AbstractGP
 from stochgp.planning.steps import StepPlan, steps_by_stretches
 
 Seed = tuple[int, ...]
@@ -51,20 +51,25 @@ class AbstractJudge(eqx.Module):
         """Steps and visits of a learner that takes mini-batches: as often as a visit of this judge's cost allows."""
 
     @abc.abstractmethod
-    def need_bytes(self, gp: GP, n_rows: int, n_inputs: int) -> int:
+    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The memory that its visits take."""
 
     @abc.abstractmethod
-    def at_start(self, gp: GP, division: Division) -> Visit:
+    def at_start(self, gp: AbstractGP, division: Division) -> Visit:
         """The visit of θ₀, before any step."""
 
     @abc.abstractmethod
-    def look(self, gp: GP, numbers: Numbers, division: Division) -> Visit:
+    def look(self, gp: AbstractGP, numbers: Numbers, division: Division) -> Visit:
         """The visit of a state whose model is `gp`; `numbers` are what the steps that led to it say."""
 
     @abc.abstractmethod
     def entry(self, visit: Any) -> Numbers:
         """What the history says of a visit."""
+
+    @property
+    @abc.abstractmethod
+    def visits_are_free(self) -> bool:
+        """Whether a visit does no work that grows with the rows."""
 
     @property
     @abc.abstractmethod
@@ -81,14 +86,14 @@ class AbstractJudge(eqx.Module):
         """Whether a run that has taken all its steps was no longer moving."""
 
     @abc.abstractmethod
-    def conclude(self, visit: Any, division: Division) -> tuple[GP, Any]:
+    def conclude(self, visit: Any, division: Division) -> tuple[AbstractGP, Any]:
         """(The model that a run ending with this visit returns, the exact evidence of all rows or None)."""
 
 
 class LossVisit(NamedTuple):
     """The model, and the average loss per datum of the steps that led to it (NaN: none yet)."""
 
-    gp: GP
+    gp: AbstractGP
     loss: float
 
     @property
@@ -111,17 +116,21 @@ class ByLoss(AbstractJudge):
     ) -> StepPlan:
         return steps_by_stretches(n_rows, bytes_per_row, batch_size, epochs, default_steps)
 
-    def need_bytes(self, gp: GP, n_rows: int, n_inputs: int) -> int:
+    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         return 0
 
-    def at_start(self, gp: GP, division: Division) -> LossVisit:
+    def at_start(self, gp: AbstractGP, division: Division) -> LossVisit:
         return LossVisit(gp, np.nan)
 
-    def look(self, gp: GP, numbers: Numbers, division: Division) -> LossVisit:
+    def look(self, gp: AbstractGP, numbers: Numbers, division: Division) -> LossVisit:
         return LossVisit(gp, float(numbers["loss"]))
 
     def entry(self, visit: LossVisit) -> Numbers:
         return {"noise_variance": float(visit.gp.noise_variance)}
+
+    @property
+    def visits_are_free(self) -> bool:
+        return True
 
     @property
     def returns_best(self) -> bool:
@@ -140,10 +149,10 @@ class ByLoss(AbstractJudge):
         error = np.sqrt((np.var(before) + np.var(last)) / max(n - 1, 1))
         return bool(abs(np.mean(before) - np.mean(last)) < max(SETTLED_BY, 2 * error))
 
-    def conclude(self, visit: LossVisit, division: Division) -> tuple[GP, None]:
+    def conclude(self, visit: LossVisit, division: Division) -> tuple[AbstractGP, None]:
         return visit.gp, None
 
 
-def _is_finite(gp: GP) -> bool:
+def _is_finite(gp: AbstractGP) -> bool:
     leaves = [leaf for leaf in jax.tree.leaves(gp) if eqx.is_inexact_array(leaf)]
     return all(np.all(np.isfinite(np.asarray(leaf))) for leaf in leaves)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from stochgp.budget import Budget
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.fit import judge_of
-from stochgp.models import GP
+from stochgp.models import AbstractGP
 
 SHARE_FOR_ROWS = 0.25  # of what is free: standardised rows that fit are kept on the device
 COMPILER_BYTES = 150_000_000  # what compiling and running a learner leaves behind
@@ -23,7 +23,7 @@ class Placement(NamedTuple):
 
 def place(
     learner: AbstractLearner,
-    gp: GP,
+    gp: AbstractGP,
     n_rows: int,
     n_inputs: int,
     itemsize: int,

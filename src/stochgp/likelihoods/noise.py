@@ -4,13 +4,16 @@ import abc
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from stochgp.parameters import AbstractParameter, positive, value_of
+from stochgp.parameters import AbstractParameter, partition, positive, value_of
 
 NOISE_FLOOR = 1e-6
+TILE = 256  # rows
 SMALLEST_COUNT = 1e-9  # a row that stands for less counts as one of this
 
 
@@ -57,3 +60,51 @@ def constant_noise(
 def as_noise(value: Any) -> AbstractNoise:
     """A noise model as it is; a parameter or a number as constant noise of that variance."""
     return value if isinstance(value, AbstractNoise) else constant_noise(value)
+
+
+def noise_of_rows(
+    noise: AbstractNoise, X: Float[np.ndarray, "N D"], count: Float[np.ndarray, " N"]
+) -> Float[np.ndarray, " N"]:
+    """The noise variance of each row, on the host, by a program that does not know how many rows there are."""
+    found = [np.asarray(_variances(noise, x, rho)) for x, rho, _ in _tiles(X, count, count)]
+    return np.concatenate(found)[: len(X)]
+
+
+def gradient_of_noise(
+    noise: AbstractNoise,
+    X: Float[np.ndarray, "N D"],
+    count: Float[np.ndarray, " N"],
+    weights: Float[np.ndarray, " N"],
+) -> Any:
+    """The gradient of Σ_i w_i · variance_i by what trains in `noise` (None elsewhere)."""
+    theta, rest = partition(noise)
+    total = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), theta)
+    for x, rho, w in _tiles(X, count, weights):
+        total = _add_pull(theta, rest, x, rho, w, total)
+    return total
+
+
+def _tiles(X: np.ndarray, count: np.ndarray, weights: np.ndarray) -> Any:
+    """Parts of TILE rows, the last one filled up with rows of weight 0."""
+    for start in range(0, len(X), TILE):
+        parts = [values[start : start + TILE] for values in (X, count, weights)]
+        missing = TILE - len(parts[0])
+        if missing:
+            fill = (np.repeat(parts[0][:1], missing, axis=0), np.ones(missing), np.zeros(missing))
+            parts = [
+                np.concatenate([part, more.astype(part.dtype)])
+                for part, more in zip(parts, fill, strict=True)
+            ]
+        yield parts
+
+
+@eqx.filter_jit
+def _variances(noise: AbstractNoise, X: Any, count: Any) -> Array:
+    return noise.variance(X, count)
+
+
+@eqx.filter_jit
+def _add_pull(theta: Any, rest: Any, X: Any, count: Any, weights: Any, total: Any) -> Any:
+    """The sums so far and those of these rows."""
+    by_theta = jax.grad(lambda t: jnp.sum(weights * eqx.combine(t, rest).variance(X, count)))(theta)
+    return jax.tree.map(jnp.add, total, by_theta)

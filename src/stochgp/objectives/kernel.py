@@ -18,19 +18,17 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float
 
-from stochgp.data.streams import Rows, padded_size
-from stochgp.kernels.gradients import Kernel, Tiles, dense_gradient, equal_tiles, prepared
-from stochgp.likelihoods.noise import SMALLEST_COUNT
+from stochgp.data.streams import Rows
+from stochgp.kernels import dense
+from stochgp.likelihoods.noise import SMALLEST_COUNT, gradient_of_noise, noise_of_rows
 from stochgp.models import KernelGP
 from stochgp.numerics import dense_factor
-from stochgp.numerics.dense_factor import NEGLIGIBLE, Factor
+from stochgp.numerics.dense_factor import Factor
 from stochgp.objectives.evaluation import Evaluation
-from stochgp.parameters import partition, value_of
 
-TILE = 1024  # rows and columns of K that are computed at a time
 SMALLEST_RATIO = 1e-4  # of noise to signal, below which float32 is not trusted
 SOME_ROWS = 100  # on which the signal is looked at
-SMALL = 1024  # rows up to which K and its derivatives are two compiled programs, in float64
+SMALL = 1024  # rows up to which the factor is in float64 unless another dtype is asked for
 
 
 class _OnHost(NamedTuple):
@@ -57,14 +55,12 @@ def nlml_and_gradient(gp: KernelGP, rows: Rows, *, dtype: str | None = "float64"
         value, alpha = _value(factor, at)
         G = _minus_outer(_inverse(factor.L), alpha.astype(dtype))
         twice = 2 * float(at.count.sum())
-        if len(at.y) <= SMALL:
-            gradient = _small_gradient(gp, at, G, twice)
-        else:
-            by_kernel = dense_gradient(gp.kernel, at.X.astype(dtype), G)
-            X, count = _padded(at.X, at.count)
-            by_noise = np.zeros(len(X))
-            by_noise[: len(at.y)] = np.diagonal(G) + (at.count - 1) / at.noise
-            gradient = _gradient(gp, by_kernel, X, count, by_noise / twice, np.asarray(1 / twice))
+        by_noise = (np.diagonal(G) + (at.count - 1) / at.noise) / twice
+        by_kernel = dense.gradient(gp.kernel, at.X.astype(dtype), G)
+        by_kernel = jax.tree.map(lambda g: np.asarray(g) / g.dtype.type(twice), by_kernel)
+        by_noise = gradient_of_noise(gp.noise, at.X, at.count, by_noise)
+        where = lambda g: (g.kernel, g.noise)
+        gradient = eqx.tree_at(where, gp, (by_kernel, by_noise), is_leaf=lambda x: x is None)
         return Evaluation(value, gradient, factor.jitter)
 
 
@@ -73,7 +69,7 @@ def _factor(gp: KernelGP, at: _OnHost, dtype: str | None) -> Factor:
         dtype = "float64"
     if dtype is not None:
         return factorised(gp.kernel, at.X, at.noise, dtype)
-    signal = float(_mean_variance(gp.kernel, at.X[:: max(1, len(at.y) // SOME_ROWS)][:SOME_ROWS]))
+    signal = float(mean_variance(gp.kernel, at.X[:: max(1, len(at.y) // SOME_ROWS)][:SOME_ROWS]))
     if float(at.noise.min()) > SMALLEST_RATIO * signal:
         factor = factorised(gp.kernel, at.X, at.noise, "float32")
         if factor.jitter == 0:
@@ -82,7 +78,7 @@ def _factor(gp: KernelGP, at: _OnHost, dtype: str | None) -> Factor:
 
 
 @eqx.filter_jit
-def _mean_variance(kernel: Any, X: Any) -> Array:
+def mean_variance(kernel: Any, X: Any) -> Array:
     """The mean of k(x, x)."""
     return jnp.mean(kernel.diag(X))
 
@@ -95,63 +91,25 @@ def nlml(gp: KernelGP, rows: Rows, *, dtype: str = "float64") -> float:
 
 
 def factorised(
-    kernel: Kernel, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"], dtype: str
+    kernel: dense.Kernel, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"], dtype: str
 ) -> Factor:
     """The factor of k(X, X) + diag(noise), with the first jitter that makes it possible."""
     return dense_factor.factorised(lambda: covariance(kernel, X, noise, dtype))
 
 
 def covariance(
-    kernel: Kernel, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"], dtype: str
+    kernel: dense.Kernel, X: Float[np.ndarray, "N D"], noise: Float[np.ndarray, " N"], dtype: str
 ) -> Float[np.ndarray, "N N"]:
-    """k(X, X) + diag(noise), of which what is left of the diagonal tiles is not filled; in float32, negligible entries are 0."""
-    N, (Z,) = len(X), _padded(X)
-    rows = _prepared(kernel, Z, SMALL if N <= SMALL else equal_tiles(len(Z), TILE))
-    A, T = np.empty((N, N), dtype), rows.tile
-    least = 0.0
-    for i in range(0, N, T):
-        for j in range(i, N, T):
-            place = (
-                np.asarray(i // T),
-                np.asarray(j // T),
-                np.asarray(least),
-            )  # plain numbers would be compiled in
-            tile = _tile(kernel, rows, *place, dtype)
-            A[i : i + T, j : j + T] = np.asarray(tile)[: N - i, : N - j]
-            if dtype == "float32" and i == j == 0:
-                least = NEGLIGIBLE * float(np.abs(A[:T, :T]).max())
-    A[np.diag_indices(N)] += noise.astype(dtype)
+    """k(X, X) + diag(noise) on and right of its diagonal."""
+    A = dense.upper(kernel, X, dtype)
+    A[np.diag_indices(len(X))] += noise.astype(dtype)
     return A
-
-
-@eqx.filter_jit
-def _prepared(kernel: Kernel, X: Any, tile: int) -> Tiles:
-    return prepared(kernel, X, min(tile, X.shape[0]))
-
-
-@eqx.filter_jit
-def _tile(kernel: Kernel, rows: Tiles, i: Any, j: Any, least: Any, dtype: str) -> Array:
-    K = value_of(kernel).between(rows.part(i), rows.part(j))
-    return jnp.where(jnp.abs(K) < least, jnp.zeros_like(K), K).astype(dtype)
 
 
 def _on_host(gp: KernelGP, rows: Rows) -> _OnHost:
     X, y, count = (np.asarray(part, np.float64) for part in rows)
     count = np.maximum(count, SMALLEST_COUNT)
-    noise = np.asarray(_noise(gp, *_padded(X, count)))[: len(y)]
-    return _OnHost(X, y, count, noise)
-
-
-def _padded(*parts: Float[np.ndarray, "N ..."]) -> tuple[Float[np.ndarray, "P ..."], ...]:
-    """The last row repeated up to the padded size."""
-    missing = padded_size(len(parts[0])) - len(parts[0])
-    return tuple(np.concatenate([part, np.repeat(part[-1:], missing, axis=0)]) for part in parts)
-
-
-@eqx.filter_jit
-def _noise(gp: KernelGP, X: Any, count: Any) -> Array:
-    """Σ."""
-    return gp.noise.variance(X, count)
+    return _OnHost(X, y, count, noise_of_rows(gp.noise, X, count))
 
 
 def _value(factor: Factor, at: _OnHost) -> tuple[float, Float[np.ndarray, " N"]]:
@@ -172,39 +130,3 @@ def _minus_outer(Q: Float[np.ndarray, "N N"], alpha: Float[np.ndarray, " N"]) ->
     """Q − ααᵀ on and right of the diagonal, in the place of Q."""
     (syr,) = scipy.linalg.get_blas_funcs(("syr",), (Q,))
     return syr(-1.0, alpha, a=Q.T, lower=True, overwrite_a=True).T
-
-
-def _small_gradient(gp: KernelGP, at: _OnHost, G: Float[np.ndarray, "N N"], twice: float) -> KernelGP:
-    """By one program. Padding rows have weight 0 in it."""
-    N, (X, count) = len(at.y), _padded(at.X, at.count)
-    weights, repeated = np.zeros((len(X), len(X))), np.zeros(len(X))
-    weights[:N, :N] = np.triu(G) + np.triu(G, 1)
-    repeated[:N] = (at.count - 1) / at.noise
-    return _all_at_once(*partition(gp), X, count, weights / twice, repeated / twice)
-
-
-@eqx.filter_jit
-def _all_at_once(theta: Any, rest: Any, X: Any, count: Any, weights: Any, repeated: Any) -> Any:
-    """The gradient of Σ_ij W_ij A_ij + Σ_i r_i Σ_i by what trains."""
-
-    def total(theta: Any) -> Array:
-        gp = eqx.combine(theta, rest)
-        noise, K = gp.noise.variance(X, count), _symmetric(value_of(gp.kernel), X)
-        return jnp.sum(weights * K) + jnp.sum((jnp.diagonal(weights) + repeated) * noise)
-
-    return jax.grad(total)(theta)
-
-
-def _symmetric(kernel: Any, X: Array) -> Array:
-    rows = kernel.prepare(X, jax.lax.stop_gradient(jnp.mean(X, axis=0)))
-    return kernel.between(rows, rows)
-
-
-@eqx.filter_jit
-def _gradient(gp: KernelGP, by_kernel: Any, X: Any, count: Any, by_noise: Any, share: Any) -> Any:
-    """The gradient by what trains, from `share` times that by the kernel's parameters and that by the rows' noise variances."""
-    theta, rest = partition(gp.noise)
-    _, pull = jax.vjp(lambda t: eqx.combine(t, rest).variance(X, count), theta)
-    (by_theta,) = pull(by_noise)
-    by_kernel = jax.tree.map(lambda g: g * share.astype(g.dtype), by_kernel)
-    return eqx.tree_at(lambda g: (g.kernel, g.noise), gp, (by_kernel, by_theta), is_leaf=lambda x: x is None)

@@ -85,7 +85,10 @@ def held_out_rows(n_rows: int, fraction: float) -> int:
     return n_held_out if n_held_out >= FEWEST_HELD_OUT else 0
 
 
-def trial_steps(plan: StepPlan) -> int:
-    """Steps of one trial of a learning rate: a tenth of the run, 200 to 2,000 of them, in whole chunks."""
-    wanted = min(max(plan.total_steps // 10, 200), 2_000, plan.total_steps)
-    return max(1, wanted // plan.chunk_steps) * plan.chunk_steps
+def first_trial_steps(plan: StepPlan, n_rates: int) -> int:
+    """Steps of the first trials of so many learning rates: the last trials, of two rates, are to have a twentieth of the run's steps.
+
+    The last ones have 100 to 1,000 steps, in whole chunks.
+    """
+    last = min(max(plan.total_steps // 20, 100), 1_000, plan.total_steps)
+    return max(1, round(2 * last / max(n_rates, 2) / plan.chunk_steps)) * plan.chunk_steps

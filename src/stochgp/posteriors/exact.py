@@ -8,12 +8,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
+from stochgp.likelihoods.noise import noise_of_rows
+from stochgp.numerics.dense_factor import factorised
 from stochgp.objectives.slq import Estimate
 from stochgp.operators import KernelOperator
-from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows, noise_variances
+from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem, cross, mean_of, symmetric
 from stochgp.results import Solution
 from stochgp.solvers import AbstractDirectSolver, Factor
@@ -36,6 +40,8 @@ class ExactKernelPosterior(AbstractPosterior):
     @functools.cached_property
     def factor(self) -> Factor:
         """L, in the memory of the host."""
+        if self.system.fits_host(self.solver):
+            return factorised(self.system.upper)
         with jax.enable_x64(True):
             return self.solver.factorise(self.system.operator)
 
@@ -44,12 +50,19 @@ class ExactKernelPosterior(AbstractPosterior):
         return self.system.noise
 
     def mean(self, X: Rows) -> PerRow:
+        """At known rows of a small system on the host; else in one program."""
+        if self.system.fits_host(self.solver) and not isinstance(X, Tracer):
+            return self._across(X) @ np.asarray(self.weights, np.float64)[:, 0]
         return mean_of(self.system.operator, self.weights, X)
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         """The variance k(x, x) − ‖L⁻¹k(X, x)‖², within [0, k(x, x)]."""
-        found = _mean_and_cross(self.system.operator, self.weights, X)
-        mean, across, within = (np.asarray(part) for part in found)
+        if self.system.fits_host(self.solver):
+            across, within = self._across(X), np.asarray(_diagonal(self.system.kernel, np.asarray(X)))
+            mean = across @ np.asarray(self.weights, np.float64)[:, 0]
+        else:
+            found = _mean_and_cross(self.system.operator, self.weights, X)
+            mean, across, within = (np.asarray(part) for part in found)
         explained = np.sum(np.square(self.factor.half(across.T), dtype=np.float64), axis=0)
         return mean, np.clip(within - explained, 0, None)
 
@@ -75,7 +88,7 @@ class ExactKernelPosterior(AbstractPosterior):
         rho = self.system.count
         n = float(rho.sum())
         with jax.enable_x64(True):
-            s2 = np.asarray(noise_variances(self.noise, self.system.X, np.ones_like(rho)))
+            s2 = noise_of_rows(self.noise, np.asarray(self.system.X, np.float64), np.ones_like(rho))
         total = self.explained + self.factor.log_determinant() + n * math.log(2 * math.pi)
         total += float(np.sum((rho - 1) * np.log(s2) + np.log(rho)))
         return total / (2 * n)
@@ -85,8 +98,21 @@ class ExactKernelPosterior(AbstractPosterior):
         """`nlml`, whose standard error is 0."""
         return Estimate(self.nlml(), 0.0)
 
+    def _across(self, X: Float[Array | np.ndarray, "B D"]) -> Float[np.ndarray, "B N"]:
+        """k(X, rows of the system), in float64."""
+        with jax.enable_x64(True):
+            return dense.block(
+                self.system.kernel, np.asarray(X, np.float64), np.asarray(self.system.X, np.float64)
+            )
+
     def _solve(self, b: Any) -> Solution:
         return self.solver.solve(self.system.operator, b, 0.0, self.factor)
+
+
+@eqx.filter_jit
+def _diagonal(kernel: Any, Z: Any) -> Array:
+    """k(z, z) of each row."""
+    return kernel.diag(Z)
 
 
 @eqx.filter_jit

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
+from stochgp.likelihoods.noise import noise_of_rows
 from stochgp.objectives.slq import Estimate, nlml_estimate
 from stochgp.operators import KernelOperator
 from stochgp.planning.prediction import chunk_bytes, covariance_bytes, result_bytes
@@ -25,6 +27,7 @@ from stochgp.posteriors.base import (
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Solution
 from stochgp.solvers import AbstractSolver, Layout, SystemSize, solve
+from stochgp.solvers.sizes import SMALL
 
 BLOCK = 512  # rows of a compiled evaluation
 
@@ -37,6 +40,18 @@ class KernelSystem(eqx.Module):
     count: Float[np.ndarray, " N"]  # ρ
     noise: AbstractNoise
     tile: int
+
+    def fits_host(self, solver: AbstractSolver) -> bool:
+        """Whether A is filled on the host, tile by tile, so that nothing is compiled for its size: few rows in float64."""
+        return solver.takes_filled and len(self.X) <= SMALL and self.X.dtype == np.float64
+
+    def upper(self) -> Float[np.ndarray, "N N"]:
+        """A on and right of its diagonal, in float64."""
+        X = np.asarray(self.X, np.float64)
+        with jax.enable_x64(True):
+            A = dense.upper(self.kernel, X, np.float64)
+            A[np.diag_indices(len(X))] += noise_of_rows(self.noise, X, self.count)
+        return A
 
     @functools.cached_property
     def operator(self) -> KernelOperator:

@@ -7,7 +7,7 @@ the same things: bytes, seconds, and other settings to try. An iterative solver 
 import abc
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import numpy as np
@@ -91,6 +91,10 @@ class AbstractSolver(eqx.Module):
 
 class AbstractDirectSolver(AbstractSolver):
     """A solver that factorises A once and then solves for any right-hand side."""
+
+    takes_filled: ClassVar[bool] = (
+        False  # whether it has `solve_filled`, as `Cholesky` has it, for matrices filled by the caller
+    )
 
     @property
     def exact_variances(self) -> bool:

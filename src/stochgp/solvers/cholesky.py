@@ -1,13 +1,16 @@
 """The direct solver."""
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jaxtyping import Array, Float
 
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.dense_factor import NEGLIGIBLE, Factor, factorised
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
@@ -43,6 +46,7 @@ class Cholesky(AbstractDirectSolver):
     """
 
     dtype: str | None = None
+    takes_filled: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         if self.dtype not in (None, "float32", "float64"):
@@ -57,29 +61,17 @@ class Cholesky(AbstractDirectSolver):
         self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
     ) -> Solution:
         """The solution with its residuals, measured with the operator's own products."""
-        begun = time.perf_counter()
         factor = self.factorise(operator) if factor is None else factor
-        b = np.asarray(b, np.float64)
-        norms = np.maximum(np.linalg.norm(b, axis=0), np.finfo(np.float32).tiny)
-        value = factor.solve(b).astype(np.float64)
-        residuals = _residual(operator, b, value)
-        for _ in range(MOST_REFINEMENTS):
-            better = value + factor.solve(residuals)
-            left = _residual(operator, b, better)
-            fallen = np.linalg.norm(left) / max(np.linalg.norm(residuals), np.finfo(np.float64).tiny)
-            if not fallen < 1:
-                break
-            value, residuals = better, left
-            if fallen > REFINED:
-                break
-        relative = np.linalg.norm(residuals, axis=0) / norms
-        converged = bool(np.all(relative <= tolerance))
-        result = RESULTS.tolerance_reached if converged else RESULTS.precision_reached
-        seconds = time.perf_counter() - begun
-        entry = {"residual": float(relative.max()), "seconds": seconds, "jitter": factor.jitter}
-        return Solution(
-            jnp.asarray(value, operator.dtype), result, converged, relative, 1, 1.0, seconds, [entry], factor.jitter
-        )  # fmt: skip
+        return _refined(factor, b, lambda x: _product_of(operator, x), tolerance, operator.dtype)
+
+    def solve_filled(
+        self, fill: Callable[[], Float[np.ndarray, "N N"]], b: Any, tolerance: Any, dtype: Any
+    ) -> tuple[Solution, Factor]:
+        """(The solution in `dtype`, L) for A = fill(), float64 on and right of its diagonal: where A is quick to fill and fits twice."""
+        factor, A = factorised(fill), fill()
+        return _refined(
+            factor, b, lambda x: scipy.linalg.blas.dsymm(1.0, A.T, x, lower=1), tolerance, dtype
+        ), factor
 
     def itemsize_for(self, size: SystemSize) -> int:
         """As `dtype` says, else 8 where rounding in float32 may count beside the noise, and up to 3,000 rows.
@@ -116,6 +108,33 @@ class Cholesky(AbstractDirectSolver):
         return fill + costs.factor * rate * N**3 / 3 + refined + exact + COMPILED * costs.compile
 
 
+def _refined(
+    factor: Factor, b: Any, product: Callable[[np.ndarray], np.ndarray], tolerance: Any, dtype: Any
+) -> Solution:
+    """α from the factor, corrected with residuals b − Aα, of which `product` gives Aα, until they stop falling."""
+    begun, b = time.perf_counter(), np.asarray(b, np.float64)
+    norms = np.maximum(np.linalg.norm(b, axis=0), np.finfo(np.float32).tiny)
+    value = factor.solve(b).astype(np.float64)
+    residuals = b - product(value)
+    for _ in range(MOST_REFINEMENTS):
+        better = value + factor.solve(residuals)
+        left = b - product(better)
+        fallen = np.linalg.norm(left) / max(np.linalg.norm(residuals), np.finfo(np.float64).tiny)
+        if not fallen < 1:
+            break
+        value, residuals = better, left
+        if fallen > REFINED:
+            break
+    relative = np.linalg.norm(residuals, axis=0) / norms
+    converged = bool(np.all(relative <= tolerance))
+    result = RESULTS.tolerance_reached if converged else RESULTS.precision_reached
+    seconds = time.perf_counter() - begun
+    entry = {"residual": float(relative.max()), "seconds": seconds, "jitter": factor.jitter}
+    return Solution(
+        on_device(value, dtype), result, converged, relative, 1, 1.0, seconds, [entry], factor.jitter
+    )
+
+
 def _upper(operator: KernelOperator, dtype: np.dtype) -> Float[np.ndarray, "N N"]:
     """A, of which only the part right of the diagonal blocks is filled."""
     N, T = operator.size, operator.tile
@@ -146,10 +165,10 @@ def _block(operator: KernelOperator, start: Any, first_column: Any, least: Any, 
     return jnp.where(jnp.abs(K) < least, jnp.zeros_like(K), K)
 
 
-def _residual(operator: KernelOperator, b: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """b − Aα in float64 but for the products with K; α's rounding to the operator's dtype is accounted for."""
+def _product_of(operator: KernelOperator, value: np.ndarray) -> np.ndarray:
+    """Aα with α rounded to the operator's dtype."""
     rounded = operator.pad(jnp.asarray(value, operator.dtype))
-    return b - np.asarray(_product(operator, rounded), np.float64)[: operator.size]
+    return np.asarray(_product(operator, rounded), np.float64)[: operator.size]
 
 
 @eqx.filter_jit
