@@ -7,6 +7,7 @@ has in use there. Sizes are decimal: 1 GB = 10⁹ bytes. Nothing is remembered b
 import ctypes
 import functools
 import math
+import multiprocessing
 import re
 from dataclasses import dataclass
 from numbers import Real
@@ -23,6 +24,7 @@ _UNITS = {
     **{f"{letter}IB": 1024**i for i, letter in enumerate("KMGT", start=1)},
 }
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+WORKER = "LokyProcess"  # of the names of joblib's processes
 _CGROUP = "/sys/fs/cgroup"
 _CONTROL_GROUPS = (  # limit, use, and the name of what can be dropped, in the second and the first version of control groups
     (f"{_CGROUP}/memory.max", f"{_CGROUP}/memory.current", "inactive_file"),
@@ -42,9 +44,13 @@ class Budget:
 
     @classmethod
     def of(cls, memory_limit: Any = None) -> "Budget":
-        """The limit that a user gave, as `parse_bytes` reads it; None = what is in use now and half of what is available."""
-        limit = parse_bytes(memory_limit)
-        return cls(in_use() + available() // 2 if limit is None else limit)
+        """The limit that a user gave, as `parse_bytes` reads it; None = what is in use now and half of what is available.
+
+        Processes that joblib started together, as by `GridSearchCV(n_jobs=2)`, share it evenly: a limit that is given as a whole, half of
+        what is available besides.
+        """
+        limit, n = parse_bytes(memory_limit), n_workers()
+        return cls(in_use() + available() // (2 * n) if limit is None else limit // n)
 
     def in_use(self) -> int:
         """Bytes in use now."""
@@ -121,6 +127,22 @@ def release() -> None:
     trim = getattr(_c_library(), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def n_workers() -> int:
+    """How many processes joblib started together with this one, itself included; 1 where it started none."""
+    if not multiprocessing.current_process().name.startswith(WORKER):
+        return 1
+    parent = psutil.Process().parent()
+    siblings = [] if parent is None else parent.children()
+    return max(1, sum(any(WORKER in part for part in _arguments(process)) for process in siblings))
+
+
+def _arguments(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has ended meanwhile
+        return []
 
 
 def resident() -> int:

@@ -1,7 +1,7 @@
 """fit, predict, evaluate, data list. Each loads what it needs when it runs, so that help is there at once."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -63,20 +63,12 @@ def fit(
     as_json
         One JSON object on stdout.
     """
-    from stochgp.cli.hyperparameters import with_hyperparameters
     from stochgp.cli.reports import described, scores
-    from stochgp.cli.settings import parse_settings
     from stochgp.cli.tables import Wanted, names_in, naming, read_divided
 
-    name = lookup(model, _MODELS, "model")
-    if name is None:
-        raise ValueError(f"--model {model} is not in this version of stochgp; use feature or kernel")
-    kind = getattr(stochgp, name)
     check_can_write(out)
-    settings = parse_settings(setting or [], kind)
-    if hyperparameters is not None:
-        settings = with_hyperparameters(settings, hyperparameters, source, kind)
-    estimator = kind(**{"random_state": seed, "verbose": 0 if quiet else 1} | settings)
+    plain = {"random_state": seed, "verbose": 0 if quiet else 1}
+    estimator = _estimator(model, setting or [], hyperparameters, source, plain)
     wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing)
     rows = read_divided(source, wanted, test_fraction, seed)
     with naming(source):
@@ -93,6 +85,23 @@ def fit(
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(f"the model is in {out}") from interrupt
     show(report, as_json)
+
+
+def _estimator(
+    model: str, setting: list[str], hyperparameters: str | None, source: str, plain: dict[str, Any]
+) -> Any:
+    """The estimator that the options describe; `plain` are settings that they may override."""
+    from stochgp.cli.hyperparameters import with_hyperparameters
+    from stochgp.cli.settings import parse_settings
+
+    name = lookup(model, _MODELS, "model")
+    if name is None:
+        raise ValueError(f"--model {model} is not in this version of stochgp; use feature or kernel")
+    kind = getattr(stochgp, name)
+    settings = parse_settings(setting, kind)
+    if hyperparameters is not None:
+        settings = with_hyperparameters(settings, hyperparameters, source, kind)
+    return kind(**plain | settings)
 
 
 def predict(

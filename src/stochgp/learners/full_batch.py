@@ -7,10 +7,10 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
+import stochgp.learners.lbfgs as lbfgs
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
-from stochgp.learners import lbfgs
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed

@@ -156,13 +156,8 @@ class Minimax(AbstractLearner):
         by_A = matmul(factor.T, factor) + state.B * (state.penalty / norm) - slope * state.A
 
         size = step_size(state.descent, self.learning_rate, self.decay)
-        moved, descent = move(
-            (trainable, state.weights, state.A),
-            (by_theta, by_w, by_A),
-            state.descent,
-            self.optimizer,
-            size,
-        )
+        point, slopes = (trainable, state.weights, state.A), (by_theta, by_w, by_A)
+        moved, descent = move(point, slopes, state.descent, self.optimizer, size)
         theta, w = jax.tree.map(lambda p: jnp.clip(p, -self.box, self.box), moved[:2])
         gp = eqx.combine(theta, rest)
         A, decomposed = project_spectrum(symmetrise(moved[2]), gp.noise_variance.value, state.ceiling)
