@@ -126,6 +126,10 @@ class FeatureGPRegressor(GPRegressor):
         self, gp: FeatureGP, learned: FitResult | None, data: TrainingData, run: Run
     ) -> tuple[FeaturePosterior, Solution | None, dict[str, Any]]:
         """Exact, from the moments of all rows."""
+        if learned.evidence is None:
+            raise ValueError(
+                "the learner's judge knows no moments of all rows, which a feature GP's posterior needs: ByEvidence"
+            )
         if not math.isfinite(learned.nlml):
             raise ValueError(
                 "the marginal likelihood is not a finite number from the start: are inputs or targets on a huge scale? "

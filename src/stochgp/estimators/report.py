@@ -22,9 +22,8 @@ def describe_learning(
 ) -> dict[str, Any]:
     """Name → {choice, why}, JSON values only. `asked` are the estimator's settings."""
     learner, plan = placed.learner, found.plan
-    rates = [entry["rate"] for entry in found.history if "rate" in entry]
-    rate = rates[0] if rates else learner.learning_rate
-    numeric = isinstance(rate, int | float)
+    rate = next((entry["rate"] for entry in found.history if "rate" in entry), None)
+    tried = any("trial_rate" in entry for entry in found.history)
     return {
         "learner": choice(type(learner).__name__, why),
         "learner_settings": choice(
@@ -34,7 +33,7 @@ def describe_learning(
             plan.batch_size, _batch_reason(learner, plan.batch_size, asked.get("batch_size"))
         ),
         "epochs": choice(plan.total_steps / plan.steps_per_epoch, _epochs_reason(learner)),
-        "learning_rate": choice(float(rate) if numeric else None, _rate_reason(learner, bool(rates))),
+        "learning_rate": choice(rate, _rate_reason(learner, tried)),
         "held_out_rows": choice(
             found.held_out_rows,
             "they judge states and choose rate and noise; they join the posterior at the end",

@@ -78,10 +78,18 @@ def fit(
 
 
 def judge_of(learner: AbstractLearner, gp: AbstractGP) -> AbstractJudge:
-    """The learner's own, or the one that suits the model: by evidence where that takes M × M numbers, else by loss."""
-    if learner.judge is not None:
-        return learner.judge
-    return ByEvidence() if gp.has_moments else ByLoss()
+    """The learner's own, or the one that suits the model: by evidence where that takes M × M numbers, else by loss.
+
+    Raises ValueError for a judge that asks for evidence of a model that has no such numbers.
+    """
+    judge = learner.judge
+    if judge is None:
+        return ByEvidence() if gp.has_moments else ByLoss()
+    if isinstance(judge, ByEvidence) and not gp.has_moments:
+        raise ValueError(
+            f"{type(learner).__name__} is to be judged by evidence, which {type(gp).__name__} has no moments for"
+        )
+    return judge
 
 
 def _set_up(learner: AbstractLearner, gp: AbstractGP, source: AbstractSource, key: PRNGKeyArray) -> Setting:

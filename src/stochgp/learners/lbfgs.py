@@ -19,6 +19,7 @@ PAIRS = 10
 DECREASE, CURVATURE = 1e-4, 0.9  # of Wolfe's conditions
 MOST_EVALUATIONS = 12  # of one line search
 LARGEST_MOVE = 2.0  # of any coordinate in one step
+LEAST_GAIN = 10.0  # a step that promises less than so many roundings of the loss is not taken
 STRAIGHT = 1e-10  # a pair with less curvature is not kept
 
 
@@ -53,7 +54,10 @@ def step(at: Quasi, loss: Loss, rounding: float) -> Quasi:
     at = evaluated(at, loss)
     found = None
     if at.n_pairs > 0:
-        found = _search(at, _direction(at), loss, rounding)
+        direction = _direction(at)
+        if -0.5 * float(at.gradient @ direction) < LEAST_GAIN * rounding * (1 + abs(float(at.value))):
+            return Quasi(at.x, at.value, at.gradient, at.steps, at.changes, at.n_pairs, np.bool_(True))
+        found = _search(at, direction, loss, rounding)
     if found is None:  # no memory, or one that misleads
         at = Quasi(at.x, at.value, at.gradient, at.steps, at.changes, np.int64(0), at.stuck)
         found = _search(at, _steepest(at.gradient), loss, rounding)
@@ -106,6 +110,8 @@ def _search(at: Quasi, direction: np.ndarray, loss: Loss, rounding: float) -> _T
     slack = rounding * (1 + abs(value))
     low, high, t, best = 0.0, math.inf, 1.0, None
     for _ in range(MOST_EVALUATIONS):
+        if t * -slope < slack and t < 1:  # a step so short would change the loss by less than its rounding
+            break
         trial = _Trial(t, at.x + t * direction, *loss(at.x + t * direction))
         if math.isfinite(trial.value) and trial.value <= value + DECREASE * t * slope + slack:
             best = trial if best is None or trial.value < best.value else best
