@@ -8,10 +8,12 @@ import pytest
 from stochgp import kernels, learners, networks
 from stochgp.estimators.choices import (
     DEEP_STEPS,
+    FULL_BATCH,
     FULL_BATCH_ROWS,
     LOCAL_ROWS,
     SPREAD,
     SUBSET_ROWS,
+    WARM_ROWS,
     kernel_learner,
 )
 from stochgp.kernels.warped import is_deep, networks_held
@@ -22,9 +24,12 @@ from stochgp.parameters import frozen
 
 def test_the_automatic_learner_goes_with_the_rows():
     small, why = kernel_learner("auto", FULL_BATCH_ROWS)
-    assert small == FullBatch() and str(FULL_BATCH_ROWS) in why
+    assert small == FULL_BATCH and str(FULL_BATCH_ROWS) in why
     middle, why = kernel_learner("auto", LOCAL_ROWS)
-    assert middle == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD) and str(SUBSET_ROWS) in why
+    assert (
+        middle == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
+        and str(SUBSET_ROWS) in why
+    )
     large, _ = kernel_learner("auto", LOCAL_ROWS + 1)
     assert large == BSGD()
 

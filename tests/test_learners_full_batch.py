@@ -100,6 +100,6 @@ def test_line_search_reaches_the_optimum_and_stops_there():
 
 def test_anchored_scgd_reaches_the_optimum():
     model, rows, best = _stretched()
-    learner = SCGD(32, 250, 0.05, optimizer=optax.adam, judge=ByEvidence(validation_fraction=0.0))
+    learner = SCGD(32, 400, 0.05, optimizer=optax.adam, judge=ByEvidence(validation_fraction=0.0))
     found = fit(learner, model, DeviceRows(*rows), key=KEY)
     np.testing.assert_allclose(found.nlml, best, atol=1e-3)

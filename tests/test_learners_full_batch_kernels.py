@@ -140,6 +140,15 @@ def test_every_start_reaches_the_optimum(start):
     assert np.all(np.diff(losses) < 1e-9)
 
 
+def test_a_warm_start_reaches_the_optimum_in_fewer_evaluations_of_all_rows():
+    source, settings = make_source(200), {"tolerance": 1e-12, "precision": "float64"}
+    cold, warm = (learn(FullBatch(**settings, warm_rows=n), source=source) for n in (None, 60))
+    np.testing.assert_allclose(warm.loss, cold.loss, atol=1e-9)
+    np.testing.assert_allclose(raw_of(warm.gp), raw_of(cold.gp), atol=1e-3)
+    count = lambda found: sum(entry.get("evaluations", 0) for entry in found.history)
+    assert count(warm) < count(cold)
+
+
 def test_a_prior_moves_the_optimum_as_it_must():
     found = learn(FullBatch(tolerance=1e-12, precision="float64", spread=0.5))
     np.testing.assert_allclose(found.loss, _optimum(0.5).fun, atol=1e-9)
@@ -191,10 +200,13 @@ def test_the_model_is_the_mean_of_the_fits_of_its_sets(sampling):
         epochs=4, subset_rows=N, n_subsets=2, sampling=sampling, tolerance=0.0, precision="float64"
     )
     source = make_source(3 * N)
-    sets = learner.prepare(make_gp(), source, learner.plan(source.size, source.n_inputs, ByLoss()), (1, 2))
+    prepared = learner.prepare(
+        make_gp(), source, learner.plan(source.size, source.n_inputs, ByLoss()), (1, 2)
+    )
+    sets = prepared.sets
     assert [len(rows.y) for rows in sets] == [N, N]
     assert not np.array_equal(*(rows.y for rows in sets))
-    problem = Problem(source, learner.plan(source.size, source.n_inputs, ByLoss()), sets)
+    problem = Problem(source, learner.plan(source.size, source.n_inputs, ByLoss()), prepared)
     state = learner.init(make_gp(), problem, key=KEY)
     state, numbers = learner.advance(state, problem, 0, 4, (0,))
     alone = FullBatch(epochs=4, tolerance=0.0, precision="float64")
@@ -208,11 +220,11 @@ def test_the_model_is_the_mean_of_the_fits_of_its_sets(sampling):
 def test_uniform_sets_are_disjoint_and_enough_rows_are_all_rows():
     learner = FullBatch(subset_rows=N, n_subsets=3)
     source = make_source(3 * N)
-    sets = learner.prepare(make_gp(), source, learner.plan(source.size, source.n_inputs, ByLoss()), (3,))
+    sets = learner.prepare(make_gp(), source, learner.plan(source.size, source.n_inputs, ByLoss()), (3,)).sets
     together = np.concatenate([rows.X[:, 0] for rows in sets])
     np.testing.assert_array_equal(np.sort(together), make_data(3 * N)[0][:, 0])
     assert learner.sets(N) == (1, N)
-    assert len(learner.prepare(make_gp(), make_source(), learner.plan(N, 1, ByLoss()), (3,))) == 1
+    assert len(learner.prepare(make_gp(), make_source(), learner.plan(N, 1, ByLoss()), (3,)).sets) == 1
 
 
 def test_networks_are_not_averaged():

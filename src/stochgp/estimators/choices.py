@@ -26,6 +26,8 @@ REFINING_STEPS, REFINING_RATE = 30, 0.03  # of the iterative learner after a sub
 # Of deep kernels. Batches of neighbours look alike, and a network that learns from them learns only what tells neighbours apart.
 DEEP = BSGD(batch_size=256, learning_rate=0.003, sampling=Uniform())
 DEEP_STEPS = 8192
+WARM_ROWS = 500  # fitted first, where all rows or those of a set are many
+FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, precision="float64")
 LOCAL_ROWS = 100_000  # beyond which the posterior of a kernel GP is that of neighbours
 
 FEATURE_LEARNERS: dict[str, AbstractLearner] = {
@@ -102,9 +104,9 @@ def _automatic(n_rows: int, options: dict[str, Any]) -> Chosen:
     if "batch_size" in options:
         return dataclasses.replace(BSGD(), **options), "a batch size was asked for"
     if n_rows <= FULL_BATCH_ROWS:
-        found, why = FullBatch(), f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them is fast"
+        found, why = FULL_BATCH, f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them is fast"
     elif n_rows <= LOCAL_ROWS:
-        found = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD)
+        found = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
         why = f"the exact likelihood of {SUBSET_ROWS} random rows stands for that of up to {LOCAL_ROWS}"
     else:
         found, why = BSGD(), f"beyond {LOCAL_ROWS} rows mini-batches of neighbours see more of the data"

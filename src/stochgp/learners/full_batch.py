@@ -1,6 +1,7 @@
 """Full batch: the exact marginal likelihood of all rows, or of several sets of rows whose results are averaged."""
 
 import math
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -42,6 +43,13 @@ class SetFit(eqx.Module):
     settled: np.bool_
 
 
+class Prepared(NamedTuple):
+    """The rows of every set, and where their fits begin."""
+
+    sets: tuple[Rows, ...]
+    start: Quasi
+
+
 class FullBatchState(eqx.Module):
     gp: AbstractGP  # the structure, and what does not train
     fits: tuple[SetFit, ...]
@@ -67,6 +75,8 @@ class FullBatch(AbstractLearner):
     n_subsets      sets
     sampling       how sets are drawn: `Uniform()`, disjoint where the rows allow, or `NearestNeighbours()` of random rows
     spread         s, about the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood
+    warm_rows      rows of a random set that is fitted first where sets have more than twice as many: the others begin at its optimum, with what
+                   L-BFGS learned there of the curvature, and take a third of the steps; None = none
     hold_networks  whether weights of networks stay and parameters alone train: the exact closing refit of a deep kernel
     tolerance      a fit ends where the loss changed by less than this in 3 steps, or where rounding allows no more
     precision      of the factor of a kernel GP: "float32", "float64", or None = "float32", and "float64" for up to 1,024 rows, where σ² is below
@@ -84,6 +94,7 @@ class FullBatch(AbstractLearner):
     n_subsets: int = 1
     sampling: AbstractSampling = Uniform()
     spread: float | None = None
+    warm_rows: int | None = None
     hold_networks: bool = False
     tolerance: float = 1e-4
     precision: str | None = None
@@ -95,7 +106,7 @@ class FullBatch(AbstractLearner):
             raise ValueError(
                 f"batch_size is {self.batch_size}; a full-batch learner takes all rows of a set: see subset_rows"
             )
-        for name in ("subset_rows", "n_subsets"):
+        for name in ("subset_rows", "n_subsets", "warm_rows"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
                 raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
@@ -128,8 +139,29 @@ class FullBatch(AbstractLearner):
             return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * gp.n_features**2
         return itemsize * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
 
-    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> tuple[Rows, ...]:
-        """The rows of every set, on the host in float64."""
+    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> "Prepared":
+        """The rows of every set, on the host in float64, and where their fits begin."""
+        sets = self._sets_of_rows(gp, source, seed)
+        start = lbfgs.begin(packed(self.partition(gp)[0]))
+        if self.optimizer is None and self.warm_rows is not None and len(sets[0].y) > 2 * self.warm_rows:
+            chosen = np.random.default_rng((*seed, 1)).permutation(len(sets[0].y))[: self.warm_rows]
+            start = self._warm(gp, Rows(*(part[np.sort(chosen)] for part in sets[0])), start)
+        return Prepared(sets, start)
+
+    def _warm(self, gp: AbstractGP, rows: Rows, start: Quasi) -> Quasi:
+        """The optimum of a few rows and the curvature around it, nothing known of the loss of others."""
+        loss = _Loss(self, gp, rows)
+        fit = SetFit(start, None, np.full(PATIENCE + 1, np.inf), np.bool_(False))
+        with few_blas_threads(len(rows.y)):
+            for _ in range(STEPS):
+                if not fit.settled:
+                    fit = self.step(fit, loss)
+        empty = lbfgs.begin(fit.at.x)
+        return Quasi(
+            empty.x, empty.value, empty.gradient, fit.at.steps, fit.at.changes, fit.at.n_pairs, empty.stuck
+        )
+
+    def _sets_of_rows(self, gp: AbstractGP, source: AbstractSource, seed: Seed) -> tuple[Rows, ...]:
         count, size = self.sets(source.size)
         if count > 1 and not self.hold_networks and not _only_parameters(gp):
             raise ValueError(
@@ -142,12 +174,12 @@ class FullBatch(AbstractLearner):
         return tuple(source.on_host(rows) for rows in indices)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> FullBatchState:
-        x, descent = packed(self.partition(gp)[0]), None
+        start, descent = problem.prepared.start, None
         if self.optimizer is not None:
             rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
-            descent = begin(on_device(x), self.optimizer, rate, problem.plan.total_steps)
-        fit = SetFit(lbfgs.begin(x), descent, np.full(PATIENCE + 1, np.inf), np.bool_(False))
-        return FullBatchState(gp, (fit,) * len(problem.prepared))
+            descent = begin(on_device(start.x), self.optimizer, rate, problem.plan.total_steps)
+        fit = SetFit(start, descent, np.full(PATIENCE + 1, np.inf), np.bool_(False))
+        return FullBatchState(gp, (fit,) * len(problem.prepared.sets))
 
     def advance(
         self, state: FullBatchState, problem: Problem, first_step: int, n_steps: int, seed: Seed
@@ -155,7 +187,7 @@ class FullBatch(AbstractLearner):
         """`n_steps` steps of every fit that has not settled. "loss" is the mean of the sets' after them."""
         fits, evaluations = list(state.fits), 0
         jitter = 0.0
-        for i, rows in enumerate(problem.prepared):
+        for i, rows in enumerate(problem.prepared.sets):
             loss = _Loss(self, state.gp, rows)
             with few_blas_threads(len(rows.y)):
                 for _ in range(n_steps):
