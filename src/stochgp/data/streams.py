@@ -24,9 +24,9 @@ class Rows(NamedTuple):
     Leading axes may be added: a stack of K batches is Rows([K, B, D], [K, B], [K, B]).
     """
 
-    X: Float[Array | np.ndarray, "... N D"]
-    y: Float[Array | np.ndarray, "... N"]
-    count: Float[Array | np.ndarray, "... N"]
+    X: Float[Array, "... N D"]
+    y: Float[Array, "... N"]
+    count: Float[Array, "... N"]
 
 
 class AbstractSource(abc.ABC):
