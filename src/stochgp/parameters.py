@@ -11,7 +11,7 @@ train too.
 
 import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -80,8 +80,7 @@ class Positive(AbstractParameter):
 
     @property
     def known(self) -> np.ndarray:
-        raw = np.asarray(self.raw)
-        return np.asarray(np.exp(raw) + raw.dtype.type(self.lower))
+        return np.asarray(np.exp(np.asarray(self.raw, np.float64)) + self.lower, self.raw.dtype)
 
 
 class Bounded(AbstractParameter):
@@ -130,7 +129,9 @@ def positive(
         )
     value = _as_array(value, dtype)
     _check_inside(value, lower, math.inf)
-    return Positive(_computed(lambda v, m: m.log(v - v.dtype.type(lower)), value), float(lower))
+    if isinstance(value, Tracer):
+        return Positive(jnp.log(value - lower), float(lower))
+    return Positive(on_device(np.log(np.asarray(value, np.float64) - lower), value.dtype), float(lower))
 
 
 def bounded(
@@ -223,11 +224,6 @@ def _as_array(value: Any, dtype: DTypeLike | None) -> Array:
         dtype = given if given is not None and jnp.issubdtype(given, jnp.floating) else jnp.float32
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     return jnp.asarray(value, dtype=dtype) if isinstance(value, Tracer) else on_device(value, dtype)
-
-
-def _computed(f: Callable[[Any, Any], Any], value: Array) -> Array:
-    """f(value, NumPy) as an array of JAX, without programs of one operation; f(value, jax.numpy) of what is being traced."""
-    return f(value, jnp) if isinstance(value, Tracer) else on_device(f(np.asarray(value), np))
 
 
 def _check_inside(value: Array, lower: float, upper: float) -> None:
