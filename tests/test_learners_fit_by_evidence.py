@@ -231,6 +231,26 @@ def test_a_killed_run_resumes_to_the_same_bits(name, entry, tmp_path):
     )  # ended: nothing to do
 
 
+def test_a_resumed_run_takes_only_the_steps_that_are_left(tmp_path, monkeypatch):
+    """Killed at its third entry, a run has the checkpoint of its second; one that has ended takes no step."""
+    steps = [entry["step"] for entry in _fit("scgd").history]
+    path, gp, taken, advance = tmp_path / "run", make_gp(M=5, dtype=jnp.float32), [], SCGD.advance
+
+    def counted(self, state, problem, first_step, n_steps, seed):
+        taken.extend(range(first_step, first_step + n_steps))
+        return advance(self, state, problem, first_step, n_steps, seed)
+
+    monkeypatch.setattr(SCGD, "advance", counted)
+    with pytest.raises(KilledError):
+        report = _stop_at(3, KilledError())
+        fit(LEARNERS["scgd"], gp, _data(), key=KEY, checkpoint=path, progress=report)
+    assert taken == list(range(steps[2]))
+    for first in (steps[1], steps[-1]):
+        taken.clear()
+        fit(LEARNERS["scgd"], gp, _data(), key=KEY, checkpoint=path)
+        assert taken == list(range(first, steps[-1]))
+
+
 def test_kills_at_random_visits_resume_to_the_same_bits(tmp_path):
     learner = SCGD(batch_size=40, epochs=160, learning_rate=1e-2, tracking=0.1, corrected=True)  # 8 visits
     gp = make_gp(M=5, dtype=jnp.float32)
