@@ -45,7 +45,7 @@ MAPS = {
     ),
     "sum": lambda: features.Sum(_mlp(), _fourier(kernels.RBF())),
 }
-FEW = [name for name in MAPS if name not in ("rff-paired", "rff-active", "orf", "equinox-mlp")]
+FEW = [name for name in MAPS if name not in ("rff-paired", "orf", "equinox-mlp")]
 sweep = pytest.mark.parametrize("name", some_of(MAPS, FEW))
 
 
