@@ -1,5 +1,6 @@
-# make demo    the main job on real data        make test    format, lint and all tests
-# make lint    format, lint and types           make setup   only the virtual environment
+# make demo      the main job on real data        make test       format, lint and tests: every property of every kind
+# make lint      format, lint and types           make test-all   the same with all sweeps, those marked `long` too
+# make setup     only the virtual environment     make mutants    whether tests notice stated mutations of the source
 # Another interpreter: make PYTHON=/path/to/python3.12 ...
 
 # The first interpreter that runs, has a supported version and can make virtual environments. 3.14 is
@@ -20,17 +21,21 @@ EITHER_PRECISION := tests/test_parameters.py tests/test_kernels_contract.py test
 # A process for each core, and a file of tests on one of them: what it compiles is used by its tests only.
 TEST_OPTIONS := -q -n auto --maxprocesses=4 --dist loadfile
 
-.PHONY: demo test lint setup
+.PHONY: demo test test-all mutants lint setup
 .DEFAULT_GOAL := test
 
 demo: $(READY)
 	$(BIN)/stochgp demo
 
-test: $(READY)
+test: CHOSEN := -m "not long"
+test test-all: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest $(TEST_OPTIONS)
-	JAX_ENABLE_X64=1 $(BIN)/python -m pytest $(TEST_OPTIONS) $(EITHER_PRECISION)
+	$(BIN)/python -m pytest $(TEST_OPTIONS) $(CHOSEN)
+	JAX_ENABLE_X64=1 $(BIN)/python -m pytest $(TEST_OPTIONS) $(CHOSEN) $(EITHER_PRECISION)
+
+mutants: $(READY)
+	$(BIN)/python tests/mutants.py
 
 lint: $(LINT_READY)
 	$(BIN)/ruff check .

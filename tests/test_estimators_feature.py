@@ -163,8 +163,8 @@ def test_attributes_and_plan(fitted):
     "setting",
     [
         {"features": "nystrom", "n_features": None},
-        {"features": "orf", "kernel": "matern32"},
-        {"features": "attention", "n_features": None},
+        pytest.param({"features": "orf", "kernel": "matern32"}, marks=pytest.mark.long),
+        pytest.param({"features": "attention", "n_features": None}, marks=pytest.mark.long),
         {"features": "mlp", "n_features": None, "kernel": "rbf", "dtype": "float64"},
         {"features": networks.mlp(2, (8, 5), key=jax.random.key(0)), "n_features": None},
         {"kernel": kernels.RBF(lengthscale=[1.0, 2.0])},

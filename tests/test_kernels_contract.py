@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sweeps import some_of
 
 from stochgp import kernels, networks
 from stochgp.parameters import bounded, frozen, partition
@@ -34,8 +35,11 @@ KERNELS = {
     "warped": lambda: kernels.Warped(kernels.Matern52(0.9), _network()),
     "warped-sum": lambda: kernels.Warped(kernels.Linear(0.5) + kernels.RBF(), frozen(_network())),
 }
-SMOOTH_AT_ZERO = sorted(set(KERNELS) - {"matern12", "sum-frozen"})
-sweep = pytest.mark.parametrize("name", KERNELS)
+FEW = [
+    name for name in KERNELS if name not in ("rbf", "sum", "product", "sum-frozen", "warped-sum")
+]  # each kind, composed once
+SMOOTH_AT_ZERO = [name for name in KERNELS if name not in ("matern12", "sum-frozen")]
+sweep = pytest.mark.parametrize("name", some_of(KERNELS, FEW))
 
 
 @pytest.fixture(autouse=True)
@@ -168,8 +172,9 @@ def test_gradients_are_finite_on_repeated_rows(name):
         assert all(np.all(np.isfinite(leaf)) for leaf in leaves)
 
 
-@sweep
+@pytest.mark.parametrize("name", some_of(KERNELS, ["rbf-ard-active", "matern12", "product-sum", "warped"]))
 def test_block_gradients_equal_pairwise_gradients(name):
+    """Blocks are made of prepared rows, whose gradients are tested above for every kernel."""
     with jax.enable_x64(True):
         kernel, X, Z = KERNELS[name](), _rows(4, 1, jnp.float64), _rows(5, 2, jnp.float64)
         trainable, rest = partition(kernel)
@@ -182,7 +187,7 @@ def test_block_gradients_equal_pairwise_gradients(name):
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", SMOOTH_AT_ZERO)
+@pytest.mark.parametrize("name", some_of(SMOOTH_AT_ZERO, [name for name in FEW if name != "matern12"]))
 def test_second_derivative_at_zero_distance(name):
     """∂²k/∂x∂z at x = z by automatic differentiation and by central differences."""
     with jax.enable_x64(True):

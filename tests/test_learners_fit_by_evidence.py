@@ -231,6 +231,26 @@ def test_a_killed_run_resumes_to_the_same_bits(name, entry, tmp_path):
     )  # ended: nothing to do
 
 
+def test_a_resumed_run_takes_only_the_steps_that_are_left(tmp_path, monkeypatch):
+    """Killed at its third entry, a run has the checkpoint of its second; one that has ended takes no step."""
+    steps = [entry["step"] for entry in _fit("scgd").history]
+    path, gp, taken, advance = tmp_path / "run", make_gp(M=5, dtype=jnp.float32), [], SCGD.advance
+
+    def counted(self, state, problem, first_step, n_steps, seed):
+        taken.extend(range(first_step, first_step + n_steps))
+        return advance(self, state, problem, first_step, n_steps, seed)
+
+    monkeypatch.setattr(SCGD, "advance", counted)
+    with pytest.raises(KilledError):
+        report = _stop_at(3, KilledError())
+        fit(LEARNERS["scgd"], gp, _data(), key=KEY, checkpoint=path, progress=report)
+    assert taken == list(range(steps[2]))
+    for first in (steps[1], steps[-1]):
+        taken.clear()
+        fit(LEARNERS["scgd"], gp, _data(), key=KEY, checkpoint=path)
+        assert taken == list(range(first, steps[-1]))
+
+
 def test_kills_at_random_visits_resume_to_the_same_bits(tmp_path):
     learner = SCGD(batch_size=40, epochs=160, learning_rate=1e-2, tracking=0.1, corrected=True)  # 8 visits
     gp = make_gp(M=5, dtype=jnp.float32)
@@ -348,7 +368,7 @@ def test_a_run_whose_last_visit_is_lost_has_not_converged():
 
 def test_a_lost_run_goes_back_to_the_best_visit_at_a_smaller_rate():
     """Plain descent at a rate beyond stability recovers and improves on the start."""
-    learner = SCGD(**ALONE | {"learning_rate": 1e-3, "optimizer": optax.sgd, "epochs": 120})
+    learner = SCGD(**ALONE | {"learning_rate": 3e-4, "optimizer": optax.sgd, "epochs": 90})
     found = fit(learner, make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
     assert 0 < sum(e.get("recovered", 0.0) for e in found.history) < 7
     assert found.history[-1]["recovered"] == 0

@@ -92,6 +92,25 @@ def test_a_killed_run_resumes_to_the_same_bits(name, entry, tmp_path):
         _assert_same(fit(LEARNERS[name], GP, _data(), key=KEY, checkpoint=path), _fit(name))
 
 
+def test_a_resumed_run_takes_only_the_steps_that_are_left(tmp_path, monkeypatch):
+    """Killed at its fourth entry, which is that of step 192, a run has its checkpoint of step 128; one that has ended takes no step."""
+    path, taken, advance = tmp_path / "run", [], BSGD.advance
+
+    def counted(self, state, problem, first_step, n_steps, seed):
+        taken.extend(range(first_step, first_step + n_steps))
+        return advance(self, state, problem, first_step, n_steps, seed)
+
+    monkeypatch.setattr(BSGD, "advance", counted)
+    with pytest.raises(KilledError):
+        report = _stop_at(4, KilledError())
+        fit(LEARNERS["uniform"], GP, _data(), key=KEY, checkpoint=path, progress=report)
+    assert taken == list(range(192))
+    for first in (128, 320):
+        taken.clear()
+        fit(LEARNERS["uniform"], GP, _data(), key=KEY, checkpoint=path)
+        assert taken == list(range(first, 320))
+
+
 @pytest.mark.parametrize("what", ["key", "learner", "data", "model"])
 def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
     path, data = tmp_path / "run", _data()

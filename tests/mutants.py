@@ -1,0 +1,216 @@
+"""Mutations of the source, each of which a stated test must notice: `make mutants`.
+
+A mutation replaces one exact text of one file, in a copy of `src`, and runs tests that must then fail. The table says of each whether it
+was killed. The tests run once without a mutation, where they must pass. Exit code 1: a mutation survived or cannot be applied any more.
+
+    python tests/mutants.py [part of a name]
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+SECONDS = 300.0  # for the tests of one mutation
+
+
+class Mutation(NamedTuple):
+    name: str
+    file: str  # below src/stochgp
+    text: str  # which the file has once
+    replacement: str
+    tests: str  # node ids below tests/, of which one must fail
+
+
+MUTATIONS = (
+    Mutation(
+        "CG ignores its share of the tolerance",
+        "estimators/solving.py",
+        "tolerance * solver.tolerance_share",
+        "tolerance * 1.0",
+        "test_estimators_solving.py::test_a_solver_solves_to_its_share_of_the_tolerance",
+    ),
+    Mutation(
+        "the tolerance falls with the quarter power of the noise",
+        "estimators/solving.py",
+        "TOLERANCE, POWER = 0.2, 0.75",
+        "TOLERANCE, POWER = 0.2, 0.25",
+        "test_estimators_solving.py::test_tolerances_scale_with_the_three_quarters_power_of_the_noise_and_not_with_units",
+    ),
+    Mutation(
+        "a run that grows is never sent back",
+        "solvers/solve.py",
+        "if not distance <= GROWN * self.lowest:",
+        "if False:",
+        "test_solvers_solve.py::test_a_run_that_grows_goes_back_and_takes_the_remedy",
+    ),
+    Mutation(
+        "a fall-back has no remedy",
+        "solvers/solve.py",
+        "self.arranged = self.solver.more_careful(self.arranged, self.since, self.n_failures)",
+        "pass",
+        "test_solvers_solve.py::test_a_run_that_grows_goes_back_and_takes_the_remedy",
+    ),
+    Mutation(
+        "blocks are never damped more",
+        "solvers/sdd.py",
+        "if not self.by_blocks or without < 1:",
+        "if True:",
+        "test_solvers_solve.py::test_blocks_are_damped_ten_times_more_for_every_divergence_without_momentum",
+    ),
+    Mutation(
+        "the jitter of a block is not recorded",
+        "solvers/sdd.py",
+        "return trtri(L, lower=True, overwrite_c=True)[0], jitter",
+        "return trtri(L, lower=True, overwrite_c=True)[0], 0.0",
+        "test_solvers_solve.py::test_the_jitter_that_was_needed_is_told",
+    ),
+    Mutation(
+        "the jitter of the direct solver is not recorded",
+        "numerics/dense_factor.py",
+        "return Factor(L, jitter) if",
+        "return Factor(L, 0.0) if",
+        "test_solvers_solve.py::test_the_jitter_that_was_needed_is_told",
+    ),
+    Mutation(
+        "a direct solution is not refined",
+        "solvers/cholesky.py",
+        "MOST_REFINEMENTS = 3",
+        "MOST_REFINEMENTS = 0",
+        "test_solvers_solve.py::test_a_factor_in_float32_is_refined_to_float64",
+    ),
+    Mutation(
+        "a checkpoint is read and not used (by loss)",
+        "learners/fit.py",
+        "        if resumed is None:\n",
+        "        if True:\n",
+        "test_learners_fit_by_loss.py::test_a_resumed_run_takes_only_the_steps_that_are_left",
+    ),
+    Mutation(
+        "a checkpoint is read and not used (by evidence)",
+        "learners/fit.py",
+        "        if resumed is None:\n",
+        "        if True:\n",
+        "test_learners_fit_by_evidence.py::test_a_resumed_run_takes_only_the_steps_that_are_left",
+    ),
+    Mutation(
+        "SDD states half the bytes of a column",
+        "solvers/sdd.py",
+        "COLUMNS = 14",
+        "COLUMNS = 7",
+        "test_planning_solver.py::test_bytes_of_columns_are_those_measured[sdd]",
+    ),
+    Mutation(
+        "CG states half the bytes of a column",
+        "solvers/cg.py",
+        "COLUMNS, WIDE_COLUMNS = 6, 16",
+        "COLUMNS, WIDE_COLUMNS = 3, 8",
+        "test_planning_solver.py::test_bytes_of_columns_are_those_measured[cg]",
+    ),
+    Mutation(
+        "the count of a row does not divide its noise",
+        "likelihoods/noise.py",
+        " / jnp.maximum(jnp.asarray(count, X.dtype), SMALLEST_COUNT)",
+        "",
+        "test_objectives_kernel.py::test_weights_stand_for_repeated_rows",
+    ),
+    Mutation(
+        "by loss, a run returns the visit of the lowest criterion",
+        "learners/judge.py",
+        "    def returns_best(self) -> bool:\n        return False",
+        "    def returns_best(self) -> bool:\n        return True",
+        "test_learners_fit_by_loss.py::test_a_lost_visit_goes_back_to_the_lowest_loss_at_a_smaller_rate "
+        "test_learners_fit_by_loss.py::test_an_interrupt_keeps_the_last_good_visit "
+        "test_learners_fit_by_loss.py::test_history_and_result",
+    ),
+    Mutation(
+        "by evidence, a run returns its last good visit",
+        "learners/evidence.py",
+        "    def returns_best(self) -> bool:\n        return True",
+        "    def returns_best(self) -> bool:\n        return False",
+        "test_learners_fit_by_evidence.py::test_a_run_lost_seven_times_has_diverged "
+        "test_learners_fit_by_evidence.py::test_the_best_visit_is_returned",
+    ),
+    Mutation(
+        "a lost run goes on at the same rate",
+        "learners/fit.py",
+        "slower, kept = setting.learner.slower(at.best_state, SLOWER), at.kept",
+        "slower, kept = at.best_state, at.kept",
+        "test_learners_fit_by_loss.py::test_a_lost_visit_goes_back_to_the_lowest_loss_at_a_smaller_rate",
+    ),
+    Mutation(
+        "a noise variance is never raised for the solver",
+        "estimators/raised_noise.py",
+        "    if learned >= least:\n",
+        "    if True:\n",
+        "test_estimators_raised_noise.py::test_rounding_sets_a_bound_that_goes_with_the_signal",
+    ),
+    Mutation(
+        "the held-out rows do not join the posterior",
+        "learners/evidence.py",
+        "        if division.held_out is not None:\n            more = ",
+        "        if False:\n            more = ",
+        "test_learners_fit_by_evidence.py::test_the_nlml_is_the_dense_one_of_the_model_returned",
+    ),
+    Mutation(
+        "the order of the blocks is not undone",
+        "solvers/solve.py",
+        "return value if order is None else jnp.zeros_like(value).at[order].set(value)",
+        "return value",
+        "test_solvers_contract.py::test_reported_residuals_are_the_true_ones",
+    ),
+)
+
+
+def run(tests: str, source: Path) -> tuple[int, str]:
+    """(pytest's exit status, its last line) of these tests with the package in `source`."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    named = [str(ROOT / "tests" / test) for test in tests.split()]
+    paths = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [*command, *named], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=SECONDS
+    )
+    return done.returncode, (done.stdout.strip().splitlines() or ["no output"])[-1]
+
+
+def outcome_of(mutation: Mutation, source: Path) -> str:
+    """'killed', 'killed by time', 'SURVIVED', or why it could not be tried."""
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+    path = source / "stochgp" / mutation.file
+    before = path.read_text(encoding="utf-8")
+    if before.count(mutation.text) != 1:
+        return f"the text is there {before.count(mutation.text)} times"
+    path.write_text(before.replace(mutation.text, mutation.replacement), encoding="utf-8")
+    try:
+        status, last = run(mutation.tests, source)
+    except subprocess.TimeoutExpired:
+        return "killed by time"
+    if status > 1:  # pytest found no tests, or could not begin
+        return f"not tried: {last}"
+    return "killed" if status == 1 else "SURVIVED"
+
+
+def main(part: str = "") -> int:
+    chosen = [mutation for mutation in MUTATIONS if part in mutation.name]
+    for tests in dict.fromkeys(mutation.tests for mutation in chosen):
+        status, last = run(tests, ROOT / "src")
+        if status != 0:
+            print(f"fails without a mutation: {tests}: {last}")
+            return 1
+    outcomes = []
+    for mutation in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            outcomes.append(outcome_of(mutation, Path(folder) / "src"))
+        print(f"{outcomes[-1]:<16} {mutation.file:<28} {mutation.name}", flush=True)
+    missed = [outcome for outcome in outcomes if not outcome.startswith("killed")]
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} killed")
+    return 1 if missed or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
