@@ -203,7 +203,7 @@ def _refuse_values(name: str, bad: np.ndarray, first: str, remedy: str) -> None:
 
 def _refuse_long_integers(name: str, values: Any) -> None:
     """TableError for an integer that float64 may not hold: mostly the number of an account, not a quantity."""
-    low, high = (bound.as_py() for bound in pc.min_max(values).values())
+    low, high = (bound.as_py() for bound in pc.call_function("min_max", [values]).values())
     if low is None or max(-low, high) <= LARGEST_INTEGER:
         return
     _refuse_long(name, values.to_pylist())

@@ -60,9 +60,9 @@ def rule_of(column: Column, impute: bool) -> ColumnRule:
         )
     column = _with_dates_read(column)
     indicator = impute and bool(column.missing.any())
-    present = None if column.kind == "text" else column.values[~column.missing]
     if column.kind == "text":
         return ColumnRule(column.name, "text", _levels(column), indicator=indicator)
+    present = column.values[~column.missing]
     fill = np.median(present) if impute else None
     if column.kind == "time":
         return ColumnRule(
@@ -76,7 +76,7 @@ def rule_of(column: Column, impute: bool) -> ColumnRule:
 
 def rule_from_dict(value: Mapping[str, Any]) -> ColumnRule:
     """A rule of its fields as JSON values. Raises TypeError or ValueError for others."""
-    lists = {name: tuple(value.get(name, ())) for name in ("levels", "parts")}
+    lists: dict[str, Any] = {name: tuple(value.get(name, ())) for name in ("levels", "parts")}
     rule = ColumnRule(**dict(value) | lists)
     if rule.kind not in _KINDS:
         raise ValueError(f"a stored table encoder has the column kind {rule.kind!r}")
@@ -111,7 +111,7 @@ def _with_dates_read(column: Column) -> Column:
 
 
 def _levels(column: Column) -> tuple[str, ...]:
-    levels = sorted(pc.unique(column.values.drop_null()).to_pylist())
+    levels = sorted(column.values.drop_null().unique().to_pylist())
     if len(levels) > MAX_LEVELS:
         raise TableError(
             f"column {column.name!r} holds text with {len(levels)} different values{_stray_text(column)}; at most "
@@ -200,7 +200,9 @@ def _encode_levels(rule: ColumnRule, column: Column, out: np.ndarray) -> None:
         raise _changed(rule, column)
     texts = column.values if column.kind == "text" else _number_texts(column)
     for j, level in enumerate(rule.levels):
-        out[:, j] = pc.fill_null(pc.equal(texts, level), False).to_numpy(zero_copy_only=False)
+        out[:, j] = pc.fill_null(pc.call_function("equal", [texts, level]), False).to_numpy(
+            zero_copy_only=False
+        )
     unseen = ~column.missing & (out[:, : len(rule.levels)].sum(axis=1) == 0)
     if unseen.any():
         row = row_of_first(unseen)

@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -73,7 +73,7 @@ class DeviceRows(AbstractSource):
         return _gather(self._rows, np.asarray(indices, np.int32))
 
     def on_host(self, indices: Int[np.ndarray, " n"]) -> Rows:
-        return Rows(*(np.asarray(part)[indices].astype(np.float64) for part in self._rows))
+        return _rows_on_host(np.asarray(part)[indices] for part in self._rows)
 
     def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
         return float(np.sum(np.asarray(self._rows.count)[indices], dtype=np.float64))
@@ -108,7 +108,7 @@ class HostRows(AbstractSource):
             self.targets.transform(self.y[indices], self.dtype),
         )
         count = np.ones(len(indices)) if self.weight is None else self.weight[indices]
-        return Rows(*(part.astype(np.float64) for part in (X, y, count.astype(self.dtype))))
+        return _rows_on_host((X, y, count.astype(self.dtype)))
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
         shape, flat = np.shape(indices), np.ravel(indices)
@@ -191,6 +191,12 @@ def independent_batches(
 @functools.lru_cache(maxsize=2)  # one epoch is read in many stretches; MINIMAX reads two orders at once
 def _shuffle(n: int, seed: tuple[int, ...]) -> Int[np.ndarray, " n"]:
     return np.random.default_rng(seed).permutation(np.arange(n, dtype=np.int32))
+
+
+def _rows_on_host(parts: Iterable[Any]) -> Rows:
+    """Of NumPy arrays, in float64: `Rows` names the device's arrays, which most code sees."""
+    found: tuple[Any, ...] = tuple(part.astype(np.float64) for part in parts)
+    return Rows(*found)
 
 
 def _padded(part: Any, dtype: Any) -> Array:

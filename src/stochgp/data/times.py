@@ -43,8 +43,8 @@ def times_of_objects(values: list[Any], missing: Bool[np.ndarray, " N"]) -> Time
 
 def times_of_texts(texts: Any) -> Times | None:
     """Of an Arrow array of texts, all of which but the missing are dates or timestamps of ISO 8601; None where one is not."""
-    trimmed = pc.utf8_trim_whitespace(texts)
-    first = pc.index(pc.is_valid(trimmed), True).as_py()
+    trimmed = _trimmed(texts)
+    first = pc.index(trimmed.is_valid(), True).as_py()
     if first < 0:
         return None
     for zoned in (False, True):
@@ -56,7 +56,7 @@ def times_of_texts(texts: Any) -> Times | None:
 
 def row_of_first_not_time(texts: Any, zoned: bool) -> int:
     """Position of the first text that is not such a date, of texts in which there is one: found by halving."""
-    trimmed, low, high = pc.utf8_trim_whitespace(texts), 0, len(texts)
+    trimmed, low, high = _trimmed(texts), 0, len(texts)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (
@@ -80,6 +80,11 @@ def part_of(name: str, micros: Int64[np.ndarray, " N"], start: int) -> Float64[n
     if name == "weekday":
         return ((micros // DAY + _MONDAY) % 7).astype(np.float64)
     return (micros % DAY) / HOUR
+
+
+def _trimmed(texts: Any) -> Any:
+    """Without white space at either end."""
+    return pc.call_function("utf8_trim_whitespace", [texts])
 
 
 def _parsed(texts: Any, zoned: bool) -> Int64[np.ndarray, " N"] | None:

@@ -108,11 +108,12 @@ class GPRegressor(PosteriorRegressor):
         """
         begun = time.perf_counter()
         check_settings(self.get_params(deep=False))
-        keys = [key_of(words) for words in spawned(as_key(self.random_state), 3)]
+        learn_key, solve_key, start_key = map(key_of, spawned(as_key(self.random_state), 3))
         budget = Budget.of(self.memory_limit)
         rows = read_training_rows(self, X, y, sample_weight, budget, self.missing)
         data = TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype)
-        run = Run(*keys, budget, begun, self.time_limit, checkpoint, callback, self.plan)
+        limit, plan = self.time_limit, self.plan
+        run = Run(learn_key, solve_key, start_key, budget, begun, limit, checkpoint, callback, plan)
         with jax.enable_x64(True):
             gp = self._start(data, run.start_key)
             learned, choices = self._learn(gp, data, run)

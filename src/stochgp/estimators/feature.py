@@ -1,6 +1,7 @@
 """The feature GP behind scikit-learn's door."""
 
 import math
+import typing
 from typing import Any, no_type_check
 
 import equinox as eqx
@@ -97,7 +98,7 @@ class FeatureGPRegressor(GPRegressor):
         """φ with its learned parameters, on the rows that the model sees (standardised when `standardize=True`)."""
         if "_fitted" not in vars(self):
             raise AttributeError("features_ is there after fit")
-        return self._fitted.posterior.features
+        return typing.cast(FeaturePosterior, self._fitted.posterior).features
 
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
         return feature_learner(
@@ -120,13 +121,14 @@ class FeatureGPRegressor(GPRegressor):
             )
         spread = 1.0 if self.standardize else max(float(np.mean(data.y**2)), 10 * NOISE_FLOOR)
         noise = constant_noise(START_NOISE * spread, dtype=self.dtype)
-        return FeatureGP(phi, noise, positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype))
+        variance = positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype)
+        return FeatureGP(features=phi, noise=noise, variance=variance)
 
     def _posterior_of(
         self, gp: FeatureGP, learned: FitResult | None, data: TrainingData, run: Run
     ) -> tuple[FeaturePosterior, Solution | None, dict[str, Any]]:
         """Exact, from the moments of all rows."""
-        if learned.evidence is None:
+        if learned is None or learned.evidence is None:
             raise ValueError(
                 "the learner's judge knows no moments of all rows, which a feature GP's posterior needs: ByEvidence"
             )
@@ -153,7 +155,7 @@ class FeatureGPRegressor(GPRegressor):
         )
 
     def _nlml(self, learned: FitResult | None) -> float | None:
-        return learned.nlml
+        return None if learned is None else learned.nlml
 
 
 @eqx.filter_jit

@@ -1,6 +1,7 @@
 """The kernel GP behind scikit-learn's door."""
 
 import math
+import typing
 from typing import Any, no_type_check
 
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import LOCAL_ROWS, kernel_learner
 from stochgp.estimators.raised_noise import raised_for_solving
 from stochgp.estimators.report import choice
-from stochgp.estimators.solving import Wanted, posterior_of
+from stochgp.estimators.solving import KernelPosterior, Wanted, posterior_of
 from stochgp.estimators.units import TrainingData
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner
@@ -104,7 +105,9 @@ class KernelGPRegressor(GPRegressor):
         if "_fitted" not in vars(self):
             raise AttributeError("kernel_ is there after fit")
         posterior = self._fitted.posterior
-        return posterior.gp.kernel if isinstance(posterior, LocalPosterior) else posterior.system.kernel
+        if isinstance(posterior, LocalPosterior):
+            return posterior.gp.kernel
+        return typing.cast(KernelPosterior, posterior).system.kernel
 
     @property
     def nlml_estimate_(self) -> float:
@@ -134,7 +137,7 @@ class KernelGPRegressor(GPRegressor):
     def _start(self, data: TrainingData, key: PRNGKeyArray) -> KernelGP:
         kernel = kernels.resolve(self.kernel, data.n_inputs, dtype=jnp.dtype(self.dtype))
         noise = START_NOISE if self.noise_variance is None else self.noise_variance
-        return cast(KernelGP(kernel, noise), self.dtype)
+        return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
 
     def _posterior_of(
         self, gp: KernelGP, learned: FitResult | None, data: TrainingData, run: Run
@@ -174,4 +177,5 @@ def _local(data: TrainingData, gp: KernelGP, budget: Budget) -> LocalPosterior:
     N, D = data.n_rows, data.n_inputs
     tree = search_bytes(N, D, CALIBRATION_ROWS, NEIGHBOURS)
     budget.require(tree + 8 * N * (D + 2), f"local prediction from {N} rows")
-    return LocalPosterior(gp, data.X, data.y, data.count).calibrated(CALIBRATION_ROWS, 0)
+    local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)
+    return local.calibrated(CALIBRATION_ROWS, 0)

@@ -32,7 +32,7 @@ def raised_for_solving(gp: KernelGP, data: TrainingData) -> tuple[KernelGP, dict
     learned = float(gp.noise_variance)
     if len(data.y) <= SMALL:
         return gp, {"choice": learned, "why": "learned, of what the kernel sees"}
-    local = LocalPosterior(gp, data.X, data.y, data.count)
+    local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)
     usual = float(np.median(local.left_out(ROWS, 0)[1].variance))
     kernel = value_of(gp.kernel)
     signal = float(mean_variance(kernel, data.X[:: max(1, len(data.y) // ROWS)][:ROWS]))

@@ -21,11 +21,11 @@ class Rule(NamedTuple):
 
 
 def _whole(least: int) -> Callable[[Any], bool]:
-    return lambda v: isinstance(v, int | np.integer) and not isinstance(v, bool) and v >= least
+    return lambda v: isinstance(v, int | np.integer) and not isinstance(v, bool) and bool(v >= least)
 
 
 def _positive(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and 0 < value < math.inf
+    return isinstance(value, int | float | np.number) and bool(0 < value < math.inf)
 
 
 _AT_LEAST_ONE = Rule(lambda v: v is None or _whole(1)(v), "None or a whole number of at least 1")

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import math
 import os
+import typing
 import warnings
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from stochgp.posteriors.base import known_noise
 from stochgp.priors import prior_functions
 from stochgp.results import Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, SystemSize, solve
+from stochgp.solvers.base import SolvesFilled
 from stochgp.solvers.sizes import SMALL
 from stochgp.storage import checkpoint as checkpoints
 
@@ -88,8 +90,16 @@ def _solved(
     tolerance = np.maximum(tolerance * solver.tolerance_share, LEAST_TOLERANCE)
     found = _run(solver, operator, b, tolerance, wanted, run_key)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
-    rest = prior, samples, solver, float(tolerance[0])
-    return SampledKernelPosterior(system, weights, _explained(y, weights), *rest), found
+    posterior = SampledKernelPosterior(
+        system=system,
+        weights=weights,
+        explained=_explained(y, weights),
+        prior=prior,
+        sample_weights=samples,
+        solver=solver,
+        tolerance=float(tolerance[0]),
+    )
+    return posterior, found
 
 
 def _solved_directly(
@@ -97,11 +107,13 @@ def _solved_directly(
 ) -> tuple[ExactKernelPosterior, Solution]:
     b, tolerance = y[:, None], tolerances(float(system.noise.level), y, 1)
     if system.fits_host(solver):
-        found, factor = solver.solve_filled(system.upper, b, tolerance, system.X.dtype)
+        filled = typing.cast(SolvesFilled, solver)  # as `takes_filled` says
+        found, factor = filled.solve_filled(system.upper, b, tolerance, system.X.dtype)
     else:
         factor = solver.factorise(system.operator)
         found = solver.solve(system.operator, b, tolerance, factor)
-    posterior = ExactKernelPosterior(system, found.value, _explained(y, found.value), solver)
+    explained = _explained(y, found.value)
+    posterior = ExactKernelPosterior(system=system, weights=found.value, explained=explained, solver=solver)
     vars(posterior)["factor"] = factor  # what its property would compute again
     return posterior, found
 
@@ -146,7 +158,8 @@ def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budg
     noise = float(np.mean(noise_of_rows(system.noise, X, system.count)))
     tolerance = float(tolerances(noise, y, 1)[0])
     if len(X) <= SMALL:
-        size = SystemSize(*X.shape, wanted.n_samples, X.dtype.itemsize * (X.shape[1] + 2), X.dtype.itemsize)
+        (N, D), itemsize = X.shape, X.dtype.itemsize
+        size = SystemSize(N, D, wanted.n_samples, itemsize * (D + 2), itemsize)
         operator = None  # nothing is measured for so few rows
     else:
         operator = system.operator

@@ -119,7 +119,7 @@ def batch_gradient(
 ) -> tuple[BSGDInfo, AbstractGP]:
     """(NLML per datum of the batch, g): the gradient by automatic differentiation of A only, its cotangent written out."""
     B = batch.y.shape[0]
-    A, pull_back = jax.vjp(lambda t: eqx.combine(t, rest).covariance(batch.X, batch.count), trainable)
+    A, pull_back = jax.vjp(lambda t: _covariance(eqx.combine(t, rest), batch), trainable)
     L, jitter = safe_cholesky(A)
     inverse = invert_lower(L)
     Q = matmul(inverse.T, inverse)
@@ -130,6 +130,11 @@ def batch_gradient(
     if signal_scale is not None:
         gradient = _scale_signal(gradient, B / (signal_scale * math.log(max(B, 2))))
     return BSGDInfo(loss, jitter), gradient
+
+
+def _covariance(gp: Any, batch: Rows) -> Float[Array, "B B"]:
+    """A of the batch, of a model that has `covariance`, as both of `models` have."""
+    return gp.covariance(batch.X, batch.count)
 
 
 def _scale_signal(gradient: AbstractGP, factor: float) -> AbstractGP:

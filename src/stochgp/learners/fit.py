@@ -1,7 +1,7 @@
 """The one loop: steps in compiled stretches, a visit of the host between them."""
 
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -55,7 +55,7 @@ def fit(
     *,
     key: PRNGKeyArray,
     progress: Report | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | os.PathLike | None = None,
     time_limit: float | None = None,
 ) -> FitResult:
     """Learn θ of `gp` from the rows of `source`.
@@ -101,7 +101,7 @@ def _set_up(learner: AbstractLearner, gp: AbstractGP, source: AbstractSource, ke
     return Setting(learner, judge, gp, Problem(division.train, plan, prepared), division, key_of(init), step)
 
 
-def _fit(setting: Setting, log: Log, checkpoint: str | Path | None) -> FitResult:
+def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> FitResult:
     first = setting.judge.at_start(
         setting.gp, setting.division
     )  # of θ₀: what every trial and the run begin with
@@ -221,7 +221,7 @@ def _choose_rate(setting: Setting, first: Visit, log: Log) -> float | None:
 
     None where none is to be tried. Larger rates than one that was lost are not tried.
     """
-    rates, learner = setting.judge.rates, setting.learner
+    rates, learner = list(setting.judge.rates), setting.learner
     if learner.learning_rate is not None or learner.batch_size is None or not rates:
         return None
     n_steps, found = first_trial_steps(setting.problem.plan, len(rates)), {}

@@ -1,7 +1,7 @@
 """Full batch: the exact marginal likelihood of all rows, or of several sets of rows whose results are averaged."""
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.lbfgs import Quasi
 from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import Schedule, constant
-from stochgp.models import AbstractGP
+from stochgp.models import AbstractGP, FeatureGP
 from stochgp.numerics.arrays import on_device, packed, unpacked
 from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives.kernel import SMALL
@@ -136,7 +136,8 @@ class FullBatch(AbstractLearner):
         """The rows of a set in float64; of a kernel GP the matrix, which its factor and its inverse replace, and rows of tiles."""
         size, itemsize = self.sets(n_rows)[1], 4 if self.precision == "float32" else 8
         if gp.has_moments:
-            return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * gp.n_features**2
+            M = cast(FeatureGP, gp).n_features
+            return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * M**2
         return itemsize * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
 
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> "Prepared":

@@ -22,10 +22,12 @@ class Visit(Protocol):
     """What a judge found: a pytree, so that checkpoints can hold it."""
 
     @property
+    @abc.abstractmethod
     def gp(self) -> Any:
         """The model of the state."""
 
     @property
+    @abc.abstractmethod
     def criterion(self) -> float:
         """Nats per datum, lower is better; not finite where the state is lost."""
 

@@ -7,7 +7,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from stochgp.data.streams import Rows
 from stochgp.learners.base import AbstractLearner, Problem
@@ -63,7 +62,7 @@ def advance_by_batches(
 
 
 @eqx.filter_jit
-def _scan(learner: Any, state: Any, batches: Rows, first_step: Array, seed: Array) -> tuple[Any, Any]:
+def _scan(learner: Any, state: Any, batches: Rows, first_step: Any, seed: Any) -> tuple[Any, Any]:
     """(State after a step on each of a stack of batches, means of what the steps saw). A step's key depends on its number alone."""
     dynamic, static = eqx.partition(state, eqx.is_array)
     key = jax.random.wrap_key_data(seed)

@@ -31,14 +31,14 @@ def as_key(random_state: Any) -> PRNGKeyArray:
 
 def _key(seed: int) -> PRNGKeyArray:
     """`jax.random.key(seed)`, without a program where the generator is JAX's default."""
-    if jax.config.jax_default_prng_impl != "threefry2x32":
+    if jax.config.jax_default_prng_impl != "threefry2x32":  # pyright: ignore[reportAttributeAccessIssue]
         return jax.random.key(seed)
     return key_of((0, seed))
 
 
 def key_of(words: tuple[int, ...]) -> PRNGKeyArray:
     """The key of two words of 32 bits."""
-    return jax.random.wrap_key_data(np.asarray(words, np.uint32), impl="threefry2x32")
+    return jax.random.wrap_key_data(np.asarray(words, np.uint32), impl="threefry2x32")  # pyright: ignore[reportArgumentType]
 
 
 def spawned(key: PRNGKeyArray, n: int) -> list[tuple[int, int]]:

@@ -116,7 +116,7 @@ def _diagonal(kernel: Any, Z: Any) -> Array:
 
 
 @eqx.filter_jit
-def _mean_and_cross(operator: KernelOperator, weights: Array, Z: Rows) -> tuple[Array, Array, Array]:
+def _mean_and_cross(operator: KernelOperator, weights: Array, Z: Rows) -> tuple[PerRow, Array, Array]:
     Z = jnp.asarray(Z)
     across = operator.kernel.between(operator.prepare(Z), operator.block(0, operator.size))
     return mean_of(operator, weights, Z), across, operator.kernel.diag(Z)

@@ -54,7 +54,8 @@ class FeaturePosterior(AbstractPosterior):
         weights = spectrum.basis @ (variance * spectrum.cross / d)
         root = spectrum.basis * np.sqrt(variance * noise_variance / d)
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
-        return cls(features, jnp.asarray(weights, wide), jnp.asarray(root, wide), known_noise(noise_variance))
+        weights, root = jnp.asarray(weights, wide), jnp.asarray(root, wide)
+        return cls(features=features, weights=weights, root=root, noise=known_noise(noise_variance))
 
     @eqx.filter_jit
     def mean(self, X: Rows) -> PerRow:

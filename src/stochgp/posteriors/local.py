@@ -97,7 +97,8 @@ class LocalPosterior(AbstractPosterior):
         """With the tree of the training rows, which is made at the first prediction."""
         if request.covariance or request.n_samples:
             return 0
-        tree = search_bytes(*self.X.shape, min(request.n_rows, MOST_ROWS), self.n_neighbours)
+        N, D = self.X.shape
+        tree = search_bytes(N, D, min(request.n_rows, MOST_ROWS), self.n_neighbours)
         return 64 * request.n_rows + tree + COMPILER_BYTES
 
     def predict(self, X: Float[np.ndarray, "P D"]) -> LocalPrediction:
@@ -125,7 +126,8 @@ class LocalPosterior(AbstractPosterior):
         )
         z2 = (self.y[rows] - found.mean) ** 2 / (found.variance / self.scale + noise)
         scale = float((1 + z2.sum()) / (1 + len(rows)))
-        return LocalPosterior(self.gp, self.X, self.y, self.weight, self.n_neighbours, scale)
+        gp, n = self.gp, self.n_neighbours
+        return LocalPosterior(gp=gp, X=self.X, y=self.y, weight=self.weight, n_neighbours=n, scale=scale)
 
     def left_out(
         self, n_rows: int, seed: int | tuple[int, ...]
@@ -178,7 +180,7 @@ class _Index:
         while isinstance(kernel, Warped):
             self.networks.append(kernel)
             kernel = value_of(kernel.kernel)
-        self.gp = KernelGP(kernel, gp.noise)
+        self.gp = KernelGP(kernel=kernel, noise=gp.noise)
         self.Z = self.warp(X)
         self.tree = Neighbours(self.place(self.Z))
 

@@ -6,8 +6,8 @@ the same things: bytes, seconds, and other settings to try. An iterative solver 
 
 import abc
 import math
-from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import equinox as eqx
 import numpy as np
@@ -44,6 +44,8 @@ COMPILED = 12.0  # products of a block of K that take as long to compile as the 
 
 class AbstractSolver(eqx.Module):
     """How (K + Σ) α = b is solved; b is [N, S], all columns at once."""
+
+    takes_filled: ClassVar[bool] = False  # whether it is also a `SolvesFilled`
 
     @property
     def name(self) -> str:
@@ -92,10 +94,6 @@ class AbstractSolver(eqx.Module):
 class AbstractDirectSolver(AbstractSolver):
     """A solver that factorises A once and then solves for any right-hand side."""
 
-    takes_filled: ClassVar[bool] = (
-        False  # whether it has `solve_filled`, as `Cholesky` has it, for matrices filled by the caller
-    )
-
     @property
     def exact_variances(self) -> bool:
         return True
@@ -113,6 +111,16 @@ class AbstractDirectSolver(AbstractSolver):
         self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
     ) -> Solution:
         """The solution with its measured residuals; `factor` saves the factorisation."""
+
+
+class SolvesFilled(Protocol):
+    """A direct solver that also takes matrices filled by the caller. Its class sets `takes_filled`."""
+
+    def solve_filled(
+        self, fill: Callable[[], Float[np.ndarray, "N N"]], b: Any, tolerance: Any, dtype: Any
+    ) -> tuple[Solution, Factor]:
+        """(The solution in `dtype`, the factor) for A = fill(), float64 on and right of its diagonal."""
+        ...
 
 
 class Arranged(NamedTuple):

@@ -69,9 +69,8 @@ class Cholesky(AbstractDirectSolver):
     ) -> tuple[Solution, Factor]:
         """(The solution in `dtype`, L) for A = fill(), float64 on and right of its diagonal: where A is quick to fill and fits twice."""
         factor, A = factorised(fill), fill()
-        return _refined(
-            factor, b, lambda x: scipy.linalg.blas.dsymm(1.0, A.T, x, lower=1), tolerance, dtype
-        ), factor
+        (symm,) = scipy.linalg.get_blas_funcs(("symm",), (A,))
+        return _refined(factor, b, lambda x: symm(1.0, A.T, x, lower=1), tolerance, dtype), factor
 
     def itemsize_for(self, size: SystemSize) -> int:
         """As `dtype` says, else 8 where rounding in float32 may count beside the noise, and up to 3,000 rows.

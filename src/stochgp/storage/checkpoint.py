@@ -1,6 +1,7 @@
 """A run on disk: what a killed one needs to go on as if nothing had happened."""
 
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,13 @@ def fingerprint(*parts: Any) -> str:
     return digest.hexdigest()
 
 
-def write(path: str | Path, tree: Any, facts: dict[str, Any], mark: str) -> None:
+def write(path: str | os.PathLike, tree: Any, facts: dict[str, Any], mark: str) -> None:
     """The arrays of `tree` and the JSON `facts`, under the fingerprint `mark`; the old file stays until the new one is whole."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array_like))]
     save_arrays(path, arrays, {"facts": facts, "fingerprint": mark})
 
 
-def read(path: str | Path, like: Any, mark: str) -> tuple[Any, dict[str, Any]] | None:
+def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, Any]] | None:
     """(a tree built as `like`, the facts), or None where there is no file. ValueError where it belongs to another run."""
     if not Path(path).exists():
         return None
@@ -45,14 +46,14 @@ def read(path: str | Path, like: Any, mark: str) -> tuple[Any, dict[str, Any]] |
     return eqx.combine(jax.tree.unflatten(structure, restored), static), metadata["facts"]
 
 
-def note(path: str | Path, name: str, value: Any, mark: str) -> None:
+def note(path: str | os.PathLike, name: str, value: Any, mark: str) -> None:
     """Keeps a JSON value, under a fingerprint of its own, in the file of a run, beside what it holds."""
     arrays, metadata = load_arrays(path) if Path(path).exists() else ([], {})
     notes = metadata.get("notes", {}) | {name: {"value": value, "fingerprint": mark}}
     save_arrays(path, arrays, metadata | {"notes": notes})
 
 
-def noted(path: str | Path, name: str, mark: str) -> Any:
+def noted(path: str | os.PathLike, name: str, mark: str) -> Any:
     """The value kept under that name and fingerprint; None where there is none."""
     if not Path(path).exists():
         return None

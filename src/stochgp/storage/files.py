@@ -23,7 +23,7 @@ _HEADER = "stochgp"
 _START = b'{"__metadata__":{"stochgp":'  # of every such file, after the eight bytes that give the length of its header
 
 
-def save_tree(path: str | Path, tree: Any, metadata: Mapping[str, Any]) -> None:
+def save_tree(path: str | os.PathLike, tree: Any, metadata: Mapping[str, Any]) -> None:
     """Writes `tree` and `metadata` (JSON values with text keys) to the file `path`, which stays as it was if anything fails.
 
     A tree is made of Equinox modules, dataclasses and named tuples of this package, modules of `equinox.nn`, lists, tuples, dicts with
@@ -35,7 +35,7 @@ def save_tree(path: str | Path, tree: Any, metadata: Mapping[str, Any]) -> None:
     _write(path, tensors, {"kind": "tree", "structure": structure, "metadata": dict(metadata)})
 
 
-def load_tree(path: str | Path) -> tuple[Any, dict[str, Any]]:
+def load_tree(path: str | os.PathLike) -> tuple[Any, dict[str, Any]]:
     """(tree, metadata) of a file of `save_tree`: the same classes, and the same bits in every array.
 
     Arrays keep their dtype and are again of JAX or of NumPy, as they were; float64 ones also outside of an x64 context, in which
@@ -50,7 +50,7 @@ def load_tree(path: str | Path) -> tuple[Any, dict[str, Any]]:
         ) from error
 
 
-def save_arrays(path: str | Path, leaves: Iterable[Any], metadata: Mapping[str, Any]) -> None:
+def save_arrays(path: str | os.PathLike, leaves: Iterable[Any], metadata: Mapping[str, Any]) -> None:
     """Writes a flat list of arrays and numbers, in order, and `metadata` (JSON values with text keys) to the file `path`.
 
     For checkpoints, where the reader knows the structure. Typed PRNG keys are stored as their `jax.random.key_data`.
@@ -59,7 +59,7 @@ def save_arrays(path: str | Path, leaves: Iterable[Any], metadata: Mapping[str, 
     _write(path, tensors, {"kind": "arrays", "metadata": dict(metadata)})
 
 
-def load_arrays(path: str | Path) -> tuple[list[np.ndarray], dict[str, Any]]:
+def load_arrays(path: str | os.PathLike) -> tuple[list[np.ndarray], dict[str, Any]]:
     """(arrays, metadata) of a file of `save_arrays`: NumPy arrays in their order, with their dtype and bits.
 
     Raises ValueError as `load_tree` does. The caller compares their number, shapes and dtypes with what it expects.
@@ -72,7 +72,7 @@ def _raw(leaf: Any, where: str) -> np.ndarray:
     return as_numbers(jax.random.key_data(leaf) if is_key(leaf) else leaf, where)
 
 
-def _write(path: str | Path, tensors: dict[str, np.ndarray], header: dict[str, Any]) -> None:
+def _write(path: str | os.PathLike, tensors: dict[str, np.ndarray], header: dict[str, Any]) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"{path} cannot be written: there is no folder {path.parent}")
@@ -90,7 +90,7 @@ def _write(path: str | Path, tensors: dict[str, np.ndarray], header: dict[str, A
         partial.unlink(missing_ok=True)
 
 
-def _read(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _read(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     with Path(path).open("rb") as file:
         start = file.read(8 + len(_START))[8:]
     if start != _START[: len(start)] or not start:
@@ -104,7 +104,7 @@ def _read(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nda
         raise ValueError(f"{path} is truncated or damaged ({error})") from error
 
 
-def _check_header(path: str | Path, header: Any, kind: str) -> None:
+def _check_header(path: str | os.PathLike, header: Any, kind: str) -> None:
     if header["format"] > FORMAT:
         raise ValueError(
             f"{path} was written by format {header['format']} (stochgp {header['version']}); "
