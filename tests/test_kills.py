@@ -28,6 +28,7 @@ def begin(kind, folder, checkpoint):
     )
 
 
+@pytest.mark.timeout(150 * KILLS)
 @pytest.mark.parametrize("kind", some_of(["feature", "kernel"], ["feature"]))
 def test_kills_at_random_moments_change_nothing(kind, tmp_path):
     for checkpoint in ("first", "whole"):  # the first has to compile
