@@ -95,6 +95,7 @@ def kernel_models(draw):
     return KernelGPRegressor(learner=learner, epochs=epochs, n_samples=4, random_state=0, **options)
 
 
+@pytest.mark.timeout(6 * EXAMPLES)
 @settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -35,6 +35,7 @@ def steps(errors):
     return int(re.search(r"^steps (\d+)$", errors, re.MULTILINE)[1])
 
 
+@pytest.mark.timeout(150 * KILLS)
 @pytest.mark.parametrize("kind", some_of(["feature", "kernel", "many rows"], ["feature"]))
 def test_kills_at_random_moments_change_nothing(kind, tmp_path):
     """Of many rows the plan of the solve is that of the first run. Runs that resume take fewer steps than whole ones, counted together."""
