@@ -8,18 +8,18 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-import stochgp.learners.lbfgs as lbfgs
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
-from stochgp.learners.lbfgs import Quasi
 from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import Schedule, constant
 from stochgp.models import AbstractGP, FeatureGP
+from stochgp.numerics import lbfgs
 from stochgp.numerics.arrays import on_device, packed, unpacked
+from stochgp.numerics.lbfgs import Quasi
 from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives.kernel import SMALL
 from stochgp.objectives.likelihood import Evaluation, nlml_and_gradient
@@ -69,7 +69,7 @@ class FullBatch(AbstractLearner):
     start: it decides only what the rows leave open, such as how far beyond the data an idle lengthscale goes.
 
     epochs         steps at most; None = 100
-    optimizer      None = L-BFGS (`lbfgs`), or any optax rule
+    optimizer      None = L-BFGS (`numerics.lbfgs`), or any optax rule
     learning_rate  of an optax rule; None = 0.1, for Adam
     subset_rows    rows of a set; None, or as many as there are, = all rows
     n_subsets      sets
