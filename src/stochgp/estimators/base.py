@@ -103,8 +103,10 @@ class GPRegressor(PosteriorRegressor):
         A row of weight ρ counts as ρ rows: its noise variance is σ²/ρ. Text columns of a data frame are one-hot encoded, dates become
         numbers. `checkpoint` names a file that is kept up to date; a killed fit, called again with the same data and settings, goes on
         from it to the same result. `callback` is called with every entry that learning adds to `history_`, as it comes, in target units.
-        If it returns True, or on Ctrl-C, learning ends with the best state so far. Raises ValueError or TypeError, in one line, for data or settings that cannot
-        be used, and for a fit that would exceed `memory_limit` (with both numbers).
+        If it returns True, or on Ctrl-C, learning ends with the best state so far.
+
+        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and for a fit that would exceed
+        `memory_limit` (with both numbers).
         """
         begun = time.perf_counter()
         check_settings(self.get_params(deep=False))

@@ -102,14 +102,12 @@ def _set_up(learner: AbstractLearner, gp: AbstractGP, source: AbstractSource, ke
 
 
 def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> FitResult:
-    first = setting.judge.at_start(
-        setting.gp, setting.division
-    )  # of θ₀: what every trial and the run begin with
-    any_rate = next(iter(setting.judge.rates), None)
-    at, result = (
-        _begun(_with_rate(setting, any_rate), first),
-        RESULTS.interrupted,
-    )  # the shape of a checkpoint
+    # The visit of θ₀, with which every trial and the run begin.
+    first = setting.judge.at_start(setting.gp, setting.division)
+    any_rate = next(
+        iter(setting.judge.rates), None
+    )  # a state has the shape of a checkpoint's whatever its rate
+    at, result = _begun(_with_rate(setting, any_rate), first), RESULTS.interrupted
     mark = "" if checkpoint is None else _mark(setting)
     resumed = None if checkpoint is None else checkpoints.read(checkpoint, at, mark)
 
