@@ -28,7 +28,7 @@ from stochgp.estimators.units import TrainingData, in_target_units
 from stochgp.learners import AbstractLearner, fit
 from stochgp.learners.placing import place
 from stochgp.models import AbstractGP
-from stochgp.numerics.seeds import as_key, key_of, spawned
+from stochgp.numerics.seeds import as_key, key_of, split
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
 
@@ -110,7 +110,7 @@ class GPRegressor(PosteriorRegressor):
         """
         begun = time.perf_counter()
         check_settings(self.get_params(deep=False))
-        learn_key, solve_key, start_key = map(key_of, spawned(as_key(self.random_state), 3))
+        learn_key, solve_key, start_key = map(key_of, split(as_key(self.random_state), 3))
         budget = Budget.of(self.memory_limit)
         rows = read_training_rows(self, X, y, sample_weight, budget, self.missing)
         data = TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype)

@@ -15,7 +15,7 @@ from stochgp.learners.judge import AbstractJudge, ByLoss, Division, Numbers, See
 from stochgp.learners.log import Log, Report
 from stochgp.learners.steps import take_stretch
 from stochgp.models import AbstractGP
-from stochgp.numerics.seeds import key_of, spawned
+from stochgp.numerics.seeds import key_of, seed_of, split
 from stochgp.planning.steps import first_trial_steps
 from stochgp.results import RESULTS, FitResult
 from stochgp.storage import checkpoint as checkpoints
@@ -93,12 +93,14 @@ def judge_of(learner: AbstractLearner, gp: AbstractGP) -> AbstractJudge:
 
 
 def _set_up(learner: AbstractLearner, gp: AbstractGP, source: AbstractSource, key: PRNGKeyArray) -> Setting:
-    prepare, init, step, divide = spawned(key, 4)
+    prepare, init, step, divide = split(key, 4)
     judge = judge_of(learner, gp)
-    division = judge.divide(source, divide)
+    division = judge.divide(source, seed_of(divide))
     plan = learner.plan(division.train.size, source.n_inputs, judge)
-    prepared = learner.prepare(gp, division.train, plan, prepare)
-    return Setting(learner, judge, gp, Problem(division.train, plan, prepared), division, key_of(init), step)
+    prepared = learner.prepare(gp, division.train, plan, seed_of(prepare))
+    return Setting(
+        learner, judge, gp, Problem(division.train, plan, prepared), division, key_of(init), seed_of(step)
+    )
 
 
 def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> FitResult:

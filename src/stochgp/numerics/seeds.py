@@ -7,6 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+Words = tuple[int, int]  # of 32 bits
+
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
 
 def as_key(random_state: Any) -> PRNGKeyArray:
     """A key from None (fresh entropy), an integer from 0 to 2³² − 1, a NumPy RandomState or Generator (which moves on), or a key.
@@ -41,9 +45,31 @@ def key_of(words: tuple[int, ...]) -> PRNGKeyArray:
     return jax.random.wrap_key_data(np.asarray(words, np.uint32), impl="threefry2x32")  # pyright: ignore[reportArgumentType]
 
 
-def spawned(key: PRNGKeyArray, n: int) -> list[tuple[int, int]]:
-    """n independent pairs of words made of a key, on the host: seeds of NumPy's generators, or of `key_of`."""
-    words = np.random.SeedSequence(np.ravel(np.asarray(jax.random.key_data(key))).tolist()).generate_state(
-        2 * n
-    )
-    return [(int(words[2 * i]), int(words[2 * i + 1])) for i in range(n)]
+def split(key: PRNGKeyArray, n: int) -> list[Words]:
+    """The words of `jax.random.split(key, n)`, computed on the host: a program for it takes longer to compile than a small fit."""
+    high, low = _threefry(_words(key), np.zeros(n, np.uint32), np.arange(n, dtype=np.uint32))
+    return [(int(a), int(b)) for a, b in zip(high, low, strict=True)]
+
+
+def seed_of(words: Words) -> Words:
+    """`jax.random.bits(key_of(words), (2,), "uint32")`: a seed of NumPy's generators, apart from the key's own draws."""
+    high, low = _threefry(words, np.zeros(2, np.uint32), np.arange(2, dtype=np.uint32))
+    return int(high[0] ^ low[0]), int(high[1] ^ low[1])
+
+
+def _words(key: PRNGKeyArray) -> Words:
+    first, last = np.ravel(np.asarray(jax.random.key_data(key)))[:2]
+    return int(first), int(last)
+
+
+def _threefry(words: Words, x0: np.ndarray, x1: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Threefry-2x32 with 20 rounds (Salmon et al. 2011), the generator of JAX."""
+    keys = np.array([*words, words[0] ^ words[1] ^ 0x1BD11BDA], np.uint32)
+    x0, x1 = x0 + keys[0], x1 + keys[1]
+    for group in range(5):
+        for bits in ROTATIONS[group % 2]:
+            x0 = x0 + x1
+            x1 = ((x1 << np.uint32(bits)) | (x1 >> np.uint32(32 - bits))) ^ x0
+        x0 = x0 + keys[(group + 1) % 3]
+        x1 = x1 + keys[(group + 2) % 3] + np.uint32(group + 1)
+    return x0, x1
