@@ -91,9 +91,9 @@ def held_out_rows(n_rows: int, fraction: float) -> int:
 
 
 def first_trial_steps(plan: StepPlan, n_rates: int) -> int:
-    """Steps of the first trials of so many learning rates: the last trials, of two rates, are to have a twentieth of the run's steps.
+    """Steps of the first trials of so many learning rates: the last trials, of two rates, are to have a tenth of the run's steps.
 
-    The last ones have 100 to 1,000 steps, in whole chunks.
+    The last ones have 100 to 2,000 steps, in whole chunks. Shorter ones would prefer rates that are too large for a whole run.
     """
-    last = min(max(plan.total_steps // 20, 100), 1_000, plan.total_steps)
+    last = min(max(plan.total_steps // 10, 100), 2_000, plan.total_steps)
     return max(1, round(2 * last / max(n_rates, 2) / plan.chunk_steps)) * plan.chunk_steps
