@@ -34,6 +34,20 @@ def key():
     return jax.random.key(0)
 
 
+@pytest.fixture
+def double():
+    """Arrays of float64, in the test."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def strict_double(double):
+    """The same, and nothing is promoted silently."""
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def compiled_code_is_let_go():
     """Every compiled function holds memory maps, of which Linux allows a process 65,530: thousands of tests would run out."""

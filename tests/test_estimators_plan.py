@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from killing import KilledError
 
 from stochgp import KernelGPRegressor
 from stochgp.learners import BSGD
@@ -94,10 +95,6 @@ def test_half_a_plan_is_refused(missing, not_timed):
     plan = {name: entry for name, entry in _whole().plan_.items() if name != missing}
     with pytest.raises(ValueError, match=missing):
         KernelGPRegressor(**SETTINGS, plan=plan).fit(*_data())
-
-
-class KilledError(Exception):
-    """Stands for a killed process."""
 
 
 def test_killed_before_the_solve_it_resumes_without_learning_again(tmp_path, steps, monkeypatch):

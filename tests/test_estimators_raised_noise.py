@@ -1,6 +1,5 @@
 """The noise variance that a solver can cope with: unchanged where it can, raised no further than predictions allow."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,10 +15,7 @@ from stochgp.posteriors import LocalPosterior
 N = 3_100
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def make_rows(n=N, dtype=jnp.float32):

@@ -37,14 +37,7 @@ from stochgp.numerics.small_matrices import safe_cholesky
 PLAIN = {"optimizer": optax.sgd, "decay": constant}
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with (
-        jax.enable_x64(True),
-        jax.numpy_dtype_promotion("strict"),
-        jax.numpy_rank_promotion("raise"),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("strict_double")
 
 
 def _gradient(gp, rows):

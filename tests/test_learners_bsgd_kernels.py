@@ -21,12 +21,6 @@ from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS
 
 
-@pytest.fixture
-def double():
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        yield
-
-
 class Raw(AbstractParameter):
     """A parameter that is its own unconstrained array."""
 
@@ -77,7 +71,7 @@ def _toy(n=8, d=2, seed=0):
     return generator.normal(size=(n, d)), generator.normal(size=n), generator.uniform(0.5, 2, size=n)
 
 
-def test_the_gradient_of_a_batch_is_that_of_its_likelihood(double):
+def test_the_gradient_of_a_batch_is_that_of_its_likelihood(strict_double):
     """By finite differences of the loops; ARD lengthscales, a variance, a noise, weights."""
     X, y, weight = _toy()
     theta = (np.array([0.7, 1.4]), np.asarray(1.3), np.asarray(0.2))
@@ -95,7 +89,7 @@ class _Three(tuple):
         return super().__new__(cls, parts)
 
 
-def test_the_conditional_expectation_is_the_closed_form(double):
+def test_the_conditional_expectation_is_the_closed_form(strict_double):
     """Over targets of the true model, given the rows: (1/2s_l) Σ λ_j^[l=1] c_j/(θ₁λ_j + θ₂)², c_j = (θ₁ − θ₁*)λ_j + (θ₂ − θ₂*).
 
     The gradient is affine in y yᵀ, whose expectation K* = RRᵀ is the average over j of y yᵀ at y = √m r_j: so the average of m gradients
@@ -123,7 +117,7 @@ def _gradient_pair(gp, X, y, tau):
     return gradient.kernel.variance.raw, gradient.noise_variance.raw
 
 
-def test_the_signal_scale_is_for_variances_of_kernels_only(double):
+def test_the_signal_scale_is_for_variances_of_kernels_only(strict_double):
     X, y, _ = _toy()
     kernel = RBF(_raw([0.7, 0.9]), _raw(1.0)) + Matern32(_raw(0.5), _raw(0.4))
     gp = KernelGP(kernel, _raw(0.3))
@@ -136,7 +130,7 @@ def test_the_signal_scale_is_for_variances_of_kernels_only(double):
     np.testing.assert_array_equal(scaled.noise_variance.raw, plain.noise_variance.raw)
 
 
-def test_the_mean_over_all_batches_is_not_the_full_gradient(double):
+def test_the_mean_over_all_batches_is_not_the_full_gradient(strict_double):
     """The bias of the paper: it falls with the size of the batches."""
     X, y, _ = _toy(6)
     gp = KernelGP(RBF(frozen(jnp.asarray(0.9)), _raw(2.0)), _raw(0.5))
@@ -149,7 +143,7 @@ def test_the_mean_over_all_batches_is_not_the_full_gradient(double):
     assert bias[0] > bias[1] > 1e-6
 
 
-def test_ten_steps_are_those_of_the_plain_loop(double):
+def test_ten_steps_are_those_of_the_plain_loop(strict_double):
     """α₁/k in the raw parameters, s₁ = τ log m, s₂ = m."""
     X, y, _ = _toy(12)
     learner = BSGD(

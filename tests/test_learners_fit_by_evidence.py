@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from killing import KilledError, stop_at
 from reference import dense_nlml
 from toy import KEY, make_gp, make_toy
 
@@ -50,10 +51,6 @@ LEARNERS = {
 sweep = pytest.mark.parametrize("name", LEARNERS)
 
 
-class KilledError(Exception):
-    """Stands for a killed process."""
-
-
 @functools.cache
 def _data(n=200):
     toy = make_toy(n, seed=3)
@@ -77,17 +74,6 @@ def _assert_same(a, b):
     assert a.result is b.result
     for left, right in zip(_leaves(a), _leaves(b), strict=True):
         np.testing.assert_array_equal(left, right)
-
-
-def _stop_at(entry_number, error):
-    seen = []
-
-    def report(entry):
-        seen.append(entry)
-        if len(seen) == entry_number:
-            raise error
-
-    return report
 
 
 def rows_of(source):
@@ -224,7 +210,7 @@ def test_without_refit_the_variances_are_those_of_the_descent():
 def test_a_killed_run_resumes_to_the_same_bits(name, entry, tmp_path):
     path, gp = tmp_path / "run", make_gp(M=5, dtype=jnp.float32)
     with pytest.raises(KilledError):
-        fit(LEARNERS[name], gp, _data(), key=KEY, checkpoint=path, progress=_stop_at(entry, KilledError()))
+        fit(LEARNERS[name], gp, _data(), key=KEY, checkpoint=path, progress=stop_at(entry, KilledError()))
     _assert_same(fit(LEARNERS[name], gp, _data(), key=KEY, checkpoint=path), _fit(name))
     _assert_same(
         fit(LEARNERS[name], gp, _data(), key=KEY, checkpoint=path), _fit(name)
@@ -242,7 +228,7 @@ def test_a_resumed_run_takes_only_the_steps_that_are_left(tmp_path, monkeypatch)
 
     monkeypatch.setattr(SCGD, "advance", counted)
     with pytest.raises(KilledError):
-        report = _stop_at(3, KilledError())
+        report = stop_at(3, KilledError())
         fit(LEARNERS["scgd"], gp, _data(), key=KEY, checkpoint=path, progress=report)
     assert taken == list(range(steps[2]))
     for first in (steps[1], steps[-1]):
@@ -258,7 +244,7 @@ def test_kills_at_random_visits_resume_to_the_same_bits(tmp_path):
     generator, found = np.random.default_rng(0), None
     while found is None:
         try:
-            report = _stop_at(generator.integers(2, 5), KilledError())
+            report = stop_at(generator.integers(2, 5), KilledError())
             found = fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run", progress=report)
         except KilledError:
             continue
@@ -269,7 +255,7 @@ def test_a_run_killed_while_rates_are_tried_starts_again(tmp_path):
     learner = SCGD(**ALONE | {"learning_rate": None, "epochs": 20})
     gp = make_gp(M=5, dtype=jnp.float32)
     with pytest.raises(KilledError):
-        fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run", progress=_stop_at(2, KilledError()))
+        fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run", progress=stop_at(2, KilledError()))
     _assert_same(
         fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run"), fit(learner, gp, _data(), key=KEY)
     )
@@ -285,7 +271,7 @@ def test_a_checkpoint_of_another_run_is_refused(what, tmp_path):
         _data(),
     )
     with pytest.raises(KilledError):
-        fit(learner, gp, data, key=key, checkpoint=path, progress=_stop_at(3, KilledError()))
+        fit(learner, gp, data, key=key, checkpoint=path, progress=stop_at(3, KilledError()))
     before = path.read_bytes()
     key = jax.random.key(1) if what == "key" else key
     learner = SCGD(**ALONE | {"learning_rate": 1e-3}) if what == "learner" else learner
@@ -318,7 +304,7 @@ def test_a_fingerprint_does_not_see_where_functions_lie():
 
 @pytest.mark.parametrize("entry", [1, 3])
 def test_an_interrupt_keeps_the_best_so_far(entry):
-    report = _stop_at(entry, KeyboardInterrupt())
+    report = stop_at(entry, KeyboardInterrupt())
     found = fit(LEARNERS["scgd"], make_gp(M=5, dtype=jnp.float32), _data(), key=KEY, progress=report)
     assert found.result is RESULTS.interrupted
     assert not found.converged
@@ -404,5 +390,5 @@ def test_the_x64_flag_is_as_before(x64):
         fit(LEARNERS["full batch"], gp, _data(), key=KEY)
         assert jax.config.jax_enable_x64 is x64
         with pytest.raises(KilledError):
-            fit(LEARNERS["full batch"], gp, _data(), key=KEY, progress=_stop_at(1, KilledError()))
+            fit(LEARNERS["full batch"], gp, _data(), key=KEY, progress=stop_at(1, KilledError()))
         assert jax.config.jax_enable_x64 is x64

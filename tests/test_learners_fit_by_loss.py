@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from killing import KilledError, stop_at
 from toy import KEY
 
 from stochgp.data.streams import DeviceRows
@@ -25,10 +26,6 @@ LEARNERS = {
     "with replacement": BSGD(**COMMON, sampling=Uniform(replace=True), signal_scale=3.0),
 }
 sweep = pytest.mark.parametrize("name", LEARNERS)
-
-
-class KilledError(Exception):
-    """Stands for a killed process."""
 
 
 @functools.cache
@@ -56,17 +53,6 @@ def _assert_same(a, b):
         np.testing.assert_array_equal(left, right)
 
 
-def _stop_at(entry_number, error):
-    seen = []
-
-    def report(entry):
-        seen.append(entry)
-        if len(seen) == entry_number:
-            raise error
-
-    return report
-
-
 @sweep
 def test_history_and_result(name):
     found = _fit(name)
@@ -86,7 +72,7 @@ def test_history_and_result(name):
 def test_a_killed_run_resumes_to_the_same_bits(name, entry, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(KilledError):
-        report = _stop_at(entry, KilledError())
+        report = stop_at(entry, KilledError())
         fit(LEARNERS[name], GP, _data(), key=KEY, checkpoint=path, progress=report)
     for _ in range(2):  # the second finds that it has ended
         _assert_same(fit(LEARNERS[name], GP, _data(), key=KEY, checkpoint=path), _fit(name))
@@ -102,7 +88,7 @@ def test_a_resumed_run_takes_only_the_steps_that_are_left(tmp_path, monkeypatch)
 
     monkeypatch.setattr(BSGD, "advance", counted)
     with pytest.raises(KilledError):
-        report = _stop_at(4, KilledError())
+        report = stop_at(4, KilledError())
         fit(LEARNERS["uniform"], GP, _data(), key=KEY, checkpoint=path, progress=report)
     assert taken == list(range(192))
     for first in (128, 320):
@@ -133,7 +119,7 @@ def test_progress_sees_every_entry():
 
 @pytest.mark.parametrize("entry", [1, 3])
 def test_an_interrupt_keeps_the_last_good_visit(entry):
-    report = _stop_at(entry, KeyboardInterrupt())
+    report = stop_at(entry, KeyboardInterrupt())
     found = fit(LEARNERS["uniform"], GP, _data(), key=KEY, progress=report)
     assert found.result is RESULTS.interrupted
     assert not found.converged
@@ -246,5 +232,5 @@ def test_the_x64_flag_is_as_before(x64):
         _play(1.0, 0.5)
         assert jax.config.jax_enable_x64 is x64
         with pytest.raises(KilledError):
-            _play(1.0, progress=_stop_at(1, KilledError()))
+            _play(1.0, progress=stop_at(1, KilledError()))
         assert jax.config.jax_enable_x64 is x64

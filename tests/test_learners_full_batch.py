@@ -2,7 +2,6 @@
 
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -21,11 +20,7 @@ from stochgp.objectives.likelihood import nlml_and_gradient
 from stochgp.parameters import Frozen, cast, frozen
 from stochgp.results import RESULTS
 
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @pytest.mark.parametrize(("n", "M"), [(12, 4), (5, 9)])

@@ -25,10 +25,7 @@ N = 24
 KEY = jax.random.key(0)
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @functools.cache

@@ -26,10 +26,7 @@ N_SE = 4.0
 KEY = jax.random.key(0)
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def make_source(n=N, weighted=False):

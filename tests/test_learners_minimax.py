@@ -42,14 +42,7 @@ from stochgp.learners.minimax import project_spectrum
 PLAIN = {"anchored": False, "judge": ByEvidence(refit=False), "optimizer": optax.sgd, "decay": constant}
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with (
-        jax.enable_x64(True),
-        jax.numpy_dtype_promotion("strict"),
-        jax.numpy_rank_promotion("raise"),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("strict_double")
 
 
 def _pair(toy, S, S_bar):

@@ -50,14 +50,7 @@ EXACT_M = {
 }
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with (
-        jax.enable_x64(True),
-        jax.numpy_dtype_promotion("strict"),
-        jax.numpy_rank_promotion("raise"),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("strict_double")
 
 
 def _gradients(learner, state, toy, batches):

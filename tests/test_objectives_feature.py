@@ -36,14 +36,7 @@ SIZES = [(12, 4), (5, 9)]  # more rows than features, more features than rows
 sizes = pytest.mark.parametrize(("n", "M"), SIZES)
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with (
-        jax.enable_x64(True),
-        jax.numpy_dtype_promotion("strict"),
-        jax.numpy_rank_promotion("raise"),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("strict_double")
 
 
 def _problem(n, M, seed=0):

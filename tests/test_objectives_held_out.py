@@ -1,6 +1,5 @@
 """The density of held-out rows against the dense posterior, its derivatives, and the refit that minimises it."""
 
-import jax
 import numpy as np
 import pytest
 from reference import dense_posterior, features
@@ -9,11 +8,7 @@ from toy import make_gp, make_toy, rows_of, theta_of
 from stochgp.objectives import moments_of_rows, nlml_of_spectrum, refit, spectrum
 from stochgp.objectives.held_out import HeldOut, nlpd_of_spectrum, refit_held_out
 
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def _problem(n=40, n_new=30, M=6, seed=0, weight=None):

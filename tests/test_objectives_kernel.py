@@ -20,10 +20,7 @@ from stochgp.parameters import cast, frozen, partition, positive, value_of
 N, D = 13, 3
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def make_rows(n=N, seed=0, weight=None):

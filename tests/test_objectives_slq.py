@@ -19,10 +19,7 @@ N, D = 400, 3
 N_SE = 4.0
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @functools.cache

@@ -45,10 +45,7 @@ FAR = np.concatenate(
 )  # training rows, equal rows and rows of nothing but prior
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def kernel():

@@ -14,14 +14,7 @@ from stochgp.posteriors import FeaturePosterior
 sizes = pytest.mark.parametrize(("n", "M"), [(12, 4), (5, 9)])
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with (
-        jax.enable_x64(True),
-        jax.numpy_dtype_promotion("strict"),
-        jax.numpy_rank_promotion("raise"),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("strict_double")
 
 
 def _posterior(n, M, *, dtype=jnp.float64, weight=None):
