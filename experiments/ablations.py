@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
+from matplotlib.figure import Figure
 
 from experiments import problems
 from measuring.sets import hyperparameters
@@ -28,6 +29,12 @@ from stochgp.priors import random_features
 SET, SPLIT, MARKS = "pol", 0, 25
 STRETCH = 64  # most steps of one call
 CURVES = ("last", "arithmetic", "geometric")
+SLOW_STEPS, QUICK = 100_000, {"steps": 50, "rows": 400}
+
+
+def extent(quick: bool, slow: bool, steps: int) -> dict[str, int | None]:
+    """How far a cell goes: `steps`, with --slow as many as in the paper; a few steps on a few rows with --quick."""
+    return QUICK if quick else {"steps": SLOW_STEPS if slow else steps, "rows": None}
 
 
 class System(eqx.Module):
@@ -200,6 +207,11 @@ class Plan(NamedTuple):
     tail: int
     seed: int = 0
 
+    @staticmethod
+    def of(steps: int, batch: int) -> "Plan":
+        """The paper's: r = 100 / steps, and the arithmetic average of the last 30 %."""
+        return Plan(steps, batch, 100 / max(steps, 100), steps * 7 // 10)
+
 
 class Point(NamedTuple):
     """Where a run is; `arithmetic` is the mean of the steps after `tail`, α itself before."""
@@ -307,3 +319,13 @@ def draw(panels: Any, curve: list, label: str, **style: Any) -> None:
         )
         panel.set_xlabel("steps")
         panel.set_title(name, fontsize=9)
+
+
+def draw_geometric(records: list, label: Callable[[dict], str]) -> Figure:
+    """The geometric averages of all runs."""
+    drawing = Figure(figsize=(12, 4), layout="constrained")
+    panels = drawing.subplots(1, 3)
+    for record in records:
+        draw(panels, record["results"]["curves"]["geometric"], label(record["settings"]))
+    panels[2].legend(fontsize=7)
+    return drawing

@@ -11,12 +11,12 @@ from experiments import ablations
 from measuring import tables
 from measuring.store import Cell, Record
 
-STEPS, SLOW_STEPS, QUICK = 10_000, 100_000, {"steps": 50, "rows": 400}
+STEPS = 10_000
 BATCH, STEP_SIZE, MOMENTA = 128, 50.0, (0.9, 0.0)
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
-    extent = QUICK if quick else {"steps": SLOW_STEPS if slow else STEPS, "rows": None}
+    extent = ablations.extent(quick, slow, STEPS)
     return [{"momentum": momentum, **extent} for momentum in MOMENTA]
 
 
@@ -29,7 +29,7 @@ def cost(cell: Cell) -> float:
 
 
 def run(cell: Cell) -> dict:
-    plan = ablations.Plan(cell["steps"], BATCH, 100 / max(cell["steps"], 100), cell["steps"] * 7 // 10)
+    plan = ablations.Plan.of(cell["steps"], BATCH)
     optimiser = ablations.Nesterov(STEP_SIZE, cell["momentum"])
     return ablations.descend(ablations.load(cell["rows"]), ablations.Coordinates(), optimiser, plan)
 

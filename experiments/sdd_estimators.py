@@ -10,7 +10,7 @@ from experiments import ablations
 from measuring import tables
 from measuring.store import Cell, Record
 
-STEPS, SLOW_STEPS, QUICK = 4_000, 100_000, {"steps": 50, "rows": 400}
+STEPS = 4_000
 BATCH, MOMENTUM = 512, 0.9
 RUNS = (("coordinates", 50.0), ("features", 5e-4), ("part", 50.0), ("part", 0.5), ("part-fit", 50.0), ("part-fit", 0.5))  # fmt: skip
 ESTIMATORS = {
@@ -22,7 +22,7 @@ ESTIMATORS = {
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
-    extent = QUICK if quick else {"steps": SLOW_STEPS if slow else STEPS, "rows": None}
+    extent = ablations.extent(quick, slow, STEPS)
     return [{"estimator": name, "step_size": step_size, **extent} for name, step_size in RUNS]
 
 
@@ -35,7 +35,7 @@ def cost(cell: Cell) -> float:
 
 
 def run(cell: Cell) -> dict:
-    plan = ablations.Plan(cell["steps"], BATCH, 100 / max(cell["steps"], 100), cell["steps"] * 7 // 10)
+    plan = ablations.Plan.of(cell["steps"], BATCH)
     optimiser = ablations.Nesterov(cell["step_size"], MOMENTUM)
     return ablations.descend(ablations.load(cell["rows"]), ESTIMATORS[cell["estimator"]], optimiser, plan)
 
@@ -49,10 +49,4 @@ def page(records: list[Record]) -> list[str]:
 
 
 def figure(records: list[Record]) -> Figure:
-    """The geometric averages."""
-    drawing = Figure(figsize=(12, 4), layout="constrained")
-    panels = drawing.subplots(1, 3)
-    for record in records:
-        ablations.draw(panels, record["results"]["curves"]["geometric"], label(record["settings"]))
-    panels[2].legend(fontsize=7)
-    return drawing
+    return ablations.draw_geometric(records, label)

@@ -11,7 +11,7 @@ from experiments import ablations
 from measuring import tables
 from measuring.store import Cell, Record
 
-STEPS, SLOW_STEPS, QUICK, BATCH = 4_000, 100_000, {"steps": 50, "rows": 400}, 512
+STEPS, BATCH = 4_000, 512
 OPTIMISERS = {
     "nesterov": ablations.Nesterov(50.0, 0.9),
     "adagrad": ablations.Adaptive(10.0, optax.adagrad),
@@ -21,7 +21,7 @@ OPTIMISERS = {
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
-    extent = QUICK if quick else {"steps": SLOW_STEPS if slow else STEPS, "rows": None}
+    extent = ablations.extent(quick, slow, STEPS)
     return [{"optimiser": name, **extent} for name in OPTIMISERS]
 
 
@@ -34,7 +34,7 @@ def cost(cell: Cell) -> float:
 
 
 def run(cell: Cell) -> dict:
-    plan = ablations.Plan(cell["steps"], BATCH, 100 / max(cell["steps"], 100), cell["steps"] * 7 // 10)
+    plan = ablations.Plan.of(cell["steps"], BATCH)
     held = ablations.load(cell["rows"])
     return ablations.descend(held, ablations.Coordinates(), OPTIMISERS[cell["optimiser"]], plan)
 
@@ -48,10 +48,4 @@ def page(records: list[Record]) -> list[str]:
 
 
 def figure(records: list[Record]) -> Figure:
-    """The geometric averages."""
-    drawing = Figure(figsize=(12, 4), layout="constrained")
-    panels = drawing.subplots(1, 3)
-    for record in records:
-        ablations.draw(panels, record["results"]["curves"]["geometric"], label(record["settings"]))
-    panels[2].legend(fontsize=7)
-    return drawing
+    return ablations.draw_geometric(records, label)

@@ -11,13 +11,13 @@ from experiments import ablations
 from measuring import tables
 from measuring.store import Cell, Record, select
 
-STEPS, SLOW_STEPS, QUICK = 2_000, 100_000, {"steps": 50, "rows": 400}
+STEPS = 2_000
 STEP_SIZES, BATCHES, STEP_SIZE, BATCH, MOMENTUM = (1.0, 5.0, 20.0, 50.0, 100.0), (32, 128, 512, 1024), 50.0, 512, 0.9  # fmt: skip
 ESTIMATORS = {"coordinates": ablations.Coordinates(), "part-fit": ablations.PartCoordinatesOfFit()}
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
-    extent = QUICK if quick else {"steps": SLOW_STEPS if slow else STEPS, "rows": None}
+    extent = ablations.extent(quick, slow, STEPS)
     pairs = [(s, BATCH) for s in STEP_SIZES] + [(STEP_SIZE, b) for b in BATCHES if b != BATCH]
     return [
         {"estimator": name, "step_size": step_size, "batch": batch, **extent}
@@ -35,8 +35,7 @@ def cost(cell: Cell) -> float:
 
 
 def run(cell: Cell) -> dict:
-    steps = cell["steps"]
-    plan = ablations.Plan(steps, cell["batch"], 100 / max(steps, 100), steps * 7 // 10)
+    plan = ablations.Plan.of(cell["steps"], cell["batch"])
     optimiser = ablations.Nesterov(cell["step_size"], MOMENTUM)
     return ablations.descend(ablations.load(cell["rows"]), ESTIMATORS[cell["estimator"]], optimiser, plan)
 
