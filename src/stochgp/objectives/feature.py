@@ -120,22 +120,28 @@ def refit(
     of the start moved into the ranges.
     """
 
-    def loss(log_values: np.ndarray) -> tuple[float, np.ndarray]:
-        v, s2 = np.exp(log_values)
-        value, slopes = nlml_of_spectrum(s, v, s2)
-        return value, np.array([slopes[0] * v, slopes[1] * s2])
-
-    return minimise_variances(loss, (variance, noise_variance), (variance_range, noise_range))
+    return minimise_variances(
+        lambda v, s2: nlml_of_spectrum(s, v, s2), (variance, noise_variance), (variance_range, noise_range)
+    )
 
 
 def minimise_variances(
-    loss: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    loss: Callable[[float, float], tuple[float, tuple[float, float]]],
     start: tuple[float, float],
     ranges: tuple[Range, Range],
 ) -> tuple[float, float]:
-    """argmin of `loss(log variances) -> (value, gradient)` within the ranges, from `start` moved into them and never worse than there."""
+    """argmin of `loss(variance, noise_variance) -> (value, its two derivatives)`, in logarithms.
+
+    Within the ranges, from `start` moved into them and never worse than there.
+    """
+
+    def of_logs(log_values: np.ndarray) -> tuple[float, np.ndarray]:
+        v, s2 = np.exp(log_values)
+        value, slopes = loss(v, s2)
+        return value, np.array([slopes[0] * v, slopes[1] * s2])
+
     bounds = np.log(np.maximum(ranges, SMALLEST_VARIANCE))
     begin = np.clip(np.log(start), bounds[:, 0], bounds[:, 1])
-    found = minimize(loss, begin, jac=True, method="L-BFGS-B", bounds=bounds)
-    best = found.x if np.isfinite(found.fun) and found.fun <= loss(begin)[0] else begin
+    found = minimize(of_logs, begin, jac=True, method="L-BFGS-B", bounds=bounds)
+    best = found.x if np.isfinite(found.fun) and found.fun <= of_logs(begin)[0] else begin
     return float(np.exp(best[0])), float(np.exp(best[1]))

@@ -54,9 +54,8 @@ def refit_held_out(
     in `refit`.
     """
 
-    def loss(log_values: np.ndarray) -> tuple[float, np.ndarray]:
-        v, s2 = np.exp(log_values)
-        value, slopes = nlpd_of_spectrum(s, held_out, v, s2)
-        return value, np.array([slopes[0] * v, slopes[1] * s2])
-
-    return minimise_variances(loss, (variance, noise_variance), (variance_range, noise_range))
+    return minimise_variances(
+        lambda v, s2: nlpd_of_spectrum(s, held_out, v, s2),
+        (variance, noise_variance),
+        (variance_range, noise_range),
+    )

@@ -28,7 +28,6 @@ MOST_FAILURES = 12
 STALLED = 0.99  # a measured residual above this share of the one before does not fall
 LEAST_SHARE = 0.5  # of a measured residual in the estimate of its epoch, that is believed
 APART = 1.1  # epochs between measurements that estimates cause, at least, as a multiple of those before
-STRETCH_SECONDS = 1.0
 
 
 def solve(
