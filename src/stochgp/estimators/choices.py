@@ -93,7 +93,7 @@ def named_learner(learner: Any, named: Mapping[str, Any], options: dict[str, Any
         raise TypeError(
             f"learner must be one of {', '.join(map(repr, named))} or a learner of stochgp.learners, not {learner!r}"
         )
-    return dataclasses.replace(found, **options), why
+    return (dataclasses.replace(found, **options) if options else found), why
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _automatic(n_rows: int, options: dict[str, Any]) -> Chosen:
         why = f"the exact likelihood of {SUBSET_ROWS} random rows stands for that of up to {LOCAL_ROWS}"
     else:
         found, why = BSGD(), f"beyond {LOCAL_ROWS} rows mini-batches of neighbours see more of the data"
-    return dataclasses.replace(found, **options), why
+    return (dataclasses.replace(found, **options) if options else found), why
 
 
 def _of_deep_kernels(n_rows: int, options: dict[str, Any]) -> Chosen:
