@@ -44,6 +44,14 @@ class AbstractKernel(eqx.Module):
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         """k(X_i, X_i) for each row."""
 
+    def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
+        """Rows as points: those nearest in Euclidean distance have the highest correlation, in one term of the kernel at least.
+
+        Several sets of points where the kernel has several terms; none where it cannot tell rows apart. The inputs themselves unless
+        a kernel knows better.
+        """
+        return (X,)
+
     @final
     def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
         """k(X_i, Z_j) for all pairs of rows."""
@@ -84,6 +92,10 @@ class Sum(AbstractKernel):
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.left).diag(X) + value_of(self.right).diag(X)
 
+    def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
+        """Of both."""
+        return (*value_of(self.left).places(X), *value_of(self.right).places(X))
+
 
 class Product(AbstractKernel):
     """k = left · right, pair by pair. Either may be `frozen`."""
@@ -103,3 +115,7 @@ class Product(AbstractKernel):
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.left).diag(X) * value_of(self.right).diag(X)
+
+    def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
+        """Of both."""
+        return (*value_of(self.left).places(X), *value_of(self.right).places(X))

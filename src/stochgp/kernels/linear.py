@@ -34,6 +34,12 @@ class Linear(AbstractKernel):
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.variance, X.dtype) * jnp.sum(jnp.square(select(X, self.active_dims)), axis=1)
 
+    def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
+        """x/‖x‖: ‖x/‖x‖ − z/‖z‖‖² = 2 − 2 corr(x, z)."""
+        rows = select(X, self.active_dims)
+        norms = jnp.sqrt(jnp.sum(jnp.square(rows), axis=1, keepdims=True))
+        return (rows / jnp.maximum(norms, jnp.finfo(X.dtype).tiny),)
+
 
 class Constant(AbstractKernel):
     """k = variance: one random offset for all rows."""
@@ -51,3 +57,7 @@ class Constant(AbstractKernel):
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
+
+    def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
+        """None: all rows are alike."""
+        return ()

@@ -52,3 +52,7 @@ class Periodic(AbstractKernel):
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         self.circles(X[:1])  # refuses what `matrix` refuses
         return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
+
+    def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
+        """u(x): k falls with the distance on the circles."""
+        return (self.circles(X),)

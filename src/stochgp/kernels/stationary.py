@@ -75,6 +75,10 @@ class AbstractStationary(AbstractKernel):
         self.scaled(X[:1])  # refuses what `matrix` refuses
         return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
 
+    def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
+        """x/ℓ: f falls with the distance."""
+        return (self.scaled(X),)
+
 
 class RBF(AbstractStationary):
     """k = variance · exp(−s/2)."""

@@ -3,6 +3,7 @@
 from .base import AbstractLearner, Problem
 from .bsgd import BSGD
 from .chain import Chain
+from .conditionals import LeaveOneOut, Vecchia
 from .evidence import ByEvidence, Evidence
 from .fit import fit
 from .full_batch import FullBatch
@@ -29,12 +30,14 @@ __all__ = [
     "FullBatch",
     "Hutchinson",
     "Iterative",
+    "LeaveOneOut",
     "Minimax",
     "NearestNeighbours",
     "Pathwise",
     "PowerLaw",
     "Problem",
     "Uniform",
+    "Vecchia",
     "constant",
     "cosine",
     "fit",

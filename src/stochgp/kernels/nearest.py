@@ -1,0 +1,134 @@
+"""Rows that a kernel correlates most with a point: the neighbours of conditional likelihoods and of local prediction."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Int32
+
+from stochgp.data.neighbours import Neighbours
+from stochgp.numerics.arrays import on_device
+from stochgp.parameters import cast, value_of
+
+CANDIDATES = 4  # times the rows wanted, from each term of a kernel with several
+PLACED_TOGETHER = 1 << 15  # rows
+COMPARED_TOGETHER = 1 << 10  # points
+FIRST_LEVEL = 8  # log₂ of the rows that are searched for the earliest
+NONE = -1  # in place of a neighbour where there are too few
+
+
+class NearestRows:
+    """The rows of X of highest |k(x, z)| / √(k(x, x) k(z, z)), by k-d trees of the kernel's `places` (Kang and Katzfuss 2023).
+
+    Exact for a kernel with one set of places. With several, such as a sum's, the rows are the best among the nearest 4k of each. A kernel
+    without places, a constant, finds rows by the inputs. All in float64, on the host.
+    """
+
+    def __init__(self, kernel: Any, X: Float[np.ndarray, "N D"]):
+        with jax.enable_x64(True):
+            self.kernel = cast(value_of(kernel), jnp.float64)
+        self.X = np.ascontiguousarray(X, np.float64)
+        self.trees = tuple(Neighbours(points) for points in self._places(self.X))
+
+    @property
+    def size(self) -> int:
+        return len(self.X)
+
+    def query(self, Z: Float[np.ndarray, "P D"], k: int) -> Int32[np.ndarray, "P k"]:
+        """Numbers of k rows for each point, 1 ≤ k ≤ N, the most correlated first."""
+        Z = np.ascontiguousarray(Z, np.float64)
+        places = self._places(Z)
+        if len(self.trees) == 1:
+            return self.trees[0].query(places[0], k)
+        wide = min(CANDIDATES * k, self.size)
+        pairs = zip(self.trees, places, strict=True)
+        candidates = np.concatenate([tree.query(points, wide) for tree, points in pairs], axis=1)
+        return self._best(Z, candidates, k)
+
+    def others(
+        self, rows: Int[np.ndarray, " P"], k: int, group: Int[np.ndarray, " N"] | None = None
+    ) -> Int32[np.ndarray, "P k"]:
+        """Numbers of k other rows for each of these `rows`, of other groups where groups are given. −1 where there are too few."""
+        found = np.full((len(rows), k), NONE, np.int32)
+        todo, wide = np.arange(len(rows)), min(k + 1, self.size)
+        while len(todo):
+            near = self.query(self.X[rows[todo]], wide)
+            own = near == rows[todo][:, None] if group is None else group[near] == group[rows[todo]][:, None]
+            order = np.argsort(own, axis=1, kind="stable")[:, :k]  # others first, in their order
+            near, own = (np.take_along_axis(values, order, axis=1) for values in (near, own))
+            found[todo, : near.shape[1]] = np.where(own, NONE, near)
+            if wide == self.size:
+                break
+            todo, wide = todo[own.any(axis=1)], min(2 * wide, self.size)
+        return found
+
+    def _places(self, X: Float[np.ndarray, "P D"]) -> list[Float[np.ndarray, "P _"]]:
+        with jax.enable_x64(True):
+            parts = [
+                _places(self.kernel, on_device(X[start : start + PLACED_TOGETHER]))
+                for start in range(0, len(X), PLACED_TOGETHER)
+            ]
+        joined = [np.concatenate([np.asarray(p) for p in part]) for part in zip(*parts, strict=True)]
+        return joined if joined else [X]
+
+    def _best(
+        self, Z: Float[np.ndarray, "P D"], candidates: Int32[np.ndarray, "P C"], k: int
+    ) -> Int32[np.ndarray, "P k"]:
+        """The k candidates of highest correlation, repeated ones counted once."""
+        candidates = np.sort(candidates, axis=1)
+        repeated = np.zeros(candidates.shape, bool)
+        repeated[:, 1:] = candidates[:, 1:] == candidates[:, :-1]
+        found = []
+        with jax.enable_x64(True):
+            for start in range(0, len(Z), COMPARED_TOGETHER):
+                part = slice(start, start + COMPARED_TOGETHER)
+                correlation = _correlation(self.kernel, Z[part], self.X[candidates[part]])
+                worth = np.where(repeated[part], -1.0, np.asarray(correlation))
+                order = np.argsort(-worth, axis=1, kind="stable")[:, :k]
+                found.append(np.take_along_axis(candidates[part], order, axis=1))
+        return np.concatenate(found)
+
+
+@eqx.filter_jit
+def _places(kernel: Any, X: Array) -> tuple[Array, ...]:
+    return kernel.places(X)
+
+
+@eqx.filter_jit
+def _correlation(kernel: Any, Z: Any, near: Any) -> Array:
+    """|k(z, x)| / √k(x, x) of each point z [P, D] and its candidates x [P, C, D]."""
+
+    def one(z: Array, X: Array) -> Array:
+        across = kernel.between(kernel.prepare(X, z), kernel.prepare(z[None], z))[:, 0]
+        return jnp.abs(across) / jnp.sqrt(jnp.maximum(kernel.diag(X), jnp.finfo(X.dtype).tiny))
+
+    return jax.vmap(one)(Z, near)
+
+
+def earlier_rows(
+    kernel: Any,
+    X: Float[np.ndarray, "N D"],
+    order: Int[np.ndarray, " N"],
+    positions: Int[np.ndarray, " P"],
+    k: int,
+) -> Int32[np.ndarray, "P k"]:
+    """Numbers of k rows before each of these positions of `order`, the most correlated first. −1 where there are fewer.
+
+    A row at position t from 2^j to 2^(j+1) − 1 finds them among the first 2^j rows: at worst half of the rows before it are not looked at.
+    Below 256 all are.
+    """
+    found = np.full((len(positions), k), NONE, np.int32)
+    level = np.maximum(np.int64(np.log2(np.maximum(positions, 1))), FIRST_LEVEL)
+    for j in np.unique(level):
+        here = np.flatnonzero(level == j)
+        first = order[: 1 << j]
+        index, all_before = NearestRows(kernel, X[first]), positions[here].min() >= len(first)
+        wide = min(k if all_before else len(first), len(first))
+        near = index.query(X[order[positions[here]]], wide)
+        later = near >= positions[here][:, None]
+        ranks = np.argsort(later, axis=1, kind="stable")[:, :k]
+        near, later = (np.take_along_axis(values, ranks, axis=1) for values in (near, later))
+        found[here, : near.shape[1]] = np.where(later, NONE, first[near])
+    return found

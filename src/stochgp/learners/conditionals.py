@@ -1,0 +1,345 @@
+"""Leave-one-out and Vecchia: all rows' hyperparameters from conditional densities given few neighbours."""
+
+import abc
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float, Int, Int32, PRNGKeyArray
+
+from stochgp.data.neighbours import search_bytes
+from stochgp.data.streams import AbstractSource, Rows
+from stochgp.kernels.nearest import NONE, NearestRows, earlier_rows
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
+from stochgp.learners.judge import AbstractJudge, Numbers, Seed
+from stochgp.learners.sampling import host_inputs
+from stochgp.learners.schedules import Schedule, cosine
+from stochgp.models import AbstractGP
+from stochgp.numerics.arrays import on_device, packed, unpacked
+from stochgp.numerics.threads import one_blas_thread
+from stochgp.objectives.conditionals import (
+    BLOCK,
+    Curvature,
+    batch_gradient,
+    curvature,
+    is_small,
+    neighbourhoods,
+)
+from stochgp.parameters import partition
+from stochgp.planning.steps import StepPlan
+
+N_NEIGHBOURS, N_CENTRES = 48, 4096
+BATCH, STACKED = 128, 8  # centres of a batch, batches on the device together
+RATE = 0.1  # of Adam, on logarithms
+ROUNDS, PASSES_PER_ROUND = 9, 4
+SEARCHES = 5  # rounds of mini-batches, each with a search; the neighbours then stay
+MOST_SCORED = 50  # parameters: with more there are only mini-batches
+SOME = 100  # rows that show the prior variance
+LONGEST_STEP = 1.5  # of a logarithm
+LEAST_RATIO = 1e-3  # of a step's gain to what the quadratic promises
+FIRST_DAMPING, LEAST_DAMPING, MOST_DAMPING = 1e-2, 1e-7, 1e7
+TINY = 1e-30
+CONVERGED = 0.01  # T²/P: a tenth of a standard error of θ̂ from the optimum
+
+
+class Prepared(NamedTuple):
+    order: Int32[np.ndarray, " N"]  # random, of all rows
+    centres: Int32[np.ndarray, " C"]
+    X: Float[np.ndarray, "N D"]
+    start: Float[np.ndarray, " P"]
+
+
+class ConditionalState(eqx.Module):
+    gp: AbstractGP
+    near: Int32[np.ndarray, "C m"]  # neighbours of each centre, itself last
+    descent: Descent  # of the mini-batches
+    at: Curvature  # of the loss with its prior, at `gp`: known once neighbours stay
+    damping: np.float64
+    harder: np.float64  # what the next refused step multiplies the damping by
+    changed: np.float64  # share of the neighbours that the last search changed
+
+
+class AbstractConditionals(AbstractLearner):
+    """Descent on L(θ), the mean over C centres of −log p(y_i | y_c(i)); who the neighbours c(i) are is the leaf's to say.
+
+    A step is a pass over the centres. Five rounds of four passes are mini-batches for the optimiser, the neighbours searched before each round in
+    the metric learned so far. From then on neighbours stay, and a pass is a scoring step (Guinness 2021) on all centres: with
+    H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`, damped where the loss does not fall as H promises. Kernels with more than 50 parameters, such as
+    networks, have mini-batches only.
+    """
+
+    n_neighbours: eqx.AbstractVar[int]
+    n_centres: eqx.AbstractVar[int]
+    spread: eqx.AbstractVar[float | None]
+
+    def check_settings(self) -> None:
+        """Raises ValueError, naming the field, for impossible settings."""
+        self.check_common()
+        for name in ("n_neighbours", "n_centres"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or value != int(value) or value < 1:
+                raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
+        if self.spread is not None and not 0 < self.spread < math.inf:
+            raise ValueError(f"spread is {self.spread}; it must be positive and finite, or None")
+
+    @abc.abstractmethod
+    def neighbours(
+        self, gp: AbstractGP, prepared: Prepared, centres: Int32[np.ndarray, " C"]
+    ) -> Int32[np.ndarray, "C k"]:
+        """Rows that each of these centres is conditioned on, by the metric of `gp`; −1 for none."""
+
+    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+        """A visit after each round."""
+        passes = ROUNDS * PASSES_PER_ROUND if self.epochs is None else self.epochs
+        return StepPlan(min(self.n_centres, n_rows), 1, passes, min(PASSES_PER_ROUND, passes), 1)
+
+    def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
+        """The rows in float64 with their tree, lists of neighbours, and a block of neighbourhoods."""
+        m = min(self.n_neighbours + 1, n_rows)
+        near = 3 * 4 * min(self.n_centres, n_rows) * m
+        block = 8 * BLOCK * (12 * m * m + 3 * m * (n_inputs + 2))
+        return search_bytes(n_rows, n_inputs, self.n_centres, m) + 16 * n_inputs * n_rows + near + 2 * block
+
+    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
+        """An order of the rows, the centres, drawn without replacement, and the rows that are searched."""
+        generator, rows = np.random.default_rng(seed), np.arange(source.size, dtype=np.int32)
+        order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
+        return Prepared(order, drawn, host_inputs(source), packed(partition(gp)[0]))
+
+    def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
+        C, P = problem.plan.batch_size, len(problem.prepared.start)
+        m = min(self.n_neighbours, problem.source.size - 1) + 1
+        steps = -(-C // BATCH) * min(problem.plan.total_steps, self._searched(P))
+        rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
+        descent = begin(partition(gp)[0], self.optimizer, rate, steps)
+        unknown = Curvature(
+            np.float64(np.nan), np.zeros(P), np.eye(P), np.eye(P), np.float64(1), np.float64(0)
+        )
+        near, one = np.full((C, m), NONE, np.int32), np.float64(1)
+        return ConditionalState(gp, near, descent, unknown, FIRST_DAMPING * one, 2 * one, one)
+
+    def advance(
+        self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[ConditionalState, Numbers]:
+        """ "loss" is L, with its prior when scored; "distance" T²/P, "gain" the nats per datum that a scoring step still promises."""
+        numbers: list[Numbers] = []
+        for step in range(first_step, first_step + n_steps):
+            searched = self._searched(len(problem.prepared.start))
+            if step % PASSES_PER_ROUND == 0 and step <= searched:
+                state = self._search(state, problem)
+            if step < searched:
+                state, found = self._by_batches(state, problem, (*seed, step))
+            else:
+                state, found = self.score(state, problem)
+            numbers.append(found)
+        means = {name: float(np.mean([found[name] for found in numbers])) for name in numbers[0]}
+        return state, {**means, "changed": float(state.changed)}
+
+    def score(self, state: ConditionalState, problem: Problem) -> tuple[ConditionalState, Numbers]:
+        """(State after one damped scoring step on all centres, where it led): the same θ where the loss did not fall enough."""
+        if not np.isfinite(state.at.loss):
+            at = self._curvature(state.gp, problem, state.near)
+            state = eqx.tree_at(lambda s: s.at, state, at)
+        at, x = state.at, packed(partition(state.gp)[0])
+        H = at.hessian + state.damping * np.diag(np.diagonal(at.hessian) + TINY)
+        move = np.clip(-_solved(H, at.gradient), -LONGEST_STEP, LONGEST_STEP)
+        promised = -float(at.gradient @ move + 0.5 * move @ at.hessian @ move)
+        gp = _moved(state.gp, x + move)
+        new = self._curvature(gp, problem, state.near)
+        ratio = float(at.loss - new.loss) / max(promised, TINY)
+        better = bool(ratio > LEAST_RATIO)
+        factor = max(1 / 3, 1 - (2 * ratio - 1) ** 3) if better else float(state.harder)
+        damping = np.float64(np.clip(state.damping * factor, LEAST_DAMPING, MOST_DAMPING))
+        harder = np.float64(2 if better else 2 * state.harder)
+        gp, at = (gp, new) if better else (state.gp, at)
+        state = ConditionalState(gp, state.near, state.descent, at, damping, harder, state.changed)
+        return state, self._numbers(at, problem, better)
+
+    def slower(self, state: ConditionalState, factor: float) -> ConditionalState:
+        """Mini-batches at a smaller rate, scoring by more damping."""
+        state = eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
+        return eqx.tree_at(lambda s: s.damping, state, np.float64(state.damping / factor**2))
+
+    def finished(self, entry: Numbers) -> bool:
+        return entry["distance"] < CONVERGED
+
+    def _searched(self, n_parameters: int) -> int:
+        """Passes by mini-batches."""
+        return SEARCHES * PASSES_PER_ROUND if n_parameters <= MOST_SCORED else 1 << 30
+
+    def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
+        """With the neighbours in the metric learned so far."""
+        centres = problem.prepared.centres
+        near = self.neighbours(state.gp, problem.prepared, centres)
+        changed = np.float64(1 - _shared(near, state.near[:, :-1]))
+        near = np.concatenate([near, centres[:, None]], axis=1)
+        return eqx.tree_at(lambda s: (s.near, s.changed), state, (near, changed))
+
+    def _by_batches(
+        self, state: ConditionalState, problem: Problem, seed: Seed
+    ) -> tuple[ConditionalState, Numbers]:
+        """A shuffled pass over the centres."""
+        C = len(state.near)
+        B, gp = min(BATCH, C), state.gp
+        order = np.random.default_rng(seed).permutation(C)[: C // B * B].reshape(-1, B)
+        wide = is_small(gp, problem.source.take(state.near[:SOME, -1]))
+        losses = []
+        with one_blas_thread():
+            theta, rest = partition(gp)
+            descent = state.descent
+            for part in np.array_split(order, max(1, len(order) // STACKED)):
+                rows = neighbourhoods(problem.source, state.near[part], wide)
+                theta, descent, found = _descend(self, theta, rest, descent, rows)
+                losses.append(np.mean(np.asarray(found), axis=0))
+        loss, squares, jittered = np.mean(losses, axis=0)
+        gp = eqx.combine(theta, rest)
+        state = eqx.tree_at(lambda s: (s.gp, s.descent), state, (gp, descent))
+        return state, _numbers(float(loss), float(squares), float(jittered))
+
+    def _curvature(self, gp: AbstractGP, problem: Problem, near: Int[np.ndarray, "C m"]) -> Curvature:
+        """With the prior ‖x − x₀‖²/(2 s² C)."""
+        found = curvature(gp, problem.source, near, is_small(gp, problem.source.take(near[:SOME, -1])))
+        pull, away = self._pull(len(near)), packed(partition(gp)[0]) - problem.prepared.start
+        return found._replace(
+            loss=found.loss + 0.5 * pull * float(away @ away),
+            gradient=found.gradient + pull * away,
+            hessian=found.hessian + pull * np.eye(len(away)),
+        )
+
+    def _pull(self, n_centres: int) -> float:
+        """1/(s² C)."""
+        return 0.0 if self.spread is None else 1 / (self.spread**2 * n_centres)
+
+    def _numbers(self, at: Curvature, problem: Problem, better: bool) -> Numbers:
+        C, g = problem.plan.batch_size, at.gradient
+        scores = at.scores + self._pull(C) * np.eye(len(g))  # the prior counts as data
+        distance = float(C * g @ _solved(scores, g) / max(len(g), 1))
+        gain = float(0.5 * g @ _solved(at.hessian, g))
+        return _numbers(float(at.loss), float(at.squares), float(at.jittered), distance, gain, float(better))
+
+
+class LeaveOneOut(AbstractConditionals):
+    """Leave-one-out density: every row is predicted from the rows nearest to it, all others taken into account.
+
+        L(θ) = mean_i −log p(y_i | y_c(i)),   c(i) = the m rows of highest correlation with row i, without itself
+
+    It scores what a prediction at a row like the training rows does: for a random split of the data it is the task itself. It is no joint
+    density, but θ of the model that made the data minimises its expectation whatever c(i) is. Where test rows are farther from the training
+    rows than these from each other (repeated measurements, later days), it promises too much: see `Vecchia`.
+
+    epochs         passes over the centres; None = 36, fewer where the run converges
+    learning_rate  of the optimiser on the mini-batches of 128 centres; None = 0.1
+    optimizer      of the mini-batches; Adam
+    decay          of the rate over the mini-batches: a cosine to 0
+    n_neighbours   m
+    n_centres      C, drawn once without replacement; all rows where there are fewer
+    spread         s of the prior ‖x − x₀‖²/(2 s² C) of the unconstrained parameters around their start: it decides what the rows leave open.
+                   None = no prior
+    judge          None = `ByLoss()`
+
+    `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of
+    a standard error of the optimum.
+    """
+
+    batch_size: None = None
+    epochs: int | None = None
+    learning_rate: float | Schedule | None = None
+    optimizer: Optimizer = optax.adam
+    decay: Schedule = cosine
+    n_neighbours: int = N_NEIGHBOURS
+    n_centres: int = N_CENTRES
+    spread: float | None = 1.0
+    judge: AbstractJudge | None = None
+
+    def __check_init__(self) -> None:
+        self.check_settings()
+
+    def neighbours(
+        self, gp: AbstractGP, prepared: Prepared, centres: Int32[np.ndarray, " C"]
+    ) -> Int32[np.ndarray, "C k"]:
+        k = min(self.n_neighbours, len(prepared.X) - 1)
+        return NearestRows(gp.kernel, prepared.X).others(centres, k)
+
+
+class Vecchia(AbstractConditionals):
+    """The likelihood of Vecchia (1988): rows in a random order, each predicted from the rows nearest to it among those before it.
+
+        L(θ) = mean_i −log p(y_i | y_c(i)),   c(i) = m earlier rows of high correlation with row i
+
+    The sum over all rows is the NLML of a proper Gaussian density, exact with m = N − 1. Early rows have far neighbours: long
+    distances count more than for `LeaveOneOut`. Fields and `converged` as there.
+    """
+
+    batch_size: None = None
+    epochs: int | None = None
+    learning_rate: float | Schedule | None = None
+    optimizer: Optimizer = optax.adam
+    decay: Schedule = cosine
+    n_neighbours: int = N_NEIGHBOURS
+    n_centres: int = N_CENTRES
+    spread: float | None = 1.0
+    judge: AbstractJudge | None = None
+
+    def __check_init__(self) -> None:
+        self.check_settings()
+
+    def neighbours(
+        self, gp: AbstractGP, prepared: Prepared, centres: Int32[np.ndarray, " C"]
+    ) -> Int32[np.ndarray, "C k"]:
+        k = min(self.n_neighbours, len(prepared.X) - 1)
+        positions = np.empty_like(prepared.order)
+        positions[prepared.order] = np.arange(len(prepared.order), dtype=np.int32)
+        return earlier_rows(gp.kernel, prepared.X, prepared.order, positions[centres], k)
+
+
+def _moved(gp: AbstractGP, x: Float[np.ndarray, " P"]) -> AbstractGP:
+    theta, rest = partition(gp)
+    made = jax.tree.map(lambda new, old: on_device(new, old.dtype), unpacked(x, theta), theta)
+    return eqx.combine(made, rest)
+
+
+def _shared(a: Int[np.ndarray, "C k"], b: Int[np.ndarray, "C k"]) -> float:
+    """The share of the rows of a that are in b as well, centre by centre."""
+    both = np.sort(np.concatenate([a, b], axis=1), axis=1)
+    return float(np.mean(np.sum(both[:, 1:] == both[:, :-1], axis=1) / a.shape[1]))
+
+
+def _numbers(
+    loss: float,
+    squares: float,
+    jittered: float,
+    distance: float = math.inf,
+    gain: float = math.inf,
+    accepted: float = 1.0,
+) -> Numbers:
+    """Of a pass, for the history; by mini-batches neither distance nor gain are known."""
+    found = {"loss": loss, "squares": squares, "jittered": jittered}
+    return found | {"distance": distance, "gain": gain, "accepted": accepted}
+
+
+@eqx.filter_jit
+def _descend(
+    learner: Any, theta: Any, rest: Any, descent: Descent, batches: Rows
+) -> tuple[Any, Descent, Any]:
+    """(θ and its optimiser after a step on each batch, mean loss, z² and share with jitter of each)."""
+
+    def body(carry: Any, batch: Rows) -> tuple[Any, Any]:
+        theta, descent = carry
+        found, gradient = batch_gradient(theta, rest, batch)
+        size = step_size(descent, learner.learning_rate, learner.decay)
+        seen = (found.loss, jnp.square(found.z), found.jitter > 0)
+        numbers = jnp.stack([jnp.mean(part.astype(jnp.float64)) for part in seen])
+        return move(theta, gradient, descent, learner.optimizer, size), numbers
+
+    (theta, descent), numbers = jax.lax.scan(body, (theta, descent), batches)
+    return theta, descent, numbers
+
+
+def _solved(H: Float[np.ndarray, "P P"], g: Float[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
+    """H⁻¹g, the shortest solution where H is singular."""
+    return np.linalg.lstsq(H, g, rcond=None)[0]
