@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows
+from stochgp.numerics.rounding import rounding_error, safe_covariance
 from stochgp.objectives.slq import Estimate, nlml_estimate
 from stochgp.operators import KernelOperator
 from stochgp.planning.prediction import chunk_bytes, covariance_bytes, result_bytes
@@ -50,8 +51,14 @@ class KernelSystem(eqx.Module):
         X = np.asarray(self.X, np.float64)
         with jax.enable_x64(True):
             A = dense.upper(self.kernel, X, np.float64)
-            A[np.diag_indices(len(X))] += noise_of_rows(self.noise, X, self.count)
+            A[np.diag_indices(len(X))] += self.row_noise
         return A
+
+    @functools.cached_property
+    def row_noise(self) -> Float[np.ndarray, " N"]:
+        """diag(Σ), in float64 on the host."""
+        with jax.enable_x64(True):
+            return noise_of_rows(self.noise, np.asarray(self.X, np.float64), self.count)
 
     @functools.cached_property
     def operator(self) -> KernelOperator:
@@ -134,7 +141,10 @@ class SampledKernelPosterior(AbstractPosterior):
         return mean_of(self.system.operator, self.weights, X)
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """The variance is the samples' estimate, at most the prior's. ValueError without samples."""
+        """The variance is the samples' estimate, at most the prior's and at least the square of a sample's rounding error.
+
+        Raises ValueError without samples.
+        """
         if self.prior is None or self.sample_weights is None:
             raise ValueError("the posterior has no samples to estimate variances from")
         return moments(self.system.operator, self.weights, self.prior, self.sample_weights, X)
@@ -142,13 +152,17 @@ class SampledKernelPosterior(AbstractPosterior):
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy:
 
-        k(Z, Z) − k(Z, X)C − Cᵀk(X, Z) + CᵀAC, never below the exact one, and equal to it where C is exact.
+        CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀk(X, Z) + CᵀKC], never below the exact one, and equal to it where C is exact. Where rounding makes
+        the bracket indefinite, its nearest semi-definite matrix stands for it (`numerics.rounding`).
         """
-        operator = self.system.operator
+        operator, noise = self.system.operator, self.system.row_noise[:, None]
         across, within = (np.asarray(part, np.float64) for part in cross(operator, X))
         C = np.asarray(self._solve(across).value, np.float64)
-        AC = np.asarray(_product(operator, jnp.asarray(C, operator.dtype)), np.float64)
-        return symmetric(within - across.T @ C - C.T @ across + C.T @ AC)
+        rounding = rounding_error(within.diagonal(), np.sum(C**2, axis=0), operator.dtype)
+        KC = np.asarray(_product(operator, jnp.asarray(C, operator.dtype)), np.float64) - noise * C
+        rest = within - across.T @ C - C.T @ across + C.T @ KC
+        C = np.sqrt(noise) * C
+        return safe_covariance(C.T @ C, rest, rounding)
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> KernelFunctions:
         return self.system.draw(self.weights, n_samples, self._solve, key=key)
@@ -191,11 +205,17 @@ def moments(
     sample_weights: Float[Array, "R S"],
     Z: Rows,
 ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-    """(E f(z), the samples' estimate of var f(z)) for each row, from one evaluation of k(z, X)."""
+    """(E f(z), the samples' estimate of var f(z)) for each row, from one evaluation of k(z, X).
+
+    A sum of squares of f₀(z) − k(z, X)w. Its floor is the squared rounding error of one such term, eps² k(z, z)[1 + k(z, z) mean ‖w‖²].
+    """
     Z = jnp.asarray(Z)
     both = times(operator, Z, operator.pad(jnp.concatenate([weights, sample_weights], axis=1)))
     deviations = prior(Z)[:, : sample_weights.shape[1]] - both[:, 1:]
-    return both[:, 0], jnp.minimum(jnp.mean(jnp.square(deviations), axis=1), operator.kernel.diag(Z))
+    largest = operator.kernel.diag(Z)
+    eps, size = float(jnp.finfo(both.dtype).eps), jnp.mean(jnp.sum(jnp.square(sample_weights), axis=0))
+    rounding = eps**2 * largest * (1 + largest * size)
+    return both[:, 0], jnp.minimum(jnp.maximum(jnp.mean(jnp.square(deviations), axis=1), rounding), largest)
 
 
 @eqx.filter_jit
@@ -210,13 +230,6 @@ def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
     """k(X, ·) V, whose derivative in X evaluates the kernel again instead of keeping it."""
     product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V))  # pyright: ignore[reportPrivateImportUsage]
     return product(jnp.asarray(X), V)
-
-
-def symmetric(C: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N N"]:
-    """(C + Cᵀ)/2 with its diagonal at least 0: what rounding took from a covariance."""
-    C = (C + C.T) / 2
-    C[np.diag_indices(len(C))] = np.clip(C.diagonal(), 0, None)
-    return C
 
 
 @eqx.filter_jit
