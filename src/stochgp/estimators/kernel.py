@@ -5,6 +5,7 @@ import typing
 from typing import Any, no_type_check
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stochgp import kernels
@@ -18,16 +19,18 @@ from stochgp.estimators.solving import KernelPosterior, Wanted, posterior_of
 from stochgp.estimators.units import TrainingData
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner
+from stochgp.likelihoods import constant_noise
+from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import KernelGP
 from stochgp.objectives.slq import Estimate
-from stochgp.parameters import cast
+from stochgp.parameters import cast, frozen
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.posteriors import AbstractPosterior, ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
 from stochgp.posteriors.local import NEIGHBOURS
 from stochgp.results import FitResult, Solution
 from stochgp.solvers import AbstractSolver
 
-START_NOISE = 0.1  # of targets with variance 1
+START_NOISE = 0.1  # of the targets' mean square
 CALIBRATION_ROWS = 500  # training rows that set the scale of local variances
 
 
@@ -36,7 +39,8 @@ class KernelGPRegressor(GPRegressor):
 
     kernel          "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`
     learner         "auto", "bsgd", "full-batch", "iterative", or a learner of `stochgp.learners`; None = keep the hyperparameters given
-    noise_variance  σ², in the units of what the kernel sees (standardised targets when `standardize`); None = learned, or 0.1
+    noise_variance  σ², in the units of what the kernel sees (standardised targets when `standardize`): a value is kept, while the kernel is
+                    learned; None = learned, from a tenth of the targets' mean square, which `learner=None` keeps
     solver          "auto", "cholesky", "cg", "sgd", "sdd", or a solver of `stochgp.solvers`
     prediction      "auto", "global" or "local"
     n_samples       function samples solved with the mean, for variances where exact ones do not fit; 0 = none
@@ -135,8 +139,15 @@ class KernelGPRegressor(GPRegressor):
         )  # fmt: skip
 
     def _start(self, data: TrainingData, key: PRNGKeyArray) -> KernelGP:
-        kernel = kernels.resolve(self.kernel, data.n_inputs, dtype=jnp.dtype(self.dtype))
-        noise = START_NOISE if self.noise_variance is None else self.noise_variance
+        """The kernel given, or of that name; the noise given, which nothing trains, or one that starts from START_NOISE."""
+        dtype, spread, given = jnp.dtype(self.dtype), data.spread, self.noise_variance
+        kernel = kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)
+        if given is None:
+            noise = constant_noise(START_NOISE * spread, lower=NOISE_FLOOR * spread, dtype=dtype)
+        elif float(jnp.finfo(dtype).tiny) <= given <= float(jnp.finfo(dtype).max):
+            noise = constant_noise(frozen(np.asarray(given, dtype)))
+        else:
+            raise ValueError(f"noise_variance is {given!r}, which {self.dtype} cannot hold")
         return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
 
     def _posterior_of(
@@ -148,8 +159,11 @@ class KernelGPRegressor(GPRegressor):
         if prediction == "local" or (prediction == "auto" and data.n_rows > LOCAL_ROWS):
             return _local(data, gp, run.budget), None, {"prediction": choice("local", why)}
         choices = {"prediction": choice("global", why)}
-        if learned is not None:
+        if learned is not None and self.noise_variance is None:
             gp, choices["noise_variance"] = raised_for_solving(gp, data)
+        else:
+            why = "not learned: " + ("as given" if self.noise_variance is not None else "the starting value")
+            choices["noise_variance"] = choice(float(gp.noise_variance), why)
         wanted = Wanted(
             self.solver,
             int(self.n_samples),

@@ -41,6 +41,7 @@ TOLERANCE, POWER = 0.2, 0.75  # see `tolerances`
 ENOUGH_ROWS = 10_000
 LEAST_TOLERANCE, LEAST_SAMPLES_TOLERANCE = 1e-5, 0.03
 SAMPLES_TOLERANCE = 3.5  # times looser for samples, of which 64 estimate a variance to 18 % anyway
+SMALLEST = float(np.finfo(np.float64).tiny)
 MOST_TOLERANCE, MOST_SAMPLES_TOLERANCE = 0.1, 0.08
 
 
@@ -130,7 +131,7 @@ def tolerances(noise_variance: float, y: Float[np.ndarray, " N"], n_columns: int
     the RMSE on test rows was within 1 % of the exact one at residuals of 0.022, 0.09 and 0.005, and the NLPD within 0.04 of that of
     exactly solved samples at 0.05. Smaller sets, where it costs little, are solved more exactly.
     """
-    share = math.sqrt(noise_variance / max(float(np.mean(np.square(y))), 1e-12))
+    share = math.sqrt(noise_variance / max(float(np.mean(np.square(y))), SMALLEST))
     mean = min(TOLERANCE * share**POWER, MOST_TOLERANCE)
     samples = min(max(SAMPLES_TOLERANCE * mean, LEAST_SAMPLES_TOLERANCE), MOST_SAMPLES_TOLERANCE)
     exactly = min(1.0, math.sqrt(len(y) / ENOUGH_ROWS))
