@@ -23,7 +23,6 @@ from stochgp.parameters import (
     value_of,
 )
 
-
 JUST_ABOVE = 1e-6  # of a lower bound: what a parameter at its bound is above it
 
 

@@ -33,7 +33,7 @@ class Factor(NamedTuple):
     def rest(self, half: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N P"]:
         """L⁻ᵀ of the half way: (A + jitter·I)⁻¹k, in the place of `half`."""
         return scipy.linalg.solve_triangular(
-            self.L, half, lower=True, trans="T", overwrite_b=True, check_finite=False
+            self.L, half, lower=True, trans=1, overwrite_b=True, check_finite=False
         )
 
     def log_determinant(self) -> float:
