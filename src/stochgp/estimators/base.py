@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import estimator_html_repr
 
 from stochgp.budget import Budget
+from stochgp.estimators.cautions import constant_columns, warn_of
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.predictor import PosteriorRegressor
@@ -116,14 +117,15 @@ class GPRegressor(PosteriorRegressor):
         data = TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype)
         limit, plan = self.time_limit, self.plan
         run = Run(learn_key, solve_key, start_key, budget, begun, limit, checkpoint, callback, plan)
+        warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=2)
         with jax.enable_x64(True):
             gp = self._start(data, run.start_key)
             learned, choices = self._learn(gp, data, run)
             gp = gp if learned is None else learned.gp
             posterior, solved, more = self._posterior_of(gp, learned, data, run)
-        self._fitted = Fitted(
-            data.encoder, data.inputs, data.targets, posterior, _dtype_of(posterior, self.dtype)
-        )
+        seen = _dtype_of(posterior, self.dtype)
+        constant = constant_columns(rows.X)
+        self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, seen, constant)
         name = getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
         self.plan_ = choices | more

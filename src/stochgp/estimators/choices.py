@@ -27,7 +27,7 @@ REFINING_STEPS, REFINING_RATE = 30, 0.03  # of the iterative learner after a sub
 DEEP = BSGD(batch_size=256, learning_rate=0.003, sampling=Uniform())
 DEEP_STEPS = 8192
 WARM_ROWS = 500  # fitted first, where all rows or those of a set are many
-FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, precision="float64")
+FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, precision="float64", spread=SPREAD)
 LOCAL_ROWS = 100_000  # beyond which the posterior of a kernel GP is that of neighbours
 
 FEATURE_LEARNERS: dict[str, AbstractLearner] = {
@@ -104,7 +104,8 @@ def _automatic(n_rows: int, options: dict[str, Any]) -> Chosen:
     if "batch_size" in options:
         return dataclasses.replace(BSGD(), **options), "a batch size was asked for"
     if n_rows <= FULL_BATCH_ROWS:
-        found, why = FULL_BATCH, f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them is fast"
+        found = FULL_BATCH
+        why = f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them, with a weak prior, is fast"
     elif n_rows <= LOCAL_ROWS:
         found = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
         why = f"the exact likelihood of {SUBSET_ROWS} random rows stands for that of up to {LOCAL_ROWS}"

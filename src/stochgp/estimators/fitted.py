@@ -32,6 +32,9 @@ class Fitted:
     targets: Standardiser
     posterior: AbstractPosterior
     dtype: str
+    constant: Float[np.ndarray, " D"] | None = (
+        None  # the value of input columns that had only one, NaN for others
+    )
 
     @property
     def target_scale(self) -> float:

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.budget import Budget
+from stochgp.estimators.cautions import warn_of_moved
 from stochgp.estimators.fitted import Fitted, FunctionDraws
 from stochgp.estimators.inputs import read_inputs
 from stochgp.estimators.saving import pack, save, unpack
@@ -125,7 +126,10 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
                     UserWarning,
                     stacklevel=3,
                 )
-        return read_inputs(self, encoder, X, Budget.of(self.memory_limit))
+        found = read_inputs(self, encoder, X, Budget.of(self.memory_limit))
+        if self._fitted.constant is not None:
+            warn_of_moved(encoder, self._fitted.constant, found, stacklevel=3)
+        return found
 
     def _quantiles(self, X: Float[np.ndarray, "N D"], q: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "N Q"]:
         what = f"{len(q)} quantiles at {len(X)} rows"
