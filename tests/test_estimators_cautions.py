@@ -1,6 +1,7 @@
 """Data of which a fit knows less than it says: a warning, in one line and with the column, or an honest standard deviation."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -85,12 +86,12 @@ def test_a_column_constant_at_fit_and_different_at_predict_is_named(name, tmp_pa
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(c=0.1)
     model = FAMILIES[name]().fit(frame, y)
     model.save(tmp_path / "model")
+    moved, same = frame.assign(c=0.2), frame.assign(c=np.float32(0.1))
     for found in (model, load(tmp_path / "model")):
-        moved = frame.assign(c=0.2)
-        for call in (found.predict, found.predict_interval, found.sample_y):
-            assert "input column 'c': one value in all training rows" in said(lambda: call(moved))[0]
-        assert said(lambda: found.predict(frame)) == []
-        assert said(lambda: found.predict(frame.assign(c=np.float32(0.1)))) == []
+        for name in ("predict", "predict_interval", "sample_y"):
+            call = getattr(found, name)
+            assert "input column 'c': one value in all training rows" in said(partial(call, moved))[0]
+            assert said(partial(call, frame)) == said(partial(call, same)) == []
 
 
 def test_constant_columns_are_those_of_one_value():
