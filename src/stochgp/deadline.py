@@ -16,6 +16,8 @@ COMPILING, SHARE_OF_WORK = (
 )  # seconds of a first piece that may have gone into compiling; the least share that did not
 _DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # by the clock `time.perf_counter`
 
+AT_MOST = 10.0  # times the typical seconds
+
 
 class TimeIsUpError(Exception):
     """The next piece of work would end after the deadline."""
@@ -56,12 +58,13 @@ def require(seconds: float = 0.0) -> None:
 class Pace:
     """How long a piece of one kind takes: as long as the one before it.
 
-    The first piece also compiles. At most `COMPILING` seconds of it, and at most 70 %, are taken for that. `expected` seconds are those
-    of the first piece, `seconds` those of the last one.
+    The first piece also compiles. At most `COMPILING` seconds of it, and at most 70 %, are taken for that; but never so little that more
+    than ten times the typical seconds are left, where these are known. `expected` begins as they are, `seconds` are those of the last piece.
     """
 
-    def __init__(self, expected: float = 0.0):
-        self.expected, self.seconds, self._is_first = expected, 0.0, True
+    def __init__(self, typical: float = 0.0):
+        self.expected, self.seconds, self._is_first = typical, 0.0, True
+        self._most = AT_MOST * typical if typical > 0 else math.inf
 
     @contextlib.contextmanager
     def piece(self) -> Iterator[None]:
@@ -70,5 +73,5 @@ class Pace:
         yield
         self.seconds = self.expected = time.perf_counter() - begun
         if self._is_first:
-            self.expected = max(SHARE_OF_WORK * self.seconds, self.seconds - COMPILING)
+            self.expected = min(max(SHARE_OF_WORK * self.seconds, self.seconds - COMPILING), self._most)
         self._is_first = False

@@ -19,7 +19,7 @@ from sklearn.utils import estimator_html_repr
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.data.streams import SomeRows
-from stochgp.deadline import within
+from stochgp.deadline import granted, within
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.predictor import PosteriorRegressor
@@ -105,6 +105,10 @@ class GPRegressor(PosteriorRegressor):
     ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
         """(The posterior at θ̂, how systems were solved for it, what `plan_` says of that)."""
 
+    def _least_seconds(self) -> float:
+        """Seconds that learning takes in any case, where nothing would be learned without them."""
+        return 0.0
+
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
         """Seconds of the time limit that learning leaves to what follows."""
         return 0.0
@@ -172,6 +176,9 @@ class GPRegressor(PosteriorRegressor):
             with within(0.0):
                 posterior, solved, choices = self._posterior_of(gp, learned, data, run)
         late = choices.pop("late", None)
+        if run.plan is not None and "ended" in run.plan:  # what was shortened then is as short now
+            then = run.planned("ended")
+            results.append(None if then == PLANNED else RESULTS[then])
         results += [None if solved is None else solved.result, None if late is None else RESULTS.time_limit]
         return posterior, solved, choices | {"ended": describe_end(results, late)}
 
@@ -189,7 +196,7 @@ class GPRegressor(PosteriorRegressor):
         learner, why = self._choose_learner(data)
         if learner is None:
             return None, {"learner": choice(None, why)}
-        with within(deadline.left() - self._seconds_after(data, run)):
+        with within(deadline.left() - self._seconds_after(data, run)), granted(self._least_seconds()):
             return self._learn_in_time(learner, why, gp, data, run)
 
     def _learn_in_time(

@@ -26,6 +26,7 @@ from stochgp.parameters import cast
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import choose
 from stochgp.posteriors import AbstractPosterior, ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
+from stochgp.posteriors.base import Request
 from stochgp.posteriors.local import NEIGHBOURS
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.solvers import AbstractSolver, Cholesky, SystemSize
@@ -33,6 +34,7 @@ from stochgp.solvers.sizes import SMALL
 
 START_NOISE = 0.1  # of targets with variance 1
 CALIBRATION_ROWS, FEW_CALIBRATION_ROWS = 500, 100  # training rows that set the scale of local variances
+LEAST_SECONDS = 2.0  # of learning, compilation included
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
 TYPICAL_TO_BEST = 3.0  # a machine may be so many times faster than typical costs say
 WORST = 0.5  # relative residual of a solve that was cut, beyond which local prediction is better
@@ -121,6 +123,7 @@ class KernelGPRegressor(GPRegressor):
         """The NLML per datum, in target units; where no factor gives it exactly, estimated from 250 products with K when first asked for.
 
         Stochastic Lanczos quadrature with 10 probes, of standard error `nlml_stderr_`. The quadratic term is that of the solution found.
+        Raises ValueError, with both numbers, where it would exceed `memory_limit`.
         """
         return self._estimate().value + math.log(self._fitted.target_scale)
 
@@ -133,6 +136,8 @@ class KernelGPRegressor(GPRegressor):
         posterior = self._fitted.posterior if "_fitted" in vars(self) else None
         if not isinstance(posterior, ExactKernelPosterior | SampledKernelPosterior):
             raise AttributeError("nlml_estimate_ is there after a fit whose prediction is global")
+        if "nlml_estimate" not in vars(posterior):
+            self._reserve(Request(likelihood=True), "the estimate of the marginal likelihood")
         return posterior.nlml_estimate
 
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
@@ -145,6 +150,10 @@ class KernelGPRegressor(GPRegressor):
         kernel = kernels.resolve(self.kernel, data.n_inputs, dtype=jnp.dtype(self.dtype))
         noise = START_NOISE if self.noise_variance is None else self.noise_variance
         return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
+
+    def _least_seconds(self) -> float:
+        """The hyperparameters at the start are those of no data: predictions with them would be too certain or not certain enough."""
+        return LEAST_SECONDS if isinstance(self.learner, str) and self.learner == "auto" else 0.0
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
         """What the solve takes by typical costs, where that is within half of the time; else what local prediction takes."""

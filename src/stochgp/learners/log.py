@@ -26,7 +26,8 @@ class Log:
         self.history: list[dict[str, float]] = []
         self.report, self.stopped = report, False
         self.begun, self.earlier, self.allowed = time.perf_counter(), 0.0, deadline.left()
-        self.visits, self.pieces = Pace(), Pace(FIRST_PIECE)
+        self.visits, self.pieces = Pace(), Pace()
+        self.pieces.expected = FIRST_PIECE
 
     def add(self, entry: dict[str, float], **more: float) -> None:
         """A report that returns True stops the run."""

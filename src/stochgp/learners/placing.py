@@ -18,6 +18,7 @@ SHARE_FOR_ROWS = 0.25  # of what is free: standardised rows that fit are kept on
 COMPILER_BYTES = 150_000_000  # what compiling and running a learner leaves behind
 STEPS_COMPILER_BYTES = 350_000_000  # the same where steps and visits of features are compiled, and a margin
 SHARE_OF_PASS = 0.1  # of the time that is left, for one of the passes over the rows of a feature GP
+SHORTEST = 1e-6  # seconds of a piece that a clock can tell from none
 FEWEST_ROWS = 200  # to learn from, where there is time for none
 
 
@@ -63,9 +64,9 @@ def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: AbstractSourc
         return source.size
     rows = learner.rows_within(gp, source.size, source.n_inputs, seconds)
     if gp.has_moments:
-        size, pace = chunk_rows(gp.n_features), Pace()
+        size, pace = min(chunk_rows(gp.n_features), source.size), Pace()
         for _ in range(2):
             with pace.piece():
                 jax.block_until_ready(add_up(gp, [next(source.chunks(size))]))
-        rows = min(rows, int(SHARE_OF_PASS * max(deadline.left(), 0.0) / pace.expected * size))
+        rows = min(rows, int(SHARE_OF_PASS * max(deadline.left(), 0.0) / max(pace.expected, SHORTEST) * size))
     return min(source.size, max(rows, FEWEST_ROWS))

@@ -1,7 +1,9 @@
 """The posterior of a kernel GP from solutions of systems with A = K + Σ, as far as any solver came."""
 
 import functools
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -13,9 +15,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows
-from stochgp.objectives.slq import Estimate, nlml_estimate
+from stochgp.objectives.slq import Estimate, estimate_bytes, nlml_estimate
 from stochgp.operators import KernelOperator
-from stochgp.planning.prediction import chunk_bytes, covariance_bytes, result_bytes
+from stochgp.planning.prediction import (
+    chunk_bytes,
+    covariance_bytes,
+    most_columns,
+    result_bytes,
+    sliced_covariance_bytes,
+)
 from stochgp.posteriors.base import (
     AbstractFunctions,
     AbstractPosterior,
@@ -70,10 +78,14 @@ class KernelSystem(eqx.Module):
         pad = self.operator.pad
         return KernelFunctions(self.operator, prior, pad(weights) - pad(jnp.asarray(solve(b).value)))
 
+    def sizes(self, n_held: int) -> tuple[SystemSize, Layout]:
+        """Of the system with `n_held` samples, for the planner's counts."""
+        (N, D), itemsize = self.X.shape, self.X.dtype.itemsize
+        return SystemSize(N, D, n_held, itemsize * (D + 2), itemsize), Layout(self.tile)
+
     def need_bytes(self, request: Request, n_held: int, variance: str, solver: AbstractSolver) -> int:
         """By the planner's counts, with `n_held` samples; `variance` is "exact", "samples" or "none"."""
-        (N, D), itemsize, need = self.X.shape, self.X.dtype.itemsize, 0
-        problem, layout = SystemSize(N, D, n_held, itemsize * (D + 2), itemsize), Layout(self.tile)
+        (problem, layout), need = self.sizes(n_held), 0
         if request.covariance:
             how = "exact" if variance == "exact" else "samples"
             need += covariance_bytes(problem, request.n_rows, layout, how)
@@ -144,18 +156,54 @@ class SampledKernelPosterior(AbstractPosterior):
 
         k(Z, Z) − k(Z, X)C − Cᵀk(X, Z) + CᵀAC, never below the exact one, and equal to it where C is exact.
         """
+        return self._covariance(np.asarray(X), len(X))
+
+    def covariance_within(self, X: Rows, free: int) -> Float[np.ndarray, "N N"]:
+        """The same from as many columns of C at a time as there is memory for; the others wait in files of the system's temporary folder."""
+        need = lambda n: self._covariance_bytes(len(X), n)
+        return self._covariance(np.asarray(X), most_columns(need, len(X), free))
+
+    def _covariance(self, X: Float[np.ndarray, "N D"], n_columns: int) -> Float[np.ndarray, "N N"]:
+        """By blocks of columns: k(Zᵢ, Zⱼ) − k(Zᵢ, X)Cⱼ − CᵢᵀRⱼ, Rⱼ = k(X, Zⱼ) − ACⱼ."""
+        parts = [slice(i, min(i + n_columns, len(X))) for i in range(0, len(X), n_columns)]
+        found = np.empty((len(X), len(X)))
+        with tempfile.TemporaryDirectory(prefix="stochgp-") as folder:
+            for j, columns in enumerate(parts):
+                across, C, R = self._solved_columns(X[columns])
+                np.save(Path(folder) / f"{j}.npy", np.stack([across, C]))
+                C, R = C.astype(np.float64), R.astype(np.float64)
+                for i, rows in enumerate(parts[: j + 1]):
+                    before, earlier = np.load(Path(folder) / f"{i}.npy").astype(np.float64)
+                    within = np.asarray(_between(self.system.operator, X[rows], X[columns]), np.float64)
+                    block = within - before.T @ C - earlier.T @ R
+                    found[rows, columns] = symmetric(block) if i == j else block
+                    found[columns, rows] = found[rows, columns].T
+        return found
+
+    def _solved_columns(self, Z: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(k(X, Z), C, R), in the operator's dtype."""
         operator = self.system.operator
-        across, within = (np.asarray(part, np.float64) for part in cross(operator, X))
-        C = np.asarray(self._solve(across).value, np.float64)
-        AC = np.asarray(_product(operator, jnp.asarray(C, operator.dtype)), np.float64)
-        return symmetric(within - across.T @ C - C.T @ across + C.T @ AC)
+        across = np.asarray(cross(operator, Z)[0])
+        C = np.asarray(self._solve(across).value)
+        return across, C, across - np.asarray(_product(operator, jnp.asarray(C, operator.dtype)))
+
+    def _covariance_bytes(self, n_test: int, n_columns: int) -> int:
+        size, layout = self.system.sizes(0)
+        return sliced_covariance_bytes(size, n_test, layout, self.solver, n_columns)
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> KernelFunctions:
         return self.system.draw(self.weights, n_samples, self._solve, key=key)
 
     def need_bytes(self, request: Request) -> int:
-        variance = "samples" if self.n_samples else "none"
-        return self.system.need_bytes(request, self.n_samples, variance, self.solver)
+        """Of covariances with one column at a time, of functions drawn one by one."""
+        variance, need = "samples" if self.n_samples else "none", 0
+        if request.covariance:
+            need += self._covariance_bytes(request.n_rows, 1)
+            request = request._replace(n_rows=0, covariance=False)
+        if request.likelihood:
+            size, layout = self.system.sizes(self.n_samples)
+            need += estimate_bytes(size, layout)
+        return need + self.system.need_bytes(request, self.n_samples, variance, self.solver)
 
     @functools.cached_property
     def nlml_estimate(self) -> Estimate:
@@ -222,6 +270,12 @@ def symmetric(C: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N N"]:
 @eqx.filter_jit
 def _operator(kernel: Any, X: Array, noise: Array, tile: int) -> KernelOperator:
     return KernelOperator.of(kernel, X, noise, tile=tile)
+
+
+@eqx.filter_jit
+def _between(operator: KernelOperator, X: Rows, Z: Rows) -> Float[Array, "N M"]:
+    """k(X, Z)."""
+    return operator.kernel.between(operator.prepare(jnp.asarray(X)), operator.prepare(jnp.asarray(Z)))
 
 
 @eqx.filter_jit
