@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from stochgp.data import Standardiser, TableEncoder
 from stochgp.data.streams import AbstractSource, DeviceRows, HostRows
@@ -88,6 +88,12 @@ class TrainingData:
     def count(self) -> Float[np.ndarray, " N"]:
         """How many rows each stands for."""
         return np.ones(self.n_rows) if self.rows.weight is None else self.rows.weight
+
+    def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
+        """These rows, standardised by all."""
+        X, y, weight, encoder = self.rows
+        rows = TrainingRows(X[indices], y[indices], None if weight is None else weight[indices], encoder)
+        return TrainingData(rows, self.inputs, self.targets, self.dtype)
 
     def source(self, on_device: bool) -> AbstractSource:
         """Standardised rows for a learner: on the device, or on the host and standardised as they are taken."""

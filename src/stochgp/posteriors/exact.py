@@ -19,7 +19,7 @@ from stochgp.numerics.rounding import rounding_error, safe_covariance, safe_vari
 from stochgp.objectives.slq import Estimate
 from stochgp.operators import KernelOperator
 from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows
-from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem, cross, mean_of
+from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem, cross, diagonal, mean_of
 from stochgp.results import Solution
 from stochgp.solvers import AbstractDirectSolver, Factor
 
@@ -63,7 +63,7 @@ class ExactKernelPosterior(AbstractPosterior):
         or its rounding error, in the precision of the factor.
         """
         if self.system.fits_host(self.solver):
-            across, within = self._across(X), np.asarray(_diagonal(self.system.kernel, np.asarray(X)))
+            across, within = self._across(X), np.asarray(diagonal(self.system.kernel, np.asarray(X)))
             mean = across @ np.asarray(self.weights, np.float64)[:, 0]
         else:
             found = _mean_and_cross(self.system.operator, self.weights, X)
@@ -130,12 +130,6 @@ class ExactKernelPosterior(AbstractPosterior):
 
     def _solve(self, b: Any) -> Solution:
         return self.solver.solve(self.system.operator, b, 0.0, self.factor)
-
-
-@eqx.filter_jit
-def _diagonal(kernel: Any, Z: Any) -> Array:
-    """k(z, z) of each row."""
-    return kernel.diag(Z)
 
 
 @eqx.filter_jit
