@@ -24,6 +24,8 @@ BENCHMARKS = {
     "sggp": "time of a step of mini-batches of neighbours on a kernel GP against eager PyTorch",
     "sggp_fits": "whole fits by mini-batches of neighbours against GPyTorch's SGPR and SVGP",
     "memory": "peak resident memory against batch size and against N",
+    "memory_limits": "peaks of random fits, predictions and functions under memory limits",
+    "time_limits": "seconds of fits under time limits, compilation included",
 }
 
 

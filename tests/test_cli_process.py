@@ -79,6 +79,20 @@ def test_an_interrupt_before_there_is_a_model_is_one_line_and_130(command, tmp_p
     assert not (tmp_path / "m").exists()
 
 
+def test_an_interrupt_while_the_program_is_loading_is_one_line_and_130():
+    """The first import of the command line is interrupted."""
+    code = (
+        "import builtins, sys; plain = builtins.__import__\n"
+        "def interrupted(name, *rest):\n"
+        "    if name == 'stochgp.cli': raise KeyboardInterrupt\n"
+        "    return plain(name, *rest)\n"
+        "builtins.__import__ = interrupted\n"
+        "from stochgp.__main__ import run; sys.exit(run())"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", "stochgp: interrupted\n")
+
+
 def test_an_interrupt_after_the_model_is_written_says_where_it_is(command, tmp_path, capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

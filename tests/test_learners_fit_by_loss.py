@@ -133,7 +133,7 @@ def test_a_time_limit_ends_the_run():
     found = fit(learner, GP, _data(), key=KEY, time_limit=1e-3)
     assert found.result is RESULTS.time_limit
     assert not found.converged
-    assert found.n_iter == learner.plan(64, 2, ByLoss()).chunk_steps
+    assert found.n_iter == 0  # to compile a step takes longer
 
 
 def test_a_diverging_run_goes_back_and_says_so():

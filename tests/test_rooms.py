@@ -9,6 +9,7 @@ ROOMS = [
     "version",
     "results",
     "names",
+    "deadline",
     "numerics",
     "parameters",
     "storage",

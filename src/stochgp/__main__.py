@@ -2,7 +2,17 @@
 
 import sys
 
-from stochgp.cli import main
+
+def run() -> int:
+    """The command line, whose exit code it returns; also while it is being loaded Ctrl-C is answered by one line."""
+    try:
+        from stochgp.cli import main
+
+        return main()
+    except KeyboardInterrupt:
+        sys.stderr.write("stochgp: interrupted\n")
+        return 130
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -62,8 +62,9 @@ class Budget:
 
     def require(self, need_bytes: int, what: str) -> None:
         """Raises ValueError, with both numbers, if present use and `need_bytes` for `what` together pass the limit."""
-        used = in_use()
-        if used + need_bytes > self.limit:
+        if in_use() + need_bytes > self.limit:
+            release()  # what earlier work has freed
+        if (used := in_use()) + need_bytes > self.limit:
             raise ValueError(
                 f"{what} needs {format_bytes(need_bytes)} on top of the {format_bytes(used)} in use, together "
                 f"{format_bytes(used + need_bytes)}, but memory_limit is {format_bytes(self.limit)}"

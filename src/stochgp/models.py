@@ -23,6 +23,8 @@ from stochgp.parameters import (
     value_of,
 )
 
+JUST_ABOVE = 1e-6  # of a lower bound: what a parameter at its bound is above it
+
 
 class AbstractGP(eqx.Module):
     """A prior over functions and a noise. What trains is every floating array that is not frozen (`parameters.partition`)."""
@@ -124,7 +126,8 @@ def revalued(parameter: AbstractParameter, value: float) -> AbstractParameter:
         return parameter
     lower = float(getattr(parameter, "lower", 0.0))
     if isinstance(parameter, Positive):
-        return Positive(jnp.asarray(math.log(max(value - lower, 1e-12)), parameter.dtype), lower)
+        least = JUST_ABOVE * lower or float(jnp.finfo(parameter.dtype).tiny)
+        return Positive(jnp.asarray(math.log(max(value - lower, least)), parameter.dtype), lower)
     upper = float(getattr(parameter, "upper", math.inf))
     fraction = min(max((value - lower) / (upper - lower), 1e-6), 1 - 1e-6)
     return Bounded(jnp.asarray(math.log(fraction / (1 - fraction)), parameter.dtype), lower, upper)

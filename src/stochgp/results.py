@@ -22,6 +22,7 @@ class RESULTS(enum.Enum):
     )
     time_limit = "the time limit ended the run; the best state so far was kept"
     interrupted = "an interrupt ended the run; the best state so far was kept"
+    stopped = "the callback ended the run; the best state so far was kept"
     diverged = (
         "the run diverged again and again, even at a much smaller step: is an input on a huge scale, or the noise far too small?"
         " The best state before that was kept"

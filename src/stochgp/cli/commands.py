@@ -30,7 +30,7 @@ def fit(
     quiet: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
-    """Learn from DATA and write the model; Ctrl-C ends the learning, and the best model so far is written.
+    """Learn from DATA and write the model. After Ctrl-C the best model so far is written within seconds, and the exit code is 130.
 
     Parameters
     ----------
@@ -78,6 +78,8 @@ def fit(
         "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(rows.left_out)
     }  # fmt: skip
     estimator.save(out)
+    if estimator.plan_["ended"]["choice"] == "interrupted":
+        raise KeyboardInterrupt(f"the model so far is in {out}")
     try:
         report = described(estimator, out, len(rows.train.targets))
         if rows.test is not None:

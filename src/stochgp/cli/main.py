@@ -3,6 +3,7 @@
 What is imported here is light, and so are the commands until they run: `stochgp --help` loads neither JAX nor scikit-learn.
 """
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ import cyclopts
 from stochgp.cli.commands import data_list, evaluate, fit, predict
 from stochgp.cli.compiled import keep_compiled_code
 from stochgp.version import __version__
+
+INTERRUPTED = 130
 
 app = cyclopts.App(
     name="stochgp",
@@ -36,21 +39,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     A process whose own arguments they are keeps what JAX compiles for the next one; a caller's settings of JAX are left alone.
     """
-    if arguments is None:
-        keep_compiled_code()
-    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is not None:
+        return _run(arguments)
+    keep_compiled_code()
+    code = _run(sys.argv[1:])
+    if code == INTERRUPTED:  # what still computes would keep the process
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _show_warning
         try:
-            app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+            app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
         except OSError as error:
             return _complain(f"{error.filename}: {error.strerror}" if error.filename else error, 2)
         except (cyclopts.CycloptsError, ValueError, TypeError) as error:
             return _complain(error, 2)
         except KeyboardInterrupt as interrupt:
-            return _complain(f"interrupted; {interrupt}" if interrupt.args else "interrupted", 130)
+            return _complain(f"interrupted; {interrupt}" if interrupt.args else "interrupted", INTERRUPTED)
         except Exception as error:
             return _complain(f"{type(error).__name__}: {error}", 1)
     return 0

@@ -1,13 +1,18 @@
 """Nearest rows: for mini-batches of a centre and its neighbours, and for prediction from the rows near a point."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Int32
 
+from stochgp import deadline
+from stochgp.deadline import Pace
+
 _LEAF_ROWS = 32  # 16 and 64 were never much faster, between 13 thousand rows of 26 inputs and a million of 6
 _BLOCK_ROWS = 1 << 18  # points that are put into spatial order together
+_TIMED_ROWS = 64  # points of one search under a deadline
 _CHUNK_BYTES = 1 << 24  # of what one search returns: a float64 and an int64 for each neighbour
 
 
@@ -34,7 +39,8 @@ class Neighbours:
     def query(self, points: Float[np.ndarray, "P D"], k: int) -> Int32[np.ndarray, "P k"]:
         """Numbers of the k rows nearest to each point, nearest first; rows at equal distance have always the same order.
 
-        Raises ValueError for points of another shape, for values that are not finite, and unless 1 ≤ k ≤ N.
+        Raises ValueError for points of another shape, for values that are not finite, and unless 1 ≤ k ≤ N; TimeIsUpError under a deadline
+        that it would miss.
         """
         self._check(k)
         if points.ndim != 2 or points.shape[1] != self.n_inputs:
@@ -42,14 +48,15 @@ class Neighbours:
         found = np.empty((len(points), k), np.int32)
         for start in range(0, len(points), _BLOCK_ROWS):
             order = start + _tree(points[start : start + _BLOCK_ROWS]).indices
-            for part in _chunks(order, k):
+            for part in _in_time(_chunks(order, k)):
                 found[part] = self._search(points[part], k)
         return found
 
     def around(self, centres: Int[np.ndarray, " P"], k: int) -> Int32[np.ndarray, "P k"]:
         """Each centre, one of these N rows given by its number, then its k − 1 nearest other rows, nearest first.
 
-        The centre comes first also among rows equal to it. Raises ValueError for numbers of no row, and unless 1 ≤ k ≤ N.
+        The centre comes first also among rows equal to it. Raises ValueError for numbers of no row, and unless 1 ≤ k ≤ N; TimeIsUpError
+        under a deadline that it would miss.
         """
         self._check(k)
         if len(centres) and not 0 <= centres.min() <= centres.max() < self.size:
@@ -57,7 +64,7 @@ class Neighbours:
                 f"centres must be rows 0 to {self.size - 1}, but got {centres.min()} to {centres.max()}"
             )
         found = np.empty((len(centres), k), np.int32)
-        for part in _chunks(np.argsort(self._position[centres]), k):
+        for part in _in_time(_chunks(np.argsort(self._position[centres]), k)):
             found[part] = _centre_first(self._search(self._tree.data[centres[part]], k), centres[part])
         return found
 
@@ -90,6 +97,22 @@ def _chunks(order: np.ndarray, k: int) -> Iterator[np.ndarray]:
     step = max(1, _CHUNK_BYTES // (16 * k))
     for start in range(0, len(order), step):
         yield order[start : start + step]
+
+
+def _in_time(parts: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    """The parts one after the other; in smaller ones under a deadline, before which all of them are to be done.
+
+    Raises TimeIsUpError as soon as that is not expected.
+    """
+    if not deadline.left() < math.inf:
+        yield from parts
+        return
+    pace = Pace()
+    pieces = [part[i : i + _TIMED_ROWS] for part in parts for i in range(0, len(part), _TIMED_ROWS)]
+    for i, piece in enumerate(pieces):
+        deadline.require(pace.expected * (len(pieces) - i))
+        with pace.piece():
+            yield piece
 
 
 def _centre_first(found: np.ndarray, centres: np.ndarray) -> np.ndarray:

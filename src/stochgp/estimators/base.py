@@ -12,25 +12,32 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Int, PRNGKeyArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import estimator_html_repr
 
+from stochgp import deadline
 from stochgp.budget import Budget
+from stochgp.data.streams import SomeRows
+from stochgp.deadline import granted, within
+from stochgp.estimators.cautions import constant_columns, warn_of
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.estimators.progress import progress_line
-from stochgp.estimators.report import choice, describe_learning, learning_text
+from stochgp.estimators.report import PLANNED, choice, describe_end, describe_learning, learning_text
 from stochgp.estimators.settings import DTYPES, check_settings
 from stochgp.estimators.summary import summarise
 from stochgp.estimators.units import TrainingData, in_target_units
 from stochgp.learners import AbstractLearner, fit
-from stochgp.learners.placing import place
+from stochgp.learners.fit import Extent
+from stochgp.learners.placing import place, rows_in_time
 from stochgp.models import AbstractGP
-from stochgp.numerics.seeds import as_key, key_of, split
+from stochgp.numerics.seeds import as_key, key_of, seed_of, split
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
+
+CUT = (RESULTS.time_limit.name, RESULTS.interrupted.name, RESULTS.stopped.name)
 
 logger = logging.getLogger("stochgp.estimators")
 
@@ -42,15 +49,9 @@ class Run(NamedTuple):
     solve_key: PRNGKeyArray
     start_key: PRNGKeyArray
     budget: Budget
-    begun: float
-    time_limit: float | None
     checkpoint: str | os.PathLike | None
     callback: Callable[[dict[str, float]], object] | None
     plan: dict[str, Any] | None  # `plan_` of another fit
-
-    def left(self) -> float | None:
-        """Seconds until the time limit; None without one."""
-        return None if self.time_limit is None else self.time_limit - (time.perf_counter() - self.begun)
 
     def planned(self, name: str) -> Any:
         """The choice of this name in the plan given; None without a plan. ValueError where the plan has none."""
@@ -59,6 +60,26 @@ class Run(NamedTuple):
         if not isinstance(self.plan, dict) or name not in self.plan:
             raise ValueError(f"plan has no {name!r}: give `plan_` of a fit of the same estimator")
         return self.plan[name]["choice"]
+
+    @property
+    def extent(self) -> Extent:
+        """How far learning went, where the plan given is of a fit that was cut."""
+        if self.plan is None:
+            return Extent()
+        is_cut = self.planned("result") in CUT
+        return Extent(
+            self.planned("steps") if is_cut else None, self.planned("rate_trials") or (0 if is_cut else None)
+        )
+
+    @property
+    def may_choose(self) -> bool:
+        """Whether a time limit may choose what is done: not where a plan says it, nor where a checkpoint is to be gone on from without limit."""
+        return self.plan is None and self.checkpoint is None
+
+    def some(self, n_rows: int, n_all: int) -> Int[np.ndarray, " n"]:
+        """Random rows, in order."""
+        seed = seed_of(split(self.learn_key, 5)[4])  # the learner has the words before it
+        return np.sort(np.random.default_rng(seed).permutation(n_all)[:n_rows].astype(np.int32))
 
 
 class GPRegressor(PosteriorRegressor):
@@ -85,6 +106,14 @@ class GPRegressor(PosteriorRegressor):
     ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
         """(The posterior at θ̂, how systems were solved for it, what `plan_` says of that)."""
 
+    def _least_seconds(self) -> float:
+        """Seconds that learning takes in any case, where nothing would be learned without them."""
+        return 0.0
+
+    def _seconds_after(self, data: TrainingData, run: Run) -> float:
+        """Seconds of the time limit that learning leaves to what follows."""
+        return 0.0
+
     @abc.abstractmethod
     def _nlml(self, learned: FitResult | None) -> float | None:
         """Exact, per datum, of standardised targets; None where it is not known."""
@@ -108,28 +137,52 @@ class GPRegressor(PosteriorRegressor):
         Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and for a fit that would exceed
         `memory_limit` (with both numbers).
         """
-        begun = time.perf_counter()
         check_settings(self.get_params(deep=False))
+        begun = time.perf_counter()
+        with within(self.time_limit):
+            self._fit(X, y, sample_weight, checkpoint, callback)
+        self.fit_seconds_ = time.perf_counter() - begun
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, checkpoint: Any, callback: Any) -> None:
         learn_key, solve_key, start_key = map(key_of, split(as_key(self.random_state), 3))
         budget = Budget.of(self.memory_limit)
         rows = read_training_rows(self, X, y, sample_weight, budget, self.missing)
         data = TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype)
-        limit, plan = self.time_limit, self.plan
-        run = Run(learn_key, solve_key, start_key, budget, begun, limit, checkpoint, callback, plan)
+        run = Run(learn_key, solve_key, start_key, budget, checkpoint, callback, self.plan)
+        warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
         with jax.enable_x64(True):
             gp = self._start(data, run.start_key)
             learned, choices = self._learn(gp, data, run)
             gp = gp if learned is None else learned.gp
-            posterior, solved, more = self._posterior_of(gp, learned, data, run)
-        self._fitted = Fitted(
-            data.encoder, data.inputs, data.targets, posterior, _dtype_of(posterior, self.dtype)
-        )
+            posterior, solved, more = self._posterior_in_time(gp, learned, data, run)
+        seen = _dtype_of(posterior, self.dtype)
+        constant = constant_columns(rows.X)
+        self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, seen, constant)
         name = getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
         self.plan_ = choices | more
         self._report(learned, solved, data)
-        self.fit_seconds_ = time.perf_counter() - begun
-        return self
+
+    def _posterior_in_time(
+        self, gp: AbstractGP, learned: FitResult | None, data: TrainingData, run: Run
+    ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
+        """`_posterior_of`, as quickly as it can be had after Ctrl-C; `plan_` says what ended the fit."""
+        results = [None if learned is None else learned.result]
+        if results[0] is not RESULTS.interrupted:
+            try:
+                posterior, solved, choices = self._posterior_of(gp, learned, data, run)
+            except KeyboardInterrupt:
+                results.append(RESULTS.interrupted)
+        if RESULTS.interrupted in results:
+            with within(0.0):
+                posterior, solved, choices = self._posterior_of(gp, learned, data, run)
+        late = choices.pop("late", None)
+        if run.plan is not None and "ended" in run.plan:  # what was shortened then is as short now
+            then = run.planned("ended")
+            results.append(None if then == PLANNED else RESULTS[then])
+        results += [None if solved is None else solved.result, None if late is None else RESULTS.time_limit]
+        return posterior, solved, choices | {"ended": describe_end(results, late)}
 
     def summary(self) -> str:
         """The fitted model in words: data, kernel or features, noise, how far from exact, what was chosen and why."""
@@ -145,7 +198,16 @@ class GPRegressor(PosteriorRegressor):
         learner, why = self._choose_learner(data)
         if learner is None:
             return None, {"learner": choice(None, why)}
-        N, D, itemsize = data.n_rows, data.n_inputs, DTYPES[self.dtype]
+        with within(deadline.left() - self._seconds_after(data, run)), granted(self._least_seconds()):
+            return self._learn_in_time(learner, why, gp, data, run)
+
+    def _learn_in_time(
+        self, learner: AbstractLearner, why: str, gp: AbstractGP, data: TrainingData, run: Run
+    ) -> tuple[FitResult, dict[str, Any]]:
+        D, itemsize = data.n_inputs, DTYPES[self.dtype]
+        N = run.planned("learning_rows") or data.n_rows
+        if run.may_choose:
+            N = rows_in_time(learner, gp, data.source(False))
         placed = place(learner, gp, N, D, itemsize, run.budget, run.planned("learning_memory"))
         logger.info("learning from %d rows by %s: %s", N, type(learner).__name__, why)
 
@@ -155,19 +217,20 @@ class GPRegressor(PosteriorRegressor):
                 progress(shown)
             return None if run.callback is None else run.callback(shown)
 
+        source = data.source(placed.on_device)
         with progress_line(self.verbose, learning_text) as progress:
             found = fit(
                 placed.learner,
                 gp,
-                data.source(placed.on_device),
+                source if data.n_rows <= N else SomeRows(source, run.some(N, data.n_rows)),
                 key=run.learn_key,
                 progress=report,
                 checkpoint=run.checkpoint,
-                time_limit=self.time_limit,
+                extent=run.extent,
             )
         if found.result is RESULTS.diverged:
             warnings.warn(found.result.value, ConvergenceWarning, stacklevel=4)
-        return found, describe_learning(placed, why, found, data, self.get_params(deep=False), run.budget)
+        return found, describe_learning(placed, why, found, N, data, self.get_params(deep=False), run.budget)
 
     def _report(self, learned: FitResult | None, solved: Solution | None, data: TrainingData) -> None:
         """The fitted attributes, in target units."""
@@ -176,7 +239,7 @@ class GPRegressor(PosteriorRegressor):
         self.n_iter_ = int(
             learned.n_iter if learned is not None else solved.n_steps if solved is not None else 0
         )
-        self.converged_ = all(part.converged for part in parts)
+        self.converged_ = all(part.converged for part in parts) and self.plan_["ended"]["choice"] == PLANNED
         self.history_ = [in_target_units(entry, s) for part in parts for entry in part.history]
         self.n_rows_ = data.n_rows
         nlml = self._nlml(learned)

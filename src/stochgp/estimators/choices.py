@@ -27,8 +27,9 @@ REFINING_STEPS, REFINING_RATE = 30, 0.03  # of the iterative learner after a sub
 DEEP = BSGD(batch_size=256, learning_rate=0.003, sampling=Uniform())
 DEEP_STEPS = 8192
 WARM_ROWS = 500  # fitted first, where all rows or those of a set are many
-FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, precision="float64")
+FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, precision="float64", spread=SPREAD)
 LOCAL_ROWS = 100_000  # beyond which the posterior of a kernel GP is that of neighbours
+HURRIED = 15.0  # seconds left below which a learner that searches neighbours among so many rows is not chosen
 
 FEATURE_LEARNERS: dict[str, AbstractLearner] = {
     "scgd": SCGD(),
@@ -50,10 +51,12 @@ def feature_learner(learner: Any, **options: Any) -> Chosen:
     return named_learner(learner, FEATURE_LEARNERS, _given(options))
 
 
-def kernel_learner(learner: Any, n_rows: int, *, deep: bool = False, **options: Any) -> Chosen:
+def kernel_learner(
+    learner: Any, n_rows: int, *, deep: bool = False, hurried: bool = False, **options: Any
+) -> Chosen:
     """The learner of a kernel GP for "auto", a name, or the one given, with the options that are not None; None for None.
 
-    `deep`: whether the kernel has a network that trains. Raises as `named_learner`, and ValueError for an option that has no learner.
+    `deep`: whether the kernel has a network that trains. `hurried`: whether a time limit allows no search of many neighbours. Raises as `named_learner`, and ValueError for an option that has no learner.
     """
     options = _given(options)
     if learner is None:
@@ -65,7 +68,7 @@ def kernel_learner(learner: Any, n_rows: int, *, deep: bool = False, **options: 
     if deep and learner in ("auto", "bsgd"):
         return _of_deep_kernels(n_rows, options)
     if isinstance(learner, str) and learner == "auto":
-        return _automatic(n_rows, options)
+        return _automatic(n_rows, options, hurried)
     found = named_learner(learner, {"auto": None} | KERNEL_LEARNERS, options)
     return _in_two_stages(options) if learner == "iterative" and n_rows > SUBSET_ROWS else found
 
@@ -100,14 +103,18 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _automatic(n_rows: int, options: dict[str, Any]) -> Chosen:
+def _automatic(n_rows: int, options: dict[str, Any], hurried: bool) -> Chosen:
     if "batch_size" in options:
         return dataclasses.replace(BSGD(), **options), "a batch size was asked for"
     if n_rows <= FULL_BATCH_ROWS:
-        found, why = FULL_BATCH, f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them is fast"
-    elif n_rows <= LOCAL_ROWS:
+        found = FULL_BATCH
+        why = f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them, with a weak prior, is fast"
+    elif n_rows <= LOCAL_ROWS or hurried:
         found = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
-        why = f"the exact likelihood of {SUBSET_ROWS} random rows stands for that of up to {LOCAL_ROWS}"
+        why = "the time limit allows no search of neighbours" if n_rows > LOCAL_ROWS else ""
+        why = (
+            why or f"the exact likelihood of {SUBSET_ROWS} random rows stands for that of up to {LOCAL_ROWS}"
+        )
     else:
         found, why = BSGD(), f"beyond {LOCAL_ROWS} rows mini-batches of neighbours see more of the data"
     return (dataclasses.replace(found, **options) if options else found), why

@@ -25,7 +25,7 @@ from stochgp.posteriors import FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 from stochgp.results import FitResult, Solution
 
-START_NOISE = 0.1  # of targets with variance 1
+START_NOISE = 0.1  # of the targets' mean square
 SAMPLE_ROWS = 10_000  # from which landmarks are chosen
 SCALE_ROWS = 1_000  # on which the starting variance is found
 
@@ -106,7 +106,7 @@ class FeatureGPRegressor(GPRegressor):
         )
 
     def _start(self, data: TrainingData, key: PRNGKeyArray) -> FeatureGP:
-        """Features for the rows, noise START_NOISE, and k(x, x) ≈ 1 on average, of unit-variance targets."""
+        """Features for the rows, noise START_NOISE, and k(x, x) ≈ 1 on average, times the targets' mean square."""
         map_key, sample_key = jax.random.split(key)
         seed = [int(word) for word in np.ravel(jax.random.key_data(sample_key))]
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:SAMPLE_ROWS]
@@ -119,8 +119,8 @@ class FeatureGPRegressor(GPRegressor):
             raise ValueError(
                 "the features of the inputs are not finite numbers: standardise the inputs, or check the feature map"
             )
-        spread = 1.0 if self.standardize else max(float(np.mean(data.y**2)), 10 * NOISE_FLOOR)
-        noise = constant_noise(START_NOISE * spread, dtype=self.dtype)
+        spread = data.spread
+        noise = constant_noise(START_NOISE * spread, lower=NOISE_FLOOR * spread, dtype=self.dtype)
         variance = positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype)
         return FeatureGP(features=phi, noise=noise, variance=variance)
 

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.budget import Budget, release
 from stochgp.data import Standardiser, TableEncoder
 from stochgp.estimators.inputs import refuse_not_finite
 from stochgp.parameters import cast
+from stochgp.planning.prediction import most_columns
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior
-from stochgp.posteriors.base import MOST_ROWS, noise_variances
+from stochgp.posteriors.base import MOST_ROWS, Request, noise_variances
 
 ROWS = 256  # of one evaluation of functions
 NOISE_ROWS = 1024  # of one evaluation of the noise
@@ -32,6 +34,9 @@ class Fitted:
     targets: Standardiser
     posterior: AbstractPosterior
     dtype: str
+    constant: Float[np.ndarray, " D"] | None = (
+        None  # the value of input columns that had only one, NaN for others
+    )
 
     @property
     def target_scale(self) -> float:
@@ -56,20 +61,34 @@ class Fitted:
             variance += self._noise_variances(X)
         return self.targets.inverse(mean), self.target_scale * np.sqrt(variance)
 
-    def covariance(self, X: Float[np.ndarray, "N D"], *, include_noise: bool) -> Float[np.ndarray, "N N"]:
-        """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units."""
+    def covariance(
+        self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int
+    ) -> Float[np.ndarray, "N N"]:
+        """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units; in slices that fit into `free` bytes."""
         with jax.enable_x64(True):
-            scaled = self.posterior.covariance(_transformed(self.inputs, X, self.dtype, 0))
-        covariance = scaled * self.target_scale**2
+            scaled = self.posterior.covariance_within(_transformed(self.inputs, X, self.dtype, 0), free)
+        covariance = np.multiply(scaled, self.target_scale**2, out=scaled if scaled.flags.writeable else None)
         if include_noise:
             covariance[np.diag_indices(len(X))] += self._noise_variances(X) * self.target_scale**2
         return covariance
 
-    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray) -> "FunctionDraws":
-        """Functions drawn from the posterior, in the user's units."""
+    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> "FunctionDraws":
+        """Functions drawn from the posterior, in the user's units: all together, or as many at a time as there is memory for.
+
+        Raises ValueError, with both numbers, where there is memory for none.
+        """
+        need, parts, n_drawn = lambda n: self.posterior.need_bytes(Request(n_samples=n)), [], 0
         with jax.enable_x64(True):
+            while n_drawn < n_samples:
+                n = most_columns(need, n_samples - n_drawn, budget.free())
+                if parts:
+                    release()
+                    budget.require(need(n), f"drawing {n_samples} functions, of which {n_drawn} are drawn,")
+                own_key = jax.random.fold_in(key, n_drawn) if parts else key
+                parts.append(self.posterior.functions(n, key=own_key))
+                n_drawn += n
             return FunctionDraws(
-                functions=self.posterior.functions(n_samples, key=key),
+                functions=parts[0] if len(parts) == 1 else JoinedFunctions(tuple(parts)),
                 center=jnp.asarray(self.inputs.mean, jnp.float64),
                 scale=jnp.asarray(self.inputs.scale, jnp.float64),
                 target_mean=jnp.asarray(self.targets.mean, jnp.float64),
@@ -93,6 +112,19 @@ class Fitted:
 
     def _by_block(self, evaluate: Callable, X: np.ndarray, n_block: int | None) -> tuple[np.ndarray, ...]:
         return in_blocks(evaluate, self.inputs, X, self.dtype, n_block)
+
+
+class JoinedFunctions(AbstractFunctions):
+    """Functions drawn in parts, one part after the other."""
+
+    parts: tuple[AbstractFunctions, ...]
+
+    @property
+    def n_samples(self) -> int:
+        return sum(part.n_samples for part in self.parts)
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
+        return jnp.concatenate([part(X) for part in self.parts], axis=1)
 
 
 class FunctionDraws(eqx.Module):

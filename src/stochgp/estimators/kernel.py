@@ -5,30 +5,42 @@ import typing
 from typing import Any, no_type_check
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from stochgp import kernels
+from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.data.neighbours import search_bytes
+from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.base import GPRegressor, Run
-from stochgp.estimators.choices import LOCAL_ROWS, kernel_learner
+from stochgp.estimators.choices import HURRIED, LOCAL_ROWS, kernel_learner
 from stochgp.estimators.raised_noise import raised_for_solving
 from stochgp.estimators.report import choice
+from stochgp.estimators.settings import DTYPES
 from stochgp.estimators.solving import KernelPosterior, Wanted, posterior_of
 from stochgp.estimators.units import TrainingData
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner
+from stochgp.likelihoods import constant_noise
+from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import KernelGP
 from stochgp.objectives.slq import Estimate
-from stochgp.parameters import cast
+from stochgp.parameters import cast, frozen
 from stochgp.planning.solve_plan import SolvePlan
+from stochgp.planning.solver import choose
 from stochgp.posteriors import AbstractPosterior, ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
+from stochgp.posteriors.base import Request
 from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.results import FitResult, Solution
-from stochgp.solvers import AbstractSolver
+from stochgp.results import RESULTS, FitResult, Solution
+from stochgp.solvers import AbstractSolver, Cholesky, SystemSize
+from stochgp.solvers.sizes import SMALL
 
-START_NOISE = 0.1  # of targets with variance 1
-CALIBRATION_ROWS = 500  # training rows that set the scale of local variances
+START_NOISE = 0.1  # of the targets' mean square
+CALIBRATION_ROWS, FEW_CALIBRATION_ROWS = 500, 100  # training rows that set the scale of local variances
+LEAST_SECONDS = 2.0  # of learning, compilation included
+LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
+TYPICAL_TO_BEST = 3.0  # a machine may be so many times faster than typical costs say
+WORST = 0.5  # relative residual of a solve that was cut, beyond which local prediction is better
 
 
 class KernelGPRegressor(GPRegressor):
@@ -36,7 +48,8 @@ class KernelGPRegressor(GPRegressor):
 
     kernel          "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`
     learner         "auto", "bsgd", "full-batch", "iterative", or a learner of `stochgp.learners`; None = keep the hyperparameters given
-    noise_variance  σ², in the units of what the kernel sees (standardised targets when `standardize`); None = learned, or 0.1
+    noise_variance  σ², in the units of what the kernel sees (standardised targets when `standardize`): a value is kept, while the kernel is
+                    learned; None = learned, from a tenth of the targets' mean square, which `learner=None` keeps
     solver          "auto", "cholesky", "cg", "sgd", "sdd", or a solver of `stochgp.solvers`
     prediction      "auto", "global" or "local"
     n_samples       function samples solved with the mean, for variances where exact ones do not fit; 0 = none
@@ -114,6 +127,7 @@ class KernelGPRegressor(GPRegressor):
         """The NLML per datum, in target units; where no factor gives it exactly, estimated from 250 products with K when first asked for.
 
         Stochastic Lanczos quadrature with 10 probes, of standard error `nlml_stderr_`. The quadratic term is that of the solution found.
+        Raises ValueError, with both numbers, where it would exceed `memory_limit`.
         """
         return self._estimate().value + math.log(self._fitted.target_scale)
 
@@ -126,41 +140,138 @@ class KernelGPRegressor(GPRegressor):
         posterior = self._fitted.posterior if "_fitted" in vars(self) else None
         if not isinstance(posterior, ExactKernelPosterior | SampledKernelPosterior):
             raise AttributeError("nlml_estimate_ is there after a fit whose prediction is global")
+        if "nlml_estimate" not in vars(posterior):
+            self._reserve(Request(likelihood=True), "the estimate of the marginal likelihood")
         return posterior.nlml_estimate
 
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
         return kernel_learner(
-            self.learner, data.n_rows, deep=is_deep(self.kernel),
+            self.learner, data.n_rows, deep=is_deep(self.kernel), hurried=deadline.left() < HURRIED,
             batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
         )  # fmt: skip
 
     def _start(self, data: TrainingData, key: PRNGKeyArray) -> KernelGP:
-        kernel = kernels.resolve(self.kernel, data.n_inputs, dtype=jnp.dtype(self.dtype))
-        noise = START_NOISE if self.noise_variance is None else self.noise_variance
+        """The kernel given, or of that name; the noise given, which nothing trains, or one that starts from START_NOISE."""
+        dtype, spread, given = jnp.dtype(self.dtype), data.spread, self.noise_variance
+        kernel = kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)
+        if given is None:
+            noise = constant_noise(START_NOISE * spread, lower=NOISE_FLOOR * spread, dtype=dtype)
+        elif float(jnp.finfo(dtype).tiny) <= given <= float(jnp.finfo(dtype).max):
+            noise = constant_noise(frozen(np.asarray(given, dtype)))
+        else:
+            raise ValueError(f"noise_variance is {given!r}, which {self.dtype} cannot hold")
         return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
+
+    def _least_seconds(self) -> float:
+        """The hyperparameters at the start are those of no data: predictions with them would be too certain or not certain enough."""
+        return LEAST_SECONDS if isinstance(self.learner, str) and self.learner == "auto" else 0.0
+
+    def _seconds_after(self, data: TrainingData, run: Run) -> float:
+        """What the solve takes by typical costs, where that is within half of the time; else what local prediction takes."""
+        left = deadline.left()
+        if not left < math.inf:
+            return 0.0
+        local = min(LOCAL_SECONDS, left / 2)
+        if self._prediction(data, run)[0] == "local" or data.n_rows <= SMALL:
+            return local
+        wholly = self._solve_seconds(data, run.budget) + LOCAL_SECONDS
+        return wholly if wholly < left / 2 else local
 
     def _posterior_of(
         self, gp: KernelGP, learned: FitResult | None, data: TrainingData, run: Run
     ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
-        """By a solve of all rows, or from the rows nearest to each point."""
+        """By a solve of all rows, or from the rows nearest to each point; by what can be had quickly where the solve would end too late."""
+        prediction, why = self._prediction(data, run)
+        if prediction == "local":
+            return self._locally(gp, data, run, why)
+        n_rows = run.planned("posterior_rows")
+        if n_rows is not None:
+            data = data.some(run.some(n_rows, data.n_rows))
+        try:
+            return self._globally(gp, learned, data, run, why)
+        except TimeIsUpError as late:
+            return self._at_once(gp, data, run, f"solving for all rows would have taken too long: {late}")
+
+    def _prediction(self, data: TrainingData, run: Run) -> tuple[str, str]:
+        """("global" or "local", why)."""
         prediction = run.planned("prediction") or self.prediction
-        why = "as asked" if self.prediction != "auto" else f"global up to {LOCAL_ROWS} rows"
-        if prediction == "local" or (prediction == "auto" and data.n_rows > LOCAL_ROWS):
-            return _local(data, gp, run.budget), None, {"prediction": choice("local", why)}
-        choices = {"prediction": choice("global", why)}
-        if learned is not None:
-            gp, choices["noise_variance"] = raised_for_solving(gp, data)
-        wanted = Wanted(
-            self.solver,
-            int(self.n_samples),
-            run.left(),
-            self.dtype,
-            self.verbose,
-            self._given_plan(run),
-            run.checkpoint,
+        if prediction != "auto":
+            return prediction, "as asked" if self.prediction != "auto" else "as given"
+        return "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
+
+    def _solve_seconds(self, data: TrainingData, budget: Budget) -> float:
+        """Of the whole solve, by typical costs."""
+        itemsize = DTYPES[self.dtype]
+        size = SystemSize(
+            data.n_rows, data.n_inputs, int(self.n_samples), itemsize * (data.n_inputs + 2), itemsize
         )
+        return choose(size, budget, solver=self.solver).seconds
+
+    def _globally(
+        self, gp: KernelGP, learned: FitResult | None, data: TrainingData, run: Run, why: str
+    ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
+        """Raises TimeIsUpError where there is no time for the solve, or where it was cut far from the solution."""
+        choices = {"prediction": choice("global", why), "posterior_rows": choice(None, "all of them")}
+        if data.n_rows > SMALL and run.plan is None and deadline.left() < math.inf:
+            deadline.require(self._solve_seconds(data, run.budget) / TYPICAL_TO_BEST)
+        if learned is not None and self.noise_variance is None:
+            gp, choices["noise_variance"] = raised_for_solving(gp, data)
+        else:
+            why = "not learned: " + ("as given" if self.noise_variance is not None else "the starting value")
+            choices["noise_variance"] = choice(float(gp.noise_variance), why)
+        wanted = Wanted(
+            self.solver, int(self.n_samples), self.dtype, self.verbose, self._given_plan(run), run.checkpoint,
+            run.planned("solve_epochs"),
+        )  # fmt: skip
         posterior, solved, more = posterior_of(gp, data, wanted, run.budget, key=run.solve_key)
+        residual = float(solved.residual_norms[0])
+        if (
+            solved.result in (RESULTS.time_limit, RESULTS.interrupted)
+            and residual > WORST
+            and data.n_rows > SMALL
+        ):
+            raise TimeIsUpError(f"it had come to a relative residual of {residual:.2g}")
         return posterior, solved, choices | more
+
+    def _at_once(
+        self, gp: KernelGP, data: TrainingData, run: Run, late: str
+    ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
+        """Local prediction; where functions may be wanted, the exact posterior of as many rows as a direct solve is quick for."""
+        if self.prediction != "global":
+            posterior, solved, choices = self._locally(gp, data, run, "there was no time for a solve")
+            return posterior, solved, choices | {"late": f"{late}; prediction is local"}
+        some = data.some(run.some(SMALL, data.n_rows))
+        wanted = Wanted(Cholesky(), 0, self.dtype, self.verbose)
+        posterior, solved, choices = posterior_of(gp, some, wanted, run.budget, key=run.solve_key)
+        choices["prediction"] = choice("global", "as asked")
+        choices["posterior_rows"] = choice(SMALL, "random ones: there was no time for a solve of all")
+        return posterior, solved, choices | {"late": f"{late}; the posterior is that of {SMALL} rows"}
+
+    def _locally(
+        self, gp: KernelGP, data: TrainingData, run: Run, why: str
+    ) -> tuple[LocalPosterior, None, dict[str, Any]]:
+        """From neighbours, calibrated on fewer rows where time is short."""
+        N, D = data.n_rows, data.n_inputs
+        run.budget.require(
+            search_bytes(N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
+            f"local prediction from {N} rows",
+        )
+        local, rows = (
+            LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count),
+            run.planned("calibration_rows"),
+        )
+        if rows is None:
+            rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
+        try:
+            with deadline.granted(LOCAL_SECONDS):
+                local = local.calibrated(rows, 0)
+        except TimeIsUpError:
+            rows = 0
+        choices = {
+            "prediction": choice("local", why),
+            "calibration_rows": choice(rows, "left out to find the scale of the variances"),
+        }
+        return local, None, choices
 
     def _given_plan(self, run: Run) -> SolvePlan | None:
         if run.plan is None:
@@ -170,12 +281,3 @@ class KernelGPRegressor(GPRegressor):
     def _nlml(self, learned: FitResult | None) -> float | None:
         posterior = self._fitted.posterior
         return posterior.nlml() if isinstance(posterior, ExactKernelPosterior) else None
-
-
-def _local(data: TrainingData, gp: KernelGP, budget: Budget) -> LocalPosterior:
-    """Prediction from neighbours, calibrated."""
-    N, D = data.n_rows, data.n_inputs
-    tree = search_bytes(N, D, CALIBRATION_ROWS, NEIGHBOURS)
-    budget.require(tree + 8 * N * (D + 2), f"local prediction from {N} rows")
-    local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)
-    return local.calibrated(CALIBRATION_ROWS, 0)

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.budget import Budget
+from stochgp.estimators.cautions import warn_of_moved
 from stochgp.estimators.fitted import Fitted, FunctionDraws
 from stochgp.estimators.inputs import read_inputs
 from stochgp.estimators.saving import pack, save, unpack
@@ -46,8 +47,9 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
             raise ValueError("return_std and return_cov exclude each other: ask for one of them")
         X = self._read(X)
         if return_cov:
-            self._reserve(Request(len(X), covariance=True), f"a covariance of {len(X)} rows")
-            return self._fitted.mean(X), self._fitted.covariance(X, include_noise=include_noise)
+            budget = self._reserve(Request(len(X), covariance=True), f"a covariance of {len(X)} rows")
+            mean = self._fitted.mean(X)
+            return mean, self._fitted.covariance(X, include_noise=include_noise, free=budget.free())
         self._reserve(Request(len(X)), f"predictions for {len(X)} rows")
         if return_std:
             return self._fitted.mean_and_std(X, include_noise=include_noise)
@@ -97,8 +99,8 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         if isinstance(n_samples, bool) or int(n_samples) != n_samples or n_samples < 1:
             raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
         n_samples = int(n_samples)
-        self._reserve(Request(n_samples=n_samples), f"drawing {n_samples} functions")
-        return self._fitted.sample_functions(n_samples, key=as_key(random_state))
+        budget = self._reserve(Request(n_samples=1), f"drawing {n_samples} functions")
+        return self._fitted.sample_functions(n_samples, key=as_key(random_state), budget=budget)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps the inputs.
@@ -125,7 +127,10 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
                     UserWarning,
                     stacklevel=3,
                 )
-        return read_inputs(self, encoder, X, Budget.of(self.memory_limit))
+        found = read_inputs(self, encoder, X, Budget.of(self.memory_limit))
+        if self._fitted.constant is not None:
+            warn_of_moved(encoder, self._fitted.constant, found, stacklevel=3)
+        return found
 
     def _quantiles(self, X: Float[np.ndarray, "N D"], q: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "N Q"]:
         what = f"{len(q)} quantiles at {len(X)} rows"
@@ -133,6 +138,8 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         mean, std = self._fitted.mean_and_std(X, include_noise=True)
         return mean[:, None] + std[:, None] * ndtri(q)
 
-    def _reserve(self, request: Request, what: str, results: int = 0) -> None:
+    def _reserve(self, request: Request, what: str, results: int = 0) -> Budget:
         """Refuses what would exceed the memory limit: the request, and so many bytes of results."""
-        Budget.of(self.memory_limit).require(self._fitted.posterior.need_bytes(request) + results, what)
+        budget = Budget.of(self.memory_limit)
+        budget.require(self._fitted.posterior.need_bytes(request) + results, what)
+        return budget

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from stochgp.estimators.units import TrainingData
-from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import KernelGP
 from stochgp.objectives.kernel import mean_variance
-from stochgp.parameters import positive, value_of
+from stochgp.parameters import frozen, value_of
 from stochgp.posteriors import LocalPosterior
 from stochgp.solvers.sizes import SMALL
 
@@ -43,7 +42,7 @@ def raised_for_solving(gp: KernelGP, data: TrainingData) -> tuple[KernelGP, dict
             "choice": learned,
             "why": f"learned, of what the kernel sees; solvable from {least:.3g} on",
         }
-    raised = positive(least, lower=NOISE_FLOOR, dtype=jnp.asarray(gp.noise_variance).dtype)
+    raised = frozen(np.asarray(least, gp.noise_variance.dtype))
     why = (
         f"{learned:.3g} was learned; raised so that it can be solved for, to the larger of {SHARE:.0%} of the median variance "
         f"{usual:.3g} of rows left out and {ROUNDINGS:g} times the rounding error of K, {rounding:.3g}"

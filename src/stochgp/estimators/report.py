@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from stochgp.budget import Budget, format_bytes
@@ -9,7 +10,14 @@ from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
 from stochgp.learners.placing import SHARE_FOR_ROWS, Placement
 from stochgp.planning.steps import RATES
-from stochgp.results import FitResult
+from stochgp.results import RESULTS, FitResult
+
+PLANNED = "planned"
+_SHORTENED = {
+    RESULTS.interrupted: "Ctrl-C ended learning or solving",
+    RESULTS.time_limit: "the time limit ended learning or solving",
+    RESULTS.stopped: "the callback ended learning",
+}  # those that come first count
 
 
 def choice(choice: Any, why: str) -> dict[str, Any]:
@@ -18,9 +26,15 @@ def choice(choice: Any, why: str) -> dict[str, Any]:
 
 
 def describe_learning(
-    placed: Placement, why: str, found: FitResult, data: TrainingData, asked: dict[str, Any], budget: Budget
+    placed: Placement,
+    why: str,
+    found: FitResult,
+    n_rows: int,
+    data: TrainingData,
+    asked: dict[str, Any],
+    budget: Budget,
 ) -> dict[str, Any]:
-    """Name → {choice, why}, JSON values only. `asked` are the estimator's settings."""
+    """Name → {choice, why}, JSON values only. `n_rows` is how many rows were learned from, `asked` are the estimator's settings."""
     learner, plan = placed.learner, found.plan
     rate = next((entry["rate"] for entry in found.history if "rate" in entry), None)
     tried = any("trial_rate" in entry for entry in found.history)
@@ -46,8 +60,24 @@ def describe_learning(
         "memory": choice(
             placed.need, f"bytes needed beyond those in use, within a limit of {format_bytes(budget.limit)}"
         ),
+        "learning_rows": choice(*_rows_learned(n_rows, data.n_rows)),
+        "steps": choice(
+            found.n_iter, "taken by the learner; a fit by this plan takes as many if this one was cut"
+        ),
+        "rate_trials": choice(
+            sum("trial_rate" in entry for entry in found.history), "of learning rates, before the first step"
+        ),
         "result": choice(found.result.name, found.result.value),
     }
+
+
+def describe_end(results: Iterable[RESULTS | None], reason: str | None) -> dict[str, Any]:
+    """What ended the fit; `reason` says what was done in place of what had no time."""
+    found = set(results)
+    for result, text in _SHORTENED.items():
+        if result in found:
+            return choice(result.name, text if reason is None else f"{text}; {reason}")
+    return choice(PLANNED, "neither a limit nor an interrupt ended anything before its time")
 
 
 def learning_text(entry: dict[str, float]) -> str:
@@ -63,6 +93,10 @@ def learning_text(entry: dict[str, float]) -> str:
         if name in entry and math.isfinite(entry[name])
     ]
     return ", ".join([f"learning, step {entry['step']:.0f}, epoch {entry['epoch']:.1f}", *numbers, seconds])
+
+
+def _rows_learned(n_rows: int, n_all: int) -> tuple[int | None, str]:
+    return (None, "all of them") if n_rows >= n_all else (n_rows, "random ones: a time limit allowed no more")
 
 
 def _settings(learner: AbstractLearner) -> dict[str, Any]:

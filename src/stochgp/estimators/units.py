@@ -5,12 +5,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from stochgp.data import Standardiser, TableEncoder
 from stochgp.data.streams import AbstractSource, DeviceRows, HostRows
 from stochgp.estimators.inputs import TrainingRows
 
+RANGE = 1e12  # of variances, around the mean square of the targets
 _SHIFTED = ("nlml", "held_out_nlpd", "criterion", "loss")
 _SCALED = ("variance", "noise_variance")
 
@@ -23,6 +24,7 @@ class TrainingData:
     inputs: Standardiser
     targets: Standardiser
     dtype: str
+    standardized: bool = True
 
     @classmethod
     def of(cls, rows: TrainingRows, standardize: bool, mean: float | None, dtype: str) -> "TrainingData":
@@ -30,11 +32,11 @@ class TrainingData:
         if not standardize:
             center = np.asarray(0.0 if mean is None else mean, np.float64)
             inputs = Standardiser.identity((rows.X.shape[1],))
-            return cls(rows, inputs, Standardiser(center, np.ones((), np.float64)), dtype)
+            return cls(rows, inputs, Standardiser(center, np.ones((), np.float64)), dtype, False)
         inputs, targets = (Standardiser.fit(values, rows.weight) for values in (rows.X, rows.y))
         if mean is not None:
             targets = Standardiser(np.asarray(float(mean), np.float64), targets.scale)
-        return cls(rows, inputs, targets, dtype)
+        return cls(rows, inputs, targets, dtype, True)
 
     @property
     def encoder(self) -> TableEncoder | None:
@@ -54,6 +56,25 @@ class TrainingData:
         return float(self.targets.scale)
 
     @functools.cached_property
+    def spread(self) -> float:
+        """What variances start from: the mean square of the targets that the model sees, 1 where they are standardised or all 0.
+
+        Raises ValueError where 10⁻¹² or 10¹² times of it is beyond the numbers of `dtype`, or its square beyond those of float64.
+        """
+        found = 1.0 if self.standardized else float(np.mean(np.square(self.y))) or 1.0
+        limits, wide = np.finfo(self.dtype), np.finfo(np.float64)
+        least, most = (
+            max(float(limits.tiny), float(wide.tiny) ** 0.5),
+            min(float(limits.max), float(wide.max) ** 0.5),
+        )
+        if not least < found / RANGE < found * RANGE < most:
+            raise ValueError(
+                f"the mean square of the targets is {found:.3g}, too near the ends of {self.dtype} for variances: "
+                'standardize=True divides by it, dtype="float64" holds more'
+            )
+        return found
+
+    @functools.cached_property
     def X(self) -> Float[np.ndarray, "N D"]:
         """Standardised, in the model's dtype."""
         return self.inputs.transform(self.rows.X, self.dtype)
@@ -67,6 +88,12 @@ class TrainingData:
     def count(self) -> Float[np.ndarray, " N"]:
         """How many rows each stands for."""
         return np.ones(self.n_rows) if self.rows.weight is None else self.rows.weight
+
+    def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
+        """These rows, standardised by all."""
+        X, y, weight, encoder = self.rows
+        rows = TrainingRows(X[indices], y[indices], None if weight is None else weight[indices], encoder)
+        return TrainingData(rows, self.inputs, self.targets, self.dtype)
 
     def source(self, on_device: bool) -> AbstractSource:
         """Standardised rows for a learner: on the device, or on the host and standardised as they are taken."""

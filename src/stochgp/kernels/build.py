@@ -32,11 +32,12 @@ def resolve(
     n_inputs: int,
     *,
     ard: bool = True,
+    variance: float = 1.0,
     dtype: DTypeLike = np.float32,
 ) -> AbstractKernel:
     """The kernel of that name with starting values for standardised inputs; a kernel as it is.
 
-    Variance 1 and lengthscale √D, the typical distance between two rows divided by √2; one per input if
+    The variance given and lengthscale √D, the typical distance between two rows divided by √2; one per input if
     `ard`. Raises ValueError for an unknown name and TypeError for something else.
     """
     if isinstance(kernel, AbstractKernel):
@@ -46,8 +47,8 @@ def resolve(
             f"a kernel is wanted, or one of the names {', '.join(map(repr, NAMES))}, but got {kernel!r}"
         )
     kind = lookup(kernel, {name: _WITH_LENGTHSCALE.get(name, Linear) for name in NAMES}, "kernel")
-    variance = positive(1.0, dtype=dtype)
+    amplitude = positive(variance, dtype=dtype)
     if kind is Linear:
-        return Linear(variance)
+        return Linear(amplitude)
     lengthscale = positive(np.full((n_inputs,) if ard else (), n_inputs**0.5), dtype=dtype)
-    return kind(lengthscale, variance)
+    return kind(lengthscale, amplitude)

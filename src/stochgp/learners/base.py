@@ -58,6 +58,10 @@ class AbstractLearner(eqx.Module):
         """The learner that makes use of `free` bytes, where it can."""
         return self
 
+    def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
+        """From how many of the rows it can learn in so many seconds, by typical costs: all, where they do not count."""
+        return n_rows
+
     @abc.abstractmethod
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
         """What is computed once, such as lists of neighbours: deterministic, since a resumed run computes it again."""

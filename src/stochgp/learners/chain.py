@@ -10,7 +10,9 @@ import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray
 
+from stochgp import deadline
 from stochgp.data.streams import AbstractSource
+from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Optimizer
 from stochgp.learners.judge import AbstractJudge, ByLoss, Numbers, Seed
@@ -65,6 +67,11 @@ class Chain(AbstractLearner):
         within = tuple(learner.within(gp, n_rows, n_inputs, free) for learner in self.learners)
         return dataclasses.replace(self, learners=within)
 
+    def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
+        """As many as all of them can learn from in equal parts of the time."""
+        share = seconds / len(self.learners)
+        return min(learner.rows_within(gp, n_rows, n_inputs, share) for learner in self.learners)
+
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
         """A problem for each learner."""
         judge = ByLoss() if self.judge is None else self.judge
@@ -106,7 +113,7 @@ class Chain(AbstractLearner):
         """One visit of the learner at work, and the change to the next one where it has ended."""
         i, taken = int(state.stage), int(state.taken)
         learner, own = self.learners[i], problem.prepared[i]
-        made, n_steps, numbers = take_stretch(learner, state.states[i], own, taken, _seed(seed, i))
+        made, n_steps, numbers = _whole_stretch(learner, state.states[i], own, taken, _seed(seed, i))
         joins = i > 0 and taken == 0
         offset = float(state.loss) - numbers["loss"] if joins else float(state.offset)
         loss, taken, over = numbers["loss"] + offset, taken + n_steps, learner.finished(numbers)
@@ -126,6 +133,18 @@ class Chain(AbstractLearner):
         begun = self.learners[i].init(gp, problem.prepared[i], key=key)
         state = ChainState(np.int64(i), np.int64(0), state.states, np.float64(0), state.loss)
         return _with_state(state, i, begun)
+
+
+def _whole_stretch(
+    learner: AbstractLearner, state: Any, problem: Problem, step: int, seed: Seed
+) -> tuple[Any, int, Numbers]:
+    """A stretch up to the next visit. Raises TimeIsUpError where it would not end in time."""
+    pieces, wanted = Pace(), min(problem.plan.steps_per_visit, problem.plan.total_steps - step)
+    is_over = lambda: deadline.left() < pieces.expected
+    found = take_stretch(learner, state, problem, step, seed, pieces=pieces, is_over=is_over)
+    if found[1] < wanted:
+        raise TimeIsUpError(f"a stretch of {wanted} steps does not end in time")
+    return found
 
 
 def _with_state(state: ChainState, i: int, made: Any) -> ChainState:

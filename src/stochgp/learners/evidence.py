@@ -12,7 +12,7 @@ from stochgp.learners.judge import SETTLED_BY, AbstractJudge, Division, Numbers,
 from stochgp.models import FeatureGP, range_within
 from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives import Moments, Spectrum, add_up, chunk_rows, nlml_of_spectrum, refit, spectrum
-from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE
+from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, times_square
 from stochgp.objectives.held_out import HeldOut, nlpd_of_spectrum, refit_held_out
 from stochgp.planning.steps import RATES, StepPlan, held_out_rows, steps_by_epochs
 
@@ -102,8 +102,8 @@ class ByEvidence(AbstractJudge):
             return _lost(gp, moments, own, division)
         s = spectrum(moments)
         limits = {
-            "variance_range": range_within(gp.variance, VARIANCE_RANGE),
-            "noise_range": range_within(gp.noise_variance, NOISE_RANGE),
+            "variance_range": range_within(gp.variance, times_square(VARIANCE_RANGE, s)),
+            "noise_range": range_within(gp.noise_variance, times_square(NOISE_RANGE, s)),
         }
         fitted = Variances(*refit(s, *own, **limits)) if self.refit else own
         nlml = nlml_of_spectrum(s, *fitted)[0]

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
+from stochgp.deadline import TimeIsUpError, within
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.judge import AbstractJudge, ByLoss, Division, Numbers, Seed, Visit
@@ -24,6 +25,16 @@ SLOWER = 0.3
 MOST_RECOVERIES = 6
 DIVERGED_BY = 1.0  # nats per datum above the lowest criterion
 SHARE_FOR_TRIALS = 0.3  # of the time limit
+
+
+class Extent(NamedTuple):
+    """How far a run is to go that was cut short once, to be as long again; None = as far as it is planned."""
+
+    steps: int | None = None
+    trials: int | None = None  # of rates
+
+
+WHOLE = Extent()
 
 
 class Progress(NamedTuple):
@@ -46,6 +57,7 @@ class Setting(NamedTuple):
     division: Division
     init_key: PRNGKeyArray
     seed: Seed
+    extent: Extent
 
 
 def fit(
@@ -57,6 +69,7 @@ def fit(
     progress: Report | None = None,
     checkpoint: str | os.PathLike | None = None,
     time_limit: float | None = None,
+    extent: Extent = WHOLE,
 ) -> FitResult:
     """Learn θ of `gp` from the rows of `source`.
 
@@ -66,15 +79,17 @@ def fit(
     rates are tried first.
 
     `progress` is called with every entry of the history; if it returns True, the run ends as by Ctrl-C. `checkpoint` names a file: where it
-    exists, the run goes on from it and gives the same result as an unbroken one. `time_limit` is in seconds; it and Ctrl-C end the run with
-    the visit that it would return.
+    exists, the run goes on from it and gives the same result as an unbroken one. `time_limit` is in seconds; it, a deadline around this call
+    (`deadline.within`) and Ctrl-C end the run with the visit that it would return. No step and no visit is begun that is expected to end
+    later. `extent` ends a run where another one was cut: its number of trials and its steps.
 
     `converged`: the learner said that it had finished; or all planned steps were taken and the judge finds the run settled.
 
     Raises ValueError for a checkpoint of another run.
     """
-    with jax.enable_x64(True):
-        return _fit(_set_up(learner, gp, source, key), Log(progress, time_limit), checkpoint)
+    with jax.enable_x64(True), within(time_limit):
+        log = Log(progress)
+        return _fit(_set_up(learner, gp, source, key, extent), log, checkpoint)
 
 
 def judge_of(learner: AbstractLearner, gp: AbstractGP) -> AbstractJudge:
@@ -92,20 +107,31 @@ def judge_of(learner: AbstractLearner, gp: AbstractGP) -> AbstractJudge:
     return judge
 
 
-def _set_up(learner: AbstractLearner, gp: AbstractGP, source: AbstractSource, key: PRNGKeyArray) -> Setting:
+def _set_up(
+    learner: AbstractLearner, gp: AbstractGP, source: AbstractSource, key: PRNGKeyArray, extent: Extent
+) -> Setting:
+    """Where there is no time to prepare the learner, the run has no steps."""
     prepare, init, step, divide = split(key, 4)
     judge = judge_of(learner, gp)
     division = judge.divide(source, seed_of(divide))
-    plan = learner.plan(division.train.size, source.n_inputs, judge)
-    prepared = learner.prepare(gp, division.train, plan, seed_of(prepare))
-    return Setting(
-        learner, judge, gp, Problem(division.train, plan, prepared), division, key_of(init), seed_of(step)
-    )
+    plan, prepared = learner.plan(division.train.size, source.n_inputs, judge), None
+    try:
+        if extent.steps != 0:
+            prepared = learner.prepare(gp, division.train, plan, seed_of(prepare))
+    except TimeIsUpError:
+        extent = Extent(0, 0)
+    problem = Problem(division.train, plan, prepared)
+    return Setting(learner, judge, gp, problem, division, key_of(init), seed_of(step), extent)
 
 
 def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> FitResult:
     # The visit of θ₀, with which every trial and the run begin.
-    first = setting.judge.at_start(setting.gp, setting.division)
+    with log.visits.piece():
+        first = setting.judge.at_start(setting.gp, setting.division)
+    if setting.extent.steps == 0:
+        log.add(_entry(setting, first, 0))
+        return _finish(setting, Progress(None, None, first, first.criterion, 0), log, RESULTS.time_limit)
+    log.pieces.expected = max(log.pieces.expected, log.visits.seconds)  # both compile
     any_rate = next(
         iter(setting.judge.rates), None
     )  # a state has the shape of a checkpoint's whatever its rate
@@ -129,6 +155,8 @@ def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> Fi
         result, at = _loop(setting, at, log, save)
     except KeyboardInterrupt:
         pass
+    except TimeIsUpError:
+        result = RESULTS.time_limit
     return _finish(setting, at, log, result)
 
 
@@ -137,7 +165,7 @@ def _loop(
 ) -> tuple[RESULTS, Progress]:
     """Steps and visits until the plan is done or something ends it."""
     try:
-        ended = _ended(setting, at, log)  # a resumed run may be over
+        ended = _ended(setting, at, log) or log.result()  # a resumed run may be over
         while ended is None:
             at = _advance(setting, at, log)
             if _is_whole(setting, at):
@@ -145,6 +173,8 @@ def _loop(
             ended = _ended(setting, at, log) or log.result()
     except KeyboardInterrupt:
         return RESULTS.interrupted, at
+    except TimeIsUpError:
+        return RESULTS.time_limit, at
     return ended, at
 
 
@@ -157,10 +187,12 @@ def _is_whole(setting: Setting, at: Progress) -> bool:
 def _advance(setting: Setting, at: Progress, log: Log) -> Progress:
     """One stretch and one visit; from a lost one back to the best visit at a smaller rate."""
     learner, judge = setting.learner, setting.judge
+    most = None if setting.extent.steps is None else setting.extent.steps - at.step
     state, taken, numbers = take_stretch(
-        learner, at.state, setting.problem, at.step, setting.seed, log.is_over
-    )
-    visit, step = judge.look(learner.model(state), numbers, setting.division), at.step + taken
+        learner, at.state, setting.problem, at.step, setting.seed, pieces=log.pieces, most=most, is_over=log.is_over
+    )  # fmt: skip
+    with log.visits.piece():
+        visit, step = judge.look(learner.model(state), numbers, setting.division), at.step + taken
     criterion = visit.criterion
     lost = not np.isfinite(criterion) or criterion > at.lowest + DIVERGED_BY
     log.add(_entry(setting, visit, step), recovered=float(lost), **numbers)
@@ -190,6 +222,8 @@ def _ended(setting: Setting, at: Progress, log: Log) -> RESULTS | None:
         return RESULTS.diverged
     if begun and not lost[-1] and setting.learner.finished(last):
         return RESULTS.successful
+    if not done and setting.extent.steps is not None and at.step >= setting.extent.steps:
+        return RESULTS.time_limit
     if done:
         return RESULTS.successful if setting.judge.settled(log.history) else RESULTS.not_settled
     return None
@@ -224,31 +258,42 @@ def _choose_rate(setting: Setting, first: Visit, log: Log) -> float | None:
     rates, learner = list(setting.judge.rates), setting.learner
     if learner.learning_rate is not None or learner.batch_size is None or not rates:
         return None
-    n_steps, found = first_trial_steps(setting.problem.plan, len(rates)), {}
-    while len(rates) > 1 and not log.is_over(SHARE_FOR_TRIALS):
+    n_steps, found, most = first_trial_steps(setting.problem.plan, len(rates)), {}, setting.extent.trials
+    tried = lambda: sum("trial_rate" in entry for entry in log.history)
+    is_over = lambda: log.is_over(SHARE_FOR_TRIALS) or (most is not None and tried() >= most)
+    while len(rates) > 1 and not is_over():
         found = {}
         for rate in rates:
-            criterion = _try_rate(_with_rate(setting, rate, n_steps), first)
+            criterion = _try_rate(_with_rate(setting, rate, n_steps), first, log)
+            if criterion is None:
+                break
             found[rate] = criterion if np.isfinite(criterion) else np.inf
             log.add({"trial_rate": rate, "trial_steps": n_steps, "criterion": criterion})
-            if found[rate] == np.inf or log.is_over(SHARE_FOR_TRIALS):
+            if found[rate] == np.inf or is_over():
                 break
         best = sorted(found, key=lambda rate: found[rate])
-        rates, n_steps = best[: max(1, len(found) // 2)], 2 * n_steps
+        rates, n_steps = best[: max(1, len(found) // 2)] or rates, 2 * n_steps
     return rates[0]
 
 
-def _try_rate(setting: Setting, first: Visit) -> float:
-    """The criterion after all steps of `setting`, taken as the run would take them, visits included."""
+def _try_rate(setting: Setting, first: Visit, log: Log) -> float | None:
+    """The criterion after all steps of `setting`, taken as the run would take them, visits included; None where time is over before."""
     at, learner = _begun(setting, first), setting.learner
     state, step, criterion = at.state, 0, first.criterion
+    is_over = lambda: log.is_over(SHARE_FOR_TRIALS)
     while step < setting.problem.plan.total_steps:
-        state, taken, numbers = take_stretch(learner, state, setting.problem, step, setting.seed)
-        visit = setting.judge.look(learner.model(state), numbers, setting.division)
+        wanted = min(setting.problem.plan.steps_per_visit, setting.problem.plan.total_steps - step)
+        state, taken, numbers = take_stretch(
+            learner, state, setting.problem, step, setting.seed, pieces=log.pieces, is_over=is_over
+        )
+        with log.visits.piece():
+            visit = setting.judge.look(learner.model(state), numbers, setting.division)
         step, criterion = step + taken, visit.criterion
         if not np.isfinite(criterion):
             break
         state = learner.after_visit(state, visit)
+        if taken < wanted or (step < setting.problem.plan.total_steps and is_over()):
+            return None
     return criterion
 
 

@@ -8,7 +8,9 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
+from stochgp import deadline
 from stochgp.data.streams import AbstractSource, Rows
+from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
 from stochgp.learners.base import AbstractLearner, Problem
@@ -29,6 +31,9 @@ from stochgp.planning.steps import StepPlan
 RATE = 0.1  # of optax rules
 STEPS = 100
 PATIENCE = 3  # steps over which the improvement is looked at
+EVALUATION = 2e-11  # seconds of a first evaluation, per cube of the rows
+# Rows of which a fit takes about so many seconds, on two cores of 2023: evaluations grow by their power of 2.5.
+ROWS_IN_TIME, SECONDS_OF_ROWS, SHORT, FEWEST_ROWS = 3_000, 30.0, 6.0, 200
 VISIT_PRODUCTS = 1e10  # of one visit, about a second
 MOST_STEPS_PER_VISIT = 20
 STEPS_PER_PASS = 5  # between visits that are themselves a pass over the rows
@@ -44,10 +49,11 @@ class SetFit(eqx.Module):
 
 
 class Prepared(NamedTuple):
-    """The rows of every set, and where their fits begin."""
+    """The rows of every set, where their fits begin, and how long an evaluation takes."""
 
     sets: tuple[Rows, ...]
     start: Quasi
+    pace: Pace
 
 
 class FullBatchState(eqx.Module):
@@ -140,6 +146,16 @@ class FullBatch(AbstractLearner):
             return 2 * 8 * size * (n_inputs + 2) + 4 * 8 * M**2
         return itemsize * size**2 + 8 * size * (4 * min(TILE, size) + 8 * n_inputs)
 
+    def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
+        """Of a kernel GP as many as some forty evaluations have time for; where time is short so few that none are fitted first."""
+        if gp.has_moments or not seconds < math.inf:
+            return n_rows
+        count, size = self.sets(n_rows)
+        rows = int(ROWS_IN_TIME * (max(seconds, 0.0) / (count * SECONDS_OF_ROWS)) ** 0.4)
+        if seconds < SHORT and self.warm_rows is not None:
+            rows = min(rows, 2 * self.warm_rows)
+        return n_rows if rows >= size else max(rows, FEWEST_ROWS)
+
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> "Prepared":
         """The rows of every set, on the host in float64, and where their fits begin."""
         sets = self._sets_of_rows(gp, source, seed)
@@ -147,11 +163,11 @@ class FullBatch(AbstractLearner):
         if self.optimizer is None and self.warm_rows is not None and len(sets[0].y) > 2 * self.warm_rows:
             chosen = np.random.default_rng((*seed, 1)).permutation(len(sets[0].y))[: self.warm_rows]
             start = self._warm(gp, Rows(*(part[np.sort(chosen)] for part in sets[0])), start)
-        return Prepared(sets, start)
+        return Prepared(sets, start, Pace(EVALUATION * len(sets[0].y) ** 3))
 
     def _warm(self, gp: AbstractGP, rows: Rows, start: Quasi) -> Quasi:
         """The optimum of a few rows and the curvature around it, nothing known of the loss of others."""
-        loss = _Loss(self, gp, rows)
+        loss = _Loss(self, gp, rows, Pace())
         fit = SetFit(start, None, np.full(PATIENCE + 1, np.inf), np.bool_(False))
         with few_blas_threads(len(rows.y)):
             for _ in range(STEPS):
@@ -186,23 +202,32 @@ class FullBatch(AbstractLearner):
         self, state: FullBatchState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[FullBatchState, Numbers]:
         """`n_steps` steps of every fit that has not settled. "loss" is the mean of the sets' after them."""
-        fits, evaluations = list(state.fits), 0
-        jitter = 0.0
-        for i, rows in enumerate(problem.prepared.sets):
-            loss = _Loss(self, state.gp, rows)
-            with few_blas_threads(len(rows.y)):
-                for _ in range(n_steps):
-                    if not fits[i].settled:
-                        fits[i] = self.step(fits[i], loss)
-            evaluations, jitter = evaluations + loss.evaluations, max(jitter, loss.jitter)
+        fits, losses = (
+            state.fits,
+            [_Loss(self, state.gp, rows, problem.prepared.pace) for rows in problem.prepared.sets],
+        )
+        taken = 0
+        with few_blas_threads(max(len(loss.rows.y) for loss in losses)):
+            while taken < n_steps:
+                try:
+                    fits = tuple(
+                        fit if fit.settled else self.step(fit, loss)
+                        for fit, loss in zip(fits, losses, strict=True)
+                    )
+                except TimeIsUpError:
+                    if taken == 0:
+                        raise
+                    break
+                taken += 1
         numbers = {
             "loss": float(np.mean([fit.at.value for fit in fits])),
             "gradient_norm": float(max(np.linalg.norm(fit.at.gradient) for fit in fits)),
             "unsettled": float(sum(not fit.settled for fit in fits)),
-            "evaluations": float(evaluations),
-            "jitter": jitter,
+            "evaluations": float(sum(loss.evaluations for loss in losses)),
+            "jitter": max(loss.jitter for loss in losses),
+            "taken": float(taken),
         }
-        return FullBatchState(state.gp, tuple(fits)), numbers
+        return FullBatchState(state.gp, fits), numbers
 
     def partition(self, gp: AbstractGP) -> tuple[AbstractGP, AbstractGP]:
         """(what trains here, the rest)."""
@@ -247,14 +272,17 @@ class FullBatch(AbstractLearner):
 
 
 class _Loss:
-    """NLML per datum of one set of rows, and the prior, as a function of the vector of what trains; counts its evaluations."""
+    """NLML per datum of one set of rows, and the prior, as a function of the vector of what trains; counts its evaluations.
 
-    def __init__(self, learner: FullBatch, gp: AbstractGP, rows: Rows):
+    Raises TimeIsUpError instead of an evaluation that would end after the deadline.
+    """
+
+    def __init__(self, learner: FullBatch, gp: AbstractGP, rows: Rows, pace: Pace):
         self.theta, self.rest = learner.partition(gp)
         self.start, self.rows, self.precision = packed(self.theta), rows, learner.precision
         self.hold_networks = learner.hold_networks
         self.pull = 0.0 if learner.spread is None else 1 / (learner.spread**2 * float(rows.count.sum()))
-        self.evaluations, self.jitter = 0, 0.0
+        self.evaluations, self.jitter, self.pace = 0, 0.0, pace
 
     @property
     def rounding(self) -> float:
@@ -262,8 +290,10 @@ class _Loss:
         return 1e-12 if wide or (self.precision is None and len(self.rows.y) <= SMALL) else 1e-6
 
     def __call__(self, x: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
+        deadline.require(self.pace.expected)
         self.evaluations += 1
-        found, gp = self._evaluate(x)
+        with self.pace.piece():
+            found, gp = self._evaluate(x)
         self.jitter, away = found.jitter, x - self.start
         by_theta = eqx.filter(found.gradient, _in_parameters(gp)) if self.hold_networks else found.gradient
         return found.nlml + 0.5 * self.pull * float(away @ away), packed(by_theta) + self.pull * away

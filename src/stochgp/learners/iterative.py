@@ -1,6 +1,7 @@
 """The gradient of the exact marginal likelihood of all rows from a few iterative solutions, which the next step starts from."""
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,6 +12,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Rows
+from stochgp.deadline import TimeIsUpError
 from stochgp.kernels.gradients import quadratic_gradient
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
@@ -21,12 +23,17 @@ from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import KernelGP
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import partition
+from stochgp.planning.machine import TYPICAL
 from stochgp.planning.memory import room_for_rows
 from stochgp.planning.steps import StepPlan
-from stochgp.results import Solution
+from stochgp.results import RESULTS, Solution
 from stochgp.solvers import SDD, AbstractSolver, Layout, SystemSize, solve
 
 RATE, STEPS = 0.1, 100
+PRODUCTS_IN_TIME, FEWEST_ROWS = (
+    300,
+    200,
+)  # products with K of a run that is short of time, and rows of one that has none
 STEP_COLUMNS = (
     16  # arrays [N, C] beside a solve: solutions of three steps, and float64 ones while two are combined
 )
@@ -116,6 +123,14 @@ class Iterative(AbstractLearner):
         problem = SystemSize(n_rows, n_inputs, self.probes.n_probes, itemsize * (n_inputs + 2), itemsize)
         return problem, Layout(min(TILE, n_rows), self.keep_rows or 0)
 
+    def rows_within(self, gp: KernelGP, n_rows: int, n_inputs: int, seconds: float) -> int:
+        """As many as some steps have time for, which multiply with K a few times each."""
+        if not seconds < math.inf:
+            return n_rows
+        product = TYPICAL.evaluate + TYPICAL.multiply * self.probes.n_probes
+        rows = int(math.sqrt(max(seconds, 0.0) / (PRODUCTS_IN_TIME * product)))
+        return min(n_rows, max(rows, FEWEST_ROWS))
+
     def prepare(self, gp: KernelGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
         rows = source.take(np.arange(source.size))
         key = jax.random.wrap_key_data(jnp.asarray(seed, jnp.uint32))
@@ -169,6 +184,10 @@ class Iterative(AbstractLearner):
         b = jnp.concatenate([y[:, None], targets], axis=1)
         start = None if known is None else _nearest(operator, b, *known)
         found = solve(operator, b, self.solver, key=key, start=start, tolerance=self.tolerance)
+        if found.result is RESULTS.interrupted:
+            raise KeyboardInterrupt
+        if found.result is RESULTS.time_limit:
+            raise TimeIsUpError("the solve of a step did not end in time")
         return found, _gradient(self.probes, gp, prepared.rows, targets, found.value)
 
 

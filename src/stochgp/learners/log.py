@@ -5,20 +5,29 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from stochgp import deadline
+from stochgp.deadline import Pace
 from stochgp.results import RESULTS
 
 Report = Callable[[dict[str, float]], object]
+
+FIRST_PIECE = 0.3  # seconds that the first part of a stretch takes at least, since it has to be compiled
 
 logger = logging.getLogger("stochgp.learners")
 
 
 class Log:
-    """Entries as they come. Seconds include earlier parts of a resumed run, the limit is for this call."""
+    """Entries as they come. Seconds include earlier parts of a resumed run, the deadline is that of this call.
 
-    def __init__(self, report: Report | None, time_limit: float | None):
+    `visits` is the pace of visits, for which the stretch before them leaves time, `pieces` that of the compiled parts of a stretch.
+    """
+
+    def __init__(self, report: Report | None):
         self.history: list[dict[str, float]] = []
-        self.report, self.time_limit = report, time_limit
-        self.begun, self.earlier, self.stopped = time.perf_counter(), 0.0, False
+        self.report, self.stopped = report, False
+        self.begun, self.earlier, self.allowed = time.perf_counter(), 0.0, deadline.left()
+        self.visits, self.pieces = Pace(), Pace()
+        self.pieces.expected = FIRST_PIECE
 
     def add(self, entry: dict[str, float], **more: float) -> None:
         """A report that returns True stops the run."""
@@ -40,8 +49,13 @@ class Log:
 
     def result(self) -> RESULTS | None:
         """How the run ends now, if it is over."""
-        return RESULTS.interrupted if self.stopped else RESULTS.time_limit if self.is_over() else None
+        return RESULTS.stopped if self.stopped else RESULTS.time_limit if self.is_over() else None
 
     def is_over(self, fraction: float = 1.0) -> bool:
-        late = self.time_limit is not None and time.perf_counter() - self.begun > fraction * self.time_limit
-        return self.stopped or late
+        """Whether another piece and its visit would end after this fraction of the time that the run was given."""
+        return self.stopped or deadline.left() < self.next_seconds(fraction)
+
+    def next_seconds(self, fraction: float = 1.0) -> float:
+        """What has to be left for another piece and its visit within this fraction of the time."""
+        kept = 0.0 if fraction == 1.0 else (1 - fraction) * self.allowed
+        return kept + self.visits.expected + self.pieces.expected

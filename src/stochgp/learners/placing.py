@@ -1,15 +1,25 @@
-"""Where the rows of a run lie, and what the run takes of memory."""
+"""Where the rows of a run lie, what the run takes of memory, and from how many rows it has time to learn."""
 
+import math
 from typing import NamedTuple
 
+import jax
+
+from stochgp import deadline
 from stochgp.budget import Budget
+from stochgp.data.streams import AbstractSource
+from stochgp.deadline import Pace
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.fit import judge_of
 from stochgp.models import AbstractGP
+from stochgp.objectives.moments import add_up, chunk_rows
 
 SHARE_FOR_ROWS = 0.25  # of what is free: standardised rows that fit are kept on the device
 COMPILER_BYTES = 150_000_000  # what compiling and running a learner leaves behind
 STEPS_COMPILER_BYTES = 350_000_000  # the same where steps and visits of features are compiled, and a margin
+SHARE_OF_PASS = 0.1  # of the time that is left, for one of the passes over the rows of a feature GP
+SHORTEST = 1e-6  # seconds of a piece that a clock can tell from none
+FEWEST_ROWS = 200  # to learn from, where there is time for none
 
 
 class Placement(NamedTuple):
@@ -45,3 +55,18 @@ def place(
     need += rows if on_device else 0
     budget.require(need, f"learning from {n_rows} rows by {type(learner).__name__}")
     return Placement(learner, on_device, free, need)
+
+
+def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: AbstractSource) -> int:
+    """From how many of the rows there is time to learn: all of them without a deadline. A pass of a feature GP is timed on some rows."""
+    seconds = deadline.left()
+    if not seconds < math.inf:
+        return source.size
+    rows = learner.rows_within(gp, source.size, source.n_inputs, seconds)
+    if gp.has_moments:
+        size, pace = min(chunk_rows(gp.n_features), source.size), Pace()
+        for _ in range(2):
+            with pace.piece():
+                jax.block_until_ready(add_up(gp, [next(source.chunks(size))]))
+        rows = min(rows, int(SHARE_OF_PASS * max(deadline.left(), 0.0) / max(pace.expected, SHORTEST) * size))
+    return min(source.size, max(rows, FEWEST_ROWS))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stochgp.data.streams import Rows
+from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.judge import Numbers, Seed
 from stochgp.learners.sampling import AbstractSampling
@@ -21,16 +22,29 @@ def take_stretch(
     problem: Problem,
     step: int,
     seed: Seed,
+    *,
+    pieces: Pace,
+    most: int | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, int, Numbers]:
-    """(state, steps taken, means of their numbers) of the steps from `step` up to the next visit; fewer where time is over."""
+    """(state, steps taken, means of their numbers) of the steps from `step` up to the next visit, at most `most`; fewer where time is over.
+
+    Raises TimeIsUpError where not even the first part ends in time.
+    """
     plan, taken, parts = problem.plan, 0, []
     until = min(plan.steps_per_visit, plan.total_steps - step)
+    until = until if most is None else min(until, most)
     while taken < until and not (parts and is_over()):
         n_steps = min(plan.chunk_steps, until - taken)
-        state, numbers = learner.advance(state, problem, step + taken, n_steps, seed)
+        try:
+            with pieces.piece():
+                state, numbers = learner.advance(state, problem, step + taken, n_steps, seed)
+        except TimeIsUpError:
+            if not parts:
+                raise
+            break
+        taken += int(numbers.pop("taken", n_steps))
         parts.append(numbers)
-        taken += n_steps
     return state, taken, {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
 
 

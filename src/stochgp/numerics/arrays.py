@@ -1,5 +1,6 @@
 """Arrays between host and device, without programs of one operation, which cost more to compile than a small fit."""
 
+import time
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -9,6 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 T = TypeVar("T")
+LONGEST_NAP, SHARE_OF_NAP = 0.02, 0.01  # seconds, and of what was waited so far
 
 
 def on_device(values: Any, dtype: DTypeLike | None = None) -> Array:
@@ -16,6 +18,15 @@ def on_device(values: Any, dtype: DTypeLike | None = None) -> Array:
     if isinstance(values, jax.Array) and (dtype is None or values.dtype == dtype):
         return values
     return jax.device_put(np.asarray(values, dtype))
+
+
+def when_ready(values: T) -> T:
+    """The same values, once they are computed; Ctrl-C ends the wait at once, and not only then."""
+    begun = time.perf_counter()
+    for leaf in jax.tree.leaves(values):
+        while isinstance(leaf, jax.Array) and not leaf.is_ready():
+            time.sleep(min(LONGEST_NAP, SHARE_OF_NAP * (time.perf_counter() - begun)))
+    return values
 
 
 def packed(tree: Any) -> Float[np.ndarray, " P"]:

@@ -30,6 +30,12 @@ class Factor(NamedTuple):
             self.L, k.astype(self.L.dtype), lower=True, overwrite_b=True, check_finite=False
         )
 
+    def rest(self, half: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N P"]:
+        """L⁻ᵀ of the half way: (A + jitter·I)⁻¹k, in the place of `half`."""
+        return scipy.linalg.solve_triangular(
+            self.L, half, lower=True, trans=1, overwrite_b=True, check_finite=False
+        )
+
     def log_determinant(self) -> float:
         """log|A + jitter·I|."""
         return 2 * float(np.sum(np.log(np.diagonal(self.L).astype(np.float64))))

@@ -26,7 +26,7 @@ from stochgp.parameters import partition
 
 Range = tuple[float, float]
 
-SMALLEST_VARIANCE = 1e-12
+# Of refits, times the mean square of the targets.
 VARIANCE_RANGE = (1e-10, 1e12)
 NOISE_RANGE = (1e-12, 1e12)
 
@@ -91,6 +91,12 @@ def spectrum(moments: Moments) -> Spectrum:
     return Spectrum(np.maximum(eigenvalues, 0.0), basis, cross, float(moments.square), float(moments.count))
 
 
+def times_square(widest: Range, s: Spectrum) -> Range:
+    """A range times the mean square of the targets, if they are not all 0."""
+    square = s.square / s.count if s.square > 0 else 1.0
+    return widest[0] * square, widest[1] * square
+
+
 def nlml_of_spectrum(
     s: Spectrum, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
@@ -140,7 +146,7 @@ def minimise_variances(
         value, slopes = loss(v, s2)
         return value, np.array([slopes[0] * v, slopes[1] * s2])
 
-    bounds = np.log(np.maximum(ranges, SMALLEST_VARIANCE))
+    bounds = np.log(np.maximum(ranges, np.finfo(np.float64).tiny))
     begin = np.clip(np.log(start), bounds[:, 0], bounds[:, 1])
     found = minimize(of_logs, begin, jac=True, method="L-BFGS-B", bounds=bounds)
     best = found.x if np.isfinite(found.fun) and found.fun <= of_logs(begin)[0] else begin

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from stochgp.data.streams import Rows
 from stochgp.models import FeatureGP
+from stochgp.numerics.arrays import when_ready
 from stochgp.numerics.precision import matmul
 
 CHUNK_BYTES = 16_000_000
@@ -45,7 +46,7 @@ def add_up(gp: FeatureGP, chunks: Iterable[Rows]) -> Moments:
         total = part if total is None else _add(total, part)
     if total is None:
         raise ValueError("moments of no rows")
-    return total
+    return when_ready(total)
 
 
 def chunk_rows(n_features: int) -> int:

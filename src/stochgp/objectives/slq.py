@@ -20,11 +20,14 @@ from matfree import decomp, funm, stochtrace
 
 from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
+from stochgp.solvers import Layout, SystemSize
 from stochgp.solvers.preconditioners import partial_cholesky
+from stochgp.solvers.sizes import BLOCK, MARGIN, product_bytes
 
 PROBES, STEPS = 10, 25
 LARGEST_RANK = 500
 ENTRIES_PER_ROW = 16  # rank² per row
+COMPILER_BYTES = 100_000_000  # left behind by compiling it
 
 
 class Estimate(NamedTuple):
@@ -116,6 +119,18 @@ def nlml_estimate(
     found = log_determinant(operator, key=key, n_probes=n_probes, n_steps=n_steps)
     twice = 2 * float(rho.sum())
     return Estimate((fit + found.value + N * math.log(2 * math.pi) + repeated) / twice, found.stderr / twice)
+
+
+def estimate_bytes(size: SystemSize, layout: Layout) -> int:
+    """What `nlml_estimate` takes: the factor of the preconditioner four times, the Lanczos vectors of all probes twice, products of
+
+    blocks of rows for every probe at once.
+    """
+    rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * size.n_rows))
+    arrays = 8 * size.n_rows * (4 * rank + 2 * PROBES * STEPS)
+    return COMPILER_BYTES + int(
+        MARGIN * (arrays + product_bytes(size._replace(n_samples=PROBES - 1), BLOCK, layout))
+    )
 
 
 def _root(operator: KernelOperator, rank: int, key: PRNGKeyArray) -> Root:

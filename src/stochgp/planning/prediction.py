@@ -1,7 +1,9 @@
 """What predictions and covariances need of memory: bytes on top of what is in use, results included."""
 
+from collections.abc import Callable
+
 from stochgp.priors import BLOCK as PRIOR_BLOCK
-from stochgp.solvers import Layout, SystemSize
+from stochgp.solvers import AbstractSolver, Layout, SystemSize
 from stochgp.solvers.sizes import MARGIN, product_bytes
 
 ROWS = 512  # of one evaluation
@@ -18,6 +20,25 @@ def covariance_bytes(size: SystemSize, n_test: int, layout: Layout, variance: st
     """Four squares of the test rows, and six blocks of test by training rows, in float64."""
     blocks = 8 * n_test * (4 * n_test + 6 * size.n_rows)
     return COMPILER_BYTES + int(MARGIN * blocks) + chunk_bytes(size, ROWS, layout, variance)
+
+
+def sliced_covariance_bytes(
+    size: SystemSize, n_test: int, layout: Layout, solver: AbstractSolver, n_columns: int
+) -> int:
+    """The covariance of the test rows, found `n_columns` of them at a time: four squares, and in float64 six blocks of as many columns by
+
+    training rows, beside what a solve for them takes.
+    """
+    arrays = 8 * (4 * n_test**2 + n_columns * (6 * size.n_rows + 2 * n_test))
+    return int(MARGIN * arrays) + solver.need_bytes(size._replace(n_samples=n_columns - 1), layout)
+
+
+def most_columns(need: Callable[[int], int], most: int, free: int) -> int:
+    """How many columns are to be solved for at a time: `most`, or the largest power of two that needs at most `free` bytes, or 1."""
+    if need(most) <= free:
+        return most
+    halves = (1 << power for power in range(most.bit_length() - 1, -1, -1))
+    return next((n for n in halves if n < most and need(n) <= free), 1)
 
 
 def chunk_bytes(size: SystemSize, rows: int, layout: Layout, variance: str) -> int:

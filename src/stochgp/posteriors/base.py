@@ -24,6 +24,7 @@ class Request(NamedTuple):
     n_rows: int = 0  # rows to predict
     covariance: bool = False  # of these rows, in place of their variances
     n_samples: int = 0  # functions to draw
+    likelihood: bool = False  # the estimate of the marginal likelihood
 
 
 class AbstractFunctions(eqx.Module):
@@ -70,13 +71,17 @@ class AbstractPosterior(eqx.Module):
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         """cov(f(x), f(z)) for all pairs of rows, positive semi-definite to rounding. ValueError where it cannot be known."""
 
+    def covariance_within(self, X: Rows, free: int) -> Float[np.ndarray, "N N"]:
+        """`covariance` with at most `free` bytes, where that can be had."""
+        return self.covariance(X)
+
     @abc.abstractmethod
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> AbstractFunctions:
         """Functions drawn from the posterior. ValueError where only single rows are known."""
 
     @abc.abstractmethod
     def need_bytes(self, request: Request) -> int:
-        """The memory that the request takes, results included; 0 for what is refused in any case."""
+        """The memory that the request takes at least, results included, done in slices where it can be; 0 for what is refused in any case."""
 
     def variance(self, X: Rows) -> PerRow:
         """var f(x) for each row."""

@@ -15,10 +15,11 @@ from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows
 from stochgp.numerics.dense_factor import factorised
+from stochgp.numerics.rounding import rounding_error, safe_covariance, safe_variance
 from stochgp.objectives.slq import Estimate
 from stochgp.operators import KernelOperator
 from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows
-from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem, cross, mean_of, symmetric
+from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem, cross, diagonal, mean_of
 from stochgp.results import Solution
 from stochgp.solvers import AbstractDirectSolver, Factor
 
@@ -56,20 +57,37 @@ class ExactKernelPosterior(AbstractPosterior):
         return mean_of(self.system.operator, self.weights, X)
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """The variance k(x, x) − ‖L⁻¹k(X, x)‖², within [0, k(x, x)]."""
+        """The variance of the predictor bᵀy, b = A⁻¹k(X, x) with the factor's rounding and jitter, at most k(x, x).
+
+        bᵀΣb + max(k(x, x) − ‖L⁻¹k(X, x)‖² − bᵀ(Σ + jitter)b, 4 eps k(x, x)(1 + ‖b‖²)): the second is hᵀK⁺h of `numerics.rounding`,
+        or its rounding error, in the precision of the factor.
+        """
         if self.system.fits_host(self.solver):
-            across, within = self._across(X), np.asarray(_diagonal(self.system.kernel, np.asarray(X)))
+            across, within = self._across(X), np.asarray(diagonal(self.system.kernel, np.asarray(X)))
             mean = across @ np.asarray(self.weights, np.float64)[:, 0]
         else:
             found = _mean_and_cross(self.system.operator, self.weights, X)
             mean, across, within = (np.asarray(part) for part in found)
-        explained = np.sum(np.square(self.factor.half(across.T), dtype=np.float64), axis=0)
-        return mean, np.clip(within - explained, 0, None)
+        half = self.factor.half(across.T)
+        explained = np.sum(np.square(half, dtype=np.float64), axis=0)
+        weight, of_noise = self._squares(self.factor.rest(half))
+        rest = within - explained - of_noise - self.factor.jitter * weight
+        rounding = rounding_error(within, weight, self.factor.L.dtype)
+        return mean, safe_variance(of_noise, rest, within, rounding)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        across, within = (np.asarray(part, np.float64) for part in cross(self.system.operator, X))
-        half = self.factor.half(across).astype(np.float64)
-        return symmetric(within - half.T @ half)
+        """As the variances: BᵀΣB + [k(Z, Z) − (L⁻¹k)ᵀ(L⁻¹k) − Bᵀ(Σ + jitter)B], the bracket without eigenvalues below its rounding error."""
+        across, rest = (np.array(part, np.float64) for part in cross(self.system.operator, X))
+        prior, half = rest.diagonal().copy(), self.factor.half(across)
+        wide = half.astype(np.float64)
+        rest -= wide.T @ wide
+        B = self.factor.rest(half).astype(np.float64)
+        rounding = rounding_error(prior, self._squares(B)[0], self.factor.L.dtype)
+        rest -= self.factor.jitter * (B.T @ B)
+        B *= np.sqrt(self.system.row_noise)[:, None]
+        of_noise = B.T @ B
+        rest -= of_noise
+        return safe_covariance(of_noise, rest, rounding)
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> KernelFunctions:
         return self.system.draw(self.weights, n_samples, self._solve, key=key)
@@ -98,6 +116,11 @@ class ExactKernelPosterior(AbstractPosterior):
         """`nlml`, whose standard error is 0."""
         return Estimate(self.nlml(), 0.0)
 
+    def _squares(self, b: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "2 P"]:
+        """(‖b‖², bᵀΣb) of each column."""
+        squares = np.square(b, dtype=np.float64)
+        return np.stack([squares.sum(axis=0), self.system.row_noise @ squares])
+
     def _across(self, X: Float[Array | np.ndarray, "B D"]) -> Float[np.ndarray, "B N"]:
         """k(X, rows of the system), in float64."""
         with jax.enable_x64(True):
@@ -107,12 +130,6 @@ class ExactKernelPosterior(AbstractPosterior):
 
     def _solve(self, b: Any) -> Solution:
         return self.solver.solve(self.system.operator, b, 0.0, self.factor)
-
-
-@eqx.filter_jit
-def _diagonal(kernel: Any, Z: Any) -> Array:
-    """k(z, z) of each row."""
-    return kernel.diag(Z)
 
 
 @eqx.filter_jit

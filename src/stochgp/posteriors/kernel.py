@@ -1,7 +1,9 @@
 """The posterior of a kernel GP from solutions of systems with A = K + Σ, as far as any solver came."""
 
 import functools
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -13,9 +15,16 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows
-from stochgp.objectives.slq import Estimate, nlml_estimate
+from stochgp.numerics.rounding import rounding_error, safe_covariance
+from stochgp.objectives.slq import Estimate, estimate_bytes, nlml_estimate
 from stochgp.operators import KernelOperator
-from stochgp.planning.prediction import chunk_bytes, covariance_bytes, result_bytes
+from stochgp.planning.prediction import (
+    chunk_bytes,
+    covariance_bytes,
+    most_columns,
+    result_bytes,
+    sliced_covariance_bytes,
+)
 from stochgp.posteriors.base import (
     AbstractFunctions,
     AbstractPosterior,
@@ -50,8 +59,14 @@ class KernelSystem(eqx.Module):
         X = np.asarray(self.X, np.float64)
         with jax.enable_x64(True):
             A = dense.upper(self.kernel, X, np.float64)
-            A[np.diag_indices(len(X))] += noise_of_rows(self.noise, X, self.count)
+            A[np.diag_indices(len(X))] += self.row_noise
         return A
+
+    @functools.cached_property
+    def row_noise(self) -> Float[np.ndarray, " N"]:
+        """diag(Σ), in float64 on the host."""
+        with jax.enable_x64(True):
+            return noise_of_rows(self.noise, np.asarray(self.X, np.float64), self.count)
 
     @functools.cached_property
     def operator(self) -> KernelOperator:
@@ -70,10 +85,14 @@ class KernelSystem(eqx.Module):
         pad = self.operator.pad
         return KernelFunctions(self.operator, prior, pad(weights) - pad(jnp.asarray(solve(b).value)))
 
+    def sizes(self, n_held: int) -> tuple[SystemSize, Layout]:
+        """Of the system with `n_held` samples, for the planner's counts."""
+        (N, D), itemsize = self.X.shape, self.X.dtype.itemsize
+        return SystemSize(N, D, n_held, itemsize * (D + 2), itemsize), Layout(self.tile)
+
     def need_bytes(self, request: Request, n_held: int, variance: str, solver: AbstractSolver) -> int:
         """By the planner's counts, with `n_held` samples; `variance` is "exact", "samples" or "none"."""
-        (N, D), itemsize, need = self.X.shape, self.X.dtype.itemsize, 0
-        problem, layout = SystemSize(N, D, n_held, itemsize * (D + 2), itemsize), Layout(self.tile)
+        (problem, layout), need = self.sizes(n_held), 0
         if request.covariance:
             how = "exact" if variance == "exact" else "samples"
             need += covariance_bytes(problem, request.n_rows, layout, how)
@@ -134,7 +153,10 @@ class SampledKernelPosterior(AbstractPosterior):
         return mean_of(self.system.operator, self.weights, X)
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """The variance is the samples' estimate, at most the prior's. ValueError without samples."""
+        """The variance is the samples' estimate, at most the prior's and at least the square of a sample's rounding error.
+
+        Raises ValueError without samples.
+        """
         if self.prior is None or self.sample_weights is None:
             raise ValueError("the posterior has no samples to estimate variances from")
         return moments(self.system.operator, self.weights, self.prior, self.sample_weights, X)
@@ -142,20 +164,62 @@ class SampledKernelPosterior(AbstractPosterior):
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy:
 
-        k(Z, Z) − k(Z, X)C − Cᵀk(X, Z) + CᵀAC, never below the exact one, and equal to it where C is exact.
+        CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀk(X, Z) + CᵀKC], never below the exact one, and equal to it where C is exact. Where rounding makes
+        the bracket indefinite, its nearest semi-definite matrix stands for it (`numerics.rounding`).
         """
+        return self._covariance(np.asarray(X), len(X))
+
+    def covariance_within(self, X: Rows, free: int) -> Float[np.ndarray, "N N"]:
+        """The same from as many columns of C at a time as there is memory for; the others wait in files of the system's temporary folder."""
+        need = lambda n: self._covariance_bytes(len(X), n)
+        return self._covariance(np.asarray(X), most_columns(need, len(X), free))
+
+    def _covariance(self, X: Float[np.ndarray, "N D"], n_columns: int) -> Float[np.ndarray, "N N"]:
+        """By blocks of columns: CᵢᵀΣCⱼ, and k(Zᵢ, Zⱼ) − k(Zᵢ, X)Cⱼ − CᵢᵀRⱼ with Rⱼ = k(X, Zⱼ) − KCⱼ."""
+        parts = [slice(i, min(i + n_columns, len(X))) for i in range(0, len(X), n_columns)]
+        noise, squares = self.system.row_noise[:, None], np.empty(len(X))
+        sure, rest = np.empty((2, len(X), len(X)))
+        with tempfile.TemporaryDirectory(prefix="stochgp-") as folder:
+            for j, columns in enumerate(parts):
+                across, C, R = self._solved_columns(X[columns])
+                np.save(Path(folder) / f"{j}.npy", np.stack([across, C]))
+                C, R = C.astype(np.float64), R.astype(np.float64)
+                squares[columns] = np.sum(C**2, axis=0)
+                for i, rows in enumerate(parts[: j + 1]):
+                    before, earlier = np.load(Path(folder) / f"{i}.npy").astype(np.float64)
+                    within = np.asarray(_between(self.system.operator, X[rows], X[columns]), np.float64)
+                    block = within - before.T @ C - earlier.T @ R
+                    rest[rows, columns] = block
+                    sure[rows, columns] = earlier.T @ (noise * C)
+                    rest[columns, rows], sure[columns, rows] = rest[rows, columns].T, sure[rows, columns].T
+        prior = np.asarray(diagonal(self.system.kernel, X), np.float64)
+        return safe_covariance(sure, rest, rounding_error(prior, squares, self.system.operator.dtype))
+
+    def _solved_columns(self, Z: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(k(X, Z), C, R), in the operator's dtype."""
         operator = self.system.operator
-        across, within = (np.asarray(part, np.float64) for part in cross(operator, X))
-        C = np.asarray(self._solve(across).value, np.float64)
-        AC = np.asarray(_product(operator, jnp.asarray(C, operator.dtype)), np.float64)
-        return symmetric(within - across.T @ C - C.T @ across + C.T @ AC)
+        across = np.asarray(cross(operator, Z)[0])
+        C = np.asarray(self._solve(across).value)
+        noise = self.system.row_noise[:, None].astype(C.dtype)
+        return across, C, across - np.asarray(_product(operator, jnp.asarray(C, operator.dtype))) + noise * C
+
+    def _covariance_bytes(self, n_test: int, n_columns: int) -> int:
+        size, layout = self.system.sizes(0)
+        return sliced_covariance_bytes(size, n_test, layout, self.solver, n_columns)
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> KernelFunctions:
         return self.system.draw(self.weights, n_samples, self._solve, key=key)
 
     def need_bytes(self, request: Request) -> int:
-        variance = "samples" if self.n_samples else "none"
-        return self.system.need_bytes(request, self.n_samples, variance, self.solver)
+        """Of covariances with one column at a time, of functions drawn one by one."""
+        variance, need = "samples" if self.n_samples else "none", 0
+        if request.covariance:
+            need += self._covariance_bytes(request.n_rows, 1)
+            request = request._replace(n_rows=0, covariance=False)
+        if request.likelihood:
+            size, layout = self.system.sizes(self.n_samples)
+            need += estimate_bytes(size, layout)
+        return need + self.system.need_bytes(request, self.n_samples, variance, self.solver)
 
     @functools.cached_property
     def nlml_estimate(self) -> Estimate:
@@ -191,11 +255,17 @@ def moments(
     sample_weights: Float[Array, "R S"],
     Z: Rows,
 ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-    """(E f(z), the samples' estimate of var f(z)) for each row, from one evaluation of k(z, X)."""
+    """(E f(z), the samples' estimate of var f(z)) for each row, from one evaluation of k(z, X).
+
+    A sum of squares of f₀(z) − k(z, X)w. Its floor is the squared rounding error of one such term, eps² k(z, z)[1 + k(z, z) mean ‖w‖²].
+    """
     Z = jnp.asarray(Z)
     both = times(operator, Z, operator.pad(jnp.concatenate([weights, sample_weights], axis=1)))
     deviations = prior(Z)[:, : sample_weights.shape[1]] - both[:, 1:]
-    return both[:, 0], jnp.minimum(jnp.mean(jnp.square(deviations), axis=1), operator.kernel.diag(Z))
+    largest = operator.kernel.diag(Z)
+    eps, size = float(jnp.finfo(both.dtype).eps), jnp.mean(jnp.sum(jnp.square(sample_weights), axis=0))
+    rounding = eps**2 * largest * (1 + largest * size)
+    return both[:, 0], jnp.minimum(jnp.maximum(jnp.mean(jnp.square(deviations), axis=1), rounding), largest)
 
 
 @eqx.filter_jit
@@ -212,18 +282,23 @@ def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
     return product(jnp.asarray(X), V)
 
 
-def symmetric(C: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N N"]:
-    """(C + Cᵀ)/2 with its diagonal at least 0: what rounding took from a covariance."""
-    C = (C + C.T) / 2
-    C[np.diag_indices(len(C))] = np.clip(C.diagonal(), 0, None)
-    return C
-
-
 @eqx.filter_jit
 def _operator(kernel: Any, X: Array, noise: Array, tile: int) -> KernelOperator:
     return KernelOperator.of(kernel, X, noise, tile=tile)
 
 
 @eqx.filter_jit
+def _between(operator: KernelOperator, X: Rows, Z: Rows) -> Float[Array, "N M"]:
+    """k(X, Z)."""
+    return operator.kernel.between(operator.prepare(jnp.asarray(X)), operator.prepare(jnp.asarray(Z)))
+
+
+@eqx.filter_jit
 def _product(operator: KernelOperator, V: Array) -> Array:
     return operator.unpad(operator.matvec(operator.pad(V)))
+
+
+@eqx.filter_jit
+def diagonal(kernel: Any, Z: Any) -> Array:
+    """k(z, z) of each row."""
+    return kernel.diag(Z)

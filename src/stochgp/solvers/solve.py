@@ -11,6 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp import deadline
+from stochgp.deadline import Pace, within
+from stochgp.numerics.arrays import when_ready
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers.base import (
@@ -39,6 +42,7 @@ def solve(
     start: Float[Any, "N S"] | None = None,
     tolerance: float | Float[Any, " S"] = 0.01,
     time_limit: float | None = None,
+    most_epochs: int | None = None,
     progress: Report | None = None,
     throw: bool = False,
 ) -> Solution:
@@ -47,8 +51,9 @@ def solve(
     `tolerance` bounds ‖b − Aα‖ / ‖b‖ of each column (one number, or one per column). Iterative solvers estimate the residual from the
     rows that they use and measure it on all rows where the estimate is within the tolerance, every `check_every` epochs, and at the
     end; what is returned, column by column, is the measured point nearest to the solution: that of the lowest dual objective
-    ½ αᵀAα − αᵀb = ½ ‖α − A⁻¹b‖²_A + constant, which the residual gives. `start` is where they begin. `time_limit`, in seconds, and
-    Ctrl-C end the run with the best point so far. With `throw`, a run that does not reach the tolerance raises RuntimeError.
+    ½ αᵀAα − αᵀb = ½ ‖α − A⁻¹b‖²_A + constant, which the residual gives. `start` is where they begin. `time_limit`, in seconds,
+    a deadline around this call (`deadline.within`) and Ctrl-C end the run with the best point so far; after the first epoch none is begun
+    that is expected to end later, nor more than `most_epochs`: those of a run that a time limit has cut. With `throw`, a run that does not reach the tolerance raises RuntimeError.
 
     Raises ValueError for shapes that do not fit and for a tolerance that is not positive.
     """
@@ -61,10 +66,10 @@ def solve(
         raise ValueError(f"start must have the shape of b, {shape}, but got {np.shape(start)}")
     if not np.all(np.asarray(tolerance) > 0):
         raise ValueError(f"tolerance is {tolerance}; it must be positive")
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), within(time_limit):
         if isinstance(solver, AbstractIterativeSolver):
             limits = _Limits(
-                np.broadcast_to(np.asarray(tolerance, np.float64), shape[1:]), time_limit, progress
+                np.broadcast_to(np.asarray(tolerance, np.float64), shape[1:]), most_epochs, progress
             )
             solution = _Run(solver, operator, b, key, start, limits).go()
         elif isinstance(solver, AbstractDirectSolver):
@@ -80,7 +85,7 @@ def solve(
 
 class _Limits(NamedTuple):
     tolerance: Float[np.ndarray, " S"]
-    time_limit: float | None
+    most_epochs: int | None
     progress: Report | None
 
 
@@ -113,6 +118,7 @@ class _Run:
         self.share, self.not_before = solver.measured_share, 0.0
         self.objectives = _objectives(self.best, self.b, left)
         self.good, self.lowest, self.scale = self.state, np.inf, None
+        self.epoch_pace, self.check_pace = Pace(), Pace()
 
     def go(self) -> Solution:
         """Epoch after epoch until something ends it."""
@@ -121,7 +127,8 @@ class _Run:
         result = None
         try:
             while result is None:
-                estimate, distance = self._epoch()
+                with self.epoch_pace.piece():
+                    estimate, distance = self._epoch()
                 if not distance <= GROWN * self.lowest:
                     result = self._fall_back()
                     continue
@@ -129,7 +136,9 @@ class _Run:
                     self.good, self.lowest = self.state, distance
                 over, planned = self._over(), self.since % self.solver.check_every == 0
                 if over or planned or self._promising(estimate):
-                    result = self._check(estimate, planned) or over
+                    with self.check_pace.piece():
+                        result = self._check(estimate, planned)
+                    result = result or over
         except KeyboardInterrupt:
             result = RESULTS.interrupted
         return self._end(result)
@@ -146,6 +155,7 @@ class _Run:
         self.state, info = _take_steps(
             solver, self.arranged, self.b, self.state, _grouped(batches, n_groups, group)
         )
+        when_ready(info)
         self.n_steps, self.since = self.n_steps + n_steps, self.since + 1
         self.n_epochs += n_steps / per_epoch
         estimate = np.sqrt(np.asarray(info.residual_squares, np.float64)) / self.norms
@@ -172,7 +182,7 @@ class _Run:
     def _check(self, estimate: Float[np.ndarray, " S"], planned: bool) -> RESULTS | None:
         """Measures the residual on all rows, keeps the better point, and says whether the run is over."""
         value = _value(self.solver, self.state)
-        left = _residual(self.arranged.operator, self.b, value)
+        left = when_ready(_residual(self.arranged.operator, self.b, value))
         residuals = np.asarray(_norms(left), np.float64) / self.norms
         self.n_epochs += 1
         self._note(residuals, measured=True)
@@ -216,8 +226,10 @@ class _Run:
         return RESULTS.diverged if self.n_failures > MOST_FAILURES else self._over()
 
     def _over(self) -> RESULTS | None:
-        limit = self.limits.time_limit
-        if limit is not None and time.perf_counter() - self.begun > limit:
+        most, epoch = self.limits.most_epochs, self.epoch_pace.expected
+        if (most is not None and self.since >= most) or deadline.left() < epoch + max(
+            epoch, self.check_pace.expected
+        ):
             return RESULTS.time_limit
         return RESULTS.steps_exhausted if self.n_epochs >= self.solver.epochs else None
 

@@ -32,10 +32,12 @@ def write(path: str | os.PathLike, tree: Any, facts: dict[str, Any], mark: str) 
 
 
 def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, Any]] | None:
-    """(a tree built as `like`, the facts), or None where there is no file. ValueError where it belongs to another run."""
+    """(a tree built as `like`, the facts), or None where no run is written. ValueError where it belongs to another run."""
     if not Path(path).exists():
         return None
     arrays, metadata = load_arrays(path)
+    if "fingerprint" not in metadata and "notes" in metadata:
+        return None
     if metadata.get("fingerprint") != mark:
         raise ValueError(
             f"the checkpoint {path} belongs to another run (other data, settings, seed or version): name another file or remove it"

@@ -1,0 +1,77 @@
+"""The moment by which a fit is to have ended. What would end later is not begun.
+
+A fit sets its deadline once, with `within`, and the deadline holds for all that is called inside. Long loops ask `require` before each of
+their pieces, with the seconds that the piece is expected to take, as a `Pace` knows them from the pieces before.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+COMPILING, SHARE_OF_WORK = (
+    3.0,
+    0.3,
+)  # seconds of a first piece that may have gone into compiling; the least share that did not
+_DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # by the clock `time.perf_counter`
+
+AT_MOST = 10.0  # times the typical seconds
+
+
+class TimeIsUpError(Exception):
+    """The next piece of work would end after the deadline."""
+
+
+@contextlib.contextmanager
+def within(seconds: float | None) -> Iterator[None]:
+    """What is inside is to end in so many seconds (None = no limit of its own), and by the deadline around it in any case."""
+    own = math.inf if seconds is None else time.perf_counter() + seconds
+    token = _DEADLINE.set(min(_DEADLINE.get(), own))
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)
+
+
+@contextlib.contextmanager
+def granted(seconds: float) -> Iterator[None]:
+    """What is inside has at least so many seconds: for what has to be done also where the deadline has passed."""
+    token = _DEADLINE.set(max(_DEADLINE.get(), time.perf_counter() + seconds))
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)
+
+
+def left() -> float:
+    """Seconds until the deadline: below 0 after it, inf where there is none."""
+    return _DEADLINE.get() - time.perf_counter()
+
+
+def require(seconds: float = 0.0) -> None:
+    """Raises TimeIsUpError where fewer seconds are left."""
+    if left() < seconds:
+        raise TimeIsUpError(f"{seconds:.3g} s are needed, {max(left(), 0.0):.3g} s are left")
+
+
+class Pace:
+    """How long a piece of one kind takes: as long as the one before it.
+
+    The first piece also compiles. At most `COMPILING` seconds of it, and at most 70 %, are taken for that; but never so little that more
+    than ten times the typical seconds are left, where these are known. `expected` begins as they are, `seconds` are those of the last piece.
+    """
+
+    def __init__(self, typical: float = 0.0):
+        self.expected, self.seconds, self._is_first = typical, 0.0, True
+        self._most = AT_MOST * typical if typical > 0 else math.inf
+
+    @contextlib.contextmanager
+    def piece(self) -> Iterator[None]:
+        """Around a piece, whose seconds are expected of the next one."""
+        begun = time.perf_counter()
+        yield
+        self.seconds = self.expected = time.perf_counter() - begun
+        if self._is_first:
+            self.expected = min(max(SHARE_OF_WORK * self.seconds, self.seconds - COMPILING), self._most)
+        self._is_first = False

@@ -1,0 +1,251 @@
+"""A deadline is kept by not beginning what would end later. The clock is one that the tests move, so that seconds are counts."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from toy import KEY, make_gp
+
+from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline
+from stochgp.data import neighbours
+from stochgp.data.streams import DeviceRows
+from stochgp.deadline import Pace, TimeIsUpError, granted, left, require, within
+from stochgp.kernels import RBF
+from stochgp.learners import BSGD, SCGD, Chain, FullBatch, Uniform, fit
+from stochgp.learners.evidence import ByEvidence
+from stochgp.learners.fit import Extent
+from stochgp.learners.full_batch import _Loss
+from stochgp.models import KernelGP
+from stochgp.operators import KernelOperator
+from stochgp.results import RESULTS
+from stochgp.solvers import CG, solve
+
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(64, 2))
+Y = np.sin(2 * X[:, 0]) + 0.2 * GENERATOR.normal(size=64)
+GP = KernelGP(RBF([1.0, 1.0]))
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def costs(self, monkeypatch, owner, name, seconds):
+        """Every call of this function takes so long."""
+        plain = getattr(owner, name)
+
+        def timed(*args, **kwargs):
+            found = plain(*args, **kwargs)
+            self.now += seconds
+            return found
+
+        monkeypatch.setattr(owner, name, timed)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    found = Clock()
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(perf_counter=lambda: found.now))
+    return found
+
+
+def leaves(result):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(result.gp) if not callable(leaf)]
+
+
+def assert_same(a, b):
+    assert a.n_iter == b.n_iter and a.result is b.result
+    for one, other in zip(leaves(a), leaves(b), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_earlier_of_two_deadlines_holds(clock):
+    assert left() == math.inf
+    with within(10):
+        clock.now = 4
+        with within(100):
+            assert left() == 6
+        with within(None):
+            assert left() == 6
+        with within(1):
+            assert left() == 1
+            with granted(3):
+                assert left() == 3
+        with granted(1):
+            assert left() == 6
+        require(6)
+        with pytest.raises(TimeIsUpError, match="6.5 s are needed, 6 s are left"):
+            require(6.5)
+    assert left() == math.inf
+
+
+@pytest.mark.parametrize(("first", "expected"), [(2.0, 0.6), (10.0, 7.0)])
+def test_of_a_first_piece_a_part_is_taken_for_compilation(clock, first, expected):
+    assert Pace(0.5).expected == 0.5
+    pace = Pace()
+    for seconds, then in ((first, expected), (1.5, 1.5), (0.2, 0.2)):
+        with pace.piece():
+            clock.now += seconds
+        assert pace.expected == pytest.approx(then) and pace.seconds == pytest.approx(seconds)
+
+
+def test_of_a_first_piece_not_more_is_expected_again_than_ten_times_what_is_typical(clock):
+    pace = Pace(0.01)
+    with pace.piece():
+        clock.now += 2.0
+    assert pace.expected == pytest.approx(0.1)
+
+
+LEARNERS = {
+    "mini-batches": (BSGD(batch_size=8, epochs=10_000, sampling=Uniform()), BSGD, "advance"),
+    "full batch": (FullBatch(tolerance=0.0, epochs=1_000), _Loss, "_evaluate"),
+    "a chain": (
+        Chain(learners=(BSGD(batch_size=32, epochs=200), FullBatch(tolerance=0.0, epochs=1_000))),
+        _Loss,
+        "_evaluate",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learning_ends_in_time_and_uses_it(name, clock, monkeypatch):
+    """Every piece takes a second: the limit is kept, and not more than two pieces are left unused."""
+    learner, owner, costly = LEARNERS[name]
+    clock.costs(monkeypatch, owner, costly, 1.0)
+    found = fit(learner, GP, DeviceRows(X, Y), key=KEY, time_limit=20.5)
+    assert found.result is RESULTS.time_limit and not found.converged
+    assert clock.now <= 20.5
+    assert name == "a chain" or clock.now >= 18
+    assert found.n_iter > 0 and np.isfinite(found.loss)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_run_of_the_same_extent_has_the_same_bits(name, clock, monkeypatch):
+    learner, owner, costly = LEARNERS[name]
+    with monkeypatch.context() as patch:
+        clock.costs(patch, owner, costly, 1.0)
+        cut = fit(learner, GP, DeviceRows(X, Y), key=KEY, time_limit=12.5)
+    assert_same(fit(learner, GP, DeviceRows(X, Y), key=KEY, extent=Extent(cut.n_iter, 0)), cut)
+
+
+@pytest.mark.parametrize(("limit", "over"), [(3.0, 1.0), (20.0, 0.0), (45.0, 0.0), (120.0, 0.0)])
+def test_trials_of_rates_and_visits_end_in_time_too(clock, monkeypatch, limit, over):
+    """A chunk of steps and a visit take a second each. Cut among the trials or after them, a run of that extent has the same bits.
+
+    Of the first ones most is taken for compilation, which makes a very short run late by one of them.
+    """
+    learner = SCGD(batch_size=8, epochs=2_000)
+    gp = make_gp(M=5, dtype=np.float32)
+    with monkeypatch.context() as patch:
+        clock.costs(patch, SCGD, "advance", 1.0)
+        clock.costs(patch, ByEvidence, "look", 1.0)
+        found = fit(learner, gp, DeviceRows(X, Y), key=KEY, time_limit=limit)
+    assert found.result is RESULTS.time_limit and clock.now <= limit + over
+    trials = sum("trial_rate" in entry for entry in found.history)
+    assert_same(fit(learner, gp, DeviceRows(X, Y), key=KEY, extent=Extent(found.n_iter, trials)), found)
+
+
+def test_without_time_to_prepare_nothing_is_learned(monkeypatch):
+    def late(*_):
+        raise TimeIsUpError
+
+    monkeypatch.setattr(BSGD, "prepare", late)
+    found = fit(BSGD(batch_size=8), GP, DeviceRows(X, Y), key=KEY, time_limit=100)
+    assert found.result is RESULTS.time_limit and found.n_iter == 0
+    np.testing.assert_array_equal(found.gp.kernel.lengthscale, GP.kernel.lengthscale)
+
+
+def test_a_search_that_would_end_too_late_is_given_up_early(clock, monkeypatch):
+    """64 points take a second: of 640 two parts are searched within 5 seconds, all within 11; the answers are the same."""
+    clock.costs(monkeypatch, neighbours.Neighbours, "_search", 1.0)
+    rows = GENERATOR.normal(size=(640, 3))
+    tree, centres = neighbours.Neighbours(rows), np.arange(640)
+    with within(5.0), pytest.raises(TimeIsUpError):
+        tree.around(centres, 5)
+    assert clock.now <= 2
+    with within(11.0):
+        found = tree.around(centres, 5)
+    np.testing.assert_array_equal(found, tree.around(centres, 5))
+
+
+def test_a_solve_ends_in_time_and_again_after_as_many_epochs(clock, monkeypatch):
+    """An epoch and a measurement take a second each."""
+    import sys
+
+    module = sys.modules["stochgp.solvers.solve"]
+    operator = KernelOperator.of(RBF([1.0, 1.0]), jax.numpy.asarray(X, "float32"), 1e-4)
+    run = lambda **limit: solve(
+        operator, Y[:, None], CG(epochs=200, rank=1), key=KEY, tolerance=1e-9, **limit
+    )
+    with monkeypatch.context() as patch:
+        clock.costs(patch, module, "_take_steps", 1.0)
+        clock.costs(patch, module, "_residual", 1.0)
+        found = run(time_limit=10.0)
+    assert found.result is RESULTS.time_limit and clock.now <= 10
+    epochs = sum(not entry["measured"] for entry in found.history)
+    assert epochs >= 4
+    again = run(most_epochs=epochs)
+    np.testing.assert_array_equal(again.value, found.value)
+    assert again.result is RESULTS.time_limit
+
+
+# Estimators
+
+MANY = GENERATOR.uniform(-2, 2, size=(3_300, 2))
+MANY_Y = np.sin(2 * MANY[:, 0]) + np.cos(3 * MANY[:, 1]) + 0.3 * GENERATOR.normal(size=3_300)
+
+
+def bits(model):
+    return np.stack(model.predict(MANY[:200], return_std=True))
+
+
+def again(model):
+    """A fit by the plan of another, without limit, whose plan is written down meanwhile."""
+    plan = json.loads(json.dumps(model.plan_))
+    return type(model)(**model.get_params() | {"plan": plan, "time_limit": None}).fit(MANY, MANY_Y)
+
+
+def test_a_kernel_gp_that_is_short_of_time_learns_from_fewer_rows_and_predicts_locally(clock, monkeypatch):
+    with monkeypatch.context() as patch:
+        clock.costs(patch, _Loss, "_evaluate", 0.1)
+        model = KernelGPRegressor("rbf", time_limit=4.0, random_state=0).fit(MANY, MANY_Y)
+    assert clock.now <= 4.0 and model.n_iter_ > 0
+    assert not model.converged_ and model.plan_["ended"]["choice"] == "time_limit"
+    assert model.plan_["learning_rows"]["choice"] < 3_000
+    assert model.plan_["prediction"]["choice"] == "local" and "local" in model.plan_["ended"]["why"]
+    repeated = again(model)
+    np.testing.assert_array_equal(bits(repeated), bits(model))
+    assert not repeated.converged_ and repeated.plan_["ended"]["choice"] == "time_limit"
+
+
+def test_where_functions_were_asked_for_the_posterior_of_some_rows_gives_them():
+    model = KernelGPRegressor("rbf", prediction="global", time_limit=1e-3, random_state=0).fit(MANY, MANY_Y)
+    assert model.plan_["posterior_rows"]["choice"] == 3_000 and not model.converged_
+    assert model.sample_functions(2)(MANY[:5]).shape == (5, 2)
+    noise = np.sqrt(model.noise_variance_)
+    mean, std = model.predict(MANY[:500], return_std=True)
+    assert np.mean(np.abs(mean - MANY_Y[:500]) < 2 * np.hypot(std, noise)) > 0.9
+    np.testing.assert_array_equal(bits(again(model)), bits(model))
+
+
+def test_a_feature_gp_that_is_short_of_time_has_a_posterior_and_a_plan(clock, monkeypatch):
+    settings = {"features": "rff", "n_features": 20, "random_state": 0, "time_limit": 30.0}
+    with monkeypatch.context() as patch:
+        clock.costs(patch, SCGD, "advance", 1.0)
+        model = FeatureGPRegressor(**settings).fit(MANY, MANY_Y)
+    assert clock.now <= 30.0 and model.n_iter_ > 0 and not model.converged_
+    np.testing.assert_array_equal(bits(again(model)), bits(model))
+
+
+def test_a_limit_that_is_not_reached_changes_nothing():
+    few, y = MANY[:200], MANY_Y[:200]
+    make = lambda limit: KernelGPRegressor("rbf", random_state=0, time_limit=limit).fit(few, y)
+    free, limited = make(None), make(10_000.0)
+    np.testing.assert_array_equal(bits(free), bits(limited))
+    assert limited.plan_["ended"]["choice"] == "planned"
+    assert limited.converged_ == free.converged_

@@ -1,0 +1,103 @@
+"""Data of which a fit knows less than it says: a warning, in one line and with the column, or an honest standard deviation."""
+
+import warnings
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stochgp import FeatureGPRegressor, KernelGPRegressor, load
+from stochgp.estimators.cautions import FEW_ROWS, constant_columns
+
+_generator = np.random.default_rng(0)
+N = 60
+X, X_NEW = _generator.normal(size=(N, 2)), _generator.normal(size=(40, 2))
+y = np.sin(X[:, 0]) + 0.1 * _generator.normal(size=N)
+
+FAMILIES = {
+    "kernel": lambda: KernelGPRegressor(random_state=0),
+    "features": lambda: FeatureGPRegressor(
+        "rff", n_features=20, epochs=3, learning_rate=0.01, random_state=0
+    ),
+}
+
+
+def said(call):
+    """The warnings of a call, each in one line."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    found = [str(entry.message) for entry in caught]
+    assert all(len(text.splitlines()) == 1 for text in found)
+    return found
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_usual_data_say_nothing(name):
+    model = FAMILIES[name]()
+    assert said(lambda: model.fit(X, y)) == []
+    assert said(lambda: model.predict(X_NEW, return_std=True)) == []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_few_rows_are_said(name):
+    """Rows that differ count, however often each is repeated."""
+    rows = np.repeat(np.arange(FEW_ROWS - 1), 3)
+    assert f"only {FEW_ROWS - 1} different row(s)" in said(lambda: FAMILIES[name]().fit(X[rows], y[rows]))[0]
+    assert said(lambda: FAMILIES[name]().fit(X[:FEW_ROWS], y[:FEW_ROWS])) == []
+
+
+def test_what_is_given_is_not_learned_from_few_rows():
+    assert said(lambda: KernelGPRegressor("rbf", learner=None).fit(X[:5], y[:5])) == []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_targets_without_a_scale_are_said(name):
+    assert "all targets are equal" in said(lambda: FAMILIES[name]().fit(X, np.full(N, 1e6)))[-1]
+
+
+def test_one_row_is_no_certainty():
+    """The prior of the hyperparameters keeps the variance of one row: far from it, at least half of the starting one."""
+    model = KernelGPRegressor(random_state=0)
+    with pytest.warns(UserWarning, match="all targets are equal"):
+        model.fit(np.zeros((1, 1)), [3.0])
+    mean, std = model.predict(np.zeros((1, 1)), return_std=True)
+    assert abs(mean[0] - 3) < 0.5 and std[0] > 0.1
+    with pytest.warns(UserWarning, match="one value in all training rows"):
+        std = model.predict(np.full((1, 1), 50.0), return_std=True)[1]
+    assert std[0] ** 2 > 0.5
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_column_that_an_outlier_flattens_is_named(name):
+    flat = X.copy()
+    flat[7, 1] = 1e8
+    assert "input column 2: outliers set the scale" in said(lambda: FAMILIES[name]().fit(flat, y))[0]
+    frame = pd.DataFrame(flat, columns=["a", "b"])
+    assert "input column 'b': outliers" in said(lambda: FAMILIES[name]().fit(frame, y))[0]
+    heavy = np.exp(3 * X)  # skewed, as real columns are
+    assert said(lambda: FAMILIES[name]().fit(heavy, y)) == []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_column_constant_at_fit_and_different_at_predict_is_named(name, tmp_path):
+    """By every way to predict, and after a file; equal values, and values equal to rounding, say nothing."""
+    frame = pd.DataFrame(X, columns=["a", "b"]).assign(c=0.1)
+    model = FAMILIES[name]().fit(frame, y)
+    model.save(tmp_path / "model")
+    moved, same = frame.assign(c=0.2), frame.assign(c=np.float32(0.1))
+    for found in (model, load(tmp_path / "model")):
+        for name in ("predict", "predict_interval", "sample_y"):
+            call = getattr(found, name)
+            assert "input column 'c': one value in all training rows" in said(partial(call, moved))[0]
+            assert said(partial(call, frame)) == said(partial(call, same)) == []
+
+
+def test_constant_columns_are_those_of_one_value():
+    rows = np.column_stack([np.full(5, 7.0), np.arange(5.0), np.full(5, -0.5)])
+    np.testing.assert_array_equal(constant_columns(rows), [7.0, np.nan, -0.5])
+    np.testing.assert_array_equal(constant_columns(rows[:1]), rows[0])
+    long = np.zeros((3_000_000, 1))
+    long[-1] = 1.0
+    np.testing.assert_array_equal(constant_columns(long), [np.nan])
