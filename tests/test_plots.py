@@ -73,6 +73,13 @@ def test_the_history_s_finite_entries_are_drawn():
     np.testing.assert_array_equal(held_out.get_ydata(), [2.5, 2.0, 1.5])
 
 
+def test_the_loss_is_drawn_where_nothing_exact_is_known():
+    axes = Figure().subplots()
+    plots.draw_history(axes, [{"step": 0, "seconds": 0.1}, {"step": 4, "seconds": 2.0, "loss": 1.5}])
+    (loss,) = axes.get_lines()
+    np.testing.assert_array_equal(loss.get_xydata(), [[2.0, 1.5]])
+
+
 def test_no_history_is_said():
     axes = Figure().subplots()
     plots.draw_history(axes, [])

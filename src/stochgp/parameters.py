@@ -168,6 +168,15 @@ def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter
     return value if isinstance(value, AbstractParameter) else positive(value, dtype=dtype)
 
 
+def times(parameter: AbstractParameter, factor: float) -> AbstractParameter:
+    """A parameter worth `factor` > 0 times as much, with the lower bound scaled alike; frozen where it was."""
+    value = np.asarray(parameter, np.float64) * factor
+    if isinstance(parameter, Frozen):
+        return Frozen(on_device(value, parameter.dtype))
+    lower = factor * getattr(parameter, "lower", 0.0)
+    return positive(on_device(value, parameter.dtype), lower=lower)
+
+
 def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
     """What a parameter is worth; anything else as it is. With `dtype`, as an array of that dtype."""
     value = value.value if isinstance(value, AbstractParameter) else value

@@ -27,7 +27,7 @@ def fit_report(
     """Three panels: calibration, predicted against actual, and the training criterion against time.
 
     `y`, `mean` and `std` are arrays [N] of held-out targets and their predictions, noise included in the standard deviation, in `unit`.
-    `history` is an estimator's `history_`: entries with `seconds` and `nlml`, possibly `held_out_nlpd`; others are left out.
+    `history` is an estimator's `history_`: entries with `seconds` and `nlml`, `held_out_nlpd` or `loss`; others are left out.
     Raises ValueError as `metrics.pit` does.
     """
     figure = Figure(figsize=(13.5, 4.2), dpi=150, layout="constrained")
@@ -92,8 +92,10 @@ def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target",
 
 
 def draw_history(axes: Axes, history: Sequence[Mapping[str, Any]]) -> None:
-    """The exact NLML per row, and the held-out NLPD where there is one, against seconds."""
+    """The exact NLML per row, and the held-out NLPD where there is one, against seconds; where there is neither, the learner's loss."""
     lines = {"nlml": ("NLML, training rows", _BLUE), "held_out_nlpd": ("NLPD, held-out rows", _ORANGE)}
+    if not any(name in entry for entry in history for name in lines):
+        lines = {"loss": ("loss of the learner", _BLUE)}
     for name, (label, color) in lines.items():
         found = [(entry["seconds"], entry[name]) for entry in history if name in entry and "seconds" in entry]
         points = np.array([pair for pair in found if np.isfinite(pair[1])], np.float64).reshape(-1, 2)

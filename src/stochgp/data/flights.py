@@ -43,8 +43,8 @@ def flights_folder() -> Path | None:
     return Path(spec.submodule_search_locations[0]) / "data"
 
 
-def load_flights(test_fraction: float = 0.1, seed: int = 0) -> Dataset:
-    """The 273,853 flights with every variable known; a random part of them are the test rows.
+def load_flights(test_fraction: float = 0.1, seed: int = 0, *, by_day: bool = False) -> Dataset:
+    """The 273,853 flights with every variable known; a random part of them are the test rows, or all flights of a random part of the days.
 
     Target: arrival delay in minutes. Inputs: month 1-12, day of the month 1-31, day of the week 1 (Monday)-7,
     actual departure and arrival times in minutes after midnight (0-1440, local), air time in minutes, distance
@@ -61,8 +61,10 @@ def load_flights(test_fraction: float = 0.1, seed: int = 0) -> Dataset:
     X, y = _variables(table)
     del table
     pa.default_memory_pool().release_unused()
-    train, test = train_test_indices(len(y), test_fraction, seed)
-    return Dataset(X[train], y[train], X[test], y[test], FLIGHT_INPUTS, FLIGHT_TARGET, "flights")
+    days = 31 * X[:, 0] + X[:, 1] if by_day else None
+    train, test = train_test_indices(len(y), test_fraction, seed, days)
+    name = "flights, whole days held out" if by_day else "flights"
+    return Dataset(X[train], y[train], X[test], y[test], FLIGHT_INPUTS, FLIGHT_TARGET, name)
 
 
 def _flights_with_age(folder: Path) -> pa.Table:

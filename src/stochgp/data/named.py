@@ -12,6 +12,8 @@ from .functions import FUNCTIONS, load_function
 from .tables import TABLES, how_to_get, load_table, table_location
 from .uci import N_SPLITS, UCI_SETS, load_uci, uci_folders, uci_location
 
+BY_DAY = "flights:by-day"
+
 
 @dataclass(frozen=True)
 class NamedSet:
@@ -35,7 +37,7 @@ def is_named(text: str) -> bool:
 def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: float | None = None) -> Dataset:
     """The data set called `name`, one of `list_named`.
 
-    uci:NAME:SPLIT, SPLIT 0 … 9, has fixed test rows; `test_fraction` and `seed` choose those of the others. fun:NAME:ROWS is drawn by
+    flights:by-day are the flights with whole days as test rows. uci:NAME:SPLIT, SPLIT 0 … 9, has fixed test rows; `test_fraction` and `seed` choose those of the others. fun:NAME:ROWS is drawn by
     `load_function`: `seed` gives the rows and `noise_std` the standard deviation of their noise, None = the function's default.
 
     Raises ValueError, in one line, for a name, split or number of rows that does not exist (with the nearest), for a noise given to
@@ -47,8 +49,8 @@ def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: flo
         return load_function(function, rows, test_fraction=test_fraction, seed=seed, noise_std=noise_std)
     if noise_std is not None:
         raise ValueError(f"{name} is not a simulated set: noise_std is for fun:NAME:ROWS")
-    if name == "flights":
-        return load_flights(test_fraction, seed)
+    if name in ("flights", BY_DAY):
+        return load_flights(test_fraction, seed, by_day=name == BY_DAY)
     if name in TABLES:
         return load_table(name, test_fraction, seed)
     if family == "uci":
@@ -78,7 +80,7 @@ def list_named() -> list[NamedSet]:
 
 def _nearest(name: str) -> str:
     by_stem = {
-        **{name: name for name in ("flights", *TABLES)},
+        **{name: name for name in ("flights", BY_DAY, *TABLES)},
         **{stem: f"uci:{stem}:0" for stem in UCI_SETS},
         **{stem: f"fun:{stem}:{known.rows}" for stem, known in FUNCTIONS.items()},
     }

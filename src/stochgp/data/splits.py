@@ -1,19 +1,24 @@
 """Division of rows into training and test rows."""
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 
 
 def train_test_indices(
-    n: int, fraction: float, seed: int
+    n: int, fraction: float, seed: int, group: Shaped[np.ndarray, " n"] | None = None
 ) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]:
     """Rows 0 … n-1 divided at random: (training rows, test rows), each in ascending order.
 
     The number of test rows is `fraction` times n, rounded. The same n, fraction and seed always give
-    the same division (NumPy's PCG64 generator).
+    the same division (NumPy's PCG64 generator). With `group`, one number for each row, whole groups are divided, and
+    `fraction` is that of the groups.
 
     Raises ValueError unless 0 < fraction < 1 and at least one row falls on each side.
     """
+    if group is not None:
+        names, member = np.unique(group, return_inverse=True)
+        of_test = np.isin(member, train_test_indices(len(names), fraction, seed)[1])
+        return np.flatnonzero(~of_test), np.flatnonzero(of_test)
     n_test = count_test_rows(n, fraction)
     order = np.random.default_rng(seed).permutation(n)
     return np.sort(order[n_test:]), np.sort(order[:n_test])

@@ -12,8 +12,10 @@ from stochgp.learners import (
     Chain,
     FullBatch,
     Iterative,
+    LeaveOneOut,
     Minimax,
     Uniform,
+    Vecchia,
 )
 from stochgp.names import lookup
 
@@ -40,6 +42,8 @@ FEATURE_LEARNERS: dict[str, AbstractLearner] = {
 KERNEL_LEARNERS: dict[str, AbstractLearner] = {
     "bsgd": BSGD(),
     "full-batch": FullBatch(),
+    "loo": LeaveOneOut(),
+    "vecchia": Vecchia(),
     "iterative": Iterative(),  # beyond SUBSET_ROWS rows after a fit of a subset
 }
 
@@ -109,14 +113,12 @@ def _automatic(n_rows: int, options: dict[str, Any], hurried: bool) -> Chosen:
     if n_rows <= FULL_BATCH_ROWS:
         found = FULL_BATCH
         why = f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them, with a weak prior, is fast"
-    elif n_rows <= LOCAL_ROWS or hurried:
+    elif hurried:
         found = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
-        why = "the time limit allows no search of neighbours" if n_rows > LOCAL_ROWS else ""
-        why = (
-            why or f"the exact likelihood of {SUBSET_ROWS} random rows stands for that of up to {LOCAL_ROWS}"
-        )
+        why = f"the time limit allows no search of neighbours: the exact likelihood of {SUBSET_ROWS} random rows"
     else:
-        found, why = BSGD(), f"beyond {LOCAL_ROWS} rows mini-batches of neighbours see more of the data"
+        found = LeaveOneOut(spread=SPREAD)
+        why = f"beyond {FULL_BATCH_ROWS} rows the density of {found.n_centres} rows, each left out and predicted from its {found.n_neighbours} nearest of all"
     return (dataclasses.replace(found, **options) if options else found), why
 
 

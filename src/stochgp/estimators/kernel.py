@@ -22,7 +22,6 @@ from stochgp.estimators.units import TrainingData
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner
 from stochgp.likelihoods import constant_noise
-from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import KernelGP
 from stochgp.objectives.slq import Estimate
 from stochgp.parameters import cast, frozen
@@ -35,11 +34,12 @@ from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.solvers import AbstractSolver, Cholesky, SystemSize
 from stochgp.solvers.sizes import SMALL
 
-START_NOISE = 0.1  # of the targets' mean square
+START_NOISE, LEAST_NOISE = 0.1, 1e-10  # of the targets' mean square
 CALIBRATION_ROWS, FEW_CALIBRATION_ROWS = 500, 100  # training rows that set the scale of local variances
 LEAST_SECONDS = 2.0  # of learning, compilation included
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
 TYPICAL_TO_BEST = 3.0  # a machine may be so many times faster than typical costs say
+MOST_GROWTH = 0.25  # of the variances of observations, by raised noise: beyond that prediction is local
 WORST = 0.5  # relative residual of a solve that was cut, beyond which local prediction is better
 
 
@@ -155,7 +155,7 @@ class KernelGPRegressor(GPRegressor):
         dtype, spread, given = jnp.dtype(self.dtype), data.spread, self.noise_variance
         kernel = kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)
         if given is None:
-            noise = constant_noise(START_NOISE * spread, lower=NOISE_FLOOR * spread, dtype=dtype)
+            noise = constant_noise(START_NOISE * spread, lower=LEAST_NOISE * spread, dtype=dtype)
         elif float(jnp.finfo(dtype).tiny) <= given <= float(jnp.finfo(dtype).max):
             noise = constant_noise(frozen(np.asarray(given, dtype)))
         else:
@@ -215,13 +215,17 @@ class KernelGPRegressor(GPRegressor):
         if data.n_rows > SMALL and run.plan is None and deadline.left() < math.inf:
             deadline.require(self._solve_seconds(data, run.budget) / TYPICAL_TO_BEST)
         if learned is not None and self.noise_variance is None:
-            gp, choices["noise_variance"] = raised_for_solving(gp, data)
+            raised = raised_for_solving(gp, data)
+            if raised.growth > MOST_GROWTH and self.prediction == "auto" and run.plan is None:
+                why = f"a global solve needs a noise variance that makes those of predictions {1 + raised.growth:.3g} times as large"
+                return self._locally(gp, data, run, why)
+            gp, choices["noise_variance"] = raised.gp, raised.choice
         else:
             why = "not learned: " + ("as given" if self.noise_variance is not None else "the starting value")
             choices["noise_variance"] = choice(float(gp.noise_variance), why)
         wanted = Wanted(
             self.solver, int(self.n_samples), self.dtype, self.verbose, self._given_plan(run), run.checkpoint,
-            run.planned("solve_epochs"),
+            run.planned("solve_epochs"), learned is not None and data.n_rows > SMALL,
         )  # fmt: skip
         posterior, solved, more = posterior_of(gp, data, wanted, run.budget, key=run.solve_key)
         residual = float(solved.residual_norms[0])

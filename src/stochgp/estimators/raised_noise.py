@@ -1,6 +1,6 @@
 """A noise variance that is large enough for iterative solvers, in place of a learned one that is too small to matter."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,8 +18,16 @@ SHARE = 0.05
 ROUNDINGS = 3.0
 
 
-def raised_for_solving(gp: KernelGP, data: TrainingData) -> tuple[KernelGP, dict[str, Any]]:
-    """(The model with a σ² for which systems can be solved, the choice and its reason).
+class Raised(NamedTuple):
+    """A model with a σ² for which systems can be solved, the choice and its reason, and by which share typical variances of observations grow."""
+
+    gp: KernelGP
+    choice: dict[str, Any]
+    growth: float
+
+
+def raised_for_solving(gp: KernelGP, data: TrainingData) -> Raised:
+    """The model with a σ² for which systems can be solved.
 
     If the targets have no noise, the likelihood makes σ² as small as it may be. The condition number of A = K + Σ is then large, and
     iterative solvers take more steps. σ² is therefore raised to the larger of two values, where it is smaller than that:
@@ -30,7 +38,7 @@ def raised_for_solving(gp: KernelGP, data: TrainingData) -> tuple[KernelGP, dict
     """
     learned = float(gp.noise_variance)
     if len(data.y) <= SMALL:
-        return gp, {"choice": learned, "why": "learned, of what the kernel sees"}
+        return Raised(gp, {"choice": learned, "why": "learned, of what the kernel sees"}, 0.0)
     local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)
     usual = float(np.median(local.left_out(ROWS, 0)[1].variance))
     kernel = value_of(gp.kernel)
@@ -38,13 +46,12 @@ def raised_for_solving(gp: KernelGP, data: TrainingData) -> tuple[KernelGP, dict
     rounding = float(jnp.finfo(data.X.dtype).eps) * len(data.y) ** 0.5 * signal
     least = max(SHARE * usual, ROUNDINGS * rounding)
     if learned >= least:
-        return gp, {
-            "choice": learned,
-            "why": f"learned, of what the kernel sees; solvable from {least:.3g} on",
-        }
+        why = f"learned, of what the kernel sees; solvable from {least:.3g} on"
+        return Raised(gp, {"choice": learned, "why": why}, 0.0)
     raised = frozen(np.asarray(least, gp.noise_variance.dtype))
     why = (
         f"{learned:.3g} was learned; raised so that it can be solved for, to the larger of {SHARE:.0%} of the median variance "
         f"{usual:.3g} of rows left out and {ROUNDINGS:g} times the rounding error of K, {rounding:.3g}"
     )
-    return eqx.tree_at(lambda g: g.noise.level, gp, raised), {"choice": least, "why": why}
+    growth = (least - learned) / (usual + learned)
+    return Raised(eqx.tree_at(lambda g: g.noise.level, gp, raised), {"choice": least, "why": why}, growth)

@@ -29,6 +29,7 @@ from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.posteriors.base import known_noise
+from stochgp.posteriors.calibration import calibrated
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, SystemSize, solve
@@ -59,6 +60,7 @@ class Wanted(NamedTuple):
     plan: SolvePlan | None = None  # of another fit
     checkpoint: str | os.PathLike | None = None  # which keeps the plan for a fit that goes on from it
     most_epochs: int | None = None  # of another fit that a limit has cut
+    calibrates: bool = False  # whether variances are scaled by what rows left out say
 
 
 def posterior_of(
@@ -75,6 +77,7 @@ def posterior_of(
         deadline.require(chosen.seconds)
     logger.info("solving by %s: %s", type(chosen.solver).__name__, chosen.reason)
     posterior, found = _solved(system, chosen, data.y, wanted, key)
+    posterior, scale = calibrated(posterior) if wanted.calibrates else (posterior, 1.0)
     why = f"of the mean, relative, measured on all rows; {found.result.name}"
     cut = found.result in (RESULTS.time_limit, RESULTS.interrupted)
     epochs = sum(not entry.get("measured", 1.0) for entry in found.history) if cut else None
@@ -82,6 +85,8 @@ def posterior_of(
         "residual": choice(float(found.residual_norms[0]), why),
         "solve_epochs": choice(epochs, "as many as it takes" if epochs is None else "then it was ended"),
     }
+    if wanted.calibrates:
+        more["scale"] = choice(scale, "of all variances, by the training rows predicted without themselves")
     return posterior, found, chosen.described() | more
 
 

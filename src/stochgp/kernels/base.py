@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from stochgp.parameters import Frozen, value_of
+from stochgp.parameters import Frozen, times, value_of
 
 
 class AbstractKernel(eqx.Module):
@@ -43,6 +43,12 @@ class AbstractKernel(eqx.Module):
     @abc.abstractmethod
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         """k(X_i, X_i) for each row."""
+
+    def times(self, factor: float) -> "AbstractKernel":
+        """factor · k: a kernel of the same kind with another `variance`. Raises ValueError for a kernel that has none."""
+        if not hasattr(self, "variance"):
+            raise ValueError(f"{type(self).__name__} has no variance that could be multiplied by {factor:g}")
+        return eqx.tree_at(lambda kernel: kernel.variance, self, times(self.variance, factor))
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
         """Rows as points: those nearest in Euclidean distance have the highest correlation, in one term of the kernel at least.
@@ -92,6 +98,10 @@ class Sum(AbstractKernel):
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.left).diag(X) + value_of(self.right).diag(X)
 
+    def times(self, factor: float) -> "Sum":
+        """Both terms."""
+        return Sum(value_of(self.left).times(factor), value_of(self.right).times(factor))
+
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
         """Of both."""
         return (*value_of(self.left).places(X), *value_of(self.right).places(X))
@@ -115,6 +125,10 @@ class Product(AbstractKernel):
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.left).diag(X) * value_of(self.right).diag(X)
+
+    def times(self, factor: float) -> "Product":
+        """The left factor."""
+        return Product(value_of(self.left).times(factor), self.right)
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
         """Of both."""

@@ -47,6 +47,10 @@ class Warped(AbstractKernel):
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.kernel).diag(self.rows(X))
 
+    def times(self, factor: float) -> "Warped":
+        """The inner kernel."""
+        return Warped(value_of(self.kernel).times(factor), self.network)
+
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
         """The inner kernel's, of the network's output."""
         return value_of(self.kernel).places(self.rows(X))

@@ -36,6 +36,11 @@ class Factor(NamedTuple):
             self.L, half, lower=True, trans=1, overwrite_b=True, check_finite=False
         )
 
+    def times(self, factor: float) -> "Factor":
+        """Of factor · A, in the memory of L."""
+        np.multiply(self.L, self.L.dtype.type(math.sqrt(factor)), out=self.L)
+        return Factor(self.L, factor * self.jitter)
+
     def log_determinant(self) -> float:
         """log|A + jitter·I|."""
         return 2 * float(np.sum(np.log(np.diagonal(self.L).astype(np.float64))))

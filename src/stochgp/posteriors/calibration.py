@@ -1,0 +1,78 @@
+"""One factor for all variances of a global posterior, from the training rows predicted without themselves.
+
+With c k and c σ² in place of k and σ² every mean stays as it is and every variance is c times as large. Row i, predicted from all others, has
+the error α_i/Q_ii and the variance 1/Q_ii, Q = A⁻¹, α = Qy (Rasmussen and Williams 2006, 5.10 to 5.12). So
+
+    c = mean α_i²/Q_ii
+
+makes the standardised errors of such predictions 1 in the mean: for exchangeable rows the same as those of a new row, whatever their law.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from stochgp.numerics.arrays import on_device
+from stochgp.posteriors.base import known_noise
+from stochgp.posteriors.exact import ExactKernelPosterior
+from stochgp.posteriors.kernel import KernelSystem, SampledKernelPosterior
+
+ROWS = 500  # left out of a posterior with a factor
+FEWEST_SAMPLES = 8
+
+
+def calibrated(posterior: Any) -> tuple[Any, float]:
+    """(The posterior with all variances c times as large, c); as it is, and 1, where nothing says how large c is."""
+    if isinstance(posterior, ExactKernelPosterior):
+        scale = _of_factor(posterior)
+    elif posterior.n_samples >= FEWEST_SAMPLES:
+        scale = _of_samples(posterior)
+    else:
+        return posterior, 1.0
+    return scaled(posterior, scale), scale
+
+
+def scaled(posterior: Any, c: float) -> Any:
+    """The posterior for c k and c σ²: the same mean, and c times every variance. α becomes α/c, samples' A⁻¹(f₀ + ε) are divided by √c."""
+    old = posterior.system
+    system = KernelSystem(
+        old.kernel.times(c), old.X, old.count, known_noise(c * float(old.noise.level)), old.tile
+    )
+    weights = _divided(posterior.weights, c)
+    more: dict[str, Any] = {"system": system, "weights": weights, "explained": posterior.explained / c}
+    if isinstance(posterior, ExactKernelPosterior):
+        made = dataclasses.replace(posterior, **more)
+        vars(made)["factor"] = posterior.factor.times(c)
+        return made
+    prior = dataclasses.replace(posterior.prior, kernel=posterior.prior.kernel.times(c))
+    samples = _divided(posterior.sample_weights, c**0.5)
+    return dataclasses.replace(posterior, **more, prior=prior, sample_weights=samples)
+
+
+def _of_factor(posterior: ExactKernelPosterior) -> float:
+    """Of random rows, whose Q_ii are sums of squares of L⁻¹."""
+    N = len(posterior.system.X)
+    rows = np.sort(np.random.default_rng(0).permutation(N)[:ROWS])
+    units = np.zeros((N, len(rows)), posterior.factor.L.dtype, order="F")
+    units[rows, np.arange(len(rows))] = 1
+    Q = np.sum(np.square(posterior.factor.half(units), dtype=np.float64), axis=0)
+    alpha = np.asarray(posterior.weights, np.float64)[rows, 0]
+    return _shrunk(alpha**2 / Q)
+
+
+def _of_samples(posterior: SampledKernelPosterior) -> float:
+    """With u_s = A⁻¹(f₀ₛ + ε_s) ~ N(0, Q): (S − 2)/Σ_s u_si² is unbiased for 1/Q_ii."""
+    u, S = np.asarray(posterior.sample_weights, np.float64), posterior.n_samples
+    alpha = np.asarray(posterior.weights, np.float64)[:, 0]
+    return _shrunk(alpha**2 * (S - 2) / np.sum(u**2, axis=1))
+
+
+def _shrunk(squares: Float[np.ndarray, " N"]) -> float:
+    """Their mean, with one more of 1."""
+    return float((1 + squares.sum()) / (1 + len(squares)))
+
+
+def _divided(values: Any, c: float) -> Any:
+    return on_device(np.asarray(values) / np.asarray(c, values.dtype), values.dtype)
