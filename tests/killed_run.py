@@ -1,6 +1,7 @@
 """A fit with a checkpoint in a process of its own, for `test_kills.py`.
 
-Prints a digest of what it learned, and on stderr how many steps its learner took. Of many rows it follows the plan in a file, or writes it.
+Prints a digest of what it learned, and on stderr how many steps its learner took, those of trials included. The arguments are the kind of
+estimator, the number of rows, the checkpoint and, if there is to be one, a file with the plan to follow, which is written where it is not there.
 """
 
 import hashlib
@@ -11,24 +12,21 @@ from pathlib import Path
 import numpy as np
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
-from stochgp.learners import BSGD
+from stochgp.learners import BSGD, SCGD
 
-MODELS = {
-    "feature": (3_000, FeatureGPRegressor(n_features=16, batch_size=64, epochs=40, random_state=0)),
-    "kernel": (3_000, KernelGPRegressor("rbf", learner="bsgd", epochs=150, random_state=0)),
-    "many rows": (10_000, KernelGPRegressor("rbf", learner="bsgd", epochs=100, n_samples=4, random_state=0)),
-}
+STEPS = 12_000  # about as many are taken of any number of rows
 
 
-def main(kind: str, checkpoint: str, plan: str = "") -> None:
-    taken, advance = [0], BSGD.advance
-
-    def counted(self, state, problem, first_step, n_steps, seed):
-        taken[0] += n_steps
-        return advance(self, state, problem, first_step, n_steps, seed)
-
-    BSGD.advance = counted
-    n_rows, model = MODELS[kind]
+def main(kind: str, rows: str, checkpoint: str, plan: str = "") -> None:
+    taken, n_rows = [0], int(rows)
+    for learner in (SCGD, BSGD):
+        learner.advance = counted(learner.advance, taken)
+    if kind == "feature":
+        epochs = max(2, STEPS * 64 // n_rows)
+        model = FeatureGPRegressor(n_features=16, batch_size=64, epochs=epochs, random_state=0)
+    else:
+        epochs = max(2, STEPS * 128 // n_rows // 4)
+        model = KernelGPRegressor("rbf", learner="bsgd", epochs=epochs, n_samples=4, random_state=0)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n_rows, 3))
     y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=n_rows)
@@ -41,6 +39,16 @@ def main(kind: str, checkpoint: str, plan: str = "") -> None:
     digest = hashlib.sha256(mean.tobytes() + std.tobytes()).hexdigest()
     sys.stdout.write(f"{digest} {getattr(model, 'nlml_', None)!r}")
     sys.stderr.write(f"steps {taken[0]}\n")
+
+
+def counted(advance, taken):
+    """The same, which adds to `taken[0]` the steps that it takes."""
+
+    def count(self, state, problem, first_step, n_steps, seed):
+        taken[0] += n_steps
+        return advance(self, state, problem, first_step, n_steps, seed)
+
+    return count
 
 
 if __name__ == "__main__":

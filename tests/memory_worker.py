@@ -1,7 +1,7 @@
 """Requests to a fitted kernel GP, each with the memory that it is counted to need and the peak that it had, as JSON.
 
 The argument is JSON: n_rows, n_inputs, n_samples, solver, and requests [[name, size], …]. The fit solves for two epochs: what it comes to does not
-matter here. `need` is counted as the estimator counts it, but for as many columns at a time as are asked for in `columns`.
+matter here. Of a covariance of 512 rows `size` columns are solved for at a time; of the likelihood `size` are the steps.
 """
 
 import dataclasses
@@ -10,9 +10,11 @@ import sys
 import warnings
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from stochgp import KernelGPRegressor, budget, solvers
+from stochgp.objectives import slq
 from stochgp.posteriors.base import Request
 
 
@@ -44,8 +46,11 @@ def measured(model: KernelGPRegressor, X: np.ndarray, name: str, size: int) -> d
             need = posterior._covariance_bytes(512, size)
             posterior._covariance(np.asarray(posterior.system.X[:512]), size)
         case "likelihood":
-            need = posterior.need_bytes(Request(likelihood=True))
-            assert np.isfinite(model.nlml_estimate_)
+            need = slq.estimate_bytes(*posterior.system.sizes(posterior.n_samples), size)
+            key = jax.random.key(0)
+            slq.nlml_estimate(
+                posterior.system.operator, posterior.explained, posterior.weights, key=key, n_steps=size
+            )
     return {"name": name, "size": size, "need": need, "took": budget.peak_resident() - before}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -14,7 +15,7 @@ from stochgp.data import neighbours
 from stochgp.data.streams import DeviceRows
 from stochgp.deadline import Pace, TimeIsUpError, granted, left, require, within
 from stochgp.kernels import RBF
-from stochgp.learners import BSGD, SCGD, Chain, FullBatch, Uniform, fit
+from stochgp.learners import BSGD, SCGD, Chain, FullBatch, Iterative, Uniform, fit
 from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.fit import Extent
 from stochgp.learners.full_batch import _Loss
@@ -175,8 +176,6 @@ def test_a_search_that_would_end_too_late_is_given_up_early(clock, monkeypatch):
 
 def test_a_solve_ends_in_time_and_again_after_as_many_epochs(clock, monkeypatch):
     """An epoch and a measurement take a second each."""
-    import sys
-
     module = sys.modules["stochgp.solvers.solve"]
     operator = KernelOperator.of(RBF([1.0, 1.0]), jax.numpy.asarray(X, "float32"), 1e-4)
     run = lambda **limit: solve(
@@ -240,6 +239,39 @@ def test_a_feature_gp_that_is_short_of_time_has_a_posterior_and_a_plan(clock, mo
         model = FeatureGPRegressor(**settings).fit(MANY, MANY_Y)
     assert clock.now <= 30.0 and model.n_iter_ > 0 and not model.converged_
     np.testing.assert_array_equal(bits(again(model)), bits(model))
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["learning", "before the solve", "in the solve"])
+def test_after_an_interrupt_the_posterior_is_the_one_that_is_quickest_to_have(where, monkeypatch):
+    """No machine is measured and no solve begun after it, and nothing is warned of."""
+    model = KernelGPRegressor("rbf", learner="bsgd", epochs=3, n_samples=2, random_state=0)
+    callback = (lambda entry: interrupt() if entry["step"] > 0 else None) if where == "learning" else None
+    if where != "in the solve":
+        monkeypatch.setattr("stochgp.planning.solver.calibrate", _refuse)
+    if where == "before the solve":
+        monkeypatch.setattr("stochgp.estimators.kernel.raised_for_solving", interrupt)
+    if where == "in the solve":
+        monkeypatch.setattr(sys.modules["stochgp.solvers.solve"], "_take_steps", interrupt)
+        model.set_params(solver="cg")
+    model.fit(MANY, MANY_Y, callback=callback)
+    assert model.plan_["ended"]["choice"] == "interrupted" and not model.converged_
+    assert model.plan_["prediction"]["choice"] == "local"
+    assert np.isfinite(bits(model)).all()
+
+
+def test_an_interrupt_in_the_solve_of_a_step_ends_the_learning(monkeypatch):
+    """The solver keeps its best point, and the learner must not take it for a solution."""
+    monkeypatch.setattr(sys.modules["stochgp.solvers.solve"], "_take_steps", interrupt)
+    found = fit(Iterative(epochs=5), GP, DeviceRows(X, Y), key=KEY)
+    assert found.result is RESULTS.interrupted and found.n_iter == 0
+
+
+def _refuse(*_):
+    raise AssertionError("the machine is measured")
 
 
 def test_a_limit_that_is_not_reached_changes_nothing():

@@ -43,7 +43,7 @@ class FeatureGPRegressor(GPRegressor):
     mean            prior mean in target units; None = the average of the targets, or 0 with standardize=False
     standardize     inputs and targets to mean 0 and standard deviation 1 by the (weighted) training rows
     memory_limit    "1GB", bytes or None (half of what is available) for the process during a call; what exceeds it is refused
-    time_limit      seconds after which a fit ends with the best state so far
+    time_limit      seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
     dtype           "float32" or "float64" for rows and features; moments and posteriors are float64 in any case
     random_state    None, an integer, a NumPy RandomState or Generator
     verbose         1 shows progress on stderr

@@ -11,7 +11,7 @@ from stochgp.data.streams import AbstractSource
 from stochgp.deadline import Pace
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.fit import judge_of
-from stochgp.models import AbstractGP
+from stochgp.models import AbstractGP, FeatureGP
 from stochgp.objectives.moments import add_up, chunk_rows
 
 SHARE_FOR_ROWS = 0.25  # of what is free: standardised rows that fit are kept on the device
@@ -63,7 +63,7 @@ def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: AbstractSourc
     if not seconds < math.inf:
         return source.size
     rows = learner.rows_within(gp, source.size, source.n_inputs, seconds)
-    if gp.has_moments:
+    if isinstance(gp, FeatureGP):
         size, pace = min(chunk_rows(gp.n_features), source.size), Pace()
         for _ in range(2):
             with pace.piece():

@@ -24,7 +24,7 @@ def when_ready(values: T) -> T:
     """The same values, once they are computed; Ctrl-C ends the wait at once, and not only then."""
     begun = time.perf_counter()
     for leaf in jax.tree.leaves(values):
-        while isinstance(leaf, jax.Array) and not leaf.is_ready():
+        while isinstance(leaf, jax.Array) and not leaf.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
             time.sleep(min(LONGEST_NAP, SHARE_OF_NAP * (time.perf_counter() - begun)))
     return values
 

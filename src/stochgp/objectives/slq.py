@@ -121,16 +121,15 @@ def nlml_estimate(
     return Estimate((fit + found.value + N * math.log(2 * math.pi) + repeated) / twice, found.stderr / twice)
 
 
-def estimate_bytes(size: SystemSize, layout: Layout) -> int:
-    """What `nlml_estimate` takes: the factor of the preconditioner four times, the Lanczos vectors of all probes twice, products of
+def estimate_bytes(size: SystemSize, layout: Layout, n_steps: int = STEPS) -> int:
+    """What `nlml_estimate` takes: five times the factor of the preconditioner, twice the vectors of all probes and steps, products of
 
-    blocks of rows for every probe at once.
+    blocks of rows with a vector of every probe.
     """
     rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * size.n_rows))
-    arrays = 8 * size.n_rows * (4 * rank + 2 * PROBES * STEPS)
-    return COMPILER_BYTES + int(
-        MARGIN * (arrays + product_bytes(size._replace(n_samples=PROBES - 1), BLOCK, layout))
-    )
+    arrays = 8 * size.n_rows * (5 * rank + 2 * PROBES * n_steps)
+    blocks = product_bytes(size._replace(n_samples=PROBES - 1), BLOCK, layout)
+    return COMPILER_BYTES + int(MARGIN * (arrays + blocks))
 
 
 def _root(operator: KernelOperator, rank: int, key: PRNGKeyArray) -> Root:

@@ -19,6 +19,7 @@ from stochgp.numerics.rounding import rounding_error, safe_covariance
 from stochgp.objectives.slq import Estimate, estimate_bytes, nlml_estimate
 from stochgp.operators import KernelOperator
 from stochgp.planning.prediction import (
+    COMPILER_BYTES,
     chunk_bytes,
     covariance_bytes,
     most_columns,
@@ -97,7 +98,8 @@ class KernelSystem(eqx.Module):
             how = "exact" if variance == "exact" else "samples"
             need += covariance_bytes(problem, request.n_rows, layout, how)
         elif request.n_rows:
-            need += result_bytes(request.n_rows, variance) + chunk_bytes(problem, BLOCK, layout, variance)
+            need += result_bytes(request.n_rows, variance) + COMPILER_BYTES
+            need += chunk_bytes(problem, BLOCK, layout, variance)
         if request.n_samples:
             drawn = problem._replace(n_samples=request.n_samples - 1)
             need += solver.need_bytes(drawn, layout)
