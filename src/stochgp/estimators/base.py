@@ -95,13 +95,15 @@ class GPRegressor(PosteriorRegressor):
         y: Any,
         sample_weight: Any = None,
         *,
+        groups: Any = None,
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> "GPRegressor":
         """Learn the model's parameters from rows X [N, D] (array or data frame) and targets y [N], and compute the posterior.
 
         A row of weight ρ counts as ρ rows: its noise variance is σ²/ρ. Text columns of a data frame are one-hot encoded, dates become
-        numbers. `checkpoint` names a file that is kept up to date; a killed fit, called again with the same data and settings, goes on
+        numbers. `groups` says which rows belong together, by numbers or text: repeated measurements, days, patients. Rows of one group are
+        never split between training and held-out rows, and leave-one-out learning leaves them out together. `checkpoint` names a file that is kept up to date; a killed fit, called again with the same data and settings, goes on
         from it to the same result. `callback` is called with every entry that learning adds to `history_`, as it comes, in target units.
         If it returns True, or on Ctrl-C, learning ends with the best state so far.
 
@@ -112,7 +114,7 @@ class GPRegressor(PosteriorRegressor):
         check_settings(self.get_params(deep=False))
         learn_key, solve_key, start_key = map(key_of, split(as_key(self.random_state), 3))
         budget = Budget.of(self.memory_limit)
-        rows = read_training_rows(self, X, y, sample_weight, budget, self.missing)
+        rows = read_training_rows(self, X, y, sample_weight, budget, self.missing, groups)
         data = TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype)
         limit, plan = self.time_limit, self.plan
         run = Run(learn_key, solve_key, start_key, budget, begun, limit, checkpoint, callback, plan)
