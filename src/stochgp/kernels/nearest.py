@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Int32
 
-from stochgp.data.neighbours import Neighbours
+from stochgp.data.neighbours import Neighbours, search_bytes
 from stochgp.numerics.arrays import on_device
 from stochgp.parameters import cast, value_of
 
@@ -120,6 +120,16 @@ class NearestRows:
         return np.concatenate(found)
 
 
+def nearest_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
+    """Memory of `NearestRows` and a query at their peak, beside X in float64: places and trees of all terms, candidates, pairs compared."""
+    like = jax.ShapeDtypeStruct((1, n_inputs), jnp.float32)
+    widths = [p.shape[1] for p in jax.eval_shape(value_of(kernel).places, like)] or [n_inputs]
+    trees = sum(search_bytes(n_rows, width, n_points, k) + 8 * n_rows * width for width in widths)
+    if len(widths) == 1:
+        return trees
+    return trees + 20 * n_points * len(widths) * CANDIDATES * k + 3 * 8 * COMPARED_TOGETHER * (n_inputs + 2)
+
+
 @eqx.filter_jit
 def _places(kernel: Any, X: Array) -> tuple[Array, ...]:
     return kernel.places(X)
@@ -149,15 +159,27 @@ def earlier_rows(
     Below 256 all are.
     """
     found = np.full((len(positions), k), NONE, np.int32)
-    level = np.maximum(np.int64(np.log2(np.maximum(positions, 1))), FIRST_LEVEL)
+    level = np.maximum(np.int64(np.log2(np.maximum(positions, 1))), FIRST_LEVEL - 1)
     for j in np.unique(level):
         here = np.flatnonzero(level == j)
-        first = order[: 1 << j]
-        index, all_before = NearestRows(kernel, X[first]), positions[here].min() >= len(first)
-        wide = min(k if all_before else len(first), len(first))
-        near = index.query(X[order[positions[here]]], wide)
-        later = near >= positions[here][:, None]
-        ranks = np.argsort(later, axis=1, kind="stable")[:, :k]
-        near, later = (np.take_along_axis(values, ranks, axis=1) for values in (near, later))
-        found[here, : near.shape[1]] = np.where(later, NONE, first[near])
+        first = order[: 1 << max(j, FIRST_LEVEL)]
+        near = _earlier_of_level(kernel, X, first, order[positions[here]], positions[here], k)
+        found[here, : near.shape[1]] = near
     return found
+
+
+def _earlier_of_level(
+    kernel: Any,
+    X: Float[np.ndarray, "N D"],
+    first: Int[np.ndarray, " F"],
+    rows: Int[np.ndarray, " P"],
+    positions: Int[np.ndarray, " P"],
+    k: int,
+) -> Int32[np.ndarray, "P _"]:
+    """At most k of the `first` rows of the order for each of these `rows`: where not all are before them, all are ranked."""
+    wide = min(k, len(first)) if positions.min() >= len(first) else len(first)
+    near = NearestRows(kernel, X[first]).query(X[rows], wide)
+    later = near >= positions[:, None]
+    ranks = np.argsort(later, axis=1, kind="stable")[:, :k]
+    near, later = (np.take_along_axis(values, ranks, axis=1) for values in (near, later))
+    return np.where(later, np.int32(NONE), first[near].astype(np.int32))

@@ -11,9 +11,8 @@ import numpy as np
 import optax
 from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
-from stochgp.data.neighbours import search_bytes
 from stochgp.data.streams import AbstractSource, Rows
-from stochgp.kernels.nearest import NONE, NearestRows, earlier_rows
+from stochgp.kernels.nearest import NONE, NearestRows, earlier_rows, nearest_bytes
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
@@ -98,7 +97,7 @@ class AbstractConditionals(AbstractLearner):
     @property
     @abc.abstractmethod
     def joint(self) -> bool:
-        """Whether N L is −log of a density of all y: a row of count ρ then counts as ρ rows, and L is per datum (`objectives.conditionals`)."""
+        """Whether n L is −log of a density of all y: a row of count ρ then counts as ρ rows, and L is per datum (`objectives.conditionals`)."""
 
     @abc.abstractmethod
     def neighbours(
@@ -112,18 +111,16 @@ class AbstractConditionals(AbstractLearner):
         return StepPlan(min(self.n_centres, n_rows), 1, passes, min(PASSES_PER_ROUND, passes), 1)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The rows in float64 with their tree, lists of neighbours, and a block of neighbourhoods."""
+        """The rows in float64, twice, with their trees, lists of neighbours, and a block of neighbourhoods."""
         m = min(self.n_neighbours + 1, n_rows)
         near = 3 * 4 * min(self.n_centres, n_rows) * m
         block = 8 * BLOCK * (12 * m * m + 3 * m * (n_inputs + 2))
-        return search_bytes(n_rows, n_inputs, self.n_centres, m) + 16 * n_inputs * n_rows + near + 2 * block
+        search = nearest_bytes(_kernel(self, gp), n_rows, n_inputs, min(self.n_centres, n_rows), m)
+        return search + 16 * (n_inputs + 1) * n_rows + near + 2 * block
 
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
         """An order of the rows, the centres, drawn without replacement, and the rows that are searched."""
-        if gp.has_moments:
-            raise ValueError(
-                f"{type(self).__name__} finds neighbours by a kernel, and {type(gp).__name__} has none"
-            )
+        _kernel(self, gp)
         generator, rows = np.random.default_rng(seed), np.arange(source.size, dtype=np.int32)
         order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
         return Prepared(order, source.group, drawn, host_inputs(source), packed(partition(gp)[0]))
@@ -288,7 +285,7 @@ class LeaveOneOut(AbstractConditionals):
         self, gp: AbstractGP, prepared: Prepared, centres: Int32[np.ndarray, " C"]
     ) -> Int32[np.ndarray, "C k"]:
         k = min(self.n_neighbours, len(prepared.X) - 1)
-        return NearestRows(gp.kernel, prepared.X).others(centres, k, prepared.group)
+        return NearestRows(_kernel(self, gp), prepared.X).others(centres, k, prepared.group)
 
 
 class Vecchia(AbstractConditionals):
@@ -324,7 +321,16 @@ class Vecchia(AbstractConditionals):
         k = min(self.n_neighbours, len(prepared.X) - 1)
         positions = np.empty_like(prepared.order)
         positions[prepared.order] = np.arange(len(prepared.order), dtype=np.int32)
-        return earlier_rows(gp.kernel, prepared.X, prepared.order, positions[centres], k)
+        return earlier_rows(_kernel(self, gp), prepared.X, prepared.order, positions[centres], k)
+
+
+def _kernel(learner: AbstractConditionals, gp: Any) -> Any:
+    """That of the model, which finds the neighbours. Raises ValueError for a model without one."""
+    if gp.has_moments:
+        raise ValueError(
+            f"{type(learner).__name__} finds neighbours by a kernel, and {type(gp).__name__} has none"
+        )
+    return gp.kernel
 
 
 def _moved(gp: AbstractGP, x: Float[np.ndarray, " P"]) -> AbstractGP:
