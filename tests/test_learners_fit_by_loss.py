@@ -13,17 +13,21 @@ from toy import KEY
 
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF
-from stochgp.learners import BSGD, AbstractLearner, ByLoss, Uniform, fit
+from stochgp.learners import BSGD, AbstractLearner, ByLoss, LeaveOneOut, Uniform, Vecchia, fit
+from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.models import KernelGP
 from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS
 
 GP = KernelGP(RBF([1.0, 1.0]))
 COMMON = {"batch_size": 8, "epochs": 40}  # 320 steps: 5 visits
+CENTRES = {"epochs": 24, "n_neighbours": 6}  # five rounds of mini-batches, one of scoring steps: 6 visits
 LEARNERS = {
     "neighbours": BSGD(**COMMON),
     "uniform": BSGD(**COMMON, sampling=Uniform()),
     "with replacement": BSGD(**COMMON, sampling=Uniform(replace=True), signal_scale=3.0),
+    "leave-one-out": LeaveOneOut(**CENTRES),
+    "vecchia": Vecchia(**CENTRES),
 }
 sweep = pytest.mark.parametrize("name", LEARNERS)
 
@@ -56,9 +60,11 @@ def _assert_same(a, b):
 @sweep
 def test_history_and_result(name):
     found = _fit(name)
-    assert [entry["step"] for entry in found.history] == [0, 64, 128, 192, 256, 320]
-    assert found.history[-1]["epoch"] == 40
-    assert found.n_iter == 320
+    steps, epochs = (24, 24) if isinstance(LEARNERS[name], AbstractConditionals) else (320, 40)
+    apart = LEARNERS[name].plan(64, 2, ByLoss()).steps_per_visit
+    assert [entry["step"] for entry in found.history] == list(range(0, steps + 1, apart))
+    assert found.history[-1]["epoch"] == epochs
+    assert found.n_iter == steps
     assert found.loss == found.history[-1]["loss"]
     assert found.history[-1]["noise_variance"] == float(found.gp.noise_variance)
     assert found.converged == (found.result is RESULTS.successful)
@@ -128,8 +134,8 @@ def test_an_interrupt_keeps_the_last_good_visit(entry):
     assert float(found.gp.noise_variance) == _fit("uniform").history[n_done]["noise_variance"]
 
 
-def test_a_time_limit_ends_the_run():
-    learner = BSGD(batch_size=8, epochs=10**6)
+@pytest.mark.parametrize("learner", [BSGD(batch_size=8, epochs=10**6), LeaveOneOut(epochs=10**6), Vecchia()])
+def test_a_time_limit_ends_the_run(learner):
     found = fit(learner, GP, _data(), key=KEY, time_limit=1e-3)
     assert found.result is RESULTS.time_limit
     assert not found.converged

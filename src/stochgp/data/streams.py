@@ -35,6 +35,7 @@ class AbstractSource(abc.ABC):
     size: int
     n_inputs: int
     count: float  # Σρ: how many rows they stand for
+    group: Int[np.ndarray, " N"] | None  # of each row; None = every row is a group of its own
 
     @abc.abstractmethod
     def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
@@ -62,9 +63,13 @@ class AbstractSource(abc.ABC):
 class DeviceRows(AbstractSource):
     """Rows that lie on the device."""
 
-    def __init__(self, X: Any, y: Any, weight: Any = None, *, dtype: Any = jnp.float32):
-        """X [N, D], y [N] and counts `weight` [N] (None = 1) are used as they are. Raises ValueError for shapes that do not fit."""
+    def __init__(self, X: Any, y: Any, weight: Any = None, *, group: Any = None, dtype: Any = jnp.float32):
+        """X [N, D], y [N] and counts `weight` [N] (None = 1) are used as they are; `group` [N] numbers the rows' groups.
+
+        Raises ValueError for shapes that do not fit.
+        """
         self.size, self.n_inputs = _checked_shape(X, y, y if weight is None else weight)
+        self.group = _checked_group(group, self.size)
         count = np.ones(self.size) if weight is None else weight
         self._rows = Rows(*(_padded(part, dtype) for part in (X, y, count)))
         self.count = float(self.size) if weight is None else float(np.sum(weight, dtype=np.float64))
@@ -91,12 +96,14 @@ class HostRows(AbstractSource):
         y: np.ndarray,
         weight: np.ndarray | None = None,
         *,
+        group: Int[np.ndarray, " N"] | None = None,
         inputs: Standardiser | None = None,
         targets: Standardiser | None = None,
         dtype: Any = np.float32,
     ):
         """`inputs` and `targets` standardise; None takes the values as they are. Raises ValueError for shapes that do not fit."""
         self.size, self.n_inputs = _checked_shape(X, y, y if weight is None else weight)
+        self.group = _checked_group(group, self.size)
         self.X, self.y, self.weight, self.dtype = X, y, weight, dtype
         self.count = float(self.size) if weight is None else float(np.sum(weight, dtype=np.float64))
         self.inputs = Standardiser.identity((self.n_inputs,)) if inputs is None else inputs
@@ -132,6 +139,7 @@ class SomeRows(AbstractSource):
         self.source, self.indices = source, indices
         self.size, self.n_inputs = len(indices), source.n_inputs
         self.count = source.count_of(indices)
+        self.group = None if source.group is None else source.group[indices]
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
         return self.source.take(self.indices[indices])
@@ -223,3 +231,9 @@ def _checked_shape(X: Any, y: Any, weight: Any) -> tuple[int, int]:
             f"expected X [N, D], y [N] and weights [N] with N > 0, but got {np.shape(X)}, {np.shape(y)}, {np.shape(weight)}"
         )
     return np.shape(X)
+
+
+def _checked_group(group: Any, n_rows: int) -> Int[np.ndarray, " N"] | None:
+    if group is not None and np.shape(group) != (n_rows,):
+        raise ValueError(f"expected the group of each of {n_rows} rows, but got {np.shape(group)}")
+    return None if group is None else np.asarray(group)

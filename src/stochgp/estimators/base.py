@@ -124,13 +124,15 @@ class GPRegressor(PosteriorRegressor):
         y: Any,
         sample_weight: Any = None,
         *,
+        groups: Any = None,
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> "GPRegressor":
         """Learn the model's parameters from rows X [N, D] (array or data frame) and targets y [N], and compute the posterior.
 
         A row of weight ρ counts as ρ rows: its noise variance is σ²/ρ. Text columns of a data frame are one-hot encoded, dates become
-        numbers. `checkpoint` names a file that is kept up to date; a killed fit, called again with the same data and settings, goes on
+        numbers. `groups` says which rows belong together, by numbers or text: repeated measurements, days, patients. Rows of one group are
+        never split between training and held-out rows, and leave-one-out learning leaves them out together. `checkpoint` names a file that is kept up to date; a killed fit, called again with the same data and settings, goes on
         from it to the same result. `callback` is called with every entry that learning adds to `history_`, as it comes, in target units.
         If it returns True, or on Ctrl-C, learning ends with the best state so far.
 
@@ -147,7 +149,7 @@ class GPRegressor(PosteriorRegressor):
     def _fit(self, X: Any, y: Any, sample_weight: Any, checkpoint: Any, callback: Any) -> None:
         learn_key, solve_key, start_key = map(key_of, split(as_key(self.random_state), 3))
         budget = Budget.of(self.memory_limit)
-        rows = read_training_rows(self, X, y, sample_weight, budget, self.missing)
+        rows = read_training_rows(self, X, y, sample_weight, budget, self.missing, groups)
         data = TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype)
         run = Run(learn_key, solve_key, start_key, budget, checkpoint, callback, self.plan)
         warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=3)

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int32
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
@@ -21,12 +21,13 @@ _FINITE_CHUNK = 1 << 20
 
 
 class TrainingRows(NamedTuple):
-    """Checked rows: X [N, D] and y [N] in the user's units, weights [N] or None where all are 1."""
+    """Checked rows: X [N, D] and y [N] in the user's units, weights [N] or None where all are 1, numbers of groups [N] or None."""
 
     X: Float[np.ndarray, "N D"]
     y: Float[np.ndarray, " N"]
     weight: Float[np.ndarray, " N"] | None
     encoder: TableEncoder | None
+    group: Int32[np.ndarray, " N"] | None = None
 
 
 def read_training_rows(
@@ -36,11 +37,13 @@ def read_training_rows(
     sample_weight: Any,
     budget: Budget,
     missing: str = "refuse",
+    groups: Any = None,
 ) -> TrainingRows:
     """Checks everything given to `fit` and sets `n_features_in_` and `feature_names_in_`.
 
     Up to 10,000 rows are put in lexicographic order, and equal ones become one row with the sum of their weights: the same
-    likelihood, and the same fit whichever of the two ways the rows were given. Rows of weight 0 are left out.
+    likelihood, and the same fit whichever of the two ways the rows were given. Rows of different groups stay apart. Rows of weight 0 are
+    left out.
     `missing` is what becomes of missing values: "refuse" or "impute", as `TableEncoder` does it, for arrays too.
     Raises ValueError or TypeError, naming row and column, for what cannot be used.
     """
@@ -50,18 +53,22 @@ def read_training_rows(
     encoder, X = _read_inputs_at_fit(estimator, X, budget, missing)
     y = read_targets(y)
     check_consistent_length(X, y)
+    group = None if groups is None else read_groups(groups, len(y))
     weight = None
     if sample_weight is not None:
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if weight.sum() < np.finfo(np.float32).tiny:
             raise ValueError("the sum of sample_weight is zero, or too small a number")
         if (weight == 0).any():
-            X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
+            there = weight > 0
+            X, y, weight, group = X[there], y[there], weight[there], None if group is None else group[there]
+    if group is not None and (group == group[0]).all():
+        raise ValueError("groups puts all rows into one group; at least two are needed")
     if len(y) <= MERGED_ROWS:
-        X, y, weight = _merged(X, y, weight)
+        X, y, weight, group = _merged(X, y, weight, group)
     if weight is not None and (weight == 1).all():
         weight = None
-    return TrainingRows(X, y, weight, encoder)
+    return TrainingRows(X, y, weight, encoder, group)
 
 
 def read_inputs(
@@ -95,6 +102,23 @@ def read_targets(y: Any) -> Float[np.ndarray, " N"]:
             f"Input y contains {what}: {int(bad.sum())} such, the first at row {row + 1} (rows count from 1)"
         )
     return y
+
+
+def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
+    """Numbers, from 0, of what says for each row which group it is in: numbers, text, or anything else that can be sorted."""
+    found = np.asarray(groups)
+    if found.shape != (n_rows,):
+        raise ValueError(
+            f"groups must have one entry for each of the {n_rows} rows, but has shape {found.shape}"
+        )
+    try:
+        labels, number = np.unique(found, return_inverse=True)
+        missing = bool((labels != labels).any())
+    except TypeError as error:
+        raise ValueError(f"groups must be numbers or text, of one kind, none missing: {error}") from error
+    if missing:
+        raise ValueError("groups contains missing values: give every row a group")
+    return number.astype(np.int32)
 
 
 def refuse_not_finite(X: Float[np.ndarray, "N D"], allow_missing: bool = False) -> None:
@@ -139,9 +163,12 @@ def _encoded(encoder: TableEncoder, X: Any, budget: Budget) -> np.ndarray:
 
 
 def _merged(
-    X: np.ndarray, y: np.ndarray, weight: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rows = np.column_stack([X, y]).astype(np.float64) + 0.0  # -0.0 becomes 0.0
+    X: np.ndarray, y: np.ndarray, weight: np.ndarray | None, group: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    D = X.shape[1]
+    columns = [X, y] if group is None else [X, y, group]
+    rows = np.column_stack(columns).astype(np.float64) + 0.0  # -0.0 becomes 0.0
     unique, which = np.unique(rows, axis=0, return_inverse=True)
     total = np.bincount(which.ravel(), weights=weight, minlength=len(unique)).astype(np.float64)
-    return np.ascontiguousarray(unique[:, :-1]), unique[:, -1].copy(), total
+    group = None if group is None else unique[:, -1].astype(np.int32)
+    return np.ascontiguousarray(unique[:, :D]), unique[:, D].copy(), total, group

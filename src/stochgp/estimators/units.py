@@ -98,9 +98,10 @@ class TrainingData:
     def source(self, on_device: bool) -> AbstractSource:
         """Standardised rows for a learner: on the device, or on the host and standardised as they are taken."""
         if on_device:
-            return DeviceRows(self.X, self.y, self.rows.weight, dtype=self.dtype)
-        X, y, weight, _ = self.rows
-        return HostRows(X, y, weight, inputs=self.inputs, targets=self.targets, dtype=np.dtype(self.dtype))
+            return DeviceRows(self.X, self.y, self.rows.weight, group=self.rows.group, dtype=self.dtype)
+        X, y, weight, _, group = self.rows
+        dtype = np.dtype(self.dtype)
+        return HostRows(X, y, weight, group=group, inputs=self.inputs, targets=self.targets, dtype=dtype)
 
 
 def in_target_units(entry: dict[str, float], s: float) -> dict[str, float]:

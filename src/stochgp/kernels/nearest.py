@@ -8,13 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Int32
 
-from stochgp.data.neighbours import Neighbours
+from stochgp.data.neighbours import Neighbours, search_bytes
 from stochgp.numerics.arrays import on_device
 from stochgp.parameters import cast, value_of
 
 CANDIDATES = 4  # times the rows wanted, from each term of a kernel with several
 PLACED_TOGETHER = 1 << 15  # rows
-COMPARED_TOGETHER = 1 << 10  # points
+COMPARED_TOGETHER = 1 << 19  # pairs of a point and a candidate
+WIDEST = (
+    1 << 10
+)  # rows that are looked at for enough others; then the rows of all other groups get trees of their own
 FIRST_LEVEL = 8  # log₂ of the rows that are searched for the earliest
 NONE = -1  # in place of a neighbour where there are too few
 
@@ -22,8 +25,9 @@ NONE = -1  # in place of a neighbour where there are too few
 class NearestRows:
     """The rows of X of highest |k(x, z)| / √(k(x, x) k(z, z)), by k-d trees of the kernel's `places` (Kang and Katzfuss 2023).
 
-    Exact for a kernel with one set of places. With several, such as a sum's, the rows are the best among the nearest 4k of each. A kernel
-    without places, a constant, finds rows by the inputs. All in float64, on the host.
+    Exact for a kernel with one set of places; a linear one finds its rows by the correlation itself, not by its absolute value. With several
+    sets, such as a sum's, the rows are the best among the nearest 4k of each. A kernel without places, a constant, finds rows by the inputs.
+    All in float64, on the host.
     """
 
     def __init__(self, kernel: Any, X: Float[np.ndarray, "N D"]):
@@ -53,15 +57,39 @@ class NearestRows:
         """Numbers of k other rows for each of these `rows`, of other groups where groups are given. −1 where there are too few."""
         found = np.full((len(rows), k), NONE, np.int32)
         todo, wide = np.arange(len(rows)), min(k + 1, self.size)
-        while len(todo):
-            near = self.query(self.X[rows[todo]], wide)
-            own = near == rows[todo][:, None] if group is None else group[near] == group[rows[todo]][:, None]
-            order = np.argsort(own, axis=1, kind="stable")[:, :k]  # others first, in their order
-            near, own = (np.take_along_axis(values, order, axis=1) for values in (near, own))
-            found[todo, : near.shape[1]] = np.where(own, NONE, near)
-            if wide == self.size:
-                break
-            todo, wide = todo[own.any(axis=1)], min(2 * wide, self.size)
+        while True:
+            size = max(1, COMPARED_TOGETHER // wide)
+            for part in (todo[start : start + size] for start in range(0, len(todo), size)):
+                near = self._others_among(rows[part], k, group, wide)
+                found[part, : near.shape[1]] = near
+            todo = todo[(found[todo] == NONE).any(axis=1)]
+            if wide == self.size or not len(todo):
+                return found
+            if wide >= WIDEST and group is not None:
+                found[todo] = self._of_other_groups(rows[todo], k, group)
+                return found
+            wide = min(2 * wide, self.size)
+
+    def _others_among(
+        self, rows: Int[np.ndarray, " P"], k: int, group: Int[np.ndarray, " N"] | None, wide: int
+    ) -> Int32[np.ndarray, "P _"]:
+        """`others`, at most k, among the nearest `wide` rows of each."""
+        near = self.query(self.X[rows], wide)
+        own = near == rows[:, None] if group is None else group[near] == group[rows][:, None]
+        order = np.argsort(own, axis=1, kind="stable")[:, :k]  # others first, in their order
+        near, own = (np.take_along_axis(values, order, axis=1) for values in (near, own))
+        return np.where(own, np.int32(NONE), near)
+
+    def _of_other_groups(
+        self, rows: Int[np.ndarray, " P"], k: int, group: Int[np.ndarray, " N"]
+    ) -> Int32[np.ndarray, "P k"]:
+        """`others` by trees of all rows of other groups, for each group of these rows: where groups are large there are few."""
+        found = np.full((len(rows), k), NONE, np.int32)
+        for own in np.unique(group[rows]):
+            here, others = np.flatnonzero(group[rows] == own), np.flatnonzero(group != own)
+            if len(others):
+                near = NearestRows(self.kernel, self.X[others]).query(self.X[rows[here]], min(k, len(others)))
+                found[here, : near.shape[1]] = others[near]
         return found
 
     def _places(self, X: Float[np.ndarray, "P D"]) -> list[Float[np.ndarray, "P _"]]:
@@ -82,13 +110,24 @@ class NearestRows:
         repeated[:, 1:] = candidates[:, 1:] == candidates[:, :-1]
         found = []
         with jax.enable_x64(True):
-            for start in range(0, len(Z), COMPARED_TOGETHER):
-                part = slice(start, start + COMPARED_TOGETHER)
+            size = max(1, COMPARED_TOGETHER // candidates.shape[1])
+            for start in range(0, len(Z), size):
+                part = slice(start, start + size)
                 correlation = _correlation(self.kernel, Z[part], self.X[candidates[part]])
                 worth = np.where(repeated[part], -1.0, np.asarray(correlation))
                 order = np.argsort(-worth, axis=1, kind="stable")[:, :k]
                 found.append(np.take_along_axis(candidates[part], order, axis=1))
         return np.concatenate(found)
+
+
+def nearest_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
+    """Memory of `NearestRows` and a query at their peak, beside X in float64: places and trees of all terms, candidates, pairs compared."""
+    like = jax.ShapeDtypeStruct((1, n_inputs), jnp.float32)
+    widths = [p.shape[1] for p in jax.eval_shape(value_of(kernel).places, like)] or [n_inputs]
+    trees = sum(search_bytes(n_rows, width, n_points, k) + 8 * n_rows * width for width in widths)
+    if len(widths) == 1:
+        return trees
+    return trees + 20 * n_points * len(widths) * CANDIDATES * k + 3 * 8 * COMPARED_TOGETHER * (n_inputs + 2)
 
 
 @eqx.filter_jit
@@ -120,15 +159,27 @@ def earlier_rows(
     Below 256 all are.
     """
     found = np.full((len(positions), k), NONE, np.int32)
-    level = np.maximum(np.int64(np.log2(np.maximum(positions, 1))), FIRST_LEVEL)
+    level = np.maximum(np.int64(np.log2(np.maximum(positions, 1))), FIRST_LEVEL - 1)
     for j in np.unique(level):
         here = np.flatnonzero(level == j)
-        first = order[: 1 << j]
-        index, all_before = NearestRows(kernel, X[first]), positions[here].min() >= len(first)
-        wide = min(k if all_before else len(first), len(first))
-        near = index.query(X[order[positions[here]]], wide)
-        later = near >= positions[here][:, None]
-        ranks = np.argsort(later, axis=1, kind="stable")[:, :k]
-        near, later = (np.take_along_axis(values, ranks, axis=1) for values in (near, later))
-        found[here, : near.shape[1]] = np.where(later, NONE, first[near])
+        first = order[: 1 << max(j, FIRST_LEVEL)]
+        near = _earlier_of_level(kernel, X, first, order[positions[here]], positions[here], k)
+        found[here, : near.shape[1]] = near
     return found
+
+
+def _earlier_of_level(
+    kernel: Any,
+    X: Float[np.ndarray, "N D"],
+    first: Int[np.ndarray, " F"],
+    rows: Int[np.ndarray, " P"],
+    positions: Int[np.ndarray, " P"],
+    k: int,
+) -> Int32[np.ndarray, "P _"]:
+    """At most k of the `first` rows of the order for each of these `rows`: where not all are before them, all are ranked."""
+    wide = min(k, len(first)) if positions.min() >= len(first) else len(first)
+    near = NearestRows(kernel, X[first]).query(X[rows], wide)
+    later = near >= positions[:, None]
+    ranks = np.argsort(later, axis=1, kind="stable")[:, :k]
+    near, later = (np.take_along_axis(values, ranks, axis=1) for values in (near, later))
+    return np.where(later, np.int32(NONE), first[near].astype(np.int32))

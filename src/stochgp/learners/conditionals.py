@@ -11,9 +11,8 @@ import numpy as np
 import optax
 from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
-from stochgp.data.neighbours import search_bytes
 from stochgp.data.streams import AbstractSource, Rows
-from stochgp.kernels.nearest import NONE, NearestRows, earlier_rows
+from stochgp.kernels.nearest import NONE, NearestRows, earlier_rows, nearest_bytes
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
@@ -27,6 +26,7 @@ from stochgp.objectives.conditionals import (
     Curvature,
     batch_gradient,
     curvature,
+    data_per_row,
     is_small,
     neighbourhoods,
 )
@@ -49,6 +49,7 @@ CONVERGED = 0.01  # T²/P: a tenth of a standard error of θ̂ from the optimum
 
 class Prepared(NamedTuple):
     order: Int32[np.ndarray, " N"]  # random, of all rows
+    group: Int[np.ndarray, " N"] | None
     centres: Int32[np.ndarray, " C"]
     X: Float[np.ndarray, "N D"]
     start: Float[np.ndarray, " P"]
@@ -65,7 +66,9 @@ class ConditionalState(eqx.Module):
 
 
 class AbstractConditionals(AbstractLearner):
-    """Descent on L(θ), the mean over C centres of −log p(y_i | y_c(i)); who the neighbours c(i) are is the leaf's to say.
+    """Descent on L(θ), the mean over C centres of −log p(y_i | y_c(i)).
+
+    Who the neighbours c(i) are is the leaf's to say, and whether the losses of all rows make a joint density (`joint`).
 
     A step is a pass over the centres. Five rounds of four passes are mini-batches for the optimiser, the neighbours searched before each round in
     the metric learned so far. From then on neighbours stay, and a pass is a scoring step (Guinness 2021) on all centres: with
@@ -80,12 +83,21 @@ class AbstractConditionals(AbstractLearner):
     def check_settings(self) -> None:
         """Raises ValueError, naming the field, for impossible settings."""
         self.check_common()
+        if self.batch_size is not None:
+            raise ValueError(
+                f"batch_size is {self.batch_size}; a step of this learner is a pass over its centres: leave it None"
+            )
         for name in ("n_neighbours", "n_centres"):
             value = getattr(self, name)
             if isinstance(value, bool) or value != int(value) or value < 1:
                 raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
         if self.spread is not None and not 0 < self.spread < math.inf:
             raise ValueError(f"spread is {self.spread}; it must be positive and finite, or None")
+
+    @property
+    @abc.abstractmethod
+    def joint(self) -> bool:
+        """Whether n L is −log of a density of all y: a row of count ρ then counts as ρ rows, and L is per datum (`objectives.conditionals`)."""
 
     @abc.abstractmethod
     def neighbours(
@@ -99,17 +111,19 @@ class AbstractConditionals(AbstractLearner):
         return StepPlan(min(self.n_centres, n_rows), 1, passes, min(PASSES_PER_ROUND, passes), 1)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The rows in float64 with their tree, lists of neighbours, and a block of neighbourhoods."""
+        """The rows in float64, twice, with their trees, lists of neighbours, and a block of neighbourhoods."""
         m = min(self.n_neighbours + 1, n_rows)
         near = 3 * 4 * min(self.n_centres, n_rows) * m
         block = 8 * BLOCK * (12 * m * m + 3 * m * (n_inputs + 2))
-        return search_bytes(n_rows, n_inputs, self.n_centres, m) + 16 * n_inputs * n_rows + near + 2 * block
+        search = nearest_bytes(_kernel(self, gp), n_rows, n_inputs, min(self.n_centres, n_rows), m)
+        return search + 16 * (n_inputs + 1) * n_rows + near + 2 * block
 
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
         """An order of the rows, the centres, drawn without replacement, and the rows that are searched."""
+        _kernel(self, gp)
         generator, rows = np.random.default_rng(seed), np.arange(source.size, dtype=np.int32)
         order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
-        return Prepared(order, drawn, host_inputs(source), packed(partition(gp)[0]))
+        return Prepared(order, source.group, drawn, host_inputs(source), packed(partition(gp)[0]))
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
         C, P = problem.plan.batch_size, len(problem.prepared.start)
@@ -188,13 +202,13 @@ class AbstractConditionals(AbstractLearner):
         B, gp = min(BATCH, C), state.gp
         order = np.random.default_rng(seed).permutation(C)[: C // B * B].reshape(-1, B)
         wide = is_small(gp, problem.source.take(state.near[:SOME, -1]))
-        losses = []
+        per_row, losses = np.float32(data_per_row(problem.source, self.joint)), []
         with one_blas_thread():
             theta, rest = partition(gp)
             descent = state.descent
             for part in np.array_split(order, max(1, len(order) // STACKED)):
                 rows = neighbourhoods(problem.source, state.near[part], wide)
-                theta, descent, found = _descend(self, theta, rest, descent, rows)
+                theta, descent, found = _descend(self, theta, rest, descent, rows, per_row)
                 losses.append(np.mean(np.asarray(found), axis=0))
         loss, squares, jittered = np.mean(losses, axis=0)
         gp = eqx.combine(theta, rest)
@@ -202,22 +216,25 @@ class AbstractConditionals(AbstractLearner):
         return state, _numbers(float(loss), float(squares), float(jittered))
 
     def _curvature(self, gp: AbstractGP, problem: Problem, near: Int[np.ndarray, "C m"]) -> Curvature:
-        """With the prior ‖x − x₀‖²/(2 s² C)."""
-        found = curvature(gp, problem.source, near, is_small(gp, problem.source.take(near[:SOME, -1])))
-        pull, away = self._pull(len(near)), packed(partition(gp)[0]) - problem.prepared.start
+        """With the prior ‖x − x₀‖²/(2 s² n_C)."""
+        wide = is_small(gp, problem.source.take(near[:SOME, -1]))
+        found = curvature(gp, problem.source, near, wide, self.joint)
+        pull, away = self._pull(problem), packed(partition(gp)[0]) - problem.prepared.start
         return found._replace(
             loss=found.loss + 0.5 * pull * float(away @ away),
             gradient=found.gradient + pull * away,
             hessian=found.hessian + pull * np.eye(len(away)),
         )
 
-    def _pull(self, n_centres: int) -> float:
-        """1/(s² C)."""
-        return 0.0 if self.spread is None else 1 / (self.spread**2 * n_centres)
+    def _pull(self, problem: Problem) -> float:
+        """1/(s² n_C), n_C the data that the centres stand for: C, of a joint density C n/N."""
+        n_data = problem.plan.batch_size * data_per_row(problem.source, self.joint)
+        return 0.0 if self.spread is None else 1 / (self.spread**2 * n_data)
 
     def _numbers(self, at: Curvature, problem: Problem, better: bool) -> Numbers:
         C, g = problem.plan.batch_size, at.gradient
-        scores = at.scores + self._pull(C) * np.eye(len(g))  # the prior counts as data
+        prior = self._pull(problem) / data_per_row(problem.source, self.joint)
+        scores = at.scores + prior * np.eye(len(g))  # the prior counts as data
         distance = float(C * g @ _solved(scores, g) / max(len(g), 1))
         gain = float(0.5 * g @ _solved(at.hessian, g))
         return _numbers(float(at.loss), float(at.squares), float(at.jittered), distance, gain, float(better))
@@ -226,11 +243,12 @@ class AbstractConditionals(AbstractLearner):
 class LeaveOneOut(AbstractConditionals):
     """Leave-one-out density: every row is predicted from the rows nearest to it, all others taken into account.
 
-        L(θ) = mean_i −log p(y_i | y_c(i)),   c(i) = the m rows of highest correlation with row i, without itself
+        L(θ) = mean_i −log p(y_i | y_c(i)),   c(i) = the m rows of highest correlation with row i, without itself and its group
 
     It scores what a prediction at a row like the training rows does: for a random split of the data it is the task itself. It is no joint
-    density, but θ of the model that made the data minimises its expectation whatever c(i) is. Where test rows are farther from the training
-    rows than these from each other (repeated measurements, later days), it promises too much: see `Vecchia`.
+    density, but θ of the model that made the data minimises its expectation whatever c(i) is. A row of count ρ is one observation of noise
+    variance σ²/ρ. Where test rows are farther from the training rows than these from each other (repeated measurements, later days), it
+    promises too much, unless the rows come with their groups.
 
     epochs         passes over the centres; None = 36, fewer where the run converges
     learning_rate  of the optimiser on the mini-batches of 128 centres; None = 0.1
@@ -259,20 +277,25 @@ class LeaveOneOut(AbstractConditionals):
     def __check_init__(self) -> None:
         self.check_settings()
 
+    @property
+    def joint(self) -> bool:
+        return False
+
     def neighbours(
         self, gp: AbstractGP, prepared: Prepared, centres: Int32[np.ndarray, " C"]
     ) -> Int32[np.ndarray, "C k"]:
         k = min(self.n_neighbours, len(prepared.X) - 1)
-        return NearestRows(gp.kernel, prepared.X).others(centres, k)
+        return NearestRows(_kernel(self, gp), prepared.X).others(centres, k, prepared.group)
 
 
 class Vecchia(AbstractConditionals):
     """The likelihood of Vecchia (1988): rows in a random order, each predicted from the rows nearest to it among those before it.
 
-        L(θ) = mean_i −log p(y_i | y_c(i)),   c(i) = m earlier rows of high correlation with row i
+        L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]},   c(i) = m earlier rows of high correlation with row i
 
-    The sum over all rows is the NLML of a proper Gaussian density, exact with m = N − 1. Early rows have far neighbours: long
-    distances count more than for `LeaveOneOut`. Fields and `converged` as there.
+    L is the NLML per datum of a proper Gaussian density of all n = Σρ_i data, exact with m = N − 1; by C of the N rows it is estimated
+    without bias. Early rows have far neighbours: long distances count more than for `LeaveOneOut`. Groups play no part. Fields and
+    `converged` as there.
     """
 
     batch_size: None = None
@@ -288,13 +311,26 @@ class Vecchia(AbstractConditionals):
     def __check_init__(self) -> None:
         self.check_settings()
 
+    @property
+    def joint(self) -> bool:
+        return True
+
     def neighbours(
         self, gp: AbstractGP, prepared: Prepared, centres: Int32[np.ndarray, " C"]
     ) -> Int32[np.ndarray, "C k"]:
         k = min(self.n_neighbours, len(prepared.X) - 1)
         positions = np.empty_like(prepared.order)
         positions[prepared.order] = np.arange(len(prepared.order), dtype=np.int32)
-        return earlier_rows(gp.kernel, prepared.X, prepared.order, positions[centres], k)
+        return earlier_rows(_kernel(self, gp), prepared.X, prepared.order, positions[centres], k)
+
+
+def _kernel(learner: AbstractConditionals, gp: Any) -> Any:
+    """That of the model, which finds the neighbours. Raises ValueError for a model without one."""
+    if gp.has_moments:
+        raise ValueError(
+            f"{type(learner).__name__} finds neighbours by a kernel, and {type(gp).__name__} has none"
+        )
+    return gp.kernel
 
 
 def _moved(gp: AbstractGP, x: Float[np.ndarray, " P"]) -> AbstractGP:
@@ -304,9 +340,11 @@ def _moved(gp: AbstractGP, x: Float[np.ndarray, " P"]) -> AbstractGP:
 
 
 def _shared(a: Int[np.ndarray, "C k"], b: Int[np.ndarray, "C k"]) -> float:
-    """The share of the rows of a that are in b as well, centre by centre."""
+    """The share of the rows of a that are in b as well, centre by centre; 1 where a has none."""
     both = np.sort(np.concatenate([a, b], axis=1), axis=1)
-    return float(np.mean(np.sum(both[:, 1:] == both[:, :-1], axis=1) / a.shape[1]))
+    shared = (both[:, 1:] == both[:, :-1]) & (both[:, 1:] != NONE)
+    n_rows = int(np.sum(a != NONE))
+    return float(np.sum(shared) / n_rows) if n_rows else 1.0
 
 
 def _numbers(
@@ -324,13 +362,13 @@ def _numbers(
 
 @eqx.filter_jit
 def _descend(
-    learner: Any, theta: Any, rest: Any, descent: Descent, batches: Rows
+    learner: Any, theta: Any, rest: Any, descent: Descent, batches: Rows, per_row: Any
 ) -> tuple[Any, Descent, Any]:
     """(θ and its optimiser after a step on each batch, mean loss, z² and share with jitter of each)."""
 
     def body(carry: Any, batch: Rows) -> tuple[Any, Any]:
         theta, descent = carry
-        found, gradient = batch_gradient(theta, rest, batch)
+        found, gradient = batch_gradient(theta, rest, batch, learner.joint, per_row)
         size = step_size(descent, learner.learning_rate, learner.decay)
         seen = (found.loss, jnp.square(found.z), found.jitter > 0)
         numbers = jnp.stack([jnp.mean(part.astype(jnp.float64)) for part in seen])
@@ -341,5 +379,7 @@ def _descend(
 
 
 def _solved(H: Float[np.ndarray, "P P"], g: Float[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-    """H⁻¹g, the shortest solution where H is singular."""
+    """H⁻¹g, the shortest solution where H is singular; NaN where H is not finite."""
+    if not np.isfinite(H).all():
+        return np.full_like(g, np.nan)
     return np.linalg.lstsq(H, g, rcond=None)[0]

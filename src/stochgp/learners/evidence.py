@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Int
 
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.learners.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
@@ -52,7 +53,8 @@ class ByEvidence(AbstractJudge):
 
     refit                refit the output scale and σ² with the features fixed, at every visit and at the end
     validation_fraction  rows held out: 0 = the criterion (which rate, which state, the refit) is the exact NLML of the training rows;
-                         above 0 = the NLPD of the held-out rows, which join the posterior at the end
+                         above 0 = the NLPD of the held-out rows, which join the posterior at the end. Where the rows have groups, whole
+                         groups are held out, as many as come nearest to the fraction
 
     Settled: the best criterion improved by less than 0.01 nats per datum over the last tenth of the visits, and the run did not only
     ever get worse than its start.
@@ -72,6 +74,9 @@ class ByEvidence(AbstractJudge):
         )
         if n_held_out == 0:
             return Division(source, None)
+        if source.group is not None:
+            held_out = _some_groups(source.group, n_held_out, seed)
+            return Division(SomeRows(source, rows[~held_out]), SomeRows(source, rows[held_out]))
         order = np.random.default_rng(seed).permutation(rows)
         train, held_out = np.sort(order[n_held_out:]), np.sort(order[:n_held_out])
         return Division(SomeRows(source, train), SomeRows(source, held_out))
@@ -164,6 +169,17 @@ def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -
     return EvidenceVisit(
         gp, moments, nothing, own, own, np.nan, None if division.held_out is None else np.nan
     )
+
+
+def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[np.ndarray, " N"]:
+    """Which rows are in randomly chosen groups that have about `n_rows` rows together: at least one group, and not all."""
+    labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    together = np.cumsum(sizes[order])[:-1]
+    if not len(together):
+        raise ValueError("all rows are of one group: none can be held out; set validation_fraction=0")
+    n_groups = 1 + int(np.argmin(np.abs(together - n_rows)))
+    return np.isin(number, order[:n_groups])
 
 
 def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> HeldOut:

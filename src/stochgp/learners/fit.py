@@ -322,7 +322,8 @@ def _finish(setting: Setting, at: Progress, log: Log, result: RESULTS) -> FitRes
 def _mark(setting: Setting) -> str:
     """The fingerprint of a run; a thousand rows stand for the data."""
     source = setting.division.train
-    rows = source.take(np.linspace(0, source.size - 1, min(source.size, 1000)).astype(np.int64))
+    some = np.linspace(0, source.size - 1, min(source.size, 1000)).astype(np.int64)
+    rows, group = source.take(some), () if source.group is None else (source.group[some],)
     parts = (
         setting.learner,
         setting.judge,
@@ -332,4 +333,4 @@ def _mark(setting: Setting) -> str:
         source.size,
         rows,
     )
-    return checkpoints.fingerprint(*parts)
+    return checkpoints.fingerprint(*parts, *group)

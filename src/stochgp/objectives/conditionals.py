@@ -11,11 +11,12 @@ from jaxtyping import Array, Float, Int
 
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.kernels.nearest import NONE
+from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import packed
 from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.numerics.threads import one_blas_thread
-from stochgp.parameters import partition
+from stochgp.parameters import partition, value_of
 
 BLOCK = 256  # centres of one program
 WIDE_BELOW = 1e-5  # noise variance over the mean diagonal of A, from which down float32 is not enough
@@ -34,7 +35,8 @@ class Conditional(NamedTuple):
 class Curvature(NamedTuple):
     """Means over the centres: L, ∇L, H = mean(½J^V J^Vᵀ + J^e J^eᵀ), Γ = mean(∇l ∇lᵀ), of the unconstrained parameters.
 
-    `squares` is mean z², `jittered` the share of centres whose matrix was factorised with jitter.
+    `squares` is mean z², `jittered` the share of centres whose matrix was factorised with jitter. Of a joint density L, ∇L and H are per datum
+    with what `repeats` adds: ½(ρ − 1) J^s J^sᵀ to H, J^s = ∇ log(σ² s). Γ is of gradients that are per datum too.
     """
 
     loss: np.float64
@@ -51,6 +53,16 @@ def conditional(A: Float[Array, "m m"], y: Float[Array, " m"]) -> Conditional:
     z = solve_triangular(L, y, lower=True)[-1]
     V = jnp.square(L[-1, -1])
     return Conditional(jnp.log(L[-1, -1]) + HALF_LOG_2PI + jnp.square(z) / 2, z, V, jitter)
+
+
+def system(
+    gp: Any, X: Float[Array, "m D"], y: Float[Array, " m"], count: Float[Array, " m"]
+) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
+    """(A = k(X, X) + Σ, y) of a neighbourhood. A row of count 0 is no neighbour: nothing in A connects it, and its target is 0."""
+    there = count > 0
+    A = gp.covariance(X, jnp.where(there, count, jnp.ones_like(count)))
+    connected = (there[:, None] & there[None, :]) | jnp.eye(len(y), dtype=bool)
+    return jnp.where(connected, A, jnp.zeros_like(A)), jnp.where(there, y, jnp.zeros_like(y))
 
 
 def with_cotangents(
@@ -72,14 +84,38 @@ def with_cotangents(
     return found, jnp.outer(h, h) / found.variance, -(across + across.T) / (2 * root)
 
 
-def batch_gradient(trainable: AbstractGP, rest: AbstractGP, rows: Rows) -> tuple[Conditional, AbstractGP]:
-    """(`conditional` of each centre, ∇ of their mean loss) for stacked neighbourhoods [B, m], each with its centre last."""
+def repeats(gp: Any, X: Float[Array, "B D"], count: Float[Array, " B"]) -> Float[Array, " B"]:
+    """½[(ρ − 1) log(2πσ² s) + log ρ]: what ρ equal rows have in a joint density beside the conditional of one of variance σ² s/ρ."""
+    log_noise, rho = _log_noise(gp, X), jnp.maximum(count, SMALLEST_COUNT)
+    return 0.5 * (rho - 1) * log_noise + (rho - 1) * HALF_LOG_2PI + 0.5 * jnp.log(rho)
+
+
+def data_per_row(source: AbstractSource, joint: bool) -> float:
+    """What the mean over rows is divided by to be per datum: n/N of a joint density, whose rows of count ρ are ρ data; else 1."""
+    return source.count / source.size if joint else 1.0
+
+
+def batch_gradient(
+    trainable: AbstractGP, rest: AbstractGP, rows: Rows, joint: bool = False, per_row: Any = 1.0
+) -> tuple[Conditional, AbstractGP]:
+    """(`conditional` of each centre, ∇ of their mean loss) for stacked neighbourhoods [B, m], each with its centre last.
+
+    `joint`: the losses have `repeats` added, and are divided by `per_row`, `data_per_row` of all rows.
+    """
     B = rows.y.shape[0]
-    A, pull = jax.vjp(lambda t: jax.vmap(eqx.combine(t, rest).covariance)(rows.X, rows.count), trainable)
-    found, by_variance, by_error = jax.vmap(with_cotangents)(A, rows.y)
-    z = found.z[:, None, None]
-    (gradient,) = pull((0.5 * (1 - jnp.square(z)) * by_variance + z * by_error) / B)
-    return found, gradient
+
+    def parts(theta: AbstractGP) -> tuple[tuple[Array, Array], Array]:
+        gp = eqx.combine(theta, rest)
+        A, y = jax.vmap(lambda *part: system(gp, *part))(*rows)
+        more = repeats(gp, rows.X[:, -1], rows.count[:, -1]) if joint else jnp.zeros(B, A.dtype)
+        return (A, more), y
+
+    (A, more), pull, y = jax.vjp(parts, trainable, has_aux=True)
+    found, by_variance, by_error = jax.vmap(with_cotangents)(A, y)
+    z, share = found.z[:, None, None], 1 / jnp.asarray(per_row, A.dtype)
+    by_A = (0.5 * (1 - jnp.square(z)) * by_variance + z * by_error) * (share / B)
+    (gradient,) = pull((by_A, jnp.full_like(more, 1 / B) * share))
+    return found._replace(loss=(found.loss + more) * share), gradient
 
 
 def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
@@ -88,17 +124,22 @@ def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"
     return Conditional(*(np.concatenate(part)[: len(near)] for part in zip(*parts, strict=True)))
 
 
-def curvature(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool) -> Curvature:
-    """`Curvature` at the parameters of `gp`, over the centres of these neighbourhoods."""
+def curvature(
+    gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool, joint: bool = False
+) -> Curvature:
+    """`Curvature` at the parameters of `gp`, over the centres of these neighbourhoods; `joint` as in `batch_gradient`."""
     theta, rest = partition(gp)
-    parts = _in_blocks(_sums, (theta, rest, len(packed(theta))), source, near, wide)
-    return Curvature(*(sum(part) / len(near) for part in zip(*parts, strict=True)))
+    parts = _in_blocks(_sums, (theta, rest, len(packed(theta)), joint), source, near, wide)
+    means = Curvature(*(sum(part) / len(near) for part in zip(*parts, strict=True)))
+    d = data_per_row(source, joint)
+    loss, gradient, hessian, scores = means[:4]
+    return Curvature(loss / d, gradient / d, hessian / d, scores / d**2, means.squares, means.jittered)
 
 
 def is_small(gp: Any, rows: Rows) -> bool:
-    """Whether the noise is so small beside the prior variance that neighbourhoods are to be factorised in float64."""
-    signal = float(np.mean(np.asarray(_diagonal(gp, rows.X))))
-    return float(gp.noise_variance) < WIDE_BELOW * signal
+    """Whether the noise of some row is so small beside the prior variance that neighbourhoods are to be factorised in float64."""
+    signal, noise = (np.asarray(part) for part in _scales(gp, rows.X, rows.count))
+    return bool(noise.min() < WIDE_BELOW * signal.mean())
 
 
 def neighbourhoods(source: AbstractSource, near: Int[np.ndarray, "... m"], wide: bool) -> Rows:
@@ -133,29 +174,51 @@ def _in_blocks(
 
 @eqx.filter_jit
 def _conditionals(gp: Any, rows: Rows, there: Any) -> tuple[Array, ...]:
-    return jax.vmap(lambda X, y, count: conditional(gp.covariance(X, count), y))(*rows)
+    return jax.vmap(lambda *part: conditional(*system(gp, *part)))(*rows)
 
 
 @eqx.filter_jit
-def _sums(theta: Any, rest: Any, width: int, rows: Rows, there: Any) -> tuple[Array, ...]:
+def _sums(theta: Any, rest: Any, width: int, joint: bool, rows: Rows, there: Any) -> tuple[Array, ...]:
     """Sums over the centres that are there, of what `Curvature` has."""
     dtype = rows.y.dtype
 
     def one(X: Array, y: Array, count: Array) -> tuple[Conditional, Array, Array]:
-        A, pull = jax.vjp(lambda t: eqx.combine(t, rest).covariance(X, count), theta)
+        A, pull, y = jax.vjp(lambda t: system(eqx.combine(t, rest), X, y, count), theta, has_aux=True)
         found, by_variance, by_error = with_cotangents(A, y)
         J = [_flat(pull(cotangent)[0], width, dtype) for cotangent in (by_variance, by_error)]
         return found, J[0], J[1]
 
-    found, J_V, J_e = jax.vmap(one)(*rows)
+    found, *J = jax.vmap(one)(*rows)
     weight = jnp.asarray(there, jnp.float64)
-    J_V, J_e, z = (values.astype(jnp.float64) for values in (J_V, J_e, found.z))
-    gradients = (0.5 * (1 - jnp.square(z)) * weight)[:, None] * J_V + (z * weight)[:, None] * J_e
+    J_V, J_e, z = (values.astype(jnp.float64) for values in (*J, found.z))
+    loss, gradients = found.loss, (0.5 * (1 - jnp.square(z)))[:, None] * J_V + z[:, None] * J_e
     H = 0.5 * (J_V * weight[:, None]).T @ J_V + (J_e * weight[:, None]).T @ J_e
+    if joint:
+        loss = loss + repeats(eqx.combine(theta, rest), rows.X[:, -1], rows.count[:, -1])
+        J_s, extra = _of_repeats(theta, rest, width, rows)
+        gradients = gradients + 0.5 * extra[:, None] * J_s
+        # A row that stands for less than one has less curvature than that of its conditional; H keeps it, to stay positive.
+        H = H + 0.5 * (J_s * (weight * jnp.maximum(extra, 0))[:, None]).T @ J_s
+    gradients = gradients * weight[:, None]
     total = lambda values: jnp.sum(weight * values.astype(jnp.float64))
     return (
-        total(found.loss), jnp.sum(gradients, axis=0), H, gradients.T @ gradients, total(jnp.square(z)), total(found.jitter > 0)
+        total(loss), jnp.sum(gradients, axis=0), H, gradients.T @ gradients, total(jnp.square(z)), total(found.jitter > 0)
     )  # fmt: skip
+
+
+def _of_repeats(theta: Any, rest: Any, width: int, rows: Rows) -> tuple[Array, Array]:
+    """(∇ log(σ² s) [B, P], ρ − 1 [B]) of the centres, in float64."""
+
+    def slope(x: Array) -> Array:
+        by_theta = jax.grad(lambda t: _log_noise(eqx.combine(t, rest), x[None])[0])(theta)
+        return _flat(by_theta, width, rows.y.dtype)
+
+    return jax.vmap(slope)(rows.X[:, -1]).astype(jnp.float64), rows.count[:, -1].astype(jnp.float64) - 1
+
+
+def _log_noise(gp: Any, X: Float[Array, "B D"]) -> Float[Array, " B"]:
+    """log σ² s(x): of a row of count 1."""
+    return jnp.log(gp.noise.variance(X, jnp.ones(X.shape[0], X.dtype)))
 
 
 def _flat(tree: Any, width: int, dtype: Any) -> Array:
@@ -164,8 +227,9 @@ def _flat(tree: Any, width: int, dtype: Any) -> Array:
 
 
 @eqx.filter_jit
-def _diagonal(gp: Any, X: Any) -> Array:
-    return gp.kernel.diag(X)
+def _scales(gp: Any, X: Any, count: Any) -> tuple[Array, Array]:
+    """(k(x, x), σ² s/ρ) of each row."""
+    return value_of(gp.kernel).diag(X), gp.noise.variance(X, count)
 
 
 @jax.jit

@@ -1,0 +1,388 @@
+"""Conditional densities against plain NumPy: exact limits, gradients, curvature, expectations by enumeration, and what must not matter."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+from toy import all_batches
+
+from stochgp.data.streams import DeviceRows
+from stochgp.kernels import RBF
+from stochgp.likelihoods.noise import AbstractNoise
+from stochgp.models import KernelGP
+from stochgp.numerics.arrays import packed
+from stochgp.objectives.conditionals import (
+    BLOCK,
+    batch_gradient,
+    curvature,
+    data_per_row,
+    evaluate,
+    is_small,
+    neighbourhoods,
+    with_cotangents,
+)
+from stochgp.parameters import AbstractParameter, partition, positive
+
+N, D = 8, 2
+STEP = 1e-5
+LOG_2PI = np.log(2 * np.pi)
+
+pytestmark = pytest.mark.usefixtures("strict_double")
+
+
+class Sloped(AbstractNoise):
+    """s(x) = exp(slope x₁)."""
+
+    level: AbstractParameter
+    slope: Float[Array, ""]
+
+    def multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        return jnp.exp(jnp.asarray(self.slope, X.dtype) * X[:, 0])
+
+
+def make_gp(variance=1.3, noise=0.2, slope=0.3, dtype=jnp.float64):
+    """θ = (log ℓ₁, log ℓ₂, log v, log σ², slope)."""
+    kernel = RBF(positive([0.7, 1.4], dtype=dtype), positive(variance, dtype=dtype))
+    return KernelGP(kernel, Sloped(positive(noise, dtype=dtype), jnp.asarray(slope, dtype)))
+
+
+def theta_of(gp):
+    return packed(partition(gp)[0])
+
+
+def make_data(n=N, seed=0):
+    """X, y and whole counts of 1 to 3."""
+    generator = np.random.default_rng(seed)
+    return generator.normal(size=(n, D)), generator.normal(size=n), generator.integers(1, 4, n).astype(float)
+
+
+# Plain NumPy
+
+
+def noise_variances(theta, X):
+    """σ² s."""
+    return np.exp(theta[3] + theta[4] * X[:, 0])
+
+
+def covariance(theta, X, count):
+    ell, v = np.exp(theta[:2]), np.exp(theta[2])
+    distances = np.sum(((X[:, None] - X[None]) / ell) ** 2, axis=2)
+    return v * np.exp(-0.5 * distances) + np.diag(noise_variances(theta, X) / count)
+
+
+def nlml(theta, X, y, count):
+    """Per datum, of Σρ repeated rows."""
+    which = np.repeat(np.arange(len(y)), count.astype(int))
+    X, y = X[which], y[which]
+    A = covariance(theta, X, np.ones(len(y)))
+    return (y @ np.linalg.solve(A, y) + np.linalg.slogdet(A)[1] + len(y) * LOG_2PI) / (2 * len(y))
+
+
+def conditional(theta, X, y, count, rows):
+    """(V, e) of the last of these rows, given the others."""
+    A = covariance(theta, X[rows], count[rows])
+    b = np.linalg.solve(A[:-1, :-1], A[:-1, -1])
+    return A[-1, -1] - A[:-1, -1] @ b, y[rows[-1]] - b @ y[rows[:-1]]
+
+
+def row_loss(theta, X, y, count, rows, joint):
+    V, e = conditional(theta, X, y, count, rows)
+    rho, s2 = count[rows[-1]], noise_variances(theta, X)[rows[-1]]
+    more = ((rho - 1) * np.log(2 * np.pi * s2) + np.log(rho)) / 2 if joint else 0.0
+    return (np.log(V) + LOG_2PI + e**2 / V) / 2 + more
+
+
+def slopes(f, theta):
+    """Central differences of a number or an array by every entry of θ: the last axis."""
+    parts = [(f(theta + d) - f(theta - d)) / (2 * STEP) for d in STEP * np.eye(len(theta))]
+    return np.stack(parts, axis=-1)
+
+
+# Lists of rows, each with its centre last
+
+
+def all_others(n):
+    return np.array([[*(j for j in range(n) if j != i), i] for i in range(n)])
+
+
+def all_earlier(order):
+    """For each position of the order; −1 where there are fewer."""
+    n = len(order)
+    return np.array([[-1] * (n - 1 - t) + list(order[: t + 1]) for t in range(n)])
+
+
+def some_others(n, m, seed=1):
+    generator = np.random.default_rng(seed)
+    return np.array([[*generator.choice(np.delete(np.arange(n), i), m, replace=False), i] for i in range(n)])
+
+
+def there(rows):
+    return rows[rows >= 0]
+
+
+# What is exact
+
+
+def test_all_earlier_rows_give_the_exact_likelihood_of_all_data():
+    """Integer counts are repeated rows; the noise may differ from row to row; and so is the gradient."""
+    X, y, count = make_data()
+    near = all_earlier(np.random.default_rng(2).permutation(N))
+    theta = theta_of(make_gp())
+    found = curvature(make_gp(), DeviceRows(X, y, count, dtype=jnp.float64), near, True, joint=True)
+    np.testing.assert_allclose(found.loss, nlml(theta, X, y, count), rtol=1e-12)
+    wanted = slopes(lambda t: nlml(t, X, y, count), theta)
+    np.testing.assert_allclose(found.gradient, wanted, rtol=1e-6, atol=1e-9)
+
+
+def test_counts_that_are_not_whole_have_the_likelihood_of_the_weighted_noise():
+    """−2 log p = yᵀQy + log|A| + N log 2π + Σ[(ρ − 1) log(2πσ² s) + log ρ]."""
+    X, y, _ = make_data()
+    count = np.random.default_rng(3).uniform(0.3, 2.0, N)
+    theta, near = theta_of(make_gp()), all_earlier(np.arange(N))
+    A = covariance(theta, X, count)
+    more = np.sum((count - 1) * np.log(2 * np.pi * noise_variances(theta, X)) + np.log(count))
+    wanted = y @ np.linalg.solve(A, y) + np.linalg.slogdet(A)[1] + N * LOG_2PI + more
+    found = curvature(make_gp(), DeviceRows(X, y, count, dtype=jnp.float64), near, True, joint=True)
+    np.testing.assert_allclose(found.loss, wanted / (2 * count.sum()), rtol=1e-12)
+    assert np.linalg.eigvalsh(found.hessian).min() > -1e-12
+
+
+def test_all_other_rows_give_the_closed_form_of_leave_one_out():
+    """Rasmussen and Williams (5.10)–(5.12): with Q = A⁻¹, variance 1/Q_ii, error α_i/Q_ii."""
+    X, y, count = make_data()
+    Q = np.linalg.inv(covariance(theta_of(make_gp()), X, count))
+    alpha, q = Q @ y, np.diag(Q)
+    found = evaluate(make_gp(), DeviceRows(X, y, count, dtype=jnp.float64), all_others(N), True)
+    np.testing.assert_allclose(found.variance, 1 / q, rtol=1e-11)
+    np.testing.assert_allclose(found.z, alpha / np.sqrt(q), rtol=1e-9)
+    np.testing.assert_allclose(found.loss, (LOG_2PI - np.log(q) + alpha**2 / q) / 2, rtol=1e-11)
+    np.testing.assert_array_equal(found.jitter, 0)
+
+
+def test_no_neighbour_is_the_prior():
+    X, y, count = make_data()
+    prior = np.diag(covariance(theta_of(make_gp()), X, count))
+    source = DeviceRows(X, y, count, dtype=jnp.float64)
+    alone = np.arange(N)[:, None]
+    for near in (alone, np.concatenate([np.full((N, 3), -1), alone], axis=1)):
+        found = evaluate(make_gp(), source, near, True)
+        np.testing.assert_allclose(found.variance, prior, rtol=1e-12)
+        np.testing.assert_allclose(found.z, y / np.sqrt(prior), rtol=1e-12)
+
+
+# Gradients and curvature
+
+
+def test_cotangents_are_the_derivatives_by_the_matrix():
+    """Along symmetric directions, by central differences of log V and e/√V at V fixed."""
+    generator = np.random.default_rng(4)
+    A, y = generator.normal(size=(5, 9)), generator.normal(size=5)
+    A = A @ A.T
+    found, by_variance, by_error = with_cotangents(jnp.asarray(A), jnp.asarray(y))
+
+    def values(A):
+        b = np.linalg.solve(A[:-1, :-1], A[:-1, -1])
+        return np.array([np.log(A[-1, -1] - A[:-1, -1] @ b), (y[-1] - b @ y[:-1]) / np.sqrt(found.variance)])
+
+    for _ in range(5):
+        S = generator.normal(size=A.shape)
+        S = S + S.T
+        slope = (values(A + STEP * S) - values(A - STEP * S)) / (2 * STEP)
+        np.testing.assert_allclose([np.sum(by_variance * S), np.sum(by_error * S)], slope, rtol=1e-7)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_the_mean_gradient_of_all_batches_is_the_full_one(joint):
+    """N = 6, B = 2: the 15 batches without replacement, one neighbour missing; and the full one is that of the loops."""
+    X, y, count = make_data(6)
+    near = some_others(6, 3)
+    near[2, 0] = -1
+    source, gp = DeviceRows(X, y, count, dtype=jnp.float64), make_gp()
+    theta, rest = partition(gp)
+    per_row = data_per_row(source, joint)
+
+    step = eqx.filter_jit(batch_gradient)
+
+    def of(rows):
+        found, gradient = step(theta, rest, neighbourhoods(source, near[rows], True), joint, per_row)
+        return np.mean(found.loss), packed(gradient)
+
+    parts = [of(rows) for rows in all_batches(6, 2)]
+    loss, gradient = (np.mean([part[i] for part in parts], axis=0) for i in (0, 1))
+    whole, full = of(np.arange(6)), curvature(gp, source, near, True, joint)
+    np.testing.assert_allclose([loss, full.loss], whole[0], rtol=1e-12)
+    np.testing.assert_allclose(gradient, whole[1], rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(full.gradient, whole[1], rtol=1e-10, atol=1e-13)
+    losses = lambda t: np.array([row_loss(t, X, y, count, there(rows), joint) for rows in near])
+    size = count.sum() if joint else 6
+    wanted = slopes(lambda t: losses(t).sum() / size, theta_of(gp))
+    np.testing.assert_allclose(full.gradient, wanted, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_curvature_is_its_formula_with_derivatives_by_differences(joint):
+    """H = Σ[½J^V J^Vᵀ + J^e J^eᵀ + ½(ρ − 1)J^s J^sᵀ] and Γ = Σ ∇l ∇lᵀ, the first over n, the second over N (n/N)²."""
+    X, y, count = make_data()
+    near, theta = some_others(N, 4), theta_of(make_gp())
+    H, scores = np.zeros((5, 5)), np.zeros((5, 5))
+    for rows in near:
+        V = conditional(theta, X, y, count, rows)[0]
+        J_V = slopes(lambda t, r=rows: np.log(conditional(t, X, y, count, r)[0]), theta)
+        J_e = slopes(lambda t, r=rows: conditional(t, X, y, count, r)[1], theta) / np.sqrt(V)
+        J_s = slopes(lambda t, r=rows: np.log(noise_variances(t, X)[r[-1]]), theta)
+        slope = slopes(lambda t, r=rows: row_loss(t, X, y, count, r, joint), theta)
+        H += np.outer(J_V, J_V) / 2 + np.outer(J_e, J_e)
+        H += (count[rows[-1]] - 1) / 2 * np.outer(J_s, J_s) if joint else 0
+        scores += np.outer(slope, slope)
+    per_row = count.mean() if joint else 1.0
+    found = curvature(make_gp(), DeviceRows(X, y, count, dtype=jnp.float64), near, True, joint)
+    np.testing.assert_allclose(found.hessian, H / (N * per_row), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(found.scores, scores / (N * per_row**2), rtol=1e-6, atol=1e-8)
+
+
+def targets_of_the_model(theta, X, count):
+    """y = √N r_j with A = RRᵀ: what is affine in y yᵀ has its expectation under the model as the mean over j."""
+    R = np.linalg.cholesky(covariance(theta, X, count))
+    return [np.sqrt(len(X)) * r for r in R.T]
+
+
+def test_expected_curvature_is_the_information_that_the_centre_adds():
+    """E H = I(c ∪ i) − I(c), I = ½ tr(A⁻¹ ∂A A⁻¹ ∂A) of the joint density of the rows."""
+    X, _, count = make_data(6)
+    theta, rows = theta_of(make_gp()), np.arange(6)
+
+    def information(rows):
+        A = covariance(theta, X[rows], count[rows])
+        slope = np.moveaxis(slopes(lambda t: covariance(t, X[rows], count[rows]), theta), -1, 0)
+        B = np.linalg.solve(A, slope)
+        return np.einsum("kij,lji->kl", B, B) / 2
+
+    sources = [DeviceRows(X, y, count, dtype=jnp.float64) for y in targets_of_the_model(theta, X, count)]
+    H = [curvature(make_gp(), source, rows[None], True).hessian for source in sources]
+    np.testing.assert_allclose(np.mean(H, axis=0), information(rows) - information(rows[:-1]), rtol=1e-6)
+
+
+def test_at_the_true_model_the_expected_gradient_is_zero_whatever_the_neighbours_are():
+    """For any number of neighbours; a single gradient is not zero."""
+    X, _, count = make_data()
+    theta = theta_of(make_gp())
+    for m in (0, 1, 3, 7):
+        near = some_others(N, m)
+        gradients = [
+            curvature(make_gp(), DeviceRows(X, y, count, dtype=jnp.float64), near, True).gradient
+            for y in targets_of_the_model(theta, X, count)
+        ]
+        np.testing.assert_allclose(np.mean(gradients, axis=0), 0, atol=1e-12)
+        assert np.abs(gradients).max() > 0.01
+
+
+def test_the_divergence_from_the_exact_density_is_that_of_the_variances_and_falls_with_more_neighbours():
+    """KL(p‖q) = ½ Σ log(V_i(c(i))/V_i(all earlier)) = E_p(−log q) + E_p log p, for nested lists of earlier rows."""
+    X, _, count = make_data()
+    theta, gp, exact = theta_of(make_gp()), make_gp(), all_earlier(np.arange(N))
+    targets = targets_of_the_model(theta, X, count)
+    sources = [DeviceRows(X, y, count, dtype=jnp.float64) for y in targets]
+    last = np.inf
+    for m in range(N):
+        near = np.where(np.arange(N) >= N - 1 - m, exact, -1)
+        V, V_all = (evaluate(gp, sources[0], rows, True).variance for rows in (near, exact))
+        divergence = np.sum(np.log(V / V_all)) / 2
+        expected = [
+            np.mean([curvature(gp, source, rows, True, joint=True).loss for source in sources])
+            for rows in (near, exact)
+        ]
+        np.testing.assert_allclose(divergence, count.sum() * (expected[0] - expected[1]), atol=1e-9)
+        assert -1e-12 <= divergence <= last + 1e-12
+        last = divergence
+    assert abs(last) < 1e-12
+
+
+def test_the_mean_square_is_the_best_common_scale():
+    """ĉ = mean z²: L at (cĉk, cĉσ²) is above L at (ĉk, ĉσ²) by ½(log c + 1/c − 1) ≥ 0."""
+    X, y, count = make_data()
+    source, near = DeviceRows(X, y, count, dtype=jnp.float64), some_others(N, 3)
+    loss = lambda c: curvature(make_gp(1.3 * c, 0.2 * c), source, near, True).loss
+    best = curvature(make_gp(), source, near, True).squares
+    gains = [loss(best * c) - loss(best) - (np.log(c) + 1 / c - 1) / 2 for c in (0.5, 0.9, 1.1, 3.0)]
+    np.testing.assert_allclose(gains, 0, atol=1e-12)
+
+
+# What must not matter, and what must not fail
+
+
+def test_the_order_of_neighbours_changes_nothing():
+    X, y, count = make_data()
+    source, near = DeviceRows(X, y, count, dtype=jnp.float64), some_others(N, 5)
+    mixed = np.concatenate([near[:, [3, 0, 4, 1, 2]], near[:, -1:]], axis=1)
+    a, b = (curvature(make_gp(), source, rows, True, joint=True) for rows in (near, mixed))
+    for left, right in zip(a, b, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("noise", [0.2, 1e-8])
+@pytest.mark.parametrize("wide", [False, True])
+def test_missing_neighbours_have_no_influence(noise, wide):
+    """However small the noise is: not on the loss, nor on gradient and curvature. Row 0, which stands in for them, has a huge target."""
+    X, y, count = make_data()
+    y[0] = 1e6
+    source, near = DeviceRows(X, y, count, dtype=jnp.float64), some_others(N, 3)[1:]
+    near = near[(near != 0).all(axis=1)]
+    more = np.insert(near, [0, 2], -1, axis=1)
+    a, b = (curvature(make_gp(noise=noise), source, rows, wide, joint=True) for rows in (near, more))
+    for left, right in zip(a, b, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-9)
+    theta, rest = partition(make_gp(noise=noise))
+    step = eqx.filter_jit(batch_gradient)
+    a, b = (step(theta, rest, neighbourhoods(source, rows, wide)) for rows in (near, more))
+    np.testing.assert_allclose(packed(a[1]), packed(b[1]), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("noise", [1e-1, 1e-3])
+def test_variances_are_above_the_noise_also_beside_a_duplicate(noise, dtype):
+    """σ_i² ≤ V ≤ 2σ² given a row at the same place, within (m + 1) roundings of a = k + σ²: no pivot fails."""
+    X, y, _ = make_data(40)
+    X[1::2] = X[::2]
+    gp = make_gp(noise=noise, slope=0.0, dtype=dtype)
+    source, near = DeviceRows(X, y, dtype=dtype), all_others(40)
+    found = evaluate(gp, source, near, False)
+    rounding = 40 * np.finfo(dtype).eps * (1.3 + noise)
+    np.testing.assert_array_equal(found.jitter, 0)
+    assert found.variance.min() >= noise - rounding
+    assert found.variance.max() <= 2 * noise + rounding
+
+
+def test_float32_is_as_right_as_rounding_of_the_matrix_allows():
+    """V changes relatively by at most (m + 1) roundings of a/σ²; in float64 (`wide`) from the same float32 rows it does not."""
+    X, y, _ = make_data(40)
+    X, y = X.astype(np.float32), y.astype(np.float32)
+    gp, source = make_gp(noise=1e-4, slope=0.0, dtype=jnp.float32), DeviceRows(X, y, dtype=jnp.float32)
+    exact = np.array(
+        [
+            conditional(theta_of(gp), X.astype(float), y.astype(float), np.ones(40), r)[0]
+            for r in all_others(40)
+        ]
+    )
+    single, double = (evaluate(gp, source, all_others(40), wide).variance for wide in (False, True))
+    bound = 40 * np.finfo(np.float32).eps * 1.3 / 1e-4
+    assert np.abs(single / exact - 1).max() < bound
+    assert np.abs(double / exact - 1).max() < 1e-5  # θ itself is a float32 number
+
+
+def test_noise_is_small_where_float32_is_not_enough():
+    X, y, count = make_data()
+    rows = DeviceRows(X, y, count, dtype=jnp.float64).take(np.arange(N))
+    bound = 1e-5 * 1.3 * count.max()
+    assert not is_small(make_gp(noise=1.01 * bound, slope=0.0), rows)
+    assert is_small(make_gp(noise=0.99 * bound, slope=0.0), rows)
+
+
+def test_blocks_are_added_up():
+    """More centres than fit in a block: the means are those of two parts, weighted by their sizes."""
+    X, y, count = make_data(BLOCK + 44)
+    source, near = DeviceRows(X, y, count, dtype=jnp.float64), some_others(BLOCK + 44, 2)
+    whole = curvature(make_gp(), source, near, True)
+    parts = [curvature(make_gp(), source, rows, True) for rows in (near[:100], near[100:])]
+    for found, a, b in zip(whole, *parts, strict=True):
+        np.testing.assert_allclose(found, (100 * a + (BLOCK - 56) * b) / (BLOCK + 44), rtol=1e-10, atol=1e-13)
