@@ -10,14 +10,13 @@ from stochgp.estimators.choices import (
     DEEP_STEPS,
     FULL_BATCH,
     FULL_BATCH_ROWS,
-    LOCAL_ROWS,
     SPREAD,
     SUBSET_ROWS,
     WARM_ROWS,
     kernel_learner,
 )
 from stochgp.kernels.warped import is_deep, networks_held
-from stochgp.learners import BSGD, ByLoss, Chain, FullBatch, Iterative, Uniform
+from stochgp.learners import BSGD, ByLoss, Chain, FullBatch, Iterative, LeaveOneOut, Uniform
 from stochgp.models import KernelGP
 from stochgp.parameters import frozen
 
@@ -25,13 +24,12 @@ from stochgp.parameters import frozen
 def test_the_automatic_learner_goes_with_the_rows():
     small, why = kernel_learner("auto", FULL_BATCH_ROWS)
     assert small == FULL_BATCH and str(FULL_BATCH_ROWS) in why
-    middle, why = kernel_learner("auto", LOCAL_ROWS)
-    assert (
-        middle == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
-        and str(SUBSET_ROWS) in why
-    )
-    large, _ = kernel_learner("auto", LOCAL_ROWS + 1)
-    assert large == BSGD()
+    for n_rows in (FULL_BATCH_ROWS + 1, 10_000_000):
+        large, why = kernel_learner("auto", n_rows)
+        assert large == LeaveOneOut(spread=SPREAD) and str(large.n_neighbours) in why
+    hurried, why = kernel_learner("auto", FULL_BATCH_ROWS + 1, hurried=True)
+    assert hurried == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
+    assert "time limit" in why
 
 
 def test_a_batch_size_asks_for_mini_batches():

@@ -117,8 +117,8 @@ class ConstantRegressor(GPRegressor):
     standardize, mean, time_limit, dtype, verbose = True, None, None, "float64", 0
     missing, plan, batch_size, epochs, learning_rate = "refuse", None, None, None, None
 
-    def _start(self, data: TrainingData, key: Any) -> ConstantGP:
-        return ConstantGP()
+    def _start(self, data: TrainingData, run: Run) -> tuple[ConstantGP, dict[str, Any]]:
+        return ConstantGP(), {}
 
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
         return named_learner(self.learner, {"moments": Moments()}, {})

@@ -93,8 +93,8 @@ class GPRegressor(PosteriorRegressor):
     plan: dict[str, Any] | None
 
     @abc.abstractmethod
-    def _start(self, data: TrainingData, key: PRNGKeyArray) -> AbstractGP:
-        """The model with the user's values, or starting values."""
+    def _start(self, data: TrainingData, run: Run) -> tuple[AbstractGP, dict[str, Any]]:
+        """(The model with the user's values, or starting values; what `plan_` says of it)."""
 
     @abc.abstractmethod
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
@@ -142,11 +142,11 @@ class GPRegressor(PosteriorRegressor):
         check_settings(self.get_params(deep=False))
         begun = time.perf_counter()
         with within(self.time_limit):
-            self._fit(X, y, sample_weight, checkpoint, callback)
+            self._fit(X, y, sample_weight, groups, checkpoint, callback)
         self.fit_seconds_ = time.perf_counter() - begun
         return self
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, checkpoint: Any, callback: Any) -> None:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any, checkpoint: Any, callback: Any) -> None:
         learn_key, solve_key, start_key = map(key_of, split(as_key(self.random_state), 3))
         budget = Budget.of(self.memory_limit)
         rows = read_training_rows(self, X, y, sample_weight, budget, self.missing, groups)
@@ -154,7 +154,7 @@ class GPRegressor(PosteriorRegressor):
         run = Run(learn_key, solve_key, start_key, budget, checkpoint, callback, self.plan)
         warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
         with jax.enable_x64(True):
-            gp = self._start(data, run.start_key)
+            gp, start = self._start(data, run)
             learned, choices = self._learn(gp, data, run)
             gp = gp if learned is None else learned.gp
             posterior, solved, more = self._posterior_in_time(gp, learned, data, run)
@@ -163,7 +163,7 @@ class GPRegressor(PosteriorRegressor):
         self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, seen, constant)
         name = getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
-        self.plan_ = choices | more
+        self.plan_ = start | choices | more
         self._report(learned, solved, data)
 
     def _posterior_in_time(

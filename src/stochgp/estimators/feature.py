@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array
 
 from stochgp import features
 from stochgp.estimators.base import GPRegressor, Run
@@ -105,9 +105,9 @@ class FeatureGPRegressor(GPRegressor):
             self.learner, batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate
         )
 
-    def _start(self, data: TrainingData, key: PRNGKeyArray) -> FeatureGP:
+    def _start(self, data: TrainingData, run: Run) -> tuple[FeatureGP, dict[str, Any]]:
         """Features for the rows, noise START_NOISE, and k(x, x) ≈ 1 on average, times the targets' mean square."""
-        map_key, sample_key = jax.random.split(key)
+        map_key, sample_key = jax.random.split(run.start_key)
         seed = [int(word) for word in np.ravel(jax.random.key_data(sample_key))]
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = jnp.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
@@ -122,7 +122,7 @@ class FeatureGPRegressor(GPRegressor):
         spread = data.spread
         noise = constant_noise(START_NOISE * spread, lower=NOISE_FLOOR * spread, dtype=self.dtype)
         variance = positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype)
-        return FeatureGP(features=phi, noise=noise, variance=variance)
+        return FeatureGP(features=phi, noise=noise, variance=variance), {}
 
     def _posterior_of(
         self, gp: FeatureGP, learned: FitResult | None, data: TrainingData, run: Run

@@ -6,7 +6,6 @@ from typing import Any, no_type_check
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
@@ -14,6 +13,7 @@ from stochgp.data.neighbours import search_bytes
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import HURRIED, LOCAL_ROWS, kernel_learner
+from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
 from stochgp.estimators.raised_noise import raised_for_solving
 from stochgp.estimators.report import choice
 from stochgp.estimators.settings import DTYPES
@@ -21,7 +21,7 @@ from stochgp.estimators.solving import KernelPosterior, Wanted, posterior_of
 from stochgp.estimators.units import TrainingData
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner
-from stochgp.likelihoods import constant_noise
+from stochgp.likelihoods import AbstractNoise, constant_noise
 from stochgp.models import KernelGP
 from stochgp.objectives.slq import Estimate
 from stochgp.parameters import cast, frozen
@@ -36,6 +36,7 @@ from stochgp.solvers.sizes import SMALL
 
 START_NOISE, LEAST_NOISE = 0.1, 1e-10  # of the targets' mean square
 CALIBRATION_ROWS, FEW_CALIBRATION_ROWS = 500, 100  # training rows that set the scale of local variances
+FEWEST_FOR_CHOICE = 100  # rows
 LEAST_SECONDS = 2.0  # of learning, compilation included
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
 TYPICAL_TO_BEST = 3.0  # a machine may be so many times faster than typical costs say
@@ -46,7 +47,7 @@ WORST = 0.5  # relative residual of a solve that was cut, beyond which local pre
 class KernelGPRegressor(GPRegressor):
     """Gaussian process regression with any kernel and any number of rows: `predict` is of the function without noise.
 
-    kernel          "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`
+    kernel          "auto" (compared on rows left out: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`
     learner         "auto", "bsgd", "full-batch", "iterative", or a learner of `stochgp.learners`; None = keep the hyperparameters given
     noise_variance  σ², in the units of what the kernel sees (standardised targets when `standardize`): a value is kept, while the kernel is
                     learned; None = learned, from a tenth of the targets' mean square, which `learner=None` keeps
@@ -150,17 +151,36 @@ class KernelGPRegressor(GPRegressor):
             batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
         )  # fmt: skip
 
-    def _start(self, data: TrainingData, key: PRNGKeyArray) -> KernelGP:
+    def _start(self, data: TrainingData, run: Run) -> tuple[KernelGP, dict[str, Any]]:
         """The kernel given, or of that name; the noise given, which nothing trains, or one that starts from START_NOISE."""
-        dtype, spread, given = jnp.dtype(self.dtype), data.spread, self.noise_variance
-        kernel = kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)
+        dtype, spread = jnp.dtype(self.dtype), data.spread
+        noise = self._start_noise(spread)
+
+        def start(name: str) -> KernelGP:
+            kernel = kernel_called(name, data.n_inputs, variance=spread, dtype=dtype)
+            return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
+
+        if not (isinstance(self.kernel, str) and self.kernel == "auto"):
+            kernel = kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)
+            return cast(KernelGP(kernel=kernel, noise=noise), self.dtype), {}
+        planned = run.planned("kernel")
+        if planned is not None:
+            return start(planned), {"kernel": choice(planned, "as given")}
+        if deadline.left() < HURRIED or data.n_rows < FEWEST_FOR_CHOICE:
+            return start(USUAL), {
+                "kernel": choice(USUAL, "too few rows, or too little time, to compare kernels")
+            }
+        name, told = best_kernel(start, data.source(False), key=run.start_key)
+        return start(name), {"kernel": told}
+
+    def _start_noise(self, spread: float) -> AbstractNoise:
+        """Raises ValueError for a variance that the dtype cannot hold."""
+        dtype, given = jnp.dtype(self.dtype), self.noise_variance
         if given is None:
-            noise = constant_noise(START_NOISE * spread, lower=LEAST_NOISE * spread, dtype=dtype)
-        elif float(jnp.finfo(dtype).tiny) <= given <= float(jnp.finfo(dtype).max):
-            noise = constant_noise(frozen(np.asarray(given, dtype)))
-        else:
-            raise ValueError(f"noise_variance is {given!r}, which {self.dtype} cannot hold")
-        return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
+            return constant_noise(START_NOISE * spread, lower=LEAST_NOISE * spread, dtype=dtype)
+        if float(jnp.finfo(dtype).tiny) <= given <= float(jnp.finfo(dtype).max):
+            return constant_noise(frozen(np.asarray(given, dtype)))
+        raise ValueError(f"noise_variance is {given!r}, which {self.dtype} cannot hold")
 
     def _least_seconds(self) -> float:
         """The hyperparameters at the start are those of no data: predictions with them would be too certain or not certain enough."""
