@@ -43,9 +43,20 @@ def test_usual_data_say_nothing(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_few_rows_are_said(name):
     """Rows that differ count, however often each is repeated."""
-    rows = np.repeat(np.arange(FEW_ROWS - 1), 3)
+    rows = np.arange(FEW_ROWS - 1)
+    rows = np.append(rows, rows[-1])
     assert f"only {FEW_ROWS - 1} different row(s)" in said(lambda: FAMILIES[name]().fit(X[rows], y[rows]))[0]
     assert said(lambda: FAMILIES[name]().fit(X[:FEW_ROWS], y[:FEW_ROWS])) == []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_that_agree_exactly_are_said(name):
+    """Given twice or with weights; not where weights are shares."""
+    twice = np.repeat(np.arange(N), 2)
+    said_so = f"the {N} different rows count as {2 * N}"
+    for arguments in ((X[twice], y[twice]), (X, y, np.full(N, 2.0))):
+        assert said_so in said(lambda given=arguments: FAMILIES[name]().fit(*given))[0]
+    assert said(lambda: FAMILIES[name]().fit(X, y, np.full(N, 1 / N))) == []
 
 
 def test_what_is_given_is_not_learned_from_few_rows():

@@ -181,6 +181,7 @@ def test_every_kind_of_map_and_learner(setting):
     assert np.isfinite(mean).all() and (std >= 0).all() and np.isfinite(model.nlml_)
 
 
+@pytest.mark.filterwarnings("ignore:all targets are equal")
 @pytest.mark.parametrize(
     ("X", "y"),
     [

@@ -364,6 +364,7 @@ def test_a_checkpoint_of_the_learning_continues_to_the_same_result(tmp_path):
 # What comes in
 
 
+@pytest.mark.filterwarnings("ignore:all targets are equal")
 @pytest.mark.parametrize("learner", ["full-batch", "bsgd"])
 @pytest.mark.parametrize(
     ("rows", "targets"),

@@ -11,7 +11,8 @@ from stochgp.estimators.units import TrainingData
 
 # Different rows below which intervals of learned models were too narrow now and then: of simulated sets, three kinds of function in two inputs,
 # 95 % intervals held less than 80 % of new observations in 6 of 24 fits to 6 rows, 1 to 12, 1 to 20, none to 40.
-FEW_ROWS = 30
+FEW_ROWS = 40
+OFTEN = 1.5  # how often a row counts
 LOOKED_AT = 2_000  # rows whose quantiles are taken
 FLAT = 1e-3  # of a column's standard deviation
 SAME = 1e-6  # relative difference of values that count as equal
@@ -19,10 +20,16 @@ MOST_NAMED = 5
 
 
 def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
-    """Warns of too few rows to learn from, of targets without a scale, and of input columns that an outlier flattens."""
+    """Warns of too few rows to learn from, of rows that are repeated, of targets without a scale, of columns that an outlier flattens."""
     if learns and data.n_rows < FEW_ROWS:
         _warn(
             f"only {data.n_rows} different row(s): what is learned from fewer than {FEW_ROWS} is uncertain, intervals may be too narrow",
+            stacklevel,
+        )
+    if learns and data.count.mean() >= OFTEN:
+        _warn(
+            f"the {data.n_rows} different rows count as {data.count.sum():.6g}: each is taken for observations that agree exactly; if they are "
+            "copies or averages, the noise is underestimated",
             stacklevel,
         )
     if data.standardized and np.ptp(data.rows.y) == 0:
