@@ -55,7 +55,7 @@ def test_the_likelihoods_estimate_asks_the_memory_limit():
     assert model.nlml_estimate_ == known  # nothing is computed
 
 
-def test_in_slices_functions_and_covariances_are_those_of_the_whole():
+def test_in_slices_functions_and_covariances_are_those_of_the_whole(double):
     """Functions of the first slice have its bits; covariances agree to the tolerance of their solves."""
     generator = np.random.default_rng(0)
     X = generator.normal(size=(300, 2))

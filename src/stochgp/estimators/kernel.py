@@ -230,7 +230,7 @@ class KernelGPRegressor(GPRegressor):
     def _globally(
         self, gp: KernelGP, learned: FitResult | None, data: TrainingData, run: Run, why: str
     ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
-        """Raises TimeIsUpError where there is no time for the solve, or where it was cut far from the solution."""
+        """Raises TimeIsUpError where there is no time for the solve, and that or KeyboardInterrupt where it was cut far from the solution."""
         choices = {"prediction": choice("global", why), "posterior_rows": choice(None, "all of them")}
         if data.n_rows > SMALL and run.plan is None and deadline.left() < math.inf:
             deadline.require(self._solve_seconds(data, run.budget) / TYPICAL_TO_BEST)
@@ -249,12 +249,11 @@ class KernelGPRegressor(GPRegressor):
         )  # fmt: skip
         posterior, solved, more = posterior_of(gp, data, wanted, run.budget, key=run.solve_key)
         residual = float(solved.residual_norms[0])
-        if (
-            solved.result in (RESULTS.time_limit, RESULTS.interrupted)
-            and residual > WORST
-            and data.n_rows > SMALL
-        ):
-            raise TimeIsUpError(f"it had come to a relative residual of {residual:.2g}")
+        if residual > WORST and data.n_rows > SMALL:
+            if solved.result is RESULTS.interrupted:
+                raise KeyboardInterrupt
+            if solved.result is RESULTS.time_limit:
+                raise TimeIsUpError(f"it had come to a relative residual of {residual:.2g}")
         return posterior, solved, choices | more
 
     def _at_once(

@@ -290,7 +290,7 @@ def _operator(kernel: Any, X: Array, noise: Array, tile: int) -> KernelOperator:
 
 
 @eqx.filter_jit
-def _between(operator: KernelOperator, X: Rows, Z: Rows) -> Float[Array, "N M"]:
+def _between(operator: KernelOperator, X: Rows, Z: Float[Array | np.ndarray, "M D"]) -> Float[Array, "N M"]:
     """k(X, Z)."""
     return operator.kernel.between(operator.prepare(jnp.asarray(X)), operator.prepare(jnp.asarray(Z)))
 
