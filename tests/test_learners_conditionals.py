@@ -1,0 +1,351 @@
+"""Leave-one-out and Vecchia as learners: against a plain loop, the exact optimum, known parameters; groups, counts, steps, refusals, bytes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from toy import KEY, make_gp
+
+import stochgp.learners.conditionals as conditionals
+from stochgp import kernels, networks
+from stochgp.budget import resident
+from stochgp.data.streams import DeviceRows
+from stochgp.kernels import RBF, Matern32
+from stochgp.learners import ByLoss, FullBatch, LeaveOneOut, Problem, Vecchia, constant, fit
+from stochgp.learners.placing import COMPILER_BYTES
+from stochgp.models import KernelGP
+from stochgp.numerics.arrays import packed
+from stochgp.objectives.conditionals import conditional, curvature
+from stochgp.objectives.kernel import nlml
+from stochgp.parameters import partition, positive
+
+N_SE = 4.0
+SEED = (3, 4)
+KINDS = [LeaveOneOut, Vecchia]
+sweep = pytest.mark.parametrize("kind", KINDS)
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def model(ell=1.5, variance=1.0, noise=0.5, dtype=jnp.float64, kernel=RBF, d=1):
+    kernel = kernel(positive(np.full(d, ell), dtype=dtype), positive(variance, dtype=dtype))
+    return KernelGP(kernel, positive(noise, dtype=dtype))
+
+
+def theta_of(gp):
+    return packed(partition(gp)[0])
+
+
+def covariance(gp, X, count=None):
+    with jax.enable_x64(True):
+        return np.asarray(
+            gp.covariance(jnp.asarray(X), jnp.ones(len(X)) if count is None else jnp.asarray(count))
+        )
+
+
+@functools.cache
+def draw(n=60, seed=0, width=6.0, d=1):
+    """Rows, and targets of the model with lengthscale 0.7, variance 2, noise variance 0.1."""
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(0, width, size=(n, d))
+    with jax.enable_x64(True):
+        R = np.linalg.cholesky(covariance(model(0.7, 2.0, 0.1, d=d), X))
+    return X, R @ generator.normal(size=n), R
+
+
+def begun(learner, gp, source):
+    plan = learner.plan(source.size, source.n_inputs, ByLoss())
+    problem = Problem(source, plan, learner.prepare(gp, source, plan, SEED))
+    return learner.init(gp, problem, key=KEY), problem
+
+
+def searched(learner, gp, source):
+    """With neighbours in the metric of `gp`."""
+    state, problem = begun(learner, gp, source)
+    return learner._search(state, problem), problem
+
+
+# Steps
+
+
+def by_differences(gp, X, y, near, centres):
+    """∇ of the mean loss of these centres, by central differences of `conditional` of dense matrices."""
+    theta, rest = partition(gp)
+    leaves, structure = jax.tree.flatten(theta)
+
+    def loss(x):
+        parts = np.split(x, np.cumsum([leaf.size for leaf in leaves])[:-1])
+        shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+        A = covariance(conditionals.eqx.combine(jax.tree.unflatten(structure, shaped), rest), X)
+        rows = [near[i][near[i] >= 0] for i in centres]
+        return np.mean([conditional(jnp.asarray(A[np.ix_(r, r)]), jnp.asarray(y[r])).loss for r in rows])
+
+    x = packed(theta)
+    return np.array([(loss(x + d) - loss(x - d)) / 2e-5 for d in 1e-5 * np.eye(len(x))])
+
+
+@sweep
+def test_passes_by_batches_are_those_of_a_plain_loop(kind, monkeypatch):
+    """Two passes of four batches of three by plain descent: which centres each has, and where θ goes."""
+    monkeypatch.setattr(conditionals, "BATCH", 3)
+    X, y, _ = draw(12)
+    learner = kind(n_neighbours=4, optimizer=optax.sgd, learning_rate=0.1, decay=constant)
+    state, problem = searched(learner, model(), DeviceRows(X, y, dtype=jnp.float64))
+    near, gp = state.near, model()
+    np.testing.assert_array_equal(near[:, -1], problem.prepared.centres)
+    assert sorted(near[:, -1].tolist()) == list(range(12))
+    for step in range(2):
+        state, _ = learner._by_batches(state, problem, (*SEED, step))
+        order = np.random.default_rng((*SEED, step)).permutation(12)
+        for batch in order.reshape(4, 3):
+            gp = conditionals._moved(gp, theta_of(gp) - 0.1 * by_differences(gp, X, y, near, batch))
+    np.testing.assert_allclose(theta_of(state.gp), theta_of(gp), rtol=1e-6)
+
+
+@sweep
+def test_scoring_steps_never_raise_the_loss_and_end_at_a_stationary_point(kind):
+    """From far away. A refused step leaves θ where it was, and the next one is damped more; numbers are those of the formulas."""
+    X, y, _ = draw()
+    learner = kind(n_neighbours=8, spread=2.0)
+    state, problem = searched(learner, model(8.0, 0.05, 3.0), DeviceRows(X, y, dtype=jnp.float64))
+    losses, refused = [], 0
+    for _ in range(60):
+        before, (state, numbers) = state, learner.score(state, problem)
+        losses.append(numbers["loss"])
+        g, C = state.at.gradient, 60
+        scores = state.at.scores + np.eye(3) / (4 * C)
+        np.testing.assert_allclose(numbers["distance"], C * g @ np.linalg.solve(scores, g) / 3, rtol=1e-8)
+        np.testing.assert_allclose(numbers["gain"], g @ np.linalg.solve(state.at.hessian, g) / 2, rtol=1e-8)
+        if numbers["accepted"]:
+            continue
+        refused += 1
+        np.testing.assert_array_equal(theta_of(state.gp), theta_of(before.gp))
+        assert state.damping > before.damping or state.damping == conditionals.MOST_DAMPING
+        assert state.harder == 2 * before.harder
+    assert refused > 0
+    assert np.all(np.diff(losses) <= 0)
+    assert np.abs(state.at.gradient).max() < 1e-6
+    pull = (theta_of(state.gp) - problem.prepared.start) / (4 * 60)
+    source, near = problem.source, state.near
+    np.testing.assert_allclose(
+        curvature(state.gp, source, near, True, learner.joint).gradient, -pull, atol=2e-6
+    )
+    assert learner.finished({"distance": numbers["distance"]})
+
+
+def test_what_a_search_changed_counts_rows_and_not_gaps():
+    a, b = np.array([[3, 1, -1], [-1, -1, -1], [5, 6, 7]]), np.array([[1, -1, -1], [-1, -1, -1], [7, 8, 5]])
+    assert conditionals._shared(a, b) == 3 / 5
+    assert conditionals._shared(a, a) == 1 and conditionals._shared(a, np.full_like(a, -1)) == 0
+    assert conditionals._shared(np.full((2, 2), -1), np.full((2, 2), -1)) == 1
+
+
+@sweep
+def test_histories_tell_the_searches_and_the_scoring(kind):
+    X, y, _ = draw(200)
+    found = fit(kind(n_neighbours=6), model(dtype=jnp.float32), DeviceRows(X, y), key=KEY)
+    visits = found.history[1:]
+    assert [entry["step"] for entry in visits] == list(range(4, 4 * len(visits) + 1, 4))
+    assert all(0 <= entry["changed"] <= 1 for entry in visits) and visits[0]["changed"] == 1
+    assert np.isinf([entry["distance"] for entry in visits[:5]]).all()
+    assert found.converged and visits[-1]["distance"] < 0.01 and visits[-1]["gain"] < 0.01
+    assert max(entry["jittered"] for entry in visits) == 0
+
+
+def test_networks_are_learned_by_batches_alone():
+    """More than 50 parameters: the weights move, no step is a scoring step."""
+    X, y, _ = draw(100)
+    network = networks.mlp(1, (64,), key=KEY)
+    gp = KernelGP(kernels.Warped(RBF(), network), 0.5)
+    found = fit(LeaveOneOut(epochs=28, n_neighbours=6), gp, DeviceRows(X, y), key=KEY)
+    assert np.isinf([entry["distance"] for entry in found.history[1:]]).all()
+    assert np.abs(theta_of(found.gp) - theta_of(gp)).min() > 0
+    assert found.history[-1]["loss"] < found.history[1]["loss"] - 0.1
+
+
+# Optima
+
+
+def repeated(X, y, count):
+    which = np.repeat(np.arange(len(y)), count.astype(int))
+    return X[which], y[which]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_vecchia_of_all_earlier_rows_has_the_optimum_of_the_exact_likelihood(weighted):
+    """Within what `converged` leaves: 0.01 P/(2n) nats per datum."""
+    X, y, _ = draw()
+    count = np.random.default_rng(1).integers(1, 4, 60).astype(float) if weighted else np.ones(60)
+    source = DeviceRows(X, y, count, dtype=jnp.float64)
+    found = fit(Vecchia(n_neighbours=59, spread=None), model(), source, key=KEY)
+    best = fit(FullBatch(), model(), source, key=KEY)
+    rows = source.take(np.arange(60))
+    excess = float(nlml(found.gp, rows)) - float(nlml(best.gp, rows))
+    assert found.converged
+    assert -1e-9 < found.loss - float(nlml(found.gp, rows)) < 1e-3  # the mean over passes that never raise it
+    assert excess < 0.01 * 3 / count.sum()
+
+
+def test_counts_of_vecchia_are_repeated_rows():
+    """With the prior: loss, gradient and optimum, within what `converged` leaves."""
+    X, y, _ = draw(30)
+    count = np.random.default_rng(1).integers(1, 4, 30).astype(float)
+    n = int(count.sum())
+    counted = DeviceRows(X, y, count, dtype=jnp.float64)
+    rows = DeviceRows(*repeated(X, y, count), dtype=jnp.float64)
+    found = [fit(Vecchia(n_neighbours=n), model(), source, key=KEY) for source in (counted, rows)]
+    assert found[0].converged and found[1].converged
+    np.testing.assert_allclose(found[0].loss, found[1].loss, atol=0.01 * 3 / n)
+    at = []
+    for source in (counted, rows):
+        learner = Vecchia(n_neighbours=n)
+        state, problem = searched(learner, model(), source)
+        at.append(learner._curvature(model(0.9), problem, state.near))
+    np.testing.assert_allclose(at[0].loss, at[1].loss, rtol=1e-10)
+    np.testing.assert_allclose(at[0].gradient, at[1].gradient, rtol=1e-8, atol=1e-12)
+
+
+@sweep
+def test_known_parameters_come_back(kind):
+    """Within 4 standard errors, H⁻¹ Cov(∇L) H⁻¹ with the covariance over 200 draws of the targets at the true θ."""
+    N, m, truth = 500, 10, model(0.7, 2.0, 0.1, kernel=Matern32)
+    X = np.random.default_rng(5).uniform(0, 60, size=(N, 1))
+    R = np.linalg.cholesky(covariance(truth, X))
+    learner = kind(n_neighbours=m, spread=None)
+    targets = np.random.default_rng(6).normal(size=(201, N)) @ R.T
+    sources = [DeviceRows(X, y, dtype=jnp.float64) for y in targets]
+    state, _ = searched(learner, truth, sources[0])
+    at = [curvature(truth, source, state.near, False, learner.joint) for source in sources[1:]]
+    gradients, H = np.array([a.gradient for a in at]), np.mean([a.hessian for a in at], axis=0)
+    Hinv = np.linalg.inv(H)
+    error = np.sqrt(np.diag(Hinv @ np.cov(gradients.T) @ Hinv))
+    found = fit(learner, model(1.5, 1.0, 0.5, kernel=Matern32), sources[0], key=KEY)
+    assert found.converged
+    assert np.all(np.abs(theta_of(found.gp) - theta_of(truth)) < N_SE * error)
+    assert error.max() < 0.6  # the data do say something
+    bias = np.abs(gradients.mean(axis=0)) / (gradients.std(axis=0, ddof=1) / np.sqrt(200))
+    assert bias.max() < N_SE  # the estimating equation is unbiased
+
+
+def test_the_inverse_curvature_is_the_error_of_vecchia_with_all_rows():
+    """Cov(∇L) = H/N for the exact likelihood: the sample covariance over 400 draws, by its trace H⁻¹ Cov, within 4 of its errors."""
+    N, truth = 40, model(0.7, 2.0, 0.1)
+    X, _, R = draw(N)
+    learner = Vecchia(n_neighbours=N - 1, spread=None)
+    targets = np.random.default_rng(6).normal(size=(400, N)) @ R.T
+    state, _ = searched(learner, truth, DeviceRows(X, targets[0], dtype=jnp.float64))
+    at = [curvature(truth, DeviceRows(X, y, dtype=jnp.float64), state.near, False, True) for y in targets]
+    H = np.mean([a.hessian for a in at], axis=0)
+    squares = np.array([N * a.gradient @ np.linalg.solve(H, a.gradient) for a in at])
+    assert abs(squares.mean() - 3) < N_SE * squares.std(ddof=1) / np.sqrt(400)
+
+
+# Neighbours and groups
+
+
+def test_who_the_neighbours_are():
+    X, y, _ = draw(100)
+    group = np.random.default_rng(2).integers(0, 20, 100)
+    source = DeviceRows(X, y, group=group, dtype=jnp.float64)
+    state, _ = searched(LeaveOneOut(n_neighbours=7), model(), source)
+    assert (group[state.near[:, :-1]] != group[state.near[:, -1:]]).all()
+    state, problem = searched(Vecchia(n_neighbours=7, n_centres=60), model(), source)
+    place = np.argsort(problem.prepared.order)
+    near, centre = state.near[:, :-1], state.near[:, -1]
+    assert len(set(centre.tolist())) == 60
+    np.testing.assert_array_equal((near >= 0).sum(axis=1), np.minimum(place[centre], 7))
+    assert (np.where(near >= 0, place[near], -1) < place[centre][:, None]).all()
+
+
+def test_groups_keep_repeated_measurements_from_passing_for_small_noise():
+    """Pairs at the same place whose errors are shared: left out one by one their noise is that within the pair, together that of the pair."""
+    generator = np.random.default_rng(0)
+    n, within, shared = 150, 1e-4, 0.09
+    X = np.sort(generator.uniform(0, 10, n))[:, None]
+    pairs = np.sin(X[:, 0]) + np.sqrt(shared) * generator.normal(size=n)
+    y = np.repeat(pairs, 2) + np.sqrt(within) * generator.normal(size=2 * n)
+    X, group = np.repeat(X, 2, axis=0), np.repeat(np.arange(n), 2)
+    learner, noise = LeaveOneOut(n_neighbours=12), {}
+    for name, given in (("rows", None), ("pairs", group)):
+        source = DeviceRows(X, y, group=given, dtype=jnp.float64)
+        noise[name] = float(fit(learner, model(), source, key=KEY).gp.noise_variance)
+    assert noise["rows"] < 10 * within
+    error = shared * np.sqrt(2 / n)
+    # Two rows of a neighbouring pair count as two errors and are one, so the learned variance is up to twice that of a pair.
+    assert shared - N_SE * error < noise["pairs"] < 2 * (shared + N_SE * error)
+
+
+def test_a_checkpoint_of_other_groups_is_refused(tmp_path):
+    X, y, _ = draw(30)
+    learner = LeaveOneOut(epochs=4, n_neighbours=3)
+    sources = [DeviceRows(X, y, group=np.arange(30) // k, dtype=jnp.float64) for k in (1, 2)]
+    fit(learner, model(), sources[0], key=KEY, checkpoint=tmp_path / "run")
+    with pytest.raises(ValueError, match="another run"):
+        fit(learner, model(), sources[1], key=KEY, checkpoint=tmp_path / "run")
+
+
+# Refusals and bytes
+
+
+@sweep
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("n_neighbours", 0),
+        ("n_neighbours", 2.5),
+        ("n_neighbours", True),
+        ("n_centres", 0),
+        ("spread", 0.0),
+        ("spread", float("inf")),
+        ("batch_size", 64),
+        ("epochs", 0),
+        ("learning_rate", -1.0),
+    ],
+)
+def test_impossible_settings_are_refused_by_name(kind, setting, value):
+    # Or the type checker, where it runs.
+    with pytest.raises(
+        (ValueError, TypeError), match=f"{setting} is {value}|parameters of stochgp.*{kind.__name__}"
+    ):
+        kind(**{setting: value})
+
+
+@sweep
+def test_a_model_without_a_kernel_is_refused(kind):
+    gp, learner = make_gp(), kind(judge=ByLoss())
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    for ask in (
+        lambda: learner.need_bytes(gp, 20, 2),
+        lambda: fit(learner, gp, DeviceRows(X, X[:, 0], dtype=jnp.float64), key=KEY),
+    ):
+        with pytest.raises(
+            ValueError, match=f"{kind.__name__} finds neighbours by a kernel, and FeatureGP has none"
+        ):
+            ask()
+
+
+@sweep
+@pytest.mark.parametrize("terms", [1, 2])
+def test_memory_stays_below_what_is_announced(kind, terms):
+    """After a pass and two scoring steps of 100,000 rows."""
+    X = np.random.default_rng(0).normal(size=(100_000, 4)).astype(np.float32)
+    kernel = RBF(np.ones(4)) if terms == 1 else RBF(np.ones(4)) + Matern32(3 * np.ones(4))
+    gp, learner, source = KernelGP(kernel), kind(n_neighbours=20, n_centres=512), DeviceRows(X, X[:, 0])
+    before = resident()
+    state, problem = searched(learner, gp, source)
+    state, _ = learner._by_batches(state, problem, SEED)
+    for _ in range(2):
+        state, _ = learner.score(state, problem)
+    assert resident() - before <= learner.need_bytes(gp, 100_000, 4) + COMPILER_BYTES
+
+
+@sweep
+def test_bytes_grow_with_rows_terms_and_neighbours(kind):
+    one, two = KernelGP(RBF()), KernelGP(RBF() + RBF(3.0))
+    need = kind().need_bytes(one, 10**6, 10)
+    assert kind().need_bytes(one, 2 * 10**6, 10) > need + 8 * 10 * 10**6
+    assert kind().need_bytes(two, 10**6, 10) > need + 8 * 10 * 10**6
+    assert kind(n_neighbours=96).need_bytes(one, 10**6, 10) > need
