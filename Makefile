@@ -27,6 +27,8 @@ TEST_OPTIONS := -q -n auto --maxprocesses=4 --dist loadfile
 demo: $(READY)
 	$(BIN)/stochgp demo
 
+# Most of a first run is compiling, which takes two thirds of the time with few of XLA's optimisations. `make test-all` has all of them.
+test: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
 test: CHOSEN := -m "not long"
 test test-all: $(READY)
 	$(BIN)/ruff check .

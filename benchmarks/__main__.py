@@ -23,6 +23,7 @@ BENCHMARKS = {
     "solver_times": "time to a posterior mean of every solver against PyTorch and GPyTorch",
     "sggp": "time of a step of mini-batches of neighbours on a kernel GP against eager PyTorch",
     "sggp_fits": "whole fits by mini-batches of neighbours against GPyTorch's SGPR and SVGP",
+    "first_fits": "seconds of import, first and next fit and help in fresh processes, against scikit-learn",
     "memory": "peak resident memory against batch size and against N",
     "memory_limits": "peaks of random fits, predictions and functions under memory limits",
     "time_limits": "seconds of fits under time limits, compilation included",

@@ -49,6 +49,20 @@ MUTATIONS = (
         "test_solvers_solve.py::test_a_run_that_grows_goes_back_and_takes_the_remedy",
     ),
     Mutation(
+        "a run that grows is never sent back (blocks)",
+        "solvers/solve.py",
+        "if not distance <= GROWN * self.lowest:",
+        "if False:",
+        "test_solvers_solve.py::test_blocks_that_rounding_makes_grow_come_nearer_all_the_same",
+    ),
+    Mutation(
+        "the tolerance of the mean is not that of the noise",
+        "estimators/solving.py",
+        "share**POWER, MOST_TOLERANCE)",
+        "share**POWER, 1.0) * 3",
+        "test_estimators_large.py::test_the_mean_is_solved_to_the_planned_tolerance_and_predicts_as_the_exact_one",
+    ),
+    Mutation(
         "a fall-back has no remedy",
         "solvers/solve.py",
         "self.arranged = self.solver.more_careful(self.arranged, self.since, self.n_failures)",

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from benchmarks import __main__ as door
-from benchmarks import demo, library, memory, sggp_fits, solver_steps, solver_times
+from benchmarks import demo, first_fits, library, memory, sggp_fits, solver_steps, solver_times
 from benchmarks.problem import make_problem
 from measuring import store
 from stochgp.parameters import partition
@@ -91,8 +91,41 @@ def test_the_demos_report_becomes_rows():
     assert len(demo.table(result)[1]) == 2
 
 
+def test_first_fits_are_told_by_medians_of_processes_that_take_turns(monkeypatch):
+    """Of three processes a cell; a side without a figure leaves its cell of the table empty."""
+    begun = []
+
+    def process(side, n_rows):
+        begun.append((side, n_rows))
+        turn = [1.0, 4.0, 2.0][begun.count((side, n_rows)) - 1]
+        fits = {} if side == "help" else {"import_seconds": 0.5, "first_seconds": turn, "rmse": 0.1}
+        return {"process_seconds": 2 * turn} | fits
+
+    monkeypatch.setattr(first_fits, "_in_fresh_process", process)
+    monkeypatch.setattr(first_fits, "REPEATS", 3)
+    result = first_fits.run(False, lambda line: None)
+    assert begun == list(first_fits.CELLS) * 3
+    assert [(row["side"], row["n_rows"]) for row in result["rows"]] == list(first_fits.CELLS)
+    assert result["rows"][0]["first_seconds"] == {"median": 2.0, "least": 1.0, "greatest": 4.0}
+    headings, lines = first_fits.table(result)
+    assert lines[0] == ["kernel", 500, 4.0, 0.5, 2.0, "", 0.1] and len(headings) == len(lines[0])
+    assert lines[-1] == ["help", "", 4.0, "", "", "", ""]
+
+
+def test_first_fits_of_both_sides_are_of_the_same_rows_and_kernel(monkeypatch):
+    """With as many rows as they have in a process: RMSE of the function within noise of each other; the next fit has other rows."""
+    monkeypatch.setattr(first_fits, "FIRST", 60)
+    monkeypatch.setattr(first_fits, "NEXT", 61)
+    ours, theirs = (first_fits.measure(side, 60) for side in ("kernel", "scikit-learn"))
+    assert set(ours) == set(theirs) == {"import_seconds", "first_seconds", "next_seconds", "rmse"}
+    assert abs(ours["rmse"] - theirs["rmse"]) < 0.05
+    assert not np.any(first_fits.simulated(61, 1)[0][:60] == first_fits.simulated(60, 0)[0])
+
+
 @pytest.mark.parametrize(
-    "benchmark", [demo, memory, sggp_fits, solver_steps, solver_times], ids=lambda m: m.__name__
+    "benchmark",
+    [demo, first_fits, memory, sggp_fits, solver_steps, solver_times],
+    ids=lambda m: m.__name__,
 )
 def test_keys_are_the_names_of_the_cells(benchmark):
     assert benchmark.KEYS and all(isinstance(key, str) for key in benchmark.KEYS)

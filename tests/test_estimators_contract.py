@@ -1,18 +1,36 @@
 """scikit-learn's own tests of an estimator, none excepted.
 
-Runs are short, as scikit-learn's are for its own iterative estimators: nearly all of the time is compiling for each shape of data.
+Runs are short, as scikit-learn's are for its own iterative estimators: nearly all of the time is compiling for each shape of data. What the
+checks look at is the door, the same for every map and learner; the default ones, which compile the longest, are checked in full by
+`make test-all`.
 """
 
 import warnings
 
 import pytest
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
 
+QUICK = FeatureGPRegressor("rff", n_features=20, batch_size=8, epochs=1, learning_rate=0.01)
+DEFAULT = FeatureGPRegressor(epochs=100, learning_rate=0.01)
+KERNEL = KernelGPRegressor(epochs=20)
+
+
+def checks():
+    """Every check of each estimator, those of the default features `long` but for the ones that ask for a good fit."""
+    found = []
+    for estimator, name in ((QUICK, "features"), (KERNEL, "kernel"), (DEFAULT, "deep features")):
+        for made, check in estimator_checks_generator(estimator, legacy=True):
+            function = check.func.__name__
+            long = estimator is DEFAULT and function not in ("check_regressors_train", "check_fit_idempotent")
+            marks = [pytest.mark.long] if long else []
+            found.append(pytest.param(made, check, marks=marks, id=f"{name}-{function}"))
+    return found
+
 
 @pytest.mark.filterwarnings("default")  # some checks provoke warnings and look at them
-@parametrize_with_checks([FeatureGPRegressor(epochs=100, learning_rate=0.01), KernelGPRegressor(epochs=20)])
+@pytest.mark.parametrize(("estimator", "check"), checks())
 def test_scikit_learn_contract(estimator, check):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning, module="sklearn")

@@ -126,12 +126,15 @@ def test_weights_are_repetitions_and_order_does_not_matter():
     assert MERGED_ROWS >= 30
 
 
-def test_prior_mean_is_in_target_units_and_rules_far_away():
+def test_a_prior_mean_is_in_target_units():
+    """With it the posterior is the dense one of y + 7 less 7; without standardising there is none, and no scale."""
     X, y = make_data()
     model = FeatureGPRegressor(mean=-7.0, **QUICK).fit(X, y)
-    f = model._fitted
-    assert float(f.targets.mean) == -7.0
-    assert_allclose(model.predict(X), y, atol=8)
+    assert float(model._fitted.targets.mean) == -7.0
+    X_new = make_data(7, seed=1)[0]
+    nlml, mean, _ = dense_posterior(model, X, y, X_new)
+    assert_allclose(model.predict(X_new), mean, rtol=1e-6)
+    assert_allclose(model.nlml_, nlml, rtol=1e-6)
     raw = FeatureGPRegressor(standardize=False, **QUICK | {"epochs": 1}).fit(X, y)
     assert float(raw._fitted.targets.mean) == 0 and raw._fitted.target_scale == 1
 

@@ -97,8 +97,7 @@ def test_the_estimated_gradient_is_right_on_average(probes):
 )
 def test_it_reaches_the_optimum_of_full_batch(probes, above):
     """Random features are far from the kernel where its eigenvalues are as small as the noise: more error from pathwise probes."""
-    n = 300
-    source = make_source(n)
+    source = make_source(200)
     best = fit(FullBatch(tolerance=1e-10, precision="float64"), make_gp(), source, key=KEY)
     solver = SDD(epochs=50, batch_size=64)
     found = fit(
@@ -110,9 +109,9 @@ def test_it_reaches_the_optimum_of_full_batch(probes, above):
 
 @functools.cache
 def _run(warm_start):
-    source = make_source(600)
+    source = make_source(400)
     learner = Iterative(
-        epochs=30, probes=Hutchinson(4), solver=CG(rank=0), learning_rate=0.02, warm_start=warm_start
+        epochs=20, probes=Hutchinson(4), solver=CG(rank=0), learning_rate=0.02, warm_start=warm_start
     )
     return fit(learner, make_gp(), source, key=KEY), source
 

@@ -116,14 +116,10 @@ class _Flat(NamedTuple):
     B: np.ndarray
 
 
-def test_gradients_of_the_reference_by_finite_differences():
-    toy, mu = make_toy(6), 7.0
-    point = _inside(theta_of(make_gp(M=4)), toy)
+def _slopes(point, mu, toy):
+    """The derivatives of Ψ by (W, raw variance, raw noise, w, A, B), by differences."""
     value = lambda f: psi(MinimaxPoint(Theta(f.W, f.raw_variance, f.raw_noise), f.w, f.A, f.B), mu, toy)
-    slopes = finite_differences(value, _Flat(*point.theta, *point[1:]))
-    by_theta, by_w, by_A = minimax_gradient(point, mu, toy, np.arange(6))
-    by_B = mu * (point.A - F_of(point.theta, toy)) / np.linalg.norm(point.A)
-    assert_close((*by_theta, by_w, by_A, by_B), tuple(slopes), rtol=1e-5, atol=1e-5)
+    return finite_differences(value, _Flat(*point.theta, *point[1:]))
 
 
 RATE = 2**-12  # small enough that no bound is met, a power of two so that dividing by it is exact
@@ -149,6 +145,8 @@ def test_descent_gradients_are_unbiased():
     state = _at(begin(learner, gp, toy, rate=RATE), point)
     found = _mean(_descent_gradients(state, toy, all_batches(6, 2), stepper(learner)))
     assert_close(found, minimax_gradient(point, 7.0, toy, np.arange(6)), rtol=1e-9, atol=1e-9)
+    by_theta, by_w, by_A = found
+    assert_close((*by_theta, by_w, by_A), tuple(_slopes(point, 7.0, toy)[:5]), rtol=1e-5, atol=1e-5)
 
 
 def test_the_ascent_gradient_is_unbiased_given_the_first_batch():
@@ -160,20 +158,26 @@ def test_the_ascent_gradient_is_unbiased_given_the_first_batch():
     found = np.mean([(point.B - np.asarray(state.B)) / RATE for point in after], axis=0)
     theta, A = after[0].theta, after[0].A
     assert_close(found, mu * (A - F_of(theta, toy)) / np.linalg.norm(A), rtol=1e-9, atol=1e-9)
+    moved = after[0]._replace(B=np.asarray(state.B))  # what the ascent sees: Ψ is linear in B
+    assert_close(found, _slopes(moved, mu, toy).B, rtol=1e-5, atol=1e-5)
 
 
 # The saddle
 
 
-def test_the_best_dual_gives_the_penalised_objective():
-    """max over ‖B‖ ≤ 1 of Ψ is g + log|A| + μ‖A − F‖/‖A‖, at B = (A − F)/‖A − F‖."""
-    toy, mu = make_toy(6), 7.0
-    point = _inside(theta_of(make_gp(M=4)), toy)
+def test_a_long_ascent_reaches_the_best_dual():
+    """max over ‖B‖ ≤ 1 of Ψ is g + log|A| + μ‖A − F‖/‖A‖, at B = (A − F)/‖A − F‖: where one step of all rows ends that leaves the ball."""
+    toy, gp, mu = make_toy(6), make_gp(M=4), 7.0
+    learner = Minimax(batch_size=6, learning_rate=RATE, ascent_rate=1e9, penalty=mu, **PLAIN)
+    start = _inside(theta_of(gp), toy)
+    state, everything = _at(begin(learner, gp, toy, rate=RATE), start), np.arange(6)
+    point = _point(stepper(learner)(state, _pair(toy, everything, everything)))
     gap = point.A - F_of(point.theta, toy)
+    assert_close(point.B, gap / np.linalg.norm(gap), atol=1e-8)
     highest = g_of(point.theta, point.w, toy) + np.linalg.slogdet(point.A)[1]
     highest += mu * np.linalg.norm(gap) / np.linalg.norm(point.A)
-    assert_close(psi(point._replace(B=gap / np.linalg.norm(gap)), mu, toy), highest)
-    assert psi(point, mu, toy) < highest
+    assert_close(psi(point, mu, toy), highest)
+    assert psi(point._replace(B=start.B), mu, toy) < highest
 
 
 @pytest.mark.parametrize("enough", [True, False])

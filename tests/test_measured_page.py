@@ -97,6 +97,26 @@ def test_the_words_of_the_page_are_true_too():
     assert all(r["results"]["epochs"][-1] >= 300 for r in lines("iterative").where(side="cold").records)
 
 
+def test_other_pages_say_what_the_lines_say():
+    """The README and the page on kernel GPs repeat numbers of measured.md."""
+    seconds = lines("kernel_defaults")
+    excess = [
+        lines("kernel_defaults").where(set=s).one("rmse")
+        / lines("posteriors").where(set=s, split=0, solver="cholesky").one("rmse") - 1
+        for s in page_facts.SETS if s != "kin40k"
+    ]  # fmt: skip
+    readme = [
+        f"in {seconds.least('fit_seconds'):.0f} to {seconds.most('fit_seconds'):.0f} s on one core",
+        f"at most {100 * max(excess):.1f} % above that of the exact posterior",
+    ]
+    four = page_facts.posterior_excess(set=("elevators", "bike", "protein", "keggdirected"))
+    fifth = page_facts.posterior_excess(set="pol")
+    kernel = [f"at most {100 * four:.1f} % above that of exact solves", f"{100 * fifth:.1f} % on a fifth"]
+    for page, said in (("README.md", readme), ("docs/methods/kernel_gp.md", kernel)):
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        assert [part for part in said if part not in text] == []
+
+
 def test_the_report_loads_no_jax():
     code = (
         "import sys; from measuring import report; sys.exit('jax' in sys.modules or 'stochgp' in sys.modules)"

@@ -85,6 +85,23 @@ def test_descent_with_a_step_that_grows_comes_nearer_all_the_same():
     assert np.all(residuals(found.value) <= 0.051)
 
 
+@pytest.mark.parametrize("batch_size", [8, 32])
+def test_blocks_that_rounding_makes_grow_come_nearer_all_the_same(batch_size):
+    """A smooth kernel with hardly any noise in float32: the error in the norm of A falls below that of α = 0 for every column."""
+    generator, n, noise = np.random.default_rng(0), 64, 1e-7
+    rows = generator.uniform(0, 3, size=(n, 1)).astype(np.float32)
+    b = np.stack([np.sin(rows[:, 0]), generator.normal(size=n)], axis=1)
+    op = KernelOperator.of(kernels.RBF(5.0), jnp.asarray(rows), noise, tile=n)
+    solver = SDD(batch_size=batch_size, epochs=150)
+    found = solve(op, b, solver, key=jax.random.key(0), tolerance=1e-3)
+    assert found.history[-1]["failures"] > 1 and not found.converged
+    matrix = np.exp(-0.5 * ((rows - rows.T).astype(float) / 5) ** 2) + noise * np.eye(n)
+    alpha = np.asarray(found.value, float)
+    objective = 0.5 * np.einsum("ns,nm,ms->s", alpha, matrix, alpha) - np.einsum("ns,ns->s", alpha, b)
+    assert np.all(objective < 0)  # ½‖α − A⁻¹b‖² − ½‖A⁻¹b‖², in that norm
+    assert residuals(alpha, b, matrix)[0] < 0.05
+
+
 @pytest.mark.parametrize(("n_failures", "times"), [(0, 1), (1, 1), (2, 10), (3, 100), (5, 10_000)])
 def test_blocks_are_damped_ten_times_more_for_every_divergence_without_momentum(n_failures, times):
     """In the first epoch the horizon is one epoch: after the first divergence there is no momentum, the second one is rounding's."""
