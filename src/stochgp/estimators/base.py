@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jaxtyping import PRNGKeyArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import estimator_html_repr
@@ -121,9 +120,8 @@ class GPRegressor(PosteriorRegressor):
             learned, choices = self._learn(gp, data, run)
             gp = gp if learned is None else learned.gp
             posterior, solved, more = self._posterior_of(gp, learned, data, run)
-        self._fitted = Fitted(
-            data.encoder, data.inputs, data.targets, posterior, _dtype_of(posterior, self.dtype)
-        )
+        dtype = self.dtype if posterior.dtype is None else posterior.dtype
+        self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, dtype)
         name = getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
         self.plan_ = choices | more
@@ -150,7 +148,7 @@ class GPRegressor(PosteriorRegressor):
         logger.info("learning from %d rows by %s: %s", N, type(learner).__name__, why)
 
         def report(entry: dict[str, float]) -> object:
-            shown = in_target_units(entry, data.scale)
+            shown = in_target_units(entry, data.scale, placed.learner.loss_shift)
             if progress is not None:
                 progress(shown)
             return None if run.callback is None else run.callback(shown)
@@ -177,14 +175,9 @@ class GPRegressor(PosteriorRegressor):
             learned.n_iter if learned is not None else solved.n_steps if solved is not None else 0
         )
         self.converged_ = all(part.converged for part in parts)
-        self.history_ = [in_target_units(entry, s) for part in parts for entry in part.history]
+        shift = 1.0 if learned is None else learned.loss_shift
+        self.history_ = [in_target_units(entry, s, shift) for part in parts for entry in part.history]
         self.n_rows_ = data.n_rows
         nlml = self._nlml(learned)
         if nlml is not None:
             self.nlml_ = nlml + math.log(s)
-
-
-def _dtype_of(posterior: AbstractPosterior, default: str) -> str:
-    """Of the rows that the posterior sees."""
-    X = getattr(getattr(posterior, "system", None), "X", None)
-    return default if X is None else str(np.dtype(X.dtype))

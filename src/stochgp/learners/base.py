@@ -83,6 +83,11 @@ class AbstractLearner(eqx.Module):
         """θ of the state."""
         return state.gp
 
+    @property
+    def loss_shift(self) -> float:
+        """What "loss" gains for targets s times as large and variances s² times, in units of log s: 1 as a density does, or 0 for a change of one."""
+        return 1.0
+
     def slower(self, state: Any, factor: float) -> Any:
         """The state with its learning rate multiplied by `factor`."""
         return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))

@@ -53,6 +53,11 @@ class Chain(AbstractLearner):
             if getattr(self, name) is not plain[name]:
                 raise ValueError(f"{name} is given to a chain: give it to one of its learners")
 
+    @property
+    def loss_shift(self) -> float:
+        """The first learner's, whose loss the others carry on."""
+        return self.learners[0].loss_shift
+
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         plans = [learner.plan(n_rows, n_inputs, judge) for learner in self.learners]
         return StepPlan(n_rows, 1, sum(plan.n_visits for plan in plans), 1)

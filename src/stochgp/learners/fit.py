@@ -271,6 +271,7 @@ def _finish(setting: Setting, at: Progress, log: Log, result: RESULTS) -> FitRes
         log.seconds(),
         setting.problem.plan,
         held_out,
+        setting.learner.loss_shift,
     )
 
 

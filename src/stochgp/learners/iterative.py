@@ -91,6 +91,11 @@ class Iterative(AbstractLearner):
         if self.probes.n_probes < 1:
             raise ValueError(f"n_probes is {self.probes.n_probes}; it must be at least 1")
 
+    @property
+    def loss_shift(self) -> float:
+        """0: a change of the NLML is the same in any units."""
+        return 0.0
+
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         """A step is an epoch and a visit."""
         return StepPlan(n_rows, 1, STEPS if self.epochs is None else self.epochs, 1)

@@ -38,7 +38,7 @@ class MinimaxState(eqx.Module):
 
 
 class MinimaxInfo(NamedTuple):
-    loss: Float[Array, ""]  # estimate of g(θ)/(2n) without constants
+    loss: Float[Array, ""]  # estimate of g(θ)/(2n) without constants, with n log σ² for (n − M) log σ²
     decomposed: Float[Array, ""]  # 1 where the projection of A needed an eigendecomposition
 
 
@@ -162,9 +162,7 @@ class Minimax(AbstractLearner):
         gp = eqx.combine(theta, rest)
         A, decomposed = project_spectrum(symmetrise(moved[2]), gp.noise_variance.value, state.ceiling)
         B, ascent = self._ascend(state, gp, A, second)
-        loss = (squares / s2 + jnp.sum(state.weights**2) + (state.count - M) * jnp.log(s2)) / (
-            2 * state.count
-        )
+        loss = (squares / s2 + jnp.sum(state.weights**2) + state.count * jnp.log(s2)) / (2 * state.count)
         new = MinimaxState(
             gp, w, A, B, self._next_penalty(state), state.ceiling, descent, ascent, state.n_rows, state.count
         )
