@@ -19,8 +19,8 @@ from stochgp.budget import Budget
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.predictor import PosteriorRegressor
-from stochgp.estimators.progress import progress_line
-from stochgp.estimators.report import choice, describe_learning, learning_text
+from stochgp.estimators.progress import progress_line, say
+from stochgp.estimators.report import choice, describe_learning, learning_text, notes
 from stochgp.estimators.settings import DTYPES, check_settings
 from stochgp.estimators.summary import summarise
 from stochgp.estimators.units import TrainingData, in_target_units
@@ -125,6 +125,9 @@ class GPRegressor(PosteriorRegressor):
         name = getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
         self.plan_ = choices | more
+        for note in notes(self.plan_, data.n_rows):
+            logger.info(note)
+            say(self.verbose, note)
         self._report(learned, solved, data)
         self.fit_seconds_ = time.perf_counter() - begun
         return self

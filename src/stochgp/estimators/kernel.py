@@ -149,7 +149,11 @@ class KernelGPRegressor(GPRegressor):
             return _local(data, gp, run.budget), None, {"prediction": choice("local", why)}
         choices = {"prediction": choice("global", why)}
         if learned is not None:
-            gp, choices["noise_variance"] = raised_for_solving(gp, data)
+            learned_noise = float(gp.noise_variance)
+            solvable, choices["noise_variance"] = raised_for_solving(gp, data)
+            if solvable is not gp:
+                choices["learned_noise_variance"] = choice(learned_noise, "before it was raised")
+            gp = solvable
         wanted = Wanted(
             self.solver,
             int(self.n_samples),

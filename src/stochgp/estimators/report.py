@@ -11,6 +11,8 @@ from stochgp.learners.placing import SHARE_FOR_ROWS, Placement
 from stochgp.planning.steps import RATES
 from stochgp.results import FitResult
 
+LOCAL = "single rows have means and variances; there are no functions, covariances or likelihood"
+
 
 def choice(choice: Any, why: str) -> dict[str, Any]:
     """An entry of `plan_`."""
@@ -22,6 +24,7 @@ def describe_learning(
 ) -> dict[str, Any]:
     """Name → {choice, why}, JSON values only. `asked` are the estimator's settings."""
     learner, plan = placed.learner, found.plan
+    seen = learner.seen_rows(data.n_rows)
     rate = next((entry["rate"] for entry in found.history if "rate" in entry), None)
     tried = any("trial_rate" in entry for entry in found.history)
     return {
@@ -29,6 +32,8 @@ def describe_learning(
         "learner_settings": choice(
             _settings(learner), "those that can be written down; see the learner's docstring"
         ),
+        "gradients": choice(*learner.exactness(found.history[-1] if found.history else {})),
+        "learning_rows": choice(seen, _rows_reason(seen, data.n_rows)),
         "batch_size": choice(
             plan.batch_size, _batch_reason(learner, plan.batch_size, asked.get("batch_size"))
         ),
@@ -70,6 +75,24 @@ def _settings(learner: AbstractLearner) -> dict[str, Any]:
     plain = (bool, int, float, str, type(None))
     fields = {field.name: getattr(learner, field.name) for field in dataclasses.fields(learner)}
     return {name: value for name, value in fields.items() if isinstance(value, plain)}
+
+
+def _rows_reason(seen: int, n_rows: int) -> str:
+    if seen == n_rows:
+        return "all rows"
+    return f"lengthscales and variances are those of {seen} of the {n_rows} rows, chosen at random"
+
+
+def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
+    """What a user may not expect of the choices in `plan_`, a line each."""
+    found = []
+    if "learning_rows" in plan and plan["learning_rows"]["choice"] < n_rows:
+        found.append(plan["learning_rows"]["why"])
+    if "learned_noise_variance" in plan:
+        found.append(f"the noise variance is not the learned one: {plan['noise_variance']['why']}")
+    if "prediction" in plan and plan["prediction"]["choice"] == "local":
+        found.append(f"prediction is local ({plan['prediction']['why']}): {LOCAL}")
+    return found
 
 
 def _batch_reason(learner: AbstractLearner, used: int, asked: int | None) -> str:

@@ -100,6 +100,14 @@ class AbstractLearner(eqx.Module):
         """Whether the last entry says that all steps were taken, though fewer than planned."""
         return False
 
+    def seen_rows(self, n_rows: int) -> int:
+        """How many of so many rows it learns from."""
+        return n_rows
+
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        """("exact", "unbiased", "estimated", "biased" or "unknown"; how so) of the gradients that θ follows; `entry` is the history's last."""
+        return "unknown", "the learner does not say"
+
     def check_common(self) -> None:
         """Raises ValueError, naming the field, for impossible settings."""
         for name in ("batch_size", "epochs"):

@@ -121,6 +121,12 @@ class Iterative(AbstractLearner):
         problem = SystemSize(n_rows, n_inputs, self.probes.n_probes, itemsize * (n_inputs + 2), itemsize)
         return problem, Layout(min(TILE, n_rows), self.keep_rows or 0)
 
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        return (
+            "estimated",
+            f"of the likelihood of all rows, from {self.probes.n_probes} probes that stay the same",
+        )
+
     def prepare(self, gp: KernelGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
         rows = source.take(np.arange(source.size))
         key = jax.random.wrap_key_data(jnp.asarray(seed, jnp.uint32))

@@ -184,6 +184,21 @@ class SCGD(AbstractLearner):
             count=state.count,
         )
 
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        if not self.tracks:
+            return (
+                "unbiased",
+                "of an upper bound of the likelihood, which touches it at every visit (anchored)",
+            )
+        if self.corrected:
+            return (
+                "estimated",
+                "the tracker of F is corrected by both points of a step: its error falls as the steps do",
+            )
+        if callable(self.tracking):
+            return "estimated", "unbiased as the tracker's rule goes to 0"
+        return "biased", f"a tracker with constant b = {self.tracking:g} penalises log|F| too little"
+
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.judge.refit)
 
