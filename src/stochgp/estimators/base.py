@@ -20,7 +20,7 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.estimators.progress import progress_line, say
-from stochgp.estimators.report import choice, describe_learning, learning_text, notes
+from stochgp.estimators.report import choice, describe_learning, learning_text, notes, worse_than_a_constant
 from stochgp.estimators.settings import DTYPES, check_settings
 from stochgp.estimators.summary import summarise
 from stochgp.estimators.units import TrainingData, in_target_units
@@ -168,7 +168,10 @@ class GPRegressor(PosteriorRegressor):
             )
         if found.result is RESULTS.diverged:
             warnings.warn(found.result.value, ConvergenceWarning, stacklevel=4)
-        return found, describe_learning(placed, why, found, data, self.get_params(deep=False), run.budget)
+        plan = describe_learning(placed, why, found, data, self.get_params(deep=False), run.budget)
+        if useless := worse_than_a_constant(plan):
+            warnings.warn(useless, ConvergenceWarning, stacklevel=4)
+        return found, plan
 
     def _report(self, learned: FitResult | None, solved: Solution | None, data: TrainingData) -> None:
         """The fitted attributes, in target units."""

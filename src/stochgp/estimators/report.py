@@ -7,6 +7,7 @@ from typing import Any
 from stochgp.budget import Budget, format_bytes
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
+from stochgp.learners.judge import SETTLED_BY
 from stochgp.learners.placing import SHARE_FOR_ROWS, Placement
 from stochgp.planning.steps import RATES
 from stochgp.results import FitResult
@@ -27,7 +28,7 @@ def describe_learning(
     seen = learner.seen_rows(data.n_rows)
     rate = next((entry["rate"] for entry in found.history if "rate" in entry), None)
     tried = any("trial_rate" in entry for entry in found.history)
-    return {
+    return _scores(found, data.scale) | {
         "learner": choice(type(learner).__name__, why),
         "learner_settings": choice(
             _settings(learner), "those that can be written down; see the learner's docstring"
@@ -70,6 +71,18 @@ def learning_text(entry: dict[str, float]) -> str:
     return ", ".join([f"learning, step {entry['step']:.0f}, epoch {entry['epoch']:.1f}", *numbers, seconds])
 
 
+def _scores(found: FitResult, s: float) -> dict[str, Any]:
+    """How held-out rows were predicted, in target units, and how a constant predicts them; nothing where none were held out."""
+    scores = {name: getattr(found.evidence, name, None) for name in ("held_out_nlpd", "constant_nlpd")}
+    why = {
+        "held_out_nlpd": "nats per held-out row, before they joined",
+        "constant_nlpd": "theirs under the mean and the variance of the training targets",
+    }
+    return {
+        name: choice(value + math.log(s), why[name]) for name, value in scores.items() if value is not None
+    }
+
+
 def _settings(learner: AbstractLearner) -> dict[str, Any]:
     """The fields that are plain values."""
     plain = (bool, int, float, str, type(None))
@@ -88,11 +101,26 @@ def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
     found = []
     if "learning_rows" in plan and plan["learning_rows"]["choice"] < n_rows:
         found.append(plan["learning_rows"]["why"])
+    if useless := worse_than_a_constant(plan):
+        found.append(useless)
     if "learned_noise_variance" in plan:
         found.append(f"the noise variance is not the learned one: {plan['noise_variance']['why']}")
     if "prediction" in plan and plan["prediction"]["choice"] == "local":
         found.append(f"prediction is local ({plan['prediction']['why']}): {LOCAL}")
     return found
+
+
+def worse_than_a_constant(plan: dict[str, Any]) -> str:
+    """What to say of a fit that does not help; "" for one that does."""
+    if "held_out_nlpd" not in plan:
+        return ""
+    found, constant = (plan[name]["choice"] for name in ("held_out_nlpd", "constant_nlpd"))
+    if found <= constant + SETTLED_BY:
+        return ""
+    return (
+        f"held-out rows are predicted worse than by a constant: {found:.3f} nats per row, against {constant:.3f} for the mean and "
+        "variance of the training targets. Predictions and their uncertainty may be useless"
+    )
 
 
 def _batch_reason(learner: AbstractLearner, used: int, asked: int | None) -> str:
