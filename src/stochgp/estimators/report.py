@@ -140,4 +140,4 @@ def _rate_reason(learner: AbstractLearner, tried: bool) -> str:
         return f"the best of short trials of {', '.join(map(str, RATES))}: see history_"
     if callable(learner.learning_rate):
         return "the learner's own rule of the step"
-    return "as asked, or the learner's own"
+    return "as asked, the learner's own, or the one for few rows"

@@ -9,19 +9,27 @@ import numpy as np
 
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.learners.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
+from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP, range_within
 from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives import Moments, Spectrum, add_up, chunk_rows, nlml_of_spectrum, refit, spectrum
 from stochgp.objectives.feature import (
     NOISE_RANGE,
-    SMALLEST_VARIANCE,
     VARIANCE_RANGE,
     Loss,
     Range,
     minimise_variances,
 )
 from stochgp.objectives.held_out import HeldOut, nlpd_of_spectrum, robust_nlpd
-from stochgp.planning.steps import FEW_ROWS, RATES, StepPlan, few_epochs, held_out_rows, steps_by_epochs
+from stochgp.planning.steps import (
+    FEW_ROWS,
+    RATE_OF_FEW,
+    RATES,
+    StepPlan,
+    few_epochs,
+    held_out_rows,
+    steps_by_epochs,
+)
 
 SAFE_NOISE = 0.1  # of targets with unit variance
 FEWEST_VISITS = 4
@@ -147,9 +155,9 @@ class ByEvidence(AbstractJudge):
     def returns_best(self) -> bool:
         return True
 
-    @property
-    def rates(self) -> tuple[float, ...]:
-        return RATES
+    def rates(self, n_rows: int) -> tuple[float, ...]:
+        """Few rows cannot tell rates apart."""
+        return RATES if n_rows >= FEW_ROWS else (RATE_OF_FEW,)
 
     def settled(self, history: list[Numbers]) -> bool:
         names = ("criterion", "held_out_nlpd", "nlml")
@@ -203,7 +211,7 @@ def _constant_nlpd(division: Division) -> float | None:
         return None
     train, held_out = (_targets(part) for part in (division.train, division.held_out))
     mean = np.average(train[0], weights=train[1])
-    variance = max(float(np.average((train[0] - mean) ** 2, weights=train[1])), SMALLEST_VARIANCE)
+    variance = max(float(np.average((train[0] - mean) ** 2, weights=train[1])), NOISE_FLOOR)
     error = np.average((held_out[0] - mean) ** 2, weights=held_out[1])
     return float(np.log(2 * np.pi * variance) + error / variance) / 2
 

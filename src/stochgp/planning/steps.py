@@ -16,6 +16,7 @@ FEW_ROWS = 400  # fewer training rows are learned from for fewer steps, and judg
 STEPS_PER_FEW_ROW = 3
 MOST_HELD_OUT = 30_000  # enough for a mean density; each holds its features in float64
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+RATE_OF_FEW = 3e-2
 
 
 class StepPlan(NamedTuple):
