@@ -92,7 +92,7 @@ class Minimax(AbstractLearner):
         self.check_common()
         for name, least in (("penalty", 0), ("ceiling", 0), ("growth", 1), ("box", 1)):
             value = getattr(self, name)
-            if not (value is None and name == "penalty") and not value >= least:
+            if value is not None and not value >= least:
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
         if self.penalty is None and self.growth != 1:
             raise ValueError(
