@@ -79,11 +79,15 @@ def cosine_path(share):
             lambda share: 2 - 2 * cosine_path(share),
             False,
         ),  # would go on by 2 nats at a rate that does not fall
+        (
+            lambda share: 3 * SETTLED_BY * (1 - cosine_path(share)),
+            False,
+        ),  # as far again, at that rate, as in the last half
         (lambda share: -(0.9 ** (40 * share)), False),  # has only got worse
         (lambda share: np.exp(-20 * share), True),
         (lambda share: np.exp(-20 * share) + 0.5 * SETTLED_BY * share, True),
     ],
-    ids=["moving", "worse", "plateau", "plateau with noise"],
+    ids=["moving", "slowed by its rate alone", "worse", "plateau", "plateau with noise"],
 )
 def test_a_run_is_settled_only_where_a_rate_that_could_move_it_did_not(criterion, settled):
     history = run(criterion)

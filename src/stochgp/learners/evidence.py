@@ -77,8 +77,8 @@ class ByEvidence(AbstractJudge):
                          above 0 = the NLPD of the held-out rows, which join the posterior at the end; where fewer than 400 rows, or
                          twice as many as features, train, `robust_nlpd`, which is the "criterion" of the history
 
-    Settled: the best criterion improved by less than 0.01 nats per datum over the second half of the steps, in which rates can still
-    move the model, and the run did not only ever get worse than its start. Fewer than four visits cannot tell.
+    Settled: the best criterion improved by less than 0.01 nats per datum since the first quarter of the steps, in which a cosine rate
+    makes half of its way, and the run did not only ever get worse than its start. Fewer than four visits cannot tell.
     """
 
     refit: bool = True
@@ -168,8 +168,8 @@ class ByEvidence(AbstractJudge):
         if lowest[-1] == values[0] and values[-1] > values[0] + SETTLED_BY:
             return False
         steps = np.array([entry["step"] for entry in visits])
-        half = int(np.sum(steps <= steps[-1] / 2)) - 1  # the last visit of the first half
-        return len(steps) > FEWEST_VISITS and bool(lowest[half] - lowest[-1] < SETTLED_BY)
+        early = int(np.sum(steps <= steps[-1] / 4)) - 1  # the last visit of the first quarter
+        return len(steps) > FEWEST_VISITS and bool(lowest[early] - lowest[-1] < SETTLED_BY)
 
     def conclude(self, visit: EvidenceVisit, division: Division) -> tuple[FeatureGP, Evidence]:
         """The held-out rows join the posterior."""
