@@ -166,9 +166,30 @@ MUTATIONS = (
     Mutation(
         "the held-out rows do not join the posterior",
         "learners/evidence.py",
-        "        if division.held_out is not None:\n            more = ",
-        "        if False:\n            more = ",
+        "        if division.held_out is not None:\n            s = spectrum(_together(",
+        "        if False:\n            s = spectrum(_together(",
         "test_learners_fit_by_evidence.py::test_the_nlml_is_the_dense_one_of_the_model_returned",
+    ),
+    Mutation(
+        "few rows are judged one by one only",
+        "learners/evidence.py",
+        "    return division.train.size < max(FEW_ROWS, 2 * gp.n_features)",
+        "    return False",
+        "test_few_rows.py::test_nothing_collapses",
+    ),
+    Mutation(
+        "a run is settled by its last visits alone",
+        "learners/evidence.py",
+        "early = int(np.sum(steps <= steps[-1] / 4)) - 1",
+        "early = len(steps) - 2",
+        "test_few_rows.py::test_a_run_is_settled_only_where_a_rate_that_could_move_it_did_not",
+    ),
+    Mutation(
+        "MINIMAX takes the papers' penalty",
+        "learners/minimax.py",
+        "penalty = threshold if self.penalty is None and (first or self.anchored) else float(state.penalty)",
+        "penalty = 1.0",
+        "test_learners_minimax.py::test_without_a_penalty_an_anchor_has_the_gradient_of_the_likelihood",
     ),
     Mutation(
         "the order of the blocks is not undone",

@@ -207,12 +207,13 @@ def clip_spectrum(A, floor, ceiling):
 
 
 def minimax(point, toy, batches, a, b, *, mu=1.0, growth=1.0, stage=None, box=np.inf, ceiling=np.inf):
-    """The points after each pair of batches (S, S̄)."""
-    points = []
+    """The points after each pair of batches (S, S̄). The box: weights and w within ±box, the raw logarithms within log box of their start."""
+    points, start, reach = [], point.theta, np.log(box)
     for t, (S, S_bar) in enumerate(batches):
         by_theta, by_w, by_A = minimax_gradient(point, mu, toy, S)
         theta = minus(point.theta, scaled(by_theta, a[t]))
-        theta = Theta(*(np.clip(part, -box, box) for part in theta))
+        raws = (np.clip(part, s - reach, s + reach) for part, s in zip(theta[1:], start[1:], strict=True))
+        theta = Theta(np.clip(theta.W, -box, box), *raws)
         w = np.clip(point.w - a[t] * by_w, -box, box)
         A = clip_spectrum(point.A - a[t] * by_A, noise(theta, toy.floor), ceiling)
         B = point.B + b[t] * mu * (A - batch_moments(theta, toy, S_bar)[0]) / np.linalg.norm(A)

@@ -156,8 +156,8 @@ def test_attributes_and_plan(fitted):
     model, _, _ = fitted
     assert isinstance(model.features_, features.AbstractFeatureMap)
     assert model.n_iter_ == 60 and isinstance(model.converged_, bool) and model.fit_seconds_ > 0
-    assert model.plan_["variance"]["choice"] == "exact" and model.plan_["batch_size"]["choice"] == 48
-    assert "only 48 rows" in model.plan_["batch_size"]["why"]
+    assert model.plan_["variance"]["choice"] == "exact" and model.plan_["batch_size"]["choice"] == 40
+    assert "only 40 rows" in model.plan_["batch_size"]["why"]
     assert all(set(entry) == {"choice", "why"} and entry["why"] for entry in model.plan_.values())
     assert model.n_features_in_ == 2 and not hasattr(model, "feature_names_in_")
 

@@ -24,6 +24,7 @@ from reference import (
 )
 from toy import (
     FLOOR,
+    KEY,
     all_batches,
     assert_close,
     begin,
@@ -70,11 +71,15 @@ def _at(state, point):
 # Golden: ten steps against the plain loop
 
 GOLDEN = {
-    "papers": {},
+    "papers": {"penalty": 1.0},
     "two rates": {"ascent_rate": 2**-4, "penalty": 10.0},
     "stages": {"penalty": 5.0, "growth": 2.0, "stage_steps": 3},
-    "box": {"box": 0.5},
-    "power laws": {"learning_rate": PowerLaw(2**-8, 0.75), "ascent_rate": PowerLaw(2**-4, 0.5)},
+    "box": {"penalty": 1.0, "box": 1.01},
+    "power laws": {
+        "penalty": 1.0,
+        "learning_rate": PowerLaw(2**-8, 0.75),
+        "ascent_rate": PowerLaw(2**-4, 0.5),
+    },
 }
 
 
@@ -91,8 +96,8 @@ def test_ten_steps_are_those_of_the_plain_loop(name, start):
     batches = list(zip(random_batches(12, 4, 10, 0), random_batches(12, 4, 10, 1), strict=True))
     rule = fields.get("ascent_rate", fields["learning_rate"])
     a, b = (_values(rule, 10) for rule in (fields["learning_rate"], rule))
-    options = {"mu": fields.get("penalty", 1.0), "growth": fields.get("growth", 1.0)}
-    options |= {"stage": fields.get("stage_steps"), "box": fields.get("box", 1e3), "ceiling": 30.0}
+    options = {"mu": fields["penalty"], "growth": fields.get("growth", 1.0)}
+    options |= {"stage": fields.get("stage_steps"), "box": fields.get("box", 1e4), "ceiling": 30.0}
     wanted = minimax(_point(state), toy, batches, a, b, **options)
     step = stepper(learner)
     for (S, S_bar), point in zip(batches, wanted, strict=True):
@@ -204,6 +209,35 @@ def test_an_anchor_is_the_saddle_where_the_penalty_is_large_enough(enough):
     assert_close((by_w, by_A), (np.zeros(4), np.zeros((4, 4))), atol=1e-9)
 
 
+def test_without_a_penalty_an_anchor_has_the_gradient_of_the_likelihood():
+    """The default: μ = μ* of the moments at hand."""
+    toy, gp = make_toy(6), make_gp(M=4)
+    theta = theta_of(gp)
+    F = F_of(theta, toy)
+    learner = Minimax(batch_size=2, learning_rate=RATE, **PLAIN | {"anchored": True})
+    state = begin(learner, gp, toy, rate=RATE, anchor=True)
+    assert_close(state.penalty, np.linalg.norm(F) * np.linalg.norm(np.linalg.inv(F)))
+    assert_close(np.linalg.norm(state.B), 1.0)
+    found = _mean(_descent_gradients(state, toy, all_batches(6, 2), stepper(learner)))
+    assert_close(found[0], full_gradient(theta, toy), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("anchor", [True, False])
+def test_a_visit_sets_the_ceiling_and_measures_the_penalty_anchored_or_not(anchor):
+    toy, gp = make_toy(6), make_gp(M=4)
+    F = F_of(theta_of(gp), toy)
+    threshold = np.linalg.norm(F) * np.linalg.norm(np.linalg.inv(F))
+    learner = Minimax(batch_size=2, learning_rate=RATE, penalty=1.0, **PLAIN | {"anchored": anchor})
+    state = begin(learner, gp, toy, rate=RATE, anchor=True)
+    assert_close((state.ceiling, state.threshold), (learner.ceiling * np.trace(F), threshold))
+    step = eqx.filter_jit(learner.step)
+    share = float(step(state, _pair(toy, np.arange(2), np.arange(2, 4)), key=KEY)[1].penalty_share)
+    assert_close(share, 1 / threshold)
+    what, how = learner.exactness({"penalty_share": share})
+    assert what == "biased" and f"{share:.3g}" in how
+    assert Minimax().exactness({"penalty_share": 1.0})[0] == "unbiased"
+
+
 # Projections
 
 
@@ -236,12 +270,22 @@ def test_bounds_hold_at_every_step():
         assert values[0] >= noise(point.theta, FLOOR) * (1 - 1e-9)
         assert values[-1] <= 20 * (1 + 1e-9)
         assert np.linalg.norm(point.B) <= 1 + 1e-12
-        assert all(np.all(np.abs(part) <= 2) for part in (*point.theta, point.w))
+        assert np.all(np.abs(point.theta.W) <= 2) and np.all(np.abs(point.w) <= 2)
+        raws = np.subtract(
+            point.theta[1:], theta_of(gp)[1:]
+        )  # logarithms: the values are within a factor of 2
+        assert np.all(np.abs(raws) <= np.log(2) * (1 + 1e-12))
 
 
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [({"penalty": -1.0}, "penalty"), ({"growth": 0.5}, "growth"), ({"box": float("nan")}, "box")],
+    [
+        ({"penalty": -1.0}, "penalty"),
+        ({"growth": 0.5}, "growth"),
+        ({"growth": 2.0}, "give a penalty"),
+        ({"box": float("nan")}, "box"),
+        ({"box": 0.5}, "box"),
+    ],
 )
 def test_impossible_settings_are_named(fields, named):
     with pytest.raises(ValueError, match=named):

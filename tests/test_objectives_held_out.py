@@ -1,12 +1,25 @@
 """The density of held-out rows against the dense posterior, its derivatives, and the refit that minimises it."""
 
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import dense_posterior, features
 from toy import make_gp, make_toy, rows_of, theta_of
 
+from stochgp.data.streams import Rows
 from stochgp.objectives import moments_of_rows, nlml_of_spectrum, refit, spectrum
-from stochgp.objectives.held_out import HeldOut, nlpd_of_spectrum, refit_held_out
+from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, minimise_variances
+from stochgp.objectives.held_out import (
+    STANDARD_ERRORS,
+    HeldOut,
+    joint_nlpd,
+    nlpd_of_spectrum,
+    pessimistic_nlpd,
+    robust_nlpd,
+)
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -61,9 +74,71 @@ def test_derivatives_by_the_variances(weighted):
 def test_refit_is_stationary_and_beats_the_marginal_likelihood_on_the_held_out_rows(seed):
     s, held_out, *_ = _problem(seed=seed)
     start = refit(s, 1.0, 0.1)
-    v, s2 = refit_held_out(s, held_out, *start)
+    v, s2 = minimise_variances(
+        lambda *at: nlpd_of_spectrum(s, held_out, *at), start, (VARIANCE_RANGE, NOISE_RANGE)
+    )
     value, (by_v, by_s2) = nlpd_of_spectrum(s, held_out, v, s2)
     assert value <= nlpd_of_spectrum(s, held_out, *start)[0]
     assert nlml_of_spectrum(s, v, s2)[0] >= nlml_of_spectrum(s, *start)[0] - 1e-9
     assert abs(by_v * v) < 1e-4
     assert abs(by_s2 * s2) < 1e-4
+
+
+# Few rows
+
+
+def _both(n=20, n_new=12, M=6, weight=None):
+    """(spectrum of the training rows, of all rows, HeldOut, base features of all rows, targets)."""
+    toy, gp = make_toy(n + n_new), make_gp(M=M)
+    ones = np.ones(n)
+    weight = np.ones(n_new) if weight is None else weight
+    rows = rows_of(toy, weight=np.concatenate([ones, weight]))
+    train = jax.tree.map(lambda part: part[:n], rows)
+    Phi = features(theta_of(gp)._replace(raw_variance=0.0), toy.X)
+    s = spectrum(moments_of_rows(gp, train))
+    held_out = HeldOut(Phi[n:] @ s.basis, toy.y[n:], weight, weight)
+    return s, spectrum(moments_of_rows(gp, rows)), held_out, Phi, toy.y
+
+
+@pytest.mark.parametrize("M", [6, 40])
+def test_the_joint_density_is_that_of_the_dense_posterior(M):
+    n, v, s2 = 20, 0.8, 0.3
+    s, both, _, Phi, y = _both(n, M=M)
+    mean, covariance = dense_posterior(np.sqrt(v) * Phi[:n], y[:n], s2, np.sqrt(v) * Phi[n:])
+    C, r = covariance + s2 * np.eye(len(y) - n), y[n:] - mean
+    dense = (r @ np.linalg.solve(C, r) + np.linalg.slogdet(2 * np.pi * C)[1]) / (2 * len(r))
+    np.testing.assert_allclose(joint_nlpd(s, both, v, s2)[0], dense, rtol=1e-9)
+
+
+def test_pessimism_adds_standard_errors_of_the_mean_density():
+    s, _, held_out, Phi, y = _both()
+    n = 20
+    mean, variance = _dense(Phi[:n], Phi[n:], SimpleNamespace(y=y), 0.8, 0.3)
+    spread = variance + 0.3
+    each = 0.5 * np.log(2 * np.pi * spread) + (held_out.y - mean) ** 2 / (2 * spread)
+    wanted = each.mean() + STANDARD_ERRORS * each.std() / np.sqrt(len(each))
+    np.testing.assert_allclose(pessimistic_nlpd(s, held_out, 0.8, 0.3)[0], wanted, rtol=1e-10)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_derivatives_of_what_judges_few_rows(weighted):
+    s, both, held_out, *_ = _both(weight=np.linspace(0.5, 3.0, 12) if weighted else None)
+    loss, v, s2, h = robust_nlpd(s, held_out, both), 0.8, 0.3, 1e-6
+    by_v, by_s2 = loss(v, s2)[1]
+    np.testing.assert_allclose(by_v, (loss(v + h, s2)[0] - loss(v - h, s2)[0]) / (2 * h), rtol=1e-6)
+    np.testing.assert_allclose(by_s2, (loss(v, s2 + h)[0] - loss(v, s2 - h)[0]) / (2 * h), rtol=1e-6)
+
+
+def test_rows_that_contradict_each_other_are_seen_jointly_only():
+    """Two held-out rows at one place with targets ±1, by a model that believes in no noise: alone each is within its variance."""
+    toy, gp = make_toy(6), make_gp(M=12)
+    rows = rows_of(toy)
+    train = jax.tree.map(lambda part: part[:2], rows)
+    X = np.stack([toy.X[3], toy.X[3]])
+    two = Rows(jnp.asarray(X), jnp.asarray([1.0, -1.0]), jnp.ones(2))
+    s, more = spectrum(moments_of_rows(gp, train)), moments_of_rows(gp, two)
+    both = spectrum(jax.tree.map(jnp.add, moments_of_rows(gp, train), more))
+    Phi = features(theta_of(gp)._replace(raw_variance=0.0), X)
+    held_out = HeldOut(Phi @ s.basis, np.array([1.0, -1.0]), np.ones(2), np.ones(2))
+    alone, together = nlpd_of_spectrum(s, held_out, 1.0, 1e-6)[0], joint_nlpd(s, both, 1.0, 1e-6)[0]
+    assert together > 100 * alone

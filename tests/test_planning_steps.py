@@ -4,9 +4,12 @@ import pytest
 
 from stochgp.planning.steps import (
     CHUNK_BYTES,
+    FEW_ROWS,
     LONGEST_CHUNK,
     default_epochs,
+    few_epochs,
     first_trial_steps,
+    held_out_rows,
     steps_by_epochs,
     steps_by_stretches,
 )
@@ -76,3 +79,18 @@ def test_few_sizes_of_scans_serve_many_sizes_of_data():
 def test_default_epochs():
     assert [default_epochs(k) for k in (1, 75, 1_000, 2_000, 4_000, 10**6)] == [1500, 40, 40, 40, 20, 5]
     assert [k * default_epochs(k) for k in (7, 20, 30, 50)] == [1505, 2000, 3000, 3000]
+
+
+@pytest.mark.parametrize("batch_size", [16, 256])
+@pytest.mark.parametrize("n", [10, 80, FEW_ROWS - 1])
+def test_few_rows_get_about_three_steps_each(n, batch_size):
+    plan = steps_by_epochs(n, BYTES, batch_size, few_epochs(n, batch_size))
+    assert abs(plan.total_steps - 3 * n) <= plan.steps_per_epoch + plan.chunk_steps
+    assert few_epochs(FEW_ROWS, batch_size) is None
+
+
+def test_more_of_few_rows_are_held_out():
+    assert [held_out_rows(n, 0.1) for n in (14, 15, 60, 120, 299, 300, 500, 2_000)] == [
+        0, 5, 20, 40, 99, 100, 100, 200
+    ]  # fmt: skip
+    assert held_out_rows(120, 0.0) == 0

@@ -115,6 +115,11 @@ def test_the_mean_alone_is_the_mean_with_the_variance(name):
     assert_array_equal(posterior.variance(Z), variance)
 
 
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_rows_are_wanted_in_the_dtype_that_the_posterior_holds(name):
+    assert made(name).dtype == {"feature": None, "local": None}.get(name, "float64")
+
+
 @pytest.mark.parametrize("name", GLOBAL)
 def test_covariances_are_symmetric_and_have_no_negative_eigenvalue(name):
     covariance = made(name).covariance(FAR)

@@ -200,6 +200,15 @@ def partition(tree: T) -> tuple[T, T]:
     return eqx.partition(tree, trainable_mask(tree))
 
 
+def in_parameters(tree: PyTree) -> PyTree:
+    """The tree with every leaf replaced by whether it trains and is in a parameter, not a plain array such as weights of a network."""
+
+    def mark(node: Any) -> Any:
+        return trainable_mask(node) if isinstance(node, AbstractParameter) else False
+
+    return jax.tree.map(mark, tree, is_leaf=lambda node: isinstance(node, AbstractParameter))
+
+
 def cast(tree: T, dtype: DTypeLike) -> T:
     """The tree with every floating array, frozen ones included, in `dtype`."""
 

@@ -44,6 +44,7 @@ class FitResult(NamedTuple):
     seconds: float
     plan: Any  # `StepPlan`: batches, steps and visits as planned
     held_out_rows: int  # that the judge held out
+    loss_shift: float = 1.0  # of the "loss" in the history, see `AbstractLearner`
 
     @property
     def nlml(self) -> float:

@@ -24,8 +24,16 @@ from stochgp.estimators.cautions import constant_columns, warn_of
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.predictor import PosteriorRegressor
-from stochgp.estimators.progress import progress_line
-from stochgp.estimators.report import PLANNED, choice, describe_end, describe_learning, learning_text
+from stochgp.estimators.progress import progress_line, say
+from stochgp.estimators.report import (
+    PLANNED,
+    choice,
+    describe_end,
+    describe_learning,
+    learning_text,
+    notes,
+    worse_than_a_constant,
+)
 from stochgp.estimators.settings import DTYPES, check_settings
 from stochgp.estimators.summary import summarise
 from stochgp.estimators.units import TrainingData, in_target_units
@@ -158,12 +166,15 @@ class GPRegressor(PosteriorRegressor):
             learned, choices = self._learn(gp, data, run)
             gp = gp if learned is None else learned.gp
             posterior, solved, more = self._posterior_in_time(gp, learned, data, run)
-        seen = _dtype_of(posterior, self.dtype)
+        seen = self.dtype if posterior.dtype is None else posterior.dtype
         constant = constant_columns(rows.X)
         self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, seen, constant)
         name = getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
         self.plan_ = start | choices | more
+        for note in notes(self.plan_, data.n_rows):
+            logger.info(note)
+            say(self.verbose, note)
         self._report(learned, solved, data)
 
     def _posterior_in_time(
@@ -207,14 +218,14 @@ class GPRegressor(PosteriorRegressor):
         self, learner: AbstractLearner, why: str, gp: AbstractGP, data: TrainingData, run: Run
     ) -> tuple[FitResult, dict[str, Any]]:
         D, itemsize = data.n_inputs, DTYPES[self.dtype]
-        N = run.planned("learning_rows") or data.n_rows
+        N = run.planned("rows_in_time") or data.n_rows
         if run.may_choose:
             N = rows_in_time(learner, gp, data.source(False))
         placed = place(learner, gp, N, D, itemsize, run.budget, run.planned("learning_memory"))
         logger.info("learning from %d rows by %s: %s", N, type(learner).__name__, why)
 
         def report(entry: dict[str, float]) -> object:
-            shown = in_target_units(entry, data.scale)
+            shown = in_target_units(entry, data.scale, placed.learner.loss_shift)
             if progress is not None:
                 progress(shown)
             return None if run.callback is None else run.callback(shown)
@@ -232,7 +243,10 @@ class GPRegressor(PosteriorRegressor):
             )
         if found.result is RESULTS.diverged:
             warnings.warn(found.result.value, ConvergenceWarning, stacklevel=4)
-        return found, describe_learning(placed, why, found, N, data, self.get_params(deep=False), run.budget)
+        plan = describe_learning(placed, why, found, N, data, self.get_params(deep=False), run.budget)
+        if useless := worse_than_a_constant(plan):
+            warnings.warn(useless, ConvergenceWarning, stacklevel=4)
+        return found, plan
 
     def _report(self, learned: FitResult | None, solved: Solution | None, data: TrainingData) -> None:
         """The fitted attributes, in target units."""
@@ -242,14 +256,9 @@ class GPRegressor(PosteriorRegressor):
             learned.n_iter if learned is not None else solved.n_steps if solved is not None else 0
         )
         self.converged_ = all(part.converged for part in parts) and self.plan_["ended"]["choice"] == PLANNED
-        self.history_ = [in_target_units(entry, s) for part in parts for entry in part.history]
+        shift = 1.0 if learned is None else learned.loss_shift
+        self.history_ = [in_target_units(entry, s, shift) for part in parts for entry in part.history]
         self.n_rows_ = data.n_rows
         nlml = self._nlml(learned)
         if nlml is not None:
             self.nlml_ = nlml + math.log(s)
-
-
-def _dtype_of(posterior: AbstractPosterior, default: str) -> str:
-    """Of the rows that the posterior sees."""
-    X = getattr(getattr(posterior, "system", None), "X", None)
-    return default if X is None else str(np.dtype(X.dtype))

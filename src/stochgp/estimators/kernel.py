@@ -239,6 +239,9 @@ class KernelGPRegressor(GPRegressor):
             if raised.growth > MOST_GROWTH and self.prediction == "auto" and run.plan is None:
                 why = f"a global solve needs a noise variance that makes those of predictions {1 + raised.growth:.3g} times as large"
                 return self._locally(gp, data, run, why)
+            if raised.gp is not gp:
+                learned_noise = float(gp.noise_variance)
+                choices["learned_noise_variance"] = choice(learned_noise, "before it was raised")
             gp, choices["noise_variance"] = raised.gp, raised.choice
         else:
             why = "not learned: " + ("as given" if self.noise_variance is not None else "the starting value")

@@ -30,3 +30,9 @@ def progress_line(verbose: int, describe: Callable[[dict[str, float]], str]) -> 
             console.print(describe(entry), highlight=False, soft_wrap=True)
 
     yield show
+
+
+def say(verbose: int, text: str) -> None:
+    """A line that stays; nothing when silent."""
+    if verbose:
+        Console(file=sys.stderr).print(text, highlight=False, soft_wrap=True)

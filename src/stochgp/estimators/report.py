@@ -8,6 +8,7 @@ from typing import Any
 from stochgp.budget import Budget, format_bytes
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
+from stochgp.learners.judge import SETTLED_BY
 from stochgp.learners.placing import SHARE_FOR_ROWS, Placement
 from stochgp.planning.steps import RATES
 from stochgp.results import RESULTS, FitResult
@@ -18,6 +19,8 @@ _SHORTENED = {
     RESULTS.time_limit: "the time limit ended learning or solving",
     RESULTS.stopped: "the callback ended learning",
 }  # those that come first count
+
+LOCAL = "single rows have means and variances; there are no functions, covariances or likelihood"
 
 
 def choice(choice: Any, why: str) -> dict[str, Any]:
@@ -36,13 +39,16 @@ def describe_learning(
 ) -> dict[str, Any]:
     """Name → {choice, why}, JSON values only. `n_rows` is how many rows were learned from, `asked` are the estimator's settings."""
     learner, plan = placed.learner, found.plan
+    seen = learner.seen_rows(n_rows)
     rate = next((entry["rate"] for entry in found.history if "rate" in entry), None)
     tried = any("trial_rate" in entry for entry in found.history)
-    return {
+    return _scores(found, data.scale) | {
         "learner": choice(type(learner).__name__, why),
         "learner_settings": choice(
             _settings(learner), "those that can be written down; see the learner's docstring"
         ),
+        "gradients": choice(*learner.exactness(found.history[-1] if found.history else {})),
+        "learning_rows": choice(seen, _rows_reason(seen, data.n_rows)),
         "batch_size": choice(
             plan.batch_size, _batch_reason(learner, plan.batch_size, asked.get("batch_size"))
         ),
@@ -60,7 +66,7 @@ def describe_learning(
         "memory": choice(
             placed.need, f"bytes needed beyond those in use, within a limit of {format_bytes(budget.limit)}"
         ),
-        "learning_rows": choice(*_rows_learned(n_rows, data.n_rows)),
+        "rows_in_time": choice(*_rows_in_time(n_rows, data.n_rows)),
         "steps": choice(
             found.n_iter, "taken by the learner; a fit by this plan takes as many if this one was cut"
         ),
@@ -95,8 +101,20 @@ def learning_text(entry: dict[str, float]) -> str:
     return ", ".join([f"learning, step {entry['step']:.0f}, epoch {entry['epoch']:.1f}", *numbers, seconds])
 
 
-def _rows_learned(n_rows: int, n_all: int) -> tuple[int | None, str]:
+def _rows_in_time(n_rows: int, n_all: int) -> tuple[int | None, str]:
     return (None, "all of them") if n_rows >= n_all else (n_rows, "random ones: a time limit allowed no more")
+
+
+def _scores(found: FitResult, s: float) -> dict[str, Any]:
+    """How held-out rows were predicted, in target units, and how a constant predicts them; nothing where none were held out."""
+    scores = {name: getattr(found.evidence, name, None) for name in ("held_out_nlpd", "constant_nlpd")}
+    why = {
+        "held_out_nlpd": "nats per held-out row, before they joined",
+        "constant_nlpd": "theirs under the mean and the variance of the training targets",
+    }
+    return {
+        name: choice(value + math.log(s), why[name]) for name, value in scores.items() if value is not None
+    }
 
 
 def _settings(learner: AbstractLearner) -> dict[str, Any]:
@@ -104,6 +122,39 @@ def _settings(learner: AbstractLearner) -> dict[str, Any]:
     plain = (bool, int, float, str, type(None))
     fields = {field.name: getattr(learner, field.name) for field in dataclasses.fields(learner)}
     return {name: value for name, value in fields.items() if isinstance(value, plain)}
+
+
+def _rows_reason(seen: int, n_rows: int) -> str:
+    if seen == n_rows:
+        return "all rows"
+    return f"lengthscales and variances are those of {seen} of the {n_rows} rows, chosen at random"
+
+
+def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
+    """What a user may not expect of the choices in `plan_`, a line each."""
+    found = []
+    if "learning_rows" in plan and plan["learning_rows"]["choice"] < n_rows:
+        found.append(plan["learning_rows"]["why"])
+    if useless := worse_than_a_constant(plan):
+        found.append(useless)
+    if "learned_noise_variance" in plan:
+        found.append(f"the noise variance is not the learned one: {plan['noise_variance']['why']}")
+    if "prediction" in plan and plan["prediction"]["choice"] == "local":
+        found.append(f"prediction is local ({plan['prediction']['why']}): {LOCAL}")
+    return found
+
+
+def worse_than_a_constant(plan: dict[str, Any]) -> str:
+    """What to say of a fit that does not help; "" for one that does."""
+    if "held_out_nlpd" not in plan:
+        return ""
+    found, constant = (plan[name]["choice"] for name in ("held_out_nlpd", "constant_nlpd"))
+    if found <= constant + SETTLED_BY:
+        return ""
+    return (
+        f"held-out rows are predicted worse than by a constant: {found:.3f} nats per row, against {constant:.3f} for the mean and "
+        "variance of the training targets. Predictions and their uncertainty may be useless"
+    )
 
 
 def _batch_reason(learner: AbstractLearner, used: int, asked: int | None) -> str:
@@ -123,4 +174,4 @@ def _rate_reason(learner: AbstractLearner, tried: bool) -> str:
         return f"the best of short trials of {', '.join(map(str, RATES))}: see history_"
     if callable(learner.learning_rate):
         return "the learner's own rule of the step"
-    return "as asked, or the learner's own"
+    return "as asked, the learner's own, or the one for few rows"

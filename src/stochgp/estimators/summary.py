@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from stochgp.estimators.report import notes
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
 from stochgp.parameters import value_of
 
@@ -22,6 +23,7 @@ def summarise(estimator: Any) -> str:
         *_of_data(estimator),
         *_of_model(estimator),
         *_of_fit(estimator),
+        *_of_notes(estimator),
         "",
         "Chosen:",
     ]
@@ -85,6 +87,11 @@ def _of_fit(estimator: Any) -> list[str]:
     return lines
 
 
+def _of_notes(estimator: Any) -> list[str]:
+    found = notes(estimator.plan_, estimator.n_rows_)
+    return [textwrap.fill(f"Note: {note}", WIDTH, subsequent_indent="      ") for note in found]
+
+
 def _input_names(estimator: Any) -> list[str]:
     encoder = estimator._fitted.encoder
     names = None if encoder is None else list(encoder.output_names)
@@ -101,7 +108,7 @@ def _stationary(kernel: Any) -> list[AbstractStationary]:
 
 def _lengths(kernel: AbstractStationary, names: list[str]) -> list[tuple[str, str, float]]:
     used = names if kernel.active_dims is None else [names[i] for i in kernel.active_dims]
-    lengths = np.broadcast_to(np.asarray(value_of(kernel.lengthscale), np.float64), (len(used),))
+    lengths = np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), (len(used),))
     return [(name, type(kernel).__name__, float(length)) for name, length in zip(used, lengths, strict=True)]
 
 

@@ -12,7 +12,7 @@ from stochgp.data.streams import AbstractSource, DeviceRows, HostRows
 from stochgp.estimators.inputs import TrainingRows
 
 RANGE = 1e12  # of variances, around the mean square of the targets
-_SHIFTED = ("nlml", "held_out_nlpd", "criterion", "loss")
+_SHIFTED = ("nlml", "held_out_nlpd", "criterion")
 _SCALED = ("variance", "noise_variance")
 
 
@@ -104,9 +104,12 @@ class TrainingData:
         return HostRows(X, y, weight, group=group, inputs=self.inputs, targets=self.targets, dtype=dtype)
 
 
-def in_target_units(entry: dict[str, float], s: float) -> dict[str, float]:
-    """An entry of the history for targets of standard deviation s instead of 1: densities gain log s, variances s²."""
-    shifted = {name: float(entry[name]) + math.log(s) for name in _SHIFTED if name in entry}
+def in_target_units(entry: dict[str, float], s: float, loss_shift: float) -> dict[str, float]:
+    """An entry of the history for targets of standard deviation s instead of 1: densities gain log s, "loss" `loss_shift` · log s, variances s²."""
+    shifts = dict.fromkeys(_SHIFTED, 1.0) | {"loss": loss_shift}
+    shifted = {
+        name: float(entry[name]) + part * math.log(s) for name, part in shifts.items() if name in entry
+    }
     scaled = {name: float(entry[name]) * s**2 for name in _SCALED if name in entry}
     plain = {name: value if isinstance(value, int | str) else float(value) for name, value in entry.items()}
     return plain | shifted | scaled

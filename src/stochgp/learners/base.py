@@ -87,6 +87,11 @@ class AbstractLearner(eqx.Module):
         """θ of the state."""
         return state.gp
 
+    @property
+    def loss_shift(self) -> float:
+        """What "loss" gains for targets s times as large and variances s² times, in units of log s: 1 as a density does, or 0 for a change of one."""
+        return 1.0
+
     def slower(self, state: Any, factor: float) -> Any:
         """The state with its learning rate multiplied by `factor`."""
         return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
@@ -98,6 +103,14 @@ class AbstractLearner(eqx.Module):
     def exhausted(self, entry: Numbers) -> bool:
         """Whether the last entry says that all steps were taken, though fewer than planned."""
         return False
+
+    def seen_rows(self, n_rows: int) -> int:
+        """How many of so many rows it learns from."""
+        return n_rows
+
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        """("exact", "unbiased", "estimated", "biased" or "unknown"; how so) of the gradients that θ follows; `entry` is the history's last."""
+        return "unknown", "the learner does not say"
 
     def check_common(self) -> None:
         """Raises ValueError, naming the field, for impossible settings."""

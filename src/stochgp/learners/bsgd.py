@@ -105,6 +105,9 @@ class BSGD(AbstractLearner):
         sampling, width = self.sampling_for(state.gp), problem.plan.batch_size
         return advance_by_batches(self, sampling, state, problem, first_step, n_steps, seed, width=width)
 
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        return "biased", "of the likelihood of each batch: rows of different batches count as unrelated"
+
     def step(self, state: BSGDState, batch: Rows, *, key: PRNGKeyArray) -> tuple[BSGDState, BSGDInfo]:
         """(State after one step on `batch`, what it saw). Pure; fit for jit and scan."""
         trainable, rest = partition(state.gp)

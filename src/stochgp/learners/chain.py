@@ -55,6 +55,19 @@ class Chain(AbstractLearner):
             if getattr(self, name) is not plain[name]:
                 raise ValueError(f"{name} is given to a chain: give it to one of its learners")
 
+    @property
+    def loss_shift(self) -> float:
+        """The first learner's, whose loss the others carry on."""
+        return self.learners[0].loss_shift
+
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        """The last learner's."""
+        return self.learners[-1].exactness(entry)
+
+    def seen_rows(self, n_rows: int) -> int:
+        """The last learner's, which has the last word on variances and lengthscales."""
+        return self.learners[-1].seen_rows(n_rows)
+
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         plans = [learner.plan(n_rows, n_inputs, judge) for learner in self.learners]
         return StepPlan(n_rows, 1, sum(plan.n_visits for plan in plans), 1)

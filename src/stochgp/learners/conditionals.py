@@ -182,6 +182,11 @@ class AbstractConditionals(AbstractLearner):
     def finished(self, entry: Numbers) -> bool:
         return entry["distance"] < CONVERGED
 
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        if math.isfinite(entry.get("distance", math.inf)):
+            return "exact", f"of the mean of {self.n_centres} conditional densities at most"
+        return "unbiased", f"of the mean of {self.n_centres} conditional densities at most, from mini-batches"
+
     def _searched(self, n_parameters: int) -> int:
         """Passes by mini-batches."""
         return SEARCHES * PASSES_PER_ROUND if n_parameters <= MOST_SCORED else 1 << 30

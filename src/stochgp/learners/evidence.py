@@ -10,12 +10,32 @@ from jaxtyping import Bool, Int
 
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.learners.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
+from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP, range_within
 from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives import Moments, Spectrum, add_up, chunk_rows, nlml_of_spectrum, refit, spectrum
-from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, times_square
-from stochgp.objectives.held_out import HeldOut, nlpd_of_spectrum, refit_held_out
-from stochgp.planning.steps import RATES, StepPlan, held_out_rows, steps_by_epochs
+from stochgp.objectives.feature import (
+    NOISE_RANGE,
+    VARIANCE_RANGE,
+    Loss,
+    Range,
+    minimise_variances,
+    times_square,
+)
+from stochgp.objectives.held_out import HeldOut, nlpd_of_spectrum, robust_nlpd
+from stochgp.planning.steps import (
+    FEW_ROWS,
+    RATE_OF_FEW,
+    RATES,
+    StepPlan,
+    few_epochs,
+    held_out_rows,
+    steps_by_epochs,
+)
+
+SAFE_NOISE = 0.1  # of targets with unit variance
+FEWEST_VISITS = 4
+TARGET_ROWS = 1 << 16  # read at a time
 
 
 class Variances(NamedTuple):
@@ -35,10 +55,11 @@ class EvidenceVisit(NamedTuple):
     chosen: Variances  # the same, or lowest held-out NLPD
     nlml: float
     nlpd: float | None
+    score: float | None = None  # of few held-out rows: the loss that judges them
 
     @property
     def criterion(self) -> float:
-        return self.nlml if self.nlpd is None else self.nlpd
+        return next(value for value in (self.score, self.nlpd, self.nlml) if value is not None)
 
 
 class Evidence(NamedTuple):
@@ -46,6 +67,8 @@ class Evidence(NamedTuple):
 
     spectrum: Spectrum
     nlml: float  # exact, per datum
+    held_out_nlpd: float | None  # of the rows that were held out, before they joined
+    constant_nlpd: float | None  # theirs under the mean and the variance of the training targets
 
 
 class ByEvidence(AbstractJudge):
@@ -53,11 +76,12 @@ class ByEvidence(AbstractJudge):
 
     refit                refit the output scale and σ² with the features fixed, at every visit and at the end
     validation_fraction  rows held out: 0 = the criterion (which rate, which state, the refit) is the exact NLML of the training rows;
-                         above 0 = the NLPD of the held-out rows, which join the posterior at the end. Where the rows have groups, whole
-                         groups are held out, as many as come nearest to the fraction
+                         above 0 = the NLPD of the held-out rows, which join the posterior at the end; where fewer than 400 rows, or
+                         twice as many as features, train, `robust_nlpd`, which is the "criterion" of the history. Where the rows have
+                         groups, whole groups are held out, as many as come nearest to the fraction
 
-    Settled: the best criterion improved by less than 0.01 nats per datum over the last tenth of the visits, and the run did not only
-    ever get worse than its start.
+    Settled: the best criterion improved by less than 0.01 nats per datum since the first quarter of the steps, in which a cosine rate
+    makes half of its way, and the run did not only ever get worse than its start. Fewer than four visits cannot tell.
     """
 
     refit: bool = True
@@ -84,6 +108,7 @@ class ByEvidence(AbstractJudge):
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
+        epochs = few_epochs(n_rows, batch_size) if epochs is None else epochs
         return steps_by_epochs(n_rows, bytes_per_row, batch_size, epochs)
 
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
@@ -114,13 +139,19 @@ class ByEvidence(AbstractJudge):
         nlml = nlml_of_spectrum(s, *fitted)[0]
         if division.held_out is None:
             return EvidenceVisit(gp, moments, s, fitted, fitted, nlml, None)
-        held_out = _held_out(gp, division.held_out, s)
-        chosen = Variances(*refit_held_out(s, held_out, *fitted, **limits)) if self.refit else own
-        return EvidenceVisit(gp, moments, s, fitted, chosen, nlml, nlpd_of_spectrum(s, held_out, *chosen)[0])
+        held_out, few = _held_out(gp, division.held_out, s), _are_few(gp, division)
+        loss: Loss = lambda v, s2: nlpd_of_spectrum(s, held_out, v, s2)
+        if few:
+            loss = robust_nlpd(s, held_out, spectrum(_together(moments, gp, division.held_out)))
+        ranges = limits["variance_range"], limits["noise_range"]
+        chosen = _best(loss, fitted, ranges, again=few) if self.refit else own
+        nlpd = nlpd_of_spectrum(s, held_out, *chosen)[0]
+        return EvidenceVisit(gp, moments, s, fitted, chosen, nlml, nlpd, loss(*chosen)[0] if few else None)
 
     def entry(self, visit: EvidenceVisit) -> Numbers:
         found = {"nlml": visit.nlml, **visit.chosen._asdict()}
-        return found if visit.nlpd is None else {**found, "held_out_nlpd": visit.nlpd}
+        more = {"held_out_nlpd": visit.nlpd, "criterion": visit.score}
+        return found | {name: value for name, value in more.items() if value is not None}
 
     @property
     def visits_are_free(self) -> bool:
@@ -130,32 +161,74 @@ class ByEvidence(AbstractJudge):
     def returns_best(self) -> bool:
         return True
 
-    @property
-    def rates(self) -> tuple[float, ...]:
-        return RATES
+    def rates(self, n_rows: int) -> tuple[float, ...]:
+        """Few rows cannot tell rates apart."""
+        return RATES if n_rows >= FEW_ROWS else (RATE_OF_FEW,)
 
     def settled(self, history: list[Numbers]) -> bool:
-        found = [entry.get("held_out_nlpd", entry["nlml"]) for entry in history if "step" in entry]
+        names = ("criterion", "held_out_nlpd", "nlml")
+        visits = [entry for entry in history if "step" in entry]
+        found = [next(entry[name] for name in names if name in entry) for entry in visits]
         values = [v if np.isfinite(v) else np.inf for v in found]
         lowest = np.minimum.accumulate(values)
         if lowest[-1] == values[0] and values[-1] > values[0] + SETTLED_BY:
             return False
-        before = len(lowest) - 1 - max(1, len(lowest) // 10)
-        return before >= 0 and bool(lowest[before] - lowest[-1] < SETTLED_BY)
+        steps = np.array([entry["step"] for entry in visits])
+        early = int(np.sum(steps <= steps[-1] / 4)) - 1  # the last visit of the first quarter
+        return len(steps) > FEWEST_VISITS and bool(lowest[early] - lowest[-1] < SETTLED_BY)
 
     def conclude(self, visit: EvidenceVisit, division: Division) -> tuple[FeatureGP, Evidence]:
         """The held-out rows join the posterior."""
         s = visit.spectrum
         if division.held_out is not None:
-            more = add_up(visit.gp, division.held_out.chunks(chunk_rows(visit.gp.n_features)))
-            s = spectrum(jax.tree.map(jnp.add, visit.moments, more))
+            s = spectrum(_together(visit.moments, visit.gp, division.held_out))
         nlml = nlml_of_spectrum(s, *visit.chosen)[0]
-        return visit.gp.with_variances(*visit.chosen), Evidence(s, nlml)
+        return visit.gp.with_variances(*visit.chosen), Evidence(s, nlml, visit.nlpd, _constant_nlpd(division))
 
 
 def refitted(visit: EvidenceVisit) -> FeatureGP:
     """The model of a visit at the variances of the lowest exact NLML; itself where it has them already."""
     return visit.gp if visit.fitted == _own(visit.gp) else visit.gp.with_variances(*visit.fitted)
+
+
+def _are_few(gp: FeatureGP, division: Division) -> bool:
+    """Whether few held-out rows decide, or features can come close to interpolating the rows."""
+    if division.held_out is None:
+        return False
+    return division.train.size < max(FEW_ROWS, 2 * gp.n_features)
+
+
+def _best(loss: Loss, start: Variances, ranges: tuple[Range, Range], *, again: bool) -> Variances:
+    """The variances of the lowest loss; `again` from a second start too: that of few rows may have no noise at all."""
+    starts = (start, start._replace(noise_variance=max(start.noise_variance, SAFE_NOISE)))
+    found = [
+        Variances(*minimise_variances(loss, begin, ranges)) for begin in (starts if again else starts[:1])
+    ]
+    return min(found, key=lambda variances: loss(*variances)[0])
+
+
+def _together(moments: Moments, gp: FeatureGP, more: AbstractSource) -> Moments:
+    return jax.tree.map(jnp.add, moments, add_up(gp, more.chunks(chunk_rows(gp.n_features))))
+
+
+def _constant_nlpd(division: Division) -> float | None:
+    """The NLPD of the held-out rows under N(mean, variance of the training targets)."""
+    if division.held_out is None:
+        return None
+    train, held_out = (_targets(part) for part in (division.train, division.held_out))
+    mean = np.average(train[0], weights=train[1])
+    variance = max(float(np.average((train[0] - mean) ** 2, weights=train[1])), NOISE_FLOOR)
+    error = np.average((held_out[0] - mean) ** 2, weights=held_out[1])
+    return float(np.log(2 * np.pi * variance) + error / variance) / 2
+
+
+def _targets(source: AbstractSource) -> tuple[np.ndarray, np.ndarray]:
+    """(y, counts)."""
+    parts = [
+        source.on_host(np.arange(start, min(start + TARGET_ROWS, source.size)))
+        for start in range(0, source.size, TARGET_ROWS)
+    ]
+    return np.concatenate([part.y for part in parts]), np.concatenate([part.count for part in parts])
 
 
 def _own(gp: FeatureGP) -> Variances:
@@ -166,8 +239,9 @@ def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -
     """The visit of a model whose features are not finite."""
     empty = np.full(gp.n_features, np.nan)
     nothing = Spectrum(empty, np.diag(empty), empty, np.nan, float(moments.count))
+    nlpd = None if division.held_out is None else np.nan
     return EvidenceVisit(
-        gp, moments, nothing, own, own, np.nan, None if division.held_out is None else np.nan
+        gp, moments, nothing, own, own, np.nan, nlpd, nlpd if _are_few(gp, division) else None
     )
 
 

@@ -132,9 +132,7 @@ def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> Fi
         log.add(_entry(setting, first, 0))
         return _finish(setting, Progress(None, None, first, first.criterion, 0), log, RESULTS.time_limit)
     log.pieces.expected = max(log.pieces.expected, log.visits.seconds)  # both compile
-    any_rate = next(
-        iter(setting.judge.rates), None
-    )  # a state has the shape of a checkpoint's whatever its rate
+    any_rate = next(iter(_rates(setting)), None)  # a state has the shape of a checkpoint's whatever its rate
     at, result = _begun(_with_rate(setting, any_rate), first), RESULTS.interrupted
     mark = "" if checkpoint is None else _mark(setting)
     resumed = None if checkpoint is None else checkpoints.read(checkpoint, at, mark)
@@ -250,12 +248,16 @@ def _rate_of(setting: Setting) -> Numbers:
     return {} if rate is None or callable(rate) else {"rate": float(rate)}
 
 
+def _rates(setting: Setting) -> tuple[float, ...]:
+    return setting.judge.rates(setting.division.train.size)
+
+
 def _choose_rate(setting: Setting, first: Visit, log: Log) -> float | None:
     """By successive halving: every rate is tried for a few steps, with its own decay; the better half for twice as many, until one is left.
 
     None where none is to be tried. Larger rates than one that was lost are not tried.
     """
-    rates, learner = list(setting.judge.rates), setting.learner
+    rates, learner = list(_rates(setting)), setting.learner
     if learner.learning_rate is not None or learner.batch_size is None or not rates:
         return None
     n_steps, found, most = first_trial_steps(setting.problem.plan, len(rates)), {}, setting.extent.trials
@@ -316,6 +318,7 @@ def _finish(setting: Setting, at: Progress, log: Log, result: RESULTS) -> FitRes
         log.seconds(),
         setting.problem.plan,
         held_out,
+        setting.learner.loss_shift,
     )
 
 

@@ -25,7 +25,7 @@ from stochgp.numerics.lbfgs import Quasi
 from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives.kernel import SMALL
 from stochgp.objectives.likelihood import Evaluation, nlml_and_gradient
-from stochgp.parameters import AbstractParameter, partition, trainable_mask
+from stochgp.parameters import in_parameters, partition
 from stochgp.planning.steps import StepPlan
 
 RATE = 0.1  # of optax rules
@@ -231,7 +231,7 @@ class FullBatch(AbstractLearner):
 
     def partition(self, gp: AbstractGP) -> tuple[AbstractGP, AbstractGP]:
         """(what trains here, the rest)."""
-        return eqx.partition(gp, _in_parameters(gp)) if self.hold_networks else partition(gp)
+        return eqx.partition(gp, in_parameters(gp)) if self.hold_networks else partition(gp)
 
     def step(self, fit: SetFit, loss: "_Loss") -> SetFit:
         """One set's fit after one step."""
@@ -264,6 +264,15 @@ class FullBatch(AbstractLearner):
     def finished(self, entry: Numbers) -> bool:
         return entry["unsettled"] == 0
 
+    def seen_rows(self, n_rows: int) -> int:
+        count, size = self.sets(n_rows)
+        return min(n_rows, count * size)
+
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        if self.subset_rows is None:
+            return "exact", "of the likelihood of all rows"
+        return "exact", f"of the likelihood of sets of up to {self.subset_rows} rows"
+
     def _descend(self, at: Quasi, descent: Descent, loss: "_Loss") -> tuple[Quasi, Descent]:
         """A step of the optax rule."""
         size = step_size(descent, self.learning_rate, self.decay)
@@ -295,7 +304,7 @@ class _Loss:
         with self.pace.piece():
             found, gp = self._evaluate(x)
         self.jitter, away = found.jitter, x - self.start
-        by_theta = eqx.filter(found.gradient, _in_parameters(gp)) if self.hold_networks else found.gradient
+        by_theta = eqx.filter(found.gradient, in_parameters(gp)) if self.hold_networks else found.gradient
         return found.nlml + 0.5 * self.pull * float(away @ away), packed(by_theta) + self.pull * away
 
     def _evaluate(self, x: Float[np.ndarray, " P"]) -> tuple[Evaluation, AbstractGP]:
@@ -306,12 +315,5 @@ class _Loss:
 
 def _only_parameters(gp: AbstractGP) -> bool:
     """Whether all that trains is in parameters, whose unconstrained values mean the same in every fit."""
-    outside = eqx.filter(gp, _in_parameters(gp), inverse=True)
+    outside = eqx.filter(gp, in_parameters(gp), inverse=True)
     return not jax.tree.leaves(partition(outside)[0])
-
-
-def _in_parameters(gp: AbstractGP) -> AbstractGP:
-    """The tree with every leaf replaced by whether it trains and is in a parameter."""
-    is_parameter = lambda node: isinstance(node, AbstractParameter)
-    mark = lambda node: trainable_mask(node) if is_parameter(node) else False
-    return jax.tree.map(mark, gp, is_leaf=is_parameter)

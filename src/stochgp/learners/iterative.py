@@ -98,6 +98,11 @@ class Iterative(AbstractLearner):
         if self.probes.n_probes < 1:
             raise ValueError(f"n_probes is {self.probes.n_probes}; it must be at least 1")
 
+    @property
+    def loss_shift(self) -> float:
+        """0: a change of the NLML is the same in any units."""
+        return 0.0
+
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         """A step is an epoch and a visit."""
         return StepPlan(n_rows, 1, STEPS if self.epochs is None else self.epochs, 1)
@@ -130,6 +135,12 @@ class Iterative(AbstractLearner):
         product = TYPICAL.evaluate + TYPICAL.multiply * self.probes.n_probes
         rows = int(math.sqrt(max(seconds, 0.0) / (PRODUCTS_IN_TIME * product)))
         return min(n_rows, max(rows, FEWEST_ROWS))
+
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        return (
+            "estimated",
+            f"of the likelihood of all rows, from {self.probes.n_probes} probes that stay the same",
+        )
 
     def prepare(self, gp: KernelGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
         rows = source.take(np.arange(source.size))

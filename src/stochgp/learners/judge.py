@@ -78,10 +78,9 @@ class AbstractJudge(eqx.Module):
     def returns_best(self) -> bool:
         """Whether a run returns the visit of the lowest criterion, or its last good one."""
 
-    @property
     @abc.abstractmethod
-    def rates(self) -> tuple[float, ...]:
-        """Learning rates that are tried for a learner which names none; () = the learner's own."""
+    def rates(self, n_rows: int) -> tuple[float, ...]:
+        """Learning rates that are tried on so many rows for a learner which names none; one is taken as it is; () = the learner's own."""
 
     @abc.abstractmethod
     def settled(self, history: list[Numbers]) -> bool:
@@ -138,8 +137,7 @@ class ByLoss(AbstractJudge):
     def returns_best(self) -> bool:
         return False
 
-    @property
-    def rates(self) -> tuple[float, ...]:
+    def rates(self, n_rows: int) -> tuple[float, ...]:
         return ()
 
     def settled(self, history: list[Numbers]) -> bool:

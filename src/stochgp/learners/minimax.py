@@ -1,17 +1,19 @@
 """MINIMAX: the marginal likelihood as a saddle-point problem whose gradients have no bias."""
 
+import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
-from stochgp.learners.evidence import ByEvidence, EvidenceVisit, refitted
+from stochgp.learners.evidence import ByEvidence, EvidenceVisit, Variances, refitted
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.optimizers import muon
 from stochgp.learners.sampling import Uniform, row_bytes
@@ -21,7 +23,10 @@ from stochgp.learners.steps import advance_by_batches
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import inverse_factor, symmetrise
+from stochgp.parameters import in_parameters
 from stochgp.planning.steps import CHUNK_BYTES, StepPlan
+
+SHARE_ROUNDING = 1e-3  # of μ/μ*, in float32
 
 
 class MinimaxState(eqx.Module):
@@ -30,7 +35,9 @@ class MinimaxState(eqx.Module):
     A: Float[Array, "M M"]  # stands for F
     B: Float[Array, "M M"]  # the dual variable, ‖B‖ ≤ 1
     penalty: Float[Array, ""]  # μ
+    threshold: Float[Array, ""]  # μ* at the last visit
     ceiling: Float[Array, ""]  # A ⪯ ceiling · I
+    start: PyTree  # of the parameters: the middle of their box
     descent: Descent  # of (θ, w, A)
     ascent: Descent  # of B
     n_rows: Float[Array, ""]
@@ -38,7 +45,8 @@ class MinimaxState(eqx.Module):
 
 
 class MinimaxInfo(NamedTuple):
-    loss: Float[Array, ""]  # estimate of g(θ)/(2n) without constants
+    loss: Float[Array, ""]  # estimate of g(θ)/(2n) without constants, with n log σ² for (n − M) log σ²
+    penalty_share: Float[Array, ""]  # μ/μ*
     decomposed: Float[Array, ""]  # 1 where the projection of A needed an eigendecomposition
 
 
@@ -50,11 +58,14 @@ class Minimax(AbstractLearner):
         (θ, w, A) ← proj( (θ, w, A) − a ∂Ψ_S ),      B ← proj( B + b ∂_B Ψ_S̄ ) at the new θ and A
         ∂Φ̃_S = (n/B)[(2/σ²) r wᵀ − (2μ/‖A‖) Φ̃_S B],   ∂A = A⁻¹ + μ[B/‖A‖ − ⟨B, A − F̂_S⟩ A/‖A‖³],   ∂B = μ(A − F̂_S̄)/‖A‖
 
-    Projections: every unconstrained parameter and w into [−box, box]; σ²I ⪯ A ⪯ ceiling·I by its spectrum (after θ); ‖B‖ ≤ 1. The
-    spectrum is decomposed only where a Cholesky factorisation says that a bound is crossed; the history has the fraction.
+    Projections: weights and w into [−box, box], parameters to between 1/box and box times their start (of `Positive` ones; raw values within
+    log box of it); σ²I ⪯ A ⪯ ceiling·I by its spectrum (after θ); ‖B‖ ≤ 1. The spectrum is decomposed only where a Cholesky
+    factorisation says that a bound is crossed; the history has the fraction.
 
-    penalty, growth, stage_steps   μ ← growth · μ after every stage (None = one stage). Locally exact for μ ≥ ‖F‖‖F⁻¹‖ ≥ M only; the
-                                   papers' μ = 1 hardly penalises log|F|
+    penalty                        μ; None = μ* = ‖F‖‖F⁻¹‖ of the exact moments, at every anchor, else at the start. Only for μ ≥ μ* ≥ M is
+                                   the penalty locally exact: a smaller μ, such as the papers' 1, has log|F| count by μ/μ* at most
+                                   (`penalty_share` in the history)
+    growth, stage_steps            μ ← growth · μ after every stage (None = one stage); of a μ that is given
     learning_rate, ascent_rate     a and b, in this scaling (sums over the data); ascent_rate None = the same as a
     ceiling                        A_max as a multiple of tr F at the start
     anchored                       beyond the paper: once per visit A = F, w = ŵ and B = −‖F‖F⁻¹/μ scaled into the ball, from exact moments
@@ -66,10 +77,10 @@ class Minimax(AbstractLearner):
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
     ascent_rate: float | Schedule | None = None
-    penalty: float = 1.0
+    penalty: float | None = None
     growth: float = 1.0
     stage_steps: int | None = None
-    box: float = 1e3
+    box: float = 1e4
     ceiling: float = 100.0
     optimizer: Optimizer = muon
     decay: Schedule = cosine
@@ -79,11 +90,14 @@ class Minimax(AbstractLearner):
 
     def __check_init__(self) -> None:
         self.check_common()
-        for name in ("penalty", "box", "ceiling"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        if self.growth < 1:
-            raise ValueError(f"growth is {self.growth}; it must be at least 1")
+        for name, least in (("penalty", 0), ("ceiling", 0), ("growth", 1), ("box", 1)):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ValueError(f"{name} is {value}; it must be at least {least}")
+        if self.penalty is None and self.growth != 1:
+            raise ValueError(
+                f"growth is {self.growth}, but penalty None follows the features: give a penalty to grow"
+            )
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         return judge.plan_steps(n_rows, 2 * row_bytes(n_inputs), self.batch_size, self.epochs, 0)
@@ -98,7 +112,7 @@ class Minimax(AbstractLearner):
         return self.sampling.prepare(source, plan.batch_size, plan.total_steps, seed)
 
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> MinimaxState:
-        """w = 0, B = 0 and A = σ²I, which an anchor replaces by F."""
+        """w = 0, B = 0 and A = σ²I, of which μ* is M; an anchor replaces A by F."""
         dtype = gp.noise_variance.dtype
         zeros, eye = jnp.zeros(gp.n_features, dtype), jnp.eye(gp.n_features, dtype=dtype)
         trainable, _ = self._split(gp)
@@ -109,8 +123,10 @@ class Minimax(AbstractLearner):
             weights=zeros,
             A=A,
             B=jnp.zeros_like(A),
-            penalty=jnp.asarray(self.penalty, dtype),
+            penalty=jnp.asarray(gp.n_features if self.penalty is None else self.penalty, dtype),
+            threshold=jnp.asarray(gp.n_features, dtype),
             ceiling=jnp.asarray(np.inf, dtype),
+            start=eqx.filter(trainable, in_parameters(trainable)),
             descent=begin((trainable, zeros, A), self.optimizer, rate, total),
             ascent=begin(A, self.optimizer, start_rate(self.ascent_rate, rate), total),
             n_rows=jnp.asarray(problem.source.size, dtype),
@@ -158,34 +174,53 @@ class Minimax(AbstractLearner):
         size = step_size(state.descent, self.learning_rate, self.decay)
         point, slopes = (trainable, state.weights, state.A), (by_theta, by_w, by_A)
         moved, descent = move(point, slopes, state.descent, self.optimizer, size)
-        theta, w = jax.tree.map(lambda p: jnp.clip(p, -self.box, self.box), moved[:2])
+        theta, w = self._in_box(moved[0], state.start), jnp.clip(moved[1], -self.box, self.box)
         gp = eqx.combine(theta, rest)
         A, decomposed = project_spectrum(symmetrise(moved[2]), gp.noise_variance.value, state.ceiling)
         B, ascent = self._ascend(state, gp, A, second)
-        loss = (squares / s2 + jnp.sum(state.weights**2) + (state.count - M) * jnp.log(s2)) / (
-            2 * state.count
+        loss = (squares / s2 + jnp.sum(state.weights**2) + state.count * jnp.log(s2)) / (2 * state.count)
+        new = dataclasses.replace(
+            state,
+            gp=gp,
+            weights=w,
+            A=A,
+            B=B,
+            penalty=self._next_penalty(state),
+            descent=descent,
+            ascent=ascent,
         )
-        new = MinimaxState(
-            gp, w, A, B, self._next_penalty(state), state.ceiling, descent, ascent, state.n_rows, state.count
-        )
-        return new, MinimaxInfo(loss, decomposed)
+        return new, MinimaxInfo(loss, state.penalty / state.threshold, decomposed)
 
     def after_visit(self, state: MinimaxState, visit: EvidenceVisit) -> MinimaxState:
-        """A, B and w exact at the refitted model. The first visit also sets the ceiling."""
+        """μ* of the exact moments; at the first visit the ceiling; with `anchored` A, B and w exact at the refitted model."""
+        dtype, Q, s = state.weights.dtype, visit.spectrum.basis, visit.spectrum
+        own = Variances(float(state.gp.variance), float(state.gp.noise_variance))
+        variance, noise_variance = visit.fitted if self.anchored else own
+        d = variance * s.eigenvalues + noise_variance
+        threshold, first = np.linalg.norm(d) * np.linalg.norm(1 / d), not np.isfinite(float(state.ceiling))
+        ceiling = self.ceiling * d.sum() if first else state.ceiling
+        penalty = threshold if self.penalty is None and (first or self.anchored) else float(state.penalty)
+        found = [jnp.asarray(part, dtype) for part in (penalty, threshold, ceiling)]
+        state = eqx.tree_at(lambda s: [s.penalty, s.threshold, s.ceiling], state, found)
         if not self.anchored:
             return state
-        dtype, Q, (variance, noise_variance) = state.weights.dtype, visit.spectrum.basis, visit.fitted
-        d = variance * visit.spectrum.eigenvalues + noise_variance
-        dual = -np.linalg.norm(d) / (d * max(float(state.penalty), 1e-30))
+        dual = -np.linalg.norm(d) / (d * max(penalty, 1e-30))
         dual = dual / max(1.0, float(np.linalg.norm(dual)))
-        first = not np.isfinite(float(state.ceiling))
-        ceiling = jnp.asarray(self.ceiling * d.sum(), dtype) if first else state.ceiling
-        exact = ((Q * d) @ Q.T, (Q * dual) @ Q.T, Q @ (variance**0.5 * visit.spectrum.cross / d), ceiling)
+        exact = ((Q * d) @ Q.T, (Q * dual) @ Q.T, Q @ (variance**0.5 * s.cross / d))
         return eqx.tree_at(
-            lambda s: (s.gp, s.A, s.B, s.weights, s.ceiling),
+            lambda s: (s.gp, s.A, s.B, s.weights),
             state,
             (refitted(visit), *(jnp.asarray(part, dtype) for part in exact)),
         )
+
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        share = entry.get("penalty_share", 1.0 if self.penalty is None else float("nan"))
+        if share >= 1 - SHARE_ROUNDING:
+            return (
+                "unbiased",
+                f"μ is {share:.3g} of μ* = ‖F‖‖F⁻¹‖: the saddle at A = F has the gradient of the likelihood",
+            )
+        return "biased", f"μ is {share:.3g} of μ* = ‖F‖‖F⁻¹‖: log|F| counts by that share at most"
 
     def slower(self, state: MinimaxState, factor: float) -> MinimaxState:
         slow = (slowed(state.descent, factor), slowed(state.ascent, factor))
@@ -205,6 +240,12 @@ class Minimax(AbstractLearner):
         B, ascent = move(state.B, downhill, state.ascent, self.optimizer, size)
         B = symmetrise(B)
         return B / jnp.maximum(1.0, jnp.linalg.norm(B)).astype(B.dtype), ascent
+
+    def _in_box(self, theta: FeatureGP, start: PyTree) -> FeatureGP:
+        inside, outside = eqx.partition(theta, in_parameters(theta))
+        reach = math.log(self.box)
+        inside = jax.tree.map(lambda p, s: jnp.clip(p, s - reach, s + reach), inside, start)
+        return eqx.combine(inside, jax.tree.map(lambda p: jnp.clip(p, -self.box, self.box), outside))
 
     def _next_penalty(self, state: MinimaxState) -> Array:
         if self.stage_steps is None or self.growth == 1:

@@ -41,7 +41,7 @@ class SCGDState(eqx.Module):
 
 
 class SCGDInfo(NamedTuple):
-    loss: Float[Array, ""]  # estimate of ℓ/(2n) without constants
+    loss: Float[Array, ""]  # estimate of ℓ/(2n) without constants and log|F/σ²|
     factor_failed: Float[Array, ""]  # 1 where F̃ had no Cholesky factor and the last one stayed
 
 
@@ -152,7 +152,7 @@ class SCGD(AbstractLearner):
 
         size = step_size(state.descent, self.learning_rate, self.decay)
         (theta, w_next), descent = move((trainable, w), (by_theta, by_w), state.descent, self.optimizer, size)
-        loss = (squares / s2 + jnp.sum(w**2) + (state.count - w.shape[0]) * jnp.log(s2)) / (2 * state.count)
+        loss = (squares / s2 + jnp.sum(w**2) + state.count * jnp.log(s2)) / (2 * state.count)
         new = SCGDState(
             gp=eqx.combine(theta, rest),
             weights=w if self.profiled else w_next,
@@ -183,6 +183,21 @@ class SCGD(AbstractLearner):
             n_rows=state.n_rows,
             count=state.count,
         )
+
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        if not self.tracks:
+            return (
+                "unbiased",
+                "of an upper bound of the likelihood, which touches it at every visit (anchored)",
+            )
+        if self.corrected:
+            return (
+                "estimated",
+                "the tracker of F is corrected by both points of a step: its error falls as the steps do",
+            )
+        if callable(self.tracking):
+            return "estimated", "unbiased as the tracker's rule goes to 0"
+        return "biased", f"a tracker with constant b = {self.tracking:g} penalises log|F| too little"
 
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.judge.refit)

@@ -25,6 +25,9 @@ from stochgp.objectives.moments import Moments, chunk_rows, moments_of_rows
 from stochgp.parameters import partition
 
 Range = tuple[float, float]
+Loss = Callable[
+    [float, float], tuple[float, tuple[float, float]]
+]  # of variance and noise variance: value, its two derivatives
 
 # Of refits, times the mean square of the targets.
 VARIANCE_RANGE = (1e-10, 1e12)
@@ -132,11 +135,11 @@ def refit(
 
 
 def minimise_variances(
-    loss: Callable[[float, float], tuple[float, tuple[float, float]]],
+    loss: Loss,
     start: tuple[float, float],
     ranges: tuple[Range, Range],
 ) -> tuple[float, float]:
-    """argmin of `loss(variance, noise_variance) -> (value, its two derivatives)`, in logarithms.
+    """argmin of `loss`, in logarithms.
 
     Within the ranges, from `start` moved into them and never worse than there.
     """

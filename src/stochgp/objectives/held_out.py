@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, Range, Spectrum, minimise_variances
+from stochgp.objectives.feature import Loss, Spectrum, nlml_of_spectrum
+
+STANDARD_ERRORS = 2.0
 
 
 class HeldOut(NamedTuple):
@@ -17,45 +19,84 @@ class HeldOut(NamedTuple):
     precision: np.ndarray  # ρ/s [V]: the noise variance of a row is σ² / precision
 
 
-def nlpd_of_spectrum(
+class Densities(NamedTuple):
+    """−log N(y; m(x), var f(x) + σ²s/ρ) of each held-out row, noise included, and its derivatives by the two variances."""
+
+    value: np.ndarray  # [V]
+    by_variance: np.ndarray
+    by_noise: np.ndarray
+
+
+def densities_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
-) -> tuple[float, tuple[float, float]]:
-    """(mean −log N(y; m(x), var f(x) + σ²s/ρ), its derivatives by the two variances): a row counts ρ times, noise included. O(VM)."""
+) -> Densities:
+    """Of the rows one by one, given the training rows. O(VM)."""
     v, s2 = variance, noise_variance
     d = v * s.eigenvalues + s2
     P2 = held_out.P**2
     residual = held_out.y - held_out.P @ (v * s.cross / d)
     spread = s2 * (P2 @ (v / d)) + s2 / held_out.precision
-    total = held_out.count.sum()
     mean_by_v = held_out.P @ (s2 * s.cross / d**2)
     mean_by_s2 = held_out.P @ (-v * s.cross / d**2)
     spread_by_v = s2 * (P2 @ (s2 / d**2))
     spread_by_s2 = P2 @ (v * (d - s2) / d**2) + 1 / held_out.precision
-    by_spread = held_out.count * (1 / spread - residual**2 / spread**2) / 2
-    by_mean = -held_out.count * residual / spread
-    value = held_out.count @ (np.log(2 * math.pi * spread) + residual**2 / spread) / (2 * total)
-    by_v = (by_spread @ spread_by_v + by_mean @ mean_by_v) / total
-    by_s2 = (by_spread @ spread_by_s2 + by_mean @ mean_by_s2) / total
-    return float(value), (float(by_v), float(by_s2))
-
-
-def refit_held_out(
-    s: Spectrum,
-    held_out: HeldOut,
-    variance: float,
-    noise_variance: float,
-    *,
-    variance_range: Range = VARIANCE_RANGE,
-    noise_range: Range = NOISE_RANGE,
-) -> tuple[float, float]:
-    """The two variances that minimise the NLPD of the held-out rows under the posterior of the training rows: (variance, noise_variance).
-
-    Features that fit the training rows too closely make the exact NLML believe in too little noise; the held-out rows do not. Ranges as
-    in `refit`.
-    """
-
-    return minimise_variances(
-        lambda v, s2: nlpd_of_spectrum(s, held_out, v, s2),
-        (variance, noise_variance),
-        (variance_range, noise_range),
+    by_spread = (1 / spread - residual**2 / spread**2) / 2
+    by_mean = -residual / spread
+    value = (np.log(2 * math.pi * spread) + residual**2 / spread) / 2
+    return Densities(
+        value, by_spread * spread_by_v + by_mean * mean_by_v, by_spread * spread_by_s2 + by_mean * mean_by_s2
     )
+
+
+def nlpd_of_spectrum(
+    s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
+) -> tuple[float, tuple[float, float]]:
+    """(The mean of the densities, its derivatives by the two variances): a row counts ρ times."""
+    found = densities_of_spectrum(s, held_out, variance, noise_variance)
+    value, by_v, by_s2 = (float(held_out.count @ part / held_out.count.sum()) for part in found)
+    return value, (by_v, by_s2)
+
+
+def pessimistic_nlpd(
+    s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
+) -> tuple[float, tuple[float, float]]:
+    """(The mean of the densities and STANDARD_ERRORS standard errors more, its derivatives by the two variances).
+
+    A model that is sure of itself has densities that differ much from row to row: few rows may all be good ones by chance.
+    """
+    found = densities_of_spectrum(s, held_out, variance, noise_variance)
+    share, n = held_out.count / held_out.count.sum(), held_out.count.sum()
+    mean, *slopes = (float(share @ part) for part in found)
+    away = found.value - mean
+    error = math.sqrt(float(share @ away**2) / n)
+    by = [float(share @ (away * part)) / (n * error) if error > 0 else 0.0 for part in found[1:]]
+    value = mean + STANDARD_ERRORS * error
+    return value, (slopes[0] + STANDARD_ERRORS * by[0], slopes[1] + STANDARD_ERRORS * by[1])
+
+
+def joint_nlpd(
+    s: Spectrum, both: Spectrum, variance: float, noise_variance: float
+) -> tuple[float, tuple[float, float]]:
+    """(−log p(y_V | y) / count of the held-out rows V, its derivatives by the two variances), `both` of all rows together. O(M).
+
+    By the chain rule the log evidence of all rows less that of the training rows. Rows that are well predicted one by one, but
+    contradict each other, have a low joint density: they would spoil the posterior that they join.
+    """
+    found = nlml_of_spectrum(both, variance, noise_variance), nlml_of_spectrum(s, variance, noise_variance)
+    counts = both.count, s.count
+    (value, by_v, by_s2) = (
+        (counts[0] * a - counts[1] * b) / (counts[0] - counts[1])
+        for a, b in zip(*((nlml, *slopes) for nlml, slopes in found), strict=True)
+    )
+    return value, (by_v, by_s2)
+
+
+def robust_nlpd(s: Spectrum, held_out: HeldOut, both: Spectrum) -> Loss:
+    """What judges few rows: the mean of their density one by one, seen with pessimism, and their joint one."""
+
+    def loss(v: float, s2: float) -> tuple[float, tuple[float, float]]:
+        one, together = pessimistic_nlpd(s, held_out, v, s2), joint_nlpd(s, both, v, s2)
+        by_v, by_s2 = ((a + b) / 2 for a, b in zip(one[1], together[1], strict=True))
+        return (one[0] + together[0]) / 2, (by_v, by_s2)
+
+    return loss

@@ -59,6 +59,11 @@ class AbstractPosterior(eqx.Module):
     else:
         noise: eqx.AbstractVar[AbstractNoise]
 
+    @property
+    def dtype(self) -> str | None:
+        """Of the rows that it must be given; None where it takes those of the model."""
+        return None
+
     @abc.abstractmethod
     def mean(self, X: Rows) -> PerRow:
         """E f(x) for each row."""

@@ -50,6 +50,10 @@ class ExactKernelPosterior(AbstractPosterior):
     def noise(self) -> AbstractNoise:
         return self.system.noise
 
+    @property
+    def dtype(self) -> str:
+        return str(self.system.X.dtype)
+
     def mean(self, X: Rows) -> PerRow:
         """At known rows of a small system on the host; else in one program."""
         if self.system.fits_host(self.solver) and not isinstance(X, Tracer):

@@ -74,10 +74,10 @@ class FeaturePosterior(AbstractPosterior):
         return np.asarray(self._covariance(Z), np.float64)[:N, :N]
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> FunctionSamples:
-        """w_s = ŵ + R z_s, z_s ~ N(0, I): exact draws, in the dtype of the features' rows (float32)."""
+        """w_s = ŵ + R z_s, z_s ~ N(0, I): exact draws; rows read them in their own dtype."""
         z = jax.random.normal(key, (self.root.shape[0], n_samples), jnp.float32)
         weights = self.weights[:, None] + matmul(self.root, z.astype(self.root.dtype))
-        return FunctionSamples(self.features, weights.astype(jnp.float32))
+        return FunctionSamples(self.features, weights)
 
     def need_bytes(self, request: Request) -> int:
         M = len(self.weights)

@@ -148,6 +148,10 @@ class SampledKernelPosterior(AbstractPosterior):
         return self.system.noise
 
     @property
+    def dtype(self) -> str:
+        return str(self.system.X.dtype)
+
+    @property
     def n_samples(self) -> int:
         return 0 if self.sample_weights is None else self.sample_weights.shape[1]
 

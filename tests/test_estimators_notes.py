@@ -1,0 +1,98 @@
+"""What a user may not expect of a fit is said: in `plan_`, in `summary()`, in the log and, with `verbose`, on stderr."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp.estimators import raised_noise
+from stochgp.estimators.choices import kernel_learner
+from stochgp.learners import BSGD, SCGD, FullBatch, Iterative, Uniform
+from stochgp.solvers import Cholesky
+
+LEARNED = "lengthscales and variances are those of 30 of the 60 rows"
+SUBSET = FullBatch(subset_rows=30, epochs=3)
+
+
+def make_data(n=60):
+    X = np.random.default_rng(0).uniform(-2, 2, (n, 2))
+    return X, np.sin(2 * X[:, 0]) * X[:, 1]
+
+
+def words(text):
+    return " ".join(text.split())
+
+
+def test_a_subset_local_prediction_and_raised_noise_are_said_everywhere(monkeypatch, capsys, caplog):
+    X, y = make_data()
+    with caplog.at_level(logging.INFO, "stochgp.estimators"):
+        local = KernelGPRegressor(learner=SUBSET, prediction="local", random_state=0, verbose=1).fit(X, y)
+    for text in (local.summary(), caplog.text, capsys.readouterr().err):
+        assert LEARNED in words(text)
+        assert (
+            "prediction is local (as asked): single rows have means and variances; there are no functions"
+            in words(text)
+        )
+    assert local.plan_["learning_rows"]["choice"] == 30
+
+    monkeypatch.setattr(raised_noise, "SMALL", 20)  # as if these were many rows
+    monkeypatch.setattr(raised_noise, "SHARE", 50.0)
+    raised = KernelGPRegressor(learner=SUBSET, random_state=0).fit(X, y)
+    before, after = (raised.plan_[name]["choice"] for name in ("learned_noise_variance", "noise_variance"))
+    assert before < after == pytest.approx(raised.noise_variance_ / raised._fitted.target_scale**2)
+    assert "Note: the noise variance is not the learned one" in words(raised.summary())
+    assert capsys.readouterr() == ("", "")  # nothing is written unasked
+
+
+def test_a_fit_without_surprises_has_no_notes():
+    model = KernelGPRegressor(learner=FullBatch(epochs=3), random_state=0).fit(*make_data())
+    assert "Note:" not in model.summary() and "learned_noise_variance" not in model.plan_
+    assert model.plan_["learning_rows"] == {"choice": 60, "why": "all rows"}
+
+
+@pytest.mark.parametrize(
+    ("learner", "what"),
+    [
+        (FullBatch(epochs=2), "exact"),
+        (SUBSET, "exact"),
+        (Iterative(epochs=2, solver=Cholesky()), "estimated"),
+        (BSGD(epochs=2, batch_size=20), "biased"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else value,
+)
+def test_the_plan_says_what_is_exact(learner, what):
+    plan = KernelGPRegressor(learner=learner, random_state=0).fit(*make_data()).plan_
+    assert plan["gradients"]["choice"] == what
+    assert plan["learner"]["choice"] == type(learner).__name__
+
+
+@pytest.mark.parametrize(
+    ("learner", "what"),
+    [
+        (SCGD(), "unbiased"),
+        (SCGD(tracking=0.9, anchored=False), "biased"),
+        (SCGD(tracking=0.5, corrected=True), "estimated"),
+    ],
+    ids=["anchored", "tracked", "corrected"],
+)
+def test_the_variant_of_scgd_is_in_the_plan(learner, what):
+    model = FeatureGPRegressor(
+        "rff", n_features=20, learner=learner, epochs=2, learning_rate=1e-3, random_state=0
+    )
+    plan = model.fit(*make_data()).plan_
+    settings = plan["learner_settings"]["choice"]
+    assert (plan["learner"]["choice"], plan["gradients"]["choice"]) == ("SCGD", what)
+    assert settings["anchored"] == learner.anchored and settings["tracking"] == learner.tracking
+    assert settings["corrected"] == learner.corrected
+
+
+def test_nothing_learned_is_said_as_such():
+    plan = KernelGPRegressor(learner=None, random_state=0).fit(*make_data()).plan_
+    assert plan["learner"] == {"choice": None, "why": "learner=None: the hyperparameters given are kept"}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_learner_given_keeps_its_sampling(deep):
+    learner = BSGD(sampling=Uniform(replace=True), batch_size=16)
+    assert kernel_learner(learner, 10_000, deep=deep, epochs=3)[0].sampling == Uniform(replace=True)
