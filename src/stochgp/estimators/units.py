@@ -91,8 +91,9 @@ class TrainingData:
 
     def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
         """These rows, standardised by all."""
-        X, y, weight, encoder = self.rows
-        rows = TrainingRows(X[indices], y[indices], None if weight is None else weight[indices], encoder)
+        X, y, weight, encoder, group = self.rows
+        weight, group = (None if part is None else part[indices] for part in (weight, group))
+        rows = TrainingRows(X[indices], y[indices], weight, encoder, group)
         return TrainingData(rows, self.inputs, self.targets, self.dtype)
 
     def source(self, on_device: bool) -> AbstractSource:

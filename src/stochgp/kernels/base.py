@@ -46,9 +46,10 @@ class AbstractKernel(eqx.Module):
 
     def times(self, factor: float) -> "AbstractKernel":
         """factor · k: a kernel of the same kind with another `variance`. Raises ValueError for a kernel that has none."""
-        if not hasattr(self, "variance"):
+        variance = getattr(self, "variance", None)
+        if variance is None:
             raise ValueError(f"{type(self).__name__} has no variance that could be multiplied by {factor:g}")
-        return eqx.tree_at(lambda kernel: kernel.variance, self, times(self.variance, factor))
+        return eqx.tree_at(lambda kernel: kernel.variance, self, times(variance, factor))
 
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
         """Rows as points: those nearest in Euclidean distance have the highest correlation, in one term of the kernel at least.

@@ -76,6 +76,7 @@ class AbstractConditionals(AbstractLearner):
     networks, have mini-batches only.
     """
 
+    optimizer: eqx.AbstractVar[Optimizer]
     n_neighbours: eqx.AbstractVar[int]
     n_centres: eqx.AbstractVar[int]
     spread: eqx.AbstractVar[float | None]
@@ -134,8 +135,9 @@ class AbstractConditionals(AbstractLearner):
         unknown = Curvature(
             np.float64(np.nan), np.zeros(P), np.eye(P), np.eye(P), np.float64(1), np.float64(0)
         )
-        near, one = np.full((C, m), NONE, np.int32), np.float64(1)
-        return ConditionalState(gp, near, descent, unknown, FIRST_DAMPING * one, 2 * one, one)
+        near = np.full((C, m), NONE, np.int32)
+        damping, harder, changed = (np.float64(value) for value in (FIRST_DAMPING, 2, 1))
+        return ConditionalState(gp, near, descent, unknown, damping, harder, changed)
 
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed

@@ -26,10 +26,10 @@ HALF_LOG_2PI = 0.9189385332046727
 class Conditional(NamedTuple):
     """Of one centre given its neighbours: l = ½ log 2πV + ½z², z = e/√V."""
 
-    loss: Float[Array, "*B"]
-    z: Float[Array, "*B"]
-    variance: Float[Array, "*B"]  # V, noise included
-    jitter: Float[Array, "*B"]  # added to the diagonal to factorise it
+    loss: Float[Any, "*B"]
+    z: Float[Any, "*B"]
+    variance: Float[Any, "*B"]  # V, noise included
+    jitter: Float[Any, "*B"]  # added to the diagonal to factorise it
 
 
 class Curvature(NamedTuple):
@@ -130,10 +130,11 @@ def curvature(
     """`Curvature` at the parameters of `gp`, over the centres of these neighbourhoods; `joint` as in `batch_gradient`."""
     theta, rest = partition(gp)
     parts = _in_blocks(_sums, (theta, rest, len(packed(theta)), joint), source, near, wide)
-    means = Curvature(*(sum(part) / len(near) for part in zip(*parts, strict=True)))
+    sums: tuple[Any, ...] = tuple(sum(part) for part in zip(*parts, strict=True))
+    means = Curvature(*(part / len(near) for part in sums))
     d = data_per_row(source, joint)
     loss, gradient, hessian, scores = means[:4]
-    return Curvature(loss / d, gradient / d, hessian / d, scores / d**2, means.squares, means.jittered)
+    return means._replace(loss=loss / d, gradient=gradient / d, hessian=hessian / d, scores=scores / d**2)
 
 
 def is_small(gp: Any, rows: Rows) -> bool:
