@@ -32,6 +32,7 @@ def peaks(n_rows):
 
 
 @linux_only
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["predict", "functions", "covariance", "likelihood"])
 def test_needs_are_peaks_at_least_and_not_many_times_them(name):
