@@ -82,11 +82,12 @@ def test_default_epochs():
 
 
 @pytest.mark.parametrize("batch_size", [16, 256])
-@pytest.mark.parametrize("n", [10, 80, FEW_ROWS - 1])
+@pytest.mark.parametrize("n", [20, 80, FEW_ROWS - 1])
 def test_few_rows_get_about_three_steps_each(n, batch_size):
     plan = steps_by_epochs(n, BYTES, batch_size, few_epochs(n, batch_size))
     assert abs(plan.total_steps - 3 * n) <= plan.steps_per_epoch + plan.chunk_steps
     assert few_epochs(FEW_ROWS, batch_size) is None
+    assert few_epochs(19, batch_size) == 1
 
 
 def test_more_of_few_rows_are_held_out():

@@ -108,7 +108,8 @@ class ByEvidence(AbstractJudge):
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
-        epochs = few_epochs(n_rows, batch_size) if epochs is None else epochs
+        if epochs is None and self.validation_fraction > 0:
+            epochs = few_epochs(n_rows, batch_size)
         return steps_by_epochs(n_rows, bytes_per_row, batch_size, epochs)
 
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
@@ -162,8 +163,8 @@ class ByEvidence(AbstractJudge):
         return True
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
-        """Few rows cannot tell rates apart."""
-        return RATES if n_rows >= FEW_ROWS else (RATE_OF_FEW,)
+        """Few held-out rows cannot tell rates apart."""
+        return RATES if n_rows >= FEW_ROWS or self.validation_fraction == 0 else (RATE_OF_FEW,)
 
     def settled(self, history: list[Numbers]) -> bool:
         names = ("criterion", "held_out_nlpd", "nlml")

@@ -14,6 +14,7 @@ FEWEST_HELD_OUT = 5
 ENOUGH_HELD_OUT = 100
 FEW_ROWS = 400  # fewer training rows are learned from for fewer steps, and judged with more care
 STEPS_PER_FEW_ROW = 3
+HARDLY_ANY_ROWS = 20  # fewer training rows say something of the two variances, and nothing of features
 MOST_HELD_OUT = 30_000  # enough for a mean density; each holds its features in float64
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 RATE_OF_FEW = 3e-2
@@ -86,11 +87,13 @@ def default_epochs(steps_per_epoch: int) -> int:
 
 
 def few_epochs(n_rows: int, batch_size: int) -> int | None:
-    """Epochs that give few rows about 3 steps each; None where rows are not few.
+    """Epochs that give few rows about 3 steps each, and hardly any rows one pass; None where rows are not few.
 
     On 60 to 300 rows of three simulated functions and four UCI sets longer runs predicted no better, and their standard deviations were
     too small.
     """
+    if n_rows < HARDLY_ANY_ROWS:
+        return 1
     per_epoch = max(1, n_rows // min(batch_size, n_rows))
     return -(-STEPS_PER_FEW_ROW * n_rows // per_epoch) if n_rows < FEW_ROWS else None
 
