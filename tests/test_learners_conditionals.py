@@ -107,25 +107,18 @@ def test_passes_by_batches_are_those_of_a_plain_loop(kind, monkeypatch):
 
 @sweep
 def test_scoring_steps_never_raise_the_loss_and_end_at_a_stationary_point(kind):
-    """From far away. A refused step leaves θ where it was, and the next one is damped more; numbers are those of the formulas."""
+    """From far away, with a prior that counts; numbers are those of the formulas."""
     X, y, _ = draw()
     learner = kind(n_neighbours=8, spread=2.0)
     state, problem = searched(learner, model(8.0, 0.05, 3.0), DeviceRows(X, y, dtype=jnp.float64))
-    losses, refused = [], 0
+    losses = []
     for _ in range(60):
-        before, (state, numbers) = state, learner.score(state, problem)
+        state, numbers = learner.score(state, problem)
         losses.append(numbers["loss"])
         g, C = state.at.gradient, 60
         scores = state.at.scores + np.eye(3) / (4 * C)
         np.testing.assert_allclose(numbers["distance"], C * g @ np.linalg.solve(scores, g) / 3, rtol=1e-8)
         np.testing.assert_allclose(numbers["gain"], g @ np.linalg.solve(state.at.hessian, g) / 2, rtol=1e-8)
-        if numbers["accepted"]:
-            continue
-        refused += 1
-        np.testing.assert_array_equal(theta_of(state.gp), theta_of(before.gp))
-        assert state.damping > before.damping or state.damping == conditionals.MOST_DAMPING
-        assert state.harder == 2 * before.harder
-    assert refused > 0
     assert np.all(np.diff(losses) <= 0)
     assert np.abs(state.at.gradient).max() < 1e-6
     pull = (theta_of(state.gp) - problem.prepared.start) / (4 * 60)
@@ -134,6 +127,24 @@ def test_scoring_steps_never_raise_the_loss_and_end_at_a_stationary_point(kind):
         curvature(state.gp, source, near, True, learner.joint).gradient, -pull, atol=2e-6
     )
     assert learner.finished({"distance": numbers["distance"]})
+
+
+@sweep
+def test_a_step_that_does_not_lower_the_loss_is_not_taken(kind):
+    """Sent uphill by a gradient of the wrong sign: θ stays, the next steps are damped by 2, 4, … times more, until one is taken."""
+    X, y, _ = draw()
+    learner = kind(n_neighbours=8)
+    state, problem = searched(learner, model(), DeviceRows(X, y, dtype=jnp.float64))
+    at = learner._curvature(state.gp, problem, state.near)
+    state = conditionals.eqx.tree_at(lambda s: s.at, state, at._replace(gradient=-at.gradient))
+    for doubled in (2, 4, 8):
+        before, (state, numbers) = state, learner.score(state, problem)
+        assert numbers["accepted"] == 0 and numbers["loss"] == at.loss
+        np.testing.assert_array_equal(theta_of(state.gp), theta_of(model()))
+        assert state.damping == doubled * before.damping and state.harder == 2 * doubled
+    state = conditionals.eqx.tree_at(lambda s: s.at, state, at)
+    state, numbers = learner.score(state, problem)
+    assert numbers["accepted"] == 1 and numbers["loss"] < at.loss and state.harder == 2
 
 
 def test_what_a_search_changed_counts_rows_and_not_gaps():
@@ -162,7 +173,7 @@ def test_networks_are_learned_by_batches_alone():
     gp = KernelGP(kernels.Warped(RBF(), network), 0.5)
     found = fit(LeaveOneOut(epochs=28, n_neighbours=6), gp, DeviceRows(X, y), key=KEY)
     assert np.isinf([entry["distance"] for entry in found.history[1:]]).all()
-    assert np.abs(theta_of(found.gp) - theta_of(gp)).min() > 0
+    assert np.mean(theta_of(found.gp) != theta_of(gp)) > 0.5  # units of ReLU that are off everywhere stay
     assert found.history[-1]["loss"] < found.history[1]["loss"] - 0.1
 
 

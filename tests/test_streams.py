@@ -81,6 +81,19 @@ def test_shapes_that_do_not_fit_are_named(source, X, y, weight):
         source(np.zeros(X), np.zeros(y), None if weight is None else np.ones(weight))
 
 
+@pytest.mark.parametrize("source", [DeviceRows, HostRows])
+def test_groups_are_those_of_the_rows_also_of_some(source):
+    X, y, _ = _arrays()
+    group, some = np.arange(23) // 4, np.array([7, 3, 22, 3])
+    rows = source(X, y, group=group)
+    np.testing.assert_array_equal(rows.group, group)
+    np.testing.assert_array_equal(SomeRows(rows, some).group, group[some])
+    np.testing.assert_array_equal(SomeRows(SomeRows(rows, some), np.array([2, 0])).group, group[[22, 7]])
+    assert source(X, y).group is None and SomeRows(source(X, y), some).group is None
+    with pytest.raises(ValueError, match=r"group of each of 23 rows, but got \(22,\)"):
+        source(X, y, group=group[:-1])
+
+
 def test_padded_sizes_are_few_and_near():
     sizes = [padded_size(n) for n in range(1, 40_000)]
     assert all(n <= size < max(2 * n, 2) for n, size in enumerate(sizes, start=1))

@@ -78,7 +78,7 @@ class ByEvidence(AbstractJudge):
     validation_fraction  rows held out: 0 = the criterion (which rate, which state, the refit) is the exact NLML of the training rows;
                          above 0 = the NLPD of the held-out rows, which join the posterior at the end; where fewer than 400 rows, or
                          twice as many as features, train, `robust_nlpd`, which is the "criterion" of the history. Where the rows have
-                         groups, whole groups are held out, as many as come nearest to the fraction
+                         groups, whole groups are held out
 
     Settled: the best criterion improved by less than 0.01 nats per datum since the first quarter of the steps, in which a cosine rate
     makes half of its way, and the run did not only ever get worse than its start. Fewer than four visits cannot tell.
@@ -247,14 +247,19 @@ def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -
 
 
 def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[np.ndarray, " N"]:
-    """Which rows are in randomly chosen groups that have about `n_rows` rows together: at least one group, and not all."""
+    """Which rows are in some groups of about `n_rows` rows together: in random order, each that brings their number nearer to it.
+
+    Where every group is too large, the smallest one. Raises ValueError where there is one group only.
+    """
     labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
-    order = np.random.default_rng(seed).permutation(len(labels))
-    together = np.cumsum(sizes[order])[:-1]
-    if not len(together):
+    if len(labels) == 1:
         raise ValueError("all rows are of one group: none can be held out; set validation_fraction=0")
-    n_groups = 1 + int(np.argmin(np.abs(together - n_rows)))
-    return np.isin(number, order[:n_groups])
+    chosen, total = [], 0
+    for one in np.random.default_rng(seed).permutation(len(labels)):
+        if sizes[one] < 2 * (n_rows - total) and total + sizes[one] < len(group):
+            chosen.append(one)
+            total += sizes[one]
+    return np.isin(number, chosen if chosen else [np.argmin(sizes)])
 
 
 def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> HeldOut:
