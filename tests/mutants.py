@@ -198,6 +198,27 @@ MUTATIONS = (
         "return value",
         "test_solvers_contract.py::test_reported_residuals_are_the_true_ones",
     ),
+    Mutation(
+        "variances by a factor have no floor",
+        "numerics/rounding.py",
+        "return np.minimum(of_noise + np.maximum(rest, rounding), prior)",
+        "return np.clip(of_noise + rest, 0, prior)",
+        "test_posteriors_noiseless.py::test_variances_are_never_below_the_true_ones_but_for_rounding",
+    ),
+    Mutation(
+        "a noise variance that is given is only a start",
+        "estimators/kernel.py",
+        "noise = constant_noise(frozen(np.asarray(given, dtype)))",
+        "noise = constant_noise(given, lower=0.0, dtype=dtype)",
+        "test_estimators_noise.py::test_a_noise_variance_that_is_given_is_kept",
+    ),
+    Mutation(
+        "few rows have no prior",
+        "estimators/choices.py",
+        'FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, precision="float64", spread=SPREAD)',
+        'FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, precision="float64")',
+        "test_estimators_cautions.py::test_one_row_is_no_certainty",
+    ),
 )
 
 
