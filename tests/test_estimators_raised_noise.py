@@ -29,15 +29,15 @@ def make_rows(n=N, dtype=jnp.float32):
 @pytest.mark.parametrize(("n", "noise"), [(200, 1e-5), (N, 0.1)])
 def test_noise_that_can_be_solved_for_stays(n, noise):
     gp = KernelGP(kernels.Matern32(2.0, 1.0), noise)
-    found, choice = raised_for_solving(gp, make_rows(n))
-    assert found is gp
+    found, choice, growth = raised_for_solving(gp, make_rows(n))
+    assert found is gp and growth == 0
     assert choice["choice"] == pytest.approx(noise)
     assert "learned" in choice["why"]
 
 
 def test_standard_deviations_hardly_change():
     data, gp = make_rows(), KernelGP(kernels.Matern32(2.0, 1.0), 1e-5)
-    found, choice = raised_for_solving(gp, data)
+    found, choice, growth = raised_for_solving(gp, data)
     assert float(found.noise_variance) == pytest.approx(choice["choice"])
     assert "raised" in choice["why"]
     variances = []
@@ -46,11 +46,12 @@ def test_standard_deviations_hardly_change():
         v = local.left_out(200, 1)[1].variance
         variances.append(v + float(model.noise_variance))
     assert 1 < np.median(variances[1]) / np.median(variances[0]) < 1 + 2 * SHARE
+    assert growth == pytest.approx(np.median(variances[1]) / np.median(variances[0]) - 1, rel=0.2)
 
 
 def test_rounding_sets_a_bound_that_goes_with_the_signal():
     data, gp = make_rows(), KernelGP(kernels.RBF(20.0, 1e4), 1e-5)
     least = ROUNDINGS * np.finfo(np.float32).eps * N**0.5 * 1e4
-    assert float(raised_for_solving(gp, data)[0].noise_variance) == pytest.approx(least, rel=1e-4)
-    wide = raised_for_solving(gp, make_rows(dtype=jnp.float64))[0]
+    assert float(raised_for_solving(gp, data).gp.noise_variance) == pytest.approx(least, rel=1e-4)
+    wide = raised_for_solving(gp, make_rows(dtype=jnp.float64)).gp
     assert float(wide.noise_variance) < least / 1000
