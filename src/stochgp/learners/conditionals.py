@@ -76,6 +76,7 @@ class AbstractConditionals(AbstractLearner):
     networks, have mini-batches only.
     """
 
+    optimizer: eqx.AbstractVar[Optimizer]
     n_neighbours: eqx.AbstractVar[int]
     n_centres: eqx.AbstractVar[int]
     spread: eqx.AbstractVar[float | None]
@@ -128,14 +129,14 @@ class AbstractConditionals(AbstractLearner):
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
         C, P = problem.plan.batch_size, len(problem.prepared.start)
         m = min(self.n_neighbours, problem.source.size - 1) + 1
-        steps = -(-C // BATCH) * min(problem.plan.total_steps, self._searched(P))
+        steps = C // min(BATCH, C) * min(problem.plan.total_steps, self._searched(P))
         rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
         descent = begin(partition(gp)[0], self.optimizer, rate, steps)
         unknown = Curvature(
             np.float64(np.nan), np.zeros(P), np.eye(P), np.eye(P), np.float64(1), np.float64(0)
         )
-        near, one = np.full((C, m), NONE, np.int32), np.float64(1)
-        return ConditionalState(gp, near, descent, unknown, FIRST_DAMPING * one, 2 * one, one)
+        near, numbers = np.full((C, m), NONE, np.int32), (np.float64(x) for x in (FIRST_DAMPING, 2, 1))
+        return ConditionalState(gp, near, descent, unknown, *numbers)
 
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
