@@ -46,7 +46,8 @@ def test_standard_deviations_hardly_change():
         v = local.left_out(200, 1)[1].variance
         variances.append(v + float(model.noise_variance))
     assert 1 < np.median(variances[1]) / np.median(variances[0]) < 1 + 2 * SHARE
-    assert growth == pytest.approx(np.median(variances[1]) / np.median(variances[0]) - 1, rel=0.2)
+    # Variances of f grow too, so that growth is the smaller part of it.
+    assert 0 < growth < np.median(variances[1]) / np.median(variances[0]) - 1
 
 
 def test_rounding_sets_a_bound_that_goes_with_the_signal():

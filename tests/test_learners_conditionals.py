@@ -13,7 +13,8 @@ import stochgp.learners.conditionals as conditionals
 from stochgp import kernels, networks
 from stochgp.budget import resident
 from stochgp.data.streams import DeviceRows
-from stochgp.kernels import RBF, Matern32
+from stochgp.kernels import RBF, Matern12, Matern32
+from stochgp.kernels.nearest import NearestRows
 from stochgp.learners import ByLoss, FullBatch, LeaveOneOut, Problem, Vecchia, constant, fit
 from stochgp.learners.placing import COMPILER_BYTES
 from stochgp.models import KernelGP
@@ -252,6 +253,21 @@ def test_the_inverse_curvature_is_the_error_of_vecchia_with_all_rows():
     H = np.mean([a.hessian for a in at], axis=0)
     squares = np.array([N * a.gradient @ np.linalg.solve(H, a.gradient) for a in at])
     assert abs(squares.mean() - 3) < N_SE * squares.std(ddof=1) / np.sqrt(400)
+
+
+def test_rows_that_float32_can_hardly_tell_apart_do_no_harm():
+    """Distances near the rounding error, at the kink of Matérn 1/2: k is right there too, to the root of 4 roundings of its argument.
+
+    Of these rows one pair was once given exp(−1) of the variance, in the program of the curvature alone.
+    """
+    X = np.sort(np.random.default_rng(6).normal(size=(1024, 1)), axis=0).astype(np.float32)
+    X = X - X.mean()
+    gp, source = KernelGP(Matern12([0.27], 3.7), 0.0476), DeviceRows(X, np.sin(X[:, 0]))
+    others = NearestRows(gp.kernel, X).others(np.arange(1024), 15)
+    near = np.concatenate([others, np.arange(1024)[:, None]], axis=1)
+    single, double = (curvature(gp, source, near, wide) for wide in (False, True))
+    assert single.jittered == 0
+    assert abs(single.loss - double.loss) < np.sqrt(4 * np.finfo(np.float32).eps)
 
 
 # Neighbours and groups

@@ -187,7 +187,9 @@ def _matern0_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, 
     (t,), (dt,) = primals, tangents
     positive = t > 0
     root = jnp.sqrt(jnp.where(positive, t, jnp.ones_like(t)))
-    value = jnp.where(positive, jnp.exp(-root), jnp.ones_like(t))
+    # The value is not made from `root`: compiled programs compute t twice, and where it is all rounding `positive` may be true in one place and
+    # false in the other. That would be exp(−1).
+    value = _matern0(t)
     return value, jnp.where(positive, -value / (2 * root), jnp.zeros_like(t)) * dt
 
 

@@ -129,15 +129,14 @@ class AbstractConditionals(AbstractLearner):
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
         C, P = problem.plan.batch_size, len(problem.prepared.start)
         m = min(self.n_neighbours, problem.source.size - 1) + 1
-        steps = -(-C // BATCH) * min(problem.plan.total_steps, self._searched(P))
+        steps = C // min(BATCH, C) * min(problem.plan.total_steps, self._searched(P))
         rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
         descent = begin(partition(gp)[0], self.optimizer, rate, steps)
         unknown = Curvature(
             np.float64(np.nan), np.zeros(P), np.eye(P), np.eye(P), np.float64(1), np.float64(0)
         )
-        near = np.full((C, m), NONE, np.int32)
-        damping, harder, changed = (np.float64(value) for value in (FIRST_DAMPING, 2, 1))
-        return ConditionalState(gp, near, descent, unknown, damping, harder, changed)
+        near, numbers = np.full((C, m), NONE, np.int32), (np.float64(x) for x in (FIRST_DAMPING, 2, 1))
+        return ConditionalState(gp, near, descent, unknown, *numbers)
 
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed

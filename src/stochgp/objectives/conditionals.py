@@ -121,7 +121,8 @@ def batch_gradient(
 def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
     """`conditional` of each neighbourhood; its last row is the centre, −1 stands for no neighbour. In float64 where `wide`."""
     parts = _in_blocks(_conditionals, (gp,), source, near, wide)
-    return Conditional(*(np.concatenate(part)[: len(near)] for part in zip(*parts, strict=True)))
+    found: Any = (np.concatenate(part)[: len(near)] for part in zip(*parts, strict=True))
+    return Conditional(*found)
 
 
 def curvature(
@@ -130,11 +131,10 @@ def curvature(
     """`Curvature` at the parameters of `gp`, over the centres of these neighbourhoods; `joint` as in `batch_gradient`."""
     theta, rest = partition(gp)
     parts = _in_blocks(_sums, (theta, rest, len(packed(theta)), joint), source, near, wide)
-    sums: tuple[Any, ...] = tuple(sum(part) for part in zip(*parts, strict=True))
-    means = Curvature(*(part / len(near) for part in sums))
+    means: Any = (sum(part) / len(near) for part in zip(*parts, strict=True))
+    loss, gradient, hessian, scores, squares, jittered = means
     d = data_per_row(source, joint)
-    loss, gradient, hessian, scores = means[:4]
-    return means._replace(loss=loss / d, gradient=gradient / d, hessian=hessian / d, scores=scores / d**2)
+    return Curvature(loss / d, gradient / d, hessian / d, scores / d**2, squares, jittered)
 
 
 def is_small(gp: Any, rows: Rows) -> bool:
