@@ -35,7 +35,7 @@ from stochgp.solvers import AbstractSolver, Cholesky, SystemSize
 from stochgp.solvers.sizes import SMALL
 
 START_NOISE, LEAST_NOISE = 0.1, 1e-10  # of the targets' mean square
-CALIBRATION_ROWS, FEW_CALIBRATION_ROWS = 500, 100  # training rows that set the scale of local variances
+CALIBRATION_ROWS, FEW_CALIBRATION_ROWS = 2000, 100  # training rows that set the scale of local variances
 FEWEST_FOR_CHOICE = 100  # rows
 LEAST_SECONDS = 2.0  # of learning, compilation included
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
