@@ -48,7 +48,7 @@ class KernelGPRegressor(GPRegressor):
     """Gaussian process regression with any kernel and any number of rows: `predict` is of the function without noise.
 
     kernel          "auto" (compared on rows left out: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`
-    learner         "auto", "bsgd", "full-batch", "iterative", or a learner of `stochgp.learners`; None = keep the hyperparameters given
+    learner         "auto", "loo", "vecchia", "bsgd", "full-batch", "iterative", or a learner of `stochgp.learners`; None = keep the hyperparameters given
     noise_variance  σ², in the units of what the kernel sees (standardised targets when `standardize`): a value is kept, while the kernel is
                     learned; None = learned, from a tenth of the targets' mean square, which `learner=None` keeps
     solver          "auto", "cholesky", "cg", "sgd", "sdd", or a solver of `stochgp.solvers`
