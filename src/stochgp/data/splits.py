@@ -17,7 +17,8 @@ def train_test_indices(
     """
     if group is not None:
         names, member = np.unique(group, return_inverse=True)
-        of_test = np.isin(member, train_test_indices(len(names), fraction, seed)[1])
+        n_test = count_test_rows(len(names), fraction)
+        of_test = np.isin(member, np.random.default_rng(seed).choice(len(names), n_test, replace=False))
         return np.flatnonzero(~of_test), np.flatnonzero(of_test)
     n_test = count_test_rows(n, fraction)
     order = np.random.default_rng(seed).permutation(n)
