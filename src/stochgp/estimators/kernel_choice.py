@@ -20,7 +20,7 @@ from stochgp.parameters import positive
 
 USUAL = "matern32"
 CANDIDATES = (USUAL, "matern12", "matern52", "rbf", "matern32 + matern12")
-TRIAL = LeaveOneOut(epochs=12, n_centres=1024)
+TRIAL = LeaveOneOut(epochs=32, n_centres=1024)  # two rounds
 SCORED = 2048  # rows
 SURE = 2.0  # standard errors of the paired difference
 

@@ -33,10 +33,13 @@ from stochgp.objectives.conditionals import (
 from stochgp.parameters import partition
 from stochgp.planning.steps import StepPlan
 
-N_NEIGHBOURS, N_CENTRES = 48, 4096
+N_NEIGHBOURS, N_CENTRES = 48, 16_384
 BATCH, STACKED = 128, 8  # centres of a batch, batches on the device together
 RATE = 0.1  # of Adam, on logarithms
-ROUNDS, PASSES_PER_ROUND = 9, 4
+ROUNDS, MOST_PASSES = (
+    12,
+    16,
+)  # as many passes over few centres make a round as centres are fewer than N_CENTRES
 SEARCHES = 5  # rounds of mini-batches, each with a search; the neighbours then stay
 MOST_SCORED = 50  # parameters: with more there are only mini-batches
 SOME = 100  # rows that show the prior variance
@@ -70,8 +73,8 @@ class AbstractConditionals(AbstractLearner):
 
     Who the neighbours c(i) are is the leaf's to say, and whether the losses of all rows make a joint density (`joint`).
 
-    A step is a pass over the centres. Five rounds of four passes are mini-batches for the optimiser, the neighbours searched before each round in
-    the metric learned so far. From then on neighbours stay, and a pass is a scoring step (Guinness 2021) on all centres: with
+    A step is a pass over the centres; a round has one pass over 16,384 of them, or more over fewer. Five rounds are mini-batches for the
+    optimiser, the neighbours searched before each round in the metric learned so far. From then on neighbours stay, and a pass is a scoring step (Guinness 2021) on all centres: with
     H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`, damped where the loss does not fall as H promises. Kernels with more than 50 parameters, such as
     networks, have mini-batches only.
     """
@@ -108,8 +111,10 @@ class AbstractConditionals(AbstractLearner):
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         """A visit after each round."""
-        passes = ROUNDS * PASSES_PER_ROUND if self.epochs is None else self.epochs
-        return StepPlan(min(self.n_centres, n_rows), 1, passes, min(PASSES_PER_ROUND, passes), 1)
+        C = min(self.n_centres, n_rows)
+        per_round = min(max(1, round(N_CENTRES / C)), MOST_PASSES)
+        passes = ROUNDS * per_round if self.epochs is None else self.epochs
+        return StepPlan(C, 1, passes, min(per_round, passes), 1)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows in float64, twice, with their trees, lists of neighbours, and a block of neighbourhoods."""
@@ -129,7 +134,7 @@ class AbstractConditionals(AbstractLearner):
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
         C, P = problem.plan.batch_size, len(problem.prepared.start)
         m = min(self.n_neighbours, problem.source.size - 1) + 1
-        steps = C // min(BATCH, C) * min(problem.plan.total_steps, self._searched(P))
+        steps = C // min(BATCH, C) * min(problem.plan.total_steps, self._searched(problem))
         rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
         descent = begin(partition(gp)[0], self.optimizer, rate, steps)
         unknown = Curvature(
@@ -144,8 +149,8 @@ class AbstractConditionals(AbstractLearner):
         """ "loss" is L, with its prior when scored; "distance" T²/P, "gain" the nats per datum that a scoring step still promises."""
         numbers: list[Numbers] = []
         for step in range(first_step, first_step + n_steps):
-            searched = self._searched(len(problem.prepared.start))
-            if step % PASSES_PER_ROUND == 0 and step <= searched:
+            searched = self._searched(problem)
+            if step % problem.plan.steps_per_visit == 0 and step <= searched:
                 state = self._search(state, problem)
             if step < searched:
                 state, found = self._by_batches(state, problem, (*seed, step))
@@ -188,9 +193,10 @@ class AbstractConditionals(AbstractLearner):
             return "exact", f"of the mean of {self.n_centres} conditional densities at most"
         return "unbiased", f"of the mean of {self.n_centres} conditional densities at most, from mini-batches"
 
-    def _searched(self, n_parameters: int) -> int:
+    def _searched(self, problem: Problem) -> int:
         """Passes by mini-batches."""
-        return SEARCHES * PASSES_PER_ROUND if n_parameters <= MOST_SCORED else 1 << 30
+        few = len(problem.prepared.start) <= MOST_SCORED
+        return SEARCHES * problem.plan.steps_per_visit if few else problem.plan.total_steps
 
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
         """With the neighbours in the metric learned so far."""
@@ -256,7 +262,7 @@ class LeaveOneOut(AbstractConditionals):
     variance σ²/ρ. Where test rows are farther from the training rows than these from each other (repeated measurements, later days), it
     promises too much, unless the rows come with their groups.
 
-    epochs         passes over the centres; None = 36, fewer where the run converges
+    epochs         passes over the centres; None = 12 rounds, fewer where the run converges
     learning_rate  of the optimiser on the mini-batches of 128 centres; None = 0.1
     optimizer      of the mini-batches; Adam
     decay          of the rate over the mini-batches: a cosine to 0
@@ -267,7 +273,7 @@ class LeaveOneOut(AbstractConditionals):
     judge          None = `ByLoss()`
 
     `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of
-    a standard error of the optimum.
+    a standard error of the optimum. Or all passes were taken and the loss had settled, by less than 0.01 nats a row: see `ByLoss`.
     """
 
     batch_size: None = None
