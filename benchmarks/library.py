@@ -10,6 +10,7 @@ import optax
 
 from benchmarks.problem import Problem
 from stochgp.data.streams import AbstractSource, DeviceRows, HostRows
+from stochgp.deadline import Pace
 from stochgp.features import Network
 from stochgp.learners import BSGD, SCGD, AbstractLearner, ByEvidence, Minimax, constant
 from stochgp.learners import Problem as Run
@@ -85,7 +86,9 @@ class LibrarySide:
     def epoch(self) -> None:
         """⌊N/B⌋ steps but for what whole chunks leave over."""
         with jax.enable_x64(True):
-            self.state, n, info = take_stretch(self.learner, self.state, self.run, self.step, SEED)
+            self.state, n, info = take_stretch(
+                self.learner, self.state, self.run, self.step, SEED, pieces=Pace()
+            )
             self.step += n
             jax.block_until_ready(self.state.descent.rate)
         self.projected += info.get("decomposed", 0.0)

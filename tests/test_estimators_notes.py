@@ -38,7 +38,7 @@ def test_a_subset_local_prediction_and_raised_noise_are_said_everywhere(monkeypa
 
     monkeypatch.setattr(raised_noise, "SMALL", 20)  # as if these were many rows
     monkeypatch.setattr(raised_noise, "SHARE", 50.0)
-    raised = KernelGPRegressor(learner=SUBSET, random_state=0).fit(X, y)
+    raised = KernelGPRegressor(learner=SUBSET, prediction="global", random_state=0).fit(X, y)
     before, after = (raised.plan_[name]["choice"] for name in ("learned_noise_variance", "noise_variance"))
     assert before < after == pytest.approx(raised.noise_variance_ / raised._fitted.target_scale**2)
     assert "Note: the noise variance is not the learned one" in words(raised.summary())

@@ -160,7 +160,8 @@ def test_histories_tell_the_searches_and_the_scoring(kind):
     X, y, _ = draw(200)
     found = fit(kind(n_neighbours=6), model(dtype=jnp.float32), DeviceRows(X, y), key=KEY)
     visits = found.history[1:]
-    assert [entry["step"] for entry in visits] == list(range(4, 4 * len(visits) + 1, 4))
+    apart = kind().plan(200, 2, ByLoss()).steps_per_visit
+    assert [entry["step"] for entry in visits] == list(range(apart, apart * len(visits) + 1, apart))
     assert all(0 <= entry["changed"] <= 1 for entry in visits) and visits[0]["changed"] == 1
     assert np.isinf([entry["distance"] for entry in visits[:5]]).all()
     assert found.converged and visits[-1]["distance"] < 0.01 and visits[-1]["gain"] < 0.01

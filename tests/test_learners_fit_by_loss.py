@@ -21,7 +21,7 @@ from stochgp.results import RESULTS
 
 GP = KernelGP(RBF([1.0, 1.0]))
 COMMON = {"batch_size": 8, "epochs": 40}  # 320 steps: 5 visits
-CENTRES = {"epochs": 24, "n_neighbours": 6}  # five rounds of mini-batches, one of scoring steps: 6 visits
+CENTRES = {"epochs": 96, "n_neighbours": 6}  # five rounds of mini-batches, one of scoring steps: 6 visits
 LEARNERS = {
     "neighbours": BSGD(**COMMON),
     "uniform": BSGD(**COMMON, sampling=Uniform()),
@@ -60,7 +60,7 @@ def _assert_same(a, b):
 @sweep
 def test_history_and_result(name):
     found = _fit(name)
-    steps, epochs = (24, 24) if isinstance(LEARNERS[name], AbstractConditionals) else (320, 40)
+    steps, epochs = (96, 96) if isinstance(LEARNERS[name], AbstractConditionals) else (320, 40)
     apart = LEARNERS[name].plan(64, 2, ByLoss()).steps_per_visit
     assert [entry["step"] for entry in found.history] == list(range(0, steps + 1, apart))
     assert found.history[-1]["epoch"] == epochs

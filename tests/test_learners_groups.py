@@ -5,11 +5,13 @@ import pytest
 
 from stochgp.data.streams import DeviceRows
 from stochgp.learners import ByEvidence
+from stochgp.planning.steps import held_out_rows
 
 
 @pytest.mark.parametrize("sizes", [[5] * 40, [1] * 100 + [50, 50], [150, 50], [199, 1], [110, 90]])
 def test_whole_groups_are_held_out(sizes):
-    """No group is in both parts. No group left would bring the number of rows nearer to the one wanted, a fifth of 200."""
+    """No group is in both parts, most rows train, and no group that may join would bring the number held out nearer to the one wanted."""
+    wanted = held_out_rows(200, ByEvidence().validation_fraction)
     group = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
     X = np.arange(200.0)[:, None]
     for seed in range(5):
@@ -20,7 +22,8 @@ def test_whole_groups_are_held_out(sizes):
         np.testing.assert_array_equal(division.held_out.group, group[held_out])
         left = np.unique(group[train], return_counts=True)[1]
         assert len(left) > 0 and len(held_out) > 0
-        assert (np.abs(len(held_out) + left - 40) >= abs(len(held_out) - 40)).all()
+        left = left[2 * (len(held_out) + left) < 200]
+        assert (np.abs(len(held_out) + left - wanted) >= abs(len(held_out) - wanted)).all()
         assert len(held_out) < len(train)  # also where one group has most of the rows
 
 

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import psutil
@@ -64,11 +64,16 @@ class Budget:
         """Raises ValueError, with both numbers, if present use and `need_bytes` for `what` together pass the limit."""
         if in_use() + need_bytes > self.limit:
             release()  # what earlier work has freed
-        if (used := in_use()) + need_bytes > self.limit:
-            raise ValueError(
-                f"{what} needs {format_bytes(need_bytes)} on top of the {format_bytes(used)} in use, together "
-                f"{format_bytes(used + need_bytes)}, but memory_limit is {format_bytes(self.limit)}"
-            )
+        if in_use() + need_bytes > self.limit:
+            self.refuse(need_bytes, what)
+
+    def refuse(self, need_bytes: int, what: str) -> NoReturn:
+        """Raises ValueError, with both numbers."""
+        used = in_use()
+        raise ValueError(
+            f"{what} needs {format_bytes(need_bytes)} on top of the {format_bytes(used)} in use, together "
+            f"{format_bytes(used + need_bytes)}, but memory_limit is {format_bytes(self.limit)}"
+        )
 
     def rows_per_chunk(self, bytes_per_row: int, at_most: int, at_least: int = 1) -> int:
         """How many rows of `bytes_per_row` fit into what is free: between `at_least` and `at_most`.

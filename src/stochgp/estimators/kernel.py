@@ -20,7 +20,7 @@ from stochgp.estimators.settings import DTYPES
 from stochgp.estimators.solving import KernelPosterior, Wanted, posterior_of
 from stochgp.estimators.units import TrainingData
 from stochgp.kernels.warped import is_deep
-from stochgp.learners import AbstractLearner
+from stochgp.learners import AbstractLearner, FullBatch
 from stochgp.likelihoods import AbstractNoise, constant_noise
 from stochgp.models import KernelGP
 from stochgp.objectives.slq import Estimate
@@ -147,9 +147,15 @@ class KernelGPRegressor(GPRegressor):
 
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
         return kernel_learner(
-            self.learner, data.n_rows, deep=is_deep(self.kernel), hurried=deadline.left() < HURRIED,
+            self.learner, data.n_rows, deep=is_deep(self.kernel), hurried=self._is_hurried(),
             batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
         )  # fmt: skip
+
+    def _is_hurried(self) -> bool:
+        """Whether there is no time to search neighbours; by the plan given, where there is one."""
+        if self.plan is None:
+            return deadline.left() < HURRIED
+        return self.plan.get("learner", {}).get("choice") == FullBatch.__name__
 
     def _start(self, data: TrainingData, run: Run) -> tuple[KernelGP, dict[str, Any]]:
         """The kernel given, or of that name; the noise given, which nothing trains, or one that starts from START_NOISE."""

@@ -213,14 +213,15 @@ def _together(moments: Moments, gp: FeatureGP, more: AbstractSource) -> Moments:
 
 
 def _constant_nlpd(division: Division) -> float | None:
-    """The NLPD of the held-out rows under N(mean, variance of the training targets)."""
+    """The NLPD of the held-out rows under N(mean, variance of the training targets / ρ) for rows that count as ρ."""
     if division.held_out is None:
         return None
     train, held_out = (_targets(part) for part in (division.train, division.held_out))
     mean = np.average(train[0], weights=train[1])
     variance = max(float(np.average((train[0] - mean) ** 2, weights=train[1])), NOISE_FLOOR)
-    error = np.average((held_out[0] - mean) ** 2, weights=held_out[1])
-    return float(np.log(2 * np.pi * variance) + error / variance) / 2
+    y, rho = (part[held_out[1] > 0] for part in held_out)
+    density = np.log(2 * np.pi * variance / rho) + rho * (y - mean) ** 2 / variance
+    return float(np.average(density, weights=rho)) / 2
 
 
 def _targets(source: AbstractSource) -> tuple[np.ndarray, np.ndarray]:
@@ -249,14 +250,14 @@ def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -
 def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[np.ndarray, " N"]:
     """Which rows are in some groups of about `n_rows` rows together: in random order, each that brings their number nearer to it.
 
-    Where every group is too large, the smallest one. Raises ValueError where there is one group only.
+    Never more than half of all rows. Where every group is too large, the smallest one. Raises ValueError where there is one group only.
     """
     labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if len(labels) == 1:
         raise ValueError("all rows are of one group: none can be held out; set validation_fraction=0")
     chosen, total = [], 0
     for one in np.random.default_rng(seed).permutation(len(labels)):
-        if sizes[one] < 2 * (n_rows - total) and total + sizes[one] < len(group):
+        if sizes[one] < 2 * (n_rows - total) and 2 * (total + sizes[one]) < len(group):
             chosen.append(one)
             total += sizes[one]
     return np.isin(number, chosen if chosen else [np.argmin(sizes)])

@@ -1,7 +1,7 @@
 """The solver that is predicted to be the fastest within the memory limit."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -115,10 +115,10 @@ def _chosen(
     return _plan(chosen, _reason(chosen, best, free, solver), alternatives, measured=costs.measured)
 
 
-def _refuse(least: Candidate, n_columns: int, budget: Budget) -> None:
+def _refuse(least: Candidate, n_columns: int, budget: Budget) -> NoReturn:
     """Raises ValueError with both numbers."""
     what = f"solving for {least.size.n_rows} rows and {n_columns} right-hand sides by {least.solver.name}"
-    budget.require(max(least.need, budget.free() + 1), what)
+    budget.refuse(least.need, what)
 
 
 def _solvers(solver: str | AbstractSolver) -> list[tuple[AbstractSolver, bool]]:

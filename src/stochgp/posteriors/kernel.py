@@ -199,6 +199,8 @@ class SampledKernelPosterior(AbstractPosterior):
                     sure[rows, columns] = earlier.T @ (noise * C)
                     rest[columns, rows], sure[columns, rows] = rest[rows, columns].T, sure[rows, columns].T
         prior = np.asarray(diagonal(self.system.kernel, X), np.float64)
+        sure += sure.T.copy()
+        sure *= 0.5
         return safe_covariance(sure, rest, rounding_error(prior, squares, self.system.operator.dtype))
 
     def _solved_columns(self, Z: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
