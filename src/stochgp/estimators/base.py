@@ -165,7 +165,8 @@ class GPRegressor(PosteriorRegressor):
             gp, start = self._start(data, run)
             learned, choices = self._learn(gp, data, run)
             gp = gp if learned is None else learned.gp
-            posterior, solved, more = self._posterior_in_time(gp, learned, data, run)
+            fewer = choices.get("rows_in_time", choice(None, ""))["choice"] is not None
+            posterior, solved, more = self._posterior_in_time(gp, learned, data, run, fewer)
         seen = self.dtype if posterior.dtype is None else posterior.dtype
         constant = constant_columns(rows.X)
         self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, seen, constant)
@@ -178,9 +179,9 @@ class GPRegressor(PosteriorRegressor):
         self._report(learned, solved, data)
 
     def _posterior_in_time(
-        self, gp: AbstractGP, learned: FitResult | None, data: TrainingData, run: Run
+        self, gp: AbstractGP, learned: FitResult | None, data: TrainingData, run: Run, fewer: bool
     ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
-        """`_posterior_of`, as quickly as it can be had after Ctrl-C; `plan_` says what ended the fit."""
+        """`_posterior_of`, as quickly as it can be had after Ctrl-C; `plan_` says what ended the fit, or made it learn from `fewer` rows."""
         results = [None if learned is None else learned.result]
         if results[0] is not RESULTS.interrupted:
             try:
@@ -190,7 +191,7 @@ class GPRegressor(PosteriorRegressor):
         if RESULTS.interrupted in results:
             with within(0.0):
                 posterior, solved, choices = self._posterior_of(gp, learned, data, run)
-        late = choices.pop("late", None)
+        late = choices.pop("late", "it was learned from fewer rows" if fewer else None)
         if run.plan is not None and "ended" in run.plan:  # what was shortened then is as short now
             then = run.planned("ended")
             results.append(None if then == PLANNED else RESULTS[then])
