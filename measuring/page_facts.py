@@ -57,6 +57,15 @@ def posterior_excess(**where: Any) -> float:
     return max(ratios)
 
 
+def default_excess() -> float:
+    """The greatest RMSE of `kernel_defaults` beside that of Cholesky's posterior with published hyperparameters, less 1."""
+    return max(
+        lines("kernel_defaults").where(set=s).one("rmse")
+        / lines("posteriors").where(set=s, split=0, solver="cholesky").one("rmse") - 1
+        for s in SETS if s != "kin40k"
+    )  # fmt: skip
+
+
 def recovered(start: str, scale: str, field: str) -> str:
     """Mean ± standard deviation over draws of a recovered variance, batches of 128."""
     return spread(lines("recovery_sggp").where(start=start, scale=scale, batch=128).one(field), 2)

@@ -188,6 +188,20 @@ def posteriors() -> str:
     )
 
 
+def demo() -> str:
+    """`stochgp demo`: scores with their standard errors on both splits."""
+    rows = []
+    for split, held_out in (("random", "random flights"), ("by day", "whole days")):
+        for r in lines("demo").where(split=split).records:
+            found = r["results"]
+            rmse = f"{found['rmse']:.2f} ± {found['rmse_stderr']:.2f}"
+            nlpd = f"{found['nlpd']:.3f} ± {found['nlpd_stderr']:.3f}"
+            rest = [f"{found['crps']:.2f}", f"{found['coverage_95']:.3f}", f"{found['seconds']:.0f}"]
+            rows.append([held_out, r["settings"]["side"], rmse, nlpd, *rest])
+    heads = ["held out", "", "RMSE (minutes)", "NLPD", "CRPS", "coverage of 95 % intervals", "seconds"]
+    return table(heads, rows)
+
+
 def kernel_defaults() -> str:
     """`KernelGPRegressor(memory_limit="3GB")`, the limits derived from Cholesky's posteriors where there are any."""
     rows = []
