@@ -10,13 +10,10 @@ import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-COMPILING, SHARE_OF_WORK = (
-    3.0,
-    0.3,
-)  # seconds of a first piece that may have gone into compiling; the least share that did not
-_DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # by the clock `time.perf_counter`
-
+COMPILING = 3.0  # seconds of a first piece that may have gone into compiling
+SHARE_OF_WORK = 0.3  # of a first piece, the least that did not
 AT_MOST = 10.0  # times the typical seconds
+_DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # by the clock `time.perf_counter`
 
 
 class TimeIsUpError(Exception):

@@ -1,5 +1,6 @@
 """The main job on real data: how late does a flight arrive?"""
 
+import functools
 import importlib.util
 import io
 import sys
@@ -65,13 +66,13 @@ def demo(
         model = KernelGPRegressor(
             KERNEL, memory_limit=MEMORY_LIMIT, random_state=seed, verbose=0 if quiet else 1
         )
-        ours = _timed(lambda: _gp(model, flights))  # noqa: B023 called at once
+        ours = _timed(_gp, model, flights)
         peak = max(peak, peak_resident())
         if not report["splits"]:
             _draw(out, flights, model, ours)
         scores = {"stochgp": _scores(flights.y_test, ours)}
         for rival, predict in _rivals(seed):
-            scores[rival] = _scores(flights.y_test, _timed(lambda: predict(flights)))  # noqa: B023
+            scores[rival] = _scores(flights.y_test, _timed(predict, flights))
         sizes = {"n_train": len(flights.y), "n_test": len(flights.y_test)}
         report["splits"][split] = sizes | {"models": scores}
     report |= {"peak_memory": peak, "picture": out}
@@ -91,11 +92,11 @@ def _rivals(seed: int) -> Iterator[tuple[str, Callable[[data.Dataset], tuple[np.
     ridge = make_pipeline(StandardScaler(), Ridge())
     boosted = HistGradientBoostingRegressor(max_iter=300, random_state=seed)
     large = HistGradientBoostingRegressor(max_iter=1500, max_leaf_nodes=127, random_state=seed)
-    yield "ridge", lambda flights: _point(ridge, flights)
-    yield "boosting, 300 trees of 31 leaves", lambda flights: _point(boosted, flights)
-    yield "boosting, 1,500 trees of 127", lambda flights: _point(large, flights)
+    yield "ridge", functools.partial(_point, ridge)
+    yield "boosting, 300 trees of 31 leaves", functools.partial(_point, boosted)
+    yield "boosting, 1,500 trees of 127", functools.partial(_point, large)
     if importlib.util.find_spec("catboost") is not None:
-        yield f"CatBoost, {CATBOOST_TREES:,} trees", lambda flights: _catboost(flights, seed)
+        yield f"CatBoost, {CATBOOST_TREES:,} trees", functools.partial(_catboost, seed)
 
 
 def _point(rival: Any, flights: data.Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -105,7 +106,7 @@ def _point(rival: Any, flights: data.Dataset) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.full(len(mean), std)
 
 
-def _catboost(flights: data.Dataset, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _catboost(seed: int, flights: data.Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Its Gaussian with a variance for each row."""
     from catboost import CatBoostRegressor  # pyright: ignore[reportMissingImports]
 
@@ -115,9 +116,9 @@ def _catboost(flights: data.Dataset, seed: int) -> tuple[np.ndarray, np.ndarray]
     return found[:, 0], np.sqrt(found[:, 1])
 
 
-def _timed(predict: Callable[[], tuple[np.ndarray, np.ndarray]]) -> Prediction:
+def _timed(predict: Callable[..., tuple[np.ndarray, np.ndarray]], *given: Any) -> Prediction:
     begun = time.perf_counter()
-    mean, std = predict()
+    mean, std = predict(*given)
     return Prediction(mean, std, time.perf_counter() - begun)
 
 

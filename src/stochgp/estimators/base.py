@@ -165,7 +165,7 @@ class GPRegressor(PosteriorRegressor):
             gp, start = self._start(data, run)
             learned, choices = self._learn(gp, data, run)
             gp = gp if learned is None else learned.gp
-            fewer = choices.get("rows_in_time", choice(None, ""))["choice"] is not None
+            fewer = learned is not None and choices["rows_in_time"]["choice"] is not None
             posterior, solved, more = self._posterior_in_time(gp, learned, data, run, fewer)
         seen = self.dtype if posterior.dtype is None else posterior.dtype
         constant = constant_columns(rows.X)

@@ -20,7 +20,7 @@ from stochgp.learners import (
 from stochgp.names import lookup
 
 FULL_BATCH_ROWS = 3_000  # up to which all rows of a kernel GP are used at every step
-SUBSET_ROWS = 3_000  # rows of a random subset, beyond that
+SUBSET_ROWS = 3_000  # rows of a random subset, where a learner or a time limit asks for one
 # Of the prior of the logarithms of lengthscales and variances around their start. Without it idle lengthscales and the variance of a smooth
 # function run off by many orders of magnitude, for nothing in likelihood and with matrices that cannot be solved.
 SPREAD = 1.0

@@ -162,17 +162,18 @@ class KernelGPRegressor(GPRegressor):
         dtype, spread = jnp.dtype(self.dtype), data.spread
         noise = self._start_noise(spread)
 
-        def start(name: str) -> KernelGP:
-            kernel = kernel_called(name, data.n_inputs, variance=spread, dtype=dtype)
+        def with_kernel(kernel: kernels.AbstractKernel) -> KernelGP:
             return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
 
+        def start(name: str) -> KernelGP:
+            return with_kernel(kernel_called(name, data.n_inputs, variance=spread, dtype=dtype))
+
         if not (isinstance(self.kernel, str) and self.kernel == "auto"):
-            kernel = kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)
-            return cast(KernelGP(kernel=kernel, noise=noise), self.dtype), {}
+            return with_kernel(kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)), {}
         planned = run.planned("kernel")
         if planned is not None:
             return start(planned), {"kernel": choice(planned, "as given")}
-        if deadline.left() < HURRIED or data.n_rows < FEWEST_FOR_CHOICE:
+        if self._is_hurried() or data.n_rows < FEWEST_FOR_CHOICE:
             return start(USUAL), {
                 "kernel": choice(USUAL, "too few rows, or too little time, to compare kernels")
             }
@@ -253,9 +254,15 @@ class KernelGPRegressor(GPRegressor):
             why = "not learned: " + ("as given" if self.noise_variance is not None else "the starting value")
             choices["noise_variance"] = choice(float(gp.noise_variance), why)
         wanted = Wanted(
-            self.solver, int(self.n_samples), self.dtype, self.verbose, self._given_plan(run), run.checkpoint,
-            run.planned("solve_epochs"), learned is not None and data.n_rows > SMALL,
-        )  # fmt: skip
+            self.solver,
+            int(self.n_samples),
+            self.dtype,
+            self.verbose,
+            plan=self._given_plan(run),
+            checkpoint=run.checkpoint,
+            most_epochs=run.planned("solve_epochs"),
+            calibrates=learned is not None and data.n_rows > SMALL,
+        )
         posterior, solved, more = posterior_of(gp, data, wanted, run.budget, key=run.solve_key)
         residual = float(solved.residual_norms[0])
         if residual > WORST and data.n_rows > SMALL:
@@ -288,10 +295,8 @@ class KernelGPRegressor(GPRegressor):
             search_bytes(N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
             f"local prediction from {N} rows",
         )
-        local, rows = (
-            LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count),
-            run.planned("calibration_rows"),
-        )
+        local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)
+        rows = run.planned("calibration_rows")
         if rows is None:
             rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
         try:

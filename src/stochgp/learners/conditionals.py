@@ -2,7 +2,7 @@
 
 import abc
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.sampling import host_inputs
 from stochgp.learners.schedules import Schedule, cosine
 from stochgp.models import AbstractGP
-from stochgp.numerics.arrays import on_device, packed, unpacked
+from stochgp.numerics.arrays import packed, unpacked_alike
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.objectives.conditionals import (
     BLOCK,
@@ -36,10 +36,8 @@ from stochgp.planning.steps import StepPlan
 N_NEIGHBOURS, N_CENTRES = 48, 16_384
 BATCH, STACKED = 128, 8  # centres of a batch, batches on the device together
 RATE = 0.1  # of Adam, on logarithms
-ROUNDS, MOST_PASSES = (
-    12,
-    16,
-)  # as many passes over few centres make a round as centres are fewer than N_CENTRES
+ROUNDS = 12
+MOST_PASSES = 16  # of a round, which has as many as centres are fewer than N_CENTRES
 SEARCHES = 5  # rounds of mini-batches, each with a search; the neighbours then stay
 MOST_SCORED = 50  # parameters: with more there are only mini-batches
 SOME = 100  # rows that show the prior variance
@@ -79,13 +77,21 @@ class AbstractConditionals(AbstractLearner):
     networks, have mini-batches only.
     """
 
-    optimizer: eqx.AbstractVar[Optimizer]
-    n_neighbours: eqx.AbstractVar[int]
-    n_centres: eqx.AbstractVar[int]
-    spread: eqx.AbstractVar[float | None]
+    joint: eqx.AbstractClassVar[
+        bool
+    ]  # whether n L is −log of a density of all y: L is then per datum, and a row of count ρ counts as ρ rows
 
-    def check_settings(self) -> None:
-        """Raises ValueError, naming the field, for impossible settings."""
+    batch_size: None = None
+    epochs: int | None = None
+    learning_rate: float | Schedule | None = None
+    optimizer: Optimizer = optax.adam
+    decay: Schedule = cosine
+    n_neighbours: int = N_NEIGHBOURS
+    n_centres: int = N_CENTRES
+    spread: float | None = 1.0
+    judge: AbstractJudge | None = None
+
+    def __check_init__(self) -> None:
         self.check_common()
         if self.batch_size is not None:
             raise ValueError(
@@ -98,16 +104,9 @@ class AbstractConditionals(AbstractLearner):
         if self.spread is not None and not 0 < self.spread < math.inf:
             raise ValueError(f"spread is {self.spread}; it must be positive and finite, or None")
 
-    @property
     @abc.abstractmethod
-    def joint(self) -> bool:
-        """Whether n L is −log of a density of all y: a row of count ρ then counts as ρ rows, and L is per datum (`objectives.conditionals`)."""
-
-    @abc.abstractmethod
-    def neighbours(
-        self, gp: AbstractGP, prepared: Prepared, centres: Int32[np.ndarray, " C"]
-    ) -> Int32[np.ndarray, "C k"]:
-        """Rows that each of these centres is conditioned on, by the metric of `gp`; −1 for none."""
+    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
+        """k rows that each centre is conditioned on, by the metric of `gp`; −1 for none."""
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         """A visit after each round."""
@@ -178,7 +177,7 @@ class AbstractConditionals(AbstractLearner):
         harder = np.float64(2 if better else 2 * state.harder)
         gp, at = (gp, new) if better else (state.gp, at)
         state = ConditionalState(gp, state.near, state.descent, at, damping, harder, state.changed)
-        return state, self._numbers(at, problem, better)
+        return state, self._told(at, problem, better)
 
     def slower(self, state: ConditionalState, factor: float) -> ConditionalState:
         """Mini-batches at a smaller rate, scoring by more damping."""
@@ -200,10 +199,9 @@ class AbstractConditionals(AbstractLearner):
 
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
         """With the neighbours in the metric learned so far."""
-        centres = problem.prepared.centres
-        near = self.neighbours(state.gp, problem.prepared, centres)
+        near = self.neighbours(state.gp, problem.prepared, state.near.shape[1] - 1)
         changed = np.float64(1 - _shared(near, state.near[:, :-1]))
-        near = np.concatenate([near, centres[:, None]], axis=1)
+        near = np.concatenate([near, problem.prepared.centres[:, None]], axis=1)
         return eqx.tree_at(lambda s: (s.near, s.changed), state, (near, changed))
 
     def _by_batches(
@@ -243,7 +241,7 @@ class AbstractConditionals(AbstractLearner):
         n_data = problem.plan.batch_size * data_per_row(problem.source, self.joint)
         return 0.0 if self.spread is None else 1 / (self.spread**2 * n_data)
 
-    def _numbers(self, at: Curvature, problem: Problem, better: bool) -> Numbers:
+    def _told(self, at: Curvature, problem: Problem, better: bool) -> Numbers:
         C, g = problem.plan.batch_size, at.gradient
         prior = self._pull(problem) / data_per_row(problem.source, self.joint)
         scores = at.scores + prior * np.eye(len(g))  # the prior counts as data
@@ -276,28 +274,10 @@ class LeaveOneOut(AbstractConditionals):
     a standard error of the optimum. Or all passes were taken and the loss had settled, by less than 0.01 nats a row: see `ByLoss`.
     """
 
-    batch_size: None = None
-    epochs: int | None = None
-    learning_rate: float | Schedule | None = None
-    optimizer: Optimizer = optax.adam
-    decay: Schedule = cosine
-    n_neighbours: int = N_NEIGHBOURS
-    n_centres: int = N_CENTRES
-    spread: float | None = 1.0
-    judge: AbstractJudge | None = None
+    joint: ClassVar[bool] = False
 
-    def __check_init__(self) -> None:
-        self.check_settings()
-
-    @property
-    def joint(self) -> bool:
-        return False
-
-    def neighbours(
-        self, gp: AbstractGP, prepared: Prepared, centres: Int32[np.ndarray, " C"]
-    ) -> Int32[np.ndarray, "C k"]:
-        k = min(self.n_neighbours, len(prepared.X) - 1)
-        return NearestRows(_kernel(self, gp), prepared.X).others(centres, k, prepared.group)
+    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
+        return NearestRows(_kernel(self, gp), prepared.X).others(prepared.centres, k, prepared.group)
 
 
 class Vecchia(AbstractConditionals):
@@ -310,30 +290,12 @@ class Vecchia(AbstractConditionals):
     `converged` as there.
     """
 
-    batch_size: None = None
-    epochs: int | None = None
-    learning_rate: float | Schedule | None = None
-    optimizer: Optimizer = optax.adam
-    decay: Schedule = cosine
-    n_neighbours: int = N_NEIGHBOURS
-    n_centres: int = N_CENTRES
-    spread: float | None = 1.0
-    judge: AbstractJudge | None = None
+    joint: ClassVar[bool] = True
 
-    def __check_init__(self) -> None:
-        self.check_settings()
-
-    @property
-    def joint(self) -> bool:
-        return True
-
-    def neighbours(
-        self, gp: AbstractGP, prepared: Prepared, centres: Int32[np.ndarray, " C"]
-    ) -> Int32[np.ndarray, "C k"]:
-        k = min(self.n_neighbours, len(prepared.X) - 1)
+    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
         positions = np.empty_like(prepared.order)
         positions[prepared.order] = np.arange(len(prepared.order), dtype=np.int32)
-        return earlier_rows(_kernel(self, gp), prepared.X, prepared.order, positions[centres], k)
+        return earlier_rows(_kernel(self, gp), prepared.X, prepared.order, positions[prepared.centres], k)
 
 
 def _kernel(learner: AbstractConditionals, gp: Any) -> Any:
@@ -347,8 +309,7 @@ def _kernel(learner: AbstractConditionals, gp: Any) -> Any:
 
 def _moved(gp: AbstractGP, x: Float[np.ndarray, " P"]) -> AbstractGP:
     theta, rest = partition(gp)
-    made = jax.tree.map(lambda new, old: on_device(new, old.dtype), unpacked(x, theta), theta)
-    return eqx.combine(made, rest)
+    return eqx.combine(unpacked_alike(x, theta), rest)
 
 
 def _shared(a: Int[np.ndarray, "C k"], b: Int[np.ndarray, "C k"]) -> float:

@@ -20,7 +20,7 @@ from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import Schedule, constant
 from stochgp.models import AbstractGP, FeatureGP
 from stochgp.numerics import lbfgs
-from stochgp.numerics.arrays import on_device, packed, unpacked
+from stochgp.numerics.arrays import on_device, packed, unpacked, unpacked_alike
 from stochgp.numerics.lbfgs import Quasi
 from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives.kernel import SMALL
@@ -248,9 +248,8 @@ class FullBatch(AbstractLearner):
     def model(self, state: FullBatchState) -> AbstractGP:
         """The mean of the fits."""
         theta, rest = self.partition(state.gp)
-        made = unpacked(np.mean([fit.at.x for fit in state.fits], axis=0), theta)
-        made = jax.tree.map(lambda new, old: on_device(new, old.dtype), made, theta)
-        return eqx.combine(made, rest)
+        mean = np.mean([fit.at.x for fit in state.fits], axis=0)
+        return eqx.combine(unpacked_alike(mean, theta), rest)
 
     def slower(self, state: FullBatchState, factor: float) -> FullBatchState:
         """Only optax rules have a rate; L-BFGS never climbs."""

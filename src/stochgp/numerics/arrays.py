@@ -47,5 +47,10 @@ def unpacked(vector: Float[np.ndarray, " P"], like: T, dtype: DTypeLike | None =
     return eqx.combine(jax.tree.unflatten(structure, shaped), static)
 
 
+def unpacked_alike(vector: Float[np.ndarray, " P"], like: T) -> T:
+    """The tree `like` with the numbers of `packed`, on the device and each in the dtype that it has there."""
+    return jax.tree.map(lambda new, old: on_device(new, old.dtype), unpacked(vector, like), like)
+
+
 def _leaves(tree: Any) -> list[Any]:
     return jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))

@@ -104,3 +104,8 @@ def noise_variances(noise: AbstractNoise, X: Rows, count: PerRow) -> Float[Array
     """σ² s(x)/ρ of each row, in float64 where it may be used."""
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     return cast(noise, wide).variance(jnp.asarray(X, wide), count)
+
+
+def scale_of(squares: Float[np.ndarray, " P"]) -> float:
+    """(1 + Σ z²)/(1 + P): the factor of all variances that makes P standardised errors and one more of 1 of size 1 on average."""
+    return float((1 + squares.sum()) / (1 + len(squares)))

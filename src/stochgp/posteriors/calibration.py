@@ -12,10 +12,9 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from stochgp.numerics.arrays import on_device
-from stochgp.posteriors.base import known_noise
+from stochgp.posteriors.base import known_noise, scale_of
 from stochgp.posteriors.exact import ExactKernelPosterior
 from stochgp.posteriors.kernel import KernelSystem, SampledKernelPosterior
 
@@ -59,19 +58,14 @@ def _of_factor(posterior: ExactKernelPosterior) -> float:
     units[rows, np.arange(len(rows))] = 1
     Q = np.sum(np.square(posterior.factor.half(units), dtype=np.float64), axis=0)
     alpha = np.asarray(posterior.weights, np.float64)[rows, 0]
-    return _shrunk(alpha**2 / Q)
+    return scale_of(alpha**2 / Q)
 
 
 def _of_samples(posterior: SampledKernelPosterior) -> float:
     """With u_s = A⁻¹(f₀ₛ + ε_s) ~ N(0, Q): (S − 2)/Σ_s u_si² is unbiased for 1/Q_ii."""
     u, S = np.asarray(posterior.sample_weights, np.float64), posterior.n_samples
     alpha = np.asarray(posterior.weights, np.float64)[:, 0]
-    return _shrunk(alpha**2 * (S - 2) / np.sum(u**2, axis=1))
-
-
-def _shrunk(squares: Float[np.ndarray, " N"]) -> float:
-    """Their mean, with one more of 1."""
-    return float((1 + squares.sum()) / (1 + len(squares)))
+    return scale_of(alpha**2 * (S - 2) / np.sum(u**2, axis=1))
 
 
 def _divided(values: Any, c: float) -> Any:

@@ -20,7 +20,14 @@ from stochgp.numerics.rounding import rounding_error
 from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.parameters import cast, value_of
-from stochgp.posteriors.base import MOST_ROWS, AbstractFunctions, AbstractPosterior, Request, known_noise
+from stochgp.posteriors.base import (
+    MOST_ROWS,
+    AbstractFunctions,
+    AbstractPosterior,
+    Request,
+    known_noise,
+    scale_of,
+)
 
 NEIGHBOURS = 256
 QUERY_ROWS = 1 << 14  # points whose neighbours are held at a time
@@ -130,8 +137,7 @@ class LocalPosterior(AbstractPosterior):
             self.weight[rows].astype(np.float64), SMALLEST_COUNT
         )
         z2 = (self.y[rows] - found.mean) ** 2 / (found.variance / self.scale + noise)
-        scale = float((1 + z2.sum()) / (1 + len(rows)))
-        gp, n = self.gp, self.n_neighbours
+        gp, n, scale = self.gp, self.n_neighbours, scale_of(z2)
         return LocalPosterior(gp=gp, X=self.X, y=self.y, weight=self.weight, n_neighbours=n, scale=scale)
 
     def left_out(
