@@ -190,6 +190,8 @@ MUTATIONS = (
         "penalty = threshold if self.penalty is None and (first or self.anchored) else float(state.penalty)",
         "penalty = 1.0",
         "test_learners_minimax.py::test_without_a_penalty_an_anchor_has_the_gradient_of_the_likelihood",
+    ),
+    Mutation(
         "a missing neighbour is connected",
         "objectives/conditionals.py",
         "jnp.where(connected, A, jnp.zeros_like(A))",
@@ -206,8 +208,8 @@ MUTATIONS = (
     Mutation(
         "rows of the own group are neighbours",
         "learners/conditionals.py",
-        ".others(centres, k, prepared.group)",
-        ".others(centres, k)",
+        ".others(prepared.centres, k, prepared.group)",
+        ".others(prepared.centres, k)",
         "test_learners_conditionals.py::test_who_the_neighbours_are",
     ),
     Mutation(
@@ -234,8 +236,8 @@ MUTATIONS = (
     Mutation(
         "a noise variance that is given is only a start",
         "estimators/kernel.py",
-        "noise = constant_noise(frozen(np.asarray(given, dtype)))",
-        "noise = constant_noise(given, lower=0.0, dtype=dtype)",
+        "return constant_noise(frozen(np.asarray(given, dtype)))",
+        "return constant_noise(given, lower=0.0, dtype=dtype)",
         "test_estimators_noise.py::test_a_noise_variance_that_is_given_is_kept",
     ),
     Mutation(
