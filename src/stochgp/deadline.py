@@ -7,12 +7,14 @@ their pieces, with the seconds that the piece is expected to take, as a `Pace` k
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from typing import TypeVar
 
 COMPILING = 3.0  # seconds of a first piece that may have gone into compiling
 SHARE_OF_WORK = 0.3  # of a first piece, the least that did not
 AT_MOST = 10.0  # times the typical seconds
+Piece = TypeVar("Piece")
 _DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # by the clock `time.perf_counter`
 
 
@@ -72,3 +74,16 @@ class Pace:
         if self._is_first:
             self.expected = min(max(SHARE_OF_WORK * self.seconds, self.seconds - COMPILING), self._most)
         self._is_first = False
+
+
+def in_time(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The pieces one by one. Raises TimeIsUpError before one whose work, as long as the last one's, would end after the deadline."""
+    pace, rest = Pace(), iter(pieces)
+    while True:
+        require(pace.expected)
+        with pace.piece():
+            try:
+                piece = next(rest)
+            except StopIteration:
+                return
+            yield piece

@@ -1,5 +1,6 @@
 """Data: tables from frames and files, numbers from their columns, standardising, splits, named sets, nearest rows."""
 
+from .blocks import Blocks
 from .columns import Column, TableError, read_column, table_columns
 from .dataset import Dataset
 from .encoding import TableEncoder, target_column
@@ -14,6 +15,7 @@ from .standardise import Standardiser
 __all__ = [
     "MAX_LEVELS",
     "SUFFIXES",
+    "Blocks",
     "Column",
     "ColumnRule",
     "Dataset",

@@ -12,7 +12,7 @@ from stochgp.names import did_you_mean, lookup, quoted
 from .columns import Column, TableError, first_not_number, is_array, read_column, refuse_spans, table_columns
 from .rules import ColumnRule, encode, rule_from_dict, rule_of
 
-_REMEDY = '; fit with missing="impute" (--set missing=impute) to fill such values in'
+REMEDY = '; fit with missing="impute" (--set missing=impute) to fill such values in'
 _MISSING = ("refuse", "impute")
 
 
@@ -154,4 +154,4 @@ def target_column(table: Any, name: str, source: str = "the table") -> Float64[n
 
 
 def _column(name: str, raw: Any, missing: str) -> Column:
-    return read_column(name, raw, allow_missing=missing == "impute", remedy=_REMEDY)
+    return read_column(name, raw, allow_missing=missing == "impute", remedy=REMEDY)

@@ -23,10 +23,10 @@ from stochgp.names import did_you_mean, quoted
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
 WRITABLE_SUFFIXES = (".csv", ".parquet", ".feather")
 MISSING_VALUES = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
-_NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES)]  # as after a comma and a blank
+CSV_NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES)]  # as after a comma and a blank
 
 # What the readers raise on a damaged file; pyarrow's own errors are OSError or ValueError.
-_DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 
 def read_table(path: str | os.PathLike) -> pa.Table:
@@ -51,7 +51,7 @@ def read_table(path: str | os.PathLike) -> pa.Table:
         table = _read_npz(path)
     else:
         table = _read_arrow(path, suffix)
-    table = table.rename_columns(_checked_names(path, table))
+    table = table.rename_columns(checked_names(path, table))
     if table.num_rows == 0:
         raise ValueError(f"{path}: the table has column names ({quoted(table.column_names)}) but no rows")
     return table
@@ -103,13 +103,13 @@ def _read_csv(path: Path) -> pa.Table:
     try:
         with pa.input_stream(str(path)) as stream:
             start = stream.read(1 << 16)
-    except _DAMAGE as error:
-        raise _damaged(path, error) from error
-    _check_csv_start(path, start)
+    except DAMAGE as error:
+        raise damaged(path, error) from error
+    check_csv_start(path, start)
     try:
         return _parse_csv(path, use_threads=True)
-    except _DAMAGE as error:
-        raise _damaged(path, _with_row_number(path, error)) from error
+    except DAMAGE as error:
+        raise damaged(path, _with_row_number(path, error)) from error
 
 
 def _parse_csv(path: Path, use_threads: bool) -> pa.Table:
@@ -117,7 +117,7 @@ def _parse_csv(path: Path, use_threads: bool) -> pa.Table:
         path,
         read_options=pa_csv.ReadOptions(use_threads=use_threads),
         parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-        convert_options=pa_csv.ConvertOptions(null_values=_NULLS, strings_can_be_null=True),
+        convert_options=pa_csv.ConvertOptions(null_values=CSV_NULLS, strings_can_be_null=True),
     )
 
 
@@ -125,12 +125,12 @@ def _with_row_number(path: Path, error: Exception) -> Exception:
     """The same fault read again on one thread, where the reader knows which line it is on."""
     try:
         _parse_csv(path, use_threads=False)
-    except _DAMAGE as numbered:
+    except DAMAGE as numbered:
         return numbered
     return error
 
 
-def _check_csv_start(path: Path, start: bytes) -> None:
+def check_csv_start(path: Path, start: bytes) -> None:
     lines = start.removeprefix(b"\xef\xbb\xbf").strip().splitlines()
     if not lines:
         raise ValueError(f"{path}: the file is empty")
@@ -161,8 +161,8 @@ def _read_arrow(path: Path, suffix: str) -> pa.Table:
             return pa_feather.read_table(path, memory_map=False)
         with pa_parquet.ParquetFile(path) as file:
             return file.read()
-    except _DAMAGE as error:
-        raise _damaged(path, error) from error
+    except DAMAGE as error:
+        raise damaged(path, error) from error
 
 
 def _read_npz(path: Path) -> pa.Table:
@@ -171,8 +171,8 @@ def _read_npz(path: Path) -> pa.Table:
             pass
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except _DAMAGE as error:
-        raise _damaged(path, error) from error
+    except DAMAGE as error:
+        raise damaged(path, error) from error
     columns = [column for name, array in arrays.items() for column in _npz_columns(path, name, array)]
     lengths = {name: len(values) for name, values in columns}
     if not columns:
@@ -212,7 +212,7 @@ def _to_table(path: Path, columns: Mapping[str, np.ndarray]) -> pa.Table:
         ) from error
 
 
-def _checked_names(path: Path, table: pa.Table) -> list[str]:
+def checked_names(path: Path, table: pa.Table) -> list[str]:
     """The names without blanks around them."""
     try:
         names = [name.strip() for name in table.column_names]
@@ -231,7 +231,7 @@ def _lengths(lengths: Mapping[str, int]) -> str:
     return ", ".join(f"{name!r} has {length}" for name, length in list(lengths.items())[:8])
 
 
-def _damaged(path: Path, error: Exception) -> ValueError:
+def damaged(path: Path, error: Exception) -> ValueError:
     return ValueError(f"{path}: cannot be read; truncated or damaged? ({_one_line(error)})")
 
 

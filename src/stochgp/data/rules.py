@@ -58,7 +58,7 @@ def rule_of(column: Column, impute: bool) -> ColumnRule:
         raise TableError(
             f"column {column.name!r} holds no values: all {len(column.missing)} are missing; drop it"
         )
-    column = _with_dates_read(column)
+    column = with_dates_read(column)
     indicator = impute and bool(column.missing.any())
     if column.kind == "text":
         return ColumnRule(column.name, "text", _levels(column), indicator=indicator)
@@ -103,7 +103,7 @@ def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"]) ->
             out[column.missing, 0] = rule.fill
 
 
-def _with_dates_read(column: Column) -> Column:
+def with_dates_read(column: Column) -> Column:
     times = times_of_texts(column.values) if column.kind == "text" else None
     if times is None:
         return column

@@ -45,10 +45,9 @@ class Standardiser:
         spread = high - low
         span = np.where(spread > 0, spread, 1.0)
         deviation = _deviation(rows, weight, mean, span)
-        epsilon = np.finfo(np.float32 if X.dtype in (np.float16, np.float32) else np.float64).eps
-        constant = deviation <= 10 * epsilon * np.maximum(np.abs(low), np.abs(high))
         mean = np.where(spread == 0, low, mean)
-        scale = np.where(constant, 1.0, deviation)
+        single = X.dtype in (np.float16, np.float32)
+        scale = scale_of(deviation, low, high, np.float32 if single else np.float64)
         return cls(mean.reshape(X.shape[1:]), scale.reshape(X.shape[1:]))
 
     @classmethod
@@ -106,6 +105,17 @@ class Standardiser:
         column = f", column {place[1] + 1}" if len(place) > 1 else ""
         why = f"is too large for {Z.dtype} once standardised" if np.isfinite(value) else "is not finite"
         return f"{value!s} at row {start + place[0] + 1}{column} {why}"
+
+
+def scale_of(
+    deviation: Float[np.ndarray, " D"],
+    low: Float[np.ndarray, " D"],
+    high: Float[np.ndarray, " D"],
+    dtype: DTypeLike = np.float64,
+) -> Float[np.ndarray, " D"]:
+    """The standard deviation of a column, 1 where the column does not vary or only by the rounding of `dtype`."""
+    rounding = 10 * np.finfo(dtype).eps * np.maximum(np.abs(low), np.abs(high))
+    return np.where(deviation <= rounding, 1.0, deviation)
 
 
 def _checked_weight(weight: ArrayLike, n: int) -> np.ndarray:

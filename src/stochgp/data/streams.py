@@ -151,6 +151,14 @@ class SomeRows(AbstractSource):
         return self.source.count_of(self.indices[indices])
 
 
+def on_device_padded(X: np.ndarray, y: np.ndarray, size: int, dtype: Any) -> Rows:
+    """Rows on the device, filled up to `size` by rows of count 0."""
+    filled = [np.zeros((size, *part.shape[1:]), dtype) for part in (X, y, y)]
+    for values, part in zip(filled, (X, y, 1.0), strict=True):
+        values[: len(y)] = part
+    return Rows(*(on_device(values, dtype) for values in filled))
+
+
 def padded_size(n: int) -> int:
     """A size of at least n of which there are few, so that sets of nearby sizes share compiled code.
 

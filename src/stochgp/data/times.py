@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float64, Int64
 
 DAY = 86_400_000_000  # microseconds
 HOUR = 3_600_000_000
+PARTS = ("month", "weekday", "hour")
 _MONDAY = 3  # 1970-01-01 was a Thursday
 
 
@@ -67,7 +68,7 @@ def row_of_first_not_time(texts: Any, zoned: bool) -> int:
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
     """ "days", and those of month, weekday and hour that are not the same in all rows."""
-    return ("days", *(name for name in ("month", "weekday", "hour") if np.ptp(part_of(name, micros, 0))))
+    return ("days", *(name for name in PARTS if np.ptp(part_of(name, micros, 0))))
 
 
 def part_of(name: str, micros: Int64[np.ndarray, " N"], start: int) -> Float64[np.ndarray, " N"]:

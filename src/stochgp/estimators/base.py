@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from stochgp.budget import Budget
 from stochgp.data.streams import SomeRows
 from stochgp.deadline import granted, within
 from stochgp.estimators.cautions import constant_columns, warn_of
+from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.predictor import PosteriorRegressor
@@ -84,6 +85,11 @@ class Run(NamedTuple):
         """Whether a time limit may choose what is done: not where a plan says it, nor where a checkpoint is to be gone on from without limit."""
         return self.plan is None and self.checkpoint is None
 
+    @property
+    def sample_seed(self) -> int:
+        """Of the sample of rows in files."""
+        return seed_of(split(self.learn_key, 6)[5])[0]
+
     def some(self, n_rows: int, n_all: int) -> Int[np.ndarray, " n"]:
         """Random rows, in order."""
         seed = seed_of(split(self.learn_key, 5)[4])  # the learner has the words before it
@@ -99,6 +105,7 @@ class GPRegressor(PosteriorRegressor):
     standardize: bool
     random_state: Any
     plan: dict[str, Any] | None
+    _keeps_all_rows: ClassVar[bool] = True  # whether the posterior needs all rows in memory
 
     @abc.abstractmethod
     def _start(self, data: TrainingData, run: Run) -> tuple[AbstractGP, dict[str, Any]]:
@@ -122,6 +129,10 @@ class GPRegressor(PosteriorRegressor):
         """Seconds of the time limit that learning leaves to what follows."""
         return 0.0
 
+    def _close(self, learned: FitResult, data: TrainingData) -> tuple[FitResult, dict[str, Any]]:
+        """(What was learned, seen by all rows where `data` are a sample of them; what `plan_` says of that)."""
+        return learned, {}
+
     @abc.abstractmethod
     def _nlml(self, learned: FitResult | None) -> float | None:
         """Exact, per datum, of standardised targets; None where it is not known."""
@@ -139,7 +150,8 @@ class GPRegressor(PosteriorRegressor):
         """Learn the model's parameters from rows X [N, D] (array or data frame) and targets y [N], and compute the posterior.
 
         A row of weight ρ counts as ρ rows: its noise variance is σ²/ρ. Text columns of a data frame are one-hot encoded, dates become
-        numbers. `groups` says which rows belong together, by numbers or text: repeated measurements, days, patients. Rows of one group are
+        numbers. Of files, X is a path of a table or of a folder of tables, or `data.Blocks`, and y the name of the target's column: they are
+        read block by block, so that memory does not grow with the rows of a model that keeps none. `groups` says which rows belong together, by numbers or text: repeated measurements, days, patients. Rows of one group are
         never split between training and held-out rows, and leave-one-out learning leaves them out together. `checkpoint` names a file that is kept up to date; a killed fit, called again with the same data and settings, goes on
         from it to the same result. `callback` is called with every entry that learning adds to `history_`, as it comes, in target units.
         If it returns True, or on Ctrl-C, learning ends with the best state so far.
@@ -157,26 +169,35 @@ class GPRegressor(PosteriorRegressor):
     def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any, checkpoint: Any, callback: Any) -> None:
         learn_key, solve_key, start_key = map(key_of, split(as_key(self.random_state), 3))
         budget = Budget.of(self.memory_limit)
-        rows = read_training_rows(self, X, y, sample_weight, budget, self.missing, groups)
-        data = TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype)
         run = Run(learn_key, solve_key, start_key, budget, checkpoint, callback, self.plan)
+        data = self._read_data(X, y, sample_weight, groups, run)
         warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
         with jax.enable_x64(True):
             gp, start = self._start(data, run)
             learned, choices = self._learn(gp, data, run)
-            gp = gp if learned is None else learned.gp
+            if learned is not None:
+                learned, closing = self._close(learned, data)
+                gp, choices = learned.gp, choices | closing
             fewer = learned is not None and choices["rows_in_time"]["choice"] is not None
             posterior, solved, more = self._posterior_in_time(gp, learned, data, run, fewer)
         seen = self.dtype if posterior.dtype is None else posterior.dtype
-        constant = constant_columns(rows.X)
+        constant = constant_columns(data.rows.X)
         self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, seen, constant)
-        name = getattr(y, "name", None)
+        name = y if data.is_of_files else getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
         self.plan_ = start | choices | more
         for note in notes(self.plan_, data.n_rows):
             logger.info(note)
             say(self.verbose, note)
         self._report(learned, solved, data)
+
+    def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
+        """What the model learns from, of rows in memory or in files."""
+        if are_files(X):
+            others = {"sample_weight": sample_weight, "groups": groups}
+            return read_files(self, X, y, others, run.budget, run.sample_seed, keeps_all=self._keeps_all_rows)
+        rows = read_training_rows(self, X, y, sample_weight, run.budget, self.missing, groups)
+        return TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype)
 
     def _posterior_in_time(
         self, gp: AbstractGP, learned: FitResult | None, data: TrainingData, run: Run, fewer: bool
@@ -259,7 +280,7 @@ class GPRegressor(PosteriorRegressor):
         self.converged_ = all(part.converged for part in parts) and self.plan_["ended"]["choice"] == PLANNED
         shift = 1.0 if learned is None else learned.loss_shift
         self.history_ = [in_target_units(entry, s, shift) for part in parts for entry in part.history]
-        self.n_rows_ = data.n_rows
+        self.n_rows_ = data.n_all
         nlml = self._nlml(learned)
         if nlml is not None:
             self.nlml_ = nlml + math.log(s)

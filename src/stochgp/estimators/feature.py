@@ -2,7 +2,7 @@
 
 import math
 import typing
-from typing import Any, no_type_check
+from typing import Any, ClassVar, no_type_check
 
 import equinox as eqx
 import jax
@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from stochgp import features
+from stochgp import deadline, features
+from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import feature_learner
 from stochgp.estimators.report import choice
@@ -19,14 +20,15 @@ from stochgp.learners import AbstractLearner
 from stochgp.likelihoods import constant_noise
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP
-from stochgp.objectives import chunk_rows
+from stochgp.objectives import add_up, chunk_rows, nlml_of_spectrum, spectrum
 from stochgp.parameters import cast, positive
 from stochgp.posteriors import FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
-from stochgp.results import FitResult, Solution
+from stochgp.results import RESULTS, FitResult, Solution
 
 START_NOISE = 0.1  # of the targets' mean square
 SAMPLE_ROWS = 10_000  # from which landmarks are chosen
+SHARE_FOR_CLOSING = 0.9  # of the time that is left after learning
 SCALE_ROWS = 1_000  # on which the starting variance is found
 
 
@@ -55,6 +57,8 @@ class FeatureGPRegressor(GPRegressor):
     `n_iter_` steps; `converged_` as the learner's docstring says, False when a budget ended the run; `history_` a dict per visit (docs/methods/history.md);
     `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames; `target_name_`, the name of y if it has one.
     """
+
+    _keeps_all_rows: ClassVar[bool] = False
 
     @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
     def __init__(
@@ -156,6 +160,27 @@ class FeatureGPRegressor(GPRegressor):
 
     def _nlml(self, learned: FitResult | None) -> float | None:
         return None if learned is None else learned.nlml
+
+    def _close(self, learned: FitResult, data: TrainingData) -> tuple[FitResult, dict[str, Any]]:
+        """With the moments of all rows of files in place of the sample's."""
+        if data.everything is None or learned.evidence is None or not math.isfinite(learned.nlml):
+            return learned, {}
+        try:
+            with deadline.within(SHARE_FOR_CLOSING * deadline.left()):
+                moments = add_up(
+                    learned.gp, in_time(data.everything.chunks(chunk_rows(learned.gp.n_features)))
+                )
+        except (TimeIsUpError, KeyboardInterrupt) as end:
+            result = RESULTS.time_limit if isinstance(end, TimeIsUpError) else RESULTS.interrupted
+            why = f"of {data.n_all}: there was no time for one pass over all, so the posterior is of a uniform sample"
+            return learned._replace(result=result, converged=False), {
+                "closing_rows": choice(data.n_rows, why)
+            }
+        found = spectrum(moments)
+        nlml = nlml_of_spectrum(found, float(learned.gp.variance), float(learned.gp.noise_variance))[0]
+        why = f"all rows, in one pass; θ was learned from a uniform sample of {data.n_rows}"
+        closed = learned._replace(evidence=learned.evidence._replace(spectrum=found, nlml=nlml))
+        return closed, {"closing_rows": choice(data.n_all, why)}
 
 
 @eqx.filter_jit

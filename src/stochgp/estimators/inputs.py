@@ -64,6 +64,12 @@ def read_training_rows(
             X, y, weight, group = X[there], y[there], weight[there], None if group is None else group[there]
     if group is not None and (group == group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
+    return merged_rows(TrainingRows(X, y, weight, encoder, group))
+
+
+def merged_rows(rows: TrainingRows) -> TrainingRows:
+    """Up to 10,000 rows in lexicographic order, equal ones as one with the sum of their weights; more as they are."""
+    X, y, weight, encoder, group = rows
     if len(y) <= MERGED_ROWS:
         X, y, weight, group = _merged(X, y, weight, group)
     if weight is not None and (weight == 1).all():

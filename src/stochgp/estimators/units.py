@@ -1,5 +1,6 @@
 """Between the units of the user and those of the model."""
 
+import dataclasses
 import functools
 import math
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from jaxtyping import Float, Int
 
 from stochgp.data import Standardiser, TableEncoder
 from stochgp.data.streams import AbstractSource, DeviceRows, HostRows
-from stochgp.estimators.inputs import TrainingRows
+from stochgp.data.survey import StandardisedRows, Survey
+from stochgp.estimators.inputs import TrainingRows, merged_rows
 
 RANGE = 1e12  # of variances, around the mean square of the targets
 _SHIFTED = ("nlml", "held_out_nlpd", "criterion")
@@ -25,6 +27,8 @@ class TrainingData:
     targets: Standardiser
     dtype: str
     standardized: bool = True
+    is_of_files: bool = False
+    everything: StandardisedRows | None = None  # where `rows` are a sample of what files hold
 
     @classmethod
     def of(cls, rows: TrainingRows, standardize: bool, mean: float | None, dtype: str) -> "TrainingData":
@@ -38,6 +42,25 @@ class TrainingData:
             targets = Standardiser(np.asarray(float(mean), np.float64), targets.scale)
         return cls(rows, inputs, targets, dtype, True)
 
+    @classmethod
+    def of_files(cls, found: Survey, standardize: bool, mean: float | None, dtype: str) -> "TrainingData":
+        """The sample, standardised by all rows, and where all rows are."""
+        X, y = found.sample
+        rows = TrainingRows(X, y, None, found.rows.encoder)
+        if found.size == len(y):
+            return dataclasses.replace(cls.of(merged_rows(rows), standardize, mean, dtype), is_of_files=True)
+        data = cls.of(rows, standardize, mean, dtype)
+        inputs, targets = data.inputs, data.targets
+        if standardize:
+            of_y = found.targets.standardiser()
+            center = of_y.mean[0] if mean is None else np.float64(mean)
+            inputs, targets = (
+                found.inputs.standardiser(),
+                Standardiser(np.asarray(center), np.asarray(of_y.scale[0])),
+            )
+        everything = StandardisedRows(found.rows, found.size, inputs, targets, dtype)
+        return cls(rows, inputs, targets, dtype, standardize, True, everything)
+
     @property
     def encoder(self) -> TableEncoder | None:
         return self.rows.encoder
@@ -45,6 +68,11 @@ class TrainingData:
     @property
     def n_rows(self) -> int:
         return len(self.rows.y)
+
+    @property
+    def n_all(self) -> int:
+        """Of all rows, where they are a sample too."""
+        return self.n_rows if self.everything is None else self.everything.size
 
     @property
     def n_inputs(self) -> int:

@@ -1,0 +1,74 @@
+"""Rows in files at the door: what is learned from them, and all of them for the posterior."""
+
+import os
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from stochgp.budget import Budget
+from stochgp.data import Blocks
+from stochgp.data.survey import survey
+from stochgp.estimators.units import TrainingData
+from stochgp.names import lookup
+
+MOST_ROWS = (
+    1_000_000  # to learn θ from: more change it by less than 0.01 nats a row, at some 20,000 parameters
+)
+SHARE = 0.1  # of what is free, for the rows of a sample
+
+
+def are_files(X: Any) -> bool:
+    """Whether X names a file or a folder, or is `data.Blocks`."""
+    return isinstance(X, str | os.PathLike | Blocks)
+
+
+def sample_rows(n_inputs: int, budget: Budget) -> int:
+    """How many rows a family learns θ from that can take all others into its posterior one after the other."""
+    return min(MOST_ROWS, max(1, int(SHARE * budget.free() / _bytes_of_row(n_inputs))))
+
+
+def rows_that_fit(n_inputs: int, budget: Budget) -> int:
+    """How many rows may be kept in memory."""
+    return max(1, int(budget.free() / 2 / _bytes_of_row(n_inputs)))
+
+
+def read_files(
+    estimator: Any, X: Any, target: Any, others: dict[str, Any], budget: Budget, seed: int, *, keeps_all: bool
+) -> TrainingData:
+    """A uniform sample of the rows in files, standardised by all of them, and where all are. Sets `n_features_in_` and `feature_names_in_`.
+
+    `others` are arguments of `fit` that belong to rows in memory. Raises ValueError or TypeError, in one line, with file and row for what
+    cannot be used, and where a family that `keeps_all` rows cannot.
+    """
+    lookup(estimator.missing, dict.fromkeys(("refuse", "impute")), "missing")
+    if not isinstance(target, str):
+        raise TypeError(
+            f"y must be the name of the target's column where X names files, but is {type(target).__name__}"
+        )
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"{name} is for rows in memory: X names files")
+    blocks = X if isinstance(X, Blocks) else Blocks.of(X)
+    wanted = rows_that_fit if keeps_all else sample_rows
+    found = survey(
+        blocks, target, missing=estimator.missing, seed=seed, sample=lambda n_inputs: wanted(n_inputs, budget)
+    )
+    if keeps_all and found.size > len(found.sample[1]):
+        n_inputs = len(found.rows.encoder.output_names)
+        budget.refuse(
+            2 * found.size * _bytes_of_row(n_inputs),
+            f"a model that keeps {found.size} rows of {n_inputs} inputs",
+        )
+    _name_inputs(estimator, found.rows.encoder.columns)
+    return TrainingData.of_files(found, bool(estimator.standardize), estimator.mean, estimator.dtype)
+
+
+def _name_inputs(estimator: BaseEstimator, columns: Any) -> None:
+    estimator.n_features_in_ = len(columns)
+    estimator.feature_names_in_ = np.array([rule.name for rule in columns], dtype=object)
+
+
+def _bytes_of_row(n_inputs: int) -> int:
+    """In float64, with its hash, twice while a sample grows; and once in float32 on the device."""
+    return 2 * 8 * (n_inputs + 2) + 4 * (n_inputs + 2)

@@ -1,0 +1,203 @@
+"""Rows in files, block by block: what is found of them is what the whole table says, whatever its type, its order and its division into files."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.feather as pa_feather
+import pyarrow.parquet as pa_parquet
+import pytest
+
+from stochgp import data
+from stochgp.data import blocks as blocks_module
+from stochgp.data.blocks import Blocks
+from stochgp.data.hashing import hash_rows, is_below
+from stochgp.data.summaries import Summary
+from stochgp.data.survey import survey
+
+N = 700
+WRITERS = {
+    ".parquet": pa_parquet.write_table,
+    ".feather": pa_feather.write_feather,
+    ".csv": pa_csv.write_csv,
+    ".csv.gz": pa_csv.write_csv,
+}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(blocks_module, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(blocks_module, "CSV_BYTES", 2048)
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Numbers, whole ones first and then a half, text, times and truth values."""
+    rng = np.random.default_rng(0)
+    whole = rng.integers(-5, 5, N).astype(float)
+    whole[-3] = 0.5
+    start = np.datetime64("2013-01-30T22:00:00", "s")
+    return pa.table({
+        "a": 1e6 + rng.normal(size=N),
+        "whole": whole,
+        "text": rng.choice(["x", "why", "é"], N),
+        "time": start + rng.integers(0, 10**6, N),
+        "truth": rng.random(N) < 0.3,
+        "y": rng.normal(size=N),
+    })  # fmt: skip
+
+
+def written(table, path):
+    suffix = "".join(path.suffixes)
+    if suffix == ".csv.gz":
+        with pa.CompressedOutputStream(path, "gzip") as stream:
+            pa_csv.write_csv(table, stream)
+    else:
+        WRITERS[suffix](table, path)
+    return path
+
+
+def rows_of(blocks, sample=N, **options):
+    return survey(blocks, "y", seed=0, sample=lambda n_inputs: sample, **{"missing": "refuse"} | options)
+
+
+def in_order(X, y):
+    return np.column_stack([X, y])[np.lexsort(np.column_stack([X, y]).T)]
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_survey_finds_what_the_whole_table_says(table, tmp_path, suffix):
+    found = rows_of(Blocks.of(written(table, tmp_path / f"rows{suffix}")))
+    encoder = data.TableEncoder.fit(table.drop_columns(["y"]))
+    X, y = encoder.transform(table), table["y"].to_numpy()
+    whole = data.Standardiser.fit(X)
+    assert found.rows.encoder.columns == encoder.columns
+    assert found.size == N
+    np.testing.assert_allclose(found.inputs.standardiser().mean, whole.mean, rtol=1e-12)
+    np.testing.assert_allclose(found.inputs.standardiser().scale, whole.scale, rtol=1e-11)
+    np.testing.assert_array_equal(in_order(*found.sample), in_order(X, y))
+
+
+def test_a_sample_depends_neither_on_the_order_of_rows_nor_on_their_files(table, tmp_path):
+    one = rows_of(Blocks.of(written(table, tmp_path / "one.parquet")), sample=100)
+    order = np.random.default_rng(1).permutation(N)
+    for part, rows in enumerate(np.array_split(order, 5)):
+        (tmp_path / "many" / str(part % 2)).mkdir(parents=True, exist_ok=True)
+        written(table.take(rows), tmp_path / "many" / str(part % 2) / f"{part}.parquet")
+    many = rows_of(Blocks.of(tmp_path / "many"), sample=100)
+    for a, b in zip(one.sample, many.sample, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_sample_is_uniform():
+    """Each of 40 rows is in a sample of 10 in a quarter of 2,000 draws, within 4 standard errors of the most extreme row."""
+    X, y, drawn = np.arange(40.0)[:, None], np.zeros(40), np.zeros(40)
+    for seed in range(2_000):
+        drawn[np.argsort(hash_rows(X, y, seed))[:10]] += 1
+    error = np.sqrt(2_000 * 0.25 * 0.75)
+    assert np.abs(drawn - 500).max() < 4 * error
+
+
+def test_a_division_is_of_the_rows_and_its_parts_are_all_of_them(table, tmp_path):
+    path = written(table, tmp_path / "rows.parquet")
+    rest, aside = Blocks.of(path).divided(0.3, seed=5)
+    both = [in_order(*rows_of(part).sample) for part in (rest, aside)]
+    assert len(both[0]) + len(both[1]) == N
+    assert abs(len(both[1]) - 0.3 * N) < 4 * np.sqrt(N * 0.3 * 0.7)
+    np.testing.assert_array_equal(
+        in_order(*rows_of(Blocks.of(path)).sample),
+        np.array(sorted(map(tuple, np.concatenate(both)), key=lambda r: r[::-1])),
+    )
+
+
+def test_hashes_are_of_values_and_fractions_of_rows():
+    X, y = np.random.default_rng(0).normal(size=(20_000, 2)), np.zeros(20_000)
+    order = np.random.default_rng(1).permutation(len(y))
+    np.testing.assert_array_equal(hash_rows(X[order], y, 3), hash_rows(X, y, 3)[order])
+    np.testing.assert_array_equal(
+        hash_rows(-np.zeros((1, 1)), y[:1], 0), hash_rows(np.zeros((1, 1)), y[:1], 0)
+    )
+    for fraction in (0.01, 0.1, 0.5):
+        share = is_below(hash_rows(X, y, 7), fraction).mean()
+        assert abs(share - fraction) < 4 * np.sqrt(fraction * (1 - fraction) / len(y))
+
+
+@pytest.mark.parametrize("cuts", [[1], [3, 4, 5], [17, 300, 301, 699]])
+def test_merged_summaries_are_those_of_all_rows(cuts):
+    X = np.random.default_rng(0).normal(size=(N, 3)) * [1.0, 1e-3, 1e6] + [0.0, 1e6, -3.0]
+    parts = [Summary.of(part) for part in np.split(X, cuts)]
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = part.merged(merged)
+    whole = Summary.of(X)
+    assert merged.count == N
+    for a, b in zip(merged[1:], whole[1:], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_columns_widen_where_later_rows_need_it(tmp_path):
+    lines = ["a,b,y", *(f"{i % 7},,1.0" for i in range(600)), "1.5,3,2.0", "x,4,2.0"]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(lines))
+    found = rows_of(Blocks.of(path), missing="impute")
+    a, b = found.rows.encoder.columns
+    assert a.levels == ("0", "1", "1.5", "2", "3", "4", "5", "6", "x")
+    assert (b.kind, b.indicator, b.fill) == ("number", True, 3.5)
+
+
+def test_imputed_values_are_medians(table, tmp_path):
+    values = np.random.default_rng(0).normal(size=N)
+    values[::9] = np.nan
+    path = written(
+        pa.table({"a": pa.array(values, from_pandas=True), "y": table["y"]}), tmp_path / "rows.parquet"
+    )
+    (rule,) = rows_of(Blocks.of(path), missing="impute").rows.encoder.columns
+    assert rule.fill == np.nanmedian(values)
+
+
+def test_npy_has_numbered_columns(tmp_path):
+    values = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", values)
+    found = survey(
+        Blocks.of(tmp_path / "rows.npy"), "x2", missing="refuse", seed=0, sample=lambda n_inputs: N
+    )
+    np.testing.assert_array_equal(
+        in_order(*found.sample), in_order(values[:, :2].astype(float), values[:, 2].astype(float))
+    )
+
+
+FAULTS = {
+    "a missing value": ("a,y\n" + "1,1\n" * 500 + ",1\n", "column 'a' .* missing .* data row 501"),
+    "a missing target": ("a,y\n" + "1,1\n" * 500 + "1,\n", "column 'y' .* data row 501"),
+    "a huge value": ("a,y\n" + "1.5,1\n" * 500 + "1e200,1\n", "1e\\+200 at data row 501"),
+    "text of too many kinds": ("a,y\n" + "".join(f"t{i},1\n" for i in range(60)), "61 different values"),
+    "no rows": ("a,y\n", "no"),
+    "no target": ("a,b\n1,2\n", "no column 'y'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_have_their_file_and_row(tmp_path, fault):
+    text, message = FAULTS[fault]
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "a.csv").write_text("a,y\n2,1\n" if fault != "no target" else "a,b\n2,1\n")
+    (tmp_path / "rows" / "b.csv").write_text(text)
+    if fault == "no rows":
+        (tmp_path / "rows" / "a.csv").unlink()
+    with pytest.raises(ValueError, match=message) as found:
+        rows_of(Blocks.of(tmp_path / "rows"))
+    assert str(tmp_path) in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_folders_of_no_one_type_and_missing_columns_are_refused(tmp_path):
+    for name, text in (("a.csv", "a,y\n1,2\n"), ("b.csv", "b,y\n1,2\n")):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=r"b\.csv.*no column 'a'"):
+        rows_of(Blocks.of(tmp_path).only(("a", "y")))
+    with pytest.raises(ValueError, match="no column 'c'"):
+        Blocks.of(tmp_path).only(("c",))
+    (tmp_path / "c.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match="more than one type"):
+        Blocks.of(tmp_path)
+    with pytest.raises(ValueError, match="no such file"):
+        Blocks.of(tmp_path / "other.csv")

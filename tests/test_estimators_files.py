@@ -1,0 +1,118 @@
+"""`fit` of a path: as of the table in memory where all rows are learned from; else θ of a sample, and the posterior of all rows."""
+
+import jax
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
+import pytest
+
+from stochgp import FeatureGPRegressor, KernelGPRegressor, data
+from stochgp.data.streams import DeviceRows
+from stochgp.estimators import files
+from stochgp.models import FeatureGP
+from stochgp.objectives import add_up, spectrum
+from stochgp.posteriors import FeaturePosterior
+
+N = 600
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A smooth function of two inputs and a level, in three files."""
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("rows")
+    X, level = rng.normal(size=(N, 2)), rng.integers(0, 2, N)
+    y = 5 + np.sin(2 * X[:, 0]) + X[:, 1] * level + 0.1 * rng.normal(size=N)
+    table = pa.table({"a": X[:, 0], "b": X[:, 1], "level": np.array(["low", "high"])[level], "y": y})
+    for part in range(3):
+        pa_parquet.write_table(table.slice(part * 200, 200), folder / f"{part}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def table(folder):
+    return pa.concat_tables([data.read_table(path) for path in sorted(folder.iterdir())])
+
+
+MODELS = {
+    "feature": lambda: FeatureGPRegressor(n_features=16, epochs=20, random_state=0),
+    "kernel": lambda: KernelGPRegressor("rbf", random_state=0),
+}
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_few_rows_give_the_fit_of_the_table(folder, table, family):
+    of_files = MODELS[family]().fit(folder, "y")
+    of_table = MODELS[family]().fit(table.drop_columns(["y"]), table["y"].to_numpy())
+    rows = table.slice(0, 50).drop_columns(["y"])
+    for a, b in zip(
+        of_files.predict(rows, return_std=True), of_table.predict(rows, return_std=True), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+    assert of_files.nlml_ == of_table.nlml_
+    assert (of_files.target_name_, of_files.n_rows_) == ("y", N)
+    assert list(of_files.feature_names_in_) == ["a", "b", "level"]
+
+
+@pytest.fixture(scope="module")
+def sampled(folder):
+    """A fit that learns from 200 of the 600 rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "MOST_ROWS", 200)
+        return MODELS["feature"]().fit(folder, "y")
+
+
+def test_the_posterior_of_a_sample_is_of_all_rows(table, sampled):
+    """To the rounding of features in float32."""
+    fitted = sampled._fitted
+    X = fitted.encoder.transform(table)
+    with jax.enable_x64(True):
+        rows = DeviceRows(
+            fitted.inputs.transform(X, np.float32),
+            fitted.targets.transform(table["y"].to_numpy()),
+            dtype=np.float32,
+        )
+        posterior = fitted.posterior
+        gp = FeatureGP(posterior.features, fitted.noise_variance)
+        variance = sampled.history_[-1]["variance"] / fitted.targets.scale**2
+        whole = FeaturePosterior.of(
+            gp.features, spectrum(add_up(gp, rows.chunks(256))), variance, fitted.noise_variance
+        )
+        Z = fitted.inputs.transform(X[:50], np.float32)
+        np.testing.assert_allclose(posterior.mean(Z), whole.mean(Z), atol=1e-4)
+    assert sampled.plan_["closing_rows"]["choice"] == N
+    assert sampled.n_rows_ == N
+
+
+def test_inputs_are_standardised_by_all_rows(table, sampled):
+    whole = data.Standardiser.fit(sampled._fitted.encoder.transform(table))
+    np.testing.assert_allclose(sampled._fitted.inputs.scale, whole.scale, rtol=1e-11)
+
+
+def test_without_time_for_a_pass_the_posterior_is_of_the_sample(folder, monkeypatch):
+    monkeypatch.setattr(files, "MOST_ROWS", 200)
+    monkeypatch.setattr("stochgp.estimators.feature.SHARE_FOR_CLOSING", 0.0)
+    model = FeatureGPRegressor(n_features=16, epochs=5, random_state=0, time_limit=60).fit(folder, "y")
+    assert model.plan_["closing_rows"]["choice"] == 200
+    assert not model.converged_
+    assert model.plan_["ended"]["choice"] == "time_limit"
+
+
+def test_a_model_that_keeps_all_rows_refuses_more_than_fit(folder, monkeypatch):
+    monkeypatch.setattr(files, "rows_that_fit", lambda n_inputs, budget: 100)
+    monkeypatch.setattr(files, "_bytes_of_row", lambda n_inputs: 10**12)
+    with pytest.raises(ValueError, match=r"keeps 600 rows of 4 inputs needs .* but memory_limit is"):
+        MODELS["kernel"]().fit(folder, "y")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"y": None}, "y must be the name of the target's column"),
+        ({"y": "z"}, "no column 'z'"),
+        ({"y": "y", "sample_weight": np.ones(N)}, "sample_weight is for rows in memory"),
+        ({"y": "y", "groups": np.ones(N)}, "groups is for rows in memory"),
+    ],
+)
+def test_what_does_not_go_with_files_is_refused(folder, arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        MODELS["feature"]().fit(folder, **arguments)
