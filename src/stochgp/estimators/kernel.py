@@ -4,8 +4,10 @@ import math
 import typing
 from typing import Any, no_type_check
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
@@ -18,11 +20,13 @@ from stochgp.estimators.raised_noise import raised_for_solving
 from stochgp.estimators.report import choice
 from stochgp.estimators.settings import DTYPES
 from stochgp.estimators.solving import KernelPosterior, Wanted, posterior_of
-from stochgp.estimators.units import TrainingData
+from stochgp.estimators.units import TrainingData, in_target_units
+from stochgp.estimators.updating import read_new_rows, updated
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner, FullBatch
 from stochgp.likelihoods import AbstractNoise, constant_noise
 from stochgp.models import KernelGP
+from stochgp.numerics.seeds import as_key
 from stochgp.objectives.slq import Estimate
 from stochgp.parameters import cast, frozen
 from stochgp.planning.solve_plan import SolvePlan
@@ -41,6 +45,7 @@ LEAST_SECONDS = 2.0  # of learning, compilation included
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
 TYPICAL_TO_BEST = 3.0  # a machine may be so many times faster than typical costs say
 MOST_GROWTH = 0.25  # of the variances of observations, by raised noise: beyond that prediction is local
+UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows before them
 WORST = 0.5  # relative residual of a solve that was cut, beyond which local prediction is better
 
 
@@ -69,7 +74,7 @@ class KernelGPRegressor(GPRegressor):
     After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_`, `nlml_` (exact, where the
     solver is direct), `nlml_estimate_` and `nlml_stderr_` (see there); `n_iter_`; `converged_`: the residual, measured on all rows, is within the tolerance of the plan; `history_` (docs/methods/history.md);
     `plan_` choices and reasons, `plan_["variance"]` says how standard deviations are computed and their expected relative error;
-    `fit_seconds_`; `n_features_in_`, `feature_names_in_`; `target_name_`. A saved model holds the standardised training rows.
+    `fit_seconds_`; `n_features_in_`, `feature_names_in_`; `target_name_`. A saved model holds the standardised training rows and targets.
     """
 
     @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
@@ -112,6 +117,42 @@ class KernelGPRegressor(GPRegressor):
         self.verbose = verbose
         self.missing = missing
         self.plan = plan
+
+    def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
+        """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.
+
+        Hyperparameters, solver, tiles, the functions held for standard deviations, and what standardises inputs and targets stay those of
+        `fit`. So the result is the posterior that a fit of all rows at these hyperparameters would have, to the tolerance of its solve.
+        New columns' values are read as `predict` reads them. `n_rows_`, `converged_`, `nlml_` and `plan_["residual"]` are of all rows, and
+        `history_` gains what the solve met. The time that it takes is bounded by `time_limit`.
+
+        Raises ValueError or TypeError, in one line, for rows that cannot be used and for what would exceed `memory_limit`.
+        """
+        check_is_fitted(self)
+        budget = Budget.of(self.memory_limit)
+        rows = read_new_rows(self, X, y, sample_weight, budget)
+        if len(rows.y) == 0:
+            return self
+        wanted = Wanted(self.solver, int(self.n_samples), self.dtype, self.verbose)
+        n_updates = self.plan_.get("updates", {"choice": 0})["choice"] + 1
+        key = jax.random.fold_in(as_key(UPDATE_SEED), self.n_rows_)
+        with deadline.within(self.time_limit):
+            self._fitted, solved = updated(self._fitted, rows, wanted, budget, key=key)
+        self.n_rows_ += len(rows.y)
+        self.plan_ = self.plan_ | {"updates": choice(n_updates, "calls that took in more rows after the fit")}
+        if solved is not None:
+            self._report_solved(solved)
+        return self
+
+    def _report_solved(self, solved: Solution) -> None:
+        """Attributes that an update changes, in target units."""
+        why = f"of the mean, relative, measured on all rows; {solved.result.name}"
+        self.plan_ = self.plan_ | {"residual": choice(float(solved.residual_norms[0]), why)}
+        self.converged_ = bool(solved.converged)
+        s = self._fitted.target_scale
+        self.history_ = self.history_ + [in_target_units(entry, s, 1.0) for entry in solved.history]
+        if isinstance(self._fitted.posterior, ExactKernelPosterior):
+            self.nlml_ = self._fitted.posterior.nlml() + math.log(s)
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:

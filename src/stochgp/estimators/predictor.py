@@ -103,7 +103,7 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         return self._fitted.sample_functions(n_samples, key=as_key(random_state), budget=budget)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps the inputs.
+        """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps rows and targets.
 
         Raises ValueError, naming it, for a part that is neither of this package nor of Equinox (a network of your own), and warns
         of settings that the file cannot hold.

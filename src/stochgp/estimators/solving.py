@@ -30,9 +30,10 @@ from stochgp.planning.solver import plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.posteriors.base import known_noise
 from stochgp.posteriors.calibration import calibrated
+from stochgp.posteriors.kernel import NoiseDraws
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
-from stochgp.solvers import AbstractDirectSolver, AbstractSolver, SystemSize, solve
+from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, SystemSize, solve
 from stochgp.solvers.base import SolvesFilled
 from stochgp.solvers.sizes import SMALL
 from stochgp.storage import checkpoint as checkpoints
@@ -97,46 +98,52 @@ def _solved(
     kernel, X = cast((system.kernel, system.X), dtype)
     system = KernelSystem(kernel, X, system.count, system.noise, chosen.tile)
     if isinstance(solver, AbstractDirectSolver):
-        return _solved_directly(system, solver, y)
+        return solved_directly(system, solver, y)
     prior_key, sample_key, run_key = jax.random.split(key, 3)
     operator = dataclasses.replace(system.operator, keep_rows=chosen.keep_rows)
     prior, b = None, on_device(y[:, None], dtype)
     if chosen.n_samples:
         prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
         b = jnp.concatenate([b, sample_targets(operator, prior, X, key=sample_key)], axis=1)
-    tolerance = tolerances(float(system.noise.level), y, b.shape[1])
-    tolerance = np.maximum(tolerance * solver.tolerance_share, LEAST_TOLERANCE)
-    found = _run(solver, operator, b, tolerance, wanted, run_key)
+    tolerance = tolerances_of(solver, system, y, b.shape[1])
+    found = run_solver(solver, operator, b, tolerance, wanted, run_key)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
     posterior = SampledKernelPosterior(
         system=system,
         weights=weights,
-        explained=_explained(y, weights),
+        explained=explained_by(y, weights),
         prior=prior,
         sample_weights=samples,
         solver=solver,
         tolerance=float(tolerance[0]),
+        y=y,
+        draws=None if prior is None else NoiseDraws((len(y),), (sample_key,)),
     )
     return posterior, found
 
 
-def _solved_directly(
-    system: KernelSystem, solver: AbstractDirectSolver, y: Float[np.ndarray, " N"]
+def solved_directly(
+    system: KernelSystem,
+    solver: AbstractDirectSolver,
+    y: Float[np.ndarray, " N"],
+    factor: Factor | None = None,
 ) -> tuple[ExactKernelPosterior, Solution]:
+    """The exact posterior; a `factor` of the system saves its factorisation."""
     b, tolerance = y[:, None], tolerances(float(system.noise.level), y, 1)
-    if system.fits_host(solver):
+    if factor is None and system.fits_host(solver):
         filled = typing.cast(SolvesFilled, solver)  # as `takes_filled` says
         found, factor = filled.solve_filled(system.upper, b, tolerance, system.X.dtype)
     else:
-        factor = solver.factorise(system.operator)
+        factor = solver.factorise(system.operator) if factor is None else factor
         found = solver.solve(system.operator, b, tolerance, factor)
-    explained = _explained(y, found.value)
-    posterior = ExactKernelPosterior(system=system, weights=found.value, explained=explained, solver=solver)
+    posterior = ExactKernelPosterior(
+        system=system, weights=found.value, explained=explained_by(y, found.value), solver=solver, y=y
+    )
     vars(posterior)["factor"] = factor  # what its property would compute again
     return posterior, found
 
 
-def _explained(y: Float[np.ndarray, " N"], weights: Any) -> float:
+def explained_by(y: Float[np.ndarray, " N"], weights: Any) -> float:
     """yᵀα."""
     return float(y @ np.asarray(weights, np.float64)[:, 0])
 
@@ -153,6 +160,14 @@ def tolerances(noise_variance: float, y: Float[np.ndarray, " N"], n_columns: int
     samples = min(max(SAMPLES_TOLERANCE * mean, LEAST_SAMPLES_TOLERANCE), MOST_SAMPLES_TOLERANCE)
     exactly = min(1.0, math.sqrt(len(y) / ENOUGH_ROWS))
     return np.maximum(exactly * np.array([mean] + [samples] * (n_columns - 1)), LEAST_TOLERANCE)
+
+
+def tolerances_of(
+    solver: AbstractSolver, system: KernelSystem, y: Float[np.ndarray, " N"], n_columns: int
+) -> Float[np.ndarray, " S"]:
+    """`tolerances`, of which the solver takes its share."""
+    found = tolerances(float(system.noise.level), y, n_columns)
+    return np.maximum(found * solver.tolerance_share, LEAST_TOLERANCE)
 
 
 def _kept_plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budget: Budget) -> SolvePlan:
@@ -186,17 +201,19 @@ def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budg
     return plan(operator, size, budget, solver=wanted.solver, tolerance=tolerance, given=wanted.plan)
 
 
-def _run(
+def run_solver(
     solver: AbstractSolver,
     operator: KernelOperator,
     b: Array,
     tolerance: Float[np.ndarray, " S"],
     wanted: Wanted,
     key: PRNGKeyArray,
+    start: Array | None = None,
 ) -> Solution:
+    """`solve` with progress, and a warning where it does not reach the tolerance."""
     with progress_line(wanted.verbose, _progress_text) as progress:
         limits = {"tolerance": tolerance, "most_epochs": wanted.most_epochs}
-        found = solve(operator, b, solver, key=key, progress=progress, **limits)
+        found = solve(operator, b, solver, key=key, start=start, progress=progress, **limits)
     if not found.converged and found.result is not RESULTS.interrupted:
         worst = float(found.residual_norms[0])
         warnings.warn(

@@ -36,6 +36,7 @@ class ExactKernelPosterior(AbstractPosterior):
     weights: Float[Array, "N 1"]
     explained: float  # yᵀ A⁻¹y
     solver: AbstractDirectSolver
+    y: Float[np.ndarray, " N"] | None = None  # for new rows (`posteriors.growing`)
     block_rows: ClassVar[int | None] = BLOCK
 
     @functools.cached_property

@@ -4,7 +4,7 @@ import functools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -124,6 +124,13 @@ class KernelFunctions(AbstractFunctions):
         return self.prior(X)[:, : self.n_samples] + times(self.operator, X, self.weights)
 
 
+class NoiseDraws(NamedTuple):
+    """Where ε of the samples comes from: standard normal draws of `keys[i]`, [n_rows[i], S], one part of the rows after the other."""
+
+    n_rows: tuple[int, ...]
+    keys: tuple[PRNGKeyArray, ...]
+
+
 class SampledKernelPosterior(AbstractPosterior):
     """f | y for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ:
 
@@ -131,7 +138,7 @@ class SampledKernelPosterior(AbstractPosterior):
 
     The deviation f_s − mean has mean 0 and the posterior's covariance. `weights` is A⁻¹y and `sample_weights` are A⁻¹(f₀ₛ(X) + ε_s), as far
     as the solver came. Variances from S samples have a relative standard error of √(2/S). `solver` and `tolerance` serve the right-hand
-    sides that come later: new samples, covariances.
+    sides that come later: new samples, covariances. `y` and `draws` are there for new rows (`posteriors.growing`).
     """
 
     system: KernelSystem
@@ -141,6 +148,8 @@ class SampledKernelPosterior(AbstractPosterior):
     sample_weights: Float[Array, "N S"] | None
     solver: AbstractSolver
     tolerance: float
+    y: Float[np.ndarray, " N"] | None = None
+    draws: NoiseDraws | None = None
     block_rows: ClassVar[int | None] = BLOCK
 
     @property

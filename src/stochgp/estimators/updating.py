@@ -1,0 +1,146 @@
+"""New rows for a fitted kernel GP: read, standardised as the rows of the fit were, solved for from where the last solve ended."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import _check_sample_weight
+
+from stochgp.budget import Budget
+from stochgp.data.neighbours import search_bytes
+from stochgp.estimators.fitted import Fitted
+from stochgp.estimators.inputs import read_inputs, read_targets
+from stochgp.estimators.solving import (
+    KernelPosterior,
+    Wanted,
+    explained_by,
+    run_solver,
+    solved_directly,
+    tolerances_of,
+)
+from stochgp.posteriors import AbstractPosterior, ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
+from stochgp.posteriors.growing import NewRows, extended, grown_draws, joined, sides, warm_start
+from stochgp.posteriors.local import NEIGHBOURS
+from stochgp.results import Solution
+from stochgp.solvers import Factor
+
+
+class Read(NamedTuple):
+    """New rows in the user's units."""
+
+    X: Float[np.ndarray, "n D"]
+    y: Float[np.ndarray, " n"]
+    count: Float[np.ndarray, " n"]
+
+
+def read_new_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, budget: Budget) -> Read:
+    """Checked as by `fit`; rows of weight 0 are left out. Raises ValueError or TypeError, naming row and column."""
+    numbers = np.asarray(read_inputs(estimator, estimator._fitted.encoder, X, budget), np.float64)
+    targets = read_targets(y)
+    check_consistent_length(numbers, targets)
+    if sample_weight is None:
+        return Read(numbers, targets, np.ones(len(targets)))
+    weight = _check_sample_weight(sample_weight, numbers, dtype=np.float64, ensure_non_negative=True)
+    there = weight > 0
+    return Read(numbers[there], targets[there], weight[there])
+
+
+def updated(
+    fitted: Fitted, rows: Read, wanted: Wanted, budget: Budget, *, key: PRNGKeyArray
+) -> tuple[Fitted, Solution | None]:
+    """(What the fit left behind with the rows taken in, how that was solved for; None for local prediction).
+
+    Raises ValueError where it would exceed the budget, and for a posterior without its targets.
+    """
+    dtype = np.dtype(fitted.dtype)
+    X, y = fitted.inputs.transform(rows.X, dtype), fitted.targets.transform(rows.y)
+    new = NewRows(np.asarray(X), np.asarray(y, np.float64), rows.count)
+    with jax.enable_x64(True):
+        posterior, solved = _grown(fitted.posterior, new, wanted, budget, key)
+    constant = fitted.constant
+    if constant is not None:
+        constant = np.where((constant == rows.X).all(axis=0), constant, np.nan)
+    return dataclasses.replace(fitted, posterior=posterior, constant=constant), solved
+
+
+def _grown(
+    posterior: AbstractPosterior, new: NewRows, wanted: Wanted, budget: Budget, key: PRNGKeyArray
+) -> tuple[AbstractPosterior, Solution | None]:
+    match posterior:
+        case LocalPosterior():
+            return _grown_locally(posterior, new, budget), None
+        case ExactKernelPosterior():
+            return _grown_exactly(posterior, new, budget)
+        case SampledKernelPosterior():
+            return _grown_by_solving(posterior, new, wanted, budget, key)
+    raise TypeError(f"{type(posterior).__name__} takes in no new rows")
+
+
+def _grown_locally(posterior: LocalPosterior, new: NewRows, budget: Budget) -> LocalPosterior:
+    """The scale of the variances stays that of the fit."""
+    N, D = len(posterior.X) + len(new.X), new.X.shape[1]
+    budget.require(search_bytes(N, D, 1, NEIGHBOURS) + 8 * N * (D + 2), f"local prediction from {N} rows")
+    parts = zip((posterior.X, posterior.y, posterior.weight), new, strict=True)
+    X, y, weight = (np.concatenate([old, more.astype(old.dtype)]) for old, more in parts)
+    return dataclasses.replace(posterior, X=X, y=y, weight=weight)
+
+
+def _grown_exactly(
+    posterior: ExactKernelPosterior, new: NewRows, budget: Budget
+) -> tuple[ExactKernelPosterior, Solution]:
+    """By the factor of before with new rows, where there is one and room for two; else by a new one."""
+    y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
+    size, layout = system.sizes(0)
+    factor: Factor | None = vars(posterior).get("factor")
+    itemsize = None if factor is None else factor.L.itemsize
+    need = solver.need_bytes(size, layout._replace(factor_itemsize=itemsize))
+    budget.require(need, f"solving for {len(y)} rows by {solver.name}")
+    small = system.fits_host(solver)
+    grown = None if factor is None or small else extended(factor, system, len(posterior.system.X))
+    return solved_directly(system, solver, y, grown)
+
+
+def _grown_by_solving(
+    posterior: SampledKernelPosterior, new: NewRows, wanted: Wanted, budget: Budget, key: PRNGKeyArray
+) -> tuple[SampledKernelPosterior, Solution]:
+    y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
+    size, layout = system.sizes(posterior.n_samples)
+    what = f"solving for {len(y)} rows and {size.n_columns} right-hand sides by {solver.name}"
+    budget.require(solver.need_bytes(size, layout), what)
+    noise_key, run_key = jax.random.split(key)
+    draws = grown_draws(posterior, len(new.y), key=noise_key)
+    operator = system.operator
+    b = sides(operator, system.X, y, posterior.prior, draws)
+    start = warm_start(operator, b, held_weights(posterior))
+    tolerance = tolerances_of(solver, system, y, b.shape[1])
+    found = run_solver(solver, operator, b, tolerance, wanted, run_key, start)
+    weights = found.value[:, :1]
+    more: dict[str, Any] = {
+        "system": system,
+        "weights": weights,
+        "explained": explained_by(y, weights),
+        "sample_weights": None if posterior.prior is None else found.value[:, 1:],
+        "tolerance": float(tolerance[0]),
+        "y": y,
+        "draws": None if posterior.prior is None else draws,
+    }
+    return dataclasses.replace(posterior, **more), found
+
+
+def held_weights(posterior: SampledKernelPosterior) -> Float[np.ndarray, "N C"]:
+    """The weights of the mean and of the samples, side by side."""
+    parts = [np.asarray(posterior.weights)]
+    if posterior.sample_weights is not None:
+        parts.append(np.asarray(posterior.sample_weights))
+    return np.concatenate(parts, axis=1)
+
+
+def _targets(posterior: KernelPosterior, new: NewRows) -> Float[np.ndarray, " N"]:
+    if posterior.y is None:
+        raise ValueError(
+            "the model was saved without its targets, by an older version: fit it again for update"
+        )
+    return np.concatenate([posterior.y, new.y])

@@ -1,0 +1,152 @@
+"""`KernelGPRegressor.update`: the posterior of all rows, from where the last solve ended."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import stochgp
+from stochgp import KernelGPRegressor, kernels, solvers
+from stochgp.numerics.dense_factor import Factor, factorised
+from stochgp.posteriors import KernelSystem
+from stochgp.posteriors.base import known_noise
+from stochgp.posteriors.growing import extended, warm_start
+
+KERNEL = kernels.Matern32([0.4, 0.7], 1.3)
+N, NEW = 150, 20
+_generator = np.random.default_rng(0)
+X = _generator.uniform(-2, 2, (N + NEW, 2))
+y = 5 + np.sin(2 * X[:, 0]) + 0.2 * _generator.normal(size=N + NEW)
+WEIGHT = _generator.integers(1, 4, N + NEW).astype(float)
+Z = _generator.uniform(-2, 2, (9, 2))
+DIRECT = solvers.Cholesky()
+BLOCKS = solvers.SDD(batch_size=32)
+
+
+def model(solver=DIRECT, **more):
+    """Nothing is standardised, so that a fit of all rows sees the same numbers."""
+    settings = {"standardize": False, "mean": 5.0, "dtype": "float64", "n_samples": 16, "random_state": 0}
+    return KernelGPRegressor(KERNEL, learner=None, noise_variance=0.05, solver=solver, **settings | more)
+
+
+def system(rows=slice(None)):
+    return KernelSystem(KERNEL, jnp.asarray(X[rows]), WEIGHT[rows], known_noise(0.05), 64)
+
+
+@pytest.fixture(scope="module")
+def all_rows():
+    return model().fit(X, y, sample_weight=WEIGHT)
+
+
+def test_exact_update_is_the_fit_of_all_rows(all_rows):
+    found = model().fit(X[:N], y[:N], sample_weight=WEIGHT[:N]).update(X[N:], y[N:], sample_weight=WEIGHT[N:])
+    for ours, theirs in zip(
+        found.predict(Z, return_cov=True), all_rows.predict(Z, return_cov=True), strict=True
+    ):
+        assert_allclose(ours, theirs, rtol=1e-9, atol=1e-10)
+    assert found.nlml_ == pytest.approx(all_rows.nlml_, rel=1e-10)
+    assert found.n_rows_ == N + NEW and found.converged_
+
+
+@pytest.mark.parametrize("solver", [BLOCKS, solvers.CG()], ids=["sdd", "cg"])
+def test_update_by_solving_reaches_the_same_posterior_from_fewer_epochs(solver, all_rows):
+    whole = model(solver).fit(X, y, sample_weight=WEIGHT)
+    found = model(solver).fit(X[:N], y[:N], sample_weight=WEIGHT[:N])
+    n_before = len(found.history_)
+    found.update(X[N:], y[N:], sample_weight=WEIGHT[N:])
+    assert found.converged_ and found.plan_["residual"]["choice"] <= found._fitted.posterior.tolerance
+    assert_allclose(found.predict(Z), all_rows.predict(Z), atol=0.02)
+    assert len(found.history_) - n_before < len(whole.history_)
+
+
+def test_held_functions_stay_the_same_prior_draws_and_see_the_new_rows():
+    """Each sample's weights solve its own system of all rows: f₀ and ε of the old rows are those of before."""
+    tight = solvers.CG()
+    found = model(tight).fit(X[:N], y[:N])
+    before = found._fitted.posterior
+    found.update(X[N:], y[N:])
+    after = found._fitted.posterior
+    with jax.enable_x64(True):
+        old, new = (
+            p.system.operator.unpad(
+                p.system.operator.matvec(p.system.operator.pad(jnp.asarray(p.sample_weights)))
+            )
+            for p in (before, after)
+        )
+        f0 = np.asarray(after.prior(after.system.X))
+    noise = np.asarray(new) - f0
+    size = np.sqrt(np.mean((np.asarray(old)) ** 2))
+    assert_allclose(
+        np.asarray(new)[:N], np.asarray(old), atol=0.2 * size
+    )  # to the tolerances of the two solves
+    assert 0.5 < noise[N:].std() / 0.05**0.5 < 1.5
+    assert after.draws.n_rows == (N, NEW) and after.n_samples == 16
+
+
+def test_the_warm_start_solves_for_the_last_new_rows_given_the_others(double):
+    held, alpha = system(), np.zeros((N, 1))
+    b = (y - 5)[:, None]
+    A = np.asarray(held.operator.dense())
+    alpha = np.linalg.solve(A[:N, :N], b[:N])
+    start = np.asarray(warm_start(held.operator, jnp.asarray(b), jnp.asarray(alpha)))
+    assert_array_equal(start[:N], alpha)
+    assert_allclose((b - A @ start)[N:], 0, atol=1e-9)
+    objective = lambda v: float((0.5 * v.T @ A @ v - v.T @ b)[0, 0])
+    padded = np.concatenate([alpha, np.zeros((NEW, 1))])
+    exact = np.linalg.solve(A, b)
+    assert objective(exact) < objective(start) < objective(padded)
+
+
+def test_an_extended_factor_is_the_factor(double):
+    held = system()
+    A = np.asarray(held.operator.dense())
+    first = factorised(lambda: A[:N, :N].copy())
+    found = extended(Factor(np.tril(first.L), first.jitter), held, N)
+    assert_allclose(np.tril(found.L), np.linalg.cholesky(A), rtol=1e-9, atol=1e-12)
+
+
+def test_local_prediction_takes_rows_in(all_rows):
+    found = model(prediction="local").fit(X[:N], y[:N]).update(X[N:], y[N:])
+    exact = model().fit(X, y)
+    assert_allclose(found.predict(Z), exact.predict(Z), rtol=1e-7)  # all rows are neighbours
+
+
+def test_an_updated_model_is_saved_and_updated_again(tmp_path):
+    found = model(BLOCKS).fit(X[:N], y[:N])
+    found.update(X[N : N + 8], y[N : N + 8])
+    found.save(tmp_path / "model")
+    again = stochgp.load(tmp_path / "model")
+    for one in (found, again):
+        one.update(X[N + 8 :], y[N + 8 :])
+    assert_array_equal(found.predict(Z), again.predict(Z))
+    assert_array_equal(found.predict(Z, return_std=True)[1], again.predict(Z, return_std=True)[1])
+    assert found.plan_["updates"]["choice"] == 2
+
+
+def test_bad_rows_are_refused_and_leave_the_model_as_it_was():
+    found = model().fit(X[:N], y[:N])
+    before = found.predict(Z)
+    for rows, targets, words in [
+        (X[N:, :1], y[N:], "features"),
+        (X[N:], y[N:-1], "inconsistent"),
+        (np.where(X[N:] > 1, np.nan, X[N:]), y[N:], "NaN at row"),
+        (X[N:], np.full(NEW, np.nan), "y contains NaN"),
+        (X[:0], y[:0], "0 sample"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            found.update(rows, targets)
+    found.memory_limit = "1MB"
+    with pytest.raises(ValueError, match="memory_limit is 1 MB"):
+        found.update(X[N:], y[N:])
+    found.memory_limit = None
+    assert_array_equal(found.predict(Z), before)
+    assert found.n_rows_ == N
+
+
+def test_repeated_rows_are_further_observations():
+    """A row given again is the row with twice the weight."""
+    found = model().fit(X[:N], y[:N]).update(X[:NEW], y[:NEW])
+    weight = np.ones(N)
+    weight[:NEW] = 2
+    assert_allclose(found.predict(Z), model().fit(X[:N], y[:N], sample_weight=weight).predict(Z), rtol=1e-9)
