@@ -20,6 +20,7 @@ ROOMS = [
     "kernels",
     "features",
     "priors",
+    "distributions",
     "likelihoods",
     "models",
     "operators",

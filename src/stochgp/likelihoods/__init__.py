@@ -1,5 +1,22 @@
 """Likelihoods: how targets are observed."""
 
+from .base import AbstractLikelihood
+from .bernoulli import AbstractLink, Bernoulli, Logit, Probit
+from .gaussian import Gaussian
 from .noise import AbstractNoise, ConstantNoise, constant_noise
+from .softmax import Softmax
+from .student_t import StudentT
 
-__all__ = ["AbstractNoise", "ConstantNoise", "constant_noise"]
+__all__ = [
+    "AbstractLikelihood",
+    "AbstractLink",
+    "AbstractNoise",
+    "Bernoulli",
+    "ConstantNoise",
+    "Gaussian",
+    "Logit",
+    "Probit",
+    "Softmax",
+    "StudentT",
+    "constant_noise",
+]

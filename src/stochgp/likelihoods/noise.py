@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float64
 
-from stochgp.parameters import AbstractParameter, partition, positive, value_of
+from stochgp.parameters import AbstractParameter, cast, partition, positive, value_of
 
 NOISE_FLOOR = 1e-6
 TILE = 256  # rows
@@ -60,6 +60,18 @@ def constant_noise(
 def as_noise(value: Any) -> AbstractNoise:
     """A noise model as it is; a parameter or a number as constant noise of that variance."""
     return value if isinstance(value, AbstractNoise) else constant_noise(value)
+
+
+def row_variances(noise: AbstractNoise, X: Float[Any, "N D"], dtype: DTypeLike) -> Float[Array, " N"]:
+    """σ² s(x) of rows that each count as one, in `dtype`."""
+    return noise.variance(jnp.asarray(X, dtype), jnp.ones(X.shape[0], dtype))
+
+
+def wide_variances(noise: AbstractNoise, X: Float[Any, "N D"]) -> Float64[np.ndarray, " N"]:
+    """The same in float64, on the host, by a program that does not know how many rows there are."""
+    with jax.enable_x64(True):
+        rows = np.asarray(X, np.float64)
+        return noise_of_rows(cast(noise, np.float64), rows, np.ones(len(rows)))
 
 
 def noise_of_rows(

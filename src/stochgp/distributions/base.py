@@ -1,0 +1,168 @@
+"""What every predictive distribution can do. Everything is on the host, in NumPy and float64."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float64
+
+from stochgp.numerics.seeds import as_key, seed_of, split
+
+HELD = 1 << 21  # numbers of one part of an evaluation
+NODES = 48  # of either half of the integral of a CRPS
+SMALLEST = 1e-280  # a probability below it is taken from the density
+
+PerRow = Float64[np.ndarray, " N"]
+Points = Float64[np.ndarray, "N Q"]
+
+
+class AbstractDistribution(eqx.Module):
+    """What is predicted of one observation at each of N rows.
+
+    `y` is a number for all rows, an array [N] or, for Q points a row, an array [N, Q]; results have its shape, [N] for a number.
+    A leaf says the methods with an underscore, for points [N, Q].
+    """
+
+    @property
+    @abc.abstractmethod
+    def n_rows(self) -> int:
+        """N."""
+
+    @property
+    @abc.abstractmethod
+    def mean(self) -> PerRow:
+        """Of each row's observation."""
+
+    @property
+    @abc.abstractmethod
+    def std(self) -> PerRow:
+        """The standard deviation of each row's observation; inf where there is none."""
+
+    @abc.abstractmethod
+    def __getitem__(self, rows: Any) -> "AbstractDistribution":
+        """The distribution of these rows: a slice, an array of row numbers, or a mask."""
+
+    @abc.abstractmethod
+    def affine(self, scale: float, shift: float) -> "AbstractDistribution":
+        """The distribution of scale · y + shift, scale > 0."""
+
+    @abc.abstractmethod
+    def _logpdf(self, y: Points) -> Points: ...
+
+    @abc.abstractmethod
+    def _tails(self, y: Points) -> tuple[Points, Points]:
+        """(P(Y ≤ y), P(Y > y)), each accurate where it is small."""
+
+    @abc.abstractmethod
+    def _quantile(self, p: Points) -> Points: ...
+
+    @property
+    def _held(self) -> int:
+        """Numbers that an evaluation at one point of one row holds."""
+        return 1
+
+    def _crps(self, y: Points) -> Points:
+        return _crps_by_quantiles(self, y)
+
+    def _draw(self, generator: np.random.Generator, n: int) -> Float64[np.ndarray, "N S"]:
+        return self._quantile(generator.uniform(size=(self.n_rows, n)))
+
+    def logpdf(self, y: Any) -> np.ndarray:
+        """log p(y), the logarithm of the probability where y is a count or a class."""
+        return self._at(lambda part, y: part._logpdf(y), y)
+
+    def cdf(self, y: Any) -> np.ndarray:
+        """P(Y ≤ y)."""
+        return self._at(lambda part, y: part._tails(y)[0], y)
+
+    def sf(self, y: Any) -> np.ndarray:
+        """P(Y > y) = 1 − cdf(y), accurate where it is small."""
+        return self._at(lambda part, y: part._tails(y)[1], y)
+
+    def crps(self, y: Any) -> np.ndarray:
+        """∫ (F(t) − 1[t ≥ y])² dt, the continuous ranked probability score, in the units of y; lower is better."""
+        return self._at(lambda part, y: part._crps(y), y)
+
+    def log_mass(self, y: Any, width: float = 1.0) -> np.ndarray:
+        """log(F(y + width/2) − F(y − width/2)): the log probability of a target that was rounded to multiples of `width`.
+
+        Where that is below the numbers of float64, the density times `width` stands for it.
+        """
+        return self._at(lambda part, y: _log_mass(part, y, width), y)
+
+    def quantile(self, p: Any) -> np.ndarray:
+        """The least y with P(Y ≤ y) ≥ p: [N] for a number p, [N, Q] for a list of Q numbers.
+
+        Raises ValueError unless every p is above 0 and below 1.
+        """
+        found = np.asarray(p, np.float64)
+        if found.ndim > 1 or not np.all((found > 0) & (found < 1)):
+            raise ValueError(f"p is {p!r}; it must be a number or a list of numbers above 0 and below 1")
+        asked = np.broadcast_to(found.reshape(1, -1), (self.n_rows, found.size))
+        values = self._by_parts(lambda part, p: part._quantile(p), asked)
+        return values if found.ndim else values[:, 0]
+
+    def interval(self, level: float = 0.95) -> Float64[np.ndarray, "N 2"]:
+        """(The quantiles (1 − level)/2 and (1 + level)/2): the central interval of each row. ValueError unless 0 < level < 1."""
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
+        return self.quantile([(1 - level) / 2, (1 + level) / 2])
+
+    def sample(self, key: Any, n: int = 1) -> Float64[np.ndarray, "N S"]:
+        """n independent draws for each row, [N, n]; `key` is a key, a number, or whatever `random_state` may be."""
+        generator = np.random.default_rng(seed_of(split(as_key(key), 1)[0]))
+        return self._draw(generator, n)
+
+    def _at(self, evaluate: Callable, y: Any) -> np.ndarray:
+        """`evaluate(rows' distribution, their points [n, Q])` for y of any of the shapes."""
+        found = np.asarray(y, np.float64)
+        if found.ndim > 2 or found.ndim > 0 and len(found) != self.n_rows:
+            raise ValueError(
+                f"y has shape {found.shape}; a number is wanted, or {self.n_rows} rows: one value a row, or [N, Q]"
+            )
+        points = np.broadcast_to(found, (self.n_rows, 1)) if found.ndim == 0 else found
+        values = self._by_parts(evaluate, points.reshape(self.n_rows, -1))
+        return values if found.ndim == 2 else values[:, 0]
+
+    def _by_parts(self, evaluate: Callable, points: Points) -> Points:
+        """In parts of rows that hold at most HELD numbers."""
+        N, Q = points.shape
+        n = max(1, HELD // max(1, self._held * Q))
+        if n >= N:
+            return evaluate(self, points)
+        return np.concatenate([evaluate(self[slice(i, i + n)], points[i : i + n]) for i in range(0, N, n)])
+
+
+def _log_mass(distribution: AbstractDistribution, y: Points, width: float) -> Points:
+    (below, above), (lower, upper) = (distribution._tails(y + side * width / 2) for side in (-1, 1))
+    mass = np.where(below < 0.5, lower - below, above - upper)
+    small = ~(mass > SMALLEST)
+    found = np.log(np.where(small, 1.0, mass))
+    if small.any():
+        found = np.where(small, distribution._logpdf(y) + np.log(width), found)
+    return found
+
+
+def _crps_by_quantiles(distribution: AbstractDistribution, y: Points) -> Points:
+    """2 ∫₀^F p (y − q_p) dp + 2 ∫_F^1 (1 − p) (q_p − y) dp, F = F(y): two smooth integrals.
+
+    p = F sin²θ, and p = F + (1 − F) sin²θ, take the singularities of the quantiles at 0 and 1; Gauss–Legendre in θ.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    theta = (nodes + 1) * np.pi / 4
+    sin2, cos2 = np.sin(theta) ** 2, np.cos(theta) ** 2
+    w = weights * np.pi / 4 * 2 * np.sin(theta) * np.cos(theta)  # of d sin²θ
+    total = np.empty_like(y)
+    below, above = distribution._tails(y)
+    for j in range(y.shape[1]):
+        F, S, at = below[:, [j]], above[:, [j]], y[:, [j]]
+        lower = F * sin2 * np.maximum(at - distribution._quantile(_inside(F * sin2)), 0)
+        upper = S * cos2 * np.maximum(distribution._quantile(_inside(F + S * sin2)) - at, 0)
+        total[:, j] = 2 * (F[:, 0] * (lower @ w) + S[:, 0] * (upper @ w))
+    return total
+
+
+def _inside(p: np.ndarray) -> np.ndarray:
+    return np.clip(p, 1e-300, 1 - 1e-16)

@@ -1,0 +1,131 @@
+"""Normal distributions of one mean whose noise has several variances: heavy tails, and noise that is itself uncertain."""
+
+import math
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.optimize import root_scalar
+from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
+
+from stochgp.distributions.base import AbstractDistribution, PerRow, Points
+from stochgp.distributions.roots import solve_increasing
+
+FALLEN = 28.0  # nats: where the integral over λ is cut off
+FARTHEST = 1e4  # scales: the errors for which it is still right
+GAUSSIAN_DF = 100.0  # beyond it tails are thinner, and errors so large need not be reached
+
+
+class ScaleMixture(AbstractDistribution):
+    """Y = f + ε, f ~ N(mean, variance), ε | k ~ N(0, noise · multiplier_k) with probability w_k:
+
+        p(y) = Σ_k w_k N(y; m, v + σ² c_k),   c_k = 1/λ_k of a scale mixture.
+
+    One multiplier is a Gaussian. `multipliers` is [N, K], or [K] for all rows alike. `mean_multiplier` is E c where the nodes do not
+    give it: that of a Student-t is df/(df − 2), inf for df ≤ 2. Means are medians where they do not exist.
+    """
+
+    center: PerRow
+    variance: PerRow  # of f
+    noise: PerRow  # a variance, that of ε where the multiplier is 1
+    multipliers: Float64[np.ndarray, "*N K"]
+    log_weights: Float64[np.ndarray, " K"]
+    mean_multiplier: float | None = None
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.center)
+
+    @property
+    def mean(self) -> PerRow:
+        return self.center
+
+    @property
+    def std(self) -> PerRow:
+        c = self.multipliers @ self.weights if self.mean_multiplier is None else self.mean_multiplier
+        return np.sqrt(self.variance + self.noise * c)
+
+    def __getitem__(self, rows: Any) -> "ScaleMixture":
+        multipliers = self.multipliers if self.multipliers.ndim == 1 else self.multipliers[rows]
+        parts = (self.center[rows], self.variance[rows], self.noise[rows])
+        return ScaleMixture(*parts, multipliers, self.log_weights, self.mean_multiplier)
+
+    def affine(self, scale: float, shift: float) -> "ScaleMixture":
+        parts = (self.center * scale + shift, self.variance * scale**2, self.noise * scale**2)
+        return ScaleMixture(*parts, self.multipliers, self.log_weights, self.mean_multiplier)
+
+    @property
+    def _held(self) -> int:
+        return len(self.log_weights)
+
+    @property
+    def weights(self) -> Float64[np.ndarray, " K"]:
+        return np.exp(self.log_weights)
+
+    def _logpdf(self, y: Points) -> Points:
+        t = self._stds()[:, None]  # [N, 1, K]
+        z = (y - self.center[:, None])[..., None] / t
+        return logsumexp(self.log_weights - 0.5 * z**2 - np.log(t), axis=-1) - 0.5 * math.log(2 * math.pi)
+
+    def _tails(self, y: Points) -> tuple[Points, Points]:
+        z = (y - self.center[:, None])[..., None] / self._stds()[:, None]
+        return ndtr(z) @ self.weights, ndtr(-z) @ self.weights
+
+    def _quantile(self, p: Points) -> Points:
+        """m ∓ d, with d solved for in log P(Y < m − d) = log min(p, 1 − p), by log d: between the quantiles of the least and largest τ_k."""
+        tail = np.minimum(p, 1 - p)
+        least = -ndtri(np.minimum(tail, 0.5))
+        middle = least < 1e-13
+        start = np.log(np.where(middle, 1.0, least))
+        t = self._stds()
+        low, high = (start + np.log(end(t, axis=1))[:, None] for end in (np.min, np.max))
+
+        def value_and_slope(u: Points) -> tuple[Points, Points]:
+            d = np.exp(u)
+            z = d[..., None] / t[:, None]
+            log_tail = logsumexp(self.log_weights + log_ndtr(-z), axis=-1)
+            log_slope = logsumexp(self.log_weights - 0.5 * z**2 - np.log(t)[:, None], axis=-1)
+            slope = np.exp(log_slope - 0.5 * math.log(2 * math.pi) + u - log_tail)
+            return np.log(tail) - log_tail, slope
+
+        d = np.where(middle, 0.0, np.exp(solve_increasing(value_and_slope, low, high)))
+        return self.center[:, None] + np.where(p < 0.5, -d, d)
+
+    def _crps(self, y: Points) -> Points:
+        """Σ_k w_k A(y − m, τ_k²) − ½ Σ_k Σ_l w_k w_l A(0, τ_k² + τ_l²), A(μ, τ²) = 2τφ(μ/τ) + μ(2Φ(μ/τ) − 1) (Grimit et al. 2006)."""
+        t, w = self._stds(), self.weights
+        error = (y - self.center[:, None])[..., None]
+        z = error / t[:, None]
+        near = (2 * t[:, None] * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi) + error * (2 * ndtr(z) - 1)) @ w
+        apart = np.zeros(self.n_rows)
+        for k in range(len(w)):
+            apart += w[k] * (np.hypot(t, t[:, [k]]) @ w)
+        return near - apart[:, None] / math.sqrt(2 * math.pi)
+
+    def _draw(self, generator: np.random.Generator, n: int) -> Points:
+        w = self.weights / self.weights.sum()
+        k = generator.choice(len(w), size=(self.n_rows, n), p=w)
+        t = self._stds()[np.arange(self.n_rows)[:, None], k]
+        return self.center[:, None] + t * generator.standard_normal((self.n_rows, n))
+
+    def _stds(self) -> Float64[np.ndarray, "N K"]:
+        """τ_k of each row."""
+        return np.sqrt(self.variance[:, None] + self.noise[:, None] * self.multipliers)
+
+
+def student_multipliers(df: float) -> tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, " K"]]:
+    """(1/λ_k, log w_k) with which Σ_k w_k N(0, σ²/λ_k) is σ t_df: λ ~ Gamma(df/2, rate df/2) by the trapezoid rule in u = log λ.
+
+    w_k ∝ exp((df/2)(u − e^u)). The nodes reach to the left as far as an error of 10⁴ σ needs (10⁶ σ/df beyond df = 100), and to the right
+    as the Gamma density does, both until what is integrated has fallen by e^(−28).
+    """
+    half, more = df / 2, (df + 1) / 2
+    error = FARTHEST * min(1.0, GAUSSIAN_DF / df)
+    fall = lambda shape: lambda u: shape * (np.expm1(u) - u) - FALLEN
+    farthest = -FALLEN / more - 2  # beyond the root: e^u − 1 − u ≥ −u − 1
+    left = math.log((df + 1) / (df + error**2)) + root_scalar(fall(more), bracket=(farthest, 0.0)).root
+    right = root_scalar(fall(half), bracket=(0.0, math.log(FALLEN / half + 2) + 2)).root
+    n = math.ceil((right - left) / min(0.45, 0.9 / math.sqrt(more))) + 1
+    u = np.linspace(left, right, n)
+    log_w = half * (u - np.exp(u))
+    return np.exp(-u), log_w - logsumexp(log_w)

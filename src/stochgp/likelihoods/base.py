@@ -1,0 +1,70 @@
+"""What every likelihood says of targets given latent functions."""
+
+import abc
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64, PRNGKeyArray
+
+from stochgp.distributions import AbstractDistribution
+from stochgp.likelihoods.targets import AbstractTargets
+
+NODES = 32  # of Gauss–Hermite quadrature over one latent function
+
+Rows = Float[Any, "N D"]
+Latent = Float[Array, "N L"]
+HostLatent = Float64[np.ndarray, "N L"]
+
+
+class AbstractLikelihood(eqx.Module):
+    """p(y | f(x), x) for one target y and L latent functions f = (f_1, …, f_L); a row's L values are [L], those of N rows [N, L].
+
+    Targets are numbers: of classes 0, …, C − 1, as floats. What a row counts stays outside: a row of weight ρ has ρ times its log density.
+    X [N, D] are the rows as the model sees them; only a noise that depends on the input looks at them. What trains is every
+    floating array that is not frozen, as in a model.
+    """
+
+    @property
+    @abc.abstractmethod
+    def targets(self) -> AbstractTargets:
+        """Which targets it takes."""
+
+    @property
+    @abc.abstractmethod
+    def n_latent(self) -> int:
+        """L."""
+
+    @abc.abstractmethod
+    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+        """log p(y_i | f_i) of each row; of counts and classes the log probability."""
+
+    def expected_log_density(
+        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
+    ) -> Float[Array, " N"]:
+        """∫ log p(y_i | f) N(f; mean_i, diag variance_i) df of each row: for L = 1 by NODES Gauss–Hermite nodes; a leaf with more says its own."""
+        nodes, weights = (jnp.asarray(part, mean.dtype) for part in hermite())
+        std = jnp.sqrt(variance)
+        values = jax.vmap(lambda z: self.log_density(y, mean + z * std, X))(nodes)  # [K, N]
+        return jnp.tensordot(weights, values, 1)
+
+    @abc.abstractmethod
+    def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> AbstractDistribution:
+        """∫ p(y | f) N(f; mean_i, diag variance_i) df: the distribution of an observation at each row, on the host."""
+
+    @abc.abstractmethod
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+        """One observation of each row given its latent values."""
+
+    def check_targets(self, y: Any) -> None:
+        """Raises ValueError, in one line, for targets that have no probability under this likelihood."""
+        self.targets.check(np.asarray(y), type(self).__name__)
+
+
+def hermite(n: int = NODES) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
+    """(z_k, w_k) with Σ w_k g(z_k) = E g(z), z ~ N(0, 1), for polynomials of degree below 2n."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(n)
+    return nodes, weights / math.sqrt(2 * math.pi)

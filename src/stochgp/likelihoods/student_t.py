@@ -1,0 +1,93 @@
+"""Noise with heavy tails."""
+
+import math
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.distributions import ScaleMixture, student_multipliers
+from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
+from stochgp.likelihoods.noise import AbstractNoise, as_noise, row_variances, wide_variances
+from stochgp.likelihoods.targets import AbstractTargets, Real
+from stochgp.parameters import AbstractParameter, positive, value_of
+
+FINITE_STD = 2.0  # degrees of freedom above which there is a standard deviation
+STIRLING = 8.0  # arguments from which Stirling's series is exact to float64 rounding's 10⁻⁹
+
+
+def degrees_of_freedom(value: Any) -> AbstractParameter:
+    """A parameter as it is. A number above 2 as one that stays above 2, so that there is a variance; another as one above 0."""
+    if isinstance(value, AbstractParameter):
+        return value
+    return positive(value, lower=FINITE_STD if float(value) > FINITE_STD else 0.0)
+
+
+class StudentT(AbstractLikelihood):
+    """y = f(x) + σ√s(x) ε, ε ~ t with `df` degrees of freedom: p(y|f) ∝ (1 + (y − f)²/(ν σ² s))^(−(ν+1)/2).
+
+    It is the scale mixture ε | λ ~ N(0, 1/λ), λ ~ Gamma(ν/2, rate ν/2). `noise` says σ² s(x), the squared scale, which is no variance:
+    that is ν/(ν − 2) times as large, and there is none for ν ≤ 2.
+    """
+
+    df: AbstractParameter = eqx.field(converter=degrees_of_freedom, default=4.0)
+    noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
+
+    @property
+    def targets(self) -> AbstractTargets:
+        return Real()
+
+    @property
+    def n_latent(self) -> int:
+        return 1
+
+    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+        """log Γ((ν+1)/2) − log Γ(ν/2) − ½ log(νπσ²) − ((ν+1)/2) log(1 + (y − f)²/(νσ²))."""
+        return self._of_squares(jnp.square(y - f[:, 0]), X)
+
+    def bound(self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows) -> Float[Array, " N"]:
+        """The log density at the squared error (y − m)² + v: by Jensen at most `expected_log_density`, and in closed form."""
+        return self._of_squares(jnp.square(y - mean[:, 0]) + variance[:, 0], X)
+
+    def expected_weights(self, squares: Float[Array, " N"], X: Rows) -> Float[Array, " N"]:
+        """λ̄ = (ν + 1)/(ν + E(y − f)²/σ²): what the precision of a row is multiplied by, given the expected squares of its errors."""
+        nu, s2 = value_of(self.df, squares.dtype), row_variances(self.noise, X, squares.dtype)
+        return (nu + 1) / (nu + squares / s2)
+
+    def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> ScaleMixture:
+        """N(m, v) + σ t_ν. For ν ≤ 2 its standard deviation is inf; for ν ≤ 1 its mean is its median, with a warning."""
+        nu = float(self.df)
+        if nu <= 1:
+            warnings.warn(
+                f"a Student-t with {nu:.3g} degrees of freedom has no mean: medians take its place",
+                stacklevel=2,
+            )
+        multipliers, log_weights = student_multipliers(nu)
+        of_noise = nu / (nu - 2) if nu > FINITE_STD else math.inf
+        scale = wide_variances(self.noise, X)
+        return ScaleMixture(mean[:, 0], variance[:, 0], scale, multipliers, log_weights, of_noise)
+
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+        scale = jnp.sqrt(row_variances(self.noise, X, f.dtype))
+        return f[:, 0] + scale * jax.random.t(key, value_of(self.df, f.dtype), f.shape[:1], f.dtype)
+
+    def _of_squares(self, squares: Array, X: Rows) -> Array:
+        nu, s2 = value_of(self.df, squares.dtype), row_variances(self.noise, X, squares.dtype)
+        tail = 0.5 * (nu + 1) * jnp.log1p(squares / (nu * s2))
+        return half_step(nu / 2) - 0.5 * jnp.log(nu * math.pi * s2) - tail
+
+
+def half_step(x: Array) -> Array:
+    """log Γ(x + ½) − log Γ(x), also where both are so large that float32 loses their difference.
+
+    For x ≥ 8 by ½ log x − 1/(8x) + 1/(192x³) − 1/(640x⁵) + 17/(14336x⁷), right to 10⁻¹⁰.
+    """
+    large = jnp.maximum(x, STIRLING)
+    r = 1 / large
+    series = 0.5 * jnp.log(large) - r / 8 + r**3 / 192 - r**5 / 640 + 17 * r**7 / 14336
+    small = jnp.minimum(x, STIRLING)
+    return jnp.where(x >= STIRLING, series, gammaln(small + 0.5) - gammaln(small))

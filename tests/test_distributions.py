@@ -1,0 +1,221 @@
+"""Predictive distributions: the density is the derivative of the distribution function, scores are their integrals, draws are what they say."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+
+from stochgp.distributions import Categorical, Normal, ScaleMixture, student_multipliers
+from stochgp.distributions import base as distributions_base
+
+RNG = np.random.default_rng(2)
+N = 5
+MEAN, STD = RNG.normal(size=N), RNG.uniform(0.3, 2.0, size=N)
+
+
+def student(df, v=0.3, s2=0.7):
+    of_noise = df / (df - 2) if df > 2 else math.inf
+    return ScaleMixture(MEAN, np.full(N, v), np.full(N, s2), *student_multipliers(df), of_noise)
+
+
+CONTINUOUS = {
+    "normal": lambda: Normal(MEAN, STD),
+    "student": lambda: student(4.0),
+    "student, nearly two": lambda: student(2.1),
+    "two scales": lambda: ScaleMixture(
+        MEAN, STD**2, 0.1 * STD, np.array([[0.5, 30.0]] * N) * STD[:, None], np.log([0.8, 0.2])
+    ),
+}
+SYMMETRIC = ("normal", "student", "student, nearly two", "two scales")
+INFINITE_FOURTH_MOMENT = ("student", "student, nearly two")
+
+
+@pytest.fixture(params=CONTINUOUS)
+def named(request):
+    return request.param, CONTINUOUS[request.param]()
+
+
+def test_density_is_the_derivative_of_the_distribution_function(named):
+    _, found = named
+    p = np.array([1e-3, 0.05, 0.4, 0.5, 0.9, 0.999])
+    y = found.quantile(p)
+    h = 1e-4 * found.quantile([0.1, 0.9]) @ [-1, 1]
+    h = h[:, None]
+    slope = (8 * (found.cdf(y + h) - found.cdf(y - h)) - found.cdf(y + 2 * h) + found.cdf(y - 2 * h)) / (
+        12 * h
+    )
+    np.testing.assert_allclose(np.exp(found.logpdf(y)), slope, rtol=1e-7)
+
+
+def test_density_integrates_to_one_and_has_the_mean(named):
+    _, found = named
+    u = np.linspace(-20, 20, 4001)
+    y = found.quantile(0.5)[:, None] + np.sinh(u)
+    weights = np.exp(found.logpdf(y)) * np.cosh(u) * (u[1] - u[0])
+    np.testing.assert_allclose(weights.sum(axis=1), np.ones(N), rtol=1e-8)
+    spread = np.diff(found.interval(0.5))[:, 0]
+    error = np.sum(weights * (y - found.mean[:, None]), axis=1)
+    assert np.all(np.abs(error) < 1e-6 * spread)
+
+
+def test_quantiles_are_the_inverse_of_the_distribution_function(named):
+    _, found = named
+    p = np.array([1e-12, 1e-6, 0.01, 0.3, 0.5, 0.5 + 1e-9, 0.8, 0.99, 1 - 1e-6])
+    np.testing.assert_allclose(found.cdf(found.quantile(p)), np.tile(p, (N, 1)), rtol=1e-8)
+    np.testing.assert_allclose(found.sf(found.quantile(p)), 1 - np.tile(p, (N, 1)), rtol=1e-8)
+    np.testing.assert_array_equal(found.quantile(0.3), found.quantile([0.3])[:, 0])
+    np.testing.assert_allclose(found.interval(0.9), found.quantile([0.05, 0.95]), rtol=1e-12)
+
+
+def test_crps_is_its_integral(named):
+    _, found = named
+    y = found.quantile([0.001, 0.3, 0.5, 0.9, 0.9999])
+    u = np.linspace(-25, 20, 3001)
+    away, total = np.exp(u), np.zeros_like(y)
+    for j in range(y.shape[1]):
+        squares = found.cdf(y[:, [j]] - away) ** 2 + found.sf(y[:, [j]] + away) ** 2
+        total[:, j] = squares @ away * (u[1] - u[0])
+    np.testing.assert_allclose(found.crps(y), total, rtol=1e-7)
+
+
+def test_crps_by_quantiles_is_the_closed_form(named):
+    name, found = named
+    y = found.quantile([1e-4, 0.2, 0.5, 0.97])
+    tolerance = 2e-3 if name == "student, nearly two" else 1e-5
+    np.testing.assert_allclose(distributions_base._crps_by_quantiles(found, y), found.crps(y), rtol=tolerance)
+
+
+def test_draws_have_a_uniform_probability_integral_transform(named):
+    _, found = named
+    draws = found.sample(3, 4000)
+    for i in range(N):
+        assert scipy.stats.kstest(found[[i]].cdf(draws[[i]])[0], "uniform").pvalue > 1e-4
+    np.testing.assert_array_equal(draws, found.sample(3, 4000))
+
+
+def test_draws_have_the_mean_and_the_standard_deviation(named):
+    name, found = named
+    n = 40000
+    draws = found.sample(5, n)
+    if np.isfinite(found.std).all() and name != "student, nearly two":
+        assert np.all(np.abs(draws.mean(axis=1) - found.mean) < 4.5 * found.std / np.sqrt(n))
+    if name not in INFINITE_FOURTH_MOMENT:
+        squares = (draws - found.mean[:, None]) ** 2
+        error = squares.std(axis=1) / np.sqrt(n)
+        assert np.all(np.abs(squares.mean(axis=1) - found.std**2) < 4.5 * error)
+
+
+def test_units_shift_and_scale(named):
+    _, found = named
+    moved = found.affine(2.5, -4.0)
+    p = [0.01, 0.3, 0.95]
+    np.testing.assert_allclose(moved.quantile(p), 2.5 * found.quantile(p) - 4, rtol=1e-10, atol=1e-12)
+    y = found.quantile(p)
+    np.testing.assert_allclose(moved.logpdf(2.5 * y - 4), found.logpdf(y) - math.log(2.5), rtol=1e-10)
+    np.testing.assert_allclose(moved.crps(2.5 * y - 4), 2.5 * found.crps(y), rtol=1e-10)
+    np.testing.assert_allclose(moved.std, 2.5 * found.std)
+
+
+def test_intervals_are_symmetric_iff_the_distribution_is(named):
+    name, found = named
+    low, high = found.interval(0.8).T
+    even = np.allclose(high - found.quantile(0.5), found.quantile(0.5) - low)
+    assert even == (name in SYMMETRIC)
+
+
+def test_rows_are_rows(named):
+    _, found = named
+    y = RNG.normal(size=N)
+    for rows in (slice(1, 3), np.array([4, 0]), np.arange(N) % 2 == 0):
+        part = found[rows]
+        assert part.n_rows == len(y[rows])
+        np.testing.assert_allclose(part.logpdf(y[rows]), found.logpdf(y)[rows], rtol=1e-14)
+        np.testing.assert_allclose(part.std, found.std[rows])
+
+
+def test_parts_of_rows_change_nothing(named, monkeypatch):
+    _, found = named
+    y = RNG.normal(size=(N, 3))
+    whole = found.logpdf(y), found.quantile([0.2, 0.7])
+    monkeypatch.setattr(distributions_base, "HELD", 1)
+    np.testing.assert_allclose(found.logpdf(y), whole[0], rtol=1e-14)
+    np.testing.assert_allclose(found.quantile([0.2, 0.7]), whole[1], rtol=1e-12)
+
+
+def test_mass_of_rounded_targets(named):
+    _, found = named
+    y = found.quantile([0.02, 0.5, 0.98])
+    wanted = np.log(found.cdf(y + 0.5) - found.cdf(y - 0.5))
+    np.testing.assert_allclose(found.log_mass(y), wanted, rtol=1e-9)
+    np.testing.assert_allclose(found.log_mass(y, 1e-3), found.logpdf(y) + math.log(1e-3), rtol=1e-4)
+    far = found.log_mass(1e3 * np.ones(N))
+    assert np.all(np.isfinite(far)) and np.all(far < -10)
+
+
+@pytest.mark.parametrize("df", [1.0, 2.1, 3.0, 8.0, 100.0, 1e4])
+@pytest.mark.parametrize("scale", [0.4, 3.0])
+def test_student_mixture_without_variance_of_f_is_student_s_t(df, scale):
+    multipliers, weights = student_multipliers(df)
+    found = ScaleMixture(np.ones(1), np.zeros(1), np.full(1, scale**2), multipliers, weights)
+    exact = scipy.stats.t(df, 1.0, scale)
+    reach = 3e3 if df <= 100 else 30
+    y = 1 + scale * np.array([0.0, 0.3, -2.0, 10.0, -reach / 10, reach])
+    np.testing.assert_allclose(found.logpdf(y[None])[0], exact.logpdf(y), atol=1e-6)
+    np.testing.assert_allclose(found.cdf(y[None])[0][:3], exact.cdf(y)[:3], rtol=1e-6)
+    np.testing.assert_allclose(found.sf(y[None])[0][3], exact.sf(y)[3], rtol=1e-6)
+    assert len(weights) < 250
+
+
+@pytest.mark.parametrize("ratio", [1e-2, 1.0, 1e2, 1e4])
+@pytest.mark.parametrize("df", [2.1, 6.0])
+def test_student_mixture_is_the_convolution(df, ratio):
+    """Against quadrature over the noise: ∫ N(y − e; 0, v) t(e) de."""
+    found = ScaleMixture(np.zeros(1), np.full(1, ratio), np.ones(1), *student_multipliers(df))
+    for y in (0.0, 1.0, 3 * np.sqrt(1 + ratio)):
+        density = lambda u, y=y: (
+            scipy.stats.norm.pdf(y - np.sinh(u), 0, np.sqrt(ratio))
+            * (scipy.stats.t.pdf(np.sinh(u), df) * np.cosh(u))
+        )
+        near = np.arcsinh([0.0, y, y - 3 * np.sqrt(ratio), y + 3 * np.sqrt(ratio)])
+        exact = scipy.integrate.quad(density, -14, 14, points=np.unique(near), limit=400, epsabs=1e-14)[0]
+        np.testing.assert_allclose(found.logpdf(y), np.log(exact), atol=1e-6)
+
+
+def test_many_degrees_of_freedom_are_a_gaussian():
+    found, gauss = student(1e6), Normal(MEAN, np.full(N, 1.0))
+    y = gauss.quantile([0.001, 0.4, 0.95])
+    np.testing.assert_allclose(found.logpdf(y), gauss.logpdf(y), atol=2e-5)
+    np.testing.assert_allclose(found.crps(y), gauss.crps(y), rtol=1e-5)
+    np.testing.assert_allclose(found.std, gauss.std, rtol=1e-5)
+
+
+def test_classes():
+    p = np.array([[0.2, 0.5, 0.3], [1.0, 0.0, 0.0]])
+    with np.errstate(divide="ignore"):
+        found = Categorical(np.log(p))
+    np.testing.assert_allclose(np.exp(found.logpdf([1, 0])), [0.5, 1.0])
+    assert np.all(np.isneginf(found.logpdf([0.5, 3])))
+    np.testing.assert_allclose(found.cdf([[-1, 0, 1.5, 2], [0, 1, 2, 3]]), [[0, 0.2, 0.7, 1], [1, 1, 1, 1]])
+    np.testing.assert_allclose(found.sf([[0, 1, 2], [0, 1, 2]]), [[0.8, 0.3, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(found.quantile([0.1, 0.3, 0.9]), [[0, 1, 2], [0, 0, 0]])
+    np.testing.assert_allclose(found.mean, [1.1, 0])
+    np.testing.assert_allclose(found.std, [np.sqrt(0.5 + 1.2 - 1.21), 0], atol=1e-12)
+    np.testing.assert_allclose(found.crps([1, 2]), [0.2**2 + 0.3**2, 2.0])
+    draws = found.sample(0, 20000)
+    for c in range(3):
+        assert abs(np.mean(draws[0] == c) - p[0, c]) < 4 * np.sqrt(p[0, c] * (1 - p[0, c]) / 20000)
+    with pytest.raises(ValueError, match="classes have no units"):
+        found.affine(2.0, 0.0)
+
+
+def test_what_cannot_be_asked_is_refused():
+    found = Normal(MEAN, STD)
+    for p in (0.0, 1.0, [0.1, 1.2], [[0.1]], np.nan):
+        with pytest.raises(ValueError, match="above 0 and below 1"):
+            found.quantile(p)
+    with pytest.raises(ValueError, match="level is 95"):
+        found.interval(95)
+    with pytest.raises(ValueError, match=f"{N} rows"):
+        found.logpdf(np.zeros(N + 1))

@@ -1,0 +1,253 @@
+"""Every likelihood: probabilities sum to one, expectations are their integrals, draws are what they say, predictions are mixtures."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from jax.test_util import check_grads
+
+from stochgp import likelihoods
+from stochgp.distributions import student_multipliers
+from stochgp.likelihoods.noise import AbstractNoise
+from stochgp.parameters import AbstractParameter, cast, frozen, partition, positive
+
+N, D = 4, 2
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(N, D))
+
+
+class TiltedNoise(AbstractNoise):
+    """s(x) = exp(x₁): a noise that depends on the input."""
+
+    level: AbstractParameter
+
+    def multiplier(self, X):
+        return jnp.exp(X[:, 0])
+
+
+class Case(NamedTuple):
+    likelihood: likelihoods.AbstractLikelihood
+    targets: str  # "real", "positive", "counts" or "classes"
+    wrong: float  # no target of it
+    expected: float = (
+        1e-9  # how far the expectation of the log density may be from quadrature, for variances up to 0.6
+    )
+    predicted: float = 1e-7  # and the predictive density
+
+
+CASES = {
+    "gaussian": Case(likelihoods.Gaussian(0.3), "real", np.nan),
+    "gaussian, row noise": Case(likelihoods.Gaussian(TiltedNoise(positive(0.3))), "real", np.inf),
+    "student": Case(likelihoods.StudentT(3.5, 0.4), "real", np.nan, 1e-4),
+    "student, row noise": Case(likelihoods.StudentT(30.0, TiltedNoise(positive(0.4))), "real", np.nan, 1e-5),
+    "probit": Case(likelihoods.Bernoulli(), "classes", 2),
+    "logit": Case(likelihoods.Bernoulli(likelihoods.Logit()), "classes", 0.5),
+    "softmax": Case(likelihoods.Softmax(3), "classes", 3, 8e-3, 1e-3),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request, double):
+    found = CASES[request.param]
+    return found._replace(likelihood=cast(found.likelihood, np.float64))
+
+
+def latent(case):
+    """(mean, variance) [N, L] of the latent functions."""
+    rng = np.random.default_rng(7)
+    shape = (N, case.likelihood.n_latent)
+    return rng.normal(size=shape), rng.uniform(0.05, 0.6, size=shape)
+
+
+def targets(case):
+    """Some targets of it, one for each row."""
+    some = {
+        "real": [0.3, -1.2, 2.0, 5.0],
+        "positive": [0.3, 1.2, 2.0, 9.0],
+        "counts": [0.0, 1.0, 4.0, 11.0],
+        "classes": [0.0, 1.0, float(case.likelihood.n_latent > 1) + 1, 0.0],
+    }[case.targets]
+    return (
+        np.clip(some, None, max(case.likelihood.n_latent - 1, 1))
+        if case.targets == "classes"
+        else np.array(some)
+    )
+
+
+def all_targets(case):
+    """(Points [Q], weights [Q]) whose weighted sum over y is the integral, or the sum, over all targets."""
+    if case.targets == "classes":
+        n = max(case.likelihood.n_latent, 2)
+        return np.arange(n, dtype=float), np.ones(n)
+    if case.targets == "counts":
+        return np.arange(4000.0), np.ones(4000)
+    u = np.linspace(-16, 16, 6001)
+    y, slope = (np.sinh(u), np.cosh(u)) if case.targets == "real" else (np.exp(u), np.exp(u))
+    return y, slope * (u[1] - u[0])
+
+
+def log_densities(case, y, f):
+    """[N, Q] for points y [Q] at the latent values f [N, L]."""
+    of_point = lambda at: case.likelihood.log_density(jnp.full(N, at), jnp.asarray(f), jnp.asarray(X))
+    return np.asarray(jax.jit(jax.vmap(of_point))(jnp.asarray(y))).T
+
+
+def quadrature(case, mean, variance):
+    """(Latent values [K, N, L], weights [K, N]) of a fine grid over N(mean, variance)."""
+    L = mean.shape[1]
+    n = {1: 801, 2: 121, 3: 61}[L]
+    z = np.linspace(-12, 12, n) if L == 1 else np.linspace(-8, 8, n)
+    w = scipy.stats.norm.pdf(z) * (z[1] - z[0])
+    grid = np.stack([part.ravel() for part in np.meshgrid(*[z] * L, indexing="ij")], axis=1)
+    weights = np.prod(np.stack([part.ravel() for part in np.meshgrid(*[w] * L, indexing="ij")]), axis=0)
+    return mean + grid[:, None] * np.sqrt(variance), weights
+
+
+def test_densities_integrate_to_one(case):
+    mean, _ = latent(case)
+    y, w = all_targets(case)
+    np.testing.assert_allclose(np.exp(log_densities(case, y, mean)) @ w, np.ones(N), rtol=1e-5)
+
+
+def test_expectations_are_their_integrals(case):
+    mean, variance = latent(case)
+    y = jnp.asarray(targets(case))
+    found = case.likelihood.expected_log_density(y, jnp.asarray(mean), jnp.asarray(variance), jnp.asarray(X))
+    f, w = quadrature(case, mean, variance)
+    each = jax.jit(jax.vmap(lambda f: case.likelihood.log_density(y, f, jnp.asarray(X))))(jnp.asarray(f))
+    np.testing.assert_allclose(found, w @ np.asarray(each), atol=case.expected, rtol=case.expected)
+
+
+def test_predictions_are_mixtures(case):
+    mean, variance = latent(case)
+    y = targets(case)
+    found = case.likelihood.predictive(mean, variance, X).logpdf(y)
+    f, w = quadrature(case, mean, variance)
+    log_p = lambda f: case.likelihood.log_density(jnp.asarray(y), f, jnp.asarray(X))
+    each = np.exp(np.asarray(jax.jit(jax.vmap(log_p))(jnp.asarray(f))))
+    np.testing.assert_allclose(np.exp(found), w @ each, rtol=case.predicted)
+
+
+def test_known_latent_values_are_predicted_by_the_density(case):
+    """Without variance of f the prediction is the likelihood."""
+    mean, _ = latent(case)
+    y = targets(case)
+    found = case.likelihood.predictive(mean, np.zeros_like(mean), X).logpdf(y)
+    wanted = case.likelihood.log_density(jnp.asarray(y), jnp.asarray(mean), jnp.asarray(X))
+    np.testing.assert_allclose(found, wanted, atol=2e-7, rtol=2e-7)
+
+
+def test_gradients_are_finite_differences(case):
+    mean, variance = (jnp.asarray(part) for part in latent(case))
+    y, rows = jnp.asarray(targets(case)), jnp.asarray(X)
+    theta, rest = partition(case.likelihood)
+    combine = lambda theta: eqx.combine(theta, rest)
+    total = jax.jit(
+        lambda theta, m, v: (
+            combine(theta).expected_log_density(y, m, v, rows).sum()
+            + combine(theta).log_density(y, m, rows).sum()
+        )
+    )
+    check = lambda f, at: check_grads(f, (at,), order=1, modes=("rev",), rtol=1e-5, atol=1e-6)
+
+    check(lambda m: total(theta, m, variance), mean)
+    check(lambda v: total(theta, mean, v), variance)
+    if jax.tree.leaves(theta):
+        check(lambda theta: total(theta, mean, variance), theta)
+
+
+def test_draws_have_the_moments_of_the_density(case, key):
+    mean, _ = latent(case)
+    n = 4000
+    draw = lambda key: case.likelihood.sample(jnp.asarray(mean), jnp.asarray(X), key=key)
+    draws = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(key, n)))  # [n, N]
+    y, w = all_targets(case)
+    p = np.exp(log_densities(case, y, mean)) * w  # [N, Q]
+    for g in (np.tanh, lambda y: np.tanh(y) ** 2, lambda y: (y > 1).astype(float)):
+        exact = p @ g(y)
+        error = np.sqrt(np.maximum(p @ g(y) ** 2 - exact**2, 1e-12) / n)
+        assert np.all(np.abs(g(draws).mean(axis=0) - exact) < 4 * error + 1e-6)
+
+
+@pytest.mark.parametrize("size", [30.0, 1e4])
+def test_extreme_latent_values_stay_finite_in_single_precision(case, size):
+    single = cast(case.likelihood, np.float32)
+    shape = (N, single.n_latent)
+    y, rows = jnp.asarray(targets(case), jnp.float32), jnp.asarray(X, jnp.float32)
+    for sign in (-1, 1):
+        mean = jnp.full(shape, sign * size, jnp.float32)
+        for variance in (jnp.full(shape, 1e-8, jnp.float32), jnp.full(shape, 0.5, jnp.float32)):
+            of = lambda m, v: (
+                single.expected_log_density(y, m, v, rows).sum() + single.log_density(y, m, rows).sum()
+            )
+            value, slopes = jax.jit(jax.value_and_grad(of, (0, 1)))(mean, variance)
+            assert value.dtype == jnp.float32
+            assert np.isfinite(value) and all(np.isfinite(slope).all() for slope in slopes)
+
+
+def test_rows_do_not_depend_on_one_another(case):
+    """So that weights and mini-batches may stay outside."""
+    mean, variance = latent(case)
+    y = targets(case)
+    for name, args in (("log_density", (mean,)), ("expected_log_density", (mean, variance))):
+        whole = getattr(case.likelihood, name)(*map(jnp.asarray, (y, *args, X)))
+        part = getattr(case.likelihood, name)(*(jnp.asarray(a[1:3]) for a in (y, *args, X)))
+        np.testing.assert_allclose(part, whole[1:3], rtol=1e-12)
+
+
+def test_wrong_targets_are_refused_in_one_line(case):
+    case.likelihood.check_targets(targets(case))
+    with pytest.raises(ValueError, match="at row 2") as caught:
+        case.likelihood.check_targets(np.array([targets(case)[0], case.wrong]))
+    assert "\n" not in str(caught.value)
+
+
+def test_frozen_parameters_do_not_train(case):
+    held = frozen(case.likelihood)
+    assert jax.tree.leaves(partition(held)[0]) == []
+
+
+def test_bound_of_student_s_expectation_is_one(double):
+    likelihood = cast(likelihoods.StudentT(3.0, 0.2), np.float64)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        y, m, v, x = (
+            jnp.asarray(a)
+            for a in (
+                rng.normal(size=9),
+                rng.normal(size=(9, 1)),
+                rng.gamma(1.0, size=(9, 1)),
+                rng.normal(size=(9, 1)),
+            )
+        )
+        assert jnp.all(likelihood.bound(y, m, v, x) <= likelihood.expected_log_density(y, m, v, x) + 1e-3)
+
+
+def test_weights_of_student_s_errors_are_posterior_means(double):
+    """λ | error ~ Gamma: the mean under w_k N(e; 0, σ²/λ_k)."""
+    likelihood = cast(likelihoods.StudentT(5.0, 0.3), np.float64)
+    errors = np.array([0.0, 0.4, 3.0])
+    multipliers, log_w = student_multipliers(5.0)
+    joint = np.exp(log_w) * scipy.stats.norm.pdf(errors[:, None], 0, np.sqrt(0.3 * multipliers))
+    wanted = (joint / multipliers).sum(axis=1) / joint.sum(axis=1)
+    found = likelihood.expected_weights(jnp.asarray(errors**2), jnp.zeros((3, 1)))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_many_degrees_of_freedom_are_gaussian_noise(double):
+    args = [jnp.asarray(part) for part in (RNG.normal(size=N), RNG.normal(size=(N, 1)), X)]
+    student, gauss = likelihoods.StudentT(1e8, 0.3), likelihoods.Gaussian(0.3)
+    student, gauss = cast(student, np.float64), cast(gauss, np.float64)
+    np.testing.assert_allclose(student.log_density(*args), gauss.log_density(*args), atol=1e-6)
+
+
+def test_student_s_moments_that_do_not_exist(double):
+    m, v = np.zeros((1, 1)), np.ones((1, 1))
+    assert np.isinf(likelihoods.StudentT(1.5, 1.0).predictive(m, v, X[:1]).std)
+    with pytest.warns(UserWarning, match="no mean"):
+        assert likelihoods.StudentT(0.8, 1.0).predictive(m, v, X[:1]).mean == 0
+    assert float(likelihoods.StudentT(4.0).df) > 2 and likelihoods.StudentT(4.0).df.lower == 2.0
