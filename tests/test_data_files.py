@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.feather as pa_feather
 import pyarrow.parquet as pa_parquet
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stochgp.data import read_table, write_table
+from stochgp.data import files, read_table, write_table
 
 SMALL = {"a": np.array([1.5, -2.0, 3.25]), "b c": np.array([1, 2, 3])}
 
@@ -165,11 +166,12 @@ def test_failed_write_leaves_what_was_there(tmp_path, suffix, columns):
 
 
 def test_failure_in_the_middle_of_writing_leaves_what_was_there(tmp_path, monkeypatch):
-    def fail(table, sink):
-        sink.write(b"half")
-        raise OSError("disk full")
+    class Failing(pa_csv.CSVWriter):
+        def write_table(self, table):
+            super().write_table(table)
+            raise OSError("disk full")
 
-    monkeypatch.setattr("stochgp.data.files.pa_csv.write_csv", fail)
+    monkeypatch.setitem(files._WRITERS, ".csv", Failing)
     path = put(tmp_path, "out.csv", b"before")
     with pytest.raises(ValueError, match="disk full"):
         write_table(path, SMALL)

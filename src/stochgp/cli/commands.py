@@ -35,7 +35,9 @@ def fit(
     Parameters
     ----------
     source
-        A .csv, .csv.gz, .parquet, .feather or .npz file, or a named set such as uci:bike:0, whose training rows are used.
+        A .csv, .csv.gz, .parquet, .feather, .npz or .npy file, a folder of such files, or a named set such as uci:bike:0, whose training
+        rows are used. Folders, and files that would take much of the memory, are read block by block: then a feature model learns from a
+        uniform sample of the rows, its posterior is of all rows, and --test-fraction chooses rows by their values.
     target
         The column to learn. Named sets have theirs.
     inputs
@@ -63,6 +65,7 @@ def fit(
     as_json
         One JSON object on stdout.
     """
+    from stochgp.cli.many_rows import divided_blocks, is_large, scores_by_blocks
     from stochgp.cli.reports import described, scores
     from stochgp.cli.tables import Wanted, names_in, naming, read_divided
 
@@ -70,7 +73,8 @@ def fit(
     plain = {"random_state": seed, "verbose": 0 if quiet else 1}
     estimator = _estimator(model, setting or [], hyperparameters, source, plain)
     wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing)
-    rows = read_divided(source, wanted, test_fraction, seed)
+    large = is_large(source, estimator.memory_limit)
+    rows = (divided_blocks if large else read_divided)(source, wanted, test_fraction, seed)
     with naming(source):
         estimator.fit(rows.train.inputs, rows.train.targets, checkpoint=checkpoint)
     estimator.target_name_ = rows.target
@@ -81,9 +85,10 @@ def fit(
     if estimator.plan_["ended"]["choice"] == "interrupted":
         raise KeyboardInterrupt(f"the model so far is in {out}")
     try:
-        report = described(estimator, out, len(rows.train.targets))
+        report = described(estimator, out, estimator.n_rows_ if large else len(rows.train.targets))
         if rows.test is not None:
-            report |= scores(estimator, rows.test, f"{source}, rows set aside")
+            score = scores_by_blocks if large else scores
+            report |= score(estimator, rows.test, f"{source}, rows set aside")
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(f"the model is in {out}") from interrupt
     show(report, as_json)
@@ -126,21 +131,26 @@ def predict(
     """
     from stochgp import data
     from stochgp.cli.divisions import known_division
+    from stochgp.cli.many_rows import is_large, tables
     from stochgp.cli.tables import left_out, naming, read_inputs, without
 
     check_can_write(out)
     estimator = stochgp.load(model)
-    table = read_inputs(source, known_division(estimator, source) or {})
-    with naming(source):
-        table = without(table, left_out(estimator))
-        mean, std = estimator.predict(table, return_std=True, include_noise=True)
-    columns = {
-        "mean": mean,
-        "std": std,
-        "lower_95": mean - _NORMAL_975 * std,
-        "upper_95": mean + _NORMAL_975 * std,
-    }
-    data.write_table(out, columns)
+    if is_large(source, estimator.memory_limit):
+        parts = tables(source, estimator)
+    else:
+        parts = [read_inputs(source, known_division(estimator, source) or {})]
+    with data.table_writer(out) as write:
+        for table in parts:
+            with naming(source):
+                write(_predictions(estimator, without(table, left_out(estimator))))
+
+
+def _predictions(estimator: Any, table: Any) -> dict[str, Any]:
+    """The columns that `predict` writes."""
+    mean, std = estimator.predict(table, return_std=True, include_noise=True)
+    reach = _NORMAL_975 * std
+    return {"mean": mean, "std": std, "lower_95": mean - reach, "upper_95": mean + reach}
 
 
 def evaluate(
@@ -171,11 +181,15 @@ def evaluate(
         One JSON object on stdout.
     """
     from stochgp.cli.divisions import division_for_scores
+    from stochgp.cli.many_rows import is_large, labelled_blocks, scores_by_blocks
     from stochgp.cli.reports import scores
     from stochgp.cli.tables import read_labelled
 
     estimator = stochgp.load(model)
     name = getattr(estimator, "target_name_", None) if target is None else target
+    if is_large(source, estimator.memory_limit):
+        show(scores_by_blocks(estimator, labelled_blocks(source, name), source), as_json)
+        return
     rows = read_labelled(source, name, division_for_scores(estimator, source, seed, test_fraction))
     show(scores(estimator, rows, source), as_json)
 

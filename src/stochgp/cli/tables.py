@@ -1,7 +1,7 @@
 """DATA of the command line: files and named sets as tables, and the columns that the user wants of them."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +48,7 @@ def read_divided(source: str, wanted: Wanted, test_fraction: float | None, seed:
     if wanted.target is None:
         raise ValueError(f"{source}: name the column to learn with --target")
     everything = split_off(data.read_table(source), wanted.target, source)
-    left_out = columns_left_out(everything.inputs, wanted.target, wanted, source)
+    left_out = columns_left_out(everything.inputs.column_names, wanted.target, wanted, source)
     everything = everything._replace(inputs=without(everything.inputs, left_out))
     if test_fraction is None:
         return Divided(everything, None, wanted.target, left_out)
@@ -85,13 +85,12 @@ def split_off(table: pa.Table, target: str, source: str) -> Labelled:
     return Labelled(inputs, targets)
 
 
-def columns_left_out(inputs: pa.Table, target: str, wanted: Wanted, source: str) -> tuple[str, ...]:
-    """The columns of the table that are not to be learned from.
+def columns_left_out(names: Sequence[str], target: str, wanted: Wanted, source: str) -> tuple[str, ...]:
+    """The input columns, of these names, that are not to be learned from.
 
     Raises ValueError for a name that no input column has (with the nearest), the target among them, a column that is both wanted and
     ignored, and where no input is left.
     """
-    names = inputs.column_names
     for option, given in (("--inputs", wanted.inputs), ("--ignore", wanted.ignore)):
         for name in given or ():
             if name == target:
@@ -133,7 +132,8 @@ def naming(source: str) -> Iterator[None]:
     try:
         yield
     except data.TableError as error:
-        raise ValueError(f"{source}: {error}") from error
+        named = str(error).startswith(source)  # rows of blocks know their file
+        raise ValueError(str(error) if named else f"{source}: {error}") from error
 
 
 def as_table(X: Float[np.ndarray, "N D"], names: tuple[str, ...]) -> pa.Table:
@@ -149,7 +149,7 @@ def _named(source: str, wanted: Wanted, test_fraction: float | None, seed: int) 
     if wanted.target not in (None, found.target_name):
         raise ValueError(f"the target of {source} is {found.target_name!r}, not {wanted.target!r}")
     train = as_table(found.X, found.feature_names)
-    left_out = columns_left_out(train, found.target_name, wanted, source)
+    left_out = columns_left_out(train.column_names, found.target_name, wanted, source)
     test = as_table(found.X_test, found.feature_names)
     return Divided(
         Labelled(without(train, left_out), found.y),

@@ -4,7 +4,7 @@ from .blocks import Blocks
 from .columns import Column, TableError, read_column, table_columns
 from .dataset import Dataset
 from .encoding import TableEncoder, target_column
-from .files import SUFFIXES, read_table, write_table
+from .files import SUFFIXES, read_table, table_writer, write_table
 from .functions import load_function
 from .named import NamedSet, is_named, list_named, load
 from .neighbours import Neighbours
@@ -31,6 +31,7 @@ __all__ = [
     "read_column",
     "read_table",
     "table_columns",
+    "table_writer",
     "target_column",
     "train_test_indices",
     "write_table",

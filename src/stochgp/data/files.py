@@ -4,13 +4,16 @@ A text table has a header line and is separated by commas. Every fault of the fi
 that begins with the path.
 """
 
+import contextlib
+import functools
 import os
 import secrets
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +27,12 @@ SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
 WRITABLE_SUFFIXES = (".csv", ".parquet", ".feather")
 MISSING_VALUES = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
 CSV_NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES)]  # as after a comma and a blank
+
+_WRITERS = {
+    ".csv": pa_csv.CSVWriter,
+    ".parquet": pa_parquet.ParquetWriter,
+    ".feather": functools.partial(pa.ipc.new_file, options=pa.ipc.IpcWriteOptions(compression="lz4")),
+}
 
 # What the readers raise on a damaged file; pyarrow's own errors are OSError or ValueError.
 DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
@@ -58,10 +67,17 @@ def read_table(path: str | os.PathLike) -> pa.Table:
 
 
 def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> None:
-    """Write columns of equal length to a .csv, .parquet or .feather file.
+    """Write columns of equal length to a .csv, .parquet or .feather file, as `table_writer` does."""
+    with table_writer(path) as write:
+        write(columns)
 
-    The rows go to a temporary file in the same folder, which then takes the name: after a failure, whatever
-    was at `path` is as before. csv numbers have the digits that give the same number back.
+
+@contextlib.contextmanager
+def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
+    """What writes columns of equal length to a .csv, .parquet or .feather file: each call more rows of the same columns, at least one call.
+
+    The rows go to a temporary file in the same folder, which takes the name at the end: after a failure, whatever was at `path` is as
+    before. csv numbers have the digits that give the same number back.
 
     Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
     """
@@ -69,22 +85,33 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
     suffix = file_suffix(path, WRITABLE_SUFFIXES)
     if path.is_dir():
         raise ValueError(f"{path}: is a folder, not a file")
-    table = _to_table(path, columns)
-    path = path.resolve()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    resolved = path.resolve()
+    temporary = resolved.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with open(temporary, "xb") as sink:
-            if suffix == ".csv":
-                pa_csv.write_csv(table, sink)
-            elif suffix == ".parquet":
-                pa_parquet.write_table(table, sink)
-            else:
-                pa_feather.write_feather(table, sink)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written ({_one_line(error)})") from error
+        with contextlib.ExitStack() as stack:
+            opened: list[Any] = []
+
+            def write(columns: Mapping[str, np.ndarray]) -> None:
+                table = _to_table(path, columns)
+                with _naming_failures(path):
+                    if not opened:
+                        sink = stack.enter_context(open(temporary, "xb"))
+                        opened.append(stack.enter_context(_WRITERS[suffix](sink, table.schema)))
+                    opened[0].write_table(table)
+
+            yield write
+        with _naming_failures(path):
+            os.replace(temporary, resolved)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _naming_failures(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written ({_one_line(error)})") from error
 
 
 def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:

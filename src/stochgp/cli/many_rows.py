@@ -1,0 +1,113 @@
+"""DATA of more rows than should be in memory at once: folders, and large files, block by block."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from stochgp import data
+from stochgp.budget import Budget
+from stochgp.cli.reports import scores
+from stochgp.cli.tables import Labelled, Wanted, columns_left_out, left_out, split_off, without
+from stochgp.data.blocks import TooNarrowError
+from stochgp.data.hashing import hash_rows, is_below
+
+SHARE = 0.1  # of what is free: a table that may take more is read block by block
+# Bytes in memory, the matrix of numbers included, for a byte of the file.
+TIMES = {".csv": 3, ".csv.gz": 12, ".parquet": 5, ".feather": 3}
+TYPES = {"number": pa.float64(), "text": pa.string()}  # of a text file's columns at predict
+
+
+def is_large(source: str, memory_limit: Any) -> bool:
+    """Whether DATA is a folder, an .npy file, or a file that may take much of the memory."""
+    path = Path(source)
+    if path.is_dir():
+        return True
+    if data.is_named(source) or not path.is_file():
+        return False
+    if path.name.lower().endswith(".npy"):
+        return True
+    suffix = next((suffix for suffix in reversed(TIMES) if path.name.lower().endswith(suffix)), None)
+    return suffix is not None and TIMES[suffix] * path.stat().st_size > SHARE * Budget.of(memory_limit).free()
+
+
+class LabelledBlocks(NamedTuple):
+    """What `fit` of an estimator takes: rows in files, and the name of their target."""
+
+    inputs: data.Blocks
+    targets: str
+
+
+class DividedBlocks(NamedTuple):
+    """As `tables.Divided`."""
+
+    train: LabelledBlocks
+    test: LabelledBlocks | None
+    target: str
+    left_out: tuple[str, ...]
+
+
+def divided_blocks(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> DividedBlocks:
+    """The rows of DATA to learn from, and those set aside by their values. Raises ValueError as `tables.read_divided` does."""
+    if wanted.target is None:
+        raise ValueError(f"{source}: name the column to learn with --target")
+    blocks, _ = labelled_blocks(source, wanted.target)
+    names = blocks.names()
+    left_out = columns_left_out(
+        [name for name in names if name != wanted.target], wanted.target, wanted, source
+    )
+    blocks = blocks.only(tuple(name for name in names if name not in left_out))
+    if test_fraction is None:
+        return DividedBlocks(LabelledBlocks(blocks, wanted.target), None, wanted.target, left_out)
+    train, test = (LabelledBlocks(part, wanted.target) for part in blocks.divided(test_fraction, seed))
+    return DividedBlocks(train, test, wanted.target, left_out)
+
+
+def labelled_blocks(source: str, target: str | None) -> LabelledBlocks:
+    """All rows and columns. Raises ValueError where the target is not known, or no column is called so."""
+    if target is None:
+        raise ValueError("the model does not know its target's name: give --target")
+    blocks = data.Blocks.of(source)
+    blocks.only((target,))
+    return LabelledBlocks(blocks, target)
+
+
+def tables(source: str, estimator: Any) -> Iterator[pa.Table]:
+    """The rows of DATA in blocks, for a fitted estimator: columns of a text file have the types that they had at its fit."""
+    rules = estimator._fitted.encoder.columns if estimator._fitted.encoder is not None else ()
+    types = {rule.name: TYPES[rule.kind] for rule in rules if rule.kind in TYPES}
+    try:
+        for block in data.Blocks(Path(source), types=types):
+            yield block.table
+    except TooNarrowError as narrow:
+        raise ValueError(
+            f"{source}: column {narrow.name!r} holds other values than its first rows, and than at fit"
+        ) from None
+
+
+def scores_by_blocks(estimator: Any, rows: LabelledBlocks, source: str) -> dict[str, float]:
+    """`reports.scores` of all rows: means over the blocks, of the squared error for rmse."""
+    blocks, total, n_rows = rows.inputs, dict[str, float](), 0
+    for table in tables(str(blocks.path), estimator):
+        part = _set_aside(estimator, split_off(table, rows.targets, source), blocks.part)
+        if len(part.targets) == 0:
+            continue
+        found = scores(estimator, part, source)
+        n = int(found.pop("n"))
+        n_rows += n
+        for name, value in found.items():
+            total[name] = total.get(name, 0.0) + n * (value**2 if name == "rmse" else value)
+    if n_rows == 0:
+        raise ValueError(f"{source}: there are no rows to score")
+    means = {name: value / n_rows for name, value in total.items()}
+    return {"n": n_rows} | means | {"rmse": means["rmse"] ** 0.5}
+
+
+def _set_aside(estimator: Any, rows: Labelled, part: Any) -> Labelled:
+    """The rows of the block that are in the part."""
+    if part is None:
+        return rows
+    numbers = estimator._fitted.encoder.transform(without(rows.inputs, left_out(estimator)))
+    among = is_below(hash_rows(numbers, rows.targets, part.seed), part.fraction) == part.set_aside
+    return Labelled(rows.inputs.filter(pa.array(among)), rows.targets[among])

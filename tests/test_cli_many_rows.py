@@ -1,0 +1,120 @@
+"""Folders and large files through the command line: the same answers as of one table in memory, block by block."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
+import pytest
+
+import stochgp
+from stochgp import data
+from stochgp.cli.main import main
+from stochgp.data import blocks as blocks_module
+from stochgp.data.survey import FileRows
+
+QUICK = ["--set", "epochs=10", "--set", "n_features=16"]
+N = 600
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(blocks_module, "BLOCK_ROWS", 100)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    a, level = rng.normal(size=N), rng.choice(["low", "high"], N)
+    y = np.sin(2 * a) + (level == "low") + 0.1 * rng.normal(size=N)
+    return pa.table({"a": a, "noise": rng.normal(size=N), "level": level, "y": y})
+
+
+@pytest.fixture(scope="module")
+def folder(rows, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("many")
+    (folder / "rows").mkdir()
+    for part in range(3):
+        pa_parquet.write_table(rows.slice(part * 200, 200), folder / "rows" / f"{part}.parquet")
+    pa_csv.write_csv(rows, folder / "rows.csv")
+    arguments = [
+        "fit",
+        folder / "rows",
+        "--target",
+        "y",
+        "--ignore",
+        "noise",
+        "--out",
+        folder / "model",
+        "--test-fraction",
+        "0.2",
+    ]
+    assert main([str(a) for a in [*arguments, *QUICK, "--quiet"]]) == 0
+    return folder
+
+
+def run(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
+    return code, *capsys.readouterr()
+
+
+def test_predictions_of_a_folder_are_those_of_its_tables(folder, rows, tmp_path, capsys):
+    assert run(capsys, "predict", folder / "model", folder / "rows", "--out", tmp_path / "p.parquet")[0] == 0
+    written = data.read_table(tmp_path / "p.parquet")
+    model = stochgp.load(folder / "model")
+    mean, std = model.predict(rows.drop_columns(["y", "noise"]), return_std=True, include_noise=True)
+    np.testing.assert_array_equal(written["mean"], mean)
+    np.testing.assert_array_equal(written["std"], std)
+
+
+def test_scores_of_a_folder_are_those_of_one_table(folder, capsys):
+    of_folder = json.loads(run(capsys, "evaluate", folder / "model", folder / "rows", "--json")[1])
+    of_table = json.loads(run(capsys, "evaluate", folder / "model", folder / "rows.csv", "--json")[1])
+    assert of_folder == pytest.approx(of_table, rel=1e-12)
+
+
+def test_rows_set_aside_are_scored_and_not_learned_from(folder, rows, tmp_path, capsys):
+    arguments = [
+        "--target",
+        "y",
+        "--test-fraction",
+        "0.2",
+        "--out",
+        tmp_path / "m",
+        "--json",
+        "--quiet",
+        *QUICK,
+    ]
+    report = json.loads(run(capsys, "fit", folder / "rows", *arguments)[1])
+    assert report["n"] + report["n_train"] == N
+    assert abs(report["n"] - 0.2 * N) < 4 * np.sqrt(N * 0.16)
+    encoder = stochgp.load(tmp_path / "m")._fitted.encoder
+    _, aside = data.Blocks.of(folder / "rows").divided(0.2, 0)
+    assert sum(len(y) for _, y, _ in FileRows(aside, encoder, "y").read()) == report["n"]
+
+
+def test_a_large_file_is_read_block_by_block(folder, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("stochgp.cli.many_rows.SHARE", 0.0)
+    assert run(capsys, "predict", folder / "model", folder / "rows.csv", "--out", tmp_path / "p.csv")[0] == 0
+    whole = data.read_table(tmp_path / "p.csv")
+    monkeypatch.undo()
+    assert run(capsys, "predict", folder / "model", folder / "rows.csv", "--out", tmp_path / "q.csv")[0] == 0
+    for name in ("mean", "std"):
+        np.testing.assert_array_equal(whole[name], data.read_table(tmp_path / "q.csv")[name])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit", "R", "--out", "O"], "--target"),
+        (["fit", "R", "--target", "z", "--out", "O"], "no column 'z'"),
+        (["fit", "R", "--target", "y", "--inputs", "b", "--out", "O"], "no column 'b'"),
+        (["evaluate", "M", "R", "--target", "z"], "no column 'z'"),
+    ],
+)
+def test_faults_of_folders_are_one_line(folder, tmp_path, capsys, arguments, message):
+    names = {"R": folder / "rows", "M": folder / "model", "O": tmp_path / "out"}
+    code, out, err = run(capsys, *(names.get(argument, argument) for argument in arguments))
+    assert (code, out) == (2, "") and message in err and err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
