@@ -25,6 +25,7 @@ BENCHMARKS = {
     "sggp_fits": "whole fits by mini-batches of neighbours against GPyTorch's SGPR and SVGP",
     "first_fits": "seconds of import, first and next fit and help in fresh processes, against scikit-learn",
     "memory": "peak resident memory against batch size and against N",
+    "files": "fits of files of more rows than memory, under a limit of 1 GB",
     "memory_limits": "peaks of random fits, predictions and functions under memory limits",
     "time_limits": "seconds of fits under time limits, compilation included",
 }

@@ -1,5 +1,6 @@
 """Named sets: the published sizes, splits that divide the rows, and where files are looked for."""
 
+import datetime
 import gzip
 import hashlib
 import os
@@ -7,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from stochgp.data import is_named, list_named, load
 from stochgp.data.flights import FLIGHT_INPUTS, FLIGHT_ROWS, flights_folder
+from stochgp.data.flights_3m import _variables
 from stochgp.data.functions import FUNCTIONS
 from stochgp.data.tables import TABLES
 from stochgp.data.uci import MASK_FILE, UCI_SETS, UCISet, load_uci
@@ -334,3 +337,26 @@ def test_list_names_every_set(original_files):
     assert lines["query"].location == original_files / "given" / "query" / "Range-Queries-Aggregates.csv.gz"
     assert lines["bike-hourly"].location is None and "Bike Sharing" in lines["bike-hourly"].how_to_get
     assert os.linesep not in "".join(line.how_to_get for line in lines.values())
+
+
+def test_three_million_flights_are_refused_where_they_are_absent_or_others(monkeypatch, tmp_path):
+    monkeypatch.setenv("STOCHGP_DATA", str(tmp_path))
+    monkeypatch.setattr("stochgp.data.flights_3m.pooch.os_cache", lambda name: tmp_path / "cache")
+    with pytest.raises(ValueError, match=r"not on this machine; npm pack vega-datasets@3\.2\.1"):
+        load("flights-3m")
+    (tmp_path / "flights_3m").mkdir()
+    for file in ("flights-3m.parquet", "airports.csv"):
+        (tmp_path / "flights_3m" / file).write_bytes(b"other")
+    with pytest.raises(ValueError, match="is not the file of vega-datasets"):
+        load("flights-3m")
+
+
+def test_flights_get_their_airports_and_times():
+    flights = pa.table({
+        "date": pa.array([datetime.datetime(2001, 1, 2, 13, 30), datetime.datetime(2001, 1, 7)], pa.timestamp("us")),
+        "delay": [5, -3], "distance": [100, 200], "origin": ["B", "A"], "destination": ["A", "B"],
+    })  # fmt: skip
+    airports = pa.table({"iata": ["A", "B"], "latitude": [1.0, 2.0], "longitude": [-1.0, -2.0]})
+    X, y = _variables(flights, airports)
+    np.testing.assert_array_equal(X, [[1, 1, 13.5, 100, 2, -2, 1, -1], [6, 6, 0, 200, 1, -1, 2, -2]])
+    np.testing.assert_array_equal(y, [5, -3])

@@ -8,6 +8,14 @@ from stochgp.names import did_you_mean
 
 from .dataset import Dataset
 from .flights import FLIGHT_INPUTS, FLIGHT_ROWS, HOW_TO_INSTALL, flights_folder, load_flights
+from .flights_3m import (
+    FLIGHTS_3M_INPUTS,
+    FLIGHTS_3M_ROWS,
+    NAME,
+    flights_3m_folder,
+    how_to_get_flights_3m,
+    load_flights_3m,
+)
 from .functions import FUNCTIONS, load_function
 from .tables import TABLES, how_to_get, load_table, table_location
 from .uci import N_SPLITS, UCI_SETS, load_uci, uci_folders, uci_location
@@ -29,7 +37,7 @@ class NamedSet:
 def is_named(text: str) -> bool:
     """Whether `text` means a named set rather than a file: neither a path that exists nor a name with a suffix."""
     head = text.partition(":")[0]
-    return head in ("uci", "fun", "flights", *TABLES) or not (
+    return head in ("uci", "fun", "flights", NAME, *TABLES) or not (
         Path(text).suffix or len(Path(text).parts) > 1 or Path(text).exists()
     )
 
@@ -51,6 +59,8 @@ def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: flo
         raise ValueError(f"{name} is not a simulated set: noise_std is for fun:NAME:ROWS")
     if name in ("flights", BY_DAY):
         return load_flights(test_fraction, seed, by_day=name == BY_DAY)
+    if name == NAME:
+        return load_flights_3m(test_fraction, seed)
     if name in TABLES:
         return load_table(name, test_fraction, seed)
     if family == "uci":
@@ -61,6 +71,9 @@ def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: flo
 def list_named() -> list[NamedSet]:
     """Every named set, with where it is on this machine or how to get it."""
     flights = NamedSet("flights", FLIGHT_ROWS, len(FLIGHT_INPUTS), flights_folder(), HOW_TO_INSTALL)
+    more = NamedSet(
+        NAME, FLIGHTS_3M_ROWS, len(FLIGHTS_3M_INPUTS), flights_3m_folder(), how_to_get_flights_3m()
+    )
     tables = [
         NamedSet(name, known.rows, known.columns, table_location(name), how_to_get(name))
         for name, known in TABLES.items()
@@ -75,12 +88,12 @@ def list_named() -> list[NamedSet]:
         )
         for name, known in FUNCTIONS.items()
     ]
-    return [flights, *tables, *(_uci_line(name) for name in UCI_SETS), *functions]
+    return [flights, more, *tables, *(_uci_line(name) for name in UCI_SETS), *functions]
 
 
 def _nearest(name: str) -> str:
     by_stem = {
-        **{name: name for name in ("flights", BY_DAY, *TABLES)},
+        **{name: name for name in ("flights", BY_DAY, NAME, *TABLES)},
         **{stem: f"uci:{stem}:0" for stem in UCI_SETS},
         **{stem: f"fun:{stem}:{known.rows}" for stem, known in FUNCTIONS.items()},
     }
