@@ -208,7 +208,9 @@ def _read_size(text: str) -> float:
 
 def _accelerator() -> dict[str, int] | None:
     """The allocator's figures where JAX's default device is not a CPU and its allocator gives them."""
-    device = getattr(jax.config, "jax_default_device", None) or jax.devices()[0]
+    device = (
+        getattr(jax.config, "jax_default_device", None) or jax.local_devices()[0]
+    )  # of other processes nothing is known
     if isinstance(device, str):
         device = jax.devices(device)[0]
     stats = None if device.platform == "cpu" else device.memory_stats()

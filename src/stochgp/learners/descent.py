@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from stochgp.learners.schedules import Schedule
+from stochgp.numerics.precision import full_precision
 
 Optimizer = Callable[[float], optax.GradientTransformation]
 
@@ -62,7 +63,8 @@ def move(
             "grad": slopes,
             "value_fn": lambda p: value_fn(jax.tree.unflatten(structure, p)),
         }
-    updates, state = rule.update(slopes, descent.optimizer_state, leaves, **more)
+    with full_precision():  # for rules that multiply matrices
+        updates, state = rule.update(slopes, descent.optimizer_state, leaves, **more)
     moved = [
         p + size.astype(p.dtype) * u.astype(p.dtype)
         for p, u in zip(leaves, jax.tree.leaves(updates), strict=True)

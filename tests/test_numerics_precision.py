@@ -1,0 +1,56 @@
+"""No product of float32 matrices is left to the device's default precision, which on GPUs is TensorFloat-32: read from what is traced."""
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from sweeps import some_of
+
+from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp.kernels import Warped
+from stochgp.networks import MLP
+
+N = 80
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """(dtype, precision) of every product that is traced from here on."""
+    jax.clear_caches()
+    found, bind = [], lax.dot_general_p.bind
+
+    def recorded(*operands, **params):
+        found.append((str(operands[0].dtype), str(params["precision"])))
+        return bind(*operands, **params)
+
+    monkeypatch.setattr(lax.dot_general_p, "bind", recorded)
+    return found
+
+
+def deep():
+    return Warped("rbf", MLP(2, 2, width=8, depth=1, key=jax.random.key(0)))
+
+
+FITS = {
+    **{f"feature {name}": lambda name=name: FeatureGPRegressor(learner=name, n_features=8, epochs=3) for name in ("scgd", "minimax", "bsgd", "full-batch")},
+    **{f"map {name}": lambda name=name: FeatureGPRegressor(name, n_features=8, epochs=3) for name in ("attention", "rff", "orf", "nystrom")},
+    **{f"kernel {name}": lambda name=name: KernelGPRegressor(learner=name, epochs=3) for name in ("bsgd", "full-batch", "loo", "vecchia", "iterative")},
+    **{f"solver {name}": lambda name=name: KernelGPRegressor(learner=None, solver=name) for name in ("cholesky", "cg", "sgd", "sdd")},
+    "deep kernel": lambda: KernelGPRegressor(deep(), learner="bsgd", epochs=3),
+    "local": lambda: KernelGPRegressor(learner=None, prediction="local"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", some_of(FITS, ["feature scgd", "solver cg"]))
+def test_products_name_their_precision(name, products):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 2))
+    model = FITS[name]().set_params(random_state=0).fit(X, np.sin(X[:, 0]) + 0.1 * rng.normal(size=N))
+    model.predict(X[:5], return_std=True)
+    if name != "local":
+        model.sample_functions(2)(X[:5])
+    assert any(dtype == "float32" for dtype, _ in products) or name in ("kernel full-batch", "local")
+    assert {precision for dtype, precision in products if dtype == "float32"} <= {
+        "(<Precision.HIGHEST: 2>, <Precision.HIGHEST: 2>)"
+    }, set(products)
