@@ -28,7 +28,7 @@ from stochgp.parameters import cast, value_of
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
-from stochgp.posteriors.base import known_noise
+from stochgp.posteriors.base import with_level
 from stochgp.posteriors.calibration import calibrated
 from stochgp.posteriors.kernel import NoiseDraws
 from stochgp.priors import prior_functions
@@ -71,7 +71,7 @@ def posterior_of(
 
     Raises TimeIsUpError where the solve of more than 3,000 rows is predicted to end after the deadline.
     """
-    noise = known_noise(float(gp.noise_variance))
+    noise = with_level(gp.noise, float(gp.noise_variance))
     system = KernelSystem(value_of(gp.kernel), on_device(data.X), data.count, noise, TILE)
     chosen = _kept_plan(system, data.y, wanted, budget)
     if len(data.y) > SMALL and wanted.plan is None:

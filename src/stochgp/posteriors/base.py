@@ -99,6 +99,12 @@ def known_noise(variance: float) -> AbstractNoise:
         return constant_noise(frozen(np.float64(variance)))
 
 
+def with_level(noise: AbstractNoise, variance: float) -> AbstractNoise:
+    """The noise with exactly this σ², which nothing trains, and the same multipliers s(x)."""
+    with jax.enable_x64(True):
+        return eqx.tree_at(lambda n: n.level, noise, frozen(np.float64(variance)))
+
+
 @eqx.filter_jit
 def noise_variances(noise: AbstractNoise, X: Rows, count: PerRow) -> Float[Array, " N"]:
     """σ² s(x)/ρ of each row, in float64 where it may be used."""

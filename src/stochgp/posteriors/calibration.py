@@ -12,9 +12,10 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from stochgp.numerics.arrays import on_device
-from stochgp.posteriors.base import known_noise, scale_of
+from stochgp.posteriors.base import scale_of, with_level
 from stochgp.posteriors.exact import ExactKernelPosterior
 from stochgp.posteriors.kernel import KernelSystem, SampledKernelPosterior
 
@@ -37,7 +38,7 @@ def scaled(posterior: Any, c: float) -> Any:
     """The posterior for c k and c σ²: the same mean, and c times every variance. α becomes α/c, samples' A⁻¹(f₀ + ε) are divided by √c."""
     old = posterior.system
     system = KernelSystem(
-        old.kernel.times(c), old.X, old.count, known_noise(c * float(old.noise.level)), old.tile
+        old.kernel.times(c), old.X, old.count, with_level(old.noise, c * float(old.noise.level)), old.tile
     )
     weights = _divided(posterior.weights, c)
     more: dict[str, Any] = {"system": system, "weights": weights, "explained": posterior.explained / c}
@@ -50,15 +51,20 @@ def scaled(posterior: Any, c: float) -> Any:
     return dataclasses.replace(posterior, **more, prior=prior, sample_weights=samples)
 
 
+def left_out_squares(posterior: ExactKernelPosterior, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
+    """z² = α_i²/Q_ii of these rows, each predicted from all others, with N · P numbers of memory."""
+    units = np.zeros((len(posterior.system.X), len(rows)), posterior.factor.L.dtype, order="F")
+    units[rows, np.arange(len(rows))] = 1
+    Q = np.sum(np.square(posterior.factor.half(units), dtype=np.float64), axis=0)
+    alpha = np.asarray(posterior.weights, np.float64)[rows, 0]
+    return alpha**2 / Q
+
+
 def _of_factor(posterior: ExactKernelPosterior) -> float:
     """Of random rows, whose Q_ii are sums of squares of L⁻¹."""
     N = len(posterior.system.X)
     rows = np.sort(np.random.default_rng(0).permutation(N)[:ROWS])
-    units = np.zeros((N, len(rows)), posterior.factor.L.dtype, order="F")
-    units[rows, np.arange(len(rows))] = 1
-    Q = np.sum(np.square(posterior.factor.half(units), dtype=np.float64), axis=0)
-    alpha = np.asarray(posterior.weights, np.float64)[rows, 0]
-    return scale_of(alpha**2 / Q)
+    return scale_of(left_out_squares(posterior, rows))
 
 
 def _of_samples(posterior: SampledKernelPosterior) -> float:

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.neighbours import Neighbours, search_bytes
 from stochgp.kernels import AbstractKernel, AbstractStationary, Warped
-from stochgp.likelihoods import AbstractNoise
-from stochgp.likelihoods.noise import SMALLEST_COUNT
+from stochgp.likelihoods import AbstractNoise, ConstantNoise
+from stochgp.likelihoods.noise import SMALLEST_COUNT, noise_of_rows
 from stochgp.models import KernelGP
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.rounding import rounding_error
@@ -25,8 +25,8 @@ from stochgp.posteriors.base import (
     AbstractFunctions,
     AbstractPosterior,
     Request,
-    known_noise,
     scale_of,
+    with_level,
 )
 
 NEIGHBOURS = 256
@@ -48,7 +48,7 @@ class LocalPrediction(NamedTuple):
 class LocalPosterior(AbstractPosterior):
     """f(x) given the n nearest of N training rows, S = S(x):
 
-        mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)],   A_S = k(X_S, X_S) + σ² diag(1/ρ_S).
+        mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)],   A_S = k(X_S, X_S) + σ² diag(s(X_S)/ρ_S).
 
     O(n³) per point, in float64. With n = N it is the exact posterior. Near is meant in Euclidean distance, after the kernel's network if
     it has one, of inputs divided by √lengthscale where the kernel is stationary: halfway between the inputs' own scales and the
@@ -84,7 +84,7 @@ class LocalPosterior(AbstractPosterior):
 
     @property
     def noise(self) -> AbstractNoise:
-        return known_noise(self.noise_variance)
+        return with_level(self.gp.noise, self.noise_variance)
 
     def mean(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, " P"]:
         return self.predict(X).mean
@@ -125,7 +125,7 @@ class LocalPosterior(AbstractPosterior):
         return self._joined(parts)
 
     def calibrated(self, n_rows: int, seed: int | tuple[int, ...]) -> "LocalPosterior":
-        """The same with c = (1 + Σ z²)/(1 + n_rows), z² = (y_i − mean)²/(var + σ²/ρ_i) of rows i predicted without themselves.
+        """The same with c = (1 + Σ z²)/(1 + n_rows), z² = (y_i − mean)²/(var + σ² s_i/ρ_i) of rows i predicted without themselves.
 
         That is the c of the highest likelihood of these `n_rows` random training rows, or of all where there are fewer, with one
         more of z² = 1. Their nearest other rows predict them; rows equal to them may be among these.
@@ -133,9 +133,8 @@ class LocalPosterior(AbstractPosterior):
         if len(self.X) == 1 or n_rows == 0:
             return self
         rows, found = self.left_out(n_rows, seed)
-        noise = float(self.gp.noise_variance) / np.maximum(
-            self.weight[rows].astype(np.float64), SMALLEST_COUNT
-        )
+        level = float(self.gp.noise_variance)
+        noise = _row_noise(self.gp.noise, level, self.X[rows], self.weight[rows])
         z2 = (self.y[rows] - found.mean) ** 2 / (found.variance / self.scale + noise)
         gp, n, scale = self.gp, self.n_neighbours, scale_of(z2)
         return LocalPosterior(gp=gp, X=self.X, y=self.y, weight=self.weight, n_neighbours=n, scale=scale)
@@ -153,7 +152,7 @@ class LocalPosterior(AbstractPosterior):
     @functools.cached_property
     def _index(self) -> "_Index":
         with jax.enable_x64(True):
-            return _Index(cast(self.gp, jnp.float64), self.X)
+            return _Index(cast(self.gp, jnp.float64), self.X, self.weight)
 
     def _by_block(self, near: Int[np.ndarray, "P k"], Z: Float[np.ndarray, "P A"]) -> tuple:
         """(mean, variance / c, jitter) of rows Z with these neighbours."""
@@ -161,8 +160,8 @@ class LocalPosterior(AbstractPosterior):
         parts = []
         for rows in _blocks(n_points, near.shape[1] * (Z.shape[1] + 2) * 8):
             S = near[rows]
-            block = _Block(index.Z[S], self.y[S], self.weight[S], Z[rows])
-            parts.append(_evaluate(index.gp, block))
+            block = _Block(index.Z[S], self.y[S], index.noise[S], Z[rows])
+            parts.append(_evaluate(index.kernel, block))
         n_last = n_points - sum(len(part[0]) for part in parts[:-1])
         parts[-1] = tuple(values[:n_last] for values in parts[-1])
         return tuple(np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(3))
@@ -179,19 +178,20 @@ class _Block(NamedTuple):
 
     X: Any  # [P, k, A]
     y: Any
-    weight: Any
+    noise: Any  # σ² s/ρ
     Z: Any  # [P, A]
 
 
 class _Index:
     """The rows after the kernel's network, if it has one, and a tree of their places."""
 
-    def __init__(self, gp: KernelGP, X: Float[np.ndarray, "N D"]):
+    def __init__(self, gp: KernelGP, X: Float[np.ndarray, "N D"], weight: Float[np.ndarray, " N"]):
+        self.noise = _row_noise(gp.noise, float(gp.noise_variance), X, weight)
         kernel, self.networks = value_of(gp.kernel), []
         while isinstance(kernel, Warped):
             self.networks.append(kernel)
             kernel = value_of(kernel.kernel)
-        self.gp = KernelGP(kernel=kernel, noise=gp.noise)
+        self.kernel = kernel
         self.Z = self.warp(X)
         self.tree = Neighbours(self.place(self.Z))
 
@@ -203,23 +203,34 @@ class _Index:
 
     def place(self, Z: Float[np.ndarray, "P A"]) -> Float[np.ndarray, "P Q"]:
         """Where rows are compared."""
-        kernel: AbstractKernel = self.gp.kernel
+        kernel: AbstractKernel = self.kernel
         if not isinstance(kernel, AbstractStationary):
             return np.ascontiguousarray(Z, np.float64)
         return np.asarray(_scaled(kernel, jnp.asarray(Z, jnp.float64)))
 
 
+def _row_noise(
+    noise: AbstractNoise, level: float, X: Float[np.ndarray, "P D"], weight: Float[np.ndarray, " P"]
+) -> Float[np.ndarray, " P"]:
+    """σ² s_i/ρ_i of these rows, with σ² = level."""
+    constant = level / np.maximum(weight.astype(np.float64), SMALLEST_COUNT)
+    if isinstance(noise, ConstantNoise):
+        return constant
+    with jax.enable_x64(True):
+        unit = cast(with_level(noise, 1.0), np.float64)
+        return constant * noise_of_rows(unit, np.asarray(X, np.float64), np.ones(len(X)))
+
+
 @eqx.filter_jit
-def _evaluate(gp: KernelGP, block: _Block) -> tuple[Array, Array, Array]:
-    return jax.lax.map(lambda one: _at_point(gp, _Block(*one)), block)
+def _evaluate(kernel: AbstractKernel, block: _Block) -> tuple[Array, Array, Array]:
+    return jax.lax.map(lambda one: _at_point(kernel, _Block(*one)), block)
 
 
-def _at_point(gp: KernelGP, at: _Block) -> tuple[Array, Array, Array]:
+def _at_point(kernel: AbstractKernel, at: _Block) -> tuple[Array, Array, Array]:
     """(mean, variance, jitter) at one point: at.Z [A], its neighbours at.X [k, A]."""
-    X, y, weight, z = (jnp.asarray(part, jnp.float64) for part in at)
-    kernel, s2 = gp.kernel, value_of(gp.noise_variance, jnp.float64)
+    X, y, noise, z = (jnp.asarray(part, jnp.float64) for part in at)
     rows, here = kernel.prepare(X, z), kernel.prepare(z[None], z)
-    K, noise = kernel.between(rows, rows), s2 / jnp.maximum(weight, SMALLEST_COUNT)
+    K = kernel.between(rows, rows)
     L, jitter = safe_cholesky(K + jnp.diag(noise))
     k, prior = kernel.between(rows, here)[:, 0], kernel.diag(z[None])[0]
     half = solve_triangular(L, jnp.stack([k, y], axis=1), lower=True)
