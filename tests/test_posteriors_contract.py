@@ -12,13 +12,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
 from stochgp.data import Standardiser
-from stochgp.data.streams import DeviceRows
+from stochgp.data.streams import DeviceRows, Rows
 from stochgp.estimators.fitted import Fitted
 from stochgp.features import RandomFourier
 from stochgp.kernels import Matern32
 from stochgp.likelihoods import AbstractNoise
-from stochgp.models import FeatureGP, KernelGP
+from stochgp.models import FeatureGP, KernelGP, SparseGP
 from stochgp.objectives import moments_of_rows, spectrum
+from stochgp.objectives.elbo import sites
 from stochgp.parameters import AbstractParameter, frozen
 from stochgp.posteriors import (
     ExactKernelPosterior,
@@ -27,12 +28,14 @@ from stochgp.posteriors import (
     LocalPosterior,
     Request,
     SampledKernelPosterior,
+    VariationalPosterior,
     sample_targets,
 )
 from stochgp.posteriors.base import known_noise
 from stochgp.priors import prior_functions
 from stochgp.solvers import CG, Cholesky, solve
 from stochgp.storage.files import load_tree, save_tree
+from stochgp.variational import InducingPoints, optimum
 
 N, D, NOISE, HELD = 40, 2, 0.05, 128  # HELD: the samples of the posterior by samples
 _generator = np.random.default_rng(0)
@@ -82,7 +85,23 @@ def local():
     return LocalPosterior(KernelGP(kernel(), NOISE), X, y, COUNT, 12).calibrated(20, 0)
 
 
-POSTERIORS = {"feature": feature, "kernel exact": exact, "kernel by samples": sampled, "local": local}
+def variational():
+    """At the rows, whose optimal q(f) is the posterior."""
+    points = InducingPoints.of(jnp.asarray(X), jitter=1e-12)
+    gp = SparseGP(kernel(), points, known_noise(NOISE))
+    rows = Rows(jnp.asarray(X), jnp.asarray(y), jnp.asarray(COUNT))
+    process = gp.process()
+    best = optimum(process.whitened(rows.X), *sites(gp, rows, *process.moments(rows.X)))
+    return VariationalPosterior.of(SparseGP(gp.kernel, points.at(best), gp.noise), D)
+
+
+POSTERIORS = {
+    "variational": variational,
+    "feature": feature,
+    "kernel exact": exact,
+    "kernel by samples": sampled,
+    "local": local,
+}
 GLOBAL = [name for name in POSTERIORS if name != "local"]
 
 
@@ -117,7 +136,7 @@ def test_the_mean_alone_is_the_mean_with_the_variance(name):
 
 @pytest.mark.parametrize("name", POSTERIORS)
 def test_rows_are_wanted_in_the_dtype_that_the_posterior_holds(name):
-    assert made(name).dtype == {"feature": None, "local": None}.get(name, "float64")
+    assert made(name).dtype == {"feature": None, "local": None, "variational": None}.get(name, "float64")
 
 
 @pytest.mark.parametrize("name", GLOBAL)
@@ -129,7 +148,7 @@ def test_covariances_are_symmetric_and_have_no_negative_eigenvalue(name):
     assert np.linalg.eigvalsh(covariance).min() > -len(FAR) * rounding
 
 
-@pytest.mark.parametrize("name", ["feature", "kernel exact"])
+@pytest.mark.parametrize("name", ["feature", "kernel exact", "variational"])
 def test_the_diagonal_of_the_covariance_is_the_variance(name):
     assert_allclose(np.diag(made(name).covariance(FAR)), moments(made(name), FAR)[1], rtol=1e-8, atol=1e-11)
 
@@ -137,6 +156,8 @@ def test_the_diagonal_of_the_covariance_is_the_variance(name):
 def test_posteriors_of_one_kernel_agree():
     """CG solves to a residual of 1e-7; variances of S samples are within 4 √(2/S), relative."""
     mean, variance = moments(made("kernel exact"), NEAR)
+    for part, wanted in zip(moments(made("variational"), NEAR), (mean, variance), strict=True):
+        assert_allclose(part, wanted, rtol=1e-6, atol=1e-8)
     found = moments(made("kernel by samples"), NEAR)
     assert_allclose(found[0], mean, atol=1e-5)
     assert_allclose(found[1], variance, rtol=4 * (2 / HELD) ** 0.5)

@@ -22,6 +22,7 @@ ROOMS = [
     "priors",
     "distributions",
     "likelihoods",
+    "variational",
     "models",
     "operators",
     "solvers",

@@ -22,6 +22,7 @@ from stochgp.parameters import (
     trainable_mask,
     value_of,
 )
+from stochgp.variational import AbstractApproximation, AbstractProcess
 
 JUST_ABOVE = 1e-6  # of a lower bound: what a parameter at its bound is above it
 
@@ -95,6 +96,26 @@ class KernelGP(AbstractGP):
     def covariance(self, X: Float[Array, "N D"], count: Float[Array, " N"]) -> Float[Array, "N N"]:
         """k(X, X) + Σ: of the targets."""
         return value_of(self.kernel).matrix(X, X) + jnp.diag(self.noise.variance(X, count))
+
+
+class SparseGP(AbstractGP):
+    """y = f(x) + ε, f ~ GP(0, k), ε of the variance that `noise` says, and a q(f) in the place of the posterior.
+
+    `approximation` holds the parameters of q, such as `variational.InducingPoints`; they are part of θ.
+    """
+
+    kernel: Any = eqx.field(converter=as_kernel)
+    approximation: AbstractApproximation
+    noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
+
+    @property
+    def has_moments(self) -> bool:
+        """No: those of the inducing points change with the kernel."""
+        return False
+
+    def process(self) -> AbstractProcess:
+        """q(f) at the kernel's parameters."""
+        return self.approximation.process(self.kernel)
 
 
 def split(gp: FeatureGP, *, hold_variances: bool = False) -> tuple[FeatureGP, FeatureGP]:

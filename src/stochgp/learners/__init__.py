@@ -15,10 +15,12 @@ from .probes import AbstractProbes, Hutchinson, Pathwise
 from .sampling import AbstractSampling, NearestNeighbours, Uniform
 from .scgd import SCGD
 from .schedules import PowerLaw, constant, cosine
+from .svgp import SVGP
 
 __all__ = [
     "BSGD",
     "SCGD",
+    "SVGP",
     "AbstractJudge",
     "AbstractLearner",
     "AbstractProbes",

@@ -107,7 +107,11 @@ class ByLoss(AbstractJudge):
 
     Settled: the mean loss of the last fifth of the visits differs from that of the fifth before by less than 0.01 nats per datum, or by
     less than twice its standard error.
+
+    trial_rates   learning rates that are tried for a learner which names none, by the mean loss of the same batches; () = the learner's own
     """
+
+    trial_rates: tuple[float, ...] = ()
 
     def divide(self, source: AbstractSource, seed: Seed) -> Division:
         return Division(source, None)
@@ -138,7 +142,7 @@ class ByLoss(AbstractJudge):
         return False
 
     def rates(self, n_rows: int) -> tuple[float, ...]:
-        return ()
+        return self.trial_rates
 
     def settled(self, history: list[Numbers]) -> bool:
         losses = np.array([e["loss"] for e in history if "loss" in e and not e["recovered"]])

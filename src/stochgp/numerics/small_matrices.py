@@ -55,3 +55,23 @@ def symmetrise(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
 def apply_inverse(factor: Float[Array, "M M"], Phi: Float[Array, "B M"]) -> Float[Array, "B M"]:
     """Rows φᵀA⁻¹ for the inverse factor L⁻¹ of A."""
     return matmul(matmul(Phi, factor.T), factor)
+
+
+@jax.custom_jvp
+def safe_inverse_factor(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    """(L⁻¹, jitter) with A + jitter·I = LLᵀ of `safe_cholesky`, differentiable: dL⁻¹ = −Φ(L⁻¹ dA L⁻ᵀ) L⁻¹.
+
+    Φ takes the lower triangle and half of the diagonal (Murray 2016, arXiv 1602.07527). Three products in the place of the derivative of
+    every block; the jitter counts as constant.
+    """
+    L, jitter = safe_cholesky(A)
+    return invert_lower(L), jitter
+
+
+@safe_inverse_factor.defjvp
+def _safe_inverse_factor_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+    (A,), (dA,) = primals, tangents
+    inverse, jitter = safe_inverse_factor(A)
+    inside = matmul(inverse, matmul(symmetrise(dA), inverse.T))
+    lower = jnp.tril(inside, -1) + 0.5 * jnp.diag(jnp.diagonal(inside))
+    return (inverse, jitter), (-matmul(lower, inverse), jnp.zeros_like(jitter))

@@ -1,5 +1,6 @@
 """Objectives: every loss, a function each."""
 
+from .elbo import elbo, elbo_of_all
 from .feature import Spectrum, nlml, nlml_of_rows, nlml_of_spectrum, refit, spectrum
 from .moments import Moments, add_up, chunk_rows, moments_of_rows
 
@@ -8,6 +9,8 @@ __all__ = [
     "Spectrum",
     "add_up",
     "chunk_rows",
+    "elbo",
+    "elbo_of_all",
     "moments_of_rows",
     "nlml",
     "nlml_of_rows",

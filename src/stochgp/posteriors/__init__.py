@@ -5,6 +5,7 @@ from .exact import ExactKernelPosterior
 from .feature import FeaturePosterior, FunctionSamples
 from .kernel import KernelFunctions, KernelSystem, SampledKernelPosterior, sample_targets
 from .local import LocalPosterior, LocalPrediction
+from .variational import VariationalFunctions, VariationalPosterior
 
 __all__ = [
     "AbstractFunctions",
@@ -18,5 +19,7 @@ __all__ = [
     "LocalPrediction",
     "Request",
     "SampledKernelPosterior",
+    "VariationalFunctions",
+    "VariationalPosterior",
     "sample_targets",
 ]

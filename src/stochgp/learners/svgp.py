@@ -1,0 +1,144 @@
+"""SVGP: mini-batches on the evidence lower bound of a sparse GP, q(u) by stochastic natural gradients or by the optimiser."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.data.streams import AbstractSource, Rows
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
+from stochgp.learners.judge import AbstractJudge, ByLoss, Numbers, Seed
+from stochgp.learners.sampling import AbstractSampling, Uniform, row_bytes
+from stochgp.learners.schedules import Schedule, at_step, cosine
+from stochgp.learners.steps import advance_by_batches
+from stochgp.models import SparseGP
+from stochgp.objectives.elbo import expected_log_density, sites
+from stochgp.parameters import trainable_mask
+from stochgp.planning.steps import CHUNK_BYTES, RATES, StepPlan
+from stochgp.variational import InducingPoints, Naturals, optimum
+
+STEPS = 8192
+RATE = 0.01
+
+
+class SVGPState(eqx.Module):
+    gp: SparseGP
+    descent: Descent
+    naturals: Naturals | None  # of q(u); None where the optimiser moves it
+    n_rows: Float[Array, ""]
+    count: Float[Array, ""]  # Σρ of all rows
+
+
+class SVGPInfo(NamedTuple):
+    loss: Float[Array, ""]  # −ELBO per datum, estimated by the batch
+    divergence: Float[Array, ""]  # KL(q ‖ p) per datum
+    jitter: Float[Array, ""]  # on the diagonal of k(Z, Z)
+
+
+class SVGP(AbstractLearner):
+    """Descent on −ELBO per datum (Hensman et al. 2013, 2015), whitened:
+
+        −ELBO = KL(q(u) ‖ p(u)) − (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)).
+
+    Kernel, inducing points and likelihood follow the gradient by `optimizer`. q(u) = N(m, S) of the whitened v follows the stochastic natural
+    gradient of size γ = `natural_rate`: with the sites β, r of `objectives.elbo` and w_i = L⁻¹k(Z, x_i),
+
+        S⁻¹ ← (1−γ) S⁻¹ + γ (I + (N/B) Σ β_i w_i w_iᵀ),    S⁻¹m ← (1−γ) S⁻¹m + γ (N/B) Σ r_i w_i,
+
+    which is SVI. One such step with γ = 1 and all rows is the optimum, if the likelihood is Gaussian. O(B M² + M³) per step. M × M numbers
+    of q(u) are in float64, the rest in the dtype of the rows.
+
+    batch_size     B; all rows where there are fewer
+    epochs         of N/B steps; None = as many as make 8,192 steps
+    learning_rate  of `optimizer`, on the unconstrained parameters; None = by trials where the judge has rates to try, or 0.01
+    natural_rate   γ, a number or a rule of the step; None = the optimiser moves m and R, as it must where S is diagonal
+
+    `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
+    """
+
+    batch_size: int = 256
+    epochs: int | None = None
+    learning_rate: float | Schedule | None = None
+    natural_rate: float | Schedule | None = 0.1
+    optimizer: Optimizer = optax.adam
+    decay: Schedule = cosine
+    sampling: AbstractSampling = Uniform()
+    judge: AbstractJudge | None = ByLoss(trial_rates=RATES)
+
+    def __check_init__(self) -> None:
+        self.check_common()
+        gamma = self.natural_rate
+        if gamma is not None and not callable(gamma) and not 0 < gamma <= 1:
+            raise ValueError(f"natural_rate is {gamma}; it must be above 0 and at most 1, or None")
+
+    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+        return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size, self.epochs, STEPS)
+
+    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+        """Batches; of a step matrices of inducing points by themselves and by the batch, and those of q(u)."""
+        M, L, B = gp.approximation.n_inducing, gp.approximation.n_latent, min(self.batch_size, n_rows)
+        drawn = self.sampling.need_bytes(n_rows, n_inputs, B, STEPS)
+        return drawn + 3 * CHUNK_BYTES + 8 * M * (8 * M + 8 * B + 6 * L * M + 4 * L * B)
+
+    def prepare(self, gp: SparseGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
+        return self.sampling.prepare(source, plan.batch_size, plan.total_steps, seed)
+
+    def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> SVGPState:
+        """Raises TypeError for a model without inducing points, ValueError for a diagonal q(u) under natural gradients."""
+        q, f = gp.approximation, jnp.float32
+        if not isinstance(q, InducingPoints):
+            raise TypeError(f"SVGP learns InducingPoints, not {type(q).__name__}")
+        if self.natural_rate is not None and q.is_diagonal:
+            raise ValueError("a diagonal covariance has no natural-gradient step here: natural_rate=None")
+        naturals = None if self.natural_rate is None else Naturals.of_gaussian(q.mean, q.root)
+        rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
+        descent = begin(self.partition(gp)[0], self.optimizer, rate, problem.plan.total_steps)
+        n, count = problem.source.size, problem.source.count
+        return SVGPState(gp, descent, naturals, jnp.asarray(n, f), jnp.asarray(count, f))
+
+    def advance(
+        self, state: SVGPState, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[SVGPState, Numbers]:
+        width = state.gp.approximation.n_inducing
+        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed, width=width)
+
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        return "unbiased", "of the lower bound, whose gap to the likelihood the inducing points set"
+
+    def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
+        """(what the optimiser moves, the rest)."""
+        mask = trainable_mask(gp)
+        if self.natural_rate is not None:
+            mask = eqx.tree_at(lambda g: (g.approximation.mean, g.approximation.root), mask, (False, False))
+        return eqx.partition(gp, mask)
+
+    def step(self, state: SVGPState, batch: Rows, *, key: PRNGKeyArray) -> tuple[SVGPState, SVGPInfo]:
+        """(State after one step on `batch`, what it saw). Pure; fit for jit and scan."""
+        trainable, rest = self.partition(state.gp)
+        scale = state.n_rows / batch.y.shape[0]
+
+        def loss(t: SparseGP) -> tuple[Array, tuple]:
+            gp = eqx.combine(t, rest)
+            process: Any = gp.process()
+            W = process.whitened(batch.X)
+            mean, variance = process.moments_of(W, process.kernel.diag(batch.X))
+            total = scale * jnp.sum(expected_log_density(gp, batch, mean, variance))
+            divergence = process.divergence()
+            return (divergence - total) / state.count, (W, mean, variance, divergence, process.jitter)
+
+        (value, seen), gradient = jax.value_and_grad(loss, has_aux=True)(trainable)
+        W, mean, variance, divergence, jitter = seen
+        info = SVGPInfo(value, divergence / state.count, jitter)
+        size = step_size(state.descent, self.learning_rate, self.decay)
+        theta, descent = move(trainable, gradient, state.descent, self.optimizer, size)
+        gp = eqx.combine(theta, rest)
+        if state.naturals is None:
+            return SVGPState(gp, descent, None, state.n_rows, state.count), info
+        best = optimum(W, *sites(state.gp, batch, mean, variance), scale)
+        naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
+        gp = eqx.tree_at(lambda g: g.approximation, gp, gp.approximation.at(naturals))
+        return SVGPState(gp, descent, naturals, state.n_rows, state.count), info

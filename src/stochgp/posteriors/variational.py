@@ -1,0 +1,113 @@
+"""The posterior of a sparse GP: its q(f)."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.likelihoods import AbstractNoise
+from stochgp.models import SparseGP
+from stochgp.numerics.precision import einsum, matmul
+from stochgp.numerics.rounding import rounding_error, safe_covariance
+from stochgp.parameters import cast, value_of
+from stochgp.planning.prediction import COMPILER_BYTES, FEATURES
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
+from stochgp.priors import BLOCK as PRIOR_BLOCK
+from stochgp.priors import PriorFunctions, prior_functions
+from stochgp.variational import AbstractProcess
+
+BLOCK = 256  # rows of a compiled evaluation
+
+
+class VariationalFunctions(AbstractFunctions):
+    """f_s(x) = f₀ₛ(x) + the correction that makes f₀ₛ, a draw of the prior, one of q(f)."""
+
+    prior: PriorFunctions
+    correction: Any
+
+    @property
+    def n_samples(self) -> int:
+        return self.prior.n_samples
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
+        return self.prior(X) + self.correction(X)
+
+
+class VariationalPosterior(AbstractPosterior):
+    """f ~ q(f) in the place of f given the data. Where there are several latent functions, what is asked of f is of the first.
+
+    All is computed in float64. O(M²) per row and latent function.
+    """
+
+    kernel: Any
+    process: AbstractProcess
+    noise: AbstractNoise
+    n_inputs: int = eqx.field(static=True)
+    draws_dtype: str = eqx.field(static=True)  # of the draws of the prior
+    block_rows: ClassVar[int | None] = BLOCK
+
+    @classmethod
+    def of(cls, gp: SparseGP, n_inputs: int) -> "VariationalPosterior":
+        """q(f) of the model, computed in float64; call it where x64 is enabled."""
+        dtype = str(value_of(gp.noise.level).dtype)
+        gp = cast(gp, jnp.float64)
+        return cls(value_of(gp.kernel), _process(gp), gp.noise, n_inputs, dtype)
+
+    @eqx.filter_jit
+    def mean(self, X: Rows) -> PerRow:
+        return self.process.mean(_wide(X))[:, 0]
+
+    @eqx.filter_jit
+    def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
+        mean, variance = self.process.moments(_wide(X))
+        return mean[:, 0], variance[:, 0]
+
+    @eqx.filter_jit
+    def latent_moments(self, X: Rows) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
+        """(Mean, variance) of every latent function."""
+        return self.process.moments(_wide(X))
+
+    def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
+        """K − WᵀW + VᵀV; the first two without eigenvalues below their rounding error."""
+        N, B = len(X), BLOCK
+        Z = np.zeros((-(-N // B) * B, X.shape[1]), np.float64)  # so that few shapes are compiled
+        Z[:N] = X
+        unexplained, left = (np.array(part)[:N, :N] for part in self._covariance(Z))
+        prior = np.asarray(_diagonal(self.kernel, Z))[:N]
+        return safe_covariance(left, unexplained, rounding_error(prior, 1.0, np.float64))
+
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> VariationalFunctions:
+        prior_key, own = jax.random.split(key)
+        dtype = jnp.dtype(self.draws_dtype)
+        prior = prior_functions(self.kernel, self.n_inputs, n_samples, key=prior_key, dtype=dtype)
+        return VariationalFunctions(prior, self.process.correction(prior, n_samples, key=own))
+
+    def need_bytes(self, request: Request) -> int:
+        arrays = [leaf.size for leaf in jax.tree.leaves(self.process) if eqx.is_array(leaf)]
+        M, n = max(arrays) ** 0.5, request.n_rows + BLOCK
+        rows = 8 * n * (4 * n + 4 * M) if request.covariance else 64 * request.n_rows
+        functions = 8 * request.n_samples * (FEATURES + 4 * M) + 8 * 3 * FEATURES * PRIOR_BLOCK
+        work = COMPILER_BYTES + 8 * BLOCK * 4 * M if request.n_rows or request.n_samples else 0
+        return int(work + rows + (functions if request.n_samples else 0))
+
+    @eqx.filter_jit
+    def _covariance(self, X: Rows) -> tuple[Array, Array]:
+        K, W, V = self.process.covariance_parts(_wide(X))
+        return K - matmul(W.T, W), einsum("mi,mj->ij", V[0], V[0])
+
+
+@eqx.filter_jit
+def _process(gp: SparseGP) -> AbstractProcess:
+    return gp.process()
+
+
+@eqx.filter_jit
+def _diagonal(kernel: Any, X: Rows) -> Array:
+    return value_of(kernel).diag(jnp.asarray(X))
+
+
+def _wide(X: Rows) -> Array:
+    return jnp.asarray(X).astype(jax.dtypes.canonicalize_dtype(jnp.float64))

@@ -1,0 +1,280 @@
+"""q(f) of inducing points, its bound and its natural gradient, against dense algebra."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from numpy.testing import assert_allclose
+from toy import KEY, all_batches
+
+from stochgp.data.streams import DeviceRows, Rows
+from stochgp.kernels import RBF, Matern32, Warped
+from stochgp.learners import SVGP, Problem, constant, fit
+from stochgp.models import SparseGP
+from stochgp.networks import mlp
+from stochgp.numerics.small_matrices import safe_inverse_factor
+from stochgp.objectives.elbo import elbo, elbo_of_all, sites
+from stochgp.parameters import cast, frozen
+from stochgp.planning.steps import StepPlan
+from stochgp.posteriors import VariationalPosterior
+from stochgp.variational import InducingPoints, Naturals, choose_points, optimum
+
+N, D, M, NOISE = 6, 2, 3, 0.3
+_generator = np.random.default_rng(0)
+X, Z, NEW = (_generator.normal(size=(n, D)) for n in (N, M, 4))
+y = np.sin(2 * X[:, 0]) + 0.2 * _generator.normal(size=N)
+ONES = np.ones(N)
+JITTER = 1e-13
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def kernel():
+    return Matern32(jnp.asarray([0.7, 1.5]), jnp.asarray(1.3))
+
+
+def model(points=Z, jitter=JITTER):
+    return SparseGP(kernel(), InducingPoints.of(jnp.asarray(points), jitter=jitter), jnp.asarray(NOISE))
+
+
+def drawn(gp, seed=1):
+    """The model with some q(v)."""
+    q, generator = gp.approximation, np.random.default_rng(seed)
+    mean = jnp.asarray(generator.normal(size=q.mean.shape))
+    root = jnp.asarray(np.tril(generator.normal(size=(1, q.n_inducing, q.n_inducing))))
+    q = InducingPoints(q.points, mean, root, q.jitter)
+    return eqx.tree_at(lambda g: g.approximation, gp, q)
+
+
+def rows(S=None, count=ONES):
+    S = np.arange(N) if S is None else S
+    return Rows(jnp.asarray(X[S]), jnp.asarray(y[S]), jnp.asarray(count[S]))
+
+
+def k(a, b):
+    return np.asarray(kernel().matrix(jnp.asarray(a), jnp.asarray(b)))
+
+
+def optimal(gp, batch=None):
+    """The model with the q(v) that a natural-gradient step of size 1 over all rows leads to."""
+    batch = rows() if batch is None else batch
+    process = gp.process()
+    best = optimum(process.whitened(batch.X), *sites(gp, batch, *process.moments(batch.X)))
+    return eqx.tree_at(lambda g: g.approximation, gp, gp.approximation.at(best))
+
+
+def log_likelihood(covariance):
+    A = covariance + NOISE * np.eye(N)
+    return -0.5 * (y @ np.linalg.solve(A, y) + np.linalg.slogdet(2 * np.pi * A)[1])
+
+
+def dense_q(gp):
+    """(mean, covariance) of u under q, and k(Z, Z)."""
+    q, Kzz = gp.approximation, k(Z, Z)
+    L = np.linalg.cholesky(Kzz + JITTER * 1.3 * np.eye(M))
+    R = np.asarray(q.root[0])
+    return L @ np.asarray(q.mean[0]), L @ R @ R.T @ L.T, Kzz
+
+
+def test_moments_are_those_of_the_joint_gaussian():
+    gp = drawn(model())
+    m, S, Kzz = dense_q(gp)
+    P = np.linalg.solve(Kzz, k(Z, NEW))
+    mean, variance = gp.process().moments(jnp.asarray(NEW))
+    covariance = k(NEW, NEW) - P.T @ (Kzz - S) @ P
+    assert_allclose(mean[:, 0], P.T @ m, rtol=1e-9)
+    assert_allclose(variance[:, 0], np.diag(covariance), rtol=1e-9)
+    assert_allclose(VariationalPosterior.of(gp, D).covariance(NEW), covariance, rtol=1e-9, atol=1e-12)
+
+
+def test_the_divergence_is_that_of_the_two_gaussians():
+    gp = drawn(model())
+    m, S, Kzz = dense_q(gp)
+    exact = np.trace(np.linalg.solve(Kzz, S)) + m @ np.linalg.solve(Kzz, m) - M
+    exact = 0.5 * (exact + np.linalg.slogdet(Kzz)[1] - np.linalg.slogdet(S)[1])
+    assert_allclose(gp.process().divergence(), exact, rtol=1e-9)
+    assert_allclose(model().process().divergence(), 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bound_is_below_the_log_likelihood_for_any_q(seed):
+    assert elbo(drawn(model(), seed), rows(), N) < log_likelihood(k(X, X))
+
+
+def test_points_at_the_rows_give_the_exact_posterior():
+    gp = optimal(model(X))
+    assert_allclose(elbo(gp, rows(), N), log_likelihood(k(X, X)), rtol=1e-8)
+    A, across = k(X, X) + NOISE * np.eye(N), k(NEW, X)
+    posterior = VariationalPosterior.of(gp, D)
+    assert_allclose(posterior.mean(np.resize(NEW, (256, D)))[:4], across @ np.linalg.solve(A, y), rtol=1e-7)
+    assert_allclose(
+        posterior.covariance(NEW), k(NEW, NEW) - across @ np.linalg.solve(A, across.T), rtol=1e-7, atol=1e-9
+    )
+
+
+def test_one_natural_step_over_all_rows_reaches_the_collapsed_bound():
+    """log N(y | 0, Q + σ²I) − tr(K − Q)/(2σ²) (Titsias 2009), by a step of the learner."""
+    Q = k(X, Z) @ np.linalg.solve(k(Z, Z), k(Z, X))
+    collapsed = log_likelihood(Q) - np.trace(k(X, X) - Q) / (2 * NOISE)
+    gp = drawn(model())
+    assert_allclose(elbo(optimal(gp), rows(), N), collapsed, rtol=1e-9)
+    learner = SVGP(batch_size=N, natural_rate=1.0, learning_rate=1e-30)
+    state, _ = learner.step(_begun(learner, gp), rows(), key=KEY)
+    assert_allclose(elbo(state.gp, rows(), N), collapsed, rtol=1e-7)
+
+
+def _begun(learner, gp, count=ONES):
+    source = DeviceRows(X, y, count, dtype=jnp.float64)
+    return learner.init(gp, Problem(source, StepPlan(N, 1, 10, 10), None), key=KEY)
+
+
+def test_the_optimum_has_no_gradient():
+    gp = optimal(model())
+    slope = jax.grad(lambda q: elbo(eqx.tree_at(lambda g: g.approximation, gp, q), rows(), N))(
+        gp.approximation
+    )
+    assert_allclose(slope.mean, 0, atol=1e-9)
+    assert_allclose(slope.root, 0, atol=1e-9)
+
+
+def test_bounds_of_batches_are_unbiased():
+    gp = drawn(model())
+    count = _generator.uniform(0.5, 2, N)
+    found = [elbo(gp, rows(S, count), N) for S in all_batches(N, 2)]
+    assert_allclose(np.mean(found), elbo(gp, rows(count=count), N), rtol=1e-12)
+
+
+@pytest.mark.parametrize("natural_rate", [0.3, None])
+def test_steps_are_unbiased(natural_rate):
+    """Plain descent: the mean over all batches of the parameters after a step is the step of all rows."""
+
+    learner = SVGP(2, learning_rate=0.1, natural_rate=natural_rate, optimizer=optax.sgd, decay=constant)
+    gp = drawn(model())
+    gp = gp if natural_rate is None else optimal(gp, rows([0, 1, 2]))
+    begun = _begun(learner, gp)
+    take = lambda S: eqx.filter_jit(learner.step)(begun, rows(S), key=KEY)[0]
+    parts = [_moved(take(S)) for S in all_batches(N, 2)]
+    for mean, all_rows in zip(
+        jax.tree.map(lambda *a: np.mean(a, axis=0), *parts), _moved(take(np.arange(N))), strict=True
+    ):
+        assert_allclose(mean, all_rows, rtol=1e-9, atol=1e-11)
+
+
+def _moved(state):
+    """What is linear in the gradient: unconstrained parameters and natural ones."""
+    gp, naturals = state.gp, state.naturals
+    kept = [gp.kernel.lengthscale.raw, gp.kernel.variance.raw, gp.noise.level.raw, gp.approximation.points]
+    if naturals is None:
+        return [*kept, gp.approximation.mean, gp.approximation.root]
+    return [*kept, naturals.precision, naturals.linear]
+
+
+def test_a_row_of_weight_two_is_two_rows():
+    twice = [*range(N), 0]
+    count = np.array([2.0, 1, 1, 1, 1, 1])
+    gp = drawn(model())
+    assert_allclose(elbo(gp, rows(count=count), N), elbo(gp, rows(twice), N + 1), rtol=1e-12)
+    assert_allclose(
+        elbo(optimal(gp, rows(count=count)), rows(count=count), N),
+        elbo(optimal(gp, rows(twice)), rows(twice), N + 1),
+        rtol=1e-9,
+    )
+
+
+def test_the_bound_of_a_source_is_that_of_its_rows():
+    gp = drawn(model())
+    assert_allclose(
+        elbo_of_all(gp, DeviceRows(X, y, dtype=jnp.float64)) * N, float(elbo(gp, rows(), N)), rtol=1e-12
+    )
+
+
+def test_a_diagonal_root_is_the_matrix_with_that_diagonal():
+    gp, values = model(), np.array([[0.3, 0.5, 1.2]])
+    q = gp.approximation
+    of = lambda root: eqx.tree_at(
+        lambda g: g.approximation, gp, InducingPoints(q.points, q.mean + 0.1, jnp.asarray(root), q.jitter)
+    )
+    assert_allclose(elbo(of(values), rows(), N), elbo(of(np.diag(values[0])[None]), rows(), N), rtol=1e-12)
+
+
+def test_natural_parameters_and_back():
+    q = drawn(model()).approximation
+    mean, root = Naturals.of_gaussian(q.mean, q.root).gaussian()
+    assert_allclose(mean, q.mean, rtol=1e-9)
+    assert_allclose(root @ jnp.swapaxes(root, 1, 2), q.root @ jnp.swapaxes(q.root, 1, 2), rtol=1e-9)
+    assert_allclose(root, np.tril(root))
+
+
+def test_the_derivative_of_the_inverse_factor_is_that_of_its_parts():
+    B = _generator.normal(size=(5, 5))
+    A, G = jnp.asarray(B @ B.T + np.eye(5)), jnp.asarray(_generator.normal(size=(5, 5)))
+    mine = jax.grad(lambda A: jnp.sum(G * safe_inverse_factor(A)[0]))(A)
+    plain = jax.grad(lambda A: jnp.sum(G * jnp.linalg.inv(jnp.linalg.cholesky(A))))(A)
+    assert_allclose(mine, plain, rtol=1e-9, atol=1e-12)
+
+
+def test_inducing_points_pass_through_the_network():
+    """A deep kernel: the same as inducing points given in the network's output, on rows given there."""
+    network = cast(mlp(D, (4,), key=KEY), np.float64)
+    deep = Warped(RBF(jnp.ones(4), jnp.asarray(1.3)), network)
+    of = lambda kernel, points: SparseGP(kernel, InducingPoints.of(jnp.asarray(points), jitter=1e-9), 0.3)
+    warped = lambda A: np.asarray(deep.rows(jnp.asarray(A)))
+    inside = Rows(jnp.asarray(warped(X)), jnp.asarray(y), jnp.asarray(ONES))
+    gp, shallow = of(deep, Z), of(deep.kernel, warped(Z))
+    assert_allclose(elbo(gp, rows(), N), elbo(shallow, inside, N), rtol=1e-10)
+    slope = eqx.filter_grad(lambda g: elbo(g, rows(), N))(drawn(gp))
+    assert np.any(np.asarray(slope.approximation.points) != 0)
+
+
+EDGES = {
+    "one row": (np.ones((1, 2)), np.zeros(1)),
+    "more points than rows": (X, y),
+    "constant columns": (np.c_[X[:, :1], ONES], y),
+    "equal rows": (np.tile(X[:1], (5, 1)), np.arange(5.0)),
+}
+
+
+@pytest.mark.parametrize("natural_rate", [0.1, 1.0, None])
+@pytest.mark.parametrize("name", EDGES)
+def test_float32_is_safe(name, natural_rate):
+    """No jitter but the stated one, no number that is not finite, and no variance that is not above 0."""
+    (rows, targets), points = EDGES[name], np.resize(EDGES[name][0], (9, 2)).astype(np.float32)
+    gp = cast(SparseGP(RBF([1.0, 1.0]), InducingPoints.of(jnp.asarray(points)), 0.1), np.float32)
+    learner = SVGP(8, epochs=64, learning_rate=0.03, natural_rate=natural_rate)
+    found = fit(learner, gp, DeviceRows(rows, targets), key=KEY)
+    assert np.isfinite(found.loss)
+    variance = found.gp.process().moments(jnp.asarray(rows, jnp.float32))[1]
+    assert np.all(np.asarray(variance) > 0)
+    assert np.all(np.isfinite(VariationalPosterior.of(found.gp, 2).mean(np.zeros((256, 2)))))
+
+
+@pytest.mark.parametrize("how", ["kmeans", "data"])
+@pytest.mark.parametrize("n", [3, 9])
+def test_points_are_chosen_near_the_rows(how, n):
+    points = np.asarray(choose_points(X, n, how, key=KEY))
+    assert points.shape == (n, D)
+    assert np.all(points >= X.min(axis=0)) and np.all(points <= X.max(axis=0))
+    with pytest.raises(ValueError, match="not by 'best'"):
+        choose_points(X, n, "best", key=KEY)
+
+
+def test_frozen_points_stay():
+    gp = SparseGP(kernel(), InducingPoints.of(frozen(jnp.asarray(Z)), jitter=JITTER), jnp.asarray(NOISE))
+    learner = SVGP(batch_size=2, learning_rate=0.1)
+    state, _ = learner.step(_begun(learner, gp), rows([0, 1]), key=KEY)
+    assert_allclose(state.gp.approximation.points, Z)
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(ValueError, match="natural_rate is 1.5"):
+        SVGP(natural_rate=1.5)
+    with pytest.raises(ValueError, match=r"\[M, D\] with M at least 1"):
+        InducingPoints.of(jnp.zeros((0, 2)))
+    gp = SparseGP(kernel(), InducingPoints.of(jnp.asarray(Z), diagonal=True), jnp.asarray(NOISE))
+    with pytest.raises(ValueError, match="natural_rate=None"):
+        _begun(SVGP(), gp)
+    assert _begun(dataclasses.replace(SVGP(), natural_rate=None), gp).naturals is None
