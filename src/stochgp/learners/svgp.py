@@ -1,6 +1,6 @@
 """SVGP: mini-batches on the evidence lower bound of a sparse GP, q(u) by stochastic natural gradients or by the optimiser."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -136,9 +136,14 @@ class SVGP(AbstractLearner):
         size = step_size(state.descent, self.learning_rate, self.decay)
         theta, descent = move(trainable, gradient, state.descent, self.optimizer, size)
         gp = eqx.combine(theta, rest)
-        if state.naturals is None:
+        if state.naturals is None or self.natural_rate is None:
             return SVGPState(gp, descent, None, state.n_rows, state.count), info
         best = optimum(W, *sites(state.gp, batch, mean, variance), scale)
         naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
-        gp = eqx.tree_at(lambda g: g.approximation, gp, gp.approximation.at(naturals))
+        gp = at_naturals(gp, naturals)
         return SVGPState(gp, descent, naturals, state.n_rows, state.count), info
+
+
+def at_naturals(gp: SparseGP, naturals: Naturals) -> SparseGP:
+    """The model of inducing points with the q(u) of these natural parameters."""
+    return eqx.tree_at(lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(naturals))

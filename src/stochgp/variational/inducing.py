@@ -47,8 +47,8 @@ class InducingPoints(AbstractApproximation):
             raise ValueError(f"inducing points are rows [M, D] with M at least 1, but got shape {shape}")
         mean = np.zeros((n_latent, Z.shape[0]), Z.dtype)
         root = np.ones_like(mean) if diagonal else np.tile(np.eye(Z.shape[0]), (n_latent, 1, 1))
-        jitter = 4 * Z.shape[0] * float(jnp.finfo(Z.dtype).eps) if jitter is None else jitter
-        return cls(points, jnp.asarray(mean), jnp.asarray(root.astype(Z.dtype)), float(jitter))
+        relative = 4 * Z.shape[0] * float(jnp.finfo(Z.dtype).eps) if jitter is None else float(jitter)
+        return cls(points, jnp.asarray(mean), jnp.asarray(root.astype(Z.dtype)), relative)
 
     @property
     def n_inducing(self) -> int:
