@@ -13,7 +13,7 @@ from toy import KEY
 
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF
-from stochgp.learners import BSGD, SVGP, AbstractLearner, ByLoss, LeaveOneOut, Uniform, Vecchia, fit
+from stochgp.learners import BSGD, SGPR, SVGP, AbstractLearner, ByLoss, LeaveOneOut, Uniform, Vecchia, fit
 from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.models import KernelGP, SparseGP
 from stochgp.planning.steps import StepPlan
@@ -32,6 +32,7 @@ LEARNERS = {
     "vecchia": Vecchia(**CENTRES),
     "svgp": SVGP(**COMMON, learning_rate=0.01),
     "svgp with trials": SVGP(**COMMON),
+    "sgpr": SGPR(epochs=10, tolerance=0.0),
     "svgp by its optimiser": SVGP(**COMMON, learning_rate=0.01, natural_rate=None),
 }
 sweep = pytest.mark.parametrize("name", LEARNERS)
@@ -45,7 +46,11 @@ def _data(n=64):
 
 
 def _gp(name):
-    return SPARSE if isinstance(LEARNERS[name], SVGP) else GP
+    return SPARSE if isinstance(LEARNERS[name], SVGP | SGPR) else GP
+
+
+def _kind(name):
+    return next((kind for kind in (AbstractConditionals, SGPR) if isinstance(LEARNERS[name], kind)), None)
 
 
 @functools.cache
@@ -69,7 +74,7 @@ def _assert_same(a, b):
 @sweep
 def test_history_and_result(name):
     found = _fit(name)
-    steps, epochs = (96, 96) if isinstance(LEARNERS[name], AbstractConditionals) else (320, 40)
+    steps, epochs = {AbstractConditionals: (96, 96), SGPR: (10, 10)}.get(_kind(name), (320, 40))
     apart = LEARNERS[name].plan(64, 2, ByLoss()).steps_per_visit
     steps_seen = [entry["step"] for entry in found.history if "step" in entry]  # trials of rates have none
     assert steps_seen == list(range(0, steps + 1, apart))

@@ -15,11 +15,13 @@ from .probes import AbstractProbes, Hutchinson, Pathwise
 from .sampling import AbstractSampling, NearestNeighbours, Uniform
 from .scgd import SCGD
 from .schedules import PowerLaw, constant, cosine
+from .sgpr import SGPR
 from .svgp import SVGP
 
 __all__ = [
     "BSGD",
     "SCGD",
+    "SGPR",
     "SVGP",
     "AbstractJudge",
     "AbstractLearner",

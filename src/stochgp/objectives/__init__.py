@@ -1,5 +1,6 @@
 """Objectives: every loss, a function each."""
 
+from .collapsed import collapsed, collapsed_and_gradient, upper_bound
 from .elbo import elbo, elbo_of_all
 from .feature import Spectrum, nlml, nlml_of_rows, nlml_of_spectrum, refit, spectrum
 from .moments import Moments, add_up, chunk_rows, moments_of_rows
@@ -9,6 +10,8 @@ __all__ = [
     "Spectrum",
     "add_up",
     "chunk_rows",
+    "collapsed",
+    "collapsed_and_gradient",
     "elbo",
     "elbo_of_all",
     "moments_of_rows",
@@ -17,4 +20,5 @@ __all__ = [
     "nlml_of_spectrum",
     "refit",
     "spectrum",
+    "upper_bound",
 ]

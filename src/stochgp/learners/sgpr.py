@@ -1,0 +1,176 @@
+"""SGPR: the collapsed bound of all rows, by L-BFGS."""
+
+import math
+from typing import cast
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+
+from stochgp import deadline
+from stochgp.data.streams import AbstractSource
+from stochgp.deadline import Pace, TimeIsUpError
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Optimizer
+from stochgp.learners.judge import AbstractJudge, Numbers, Seed
+from stochgp.learners.schedules import Schedule, constant
+from stochgp.models import SparseGP
+from stochgp.numerics import lbfgs
+from stochgp.numerics.arrays import packed, unpacked, unpacked_alike
+from stochgp.numerics.lbfgs import Quasi
+from stochgp.numerics.threads import few_blas_threads
+from stochgp.objectives.collapsed import CHUNK_BYTES, collapsed_and_gradient
+from stochgp.parameters import trainable_mask
+from stochgp.planning.steps import StepPlan
+from stochgp.variational import InducingPoints, Naturals
+
+STEPS, PER_VISIT = 200, 5
+PATIENCE = 5  # steps over which the improvement is looked at
+ROUNDING = 1e-11  # relative, of the bound
+EVALUATION = 4e-10  # seconds of a first evaluation, per row and square of the inducing points
+
+
+class SGPRState(eqx.Module):
+    gp: SparseGP  # the structure, and what does not train
+    at: Quasi
+    naturals: Naturals  # the optimal q(v) there
+    recent: Float[np.ndarray, " T"]  # the last values, newest last
+    settled: np.bool_
+
+
+class SGPR(AbstractLearner):
+    """Descent on minus the collapsed bound per datum (Titsias 2009), `objectives.collapsed`, by L-BFGS; also called VSGPR.
+
+    Kernel, noise and inducing points follow its exact gradient; q(u) is optimal at every step. An evaluation takes two passes over the rows:
+    O(N M² + M³), and memory for one chunk of rows whatever N is. All is in float64.
+
+    epochs         steps at most; None = 200
+    tolerance      the run ends where the loss changed by less than this in 5 steps, or where rounding allows no more
+
+    `converged`: it ended so. Raises TypeError for a model without inducing points.
+    """
+
+    batch_size: None = None
+    epochs: int | None = None
+    learning_rate: None = None
+    optimizer: Optimizer | None = None
+    decay: Schedule = constant
+    tolerance: float = 1e-4
+    judge: AbstractJudge | None = None
+
+    def __check_init__(self) -> None:
+        self.check_common()
+        for name in ("batch_size", "learning_rate", "optimizer"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; SGPR takes all rows by L-BFGS: leave it None"
+                )
+        if not 0 <= self.tolerance < math.inf:
+            raise ValueError(f"tolerance is {self.tolerance}; it must be finite and at least 0")
+
+    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+        """A step is an epoch."""
+        steps = STEPS if self.epochs is None else self.epochs
+        between = min(PER_VISIT, steps)
+        return StepPlan(n_rows, 1, -(-steps // between) * between, between, between)
+
+    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+        """A chunk and its derivatives, matrices of inducing points, the pairs of L-BFGS."""
+        M = gp.approximation.n_inducing
+        moving = len(packed(self.partition(gp)[0]))
+        return 8 * CHUNK_BYTES + 8 * 20 * M**2 + 8 * 4 * lbfgs.PAIRS * moving
+
+    def prepare(self, gp: SparseGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Pace:
+        """How long an evaluation takes."""
+        return Pace(EVALUATION * source.size * gp.approximation.n_inducing**2)
+
+    def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> SGPRState:
+        q = gp.approximation
+        if not isinstance(q, InducingPoints):
+            raise TypeError(f"SGPR learns InducingPoints, not {type(q).__name__}")
+        M = q.n_inducing
+        naturals = Naturals(np.eye(M)[None], np.zeros((1, M)))  # pyright: ignore[reportArgumentType]
+        start = lbfgs.begin(packed(self.partition(gp)[0]))
+        return SGPRState(gp, start, naturals, np.full(PATIENCE + 1, np.inf), np.bool_(False))
+
+    def advance(
+        self, state: SGPRState, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[SGPRState, Numbers]:
+        """`n_steps` steps, fewer where it settles before. "loss" is that after them."""
+        loss, taken = _Loss(self, state, problem), 0
+        with few_blas_threads(state.gp.approximation.n_inducing):
+            while taken < n_steps and not state.settled:
+                try:
+                    state = self.step(state, loss)
+                except TimeIsUpError:
+                    if taken == 0:
+                        raise
+                    break
+                taken += 1
+        numbers = {
+            "loss": float(state.at.value),
+            "gradient_norm": float(np.linalg.norm(state.at.gradient)),
+            "unsettled": float(not state.settled),
+            "evaluations": float(loss.evaluations),
+            "taken": float(max(taken, 1)),
+        }
+        return state, numbers
+
+    def step(self, state: SGPRState, loss: "_Loss") -> SGPRState:
+        """The state after one step."""
+        at = lbfgs.step(state.at, loss, ROUNDING)
+        recent = np.append(state.recent[1:], at.value)
+        settled = at.stuck or bool(recent.max() - recent.min() < self.tolerance)
+        naturals = loss.optima.get(at.x.tobytes(), state.naturals)
+        return SGPRState(state.gp, at, naturals, recent, np.bool_(settled))
+
+    def model(self, state: SGPRState) -> SparseGP:
+        """θ and the optimal q(u), in the dtypes of the model."""
+        theta, rest = self.partition(state.gp)
+        gp = eqx.combine(unpacked_alike(state.at.x, theta), rest)
+        return eqx.tree_at(
+            lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(state.naturals)
+        )
+
+    def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
+        """(what L-BFGS moves, the rest): q(v) is in the rest."""
+        return without_gaussian(gp)
+
+    def slower(self, state: SGPRState, factor: float) -> SGPRState:
+        """It has no rate; L-BFGS never climbs."""
+        return state
+
+    def finished(self, entry: Numbers) -> bool:
+        return entry["unsettled"] == 0
+
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        return "exact", "of the collapsed lower bound of all rows"
+
+
+def without_gaussian(gp: SparseGP) -> tuple[SparseGP, SparseGP]:
+    """(what trains in a model of inducing points apart from q(v), the rest)."""
+    mask = eqx.tree_at(
+        lambda g: (g.approximation.mean, g.approximation.root), trainable_mask(gp), (False, False)
+    )
+    return eqx.partition(gp, mask)
+
+
+class _Loss:
+    """Minus the bound per datum as a function of the vector of what trains; keeps the optimal q(v) of each of its points.
+
+    Raises TimeIsUpError instead of an evaluation that would end after the deadline.
+    """
+
+    def __init__(self, learner: SGPR, state: SGPRState, problem: Problem):
+        self.learner, self.source, self.pace = learner, problem.source, problem.prepared
+        self.theta, self.rest = learner.partition(state.gp)
+        self.evaluations, self.optima = 0, {}
+
+    def __call__(self, x: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
+        deadline.require(self.pace.expected)
+        self.evaluations += 1
+        with self.pace.piece():
+            gp = eqx.combine(unpacked(x, self.theta), self.rest)
+            found = collapsed_and_gradient(gp, self.source, self.learner.partition)
+        self.optima[x.tobytes()] = found.naturals
+        return -found.bound, -packed(found.gradient)
