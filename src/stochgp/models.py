@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.base import as_kernel
+from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.likelihoods.noise import AbstractNoise, as_noise
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import (
@@ -41,6 +42,11 @@ class AbstractGP(eqx.Module):
     def noise_variance(self) -> AbstractParameter:
         """σ², the level of the noise."""
         return self.noise.level
+
+
+def as_likelihood(value: Any) -> AbstractLikelihood:
+    """A likelihood as it is; a noise model, a parameter or a number as Gaussian noise."""
+    return value if isinstance(value, AbstractLikelihood) else Gaussian(value)
 
 
 class FeatureGP(AbstractGP):
@@ -99,14 +105,27 @@ class KernelGP(AbstractGP):
 
 
 class SparseGP(AbstractGP):
-    """y = f(x) + ε, f ~ GP(0, k), ε of the variance that `noise` says, and a q(f) in the place of the posterior.
+    """y_i as `likelihood` says of f(x_i), f ~ GP(0, k), and a q(f) in the place of the posterior.
 
-    `approximation` holds the parameters of q, such as `variational.InducingPoints`; they are part of θ.
+    `approximation` holds the parameters of q, such as `variational.InducingPoints`; they are part of θ. Where the likelihood has L latent
+    functions, they are independent, of one prior, and q is of all of them. A number or a noise model given for `likelihood` is Gaussian.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
     approximation: AbstractApproximation
-    noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
+    likelihood: AbstractLikelihood = eqx.field(converter=as_likelihood, default=0.1)
+
+    def __check_init__(self) -> None:
+        wanted, given = self.likelihood.n_latent, self.approximation.n_latent
+        if isinstance(wanted, int) and wanted != given:
+            raise ValueError(
+                f"the likelihood has {wanted} latent functions, but the approximation is of {given}"
+            )
+
+    @property
+    def noise(self) -> AbstractNoise:
+        """Of a likelihood that has one; AttributeError otherwise."""
+        return self.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def has_moments(self) -> bool:

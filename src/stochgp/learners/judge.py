@@ -131,7 +131,7 @@ class ByLoss(AbstractJudge):
         return LossVisit(gp, float(numbers["loss"]))
 
     def entry(self, visit: LossVisit) -> Numbers:
-        return {"noise_variance": float(visit.gp.noise_variance)}
+        return {"noise_variance": float(visit.gp.noise_variance)} if hasattr(visit.gp, "noise") else {}
 
     @property
     def visits_are_free(self) -> bool:

@@ -16,10 +16,10 @@ from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.schedules import Schedule, constant
 from stochgp.models import SparseGP
 from stochgp.numerics import lbfgs
-from stochgp.numerics.arrays import packed, unpacked, unpacked_alike
+from stochgp.numerics.arrays import on_device, packed, unpacked, unpacked_alike
 from stochgp.numerics.lbfgs import Quasi
 from stochgp.numerics.threads import few_blas_threads
-from stochgp.objectives.collapsed import CHUNK_BYTES, collapsed_and_gradient
+from stochgp.objectives.collapsed import CHUNK_BYTES, lower_bound_and_gradient
 from stochgp.parameters import trainable_mask
 from stochgp.planning.steps import StepPlan
 from stochgp.variational import InducingPoints, Naturals
@@ -89,7 +89,7 @@ class SGPR(AbstractLearner):
         if not isinstance(q, InducingPoints):
             raise TypeError(f"SGPR learns InducingPoints, not {type(q).__name__}")
         M = q.n_inducing
-        naturals = Naturals(np.eye(M)[None], np.zeros((1, M)))  # pyright: ignore[reportArgumentType]
+        naturals = Naturals(on_device(np.eye(M)[None]), on_device(np.zeros((1, M))))
         start = lbfgs.begin(packed(self.partition(gp)[0]))
         return SGPRState(gp, start, naturals, np.full(PATIENCE + 1, np.inf), np.bool_(False))
 
@@ -171,6 +171,6 @@ class _Loss:
         self.evaluations += 1
         with self.pace.piece():
             gp = eqx.combine(unpacked(x, self.theta), self.rest)
-            found = collapsed_and_gradient(gp, self.source, self.learner.partition)
+            found = lower_bound_and_gradient(gp, self.source, self.learner.partition)
         self.optima[x.tobytes()] = found.naturals
         return -found.bound, -packed(found.gradient)

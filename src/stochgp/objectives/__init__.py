@@ -1,6 +1,6 @@
 """Objectives: every loss, a function each."""
 
-from .collapsed import collapsed, collapsed_and_gradient, upper_bound
+from .collapsed import lower_bound, lower_bound_and_gradient, upper_bound
 from .elbo import elbo, elbo_of_all
 from .feature import Spectrum, nlml, nlml_of_rows, nlml_of_spectrum, refit, spectrum
 from .moments import Moments, add_up, chunk_rows, moments_of_rows
@@ -10,10 +10,10 @@ __all__ = [
     "Spectrum",
     "add_up",
     "chunk_rows",
-    "collapsed",
-    "collapsed_and_gradient",
     "elbo",
     "elbo_of_all",
+    "lower_bound",
+    "lower_bound_and_gradient",
     "moments_of_rows",
     "nlml",
     "nlml_of_rows",

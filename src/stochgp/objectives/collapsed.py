@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from stochgp.data.streams import AbstractSource, Rows
+from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import when_ready
 from stochgp.numerics.precision import matmul
@@ -40,7 +41,7 @@ class Collapsed(NamedTuple):
     naturals: Naturals
 
 
-def collapsed(gp: SparseGP, source: AbstractSource) -> Collapsed:
+def lower_bound(gp: SparseGP, source: AbstractSource) -> Collapsed:
     """log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW (Titsias 2009), in float64: one pass, memory for one chunk.
 
     With Λ = I + Σ ω w wᵀ and b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹).
@@ -71,10 +72,10 @@ class Slope(NamedTuple):
     naturals: Naturals
 
 
-def collapsed_and_gradient(
+def lower_bound_and_gradient(
     gp: SparseGP, source: AbstractSource, split: Callable[[Any], tuple[Any, Any]] = partition
 ) -> Slope:
-    """`collapsed` per datum and its exact gradient by the first part of `split`: two passes, memory for one chunk.
+    """`lower_bound` per datum and its exact gradient by the first part of `split`: two passes, memory for one chunk.
 
     At its optimum q(v) has no gradient, so that of the bound is that of Σ ρ E log p(y | f) − KL with this q(v) held: the second pass sums
     its derivatives by the process, which then go through the process once.
@@ -119,7 +120,7 @@ def _process(gp: SparseGP) -> Any:
 def _of_rows(gp: SparseGP, process: Any, rows: Rows, more: Any) -> Statistics:
     rows = cast(rows, WIDE)
     W = process.whitened(rows.X)
-    nu = gp.noise.variance(rows.X, jnp.ones_like(rows.y)) + more
+    nu = row_variances(gp.noise, rows.X, rows.y.dtype) + more
     omega = rows.count / nu
     left = jnp.maximum(process.kernel.diag(rows.X) - jnp.sum(W**2, axis=0), 0)
     weighted = W * omega

@@ -25,10 +25,8 @@ class Sites(NamedTuple):
 def expected_log_density(
     gp: SparseGP, rows: Rows, mean: Float[Array, "N L"], variance: Float[Array, "N L"]
 ) -> Float[Array, " N"]:
-    """ρ_i E log N(y_i; f, σ² s_i), f ~ N(mean, variance): −½ρ [log 2πσ²s + ((y − mean)² + variance)/(σ²s)]."""
-    s2 = gp.noise.variance(rows.X, jnp.ones_like(rows.y))
-    square = (rows.y - mean[:, 0]) ** 2 + variance[:, 0]
-    return -0.5 * rows.count * (jnp.log(2 * jnp.pi * s2) + square / s2)
+    """ρ_i E log p(y_i | f), f ~ N(mean, diag variance)."""
+    return rows.count * gp.likelihood.expected_log_density(rows.y, mean, variance, rows.X)
 
 
 def sites(gp: SparseGP, rows: Rows, mean: Float[Array, "N L"], variance: Float[Array, "N L"]) -> Sites:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.likelihoods import AbstractNoise
+from stochgp.likelihoods import AbstractLikelihood, AbstractNoise
 from stochgp.models import SparseGP
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.numerics.rounding import rounding_error, safe_covariance
@@ -44,7 +44,7 @@ class VariationalPosterior(AbstractPosterior):
 
     kernel: Any
     process: AbstractProcess
-    noise: AbstractNoise
+    likelihood: AbstractLikelihood
     n_inputs: int = eqx.field(static=True)
     draws_dtype: str = eqx.field(static=True)  # of the draws of the prior
     block_rows: ClassVar[int | None] = BLOCK
@@ -52,9 +52,14 @@ class VariationalPosterior(AbstractPosterior):
     @classmethod
     def of(cls, gp: SparseGP, n_inputs: int) -> "VariationalPosterior":
         """q(f) of the model, computed in float64; call it where x64 is enabled."""
-        dtype = str(value_of(gp.noise.level).dtype)
+        dtype = str(jax.tree.leaves(gp.approximation)[0].dtype)
         gp = cast(gp, jnp.float64)
-        return cls(value_of(gp.kernel), _process(gp), gp.noise, n_inputs, dtype)
+        return cls(value_of(gp.kernel), _process(gp), gp.likelihood, n_inputs, dtype)
+
+    @property
+    def noise(self) -> AbstractNoise:
+        """Of a likelihood that has one; AttributeError otherwise."""
+        return self.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]
 
     @eqx.filter_jit
     def mean(self, X: Rows) -> PerRow:
@@ -67,7 +72,7 @@ class VariationalPosterior(AbstractPosterior):
 
     @eqx.filter_jit
     def latent_moments(self, X: Rows) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
-        """(Mean, variance) of every latent function."""
+        """(Mean, variance) of every latent function, for one block of rows: what `likelihood.predictive` takes."""
         return self.process.moments(_wide(X))
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
