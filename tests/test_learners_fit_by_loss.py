@@ -32,7 +32,7 @@ LEARNERS = {
     "vecchia": Vecchia(**CENTRES),
     "svgp": SVGP(**COMMON, learning_rate=0.01),
     "svgp with trials": SVGP(**COMMON),
-    "sgpr": SGPR(epochs=10, tolerance=0.0),
+    "sgpr": SGPR(epochs=20, tolerance=0.0),
     "svgp by its optimiser": SVGP(**COMMON, learning_rate=0.01, natural_rate=None),
 }
 sweep = pytest.mark.parametrize("name", LEARNERS)
@@ -74,7 +74,7 @@ def _assert_same(a, b):
 @sweep
 def test_history_and_result(name):
     found = _fit(name)
-    steps, epochs = {AbstractConditionals: (96, 96), SGPR: (10, 10)}.get(_kind(name), (320, 40))
+    steps, epochs = {AbstractConditionals: (96, 96), SGPR: (20, 20)}.get(_kind(name), (320, 40))
     apart = LEARNERS[name].plan(64, 2, ByLoss()).steps_per_visit
     steps_seen = [entry["step"] for entry in found.history if "step" in entry]  # trials of rates have none
     assert steps_seen == list(range(0, steps + 1, apart))

@@ -50,9 +50,9 @@ class SGPR(AbstractLearner):
     `converged`: it ended so. Raises TypeError for a model without inducing points.
     """
 
-    batch_size: None = None
+    batch_size: int | None = None
     epochs: int | None = None
-    learning_rate: None = None
+    learning_rate: float | Schedule | None = None
     optimizer: Optimizer | None = None
     decay: Schedule = constant
     tolerance: float = 1e-4

@@ -16,7 +16,7 @@ from stochgp.variational.base import AbstractApproximation, AbstractProcess
 from stochgp.variational.natural import Naturals
 
 ROUNDINGS = 4.0  # in eps k(x, x): what is unexplained of a variance at least
-KMEANS_ROWS = 20_000  # of which clusters are made
+KMEANS_ROWS = 5_000  # of which clusters are made
 
 
 class InducingPoints(AbstractApproximation):
@@ -161,7 +161,7 @@ class InducingCorrection(eqx.Module):
 def choose_points(
     X: Float[np.ndarray, "N D"], n_points: int, how: str, *, key: PRNGKeyArray
 ) -> Float[Array, "M D"]:
-    """`n_points` inducing points for the rows X: "kmeans", centres of clusters of up to 20,000 of them, or "data", random rows.
+    """`n_points` inducing points for the rows X: "kmeans", centres of clusters of up to 5,000 of them, or "data", random rows.
 
     Where there are fewer rows, all of them, and some again. Raises ValueError for another name.
     """
