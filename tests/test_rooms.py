@@ -31,6 +31,7 @@ ROOMS = [
     "learners",
     "posteriors",
     "estimators",
+    "thompson",
     "plots",
     "cli",
     "__main__",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         parameters,
         plots,
         solvers,
+        thompson,
     )
     from stochgp.estimators import FeatureGPRegressor, KernelGPRegressor, load
 
@@ -35,6 +36,7 @@ __all__ = [
     "parameters",
     "plots",
     "solvers",
+    "thompson",
 ]
 
 _OF_ESTIMATORS = ("FeatureGPRegressor", "KernelGPRegressor", "load")

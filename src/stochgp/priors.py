@@ -30,7 +30,7 @@ from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.features.fourier import normal_rows, orthogonal_directions
 from stochgp.kernels.base import as_kernel
 from stochgp.kernels.terms import Rows, Term, share, terms_of
-from stochgp.numerics.precision import matmul
+from stochgp.numerics.precision import einsum, matmul
 from stochgp.numerics.sine_cosine import cos_sin
 from stochgp.parameters import Frozen
 
@@ -77,6 +77,11 @@ class PriorFunctions(eqx.Module):
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         check_rows(X, self.n_inputs)
         return _evaluate(self, X)
+
+    def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
+        """f_s at its own rows Z_s: S · R evaluations of features, where `__call__` at all rows would take S² · R."""
+        check_rows(Z[0], self.n_inputs)
+        return _evaluate_own(self, Z)
 
 
 def random_features(
@@ -261,3 +266,20 @@ def _evaluate(functions: PriorFunctions, X: Array) -> Array:
     found = jax.lax.map(group, (functions.draws, functions.weights))  # [G, n_blocks, size, L]
     found = jnp.moveaxis(found, 0, 2).reshape(n_blocks * size, found.shape[0] * found.shape[-1])
     return found[:n, : functions.n_samples]
+
+
+def _evaluate_own(functions: PriorFunctions, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
+    """Group by group: the features of its functions' rows exist at a time."""
+    (S, R, D), (G, _, L) = Z.shape, functions.weights.shape
+    rows = jnp.pad(Z, ((0, G * L - S), (0, 0), (0, 0))).reshape(G * L * R, D)
+    terms = terms_of(functions.kernel, rows)
+    parts = jax.tree.map(lambda x: x.reshape(G, L * R, x.shape[1]), [term.rows for term in terms])
+
+    @jax.checkpoint
+    def group(of: tuple[list[Rows], Frozen, Array]) -> Array:
+        rows, draws, weights = of
+        Phi = _features([term.variance for term in terms], rows, draws.value)  # [L R, M]
+        return einsum("lrm,ml->lr", Phi.reshape(L, R, Phi.shape[1]), weights.astype(Z.dtype))
+
+    found = jax.lax.map(group, (parts, functions.draws, functions.weights))  # [G, L, R]
+    return found.reshape(G * L, R)[:S]

@@ -14,19 +14,8 @@ from stochgp.storage.files import load_tree, save_tree
 
 def save(estimator: Any, path: str | os.PathLike) -> None:
     """The fitted part, the settings and the attributes of an estimator in one file."""
-    settings, left_out = _storable(estimator.get_params(deep=False))
-    attributes = {
-        name: value
-        for name, value in vars(estimator).items()
-        if name.endswith("_") and not name.startswith("_")
-    }
-    names = attributes.pop("feature_names_in_", None)
-    metadata = {
-        "estimator": type(estimator).__name__,
-        "attributes": attributes,
-        "feature_names": None if names is None else [str(name) for name in names],
-    }
-    save_tree(Path(path), {"fitted": estimator._fitted, "settings": settings}, metadata)
+    tree, metadata, left_out = _parts(estimator)
+    save_tree(Path(path), tree, metadata)
     if left_out:
         warnings.warn(
             f"{path} holds the model, but not its setting {', '.join(left_out)}, which no file can hold: it will be the default "
@@ -45,6 +34,16 @@ def load_estimator(path: str | os.PathLike, kinds: dict[str, type]) -> Any:
     kind = kinds.get(str(metadata.get("estimator")))
     if kind is None or not isinstance(tree, dict) or not isinstance(tree.get("fitted"), Fitted):
         raise ValueError(f"{path} holds no fitted estimator of this version of stochgp")
+    return restored(tree, metadata, kind)
+
+
+def stored(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(A tree for `save_tree`, JSON values) of a fitted estimator, for a file that holds more than that; `restored` makes it again."""
+    return _parts(estimator)[:2]
+
+
+def restored(tree: dict[str, Any], metadata: dict[str, Any], kind: type) -> Any:
+    """The estimator of these parts."""
     estimator = kind(**tree["settings"])
     for name, value in metadata["attributes"].items():
         setattr(estimator, name, value)
@@ -52,6 +51,23 @@ def load_estimator(path: str | os.PathLike, kinds: dict[str, type]) -> Any:
         estimator.feature_names_in_ = np.array(metadata["feature_names"], dtype=object)
     estimator._fitted = tree["fitted"]
     return estimator
+
+
+def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """(Tree, metadata, the names of settings that a file cannot hold)."""
+    settings, left_out = _storable(estimator.get_params(deep=False))
+    attributes = {
+        name: value
+        for name, value in vars(estimator).items()
+        if name.endswith("_") and not name.startswith("_")
+    }
+    names = attributes.pop("feature_names_in_", None)
+    metadata = {
+        "estimator": type(estimator).__name__,
+        "attributes": attributes,
+        "feature_names": None if names is None else [str(name) for name in names],
+    }
+    return {"fitted": estimator._fitted, "settings": settings}, metadata, left_out
 
 
 def pack(state: dict[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,11 @@ class AbstractFunctions(eqx.Module):
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         """f_s(x) for each row and each function."""
 
+    def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
+        """f_s at its own rows Z_s [R, D]. By default from all S functions at these rows; a leaf overrides it where that is much work."""
+        own = lambda of: self(of[1])[:, of[0]]
+        return jax.lax.map(own, (jnp.arange(len(Z)), Z))
+
 
 class AbstractPosterior(eqx.Module):
     """f given the data, without noise. Means, variances and covariances are of f; observations add `noise`.

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows
+from stochgp.numerics.precision import einsum
 from stochgp.numerics.rounding import rounding_error, safe_covariance
 from stochgp.objectives.slq import Estimate, estimate_bytes, nlml_estimate
 from stochgp.operators import KernelOperator
@@ -122,6 +123,21 @@ class KernelFunctions(AbstractFunctions):
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         return self.prior(X)[:, : self.n_samples] + times(self.operator, X, self.weights)
+
+    def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
+        """By so many functions at a time that about `BLOCK` rows of K exist."""
+        (S, R, _), V = Z.shape, self.weights
+        n = max(1, min(S, BLOCK // R))
+        starts = jnp.minimum(jnp.arange(-(-S // n)) * n, S - n)  # the last ones overlap
+
+        def part(start: Array) -> Array:
+            own, weights = (jax.lax.dynamic_slice_in_dim(of, start, n, axis) for of, axis in ((Z, 0), (V, 1)))
+            return times_own(self.operator, own, weights)
+
+        found = jax.lax.map(part, starts)  # [parts, n, R]
+        place = (starts[:, None] + jnp.arange(n)).ravel()
+        data = jnp.zeros((S, R), V.dtype).at[place].set(found.reshape(-1, R))
+        return self.prior.at_own(Z)[: self.n_samples] + data
 
 
 class NoiseDraws(NamedTuple):
@@ -297,6 +313,23 @@ def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
     """k(X, ·) V, whose derivative in X evaluates the kernel again instead of keeping it."""
     product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V))  # pyright: ignore[reportPrivateImportUsage]
     return product(jnp.asarray(X), V)
+
+
+def times_own(
+    operator: KernelOperator, Z: Float[Array, "S R D"], V: Float[Array, "P S"]
+) -> Float[Array, "S R"]:
+    """k(Z_s, ·) V_s for each s, tile by tile; derivatives evaluate a tile again instead of keeping it."""
+    (S, R, D), n_tiles = Z.shape, operator.padded // operator.tile
+    rows = operator.prepare(Z.reshape(S * R, D))
+    tiles = jax.tree.map(lambda x: x.reshape(n_tiles, operator.tile, *x.shape[1:]), (operator.rows, V))
+
+    @jax.checkpoint  # pyright: ignore[reportPrivateImportUsage]
+    def add(total: Array, item: Any) -> tuple[Array, None]:
+        columns, v = item
+        K = operator.kernel.between(rows, columns).reshape(S, R, operator.tile)
+        return total + einsum("srt,ts->sr", K, v), None
+
+    return jax.lax.scan(add, jnp.zeros((S, R), operator.dtype), tiles)[0]
 
 
 @eqx.filter_jit

@@ -1,0 +1,228 @@
+"""ThompsonSampler: what it asks for, what it takes, that nothing is lost."""
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from stochgp import KernelGPRegressor, kernels, solvers
+from stochgp.thompson import Maximiser, ThompsonSampler
+
+BOUNDS = [[0.0, 1.0], [10.0, 12.0]]
+QUICK = Maximiser(rounds=2, candidates=64, steps=20)
+WIDE = kernels.Matern32([0.4, 0.8], 1.0)
+
+
+INSIDE = np.array([[0.5, 11.0]])
+BATCH = np.array([[0.5, 11.0], [0.1, 10.2], [0.9, 11.9], [0.4, 10.8]])
+
+
+def target(X):
+    """Largest, 1, at (0.3, 11.2)."""
+    return 1 - 4 * (X[:, 0] - 0.3) ** 2 - (X[:, 1] - 11.2) ** 2
+
+
+def sampler(**settings):
+    given = {
+        "bounds": BOUNDS,
+        "noise_variance": 1e-4,
+        "batch_size": 4,
+        "maximiser": QUICK,
+        "dtype": "float64",
+    }
+    return ThompsonSampler(WIDE, **given | settings)
+
+
+def told(n=24, seed=0, **settings):
+    generator = np.random.default_rng(seed)
+    X = generator.uniform([0, 10], [1, 12], (n, 2))
+    return sampler(**settings).tell(X, target(X))
+
+
+SOLVERS = {"cholesky": "cholesky", "cg": solvers.CG()}
+
+
+@pytest.mark.parametrize(("solver", "maximize"), [("cholesky", True), ("cg", False)])
+def test_it_finds_the_best_point(solver, maximize):
+    """Of a smooth function, from 24 random points and 5 batches of 4."""
+    sign = 1 if maximize else -1
+    found = sampler(solver=SOLVERS[solver], maximize=maximize)
+    generator = np.random.default_rng(0)
+    X = generator.uniform([0, 10], [1, 12], (24, 2))
+    found.tell(X, sign * target(X))
+    first = found.best_.y
+    for _ in range(5):
+        X = found.ask()
+        assert X.shape == (4, 2) and np.all((X >= [0, 10]) & (X <= [1, 12]))
+        found.tell(X, sign * target(X))
+    assert sign * found.best_.y > 0.98 and sign * found.best_.y >= sign * first
+    assert_allclose(found.best_.x, [0.3, 11.2], atol=0.12)
+    assert [entry["observations"] for entry in found.history_] == [24, 28, 32, 36, 40, 44]
+    assert all(
+        a["best"] * sign <= b["best"] * sign for a, b in zip(found.history_, found.history_[1:], strict=False)
+    )
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_model_is_that_of_all_observations(solver):
+    found = told(solver=SOLVERS[solver])
+    for _ in range(2):
+        X = found.ask()
+        found.tell(X, target(X))
+    whole = KernelGPRegressor(
+        WIDE, learner=None, noise_variance=1e-4, standardize=False, dtype="float64", solver="cholesky"
+    ).fit(found._X, found._y)
+    Z = np.random.default_rng(1).uniform([0, 10], [1, 12], (20, 2))
+    atol = 1e-7 if solver == "cholesky" else 0.02
+    assert_allclose(found.model_.predict(Z), whole.predict(Z), atol=atol)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_killed_run_goes_on_to_the_same_points(solver, tmp_path):
+    path = tmp_path / "run"
+    found = told(solver=SOLVERS[solver], checkpoint=str(path))
+    X = found.ask()
+    again = ThompsonSampler.load(path)  # what a process that died after `tell` has left
+    assert_array_equal(again.ask(), X)
+    for one in (found, again):
+        one.tell(X, target(X))
+    assert_array_equal(found.ask(), again.ask())
+    assert found.best_.y == again.best_.y and len(again.history_) == 2
+    assert again.n_told == 28 and again.checkpoint == str(path)
+
+
+def test_asking_again_gives_the_same_points_until_something_is_told():
+    found = told()
+    X = found.ask()
+    assert_array_equal(found.ask(), X)
+    found.ask()[:] = 0  # the caller's own copy
+    assert_array_equal(found.ask(), X)
+    found.tell(X, target(X))
+    assert np.all(np.any(found.ask() != X, axis=1))
+
+
+def test_first_points_are_a_latin_hypercube():
+    X = sampler(batch_size=10).ask()
+    for column, (low, high) in zip(X.T, BOUNDS, strict=True):
+        assert_array_equal(np.sort(np.floor(10 * (column - low) / (high - low))), np.arange(10))
+
+
+def test_prior_functions_stay_unless_fresh_ones_are_wanted():
+    for fresh in (False, True):
+        found = told(solver=SOLVERS["cg"], fresh_functions=fresh)
+        with jax.enable_x64(True):
+            before = found._functions().prior
+            found.tell(BATCH, target(BATCH))
+            after = found._functions().prior
+        assert np.array_equal(before.weights, after.weights) is not fresh
+
+
+def test_candidates_come_once_each_and_the_best_is_found():
+    generator = np.random.default_rng(2)
+    points = generator.uniform([0, 10], [1, 12], (40, 2))
+    found = ThompsonSampler(WIDE, candidates=points, noise_variance=1e-4, batch_size=4, dtype="float64")
+    seen = []
+    for _ in range(5):
+        rows = found.ask()
+        seen += rows.tolist()
+        found.tell(rows, target(points[rows]))
+    assert len(set(seen)) == 20
+    assert found.best_.x == int(np.argmax(target(points)))
+    for _ in range(5):
+        found.tell(found.ask(), target(points[found.ask()]))
+    with pytest.raises(ValueError, match="0 candidates are left, but a batch has 4"):
+        found.ask()
+
+
+def test_hyperparameters_are_learned_anew_when_rows_have_doubled():
+    settings = {"learner": "full-batch", "noise_variance": None}
+    generator = np.random.default_rng(3)
+    X = generator.uniform([0, 10], [1, 12], (50, 2))
+    found = ThompsonSampler("matern32", bounds=BOUNDS, batch_size=2, maximiser=QUICK, **settings).tell(
+        X, target(X)
+    )
+    first = found.model_
+    found.tell(X[:20] + 1e-3, target(X[:20]))
+    assert found.model_ is first and found.model_.n_rows_ == 70
+    found.tell(X[:30] + 2e-3, target(X[:30]))
+    assert found.model_ is not first and found.model_.n_rows_ == 100
+    assert found.ask().shape == (2, 2)
+
+
+def test_repeated_points_are_further_observations():
+    X = np.array([[0.2, 11.0], [0.8, 10.5]])
+    found = sampler(noise_variance=0.5).tell(X, [1.0, 0.0])
+    found.tell(np.repeat(X[:1], 8, axis=0), np.full(8, 3.0))
+    assert found.n_told == 10
+    assert 1.5 < float(found.model_.predict(X[:1])[0]) < 3.0
+    assert found.ask().shape == (4, 2)
+
+
+def test_an_empty_batch_changes_nothing():
+    found = told()
+    X = found.ask()
+    found.tell(np.zeros((0, 2)), [])
+    assert_array_equal(found.ask(), X)
+    assert len(found.history_) == 1
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "words"),
+    [
+        (INSIDE[:, :1], [1.0], r"rows \[n, 2\], but got \(1, 1\)"),
+        (INSIDE[0], [1.0], "rows"),
+        (INSIDE, [1.0, 2.0], "one value for each of the 1 points"),
+        (INSIDE, [np.nan], "y contains NaN.*row 1"),
+        (INSIDE, [np.inf], "y contains infinity"),
+        (INSIDE * np.nan, [1.0], "NaN at row 1"),
+        (
+            INSIDE + [0, 1.5],
+            [1.0],
+            r"point 1 lies outside the box: its input 2 is 12.5, the bounds are \[10, 12\]",
+        ),
+    ],
+)
+def test_bad_observations_are_refused_and_nothing_changes(X, y, words):
+    found = told()
+    before = found.ask()
+    with pytest.raises(ValueError, match=words):
+        found.tell(X, y)
+    assert_array_equal(found.ask(), before)
+    assert found.n_told == 24 and len(found.history_) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"bounds": None}, "either bounds"),
+        ({"candidates": INSIDE}, "either bounds"),
+        ({"bounds": [[0, 1, 2]]}, r"bounds must be \[D, 2\]"),
+        ({"bounds": [[0, 1], [3, 3]]}, "bounds of input 2"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"noise_variance": None}, "noise_variance is None"),
+    ],
+)
+def test_bad_settings_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        sampler(**settings)
+
+
+def test_a_name_needs_a_learner():
+    with pytest.raises(ValueError, match="kernel is 'matern32': give a kernel with its hyperparameters"):
+        ThompsonSampler("matern32", bounds=BOUNDS, noise_variance=1e-4)
+
+
+def test_numbers_of_candidates_are_checked():
+    found = ThompsonSampler(WIDE, candidates=np.repeat(INSIDE, 3, axis=0), noise_variance=1.0, batch_size=1)
+    for rows, words in [([3], "3 is not the number"), ([0.5], "must be their numbers"), ([[0]], "numbers")]:
+        with pytest.raises(ValueError, match=words):
+            found.tell(np.array(rows), [1.0])
+
+
+def test_the_memory_limit_is_kept():
+    found = told()
+    found.memory_limit = "1MB"
+    with pytest.raises(ValueError, match="maximising 4 functions needs .* memory_limit is 1 MB"):
+        found.ask()
+    with pytest.raises(ValueError, match="memory_limit is 1 MB"):
+        sampler(memory_limit="1MB").tell(INSIDE, [1.0])
