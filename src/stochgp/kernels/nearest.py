@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Int32
 
-from stochgp.data.neighbours import Neighbours, search_bytes
+from stochgp.data.neighbours import Neighbours, search_bytes, slack_of
 from stochgp.numerics.arrays import on_device
 from stochgp.parameters import cast, value_of
 
@@ -23,9 +23,10 @@ NONE = -1  # in place of a neighbour where there are too few
 
 
 class NearestRows:
-    """The rows of X of highest |k(x, z)| / √(k(x, x) k(z, z)), by k-d trees of the kernel's `places` (Kang and Katzfuss 2023).
+    """The rows of X of highest |k(x, z)| / √(k(x, x) k(z, z)), by searches of the kernel's `places` (Kang and Katzfuss 2023).
 
-    Exact for a kernel with one set of places; a linear one finds its rows by the correlation itself, not by its absolute value. With several
+    Exact for a kernel with one set of places, and up to 100,000 rows (beyond: `slack_of`). A linear kernel finds its rows by the correlation
+    itself, not by its absolute value. With several
     sets, such as a sum's, the rows are the best among the nearest 4k of each. A kernel without places, a constant, finds rows by the inputs.
     All in float64, on the host.
     """
@@ -34,7 +35,8 @@ class NearestRows:
         with jax.enable_x64(True):
             self.kernel = cast(value_of(kernel), jnp.float64)
         self.X = np.ascontiguousarray(X, np.float64)
-        self.trees = tuple(Neighbours(points) for points in self._places(self.X))
+        slack = slack_of(len(self.X))
+        self.trees = tuple(Neighbours(points, slack) for points in self._places(self.X))
 
     @property
     def size(self) -> int:

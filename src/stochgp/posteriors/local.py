@@ -10,7 +10,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.data.neighbours import Neighbours, search_bytes
+from stochgp.data.neighbours import Neighbours, search_bytes, slack_of
 from stochgp.kernels import AbstractKernel, AbstractStationary, Warped
 from stochgp.likelihoods import AbstractNoise, ConstantNoise
 from stochgp.likelihoods.noise import SMALLEST_COUNT, noise_of_rows
@@ -193,7 +193,7 @@ class _Index:
             kernel = value_of(kernel.kernel)
         self.kernel = kernel
         self.Z = self.warp(X)
-        self.tree = Neighbours(self.place(self.Z))
+        self.tree = Neighbours(self.place(self.Z), slack_of(len(X)))
 
     def warp(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P A"]:
         for warped in self.networks:
