@@ -7,7 +7,7 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from stochgp.distributions import Categorical, Normal, ScaleMixture, student_multipliers
+from stochgp.distributions import Categorical, Counts, Normal, ScaleMixture, student_multipliers
 from stochgp.distributions import base as distributions_base
 
 RNG = np.random.default_rng(2)
@@ -208,6 +208,41 @@ def test_classes():
         assert abs(np.mean(draws[0] == c) - p[0, c]) < 4 * np.sqrt(p[0, c] * (1 - p[0, c]) / 20000)
     with pytest.raises(ValueError, match="classes have no units"):
         found.affine(2.0, 0.0)
+
+
+@pytest.mark.parametrize("shape", [None, 2.0, 50.0])
+@pytest.mark.parametrize(("m", "v"), [(0.3, 0.0), (0.3, 0.4), (5.0, 0.05), (2.0, 4.0), (-1.0, 1.0)])
+def test_counts(m, v, shape):
+    """Against a fine grid over the log rate."""
+    found = Counts(np.full(1, m), np.full(1, v), shape)
+    z = np.linspace(-15, 15, 8001)
+    w = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
+    mu = np.exp(m + np.sqrt(v) * z)
+    given_rate = scipy.stats.poisson(mu) if shape is None else scipy.stats.nbinom(shape, shape / (shape + mu))
+    y = np.array([0.0, 1.0, 2.0, 7.0, 30.0, 200.0])
+    np.testing.assert_allclose(
+        np.exp(found.logpdf(y[None])[0]), [w @ given_rate.pmf(k) for k in y], rtol=1e-6, atol=1e-290
+    )
+    np.testing.assert_allclose(
+        found.cdf(y[None] + 0.3)[0], [w @ given_rate.cdf(k) for k in y], rtol=1e-7, atol=1e-15
+    )
+    np.testing.assert_allclose(found.sf(y[None])[0], [w @ given_rate.sf(k) for k in y], rtol=1e-5, atol=1e-13)
+    assert found.cdf(-1.0) == 0 and found.sf(-0.5) == 1 and np.isneginf(found.logpdf(1.5))
+    for p in (0.01, 0.5, 0.95):
+        k = found.quantile(p)
+        assert found.cdf(k) >= p and (k == 0 or found.cdf(k - 1) < p)
+    if v <= 1:
+        k = np.arange(4000.0)
+        pmf = np.exp(found.logpdf(k[None])[0])
+        np.testing.assert_allclose(pmf.sum(), 1, rtol=1e-6)
+        np.testing.assert_allclose(found.mean, pmf @ k, rtol=1e-4)
+        np.testing.assert_allclose(found.std**2, pmf @ (k - found.mean) ** 2, rtol=1e-3)
+        F = np.cumsum(pmf)
+        np.testing.assert_allclose(found.crps(7.0), np.sum((F - (k >= 7)) ** 2), rtol=1e-6)
+        draws = found.sample(1, 20000)[0]
+        assert abs(draws.mean() - found.mean[0]) < 4.5 * found.std[0] / np.sqrt(20000)
+        for c in (0, 1, 2):
+            assert abs(np.mean(draws == c) - pmf[c]) < 4.5 * np.sqrt(pmf[c] / 20000) + 1e-9
 
 
 def test_what_cannot_be_asked_is_refused():

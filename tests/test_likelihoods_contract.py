@@ -46,6 +46,10 @@ CASES = {
     "student, row noise": Case(likelihoods.StudentT(30.0, TiltedNoise(positive(0.4))), "real", np.nan, 1e-5),
     "probit": Case(likelihoods.Bernoulli(), "classes", 2),
     "logit": Case(likelihoods.Bernoulli(likelihoods.Logit()), "classes", 0.5),
+    "poisson": Case(likelihoods.Poisson(), "counts", 1.5),
+    "negative binomial": Case(likelihoods.NegativeBinomial(3.0), "counts", -1),
+    "negative binomial, nearly Poisson": Case(likelihoods.NegativeBinomial(1e4), "counts", 0.5),
+    "latent noise": Case(likelihoods.LatentNoiseGaussian(0.5), "real", np.nan),
     "softmax": Case(likelihoods.Softmax(3), "classes", 3, 8e-3, 1e-3),
 }
 
@@ -251,3 +255,26 @@ def test_student_s_moments_that_do_not_exist(double):
     with pytest.warns(UserWarning, match="no mean"):
         assert likelihoods.StudentT(0.8, 1.0).predictive(m, v, X[:1]).mean == 0
     assert float(likelihoods.StudentT(4.0).df) > 2 and likelihoods.StudentT(4.0).df.lower == 2.0
+
+
+def test_many_failures_are_poisson_s_counts():
+    """In single precision too."""
+    y, f, rows = (
+        jnp.array([0.0, 3.0, 40.0, 900.0]),
+        jnp.array([[-1.0], [1.2], [3.5], [7.0]]),
+        jnp.zeros((4, 1)),
+    )
+    found = likelihoods.NegativeBinomial(1e9).log_density(y, f, rows)
+    np.testing.assert_allclose(found, likelihoods.Poisson().log_density(y, f, rows), rtol=2e-5)
+
+
+def test_derivatives_of_latent_noise_are_those_of_its_page(double):
+    """∂m_f, ∂v_f, ∂m_g, ∂v_g with T = e^(−m_g + v_g/2) [(y − m_f)² + v_f]."""
+    likelihood = cast(likelihoods.LatentNoiseGaussian(1.0), np.float64)
+    y, m, v = np.array([0.7]), np.array([[0.2, -0.4]]), np.array([[0.3, 0.5]])
+    of = lambda m, v: likelihood.expected_log_density(jnp.asarray(y), m, v, jnp.zeros((1, 1))).sum()
+    by_m, by_v = jax.grad(of, (0, 1))(jnp.asarray(m), jnp.asarray(v))
+    precision = np.exp(0.4 + 0.25)
+    T = precision * (0.25 + 0.3)
+    np.testing.assert_allclose(by_m[0], [precision * 0.5, 0.5 * (T - 1)], rtol=1e-12)
+    np.testing.assert_allclose(by_v[0], [-0.5 * precision, -0.25 * T], rtol=1e-12)

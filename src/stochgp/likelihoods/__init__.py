@@ -2,7 +2,9 @@
 
 from .base import AbstractLikelihood
 from .bernoulli import AbstractLink, Bernoulli, Logit, Probit
+from .counts import NegativeBinomial, Poisson
 from .gaussian import Gaussian
+from .latent_noise import LatentNoiseGaussian
 from .noise import AbstractNoise, ConstantNoise, constant_noise
 from .softmax import Softmax
 from .student_t import StudentT
@@ -14,7 +16,10 @@ __all__ = [
     "Bernoulli",
     "ConstantNoise",
     "Gaussian",
+    "LatentNoiseGaussian",
     "Logit",
+    "NegativeBinomial",
+    "Poisson",
     "Probit",
     "Softmax",
     "StudentT",

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from stochgp.distributions import AbstractDistribution
 from stochgp.likelihoods.targets import AbstractTargets
 
+LARGEST_EXPONENT = 40.0  # beyond it exponentials go on as straight lines
 NODES = 32  # of Gauss–Hermite quadrature over one latent function
 
 Rows = Float[Any, "N D"]
@@ -68,3 +69,9 @@ def hermite(n: int = NODES) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarr
     """(z_k, w_k) with Σ w_k g(z_k) = E g(z), z ~ N(0, 1), for polynomials of degree below 2n."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(n)
     return nodes, weights / math.sqrt(2 * math.pi)
+
+
+def safe_exp(x: Array) -> Array:
+    """e^x up to x = 40, and its tangent from there on: squares of it, and its slope, are finite in float32 wherever x is."""
+    beyond = jnp.maximum(x - LARGEST_EXPONENT, 0.0)
+    return jnp.exp(jnp.minimum(x, LARGEST_EXPONENT)) * (1 + beyond)

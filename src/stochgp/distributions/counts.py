@@ -1,0 +1,142 @@
+"""Counts whose log rate is normal."""
+
+import math
+from typing import Any
+
+import numpy as np
+from scipy.special import betainc, gammainc, gammaincc, gammaln, logsumexp
+
+from stochgp.distributions.base import AbstractDistribution, PerRow, Points
+from stochgp.distributions.roots import solve_increasing
+
+REACH, STEP = 4.2, 0.1  # of the trapezoid rule in t, f = mode + s sinh t
+FAR = 9.0  # standard deviations that the trapezoid rule of the distribution function covers
+MOST_NODES = 4000  # of that rule
+LEAST_TAIL = 1e-13  # beyond the last count of a sum
+
+
+class Counts(AbstractDistribution):
+    """Y | f ~ Poisson(e^f), f ~ N(m, v); with a `shape` r negative binomial of mean μ = e^f and variance μ + μ²/r instead.
+
+    `logpdf` is the log probability, −inf for what is no count. The integrals over f are trapezoid rules as fine as the counts are sharp.
+    """
+
+    center: PerRow  # m
+    variance: PerRow  # v
+    shape: float | None = None
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.center)
+
+    @property
+    def mean(self) -> PerRow:
+        """e^(m + v/2)."""
+        return np.exp(self.center + self.variance / 2)
+
+    @property
+    def std(self) -> PerRow:
+        squared, more = self.mean**2, 0.0 if self.shape is None else 1 / self.shape
+        return np.sqrt(self.mean + squared * (np.expm1(self.variance) + more * np.exp(self.variance)))
+
+    def __getitem__(self, rows: Any) -> "Counts":
+        return Counts(self.center[rows], self.variance[rows], self.shape)
+
+    def affine(self, scale: float, shift: float) -> "Counts":
+        raise ValueError(f"counts have no units: they cannot become {scale} · y + {shift}")
+
+    @property
+    def _held(self) -> int:
+        return 512
+
+    def _logpdf(self, y: Points) -> Points:
+        """Around the mode of p(y|f) N(f), f = m + √v e, which is log-concave, with s² = −1/(second derivative by e): e = e* + s sinh t."""
+        known = (y >= 0) & (y == np.floor(y))
+        at = np.where(known, y, 0.0)
+        m, std = self.center[:, None], np.sqrt(self.variance)[:, None]
+        mode = self._mode(at, m, std)
+        s = 1 / np.sqrt(std**2 * self._curvature(at, m + std * mode) + 1)
+        t = np.arange(-REACH, REACH + STEP / 2, STEP)
+        e = mode[..., None] + s[..., None] * np.sinh(t)
+        log_p = self._log_probability(at[..., None], m[..., None] + std[..., None] * e) - 0.5 * e**2
+        total = logsumexp(log_p + np.log(np.cosh(t) * STEP), axis=-1)
+        return np.where(known, total + np.log(s) - 0.5 * math.log(2 * math.pi), -np.inf)
+
+    def _tails(self, y: Points) -> tuple[Points, Points]:
+        m, std = self.center[:, None, None], np.sqrt(self.variance)[:, None, None]
+        k = np.floor(y)[..., None]
+        at = np.maximum(k, 0.0)
+        sharp = float(np.max(std * np.sqrt(np.maximum(at, np.exp(np.minimum(m, 40.0))) + 1)))
+        n = min(MOST_NODES, math.ceil(2 * FAR * max(2.0, sharp)) + 1)
+        z = np.linspace(-FAR, FAR, n)
+        w = np.exp(-0.5 * z**2)
+        mu = np.exp(m + std * z)
+        if self.shape is None:
+            below, above = gammaincc(at + 1, mu), gammainc(at + 1, mu)
+        else:
+            r, p = self.shape, self.shape / (self.shape + mu)
+            below, above = betainc(r, at + 1, p), betainc(at + 1, r, 1 - p)
+        w = w / w.sum()
+        possible = k[..., 0] >= 0
+        return np.where(possible, below @ w, 0.0), np.where(possible, above @ w, 1.0)
+
+    def _quantile(self, p: Points) -> Points:
+        """The least count k with F(k) ≥ p, by halving from 0 and a count that is beyond it."""
+        low, high = np.full(p.shape, -1.0), np.broadcast_to(np.ceil(self.mean)[:, None] + 1, p.shape)
+        while (short := self._tails(high)[0] < p).any():
+            low, high = np.where(short, high, low), np.where(short, 2 * high, high)
+        while (high - low > 1).any():
+            middle = np.floor((low + high) / 2)
+            reached = self._tails(middle)[0] >= p
+            low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+        return high
+
+    def _crps(self, y: Points) -> Points:
+        """Σ_k (F(k) − 1[k ≥ y])², the integral of the same for distribution functions that are steps."""
+        last = self._quantile(np.full((self.n_rows, 1), 1 - LEAST_TAIL))[:, 0]
+        found = np.empty_like(y)
+        for i in range(self.n_rows):
+            k = np.arange(max(last[i], float(y[i].max())) + 1)
+            F = np.cumsum(np.exp(self[i : i + 1].logpdf(k[None])[0]))
+            reached = k >= y[i][:, None]
+            found[i] = np.sum((F - reached) ** 2, axis=1) + np.maximum(-y[i], 0)
+        return found
+
+    def _draw(self, generator: np.random.Generator, n: int) -> Points:
+        normal = generator.standard_normal((self.n_rows, n))
+        rate = np.exp(self.center[:, None] + np.sqrt(self.variance)[:, None] * normal)
+        if self.shape is not None:
+            rate = rate * generator.gamma(self.shape, 1 / self.shape, rate.shape)
+        return generator.poisson(rate).astype(np.float64)
+
+    def _log_probability(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        if self.shape is None:
+            return y * f - np.exp(f) - gammaln(y + 1)
+        r, log_r = self.shape, math.log(self.shape)
+        same = gammaln(y + r) - gammaln(r) - gammaln(y + 1)
+        return same + y * (f - log_r) - (r + y) * np.logaddexp(0.0, f - log_r)
+
+    def _slope(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """∂ log p(y|f)/∂f: y − μ, or (y − μ) r/(r + μ)."""
+        mu = np.exp(f)
+        return y - mu if self.shape is None else (y - mu) * self.shape / (self.shape + mu)
+
+    def _curvature(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """−∂² log p(y|f)/∂f²: μ, or (r + y) r μ/(r + μ)²."""
+        mu, r = np.exp(f), self.shape
+        return mu if r is None else (r + y) * r * mu / (r + mu) ** 2
+
+    def _mode(self, y: np.ndarray, m: np.ndarray, std: np.ndarray) -> np.ndarray:
+        """e with ∂ log p/∂e = e: between 0 and (log y − m)/√v, and not below √v · (slope at m)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            of_y = np.where(std > 0, (np.log(y) - m) / std, 0.0)
+        first = std * self._slope(y, m)
+        low, high = np.minimum(0, np.maximum(of_y, first)), np.maximum(0, of_y)
+
+        def value_and_slope(e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            f = m + std * e
+            return e - std * self._slope(y, f), 1 + std**2 * self._curvature(y, f)
+
+        return solve_increasing(
+            value_and_slope, low, np.where(std > 0, np.minimum(high, np.maximum(first, 0)), 0.0)
+        )

@@ -1,0 +1,94 @@
+"""Counts: 0, 1, 2, …"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.distributions import Counts
+from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows, safe_exp
+from stochgp.likelihoods.targets import AbstractTargets
+from stochgp.likelihoods.targets import Counts as CountTargets
+from stochgp.parameters import AbstractParameter, as_positive, value_of
+
+STIRLING = 10.0  # shapes from which Γ(r + y)/Γ(r) is taken from Stirling's series
+LARGEST_RATE = 1e6  # of a draw
+
+
+class Poisson(AbstractLikelihood):
+    """P(y | f) = e^(yf − e^f)/y!: f is the log of the mean, which is also the variance."""
+
+    @property
+    def targets(self) -> AbstractTargets:
+        return CountTargets()
+
+    @property
+    def n_latent(self) -> int:
+        return 1
+
+    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+        """y f − e^f − log y!."""
+        return y * f[:, 0] - safe_exp(f[:, 0]) - gammaln(y + 1)
+
+    def expected_log_density(
+        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
+    ) -> Float[Array, " N"]:
+        """y m − e^(m + v/2) − log y!."""
+        return y * mean[:, 0] - safe_exp(mean[:, 0] + variance[:, 0] / 2) - gammaln(y + 1)
+
+    def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Counts:
+        return Counts(mean[:, 0], variance[:, 0])
+
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+        """Rates above 10⁶ count as 10⁶."""
+        return _poisson(key, jnp.exp(f[:, 0]))
+
+
+class NegativeBinomial(AbstractLikelihood):
+    """Counts of mean μ = e^f and variance μ + μ²/r, r the `shape`; r → ∞ is Poisson.
+
+    P(y | f) = Γ(y + r)/(Γ(r) y!) (μ/(r + μ))^y (r/(r + μ))^r: a Poisson whose rate has a gamma distribution of shape r.
+    """
+
+    shape: AbstractParameter = eqx.field(converter=as_positive, default=10.0)
+
+    @property
+    def targets(self) -> AbstractTargets:
+        return CountTargets()
+
+    @property
+    def n_latent(self) -> int:
+        return 1
+
+    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+        """log Γ(y + r)/(Γ(r) r^y y!) + y f − (r + y) log(1 + e^f/r)."""
+        r = value_of(self.shape, y.dtype)
+        return rising(y, r) - gammaln(y + 1) + y * f[:, 0] - (r + y) * jax.nn.softplus(f[:, 0] - jnp.log(r))
+
+    def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> Counts:
+        return Counts(mean[:, 0], variance[:, 0], float(self.shape))
+
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+        """Rates above 10⁶ count as 10⁶."""
+        of_rate, of_count = jax.random.split(key)
+        r = value_of(self.shape, f.dtype)
+        return _poisson(of_count, jnp.exp(f[:, 0]) * jax.random.gamma(of_rate, r, f.shape[:1], f.dtype) / r)
+
+
+def rising(y: Array, r: Any) -> Array:
+    """log Γ(r + y)/(Γ(r) r^y), also where r is so large that float32 loses the difference.
+
+    For r ≥ 10 by Stirling's series: (r + y − ½) log(1 + y/r) − y + c(r + y) − c(r), c(x) = 1/(12x) − 1/(360x³).
+    """
+    large, small = jnp.maximum(r, STIRLING), jnp.minimum(r, STIRLING)
+    rest = lambda x: 1 / (12 * x) - 1 / (360 * x**3)
+    series = (large + y - 0.5) * jnp.log1p(y / large) - y + rest(large + y) - rest(large)
+    direct = gammaln(small + y) - gammaln(small) - y * jnp.log(small)
+    return jnp.where(r >= STIRLING, series, direct)
+
+
+def _poisson(key: PRNGKeyArray, rate: Array) -> Array:
+    return jax.random.poisson(key, jnp.minimum(rate, LARGEST_RATE)).astype(rate.dtype)
