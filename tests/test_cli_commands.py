@@ -86,6 +86,19 @@ def test_predict_writes_intervals_of_observations(folder, tmp_path, capsys):
     np.testing.assert_allclose(np.asarray(written["upper_95"]) - mean, 1.959964 * std, rtol=1e-6)
 
 
+def test_predict_writes_the_quantiles_asked_for(folder, tmp_path, capsys):
+    paths = ("predict", folder / "model", folder / "table.csv", "--out", tmp_path / "q.csv")
+    assert run(capsys, *paths, "--quantiles", "0.1,0.5")[0] == 0
+    written = pa_csv.read_csv(tmp_path / "q.csv")
+    assert written.column_names[4:] == ["quantile_0.1", "quantile_0.5"]
+    table = pa_csv.read_csv(folder / "table.csv").drop_columns(["late"])
+    wanted = stochgp.load(folder / "model").predict_quantiles(table, [0.1, 0.5])
+    np.testing.assert_array_equal(np.stack([written[name] for name in written.column_names[4:]], 1), wanted)
+    for wrong in ("10,90", "a"):
+        code, _, err = run(capsys, *paths, "--quantiles", wrong)
+        assert code == 2 and "above 0 and below 1" in err
+
+
 def test_evaluate_prints_the_five_numbers(folder, capsys):
     code, out, err = run(capsys, "evaluate", folder / "model", folder / "table.csv", "--json")
     report = json.loads(out)

@@ -16,8 +16,7 @@ MEAN, STD = RNG.normal(size=N), RNG.uniform(0.3, 2.0, size=N)
 
 
 def student(df, v=0.3, s2=0.7):
-    of_noise = df / (df - 2) if df > 2 else math.inf
-    return ScaleMixture(MEAN, np.full(N, v), np.full(N, s2), *student_multipliers(df), of_noise)
+    return ScaleMixture(MEAN, np.full(N, v), np.full(N, s2), *student_multipliers(df), df)
 
 
 CONTINUOUS = {

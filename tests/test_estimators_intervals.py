@@ -1,11 +1,18 @@
 """Quantiles and intervals of observations, against Gaussians that are known exactly."""
 
+import copy
+import dataclasses
 from statistics import NormalDist
 
+import jax
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import ndtri
+from scipy.stats import kstest, t
 from test_estimators_kernel import X_NEW, X, dense, given, y
+
+from stochgp import likelihoods, load
 
 Q = [0.01, 0.25, 0.5, 0.9]
 
@@ -56,3 +63,54 @@ def test_levels_outside_are_refused(model, level):
 def test_other_quantiles_are_refused(model, q):
     with pytest.raises(ValueError, match="q is .*above 0 and below 1"):
         model.predict_quantiles(X_NEW, q)
+
+
+def test_the_distribution_says_what_predictions_intervals_and_quantiles_say(model):
+    found = model.predict_distribution(X_NEW)
+    mean, std = model.predict(X_NEW, return_std=True, include_noise=True)
+    assert_array_equal(found.mean, mean)
+    assert_array_equal(found.std, std)
+    assert_array_equal(found.quantile(Q), model.predict_quantiles(X_NEW, Q))
+    assert_array_equal(found.quantile(Q), mean[:, None] + std[:, None] * ndtri(Q))
+    assert_array_equal(found.interval(0.9), model.predict_interval(X_NEW, 0.9))
+
+
+def with_likelihood(model, likelihood):
+    """The same posterior with another likelihood, of the standardised targets."""
+    other = copy.copy(model)
+    other._fitted = dataclasses.replace(model._fitted, likelihood=likelihood)
+    return other
+
+
+def test_a_gaussian_likelihood_of_the_same_noise_changes_nothing(model):
+    same = with_likelihood(model, likelihoods.Gaussian(model._fitted.posterior.noise))
+    assert_allclose(same.predict_quantiles(X_NEW, Q), model.predict_quantiles(X_NEW, Q), rtol=1e-12)
+    found = same.predict(X_NEW, return_std=True, include_noise=True)
+    assert_allclose(found, model.predict(X_NEW, return_std=True, include_noise=True), rtol=1e-12)
+
+
+def test_student_t_noise_comes_in_target_units(model, tmp_path):
+    """Density of y = mean + s (N(0, v) + σ t) against quadrature over f."""
+    noise = model._fitted.posterior.noise
+    heavy = with_likelihood(model, likelihoods.StudentT(3.0, noise))
+    mean, std = model.predict(X_NEW, return_std=True)
+    scale = model._fitted.target_scale * float(noise.level) ** 0.5
+    z = np.linspace(-9, 9, 4001)
+    w = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
+    at = mean + 1.3 * scale
+    found = heavy.predict_distribution(X_NEW)
+    exact = t.pdf((at[:, None] - mean[:, None] - std[:, None] * z) / scale, 3.0) @ w / scale
+    assert_allclose(np.exp(found.logpdf(at)), exact, rtol=1e-5)
+    assert_allclose(found.std, np.sqrt(std**2 + 3 * scale**2), rtol=1e-10)
+    assert_array_equal(heavy.predict(X_NEW), model.predict(X_NEW))
+    heavy.save(tmp_path / "heavy")
+    again = load(tmp_path / "heavy").predict_distribution(X_NEW)
+    assert_array_equal(again.quantile(Q), found.quantile(Q))
+
+
+def test_student_t_noise_is_drawn_with_its_tails(model):
+    heavy = with_likelihood(model, likelihoods.StudentT(3.0, 0.5))
+    draws = heavy._fitted.draw_noise(X_NEW[:2], 2000, key=jax.random.key(1))
+    scale = heavy._fitted.target_scale * 0.5**0.5
+    assert draws.shape == (2, 2000) and kstest(draws.ravel() / scale, t(3.0).cdf).pvalue > 1e-4
+    assert heavy.sample_y(X_NEW[:2], 3, include_noise=True).shape == (2, 3)

@@ -7,6 +7,7 @@ import scipy.stats
 import sklearn.metrics
 
 from stochgp import metrics
+from stochgp.distributions import Normal, ScaleMixture, student_multipliers
 
 RNG = np.random.default_rng(4)
 N = 12
@@ -89,3 +90,48 @@ def test_what_cannot_be_scored_is_refused(arguments, words):
 def test_levels_outside_0_1_are_refused():
     with pytest.raises(ValueError, match="level is 95"):
         metrics.coverage(Y, MEAN, STD, 95)
+
+
+def test_scores_of_distributions_are_those_of_their_means_and_standard_deviations():
+    found = Normal(MEAN, STD)
+    for score in (metrics.nlpd, metrics.crps, metrics.coverage, metrics.calibration_error):
+        assert score(Y, found) == pytest.approx(score(Y, MEAN, STD), rel=1e-14)
+    np.testing.assert_array_equal(metrics.pit(Y, found), metrics.pit(Y, MEAN, STD))
+    with pytest.raises(ValueError, match="has its own"):
+        metrics.nlpd(Y, found, STD)
+    for wrong, words in ((Y[1:], "one shape"), (np.where(Y > 0, Y, np.nan), "not finite")):
+        with pytest.raises(ValueError, match=words):
+            metrics.crps(wrong, found)
+
+
+def test_nlpd_is_of_the_density_not_of_a_gaussian_with_the_same_deviation():
+    multipliers, log_weights = student_multipliers(3.0)
+    found = ScaleMixture(MEAN, np.zeros(N), STD**2, multipliers, log_weights, 3.0)
+    wanted = -np.mean(scipy.stats.t.logpdf(Y, 3, MEAN, STD))
+    assert metrics.nlpd(Y, found) == pytest.approx(wanted, rel=1e-7)
+    assert metrics.nlpd(Y, found.mean, found.std) != pytest.approx(wanted, rel=1e-2)
+
+
+def test_calibration_error_is_its_integral():
+    u = np.sort(metrics.pit(Y, MEAN, STD))
+    empirical = lambda p: np.searchsorted(u, p, side="right") / N
+    exact = scipy.integrate.quad(lambda p: (empirical(p) - p) ** 2, 0, 1, points=u, limit=200)[0]
+    found, noise = metrics.calibration_error(Y, MEAN, STD)
+    assert found == pytest.approx(np.sqrt(exact), rel=1e-8)
+    assert noise == pytest.approx(np.sqrt(1 / (6 * N)))
+
+
+def test_calibration_error_of_calibrated_forecasts_is_of_its_noise_level():
+    """n times its square has mean 1/6 and standard deviation √(1/45)."""
+    repeats, n = 300, 200
+    draws = RNG.normal(size=(repeats, n))
+    squares = [n * metrics.calibration_error(y, np.zeros(n), np.ones(n))[0] ** 2 for y in draws]
+    assert abs(np.mean(squares) - 1 / 6) < 4 * np.sqrt(1 / 45 / repeats)
+    assert abs(np.mean(np.array(squares) > 0.46) - 0.05) < 4 * np.sqrt(0.05 * 0.95 / repeats)
+
+
+def test_coverages_are_at_four_levels_with_their_errors():
+    found = metrics.coverages(Y, MEAN, STD)
+    assert list(found) == [0.5, 0.8, 0.95, 0.99]
+    assert found[0.8] == pytest.approx((metrics.coverage(Y, MEAN, STD, 0.8), np.sqrt(0.16 / N)))
+    assert metrics.coverages(Y, Normal(MEAN, STD)) == found

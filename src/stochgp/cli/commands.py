@@ -10,7 +10,6 @@ from stochgp.cli.output import check_can_write, plain, show
 from stochgp.names import lookup
 
 _MODELS = {"feature": "FeatureGPRegressor", "kernel": "KernelGPRegressor", "sparse": None}
-_NORMAL_975 = 1.959963984540054
 
 
 def fit(
@@ -117,6 +116,7 @@ def predict(
     /,
     *,
     out: str,
+    quantiles: str | None = None,
 ) -> None:
     """Write the columns mean, std, lower_95, upper_95 for every row of DATA; they are of observations, noise included.
 
@@ -128,13 +128,17 @@ def predict(
         A table with the columns that the model was given, in any order, or a named set, whose test rows are used.
     out
         A .csv, .parquet or .feather file.
+    quantiles
+        Further columns: 0.1,0.9 adds quantile_0.1 and quantile_0.9.
     """
     from stochgp import data
     from stochgp.cli.divisions import known_division
     from stochgp.cli.many_rows import is_large, tables
+    from stochgp.cli.reports import parsed_quantiles, prediction_columns
     from stochgp.cli.tables import left_out, naming, read_inputs, without
 
     check_can_write(out)
+    asked = parsed_quantiles(quantiles)
     estimator = stochgp.load(model)
     if is_large(source, estimator.memory_limit):
         parts = tables(source, estimator)
@@ -143,14 +147,7 @@ def predict(
     with data.table_writer(out) as write:
         for table in parts:
             with naming(source):
-                write(_predictions(estimator, without(table, left_out(estimator))))
-
-
-def _predictions(estimator: Any, table: Any) -> dict[str, Any]:
-    """The columns that `predict` writes."""
-    mean, std = estimator.predict(table, return_std=True, include_noise=True)
-    reach = _NORMAL_975 * std
-    return {"mean": mean, "std": std, "lower_95": mean - reach, "upper_95": mean + reach}
+                write(prediction_columns(estimator, without(table, left_out(estimator)), asked))
 
 
 def evaluate(

@@ -1,5 +1,6 @@
 """What the commands report of a model, and the scores of its predictions."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,32 @@ def scores(estimator: Any, rows: Labelled, source: str) -> dict[str, float]:
     """Metrics of the estimator's predictions of observations, in target units; `source` is what messages call the rows."""
     with naming(source):
         inputs = without(rows.inputs, left_out(estimator))
-        mean, std = estimator.predict(inputs, return_std=True, include_noise=True)
+        found = estimator.predict_distribution(inputs)
     y = rows.targets
     return {
         "n": len(y),
-        "rmse": float(metrics.rmse(y, mean)),
-        "nlpd": float(metrics.nlpd(y, mean, std)),
-        "crps": float(metrics.crps(y, mean, std)),
-        "coverage_95": float(metrics.coverage(y, mean, std)),
+        "rmse": metrics.rmse(y, found.mean),
+        "nlpd": metrics.nlpd(y, found),
+        "crps": metrics.crps(y, found),
+        "coverage_95": metrics.coverage(y, found),
     }
+
+
+def prediction_columns(estimator: Any, inputs: Any, quantiles: list[float]) -> dict[str, Any]:
+    """The columns that `predict` writes: mean and standard deviation of observations, the central 95 %, and the quantiles asked for."""
+    found = estimator.predict_distribution(inputs)
+    lower, upper = found.interval(0.95).T
+    columns = {"mean": found.mean, "std": found.std, "lower_95": lower, "upper_95": upper}
+    asked = found.quantile(quantiles).T if quantiles else ()
+    return columns | {f"quantile_{q:g}": values for q, values in zip(quantiles, asked, strict=True)}
+
+
+def parsed_quantiles(text: str | None) -> list[float]:
+    """Numbers separated by commas. ValueError, in one line, for what is none between 0 and 1."""
+    try:
+        found = [float(part) for part in text.split(",")] if text else []
+    except ValueError:
+        found = [math.nan]
+    if not all(0 < q < 1 for q in found):
+        raise ValueError(f"--quantiles is {text!r}; give numbers above 0 and below 1, such as 0.1,0.9")
+    return found

@@ -21,8 +21,8 @@ class ScaleMixture(AbstractDistribution):
 
         p(y) = Σ_k w_k N(y; m, v + σ² c_k),   c_k = 1/λ_k of a scale mixture.
 
-    One multiplier is a Gaussian. `multipliers` is [N, K], or [K] for all rows alike. `mean_multiplier` is E c where the nodes do not
-    give it: that of a Student-t is df/(df − 2), inf for df ≤ 2. Means are medians where they do not exist.
+    One multiplier is a Gaussian. `multipliers` is [N, K], or [K] for all rows alike. `df` says that they are those of a Student-t, whose
+    E c = df/(df − 2), inf for df ≤ 2, the nodes do not give. Means are medians where they do not exist.
     """
 
     center: PerRow
@@ -30,7 +30,7 @@ class ScaleMixture(AbstractDistribution):
     noise: PerRow  # a variance, that of ε where the multiplier is 1
     multipliers: Float64[np.ndarray, "*N K"]
     log_weights: Float64[np.ndarray, " K"]
-    mean_multiplier: float | None = None
+    df: float | None = None
 
     @property
     def n_rows(self) -> int:
@@ -42,17 +42,19 @@ class ScaleMixture(AbstractDistribution):
 
     @property
     def std(self) -> PerRow:
-        c = self.multipliers @ self.weights if self.mean_multiplier is None else self.mean_multiplier
+        c = self.multipliers @ self.weights
+        if self.df is not None:
+            c = self.df / (self.df - 2) if self.df > 2 else math.inf
         return np.sqrt(self.variance + self.noise * c)
 
     def __getitem__(self, rows: Any) -> "ScaleMixture":
         multipliers = self.multipliers if self.multipliers.ndim == 1 else self.multipliers[rows]
         parts = (self.center[rows], self.variance[rows], self.noise[rows])
-        return ScaleMixture(*parts, multipliers, self.log_weights, self.mean_multiplier)
+        return ScaleMixture(*parts, multipliers, self.log_weights, self.df)
 
     def affine(self, scale: float, shift: float) -> "ScaleMixture":
         parts = (self.center * scale + shift, self.variance * scale**2, self.noise * scale**2)
-        return ScaleMixture(*parts, self.multipliers, self.log_weights, self.mean_multiplier)
+        return ScaleMixture(*parts, self.multipliers, self.log_weights, self.df)
 
     @property
     def _held(self) -> int:

@@ -12,7 +12,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.budget import Budget, release
 from stochgp.data import Standardiser, TableEncoder
+from stochgp.distributions import AbstractDistribution, Normal
 from stochgp.estimators.inputs import refuse_not_finite
+from stochgp.likelihoods import AbstractLikelihood
 from stochgp.parameters import cast
 from stochgp.planning.prediction import most_columns
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior
@@ -37,6 +39,9 @@ class Fitted:
     constant: Float[np.ndarray, " D"] | None = (
         None  # the value of input columns that had only one, NaN for others
     )
+    likelihood: AbstractLikelihood | None = (
+        None  # of the standardised targets; None: Gaussian, of the posterior's noise
+    )
 
     @property
     def target_scale(self) -> float:
@@ -56,10 +61,23 @@ class Fitted:
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         """(E f(x), standard deviation of f(x), or of an observation there) in target units."""
+        if include_noise and self.likelihood is not None:
+            found = self.distribution(X)
+            return found.mean, found.std
         mean, variance = self._by_block(self.posterior.mean_and_variance, X, self.posterior.block_rows)
         if include_noise:
             variance += self._noise_variances(X)
         return self.targets.inverse(mean), self.target_scale * np.sqrt(variance)
+
+    def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
+        """Of an observation at each row, in target units."""
+        if self.likelihood is None:
+            return Normal(*self.mean_and_std(X, include_noise=True))
+        mean, variance = self._by_block(self.posterior.mean_and_variance, X, self.posterior.block_rows)
+        m, v = (part.reshape(len(X), -1) for part in (mean, variance))
+        found = self.likelihood.predictive(m, v, _transformed(self.inputs, X, "float64", 0))
+        units = float(self.targets.scale), float(self.targets.mean)
+        return found if units == (1.0, 0.0) else found.affine(*units)
 
     def covariance(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int
@@ -101,8 +119,20 @@ class Fitted:
         self, X: Float[np.ndarray, "N D"], n_samples: int, *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
         """Independent observation noise in target units."""
+        if self.likelihood is not None:
+            return self._sampled_noise(self.likelihood, X, n_samples, key=key)
         draws = np.asarray(jax.random.normal(key, (len(X), n_samples), jnp.float32), np.float64)
         return self.target_scale * np.sqrt(self._noise_variances(X))[:, None] * draws
+
+    def _sampled_noise(
+        self, likelihood: AbstractLikelihood, X: np.ndarray, n_samples: int, *, key: PRNGKeyArray
+    ) -> np.ndarray:
+        """y − f, y drawn by the likelihood given f = 0: for likelihoods whose noise does not depend on f."""
+        with jax.enable_x64(True):
+            Z, wide = _transformed(self.inputs, X, "float64", 0), cast(likelihood, np.float64)
+            draw = lambda own: wide.sample(jnp.zeros((len(X), 1), jnp.float64), jnp.asarray(Z), key=own)
+            draws = eqx.filter_jit(jax.vmap(draw))(jax.random.split(key, n_samples))
+        return self.target_scale * np.asarray(draws).T
 
     def _noise_variances(self, X: np.ndarray) -> np.ndarray:
         """Of observations at these rows, each counting as one, of the standardised targets."""

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtri
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.budget import Budget
+from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.cautions import warn_of_moved
 from stochgp.estimators.fitted import Fitted, FunctionDraws
 from stochgp.estimators.inputs import read_inputs
@@ -55,8 +55,19 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
             return self._fitted.mean_and_std(X, include_noise=include_noise)
         return self._fitted.mean(X)
 
+    def predict_distribution(self, X: Any) -> AbstractDistribution:
+        """The distribution of an observation at each row, noise included, in target units: a value of `stochgp.distributions`.
+
+        It has `logpdf`, `cdf`, `quantile`, `interval`, `mean`, `std`, `sample` and `crps`, each of all rows at once. A Gaussian's `mean`
+        and `std` are those of `predict(X, return_std=True, include_noise=True)`.
+        """
+        check_is_fitted(self)
+        X = self._read(X)
+        self._reserve(Request(len(X)), f"distributions at {len(X)} rows", 24 * len(X))
+        return self._fitted.distribution(X)
+
     def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, "N Q"]:
-        """The quantiles q [Q] of an observation at each row, noise included: mean + std · Φ⁻¹(q) in target units.
+        """The quantiles q [Q] of an observation at each row, noise included, in target units: of a Gaussian mean + std · Φ⁻¹(q).
 
         Raises ValueError unless every q is above 0 and below 1.
         """
@@ -135,8 +146,7 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
     def _quantiles(self, X: Float[np.ndarray, "N D"], q: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "N Q"]:
         what = f"{len(q)} quantiles at {len(X)} rows"
         self._reserve(Request(len(X)), what, 16 * len(X) * len(q))
-        mean, std = self._fitted.mean_and_std(X, include_noise=True)
-        return mean[:, None] + std[:, None] * ndtri(q)
+        return self._fitted.distribution(X).quantile(q)
 
     def _reserve(self, request: Request, what: str, results: int = 0) -> Budget:
         """Refuses what would exceed the memory limit: the request, and so many bytes of results."""

@@ -67,9 +67,8 @@ class StudentT(AbstractLikelihood):
                 stacklevel=2,
             )
         multipliers, log_weights = student_multipliers(nu)
-        of_noise = nu / (nu - 2) if nu > FINITE_STD else math.inf
         scale = wide_variances(self.noise, X)
-        return ScaleMixture(mean[:, 0], variance[:, 0], scale, multipliers, log_weights, of_noise)
+        return ScaleMixture(mean[:, 0], variance[:, 0], scale, multipliers, log_weights, nu)
 
     def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
         scale = jnp.sqrt(row_variances(self.noise, X, f.dtype))
