@@ -8,6 +8,7 @@ from .evidence import ByEvidence, Evidence
 from .fit import fit
 from .full_batch import FullBatch
 from .iterative import Iterative
+from .ivsgpr import IVSGPR
 from .judge import AbstractJudge, ByLoss
 from .minimax import Minimax
 from .optimizers import muon
@@ -16,12 +17,16 @@ from .sampling import AbstractSampling, NearestNeighbours, Uniform
 from .scgd import SCGD
 from .schedules import PowerLaw, constant, cosine
 from .sgpr import SGPR
+from .schedules import InverseRoot, PowerLaw, constant, cosine
+from .svdgp import SVDGP
 from .svgp import SVGP
 
 __all__ = [
     "BSGD",
+    "IVSGPR",
     "SCGD",
     "SGPR",
+    "SVDGP",
     "SVGP",
     "AbstractJudge",
     "AbstractLearner",
@@ -33,6 +38,7 @@ __all__ = [
     "Evidence",
     "FullBatch",
     "Hutchinson",
+    "InverseRoot",
     "Iterative",
     "LeaveOneOut",
     "Minimax",

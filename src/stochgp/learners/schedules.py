@@ -29,6 +29,16 @@ class PowerLaw(eqx.Module):
         return self.scale * (step + 1.0) ** (-self.exponent)
 
 
+class InverseRoot(eqx.Module):
+    """scale / (1 + slope √t) at step t = 0, 1, …; the paper of SVDGP has slope 0.1, that of iVSGPR 1 / (1 + √t) for its mirror steps."""
+
+    scale: float
+    slope: float = 0.1
+
+    def __call__(self, step: Float[Array, ""]) -> Float[Array, ""]:
+        return self.scale / (1.0 + self.slope * jnp.sqrt(step))
+
+
 def at_step(value: float | Schedule, step: Float[Array, ""]) -> Float[Array, ""] | float:
     """A number as it is, a rule at its step."""
     return value(step) if callable(value) else value

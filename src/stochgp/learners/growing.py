@@ -1,0 +1,117 @@
+"""What learners of decoupled processes share: batches, functions that grow from their rows, the optimiser's part."""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.data.streams import AbstractSource, Rows
+from stochgp.learners.base import AbstractLearner, Problem
+from stochgp.learners.descent import Descent, begin, start_rate
+from stochgp.learners.judge import AbstractJudge, Numbers, Seed
+from stochgp.learners.sampling import AbstractSampling, row_bytes
+from stochgp.learners.steps import advance_by_batches
+from stochgp.models import SparseGP
+from stochgp.parameters import trainable_mask
+from stochgp.planning.steps import CHUNK_BYTES, StepPlan
+from stochgp.variational import Decoupled
+
+STEPS = 2048
+RATE = 0.01
+TRIAL_RATES = (1e-3, 1e-2, 1e-1)  # the paper's
+
+
+class GrowingState(eqx.Module):
+    gp: SparseGP
+    descent: Descent
+    n_rows: Float[Array, ""]  # N
+    count: Float[Array, ""]  # Σρ of all rows
+
+
+class GrowingInfo(NamedTuple):
+    loss: Float[Array, ""]  # −bound per datum, estimated by the batch
+    divergence: Float[Array, ""]  # KL(q ‖ p) per datum
+    functions: Float[Array, ""]  # of the mean that are there
+
+
+class AbstractGrowing(AbstractLearner):
+    """A learner of `Decoupled` (Cheng and Boots 2017, algorithm 1). Every step takes a batch, makes functions of its first `growth` rows as
+    long as there is room, and moves the model."""
+
+    growth: eqx.AbstractVar[int]
+    slowing: eqx.AbstractVar[float]
+    sampling: eqx.AbstractVar[AbstractSampling]
+
+    @abc.abstractmethod
+    def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
+        """(what the optimiser moves, the rest)."""
+
+    @abc.abstractmethod
+    def step(
+        self, state: GrowingState, batch: Rows, *, key: PRNGKeyArray
+    ) -> tuple[GrowingState, GrowingInfo]:
+        """(State after one step on `batch`, what it saw). Pure; fit for jit and scan."""
+
+    def check_growing(self) -> None:
+        """Raises ValueError for impossible settings."""
+        self.check_common()
+        if self.growth < 1:
+            raise ValueError(f"growth is {self.growth}; it must be at least 1")
+        if not self.slowing >= 0:
+            raise ValueError(f"slowing is {self.slowing}; it must be at least 0")
+
+    def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
+        return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size or n_rows, self.epochs, STEPS)
+
+    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+        """Batches; functions of mean and covariance by the rows of a batch and as many columns, with their derivatives; the optimiser."""
+        q: Any = gp.approximation
+        B, M, P = min(self.batch_size or n_rows, n_rows), q.mean_functions.capacity, q.n_inducing
+        drawn = self.sampling.need_bytes(n_rows, n_inputs, B, STEPS)
+        kernels = 4 * 8 * B * M + 8 * 6 * P * (B + P)
+        return drawn + 3 * CHUNK_BYTES + kernels + 4 * 6 * (M * (2 * n_inputs + 1) + P * (P + 2 * n_inputs))
+
+    def prepare(self, gp: SparseGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
+        return self.sampling.prepare(source, plan.batch_size, plan.total_steps, seed)
+
+    def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> GrowingState:
+        """Raises TypeError for a model whose q(f) is not `Decoupled`."""
+        if not isinstance(gp.approximation, Decoupled):
+            raise TypeError(
+                f"{type(self).__name__} learns Decoupled processes, not {type(gp.approximation).__name__}"
+            )
+        rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
+        descent = begin(self.partition(gp)[0], self.optimizer, rate, problem.plan.total_steps)
+        n, count = (jnp.asarray(v, jnp.float32) for v in (problem.source.size, problem.source.count))
+        return GrowingState(gp, descent, n, count)
+
+    def advance(
+        self, state: GrowingState, problem: Problem, first_step: int, n_steps: int, seed: Seed
+    ) -> tuple[GrowingState, Numbers]:
+        width = state.gp.approximation.n_inducing
+        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed, width=width)
+
+    def exactness(self, entry: Numbers) -> tuple[str, str]:
+        return "unbiased", "of the lower bound, whose gap to the likelihood the inducing functions set"
+
+    def size(self, descent: Descent) -> Float[Array, ""]:
+        """γ_t = γ₀ · decay / (1 + slowing √t)."""
+        if callable(self.learning_rate):
+            return descent.rate * self.learning_rate(descent.step)
+        done = jnp.minimum(descent.step / descent.total, 1.0)
+        return descent.rate * self.decay(done) / (1 + self.slowing * jnp.sqrt(descent.step))
+
+    def grown(self, gp: SparseGP, batch: Rows, start: Float[Array, ""]) -> SparseGP:
+        """With functions of the first rows of the batch; `start` on the diagonal of L."""
+        q: Any = gp.approximation
+        return eqx.tree_at(lambda g: g.approximation, gp, q.grown(batch.X[: self.growth], start))
+
+
+def all_but_q(gp: SparseGP, moves_q: bool) -> tuple[SparseGP, SparseGP]:
+    """(What trains, the rest); a and L train only where `moves_q`."""
+    mask = trainable_mask(gp)
+    if not moves_q:
+        mask = eqx.tree_at(lambda g: (g.approximation.weights, g.approximation.root), mask, (False, False))
+    return eqx.partition(gp, mask)

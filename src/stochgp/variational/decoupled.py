@@ -1,0 +1,221 @@
+"""Decoupled Gaussian processes: inducing functions of their own for the mean and for the covariance (Cheng and Boots 2017)."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.numerics.precision import matmul
+from stochgp.numerics.small_matrices import invert_lower
+from stochgp.parameters import cast, value_of
+from stochgp.priors import spread_values
+from stochgp.variational.base import AbstractApproximation, AbstractProcess
+from stochgp.variational.functions import InducingFunctions, functions_at, no_functions
+
+ROUNDINGS = 4.0  # in eps k(x, x): what a variance is at least
+TILE = 512  # columns of K_α that exist at a time
+ABOVE_PRIOR = 1e-9  # of the largest eigenvalue: rounding of one that is 0
+
+
+class Decoupled(AbstractApproximation):
+    """q(f) with functions α for its mean and β for its covariance (equations 7 and 8). With B = LLᵀ and H = I + LᵀK_βL,
+
+        E f(x) = k_{x,α} a,    cov(f(x), f(z)) = k(x, z) − k_{x,β}(B⁻¹ + K_β)⁻¹k_{β,z},    (B⁻¹ + K_β)⁻¹ = L H⁻¹Lᵀ.
+
+    So q never has more variance than the prior. `covariance_functions` None is β = α, the coupled form. L is any square root of B. Functions
+    that are not there yet count as if their a and their row and column of L were 0. Build it with `of`.
+    """
+
+    mean_functions: InducingFunctions  # α
+    weights: Float[Array, " M"]  # a
+    covariance_functions: InducingFunctions | None  # β
+    root: Float[Array, "P P"]  # L
+
+    @classmethod
+    def of(
+        cls,
+        n_mean: int,
+        n_covariance: int | None,
+        n_inputs: int,
+        *,
+        spread: bool = False,
+        dtype: DTypeLike = jnp.float32,
+    ) -> "Decoupled":
+        """The prior, with room for so many functions; `n_covariance` None: the same for both. `spread` ones have widths of their own."""
+        alpha = no_functions(n_mean, n_inputs, spread=spread, dtype=dtype)
+        P, beta = n_mean, None
+        if n_covariance is not None:
+            P, beta = n_covariance, no_functions(n_covariance, n_inputs, spread=spread, dtype=dtype)
+        return cls(alpha, jnp.zeros(n_mean, dtype), beta, jnp.zeros((P, P), dtype))
+
+    @property
+    def n_inducing(self) -> int:
+        return self.root.shape[0]
+
+    @property
+    def n_latent(self) -> int:
+        return 1
+
+    @property
+    def beta(self) -> InducingFunctions:
+        """β."""
+        return self.mean_functions if self.covariance_functions is None else self.covariance_functions
+
+    @property
+    def a(self) -> Float[Array, " M"]:
+        """a, 0 where no function is."""
+        return jnp.where(self.mean_functions.mask, self.weights, 0)
+
+    @property
+    def L(self) -> Float[Array, "P P"]:
+        """L, 0 where no function is."""
+        mask = self.beta.mask
+        return jnp.where(mask[:, None] & mask[None, :], self.root, 0)
+
+    def grown(self, X: Float[Array, "N D"], start: Float[Array, ""]) -> "Decoupled":
+        """With the rows as further functions, as far as there is room: a = 0, and `start` on the diagonal of L."""
+        at = self.beta.places(X.shape[0])
+        root = self.root.at[at, at].set(start.astype(self.root.dtype), mode="drop")
+        beta = None if self.covariance_functions is None else self.covariance_functions.grown(X)
+        return Decoupled(self.mean_functions.grown(X), self.weights, beta, root)
+
+    def process(self, kernel: Any) -> "DecoupledProcess":
+        """H has no eigenvalue below 1, so its factor exists. It is in float64 where that may be used. O(P³ + P²D)."""
+        kernel, wide = value_of(kernel), jax.dtypes.canonicalize_dtype(jnp.float64)
+        beta, L = cast(self.beta, wide), self.L.astype(wide)
+        K = beta.among(cast(kernel, wide), beta)
+        H = jnp.eye(L.shape[0], dtype=wide) + matmul(L.T, matmul(K, L))
+        own_beta = None if self.covariance_functions is None else self.beta
+        return DecoupledProcess(kernel, self.mean_functions, self.a, own_beta, L, jnp.linalg.cholesky(H))
+
+
+class DecoupledProcess(AbstractProcess):
+    """q(f) at one value of the kernel's parameters; H = CCᵀ. With E_x = C⁻¹Lᵀk_{β,x}: cov(f(x), f(z)) = k(x, z) − E_x·E_z."""
+
+    kernel: Any
+    alpha: InducingFunctions
+    a: Float[Array, " M"]
+    own_beta: InducingFunctions | None
+    L: Float[Array, "P P"]
+    C: Float[Array, "P P"]
+
+    @property
+    def beta(self) -> InducingFunctions:
+        """β."""
+        return self.alpha if self.own_beta is None else self.own_beta
+
+    def explained(self, X: Float[Array, "N D"]) -> Float[Array, "P N"]:
+        """E."""
+        across = self.beta.at(self.kernel, X).astype(self.L.dtype)
+        return solve_triangular(self.C, matmul(across, self.L).T, lower=True)
+
+    def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N 1"], Float[Array, "N 1"]]:
+        """Variances are at most the prior's, and at least 4 eps of them."""
+        prior = self.kernel.diag(X)
+        explained = jnp.sum(jnp.square(self.explained(X)), axis=0).astype(prior.dtype)
+        least = ROUNDINGS * float(jnp.finfo(prior.dtype).eps) * jax.lax.stop_gradient(prior)
+        return self.mean(X), jnp.maximum(prior - explained, least)[:, None]
+
+    def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N 1"]:
+        """O(N M D)."""
+        return matmul(self.alpha.at(self.kernel, X), self.a)[:, None]
+
+    def covariance_parts(
+        self, X: Float[Array, "N D"]
+    ) -> tuple[Float[Array, "N N"], Float[Array, "P N"], Float[Array, "1 1 N"]]:
+        K = self.kernel.matrix(X, X)
+        return K, self.explained(X).astype(K.dtype), jnp.zeros((1, 1, X.shape[0]), K.dtype)
+
+    def divergence(self) -> Float[Array, ""]:
+        """½ aᵀK_α a + ½ log|I + K_βB| − ½ tr(K_β(B⁻¹ + K_β)⁻¹) (equation 9). O(M²D + P³)."""
+        return self.mean_divergence() + self.covariance_divergence()
+
+    def mean_divergence(self) -> Float[Array, ""]:
+        """½ aᵀK_α a, some columns of K_α at a time."""
+        M = self.a.shape[0]
+        n_tiles = -(-M // TILE)
+        size = -(-M // n_tiles)
+        places = jnp.arange(n_tiles * size, dtype=jnp.int32).reshape(n_tiles, size)
+
+        @jax.checkpoint
+        def tile(J: Array) -> Array:
+            known = jnp.minimum(J, M - 1)
+            columns = self.alpha.among(self.kernel, self.alpha.chosen(known))
+            return jnp.dot(self.a, matmul(columns, jnp.where(known == J, self.a[known], 0)))
+
+        return 0.5 * jnp.sum(jax.lax.map(tile, places))
+
+    def covariance_divergence(self) -> Float[Array, ""]:
+        """½ log|H| − ½ (P − tr H⁻¹): the trace of (9) is that of (H − I)H⁻¹."""
+        trace = self.C.shape[0] - jnp.sum(jnp.square(invert_lower(self.C)))
+        return (jnp.sum(jnp.log(jnp.diagonal(self.C))) - 0.5 * trace).astype(self.a.dtype)
+
+    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> "DecoupledCorrection":
+        """k_{x,α} a − k_{x,β} L H⁻¹(Lᵀf₀ₛ(β) + ε_s), ε_s ~ N(0, I).
+
+        q is GP(0, k) given Lᵀf(β) + ε = 0, moved to its mean: Matheron's rule (Wilson et al. 2020).
+        """
+        shape, beta = (self.L.shape[0], n_samples), self.beta
+        values = (
+            prior(beta.points)
+            if beta.log_scales is None
+            else spread_values(prior, beta.points, beta.log_scales)
+        )
+        eps = jax.random.normal(key, shape, jnp.float32).astype(self.L.dtype)
+        seen = matmul(self.L.T, values.astype(self.L.dtype)) + eps
+        half = solve_triangular(self.C, seen, lower=True)
+        weights = matmul(self.L, solve_triangular(self.C.T, half, lower=False))
+        return DecoupledCorrection(self.kernel, self.alpha, self.a, beta, weights)
+
+
+class DecoupledCorrection(eqx.Module):
+    """X [N, D] ↦ k_{X,α} a − k_{X,β} weights."""
+
+    kernel: Any
+    alpha: InducingFunctions
+    a: Float[Array, " M"]
+    beta: InducingFunctions
+    weights: Float[Array, "P S"]
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
+        own = cast(self, X.dtype)
+        mean = matmul(own.alpha.at(own.kernel, X), own.a)
+        return mean[:, None] - matmul(own.beta.at(own.kernel, X), own.weights)
+
+
+def from_coupled(
+    kernel: Any, points: Float[np.ndarray, "M D"], mean: Float[np.ndarray, " M"], covariance: Any
+) -> Decoupled:
+    """The coupled q(f(z)) = N(m̃, S̃) of inducing points z as a decoupled one: a = K⁻¹m̃, B = S̃⁻¹ − K⁻¹. In float64.
+
+    Raises ValueError where S̃ ⪯ K does not hold: B would not be positive semi-definite.
+    """
+    with jax.enable_x64(True):
+        functions = functions_at(points, dtype=jnp.float64)
+        K = np.asarray(functions.among(kernel, functions))
+        B = np.linalg.inv(covariance) - np.linalg.inv(K)
+        values, vectors = np.linalg.eigh((B + B.T) / 2)
+        if values[0] < -ABOVE_PRIOR * abs(values[-1]):
+            raise ValueError(
+                f"the covariance of the inducing values exceeds the prior's: the least eigenvalue of B is {values[0]:.3g}, it must be at least 0"
+            )
+        root = jnp.asarray(vectors * np.sqrt(np.maximum(values, 0)))
+        return Decoupled(functions, jnp.asarray(np.linalg.solve(K, mean)), None, root)
+
+
+def to_coupled(q: Decoupled, kernel: Any) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M M"]]:
+    """(m̃, S̃) of the values at functions that all stand for mean and covariance: m̃ = K a, S̃ = K − K(B⁻¹ + K)⁻¹K.
+
+    Raises ValueError where the mean has functions of its own.
+    """
+    if q.covariance_functions is not None:
+        raise ValueError("mean and covariance have functions of their own: no coupled q is the same process")
+    with jax.enable_x64(True):
+        K, L = np.asarray(q.beta.among(kernel, q.beta)), np.asarray(q.L)
+        H = np.eye(len(K)) + L.T @ K @ L
+        return K @ np.asarray(q.a), K - K @ L @ np.linalg.solve(H, L.T @ K)

@@ -1,0 +1,222 @@
+"""SVDGP and iVSGPR: steps against plain loops, SGPR's optimum, SVI's steps, growth without compiling, linear cost."""
+
+import equinox as eqx
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from toy import KEY
+
+from stochgp.data.streams import DeviceRows, Rows
+from stochgp.kernels import RBF
+from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem
+from stochgp.learners.ivsgpr import mirror_step
+from stochgp.models import SparseGP
+from stochgp.objectives.elbo import elbo, sites
+from stochgp.parameters import frozen, partition, positive
+from stochgp.planning.steps import StepPlan
+from stochgp.variational import Decoupled, functions_at, to_coupled
+
+pytestmark = pytest.mark.usefixtures("strict_double")
+
+N, D, ELL, V, NOISE = 12, 2, np.array([0.8, 1.4]), 1.7, 0.3
+_generator = np.random.default_rng(0)
+X = _generator.uniform(-2, 2, size=(N, D))
+y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.2 * _generator.normal(size=N)
+COUNT = _generator.integers(1, 4, N).astype(np.float64)
+
+
+def gram(A, B):
+    return V * np.exp(-0.5 * np.sum(((A[:, None] - B[None]) / ELL) ** 2, axis=2))
+
+
+def empty(n_mean, n_covariance, spread=False, dtype=jnp.float64):
+    kernel = RBF(jnp.asarray(ELL, dtype), jnp.asarray(V, dtype))
+    q = Decoupled.of(n_mean, n_covariance, D, spread=spread, dtype=dtype)
+    return SparseGP(kernel, q, positive(NOISE, dtype=dtype))
+
+
+def rows(S):
+    return Rows(*(jnp.asarray(part[np.asarray(S)]) for part in (X, y, COUNT)))
+
+
+def begun(learner, gp):
+    problem = Problem(DeviceRows(X, y, COUNT, dtype=jnp.float64), StepPlan(4, 3, 30, 10), None, None)
+    return learner.init(gp, problem, key=KEY)
+
+
+def stepper(learner):
+    step = eqx.filter_jit(learner.step)
+    return lambda state, S: step(state, rows(S), key=KEY)[0]
+
+
+def _flat(gp):
+    trainable, rest = partition(gp)
+    vector, back = jax.flatten_util.ravel_pytree(trainable)
+    return np.asarray(vector), lambda v: eqx.combine(back(jnp.asarray(v)), rest)
+
+
+@pytest.mark.parametrize(("n_covariance", "spread"), [(2, True), (None, False)])
+def test_steps_of_svdgp_ascend_the_bound_of_the_batch(n_covariance, spread):
+    """Three steps of plain ascent with all columns, against finite differences of the bound: every parameter moves along its derivative."""
+    learner = SVDGP(4, learning_rate=InverseRoot(1e-3), growth=2, n_columns=3, optimizer=optax.sgd)
+    state, step = begun(learner, empty(3, n_covariance, spread)), stepper(learner)
+    state = step(step(state, [0, 1, 2, 3]), [3, 4, 5, 6])  # three functions of the mean: full
+    _, back = _flat(state.gp)
+    value = jax.jit(lambda v: elbo(back(v), rows([7, 8, 9, 10]), 12.0) / COUNT.sum())
+    for t in range(2, 5):
+        at, _ = _flat(state.gp)
+        slope = [
+            (value(jnp.asarray(at + e)) - value(jnp.asarray(at - e))) / 2e-6 for e in 1e-6 * np.eye(len(at))
+        ]
+        state = step(state, [7, 8, 9, 10])
+        assert_allclose(_flat(state.gp)[0] - at, 1e-3 / (1 + 0.1 * np.sqrt(t)) * np.array(slope), atol=1e-11)
+
+
+def test_the_rate_falls_with_the_root_of_the_step_as_in_the_paper():
+    learner, ruled = SVDGP(learning_rate=0.01), SVDGP(learning_rate=InverseRoot(0.01))
+    for step in (0.0, 1.0, 100.0, 1999.0):
+        sizes = [
+            one.size(eqx.tree_at(lambda d: d.step, begun(one, empty(3, 2)).descent, jnp.float32(step)))
+            for one in (learner, ruled)
+        ]
+        assert_allclose(sizes, 0.01 / (1 + 0.1 * np.sqrt(step)), rtol=1e-6)
+
+
+def test_a_new_row_has_no_weight_in_the_mean_and_counts_once_in_the_covariance():
+    """B = I/σ² at the rows: their exact posterior covariance (algorithms 2.5). The rate is 0 in effect."""
+    learner = SVDGP(4, learning_rate=1e-30, growth=4)
+    state = stepper(learner)(begun(learner, empty(6, 4)), [0, 1, 2, 3])
+    mean, variance = state.gp.process().moments(jnp.asarray(X))
+    A, across = gram(X[:4], X[:4]) + NOISE * np.eye(4), gram(X, X[:4])
+    assert_allclose(mean, 0, atol=1e-12)
+    assert_allclose(variance[:, 0], V - np.sum(across * np.linalg.solve(A, across.T).T, axis=1), rtol=1e-9)
+
+
+def coupled(S=range(5)):
+    """Functions at some rows, q the prior."""
+    q = Decoupled(functions_at(X[list(S)]), jnp.zeros(len(S)), None, jnp.zeros((len(S), len(S))))
+    return eqx.tree_at(lambda g: g.approximation, empty(1, None), q)
+
+
+def mirrored(gp, S, gamma):
+    batch = rows(S)
+    seen = sites(gp, batch, *gp.process().moments(batch.X))
+    q = mirror_step(gp, batch.X, seen, jnp.asarray(N / len(S)), gamma, 1e-12)
+    return eqx.tree_at(lambda g: g.approximation, gp, q)
+
+
+def test_one_mirror_step_of_weight_1_on_all_rows_reaches_sgpr():
+    """The optimum of Titsias (2009): S̃ = K A⁻¹ K, m̃ = K A⁻¹ k y/σ², A = K + k Λ kᵀ, Λ = ρ/σ²."""
+    gp = mirrored(coupled(), np.arange(N), 1.0)
+    K, across, weight = gram(X[:5], X[:5]), gram(X[:5], X), COUNT / NOISE
+    A = K + across @ np.diag(weight) @ across.T
+    m, S = to_coupled(gp.approximation, gp.kernel)
+    assert_allclose(m, K @ np.linalg.solve(A, across @ (weight * y)), rtol=1e-7)
+    assert_allclose(S, K @ np.linalg.solve(A, K), rtol=1e-6, atol=1e-9)
+
+
+def test_mirror_steps_are_the_natural_gradient_steps_of_svi():
+    """S⁻¹ ← (1−γ)S⁻¹ + γ(K⁻¹ + cPΛPᵀ), S⁻¹m ← (1−γ)S⁻¹m + γcPΛy (algorithms 2.4), a plain loop of ten steps."""
+    gp, K = coupled(), gram(X[:5], X[:5])
+    precision, linear = np.linalg.inv(K), np.zeros(5)
+    for t in range(10):
+        S = np.random.default_rng(t).choice(N, 4, replace=False)
+        gamma = 1 / (2 + t)
+        gp = mirrored(gp, S, gamma)
+        P, weight = np.linalg.solve(K, gram(X[:5], X[S])), N / 4 * COUNT[S] / NOISE
+        precision = (1 - gamma) * precision + gamma * (np.linalg.inv(K) + P * weight @ P.T)
+        linear = (1 - gamma) * linear + gamma * P @ (weight * y[S])
+        m, covariance = to_coupled(gp.approximation, gp.kernel)
+        assert_allclose(m, np.linalg.solve(precision, linear), rtol=1e-6, atol=1e-8)
+        assert_allclose(covariance, np.linalg.inv(precision), rtol=1e-6, atol=1e-8)
+
+
+def test_growth_leaves_the_process_of_ivsgpr_as_it_is():
+    learner = IVSGPR(4, learning_rate=1e-2, growth=3)
+    state = stepper(learner)(begun(learner, empty(8, None)), [0, 1, 2, 3])
+    before = state.gp.process().moments(jnp.asarray(X))
+    gp = learner.grown(state.gp, rows([4, 5, 6, 7]), jnp.zeros(()))
+    assert int(gp.approximation.beta.used) == 6
+    for a, b in zip(gp.process().moments(jnp.asarray(X)), before, strict=True):
+        assert_allclose(a, b, rtol=1e-11)
+
+
+def test_ivsgpr_with_frozen_parameters_ends_near_sgprs_bound():
+    """Only q and the functions move; the bound of all rows rises to at least that of SGPR's optimum at the starting functions, up to noise."""
+    gp = empty(5, None)
+    gp = SparseGP(frozen(gp.kernel), gp.approximation, frozen(NOISE))
+    learner = IVSGPR(6, learning_rate=1e-3, growth=5)
+    state, step = begun(learner, gp), stepper(learner)
+    order = np.random.default_rng(1)
+    for _ in range(150):
+        state = step(state, order.choice(N, 6, replace=False))
+    start = coupled(
+        np.asarray([np.argmin(np.sum((X - z) ** 2, 1)) for z in state.gp.approximation.beta.points])
+    )
+    best = mirrored(start, np.arange(N), 1.0)
+    assert float(elbo(state.gp, rows(range(N)), N)) > float(elbo(best, rows(range(N)), N)) - 0.5
+
+
+@pytest.mark.parametrize(
+    "learner", [SVDGP(4, learning_rate=0.01, growth=3), IVSGPR(4, learning_rate=0.01, growth=3)]
+)
+def test_growth_compiles_nothing_new(learner):
+    gp, traced = empty(7, 5 if isinstance(learner, SVDGP) else None), []
+
+    @eqx.filter_jit
+    def step(state, batch):
+        traced.append(1)
+        return learner.step(state, batch, key=KEY)[0]
+
+    state = begun(learner, gp)
+    for t in range(4):
+        state = step(state, rows(np.arange(t, t + 4)))
+        assert int(state.gp.approximation.mean_functions.used) == min(3 * (t + 1), 7)
+    assert len(traced) == 1
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_the_cost_of_a_step_is_linear_in_the_functions_of_the_mean(spread):
+    """By XLA's count of operations: each doubling of M_α adds twice as much as the last, to 2 %."""
+    learner = SVDGP(32, learning_rate=0.01, growth=8)
+
+    def flops(n_mean):
+        state = begun(learner, empty(n_mean, 8, spread, jnp.float32))
+        batch = jax.tree.map(
+            lambda part: jnp.asarray(np.resize(part, (32, *part.shape[1:])), jnp.float32), rows(range(N))
+        )
+        dynamic, static = eqx.partition(state, eqx.is_array)
+        step = lambda d, b, k: eqx.filter(learner.step(eqx.combine(d, static), b, key=k)[0], eqx.is_array)
+        return jax.jit(step).lower(dynamic, batch, KEY).compile().cost_analysis()["flops"]
+
+    counts = [flops(n) for n in (256, 512, 1024)]
+    assert_allclose((counts[2] - counts[1]) / (counts[1] - counts[0]), 2, rtol=0.02)
+
+
+def test_impossible_settings_are_refused():
+    for settings, text in (
+        ({"growth": 0}, "growth is 0"), ({"slowing": -1.0}, "slowing is -1"), ({"batch_size": 0}, "batch_size is 0"),
+    ):  # fmt: skip
+        for kind in (SVDGP, IVSGPR):
+            with pytest.raises(ValueError, match=text):
+                kind(**settings)
+    with pytest.raises(ValueError, match="n_columns is 0"):
+        SVDGP(n_columns=0)
+    with pytest.raises(ValueError, match="mirror_rate is 2"):
+        IVSGPR(mirror_rate=2.0)
+    with pytest.raises(ValueError, match="functions of its own"):
+        begun(IVSGPR(4, learning_rate=0.01), empty(3, 2))
+
+
+def test_variances_stay_below_the_priors_while_it_learns():
+    learner = SVDGP(4, learning_rate=0.1, growth=3)
+    state, step = begun(learner, empty(8, 4, True)), stepper(learner)
+    for t in range(12):
+        state = step(state, (np.arange(4) + t) % N)
+        variance = state.gp.process().moments(jnp.asarray(X))[1]
+        assert np.all(variance > 0) and np.all(variance <= state.gp.kernel.variance.value)
+    assert_array_equal(np.isfinite(jax.flatten_util.ravel_pytree(partition(state.gp)[0])[0]), True)
