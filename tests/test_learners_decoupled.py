@@ -20,7 +20,7 @@ from stochgp.parameters import frozen, partition, positive
 from stochgp.planning.steps import StepPlan
 from stochgp.variational import Decoupled, functions_at, to_coupled
 
-pytestmark = pytest.mark.usefixtures("strict_double")
+pytestmark = pytest.mark.usefixtures("double")
 
 N, D, ELL, V, NOISE = 12, 2, np.array([0.8, 1.4]), 1.7, 0.3
 _generator = np.random.default_rng(0)

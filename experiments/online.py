@@ -1,0 +1,210 @@
+"""What the experiments with decoupled processes share: problems, starts, the five methods at one protocol, scores.
+
+The protocol of Cheng and Boots (2017): the hyperparameters start by the median trick on the first rows, functions grow from the batches, Adam
+moves at γ₀/(1 + 0.1 √t). Every stochastic method tries γ₀ of 0.1, 0.01 and 0.001 for 100 steps and goes on with the one of the best bound.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from measuring import places, walking
+from stochgp.data import Standardiser
+from stochgp.data.streams import DeviceRows
+from stochgp.kernels import RBF
+from stochgp.learners import IVSGPR, SVDGP, SVGP, AbstractLearner, InverseRoot, Problem
+from stochgp.models import AbstractGP, SparseGP
+from stochgp.planning.steps import StepPlan
+from stochgp.variational import Decoupled, InducingPoints
+
+RATES, TRIAL_STEPS, TRIAL_LAST = (1e-1, 1e-2, 1e-3), 100, 20
+MEDIAN_ROWS, CHUNK, TEST_ROWS = 128, 20, 2048
+
+
+class Sizes(NamedTuple):
+    """Of the five methods; the defaults are the paper's."""
+
+    n_mean: int = 16_384
+    n_covariance: int = 128
+    svi: int = 1_024
+    ivsgpr: int = 256
+    vsgpr: int = 1_024
+    vsgpr_rows: int = 4_096
+    gpr_rows: int = 1_024
+    batch: int = 1_024
+    growth: int = 128
+    steps: int = 2_000
+
+
+QUICK = Sizes(256, 16, 32, 16, 16, 128, 64, 64, 16, 120)
+
+
+class Data(NamedTuple):
+    """Rows of one output, standardised by the training rows; `scale` is the standard deviation of its training targets."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    scale: float
+
+    @property
+    def source(self) -> DeviceRows:
+        return DeviceRows(self.X, self.y)
+
+
+def load(name: str, output: int, frames: int = walking.FRAMES) -> Data:
+    """ "walking" (23 inputs), "walking-46" (with the frame before) or "sarcos": 90 % of the rows to train on, drawn at random."""
+    if name == "sarcos":
+        with np.load(places.shared("data/robot/sarcos_test.npz")) as found:
+            X, Y = found["X"], found["Y"]
+    else:
+        walk = walking.load(frames)
+        X, Y = walk.with_previous() if name == "walking-46" else (walk.X, walk.Y)
+    order = np.random.default_rng(0).permutation(len(X))
+    train, test = np.split(order, [round(0.9 * len(X))])
+    y = Y[:, output].astype(np.float64)
+    inputs, targets = Standardiser.fit(X[train].astype(np.float64)), Standardiser.fit(y[train])
+    return Data(
+        inputs.transform(X[train], np.float32),
+        targets.transform(y[train], np.float32),
+        inputs.transform(X[test], np.float32),
+        targets.transform(y[test], np.float64),
+        float(targets.scale),
+    )
+
+
+def median_kernel(X: np.ndarray, y: np.ndarray) -> tuple[RBF, float]:
+    """(SE-ARD kernel, noise variance): ℓ_d = √D · median |x_d − x'_d| over pairs of rows, variance var(y), noise var(y)/100."""
+    some = X[:MEDIAN_ROWS]
+    apart = np.abs(some[:, None] - some[None])[np.triu_indices(len(some), 1)]
+    lengthscale = np.sqrt(X.shape[1]) * np.maximum(np.median(apart, axis=0), 0.1)
+    v = float(np.var(y[: 8 * MEDIAN_ROWS]))
+    return RBF(lengthscale.astype(np.float32), np.float32(v)), v / 100
+
+
+def start(method: str, data: Data, sizes: Sizes, spread: bool) -> SparseGP:
+    """The model before its first step."""
+    kernel, noise = median_kernel(data.X, data.y)
+    D = data.X.shape[1]
+    if method == "svi":
+        q: Any = InducingPoints.of(jnp.asarray(data.X[: sizes.svi]))
+    elif method == "ivsgpr":
+        q = Decoupled.of(sizes.ivsgpr, None, D, spread=spread)
+    else:
+        q = Decoupled.of(sizes.n_mean, sizes.n_covariance, D, spread=spread)
+    return SparseGP(kernel, q, noise)
+
+
+def learner(method: str, sizes: Sizes, rate: float) -> AbstractLearner:
+    """With γ_t of the paper."""
+    settings: dict[str, Any] = {"batch_size": sizes.batch, "learning_rate": InverseRoot(rate)}
+    if method == "svi":
+        return SVGP(**settings, natural_rate=InverseRoot(0.5))
+    kind = SVDGP if method == "svdgp" else IVSGPR
+    return kind(**settings, growth=sizes.growth)
+
+
+Look = Callable[[AbstractGP, int, float], None]
+
+
+def follow(one: Any, gp: SparseGP, data: Data, sizes: Sizes, steps: int, look: Look | None) -> tuple:
+    """(The model after `steps` steps, the mean loss of the last ones); `look` sees model, step and seconds about fifty times."""
+    n, source = len(data.y), data.source
+    batch = min(sizes.batch, n)
+    plan = StepPlan(batch, max(1, n // batch), steps, steps, CHUNK)
+    every, seconds, losses = max(CHUNK, steps // 50 // CHUNK * CHUNK), 0.0, []
+    with jax.enable_x64(True):
+        prepared = one.prepare(gp, source, plan, (0, 1))
+        problem = Problem(source, plan, prepared, None)
+        state = one.init(gp, problem, key=jax.random.key(0))
+        for step in range(0, steps, CHUNK):
+            begun = time.perf_counter()
+            state, numbers = one.advance(state, problem, step, CHUNK, (0, 2))
+            seconds += time.perf_counter() - begun
+            losses.append(numbers["loss"])
+            if look is not None and ((step + CHUNK) % every == 0 or step + CHUNK >= steps):
+                look(state.gp, step + CHUNK, seconds)
+    return state.gp, float(np.mean(losses[-max(1, TRIAL_LAST // CHUNK) :]))
+
+
+def tuned(method: str, data: Data, sizes: Sizes, spread: bool) -> tuple[float, dict[str, float]]:
+    """(γ₀ of the lowest loss after 100 steps, all losses)."""
+    losses = {}
+    for rate in RATES:
+        gp = start(method, data, sizes, spread)
+        _, loss = follow(learner(method, sizes, rate), gp, data, sizes, min(TRIAL_STEPS, sizes.steps), None)
+        losses[rate] = loss if np.isfinite(loss) else np.inf
+    best = min(losses, key=lambda rate: losses[rate])
+    return best, {str(rate): float(loss) for rate, loss in losses.items()}
+
+
+def scores(gp: SparseGP, data: Data, rows: int | None = None) -> dict[str, float]:
+    """nMSE and the bound on test rows: N_train · mean expected log likelihood − KL (erratum SV4), of unit-variance targets, per training row."""
+    with jax.enable_x64(True):
+        process = _process(gp)
+        X, y = data.X_test[:rows], data.y_test[:rows]
+        mean, variance = (np.concatenate(part) for part in zip(*_moments(process, X), strict=True))
+        s2, kl = float(gp.noise_variance), float(_divergence(process))
+    return scores_of(mean, variance, s2, y, kl, len(data.y))
+
+
+def scores_of(
+    mean: np.ndarray, variance: np.ndarray, noise: float, y: np.ndarray, divergence: float, n_train: int
+) -> dict[str, float]:
+    """nMSE, bound per training row and NLPD of observations."""
+    square, total = (y - mean) ** 2, variance + noise
+    expected = -0.5 * (np.log(2 * np.pi * noise) + (square + variance) / noise)
+    nlpd = 0.5 * (np.log(2 * np.pi * total) + square / total)
+    return {
+        "nmse": float(np.mean(square) / np.var(y)),
+        "bound": float(np.mean(expected)) - divergence / n_train,
+        "nlpd": float(np.mean(nlpd)),
+        "noise_variance": noise,
+    }
+
+
+def _moments(process: Any, X: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    found = []
+    for begin in range(0, len(X), TEST_ROWS):
+        part = X[begin : begin + TEST_ROWS]
+        block = np.resize(part, (min(TEST_ROWS, max(len(X), 1)), X.shape[1]))
+        mean, variance = _evaluate(process, jnp.asarray(block))
+        n = len(part)
+        found.append((np.asarray(mean, np.float64)[:n, 0], np.asarray(variance, np.float64)[:n, 0]))
+    return found
+
+
+@jax.jit
+def _process(gp: SparseGP) -> Any:
+    return gp.process()
+
+
+@jax.jit
+def _evaluate(process: Any, X: Any) -> Any:
+    return process.moments(X)
+
+
+@jax.jit
+def _divergence(process: Any) -> Any:
+    return process.divergence()
+
+
+def run_stochastic(method: str, data: Data, sizes: Sizes, spread: bool) -> dict[str, Any]:
+    """A tuned run: scores at its end, and a curve of them on some test rows."""
+    rate, losses = tuned(method, data, sizes, spread)
+    curve: list[list[float]] = []
+
+    def look(gp: AbstractGP, step: int, seconds: float) -> None:
+        found = scores(gp, data, TEST_ROWS)
+        curve.append([step, round(seconds, 2), round(found["nmse"], 5), round(found["bound"], 5)])
+
+    gp, loss = follow(
+        learner(method, sizes, rate), start(method, data, sizes, spread), data, sizes, sizes.steps, look
+    )
+    more = {"rate": rate, "trials": losses, "loss": loss, "seconds": curve[-1][1], "curve": curve}
+    return scores(gp, data) | more
