@@ -13,12 +13,24 @@ from toy import KEY
 
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF
-from stochgp.learners import BSGD, SGPR, SVGP, AbstractLearner, ByLoss, LeaveOneOut, Uniform, Vecchia, fit
+from stochgp.learners import (
+    BSGD,
+    IVSGPR,
+    SGPR,
+    SVDGP,
+    SVGP,
+    AbstractLearner,
+    ByLoss,
+    LeaveOneOut,
+    Uniform,
+    Vecchia,
+    fit,
+)
 from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.models import KernelGP, SparseGP
 from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS
-from stochgp.variational import InducingPoints
+from stochgp.variational import Decoupled, InducingPoints
 
 GP = KernelGP(RBF([1.0, 1.0]))
 SPARSE = SparseGP(GP.kernel, InducingPoints.of(jnp.asarray([[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])))
@@ -33,6 +45,9 @@ LEARNERS = {
     "svgp": SVGP(**COMMON, learning_rate=0.01),
     "svgp with trials": SVGP(**COMMON),
     "sgpr": SGPR(epochs=20, tolerance=0.0),
+    "svdgp": SVDGP(**COMMON, learning_rate=0.01, growth=3),
+    "svdgp with trials": SVDGP(**COMMON, n_columns=4),
+    "ivsgpr": IVSGPR(**COMMON, learning_rate=0.01, growth=3),
     "svgp by its optimiser": SVGP(**COMMON, learning_rate=0.01, natural_rate=None),
 }
 sweep = pytest.mark.parametrize("name", LEARNERS)
@@ -46,7 +61,15 @@ def _data(n=64):
 
 
 def _gp(name):
-    return SPARSE if isinstance(LEARNERS[name], SVGP | SGPR) else GP
+    match LEARNERS[name]:
+        case SVGP() | SGPR():
+            return SPARSE
+        case SVDGP():
+            return SparseGP(GP.kernel, Decoupled.of(7, 4, 2, spread=True))
+        case IVSGPR():
+            return SparseGP(GP.kernel, Decoupled.of(5, None, 2))
+        case _:
+            return GP
 
 
 def _kind(name):

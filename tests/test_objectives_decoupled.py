@@ -16,6 +16,7 @@ from stochgp.models import SparseGP
 from stochgp.objectives import decoupled
 from stochgp.objectives.elbo import elbo
 from stochgp.parameters import partition, positive
+from stochgp.posteriors import VariationalPosterior
 from stochgp.priors import prior_functions, spread_values
 from stochgp.variational import (
     Decoupled,
@@ -393,3 +394,19 @@ def test_values_seen_by_spread_functions_have_their_covariance():
     assert_allclose(
         spread_values(prior, at.points, jnp.zeros((3, D))), prior(at.points), rtol=1e-9, atol=1e-9
     )
+
+
+@pytest.mark.parametrize("n_covariance", [4, None])
+def test_functions_of_spread_processes_have_their_mean_and_covariance(n_covariance):
+    """Of 2,048 draws, whose prior parts come in 512 independent groups, within 5 standard errors."""
+    gp, S = made(n_covariance=n_covariance), 2048
+    with jax.numpy_dtype_promotion("standard"):
+        draws = VariationalPosterior.of(gp, D).functions(S, key=KEY)(jnp.asarray(NEAR))
+    mean, covariance = process(gp.approximation, NEAR)
+    away = np.asarray(draws) - mean[:, None]
+    products = away[:, None, :] * away[None, :, :]
+    of_groups = lambda values: values.reshape(*values.shape[:-1], -1, 4).mean(axis=-1)
+    for values, wanted in ((away, np.zeros(5)), (products, covariance)):
+        groups = of_groups(values)
+        error = groups.std(axis=-1) / np.sqrt(groups.shape[-1])
+        assert np.all(np.abs(groups.mean(axis=-1) - wanted) < 5 * error)

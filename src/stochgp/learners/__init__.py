@@ -15,9 +15,8 @@ from .optimizers import muon
 from .probes import AbstractProbes, Hutchinson, Pathwise
 from .sampling import AbstractSampling, NearestNeighbours, Uniform
 from .scgd import SCGD
-from .schedules import PowerLaw, constant, cosine
-from .sgpr import SGPR
 from .schedules import InverseRoot, PowerLaw, constant, cosine
+from .sgpr import SGPR
 from .svdgp import SVDGP
 from .svgp import SVGP
 

@@ -91,8 +91,8 @@ class VariationalPosterior(AbstractPosterior):
         return VariationalFunctions(prior, self.process.correction(prior, n_samples, key=own))
 
     def need_bytes(self, request: Request) -> int:
-        arrays = [leaf.size for leaf in jax.tree.leaves(self.process) if eqx.is_array(leaf)]
-        M, n = max(arrays) ** 0.5, request.n_rows + BLOCK
+        arrays = [leaf for leaf in jax.tree.leaves(self.process) if eqx.is_array(leaf)]
+        M, n = max(size for leaf in arrays for size in (1, *leaf.shape)), request.n_rows + BLOCK
         rows = 8 * n * (4 * n + 4 * M) if request.covariance else 64 * request.n_rows
         functions = 8 * request.n_samples * (FEATURES + 4 * M) + 8 * 3 * FEATURES * PRIOR_BLOCK
         work = COMPILER_BYTES + 8 * BLOCK * 4 * M if request.n_rows or request.n_samples else 0
