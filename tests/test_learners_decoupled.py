@@ -13,6 +13,7 @@ from toy import KEY
 from stochgp.data.streams import DeviceRows, Rows
 from stochgp.kernels import RBF
 from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem
+from stochgp.learners.growing import grown
 from stochgp.learners.ivsgpr import mirror_step
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import elbo, sites
@@ -87,11 +88,11 @@ def test_the_rate_falls_with_the_root_of_the_step_as_in_the_paper():
 
 
 def test_a_new_row_has_no_weight_in_the_mean_and_counts_once_in_the_covariance():
-    """B = I/σ² at the rows: their exact posterior covariance (algorithms 2.5). The rate is 0 in effect."""
+    """B = Λ, its ρ/σ², at the rows: their exact posterior covariance (algorithms 2.5). The rate is 0 in effect."""
     learner = SVDGP(4, learning_rate=1e-30, growth=4)
     state = stepper(learner)(begun(learner, empty(6, 4)), [0, 1, 2, 3])
     mean, variance = state.gp.process().moments(jnp.asarray(X))
-    A, across = gram(X[:4], X[:4]) + NOISE * np.eye(4), gram(X, X[:4])
+    A, across = gram(X[:4], X[:4]) + np.diag(NOISE / COUNT[:4]), gram(X, X[:4])
     assert_allclose(mean, 0, atol=1e-12)
     assert_allclose(variance[:, 0], V - np.sum(across * np.linalg.solve(A, across.T).T, axis=1), rtol=1e-9)
 
@@ -139,7 +140,7 @@ def test_growth_leaves_the_process_of_ivsgpr_as_it_is():
     learner = IVSGPR(4, learning_rate=1e-2, growth=3)
     state = stepper(learner)(begun(learner, empty(8, None)), [0, 1, 2, 3])
     before = state.gp.process().moments(jnp.asarray(X))
-    gp = learner.grown(state.gp, rows([4, 5, 6, 7]), jnp.zeros(()))
+    gp = grown(state.gp, rows([4, 5, 6, 7]), 3)
     assert int(gp.approximation.beta.used) == 6
     for a, b in zip(gp.process().moments(jnp.asarray(X)), before, strict=True):
         assert_allclose(a, b, rtol=1e-11)

@@ -346,7 +346,7 @@ def test_functions_that_are_not_there_count_for_nothing():
 
 def test_functions_grow_bit_for_bit_until_they_are_full():
     """By parts or at once, the arrays are the same; rows without room are left out."""
-    grow = lambda q, Z: q.grown(jnp.asarray(Z), jnp.asarray(2.5))
+    grow = lambda q, Z: q.grown(jnp.asarray(Z), jnp.full(len(Z), 2.5))
     at_once, by_parts = (
         grow(Decoupled.of(8, 5, D, dtype=jnp.float64), X),
         Decoupled.of(8, 5, D, dtype=jnp.float64),

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Descent, begin, start_rate
+from stochgp.learners.descent import Descent, Optimizer, begin, start_rate
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.sampling import AbstractSampling, row_bytes
 from stochgp.learners.steps import advance_by_batches
@@ -40,6 +40,7 @@ class AbstractGrowing(AbstractLearner):
     """A learner of `Decoupled` (Cheng and Boots 2017, algorithm 1). Every step takes a batch, makes functions of its first `growth` rows as
     long as there is room, and moves the model."""
 
+    optimizer: eqx.AbstractVar[Optimizer]
     growth: eqx.AbstractVar[int]
     slowing: eqx.AbstractVar[float]
     sampling: eqx.AbstractVar[AbstractSampling]
@@ -103,10 +104,13 @@ class AbstractGrowing(AbstractLearner):
         done = jnp.minimum(descent.step / descent.total, 1.0)
         return descent.rate * self.decay(done) / (1 + self.slowing * jnp.sqrt(descent.step))
 
-    def grown(self, gp: SparseGP, batch: Rows, start: Float[Array, ""]) -> SparseGP:
-        """With functions of the first rows of the batch; `start` on the diagonal of L."""
-        q: Any = gp.approximation
-        return eqx.tree_at(lambda g: g.approximation, gp, q.grown(batch.X[: self.growth], start))
+
+def grown(gp: SparseGP, batch: Rows, n: int, start: Float[Array, " n"] | None = None) -> SparseGP:
+    """With functions of the first n rows of the batch, as far as there is room; `start` on the diagonal of L, None = 0."""
+    q: Any = gp.approximation
+    X = batch.X[:n]
+    start = jnp.zeros(X.shape[0], q.root.dtype) if start is None else start
+    return eqx.tree_at(lambda g: g.approximation, gp, q.grown(X, start))
 
 
 def all_but_q(gp: SparseGP, moves_q: bool) -> tuple[SparseGP, SparseGP]:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import Rows
 from stochgp.learners.descent import Optimizer, move
-from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q
+from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
 from stochgp.learners.judge import AbstractJudge, ByLoss
 from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import InverseRoot, Schedule, at_step, constant
@@ -75,7 +75,7 @@ class IVSGPR(AbstractGrowing):
     def step(
         self, state: GrowingState, batch: Rows, *, key: PRNGKeyArray
     ) -> tuple[GrowingState, GrowingInfo]:
-        gp = self.grown(state.gp, batch, jnp.zeros((), state.gp.approximation.root.dtype))
+        gp = grown(state.gp, batch, self.growth)
         scale = state.n_rows / batch.y.shape[0]
         seen = sites(gp, batch, *gp.process().moments(batch.X))
         gamma = at_step(self.mirror_rate, state.descent.step)
@@ -99,7 +99,8 @@ def mirror_step(
 ) -> Decoupled:
     """q after the mirror step of weight γ towards the sites of the rows X, each `scale` c times. In float64 where it may be used."""
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
-    q, kernel = cast(gp.approximation, wide), cast(value_of(gp.kernel), wide)
+    given: Any = gp.approximation
+    q, kernel = cast(given, wide), cast(value_of(gp.kernel), wide)
     functions, mask = q.mean_functions, q.mean_functions.mask
     own = functions.among(kernel, functions)
     K = jnp.where(mask[:, None] & mask[None, :], own, 0)
@@ -114,5 +115,5 @@ def mirror_step(
     L = jnp.linalg.qr(columns.T, mode="r").T
     H = eye + matmul(L.T, matmul(K, L))
     a = b - matmul(L, cho_solve((jnp.linalg.cholesky(H), True), matmul(L.T, matmul(K, b))))
-    dtype = gp.approximation.weights.dtype
-    return Decoupled(gp.approximation.mean_functions, a.astype(dtype), None, L.astype(dtype))
+    dtype = given.weights.dtype
+    return Decoupled(given.mean_functions, a.astype(dtype), None, L.astype(dtype))

@@ -1,18 +1,22 @@
 """SVDGP: stochastic variational inference for decoupled Gaussian processes, linear in the number of functions of the mean."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PRNGKeyArray
 
 from stochgp.data.streams import Rows
 from stochgp.learners.descent import Optimizer, move
-from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q
+from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
 from stochgp.learners.judge import AbstractJudge, ByLoss
 from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import Schedule, constant
 from stochgp.models import SparseGP
 from stochgp.objectives.decoupled import Parts, bound_parts, columns_to_draw
+from stochgp.objectives.elbo import sites
 
 
 class SVDGP(AbstractGrowing):
@@ -23,7 +27,7 @@ class SVDGP(AbstractGrowing):
     Everything follows the gradient: a, L, the functions, the kernel, the likelihood. The term aᵀK_α a and its gradient are estimated from
     `n_columns` of the M_α columns of K_α (`objectives.decoupled`), so that a step takes O(D (B + n_columns) M_α + B M_β² + M_β³) and memory for
     as many numbers of K_α. The model has room for M_α and M_β functions; until it is full, each step adds the first `growth` rows of its
-    batch as functions with a = 0 and L_jj = 1/σ, which is what a row seen once says of the covariance. Nothing is compiled again.
+    batch as functions with a = 0 and L_jj = √β_j of `objectives.elbo`, 1/σ for Gaussian noise: what a row seen once says of the covariance. Nothing is compiled again.
 
     batch_size     B
     epochs         of N/B steps; None = as many as make 2,048 steps
@@ -56,8 +60,10 @@ class SVDGP(AbstractGrowing):
     def step(
         self, state: GrowingState, batch: Rows, *, key: PRNGKeyArray
     ) -> tuple[GrowingState, GrowingInfo]:
-        gp = self.grown(state.gp, batch, state.gp.noise_variance.value**-0.5)
-        q = gp.approximation
+        first = jax.tree.map(lambda part: part[: self.growth], batch)
+        seen = sites(state.gp, first, *state.gp.process().moments(first.X))
+        gp = grown(state.gp, batch, self.growth, jnp.sqrt(seen.precision[:, 0]))
+        q: Any = gp.approximation
         J = columns_to_draw(q.mean_functions.used, self.n_columns or batch.y.shape[0], key=key)
         trainable, rest = self.partition(gp)
 

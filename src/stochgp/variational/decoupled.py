@@ -77,7 +77,7 @@ class Decoupled(AbstractApproximation):
         mask = self.beta.mask
         return jnp.where(mask[:, None] & mask[None, :], self.root, 0)
 
-    def grown(self, X: Float[Array, "N D"], start: Float[Array, ""]) -> "Decoupled":
+    def grown(self, X: Float[Array, "N D"], start: Float[Array, " N"]) -> "Decoupled":
         """With the rows as further functions, as far as there is room: a = 0, and `start` on the diagonal of L."""
         at = self.beta.places(X.shape[0])
         root = self.root.at[at, at].set(start.astype(self.root.dtype), mode="drop")
