@@ -17,6 +17,7 @@ from .sampling import AbstractSampling, NearestNeighbours, Uniform
 from .scgd import SCGD
 from .schedules import InverseRoot, PowerLaw, constant, cosine
 from .sgpr import SGPR
+from .stream import Stream, begin_stream, feed
 from .svdgp import SVDGP
 from .svgp import SVGP
 
@@ -45,10 +46,13 @@ __all__ = [
     "Pathwise",
     "PowerLaw",
     "Problem",
+    "Stream",
     "Uniform",
     "Vecchia",
+    "begin_stream",
     "constant",
     "cosine",
+    "feed",
     "fit",
     "muon",
 ]

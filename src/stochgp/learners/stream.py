@@ -1,0 +1,117 @@
+"""Learning from a stream: rows come in any portions, steps are taken on full batches, and memory does not grow."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, UInt32
+
+from stochgp.data.streams import Rows
+from stochgp.learners.base import Problem
+from stochgp.learners.growing import AbstractGrowing, GrowingState
+from stochgp.models import SparseGP
+from stochgp.planning.steps import StepPlan
+
+
+class Stream(eqx.Module):
+    """A model that has seen a part of a stream: a value with everything that it needs to go on, so a file of it goes on to the same bits.
+
+    Rows wait until there are B of them; then the learner takes `passes` steps on this batch, with N the number of rows seen so far, and
+    lets them go. So the model depends on the rows and their order alone, not on the portions in which they came. Build it with `begin_stream`.
+    """
+
+    state: GrowingState
+    waiting: Rows  # [B, D], [B], [B]
+    n_waiting: np.int64
+    n_steps: np.int64
+    seed: UInt32[Array, " words"]
+
+    @property
+    def gp(self) -> SparseGP:
+        """The model of the full batches so far."""
+        return self.state.gp
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows it has learned from; those that wait do not count."""
+        return int(self.state.n_rows)
+
+
+def begin_stream(
+    learner: AbstractGrowing, gp: SparseGP, n_inputs: int, *, key: PRNGKeyArray, dtype: Any = jnp.float32
+) -> Stream:
+    """Before the first row. Raises as the learner's `init`."""
+    B = learner.batch_size
+    empty = Rows(*(jnp.zeros((B, *shape), dtype) for shape in ((n_inputs,), (), ())))
+    problem: Any = Problem(_NoRows(), StepPlan(B, 1, 1, 1), None, None)
+    state = learner.init(gp, problem, key=key)
+    seed = jax.random.key_data(jax.random.fold_in(key, 1))
+    return Stream(state, empty, np.int64(0), np.int64(0), seed)
+
+
+def feed(
+    learner: AbstractGrowing,
+    stream: Stream,
+    X: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, " N"],
+    count: Float[np.ndarray, " N"] | None = None,
+    *,
+    passes: int = 1,
+) -> tuple[Stream, list[float]]:
+    """(The stream after these rows, the loss of every step). `passes` steps are taken on each batch. Call it where x64 is enabled.
+
+    Raises ValueError for rows of another shape.
+    """
+    rho = np.ones(len(y)) if count is None else count
+    if X.ndim != 2 or X.shape[1] != stream.waiting.X.shape[1] or len(X) != len(y) or len(rho) != len(y):
+        raise ValueError(
+            f"expected rows [N, {stream.waiting.X.shape[1]}] with N targets and weights, but got {X.shape}, {np.shape(y)}, {np.shape(rho)}"
+        )
+    given, B, losses, start = Rows(X, y, rho), len(stream.waiting.y), [], 0  # pyright: ignore[reportArgumentType]
+    while start < len(y):
+        n = min(B - int(stream.n_waiting), len(y) - start)
+        stream = _received(stream, jax.tree.map(lambda part, s=start, n=n: part[s : s + n], given))
+        start += n
+        if int(stream.n_waiting) == B:
+            stream, found = _learned(learner, stream, passes)
+            losses += found
+    return stream, losses
+
+
+class _NoRows:
+    """Of a stream that has not begun."""
+
+    size, count = 0, 0.0
+
+
+def _received(stream: Stream, rows: Rows) -> Stream:
+    """With more rows waiting."""
+    at, n = int(stream.n_waiting), len(rows.y)
+    put = lambda all_, part: jnp.asarray(
+        np.concatenate([np.asarray(all_)[:at], part, np.asarray(all_)[at + n :]]), all_.dtype
+    )
+    waiting = jax.tree.map(put, stream.waiting, rows)
+    return Stream(stream.state, waiting, np.int64(at + n), stream.n_steps, stream.seed)
+
+
+def _learned(learner: AbstractGrowing, stream: Stream, passes: int) -> tuple[Stream, list[float]]:
+    """After the steps on a full batch."""
+    batch, state, losses = stream.waiting, stream.state, []
+    f = state.n_rows.dtype
+    n_rows = state.n_rows + jnp.asarray(len(batch.y), f)
+    count = state.count + jnp.sum(batch.count).astype(f)
+    state = GrowingState(state.gp, state.descent, n_rows, count)
+    for i in range(passes):
+        state, loss = _step(learner, state, batch, stream.seed, np.uint32(int(stream.n_steps) + i))
+        losses.append(float(loss))
+    after = Stream(state, batch, np.int64(0), np.int64(int(stream.n_steps) + passes), stream.seed)
+    return after, losses
+
+
+@eqx.filter_jit
+def _step(learner: Any, state: Any, batch: Rows, seed: Any, number: Any) -> tuple[Any, Array]:
+    key = jax.random.fold_in(jax.random.wrap_key_data(seed), number)
+    state, info = learner.step(state, batch, key=key)
+    return state, info.loss
