@@ -40,6 +40,7 @@ class AbstractGrowing(AbstractLearner):
     """A learner of `Decoupled` (Cheng and Boots 2017, algorithm 1). Every step takes a batch, makes functions of its first `growth` rows as
     long as there is room, and moves the model."""
 
+    batch_size: eqx.AbstractVar[int]
     optimizer: eqx.AbstractVar[Optimizer]
     growth: eqx.AbstractVar[int]
     slowing: eqx.AbstractVar[float]
@@ -64,12 +65,12 @@ class AbstractGrowing(AbstractLearner):
             raise ValueError(f"slowing is {self.slowing}; it must be at least 0")
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
-        return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size or n_rows, self.epochs, STEPS)
+        return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size, self.epochs, STEPS)
 
     def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Batches; functions of mean and covariance by the rows of a batch and as many columns, with their derivatives; the optimiser."""
         q: Any = gp.approximation
-        B, M, P = min(self.batch_size or n_rows, n_rows), q.mean_functions.capacity, q.n_inducing
+        B, M, P = min(self.batch_size, n_rows), q.mean_functions.capacity, q.n_inducing
         drawn = self.sampling.need_bytes(n_rows, n_inputs, B, STEPS)
         kernels = 4 * 8 * B * M + 8 * 6 * P * (B + P)
         return drawn + 3 * CHUNK_BYTES + kernels + 4 * 6 * (M * (2 * n_inputs + 1) + P * (P + 2 * n_inputs))

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
 from stochgp.data.streams import Rows
 from stochgp.learners.base import Problem
+from stochgp.learners.descent import Descent
 from stochgp.learners.growing import AbstractGrowing, GrowingState
 from stochgp.models import SparseGP
 from stochgp.planning.steps import StepPlan
@@ -22,21 +23,43 @@ class Stream(eqx.Module):
     lets them go. So the model depends on the rows and their order alone, not on the portions in which they came. Build it with `begin_stream`.
     """
 
-    state: GrowingState
+    gp: SparseGP  # of the full batches so far
+    optimizer_leaves: tuple[Array, ...]  # the arrays of the optimiser's state: its classes are not for files
+    rate: Float[Array, ""]
+    total: Float[Array, ""]
+    seen: Float[Array, ""]  # rows learned from; those that wait do not count
+    count: Float[Array, ""]  # Σρ of these
     waiting: Rows  # [B, D], [B], [B]
     n_waiting: np.int64
     n_steps: np.int64
     seed: UInt32[Array, " words"]
 
     @property
-    def gp(self) -> SparseGP:
-        """The model of the full batches so far."""
-        return self.state.gp
-
-    @property
     def n_rows(self) -> int:
-        """How many rows it has learned from; those that wait do not count."""
-        return int(self.state.n_rows)
+        """How many rows it has learned from."""
+        return int(self.seen)
+
+    def state(self, learner: AbstractGrowing) -> GrowingState:
+        """What the learner steps from."""
+        parameters = jax.tree.leaves(learner.partition(self.gp)[0])
+        structure = jax.tree.structure(jax.eval_shape(learner.optimizer(1.0).init, parameters))
+        step = jnp.asarray(self.n_steps, self.rate.dtype)
+        descent = Descent(jax.tree.unflatten(structure, self.optimizer_leaves), self.rate, step, self.total)
+        return GrowingState(self.gp, descent, self.seen, self.count)
+
+    def after(self, state: GrowingState, n_steps: int) -> "Stream":
+        """With nothing waiting, after so many steps more."""
+        leaves = tuple(jax.tree.leaves(state.descent.optimizer_state))
+        new = (
+            state.gp,
+            leaves,
+            state.n_rows,
+            state.count,
+            np.int64(0),
+            np.int64(int(self.n_steps) + n_steps),
+        )
+        where = lambda s: (s.gp, s.optimizer_leaves, s.seen, s.count, s.n_waiting, s.n_steps)
+        return eqx.tree_at(where, self, new)
 
 
 def begin_stream(
@@ -45,10 +68,13 @@ def begin_stream(
     """Before the first row. Raises as the learner's `init`."""
     B = learner.batch_size
     empty = Rows(*(jnp.zeros((B, *shape), dtype) for shape in ((n_inputs,), (), ())))
-    problem: Any = Problem(_NoRows(), StepPlan(B, 1, 1, 1), None, None)
+    none: Any = _NoRows()
+    problem = Problem(none, StepPlan(B, 1, 1, 1), None, None)
     state = learner.init(gp, problem, key=key)
     seed = jax.random.key_data(jax.random.fold_in(key, 1))
-    return Stream(state, empty, np.int64(0), np.int64(0), seed)
+    leaves, descent = tuple(jax.tree.leaves(state.descent.optimizer_state)), state.descent
+    zero = np.int64(0)
+    return Stream(gp, leaves, descent.rate, descent.total, state.n_rows, state.count, empty, zero, zero, seed)
 
 
 def feed(
@@ -93,12 +119,12 @@ def _received(stream: Stream, rows: Rows) -> Stream:
         np.concatenate([np.asarray(all_)[:at], part, np.asarray(all_)[at + n :]]), all_.dtype
     )
     waiting = jax.tree.map(put, stream.waiting, rows)
-    return Stream(stream.state, waiting, np.int64(at + n), stream.n_steps, stream.seed)
+    return eqx.tree_at(lambda s: (s.waiting, s.n_waiting), stream, (waiting, np.int64(at + n)))
 
 
 def _learned(learner: AbstractGrowing, stream: Stream, passes: int) -> tuple[Stream, list[float]]:
     """After the steps on a full batch."""
-    batch, state, losses = stream.waiting, stream.state, []
+    batch, state, losses = stream.waiting, stream.state(learner), []
     f = state.n_rows.dtype
     n_rows = state.n_rows + jnp.asarray(len(batch.y), f)
     count = state.count + jnp.sum(batch.count).astype(f)
@@ -106,8 +132,7 @@ def _learned(learner: AbstractGrowing, stream: Stream, passes: int) -> tuple[Str
     for i in range(passes):
         state, loss = _step(learner, state, batch, stream.seed, np.uint32(int(stream.n_steps) + i))
         losses.append(float(loss))
-    after = Stream(state, batch, np.int64(0), np.int64(int(stream.n_steps) + passes), stream.seed)
-    return after, losses
+    return stream.after(state, passes), losses
 
 
 @eqx.filter_jit
