@@ -15,6 +15,7 @@ from stochgp.data import is_named, list_named, load
 from stochgp.data.flights import FLIGHT_INPUTS, FLIGHT_ROWS, flights_folder
 from stochgp.data.flights_3m import _variables
 from stochgp.data.functions import FUNCTIONS
+from stochgp.data.molecule_sets import NAMES as MOLECULES
 from stochgp.data.tables import TABLES
 from stochgp.data.uci import MASK_FILE, UCI_SETS, UCISet, load_uci
 
@@ -332,7 +333,9 @@ def test_other_files_in_the_place_of_the_original_are_refused(original_files, mo
 
 def test_list_names_every_set(original_files):
     lines = {line.name: line for line in list_named()}
-    assert len(lines) == len(list_named()) == 1 + len(TABLES) + len(UCI_SETS) + len(FUNCTIONS)
+    assert (
+        len(lines) == len(list_named()) == 2 + len(TABLES) + len(UCI_SETS) + len(FUNCTIONS) + len(MOLECULES)
+    )
     assert list_named()[0].name == "flights" and "fun:otl:2000000" in lines
     assert lines["query"].location == original_files / "given" / "query" / "Range-Queries-Aggregates.csv.gz"
     assert lines["bike-hourly"].location is None and "Bike Sharing" in lines["bike-hourly"].how_to_get

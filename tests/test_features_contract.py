@@ -35,6 +35,12 @@ MAPS = {
     "orf": lambda: _fourier(kernels.RBF(0.7), orthogonal=True),
     "orf-matern": lambda: _fourier(kernels.Matern52(0.7), orthogonal=True, paired=True),
     "nystrom": lambda: features.Nystrom(kernels.Matern32(0.9, 2.0), _rows(6, 9)),
+    "tanimoto": lambda: features.Composed(
+        features.Network(jnp.exp, D), features.TanimotoHashes.init(kernels.Tanimoto(1.3), D, 7, key=KEY)
+    ),
+    "tanimoto-packed": lambda: features.TanimotoHashes.init(
+        kernels.Tanimoto(1.3, packed=True), D, 7, key=KEY
+    ),
     "mlp": _mlp,
     "attention": lambda: features.Network(networks.attention(D, width=8, feedforward=8, key=KEY)),
     "equinox-mlp": lambda: features.Network(eqx.nn.MLP(D, 4, 5, 1, key=KEY, dtype=jnp.float32)),

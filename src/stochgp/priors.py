@@ -1,13 +1,13 @@
 """Prior functions: draws f ~ GP(0, k) that can be evaluated anywhere, made of random features of k.
 
-Every kernel of the package is a sum of terms v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) (`kernels.terms`). One
+Every kernel of the package is a sum of terms v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h T(x_h, z_h) (`kernels.terms`). One
 frequency gives a term the paired features
 
-    √v_t · Π_l r_lᵀx_l · [cos(Σ_w ω_wᵀx_w), sin(Σ_w ω_wᵀx_w)],   E r_l r_lᵀ = I,
+    √v_t · Π_l r_lᵀx_l · Π_h ξ_h(h(x_h)) · [cos(Σ_w ω_wᵀx_w), sin(Σ_w ω_wᵀx_w)],   E r_l r_lᵀ = I,
 
-because the cosine of a sum of independent symmetric angles is, on average, the product of the cosines. A term without
-waves has exact features, the products of the coordinates. If there is no room for all of them, its features are
-Π_l r_lᵀx_l. Sources: Rahimi and Recht (2007); Yu et al. (2016) for orthogonal directions; Kar and Karnick (2012) for
+because the cosine of a sum of independent symmetric angles is, on average, the product of the cosines; ξ_h = ±1 is a
+random sign of a hash (`features.hashing`). A term without waves and hashes has exact features, the products of the
+coordinates. If there is no room for all of them, its features are Π_l r_lᵀx_l. Sources: Rahimi and Recht (2007); Yu et al. (2016) for orthogonal directions; Kar and Karnick (2012) for
 random linear forms.
 
 Near many rows a posterior function varies only by its high frequencies. A spectral density with heavy tails has few of
@@ -28,6 +28,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.features.fourier import normal_rows, orthogonal_directions
+from stochgp.features.hashing import draw_hashes, hash_signs
 from stochgp.kernels.base import as_kernel
 from stochgp.kernels.fields import select
 from stochgp.kernels.terms import Rows, Term, share, terms_of
@@ -58,7 +59,8 @@ class RandomFeatures(AbstractFeatureMap):
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N M"]:
         check_rows(X, self.n_inputs)
         terms = terms_of(self.kernel, X)
-        return _features([term.variance for term in terms], [term.rows for term in terms], self.draws.value)
+        draws = _drawn(terms, self.draws.value)
+        return _features([term.variance for term in terms], [term.rows for term in terms], draws)
 
 
 class PriorFunctions(eqx.Module):
@@ -156,10 +158,14 @@ def spread_values(
 
 
 class Draw(NamedTuple):
-    """The random part of a term's F features: directions r_l [A, F], and all frequencies [ΣA, F] in turns (1 turn = 2π)."""
+    """The random part of a term's F features: directions r_l [A, F], and all frequencies [ΣA, F] in turns (1 turn = 2π).
+
+    Of the F hashes of each factor, whose numbers are many, the keys [F, 2] are kept; `_drawn` puts the numbers in their place.
+    """
 
     directions: tuple[Array, ...]
     frequencies: Array | None
+    hashes: tuple[Any, ...] = ()
 
 
 def _plan(kernel: Any, n_inputs: int, n_features: int, dtype: DTypeLike) -> tuple[list[Term], list[int]]:
@@ -201,7 +207,7 @@ def _draw(term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype
         return None
     linear, waves = term.rows.linear, term.rows.waves
     n = n_columns // 2 if waves else n_columns
-    keys = iter(jax.random.split(key, len(linear) + len(waves)))
+    keys = iter(jax.random.split(key, len(linear) + len(waves) + len(term.packed)))
     draw_directions = orthogonal_directions if orthogonal else _independent_directions
     directions = [x.shape[1] ** 0.5 * draw_directions(n, x.shape[1], next(keys), dtype).T for x in linear]
     draw = _spread_frequencies if orthogonal else _independent_frequencies
@@ -209,7 +215,22 @@ def _draw(term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype
         draw(n, x.shape[1], scales, next(keys), dtype).T / (2 * math.pi)
         for x, scales in zip(waves, term.scales, strict=True)
     ]
-    return Draw(tuple(directions), jnp.concatenate(frequencies) if waves else None)
+    hashes = tuple(jax.random.key_data(jax.random.split(next(keys), n)) for _ in term.packed)
+    return Draw(tuple(directions), jnp.concatenate(frequencies) if waves else None, hashes)
+
+
+def _drawn(terms: Sequence[Term], draws: Sequence[Draw | None]) -> list[Draw | None]:
+    """The draws with the numbers of their hashes."""
+
+    def numbers(term: Term, draw: Draw | None) -> Draw | None:
+        if draw is None or not term.packed:
+            return draw
+        factors = zip(term.packed, term.rows.hashed, draw.hashes, strict=True)
+        return draw._replace(
+            hashes=tuple(draw_hashes(packed, x.shape[1], keys, x.dtype) for packed, x, keys in factors)
+        )
+
+    return [numbers(*of) for of in zip(terms, draws, strict=True)]
 
 
 def _independent_directions(
@@ -257,7 +278,8 @@ def _columns(variance: Array, rows: Rows, draw: Draw | None) -> Array:
     forms = [
         matmul(x, r.astype(x.dtype)) for x, r in zip(rows.linear, draw.directions, strict=True)
     ]  # [N, F]
-    form = functools.reduce(jnp.multiply, forms, rows.ones)
+    signs = [hash_signs(x, of) for x, of in zip(rows.hashed, draw.hashes, strict=True)]
+    form = functools.reduce(jnp.multiply, forms + signs, rows.ones)
     if draw.frequencies is None:
         return jnp.sqrt(variance / form.shape[1]) * form
     turns = matmul(jnp.concatenate(rows.waves, axis=1), draw.frequencies.astype(form.dtype))  # [N, F]
@@ -279,11 +301,11 @@ def _evaluate(functions: PriorFunctions, X: Array) -> Array:
     blocks = jax.tree.map(split, [term.rows for term in terms])
 
     @jax.checkpoint
-    def values(rows: list[Rows], draws: tuple, weights: Array) -> Array:
+    def values(rows: list[Rows], draws: Sequence, weights: Array) -> Array:
         return matmul(_features([term.variance for term in terms], rows, draws), weights)  # [size, L]
 
     def group(of: tuple[Frozen, Array]) -> Array:
-        draws, weights = of[0].value, of[1].astype(X.dtype)
+        draws, weights = _drawn(terms, of[0].value), of[1].astype(X.dtype)
         return jax.lax.map(lambda rows: values(rows, draws, weights), blocks)
 
     found = jax.lax.map(group, (functions.draws, functions.weights))  # [G, n_blocks, size, L]

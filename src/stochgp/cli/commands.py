@@ -71,8 +71,9 @@ def fit(
     check_can_write(out)
     plain = {"random_state": seed, "verbose": 0 if quiet else 1}
     estimator = _estimator(model, setting or [], hyperparameters, source, plain)
-    wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing)
-    large = is_large(source, estimator.memory_limit)
+    holds_molecules = getattr(estimator, "smiles", None) is not None
+    wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing, holds_molecules)
+    large = is_large(source, estimator.memory_limit) and not holds_molecules
     rows = (divided_blocks if large else read_divided)(source, wanted, test_fraction, seed)
     with naming(source):
         estimator.fit(rows.train.inputs, rows.train.targets, checkpoint=checkpoint)

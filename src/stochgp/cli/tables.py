@@ -19,6 +19,7 @@ class Wanted(NamedTuple):
     inputs: tuple[str, ...] | None
     ignore: tuple[str, ...] | None
     missing: str
+    holds_molecules: bool = False
 
 
 class Labelled(NamedTuple):
@@ -52,8 +53,9 @@ def read_divided(source: str, wanted: Wanted, test_fraction: float | None, seed:
     everything = everything._replace(inputs=without(everything.inputs, left_out))
     if test_fraction is None:
         return Divided(everything, None, wanted.target, left_out)
-    with naming(source):  # before the division, so that the rows of messages are those of the file
-        data.TableEncoder.fit(everything.inputs, missing=wanted.missing)
+    if not wanted.holds_molecules:
+        with naming(source):  # before the division, so that the rows of messages are those of the file
+            data.TableEncoder.fit(everything.inputs, missing=wanted.missing)
     train, test = data.train_test_indices(len(everything.targets), test_fraction, seed)
     return Divided(_take(everything, train), _take(everything, test), wanted.target, left_out)
 
@@ -142,7 +144,7 @@ def as_table(X: Float[np.ndarray, "N D"], names: tuple[str, ...]) -> pa.Table:
 
 
 def _named(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> Divided:
-    if test_fraction is not None and source.startswith("uci"):
+    if test_fraction is not None and source.startswith(("uci", "mol:dockstring")):
         raise ValueError(f"{source} has its own test rows: leave --test-fraction out")
     options = {} if test_fraction is None else {"test_fraction": test_fraction}
     found = data.load(source, seed=seed, **options)

@@ -5,7 +5,9 @@ from .columns import Column, TableError, read_column, table_columns
 from .dataset import Dataset
 from .encoding import TableEncoder, target_column
 from .files import SUFFIXES, read_table, table_writer, write_table
+from .fingerprints import Fingerprints
 from .functions import load_function
+from .molecules import Morgan
 from .named import NamedSet, is_named, list_named, load
 from .neighbours import Neighbours
 from .rules import MAX_LEVELS, ColumnRule
@@ -19,6 +21,8 @@ __all__ = [
     "Column",
     "ColumnRule",
     "Dataset",
+    "Fingerprints",
+    "Morgan",
     "NamedSet",
     "Neighbours",
     "Standardiser",

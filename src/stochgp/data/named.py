@@ -1,4 +1,4 @@
-"""Data sets by name: `flights`, `uci:bike:0`, `fun:borehole:1000000`, and the tables of `tables`, such as `bike-hourly`."""
+"""Data sets by name: `flights`, `uci:bike:0`, `fun:borehole:1000000`, `mol:esol`, and the tables of `tables`, such as `bike-hourly`."""
 
 import re
 from dataclasses import dataclass
@@ -17,6 +17,9 @@ from .flights_3m import (
     load_flights_3m,
 )
 from .functions import FUNCTIONS, load_function
+from .molecule_sets import NAMES as MOLECULES
+from .molecule_sets import ROWS, load_molecule_set, molecules_location
+from .molecule_sets import how_to_get as molecules_source
 from .tables import TABLES, how_to_get, load_table, table_location
 from .uci import N_SPLITS, UCI_SETS, load_uci, uci_folders, uci_location
 
@@ -37,7 +40,7 @@ class NamedSet:
 def is_named(text: str) -> bool:
     """Whether `text` means a named set rather than a file: neither a path that exists nor a name with a suffix."""
     head = text.partition(":")[0]
-    return head in ("uci", "fun", "flights", NAME, *TABLES) or not (
+    return head in ("uci", "fun", "flights", "mol", NAME, *TABLES) or not (
         Path(text).suffix or len(Path(text).parts) > 1 or Path(text).exists()
     )
 
@@ -45,7 +48,7 @@ def is_named(text: str) -> bool:
 def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: float | None = None) -> Dataset:
     """The data set called `name`, one of `list_named`.
 
-    flights:by-day are the flights with whole days as test rows. uci:NAME:SPLIT, SPLIT 0 … 9, has fixed test rows; `test_fraction` and `seed` choose those of the others. fun:NAME:ROWS is drawn by
+    mol:… are molecules as Morgan counts, for the Tanimoto kernel (`load_molecules` has their SMILES). flights:by-day are the flights with whole days as test rows. uci:NAME:SPLIT, SPLIT 0 … 9, has fixed test rows; `test_fraction` and `seed` choose those of the others. fun:NAME:ROWS is drawn by
     `load_function`: `seed` gives the rows and `noise_std` the standard deviation of their noise, None = the function's default.
 
     Raises ValueError, in one line, for a name, split or number of rows that does not exist (with the nearest), for a noise given to
@@ -65,6 +68,8 @@ def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: flo
         return load_table(name, test_fraction, seed)
     if family == "uci":
         return load_uci(*_set_and_split(name, rest))
+    if family == "mol":
+        return load_molecule_set(name, test_fraction, seed)
     raise ValueError(f"no data set is called {name!r}; {_nearest(name)}")
 
 
@@ -88,13 +93,18 @@ def list_named() -> list[NamedSet]:
         )
         for name, known in FUNCTIONS.items()
     ]
-    return [flights, more, *tables, *(_uci_line(name) for name in UCI_SETS), *functions]
+    molecules = [
+        NamedSet(name, ROWS[name.split(":")[1]], 1024, molecules_location(name), molecules_source(name))
+        for name in MOLECULES
+    ]
+    return [flights, more, *tables, *(_uci_line(name) for name in UCI_SETS), *functions, *molecules]
 
 
 def _nearest(name: str) -> str:
     by_stem = {
         **{name: name for name in ("flights", BY_DAY, NAME, *TABLES)},
         **{stem: f"uci:{stem}:0" for stem in UCI_SETS},
+        **{name: name for name in MOLECULES},
         **{stem: f"fun:{stem}:{known.rows}" for stem, known in FUNCTIONS.items()},
     }
     return f"did you mean {by_stem[name]!r}?" if name in by_stem else did_you_mean(name, by_stem.values())

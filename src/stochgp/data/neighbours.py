@@ -93,7 +93,7 @@ class Neighbours:
         found = np.empty((len(centres), k), np.int32)
         order = np.arange(len(centres)) if self._position is None else np.argsort(self._position[centres])
         for part in _in_time(_chunks(order, k)):
-            found[part] = _centre_first(self._search(self.rows[centres[part]], k), centres[part])
+            found[part] = centre_first(self._search(self.rows[centres[part]], k), centres[part])
         return found
 
     def _order(self, points: Float[np.ndarray, "P D"]) -> Int[np.ndarray, " P"]:
@@ -164,7 +164,7 @@ def _in_time(parts: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
             yield piece
 
 
-def _centre_first(found: np.ndarray, centres: np.ndarray) -> np.ndarray:
+def centre_first(found: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """`found` [P, k] with each centre moved to the front; where k other equal rows were found, it takes the place of the last."""
     is_centre = found == centres[:, None]
     place = np.where(is_centre.any(axis=1), is_centre.argmax(axis=1), found.shape[1] - 1)

@@ -18,10 +18,12 @@ from sklearn.utils import estimator_html_repr
 
 from stochgp import deadline
 from stochgp.budget import Budget
+from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.streams import SomeRows
 from stochgp.deadline import granted, within
 from stochgp.estimators.cautions import constant_columns, warn_of
 from stochgp.estimators.files import are_files, read_files
+from stochgp.estimators.fingerprinted import Inputs, is_packed
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.predictor import PosteriorRegressor
@@ -121,6 +123,10 @@ class GPRegressor(PosteriorRegressor):
     ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
         """(The posterior at θ̂, how systems were solved for it, what `plan_` says of that)."""
 
+    def _inputs(self) -> Inputs:
+        """What is made of the inputs."""
+        return Inputs.NUMBERS
+
     def _least_seconds(self) -> float:
         """Seconds that learning takes in any case, where nothing would be learned without them."""
         return 0.0
@@ -174,6 +180,9 @@ class GPRegressor(PosteriorRegressor):
         warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
         with jax.enable_x64(True):
             gp, start = self._start(data, run)
+            if data.leaves_inputs:
+                what = f"{data.encoder.described}, " if isinstance(data.encoder, MoleculeEncoder) else ""
+                start["inputs"] = choice("as given", what + self._inputs().value)
             learned, choices = self._learn(gp, data, run)
             if learned is not None:
                 learned, closing = self._close(learned, data)
@@ -181,7 +190,7 @@ class GPRegressor(PosteriorRegressor):
             fewer = learned is not None and choices["rows_in_time"]["choice"] is not None
             posterior, solved, more = self._posterior_in_time(gp, learned, data, run, fewer)
         seen = self.dtype if posterior.dtype is None else posterior.dtype
-        constant = constant_columns(data.rows.X)
+        constant = None if is_packed(data.encoder) else constant_columns(data.rows.X)
         self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, seen, constant)
         name = y if data.is_of_files else getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
@@ -193,11 +202,15 @@ class GPRegressor(PosteriorRegressor):
 
     def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
         """What the model learns from, of rows in memory or in files."""
+        inputs = self._inputs()
         if are_files(X):
+            if inputs is not Inputs.NUMBERS:
+                raise ValueError("the Tanimoto kernel takes rows in memory, not files: read the table first")
             others = {"sample_weight": sample_weight, "groups": groups}
             return read_files(self, X, y, others, run.budget, run.sample_seed, keeps_all=self._keeps_all_rows)
-        rows = read_training_rows(self, X, y, sample_weight, run.budget, self.missing, groups)
-        return TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype)
+        rows = read_training_rows(self, X, y, sample_weight, run.budget, self.missing, groups, inputs)
+        leaves = inputs is not Inputs.NUMBERS
+        return TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype, leaves)
 
     def _posterior_in_time(
         self, gp: AbstractGP, learned: FitResult | None, data: TrainingData, run: Run, fewer: bool

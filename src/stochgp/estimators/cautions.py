@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from stochgp.data import TableEncoder
+from stochgp.estimators.inputs import Encoder
 from stochgp.estimators.units import TrainingData
 
 # Different rows below which intervals of learned models were too narrow now and then: of simulated sets, three kinds of function in two inputs,
@@ -47,7 +47,7 @@ def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
 
 
 def warn_of_moved(
-    encoder: TableEncoder | None,
+    encoder: Encoder | None,
     constant: Float[np.ndarray, " D"],
     X: Float[np.ndarray, "N D"],
     stacklevel: int,
@@ -75,8 +75,8 @@ def constant_columns(X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " D"]:
 
 
 def _flattened(data: TrainingData) -> np.ndarray:
-    """Whether the range of the middle 80 % of a column's values is above 0, but below FLAT standard deviations."""
-    if not data.standardized or data.n_rows < FEW_ROWS:
+    """Of standardised inputs: whether the range of the middle 80 % of a column's values is above 0, but below FLAT standard deviations."""
+    if not data.standardized or data.leaves_inputs or data.n_rows < FEW_ROWS:
         return np.zeros(data.n_inputs, bool)
     rows: Any = slice(None)
     if data.n_rows > LOOKED_AT:
@@ -85,7 +85,7 @@ def _flattened(data: TrainingData) -> np.ndarray:
     return (high > low) & (high - low < FLAT * data.inputs.scale)
 
 
-def _named(encoder: TableEncoder | None, which: np.ndarray) -> str:
+def _named(encoder: Encoder | None, which: np.ndarray) -> str:
     """The columns' names, or their numbers from 1 on."""
     indices = np.flatnonzero(which)
     names = [

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from stochgp import deadline, features
+from stochgp import deadline, features, kernels
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import feature_learner
+from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.report import choice
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
@@ -35,7 +36,7 @@ SCALE_ROWS = 1_000  # on which the starting variance is found
 class FeatureGPRegressor(GPRegressor):
     """Gaussian process regression with k(x, z) = variance · φ(x)·φ(z), φ finite-dimensional: `predict` is of the function without noise.
 
-    features        "mlp", "attention", "rff", "orf", "nystrom", a feature map of `stochgp.features`, or a network (one row ↦ one axis)
+    features        "mlp", "attention", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints), a feature map of `stochgp.features`, or a network (one row ↦ one axis)
     kernel          what rff, orf and nystrom approximate (None = "rbf"); on a network None = the linear kernel on its output, a
                     stationary kernel = random Fourier features of its output
     n_features      dimension of φ: None = 128 for networks, 1000 for Fourier features, 512 for Nyström
@@ -50,6 +51,8 @@ class FeatureGPRegressor(GPRegressor):
     random_state    None, an integer, a NumPy RandomState or Generator
     verbose         1 shows progress on stderr
     missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
+    smiles          the column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel,
+                    and `missing="skip"` leaves out those that cannot be read (predictions NaN)
     plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
 
     After `fit`, in units of the targets given (nlml = that of standardised targets + log s, variances times s²):
@@ -78,6 +81,7 @@ class FeatureGPRegressor(GPRegressor):
         random_state: Any = None,
         verbose: int = 0,
         missing: str = "refuse",
+        smiles: Any = None,
         plan: dict[str, Any] | None = None,
     ):
         self.features = features
@@ -95,6 +99,7 @@ class FeatureGPRegressor(GPRegressor):
         self.random_state = random_state
         self.verbose = verbose
         self.missing = missing
+        self.smiles = smiles
         self.plan = plan
 
     @property
@@ -103,6 +108,12 @@ class FeatureGPRegressor(GPRegressor):
         if "_fitted" not in vars(self):
             raise AttributeError("features_ is there after fit")
         return typing.cast(FeaturePosterior, self._fitted.posterior).features
+
+    def _inputs(self) -> Inputs:
+        kernel = getattr(self.features, "kernel", self.kernel)
+        if isinstance(self.features, str) and self.features == "tanimoto" and kernel is None:
+            kernel = "tanimoto"
+        return inputs_with_smiles(kernel, self.smiles, self.missing)
 
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
         return feature_learner(
@@ -116,7 +127,7 @@ class FeatureGPRegressor(GPRegressor):
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = jnp.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
         given = {"n_inputs": data.n_inputs, "X_sample": sample, "dtype": self.dtype}
-        phi = features.resolve(self.features, self.kernel, self.n_features, key=map_key, **given)
+        phi = features.resolve(self.features, self._kernel_for(data), self.n_features, key=map_key, **given)
         phi = cast(phi, self.dtype)
         size = float(_mean_square(phi, sample[:SCALE_ROWS]))
         if not math.isfinite(size):
@@ -127,6 +138,15 @@ class FeatureGPRegressor(GPRegressor):
         noise = constant_noise(START_NOISE * spread, lower=NOISE_FLOOR * spread, dtype=self.dtype)
         variance = positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype)
         return FeatureGP(features=phi, noise=noise, variance=variance), {}
+
+    def _kernel_for(self, data: TrainingData) -> Any:
+        """The setting `kernel`; of fingerprints a Tanimoto kernel that takes the rows as they are packed."""
+        kernel = self.kernel
+        if kernel is None and isinstance(self.features, str) and self.features == "tanimoto":
+            kernel = "tanimoto"
+        if kernel is None or not data.leaves_inputs:
+            return kernel
+        return with_packing(kernels.resolve(kernel, data.n_inputs, dtype=self.dtype), is_packed(data.encoder))
 
     def _posterior_of(
         self, gp: FeatureGP, learned: FitResult | None, data: TrainingData, run: Run

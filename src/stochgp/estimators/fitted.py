@@ -11,9 +11,11 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.budget import Budget, release
-from stochgp.data import Standardiser, TableEncoder
+from stochgp.data import Standardiser
+from stochgp.data.molecules import MoleculeEncoder
 from stochgp.distributions import AbstractDistribution, Normal
-from stochgp.estimators.inputs import refuse_not_finite
+from stochgp.estimators.fingerprinted import is_packed
+from stochgp.estimators.inputs import Encoder, refuse_not_finite
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.parameters import cast
 from stochgp.planning.prediction import most_columns
@@ -31,7 +33,7 @@ class Fitted:
     `dtype` is that of the rows that the posterior sees. Rows come in blocks of the posterior's `block_rows`, the last one filled up.
     """
 
-    encoder: TableEncoder | None
+    encoder: Encoder | None
     inputs: Standardiser
     targets: Standardiser
     posterior: AbstractPosterior
@@ -141,7 +143,13 @@ class Fitted:
         return found
 
     def _by_block(self, evaluate: Callable, X: np.ndarray, n_block: int | None) -> tuple[np.ndarray, ...]:
-        return in_blocks(evaluate, self.inputs, X, self.dtype, n_block)
+        absent = np.isnan(X[:, 0]) if isinstance(self.encoder, MoleculeEncoder) else np.zeros(len(X), bool)
+        if absent.any():  # molecules that were skipped
+            X = np.where(absent[:, None], np.zeros((), X.dtype), X)
+        results = in_blocks(evaluate, self.inputs, X, self.dtype, n_block)
+        for result in results:
+            result[absent] = np.nan
+        return results
 
 
 class JoinedFunctions(AbstractFunctions):
@@ -161,7 +169,7 @@ class FunctionDraws(eqx.Module):
     """S functions drawn from a posterior: f(X) are their values, in target units, at rows X in the units given to `fit`.
 
     A JAX array X [N, D] gives a JAX array [N, S] in its dtype, differentiable in X, under any transformation of JAX. A NumPy array or a
-    data frame gives a NumPy array [N, S] in float64, in blocks of rows.
+    data frame gives a NumPy array [N, S] in float64, in blocks of rows; so do fingerprints of any kind.
     """
 
     functions: AbstractFunctions
@@ -169,7 +177,7 @@ class FunctionDraws(eqx.Module):
     scale: Float[Array, " D"]
     target_mean: Float[Array, ""]
     target_scale: Float[Array, ""]
-    encoder: TableEncoder | None = eqx.field(static=True)
+    encoder: Encoder | None = eqx.field(static=True)
     dtype: str = eqx.field(static=True)
 
     @property
@@ -177,7 +185,7 @@ class FunctionDraws(eqx.Module):
         return self.functions.n_samples
 
     def __call__(self, X: Any) -> Any:
-        if isinstance(X, jax.Array):
+        if isinstance(X, jax.Array) and not is_packed(self.encoder):
             return self._on_device(X)
         return self.at_numbers(np.asarray(X) if self.encoder is None else self.encoder.transform(X))
 

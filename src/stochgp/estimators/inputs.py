@@ -11,7 +11,12 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d, validat
 from stochgp.budget import Budget
 from stochgp.data import TableEncoder
 from stochgp.data.columns import is_array
+from stochgp.data.fingerprints import FingerprintEncoder, Fingerprints
+from stochgp.data.molecules import MoleculeEncoder
+from stochgp.estimators.fingerprinted import Inputs, read_fingerprints, without_skipped
 from stochgp.names import lookup
+
+Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
 
 MERGED_ROWS = 10_000
 LARGEST_TARGET = 1e150  # its square is still a number
@@ -26,7 +31,7 @@ class TrainingRows(NamedTuple):
     X: Float[np.ndarray, "N D"]
     y: Float[np.ndarray, " N"]
     weight: Float[np.ndarray, " N"] | None
-    encoder: TableEncoder | None
+    encoder: Encoder | None
     group: Int32[np.ndarray, " N"] | None = None
 
 
@@ -38,6 +43,7 @@ def read_training_rows(
     budget: Budget,
     missing: str = "refuse",
     groups: Any = None,
+    inputs: Inputs = Inputs.NUMBERS,
 ) -> TrainingRows:
     """Checks everything given to `fit` and sets `n_features_in_` and `feature_names_in_`.
 
@@ -47,10 +53,13 @@ def read_training_rows(
     `missing` is what becomes of missing values: "refuse" or "impute", as `TableEncoder` does it, for arrays too.
     Raises ValueError or TypeError, naming row and column, for what cannot be used.
     """
-    lookup(missing, dict.fromkeys(("refuse", "impute")), "missing")
+    lookup(missing, dict.fromkeys(("refuse", "impute", "skip")), "missing")
     if y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
-    encoder, X = _read_inputs_at_fit(estimator, X, budget, missing)
+    if inputs is Inputs.FINGERPRINTS:
+        encoder, X = read_fingerprints(estimator, X, budget)
+    else:
+        encoder, X = _read_inputs_at_fit(estimator, X, budget, missing)
     y = read_targets(y)
     check_consistent_length(X, y)
     group = None if groups is None else read_groups(groups, len(y))
@@ -62,6 +71,10 @@ def read_training_rows(
         if (weight == 0).any():
             there = weight > 0
             X, y, weight, group = X[there], y[there], weight[there], None if group is None else group[there]
+    if missing == "skip":
+        there = without_skipped(X)
+        X, y = X[there], y[there]
+        weight, group = (None if part is None else part[there] for part in (weight, group))
     if group is not None and (group == group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
     return merged_rows(TrainingRows(X, y, weight, encoder, group))
@@ -78,9 +91,14 @@ def merged_rows(rows: TrainingRows) -> TrainingRows:
 
 
 def read_inputs(
-    estimator: BaseEstimator, encoder: TableEncoder | None, X: Any, budget: Budget
+    estimator: BaseEstimator, encoder: Encoder | None, X: Any, budget: Budget
 ) -> Float[np.ndarray, "N D"]:
     """The numbers of a table or an array given to a fitted estimator."""
+    if isinstance(encoder, FingerprintEncoder | MoleculeEncoder):
+        is_table = not isinstance(X, Fingerprints) and hasattr(type(X), "columns")
+        if isinstance(encoder, FingerprintEncoder) and is_table:
+            X = TableEncoder.fit(X).transform(X)
+        return encoder.transform(X)
     if encoder is not None and encoder.named:
         return _encoded(encoder, X, budget)
     X = validate_data(estimator, X, reset=False, dtype=_FLOATS, ensure_all_finite=False)

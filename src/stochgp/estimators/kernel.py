@@ -11,10 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
-from stochgp.data.neighbours import search_bytes
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import HURRIED, LOCAL_ROWS, kernel_learner
+from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
 from stochgp.estimators.raised_noise import raised_for_solving
 from stochgp.estimators.report import choice
@@ -33,7 +33,7 @@ from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import choose
 from stochgp.posteriors import AbstractPosterior, ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
 from stochgp.posteriors.base import Request
-from stochgp.posteriors.local import NEIGHBOURS
+from stochgp.posteriors.local import NEIGHBOURS, neighbours_bytes
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.solvers import AbstractSolver, Cholesky, SystemSize
 from stochgp.solvers.sizes import SMALL
@@ -52,7 +52,7 @@ WORST = 0.5  # relative residual of a solve that was cut, beyond which local pre
 class KernelGPRegressor(GPRegressor):
     """Gaussian process regression with any kernel and any number of rows: `predict` is of the function without noise.
 
-    kernel          "auto" (compared on rows left out: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`
+    kernel          "auto" (compared on rows left out: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`; "tanimoto" for fingerprints
     learner         "auto", "loo", "vecchia", "bsgd", "full-batch", "iterative", or a learner of `stochgp.learners`; None = keep the hyperparameters given
     noise_variance  σ², in the units of what the kernel sees (standardised targets when `standardize`): a value is kept, while the kernel is
                     learned; None = learned, from a tenth of the targets' mean square, which `learner=None` keeps
@@ -69,6 +69,8 @@ class KernelGPRegressor(GPRegressor):
     random_state    None, an integer, a NumPy RandomState or Generator
     verbose         1 shows progress on stderr
     missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
+    smiles          the column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel,
+                    and `missing="skip"` leaves out those that cannot be read (predictions NaN)
     plan            `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits
 
     After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_`, `nlml_` (exact, where the
@@ -97,6 +99,7 @@ class KernelGPRegressor(GPRegressor):
         random_state: Any = None,
         verbose: int = 0,
         missing: str = "refuse",
+        smiles: Any = None,
         plan: dict[str, Any] | None = None,
     ):
         self.kernel = kernel
@@ -116,6 +119,7 @@ class KernelGPRegressor(GPRegressor):
         self.random_state = random_state
         self.verbose = verbose
         self.missing = missing
+        self.smiles = smiles
         self.plan = plan
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
@@ -192,6 +196,9 @@ class KernelGPRegressor(GPRegressor):
             batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
         )  # fmt: skip
 
+    def _inputs(self) -> Inputs:
+        return inputs_with_smiles(self.kernel, self.smiles, self.missing)
+
     def _is_hurried(self) -> bool:
         """Whether there is no time to search neighbours; by the plan given, where there is one."""
         if self.plan is None:
@@ -210,7 +217,8 @@ class KernelGPRegressor(GPRegressor):
             return with_kernel(kernel_called(name, data.n_inputs, variance=spread, dtype=dtype))
 
         if not (isinstance(self.kernel, str) and self.kernel == "auto"):
-            return with_kernel(kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)), {}
+            kernel = kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)
+            return with_kernel(with_packing(kernel, is_packed(data.encoder))), {}
         planned = run.planned("kernel")
         if planned is not None:
             return start(planned), {"kernel": choice(planned, "as given")}
@@ -333,7 +341,7 @@ class KernelGPRegressor(GPRegressor):
         """From neighbours, calibrated on fewer rows where time is short."""
         N, D = data.n_rows, data.n_inputs
         run.budget.require(
-            search_bytes(N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
+            neighbours_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
             f"local prediction from {N} rows",
         )
         local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)

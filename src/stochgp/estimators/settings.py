@@ -41,7 +41,7 @@ RULES = {
 CHOICES = {
     "dtype": tuple(DTYPES),
     "prediction": ("auto", "global", "local"),
-    "missing": ("refuse", "impute"),
+    "missing": ("refuse", "impute", "skip"),
 }
 
 

@@ -52,8 +52,9 @@ def _title(estimator: Any) -> str:
 def _of_data(estimator: Any) -> list[str]:
     fitted = estimator._fitted
     mean, scale = float(fitted.targets.mean), fitted.target_scale
+    inputs = getattr(fitted.encoder, "described", f"{len(fitted.inputs.mean)} numeric inputs")
     return [
-        f"Data: {estimator.n_rows_} rows (equal ones counted once), {len(fitted.inputs.mean)} numeric inputs; "
+        f"Data: {estimator.n_rows_} rows (equal ones counted once), {inputs}; "
         f"targets {mean:.4g} ± {scale:.4g} (mean and standard deviation taken out)"
     ]
 

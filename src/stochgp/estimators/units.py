@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from stochgp.data import Standardiser, TableEncoder
+from stochgp.data import Standardiser
 from stochgp.data.streams import AbstractSource, DeviceRows, HostRows
 from stochgp.data.survey import StandardisedRows, Survey
-from stochgp.estimators.inputs import TrainingRows, merged_rows
+from stochgp.estimators.inputs import Encoder, TrainingRows, merged_rows
 
 RANGE = 1e12  # of variances, around the mean square of the targets
 _SHIFTED = ("nlml", "held_out_nlpd", "criterion")
@@ -29,18 +29,31 @@ class TrainingData:
     standardized: bool = True
     is_of_files: bool = False
     everything: StandardisedRows | None = None  # where `rows` are a sample of what files hold
+    leaves_inputs: bool = False  # what the kernel sees of them is as given
 
     @classmethod
-    def of(cls, rows: TrainingRows, standardize: bool, mean: float | None, dtype: str) -> "TrainingData":
-        """`mean`, in target units, takes the place of the targets' average; without `standardize` that is 0."""
+    def of(
+        cls,
+        rows: TrainingRows,
+        standardize: bool,
+        mean: float | None,
+        dtype: str,
+        leaves_inputs: bool = False,
+    ) -> "TrainingData":
+        """`mean`, in target units, takes the place of the targets' average; without `standardize` that is 0.
+
+        With `leaves_inputs` only the targets are standardised.
+        """
+        unchanged = Standardiser.identity((rows.X.shape[1],))
         if not standardize:
             center = np.asarray(0.0 if mean is None else mean, np.float64)
-            inputs = Standardiser.identity((rows.X.shape[1],))
-            return cls(rows, inputs, Standardiser(center, np.ones((), np.float64)), dtype, False)
-        inputs, targets = (Standardiser.fit(values, rows.weight) for values in (rows.X, rows.y))
+            targets = Standardiser(center, np.ones((), np.float64))
+            return cls(rows, unchanged, targets, dtype, False, leaves_inputs=leaves_inputs)
+        inputs = unchanged if leaves_inputs else Standardiser.fit(rows.X, rows.weight)
+        targets = Standardiser.fit(rows.y, rows.weight)
         if mean is not None:
             targets = Standardiser(np.asarray(float(mean), np.float64), targets.scale)
-        return cls(rows, inputs, targets, dtype, True)
+        return cls(rows, inputs, targets, dtype, True, leaves_inputs=leaves_inputs)
 
     @classmethod
     def of_files(cls, found: Survey, standardize: bool, mean: float | None, dtype: str) -> "TrainingData":
@@ -62,7 +75,7 @@ class TrainingData:
         return cls(rows, inputs, targets, dtype, standardize, True, everything)
 
     @property
-    def encoder(self) -> TableEncoder | None:
+    def encoder(self) -> Encoder | None:
         return self.rows.encoder
 
     @property
@@ -122,7 +135,7 @@ class TrainingData:
         X, y, weight, encoder, group = self.rows
         weight, group = (None if part is None else part[indices] for part in (weight, group))
         rows = TrainingRows(X[indices], y[indices], weight, encoder, group)
-        return TrainingData(rows, self.inputs, self.targets, self.dtype)
+        return dataclasses.replace(self, rows=rows, everything=None)
 
     def source(self, on_device: bool) -> AbstractSource:
         """Standardised rows for a learner: on the device, or on the host and standardised as they are taken."""

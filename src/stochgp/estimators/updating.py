@@ -10,7 +10,6 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import _check_sample_weight
 
 from stochgp.budget import Budget
-from stochgp.data.neighbours import search_bytes
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_inputs, read_targets
 from stochgp.estimators.solving import (
@@ -23,7 +22,7 @@ from stochgp.estimators.solving import (
 )
 from stochgp.posteriors import AbstractPosterior, ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
 from stochgp.posteriors.growing import NewRows, extended, grown_draws, joined, sides, warm_start
-from stochgp.posteriors.local import NEIGHBOURS
+from stochgp.posteriors.local import NEIGHBOURS, neighbours_bytes
 from stochgp.results import Solution
 from stochgp.solvers import Factor
 
@@ -82,7 +81,8 @@ def _grown(
 def _grown_locally(posterior: LocalPosterior, new: NewRows, budget: Budget) -> LocalPosterior:
     """The scale of the variances stays that of the fit."""
     N, D = len(posterior.X) + len(new.X), new.X.shape[1]
-    budget.require(search_bytes(N, D, 1, NEIGHBOURS) + 8 * N * (D + 2), f"local prediction from {N} rows")
+    need = neighbours_bytes(posterior.gp.kernel, N, D, 1, NEIGHBOURS) + 8 * N * (D + 2)
+    budget.require(need, f"local prediction from {N} rows")
     parts = zip((posterior.X, posterior.y, posterior.weight), new, strict=True)
     X, y, weight = (np.concatenate([old, more.astype(old.dtype)]) for old, more in parts)
     return dataclasses.replace(posterior, X=X, y=y, weight=weight)

@@ -12,14 +12,16 @@ from stochgp import kernels
 from stochgp.features.base import AbstractFeatureMap
 from stochgp.features.compose import Composed, Scaled
 from stochgp.features.fourier import RandomFourier
+from stochgp.features.hashing import TanimotoHashes
 from stochgp.features.network import Network
 from stochgp.features.nystrom import Nystrom
 from stochgp.names import lookup
 from stochgp.networks import attention, mlp
 from stochgp.parameters import value_of
 
-NAMES = ("mlp", "attention", "rff", "orf", "nystrom")
+NAMES = ("mlp", "attention", "rff", "orf", "nystrom", "tanimoto")
 N_NETWORK, N_ATTENTION, N_FOURIER, N_NYSTROM = 128, 32, 1000, 512  # the sizes of the papers
+N_HASHES = 1000
 
 
 def resolve(
@@ -38,6 +40,7 @@ def resolve(
     |---|---|---|---|
     | "rff", "orf" | (orthogonal) random Fourier features | stationary, None = "rbf" | 1000 |
     | "nystrom" | Nyström features, landmarks from `X_sample` | any, None = "rbf" | 512, or all rows |
+    | "tanimoto" | random hashes of fingerprints | Tanimoto, None = "tanimoto" | 1000 |
     | "mlp" | two layers of 128, ReLU | None or "linear" | 128, the second width |
     | "attention" | the attention network | None or "linear" | 32, its width |
     | a network | z of anything that maps one row to one axis | None or "linear" | its own |
@@ -58,7 +61,11 @@ def resolve(
             width = n_features if _is_linear(kernel) else None
             network = _named_network(name, n_inputs, width, network_key, dtype)
             return _on_network(Network(network), kernel, n_features, feature_key, dtype)
-        kernel = _kernel("rbf" if kernel is None else kernel, n_inputs, ard=True, dtype=dtype)
+        usual = "tanimoto" if name == "tanimoto" else "rbf"
+        kernel = _kernel(usual if kernel is None else kernel, n_inputs, ard=True, dtype=dtype)
+        if name == "tanimoto":
+            M = N_HASHES if n_features is None else n_features
+            return TanimotoHashes.init(kernel, n_inputs, M, key=feature_key, dtype=dtype)
         if name == "nystrom":
             return _nystrom(kernel, n_features, X_sample, feature_key)
         n_features = N_FOURIER if n_features is None else n_features

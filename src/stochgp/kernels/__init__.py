@@ -13,4 +13,5 @@ from stochgp.kernels.stationary import Matern12 as Matern12
 from stochgp.kernels.stationary import Matern32 as Matern32
 from stochgp.kernels.stationary import Matern52 as Matern52
 from stochgp.kernels.stationary import RationalQuadratic as RationalQuadratic
+from stochgp.kernels.tanimoto import Tanimoto as Tanimoto
 from stochgp.kernels.warped import Warped as Warped

@@ -59,6 +59,11 @@ class AbstractKernel(eqx.Module):
         """
         return (X,)
 
+    @property
+    def has_places(self) -> bool:
+        """Whether `places` tells which rows correlate most. Otherwise all pairs are compared to find them."""
+        return True
+
     @final
     def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
         """k(X_i, Z_j) for all pairs of rows."""
@@ -107,6 +112,11 @@ class Sum(AbstractKernel):
         """Of both."""
         return (*value_of(self.left).places(X), *value_of(self.right).places(X))
 
+    @property
+    def has_places(self) -> bool:
+        """Whether both have."""
+        return value_of(self.left).has_places and value_of(self.right).has_places
+
 
 class Product(AbstractKernel):
     """k = left · right, pair by pair. Either may be `frozen`."""
@@ -134,3 +144,8 @@ class Product(AbstractKernel):
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
         """Of both."""
         return (*value_of(self.left).places(X), *value_of(self.right).places(X))
+
+    @property
+    def has_places(self) -> bool:
+        """Whether both have."""
+        return value_of(self.left).has_places and value_of(self.right).has_places

@@ -13,6 +13,7 @@ from stochgp.kernels.stationary import (
     Matern52,
     RationalQuadratic,
 )
+from stochgp.kernels.tanimoto import Tanimoto
 from stochgp.names import lookup
 from stochgp.parameters import positive
 
@@ -24,7 +25,8 @@ _WITH_LENGTHSCALE = {
     "rational-quadratic": RationalQuadratic,
     "periodic": Periodic,
 }
-NAMES = (*_WITH_LENGTHSCALE, "linear")
+_WITHOUT = {"linear": Linear, "tanimoto": Tanimoto}
+NAMES = (*_WITH_LENGTHSCALE, *_WITHOUT)
 
 
 def resolve(
@@ -46,9 +48,9 @@ def resolve(
         raise TypeError(
             f"a kernel is wanted, or one of the names {', '.join(map(repr, NAMES))}, but got {kernel!r}"
         )
-    kind = lookup(kernel, {name: _WITH_LENGTHSCALE.get(name, Linear) for name in NAMES}, "kernel")
+    kind = lookup(kernel, _WITH_LENGTHSCALE | _WITHOUT, "kernel")
     amplitude = positive(variance, dtype=dtype)
-    if kind is Linear:
-        return Linear(amplitude)
+    if kind in _WITHOUT.values():
+        return kind(variance=amplitude)
     lengthscale = positive(np.full((n_inputs,) if ard else (), n_inputs**0.5), dtype=dtype)
     return kind(lengthscale, amplitude)

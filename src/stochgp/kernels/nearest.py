@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Int32
 
 from stochgp.data.neighbours import Neighbours, search_bytes, slack_of
+from stochgp.kernels.compared import ComparedRows, compared_bytes
 from stochgp.numerics.arrays import on_device
 from stochgp.parameters import cast, value_of
 
@@ -27,7 +28,8 @@ class NearestRows:
 
     Exact for a kernel with one set of places, and up to 100,000 rows (beyond: `slack_of`). A linear kernel finds its rows by the correlation
     itself, not by its absolute value. With several
-    sets, such as a sum's, the rows are the best among the nearest 4k of each. A kernel without places, a constant, finds rows by the inputs.
+    sets, such as a sum's, the rows are the best among the nearest 4k of each. A kernel without places, a constant, finds rows by the inputs;
+    one that places do not serve, Tanimoto, by comparing all pairs.
     All in float64, on the host.
     """
 
@@ -36,7 +38,10 @@ class NearestRows:
             self.kernel = cast(value_of(kernel), jnp.float64)
         self.X = np.ascontiguousarray(X, np.float64)
         slack = slack_of(len(self.X))
-        self.trees = tuple(Neighbours(points, slack) for points in self._places(self.X))
+        self.compared = None if self.kernel.has_places else ComparedRows(self.kernel, self.X)
+        self.trees = (
+            () if self.compared else tuple(Neighbours(points, slack) for points in self._places(self.X))
+        )
 
     @property
     def size(self) -> int:
@@ -45,6 +50,8 @@ class NearestRows:
     def query(self, Z: Float[np.ndarray, "P D"], k: int) -> Int32[np.ndarray, "P k"]:
         """Numbers of k rows for each point, 1 ≤ k ≤ N, the most correlated first."""
         Z = np.ascontiguousarray(Z, np.float64)
+        if self.compared is not None:
+            return self.compared.query(Z, k)
         places = self._places(Z)
         if len(self.trees) == 1:
             return self.trees[0].query(places[0], k)
@@ -124,6 +131,8 @@ class NearestRows:
 
 def nearest_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
     """Memory of `NearestRows` and a query at their peak, beside X in float64: places and trees of all terms, candidates, pairs compared."""
+    if not value_of(kernel).has_places:
+        return compared_bytes(n_rows, n_inputs, n_points, k)
     like = jax.ShapeDtypeStruct((1, n_inputs), jnp.float32)
     widths = [p.shape[1] for p in jax.eval_shape(value_of(kernel).places, like)] or [n_inputs]
     trees = sum(search_bytes(n_rows, width, n_points, k) + 8 * n_rows * width for width in widths)

@@ -1,9 +1,10 @@
 """Every kernel of the package as a sum of terms: what random features of it are made of.
 
-    k(x, z) = Σ_t v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)),
+    k(x, z) = Σ_t v_t · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h P(h(x_h) = h(z_h)),
 
 sums inside products distributed and deep kernels opened. x_l is what a linear kernel sees; x_w what a stationary
-kernel sees divided by its lengthscale, or the circles of a periodic one; ω_w is a draw from its spectral density.
+kernel sees divided by its lengthscale, or the circles of a periodic one; ω_w is a draw from its spectral density;
+x_h what a Tanimoto kernel sees, and h a random hash of it.
 """
 
 import math
@@ -20,34 +21,41 @@ from stochgp.kernels.fields import select
 from stochgp.kernels.linear import Constant, Linear
 from stochgp.kernels.periodic import Periodic
 from stochgp.kernels.stationary import AbstractStationary
+from stochgp.kernels.tanimoto import Tanimoto
 from stochgp.kernels.warped import Warped
 from stochgp.parameters import AbstractParameter, frozen, value_of
 
 
 class Rows(NamedTuple):
-    """What a term needs of the rows: the coordinates that its linear factors and its waves see, [N, A] each."""
+    """What a term needs of the rows: what its linear factors, its waves and its hashes see, [N, A] each."""
 
     ones: Array  # [N, 1]
     linear: tuple[Array, ...]
     waves: tuple[Array, ...]
+    hashed: tuple[Array, ...] = ()
 
 
 class Term(NamedTuple):
-    """variance · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)); each of `scales` draws n lengths of an ω_w."""
+    """variance · Π_l x_l·z_l · Π_w E cos(ω_wᵀ(x_w − z_w)) · Π_h T(x_h, z_h).
+
+    Each of `scales` draws n lengths of an ω_w; `packed` says of each x_h whether its numbers are sets of bits.
+    """
 
     variance: Float[Array, ""]
     rows: Rows
     scales: tuple[Callable[..., Array], ...]
+    packed: tuple[bool, ...] = ()
 
     @property
     def n_exact(self) -> int | None:
         """How many features are exact; None = infinitely many."""
-        return None if self.rows.waves else math.prod(x.shape[1] for x in self.rows.linear)
+        infinite = self.rows.waves or self.rows.hashed
+        return None if infinite else math.prod(x.shape[1] for x in self.rows.linear)
 
 
 def terms_of(kernel: Any, X: Array) -> list[Term]:
     """The terms of a kernel at the rows X. Raises TypeError for a kernel that has no random features."""
-    kernel = value_of(kernel)
+    kernel, hashed, packed = value_of(kernel), (), ()
     match kernel:
         case Sum():
             return terms_of(kernel.left, X) + terms_of(kernel.right, X)
@@ -62,6 +70,9 @@ def terms_of(kernel: Any, X: Array) -> list[Term]:
             linear, waves, scales = (), (kernel.circles(X),), (_one,)
         case Linear():
             linear, waves, scales = (select(X, kernel.active_dims),), (), ()
+        case Tanimoto():
+            linear, waves, scales = (), (), ()
+            hashed, packed = (select(X, kernel.active_dims),), (kernel.packed,)
         case Constant():
             linear, waves, scales = (), (), ()
         case _:
@@ -69,13 +80,13 @@ def terms_of(kernel: Any, X: Array) -> list[Term]:
                 f"a {type(kernel).__name__} has no random features: prior functions can be drawn for the kernels "
                 "of stochgp and for kinds of kernels.AbstractStationary"
             )
-    rows = Rows(jnp.ones((X.shape[0], 1), X.dtype), linear, waves)
-    return [Term(value_of(kernel.variance, X.dtype), rows, scales)]
+    rows = Rows(jnp.ones((X.shape[0], 1), X.dtype), linear, waves, hashed)
+    return [Term(value_of(kernel.variance, X.dtype), rows, scales, packed)]
 
 
 def _product(a: Term, b: Term) -> Term:
-    rows = Rows(a.rows.ones, a.rows.linear + b.rows.linear, a.rows.waves + b.rows.waves)
-    return Term(a.variance * b.variance, rows, a.scales + b.scales)
+    parts = (left + right for left, right in zip(a.rows[1:], b.rows[1:], strict=True))
+    return Term(a.variance * b.variance, Rows(a.rows.ones, *parts), a.scales + b.scales, a.packed + b.packed)
 
 
 def _fixed(kernel: Any) -> Any:

@@ -55,6 +55,11 @@ class Warped(AbstractKernel):
         """The inner kernel's, of the network's output."""
         return value_of(self.kernel).places(self.rows(X))
 
+    @property
+    def has_places(self) -> bool:
+        """Whether the inner kernel has."""
+        return value_of(self.kernel).has_places
+
 
 def networks_held(model: T) -> T:
     """The kernel, or what contains one, with the network of every `Warped` frozen."""

@@ -19,7 +19,7 @@ from stochgp.learners.steps import advance_by_batches
 from stochgp.models import AbstractGP
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import invert_lower, safe_cholesky
-from stochgp.parameters import partition
+from stochgp.parameters import partition, value_of
 from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 
 RATE = 0.01
@@ -54,7 +54,7 @@ class BSGD(AbstractLearner):
     epochs         of N/B steps; None = as many as suit the judge: 4,096 steps by loss
     learning_rate  on the unconstrained parameters; None = by trials, or 0.01. `PowerLaw(α₁, 1.0)` with `optax.sgd` is the α₁/k of sgGP's paper
     decay          factor on a numeric rate: a cosine to 0
-    sampling       None = `Uniform()` for feature GPs, `NearestNeighbours()` for kernel GPs
+    sampling       None = `Uniform()` for feature GPs and kernels whose nearest rows no places tell, else `NearestNeighbours()`
     signal_scale   τ; None = s_l = B throughout. The theory of sgGP and its recovery of parameters take τ = 3
 
     `converged`: see the judges, `ByEvidence` and `ByLoss`.
@@ -80,7 +80,8 @@ class BSGD(AbstractLearner):
         """The sampling given, or the one that suits the model."""
         if self.sampling is not None:
             return self.sampling
-        return Uniform() if gp.has_moments else NearestNeighbours()
+        kernel = None if gp.has_moments else value_of(getattr(gp, "kernel", None))
+        return NearestNeighbours() if getattr(kernel, "has_places", not gp.has_moments) else Uniform()
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size, self.epochs, STEPS)

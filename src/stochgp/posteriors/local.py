@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.neighbours import Neighbours, search_bytes, slack_of
 from stochgp.kernels import AbstractKernel, AbstractStationary, Warped
+from stochgp.kernels.compared import ComparedRows, compared_bytes
 from stochgp.likelihoods import AbstractNoise, ConstantNoise
 from stochgp.likelihoods.noise import SMALLEST_COUNT, noise_of_rows
 from stochgp.models import KernelGP
@@ -53,7 +54,7 @@ class LocalPosterior(AbstractPosterior):
     O(n³) per point, in float64. With n = N it is the exact posterior. Near is meant in Euclidean distance, after the kernel's network if
     it has one, of inputs divided by √lengthscale where the kernel is stationary: halfway between the inputs' own scales and the
     kernel's. Of these three it was never far from the best on six sets of data, the others sometimes were. Rows at equal distance
-    have a fixed order.
+    have a fixed order. A kernel without places, Tanimoto, finds the rows of highest correlation by comparing all.
 
     The variance is that of the predictor bᵀy_S, b as near to A_S⁻¹k(X_S, x) as rounding and a jitter allow: c [bᵀΣb + hᵀK⁺h], the second term at
     least its rounding error 4 eps k(x, x)(1 + ‖b‖²) in float64, and together at most the prior's (`numerics.rounding`).
@@ -110,7 +111,7 @@ class LocalPosterior(AbstractPosterior):
         if request.covariance or request.n_samples:
             return 0
         N, D = self.X.shape
-        tree = search_bytes(N, D, min(request.n_rows, MOST_ROWS), self.n_neighbours)
+        tree = neighbours_bytes(self.gp.kernel, N, D, min(request.n_rows, MOST_ROWS), self.n_neighbours)
         return 64 * request.n_rows + tree + COMPILER_BYTES
 
     def predict(self, X: Float[np.ndarray, "P D"]) -> LocalPrediction:
@@ -173,6 +174,12 @@ class LocalPosterior(AbstractPosterior):
         return LocalPrediction(mean, self.scale * variance, float(jitter.max()))
 
 
+def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
+    """Memory of finding k neighbours for each of `n_points` at its peak, beside the rows."""
+    need = search_bytes if value_of(kernel).has_places else compared_bytes
+    return need(n_rows, n_inputs, n_points, k)
+
+
 class _Block(NamedTuple):
     """P points Z with their neighbours' rows."""
 
@@ -193,7 +200,10 @@ class _Index:
             kernel = value_of(kernel.kernel)
         self.kernel = kernel
         self.Z = self.warp(X)
-        self.tree = Neighbours(self.place(self.Z), slack_of(len(X)))
+        places = self.place(self.Z)
+        self.tree = (
+            Neighbours(places, slack_of(len(X))) if kernel.has_places else ComparedRows(kernel, places)
+        )
 
     def warp(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P A"]:
         for warped in self.networks:

@@ -1,0 +1,196 @@
+"""Sets of molecules by name: `mol:esol`, `mol:chembl:CHEMBL205`, `mol:hiv:logp`, `mol:dockstring:PARP1`.
+
+Inputs are Morgan counts of radius 2 (DOCKSTRING: 1) in 1,024 columns: for the Tanimoto kernel. Files are looked for in $STOCHGP_DATA, then
+in the user's cache. DOCKSTRING (García-Ortegón et al. 2022) is downloaded; the others are a few lines of deepchem's collection.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pooch
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+from jaxtyping import Float
+
+from stochgp.names import lookup
+
+from .dataset import Dataset
+from .molecules import Morgan, are_installed, fingerprints_of
+from .splits import train_test_indices
+
+CHEMBL = ("CHEMBL261", "CHEMBL205", "CHEMBL3594", "CHEMBL3242", "CHEMBL228")
+PROPERTIES = ("logp", "qed")
+HIGHEST_SCORE = 5.0  # DOCKSTRING's scores are clipped there, as in its benchmark
+DOCKSTRING_FILES = {
+    "dockstring-dataset.tsv": "https://figshare.com/ndownloader/files/35948138",
+    "cluster_split.tsv": "https://figshare.com/ndownloader/files/35948123",
+}
+
+
+class Published(NamedTuple):
+    """Hyperparameters of Tripp et al. (2023), as Lin et al. (2024), Table 3, print them, in docking scores."""
+
+    variance: float  # A, of the Tanimoto kernel
+    noise_variance: float  # λ
+    mean: float  # μ₀, of the prior
+
+
+DOCKSTRING = {
+    "ESR2": Published(0.497, 0.373, -6.79),
+    "F2": Published(0.385, 0.049, -6.33),
+    "KIT": Published(0.679, 0.112, -6.39),
+    "PARP1": Published(0.560, 0.024, -6.95),
+    "PGR": Published(0.630, 0.332, -7.08),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Molecules:
+    """SMILES and the target y of N molecules; `is_test` [N] where the set comes with test rows."""
+
+    name: str
+    smiles: list[str]
+    y: Float[np.ndarray, " N"]
+    target: str
+    morgan: Morgan
+    is_test: np.ndarray | None = None
+
+
+FILES = {
+    "esol": ("esol.csv.gz", 1_128),
+    "chembl": ("chembl_five_targets.csv.gz", 4_101),
+    "hiv": ("hiv_smiles.csv.gz", 41_913),
+}
+ROWS = {family: n_rows for family, (_, n_rows) in FILES.items()} | {"dockstring": 260_155}
+NAMES = (
+    "mol:esol",
+    *(f"mol:chembl:{target}" for target in CHEMBL),
+    *(f"mol:hiv:{name}" for name in PROPERTIES),
+    *(f"mol:dockstring:{target}" for target in DOCKSTRING),
+)
+
+
+def load_molecules(name: str) -> Molecules:
+    """SMILES and targets of a set of `NAMES`.
+
+    esol: log solubility, mol/l (Delaney 2004). chembl: activities of one target, where measured. hiv: 41,913 molecules of the NCI screen
+    with a property that RDKit computes: Crippen's logP or QED. dockstring: docking scores, clipped at 5, with the cluster split.
+
+    Raises ValueError for a name that does not exist (with the nearest), and for files that are not there and cannot be had.
+    """
+    lookup(name, dict.fromkeys(NAMES), "set of molecules")
+    _, family, *rest = name.split(":")
+    morgan = Morgan("smiles")
+    if family == "dockstring":
+        return _dockstring(name, rest[0])
+    table = read_molecule_file(family)
+    if family == "hiv":
+        smiles = table["smiles"].to_pylist()
+        return Molecules(name, smiles, _property(rest[0], smiles), rest[0], morgan)
+    target = rest[0] if rest else "log_solubility_mol_per_l"
+    y = table[target].cast(pa.float64()).to_numpy(zero_copy_only=False)
+    there = np.flatnonzero(np.isfinite(y))
+    smiles = table["smiles"].take(pa.array(there)).to_pylist()
+    return Molecules(name, smiles, y[there], target, morgan)
+
+
+def load_molecule_set(name: str, test_fraction: float = 0.1, seed: int = 0) -> Dataset:
+    """The set as fingerprints: a random part of the rows is the test, or the set's own. Raises as `load_molecules`, and for bad molecules."""
+    found = load_molecules(name)
+    counts, bad = fingerprints_of(found.smiles, found.morgan)
+    if bad.any():
+        raise ValueError(
+            f"{name}: {int(bad.sum())} molecules cannot be read, the first in row {int(np.argmax(bad)) + 1}"
+        )
+    if found.is_test is None:
+        train, test = train_test_indices(len(found.y), test_fraction, seed)
+    else:
+        train, test = np.flatnonzero(~found.is_test), np.flatnonzero(found.is_test)
+    X, X_test = (counts[rows].toarray().astype(np.float32) for rows in (train, test))
+    names = tuple(f"morgan{j}" for j in range(found.morgan.n_bits))
+    return Dataset(X, found.y[train], X_test, found.y[test], names, found.target, name)
+
+
+def molecules_location(name: str) -> Path | None:
+    """The file of a set on this machine, or None."""
+    family = name.split(":")[1]
+    file = "dockstring-dataset.tsv" if family == "dockstring" else FILES[family][0]
+    return next((folder / file for folder in _folders(family) if (folder / file).is_file()), None)
+
+
+def how_to_get(name: str) -> str:
+    """Where the files come from."""
+    family = name.split(":")[1]
+    if family == "dockstring":
+        return f"downloaded at first use into {_folders(family)[-1]}"
+    return f"put {FILES[family][0]}, made of deepchem's collection, in {_folders(family)[-1]}, or set STOCHGP_DATA"
+
+
+def _folders(family: str) -> list[Path]:
+    given = os.environ.get("STOCHGP_DATA")
+    roots = ([Path(given)] if given else []) + [Path(pooch.os_cache("stochgp"))]
+    return [root / ("dockstring" if family == "dockstring" else "molecules") for root in roots]
+
+
+def read_molecule_file(family: str) -> pa.Table:
+    """The table of "esol", "chembl" or "hiv", with a column `smiles`. Raises ValueError where it is not there, or another."""
+    name = f"mol:{family}"
+    path, (file, n_rows) = molecules_location(name), FILES[family]
+    if path is None:
+        raise ValueError(f"{name}: {file} is not on this machine; {how_to_get(name)}")
+    table = _read_csv(path)
+    if table.num_rows != n_rows or "smiles" not in table.column_names:
+        raise ValueError(
+            f"{name}: {path} has {table.num_rows} rows; expected {n_rows} with a column 'smiles'"
+        )
+    return table
+
+
+def _read_csv(path: Path, delimiter: str = ",") -> pa.Table:
+    try:
+        return pa_csv.read_csv(path, parse_options=pa_csv.ParseOptions(delimiter=delimiter))
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"{path}: cannot be read; damaged? ({' '.join(str(error).split())[:120]})"
+        ) from error
+
+
+def _property(which: str, smiles: list[str]) -> np.ndarray:
+    if not are_installed():
+        raise ValueError("computed properties need RDKit: pip install 'stochgp[molecules]'")
+    from rdkit import Chem, rdBase
+    from rdkit.Chem import QED, Crippen
+
+    compute: Any = Crippen.MolLogP if which == "logp" else QED.qed  # pyright: ignore[reportAttributeAccessIssue]
+    with rdBase.BlockLogs():
+        return np.array([compute(Chem.MolFromSmiles(text)) for text in smiles], np.float64)
+
+
+def _dockstring(name: str, target: str) -> Molecules:
+    scores, split = (_read_csv(_fetch(name, file), "\t") for file in DOCKSTRING_FILES)
+    part = dict(zip(split["inchikey"].to_pylist(), split["split"].to_pylist(), strict=True))
+    y = scores[target].cast(pa.float64()).to_numpy(zero_copy_only=False)
+    there = np.flatnonzero(np.isfinite(y))
+    keys, smiles = (scores[column].take(pa.array(there)).to_pylist() for column in ("inchikey", "smiles"))
+    is_test = np.array([part[key] == "test" for key in keys])
+    return Molecules(
+        name, smiles, np.minimum(y[there], HIGHEST_SCORE), target, Morgan("smiles", radius=1), is_test
+    )
+
+
+def _fetch(name: str, file: str) -> Path:
+    folders = _folders("dockstring")
+    for folder in folders:
+        if (folder / file).is_file():
+            return folder / file
+    try:
+        return Path(pooch.retrieve(DOCKSTRING_FILES[file], None, fname=file, path=folders[-1]))
+    except Exception as error:  # the network, the file system: all mean "not obtained"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        raise ValueError(
+            f"{name}: {file} is not in {' or '.join(map(str, folders))} and could not be downloaded ({reason}); "
+            f"place {DOCKSTRING_FILES[file]} there"
+        ) from error

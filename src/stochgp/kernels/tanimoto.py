@@ -1,0 +1,100 @@
+"""The Tanimoto kernel of molecules' fingerprints."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from stochgp.kernels.base import AbstractKernel
+from stochgp.kernels.fields import ActiveDims, as_active_dims, as_amplitude, select
+from stochgp.numerics.words import n_bits_of, n_bits_shared, words_of
+from stochgp.parameters import AbstractParameter, value_of
+
+UNROLLED = 8  # coordinates of a step of sums of smaller ones
+
+
+class Counted(NamedTuple):
+    """Rows and the sums of their counts."""
+
+    rows: Float[Array, "N A"]
+    total: Float[Array, " N"]
+
+
+class Tanimoto(AbstractKernel):
+    """k = variance · T(x, z),   T = Σ_d min(x_d, z_d) / Σ_d max(x_d, z_d),   x, z ≥ 0  (Ralaivola et al. 2005; Tripp et al. 2023).
+
+    For sets, rows of 0 and 1, it is the number of common elements over the number of all (Jaccard's index). T(0, 0) = 1: two rows without
+    anything are equal. So k(x, x) = variance, and T remains positive semi-definite: a row of zeros is one more element of its own.
+    Rows are counts or other numbers of at least 0; negative ones have no meaning, and are not looked for.
+
+    With `packed` a row is a set of bits as `numerics.words` holds them, 31 in a number, and as its last number a count of further elements:
+    T is that of the sets, with the count as one more column. It is what `data.Fingerprints` makes of counts, and many times as fast. Then
+    only the variance has derivatives.
+    """
+
+    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
+    packed: bool = eqx.field(static=True, default=False)
+    active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
+
+    def __call__(self, x: Float[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
+        x, z = select(x, self.active_dims), select(z, self.active_dims)
+        if self.packed:
+            a, b = words_of(x[:-1])[None], words_of(z[:-1])[None]
+            smaller, larger = (n_bits_of(words)[0].astype(x.dtype) for words in (a & b, a | b))
+            x, z = jax.lax.stop_gradient((x[-1], z[-1]))
+            smaller, larger = smaller + jnp.minimum(x, z), larger + jnp.maximum(x, z)
+        else:
+            smaller, larger = jnp.sum(jnp.minimum(x, z)), jnp.sum(jnp.maximum(x, z))
+        return value_of(self.variance, x.dtype) * _share(smaller, larger)
+
+    def prepare(self, X: Float[Array, "N D"], centre: Float[Array, " D"]) -> Counted:
+        """The rows as they are: the kernel knows the origin."""
+        rows = select(X, self.active_dims)
+        if self.packed:
+            rows = jax.lax.stop_gradient(rows)
+            return Counted(rows, n_bits_of(words_of(rows[:, :-1])).astype(rows.dtype) + rows[:, -1])
+        return Counted(rows, jnp.sum(rows, axis=1))
+
+    def between(self, rows: Counted, columns: Counted) -> Float[Array, "N P"]:
+        if self.packed:
+            left, right = rows.rows, columns.rows
+            bits = n_bits_shared(words_of(left[:, :-1]), words_of(right[:, :-1]))
+            shared = bits.astype(left.dtype) + jnp.minimum(left[:, -1:], right[:, -1:].T)
+        else:
+            shared = _sums_of_smaller(rows.rows, columns.rows)
+        joined = rows.total[:, None] + columns.total[None, :] - shared  # Σ max
+        return value_of(self.variance, rows.total.dtype) * _share(shared, joined)
+
+    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        select(X[:1], self.active_dims)  # refuses what `matrix` refuses
+        return jnp.broadcast_to(value_of(self.variance, X.dtype), X.shape[:1])
+
+    @property
+    def has_places(self) -> bool:
+        """No: T is not a function of a distance in few dimensions."""
+        return False
+
+
+def _share(smaller: Float[Array, "*shape"], larger: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """smaller / larger; 1 where both are 0."""
+    one = jnp.ones_like(larger)
+    return jnp.where(larger > 0, smaller / jnp.where(larger > 0, larger, one), one)
+
+
+def _sums_of_smaller(X: Float[Array, "N A"], Z: Float[Array, "P A"]) -> Float[Array, "N P"]:
+    """Σ_d min(x_d, z_d) for all pairs, a few coordinates at a time: nothing of N·P·A numbers is made, in derivatives neither."""
+    missing = -X.shape[1] % UNROLLED
+    left, right = (
+        jnp.pad(rows, ((0, 0), (0, missing))).T.reshape(-1, UNROLLED, rows.shape[0]) for rows in (X, Z)
+    )
+
+    @jax.checkpoint
+    def add(total: Array, item: tuple[Array, Array]) -> tuple[Array, None]:
+        for a, b in zip(*item, strict=True):
+            total = total + jnp.minimum(a[:, None], b[None, :])
+        return total, None
+
+    start = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
+    return jax.lax.scan(add, start, (left, right))[0]
