@@ -136,6 +136,20 @@ def test_mirror_steps_are_the_natural_gradient_steps_of_svi():
         assert_allclose(covariance, np.linalg.inv(precision), rtol=1e-6, atol=1e-8)
 
 
+def test_a_mirror_step_of_svdgp_finds_the_covariance_of_sgpr_and_leaves_the_mean():
+    """Weight 1 on all rows, functions that do not move (a rate of 0 in effect): S̃ = K A⁻¹ K, A = K + k Λ kᵀ."""
+    gp = empty(3, 5)
+    beta = functions_at(X[:5])
+    gp = eqx.tree_at(lambda g: g.approximation.covariance_functions, gp, beta)
+    learner = SVDGP(N, learning_rate=1e-30, growth=1, mirror_rate=1.0, jitter=1e-12)
+    state = stepper(learner)(begun(learner, gp), np.arange(N))
+    K, across, weight = gram(X[:5], X[:5]), gram(X[:5], X), COUNT / NOISE
+    S = K @ np.linalg.solve(K + across * weight @ across.T, K)
+    mean, variance = state.gp.process().moments(jnp.asarray(X[:5]))
+    assert_allclose(variance[:, 0], np.diag(S), rtol=1e-6)
+    assert_allclose(mean, 0, atol=1e-12)
+
+
 def test_growth_leaves_the_process_of_ivsgpr_as_it_is():
     learner = IVSGPR(4, learning_rate=1e-2, growth=3)
     state = stepper(learner)(begun(learner, empty(8, None)), [0, 1, 2, 3])
@@ -163,7 +177,12 @@ def test_ivsgpr_with_frozen_parameters_ends_near_sgprs_bound():
 
 
 @pytest.mark.parametrize(
-    "learner", [SVDGP(4, learning_rate=0.01, growth=3), IVSGPR(4, learning_rate=0.01, growth=3)]
+    "learner",
+    [
+        SVDGP(4, learning_rate=0.01, growth=3),
+        SVDGP(4, learning_rate=0.01, growth=3, mirror_rate=0.1),
+        IVSGPR(4, learning_rate=0.01, growth=3),
+    ],
 )
 def test_growth_compiles_nothing_new(learner):
     gp, traced = empty(7, 5 if isinstance(learner, SVDGP) else None), []
@@ -207,8 +226,9 @@ def test_impossible_settings_are_refused():
                 kind(**settings)
     with pytest.raises(ValueError, match="n_columns is 0"):
         SVDGP(n_columns=0)
-    with pytest.raises(ValueError, match="mirror_rate is 2"):
-        IVSGPR(mirror_rate=2.0)
+    for kind in (SVDGP, IVSGPR):
+        with pytest.raises(ValueError, match="mirror_rate is 2"):
+            kind(mirror_rate=2.0)
     with pytest.raises(ValueError, match="functions of its own"):
         begun(IVSGPR(4, learning_rate=0.01), empty(3, 2))
 

@@ -114,9 +114,9 @@ def grown(gp: SparseGP, batch: Rows, n: int, start: Float[Array, " n"] | None = 
     return eqx.tree_at(lambda g: g.approximation, gp, q.grown(X, start))
 
 
-def all_but_q(gp: SparseGP, moves_q: bool) -> tuple[SparseGP, SparseGP]:
-    """(What trains, the rest); a and L train only where `moves_q`."""
+def all_but_q(gp: SparseGP, *moved: str) -> tuple[SparseGP, SparseGP]:
+    """(What trains, the rest); of a, "weights", and L, "root", only those named train."""
     mask = trainable_mask(gp)
-    if not moves_q:
-        mask = eqx.tree_at(lambda g: (g.approximation.weights, g.approximation.root), mask, (False, False))
+    for name in {"weights", "root"} - set(moved):
+        mask = eqx.tree_at(lambda g, name=name: getattr(g.approximation, name), mask, False)
     return eqx.partition(gp, mask)

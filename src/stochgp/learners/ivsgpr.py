@@ -13,13 +13,13 @@ from stochgp.data.streams import Rows
 from stochgp.learners.descent import Optimizer, move
 from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
 from stochgp.learners.judge import AbstractJudge, ByLoss
+from stochgp.learners.mirror import mirror_covariance
 from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import InverseRoot, Schedule, at_step, constant
 from stochgp.models import SparseGP
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.decoupled import Parts, bound_parts
 from stochgp.objectives.elbo import Sites, sites
-from stochgp.parameters import cast, value_of
 from stochgp.variational import Decoupled
 
 
@@ -70,7 +70,7 @@ class IVSGPR(AbstractGrowing):
         q: Any = gp.approximation
         if q.covariance_functions is not None:
             raise ValueError("IVSGPR learns coupled processes: the covariance has functions of its own here")
-        return all_but_q(gp, moves_q=False)
+        return all_but_q(gp)
 
     def step(
         self, state: GrowingState, batch: Rows, *, key: PRNGKeyArray
@@ -98,22 +98,13 @@ def mirror_step(
     gp: SparseGP, X: Float[Array, "B D"], seen: Sites, scale: Any, gamma: Any, jitter: float
 ) -> Decoupled:
     """q after the mirror step of weight γ towards the sites of the rows X, each `scale` c times. In float64 where it may be used."""
-    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     given: Any = gp.approximation
-    q, kernel = cast(given, wide), cast(value_of(gp.kernel), wide)
-    functions, mask = q.mean_functions, q.mean_functions.mask
-    own = functions.among(kernel, functions)
-    K = jnp.where(mask[:, None] & mask[None, :], own, 0)
-    eye, gamma = jnp.eye(K.shape[0], dtype=wide), jnp.asarray(gamma, wide)
-    inside = K + jnp.diag(jnp.where(mask, jitter * jnp.diagonal(own), 1))
-    across = jnp.where(mask[:, None], functions.at(kernel, X.astype(wide)).T, 0)
-    P = cho_solve((jnp.linalg.cholesky(inside), True), across)  # [M, B]
-    weight, linear = (scale.astype(wide) * part[:, 0].astype(wide) for part in seen)
-    b = q.a + matmul(q.L, matmul(q.L.T, matmul(K, q.a)))
-    b = (1 - gamma) * b + gamma * matmul(P, linear)
-    columns = jnp.concatenate([jnp.sqrt(1 - gamma) * q.L, jnp.sqrt(gamma * weight) * P], axis=1)
-    L = jnp.linalg.qr(columns.T, mode="r").T
-    H = eye + matmul(L.T, matmul(K, L))
+    weight, linear = (scale.astype(part.dtype) * part[:, 0] for part in seen)
+    K, P, L = mirror_covariance(given.mean_functions, gp.kernel, given.L, X, weight, gamma, jitter)
+    a, before, gamma = given.a.astype(K.dtype), given.L.astype(K.dtype), jnp.asarray(gamma, K.dtype)
+    b = a + matmul(before, matmul(before.T, matmul(K, a)))
+    b = (1 - gamma) * b + gamma * matmul(P, linear.astype(K.dtype))
+    H = jnp.eye(K.shape[0], dtype=K.dtype) + matmul(L.T, matmul(K, L))
     a = b - matmul(L, cho_solve((jnp.linalg.cholesky(H), True), matmul(L.T, matmul(K, b))))
     dtype = given.weights.dtype
     return Decoupled(given.mean_functions, a.astype(dtype), None, L.astype(dtype))

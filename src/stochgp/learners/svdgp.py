@@ -12,8 +12,9 @@ from stochgp.data.streams import Rows
 from stochgp.learners.descent import Optimizer, move
 from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
 from stochgp.learners.judge import AbstractJudge, ByLoss
+from stochgp.learners.mirror import check_mirror_rate, mirror_covariance
 from stochgp.learners.sampling import AbstractSampling, Uniform
-from stochgp.learners.schedules import Schedule, constant
+from stochgp.learners.schedules import Schedule, at_step, constant
 from stochgp.models import SparseGP
 from stochgp.objectives.decoupled import Parts, bound_parts, columns_to_draw
 from stochgp.objectives.elbo import sites
@@ -34,6 +35,9 @@ class SVDGP(AbstractGrowing):
     learning_rate  γ₀ of γ_t = γ₀/(1 + `slowing` √t), or a rule of the step; None = by trials of 0.001, 0.01 and 0.1, as in the paper, or 0.01
     growth         N_Δ
     n_columns      None = B
+    mirror_rate    None = L follows the gradient, as in the paper. γ, a number or a rule of the step: B takes mirror steps of iVSGPR in its place
+                   (`learners.mirror`), which find the size of B at once; the gradient by L needs many steps for it
+    jitter         on the diagonal of K_β in mirror steps, relative to k(x, x)
 
     `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
     """
@@ -43,6 +47,8 @@ class SVDGP(AbstractGrowing):
     learning_rate: float | Schedule | None = None
     growth: int = 128
     n_columns: int | None = None
+    mirror_rate: float | Schedule | None = None
+    jitter: float = 1e-6
     slowing: float = 0.1
     optimizer: Optimizer = optax.adam
     decay: Schedule = constant
@@ -51,11 +57,12 @@ class SVDGP(AbstractGrowing):
 
     def __check_init__(self) -> None:
         self.check_growing()
+        check_mirror_rate(self.mirror_rate)
         if self.n_columns is not None and self.n_columns < 1:
             raise ValueError(f"n_columns is {self.n_columns}; it must be at least 1, or None")
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
-        return all_but_q(gp, moves_q=True)
+        return all_but_q(gp, "weights", *(() if self.mirror_rate is not None else ("root",)))
 
     def step(
         self, state: GrowingState, batch: Rows, *, key: PRNGKeyArray
@@ -63,6 +70,7 @@ class SVDGP(AbstractGrowing):
         first = jax.tree.map(lambda part: part[: self.growth], batch)
         seen = sites(state.gp, first, *state.gp.process().moments(first.X))
         gp = grown(state.gp, batch, self.growth, jnp.sqrt(seen.precision[:, 0]))
+        gp = gp if self.mirror_rate is None else self._mirrored(gp, batch, state)
         q: Any = gp.approximation
         J = columns_to_draw(q.mean_functions.used, self.n_columns or batch.y.shape[0], key=key)
         trainable, rest = self.partition(gp)
@@ -76,3 +84,14 @@ class SVDGP(AbstractGrowing):
         divergence = (parts.of_mean + parts.of_covariance) / state.count
         info = GrowingInfo(value, divergence, q.mean_functions.used.astype(value.dtype))
         return GrowingState(eqx.combine(theta, rest), descent, state.n_rows, state.count), info
+
+    def _mirrored(self, gp: SparseGP, batch: Rows, state: GrowingState) -> SparseGP:
+        """After the mirror step of B."""
+        q: Any = gp.approximation
+        precision = sites(gp, batch, *gp.process().moments(batch.X)).precision[:, 0]
+        weight, gamma = (
+            state.n_rows / batch.y.shape[0] * precision,
+            at_step(self.mirror_rate, state.descent.step),
+        )
+        L = mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma, self.jitter).L
+        return eqx.tree_at(lambda g: g.approximation.root, gp, L.astype(q.root.dtype))
