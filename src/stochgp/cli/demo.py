@@ -19,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from stochgp import KernelGPRegressor, data, metrics, plots
 from stochgp.budget import peak_resident
 from stochgp.cli.output import check_can_write, show
+from stochgp.distributions import AbstractDistribution, Normal
 from stochgp.names import lookup
 
 MEMORY_LIMIT = "1.2GB"
@@ -30,8 +31,7 @@ CATBOOST_TREES = 1000
 class Prediction(NamedTuple):
     """Of the observations of the test rows, and the seconds of fitting and predicting."""
 
-    mean: np.ndarray
-    std: np.ndarray
+    law: AbstractDistribution
     seconds: float
 
 
@@ -82,12 +82,12 @@ def demo(
         _print(report)
 
 
-def _gp(model: KernelGPRegressor, flights: data.Dataset) -> tuple[np.ndarray, np.ndarray]:
+def _gp(model: KernelGPRegressor, flights: data.Dataset) -> AbstractDistribution:
     model.fit(flights.X, flights.y)
-    return model.predict(flights.X_test, return_std=True, include_noise=True)
+    return model.predict_distribution(flights.X_test)
 
 
-def _rivals(seed: int) -> Iterator[tuple[str, Callable[[data.Dataset], tuple[np.ndarray, np.ndarray]]]]:
+def _rivals(seed: int) -> Iterator[tuple[str, Callable[[data.Dataset], AbstractDistribution]]]:
     """Name and method: point predictors have the constant standard deviation of their training residuals."""
     ridge = make_pipeline(StandardScaler(), Ridge())
     boosted = HistGradientBoostingRegressor(max_iter=300, random_state=seed)
@@ -99,41 +99,41 @@ def _rivals(seed: int) -> Iterator[tuple[str, Callable[[data.Dataset], tuple[np.
         yield f"CatBoost, {CATBOOST_TREES:,} trees", functools.partial(_catboost, seed)
 
 
-def _point(rival: Any, flights: data.Dataset) -> tuple[np.ndarray, np.ndarray]:
+def _point(rival: Any, flights: data.Dataset) -> AbstractDistribution:
     rival.fit(flights.X, flights.y)
     std = float(np.sqrt(np.mean((flights.y - rival.predict(flights.X)) ** 2)))
     mean = rival.predict(flights.X_test)
-    return mean, np.full(len(mean), std)
+    return Normal(mean, np.full(len(mean), std))
 
 
-def _catboost(seed: int, flights: data.Dataset) -> tuple[np.ndarray, np.ndarray]:
+def _catboost(seed: int, flights: data.Dataset) -> AbstractDistribution:
     """Its Gaussian with a variance for each row."""
     from catboost import CatBoostRegressor  # pyright: ignore[reportMissingImports]
 
     settings = {"loss_function": "RMSEWithUncertainty", "random_seed": seed, "verbose": False}
     rival = CatBoostRegressor(iterations=CATBOOST_TREES, allow_writing_files=False, **settings)
     found = rival.fit(flights.X, flights.y).predict(flights.X_test)
-    return found[:, 0], np.sqrt(found[:, 1])
+    return Normal(found[:, 0], np.sqrt(found[:, 1]))
 
 
-def _timed(predict: Callable[..., tuple[np.ndarray, np.ndarray]], *given: Any) -> Prediction:
+def _timed(predict: Callable[..., AbstractDistribution], *given: Any) -> Prediction:
     begun = time.perf_counter()
-    mean, std = predict(*given)
-    return Prediction(mean, std, time.perf_counter() - begun)
+    law = predict(*given)
+    return Prediction(law, time.perf_counter() - begun)
 
 
 def _scores(y: np.ndarray, found: Prediction) -> dict[str, float]:
     """With standard errors over rows: the errors of delays are heavy-tailed."""
-    mean, std, seconds = found
-    squares, densities = (y - mean) ** 2, 0.5 * np.log(2 * np.pi * std**2) + 0.5 * ((y - mean) / std) ** 2
-    rmse, root = float(metrics.rmse(y, mean)), len(y) ** 0.5
+    law, seconds = found
+    squares, densities = (y - law.mean) ** 2, -law.logpdf(y)
+    rmse, root = float(metrics.rmse(y, law.mean)), len(y) ** 0.5
     return {
         "rmse": rmse,
         "rmse_stderr": float(np.std(squares)) / (2 * rmse * root),
-        "nlpd": float(metrics.nlpd(y, mean, std)),
+        "nlpd": float(np.mean(densities)),
         "nlpd_stderr": float(np.std(densities)) / root,
-        "crps": float(metrics.crps(y, mean, std)),
-        "coverage_95": float(metrics.coverage(y, mean, std)),
+        "crps": metrics.crps(y, law),
+        "coverage_95": metrics.coverage(y, law),
         "seconds": seconds,
     }
 
@@ -141,7 +141,7 @@ def _scores(y: np.ndarray, found: Prediction) -> dict[str, float]:
 def _draw(out: str, flights: data.Dataset, model: KernelGPRegressor, ours: Prediction) -> None:
     """The picture, whole or not at all."""
     figure = plots.fit_report(
-        flights.y_test, ours.mean, ours.std, model.history_, quantity="arrival delay", unit="minutes"
+        flights.y_test, ours.law.mean, ours.law.std, model.history_, quantity="arrival delay", unit="minutes"
     )
     picture = io.BytesIO()
     figure.savefig(picture, format=Path(out).suffix[1:])

@@ -45,7 +45,7 @@ from stochgp.learners.fit import Extent
 from stochgp.learners.placing import place, rows_in_time
 from stochgp.models import AbstractGP
 from stochgp.numerics.seeds import as_key, key_of, seed_of, split
-from stochgp.posteriors import AbstractPosterior
+from stochgp.posteriors import AbstractPosterior, Dispersion
 from stochgp.results import RESULTS, FitResult, Solution
 
 CUT = (RESULTS.time_limit.name, RESULTS.interrupted.name, RESULTS.stopped.name)
@@ -127,6 +127,12 @@ class GPRegressor(PosteriorRegressor):
         """What is made of the inputs."""
         return Inputs.NUMBERS
 
+    def _law_of(
+        self, gp: AbstractGP, posterior: AbstractPosterior, data: TrainingData, run: Run
+    ) -> tuple[Dispersion | None, dict[str, Any]]:
+        """(The law of observations, None for that of the posterior's Gaussian noise; what `plan_` says of it)."""
+        return None, {}
+
     def _least_seconds(self) -> float:
         """Seconds that learning takes in any case, where nothing would be learned without them."""
         return 0.0
@@ -189,12 +195,15 @@ class GPRegressor(PosteriorRegressor):
                 gp, choices = learned.gp, choices | closing
             fewer = learned is not None and choices["rows_in_time"]["choice"] is not None
             posterior, solved, more = self._posterior_in_time(gp, learned, data, run, fewer)
+            is_over = more["ended"]["choice"] == RESULTS.interrupted.name
+            with within(0.0 if is_over else None):
+                law, of_law = self._law_of(gp, posterior, data, run)
         seen = self.dtype if posterior.dtype is None else posterior.dtype
         constant = None if is_packed(data.encoder) else constant_columns(data.rows.X)
-        self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, seen, constant)
+        self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, seen, constant, law=law)
         name = y if data.is_of_files else getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
-        self.plan_ = start | choices | more
+        self.plan_ = start | choices | more | of_law
         for note in notes(self.plan_, data.n_rows):
             logger.info(note)
             say(self.verbose, note)

@@ -19,7 +19,7 @@ from stochgp.estimators.inputs import Encoder, refuse_not_finite
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.parameters import cast
 from stochgp.planning.prediction import most_columns
-from stochgp.posteriors import AbstractFunctions, AbstractPosterior
+from stochgp.posteriors import AbstractFunctions, AbstractPosterior, Dispersion
 from stochgp.posteriors.base import MOST_ROWS, Request, noise_variances
 
 ROWS = 256  # of one evaluation of functions
@@ -44,6 +44,12 @@ class Fitted:
     likelihood: AbstractLikelihood | None = (
         None  # of the standardised targets; None: Gaussian, of the posterior's noise
     )
+    law: Dispersion | None = None  # of observations around their predictions, where no likelihood is given
+
+    @property
+    def predictive(self) -> AbstractPosterior:
+        """The posterior with variances and noise of the law."""
+        return self.posterior if self.law is None else self.law.of(self.posterior)
 
     @property
     def target_scale(self) -> float:
@@ -52,7 +58,7 @@ class Fitted:
     @property
     def noise_variance(self) -> float:
         """σ² of the standardised targets."""
-        return float(self.posterior.noise.level)
+        return float(self.predictive.noise.level)
 
     def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
         """E f(x) in target units."""
@@ -66,7 +72,7 @@ class Fitted:
         if include_noise and self.likelihood is not None:
             found = self.distribution(X)
             return found.mean, found.std
-        mean, variance = self._by_block(self.posterior.mean_and_variance, X, self.posterior.block_rows)
+        mean, variance = self._by_block(self.predictive.mean_and_variance, X, self.posterior.block_rows)
         if include_noise:
             variance += self._noise_variances(X)
         return self.targets.inverse(mean), self.target_scale * np.sqrt(variance)
@@ -74,7 +80,8 @@ class Fitted:
     def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
         """Of an observation at each row, in target units."""
         if self.likelihood is None:
-            return Normal(*self.mean_and_std(X, include_noise=True))
+            mean, std = self.mean_and_std(X, include_noise=True)
+            return Normal(mean, std) if self.law is None else self.law.observed(mean, std)
         mean, variance = self._by_block(self.posterior.mean_and_variance, X, self.posterior.block_rows)
         m, v = (part.reshape(len(X), -1) for part in (mean, variance))
         found = self.likelihood.predictive(m, v, _transformed(self.inputs, X, "float64", 0))
@@ -86,7 +93,7 @@ class Fitted:
     ) -> Float[np.ndarray, "N N"]:
         """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units; in slices that fit into `free` bytes."""
         with jax.enable_x64(True):
-            scaled = self.posterior.covariance_within(_transformed(self.inputs, X, self.dtype, 0), free)
+            scaled = self.predictive.covariance_within(_transformed(self.inputs, X, self.dtype, 0), free)
         covariance = np.multiply(scaled, self.target_scale**2, out=scaled if scaled.flags.writeable else None)
         if include_noise:
             covariance[np.diag_indices(len(X))] += self._noise_variances(X) * self.target_scale**2
@@ -105,7 +112,7 @@ class Fitted:
                     release()
                     budget.require(need(n), f"drawing {n_samples} functions, of which {n_drawn} are drawn,")
                 own_key = jax.random.fold_in(key, n_drawn) if parts else key
-                parts.append(self.posterior.functions(n, key=own_key))
+                parts.append(self.predictive.functions(n, key=own_key))
                 n_drawn += n
             return FunctionDraws(
                 functions=parts[0] if len(parts) == 1 else JoinedFunctions(tuple(parts)),
@@ -138,8 +145,8 @@ class Fitted:
 
     def _noise_variances(self, X: np.ndarray) -> np.ndarray:
         """Of observations at these rows, each counting as one, of the standardised targets."""
-        ones = np.ones(NOISE_ROWS)
-        (found,) = self._by_block(lambda Z: (noise_variances(self.posterior.noise, Z, ones),), X, NOISE_ROWS)
+        ones, noise = np.ones(NOISE_ROWS), self.predictive.noise
+        (found,) = self._by_block(lambda Z: (noise_variances(noise, Z, ones),), X, NOISE_ROWS)
         return found
 
     def _by_block(self, evaluate: Callable, X: np.ndarray, n_block: int | None) -> tuple[np.ndarray, ...]:

@@ -16,6 +16,7 @@ from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import HURRIED, LOCAL_ROWS, kernel_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
+from stochgp.estimators.law_choice import AUTO, check_likelihood, law_of
 from stochgp.estimators.raised_noise import raised_for_solving
 from stochgp.estimators.report import choice
 from stochgp.estimators.settings import DTYPES
@@ -24,14 +25,21 @@ from stochgp.estimators.units import TrainingData, in_target_units
 from stochgp.estimators.updating import read_new_rows, updated
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner, FullBatch
-from stochgp.likelihoods import AbstractNoise, constant_noise
-from stochgp.models import KernelGP
+from stochgp.learners.dispersion import GAUSSIAN
+from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT, constant_noise
+from stochgp.models import AbstractGP, KernelGP
 from stochgp.numerics.seeds import as_key
 from stochgp.objectives.slq import Estimate
 from stochgp.parameters import cast, frozen
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import choose
-from stochgp.posteriors import AbstractPosterior, ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
+from stochgp.posteriors import (
+    AbstractPosterior,
+    Dispersion,
+    ExactKernelPosterior,
+    LocalPosterior,
+    SampledKernelPosterior,
+)
 from stochgp.posteriors.base import Request
 from stochgp.posteriors.local import NEIGHBOURS, neighbours_bytes
 from stochgp.results import RESULTS, FitResult, Solution
@@ -71,6 +79,8 @@ class KernelGPRegressor(GPRegressor):
     missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
     smiles          the column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel,
                     and `missing="skip"` leaves out those that cannot be read (predictions NaN)
+    likelihood      "auto" (constant Gaussian noise, unless rows left out say clearly otherwise: see docs/methods/row_noise.md), "gaussian",
+                    "student-t", or `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`, whose noise is learned with the kernel
     plan            `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits
 
     After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_`, `nlml_` (exact, where the
@@ -101,6 +111,7 @@ class KernelGPRegressor(GPRegressor):
         missing: str = "refuse",
         smiles: Any = None,
         plan: dict[str, Any] | None = None,
+        likelihood: Any = "auto",
     ):
         self.kernel = kernel
         self.learner = learner
@@ -121,6 +132,7 @@ class KernelGPRegressor(GPRegressor):
         self.missing = missing
         self.smiles = smiles
         self.plan = plan
+        self.likelihood = likelihood
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.
@@ -207,6 +219,7 @@ class KernelGPRegressor(GPRegressor):
 
     def _start(self, data: TrainingData, run: Run) -> tuple[KernelGP, dict[str, Any]]:
         """The kernel given, or of that name; the noise given, which nothing trains, or one that starts from START_NOISE."""
+        check_likelihood(self.likelihood)
         dtype, spread = jnp.dtype(self.dtype), data.spread
         noise = self._start_noise(spread)
 
@@ -232,11 +245,29 @@ class KernelGPRegressor(GPRegressor):
     def _start_noise(self, spread: float) -> AbstractNoise:
         """Raises ValueError for a variance that the dtype cannot hold."""
         dtype, given = jnp.dtype(self.dtype), self.noise_variance
+        if isinstance(self.likelihood, Gaussian | StudentT):
+            if given is not None:
+                raise ValueError(
+                    "noise_variance and the noise of likelihood are both given: leave one of them out"
+                )
+            return self.likelihood.noise
         if given is None:
             return constant_noise(START_NOISE * spread, lower=LEAST_NOISE * spread, dtype=dtype)
         if float(jnp.finfo(dtype).tiny) <= given <= float(jnp.finfo(dtype).max):
             return constant_noise(frozen(np.asarray(given, dtype)))
         raise ValueError(f"noise_variance is {given!r}, which {self.dtype} cannot hold")
+
+    def _law_of(
+        self, gp: AbstractGP, posterior: AbstractPosterior, data: TrainingData, run: Run
+    ) -> tuple[Dispersion | None, dict[str, Any]]:
+        """ "auto" compares laws only where the noise was learned."""
+        asked, kept = self.likelihood, self.learner is None or self.noise_variance is not None
+        if asked == AUTO and kept:
+            return None, {"likelihood": choice(GAUSSIAN, "the noise was not learned")}
+        if asked == AUTO and is_packed(data.encoder):
+            return None, {"likelihood": choice(GAUSSIAN, "of fingerprints no other is compared")}
+        planned = run.planned("likelihood") if run.plan is not None and "likelihood" in run.plan else None
+        return law_of(asked, posterior, gp, data, run.budget, planned)
 
     def _least_seconds(self) -> float:
         """The hyperparameters at the start are those of no data: predictions with them would be too certain or not certain enough."""

@@ -76,6 +76,8 @@ def _of_model(estimator: Any) -> list[str]:
     lines.append(
         f"Noise: standard deviation {estimator.noise_variance_**0.5:.4g}, {share:.2%} of the targets' variance"
     )
+    if estimator._fitted.law is not None:
+        lines.append(f"Observations around predictions: {estimator.plan_['likelihood']['choice']}")
     return lines
 
 

@@ -8,6 +8,7 @@ from .latent_noise import LatentNoiseGaussian
 from .noise import AbstractNoise, ConstantNoise, constant_noise
 from .softmax import Softmax
 from .student_t import StudentT
+from .tree_noise import TreeNoise
 
 __all__ = [
     "AbstractLikelihood",
@@ -23,5 +24,6 @@ __all__ = [
     "Probit",
     "Softmax",
     "StudentT",
+    "TreeNoise",
     "constant_noise",
 ]

@@ -52,16 +52,20 @@ def scaled(posterior: Any, c: float) -> Any:
 
 
 def left_out_squares(posterior: ExactKernelPosterior, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-    """z² = α_i²/Q_ii of these rows, each predicted from all others, with N · P numbers of memory."""
-    units = np.zeros((len(posterior.system.X), len(rows)), posterior.factor.L.dtype, order="F")
-    units[rows, np.arange(len(rows))] = 1
-    Q = np.sum(np.square(posterior.factor.half(units), dtype=np.float64), axis=0)
+    """z² = α_i²/Q_ii of these rows, each predicted from all others. Q_ii are sums of squares of L⁻¹, of 500 columns at a time."""
     alpha = np.asarray(posterior.weights, np.float64)[rows, 0]
+    N, Q = len(posterior.system.X), np.empty(len(rows))
+    for start in range(0, len(rows), ROWS):
+        part = rows[start : start + ROWS]
+        units = np.zeros((N, len(part)), posterior.factor.L.dtype, order="F")
+        units[part, np.arange(len(part))] = 1
+        half = posterior.factor.half(units)
+        Q[start : start + ROWS] = np.sum(np.square(half, dtype=np.float64), axis=0)
     return alpha**2 / Q
 
 
 def _of_factor(posterior: ExactKernelPosterior) -> float:
-    """Of random rows, whose Q_ii are sums of squares of L⁻¹."""
+    """Of random rows."""
     N = len(posterior.system.X)
     rows = np.sort(np.random.default_rng(0).permutation(N)[:ROWS])
     return scale_of(left_out_squares(posterior, rows))

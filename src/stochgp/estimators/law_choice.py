@@ -1,0 +1,143 @@
+"""likelihood="auto": the law of observations around their predictions, from training rows that are left out."""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from stochgp import deadline
+from stochgp.budget import Budget
+from stochgp.deadline import TimeIsUpError
+from stochgp.estimators.report import choice
+from stochgp.estimators.units import TrainingData
+from stochgp.kernels.nearest import NearestRows, nearest_bytes
+from stochgp.learners.conditionals import N_NEIGHBOURS
+from stochgp.learners.dispersion import FEWEST, GAUSSIAN, STUDENT, Law, LeftOut, choose, fitted, split
+from stochgp.learners.sampling import host_inputs
+from stochgp.likelihoods import Gaussian, StudentT
+from stochgp.names import lookup
+from stochgp.objectives.conditionals import evaluate, is_small
+from stochgp.parameters import Frozen, frozen
+from stochgp.posteriors import Dispersion, ExactKernelPosterior
+from stochgp.posteriors.calibration import left_out_squares
+from stochgp.solvers.sizes import SMALL
+
+AUTO = "auto"
+ROWS = 16_384  # left out
+TYPICAL_SECONDS, SECONDS_PER_NUMBER = 4.0, 2e-5  # to choose, compilation included; for each input of each row
+BYTES_PER_NUMBER = 64  # of trees, for each input of each row
+SEED = 0
+
+
+def check_likelihood(value: Any) -> None:
+    """Raises ValueError or TypeError for what is neither a name nor a Gaussian or Student-t likelihood."""
+    if isinstance(value, str):
+        lookup(value, dict.fromkeys((AUTO, GAUSSIAN, STUDENT)), "likelihood")
+    elif not isinstance(value, Gaussian | StudentT):
+        raise TypeError(
+            f"likelihood must be a name, or Gaussian(noise) or StudentT(df, noise) of stochgp.likelihoods, not {value!r}"
+        )
+    elif (df := _known_df(value)) is not None and df <= 2:
+        raise ValueError(f"df is {df:g}; observations have a standard deviation only above 2")
+
+
+def _known_df(asked: Any) -> float | None:
+    """The degrees of freedom that are not to be learned."""
+    return float(asked.df) if isinstance(asked, StudentT) and isinstance(asked.df, Frozen) else None
+
+
+def law_of(
+    asked: Any, posterior: Any, gp: Any, data: TrainingData, budget: Budget, planned: str | None
+) -> tuple[Dispersion | None, dict[str, Any]]:
+    """(The law asked for, or planned, or chosen for "auto", None where variances and noise stay as they are; what `plan_` says of it).
+
+    Raises ValueError, with both numbers, for a law asked for that the memory does not allow.
+    """
+    df, asked = _known_df(asked), STUDENT if isinstance(asked, StudentT) else asked
+    if isinstance(asked, Gaussian) or asked == GAUSSIAN:
+        return _constant("as asked")
+    if planned == GAUSSIAN:
+        return _constant("as given")
+    chooses = asked == AUTO and planned is None
+    refusal = _refusal(gp, data, budget) if chooses else "there are no others" if data.n_rows < 2 else None
+    if refusal is not None:
+        return _constant(refusal)
+    budget.require(_need_bytes(gp, data), "the law of rows left out")
+    try:
+        with deadline.granted(-math.inf if chooses else math.inf):
+            rows = _left_out(posterior, gp, data)
+    except (TimeIsUpError, KeyboardInterrupt):
+        return _constant("the fit was ended before another was chosen")
+    if not chooses:
+        name, why = (asked, "as asked") if planned is None else (planned, "as given")
+        return _fitted(name, why, rows, df)
+    found = choose(rows, SEED)
+    why = f"by {found.n_rows} rows left out, nats a row: {found.told}"
+    return _constant(why) if found.chosen == GAUSSIAN else _fitted(found.chosen, why, rows, df)
+
+
+def _constant(why: str) -> tuple[None, dict[str, Any]]:
+    return None, {"likelihood": choice(GAUSSIAN, why)}
+
+
+def _fitted(name: str, why: str, rows: LeftOut, df: float | None) -> tuple[Dispersion, dict[str, Any]]:
+    """Three quarters fit trees, the last stops them."""
+    part = split(rows, SEED)
+    most, others = (rows.some(np.flatnonzero(where)) for where in (part != 0, part == 0))
+    law = fitted(name, most, others, SEED, df=df)
+    trees = None if law.trees is None else frozen(law.trees)
+    return Dispersion(law.shape.variance, trees, law.shape.df), {"likelihood": choice(name, why)} | _told(law)
+
+
+def _refusal(gp: Any, data: TrainingData, budget: Budget) -> str | None:
+    """Why nothing is compared with constant Gaussian noise, where that is so."""
+    if data.n_rows < FEWEST:
+        return f"{data.n_rows} rows are too few to choose another: {FEWEST} are wanted"
+    numbers = min(data.n_rows, ROWS) * data.n_inputs
+    if deadline.left() < TYPICAL_SECONDS + SECONDS_PER_NUMBER * numbers:
+        return "there was no time to choose another"
+    if _need_bytes(gp, data) > budget.free():
+        return "there was no memory to choose another"
+    return None
+
+
+def _need_bytes(gp: Any, data: TrainingData) -> int:
+    """Of the rows in float64, the search of neighbours, and trees."""
+    N, D, R = data.n_rows, data.n_inputs, min(data.n_rows, ROWS)
+    search = nearest_bytes(gp.kernel, N, D, R, N_NEIGHBOURS + 1)
+    return search + 8 * N * D + BYTES_PER_NUMBER * R * D
+
+
+def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
+    """Random rows: up to 3,000 by the factor, from all others; else from their neighbours, with z² of mean 1, as calibrated variances have."""
+    rows = np.sort(np.random.default_rng(SEED).permutation(data.n_rows)[:ROWS]).astype(np.int32)
+    group = None if data.rows.group is None else np.asarray(data.rows.group)[rows]
+    if isinstance(posterior, ExactKernelPosterior) and data.n_rows <= SMALL and group is None:
+        return LeftOut(np.asarray(data.X, np.float64)[rows], left_out_squares(posterior, rows))
+    source = data.source(False)
+    X = host_inputs(source)
+    with jax.enable_x64(True):
+        near = NearestRows(gp.kernel, X).others(rows, min(N_NEIGHBOURS, data.n_rows - 1), source.group)
+        near = np.concatenate([near, rows[:, None]], axis=1)
+        found = evaluate(gp, source, near, is_small(gp, source.take(rows[:FEWEST])))
+    squares = np.square(np.asarray(found.z, np.float64))
+    return LeftOut(np.asarray(X, np.float64)[rows], squares / max(float(squares.mean()), 1e-300), group)
+
+
+def _told(law: Law) -> dict[str, Any]:
+    told = {
+        "likelihood_scale": choice(law.shape.factor, "of the variances of observations, by the rows left out")
+    }
+    if law.trees is not None:
+        told["likelihood_trees"] = choice(
+            len(law.trees.leaves), "of 2^5 leaves, whose sum is the logarithm of the scale of the input"
+        )
+    if law.shape.df is not None:
+        bound = (
+            "; at its bound: standard deviations are governed by it, quantiles are not"
+            if law.shape.df < 2.2
+            else ""
+        )
+        told["df"] = choice(law.shape.df, f"degrees of freedom of the Student-t, by the rows left out{bound}")
+    return told

@@ -1,0 +1,182 @@
+"""Which law the errors of rows left out have: constant or of a scale that depends on the input, Gaussian or Student-t."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from stochgp.likelihoods.tree_noise import LARGEST
+from stochgp.numerics.trees import Boosting, Trees
+from stochgp.objectives.dispersion import Shape, gaussian_shape, slopes, student_shape
+
+GAUSSIAN, STUDENT = "gaussian", "student-t"
+OF_INPUT = ", scale of the input"
+LAWS = (GAUSSIAN, STUDENT, GAUSSIAN + OF_INPUT, STUDENT + OF_INPUT)  # the simplest first
+SURE = 2.0  # standard errors of the paired difference
+LEAST_GAIN = 0.01  # nats a row
+FEWEST, FEWEST_OF_INPUT = 100, 500  # rows, to choose anything, or a scale of the input
+FEWEST_GROUPS = 20
+PARTS = 4
+MANY = 8000  # rows from which one part is enough to score
+CELLS = 64  # of near rows, whose sums are taken as independent
+TREE_DF = 4.0  # of the law that trees are fitted to: errors far off move them little
+BOOSTING = Boosting()
+TIED = 0.1  # share of errors that are exactly 0
+
+
+class LeftOut(NamedTuple):
+    """Rows predicted without themselves, and those of their groups."""
+
+    X: Float[np.ndarray, "R D"]
+    squares: Float[np.ndarray, " R"]  # z² = (y − m)²/V
+    group: Int[np.ndarray, " R"] | None = None
+
+    def some(self, rows: Int[np.ndarray, " P"]) -> "LeftOut":
+        return LeftOut(self.X[rows], self.squares[rows], None if self.group is None else self.group[rows])
+
+
+class Law(NamedTuple):
+    """One of `LAWS`, fitted: y = m + √(V κ s(x)) T, log s(x) = trees(x) or 0."""
+
+    name: str
+    shape: Shape
+    trees: Trees | None
+
+    def log_density(self, rows: LeftOut) -> Float[np.ndarray, " R"]:
+        return self.shape.log_density(rows.squares, _values(self.trees, rows.X))
+
+
+class Evidence(NamedTuple):
+    """What the rows left out say of the laws: mean log densities, in the units of √V, and what the best of the others gained."""
+
+    chosen: str
+    n_rows: int
+    told: str
+
+
+def fitted(
+    name: str,
+    rows: LeftOut,
+    others: LeftOut,
+    seed: int,
+    boosting: Boosting = BOOSTING,
+    df: float | None = None,
+) -> Law:
+    """The law of that name: trees from `rows`, as many as serve the others; shape by the others, by all rows without trees.
+
+    `df` are the degrees of freedom of "student-t"; None = learned.
+    """
+    if name == STUDENT:
+        return Law(name, student_shape(np.concatenate([rows.squares, others.squares]), df), None)
+    if OF_INPUT not in name:
+        return Law(name, gaussian_shape(np.concatenate([rows.squares, others.squares])), None)
+    return _on_trees(name, _trees(rows, others, seed, boosting), others)
+
+
+def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING) -> Evidence:
+    """The law whose mean log density on rows that it was not fitted to exceeds that of the constant Gaussian, and of every simpler one chosen
+
+    before it, by more than 2 standard errors and 0.01 nats. Differences are paired row by row; their errors are those of sums over
+    64 cells of near rows, or over the groups. Fewer than 100 rows choose nothing, fewer than 500 no scale of the input.
+    """
+    R = len(rows.squares)
+    if R < FEWEST:
+        return Evidence(GAUSSIAN, R, f"{R} rows are too few to tell: {FEWEST} are wanted")
+    if rows.group is not None and len(np.unique(rows.group)) < FEWEST_GROUPS:
+        return Evidence(GAUSSIAN, R, f"fewer than {FEWEST_GROUPS} groups are too few to tell")
+    if np.mean(rows.squares == 0) > TIED:
+        return Evidence(
+            GAUSSIAN, R, "targets are tied: more than a tenth of the rows left out are predicted exactly"
+        )
+    laws = LAWS if R >= FEWEST_OF_INPUT else LAWS[:2]
+    scored, scores = _scores(laws, rows, seed, boosting)
+    cell = (
+        cells(rows.X[scored], CELLS)
+        if rows.group is None
+        else np.unique(rows.group[scored], return_inverse=True)[1]
+    )
+    chosen, told = GAUSSIAN, []
+    for name in laws[1:]:
+        gain, error = paired(scores[name] - scores[chosen], cell)
+        told.append(f"{name!r} gains {gain:.3f} ± {error:.3f} over {chosen!r}")
+        if gain > max(SURE * error, LEAST_GAIN):
+            chosen = name
+    return Evidence(chosen, len(scored), "; ".join(told))
+
+
+def paired(difference: Float[np.ndarray, " R"], cell: Int[np.ndarray, " R"]) -> tuple[float, float]:
+    """(Mean, its standard error by the sums of cells: √(G/(G − 1) Σ_g (Σ_(i∈g) (d_i − d̄))²)/R); inf for one cell."""
+    mean = float(difference.mean())
+    sums = np.bincount(cell, difference - mean)
+    G = len(np.unique(cell))
+    if G < 2:
+        return mean, float("inf")
+    return mean, float(np.sqrt(G / (G - 1) * np.sum(sums**2)) / len(difference))
+
+
+def cells(X: Float[np.ndarray, "R D"], n_cells: int) -> Int[np.ndarray, " R"]:
+    """Cells of near rows, a power of 2 of them: each halved at the median of the input that varies most in it."""
+    cell = np.zeros(len(X), np.int64)
+    n = 1
+    while 2 * n <= min(n_cells, len(X)):
+        for c in range(n):
+            rows = np.flatnonzero(cell == c)
+            column = int(np.argmax(np.var(X[rows], axis=0)))
+            upper = rows[np.argsort(X[rows, column], kind="stable")[len(rows) // 2 :]]
+            cell[upper] = c + n
+        n *= 2
+    return cell
+
+
+def split(rows: LeftOut, seed: int) -> Int[np.ndarray, " R"]:
+    """A part 0 … 3 for each row, at random; groups stay whole."""
+    generator = np.random.default_rng(seed)
+    if rows.group is None:
+        return generator.permutation(np.arange(len(rows.squares)) % PARTS)
+    groups, number = np.unique(rows.group, return_inverse=True)
+    return generator.permutation(np.arange(len(groups)) % PARTS)[number]
+
+
+def _scores(
+    laws: tuple[str, ...], rows: LeftOut, seed: int, boosting: Boosting
+) -> tuple[Int[np.ndarray, " S"], dict[str, Float[np.ndarray, " S"]]]:
+    """(Rows that are scored, their log densities under each law): two parts fit, one decides how many trees and the shape, one is scored.
+
+    Every part is scored in turn where rows are few.
+    """
+    part = split(rows, seed)
+    n_scored = 1 if len(part) >= MANY else PARTS
+    scored, found = [], {name: [] for name in laws}
+    for k in range(n_scored):
+        at, stop = np.flatnonzero(part == k), np.flatnonzero(part == (k + 1) % PARTS)
+        fit = np.flatnonzero((part != k) & (part != (k + 1) % PARTS))
+        first, others, tested = (rows.some(where) for where in (fit, stop, at))
+        trees = _trees(first, others, seed, boosting) if len(laws) > 2 else None
+        scored.append(at)
+        for name in laws:
+            law = _on_trees(name, trees, others) if OF_INPUT in name else fitted(name, first, others, seed)
+            found[name].append(law.log_density(tested))
+    return np.concatenate(scored), {name: np.concatenate(values) for name, values in found.items()}
+
+
+def _trees(rows: LeftOut, others: LeftOut, seed: int, boosting: Boosting) -> Trees | None:
+    """By the Student-t law of TREE_DF degrees of freedom, from its best constant scale; log s has the mean 0 over the rows."""
+    start = Shape(student_shape(rows.squares).factor, TREE_DF)
+    loss = lambda eta: -float(np.mean(start.log_density(others.squares, eta)))
+    found = boosting.fit(rows.X, lambda eta: slopes(rows.squares, eta, start), others.X, loss, seed)
+    return None if found is None else found.plus(-float(np.mean(found.on_host(rows.X))))
+
+
+def _on_trees(name: str, trees: Trees | None, others: LeftOut) -> Law:
+    return Law(name, _shape(name, others.squares * np.exp(-_values(trees, others.X))), trees)
+
+
+def _shape(name: str, squares: Float[np.ndarray, " R"]) -> Shape:
+    return student_shape(squares) if name.startswith(STUDENT) else gaussian_shape(squares)
+
+
+def _values(trees: Trees | None, X: Float[np.ndarray, "R D"]) -> Float[np.ndarray, " R"]:
+    """log s(x)."""
+    if trees is None:
+        return np.zeros(len(X))
+    return np.clip(trees.on_host(np.asarray(X, np.float64)), -LARGEST, LARGEST)

@@ -1,0 +1,119 @@
+"""A posterior whose variances are multiplied by a function of the input."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64, PRNGKeyArray
+
+from stochgp.distributions import AbstractDistribution, Normal, ScaleMixture, student_multipliers
+from stochgp.likelihoods import AbstractNoise, TreeNoise
+from stochgp.parameters import Frozen
+from stochgp.posteriors.base import (
+    AbstractFunctions,
+    AbstractPosterior,
+    PerRow,
+    Request,
+    Rows,
+    noise_variances,
+    with_level,
+)
+
+OnHost = Float64[np.ndarray, " N"]
+
+
+class Dispersion(eqx.Module):
+    """The law of an observation around its prediction m ± √V: y = m + √(c s(x) V) T, T a Student-t of variance 1, or Gaussian.
+
+    `trees` are log s(x), None for 1; `df` the degrees of freedom of T, None for a Gaussian.
+    """
+
+    factor: float  # c
+    trees: Frozen | None = None
+    df: float | None = None
+
+    def of(self, posterior: AbstractPosterior) -> "DispersedPosterior":
+        """The posterior with variances and noise of this law."""
+        level = self.factor * float(posterior.noise.level)
+        noise = with_level(posterior.noise, level)
+        if self.trees is not None:
+            noise = TreeNoise(noise.level, self.trees)
+        return DispersedPosterior(base=posterior, noise=noise, factor=self.factor)
+
+    def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
+        """Of observations with these means and standard deviations, noise included."""
+        if self.df is None:
+            return Normal(mean, std)
+        multipliers, log_weights = student_multipliers(self.df)
+        over = self.df / (self.df - 2)
+        return ScaleMixture(mean, np.zeros_like(std), std**2 / over, multipliers, log_weights, over)
+
+
+class DispersedPosterior(AbstractPosterior):
+    """The mean of `base`, and √(c s(x)) times its deviations and its noise:
+
+        var f(x) = c s(x) var₀ f(x),   cov(f(x), f(z)) = c √(s(x) s(z)) cov₀(f(x), f(z)),   noise c s(x) times that of `base`.
+
+    Where s hardly changes among the rows that matter for x, this is the posterior of the kernel c √(s(x) s(z)) k(x, z) and of that noise:
+    one factor of both leaves every mean as it is. c is `factor`; s(x) are the multipliers of `noise`, whose level is c σ².
+    """
+
+    base: AbstractPosterior
+    noise: AbstractNoise
+    factor: float
+
+    @property
+    def block_rows(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.base.block_rows
+
+    @property
+    def dtype(self) -> str | None:
+        return self.base.dtype
+
+    def mean(self, X: Rows) -> PerRow:
+        return self.base.mean(X)
+
+    def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
+        mean, variance = self.base.mean_and_variance(X)
+        return mean, np.asarray(variance) * self.multiplier(X)
+
+    def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
+        return self._times(self.base.covariance(X), X)
+
+    def covariance_within(self, X: Rows, free: int) -> Float[np.ndarray, "N N"]:
+        return self._times(self.base.covariance_within(X, free), X)
+
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> "DispersedFunctions":
+        drawn = self.base.functions(n_samples, key=key)
+        return DispersedFunctions(self.base, self.noise, self.factor, drawn)
+
+    def need_bytes(self, request: Request) -> int:
+        return self.base.need_bytes(request) + 8 * request.n_rows
+
+    def multiplier(self, X: Rows) -> Float[np.ndarray, " N"]:
+        """c s(x)."""
+        unit = with_level(self.noise, self.factor)
+        return np.asarray(noise_variances(unit, X, np.ones(len(X))))
+
+    def _times(self, covariance: Any, X: Rows) -> Float[np.ndarray, "N N"]:
+        root = np.sqrt(self.multiplier(X))
+        return root[:, None] * np.asarray(covariance) * root
+
+
+class DispersedFunctions(AbstractFunctions):
+    """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior whose mean is m."""
+
+    base: AbstractPosterior
+    noise: AbstractNoise
+    factor: float
+    functions: AbstractFunctions
+
+    @property
+    def n_samples(self) -> int:
+        return self.functions.n_samples
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
+        mean = jnp.asarray(self.base.mean(X), X.dtype)[:, None]
+        root = jnp.sqrt(self.factor * self.noise.multiplier(X))[:, None]
+        return mean + root * (self.functions(X) - mean)

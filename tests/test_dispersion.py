@@ -1,0 +1,245 @@
+"""The law of errors of rows left out: trees, densities, evidence, and posteriors of that law."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import integrate, stats
+from toy import KEY
+
+from stochgp.kernels import RBF
+from stochgp.learners.dispersion import (
+    GAUSSIAN,
+    OF_INPUT,
+    STUDENT,
+    LeftOut,
+    cells,
+    choose,
+    fitted,
+    paired,
+    split,
+)
+from stochgp.likelihoods import TreeNoise
+from stochgp.numerics.trees import Boosting, Trees, binned, edges_of
+from stochgp.objectives.dispersion import Shape, gaussian_shape, slopes, student_shape
+from stochgp.parameters import frozen, value_of
+from stochgp.posteriors import DispersedPosterior, ExactKernelPosterior, KernelSystem
+from stochgp.posteriors.base import known_noise
+from stochgp.solvers import Cholesky
+
+QUICK = Boosting(n_trees=40, depth=3, n_bins=16)
+SHAPES = [Shape(0.7, None), Shape(1.3, 2.5), Shape(0.4, 30.0)]
+
+
+def draws(n, seed, df=None, slope=0.0, d=3):
+    """Rows of x ~ U(−1, 1)^d and z² of the law √exp(slope · sign(x₁)) T."""
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(-1, 1, size=(n, d))
+    T = generator.normal(size=n) if df is None else generator.standard_t(df, size=n)
+    return LeftOut(X, T**2 * np.exp(slope * np.sign(X[:, 0])))
+
+
+def some_trees():
+    with jax.enable_x64(True):
+        inputs = jnp.asarray([[0, 1], [2, 0], [1, 1]], jnp.int32)
+        thresholds = jnp.asarray([[0.1, -0.2], [0.0, 0.5], [0.3, np.inf]])
+        return Trees(inputs, thresholds, jnp.asarray(np.arange(12.0).reshape(3, 4) ** 1.3))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_trees_are_tables_of_answers(dtype):
+    trees, X = some_trees(), draws(50, 0).X.astype(dtype)
+    wanted = np.zeros(50)
+    for i, x in enumerate(X):
+        for t in range(3):
+            first, second = (x[int(trees.inputs[t, k])] > float(trees.thresholds[t, k]) for k in range(2))
+            wanted[i] += float(trees.leaves[t, 2 * int(first) + int(second)])
+    with jax.enable_x64(True):
+        found = trees(jnp.asarray(X))
+    assert found.dtype == dtype
+    assert_allclose(found, wanted, rtol=1e-6 if dtype == "float32" else 1e-14)
+    assert_allclose(trees.on_host(X), wanted, rtol=1e-14)
+    assert_allclose(trees.plus(0.5).on_host(X), wanted + 0.5, rtol=1e-14)
+
+
+def test_a_bin_is_above_a_cut_exactly_where_the_value_is_above_its_threshold():
+    X = np.round(draws(200, 1).X, 1)  # with ties
+    edges = edges_of(X, 16)
+    assert all(1 <= len(edge) <= 15 for edge in edges)
+    bins = binned(X, edges)
+    for j, edge in enumerate(edges):
+        assert not np.isin(edge, X[:, j]).any()
+        for c, threshold in enumerate(edge):
+            assert_array_equal(bins[:, j] > c, X[:, j] > threshold)
+
+
+def test_values_that_are_few_have_a_threshold_between_any_two():
+    few = np.repeat([0.0, 1.0, 5.0], [90, 2, 8])[:, None]
+    assert_array_equal(edges_of(few, 16)[0], [0.5, 3.0])
+
+
+def test_the_first_split_is_the_best_of_all_and_its_leaves_are_newtons_steps():
+    rows = draws(40, 2)
+    generator = np.random.default_rng(0)
+    g, h = generator.normal(size=40), generator.uniform(0.5, 1, size=40)
+    boosting = Boosting(n_trees=1, depth=1, rate=0.3, ridge=2.0, n_bins=100, share=1.0)
+    found = boosting.fit(
+        rows.X, lambda values: (g, h), rows.X, lambda values: -float(np.abs(values).sum()), 0
+    )
+    worth = lambda side: g[side].sum() ** 2 / (h[side].sum() + 2)
+    best = max(worth(rows.X[:, j] > c) + worth(rows.X[:, j] <= c) for j in range(3) for c in rows.X[:, j])
+    upper = rows.X[:, int(found.inputs[0, 0])] > float(found.thresholds[0, 0])
+    assert_allclose(worth(upper) + worth(~upper), best, rtol=1e-12)
+    steps = [-0.3 * g[side].sum() / (h[side].sum() + 2) for side in (~upper, upper)]
+    assert_allclose(found.leaves[0], steps, rtol=1e-12)
+
+
+def test_trees_are_as_many_as_make_the_loss_of_the_other_rows_smallest():
+    rows, others, seen = draws(400, 3, slope=1.0), draws(200, 4, slope=1.0), []
+    shape = Shape(1.0, None)
+
+    def loss(eta):
+        seen.append(-float(np.mean(shape.log_density(others.squares, eta))))
+        return seen[-1]
+
+    found = QUICK.fit(rows.X, lambda eta: slopes(rows.squares, eta, shape), others.X, loss, 0)
+    at_end = -np.mean(shape.log_density(others.squares, found.on_host(others.X)))
+    assert_allclose(at_end, min(seen), rtol=1e-12)
+    assert len(found.leaves) == int(np.argmin(seen))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_densities_integrate_to_one_and_have_the_variance_of_their_shape(shape):
+    eta = 0.6
+    density = lambda e: float(np.exp(shape.log_density(np.array([e**2]), np.array([eta]))[0]))
+    assert_allclose(2 * integrate.quad(density, 0, np.inf, limit=200)[0], 1, rtol=1e-7)
+    if shape.df is None or shape.df > 4:
+        found = 2 * integrate.quad(lambda e: e**2 * density(e), 0, np.inf, limit=200)[0]
+        assert_allclose(found, shape.variance * np.exp(eta), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_slopes_are_those_of_the_loss_and_of_its_expectation(shape):
+    squares, eta = draws(20, 5).squares, np.linspace(-1, 1, 20)
+    up, down = (shape.log_density(squares, eta + step) for step in (1e-6, -1e-6))
+    assert_allclose(slopes(squares, eta, shape)[0], -(up - down) / 2e-6, rtol=1e-7, atol=1e-9)
+    law = stats.norm() if shape.df is None else stats.t(shape.df)
+    square = lambda T: float(slopes(np.array([T**2 * shape.factor]), np.zeros(1), shape)[0][0] ** 2)
+    expected = integrate.quad(lambda T: square(T) * law.pdf(T), -np.inf, np.inf, limit=200)[0]
+    assert_allclose(slopes(squares, eta, shape)[1], expected, rtol=1e-6)  # E g² is the information
+
+
+def test_many_degrees_of_freedom_are_a_gaussian():
+    squares, eta = draws(20, 6).squares, np.linspace(-1, 1, 20)
+    gaussian, student = Shape(0.8, None), Shape(0.8, 1e8)
+    assert_allclose(student.log_density(squares, eta), gaussian.log_density(squares, eta), rtol=1e-6)
+    assert_allclose(slopes(squares, eta, student)[0], slopes(squares, eta, gaussian)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("df", [3.0, 8.0])
+def test_the_shape_is_found(df):
+    """log κ within 4 standard errors, by the inverse information of (log κ, log ν) at the truth."""
+    n = 4000
+    found = student_shape(0.5 * draws(n, 7, df=df).squares)
+    value = lambda u: Shape(0.5 * np.exp(u[0]), df * np.exp(u[1])).log_density(0.5 * sample, np.zeros(1))
+    sample = draws(200_000, 8, df=df).squares
+    steps = np.eye(2) * 1e-4
+    J = np.stack([(value(step) - value(-step)) / 2e-4 for step in steps])
+    errors = np.sqrt(np.diag(np.linalg.inv(J @ J.T / 200_000)) / n)
+    assert abs(np.log(found.factor / 0.5)) < 4 * errors[0]
+    assert abs(np.log(found.df / df)) < 4 * errors[1]
+    assert student_shape(draws(n, 7, df=df).squares, 6.0).df == 6
+    squares = draws(n, 9).squares
+    assert_allclose(gaussian_shape(squares).factor, (1 + squares.sum()) / (1 + n), rtol=1e-12)
+
+
+def test_errors_of_gains_are_those_of_the_sums_of_cells():
+    difference = np.random.default_rng(0).normal(size=60)
+    mean, error = paired(difference, np.arange(60))
+    assert_allclose((mean, error), (difference.mean(), difference.std(ddof=1) / 60**0.5), rtol=1e-12)
+    alike = paired(np.repeat(difference, 5), np.repeat(np.arange(60), 5))
+    assert_allclose(alike, (mean, error), rtol=1e-12)  # rows of one cell count once
+    assert paired(difference, np.zeros(60, int))[1] == np.inf
+
+
+def test_cells_are_halves_of_halves():
+    X = np.random.default_rng(1).uniform(size=(1000, 2)) * [10, 1]
+    found = cells(X, 8)
+    assert_array_equal(np.bincount(found), 125)
+    spread = max(np.ptp(X[found == c, 0]) for c in range(8))
+    assert spread < 2  # the long side was halved each time
+
+
+def test_parts_do_not_split_groups():
+    rows = draws(300, 0)._replace(group=np.arange(300) // 7)
+    part = split(rows, 0)
+    assert all(len(np.unique(part[rows.group == g])) == 1 for g in range(43))
+    assert set(part) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("n", [120, 600])
+def test_constant_gaussian_noise_is_kept_in_19_of_20_draws(n):
+    chosen = [choose(draws(n, seed), 0, QUICK).chosen for seed in range(20)]
+    assert chosen.count(GAUSSIAN) >= 19
+
+
+@pytest.mark.parametrize(
+    ("df", "slope", "wanted"),
+    [
+        (3.0, 0.0, (STUDENT,)),
+        (None, 1.5, (GAUSSIAN + OF_INPUT,)),
+        (3.0, 1.5, (STUDENT + OF_INPUT,)),
+    ],
+)
+def test_what_the_rows_have_is_chosen(df, slope, wanted):
+    assert choose(draws(2400, 11, df, slope), 0, QUICK).chosen in wanted
+
+
+def test_too_few_rows_ties_and_few_groups_choose_nothing():
+    clear = draws(4000, 12, df=3.0, slope=2.0)
+    assert choose(clear.some(np.arange(60)), 0, QUICK).chosen == GAUSSIAN
+    assert OF_INPUT not in choose(clear.some(np.arange(450)), 0, QUICK).chosen
+    tied = clear._replace(squares=np.where(np.arange(4000) % 5 == 0, 0, clear.squares))
+    assert "tied" in choose(tied, 0, QUICK).told
+    assert "groups" in choose(clear._replace(group=np.arange(4000) % 6), 0, QUICK).told
+
+
+def test_a_scale_of_the_input_is_recovered():
+    """log s = ±1.5 by the sign of x₁: within 0.35 on average, log s having the mean 0."""
+    rows = draws(4000, 13, slope=1.5)
+    law = fitted(GAUSSIAN + OF_INPUT, rows.some(np.arange(3000)), rows.some(np.arange(3000, 4000)), 0)
+    found, truth = law.trees.on_host(rows.X), 1.5 * np.sign(rows.X[:, 0])
+    assert abs(found[:3000].mean()) < 1e-9
+    assert np.mean(np.abs(found - truth)) < 0.35
+    assert_allclose(law.shape.factor, 1, atol=0.25)
+
+
+def make_posterior():
+    rows = draws(30, 14)
+    with jax.enable_x64(True):
+        X = jnp.asarray(rows.X)
+        system = KernelSystem(RBF(np.ones(3), np.float64(1.1)), X, np.ones(30), known_noise(0.1), 64)
+        A = np.asarray(system.operator.dense())
+        weights = jnp.asarray(np.linalg.solve(A, np.sin(3 * rows.X[:, :1])))
+        base = ExactKernelPosterior(system=system, weights=weights, explained=1.0, solver=Cholesky())
+        noise = TreeNoise(frozen(np.float64(0.07)), frozen(some_trees().plus(-20.0)))
+    return base, DispersedPosterior(base=base, noise=noise, factor=0.7)
+
+
+def test_deviations_and_noise_are_those_of_the_base_times_the_scale():
+    base, found = make_posterior()
+    Z = draws(9, 15).X
+    s = 0.7 * np.exp(np.clip(some_trees().on_host(Z) - 20, -16, 16))
+    with jax.enable_x64(True):
+        (mean, v), (wanted, v0) = found.mean_and_variance(Z), base.mean_and_variance(Z)
+        assert_allclose(mean, wanted)
+        assert_allclose(v, s * v0, rtol=1e-12)
+        assert_allclose(found.noise.variance(jnp.asarray(Z), np.ones(9)), 0.1 * s, rtol=1e-12)
+        assert_allclose(found.covariance(Z), np.sqrt(np.outer(s, s)) * base.covariance(Z), rtol=1e-9)
+        drawn, plain = (p.functions(3, key=KEY) for p in (found, base))
+        m = np.asarray(wanted)[:, None]
+        assert_allclose(
+            drawn(jnp.asarray(Z)), m + np.sqrt(s)[:, None] * (plain(jnp.asarray(Z)) - m), rtol=1e-6
+        )
+    assert float(value_of(found.noise.level)) == 0.07

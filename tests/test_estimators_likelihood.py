@@ -1,0 +1,159 @@
+"""likelihood= of kernel GPs: what is chosen, and that intervals, files, plans and limits keep to it."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+from numpy.testing import assert_allclose, assert_array_equal
+
+from stochgp import KernelGPRegressor, load
+from stochgp.learners.dispersion import GAUSSIAN, OF_INPUT, STUDENT
+from stochgp.likelihoods import AbstractNoise, Bernoulli, Gaussian, StudentT
+from stochgp.parameters import AbstractParameter, frozen, positive
+
+N = 600
+
+
+def make(**settings):
+    """A quick fit: what is tested comes after it."""
+    return KernelGPRegressor("rbf", epochs=8, random_state=0, **settings)
+
+
+def rows(n, seed=0):
+    """Noise of standard deviation 0.1 where x₁ < 0, else 1."""
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(-2, 2, size=(n, 2))
+    std = np.where(X[:, 0] > 0, 1.0, 0.1)
+    return X, np.sin(2 * X[:, 1]) + std * generator.normal(size=n)
+
+
+def plain(n, seed=0):
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(-2, 2, size=(n, 2))
+    return X, np.sin(2 * X[:, 0]) + 0.2 * generator.normal(size=n)
+
+
+@functools.cache
+def fitted():
+    return make().fit(*rows(N))
+
+
+def test_a_scale_of_the_input_is_chosen_and_covers_where_noise_is_small_and_where_it_is_large():
+    model, (X, y) = fitted(), rows(1000, seed=1)
+    assert model.plan_["likelihood"]["choice"].endswith(OF_INPUT)
+    assert "scale of the input" in model.summary()
+    lower, upper = model.predict_interval(X, 0.9).T
+    inside = (lower <= y) & (y <= upper)
+    for half in (X[:, 0] > 0, X[:, 0] < 0):
+        assert abs(inside[half].mean() - 0.9) < 0.04 + 3 * (0.09 / half.sum()) ** 0.5
+
+
+def test_means_are_those_of_the_gaussian_law():
+    X = rows(50, seed=2)[0]
+    gaussian = make(likelihood="gaussian").fit(*rows(N))
+    assert_array_equal(gaussian.predict(X), fitted().predict(X))
+    assert gaussian.nlml_ == fitted().nlml_
+    assert gaussian.kernel_.variance == fitted().kernel_.variance
+
+
+def test_deviations_of_functions_covariances_and_noise_agree():
+    model, X = fitted(), rows(40, seed=3)[0]
+    mean, std = model.predict(X, return_std=True)
+    noisy = model.predict(X, return_std=True, include_noise=True)[1]
+    assert_allclose(np.sqrt(np.diag(model.predict(X, return_cov=True)[1])), std, rtol=1e-3)
+    S = 600
+    drawn = model.sample_functions(S, random_state=1)(X)
+    assert_allclose(drawn.var(axis=1), std**2, rtol=5 * (2 / S) ** 0.5)
+    found = model.predict_distribution(X)
+    assert_allclose(found.std, noisy, rtol=1e-9)
+    assert_allclose(found.mean, mean, rtol=1e-9)
+    assert_allclose(found.quantile([0.1, 0.7]), model.predict_quantiles(X, [0.1, 0.7]), rtol=1e-12)
+
+
+def test_files_and_plans_keep_the_law(tmp_path):
+    model, X = fitted(), rows(50, seed=2)[0]
+    model.save(tmp_path / "model")
+    again = make(plan=model.plan_).fit(*rows(N))
+    assert again.plan_["likelihood"]["choice"] == model.plan_["likelihood"]["choice"]
+    for other in (load(tmp_path / "model"), again):
+        assert_array_equal(other.predict_interval(X), model.predict_interval(X))
+
+
+def test_gaussian_data_keep_every_bit_of_constant_noise():
+    X, y = plain(300)
+    default, gaussian = (make(likelihood=name).fit(X, y) for name in ("auto", "gaussian"))
+    assert default.plan_["likelihood"]["choice"] == GAUSSIAN
+    assert "left out" in default.plan_["likelihood"]["why"]
+    assert_array_equal(default.predict_interval(X), gaussian.predict_interval(X))
+
+
+def test_few_rows_and_little_time_choose_nothing():
+    few = make().fit(*rows(60))
+    assert few.plan_["likelihood"]["choice"] == GAUSSIAN
+    assert "too few" in few.plan_["likelihood"]["why"]
+    kept = make(noise_variance=0.1).fit(*rows(N))
+    assert "not learned" in kept.plan_["likelihood"]["why"]
+    late = make(time_limit=0.5).fit(*rows(N))
+    assert late.plan_["likelihood"]["choice"] == GAUSSIAN
+    assert "no time" in late.plan_["likelihood"]["why"]
+
+
+def test_weights_and_groups_are_kept_apart_and_together():
+    X, y = rows(N)
+    groups = np.arange(N) // 4
+    model = make().fit(X, y, np.full(N, 2.0), groups=groups)
+    assert np.isfinite(model.predict_interval(X)).all()
+    few = make().fit(X, y, groups=np.arange(N) % 5)
+    assert "groups" in few.plan_["likelihood"]["why"]
+
+
+def test_a_student_t_is_fitted_as_asked():
+    generator = np.random.default_rng(5)
+    X, _ = plain(400)
+    y = np.sin(2 * X[:, 0]) + 0.2 * generator.standard_t(3, size=400)
+    model = make(likelihood="student-t").fit(X, y)
+    assert model.plan_["likelihood"]["choice"] == STUDENT
+    assert 2.1 <= model.plan_["df"]["choice"] < 12
+    kept = make(likelihood=StudentT(frozen(5.0))).fit(X, y)
+    assert kept.plan_["df"]["choice"] == 5
+    half, most = (model.predict_interval(X[:3], level) for level in (0.5, 0.99))
+    ratio = np.diff(most)[:, 0] / np.diff(half)[:, 0]
+    assert (ratio > 2.576 / 0.6745).all()  # tails are heavier than a Gaussian's
+
+
+class Sloped(AbstractNoise):
+    """s(x) = exp(slope x₁)."""
+
+    level: AbstractParameter
+    slope: Float[Array, ""]
+
+    def multiplier(self, X):
+        return jnp.exp(jnp.asarray(self.slope, X.dtype) * X[:, 0])
+
+
+def test_a_noise_model_is_learned_with_the_kernel():
+    """The slope within 4 standard errors √(2/Σ(x − x̄)²) of noise that is seen directly, and the prior's pull."""
+    generator = np.random.default_rng(6)
+    X = generator.normal(size=(400, 1))
+    y = np.sin(X[:, 0]) + 0.3 * np.exp(0.5 * X[:, 0]) * generator.normal(size=400)
+    noise = Sloped(positive(0.1), jnp.float32(0.0))
+    model = make(likelihood=Gaussian(noise)).fit(X, y)
+    found = (
+        float(model._fitted.posterior.noise.slope) / X.std()
+    )  # per unit of x, which the kernel sees standardised
+    assert abs(found - 1.0) < 4 * (2 / np.sum((X - X.mean()) ** 2)) ** 0.5 + 0.05
+    low, high = model.predict(np.array([[-1.5], [1.5]]), return_std=True, include_noise=True)[1]
+    assert high > 2.5 * low
+
+
+def test_other_values_are_refused():
+    with pytest.raises(ValueError, match="did you mean 'student-t'"):
+        KernelGPRegressor(likelihood="student").fit(*plain(30))
+    with pytest.raises(TypeError, match="likelihood must be a name, or Gaussian"):
+        KernelGPRegressor(likelihood=Bernoulli()).fit(*plain(30))
+    with pytest.raises(ValueError, match="df is 1.5"):
+        KernelGPRegressor(likelihood=StudentT(frozen(1.5))).fit(*plain(30))
+    with pytest.raises(ValueError, match="both given"):
+        KernelGPRegressor(likelihood=Gaussian(0.1), noise_variance=0.1).fit(*plain(30))
