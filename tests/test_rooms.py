@@ -32,6 +32,7 @@ ROOMS = [
     "posteriors",
     "estimators",
     "thompson",
+    "botorch",
     "plots",
     "cli",
     "__main__",

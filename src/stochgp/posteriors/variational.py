@@ -35,6 +35,11 @@ class VariationalFunctions(AbstractFunctions):
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         return self.prior(X) + self.correction(X)
 
+    def at_own(self, Z: Float[Array, "S R D"]) -> Float[Array, "S R"]:
+        """The corrections are cheap beside the prior's features."""
+        own = lambda of: self.correction(of[1])[:, of[0]]
+        return self.prior.at_own(Z) + jax.lax.map(own, (jnp.arange(len(Z)), Z))
+
 
 class VariationalPosterior(AbstractPosterior):
     """f ~ q(f) in the place of f given the data. Where there are several latent functions, what is asked of f is of the first.

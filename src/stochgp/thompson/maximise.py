@@ -152,8 +152,8 @@ def _search(
     functions: AbstractFunctions,
     points: Float[Array | np.ndarray, "R C D"],
     bounds: Any,
-    sign: Float[Array | np.ndarray, ""],
-    step_size: Float[Array | np.ndarray, ""],
+    sign: Any,
+    step_size: Any,
     steps: int,
 ) -> tuple[Float[Array, "S D"], Float[Array, " S"]]:
     starts = jnp.moveaxis(jax.lax.map(lambda of: _best(functions, of, sign), points), 0, 1)  # [S, R, D]

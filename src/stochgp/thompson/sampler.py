@@ -277,12 +277,13 @@ class ThompsonSampler:
 
     def _functions(self) -> AbstractFunctions:
         """One for each point of a batch. Those held by the posterior need no further solve."""
-        posterior: Any = self.model_._fitted.posterior
+        posterior = self.model_._fitted.posterior
         Budget.of(self.memory_limit).require(self._need_bytes(), f"maximising {self.batch_size} functions")
         seed = len(self._y) if self.fresh_functions else 0
         if isinstance(posterior, SampledKernelPosterior) and not self.fresh_functions:
-            pad, weights = posterior.system.operator.pad, posterior.weights - posterior.sample_weights
-            return KernelFunctions(posterior.system.operator, posterior.prior, pad(weights))
+            held: Any = posterior
+            pad, weights = held.system.operator.pad, held.weights - held.sample_weights
+            return KernelFunctions(held.system.operator, held.prior, pad(weights))
         return posterior.functions(self.batch_size, key=jax.random.key((self.random_state + seed) % 2**32))
 
     def _need_bytes(self) -> int:

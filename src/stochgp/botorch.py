@@ -1,0 +1,222 @@
+"""Fitted estimators as models of BoTorch (`pip install stochgp[botorch]`), so that its acquisition functions run on them with gradients.
+
+Nothing else of the package imports this module, and it alone needs torch. Values are in the units of the targets given to `fit`, points in those of
+the inputs; tensors come back in the dtype and on the device of the points. Everything is computed by JAX on the host's default device; a custom autograd
+function carries the gradients over.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.deterministic import DeterministicModel
+from botorch.models.model import Model
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.distributions import MultivariateNormal
+from jaxtyping import Float
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from stochgp.estimators import FunctionDraws, PosteriorRegressor
+from stochgp.posteriors.joint import JointMoments
+
+JITTER = 1e-8  # of the largest variance of a set, on the diagonal of its covariance: points that come twice
+ROWS = 512  # points at which functions are evaluated at a time
+
+
+class PosteriorModel(Model):
+    """A fitted estimator with one output: `posterior(X)` at points X [b, q, D] is Gaussian, jointly over the q points of each set.
+
+    Mean and covariance are those of the estimator's posterior. With an iterative solver the covariance is estimated from the
+    function samples that were solved for (`n_samples`, with a relative standard error of √(2/S)); otherwise it is exact.
+
+    Raises ValueError for an estimator whose posterior knows no covariances, or whose inputs are not numbers alone.
+    """
+
+    def __init__(self, estimator: PosteriorRegressor):
+        super().__init__()
+        check_is_fitted(estimator)
+        fitted = estimator._fitted
+        if fitted.encoder is not None:
+            raise ValueError(
+                "the estimator was fitted to a table whose columns are encoded: fit it to an array of numbers"
+            )
+        self.estimator = estimator
+        self._joint = JointMoments(fitted.posterior)
+        self._center, self._scale = (
+            np.asarray(part, np.float64) for part in (fitted.inputs.mean, fitted.inputs.scale)
+        )
+        self._target_mean, self._target_scale = float(fitted.targets.mean), fitted.target_scale
+
+    @property
+    def num_outputs(self) -> int:
+        return 1
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return torch.Size([])
+
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: Any = None,
+    ) -> Any:
+        """Of the function, or with `observation_noise` of observations: True adds the estimator's noise, a tensor [… q, 1] is added as it is."""
+        _check_outputs(output_indices, 1)
+        X = self.transform_inputs(X)
+        _check_points(X, len(self._center))
+        mean, covariance = _Moments.apply(X, self)  # pyright: ignore[reportGeneralTypeIssues]
+        noise = self._noise(X, observation_noise)
+        jitter = JITTER * covariance.detach().diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
+        covariance = covariance + torch.diag_embed(noise + jitter)
+        found = GPyTorchPosterior(MultivariateNormal(mean, covariance))
+        return found if posterior_transform is None else posterior_transform(posterior=found, X=X)
+
+    def subset_output(self, idcs: list[int]) -> "PosteriorModel":
+        """The model itself, which has one output. Raises UnsupportedError for another one."""
+        _check_outputs(idcs, 1)
+        return self
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
+        raise UnsupportedError(
+            "a PosteriorModel takes in no observations: call `update` of the estimator and wrap it again"
+        )
+
+    def fantasize(self, *args: Any, **kwargs: Any) -> Model:
+        raise UnsupportedError(
+            "a PosteriorModel has no fantasies: acquisition functions that look ahead need another model"
+        )
+
+    def _noise(self, X: Tensor, observation_noise: bool | Tensor) -> Tensor:
+        """Variances [… q]."""
+        if isinstance(observation_noise, Tensor):
+            return observation_noise.squeeze(-1).expand(X.shape[:-1])
+        if not observation_noise:
+            return X.new_zeros(X.shape[:-1])
+        rows = _numbers(X).reshape(-1, X.shape[-1])
+        variances = self._target_scale**2 * self.estimator._fitted._noise_variances(rows)
+        return _tensor(variances.reshape(X.shape[:-1]), X)
+
+
+class FunctionModel(DeterministicModel):
+    """Functions drawn from a posterior (`estimator.sample_functions(S)`) as a deterministic model of S outputs."""
+
+    def __init__(self, functions: FunctionDraws, outputs: list[int] | None = None):
+        super().__init__()
+        if functions.encoder is not None:
+            raise ValueError(
+                "the functions are of a table whose columns are encoded: draw them from a model of numbers alone"
+            )
+        self.functions = functions
+        self.outputs = list(range(functions.n_samples)) if outputs is None else outputs
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.outputs)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return torch.Size([])
+
+    def forward(self, X: Tensor) -> Tensor:
+        """f_s(x) [… q, S] at X [… q, D]."""
+        _check_points(X, len(self.functions.center))
+        return _Values.apply(X, self.functions)[..., self.outputs]  # pyright: ignore[reportOptionalSubscript]
+
+    def subset_output(self, idcs: list[int]) -> "FunctionModel":
+        """Some of the functions."""
+        _check_outputs(idcs, len(self.outputs))
+        return FunctionModel(self.functions, [self.outputs[i] for i in idcs])
+
+
+class _Moments(torch.autograd.Function):
+    """X [… q, D] ↦ (mean [… q], covariance [… q, q]) in the units of the targets."""
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, model: PosteriorModel) -> tuple[Tensor, Tensor]:
+        Z = (_numbers(X) - model._center) / model._scale
+        mean, covariance = model._joint.value(Z.reshape(-1, *X.shape[-2:]))
+        ctx.model, ctx.shape = model, X.shape
+        ctx.save_for_backward(X)
+        s = model._target_scale
+        shaped = (model._target_mean + s * mean).reshape(X.shape[:-1])
+        return _tensor(shaped, X), _tensor((s**2 * covariance).reshape(*X.shape[:-1], X.shape[-2]), X)
+
+    @staticmethod
+    def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (X,), model = ctx.saved_tensors, ctx.model
+        q, s = X.shape[-2], model._target_scale
+        Z = ((_numbers(X) - model._center) / model._scale).reshape(-1, *X.shape[-2:])
+        by_mean, by_covariance = (_numbers(pull) for pull in pulls)
+        slope = model._joint.pull(Z, s * by_mean.reshape(-1, q), s**2 * by_covariance.reshape(-1, q, q))
+        return _tensor((slope / model._scale).reshape(X.shape), X), None
+
+
+class _Values(torch.autograd.Function):
+    """X [… q, D] ↦ the values [… q, S] of functions."""
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, functions: FunctionDraws) -> Tensor:
+        ctx.functions = functions
+        ctx.save_for_backward(X)
+        values = _by_rows(
+            lambda x: _evaluated(functions, x), functions.dtype, _numbers(X).reshape(-1, X.shape[-1])
+        )
+        return _tensor(values.reshape(*X.shape[:-1], -1), X)
+
+    @staticmethod
+    def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (X,), functions = ctx.saved_tensors, ctx.functions
+        rows, pull = _numbers(X).reshape(-1, X.shape[-1]), _numbers(pulls[0])
+        slope = _by_rows(
+            lambda x, v: _pulled(functions, x, v), functions.dtype, rows, pull.reshape(len(rows), -1)
+        )
+        return _tensor(slope.reshape(X.shape), X), None
+
+
+@eqx.filter_jit
+def _evaluated(functions: FunctionDraws, X: Any) -> Any:
+    return functions(X)
+
+
+@eqx.filter_jit
+def _pulled(functions: FunctionDraws, X: Any, by_value: Any) -> Any:
+    return jax.vjp(lambda X: functions(X), X)[1](by_value)[0]
+
+
+def _by_rows(evaluate: Callable, dtype: str, *arrays: Float[np.ndarray, "n _"]) -> Float[np.ndarray, "n _"]:
+    """In blocks of `ROWS` rows, the last one filled up to a power of two."""
+    found = []
+    with jax.enable_x64(True):
+        for first in range(0, len(arrays[0]), ROWS):
+            parts = [array[first : first + ROWS] for array in arrays]
+            n = len(parts[0])
+            full = min(ROWS, 1 << (n - 1).bit_length())
+            wide = [np.concatenate([part, np.repeat(part[:1], full - n, axis=0)]) for part in parts]
+            found.append(np.asarray(evaluate(*(jnp.asarray(part, dtype) for part in wide)), np.float64)[:n])
+    return np.concatenate(found)
+
+
+def _numbers(X: Tensor) -> Float[np.ndarray, "..."]:
+    return X.detach().cpu().double().numpy()
+
+
+def _tensor(values: Float[np.ndarray, "..."], like: Tensor) -> Tensor:
+    return torch.as_tensor(np.ascontiguousarray(values)).to(like)
+
+
+def _check_points(X: Tensor, n_inputs: int) -> None:
+    if X.ndim < 2 or X.shape[-1] != n_inputs:
+        raise ValueError(f"X must be [… q, {n_inputs}], but got {tuple(X.shape)}")
+
+
+def _check_outputs(indices: list[int] | None, n_outputs: int) -> None:
+    if indices is not None and not all(-n_outputs <= i < n_outputs for i in indices):
+        raise UnsupportedError(f"outputs {indices} were asked for, but the model has {n_outputs}")

@@ -1,0 +1,181 @@
+"""Means and covariances of few rows together, with their slopes: what optimisers over sets of points ask for.
+
+Sets come as Z [B, Q, D]: B sets of Q rows. By kind of posterior,
+
+    from samples    C = min(1, √(k/c))(DᵀD/S) min(1, √(k/c)), D the deviations of the S functions held, c their mean squares, k the prior's variances
+    from features   C = (Rᵀφ)·(Rᵀφ)
+    from a factor   C = k(Z, Z) − k(Z, X)A⁻¹k(X, Z)
+
+so that the diagonals are the variances that the posterior itself gives. The slope of the last one needs no factor: with H = A⁻¹k(X, Z) held,
+it is that of k(Z, Z) − k(Z, X)H − Hᵀk(X, Z).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from stochgp.numerics.precision import matmul
+from stochgp.posteriors.base import AbstractPosterior
+from stochgp.posteriors.exact import ExactKernelPosterior
+from stochgp.posteriors.feature import FeaturePosterior
+from stochgp.posteriors.kernel import SampledKernelPosterior, times
+from stochgp.posteriors.variational import VariationalPosterior
+
+ROWS = 512  # that are evaluated at a time
+
+Sets = Float[np.ndarray, "B Q D"]
+Means = Float[np.ndarray, "B Q"]
+Covariances = Float[np.ndarray, "B Q Q"]
+
+
+class JointMoments:
+    """The means and covariances of a posterior at sets of rows, in its units and in float64, and their slopes.
+
+    Raises ValueError for a posterior that knows no covariances: local prediction, or a solver without samples.
+    """
+
+    def __init__(self, posterior: AbstractPosterior):
+        self._exact = posterior if isinstance(posterior, ExactKernelPosterior) else None
+        self._of, self._parts = _traced(posterior)
+        own = np.float64 if self._exact is not None else posterior.dtype or np.float64
+        self.dtype = np.dtype(own)
+
+    def value(self, Z: Sets) -> tuple[Means, Covariances]:
+        """(Mean, covariance) of each set."""
+        mean, covariance = self._by_chunk(self._value, Z)
+        return mean, covariance
+
+    def pull(self, Z: Sets, by_mean: Means, by_covariance: Covariances) -> Sets:
+        """The gradient in Z of a function whose gradients in means and covariances are given."""
+        return self._by_chunk(self._pull, Z, by_mean, by_covariance)[0]
+
+    def _value(self, Z: Array) -> tuple[Any, ...]:
+        if self._exact is None:
+            return _value(self._of, self._parts, Z)
+        mean, within, across, half = self._halves(Z)
+        return mean, within - np.einsum("nbq,nbr->bqr", across, half)
+
+    def _pull(self, Z: Array, by_mean: Array, by_covariance: Array) -> tuple[Any, ...]:
+        own: tuple = ()
+        if self._exact is not None:
+            own = (jnp.asarray(np.moveaxis(self._halves(Z)[3], 0, 1), self.dtype),)
+        return (_pull(self._of, self._parts, own, Z, by_mean, by_covariance),)
+
+    def _halves(self, Z: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(mean [B, Q], k(Z, Z) [B, Q, Q], k(X, Z) and A⁻¹k(X, Z) [N, B, Q])."""
+        exact: Any = self._exact
+        operator, weights = self._parts
+        mean, within, across = (np.asarray(part, np.float64) for part in _kernels(operator, weights, Z))
+        flat = across.reshape(len(across), -1)
+        half = np.asarray(exact.factor.solve(flat.copy()), np.float64)
+        return mean, within, across, half.reshape(across.shape)
+
+    def _by_chunk(self, evaluate: Callable, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """In chunks of about `ROWS` rows, the last one filled up to a power of two of sets, so that few sizes are compiled."""
+        n, Q = arrays[0].shape[:2]
+        step, found = max(1, ROWS // Q), []
+        with jax.enable_x64(True):
+            for first in range(0, n, step):
+                parts = [array[first : first + step] for array in arrays]
+                size = len(parts[0])
+                full = min(step, 1 << (size - 1).bit_length())
+                wide = [np.concatenate([part, np.repeat(part[:1], full - size, axis=0)]) for part in parts]
+                values = evaluate(*(jnp.asarray(part, self.dtype) for part in wide))
+                found.append([np.asarray(value, np.float64)[:size] for value in values])
+        return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+
+
+def _traced(posterior: AbstractPosterior) -> tuple[Callable, tuple]:
+    """(A function of arrays and one set of rows, these arrays)."""
+    match posterior:
+        case ExactKernelPosterior():
+            with jax.enable_x64(True):  # the small difference of two large numbers
+                operator = posterior.system.operator.astype(np.float64)
+                return _by_factor, (operator, jnp.asarray(np.asarray(posterior.weights), np.float64))
+        case SampledKernelPosterior(sample_weights=None):
+            raise ValueError("the posterior has no samples to estimate covariances from: fit with n_samples")
+        case SampledKernelPosterior(system=system):
+            return _by_samples, (
+                system.operator,
+                posterior.weights,
+                posterior.prior,
+                posterior.sample_weights,
+            )
+        case FeaturePosterior():
+            return _by_features, (posterior.features, posterior.weights, posterior.root)
+        case VariationalPosterior():
+            return _by_process, (posterior.process,)
+    raise ValueError(
+        f"{type(posterior).__name__} knows no covariances between rows: fit with prediction='global'"
+    )
+
+
+def _by_samples(
+    operator: Any, weights: Array, prior: Any, sample_weights: Array, Z: Float[Array, "Q D"]
+) -> tuple[Float[Array, " Q"], Float[Array, "Q Q"]]:
+    V = operator.pad(jnp.concatenate([jnp.asarray(weights), jnp.asarray(sample_weights)], axis=1))
+    both, S = times(operator, Z, V), sample_weights.shape[1]
+    deviations = prior(Z)[:, :S] - both[:, 1:]
+    variance = jnp.mean(jnp.square(deviations), axis=1)
+    most = operator.kernel.diag(Z)
+    tiny = float(jnp.finfo(Z.dtype).tiny)
+    shrunk = jnp.sqrt(jnp.minimum(1, most / jnp.maximum(variance, tiny)))[:, None] * deviations
+    return both[:, 0], matmul(shrunk, shrunk.T) / S
+
+
+def _by_features(
+    features: Any, weights: Array, root: Array, Z: Float[Array, "Q D"]
+) -> tuple[Float[Array, " Q"], Float[Array, "Q Q"]]:
+    Phi = features(Z).astype(weights.dtype)
+    half = matmul(Phi, root)
+    return matmul(Phi, weights), matmul(half, half.T)
+
+
+def _by_process(process: Any, Z: Float[Array, "Q D"]) -> tuple[Float[Array, " Q"], Float[Array, "Q Q"]]:
+    K, W, V = process.covariance_parts(Z)
+    return process.mean(Z)[:, 0], K - matmul(W.T, W) + matmul(V[0].T, V[0])
+
+
+def _by_factor(
+    operator: Any, weights: Array, half: Float[Array, "N Q"], Z: Float[Array, "Q D"]
+) -> tuple[Float[Array, " Q"], Float[Array, "Q Q"]]:
+    """Whose slopes in Z are those of mean and covariance; its values are not."""
+    rows = operator.prepare(Z)
+    across = operator.times(
+        rows, operator.pad(jnp.concatenate([jnp.asarray(weights, Z.dtype), half], axis=1))
+    )
+    explained = across[:, 1:]
+    return across[:, 0], operator.kernel.between(rows, rows) - explained - explained.T
+
+
+@eqx.filter_jit
+def _kernels(operator: Any, weights: Array, Z: Float[Array, "B Q D"]) -> tuple[Array, Array, Array]:
+    """(Means, k(Z, Z) of each set, k(X, Z) [N, B, Q])."""
+    B, Q, D = Z.shape
+    rows = operator.prepare(Z.reshape(B * Q, D))
+    across = operator.kernel.between(operator.block(0, operator.size), rows)
+    mean = matmul(across.T, jnp.asarray(weights, Z.dtype))[:, 0]
+    within = jax.vmap(lambda z: operator.kernel.between(operator.prepare(z), operator.prepare(z)))(Z)
+    return mean.reshape(B, Q), within, across.reshape(-1, B, Q)
+
+
+@eqx.filter_jit
+def _value(of: Callable, parts: tuple, Z: Array) -> tuple[Array, Array]:
+    return jax.vmap(lambda z: of(*parts, z))(Z)
+
+
+@eqx.filter_jit
+def _pull(of: Callable, shared: tuple, own: tuple, Z: Array, by_mean: Array, by_covariance: Array) -> Array:
+    """`own` are arrays of each set [B, …], held."""
+
+    def total(Z: Array) -> Array:
+        mean, covariance = jax.vmap(lambda own, z: of(*shared, *own, z))(own, Z)
+        pulls = ((by_mean, mean), (by_covariance, covariance))
+        return sum((jnp.vdot(pull.astype(value.dtype), value) for pull, value in pulls), start=jnp.zeros(()))
+
+    return jax.grad(total)(Z)
