@@ -29,6 +29,7 @@ ENTRIES = (
     Entry("sdd_averages", "x14", "momentum and averages of iterates"),
     Entry("sdd_step_sizes", "x15", "step sizes and batch sizes of two estimators"),
     Entry("posteriors", "x16", "posteriors with published hyperparameters: Cholesky, CG, SDD, auto"),
+    Entry("thompson", "x17", "Thompson sampling at equal seconds: SDD, SGD, CG, SVGP, random search"),
     Entry("molecules", "x18", "molecules by their fingerprints, against a random forest and XGBoost"),
     Entry("recovery_sggp", "x19", "recovery of two variances of a kernel GP by mini-batches"),
     Entry("sggp_convergence", "x20", "convergence of the full gradient under mini-batches of a kernel GP"),
