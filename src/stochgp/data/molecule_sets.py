@@ -76,8 +76,8 @@ NAMES = (
 def load_molecules(name: str) -> Molecules:
     """SMILES and targets of a set of `NAMES`.
 
-    esol: log solubility, mol/l (Delaney 2004). chembl: activities of one target, where measured. hiv: 41,913 molecules of the NCI screen
-    with a property that RDKit computes: Crippen's logP or QED. dockstring: docking scores, clipped at 5, with the cluster split.
+    esol: log solubility, mol/l (Delaney 2004). chembl: activities of one target, where measured. hiv: 41,913 molecules of the NCI screen,
+    but for a few that RDKit does not read, with a property that it computes: Crippen's logP or QED. dockstring: docking scores, clipped at 5, with the cluster split.
 
     Raises ValueError for a name that does not exist (with the nearest), and for files that are not there and cannot be had.
     """
@@ -88,8 +88,8 @@ def load_molecules(name: str) -> Molecules:
         return _dockstring(name, rest[0])
     table = read_molecule_file(family)
     if family == "hiv":
-        smiles = table["smiles"].to_pylist()
-        return Molecules(name, smiles, _property(rest[0], smiles), rest[0], morgan)
+        smiles, y = _with_property(rest[0], table["smiles"].to_pylist())
+        return Molecules(name, smiles, y, rest[0], morgan)
     target = rest[0] if rest else "log_solubility_mol_per_l"
     y = table[target].cast(pa.float64()).to_numpy(zero_copy_only=False)
     there = np.flatnonzero(np.isfinite(y))
@@ -158,7 +158,8 @@ def _read_csv(path: Path, delimiter: str = ",") -> pa.Table:
         ) from error
 
 
-def _property(which: str, smiles: list[str]) -> np.ndarray:
+def _with_property(which: str, smiles: list[str]) -> tuple[list[str], np.ndarray]:
+    """(The molecules that RDKit reads, the property of each)."""
     if not are_installed():
         raise ValueError("computed properties need RDKit: pip install 'stochgp[molecules]'")
     from rdkit import Chem, rdBase
@@ -166,7 +167,9 @@ def _property(which: str, smiles: list[str]) -> np.ndarray:
 
     compute: Any = Crippen.MolLogP if which == "logp" else QED.qed  # pyright: ignore[reportAttributeAccessIssue]
     with rdBase.BlockLogs():
-        return np.array([compute(Chem.MolFromSmiles(text)) for text in smiles], np.float64)
+        molecules = [Chem.MolFromSmiles(text) for text in smiles]
+        there = [i for i, molecule in enumerate(molecules) if molecule is not None]
+        return [smiles[i] for i in there], np.array([compute(molecules[i]) for i in there], np.float64)
 
 
 def _dockstring(name: str, target: str) -> Molecules:
