@@ -9,13 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, features, kernels
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import feature_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
+from stochgp.estimators.inputs import read_targets, read_weights
 from stochgp.estimators.report import choice
+from stochgp.estimators.streaming import Stream, added, begun, check_mergeable, drift, moments_of, taken_in
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
 from stochgp.likelihoods import constant_noise
@@ -115,6 +119,54 @@ class FeatureGPRegressor(GPRegressor):
             kernel = "tanimoto"
         return inputs_with_smiles(kernel, self.smiles, self.missing)
 
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, forget: float = 1.0
+    ) -> "FeatureGPRegressor":
+        """Take in more rows exactly, in one pass over them: the posterior becomes that of all rows so far. The first call is `fit`.
+
+        The features, both variances and what standardises rows stay those of `fit`. Sums over rows are all that the posterior needs, so
+        rows in pieces give what they give together. `forget` multiplies the sums so far first: the posterior of rows that weigh forgetᵃ
+        after `a` further calls; 0 drops all earlier rows. Afterwards `nlml_` and `n_rows_` are of all rows, and `drift_` holds mean and standard
+        deviation of the new ones in standardised units: far from 0 and 1 it is time for another `fit`.
+
+        Raises ValueError for rows that cannot be used, and unless 0 ≤ forget ≤ 1.
+        """
+        if not 0 <= forget <= 1:
+            raise ValueError(f"forget is {forget!r}; it must lie between 0 and 1")
+        if "_fitted" not in vars(self):
+            return typing.cast(FeatureGPRegressor, self.fit(X, y, sample_weight))
+        stream, X, y = self._to_go_on(), self._read(X), read_targets(y)
+        check_consistent_length(X, y)
+        weight = read_weights(sample_weight, X)
+        more = moments_of(self._fitted, X, y, weight)
+        self.drift_ = drift(self._fitted, X, y)
+        self._take_in(added(stream, more, forget), (self.n_rows_ if forget > 0 else 0) + len(y))
+        return self
+
+    def merge(self, other: "FeatureGPRegressor") -> "FeatureGPRegressor":
+        """Add the rows of another model to this one's: both must have come from one `fit`, with the same features and variances.
+
+        Sums add up, so rows that both hold count twice: let copies of a model drop them by `partial_fit(…, forget=0)`, one of them keep
+        them, and merge the copies into it. The order does not matter. Raises ValueError for a model of other features.
+        """
+        check_is_fitted(self)
+        check_is_fitted(other)
+        check_mergeable(self._fitted, other._fitted)
+        self._take_in(added(self._to_go_on(), other._to_go_on().moments), self.n_rows_ + other.n_rows_)
+        return self
+
+    def _to_go_on(self) -> Stream:
+        if "_stream" not in vars(self):
+            raise ValueError(
+                "the model holds no sums of its rows, as a file of an earlier version does: fit it again"
+            )
+        return self._stream
+
+    def _take_in(self, stream: Stream, n_rows: int) -> None:
+        fitted, nlml = taken_in(self._fitted, stream)
+        self._fitted, self._stream, self.n_rows_ = fitted, stream, n_rows
+        self.nlml_ = nlml + math.log(fitted.target_scale)
+
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
         return feature_learner(
             self.learner, batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate
@@ -162,7 +214,8 @@ class FeatureGPRegressor(GPRegressor):
                 "(standardize=True divides by it)"
             )
         variances = float(gp.variance), float(gp.noise_variance)
-        posterior = FeaturePosterior.of(gp.features, learned.spectrum, *variances)
+        posterior = FeaturePosterior.of(gp.features, learned.spectrum, *variances, gp.noise)
+        self._stream = begun(gp, learned.evidence.moments)
         return (
             posterior,
             None,
@@ -199,7 +252,9 @@ class FeatureGPRegressor(GPRegressor):
         found = spectrum(moments)
         nlml = nlml_of_spectrum(found, float(learned.gp.variance), float(learned.gp.noise_variance))[0]
         why = f"all rows, in one pass; θ was learned from a uniform sample of {data.n_rows}"
-        closed = learned._replace(evidence=learned.evidence._replace(spectrum=found, nlml=nlml))
+        closed = learned._replace(
+            evidence=learned.evidence._replace(moments=moments, spectrum=found, nlml=nlml)
+        )
         return closed, {"closing_rows": choice(data.n_all, why)}
 
 

@@ -63,14 +63,10 @@ def read_training_rows(
     y = read_targets(y)
     check_consistent_length(X, y)
     group = None if groups is None else read_groups(groups, len(y))
-    weight = None
-    if sample_weight is not None:
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if weight.sum() < np.finfo(np.float32).tiny:
-            raise ValueError("the sum of sample_weight is zero, or too small a number")
-        if (weight == 0).any():
-            there = weight > 0
-            X, y, weight, group = X[there], y[there], weight[there], None if group is None else group[there]
+    weight = read_weights(sample_weight, X)
+    if weight is not None and (weight == 0).any():
+        there = weight > 0
+        X, y, weight, group = X[there], y[there], weight[there], None if group is None else group[there]
     if missing == "skip":
         there = without_skipped(X)
         X, y = X[there], y[there]
@@ -126,6 +122,16 @@ def read_targets(y: Any) -> Float[np.ndarray, " N"]:
             f"Input y contains {what}: {int(bad.sum())} such, the first at row {row + 1} (rows count from 1)"
         )
     return y
+
+
+def read_weights(sample_weight: Any, X: np.ndarray) -> Float[np.ndarray, " N"] | None:
+    """The weights [N], None where all are 1. Raises ValueError for negative ones and a sum of 0."""
+    if sample_weight is None:
+        return None
+    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if weight.sum() < np.finfo(np.float32).tiny:
+        raise ValueError("the sum of sample_weight is zero, or too small a number")
+    return weight
 
 
 def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:

@@ -50,6 +50,8 @@ def restored(tree: dict[str, Any], metadata: dict[str, Any], kind: type) -> Any:
     if metadata["feature_names"] is not None:
         estimator.feature_names_in_ = np.array(metadata["feature_names"], dtype=object)
     estimator._fitted = tree["fitted"]
+    if "stream" in tree:
+        estimator._stream = tree["stream"]
     return estimator
 
 
@@ -67,7 +69,8 @@ def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         "attributes": attributes,
         "feature_names": None if names is None else [str(name) for name in names],
     }
-    return {"fitted": estimator._fitted, "settings": settings}, metadata, left_out
+    stream = {"stream": estimator._stream} if "_stream" in vars(estimator) else {}
+    return {"fitted": estimator._fitted, "settings": settings} | stream, metadata, left_out
 
 
 def pack(state: dict[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,7 @@ class EvidenceVisit(NamedTuple):
 class Evidence(NamedTuple):
     """Of all rows, at the model that a run returns."""
 
+    moments: Moments
     spectrum: Spectrum
     nlml: float  # exact, per datum
     held_out_nlpd: float | None  # of the rows that were held out, before they joined
@@ -180,11 +181,13 @@ class ByEvidence(AbstractJudge):
 
     def conclude(self, visit: EvidenceVisit, division: Division) -> tuple[FeatureGP, Evidence]:
         """The held-out rows join the posterior."""
-        s = visit.spectrum
+        moments, s = visit.moments, visit.spectrum
         if division.held_out is not None:
-            s = spectrum(_together(visit.moments, visit.gp, division.held_out))
+            moments = _together(moments, visit.gp, division.held_out)
+            s = spectrum(moments)
         nlml = nlml_of_spectrum(s, *visit.chosen)[0]
-        return visit.gp.with_variances(*visit.chosen), Evidence(s, nlml, visit.nlpd, _constant_nlpd(division))
+        evidence = Evidence(moments, s, nlml, visit.nlpd, _constant_nlpd(division))
+        return visit.gp.with_variances(*visit.chosen), evidence
 
 
 def refitted(visit: EvidenceVisit) -> FeatureGP:

@@ -4,7 +4,8 @@ With F = v ΦᵀΦ + σ²I (v the variance, Φ the features, c = Φᵀy, n = Σ�
 
     n · 2 · nlml = (yᵀy − v cᵀF⁻¹c)/σ² + log|F| + (n − M) log σ² + n log 2π
 
-which holds for M > n too (SCGD paper, Theorem 1, with its square restored).
+which holds for M > n too (SCGD paper, Theorem 1, with its square restored). Where row i has the noise variance σ²s_i/ρ_i, every sum over
+rows weighs it by ρ_i/s_i, n counts it ρ_i times, and Σρ_i log s_i joins.
 """
 
 from collections.abc import Callable
@@ -42,6 +43,7 @@ def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Arr
     half = jax.scipy.linalg.solve_triangular(L, moments.cross, lower=True)
     fit = (moments.square - variance * jnp.sum(half**2)) / noise_variance
     complexity = 2 * jnp.sum(jnp.log(jnp.diagonal(L))) + (n - M) * jnp.log(noise_variance)
+    complexity += moments.log_multiplier
     return (fit + complexity + n * jnp.log(2 * jnp.pi)) / (2 * n)
 
 
@@ -84,6 +86,7 @@ class Spectrum(NamedTuple):
     cross: np.ndarray  # Qᵀc [M]
     square: float
     count: float
+    log_multiplier: float = 0.0
 
 
 def spectrum(moments: Moments) -> Spectrum:
@@ -91,7 +94,8 @@ def spectrum(moments: Moments) -> Spectrum:
     gram = np.asarray(moments.gram, np.float64)
     eigenvalues, basis = np.linalg.eigh(gram)
     cross = basis.T @ np.asarray(moments.cross, np.float64)
-    return Spectrum(np.maximum(eigenvalues, 0.0), basis, cross, float(moments.square), float(moments.count))
+    sums = (float(part) for part in moments[2:])
+    return Spectrum(np.maximum(eigenvalues, 0.0), basis, cross, *sums)
 
 
 def times_square(widest: Range, s: Spectrum) -> Range:
@@ -108,7 +112,7 @@ def nlml_of_spectrum(
     d = variance * s.eigenvalues + noise_variance
     shrunk = variance * s.cross**2 / d
     fit = max(s.square - shrunk.sum(), 0.0) / noise_variance
-    complexity = np.log(d).sum() + (n - M) * np.log(noise_variance)
+    complexity = np.log(d).sum() + (n - M) * np.log(noise_variance) + s.log_multiplier
     by_variance = -(s.cross**2 / d**2).sum() + (s.eigenvalues / d).sum()
     by_noise = (-fit + (shrunk / d).sum() + n - M) / noise_variance + (1 / d).sum()
     value = (fit + complexity + n * np.log(2 * np.pi)) / (2 * n)

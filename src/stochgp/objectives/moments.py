@@ -23,6 +23,7 @@ class Moments(NamedTuple):
     cross: Float[Array, " M"]  # Σ ω y φ
     square: Float[Array, ""]  # Σ ω y²
     count: Float[Array, ""]  # Σ ρ
+    log_multiplier: Float[Array, ""] | float = 0.0  # Σ ρ log s
 
 
 def moments_of_rows(gp: FeatureGP, rows: Rows) -> Moments:
@@ -32,10 +33,11 @@ def moments_of_rows(gp: FeatureGP, rows: Rows) -> Moments:
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     Phi = gp.features(rows.X).astype(wide)
-    y, precision = rows.y.astype(wide), gp.noise.precision(rows.X, rows.count).astype(wide)
+    y, count, s = (part.astype(wide) for part in (rows.y, rows.count, gp.noise.multiplier(rows.X)))
+    precision = count / s
     weighted = Phi * precision[:, None]
-    count = jnp.sum(rows.count.astype(wide))
-    return Moments(matmul(weighted.T, Phi), matmul(y, weighted), jnp.sum(precision * y**2), count)
+    sums = jnp.sum(precision * y**2), jnp.sum(count), jnp.sum(count * jnp.log(s))
+    return Moments(matmul(weighted.T, Phi), matmul(y, weighted), *sums)
 
 
 def add_up(gp: FeatureGP, chunks: Iterable[Rows]) -> Moments:

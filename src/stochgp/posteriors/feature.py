@@ -12,7 +12,15 @@ from stochgp.features import AbstractFeatureMap
 from stochgp.likelihoods import AbstractNoise
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.feature import Spectrum
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows, known_noise
+from stochgp.posteriors.base import (
+    AbstractFunctions,
+    AbstractPosterior,
+    PerRow,
+    Request,
+    Rows,
+    known_noise,
+    with_level,
+)
 
 BLOCK = 256  # rows of a compiled evaluation
 
@@ -47,15 +55,24 @@ class FeaturePosterior(AbstractPosterior):
 
     @classmethod
     def of(
-        cls, features: AbstractFeatureMap, spectrum: Spectrum, variance: float, noise_variance: float
+        cls,
+        features: AbstractFeatureMap,
+        spectrum: Spectrum,
+        variance: float,
+        noise_variance: float,
+        noise: AbstractNoise | None = None,
     ) -> "FeaturePosterior":
-        """The posterior from the moments' eigendecomposition; in float64 where x64 is enabled, float32 otherwise."""
+        """The posterior from the moments' eigendecomposition; in float64 where x64 is enabled, float32 otherwise.
+
+        `noise` says how the variance of noise of the level `noise_variance` depends on the input; None = it is constant.
+        """
         d = variance * spectrum.eigenvalues + noise_variance
         weights = spectrum.basis @ (variance * spectrum.cross / d)
         root = spectrum.basis * np.sqrt(variance * noise_variance / d)
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
         weights, root = jnp.asarray(weights, wide), jnp.asarray(root, wide)
-        return cls(features=features, weights=weights, root=root, noise=known_noise(noise_variance))
+        noise = known_noise(noise_variance) if noise is None else with_level(noise, noise_variance)
+        return cls(features=features, weights=weights, root=root, noise=noise)
 
     @eqx.filter_jit
     def mean(self, X: Rows) -> PerRow:
