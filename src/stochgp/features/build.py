@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -16,10 +17,11 @@ from stochgp.features.hashing import TanimotoHashes
 from stochgp.features.network import Network
 from stochgp.features.nystrom import Nystrom
 from stochgp.names import lookup
-from stochgp.networks import attention, mlp
+from stochgp.networks import Embedded, attention, mlp, periodic, piecewise_linear, smooth_clip
 from stochgp.parameters import value_of
 
-NAMES = ("mlp", "attention", "rff", "orf", "nystrom", "tanimoto")
+MLPS = ("mlp", "robust-mlp", "piecewise-mlp", "periodic-mlp")
+NAMES = (*MLPS, "attention", "rff", "orf", "nystrom", "tanimoto")
 N_NETWORK, N_ATTENTION, N_FOURIER, N_NYSTROM = 128, 32, 1000, 512  # the sizes of the papers
 N_HASHES = 1000
 
@@ -42,9 +44,11 @@ def resolve(
     | "nystrom" | Nyström features, landmarks from `X_sample` | any, None = "rbf" | 512, or all rows |
     | "tanimoto" | random hashes of fingerprints | Tanimoto, None = "tanimoto" | 1000 |
     | "mlp" | two layers of 128, ReLU | None or "linear" | 128, the second width |
+    | "robust-mlp" | the same on smoothly clipped inputs (`networks.smooth_clip`, from `X_sample`) | | |
+    | "piecewise-mlp", "periodic-mlp" | the same on `networks.piecewise_linear`, `networks.periodic` | | |
     | "attention" | the attention network | None or "linear" | 32, its width |
     | a network | z of anything that maps one row to one axis | None or "linear" | its own |
-    | the three networks | random Fourier features of z | stationary, one lengthscale | 1000 |
+    | the networks | random Fourier features of z | stationary, one lengthscale | 1000 |
     | a feature map | as it is | None | its own |
 
     `kernel` is a name or a kernel. Raises ValueError for an unknown name (naming the nearest one) and for
@@ -57,9 +61,9 @@ def resolve(
     network_key, feature_key = jax.random.split(key)
     if isinstance(spec, str):
         name = lookup(spec, {name: name for name in NAMES}, "features")
-        if name in ("mlp", "attention"):
+        if name in (*MLPS, "attention"):
             width = n_features if _is_linear(kernel) else None
-            network = _named_network(name, n_inputs, width, network_key, dtype)
+            network = _named_network(name, n_inputs, width, X_sample, network_key, dtype)
             return _on_network(Network(network), kernel, n_features, feature_key, dtype)
         usual = "tanimoto" if name == "tanimoto" else "rbf"
         kernel = _kernel(usual if kernel is None else kernel, n_inputs, ard=True, dtype=dtype)
@@ -88,10 +92,25 @@ def _kernel(kernel: Any, n_inputs: int, *, ard: bool, dtype: DTypeLike) -> Any:
     return kernels.resolve(kernel, n_inputs, ard=ard, dtype=dtype) if isinstance(kernel, str) else kernel
 
 
-def _named_network(name: str, n_inputs: int, width: int | None, key: PRNGKeyArray, dtype: DTypeLike) -> Any:
+def _named_network(
+    name: str, n_inputs: int, width: int | None, X_sample: Array | None, key: PRNGKeyArray, dtype: DTypeLike
+) -> Any:
+    if name == "attention":
+        return attention(n_inputs, width=N_ATTENTION if width is None else width, key=key, dtype=dtype)
+    widths = (N_NETWORK, N_NETWORK if width is None else width)
     if name == "mlp":
-        return mlp(n_inputs, (N_NETWORK, N_NETWORK if width is None else width), key=key, dtype=dtype)
-    return attention(n_inputs, width=N_ATTENTION if width is None else width, key=key, dtype=dtype)
+        return mlp(n_inputs, widths, key=key, dtype=dtype)
+    if X_sample is None:
+        raise ValueError(f"the embedding of {name!r} is made from the data: give X_sample")
+    embedding_key, key = jax.random.split(key)
+    embedding = _embedding(name, np.asarray(X_sample), embedding_key, dtype)
+    return Embedded(embedding, mlp(embedding.n_outputs, widths, key=key, dtype=dtype))
+
+
+def _embedding(name: str, X: np.ndarray, key: PRNGKeyArray, dtype: DTypeLike) -> Any:
+    if name == "periodic-mlp":
+        return periodic(X, key=key, dtype=dtype)
+    return (smooth_clip if name == "robust-mlp" else piecewise_linear)(X, dtype=dtype)
 
 
 def _on_network(

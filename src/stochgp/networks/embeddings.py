@@ -1,0 +1,174 @@
+"""Embeddings of numeric inputs: what a network sees of a row instead of its numbers. They are made from some rows of the data."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.numerics.precision import einsum
+from stochgp.parameters import Frozen, frozen, value_of
+
+BOUND = 3.0  # of a smoothly clipped input
+QUARTILES = 1.349  # their distance, in standard deviations of a Gaussian
+BINS = 8
+N_FREQUENCIES, N_COMPONENTS, FREQUENCY = (
+    8,
+    3,
+    0.1,
+)  # of a periodic embedding: cosines, outputs, standard deviation
+
+
+class SmoothClip(eqx.Module):
+    """z_d = (c(u) − mean_d)/scale_d, c(u) = u/√(1 + (u/3)²), u = (x_d − center_d) · slope_d: linear near the centre, bounded (Holzmüller et al. 2024).
+
+    Inputs with heavy tails then keep their resolution where most rows are; the second standardisation leaves inputs without tails nearly as
+    they are. Nothing in it trains. See `smooth_clip`.
+    """
+
+    center: Frozen  # [D]
+    slope: Frozen  # [D]
+    mean: Frozen  # [D], of c(u)
+    scale: Frozen  # [D], its standard deviation, 1 for a constant input
+
+    @property
+    def n_inputs(self) -> int:
+        return self.center.content.shape[0]
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n_inputs
+
+    def __call__(self, x: Float[Array, " D"]) -> Float[Array, " D"]:
+        center, slope, mean, scale = (
+            value_of(part, x.dtype) for part in (self.center, self.slope, self.mean, self.scale)
+        )
+        u = (x - center) * slope
+        return (u / jnp.sqrt(1 + (u / BOUND) ** 2) - mean) / scale
+
+
+class PiecewiseLinear(eqx.Module):
+    """z = (clipped x, e), e_{d,t} = min(max((x_d − b_{d,t})/(b_{d,t+1} − b_{d,t}), 0), 1) − ½ (Gorishniy et al. 2022).
+
+    Each input is split into T bins at quantiles b: a network of few layers can jump between them. Nothing in it trains. See `piecewise_linear`.
+    """
+
+    clip: SmoothClip
+    edges: Frozen  # b [D, T + 1]
+
+    @property
+    def n_inputs(self) -> int:
+        return self.clip.n_inputs
+
+    @property
+    def n_outputs(self) -> int:
+        D, edges = self.edges.content.shape
+        return D * edges
+
+    def __call__(self, x: Float[Array, " D"]) -> Float[Array, " P"]:
+        edges = value_of(self.edges, x.dtype)
+        share = (x[:, None] - edges[:, :-1]) / (edges[:, 1:] - edges[:, :-1])
+        return jnp.concatenate([self.clip(x), jnp.clip(share, 0.0, 1.0).ravel() - 0.5])
+
+
+class Periodic(eqx.Module):
+    """z = (u, v), u the clipped x, v_d = W_dᵀ cos(2π(ω_d u_d + β_d)) + c_d: ω, β, W and c train (Gorishniy et al. 2022; as in Holzmüller et al. 2024)."""
+
+    clip: SmoothClip
+    frequencies: Float[Array, "D H"]
+    phases: Float[Array, "D H"]
+    weight: Float[Array, "D H K"]
+    bias: Float[Array, "D K"]
+
+    @property
+    def n_inputs(self) -> int:
+        return self.clip.n_inputs
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n_inputs * (1 + self.bias.shape[1])
+
+    def __call__(self, x: Float[Array, " D"]) -> Float[Array, " P"]:
+        dtype, u = x.dtype, self.clip(x)
+        turns = u[:, None] * self.frequencies.astype(dtype) + self.phases.astype(dtype)
+        v = einsum("dh,dhk->dk", jnp.cos(2 * jnp.pi * turns), self.weight.astype(dtype))
+        return jnp.concatenate([u, (v + self.bias.astype(dtype)).ravel()])
+
+
+class Embedded(eqx.Module):
+    """z = network(embedding(x)): both map one row to one axis."""
+
+    embedding: Any
+    network: Any
+
+    @property
+    def n_inputs(self) -> int:
+        return self.embedding.n_inputs
+
+    @property
+    def n_outputs(self) -> int:
+        return self.network.n_outputs
+
+    def __call__(self, x: Float[Array, " D"]) -> Float[Array, " P"]:
+        return self.network(self.embedding(x))
+
+
+def smooth_clip(X: Float[Any, "N D"], *, dtype: DTypeLike = jnp.float32) -> SmoothClip:
+    """Centres at the medians of the rows X; slopes 1.349/(distance of the quartiles), which is 1/σ of Gaussian inputs; 2/range of an input whose
+    quartiles are equal, 0 of a constant one."""
+    X = np.asarray(X, np.float64)
+    low, center, high = np.quantile(X, [0.25, 0.5, 0.75], axis=0)
+    width = np.where(high > low, (high - low) / QUARTILES, np.ptp(X, axis=0) / 2)
+    slope = np.divide(1.0, width, out=np.zeros_like(width), where=width > 0)
+    u = (X - center) * slope
+    clipped = u / np.sqrt(1 + (u / BOUND) ** 2)
+    scale = clipped.std(axis=0)
+    parts = center, slope, clipped.mean(axis=0), np.where(scale > 0, scale, 1.0)
+    return SmoothClip(*(frozen(jnp.asarray(part, dtype)) for part in parts))
+
+
+def piecewise_linear(
+    X: Float[Any, "N D"], n_bins: int = BINS, *, dtype: DTypeLike = jnp.float32
+) -> PiecewiseLinear:
+    """Bins between `n_bins` + 1 quantiles of the rows X, each once; an input with fewer values has idle bins beyond its largest.
+
+    Raises ValueError for fewer than 1 bin.
+    """
+    if n_bins < 1:
+        raise ValueError(f"n_bins is {n_bins}; it must be at least 1")
+    X = np.asarray(X, np.float64)
+    edges = np.array([_edges(column, n_bins) for column in X.T])
+    return PiecewiseLinear(smooth_clip(X, dtype=dtype), frozen(jnp.asarray(edges, dtype)))
+
+
+def periodic(
+    X: Float[Any, "N D"],
+    n_frequencies: int = N_FREQUENCIES,
+    n_components: int = N_COMPONENTS,
+    *,
+    key: PRNGKeyArray,
+    frequency: float = FREQUENCY,
+    dtype: DTypeLike = jnp.float32,
+) -> Periodic:
+    """ω ~ N(0, frequency²) per unit of the clipped input, β ~ U(0, 1), W ~ U(−1/√H, 1/√H), c = 0."""
+    clip, H, K = smooth_clip(X, dtype=dtype), n_frequencies, n_components
+    D = clip.n_inputs
+    frequency_key, phase_key, weight_key = jax.random.split(key, 3)
+    reach = H**-0.5
+    return Periodic(
+        clip=clip,
+        frequencies=frequency * jax.random.normal(frequency_key, (D, H), dtype),
+        phases=jax.random.uniform(phase_key, (D, H), dtype),
+        weight=jax.random.uniform(weight_key, (D, H, K), dtype, minval=-reach, maxval=reach),
+        bias=jnp.zeros((D, K), dtype),
+    )
+
+
+def _edges(column: np.ndarray, n_bins: int) -> np.ndarray:
+    """[T + 1], rising."""
+    found = np.unique(np.quantile(column, np.linspace(0, 1, n_bins + 1)))
+    idle = found[-1] + 1 + np.arange(n_bins + 1 - len(found))
+    return np.concatenate([found, idle])
