@@ -15,11 +15,12 @@ from toy import KEY, make_gp, make_toy
 from stochgp.data.standardise import Standardiser
 from stochgp.data.streams import DeviceRows, HostRows
 from stochgp.features import Network
-from stochgp.learners import BSGD, SCGD, ByEvidence, FullBatch, Minimax, Uniform, fit
+from stochgp.learners import BSGD, SCGD, ByEvidence, FullBatch, Minimax, Uniform, evidence, fit
+from stochgp.learners.rates import bracketed
 from stochgp.models import FeatureGP
 from stochgp.objectives import moments_of_rows, nlml_of_spectrum, refit, spectrum
 from stochgp.parameters import bounded, frozen
-from stochgp.planning.steps import RATES
+from stochgp.planning.steps import RATES, StepPlan
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import fingerprint
 
@@ -364,20 +365,89 @@ def test_a_lost_run_goes_back_to_the_best_visit_at_a_smaller_rate():
 # Rates
 
 
+@pytest.mark.parametrize("lowest", range(5))
+def test_the_best_rate_is_found_in_both_directions(lowest):
+    """Of a criterion with one valley: the middle one first, then uphill or downhill until it is no lower; no place twice."""
+    asked = []
+
+    def criterion(i):
+        asked.append(i)
+        return abs(i - lowest)
+
+    assert bracketed(5, 2, criterion) == lowest
+    assert len(set(asked)) == len(asked)
+    assert asked[:2] == [2, 3]
+
+
+def test_a_lost_trial_is_the_worst_and_time_ends_the_search():
+    values = {2: np.inf, 3: np.inf, 1: 1.0, 0: 2.0}
+    assert bracketed(5, 2, values.__getitem__) == 1
+    assert bracketed(5, 2, {2: 3.0, 3: 2.0, 4: None}.__getitem__) == 3
+    assert bracketed(5, 2, lambda i: None) == 2
+
+
 def test_rates_are_tried_in_the_open():
     learner = SCGD(**ALONE | {"learning_rate": None})
     found = fit(learner, make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
     entries = [e for e in found.history if "trial_rate" in e]
-    first = {e["trial_rate"]: e["criterion"] for e in entries[:4]}
-    assert tuple(first) == RATES
-    best = sorted(first, key=first.__getitem__)[:2]
-    assert [e["trial_rate"] for e in entries[4:]] == best
-    assert [e["trial_steps"] for e in entries[4:]] == [2 * entries[0]["trial_steps"]] * 2
-    trials = {e["trial_rate"]: e["criterion"] for e in entries[4:]}
+    tried = [e["trial_rate"] for e in entries]
+    assert tried[:2] == [RATES[2], RATES[3]]
+    places = sorted(RATES.index(rate) for rate in tried)
+    assert places == list(range(places[0], places[-1] + 1))
     chosen = next(e["rate"] for e in found.history if "rate" in e)
-    assert chosen == min(trials, key=trials.__getitem__)
+    assert chosen == min(entries, key=lambda e: e["criterion"])["trial_rate"]
     given = fit(SCGD(**ALONE | {"learning_rate": chosen}), make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
-    assert found.nlml == given.nlml  # the trials change nothing else
+    assert found.nlml == given.nlml  # the trials of a run of a given number of steps change nothing else
+
+
+# Cycles
+
+PATIENT = ALONE | {"epochs": None, "learning_rate": None}
+
+
+def patient_plan(monkeypatch, first):
+    """Runs without epochs have cycles of `first`, 3 and 9 times as many steps."""
+    plan = lambda n, bytes_per_row, batch_size, epochs: StepPlan(batch_size, 10, 13 * first, first, first)
+    monkeypatch.setattr(evidence, "steps_by_epochs", plan)
+    monkeypatch.setattr(evidence, "in_cycles", lambda plan: plan._replace(first_cycle=first))
+
+
+def test_the_best_trial_is_the_first_cycle(monkeypatch):
+    """The run goes on from it: what it would have been at that rate without any trial."""
+    patient_plan(monkeypatch, 8)
+    gp = make_gp(M=5, dtype=jnp.float32)
+    found = fit(SCGD(**PATIENT), gp, _data(), key=KEY)
+    rate = next(e["rate"] for e in found.history if "rate" in e)
+    given = fit(SCGD(**PATIENT | {"learning_rate": rate}), gp, _data(), key=KEY)
+    assert (found.nlml, found.n_iter) == (given.nlml, given.n_iter)
+
+
+def test_cycles_follow_while_they_gain(monkeypatch):
+    patient_plan(monkeypatch, 8)
+    gp = make_gp(M=5, dtype=jnp.float32)
+    gains = fit(SCGD(**PATIENT | {"learning_rate": 0.03}), gp, _data(), key=KEY)
+    assert gains.n_iter == 104
+    idle = fit(SCGD(**PATIENT | {"learning_rate": 1e-9}), gp, _data(), key=KEY)
+    assert idle.n_iter == 32
+    assert idle.converged
+
+
+def test_a_run_in_cycles_resumes_to_the_same_bits(monkeypatch, tmp_path):
+    patient_plan(monkeypatch, 8)
+    gp, learner = make_gp(M=5, dtype=jnp.float32), SCGD(**PATIENT)
+    whole = fit(learner, gp, _data(), key=KEY)
+    for n_entries in range(1, len(whole.history), 3):
+        with pytest.raises(KilledError):
+            fit(
+                learner,
+                gp,
+                _data(),
+                key=KEY,
+                checkpoint=tmp_path / "run",
+                progress=stop_at(n_entries, KilledError()),
+            )
+        _assert_same(fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run"), whole)
+        (tmp_path / "run").unlink(missing_ok=True)
 
 
 # Settings of JAX

@@ -4,14 +4,17 @@ import pytest
 
 from stochgp.planning.steps import (
     CHUNK_BYTES,
+    CYCLES,
     FEW_ROWS,
+    LONGER,
     LONGEST_CHUNK,
     default_epochs,
     few_epochs,
-    first_trial_steps,
     held_out_rows,
+    in_cycles,
     steps_by_epochs,
     steps_by_stretches,
+    trial_steps,
 )
 
 PLANS = [
@@ -63,11 +66,23 @@ def test_visits_that_cost_nothing(n, batch_size, epochs):
 @sweep
 def test_trials_are_short_parts_of_the_run_in_whole_chunks(n, batch_size, epochs):
     plan = steps_by_epochs(n, BYTES, batch_size, epochs)
-    steps = first_trial_steps(plan, 4)
+    steps = trial_steps(plan)
     assert steps % plan.chunk_steps == 0
     assert 1 <= steps <= min(1_024, plan.total_steps)
-    together = 4 * steps + 2 * 2 * steps
-    assert together <= max(0.4 * plan.total_steps, 400) + 8 * plan.chunk_steps
+    assert steps <= max(plan.total_steps / 16, 100) + plan.chunk_steps
+
+
+@sweep
+def test_cycles_are_whole_chunks_and_fill_the_plan(n, batch_size, epochs):
+    plan = steps_by_epochs(n, BYTES, batch_size, epochs)
+    cycles = in_cycles(plan)
+    first = cycles.first_cycle
+    assert first % plan.chunk_steps == 0
+    assert first + LONGER * first + LONGER**2 * first == cycles.total_steps
+    rounding = CYCLES * plan.chunk_steps
+    assert cycles.total_steps <= max(plan.total_steps, min(2.5 * plan.total_steps, 20_000, n)) + rounding
+    assert cycles.total_steps >= plan.total_steps - rounding
+    assert cycles._replace(total_steps=plan.total_steps, first_cycle=0) == plan
 
 
 def test_few_sizes_of_scans_serve_many_sizes_of_data():

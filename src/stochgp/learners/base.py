@@ -7,7 +7,7 @@ import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
-from stochgp.learners.descent import Optimizer, slowed
+from stochgp.learners.descent import Optimizer, decaying, slowed
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.schedules import Schedule
 from stochgp.models import AbstractGP
@@ -95,6 +95,10 @@ class AbstractLearner(eqx.Module):
     def slower(self, state: Any, factor: float) -> Any:
         """The state with its learning rate multiplied by `factor`."""
         return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))
+
+    def decaying(self, state: Any, n_steps: int | None) -> Any:
+        """The state with a learning rate that decays over the next `n_steps` steps; None = one that does not."""
+        return eqx.tree_at(lambda s: s.descent, state, decaying(state.descent, n_steps))
 
     def finished(self, entry: Numbers) -> bool:
         """Whether the last entry of the history says that there is nothing left to do: the run has converged."""

@@ -12,30 +12,39 @@ from jaxtyping import Array, Float, PyTree
 from stochgp.learners.schedules import Schedule
 from stochgp.numerics.precision import full_precision
 
+NEVER = 1e9  # a step that no run reaches
+
 Optimizer = Callable[[float], optax.GradientTransformation]
 
 
 class Descent(eqx.Module):
-    """Where the optimiser stands. The step size of step t is rate · decay(t / total), or learning_rate(t) · rate where that is a rule."""
+    """Where the optimiser stands.
+
+    The step size of step t is rate · decay((t − start) / (total − start)), the argument kept between 0 and 1, or learning_rate(t) · rate where
+    that is a rule.
+    """
 
     optimizer_state: PyTree
     rate: Float[Array, ""]
     step: Float[Array, ""]  # counted in float32: exact up to 2²⁴, and only a schedule's argument
     total: Float[Array, ""]
+    start: Float[Array, ""]  # of the decay
 
 
 def begin(parameters: PyTree, optimizer: Optimizer, rate: float, total: int) -> Descent:
     """Step 0 of `total`."""
     state = optimizer(1.0).init(jax.tree.leaves(parameters))
     f = jnp.float32
-    return Descent(state, jnp.asarray(rate, f), jnp.asarray(0, f), jnp.asarray(total, f))
+    zero = jnp.asarray(0, f)
+    return Descent(state, jnp.asarray(rate, f), zero, jnp.asarray(total, f), zero)
 
 
 def step_size(descent: Descent, learning_rate: float | Schedule | None, decay: Schedule) -> Array:
     """The step size of the step to come."""
     if callable(learning_rate):
         return descent.rate * learning_rate(descent.step)
-    return descent.rate * decay(jnp.minimum(descent.step / descent.total, 1.0))
+    progress = (descent.step - descent.start) / (descent.total - descent.start)
+    return descent.rate * decay(jnp.clip(progress, 0.0, 1.0))
 
 
 def move(
@@ -69,8 +78,15 @@ def move(
         p + size.astype(p.dtype) * u.astype(p.dtype)
         for p, u in zip(leaves, jax.tree.leaves(updates), strict=True)
     ]
-    after = Descent(state, descent.rate, descent.step + 1, descent.total)
+    after = Descent(state, descent.rate, descent.step + 1, descent.total, descent.start)
     return jax.tree.unflatten(structure, moved), after
+
+
+def decaying(descent: Descent, n_steps: int | None) -> Descent:
+    """The same state with a rate that decays over the next `n_steps` steps; None = one that does not."""
+    f = descent.step.dtype
+    start = jnp.asarray(NEVER, f) if n_steps is None else descent.step
+    return eqx.tree_at(lambda d: (d.start, d.total), descent, (start, start + (n_steps or NEVER)))
 
 
 def slowed(descent: Descent, factor: float) -> Descent:

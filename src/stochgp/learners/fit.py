@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,52 +11,29 @@ from stochgp.data.streams import AbstractSource
 from stochgp.deadline import TimeIsUpError, within
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.evidence import ByEvidence
-from stochgp.learners.judge import AbstractJudge, ByLoss, Division, Numbers, Seed, Visit
+from stochgp.learners.judge import AbstractJudge, ByLoss, Numbers
 from stochgp.learners.log import Log, Report
+from stochgp.learners.rates import choose_rate
+from stochgp.learners.run import (
+    WHOLE,
+    Extent,
+    Progress,
+    Setting,
+    begun,
+    entry_of,
+    has_patience,
+    next_cycle,
+    with_rate,
+)
 from stochgp.learners.steps import take_stretch
 from stochgp.models import AbstractGP
 from stochgp.numerics.seeds import key_of, seed_of, split
-from stochgp.planning.steps import first_trial_steps
 from stochgp.results import RESULTS, FitResult
 from stochgp.storage import checkpoint as checkpoints
 
 SLOWER = 0.3
 MOST_RECOVERIES = 6
 DIVERGED_BY = 1.0  # nats per datum above the lowest criterion
-SHARE_FOR_TRIALS = 0.3  # of the time limit
-
-
-class Extent(NamedTuple):
-    """How far a run is to go that was cut short once, to be as long again; None = as far as it is planned."""
-
-    steps: int | None = None
-    trials: int | None = None  # of rates
-
-
-WHOLE = Extent()
-
-
-class Progress(NamedTuple):
-    """Where a run stands: enough to go on from."""
-
-    state: Any
-    best_state: Any  # of the visit of the lowest criterion
-    kept: Visit  # what the run would return now
-    lowest: float
-    step: int
-
-
-class Setting(NamedTuple):
-    """What does not change during a run."""
-
-    learner: AbstractLearner
-    judge: AbstractJudge
-    gp: AbstractGP
-    problem: Problem
-    division: Division
-    init_key: PRNGKeyArray
-    seed: Seed
-    extent: Extent
 
 
 def fit(
@@ -129,11 +105,13 @@ def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> Fi
     with log.visits.piece():
         first = setting.judge.at_start(setting.gp, setting.division)
     if setting.extent.steps == 0:
-        log.add(_entry(setting, first, 0))
-        return _finish(setting, Progress(None, None, first, first.criterion, 0), log, RESULTS.time_limit)
+        log.add(entry_of(setting, first, 0))
+        return _finish(setting, Progress(None, None, first, first.criterion, 0, 0), log, RESULTS.time_limit)
     log.pieces.expected = max(log.pieces.expected, log.visits.seconds)  # both compile
-    any_rate = next(iter(_rates(setting)), None)  # a state has the shape of a checkpoint's whatever its rate
-    at, result = _begun(_with_rate(setting, any_rate), first), RESULTS.interrupted
+    any_rate = next(
+        iter(setting.judge.rates(setting.division.train.size)), None
+    )  # a state has the shape of a checkpoint's whatever its rate
+    at, result = begun(with_rate(setting, any_rate), first), RESULTS.interrupted
     mark = "" if checkpoint is None else _mark(setting)
     resumed = None if checkpoint is None else checkpoints.read(checkpoint, at, mark)
 
@@ -143,10 +121,13 @@ def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> Fi
 
     try:
         if resumed is None:
-            rate = _choose_rate(setting, first, log)
-            setting = _with_rate(setting, rate)
-            at = _begun(setting, first)
-            log.add(_entry(setting, first, 0), **_rate_of(setting))
+            rate, end = choose_rate(setting, first, log)
+            setting = with_rate(setting, rate)
+            at = begun(setting, first)
+            log.add(entry_of(setting, first, 0), **_rate_of(setting))
+            if end is not None:
+                at = end
+                log.add(entry_of(setting, at.kept, at.step))
         else:
             at, facts = resumed
             log.go_on_from(facts)
@@ -166,7 +147,7 @@ def _loop(
         ended = _ended(setting, at, log) or log.result()  # a resumed run may be over
         while ended is None:
             at = _advance(setting, at, log)
-            if _is_whole(setting, at):
+            if not at.cut:  # else an unbroken run would not have gone on from here
                 save(at)
             ended = _ended(setting, at, log) or log.result()
     except KeyboardInterrupt:
@@ -176,16 +157,11 @@ def _loop(
     return ended, at
 
 
-def _is_whole(setting: Setting, at: Progress) -> bool:
-    """Whether the visit is a planned one: from others, which a time limit cuts short, an unbroken run would not have gone on."""
-    plan = setting.problem.plan
-    return at.step >= plan.total_steps or at.step % plan.steps_per_visit == 0
-
-
 def _advance(setting: Setting, at: Progress, log: Log) -> Progress:
     """One stretch and one visit; from a lost one back to the best visit at a smaller rate."""
     learner, judge = setting.learner, setting.judge
-    most = None if setting.extent.steps is None else setting.extent.steps - at.step
+    wanted = min(setting.problem.plan.steps_per_visit, at.until - at.step)
+    most = wanted if setting.extent.steps is None else min(wanted, setting.extent.steps - at.step)
     state, taken, numbers = take_stretch(
         learner, at.state, setting.problem, at.step, setting.seed, pieces=log.pieces, most=most, is_over=log.is_over
     )  # fmt: skip
@@ -193,52 +169,45 @@ def _advance(setting: Setting, at: Progress, log: Log) -> Progress:
         visit, step = judge.look(learner.model(state), numbers, setting.division), at.step + taken
     criterion = visit.criterion
     lost = not np.isfinite(criterion) or criterion > at.lowest + DIVERGED_BY
-    log.add(_entry(setting, visit, step), recovered=float(lost), **numbers)
+    log.add(entry_of(setting, visit, step), recovered=float(lost), **numbers)
+    at = at._replace(step=step, cut=taken < wanted)
     if lost:
-        return _back(setting, at)._replace(step=step)
+        return _back(setting, at)
     state = learner.after_visit(state, visit)
-    if criterion > at.lowest:
-        return at._replace(state=state, kept=at.kept if judge.returns_best else visit, step=step)
-    return Progress(state, state, visit, criterion, step)
+    at = at._replace(state=state)
+    if criterion <= at.lowest:
+        at = at._replace(best_state=state, lowest=criterion)
+    if not (judge.returns_best and criterion > at.kept.criterion):
+        at = at._replace(kept=visit)
+    return next_cycle(setting, at)
 
 
 def _back(setting: Setting, at: Progress) -> Progress:
     """At the best visit, at a smaller rate."""
     slower, kept = setting.learner.slower(at.best_state, SLOWER), at.kept
+    if at.step < at.until and has_patience(setting):
+        slower = setting.learner.decaying(slower, at.until - at.step)
     if not setting.judge.returns_best:
         loss = at.lowest if np.isfinite(at.lowest) else np.nan
         kept = setting.judge.look(setting.learner.model(slower), {"loss": loss}, setting.division)
-    return Progress(slower, slower, kept, at.lowest, at.step)
+    return at._replace(state=slower, best_state=slower, kept=kept)
 
 
 def _ended(setting: Setting, at: Progress, log: Log) -> RESULTS | None:
     """How the run ended as far as its history says, None where it goes on."""
     lost = [entry.get("recovered", 0.0) > 0 for entry in log.history]
-    last, begun = log.history[-1], at.step > 0
-    done = at.step >= setting.problem.plan.total_steps or (begun and setting.learner.exhausted(last))
+    last, moved = log.history[-1], at.step > 0
+    done = at.step >= at.until or (moved and setting.learner.exhausted(last))
     if sum(lost) > MOST_RECOVERIES or (done and lost[-1]):
         return RESULTS.diverged
-    if begun and not lost[-1] and setting.learner.finished(last):
+    if moved and not lost[-1] and setting.learner.finished(last):
         return RESULTS.successful
     if not done and setting.extent.steps is not None and at.step >= setting.extent.steps:
         return RESULTS.time_limit
     if done:
-        return RESULTS.successful if setting.judge.settled(log.history) else RESULTS.not_settled
+        settled = at.stalled if has_patience(setting) else setting.judge.settled(log.history)
+        return RESULTS.successful if settled else RESULTS.not_settled
     return None
-
-
-def _begun(setting: Setting, visit: Visit) -> Progress:
-    """Step 0, of which `visit` is the visit."""
-    state = setting.learner.init(setting.gp, setting.problem, key=setting.init_key)
-    state = setting.learner.after_visit(state, visit)
-    lowest = visit.criterion if np.isfinite(visit.criterion) else np.inf
-    return Progress(state, state, visit, lowest, 0)
-
-
-def _with_rate(setting: Setting, rate: float | None, total_steps: int | None = None) -> Setting:
-    plan = setting.problem.plan
-    plan = plan if total_steps is None else plan._replace(total_steps=total_steps)
-    return setting._replace(problem=setting.problem._replace(rate=rate, plan=plan))
 
 
 def _rate_of(setting: Setting) -> Numbers:
@@ -246,61 +215,6 @@ def _rate_of(setting: Setting) -> Numbers:
     given = setting.learner.learning_rate
     rate = setting.problem.rate if given is None else given
     return {} if rate is None or callable(rate) else {"rate": float(rate)}
-
-
-def _rates(setting: Setting) -> tuple[float, ...]:
-    return setting.judge.rates(setting.division.train.size)
-
-
-def _choose_rate(setting: Setting, first: Visit, log: Log) -> float | None:
-    """By successive halving: every rate is tried for a few steps, with its own decay; the better half for twice as many, until one is left.
-
-    None where none is to be tried. Larger rates than one that was lost are not tried.
-    """
-    rates, learner = list(_rates(setting)), setting.learner
-    if learner.learning_rate is not None or learner.batch_size is None or not rates:
-        return None
-    n_steps, found, most = first_trial_steps(setting.problem.plan, len(rates)), {}, setting.extent.trials
-    tried = lambda: sum("trial_rate" in entry for entry in log.history)
-    is_over = lambda: log.is_over(SHARE_FOR_TRIALS) or (most is not None and tried() >= most)
-    while len(rates) > 1 and not is_over():
-        found = {}
-        for rate in rates:
-            criterion = _try_rate(_with_rate(setting, rate, n_steps), first, log)
-            if criterion is None:
-                break
-            found[rate] = criterion if np.isfinite(criterion) else np.inf
-            log.add({"trial_rate": rate, "trial_steps": n_steps, "criterion": criterion})
-            if found[rate] == np.inf or is_over():
-                break
-        best = sorted(found, key=lambda rate: found[rate])
-        rates, n_steps = best[: max(1, len(found) // 2)] or rates, 2 * n_steps
-    return rates[0]
-
-
-def _try_rate(setting: Setting, first: Visit, log: Log) -> float | None:
-    """The criterion after all steps of `setting`, taken as the run would take them, visits included; None where time is over before."""
-    at, learner = _begun(setting, first), setting.learner
-    state, step, criterion = at.state, 0, first.criterion
-    is_over = lambda: log.is_over(SHARE_FOR_TRIALS)
-    while step < setting.problem.plan.total_steps:
-        wanted = min(setting.problem.plan.steps_per_visit, setting.problem.plan.total_steps - step)
-        state, taken, numbers = take_stretch(
-            learner, state, setting.problem, step, setting.seed, pieces=log.pieces, is_over=is_over
-        )
-        with log.visits.piece():
-            visit = setting.judge.look(learner.model(state), numbers, setting.division)
-        step, criterion = step + taken, visit.criterion
-        if not np.isfinite(criterion):
-            break
-        state = learner.after_visit(state, visit)
-        if taken < wanted or (step < setting.problem.plan.total_steps and is_over()):
-            return None
-    return criterion
-
-
-def _entry(setting: Setting, visit: Visit, step: int) -> Numbers:
-    return {"step": step, "epoch": step / setting.problem.plan.steps_per_epoch, **setting.judge.entry(visit)}
 
 
 def _finish(setting: Setting, at: Progress, log: Log, result: RESULTS) -> FitResult:

@@ -16,7 +16,9 @@ FEW_ROWS = 400  # fewer training rows are learned from for fewer steps, and judg
 STEPS_PER_FEW_ROW = 3
 HARDLY_ANY_ROWS = 20  # fewer training rows say something of the two variances, and nothing of features
 MOST_HELD_OUT = 30_000  # enough for a mean density; each holds its features in float64
-RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # the middle one is tried first
+MORE_STEPS, MOST_PATIENT_STEPS = 2.5, 20_000
+LONGER, CYCLES = 3, 13  # a cycle is so much longer than the one before; 1 + 3 + 9 first cycles in all
 RATE_OF_FEW = 3e-2
 
 
@@ -28,6 +30,7 @@ class StepPlan(NamedTuple):
     total_steps: int
     steps_per_visit: int
     chunk_steps: int = 1
+    first_cycle: int = 0  # steps of the first of several cycles, as many as pay; 0 = one of all steps
 
     @property
     def n_visits(self) -> int:
@@ -106,10 +109,18 @@ def held_out_rows(n_rows: int, fraction: float) -> int:
     return n_held_out if n_held_out >= FEWEST_HELD_OUT else 0
 
 
-def first_trial_steps(plan: StepPlan, n_rates: int) -> int:
-    """Steps of the first trials of so many learning rates: the last trials, of two rates, are to have a tenth of the run's steps.
+def trial_steps(plan: StepPlan) -> int:
+    """Steps of the trial of a learning rate: a sixteenth of the run's, 100 to 1,000 of them, in whole chunks.
 
-    The last ones have 100 to 2,000 steps, in whole chunks. Shorter ones would prefer rates that are too large for a whole run.
+    Shorter ones would prefer rates that are too large for a whole run.
     """
-    last = min(max(plan.total_steps // 10, 100), 2_000, plan.total_steps)
-    return max(1, round(2 * last / max(n_rates, 2) / plan.chunk_steps)) * plan.chunk_steps
+    asked = min(max(plan.total_steps // 16, 100), 1_000, plan.total_steps)
+    return max(1, round(asked / plan.chunk_steps)) * plan.chunk_steps
+
+
+def in_cycles(plan: StepPlan) -> StepPlan:
+    """Cycles LONGER each, together MORE_STEPS times the steps, up to MOST_PATIENT_STEPS and a step a row, or as many as before where those are more."""
+    rows = plan.batch_size * plan.steps_per_epoch
+    asked = max(plan.total_steps, min(round(MORE_STEPS * plan.total_steps), MOST_PATIENT_STEPS, rows))
+    first = max(1, round(asked / CYCLES / plan.chunk_steps)) * plan.chunk_steps
+    return plan._replace(total_steps=CYCLES * first, first_cycle=first)
