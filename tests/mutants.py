@@ -126,6 +126,20 @@ MUTATIONS = (
         "test_planning_solver.py::test_bytes_of_columns_are_those_measured[cg]",
     ),
     Mutation(
+        "the likelihood of a feature GP leaves out the multipliers of the noise",
+        "objectives/moments.py",
+        "jnp.sum(count * jnp.log(s))",
+        "jnp.sum(0 * jnp.log(s))",
+        "test_learners_row_noise.py::test_the_likelihood_is_that_of_repeated_rows",
+    ),
+    Mutation(
+        "SCGD's gradient by the noise of a row leaves out the posterior variance",
+        "learners/scgd.py",
+        "(residual**2 / s2 + jnp.sum(smoothed * Phi, axis=1))",
+        "(residual**2 / s2)",
+        "test_learners_row_noise.py::test_at_an_anchor_scgd_is_unbiased",
+    ),
+    Mutation(
         "the count of a row does not divide its noise",
         "likelihoods/noise.py",
         " / jnp.maximum(jnp.asarray(count, X.dtype), SMALLEST_COUNT)",
@@ -166,8 +180,8 @@ MUTATIONS = (
     Mutation(
         "the held-out rows do not join the posterior",
         "learners/evidence.py",
-        "        if division.held_out is not None:\n            s = spectrum(_together(",
-        "        if False:\n            s = spectrum(_together(",
+        "            moments = _together(moments, visit.gp, division.held_out)\n",
+        "            pass\n",
         "test_learners_fit_by_evidence.py::test_the_nlml_is_the_dense_one_of_the_model_returned",
     ),
     Mutation(

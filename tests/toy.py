@@ -86,9 +86,9 @@ def begin(learner, gp, toy, *, rate=1.0, n_steps=10, anchor=False):
     return anchored(learner, state, gp, toy) if anchor else state
 
 
-def anchored(learner, state, gp, toy):
+def anchored(learner, state, gp, toy, weight=None):
     """After a visit that leaves the two variances as they are."""
-    moments = moments_of_rows(gp, rows_of(toy, dtype=gp.features.W.dtype))
+    moments = moments_of_rows(gp, rows_of(toy, weight=weight, dtype=gp.features.W.dtype))
     own = Variances(float(gp.variance), float(gp.noise_variance))
     visit = EvidenceVisit(gp, moments, spectrum(moments), own, own, 0.0, None)
     return learner.after_visit(state, visit)

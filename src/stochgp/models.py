@@ -146,10 +146,10 @@ def split(gp: FeatureGP, *, hold_variances: bool = False) -> tuple[FeatureGP, Fe
     return eqx.partition(gp, mask)
 
 
-def features_and_noise(trainable: FeatureGP, rest: FeatureGP, X: Array) -> tuple[Array, Array]:
-    """(Φ̃ [N, M], σ²) of the model put together again: what the gradients of the learners go through."""
+def features_and_noise(trainable: FeatureGP, rest: FeatureGP, X: Array) -> tuple[Array, Array, Array]:
+    """(Φ̃ [N, M], σ², s [N]) of the model put together again: what the gradients of the learners go through."""
     gp = eqx.combine(trainable, rest)
-    return gp.scaled_features(X), gp.noise_variance.value
+    return gp.scaled_features(X), gp.noise_variance.value, gp.noise.multiplier(X)
 
 
 def range_within(parameter: AbstractParameter, widest: tuple[float, float]) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from sklearn.utils import estimator_html_repr
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.data.molecules import MoleculeEncoder
-from stochgp.data.streams import SomeRows
+from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.deadline import granted, within
 from stochgp.estimators.cautions import constant_columns, warn_of
 from stochgp.estimators.files import are_files, read_files
@@ -42,6 +42,7 @@ from stochgp.estimators.summary import summarise
 from stochgp.estimators.units import TrainingData, in_target_units
 from stochgp.learners import AbstractLearner, fit
 from stochgp.learners.fit import Extent
+from stochgp.learners.log import Report
 from stochgp.learners.placing import place, rows_in_time
 from stochgp.models import AbstractGP
 from stochgp.numerics.seeds import as_key, key_of, seed_of, split
@@ -140,6 +141,12 @@ class GPRegressor(PosteriorRegressor):
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
         """Seconds of the time limit that learning leaves to what follows."""
         return 0.0
+
+    def _refine(
+        self, found: FitResult, learner: AbstractLearner, rows: AbstractSource, run: Run, report: Report
+    ) -> tuple[FitResult, dict[str, Any]]:
+        """(What was learned, or what was learned from there on by the same learner from the same rows, what `plan_` says of that)."""
+        return found, {}
 
     def _close(self, learned: FitResult, data: TrainingData) -> tuple[FitResult, dict[str, Any]]:
         """(What was learned, seen by all rows where `data` are a sample of them; what `plan_` says of that)."""
@@ -276,21 +283,23 @@ class GPRegressor(PosteriorRegressor):
 
         source = data.source(placed.on_device)
         with progress_line(self.verbose, learning_text) as progress:
+            rows = source if data.n_rows <= N else SomeRows(source, run.some(N, data.n_rows))
             found = fit(
                 placed.learner,
                 gp,
-                source if data.n_rows <= N else SomeRows(source, run.some(N, data.n_rows)),
+                rows,
                 key=run.learn_key,
                 progress=report,
                 checkpoint=run.checkpoint,
                 extent=run.extent,
             )
+            found, more = self._refine(found, placed.learner, rows, run, report)
         if found.result is RESULTS.diverged:
             warnings.warn(found.result.value, ConvergenceWarning, stacklevel=4)
         plan = describe_learning(placed, why, found, N, data, self.get_params(deep=False), run.budget)
         if useless := worse_than_a_constant(plan):
             warnings.warn(useless, ConvergenceWarning, stacklevel=4)
-        return found, plan
+        return found, plan | more
 
     def _report(self, learned: FitResult | None, solved: Solution | None, data: TrainingData) -> None:
         """The fitted attributes, in target units."""

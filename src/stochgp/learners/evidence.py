@@ -22,7 +22,7 @@ from stochgp.objectives.feature import (
     minimise_variances,
     times_square,
 )
-from stochgp.objectives.held_out import HeldOut, nlpd_of_spectrum, robust_nlpd
+from stochgp.objectives.held_out import HeldOut, densities_of_spectrum, nlpd_of_spectrum, robust_nlpd
 from stochgp.planning.steps import (
     FEW_ROWS,
     RATE_OF_FEW,
@@ -30,6 +30,7 @@ from stochgp.planning.steps import (
     StepPlan,
     few_epochs,
     held_out_rows,
+    in_cycles,
     steps_by_epochs,
 )
 
@@ -62,6 +63,13 @@ class EvidenceVisit(NamedTuple):
         return next(value for value in (self.score, self.nlpd, self.nlml) if value is not None)
 
 
+class HeldOutRows(NamedTuple):
+    """How each held-out row was predicted, before it joined."""
+
+    value: np.ndarray  # −log p [V]
+    count: np.ndarray  # how many rows it stands for [V]
+
+
 class Evidence(NamedTuple):
     """Of all rows, at the model that a run returns."""
 
@@ -70,6 +78,7 @@ class Evidence(NamedTuple):
     nlml: float  # exact, per datum
     held_out_nlpd: float | None  # of the rows that were held out, before they joined
     constant_nlpd: float | None  # theirs under the mean and the variance of the training targets
+    held_out: HeldOutRows | None = None
 
 
 class ByEvidence(AbstractJudge):
@@ -81,7 +90,7 @@ class ByEvidence(AbstractJudge):
                          twice as many as features, train, `robust_nlpd`, which is the "criterion" of the history. Where the rows have
                          groups, whole groups are held out
 
-    Settled: the best criterion improved by less than 0.01 nats per datum since the first quarter of the steps, in which a cosine rate
+    Settled: of a run in cycles, the last one gained less than 0.01 nats per datum; of others, the best criterion improved by less than 0.01 nats per datum since the first quarter of the steps, in which a cosine rate
     makes half of its way, and the run did not only ever get worse than its start. Fewer than four visits cannot tell.
     """
 
@@ -109,9 +118,9 @@ class ByEvidence(AbstractJudge):
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
-        if epochs is None and self.validation_fraction > 0:
-            epochs = few_epochs(n_rows, batch_size)
-        return steps_by_epochs(n_rows, bytes_per_row, batch_size, epochs)
+        few = few_epochs(n_rows, batch_size) if self.validation_fraction > 0 else None
+        plan = steps_by_epochs(n_rows, bytes_per_row, batch_size, few if epochs is None else epochs)
+        return plan if epochs is not None or few is not None else in_cycles(plan)
 
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
         """Moments, their eigenbasis and those of the best visit; chunks of features; the held-out rows' features in float64."""
@@ -181,12 +190,14 @@ class ByEvidence(AbstractJudge):
 
     def conclude(self, visit: EvidenceVisit, division: Division) -> tuple[FeatureGP, Evidence]:
         """The held-out rows join the posterior."""
-        moments, s = visit.moments, visit.spectrum
+        moments, s, held_out = visit.moments, visit.spectrum, None
         if division.held_out is not None:
+            rows = _held_out(visit.gp, division.held_out, s)
+            held_out = HeldOutRows(densities_of_spectrum(s, rows, *visit.chosen).value, rows.count)
             moments = _together(moments, visit.gp, division.held_out)
             s = spectrum(moments)
         nlml = nlml_of_spectrum(s, *visit.chosen)[0]
-        evidence = Evidence(moments, s, nlml, visit.nlpd, _constant_nlpd(division))
+        evidence = Evidence(moments, s, nlml, visit.nlpd, _constant_nlpd(division), held_out)
         return visit.gp.with_variances(*visit.chosen), evidence
 
 

@@ -12,12 +12,12 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
+from stochgp.learners.descent import Descent, Optimizer, begin, decaying, move, slowed, start_rate, step_size
 from stochgp.learners.evidence import ByEvidence, EvidenceVisit, Variances, refitted
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.optimizers import muon
 from stochgp.learners.sampling import Uniform, row_bytes
-from stochgp.learners.scgd import scaled_precision
+from stochgp.learners.scgd import scaled_count
 from stochgp.learners.schedules import Schedule, cosine
 from stochgp.learners.steps import advance_by_batches
 from stochgp.models import FeatureGP, features_and_noise, split
@@ -154,8 +154,9 @@ class Minimax(AbstractLearner):
         """`batch` is a stack of two: S and S̄."""
         first, second = (Rows(*(values[i] for values in batch)) for i in range(2))
         trainable, rest = self._split(state.gp)
-        (Phi, s2), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, first.X), trainable)
-        weighted = scaled_precision(state.gp, first, state.n_rows)
+        (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, first.X), trainable)
+        counts = scaled_count(first, state.n_rows)
+        weighted = counts / s
         residual = matmul(Phi, state.weights) - first.y
         norm, M = jnp.linalg.norm(state.A), state.weights.shape[0]
         pull = matmul(Phi, state.B) * (state.penalty / norm)  # rows μφᵀB/‖A‖
@@ -164,7 +165,8 @@ class Minimax(AbstractLearner):
         squares = jnp.sum(weighted * residual**2)
         trace_B = jnp.trace(state.B) * state.penalty / norm
         by_noise = (state.count - M - squares / s2) / s2 - trace_B
-        (by_theta,) = pull_back((by_Phi, by_noise))
+        by_s = weighted - weighted / s * (residual**2 / s2 - jnp.sum(pull * Phi, axis=1))
+        (by_theta,) = pull_back((by_Phi, by_noise, by_s))
         by_w = 2 * (matmul(weighted * residual, Phi) / s2 + state.weights)
         B_F = jnp.sum(weighted[:, None] * pull * Phi) + s2 * trace_B  # μ⟨B, F̂⟩/‖A‖
         slope = (jnp.sum(state.B * state.A) * state.penalty / norm - B_F) / norm**2
@@ -178,7 +180,8 @@ class Minimax(AbstractLearner):
         gp = eqx.combine(theta, rest)
         A, decomposed = project_spectrum(symmetrise(moved[2]), gp.noise_variance.value, state.ceiling)
         B, ascent = self._ascend(state, gp, A, second)
-        loss = (squares / s2 + jnp.sum(state.weights**2) + state.count * jnp.log(s2)) / (2 * state.count)
+        levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
+        loss = (squares / s2 + jnp.sum(state.weights**2) + levels) / (2 * state.count)
         new = dataclasses.replace(
             state,
             gp=gp,
@@ -226,13 +229,17 @@ class Minimax(AbstractLearner):
         slow = (slowed(state.descent, factor), slowed(state.ascent, factor))
         return eqx.tree_at(lambda s: (s.descent, s.ascent), state, slow)
 
+    def decaying(self, state: MinimaxState, n_steps: int | None) -> MinimaxState:
+        both = (decaying(state.descent, n_steps), decaying(state.ascent, n_steps))
+        return eqx.tree_at(lambda s: (s.descent, s.ascent), state, both)
+
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.judge.refit)
 
     def _ascend(self, state: MinimaxState, gp: FeatureGP, A: Array, batch: Rows) -> tuple[Array, Descent]:
         """B ← proj(B + b ∂_BΨ) at the new θ and A, on the second batch."""
         Phi, s2 = gp.scaled_features(batch.X), gp.noise_variance.value
-        weighted = Phi * scaled_precision(gp, batch, state.n_rows)[:, None]
+        weighted = Phi * (scaled_count(batch, state.n_rows) / gp.noise.multiplier(batch.X))[:, None]
         F = matmul(Phi.T, weighted) + s2 * jnp.eye(A.shape[0], dtype=A.dtype)
         downhill = (F - A) * (state.penalty / jnp.linalg.norm(A))
         rule = self.learning_rate if self.ascent_rate is None else self.ascent_rate

@@ -54,6 +54,9 @@ class SCGD(AbstractLearner):
         G = (n/B) Σ_{i∈S} ∇[(φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ] + ∇[‖w‖² + (n − M) log σ² + σ² tr M],    M = F̃⁻¹ held fixed
         θ ← θ − a G                                          by any optax rule
 
+    Where the noise variance of a row is σ²s_i/ρ_i, every term of a row in F̂ and G is multiplied by ρ_i/s_i, and ρ_i log s_i joins it: by
+    η_i = log s_i the derivative is (n/B)ρ_i(1 − ζ_i/s_i), ζ_i = (φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ, so what s is made of trains with the features.
+
     `learning_rate` is a in this scaling (a number, a rule of the step such as `PowerLaw`, or None to let `fit` choose);
     `tracking` is b, a number or a rule. Unbiased only as b → 0: with constant b the log-determinant is under-penalised.
 
@@ -70,7 +73,7 @@ class SCGD(AbstractLearner):
     `sampling` draws shuffled epochs, or independently with `Uniform(replace=True)`. `converged`: see `ByEvidence`.
     """
 
-    batch_size: int = 256
+    batch_size: int = 512
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
     tracking: float | Schedule = 0.0
@@ -133,9 +136,10 @@ class SCGD(AbstractLearner):
 
     def step(self, state: SCGDState, batch: Rows, *, key: PRNGKeyArray) -> tuple[SCGDState, SCGDInfo]:
         trainable, rest = self._split(state.gp)
-        weights = scaled_precision(state.gp, batch, state.n_rows)
-        (Phi, s2), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
-        tracker, factor, failed = self._track(state, Phi, s2, batch, weights, rest)
+        (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
+        counts = scaled_count(batch, state.n_rows)
+        weights = counts / s
+        tracker, factor, failed = self._track(state, (Phi, s2, s), batch, counts, rest)
         w = apply_inverse(factor, tracker.c[None])[0] if self.profiled else state.weights
 
         weighted = weights[:, None]
@@ -145,14 +149,16 @@ class SCGD(AbstractLearner):
         squares = jnp.sum(weighted[:, 0] * residual**2)
         trace = jnp.sum(factor**2)
         by_noise = (state.count - w.shape[0] - squares / s2) / s2 + trace
-        (by_theta,) = pull_back((by_Phi, by_noise))
+        by_s = weights - weights / s * (residual**2 / s2 + jnp.sum(smoothed * Phi, axis=1))
+        (by_theta,) = pull_back((by_Phi, by_noise, by_s))
         by_w = 2 * (matmul(weighted[:, 0] * residual, Phi) / s2 + w)
         if self.profiled:
             by_w = jnp.zeros_like(by_w)
 
         size = step_size(state.descent, self.learning_rate, self.decay)
         (theta, w_next), descent = move((trainable, w), (by_theta, by_w), state.descent, self.optimizer, size)
-        loss = (squares / s2 + jnp.sum(w**2) + state.count * jnp.log(s2)) / (2 * state.count)
+        levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
+        loss = (squares / s2 + jnp.sum(w**2) + levels) / (2 * state.count)
         new = SCGDState(
             gp=eqx.combine(theta, rest),
             weights=w if self.profiled else w_next,
@@ -203,17 +209,19 @@ class SCGD(AbstractLearner):
         return split(gp, hold_variances=self.anchored and self.judge.refit)
 
     def _track(
-        self, state: SCGDState, Phi: Array, s2: Array, batch: Rows, weights: Array, rest: Any
+        self, state: SCGDState, seen: tuple[Array, Array, Array], batch: Rows, counts: Array, rest: Any
     ) -> tuple[Tracker, Array, Array]:
-        """The tracker after this batch, its inverse factor, and 1 where it had none and the last one stays."""
+        """The tracker after this batch, of which (Φ̃, σ², s) is `seen`, its inverse factor, and 1 where it had none and the last one stays."""
+        Phi, s2, s = seen
         nothing = jnp.zeros((), Phi.dtype)
         if not self.tracks:
             return state.tracker, state.factor, nothing
         b = jnp.asarray(at_step(self.tracking, state.descent.step), Phi.dtype)
-        now = _batch_moments(Phi, s2, batch.y, weights)
+        now = _batch_moments(Phi, s2, batch.y, counts / s)
         tracker = _mix(state.tracker, now, b)
         if self.corrected:
-            last = _batch_moments(*features_and_noise(state.previous, rest, batch.X), batch.y, weights)
+            Phi, s2, s = features_and_noise(state.previous, rest, batch.X)
+            last = _batch_moments(Phi, s2, batch.y, counts / s)
             corrected = jax.tree.map(lambda f, n, o: n + (1 - b) * (f - o), state.tracker, now, last)
             positive = jnp.isfinite(jnp.linalg.cholesky(corrected.F)[-1, -1])
             tracker = jax.tree.map(lambda a, p: jnp.where(positive, a, p), corrected, tracker)
@@ -226,9 +234,9 @@ class SCGD(AbstractLearner):
         return tracker, jnp.where(works, factor, state.factor), jnp.where(works, nothing, nothing + 1)
 
 
-def scaled_precision(gp: FeatureGP, batch: Rows, n_rows: Array) -> Array:
-    """(n/B) ω: what a row of a batch weighs in an estimate of a sum over all n rows."""
-    return (n_rows / batch.y.shape[0]) * gp.noise.precision(batch.X, batch.count)
+def scaled_count(batch: Rows, n_rows: Array) -> Array:
+    """(n/B) ρ: how much a row of a batch counts in an estimate of a sum over all n rows."""
+    return (n_rows / batch.y.shape[0]) * batch.count
 
 
 def _batch_moments(Phi: Array, s2: Array, y: Array, weights: Array) -> Tracker:

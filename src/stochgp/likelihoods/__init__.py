@@ -4,6 +4,7 @@ from .base import AbstractLikelihood
 from .bernoulli import AbstractLink, Bernoulli, Logit, Probit
 from .counts import NegativeBinomial, Poisson
 from .gaussian import Gaussian
+from .heads import HeadNoise, head_noise
 from .latent_noise import LatentNoiseGaussian
 from .noise import AbstractNoise, ConstantNoise, constant_noise
 from .softmax import Softmax
@@ -17,6 +18,7 @@ __all__ = [
     "Bernoulli",
     "ConstantNoise",
     "Gaussian",
+    "HeadNoise",
     "LatentNoiseGaussian",
     "Logit",
     "NegativeBinomial",
@@ -26,4 +28,5 @@ __all__ = [
     "StudentT",
     "TreeNoise",
     "constant_noise",
+    "head_noise",
 ]

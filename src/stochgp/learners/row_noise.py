@@ -1,0 +1,146 @@
+"""Noise that depends on the input, learned on from a feature GP with constant noise; kept where held-out rows say so."""
+
+import dataclasses
+import math
+import os
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from stochgp.data.streams import AbstractSource
+from stochgp.features import AbstractFeatureMap, Network
+from stochgp.learners.base import AbstractLearner
+from stochgp.learners.evidence import Evidence
+from stochgp.learners.fit import fit
+from stochgp.learners.log import Report
+from stochgp.learners.run import WHOLE, Extent
+from stochgp.likelihoods import ConstantNoise, HeadNoise
+from stochgp.models import FeatureGP
+from stochgp.networks import Embedded, mlp, smooth_clip
+from stochgp.results import RESULTS, FitResult
+
+FEWEST_HELD_OUT = 500  # rows that a choice of noise needs
+STANDARD_ERRORS = 2.0  # of the gain
+SHARE_OF_STEPS = 1 / 3  # of the steps planned for constant noise
+SHARE_OF_RATE = 1 / 3  # of the rate found for it
+WIDTHS = (64, 64)  # of the network whose outputs the head is linear in
+SAMPLE_ROWS = 10_000  # from which its inputs are clipped
+
+
+class Gain(NamedTuple):
+    """How much better held-out rows are predicted, nats a row."""
+
+    mean: float
+    error: float  # its standard error
+    n_rows: int
+
+    @property
+    def is_clear(self) -> bool:
+        return self.mean > STANDARD_ERRORS * self.error
+
+
+def refusal(first: FitResult, *, to_choose: bool) -> str | None:
+    """Why no other noise is tried, where none is; `to_choose` it held-out rows are wanted."""
+    if first.evidence is None or not isinstance(first.gp.noise, ConstantNoise):
+        return "the learner knows no other"
+    held_out = first.evidence.held_out
+    if to_choose and (held_out is None or len(held_out.value) < FEWEST_HELD_OUT):
+        return f"fewer than {FEWEST_HELD_OUT} rows were held out, too few to choose another"
+    if first.result not in (RESULTS.successful, RESULTS.not_settled):
+        return "the run was ended before another could be tried"
+    return None
+
+
+def head_features(source: AbstractSource, dtype: str, *, key: PRNGKeyArray) -> AbstractFeatureMap:
+    """The outputs of a small network of smoothly clipped inputs."""
+    some = np.linspace(0, source.size - 1, min(source.size, SAMPLE_ROWS)).astype(np.int64)
+    clip = smooth_clip(np.asarray(source.on_host(some).X), dtype=dtype)
+    return Network(Embedded(clip, mlp(source.n_inputs, WIDTHS, key=key, dtype=dtype)))
+
+
+def learned_on(
+    first: FitResult,
+    features: AbstractFeatureMap,
+    learner: AbstractLearner,
+    source: AbstractSource,
+    *,
+    key: PRNGKeyArray,
+    progress: Report | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    extent: Extent = WHOLE,
+) -> FitResult:
+    """The run that goes on from `first` with a head on `features`: in one cycle, with the same rows held out where `key` is that of `first`."""
+    gp = FeatureGP(
+        features=first.gp.features,
+        noise=HeadNoise(first.gp.noise_variance, features, _zeros(features, first.gp)),
+        variance=first.gp.variance,
+    )
+    per_epoch = first.plan.steps_per_epoch
+    options = {"epochs": max(1, round(SHARE_OF_STEPS * first.plan.total_steps / per_epoch))}
+    if (rate := _rate(first, learner)) is not None:
+        options["learning_rate"] = SHARE_OF_RATE * rate
+    file = None if checkpoint is None else f"{os.fspath(checkpoint)}.noise"
+    learner = dataclasses.replace(learner, **options)
+    found = fit(learner, gp, source, key=key, progress=progress, checkpoint=file, extent=extent)
+    return _joined(first, found)
+
+
+def twin(
+    second: FitResult,
+    first: FitResult,
+    learner: AbstractLearner,
+    source: AbstractSource,
+    *,
+    key: PRNGKeyArray,
+) -> FitResult:
+    """The features of `second` with the constant noise of `first`, both variances fitted again: what more steps alone have brought."""
+    gp = FeatureGP(features=second.gp.features, noise=first.gp.noise, variance=second.gp.variance)
+    return fit(learner, gp, source, key=key, extent=Extent(0, 0))
+
+
+def best_constant(*runs: FitResult) -> FitResult:
+    """The run whose held-out rows have the highest density."""
+    scores = [run.evidence.held_out_nlpd for run in runs]
+    return runs[int(np.nanargmin([np.inf if score is None else score for score in scores]))]
+
+
+def gain(first: Evidence, second: Evidence) -> Gain:
+    """Of the second over the first, row by row; rows weigh what they count."""
+    one, other = first.held_out, second.held_out
+    if one is None or other is None:
+        raise ValueError("a gain is that of rows which were held out of both runs, and there are none")
+    share, better = one.count / one.count.sum(), one.value - other.value
+    mean = float(share @ better)
+    spread = math.sqrt(float(share @ (better - mean) ** 2))
+    return Gain(mean, spread / math.sqrt(len(better)), len(better))
+
+
+def _joined(first: FitResult, second: FitResult) -> FitResult:
+    """Both runs as one."""
+    later = [
+        entry | {"step": entry["step"] + first.n_iter, "stage": 1.0}
+        for entry in second.history
+        if "step" in entry
+    ]
+    is_cut = second.result not in (RESULTS.successful, RESULTS.not_settled, RESULTS.diverged)
+    return second._replace(
+        n_iter=first.n_iter + second.n_iter,
+        history=[*first.history, *later],
+        seconds=first.seconds + second.seconds,
+        result=second.result if is_cut else first.result,
+        converged=first.converged and not is_cut,
+        plan=first.plan,
+    )
+
+
+def _rate(first: FitResult, learner: AbstractLearner) -> float | None:
+    """The rate that `first` found or was given; None where a rule of the step sets it."""
+    if learner.learning_rate is not None:
+        return None if callable(learner.learning_rate) else learner.learning_rate
+    return next((entry["rate"] for entry in first.history if "rate" in entry), None)
+
+
+def _zeros(features: AbstractFeatureMap, gp: FeatureGP) -> jax.Array:
+    return jax.numpy.zeros(features.n_features, gp.noise_variance.dtype)

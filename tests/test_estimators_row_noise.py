@@ -1,0 +1,88 @@
+"""Feature GPs that choose their noise: found where it is, refused where it is not, asked for, in files and plans."""
+
+import numpy as np
+import pytest
+
+import stochgp
+from stochgp import FeatureGPRegressor, learners
+from stochgp.learners import row_noise
+from stochgp.learners.evidence import HeldOutRows
+
+N = 1_500
+QUICK = {"features": "rff", "n_features": 30, "random_state": 0, "learning_rate": 0.03, "epochs": 30}
+JUDGE = learners.ByEvidence(validation_fraction=0.4)
+LEARNER = learners.SCGD(batch_size=300, judge=JUDGE, optimizer=learners.muon)
+
+
+def rows(spread, seed=0):
+    """Noise whose standard deviation is exp(spread · x₂)/5."""
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(N, 2))
+    std = 0.2 * np.exp(spread * X[:, 1])
+    return X, np.sin(2 * X[:, 0]) + std * generator.normal(size=N), std
+
+
+@pytest.fixture(scope="module")
+def found():
+    X, y, _ = rows(0.8)
+    return FeatureGPRegressor(learner=LEARNER, **QUICK).fit(X, y)
+
+
+def test_noise_that_follows_an_input_is_found(found):
+    X, _, std = rows(0.8, seed=1)
+    assert found.plan_["likelihood"]["choice"] == "row-noise"
+    latent, noisy = (found.predict(X, return_std=True, include_noise=given)[1] for given in (False, True))
+    assert np.corrcoef(np.log(noisy**2 - latent**2), np.log(std**2))[0, 1] > 0.9
+
+
+def test_constant_noise_is_left_constant():
+    """The gate refuses: what more steps bring, and gains of fitted chance, are no reason."""
+    chosen = []
+    for seed in range(3):
+        X, y, _ = rows(0.0, seed)
+        chosen.append(FeatureGPRegressor(learner=LEARNER, **QUICK).fit(X, y).plan_["likelihood"]["choice"])
+    assert chosen == ["gaussian"] * 3
+
+
+def test_a_saved_model_keeps_its_noise(found, tmp_path):
+    X = rows(0.8, seed=1)[0]
+    found.save(tmp_path / "model.stochgp")
+    again = stochgp.load(tmp_path / "model.stochgp")
+    for one, other in zip(
+        *(m.predict(X, return_std=True, include_noise=True) for m in (found, again)), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_plan_repeats_the_choice_to_the_same_bits(found):
+    X, y, _ = rows(0.8)
+    again = FeatureGPRegressor(learner=LEARNER, plan=found.plan_, **QUICK).fit(X, y)
+    np.testing.assert_array_equal(again.predict(X), found.predict(X))
+
+
+def test_few_rows_choose_nothing_and_are_given_what_they_ask_for():
+    X, y, _ = rows(0.8)
+    some = FeatureGPRegressor(learner=LEARNER, **QUICK).fit(X[:300], y[:300])
+    assert some.plan_["likelihood"]["choice"] == "gaussian"
+    assert "too few" in some.plan_["likelihood"]["why"]
+    asked = FeatureGPRegressor(learner=LEARNER, likelihood="row-noise", **QUICK).fit(X[:300], y[:300])
+    assert asked.plan_["likelihood"]["choice"] == "row-noise"
+    assert asked.n_iter_ > some.n_iter_
+
+
+def test_the_gain_is_that_of_rows():
+    """Rows weigh what they count; its error is that of a mean."""
+    generator = np.random.default_rng(0)
+    one, other = generator.normal(size=(2, 400))
+    count = generator.integers(1, 4, 400).astype(float)
+    evidence = learners.Evidence(None, None, 0.0, 0.0, 0.0)
+    first, second = (evidence._replace(held_out=HeldOutRows(v, count)) for v in (one, other))
+    found = row_noise.gain(first, second)
+    better = one - other
+    mean = np.average(better, weights=count)
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-12)
+    np.testing.assert_allclose(
+        found.error, np.sqrt(np.average((better - mean) ** 2, weights=count) / 400), rtol=1e-12
+    )
+    assert not row_noise.gain(first, first).is_clear
+    assert row_noise.gain(first, first._replace(held_out=HeldOutRows(one - 1, count))).is_clear
