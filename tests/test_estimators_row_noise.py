@@ -86,3 +86,9 @@ def test_the_gain_is_that_of_rows():
     )
     assert not row_noise.gain(first, first).is_clear
     assert row_noise.gain(first, first._replace(held_out=HeldOutRows(one - 1, count))).is_clear
+
+
+def test_an_unknown_likelihood_is_refused():
+    X, y, _ = rows(0.0)
+    with pytest.raises(ValueError, match="likelihood"):
+        FeatureGPRegressor(likelihood="gausian", **QUICK).fit(X[:50], y[:50])

@@ -143,9 +143,15 @@ class GPRegressor(PosteriorRegressor):
         return 0.0
 
     def _refine(
-        self, found: FitResult, learner: AbstractLearner, rows: AbstractSource, run: Run, report: Report
+        self,
+        found: FitResult,
+        gp: AbstractGP,
+        learner: AbstractLearner,
+        rows: AbstractSource,
+        run: Run,
+        report: Report,
     ) -> tuple[FitResult, dict[str, Any]]:
-        """(What was learned, or what was learned from there on by the same learner from the same rows, what `plan_` says of that)."""
+        """(What was learned from `gp` on, or what the same learner made of it further from the same rows, what `plan_` says of that)."""
         return found, {}
 
     def _close(self, learned: FitResult, data: TrainingData) -> tuple[FitResult, dict[str, Any]]:
@@ -293,7 +299,7 @@ class GPRegressor(PosteriorRegressor):
                 checkpoint=run.checkpoint,
                 extent=run.extent,
             )
-            found, more = self._refine(found, placed.learner, rows, run, report)
+            found, more = self._refine(found, gp, placed.learner, rows, run, report)
         if found.result is RESULTS.diverged:
             warnings.warn(found.result.value, ConvergenceWarning, stacklevel=4)
         plan = describe_learning(placed, why, found, N, data, self.get_params(deep=False), run.budget)

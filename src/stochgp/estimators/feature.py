@@ -20,7 +20,7 @@ from stochgp.estimators.choices import feature_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.inputs import read_targets, read_weights
 from stochgp.estimators.report import choice
-from stochgp.estimators.row_noise import with_row_noise
+from stochgp.estimators.row_noise import LIKELIHOODS, closed, with_row_noise
 from stochgp.estimators.streaming import Stream, added, begun, check_mergeable, drift, moments_of, taken_in
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
@@ -28,6 +28,7 @@ from stochgp.learners.log import Report
 from stochgp.likelihoods import constant_noise
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP
+from stochgp.names import lookup
 from stochgp.objectives import add_up, chunk_rows, nlml_of_spectrum, spectrum
 from stochgp.parameters import cast, positive
 from stochgp.posteriors import FeaturePosterior
@@ -181,6 +182,7 @@ class FeatureGPRegressor(GPRegressor):
 
     def _start(self, data: TrainingData, run: Run) -> tuple[FeatureGP, dict[str, Any]]:
         """Features for the rows, noise START_NOISE, and k(x, x) ≈ 1 on average, times the targets' mean square."""
+        lookup(self.likelihood, dict.fromkeys(LIKELIHOODS), "likelihood")
         map_key, sample_key = jax.random.split(run.start_key)
         seed = [int(word) for word in np.ravel(jax.random.key_data(sample_key))]
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:SAMPLE_ROWS]
@@ -208,10 +210,18 @@ class FeatureGPRegressor(GPRegressor):
         return with_packing(kernels.resolve(kernel, data.n_inputs, dtype=self.dtype), is_packed(data.encoder))
 
     def _refine(
-        self, found: FitResult, learner: AbstractLearner, rows: AbstractSource, run: Run, report: Report
+        self,
+        found: FitResult,
+        gp: FeatureGP,
+        learner: AbstractLearner,
+        rows: AbstractSource,
+        run: Run,
+        report: Report,
     ) -> tuple[FitResult, dict[str, Any]]:
-        """Row noise, where it is asked for, or pays."""
-        return with_row_noise(self.likelihood, found, learner, rows, run, report, self.dtype)
+        """Few rows: from all of them. Row noise, where it is asked for, or pays."""
+        found, closing = closed(found, gp, learner, rows, run, report)
+        found, noise = with_row_noise(self.likelihood, found, learner, rows, run, report, self.dtype)
+        return found, closing | noise
 
     def _posterior_of(
         self, gp: FeatureGP, learned: FitResult | None, data: TrainingData, run: Run

@@ -1,4 +1,4 @@
-"""likelihood="auto" of feature GPs: constant noise, or noise that depends on the input."""
+"""What feature GPs do after learning: few rows are all learned from; likelihood="auto", constant noise or noise that depends on the input."""
 
 import logging
 from typing import Any
@@ -8,14 +8,37 @@ import jax
 from stochgp.data.streams import AbstractSource
 from stochgp.estimators.report import choice
 from stochgp.learners import AbstractLearner
+from stochgp.learners.closing import closes, on_all_rows
 from stochgp.learners.log import Report
-from stochgp.learners.row_noise import best_constant, gain, head_features, learned_on, refusal, twin
+from stochgp.learners.row_noise import (
+    best_constant,
+    gain,
+    head_features,
+    learned_on,
+    rate_of,
+    refusal,
+    twin,
+)
 from stochgp.learners.run import Extent
+from stochgp.models import FeatureGP
 from stochgp.results import FitResult
 
 GAUSSIAN, ROW_NOISE = "gaussian", "row-noise"
+LIKELIHOODS = ("auto", GAUSSIAN, ROW_NOISE)
 
 logger = logging.getLogger("stochgp.estimators")
+
+
+def closed(
+    first: FitResult, gp: FeatureGP, learner: AbstractLearner, rows: AbstractSource, run: Any, report: Report
+) -> tuple[FitResult, dict[str, Any]]:
+    """(The run, of few rows with features learned from all of them, what `plan_` says of that). `run` is a `base.Run`."""
+    if not closes(first, learner, rows) or run.planned("closing_steps") == 0:
+        return first, {"closing_steps": choice(0, "on all rows, held-out ones included: only for few rows")}
+    settings = {"key": run.learn_key, "progress": report, "checkpoint": run.checkpoint}
+    found = on_all_rows(first, gp, learner, rows, rate_of(first, learner), **settings)
+    why = "on all rows, held-out ones included, from the start; the variances are those that held-out rows chose"
+    return found, {"closing_steps": choice(found.n_iter - first.n_iter, why)}
 
 
 def with_row_noise(

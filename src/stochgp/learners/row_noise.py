@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -78,8 +78,8 @@ def learned_on(
         variance=first.gp.variance,
     )
     per_epoch = first.plan.steps_per_epoch
-    options = {"epochs": max(1, round(SHARE_OF_STEPS * first.plan.total_steps / per_epoch))}
-    if (rate := _rate(first, learner)) is not None:
+    options: dict[str, Any] = {"epochs": max(1, round(SHARE_OF_STEPS * first.plan.total_steps / per_epoch))}
+    if (rate := rate_of(first, learner)) is not None:
         options["learning_rate"] = SHARE_OF_RATE * rate
     file = None if checkpoint is None else f"{os.fspath(checkpoint)}.noise"
     learner = dataclasses.replace(learner, **options)
@@ -135,7 +135,7 @@ def _joined(first: FitResult, second: FitResult) -> FitResult:
     )
 
 
-def _rate(first: FitResult, learner: AbstractLearner) -> float | None:
+def rate_of(first: FitResult, learner: AbstractLearner) -> float | None:
     """The rate that `first` found or was given; None where a rule of the step sets it."""
     if learner.learning_rate is not None:
         return None if callable(learner.learning_rate) else learner.learning_rate
