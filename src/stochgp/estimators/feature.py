@@ -219,7 +219,7 @@ class FeatureGPRegressor(GPRegressor):
         report: Report,
     ) -> tuple[FitResult, dict[str, Any]]:
         """Few rows: from all of them. Row noise, where it is asked for, or pays."""
-        found, closing = closed(found, gp, learner, rows, run, report)
+        found, closing = closed(found, gp, learner, rows, run)
         found, noise = with_row_noise(self.likelihood, found, learner, rows, run, report, self.dtype)
         return found, closing | noise
 

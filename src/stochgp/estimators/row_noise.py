@@ -30,12 +30,12 @@ logger = logging.getLogger("stochgp.estimators")
 
 
 def closed(
-    first: FitResult, gp: FeatureGP, learner: AbstractLearner, rows: AbstractSource, run: Any, report: Report
+    first: FitResult, gp: FeatureGP, learner: AbstractLearner, rows: AbstractSource, run: Any
 ) -> tuple[FitResult, dict[str, Any]]:
     """(The run, of few rows with features learned from all of them, what `plan_` says of that). `run` is a `base.Run`."""
     if not closes(first, learner, rows) or run.planned("closing_steps") == 0:
         return first, {"closing_steps": choice(0, "on all rows, held-out ones included: only for few rows")}
-    settings = {"key": run.learn_key, "progress": report, "checkpoint": run.checkpoint}
+    settings = {"key": run.learn_key, "checkpoint": run.checkpoint}
     found = on_all_rows(first, gp, learner, rows, rate_of(first, learner), **settings)
     why = "on all rows, held-out ones included, from the start; the variances are those that held-out rows chose"
     return found, {"closing_steps": choice(found.n_iter - first.n_iter, why)}

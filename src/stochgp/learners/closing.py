@@ -10,7 +10,6 @@ from stochgp.data.streams import AbstractSource
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.fit import fit, judge_of
-from stochgp.learners.log import Report
 from stochgp.models import FeatureGP
 from stochgp.objectives import nlml_of_spectrum
 from stochgp.planning.steps import FEW_ROWS
@@ -34,7 +33,6 @@ def on_all_rows(
     rate: float | None,
     *,
     key: PRNGKeyArray,
-    progress: Report | None = None,
     checkpoint: str | os.PathLike | None = None,
 ) -> FitResult:
     """A run from `gp`, where `first` began, as long and at the same rate, with no rows held out; `first` itself where time ended it.
@@ -52,9 +50,7 @@ def on_all_rows(
         options["learning_rate"] = rate
     options["judge"] = dataclasses.replace(judge, validation_fraction=0.0)
     file = None if checkpoint is None else f"{os.fspath(checkpoint)}.closing"
-    second = fit(
-        dataclasses.replace(learner, **options), gp, source, key=key, progress=progress, checkpoint=file
-    )
+    second = fit(dataclasses.replace(learner, **options), gp, source, key=key, checkpoint=file)
     if second.result not in DONE or second.evidence is None:
         return first
     variances = float(first.gp.variance), float(first.gp.noise_variance)

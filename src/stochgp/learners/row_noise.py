@@ -83,7 +83,8 @@ def learned_on(
         options["learning_rate"] = SHARE_OF_RATE * rate
     file = None if checkpoint is None else f"{os.fspath(checkpoint)}.noise"
     learner = dataclasses.replace(learner, **options)
-    found = fit(learner, gp, source, key=key, progress=progress, checkpoint=file, extent=extent)
+    later = None if progress is None else lambda entry: progress(_after(first, entry))
+    found = fit(learner, gp, source, key=key, progress=later, checkpoint=file, extent=extent)
     return _joined(first, found)
 
 
@@ -119,11 +120,7 @@ def gain(first: Evidence, second: Evidence) -> Gain:
 
 def _joined(first: FitResult, second: FitResult) -> FitResult:
     """Both runs as one."""
-    later = [
-        entry | {"step": entry["step"] + first.n_iter, "stage": 1.0}
-        for entry in second.history
-        if "step" in entry
-    ]
+    later = [_after(first, entry) for entry in second.history]
     is_cut = second.result not in (RESULTS.successful, RESULTS.not_settled, RESULTS.diverged)
     return second._replace(
         n_iter=first.n_iter + second.n_iter,
@@ -133,6 +130,11 @@ def _joined(first: FitResult, second: FitResult) -> FitResult:
         converged=first.converged and not is_cut,
         plan=first.plan,
     )
+
+
+def _after(first: FitResult, entry: dict[str, float]) -> dict[str, float]:
+    """An entry of the run that goes on from `first`."""
+    return entry | {"step": entry["step"] + first.n_iter, "stage": 1.0}
 
 
 def rate_of(first: FitResult, learner: AbstractLearner) -> float | None:
