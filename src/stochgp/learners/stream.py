@@ -44,7 +44,8 @@ class Stream(eqx.Module):
         parameters = jax.tree.leaves(learner.partition(self.gp)[0])
         structure = jax.tree.structure(jax.eval_shape(learner.optimizer(1.0).init, parameters))
         step = jnp.asarray(self.n_steps, self.rate.dtype)
-        descent = Descent(jax.tree.unflatten(structure, self.optimizer_leaves), self.rate, step, self.total)
+        optimizer_state = jax.tree.unflatten(structure, self.optimizer_leaves)
+        descent = Descent(optimizer_state, self.rate, step, self.total, jnp.zeros_like(step))
         return GrowingState(self.gp, descent, self.seen, self.count)
 
     def after(self, state: GrowingState, n_steps: int) -> "Stream":
