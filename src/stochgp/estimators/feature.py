@@ -20,7 +20,7 @@ from stochgp.estimators.choices import feature_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.inputs import read_targets, read_weights
 from stochgp.estimators.report import choice
-from stochgp.estimators.row_noise import LIKELIHOODS, closed, with_row_noise
+from stochgp.estimators.row_noise import GAUSSIAN, LIKELIHOODS, closed, with_row_noise
 from stochgp.estimators.streaming import Stream, added, begun, check_mergeable, drift, moments_of, taken_in
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
@@ -218,9 +218,10 @@ class FeatureGPRegressor(GPRegressor):
         run: Run,
         report: Report,
     ) -> tuple[FitResult, dict[str, Any]]:
-        """Few rows: from all of them. Row noise, where it is asked for, or pays."""
+        """Few rows: from all of them. Row noise, where it is asked for, or pays: a network of numbers says it, so fingerprints have none."""
         found, closing = closed(found, gp, learner, rows, run)
-        found, noise = with_row_noise(self.likelihood, found, learner, rows, run, report, self.dtype)
+        asked = GAUSSIAN if isinstance(gp.features, features.TanimotoHashes) else self.likelihood
+        found, noise = with_row_noise(asked, found, learner, rows, run, report, self.dtype)
         return found, closing | noise
 
     def _posterior_of(
