@@ -1,5 +1,7 @@
 """`KernelGPRegressor.update`: the posterior of all rows, from where the last solve ended."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import stochgp
 from stochgp import KernelGPRegressor, kernels, solvers
 from stochgp.numerics.dense_factor import Factor, factorised
-from stochgp.posteriors import KernelSystem
+from stochgp.posteriors import Dispersion, KernelSystem
 from stochgp.posteriors.base import known_noise
 from stochgp.posteriors.growing import extended, warm_start
 
@@ -150,3 +152,15 @@ def test_repeated_rows_are_further_observations():
     weight = np.ones(N)
     weight[:NEW] = 2
     assert_allclose(found.predict(Z), model().fit(X[:N], y[:N], sample_weight=weight).predict(Z), rtol=1e-9)
+
+
+def test_another_law_of_observations_stays_when_rows_come():
+    """Means and deviations are those of the Gaussian model of all rows; the law multiplies variances as it did."""
+    found = model()
+    found.fit(X[:N], y[:N])
+    base = found._fitted.posterior
+    found._fitted = dataclasses.replace(found._fitted, posterior=Dispersion(factor=4.0).of(base))
+    mean, std = found.update(X[N:], y[N:]).predict(Z, return_std=True)
+    expected, one = model().fit(X, y).predict(Z, return_std=True)
+    assert_allclose(mean, expected, rtol=1e-9)
+    assert_allclose(std, 2 * one, rtol=1e-6)

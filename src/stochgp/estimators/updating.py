@@ -20,7 +20,13 @@ from stochgp.estimators.solving import (
     solved_directly,
     tolerances_of,
 )
-from stochgp.posteriors import AbstractPosterior, ExactKernelPosterior, LocalPosterior, SampledKernelPosterior
+from stochgp.posteriors import (
+    AbstractPosterior,
+    DispersedPosterior,
+    ExactKernelPosterior,
+    LocalPosterior,
+    SampledKernelPosterior,
+)
 from stochgp.posteriors.growing import NewRows, extended, grown_draws, joined, sides, warm_start
 from stochgp.posteriors.local import NEIGHBOURS, neighbours_bytes
 from stochgp.results import Solution
@@ -69,6 +75,9 @@ def _grown(
     posterior: AbstractPosterior, new: NewRows, wanted: Wanted, budget: Budget, key: PRNGKeyArray
 ) -> tuple[AbstractPosterior, Solution | None]:
     match posterior:
+        case DispersedPosterior():  # its law of observations stays that of the fit
+            base, solved = _grown(posterior.base, new, wanted, budget, key)
+            return dataclasses.replace(posterior, base=base), solved
         case LocalPosterior():
             return _grown_locally(posterior, new, budget), None
         case ExactKernelPosterior():

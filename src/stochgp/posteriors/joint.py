@@ -111,7 +111,7 @@ def _traced(posterior: AbstractPosterior) -> tuple[Callable, tuple]:
         case VariationalPosterior():
             return _by_process, (posterior.process,)
     raise ValueError(
-        f"{type(posterior).__name__} knows no covariances between rows: fit with prediction='global'"
+        f"{type(posterior).__name__} knows no covariances between rows: fit with prediction='global' and likelihood='gaussian'"
     )
 
 

@@ -216,7 +216,7 @@ class ThompsonSampler:
         model: Any = KernelGPRegressor(
             self.kernel, learner=self.learner, noise_variance=self.noise_variance, solver=self.solver,
             prediction="global", n_samples=self.batch_size, standardize=standardize, memory_limit=self.memory_limit,
-            dtype=self.dtype, random_state=self.random_state,
+            dtype=self.dtype, random_state=self.random_state, likelihood="gaussian",
         )  # fmt: skip
         self._model = model.fit(np.concatenate([self._X, points]), np.concatenate([self._y, values]))
         model.time_limit = self.time_limit  # of updates alone: a fit that a limit shortens may leave rows out
