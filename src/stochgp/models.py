@@ -2,7 +2,7 @@
 
 import abc
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -31,7 +31,15 @@ JUST_ABOVE = 1e-6  # of a lower bound: what a parameter at its bound is above it
 class AbstractGP(eqx.Module):
     """A prior over functions and a noise. What trains is every floating array that is not frozen (`parameters.partition`)."""
 
-    noise: eqx.AbstractVar[AbstractNoise]
+    # Checkers take an abstract variable for an argument of every `__init__`, also of leaves that have it as a property.
+    if TYPE_CHECKING:
+
+        @property
+        @abc.abstractmethod
+        def noise(self) -> AbstractNoise: ...
+
+    else:
+        noise: eqx.AbstractVar[AbstractNoise]
 
     @property
     @abc.abstractmethod

@@ -18,11 +18,11 @@ from stochgp.learners.steps import advance_by_batches
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import expected_log_density, sites
 from stochgp.parameters import trainable_mask
-from stochgp.planning.steps import CHUNK_BYTES, RATES, StepPlan
+from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 from stochgp.variational import InducingPoints, Naturals, optimum
 
-STEPS = 8192
-RATE = 0.01
+RATE = 0.03
+TRIAL_RATES = (0.01, 0.03, 0.1)
 
 
 class SVGPState(eqx.Module):
@@ -53,8 +53,8 @@ class SVGP(AbstractLearner):
     of q(u) are in float64, the rest in the dtype of the rows.
 
     batch_size     B; all rows where there are fewer
-    epochs         of N/B steps; None = as many as make 8,192 steps
-    learning_rate  of `optimizer`, on the unconstrained parameters; None = by trials where the judge has rates to try, or 0.01
+    epochs         of N/B steps; None = as many as make `steps`
+    learning_rate  of `optimizer`, on the unconstrained parameters; None = by trials where the judge has rates to try, or 0.03
     natural_rate   γ, a number or a rule of the step; None = the optimiser moves m and R, as it must where S is diagonal
 
     `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
@@ -67,21 +67,24 @@ class SVGP(AbstractLearner):
     optimizer: Optimizer = optax.adam
     decay: Schedule = cosine
     sampling: AbstractSampling = Uniform()
-    judge: AbstractJudge | None = ByLoss(trial_rates=RATES)
+    judge: AbstractJudge | None = ByLoss(trial_rates=TRIAL_RATES)
+    steps: int = 4096
 
     def __check_init__(self) -> None:
         self.check_common()
         gamma = self.natural_rate
         if gamma is not None and not callable(gamma) and not 0 < gamma <= 1:
             raise ValueError(f"natural_rate is {gamma}; it must be above 0 and at most 1, or None")
+        if self.steps < 1:
+            raise ValueError(f"steps is {self.steps}; it must be at least 1")
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
-        return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size, self.epochs, STEPS)
+        return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size, self.epochs, self.steps)
 
     def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
         """Batches; of a step matrices of inducing points by themselves and by the batch, and those of q(u)."""
         M, L, B = gp.approximation.n_inducing, gp.approximation.n_latent, min(self.batch_size, n_rows)
-        drawn = self.sampling.need_bytes(n_rows, n_inputs, B, STEPS)
+        drawn = self.sampling.need_bytes(n_rows, n_inputs, B, self.steps)
         return drawn + 3 * CHUNK_BYTES + 8 * M * (8 * M + 8 * B + 6 * L * M + 4 * L * B)
 
     def prepare(self, gp: SparseGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
