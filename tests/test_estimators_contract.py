@@ -10,17 +10,26 @@ import warnings
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPClassifier, SparseGPRegressor
 
 QUICK = FeatureGPRegressor("rff", n_features=20, batch_size=8, epochs=1, learning_rate=0.01)
 DEFAULT = FeatureGPRegressor(epochs=100, learning_rate=0.01)
 KERNEL = KernelGPRegressor(epochs=20)
+SPARSE = SparseGPRegressor(n_inducing=20, batch_size=8, epochs=1, learning_rate=0.01)
+CLASSES = SparseGPClassifier(n_inducing=20, batch_size=32, epochs=10, learning_rate=0.03)
 
 
 def checks():
     """Every check of each estimator, those of the default features `long` but for the ones that ask for a good fit."""
     found = []
-    for estimator, name in ((QUICK, "features"), (KERNEL, "kernel"), (DEFAULT, "deep features")):
+    named = {
+        "features": QUICK,
+        "kernel": KERNEL,
+        "sparse": SPARSE,
+        "classes": CLASSES,
+        "deep features": DEFAULT,
+    }
+    for name, estimator in named.items():
         for made, check in estimator_checks_generator(estimator, legacy=True):
             function = check.func.__name__
             long = estimator is DEFAULT and function not in ("check_regressors_train", "check_fit_idempotent")

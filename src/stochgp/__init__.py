@@ -19,11 +19,19 @@ if TYPE_CHECKING:
         solvers,
         thompson,
     )
-    from stochgp.estimators import FeatureGPRegressor, KernelGPRegressor, load
+    from stochgp.estimators import (
+        FeatureGPRegressor,
+        KernelGPRegressor,
+        SparseGPClassifier,
+        SparseGPRegressor,
+        load,
+    )
 
 __all__ = [
     "FeatureGPRegressor",
     "KernelGPRegressor",
+    "SparseGPClassifier",
+    "SparseGPRegressor",
     "__version__",
     "data",
     "features",
@@ -39,7 +47,13 @@ __all__ = [
     "thompson",
 ]
 
-_OF_ESTIMATORS = ("FeatureGPRegressor", "KernelGPRegressor", "load")
+_OF_ESTIMATORS = (
+    "FeatureGPRegressor",
+    "KernelGPRegressor",
+    "SparseGPClassifier",
+    "SparseGPRegressor",
+    "load",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -4,14 +4,27 @@ import os
 from typing import Any
 
 from .base import PosteriorRegressor
+from .classifier import SparseGPClassifier
 from .feature import FeatureGPRegressor
 from .fitted import FunctionDraws
 from .kernel import KernelGPRegressor
 from .saving import load_estimator
+from .sparse import SparseGPRegressor
 
-__all__ = ["FeatureGPRegressor", "FunctionDraws", "KernelGPRegressor", "PosteriorRegressor", "load"]
+__all__ = [
+    "FeatureGPRegressor",
+    "FunctionDraws",
+    "KernelGPRegressor",
+    "PosteriorRegressor",
+    "SparseGPClassifier",
+    "SparseGPRegressor",
+    "load",
+]
 
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (FeatureGPRegressor, KernelGPRegressor)}
+_KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (FeatureGPRegressor, KernelGPRegressor, SparseGPClassifier, SparseGPRegressor)
+}
 
 
 def load(path: str | os.PathLike) -> Any:

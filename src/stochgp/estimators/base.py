@@ -26,7 +26,7 @@ from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs, is_packed
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows
-from stochgp.estimators.predictor import PosteriorRegressor
+from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
 from stochgp.estimators.progress import progress_line, say
 from stochgp.estimators.report import (
     PLANNED,
@@ -99,12 +99,13 @@ class Run(NamedTuple):
         return np.sort(np.random.default_rng(seed).permutation(n_all)[:n_rows].astype(np.int32))
 
 
-class GPRegressor(PosteriorRegressor):
-    """A regressor of one family: a leaf says how its model starts, which learner trains it, and what the posterior is."""
+class GPEstimator(PosteriorEstimator):
+    """An estimator of one family: a leaf says how its model starts, which learner trains it, and what the posterior is."""
 
     batch_size: int | None
     epochs: int | None
     learning_rate: float | None
+    mean: float | None
     standardize: bool
     random_state: Any
     plan: dict[str, Any] | None
@@ -171,7 +172,7 @@ class GPRegressor(PosteriorRegressor):
         groups: Any = None,
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
-    ) -> "GPRegressor":
+    ) -> "GPEstimator":
         """Learn the model's parameters from rows X [N, D] (array or data frame) and targets y [N], and compute the posterior.
 
         A row of weight ρ counts as ρ rows: its noise variance is σ²/ρ. Text columns of a data frame are one-hot encoded, dates become
@@ -310,7 +311,8 @@ class GPRegressor(PosteriorRegressor):
     def _report(self, learned: FitResult | None, solved: Solution | None, data: TrainingData) -> None:
         """The fitted attributes, in target units."""
         s, parts = data.scale, [part for part in (learned, solved) if part is not None]
-        self.noise_variance_ = self._fitted.noise_variance * s**2
+        if self._fitted.has_noise:
+            self.noise_variance_ = self._fitted.noise_variance * s**2
         self.n_iter_ = int(
             learned.n_iter if learned is not None else solved.n_steps if solved is not None else 0
         )
@@ -321,3 +323,7 @@ class GPRegressor(PosteriorRegressor):
         nlml = self._nlml(learned)
         if nlml is not None:
             self.nlml_ = nlml + math.log(s)
+
+
+class GPRegressor(PosteriorRegressor, GPEstimator):
+    """A regressor of one family."""

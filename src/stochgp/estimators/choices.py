@@ -7,6 +7,8 @@ from typing import Any
 from stochgp.learners import (
     BSGD,
     SCGD,
+    SGPR,
+    SVGP,
     AbstractLearner,
     ByLoss,
     Chain,
@@ -47,6 +49,9 @@ KERNEL_LEARNERS: dict[str, AbstractLearner] = {
     "iterative": Iterative(),  # beyond SUBSET_ROWS rows after a fit of a subset
 }
 
+SPARSE_LEARNERS: dict[str, AbstractLearner] = {"svgp": SVGP(), "sgpr": SGPR()}
+CLASSIFIER_LEARNERS: dict[str, AbstractLearner] = {"svgp": SVGP(steps=2048)}  # a step is for every class
+
 Chosen = tuple[AbstractLearner | None, str]  # a learner, and why
 
 
@@ -75,6 +80,22 @@ def kernel_learner(
         return _automatic(n_rows, options, hurried)
     found = named_learner(learner, {"auto": None} | KERNEL_LEARNERS, options)
     return _in_two_stages(options) if learner == "iterative" and n_rows > SUBSET_ROWS else found
+
+
+def sparse_learner(learner: Any, approximation: str, **options: Any) -> Chosen:
+    """The learner of a sparse GP for "auto", a name, or the one given, with the options that are not None. Raises as `named_learner`."""
+    if isinstance(learner, str) and learner == "auto":
+        found, _ = named_learner(approximation, SPARSE_LEARNERS, _given(options))
+        return found, f"that of the approximation {approximation!r}"
+    return named_learner(learner, {"auto": None} | SPARSE_LEARNERS, _given(options))
+
+
+def classifier_learner(learner: Any, **options: Any) -> Chosen:
+    """The learner of a classifier for "auto", a name, or the one given, with the options that are not None. Raises as `named_learner`."""
+    if isinstance(learner, str) and learner == "auto":
+        found, _ = named_learner("svgp", CLASSIFIER_LEARNERS, _given(options))
+        return found, "mini-batches serve any likelihood"
+    return named_learner(learner, {"auto": None} | CLASSIFIER_LEARNERS, _given(options))
 
 
 def named_learner(learner: Any, named: Mapping[str, Any], options: dict[str, Any]) -> Chosen:

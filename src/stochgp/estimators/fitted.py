@@ -56,6 +56,11 @@ class Fitted:
         return float(self.targets.scale)
 
     @property
+    def has_noise(self) -> bool:
+        """Whether observations are f(x) and a noise."""
+        return hasattr(self.posterior, "noise")
+
+    @property
     def noise_variance(self) -> float:
         """σ² of the standardised targets."""
         return float(self.predictive.noise.level)

@@ -20,17 +20,58 @@ from stochgp.numerics.seeds import as_key
 from stochgp.posteriors import Request
 
 
-class PosteriorRegressor(RegressorMixin, BaseEstimator):
-    """A scikit-learn regressor whose `fit` leaves a `Fitted` in `_fitted`; `base.GPRegressor` adds `fit`, its leaves `__init__`."""
+class PosteriorEstimator(BaseEstimator):
+    """A scikit-learn estimator whose `fit` leaves a `Fitted` in `_fitted`; `base.GPEstimator` adds `fit`, its leaves `__init__`."""
 
     _fitted: Fitted
     memory_limit: Any
     time_limit: float | None
-    mean: float | None
     dtype: str
     verbose: int
     missing: str
     target_name_: str | None
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps rows and targets.
+
+        Raises ValueError, naming it, for a part that is neither of this package nor of Equinox (a network of your own), and warns
+        of settings that the file cannot hold.
+        """
+        check_is_fitted(self)
+        save(self, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return pack(dict(vars(self)))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(unpack(state))
+
+    def _read(self, X: Any) -> Float[np.ndarray, "N D"]:
+        encoder = self._fitted.encoder
+        if encoder is not None:
+            unknown = [name for name in encoder.unknown(X) if name != self.target_name_]
+            if unknown:
+                warnings.warn(
+                    f"the model does not use the column(s) {', '.join(map(repr, unknown))}",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        found = read_inputs(self, encoder, X, Budget.of(self.memory_limit))
+        if self._fitted.constant is not None:
+            warn_of_moved(encoder, self._fitted.constant, found, stacklevel=3)
+        return found
+
+    def _reserve(self, request: Request, what: str, results: int = 0) -> Budget:
+        """Refuses what would exceed the memory limit: the request, and so many bytes of results."""
+        budget = Budget.of(self.memory_limit)
+        budget.require(self._fitted.posterior.need_bytes(request) + results, what)
+        return budget
+
+
+class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
+    """What a regressor says of targets, from its `Fitted`."""
+
+    mean: float | None
 
     def predict(
         self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
@@ -113,43 +154,7 @@ class PosteriorRegressor(RegressorMixin, BaseEstimator):
         budget = self._reserve(Request(n_samples=1), f"drawing {n_samples} functions")
         return self._fitted.sample_functions(n_samples, key=as_key(random_state), budget=budget)
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps rows and targets.
-
-        Raises ValueError, naming it, for a part that is neither of this package nor of Equinox (a network of your own), and warns
-        of settings that the file cannot hold.
-        """
-        check_is_fitted(self)
-        save(self, path)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return pack(dict(vars(self)))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(unpack(state))
-
-    def _read(self, X: Any) -> Float[np.ndarray, "N D"]:
-        encoder = self._fitted.encoder
-        if encoder is not None:
-            unknown = [name for name in encoder.unknown(X) if name != self.target_name_]
-            if unknown:
-                warnings.warn(
-                    f"the model does not use the column(s) {', '.join(map(repr, unknown))}",
-                    UserWarning,
-                    stacklevel=3,
-                )
-        found = read_inputs(self, encoder, X, Budget.of(self.memory_limit))
-        if self._fitted.constant is not None:
-            warn_of_moved(encoder, self._fitted.constant, found, stacklevel=3)
-        return found
-
     def _quantiles(self, X: Float[np.ndarray, "N D"], q: Float[np.ndarray, " Q"]) -> Float[np.ndarray, "N Q"]:
         what = f"{len(q)} quantiles at {len(X)} rows"
         self._reserve(Request(len(X)), what, 16 * len(X) * len(q))
         return self._fitted.distribution(X).quantile(q)
-
-    def _reserve(self, request: Request, what: str, results: int = 0) -> Budget:
-        """Refuses what would exceed the memory limit: the request, and so many bytes of results."""
-        budget = Budget.of(self.memory_limit)
-        budget.require(self._fitted.posterior.need_bytes(request) + results, what)
-        return budget

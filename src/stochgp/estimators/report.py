@@ -10,7 +10,6 @@ from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
 from stochgp.learners.judge import SETTLED_BY
 from stochgp.learners.placing import SHARE_FOR_ROWS, Placement
-from stochgp.planning.steps import RATES
 from stochgp.results import RESULTS, FitResult
 
 PLANNED = "planned"
@@ -41,7 +40,7 @@ def describe_learning(
     learner, plan = placed.learner, found.plan
     seen = learner.seen_rows(n_rows)
     rate = next((entry["rate"] for entry in found.history if "rate" in entry), None)
-    tried = any("trial_rate" in entry for entry in found.history)
+    tried = sorted({entry["trial_rate"] for entry in found.history if "trial_rate" in entry})
     return _scores(found, data.scale) | {
         "learner": choice(type(learner).__name__, why),
         "learner_settings": choice(
@@ -169,9 +168,9 @@ def _epochs_reason(learner: AbstractLearner) -> str:
     return "as asked, or the learner's own" if learner.epochs is not None else "chosen by the number of rows"
 
 
-def _rate_reason(learner: AbstractLearner, tried: bool) -> str:
+def _rate_reason(learner: AbstractLearner, tried: list[float]) -> str:
     if tried:
-        return f"the best of short trials of {', '.join(map(str, RATES))}: see history_"
+        return f"the best of short trials of {', '.join(map(str, tried))}: see history_"
     if callable(learner.learning_rate):
         return "the learner's own rule of the step"
     return "as asked, the learner's own, or the one for few rows"

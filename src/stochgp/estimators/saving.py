@@ -49,6 +49,9 @@ def restored(tree: dict[str, Any], metadata: dict[str, Any], kind: type) -> Any:
         setattr(estimator, name, value)
     if metadata["feature_names"] is not None:
         estimator.feature_names_in_ = np.array(metadata["feature_names"], dtype=object)
+    classes = metadata.get("classes")
+    if classes is not None:
+        estimator.classes_ = np.array(classes["values"], dtype=classes["dtype"])
     estimator._fitted = tree["fitted"]
     if "stream" in tree:
         estimator._stream = tree["stream"]
@@ -63,11 +66,12 @@ def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         for name, value in vars(estimator).items()
         if name.endswith("_") and not name.startswith("_")
     }
-    names = attributes.pop("feature_names_in_", None)
+    names, classes = (attributes.pop(name, None) for name in ("feature_names_in_", "classes_"))
     metadata = {
         "estimator": type(estimator).__name__,
         "attributes": attributes,
         "feature_names": None if names is None else [str(name) for name in names],
+        "classes": None if classes is None else {"dtype": classes.dtype.str, "values": classes.tolist()},
     }
     stream = {"stream": estimator._stream} if "_stream" in vars(estimator) else {}
     return {"fitted": estimator._fitted, "settings": settings} | stream, metadata, left_out

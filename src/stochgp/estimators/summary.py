@@ -71,11 +71,10 @@ def _of_model(estimator: Any) -> list[str]:
     if hasattr(estimator, "features_"):
         phi = estimator.features_
         lines.append(f"Features: {phi.n_features} of {type(phi).__name__}")
-    scale = estimator._fitted.target_scale
-    share = estimator.noise_variance_ / scale**2
-    lines.append(
-        f"Noise: standard deviation {estimator.noise_variance_**0.5:.4g}, {share:.2%} of the targets' variance"
-    )
+    if hasattr(estimator, "noise_variance_"):
+        std, scale = estimator.noise_variance_**0.5, estimator._fitted.target_scale
+        share = (std / scale) ** 2
+        lines.append(f"Noise: standard deviation {std:.4g}, {share:.2%} of the targets' variance")
     if estimator._fitted.law is not None:
         lines.append(f"Observations around predictions: {estimator.plan_['likelihood']['choice']}")
     return lines
@@ -85,6 +84,8 @@ def _of_fit(estimator: Any) -> list[str]:
     lines = [f"Fit: {estimator.n_iter_} steps, {'converged' if estimator.converged_ else 'NOT converged'}"]
     if hasattr(estimator, "nlml_"):
         lines[0] += f"; exact negative log marginal likelihood {estimator.nlml_:.4f} per row"
+    if hasattr(estimator, "elbo_"):
+        lines[0] += f"; lower bound of the log marginal likelihood {estimator.elbo_:.4f} per row"
     if "residual" in estimator.plan_:
         lines[0] += f"; relative residual {estimator.plan_['residual']['choice']:.2g}, measured on all rows"
     return lines

@@ -1,0 +1,156 @@
+"""The sparse GP classifier behind scikit-learn's door."""
+
+from typing import Any, no_type_check
+
+import numpy as np
+from jaxtyping import Float, Shaped
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from stochgp import kernels
+from stochgp.data import Standardiser
+from stochgp.estimators.base import GPEstimator, Run
+from stochgp.estimators.choices import classifier_learner
+from stochgp.estimators.fitted import in_blocks
+from stochgp.estimators.inputs import read_training_rows
+from stochgp.estimators.units import TrainingData
+from stochgp.estimators.variational import bound_of, closing_seconds, kernel_of, posterior_of, start
+from stochgp.learners import AbstractLearner
+from stochgp.likelihoods import Bernoulli, Softmax
+from stochgp.models import SparseGP
+from stochgp.posteriors import Request, VariationalPosterior
+from stochgp.posteriors.variational import BLOCK
+from stochgp.results import FitResult, Solution
+
+START_VARIANCE = 4.0  # of the latent functions: a typical one says 98 % of the time which of two classes, with probit noise
+
+
+class SparseGPClassifier(ClassifierMixin, GPEstimator):
+    """Gaussian process classification from a few inducing points, by mini-batches on the evidence lower bound.
+
+    Two classes: a latent function f and P(y = second class | f) = Φ(f). More: a latent function for each, of one kernel and on one set of
+    inducing points, and P(y = c | f) = softmax(f)_c. Probabilities are the average over q(f), so they know what is uncertain of f.
+
+    kernel          "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included
+    n_inducing      inducing points; all rows where there are fewer
+    learner         "auto" = "svgp", or a learner of `stochgp.learners`
+    batch_size, epochs, learning_rate
+                    None = the learner's own, or chosen for you; given here and in a learner: ValueError
+    standardize     inputs to mean 0 and standard deviation 1 by the (weighted) training rows
+    memory_limit    "1GB", bytes or None (half of what is available) for the process during a call; what exceeds it is refused
+    time_limit      seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
+    dtype           "float32" or "float64" for rows and kernel; q(u) and predictions are float64 in any case
+    random_state    None, an integer, a NumPy RandomState or Generator
+    verbose         1 shows progress on stderr
+    missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
+    plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
+
+    After `fit`: `classes_`, sorted; `kernel_` on the data that the kernel sees; `elbo_`, a lower bound of the log probability of the training
+    labels, per row; `n_iter_` steps; `converged_` as the learner's docstring says; `history_`, `plan_`, `fit_seconds_`, `n_features_in_`,
+    `feature_names_in_`, `target_name_` as of the regressors.
+    """
+
+    @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
+    def __init__(
+        self,
+        kernel: Any = "rbf",
+        n_inducing: int = 512,
+        learner: Any = "auto",
+        batch_size: int | None = None,
+        epochs: int | None = None,
+        learning_rate: float | None = None,
+        standardize: bool = True,
+        memory_limit: str | int | float | None = None,
+        time_limit: float | None = None,
+        dtype: str = "float32",
+        random_state: Any = None,
+        verbose: int = 0,
+        missing: str = "refuse",
+        plan: dict[str, Any] | None = None,
+    ):
+        self.kernel = kernel
+        self.n_inducing = n_inducing
+        self.learner = learner
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self.standardize = standardize
+        self.memory_limit = memory_limit
+        self.time_limit = time_limit
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+        self.missing = missing
+        self.plan = plan
+
+    @property
+    def kernel_(self) -> kernels.AbstractKernel:
+        """The kernel with its learned parameters, on the data that it sees (standardised when `standardize=True`)."""
+        return kernel_of(self)
+
+    @property
+    def elbo_(self) -> float:
+        """A lower bound of the log probability of the training labels, per row."""
+        return bound_of(self)
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
+        """P(y = c) of each row and class, in the order of `classes_`, averaged over q(f)."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict_log_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
+        """The logarithms of the probabilities, accurate where these are small."""
+        check_is_fitted(self)
+        X = self._read(X)
+        self._reserve(Request(len(X)), f"probabilities for {len(X)} rows", 32 * len(X) * len(self.classes_))
+        fitted = self._fitted
+        posterior = fitted.posterior
+        mean, variance = in_blocks(posterior.latent_moments, fitted.inputs, X, fitted.dtype, BLOCK)  # pyright: ignore[reportAttributeAccessIssue]
+        rows = fitted.inputs.transform(X, fitted.dtype)
+        return posterior.likelihood.predictive(mean, variance, rows).log_probabilities  # pyright: ignore[reportAttributeAccessIssue]
+
+    def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
+        """The most probable class of each row."""
+        return self.classes_[np.argmax(self.predict_log_proba(X), axis=1)]
+
+    def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
+        """Rows whose targets are numbers of classes; sets `classes_`. Raises ValueError for fewer than two classes."""
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        classes, numbers = np.unique(labels, return_inverse=True)
+        rows = read_training_rows(
+            self, X, numbers.astype(np.float64), sample_weight, run.budget, self.missing, groups
+        )
+        if len(np.unique(rows.y)) < 2:
+            only = classes.tolist()[int(rows.y[0])]
+            raise ValueError(f"y has one class only, {only!r}: at least two are needed")
+        self.classes_ = classes
+        weights = rows.weight
+        inputs = (
+            Standardiser.fit(rows.X, weights)
+            if self.standardize
+            else Standardiser.identity((rows.X.shape[1],))
+        )
+        return TrainingData(rows, inputs, Standardiser.identity(()), self.dtype, False)
+
+    def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
+        options = {"epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        return classifier_learner(self.learner, **options)
+
+    def _start(self, data: TrainingData, run: Run) -> tuple[SparseGP, dict[str, Any]]:
+        n = len(self.classes_)
+        likelihood = Bernoulli() if n == 2 else Softmax(n)
+        return start(self, data, likelihood, START_VARIANCE, key=run.start_key)
+
+    def _seconds_after(self, data: TrainingData, run: Run) -> float:
+        return closing_seconds(self, data)
+
+    def _posterior_of(
+        self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run
+    ) -> tuple[VariationalPosterior, Solution | None, dict[str, Any]]:
+        return posterior_of(gp, data, run)
+
+    def _nlml(self, learned: FitResult | None) -> float | None:
+        return None

@@ -1,0 +1,138 @@
+"""The sparse GP behind scikit-learn's door."""
+
+from typing import Any, no_type_check
+
+import jax.numpy as jnp
+
+from stochgp import kernels
+from stochgp.estimators.base import GPRegressor, Run
+from stochgp.estimators.choices import sparse_learner
+from stochgp.estimators.units import TrainingData
+from stochgp.estimators.variational import bound_of, closing_seconds, kernel_of, posterior_of, start
+from stochgp.learners import AbstractLearner
+from stochgp.likelihoods import AbstractLikelihood, Gaussian, constant_noise
+from stochgp.likelihoods.noise import NOISE_FLOOR
+from stochgp.models import SparseGP
+from stochgp.names import lookup
+from stochgp.posteriors import VariationalPosterior
+from stochgp.results import FitResult, Solution
+
+START_NOISE = 0.1  # of the targets' mean square
+WIDE_JITTER = 1e-8  # of k(Z, Z) where all is in float64
+APPROXIMATIONS = ("svgp", "sgpr")
+
+
+class SparseGPRegressor(GPRegressor):
+    """Gaussian process regression from a few inducing points: `predict` is of the function without noise.
+
+    kernel          "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included
+    approximation   "svgp": mini-batches; "sgpr": the collapsed bound of all rows by L-BFGS
+    n_inducing      inducing points; all rows where there are fewer
+    n_inducing_mean those of the mean alone, of an approximation that has them: None for both of these
+    likelihood      "gaussian", or a `likelihoods.Gaussian` of your own
+    learner         "auto" = that of the approximation, "svgp", "sgpr", or a learner of `stochgp.learners`
+    batch_size, epochs, learning_rate
+                    None = the learner's own, or chosen for you; given here and in a learner: ValueError
+    mean            prior mean in target units; None = the average of the targets, or 0 with standardize=False
+    standardize     inputs and targets to mean 0 and standard deviation 1 by the (weighted) training rows
+    memory_limit    "1GB", bytes or None (half of what is available) for the process during a call; what exceeds it is refused
+    time_limit      seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
+    dtype           "float32" or "float64" for rows and kernel; q(u) and predictions are float64 in any case
+    random_state    None, an integer, a NumPy RandomState or Generator
+    verbose         1 shows progress on stderr
+    missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
+    plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
+
+    After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_` and `elbo_`, a lower bound of the
+    log marginal likelihood per datum; `n_iter_` steps; `converged_` as the learner's docstring says, False when a budget ended the run;
+    `history_` a dict per visit (docs/methods/history.md); `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and
+    `feature_names_in_` for data frames; `target_name_`. A saved model holds no training row but those that serve as inducing points.
+    """
+
+    @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
+    def __init__(
+        self,
+        kernel: Any = "rbf",
+        approximation: str = "svgp",
+        n_inducing: int = 512,
+        n_inducing_mean: int | None = None,
+        likelihood: Any = "gaussian",
+        learner: Any = "auto",
+        batch_size: int | None = None,
+        epochs: int | None = None,
+        learning_rate: float | None = None,
+        mean: float | None = None,
+        standardize: bool = True,
+        memory_limit: str | int | float | None = None,
+        time_limit: float | None = None,
+        dtype: str = "float32",
+        random_state: Any = None,
+        verbose: int = 0,
+        missing: str = "refuse",
+        plan: dict[str, Any] | None = None,
+    ):
+        self.kernel = kernel
+        self.approximation = approximation
+        self.n_inducing = n_inducing
+        self.n_inducing_mean = n_inducing_mean
+        self.likelihood = likelihood
+        self.learner = learner
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self.mean = mean
+        self.standardize = standardize
+        self.memory_limit = memory_limit
+        self.time_limit = time_limit
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+        self.missing = missing
+        self.plan = plan
+
+    @property
+    def kernel_(self) -> kernels.AbstractKernel:
+        """The kernel with its learned parameters, on the data that it sees (standardised when `standardize=True`)."""
+        return kernel_of(self)
+
+    @property
+    def elbo_(self) -> float:
+        """A lower bound of the log marginal likelihood per datum, in target units: −elbo_ is above the NLML of a full GP."""
+        return bound_of(self)
+
+    def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
+        lookup(self.approximation, dict.fromkeys(APPROXIMATIONS), "approximation")
+        if self.n_inducing_mean is not None:
+            raise ValueError(
+                f"n_inducing_mean is {self.n_inducing_mean!r}, but {self.approximation!r} has one set of inducing points: leave it None"
+            )
+        options = {"epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        return sparse_learner(self.learner, self.approximation, **options)
+
+    def _start(self, data: TrainingData, run: Run) -> tuple[SparseGP, dict[str, Any]]:
+        jitter = WIDE_JITTER if self.approximation == "sgpr" else None
+        likelihood = self._start_likelihood(data.spread)
+        return start(self, data, likelihood, data.spread, key=run.start_key, jitter=jitter)
+
+    def _start_likelihood(self, spread: float) -> AbstractLikelihood:
+        """Gaussian with START_NOISE, or the one given."""
+        if isinstance(self.likelihood, str):
+            lookup(self.likelihood, {"gaussian": None}, "likelihood")
+            return Gaussian(constant_noise(START_NOISE * spread, NOISE_FLOOR * spread, jnp.dtype(self.dtype)))
+        if not isinstance(self.likelihood, Gaussian):
+            raise TypeError(
+                f"likelihood must be 'gaussian' or a likelihoods.Gaussian, not {self.likelihood!r}; classes are for SparseGPClassifier"
+            )
+        return self.likelihood
+
+    def _seconds_after(self, data: TrainingData, run: Run) -> float:
+        return closing_seconds(self, data)
+
+    def _posterior_of(
+        self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run
+    ) -> tuple[VariationalPosterior, Solution | None, dict[str, Any]]:
+        """q(f) with the optimal q(u) of all rows, where there is time for a pass."""
+        return posterior_of(gp, data, run)
+
+    def _nlml(self, learned: FitResult | None) -> float | None:
+        return None

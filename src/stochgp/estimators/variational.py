@@ -1,0 +1,125 @@
+"""What the sparse regressor and classifier share: where their models start, and their posterior."""
+
+import typing
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from stochgp import deadline, kernels
+from stochgp.deadline import TimeIsUpError
+from stochgp.estimators.base import Run
+from stochgp.estimators.report import choice
+from stochgp.estimators.units import TrainingData
+from stochgp.learners.sgpr import EVALUATION
+from stochgp.likelihoods import AbstractLikelihood, Gaussian
+from stochgp.models import SparseGP
+from stochgp.objectives import elbo_of_all, lower_bound
+from stochgp.parameters import cast
+from stochgp.posteriors import VariationalPosterior
+from stochgp.posteriors.variational import BLOCK
+from stochgp.variational import InducingPoints, choose_points
+
+LATE = "as it was"  # q(u), where there is no time for the pass
+CLOSING_JITTER = 1e-8  # of k(Z, Z), where q(u) is found in float64
+
+
+def start(
+    estimator: Any,
+    data: TrainingData,
+    likelihood: AbstractLikelihood,
+    variance: float,
+    *,
+    key: PRNGKeyArray,
+    jitter: float | None = None,
+) -> tuple[SparseGP, dict[str, Any]]:
+    """The model before learning, and what `plan_` says of it: a kernel of this `variance`, inducing points at centres of clusters."""
+    dtype, n_rows = np.dtype(estimator.dtype), data.n_rows
+    kernel = kernels.resolve(estimator.kernel, data.n_inputs, variance=variance, dtype=dtype)
+    n = min(int(estimator.n_inducing), n_rows)
+    points = choose_points(data.X, n, "kmeans", key=key)
+    approximation = InducingPoints.of(points, n_latent=likelihood.n_latent, jitter=jitter)
+    few = f"there are only {n_rows} different rows" if n < estimator.n_inducing else "as asked"
+    told = {
+        "n_inducing": choice(n, f"{few}; they start at the centres of clusters of the rows, and are learned")
+    }
+    return cast(SparseGP(kernel, approximation, likelihood), dtype), told
+
+
+def posterior_of(
+    gp: SparseGP, data: TrainingData, run: Run
+) -> tuple[VariationalPosterior, None, dict[str, Any]]:
+    """q(f), and the bound of all rows. With Gaussian noise q(u) is the optimum of all rows, which mini-batches only come near.
+
+    Where there is no time for a pass over the rows, q(u) stays as it was learned, and the bound is not known.
+    """
+    choices: dict[str, Any] = {
+        "variance": choice("variational", "q(f) has a variance at each row, which is no estimate"),
+        "predict_rows": choice(
+            BLOCK, "rows per block of a prediction: always the same, so that no row depends on others"
+        ),
+    }
+    planned = run.planned("q") if run.plan is not None else None
+    try:
+        if planned == LATE:
+            raise TimeIsUpError("the plan says so")
+        if planned is None:
+            deadline.require(_pass_seconds(gp.approximation.n_inducing, data))
+        gp, bound, how = _closed(gp, data)
+    except TimeIsUpError as late:
+        choices["q"] = choice(LATE, f"there was no time for a pass over all rows: {late}")
+        choices["late"] = "q(u) stays as it was learned"
+        return VariationalPosterior.of(gp, data.n_inputs), None, choices
+    choices["q"] = choice(*how)
+    told = (
+        "nats per row in target units, a lower bound of the log marginal likelihood: of all rows, in float64"
+    )
+    choices["elbo"] = choice(bound - float(np.log(data.scale)), told)
+    return VariationalPosterior.of(gp, data.n_inputs), None, choices
+
+
+def closing_seconds(estimator: Any, data: TrainingData) -> float:
+    """What `posterior_of` takes of the time that is left, by typical costs; at most half."""
+    left = deadline.left()
+    return min(_pass_seconds(int(estimator.n_inducing), data), left / 2) if left < float("inf") else 0.0
+
+
+def kernel_of(estimator: Any) -> kernels.AbstractKernel:
+    """`kernel_`, in the estimator's dtype. Raises AttributeError before a fit."""
+    if "_fitted" not in vars(estimator):
+        raise AttributeError("kernel_ is there after fit")
+    return cast(estimator._fitted.posterior.kernel, estimator.dtype)
+
+
+def bound_of(estimator: Any) -> float:
+    """`elbo_`. Raises AttributeError before a fit, and after one that a limit ended before the bound was known."""
+    found = vars(estimator).get("plan_", {}).get("elbo")
+    if found is None:
+        raise AttributeError("elbo_ is there after a fit that no limit ended early")
+    return found["choice"]
+
+
+def _pass_seconds(n_inducing: int, data: TrainingData) -> float:
+    return EVALUATION * data.n_rows * n_inducing**2
+
+
+def _closed(gp: SparseGP, data: TrainingData) -> tuple[SparseGP, float, tuple[str, str]]:
+    """(The model with the best q(u) that a pass finds, its bound per row, how)."""
+    source = data.source(False)
+    if not isinstance(gp.likelihood, Gaussian):
+        return (
+            gp,
+            elbo_of_all(gp, source),
+            ("learned", "only Gaussian noise has an optimum in closed form"),
+        )
+    wide = cast(gp, np.float64)
+    points = InducingPoints.of(typing.cast(InducingPoints, wide.approximation).points, jitter=CLOSING_JITTER)
+    found = lower_bound(SparseGP(wide.kernel, points, wide.likelihood), source)
+    with jax.enable_x64(True):
+        best = points.at(found.naturals)
+    told = (
+        "optimal",
+        f"of all rows in closed form, for the {points.n_inducing} inducing points that were learned",
+    )
+    return SparseGP(wide.kernel, best, wide.likelihood), found.bound / source.count, told
