@@ -136,3 +136,31 @@ def _checked(**named: Any) -> list[np.ndarray]:
                 f"{name}[{row}] is {array[row]}; {bad.sum()} of {bad.size} values are not {wanted}"
             )
     return list(arrays.values())
+
+
+def accuracy(y: Any, predicted: Any) -> float:
+    """The share of the labels y [N] that were predicted; labels are of any kind."""
+    y, predicted = np.asarray(y), np.asarray(predicted)
+    if y.shape != predicted.shape or y.ndim != 1 or len(y) == 0:
+        raise ValueError(
+            f"expected labels [N] and as many predicted, but got {y.shape} and {predicted.shape}"
+        )
+    return float(np.mean(y == predicted))
+
+
+def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
+    """Mean negative logarithm of the probability of each label y [N]; `log_probabilities` [N, C] are of the `classes` [C]. Lower is better.
+
+    Raises ValueError for a label that is none of the classes.
+    """
+    y, classes = np.asarray(y), np.asarray(classes)
+    found = np.asarray(log_probabilities, np.float64)
+    if found.shape != (len(y), len(classes)) or len(y) == 0:
+        raise ValueError(f"expected log probabilities [{len(y)}, {len(classes)}], but got {found.shape}")
+    hit = y[:, None] == classes
+    if not hit.any(axis=1).all():
+        row = int(np.argmin(hit.any(axis=1)))
+        raise ValueError(
+            f"label {y[row]!r} at row {row + 1} is none of the classes {', '.join(map(repr, classes.tolist()))}"
+        )
+    return float(-np.mean(found[hit]))

@@ -9,7 +9,8 @@ import stochgp
 from stochgp.cli.output import check_can_write, plain, show
 from stochgp.names import lookup
 
-_MODELS = {"feature": "FeatureGPRegressor", "kernel": "KernelGPRegressor", "sparse": None}
+_MODELS = {"feature": "FeatureGPRegressor", "kernel": "KernelGPRegressor", "sparse": "SparseGPRegressor"}
+_CLASSIFIERS = {"sparse": "SparseGPClassifier"}
 
 
 def fit(
@@ -20,6 +21,7 @@ def fit(
     inputs: str | None = None,
     ignore: str | None = None,
     model: str = "feature",
+    classify: Annotated[bool, Parameter(negative="")] = False,
     setting: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     test_fraction: float | None = None,
     hyperparameters: str | None = None,
@@ -44,7 +46,10 @@ def fit(
     ignore
         Columns to leave out: A,B. At predict they may be there or not.
     model
-        feature, or kernel: any kernel, all rows kept. (sparse is not in this version.)
+        feature; kernel: any kernel, all rows kept; sparse: any kernel, a few inducing points kept. A sparse model of a target of text or
+        booleans is a classifier.
+    classify
+        The values of the target are classes, though they are numbers; for --model sparse.
     setting
         name=value: a setting of the estimator, such as --set batch_size=32. May be repeated.
     test_fraction
@@ -70,11 +75,14 @@ def fit(
 
     check_can_write(out)
     plain = {"random_state": seed, "verbose": 0 if quiet else 1}
-    estimator = _estimator(model, setting or [], hyperparameters, source, plain)
+    describe = lambda classify: _estimator(model, classify, setting or [], hyperparameters, source, plain)
+    estimator = describe(classify)
     holds_molecules = getattr(estimator, "smiles", None) is not None
-    wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing, holds_molecules)
-    large = is_large(source, estimator.memory_limit) and not holds_molecules
+    kind = "classes" if classify else "auto" if model in _CLASSIFIERS else "numbers"
+    wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing, holds_molecules, kind)
+    large = not classify and is_large(source, estimator.memory_limit) and not holds_molecules
     rows = (divided_blocks if large else read_divided)(source, wanted, test_fraction, seed)
+    estimator = describe(True) if rows.are_classes else estimator
     with naming(source):
         estimator.fit(rows.train.inputs, rows.train.targets, checkpoint=checkpoint)
     estimator.target_name_ = rows.target
@@ -95,16 +103,21 @@ def fit(
 
 
 def _estimator(
-    model: str, setting: list[str], hyperparameters: str | None, source: str, plain: dict[str, Any]
+    model: str,
+    classify: bool,
+    setting: list[str],
+    hyperparameters: str | None,
+    source: str,
+    plain: dict[str, Any],
 ) -> Any:
     """The estimator that the options describe; `plain` are settings that they may override."""
     from stochgp.cli.hyperparameters import with_hyperparameters
     from stochgp.cli.settings import parse_settings
 
     name = lookup(model, _MODELS, "model")
-    if name is None:
-        raise ValueError(f"--model {model} is not in this version of stochgp; use feature or kernel")
-    kind = getattr(stochgp, name)
+    if classify and model not in _CLASSIFIERS:
+        raise ValueError(f"--classify: {model} models do not classify; use --model sparse")
+    kind = getattr(stochgp, _CLASSIFIERS[model] if classify else name)
     settings = parse_settings(setting, kind)
     if hyperparameters is not None:
         settings = with_hyperparameters(settings, hyperparameters, source, kind)
@@ -120,6 +133,8 @@ def predict(
     quantiles: str | None = None,
 ) -> None:
     """Write the columns mean, std, lower_95, upper_95 for every row of DATA; they are of observations, noise included.
+
+    Of a classifier: class, the most probable one, and for each class C the column probability_C.
 
     Parameters
     ----------
@@ -161,7 +176,7 @@ def evaluate(
     test_fraction: float | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
-    """Print n, rmse, nlpd, crps and coverage_95 of a model on the rows of DATA, noise included.
+    """Print n, rmse, nlpd, crps and coverage_95 of a model on the rows of DATA, noise included; of a classifier n, accuracy and log_loss.
 
     Parameters
     ----------
@@ -185,10 +200,12 @@ def evaluate(
 
     estimator = stochgp.load(model)
     name = getattr(estimator, "target_name_", None) if target is None else target
-    if is_large(source, estimator.memory_limit):
+    targets = "classes" if hasattr(estimator, "classes_") else "numbers"
+    if targets == "numbers" and is_large(source, estimator.memory_limit):
         show(scores_by_blocks(estimator, labelled_blocks(source, name), source), as_json)
         return
-    rows = read_labelled(source, name, division_for_scores(estimator, source, seed, test_fraction))
+    division = division_for_scores(estimator, source, seed, test_fraction)
+    rows = read_labelled(source, name, division, targets)
     show(scores(estimator, rows, source), as_json)
 
 

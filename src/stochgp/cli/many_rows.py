@@ -46,6 +46,7 @@ class DividedBlocks(NamedTuple):
     test: LabelledBlocks | None
     target: str
     left_out: tuple[str, ...]
+    are_classes: bool = False
 
 
 def divided_blocks(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> DividedBlocks:

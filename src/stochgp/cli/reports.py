@@ -14,11 +14,13 @@ def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:
         "model": out,
         "n_train": n_train,
         "nlml": getattr(estimator, "nlml_", None),
-        "noise_variance": estimator.noise_variance_,
+        "noise_variance": getattr(estimator, "noise_variance_", None),
         "n_iter": estimator.n_iter_,
         "converged": estimator.converged_,
         "seconds": estimator.fit_seconds_,
     }
+    if hasattr(estimator, "elbo_"):
+        report["elbo"] = estimator.elbo_
     if not isinstance(estimator, KernelGPRegressor):
         return report
     plan = {name: entry["choice"] for name, entry in estimator.plan_.items()}
@@ -32,9 +34,11 @@ def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:
 
 
 def scores(estimator: Any, rows: Labelled, source: str) -> dict[str, float]:
-    """Metrics of the estimator's predictions of observations, in target units; `source` is what messages call the rows."""
+    """Metrics of the estimator's predictions of observations, in target units, or of its classes; `source` is what messages call the rows."""
     with naming(source):
         inputs = without(rows.inputs, left_out(estimator))
+        if hasattr(estimator, "classes_"):
+            return _scores_of_classes(estimator, inputs, rows.targets)
         found = estimator.predict_distribution(inputs)
     y = rows.targets
     return {
@@ -47,7 +51,12 @@ def scores(estimator: Any, rows: Labelled, source: str) -> dict[str, float]:
 
 
 def prediction_columns(estimator: Any, inputs: Any, quantiles: list[float]) -> dict[str, Any]:
-    """The columns that `predict` writes: mean and standard deviation of observations, the central 95 %, and the quantiles asked for."""
+    """The columns that `predict` writes: mean and standard deviation of observations, the central 95 %, and the quantiles asked for.
+
+    Of a classifier the class, and the probability of each.
+    """
+    if hasattr(estimator, "classes_"):
+        return _columns_of_classes(estimator, inputs, quantiles)
     found = estimator.predict_distribution(inputs)
     lower, upper = found.interval(0.95).T
     columns = {"mean": found.mean, "std": found.std, "lower_95": lower, "upper_95": upper}
@@ -64,3 +73,22 @@ def parsed_quantiles(text: str | None) -> list[float]:
     if not all(0 < q < 1 for q in found):
         raise ValueError(f"--quantiles is {text!r}; give numbers above 0 and below 1, such as 0.1,0.9")
     return found
+
+
+def _columns_of_classes(estimator: Any, inputs: Any, quantiles: list[float]) -> dict[str, Any]:
+    if quantiles:
+        raise ValueError("--quantiles: classes have no quantiles")
+    probabilities = estimator.predict_proba(inputs)
+    best = estimator.classes_[probabilities.argmax(axis=1)]
+    names = [f"probability_{label}" for label in estimator.classes_]
+    return {"class": best} | dict(zip(names, probabilities.T, strict=True))
+
+
+def _scores_of_classes(estimator: Any, inputs: Any, labels: Any) -> dict[str, float]:
+    log_probabilities, classes = estimator.predict_log_proba(inputs), estimator.classes_
+    found = classes[log_probabilities.argmax(axis=1)]
+    return {
+        "n": len(labels),
+        "accuracy": metrics.accuracy(labels, found),
+        "log_loss": metrics.log_loss(labels, log_probabilities, classes),
+    }

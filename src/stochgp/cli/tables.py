@@ -6,27 +6,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from stochgp import data
 from stochgp.names import did_you_mean, quoted
 
 
 class Wanted(NamedTuple):
-    """What the user says of the columns: None = all for `inputs`, none for `ignore`. `missing` is "refuse" or "impute"."""
+    """What the user says of the columns: None = all for `inputs`, none for `ignore`. `missing` is "refuse" or "impute".
+
+    `targets`: "numbers", "classes", or "auto": classes where they are text or booleans.
+    """
 
     target: str | None
     inputs: tuple[str, ...] | None
     ignore: tuple[str, ...] | None
     missing: str
     holds_molecules: bool = False
+    targets: str = "numbers"
 
 
 class Labelled(NamedTuple):
-    """Input columns, and the targets of the same rows."""
+    """Input columns, and the targets of the same rows: numbers, or labels of classes."""
 
     inputs: pa.Table
-    targets: Float[np.ndarray, " N"]
+    targets: Shaped[np.ndarray, " N"]
 
 
 class Divided(NamedTuple):
@@ -36,6 +40,7 @@ class Divided(NamedTuple):
     test: Labelled | None
     target: str
     left_out: tuple[str, ...]
+    are_classes: bool = False
 
 
 def read_divided(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> Divided:
@@ -48,16 +53,20 @@ def read_divided(source: str, wanted: Wanted, test_fraction: float | None, seed:
         return _named(source, wanted, test_fraction, seed)
     if wanted.target is None:
         raise ValueError(f"{source}: name the column to learn with --target")
-    everything = split_off(data.read_table(source), wanted.target, source)
+    table = data.read_table(source)
+    targets = wanted.targets
+    if targets == "auto":
+        targets = "classes" if data.holds_classes(table, wanted.target, source) else "numbers"
+    everything, are_classes = split_off(table, wanted.target, source, targets), targets == "classes"
     left_out = columns_left_out(everything.inputs.column_names, wanted.target, wanted, source)
     everything = everything._replace(inputs=without(everything.inputs, left_out))
     if test_fraction is None:
-        return Divided(everything, None, wanted.target, left_out)
+        return Divided(everything, None, wanted.target, left_out, are_classes)
     if not wanted.holds_molecules:
         with naming(source):  # before the division, so that the rows of messages are those of the file
             data.TableEncoder.fit(everything.inputs, missing=wanted.missing)
     train, test = data.train_test_indices(len(everything.targets), test_fraction, seed)
-    return Divided(_take(everything, train), _take(everything, test), wanted.target, left_out)
+    return Divided(_take(everything, train), _take(everything, test), wanted.target, left_out, are_classes)
 
 
 def read_inputs(source: str, division: Mapping[str, Any]) -> pa.Table:
@@ -68,19 +77,22 @@ def read_inputs(source: str, division: Mapping[str, Any]) -> pa.Table:
     return as_table(found.X_test, found.feature_names)
 
 
-def read_labelled(source: str, target: str | None, division: Mapping[str, Any]) -> Labelled:
-    """Inputs and targets: all rows of a file, the test rows of a named set in this division."""
+def read_labelled(
+    source: str, target: str | None, division: Mapping[str, Any], targets: str = "numbers"
+) -> Labelled:
+    """Inputs and targets: all rows of a file, the test rows of a named set in this division. `targets` is "numbers" or "classes"."""
     if data.is_named(source):
         found = data.load(source, **division)
         return Labelled(as_table(found.X_test, found.feature_names), found.y_test)
     if target is None:
         raise ValueError("the model does not know its target's name: give --target")
-    return split_off(data.read_table(source), target, source)
+    return split_off(data.read_table(source), target, source, targets)
 
 
-def split_off(table: pa.Table, target: str, source: str) -> Labelled:
-    """The inputs and the target column of a table. Raises ValueError where there is no such column, or no other."""
-    targets = data.target_column(table, target, source)
+def split_off(table: pa.Table, target: str, source: str, kind: str = "numbers") -> Labelled:
+    """The inputs and the target column of a table, "numbers" or "classes". Raises ValueError where there is no such column, or no other."""
+    read = data.label_column if kind == "classes" else data.target_column
+    targets = read(table, target, source)
     inputs = table.drop_columns([target])
     if not inputs.column_names:
         raise ValueError(f"{source}: there are no columns beside the target {target!r}")
@@ -158,6 +170,7 @@ def _named(source: str, wanted: Wanted, test_fraction: float | None, seed: int) 
         Labelled(without(test, left_out), found.y_test),
         found.target_name,
         left_out,
+        wanted.targets == "classes",
     )
 
 

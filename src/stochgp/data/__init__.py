@@ -3,7 +3,7 @@
 from .blocks import Blocks
 from .columns import Column, TableError, read_column, table_columns
 from .dataset import Dataset
-from .encoding import TableEncoder, target_column
+from .encoding import TableEncoder, holds_classes, label_column, target_column
 from .files import SUFFIXES, read_table, table_writer, write_table
 from .fingerprints import Fingerprints
 from .functions import load_function
@@ -28,7 +28,9 @@ __all__ = [
     "Standardiser",
     "TableEncoder",
     "TableError",
+    "holds_classes",
     "is_named",
+    "label_column",
     "list_named",
     "load",
     "load_function",

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Shaped
 
 from stochgp.names import did_you_mean, lookup, quoted
 
@@ -132,13 +132,7 @@ def target_column(table: Any, name: str, source: str = "the table") -> Float64[n
     Raises ValueError where it is absent (with the nearest name), holds text or dates, or has missing or infinite
     values (with the first data row and the count). `source` is what messages call the table.
     """
-    columns = table_columns(table)
-    if name not in columns:
-        raise ValueError(f"no column {name!r} in {source}; {did_you_mean(name, columns)}")
-    try:
-        column = read_column(name, columns[name])
-    except ValueError as error:
-        raise ValueError(f"{source}, target {error}") from error
+    column = _named_column(table, name, source)
     if column.kind == "text":
         texts = column.values.to_pylist()
         first = first_not_number(texts) or 0
@@ -151,6 +145,37 @@ def target_column(table: Any, name: str, source: str = "the table") -> Float64[n
             f"{source}, target column {name!r} holds dates or times; the target must be numbers, such as days since a start"
         )
     return column.values
+
+
+def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
+    """Whether the column `name` holds text or booleans. Raises ValueError where it is absent."""
+    return _named_column(table, name, source).kind in ("text", "boolean")
+
+
+def label_column(table: Any, name: str, source: str = "the table") -> Shaped[np.ndarray, " N"]:
+    """The column `name` of a data frame as labels of classes: text as objects, booleans and whole numbers as integers, other numbers as float64.
+
+    Raises ValueError where it is absent (with the nearest name), holds dates, or has missing values.
+    """
+    column = _named_column(table, name, source)
+    if column.kind == "time":
+        raise ValueError(
+            f"{source}, target column {name!r} holds dates or times; classes are text or numbers"
+        )
+    if column.kind == "text":
+        return np.array(column.values.to_pylist(), dtype=object)
+    whole = column.values.astype(np.int64)
+    return whole if (whole == column.values).all() else column.values
+
+
+def _named_column(table: Any, name: str, source: str) -> Column:
+    columns = table_columns(table)
+    if name not in columns:
+        raise ValueError(f"no column {name!r} in {source}; {did_you_mean(name, columns)}")
+    try:
+        return read_column(name, columns[name])
+    except ValueError as error:
+        raise ValueError(f"{source}, target {error}") from error
 
 
 def _column(name: str, raw: Any, missing: str) -> Column:

@@ -1,0 +1,103 @@
+"""The command line with sparse models: regression, and classes by text, booleans or as asked."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pytest
+from numpy.testing import assert_allclose
+
+import stochgp
+from stochgp import SparseGPClassifier, SparseGPRegressor, metrics
+from stochgp.cli import main
+from stochgp.data import read_table
+
+QUICK = [f"--set={s}" for s in ("n_inducing=8", "epochs=20", "batch_size=16", "learning_rate=0.03")]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sparse") / "table.csv"
+    generator = np.random.default_rng(0)
+    a = generator.normal(size=80)
+    number = (a > 0).astype(np.int64) + (a > 0.7)
+    columns = {
+        "a": a,
+        "text": np.array(["x", "y", "z"])[number],
+        "number": number + 3,
+        "yes": a > 0,
+        "real": np.sin(a),
+    }
+    pa_csv.write_csv(pa.table(columns), path)
+    return path
+
+
+def run(capsys, *arguments):
+    capsys.readouterr()
+    code = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    return out
+
+
+def fitted(capsys, table, target, *more):
+    """(report, path of the model) of a fit of column a to the target."""
+    model = table.parent / f"{target}-model"
+    arguments = [
+        "--target",
+        target,
+        "--inputs",
+        "a",
+        "--model",
+        "sparse",
+        "--out",
+        model,
+        "--quiet",
+        "--json",
+    ]
+    return json.loads(run(capsys, "fit", table, *arguments, *QUICK, *more)), model
+
+
+TARGETS = {"text": ([], ["x", "y", "z"]), "yes": ([], [0, 1]), "number": (["--classify"], [3, 4, 5])}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_classes_are_predicted_with_their_probabilities(target, table, capsys):
+    more, classes = TARGETS[target]
+    report, path = fitted(capsys, table, target, "--test-fraction", "0.2", *more)
+    assert report["n_train"] == 64 and report["n"] == 16
+    assert {"elbo", "accuracy", "log_loss"} <= set(report)
+    model = stochgp.load(path)
+    assert isinstance(model, SparseGPClassifier) and list(model.classes_) == classes
+    out = table.parent / "out.csv"
+    run(capsys, "predict", path, table, "--out", out)
+    found = read_table(out)
+    assert found.column_names == ["class", *(f"probability_{label}" for label in classes)]
+    p = np.stack([found[name].to_numpy() for name in found.column_names[1:]], axis=1)
+    X = read_table(table).select(["a"])
+    assert_allclose(p, model.predict_proba(X), rtol=1e-9)
+    assert found["class"].to_pylist() == model.predict(X).tolist()
+    scores = json.loads(run(capsys, "evaluate", path, table, "--json"))
+    assert scores["n"] == 80
+    labels = np.array(read_table(table)[target].to_pylist())
+    labels = labels.astype(np.int64) if target == "yes" else labels
+    assert scores["accuracy"] == pytest.approx(np.mean(model.predict(X) == labels))
+    assert scores["log_loss"] == pytest.approx(metrics.log_loss(labels, np.log(p), model.classes_))
+    assert scores["accuracy"] > 0.8
+
+
+def test_numbers_are_a_regression(table, capsys):
+    report, path = fitted(capsys, table, "real")
+    assert report["noise_variance"] > 0 and "elbo" in report
+    assert isinstance(stochgp.load(path), SparseGPRegressor)
+    scores = json.loads(run(capsys, "evaluate", path, table, "--json"))
+    assert set(scores) == {"n", "rmse", "nlpd", "crps", "coverage_95"} and scores["rmse"] < 0.2
+
+
+def test_an_unknown_label_is_named(table, capsys):
+    _, path = fitted(capsys, table, "text")
+    other = table.parent / "other.csv"
+    pa_csv.write_csv(pa.table({"a": [0.1, 0.2], "text": ["x", "w"]}), other)
+    assert main(["evaluate", str(path), str(other)]) == 2
+    assert "label 'w' at row 2 is none of the classes 'x', 'y', 'z'" in capsys.readouterr().err
