@@ -111,7 +111,8 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
         """The most probable class of each row."""
-        return self.classes_[np.argmax(self.predict_log_proba(X), axis=1)]
+        found = self.predict_log_proba(X)
+        return self.classes_[np.argmax(found, axis=1)]
 
     def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
         """Rows whose targets are numbers of classes; sets `classes_`. Raises ValueError for fewer than two classes."""

@@ -13,7 +13,7 @@ from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
 from stochgp.learners.judge import AbstractJudge, ByLoss, Numbers, Seed
 from stochgp.learners.sampling import AbstractSampling, Uniform, row_bytes
-from stochgp.learners.schedules import Schedule, at_step, cosine
+from stochgp.learners.schedules import PowerLaw, Schedule, at_step, cosine
 from stochgp.learners.steps import advance_by_batches
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import expected_log_density, sites
@@ -55,7 +55,8 @@ class SVGP(AbstractLearner):
     batch_size     B; all rows where there are fewer
     epochs         of N/B steps; None = as many as make `steps`
     learning_rate  of `optimizer`, on the unconstrained parameters; None = by trials where the judge has rates to try, or 0.03
-    natural_rate   γ, a number or a rule of the step; None = the optimiser moves m and R, as it must where S is diagonal
+    natural_rate   γ, a number or a rule of the step; None = the optimiser moves m and R, as it must where S is diagonal. On subsets of six
+                   UCI sets γ = 0.6 (t + 1)^(−0.3) predicted as well as the best constant, which was 0.1 for most and 0.3 for one
 
     `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
     """
@@ -63,7 +64,7 @@ class SVGP(AbstractLearner):
     batch_size: int = 256
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
-    natural_rate: float | Schedule | None = 0.1
+    natural_rate: float | Schedule | None = PowerLaw(0.6, 0.3)
     optimizer: Optimizer = optax.adam
     decay: Schedule = cosine
     sampling: AbstractSampling = Uniform()
