@@ -161,6 +161,6 @@ def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
     if not hit.any(axis=1).all():
         row = int(np.argmin(hit.any(axis=1)))
         raise ValueError(
-            f"label {y[row]!r} at row {row + 1} is none of the classes {', '.join(map(repr, classes.tolist()))}"
+            f"label {y.tolist()[row]!r} at row {row + 1} is none of the classes {', '.join(map(repr, classes.tolist()))}"
         )
     return float(-np.mean(found[hit]))
