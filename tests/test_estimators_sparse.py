@@ -197,6 +197,8 @@ REFUSED = {
     "n_inducing": ({"n_inducing": 0}, "n_inducing is 0"),
     "n_inducing_mean": ({"n_inducing_mean": 9}, "leave it None"),
     "likelihood": ({"likelihood": likelihoods.Bernoulli()}, "SparseGPClassifier"),
+    "kernel": ({"kernel": "tanimoto"}, "fingerprints"),
+    "missing": ({"missing": "skip"}, "molecules"),
     "batch_size": ({"approximation": "sgpr", "batch_size": 9}, "uses all rows"),
 }
 

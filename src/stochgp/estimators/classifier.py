@@ -12,10 +12,18 @@ from stochgp import kernels
 from stochgp.data import Standardiser
 from stochgp.estimators.base import GPEstimator, Run
 from stochgp.estimators.choices import classifier_learner
+from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import in_blocks
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.units import TrainingData
-from stochgp.estimators.variational import bound_of, closing_seconds, kernel_of, posterior_of, start
+from stochgp.estimators.variational import (
+    bound_of,
+    closing_seconds,
+    inputs_of,
+    kernel_of,
+    posterior_of,
+    start,
+)
 from stochgp.learners import AbstractLearner
 from stochgp.likelihoods import Bernoulli, Softmax
 from stochgp.models import SparseGP
@@ -121,20 +129,22 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         classes, numbers = np.unique(labels, return_inverse=True)
-        rows = read_training_rows(
-            self, X, numbers.astype(np.float64), sample_weight, run.budget, self.missing, groups
-        )
+        targets, inputs = numbers.astype(np.float64), self._inputs()
+        rows = read_training_rows(self, X, targets, sample_weight, run.budget, self.missing, groups, inputs)
         if len(np.unique(rows.y)) < 2:
             only = classes.tolist()[int(rows.y[0])]
             raise ValueError(f"y has one class only, {only!r}: at least two are needed")
         self.classes_ = classes
         weights = rows.weight
-        inputs = (
+        scales = (
             Standardiser.fit(rows.X, weights)
             if self.standardize
             else Standardiser.identity((rows.X.shape[1],))
         )
-        return TrainingData(rows, inputs, Standardiser.identity(()), self.dtype, False)
+        return TrainingData(rows, scales, Standardiser.identity(()), self.dtype, False)
+
+    def _inputs(self) -> Inputs:
+        return inputs_of(self)
 
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
         options = {"epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.learning_rate}

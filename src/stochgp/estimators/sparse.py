@@ -7,8 +7,16 @@ import jax.numpy as jnp
 from stochgp import kernels
 from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import sparse_learner
+from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.units import TrainingData
-from stochgp.estimators.variational import bound_of, closing_seconds, kernel_of, posterior_of, start
+from stochgp.estimators.variational import (
+    bound_of,
+    closing_seconds,
+    inputs_of,
+    kernel_of,
+    posterior_of,
+    start,
+)
 from stochgp.learners import AbstractLearner
 from stochgp.likelihoods import AbstractLikelihood, Gaussian, constant_noise
 from stochgp.likelihoods.noise import NOISE_FLOOR
@@ -99,6 +107,9 @@ class SparseGPRegressor(GPRegressor):
     def elbo_(self) -> float:
         """A lower bound of the log marginal likelihood per datum, in target units: −elbo_ is above the NLML of a full GP."""
         return bound_of(self)
+
+    def _inputs(self) -> Inputs:
+        return inputs_of(self)
 
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
         lookup(self.approximation, dict.fromkeys(APPROXIMATIONS), "approximation")

@@ -10,6 +10,7 @@ from jaxtyping import PRNGKeyArray
 from stochgp import deadline, kernels
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.base import Run
+from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles
 from stochgp.estimators.report import choice
 from stochgp.estimators.units import TrainingData
 from stochgp.learners.sgpr import EVALUATION
@@ -45,6 +46,15 @@ def start(
         "n_inducing": choice(n, f"{few}; they start at the centres of clusters of the rows, and are learned")
     }
     return cast(SparseGP(kernel, approximation, likelihood), dtype), told
+
+
+def inputs_of(estimator: Any) -> Inputs:
+    """Numbers. Raises ValueError for the Tanimoto kernel, between whose fingerprints there are no inducing points, and for `missing="skip"`."""
+    if inputs_with_smiles(estimator.kernel, None, estimator.missing) is not Inputs.NUMBERS:
+        raise ValueError(
+            "the Tanimoto kernel's inputs are fingerprints, which inducing points cannot be: use KernelGPRegressor or FeatureGPRegressor"
+        )
+    return Inputs.NUMBERS
 
 
 def posterior_of(
