@@ -24,7 +24,7 @@ from stochgp.posteriors.calibration import left_out_squares
 from stochgp.solvers.sizes import SMALL
 
 AUTO = "auto"
-ROWS = 16_384  # left out
+ROWS = 32_768  # left out
 TYPICAL_SECONDS, SECONDS_PER_NUMBER = 4.0, 2e-5  # to choose, compilation included; for each input of each row
 BYTES_PER_NUMBER = 64  # of trees, for each input of each row
 SEED = 0
