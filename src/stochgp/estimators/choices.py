@@ -6,13 +6,16 @@ from typing import Any
 
 from stochgp.learners import (
     BSGD,
+    IVSGPR,
     SCGD,
     SGPR,
+    SVDGP,
     SVGP,
     AbstractLearner,
     ByLoss,
     Chain,
     FullBatch,
+    InverseRoot,
     Iterative,
     LeaveOneOut,
     Minimax,
@@ -49,7 +52,14 @@ KERNEL_LEARNERS: dict[str, AbstractLearner] = {
     "iterative": Iterative(),  # beyond SUBSET_ROWS rows after a fit of a subset
 }
 
-SPARSE_LEARNERS: dict[str, AbstractLearner] = {"svgp": SVGP(), "sgpr": SGPR()}
+SPARSE_LEARNERS: dict[str, AbstractLearner] = {
+    "svgp": SVGP(),
+    "sgpr": SGPR(),
+    "svdgp": SVDGP(
+        mirror_rate=InverseRoot(1.0, 1.0)
+    ),  # the gradient by L needs many steps for the size of a variance
+    "ivsgpr": IVSGPR(),
+}
 CLASSIFIER_LEARNERS: dict[str, AbstractLearner] = {"svgp": SVGP(steps=2048)}  # a step is for every class
 
 Chosen = tuple[AbstractLearner | None, str]  # a learner, and why

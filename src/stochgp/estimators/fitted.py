@@ -45,6 +45,7 @@ class Fitted:
         None  # of the standardised targets; None: Gaussian, of the posterior's noise
     )
     law: Dispersion | None = None  # of observations around their predictions, where no likelihood is given
+    stream: Any = None  # a `learners.Stream` that can go on, where one was learned from
 
     @property
     def predictive(self) -> AbstractPosterior:

@@ -59,7 +59,7 @@ def read_training_rows(
     if inputs is Inputs.FINGERPRINTS:
         encoder, X = read_fingerprints(estimator, X, budget)
     else:
-        encoder, X = _read_inputs_at_fit(estimator, X, budget, missing)
+        encoder, X = read_inputs_at_fit(estimator, X, budget, missing)
     y = read_targets(y)
     check_consistent_length(X, y)
     group = None if groups is None else read_groups(groups, len(y))
@@ -165,9 +165,10 @@ def refuse_not_finite(X: Float[np.ndarray, "N D"], allow_missing: bool = False) 
             )
 
 
-def _read_inputs_at_fit(
+def read_inputs_at_fit(
     estimator: Any, X: Any, budget: Budget, missing: str
 ) -> tuple[TableEncoder | None, np.ndarray]:
+    """(What encodes the table, None for plain numbers; the numbers); sets `n_features_in_` and `feature_names_in_`."""
     if not is_array(X):
         encoder = TableEncoder.fit(X, missing=missing)
         numbers = _encoded(encoder, X, budget)

@@ -3,8 +3,10 @@
 from typing import Any, no_type_check
 
 import jax.numpy as jnp
+from sklearn.utils.metaestimators import available_if
 
 from stochgp import kernels
+from stochgp.estimators import growing
 from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import sparse_learner
 from stochgp.estimators.fingerprinted import Inputs
@@ -27,18 +29,19 @@ from stochgp.results import FitResult, Solution
 
 START_NOISE = 0.1  # of the targets' mean square
 WIDE_JITTER = 1e-8  # of k(Z, Z) where all is in float64
-APPROXIMATIONS = ("svgp", "sgpr")
+APPROXIMATIONS = ("svgp", "sgpr", *growing.GROWING)
 
 
 class SparseGPRegressor(GPRegressor):
     """Gaussian process regression from a few inducing points: `predict` is of the function without noise.
 
     kernel          "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included
-    approximation   "svgp": mini-batches; "sgpr": the collapsed bound of all rows by L-BFGS
+    approximation   "svgp": mini-batches; "sgpr": the collapsed bound of all rows by L-BFGS; "svdgp": many functions for the mean, few for the
+                    covariance; "ivsgpr": mirror ascent. Functions of the last two grow from the rows, so they can learn from a stream
     n_inducing      inducing points; all rows where there are fewer
-    n_inducing_mean those of the mean alone, of an approximation that has them: None for both of these
+    n_inducing_mean functions of the mean, of "svdgp" only; None = 8 for each of the covariance
     likelihood      "gaussian", or a `likelihoods.Gaussian` of your own
-    learner         "auto" = that of the approximation, "svgp", "sgpr", or a learner of `stochgp.learners`
+    learner         "auto" = that of the approximation, "svgp", "sgpr", "svdgp", "ivsgpr", or a learner of `stochgp.learners`
     batch_size, epochs, learning_rate
                     None = the learner's own, or chosen for you; given here and in a learner: ValueError
     mean            prior mean in target units; None = the average of the targets, or 0 with standardize=False
@@ -111,16 +114,40 @@ class SparseGPRegressor(GPRegressor):
     def _inputs(self) -> Inputs:
         return inputs_of(self)
 
+    @property
+    def _grows(self) -> bool:
+        return self.approximation in growing.GROWING
+
+    @available_if(lambda self: self._grows)
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SparseGPRegressor":
+        """Learn from the next rows of a stream: "svdgp" and "ivsgpr" only.
+
+        The first call sets how inputs and targets are standardised, and the size of the batches: `batch_size`, or its number of rows where
+        these are fewer. Functions grow from the rows until `n_inducing` and `n_inducing_mean` are reached, hyperparameters keep adapting, memory
+        stays as it is. Rows wait until a batch is full; then `epochs` steps (None = 1) are taken on it. So the model depends on the rows and
+        their order, not on the portions after the first call, and a model that was saved and loaded goes on to the same bits. After it
+        `n_rows_` are the rows learned from, `history_` is of this call.
+
+        Raises ValueError or TypeError as `fit`, and ValueError after a `fit`.
+        """
+        growing.partial_fit(self, X, y, sample_weight)
+        return self
+
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
         lookup(self.approximation, dict.fromkeys(APPROXIMATIONS), "approximation")
-        if self.n_inducing_mean is not None:
+        if self.n_inducing_mean is not None and self.approximation != "svdgp":
             raise ValueError(
                 f"n_inducing_mean is {self.n_inducing_mean!r}, but {self.approximation!r} has one set of inducing points: leave it None"
             )
+        return self._named_learner()
+
+    def _named_learner(self) -> tuple[AbstractLearner | None, str]:
         options = {"epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.learning_rate}
         return sparse_learner(self.learner, self.approximation, **options)
 
     def _start(self, data: TrainingData, run: Run) -> tuple[SparseGP, dict[str, Any]]:
+        if self._grows:
+            return growing.start(self, data, self._start_likelihood(data.spread), data.n_rows)
         jitter = WIDE_JITTER if self.approximation == "sgpr" else None
         likelihood = self._start_likelihood(data.spread)
         return start(self, data, likelihood, data.spread, key=run.start_key, jitter=jitter)
@@ -137,13 +164,13 @@ class SparseGPRegressor(GPRegressor):
         return self.likelihood
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
-        return closing_seconds(self, data)
+        return 0.0 if self._grows else closing_seconds(self, data)
 
     def _posterior_of(
         self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run
     ) -> tuple[VariationalPosterior, Solution | None, dict[str, Any]]:
-        """q(f) with the optimal q(u) of all rows, where there is time for a pass."""
-        return posterior_of(gp, data, run)
+        """q(f) with the optimal q(u) of all rows, where there is time for a pass; of functions that grow as learned."""
+        return growing.posterior_of(gp, data, run) if self._grows else posterior_of(gp, data, run)
 
     def _nlml(self, learned: FitResult | None) -> float | None:
         return None

@@ -1,0 +1,160 @@
+"""Sparse regressors whose inducing functions grow from the rows: where they start, their posterior, and learning from a stream."""
+
+import dataclasses
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import _check_sample_weight
+
+from stochgp import deadline, kernels
+from stochgp.budget import Budget
+from stochgp.deadline import TimeIsUpError
+from stochgp.estimators.base import Run
+from stochgp.estimators.fingerprinted import Inputs
+from stochgp.estimators.fitted import Fitted
+from stochgp.estimators.inputs import TrainingRows, read_inputs_at_fit, read_targets
+from stochgp.estimators.report import PLANNED, choice
+from stochgp.estimators.settings import check_settings
+from stochgp.estimators.units import TrainingData
+from stochgp.learners import begin_stream, feed
+from stochgp.learners.growing import AbstractGrowing
+from stochgp.likelihoods import AbstractLikelihood
+from stochgp.models import SparseGP
+from stochgp.numerics.seeds import as_key
+from stochgp.objectives import elbo_of_all
+from stochgp.parameters import cast
+from stochgp.posteriors import VariationalPosterior
+from stochgp.posteriors.variational import BLOCK
+from stochgp.variational import Decoupled
+
+GROWING = ("ivsgpr", "svdgp")
+MEAN_FOR_EACH = 8  # functions of the mean for each of the covariance, where nothing is said
+EVALUATION = 4e-8  # seconds of a row and a function of the mean
+
+
+def start(
+    estimator: Any, data: TrainingData, likelihood: AbstractLikelihood, most: int | None
+) -> tuple[SparseGP, dict[str, Any]]:
+    """The prior with room for functions, at most `most` of them; what `plan_` says of it."""
+    dtype, room = np.dtype(estimator.dtype), lambda n: int(n if most is None else min(n, most))
+    kernel = kernels.resolve(estimator.kernel, data.n_inputs, variance=data.spread, dtype=dtype)
+    n, asked = room(estimator.n_inducing), estimator.n_inducing_mean
+    told = {"n_inducing": choice(n, "functions that grow from the rows, until there are so many")}
+    if estimator.approximation == "ivsgpr":
+        q = Decoupled.of(n, None, data.n_inputs, dtype=dtype)
+    else:
+        n_mean = room(MEAN_FOR_EACH * estimator.n_inducing if asked is None else asked)
+        why = "as asked" if asked is not None else f"{MEAN_FOR_EACH} for each of the covariance"
+        told["n_inducing_mean"] = choice(n_mean, f"{why}; no more than rows")
+        q = Decoupled.of(n_mean, n, data.n_inputs, dtype=dtype)
+    return cast(SparseGP(kernel, q, likelihood), dtype), told
+
+
+def posterior_of(
+    gp: SparseGP, data: TrainingData, run: Run
+) -> tuple[VariationalPosterior, None, dict[str, Any]]:
+    """q(f) as learned, and the bound of all rows where there is time for a pass."""
+    choices = _told()
+    try:
+        functions: Any = gp.approximation
+        deadline.require(EVALUATION * data.n_rows * functions.mean_functions.capacity)
+        bound = elbo_of_all(gp, data.source(False))
+        told = "nats per row in target units, a lower bound of the log marginal likelihood: of all rows, in float64"
+        choices["elbo"] = choice(bound - float(np.log(data.scale)), told)
+    except TimeIsUpError as late:
+        choices["late"] = f"the bound of all rows is not known: {late}"
+    return VariationalPosterior.of(gp, data.n_inputs), None, choices
+
+
+def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
+    """`SparseGPRegressor.partial_fit`."""
+    check_settings(estimator.get_params(deep=False))
+    leaves = estimator._inputs() is not Inputs.NUMBERS
+    begun, before = time.perf_counter(), vars(estimator).get("_fitted")
+    if before is not None and before.stream is None:
+        raise ValueError(
+            "`fit` leaves no stream to go on with: begin with partial_fit, on a clone of the estimator"
+        )
+    rows = _read(estimator, X, y, sample_weight, None if before is None else before.encoder)
+    with jax.enable_x64(True):
+        if before is None:
+            settings = bool(estimator.standardize), estimator.mean, estimator.dtype
+            data = TrainingData.of(rows, *settings, leaves)
+            before, told = _begun(estimator, data)
+            estimator.plan_ = told
+        found, losses = _fed(estimator, before, rows)
+    estimator._fitted, s = found, found.target_scale
+    estimator.noise_variance_ = found.noise_variance * s**2
+    estimator.n_rows_, estimator.n_iter_ = found.stream.n_rows, int(found.stream.n_steps)
+    first = estimator.n_iter_ - len(losses)
+    estimator.history_ = [
+        {"step": first + i + 1, "loss": loss + float(np.log(s))} for i, loss in enumerate(losses)
+    ]
+    estimator.converged_ = False
+    estimator.target_name_ = getattr(estimator, "target_name_", None)
+    estimator.fit_seconds_ = time.perf_counter() - begun
+
+
+def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, encoder: Any) -> TrainingRows:
+    """The rows in their order; a stream is neither sorted nor merged."""
+    if y is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    if "_fitted" in vars(estimator):
+        X = estimator._read(X)
+    else:
+        encoder, X = read_inputs_at_fit(estimator, X, Budget.of(estimator.memory_limit), estimator.missing)
+    y = read_targets(y)
+    check_consistent_length(X, y)
+    weight = None
+    if sample_weight is not None:
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    return TrainingRows(X, y, weight, encoder)
+
+
+def _begun(estimator: Any, data: TrainingData) -> tuple[Fitted, dict[str, Any]]:
+    """Before the first row; its batches have at most as many rows as there are in the first call."""
+    likelihood = estimator._start_likelihood(data.spread)
+    gp, told = start(estimator, data, likelihood, None)
+    learner, why = _learner(estimator, data.n_rows)
+    key = as_key(estimator.random_state)
+    stream = begin_stream(learner, gp, data.n_inputs, key=key, dtype=np.dtype(estimator.dtype))
+    told |= _told() | {
+        "learner": choice(type(learner).__name__, why),
+        "batch_size": choice(
+            learner.batch_size, "rows that wait for each other before a step; at most those of the first call"
+        ),
+        "gradients": choice(*learner.exactness({})),
+        "ended": choice(PLANNED, "a stream has no planned end"),
+    }
+    posterior = VariationalPosterior.of(gp, data.n_inputs)
+    return Fitted(data.encoder, data.inputs, data.targets, posterior, estimator.dtype, stream=stream), told
+
+
+def _fed(estimator: Any, before: Fitted, rows: TrainingRows) -> tuple[Fitted, list[float]]:
+    """After these rows."""
+    learner, _ = _learner(estimator, len(before.stream.waiting.y))
+    X, y = before.inputs.transform(rows.X, estimator.dtype), before.targets.transform(rows.y, estimator.dtype)
+    stream, losses = feed(learner, before.stream, X, y, rows.weight, passes=estimator.epochs or 1)
+    posterior = VariationalPosterior.of(stream.gp, X.shape[1]) if losses else before.posterior
+    return dataclasses.replace(before, posterior=posterior, stream=stream), losses
+
+
+def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
+    """That of the estimator, with batches of at most `most` rows. Raises TypeError for one that learns from no stream."""
+    learner, why = estimator._named_learner()
+    if not isinstance(learner, AbstractGrowing):
+        raise TypeError(f"{type(learner).__name__} learns from no stream: SVDGP and IVSGPR do")
+    return dataclasses.replace(learner, batch_size=min(learner.batch_size, most)), why
+
+
+def _told() -> dict[str, Any]:
+    return {
+        "variance": choice("variational", "q(f) has a variance at each row, which is no estimate"),
+        "predict_rows": choice(
+            BLOCK, "rows per block of a prediction: always the same, so that no row depends on others"
+        ),
+        "q": choice("as learned", "its functions have no optimum in closed form"),
+    }
