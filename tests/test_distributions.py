@@ -7,8 +7,19 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from stochgp.distributions import Categorical, Counts, Normal, ScaleMixture, student_multipliers
+from stochgp.distributions import (
+    Categorical,
+    Counts,
+    Mixture,
+    Normal,
+    Recalibrated,
+    Rounded,
+    ScaleMixture,
+    Warped,
+    student_multipliers,
+)
 from stochgp.distributions import base as distributions_base
+from stochgp.transforms import BoxCox, Log, SinhArcsinh, YeoJohnson
 
 RNG = np.random.default_rng(2)
 N = 5
@@ -26,9 +37,15 @@ CONTINUOUS = {
     "two scales": lambda: ScaleMixture(
         MEAN, STD**2, 0.1 * STD, np.array([[0.5, 30.0]] * N) * STD[:, None], np.log([0.8, 0.2])
     ),
+    "lognormal": lambda: Warped(Normal(MEAN, 0.5 * STD), Log()),
+    "warped": lambda: Warped(Normal(MEAN, STD), SinhArcsinh(0.7, 0.2)),
+    "warped student": lambda: Warped(student(4.0), YeoJohnson(1.2)),
+    "mixture": lambda: Mixture((Normal(MEAN, STD), Normal(MEAN + 1, 2 * STD)), np.array([0.7, 0.3])),
+    "recalibrated": lambda: Recalibrated(Normal(MEAN, STD), 1.3, 0.8),
 }
+OWN_UNITS = ("lognormal", "warped", "warped student")
 SYMMETRIC = ("normal", "student", "student, nearly two", "two scales")
-INFINITE_FOURTH_MOMENT = ("student", "student, nearly two")
+INFINITE_FOURTH_MOMENT = ("student", "student, nearly two", "warped student")
 
 
 @pytest.fixture(params=CONTINUOUS)
@@ -49,14 +66,14 @@ def test_density_is_the_derivative_of_the_distribution_function(named):
 
 
 def test_density_integrates_to_one_and_has_the_mean(named):
-    _, found = named
+    name, found = named
     u = np.linspace(-20, 20, 4001)
     y = found.quantile(0.5)[:, None] + np.sinh(u)
     weights = np.exp(found.logpdf(y)) * np.cosh(u) * (u[1] - u[0])
-    np.testing.assert_allclose(weights.sum(axis=1), np.ones(N), rtol=1e-8)
+    np.testing.assert_allclose(weights.sum(axis=1), np.ones(N), rtol=1e-5 if name in OWN_UNITS else 1e-8)
     spread = np.diff(found.interval(0.5))[:, 0]
     error = np.sum(weights * (y - found.mean[:, None]), axis=1)
-    assert np.all(np.abs(error) < 1e-6 * spread)
+    assert np.all(np.abs(error) < (1e-4 if name in (*OWN_UNITS, "recalibrated") else 1e-6) * spread)
 
 
 def test_quantiles_are_the_inverse_of_the_distribution_function(named):
@@ -69,14 +86,14 @@ def test_quantiles_are_the_inverse_of_the_distribution_function(named):
 
 
 def test_crps_is_its_integral(named):
-    _, found = named
+    name, found = named
     y = found.quantile([0.001, 0.3, 0.5, 0.9, 0.9999])
     u = np.linspace(-25, 20, 3001)
     away, total = np.exp(u), np.zeros_like(y)
     for j in range(y.shape[1]):
         squares = found.cdf(y[:, [j]] - away) ** 2 + found.sf(y[:, [j]] + away) ** 2
         total[:, j] = squares @ away * (u[1] - u[0])
-    np.testing.assert_allclose(found.crps(y), total, rtol=1e-7)
+    np.testing.assert_allclose(found.crps(y), total, rtol=2e-6 if name in OWN_UNITS else 1e-7)
 
 
 def test_crps_by_quantiles_is_the_closed_form(named):
@@ -107,7 +124,11 @@ def test_draws_have_the_mean_and_the_standard_deviation(named):
 
 
 def test_units_shift_and_scale(named):
-    _, found = named
+    name, found = named
+    if name in OWN_UNITS:
+        with pytest.raises(ValueError, match="its own units"):
+            found.affine(2.5, -4.0)
+        return
     moved = found.affine(2.5, -4.0)
     p = [0.01, 0.3, 0.95]
     np.testing.assert_allclose(moved.quantile(p), 2.5 * found.quantile(p) - 4, rtol=1e-10, atol=1e-12)
@@ -253,3 +274,59 @@ def test_what_cannot_be_asked_is_refused():
         found.interval(95)
     with pytest.raises(ValueError, match=f"{N} rows"):
         found.logpdf(np.zeros(N + 1))
+
+
+def test_lognormal_moments():
+    found = Warped(Normal(MEAN, 0.5 * STD), Log())
+    np.testing.assert_allclose(found.mean, np.exp(MEAN + STD**2 / 8), rtol=1e-10)
+    np.testing.assert_allclose(found.std, found.mean * np.sqrt(np.expm1(STD**2 / 4)), rtol=1e-8)
+    assert (
+        np.all(found.interval(0.999) > 0)
+        and np.all(found.cdf(-1.0) == 0)
+        and np.all(np.isneginf(found.logpdf(0.0)))
+    )
+
+
+def test_means_that_do_not_exist_are_medians_with_a_warning():
+    found = Warped(student(4.0), Log())
+    with pytest.warns(UserWarning, match="no mean"):
+        np.testing.assert_array_equal(found.mean, found.quantile(0.5))
+    assert np.isinf(found.std).all()
+
+
+def test_quantiles_beyond_box_cox_are_zero():
+    assert np.all(Warped(Normal(np.full(2, -3.0), np.ones(2)), BoxCox(0.5)).quantile([0.1, 0.3]) == 0)
+
+
+def test_recalibration_by_one_and_one_changes_nothing():
+    same, base = Recalibrated(Normal(MEAN, STD), 1.0, 1.0), Normal(MEAN, STD)
+    y = base.quantile([0.01, 0.6])
+    np.testing.assert_allclose(same.logpdf(y), base.logpdf(y))
+    np.testing.assert_allclose(same.crps(y), base.crps(y), rtol=1e-6)
+
+
+def test_rounded_is_the_mass_between_halves():
+    found = Rounded(Warped(Normal(np.array([1.0, 3.0]), np.array([0.5, 0.2])), Log()))
+    k = np.arange(400.0)
+    p = np.exp(found.logpdf(np.tile(k, (2, 1))))
+    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-9)
+    np.testing.assert_allclose(found.mean, p @ k, rtol=2e-3)
+    np.testing.assert_allclose(found.cdf(np.tile(k, (2, 1))), np.cumsum(p, axis=1), rtol=1e-9)
+    np.testing.assert_allclose(
+        found.crps(np.array([4.0, 15.0])),
+        [np.sum((np.cumsum(q) - (k >= y)) ** 2) for q, y in zip(p, (4, 15), strict=True)],
+        rtol=1e-8,
+    )
+    q = found.quantile([0.025, 0.5])
+    assert np.all(q == np.floor(q)) and np.all(q >= 0)
+    assert np.all(found.cdf(q) >= [0.025, 0.5]) and np.all(found.cdf(q - 1) < [0.025, 0.5])
+    assert np.all(np.isneginf(found.logpdf(-1.0))) and np.all(found.sf(-1.0) == 1)
+    draws = found.sample(0, 20000)
+    assert np.all(np.abs(draws.mean(axis=1) - p @ k) < 4 * draws.std(axis=1) / np.sqrt(20000))
+
+
+def test_mixtures_need_weights_that_sum_to_one():
+    with pytest.raises(ValueError, match="sum to 1"):
+        Mixture((Normal(MEAN, STD),), np.array([0.5]))
+    with pytest.raises(ValueError, match="same rows"):
+        Mixture((Normal(MEAN, STD), Normal(MEAN[1:], STD[1:])), np.array([0.5, 0.5]))

@@ -14,6 +14,7 @@ from stochgp import likelihoods
 from stochgp.distributions import student_multipliers
 from stochgp.likelihoods.noise import AbstractNoise
 from stochgp.parameters import AbstractParameter, cast, frozen, partition, positive
+from stochgp.transforms import SinhArcsinh
 
 N, D = 4, 2
 RNG = np.random.default_rng(5)
@@ -50,6 +51,8 @@ CASES = {
     "negative binomial": Case(likelihoods.NegativeBinomial(3.0), "counts", -1),
     "negative binomial, nearly Poisson": Case(likelihoods.NegativeBinomial(1e4), "counts", 0.5),
     "latent noise": Case(likelihoods.LatentNoiseGaussian(0.5), "real", np.nan),
+    "warped": Case(likelihoods.Warped(likelihoods.Gaussian(0.3), SinhArcsinh(0.8, 0.1)), "real", np.nan),
+    "lognormal": Case(likelihoods.Warped(likelihoods.Gaussian(0.3), "log"), "positive", -1.0),
     "softmax": Case(likelihoods.Softmax(3), "classes", 3, 8e-3, 1e-3),
 }
 

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from stochgp import metrics, plots
+from stochgp.distributions import Normal
 
 RNG = np.random.default_rng(1)
 HISTORY = [
@@ -84,3 +85,41 @@ def test_no_history_is_said():
     axes = Figure().subplots()
     plots.draw_history(axes, [])
     assert axes.texts[0].get_text() == "no step was recorded"
+
+
+def test_a_distribution_is_drawn_as_its_mean_and_standard_deviation():
+    y, mean, std = _predictions(300)
+    lines = []
+    for given in ((mean, std), (Normal(mean, std), None)):
+        axes = Figure().subplots()
+        plots.draw_calibration(axes, y, *given)
+        lines.append(axes.get_lines()[1].get_ydata())
+        plots.fit_report(y, *given)
+    np.testing.assert_array_equal(*lines)
+
+
+def test_errors_are_drawn_against_deviations_by_parts():
+    y, mean, std = _predictions(400)
+    axes = Figure().subplots()
+    plots.draw_errors(axes, y, mean, std)
+    x, sizes = axes.get_lines()[0].get_data()
+    rows = np.argsort(std)[:20]
+    assert len(x) == 20 and np.all(np.diff(x) > 0)
+    np.testing.assert_allclose(x[0] ** 2, np.mean(std[rows] ** 2))
+    np.testing.assert_allclose(sizes[0] ** 2, np.mean((y - mean)[rows] ** 2))
+
+
+def test_dependence_is_the_mean_over_rows_with_its_bands():
+    class Line:
+        def predict_distribution(self, X):
+            return Normal(3 * X[:, 1] + X[:, 0], np.full(len(X), 2.0))
+
+    X = RNG.normal(size=(500, 2))
+    axes = Figure().subplots()
+    plots.draw_dependence(axes, Line(), X, 1, name="dose")
+    x, mean = axes.get_lines()[0].get_data()
+    rows = X[np.linspace(0, 499, 200).astype(int)]
+    np.testing.assert_allclose(mean, 3 * x + rows[:, 0].mean(), rtol=1e-9, atol=1e-9)
+    band = axes.collections[0].get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose(band.max() - mean[-1], 1.959963984540054 * 2, rtol=1e-6)
+    assert axes.get_xlabel() == "dose"

@@ -20,6 +20,7 @@ ROOMS = [
     "kernels",
     "features",
     "priors",
+    "transforms",
     "distributions",
     "likelihoods",
     "variational",

@@ -8,6 +8,7 @@ from stochgp.version import __version__
 if TYPE_CHECKING:
     from stochgp import (
         data,
+        distributions,
         features,
         kernels,
         learners,
@@ -34,6 +35,7 @@ __all__ = [
     "SparseGPRegressor",
     "__version__",
     "data",
+    "distributions",
     "features",
     "kernels",
     "learners",
@@ -45,6 +47,7 @@ __all__ = [
     "plots",
     "solvers",
     "thompson",
+    "transforms",
 ]
 
 _OF_ESTIMATORS = (

@@ -13,12 +13,14 @@ _BLUE, _ORANGE, _GREY = "#1f5fa8", "#c8641b", "#6b6b6b"
 _DENSE = 2000  # rows beyond which points hide one another and counts are drawn
 _DRAWN = (0.1, 99.9)  # percentiles of the values that the second panel shows
 _BINS = 20
+_PARTS, _ROWS_OF_PART = 20, 20  # of the rows, sorted by their standard deviations
+_POINTS, _ROWS_OF_DEPENDENCE = 40, 200
 
 
 def fit_report(
     y: Any,
     mean: Any,
-    std: Any,
+    std: Any = None,
     history: Sequence[Mapping[str, Any]] = (),
     *,
     quantity: str = "target",
@@ -27,18 +29,18 @@ def fit_report(
     """Three panels: calibration, predicted against actual, and the training criterion against time.
 
     `y`, `mean` and `std` are arrays [N] of held-out targets and their predictions, noise included in the standard deviation, in `unit`.
-    `history` is an estimator's `history_`: entries with `seconds` and `nlml`, `held_out_nlpd` or `loss`; others are left out.
+    A predictive distribution may stand in place of `mean` and `std`. `history` is an estimator's `history_`: entries with `seconds` and `nlml`, `held_out_nlpd` or `loss`; others are left out.
     Raises ValueError as `metrics.pit` does.
     """
     figure = Figure(figsize=(13.5, 4.2), dpi=150, layout="constrained")
     left, middle, right = figure.subplots(1, 3, gridspec_kw={"wspace": 0.08})
     draw_calibration(left, y, mean, std)
-    draw_predictions(middle, y, mean, quantity=quantity, unit=unit)
+    draw_predictions(middle, y, _moments(mean, std)[0], quantity=quantity, unit=unit)
     draw_history(right, history)
     return figure
 
 
-def draw_calibration(axes: Axes, y: Any, mean: Any, std: Any) -> None:
+def draw_calibration(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
     """Observed against expected coverage of central intervals, with the PIT histogram inside; grey is ± 2 standard errors."""
     values = pit(y, mean, std)
     levels = np.linspace(0, 1, 101)
@@ -56,6 +58,55 @@ def draw_calibration(axes: Axes, y: Any, mean: Any, std: Any) -> None:
     text = f"95 % intervals hold\n{100 * share:.1f} % of the rows"
     axes.text(x, 0.03 if too_sure else 0.97, text, ha=side, va="bottom" if too_sure else "top", fontsize=9)
     _draw_pit(axes.inset_axes((0.06, 0.66, 0.36, 0.24) if too_sure else (0.6, 0.1, 0.36, 0.24)), values)
+
+
+def draw_errors(axes: Axes, y: Any, mean: Any, std: Any = None, *, unit: str = "") -> None:
+    """Where intervals are wide and where narrow: root mean squares of errors against standard deviations, of rows sorted by the latter.
+
+    Rows are in up to 20 parts of as many each; bars are ± 2 standard errors. On the diagonal the deviations are as large as the errors.
+    """
+    center, spread = _moments(mean, std)
+    squares = (np.asarray(y, np.float64) - center) ** 2
+    parts = np.array_split(
+        np.argsort(spread, kind="stable"), max(1, min(_PARTS, len(spread) // _ROWS_OF_PART))
+    )
+    stds = np.array([np.sqrt(np.mean(spread[rows] ** 2)) for rows in parts])
+    sizes = np.array([np.sqrt(np.mean(squares[rows])) for rows in parts])
+    errors = [
+        np.std(squares[rows]) / (2 * size * len(rows) ** 0.5) for rows, size in zip(parts, sizes, strict=True)
+    ]
+    axes.errorbar(stds, sizes, yerr=2 * np.array(errors), fmt="o", color=_BLUE, markersize=4, linewidth=1)
+    ends = [min(stds.min(), sizes.min()), max(stds.max(), sizes.max())]
+    axes.plot(ends, ends, color=_GREY, linewidth=1, linestyle="--")
+    in_units = f" ({unit})" if unit else ""
+    _label(
+        axes,
+        "Errors against what was promised",
+        f"predicted standard deviation{in_units}",
+        f"root mean square error{in_units}",
+    )
+
+
+def draw_dependence(
+    axes: Axes, model: Any, X: Any, column: int, *, name: str = "", quantity: str = "target"
+) -> None:
+    """Mean prediction as one input runs through its range and all others stay as in the rows X [N, D], an array; bands are 80 and 95 %.
+
+    The bands are means over the rows of the quantiles of observations, noise included. At most 200 rows are used.
+    """
+    rows = np.asarray(X, np.float64)
+    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_OF_DEPENDENCE)).astype(int)]
+    low, high = np.quantile(rows[:, column], [0.02, 0.98])
+    grid = np.linspace(low, high, _POINTS)
+    moved = np.repeat(rows[None], len(grid), axis=0)
+    moved[:, :, column] = grid[:, None]
+    found = model.predict_distribution(moved.reshape(-1, rows.shape[1]))
+    q = found.quantile([0.025, 0.1, 0.9, 0.975]).reshape(len(grid), -1, 4).mean(axis=1)
+    axes.fill_between(grid, q[:, 0], q[:, 3], color=_BLUE, alpha=0.15, linewidth=0)
+    axes.fill_between(grid, q[:, 1], q[:, 2], color=_BLUE, alpha=0.25, linewidth=0)
+    axes.plot(grid, found.mean.reshape(len(grid), -1).mean(axis=1), color=_BLUE, linewidth=2)
+    label = name or f"input {column + 1}"
+    _label(axes, f"Dependence on {label}", label, quantity)
 
 
 def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target", unit: str = "") -> None:
@@ -118,6 +169,12 @@ def _draw_pit(axes: Axes, values: np.ndarray) -> None:
     axes.set(xlim=(0, 1), xticks=(0, 1), yticks=(), facecolor="none")
     axes.tick_params(labelsize=7, length=2)
     axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _moments(mean: Any, std: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(Means, standard deviations), of a distribution its own."""
+    pair = (mean.mean, mean.std) if std is None else (mean, std)
+    return np.asarray(pair[0], np.float64), np.asarray(pair[1], np.float64)
 
 
 def _label(axes: Axes, title: str, x: str, y: str) -> None:

@@ -1,6 +1,7 @@
 """What every predictive distribution can do. Everything is on the host, in NumPy and float64."""
 
 import abc
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,11 @@ class AbstractDistribution(eqx.Module):
     def std(self) -> PerRow:
         """The standard deviation of each row's observation; inf where there is none."""
 
+    @property
+    def tail_index(self) -> float:
+        """Moments of the order below it exist: ∞ for all of them, the degrees of freedom of a Student-t."""
+        return math.inf
+
     @abc.abstractmethod
     def __getitem__(self, rows: Any) -> "AbstractDistribution":
         """The distribution of these rows: a slice, an array of row numbers, or a mask."""
@@ -69,6 +75,21 @@ class AbstractDistribution(eqx.Module):
     def _draw(self, generator: np.random.Generator, n: int) -> Float64[np.ndarray, "N S"]:
         return self._quantile(generator.uniform(size=(self.n_rows, n)))
 
+    def _nodes(self) -> tuple[Points, Float64[np.ndarray, " S"]]:
+        """(y [N, S], w [S]) with Σ_s w_s g(y_s) ≈ E g(Y): quantiles of p = sin²θ, Gauss–Legendre in θ."""
+        nodes, weights = np.polynomial.legendre.leggauss(NODES)
+        theta = (nodes + 1) * np.pi / 4
+        w = weights * np.pi / 4 * 2 * np.sin(theta) * np.cos(theta)
+        p = np.broadcast_to(_inside(np.sin(theta) ** 2), (self.n_rows, NODES))
+        return self._quantile(p), w
+
+    def _log_mass(self, y: Points, width: float) -> Points:
+        (below, above), (lower, upper) = (self._tails(y + side * width / 2) for side in (-1, 1))
+        mass = np.where(below < 0.5, lower - below, above - upper)
+        small = ~(mass > SMALLEST)
+        found = np.log(np.where(small, 1.0, mass))
+        return np.where(small, self._logpdf(y) + np.log(width), found) if small.any() else found
+
     def logpdf(self, y: Any) -> np.ndarray:
         """log p(y), the logarithm of the probability where y is a count or a class."""
         return self._at(lambda part, y: part._logpdf(y), y)
@@ -90,7 +111,7 @@ class AbstractDistribution(eqx.Module):
 
         Where that is below the numbers of float64, the density times `width` stands for it.
         """
-        return self._at(lambda part, y: _log_mass(part, y, width), y)
+        return self._at(lambda part, y: part._log_mass(y, width), y)
 
     def quantile(self, p: Any) -> np.ndarray:
         """The least y with P(Y ≤ y) ≥ p: [N] for a number p, [N, Q] for a list of Q numbers.
@@ -133,16 +154,6 @@ class AbstractDistribution(eqx.Module):
         if n >= N:
             return evaluate(self, points)
         return np.concatenate([evaluate(self[slice(i, i + n)], points[i : i + n]) for i in range(0, N, n)])
-
-
-def _log_mass(distribution: AbstractDistribution, y: Points, width: float) -> Points:
-    (below, above), (lower, upper) = (distribution._tails(y + side * width / 2) for side in (-1, 1))
-    mass = np.where(below < 0.5, lower - below, above - upper)
-    small = ~(mass > SMALLEST)
-    found = np.log(np.where(small, 1.0, mass))
-    if small.any():
-        found = np.where(small, distribution._logpdf(y) + np.log(width), found)
-    return found
 
 
 def _crps_by_quantiles(distribution: AbstractDistribution, y: Points) -> Points:

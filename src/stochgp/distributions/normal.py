@@ -9,6 +9,7 @@ from scipy.special import ndtr, ndtri
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points
 
 LOG_2PI = math.log(2 * math.pi)
+NODES = 32  # of integrals over it
 
 
 class Normal(AbstractDistribution):
@@ -53,6 +54,11 @@ class Normal(AbstractDistribution):
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         return self.center[:, None] + self.spread[:, None] * generator.standard_normal((self.n_rows, n))
+
+    def _nodes(self) -> tuple[Points, np.ndarray]:
+        """Of Gauss and Hermite."""
+        z, w = np.polynomial.hermite_e.hermegauss(NODES)
+        return self.center[:, None] + self.spread[:, None] * z, w / math.sqrt(2 * math.pi)
 
     def _z(self, y: Points) -> Points:
         return (y - self.center[:, None]) / self.spread[:, None]

@@ -47,6 +47,10 @@ class ScaleMixture(AbstractDistribution):
             c = self.df / (self.df - 2) if self.df > 2 else math.inf
         return np.sqrt(self.variance + self.noise * c)
 
+    @property
+    def tail_index(self) -> float:
+        return math.inf if self.df is None else self.df
+
     def __getitem__(self, rows: Any) -> "ScaleMixture":
         multipliers = self.multipliers if self.multipliers.ndim == 1 else self.multipliers[rows]
         parts = (self.center[rows], self.variance[rows], self.noise[rows])

@@ -10,6 +10,7 @@ from .noise import AbstractNoise, ConstantNoise, constant_noise
 from .softmax import Softmax
 from .student_t import StudentT
 from .tree_noise import TreeNoise
+from .warped import Warped
 
 __all__ = [
     "AbstractLikelihood",
@@ -27,6 +28,7 @@ __all__ = [
     "Softmax",
     "StudentT",
     "TreeNoise",
+    "Warped",
     "constant_noise",
     "head_noise",
 ]

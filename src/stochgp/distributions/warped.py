@@ -1,0 +1,83 @@
+"""Distributions of transformed observations, in the units that were observed."""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from stochgp.distributions.base import AbstractDistribution, PerRow, Points
+from stochgp.transforms import AbstractTransform
+
+
+class Warped(AbstractDistribution):
+    """Y with T(Y) ~ base, T increasing: p(y) = p_base(T(y)) T'(y), and quantiles are T⁻¹ of the base's.
+
+    `mean` and `std` are integrals, not T⁻¹ of the base's; where the base's tails are too heavy for them (T⁻¹ of a Student-t grows too
+    fast), `mean` is the median, with a warning, and `std` is inf.
+    """
+
+    base: AbstractDistribution
+    transform: AbstractTransform
+
+    @property
+    def n_rows(self) -> int:
+        return self.base.n_rows
+
+    @property
+    def tail_index(self) -> float:
+        return self.base.tail_index / max(self.transform.growth, 1e-12)
+
+    @property
+    def mean(self) -> PerRow:
+        if self.tail_index <= 1:
+            warnings.warn("these distributions have no mean: medians take its place", stacklevel=2)
+            return self.quantile(0.5)
+        return self._by_parts(lambda part, _: part._moments()[0], self._no_points)[:, 0]
+
+    @property
+    def std(self) -> PerRow:
+        if self.tail_index <= 2:
+            return np.full(self.n_rows, math.inf)
+        return self._by_parts(lambda part, _: part._moments()[1], self._no_points)[:, 0]
+
+    def __getitem__(self, rows: Any) -> "Warped":
+        return Warped(self.base[rows], self.transform)
+
+    def affine(self, scale: float, shift: float) -> AbstractDistribution:
+        raise ValueError("a transformed observation is in its own units: change those of the base")
+
+    @property
+    def _held(self) -> int:
+        return 32 * self.base._held
+
+    @property
+    def _no_points(self) -> np.ndarray:
+        return np.zeros((self.n_rows, 1))
+
+    def _logpdf(self, y: Points) -> Points:
+        possible = y > self.transform.lower
+        at = np.where(possible, y, self.transform.lower + 1.0 if math.isfinite(self.transform.lower) else 0.0)
+        found = self.base._logpdf(self.transform(at)) + self.transform.log_slope(at)
+        return np.where(possible, found, -np.inf)
+
+    def _tails(self, y: Points) -> tuple[Points, Points]:
+        possible = y > self.transform.lower
+        at = np.where(possible, y, self.transform.lower + 1.0 if math.isfinite(self.transform.lower) else 0.0)
+        below, above = self.base._tails(self.transform(at))
+        return np.where(possible, below, 0.0), np.where(possible, above, 1.0)
+
+    def _quantile(self, p: Points) -> Points:
+        return self.transform.inverse(self.base._quantile(p))
+
+    def _draw(self, generator: np.random.Generator, n: int) -> Points:
+        return self.transform.inverse(self.base._draw(generator, n))
+
+    def _moments(self) -> tuple[Points, Points]:
+        """(Mean, standard deviation), [N, 1]."""
+        z, w = self.base._nodes()
+        y = self.transform.inverse(z)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = y @ w
+            std = np.sqrt((y - mean[:, None]) ** 2 @ w)
+        return mean[:, None], std[:, None]

@@ -1,0 +1,73 @@
+"""Corrections by left-out rows: what they reach when predictions are wrong, that they refuse what they cannot know, and leave what is right."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from stochgp import metrics
+from stochgp.distributions import Normal
+from stochgp.distributions.calibrating import conformal, recalibration
+
+
+def rows(n, spread, seed=0):
+    """Predictions N(0, 1) of targets of standard deviation `spread`."""
+    return Normal(np.zeros(n), np.ones(n)), spread * np.random.default_rng(seed).normal(size=n)
+
+
+@pytest.mark.parametrize("spread", [0.5, 2.0])
+def test_recalibration_helps_on_other_rows(spread):
+    correct = recalibration(*rows(1000, spread))
+    found, y = rows(4000, spread, seed=1)
+    assert not correct.is_identity and correct.gain > 0.05
+    assert metrics.nlpd(y, correct(found)) < metrics.nlpd(y, found) - 0.05
+    assert metrics.calibration_error(y, correct(found))[0] < 0.3 * metrics.calibration_error(y, found)[0]
+
+
+def test_calibrated_predictions_are_left_as_they_are():
+    """In about 99 of 100 draws; here in at least 57 of 60, 4 standard errors away."""
+    kept = [recalibration(*rows(150, 1.0, seed)).is_identity for seed in range(60)]
+    assert sum(kept) >= 57
+    found, _ = rows(3, 1.0)
+    assert recalibration(*rows(150, 1.0, int(np.argmax(kept))))(found) is found
+
+
+def test_what_cannot_be_recalibrated_is_refused():
+    with pytest.raises(ValueError, match="15 left-out rows are too few"):
+        recalibration(*rows(15, 2.0))
+    found, y = rows(300, 2.0)
+    with pytest.raises(ValueError, match="repeated targets"):
+        recalibration(found, np.rint(y))
+    with pytest.raises(ValueError, match="50 left-out rows"):
+        recalibration(found, y, groups=np.arange(300) // 6)
+    with pytest.raises(ValueError, match="300 left-out targets are wanted"):
+        recalibration(found, y[1:])
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_conformal_intervals_cover_as_they_promise(level):
+    """Averaged over calibration rows: in [level, level + 1/(n + 1)], within 4 standard errors."""
+    n, repeats, shares = 499, 200, []
+    for seed in range(repeats):
+        intervals = conformal(*rows(n, 2.5, seed), level)
+        low, high = intervals.interval(Normal(np.zeros(1), np.ones(1)))[0]
+        shares.append(scipy.stats.norm.cdf(high / 2.5) - scipy.stats.norm.cdf(low / 2.5))
+    error = 4 * np.std(shares) / np.sqrt(repeats)
+    assert level - error < np.mean(shares) < level + 1 / (n + 1) + error
+
+
+@pytest.mark.parametrize(("level", "least"), [(0.95, 19), (0.99, 99), (0.5, 1)])
+def test_conformal_intervals_need_rows(level, least):
+    with pytest.warns(UserWarning, match="varies by"):
+        conformal(*rows(least, 1.0), level)
+    if least > 1:
+        with pytest.raises(ValueError, match=f"at least {least} are needed"):
+            conformal(*rows(least - 1, 1.0), level)
+    with pytest.raises(ValueError, match="level is 95"):
+        conformal(*rows(500, 1.0), 95)
+
+
+def test_rows_of_a_group_count_once():
+    found, y = rows(960, 2.0)
+    with pytest.warns(UserWarning, match="from 96 left-out rows"):
+        once = conformal(found, y, 0.9, groups=np.repeat(np.arange(96), 10))
+    assert once.n_rows == 96

@@ -1,0 +1,97 @@
+"""Transforms of targets: inverses, slopes against finite differences, ranges, anchors, in NumPy and JAX alike."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stochgp import transforms
+from stochgp.transforms import spline_of
+
+RNG = np.random.default_rng(3)
+REAL, POSITIVE = RNG.standard_t(3, size=400), RNG.lognormal(0, 1, size=400)
+
+
+def spline():
+    start = spline_of(REAL)
+    return start.from_raw(np.array(start.raw) + 0.4 * RNG.normal(size=len(start.raw)))
+
+
+CASES = {
+    "log": (transforms.Log(), POSITIVE),
+    "shifted log": (transforms.ShiftedLog(0.5), np.floor(10 * POSITIVE)),
+    "box-cox": (transforms.BoxCox(0.3), POSITIVE),
+    "yeo-johnson": (transforms.YeoJohnson(0.4), REAL),
+    "yeo-johnson, above 1": (transforms.YeoJohnson(1.7), REAL),
+    "sinh-arcsinh": (transforms.SinhArcsinh(0.6, 0.3), REAL),
+    "spline": (spline(), REAL),
+    "anchored": (transforms.anchored(transforms.SinhArcsinh(1.4, -0.2), 100 + 5 * REAL), 100 + 5 * REAL),
+    "anchored, positive": (transforms.anchored(transforms.BoxCox(0.6), 50 * POSITIVE), 50 * POSITIVE),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+def test_inverse_and_order(case):
+    T, y = case
+    y = np.sort(y)
+    z = T(y)
+    assert np.all(np.diff(z)[np.diff(y) > 0] > 0)
+    np.testing.assert_allclose(T.inverse(z), y, rtol=1e-9, atol=1e-12)
+
+
+def test_slopes_are_finite_differences(case):
+    T, y = case
+    h = 1e-5 * (y - T.lower if np.isfinite(T.lower) else 1 + np.abs(y))
+    slope = (T(y + h) - T(y - h)) / (2 * h)
+    apart = np.abs(slope - np.exp(T.log_slope(y))) > 1e-5 * np.exp(T.log_slope(y))
+    assert apart.sum() <= (4 if "Spline" in str(type(T)) else 0)  # differences across a knot
+
+
+def test_parameters_go_without_bounds_and_back(case):
+    T, y = case
+    again = T.from_raw(T.raw)
+    np.testing.assert_allclose(again(y), T(y), rtol=1e-9, atol=1e-12)
+
+
+def test_the_same_in_programs_and_differentiable_in_its_parameters(case, double):
+    T, y = case
+    raw = jnp.asarray(T.raw, jnp.float64)
+    of = lambda raw: (
+        jnp.sum(jnp.sin(T.from_raw(raw)(jnp.asarray(y)))) + jnp.sum(T.from_raw(raw).log_slope(jnp.asarray(y)))
+    )
+    np.testing.assert_allclose(jax.jit(of)(raw), np.sum(np.sin(T(y))) + np.sum(T.log_slope(y)), rtol=1e-8)
+    gradient = np.asarray(jax.jit(jax.grad(of))(raw))
+    for i in range(len(raw)):
+        h = 1e-6 * np.eye(len(raw))[i]
+        np.testing.assert_allclose(gradient[i], (of(raw + h) - of(raw - h)) / 2e-6, rtol=1e-4, atol=1e-4)
+
+
+def test_anchors_do_not_move_with_the_parameters():
+    y = 100 + 5 * REAL
+    low, middle, high = np.quantile(y, [0.25, 0.5, 0.75])
+    half = (high - low) / 2
+    for raw in ([0.3, 0.2], [-0.5, 1.0]):
+        T = transforms.anchored(transforms.SinhArcsinh(), y).from_raw(raw)
+        np.testing.assert_allclose(T(np.array([middle - half, middle + half])), [-0.67448975, 0.67448975])
+
+
+def test_identities():
+    y = REAL
+    np.testing.assert_allclose(transforms.SinhArcsinh(1.0, 0.0)(y), y, rtol=1e-12)
+    np.testing.assert_allclose(transforms.YeoJohnson(1.0)(y), y, rtol=1e-12)
+    np.testing.assert_allclose(spline_of(y)(y), y, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(transforms.BoxCox(1e-9)(POSITIVE), np.log(POSITIVE), rtol=1e-6, atol=1e-8)
+
+
+def test_what_box_cox_does_not_reach_is_zero():
+    assert transforms.BoxCox(0.5).inverse(np.array([-2.5]))[0] == 0
+
+
+def test_equal_targets_have_a_transform():
+    y = np.full(20, 7.0)
+    for inner in (transforms.SinhArcsinh(), transforms.YeoJohnson(), transforms.Spline()):
+        assert np.isfinite(transforms.anchored(inner, y)(y)).all()
