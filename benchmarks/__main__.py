@@ -24,6 +24,7 @@ BENCHMARKS = {
     "solver_times": "time to a posterior mean of every solver against PyTorch and GPyTorch",
     "sggp": "time of a step of mini-batches of neighbours on a kernel GP against eager PyTorch",
     "sggp_fits": "whole fits by mini-batches of neighbours against GPyTorch's SGPR and SVGP",
+    "gpboost_fits": "the default kernel GP against GPBoost's Vecchia approximation on four UCI sets",
     "first_fits": "seconds of import, first and next fit and help in fresh processes, against scikit-learn",
     "memory": "peak resident memory against batch size and against N",
     "files": "fits of files of more rows than memory, under a limit of 1 GB",

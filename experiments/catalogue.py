@@ -38,6 +38,7 @@ ENTRIES = (
     Entry("stability", "", "does default stochastic dual descent ever end diverged?"),
     Entry("iterative", "", "the iterative learner of kernel GPs against the full batch"),
     Entry("deep_kernel", "", "a deep kernel on bike, by mini-batches and a closing refit"),
+    Entry("standard_errors", "", "do the standard errors of leave-one-out and Vecchia parameters hold?"),
     Entry("kernel_defaults", "", "KernelGPRegressor() as it comes on six UCI sets"),
     Entry("laws", "", 'laws of observations: likelihood="auto" against "gaussian" and boosting'),
     Entry("defaults", "", "FeatureGPRegressor() as it comes on six UCI sets"),

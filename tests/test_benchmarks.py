@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from benchmarks import __main__ as door
-from benchmarks import demo, first_fits, library, memory, sggp_fits, solver_steps, solver_times
+from benchmarks import demo, first_fits, gpboost_fits, library, memory, sggp_fits, solver_steps, solver_times
 from benchmarks.problem import make_problem
 from measuring import store
 from stochgp.parameters import partition
@@ -121,7 +121,7 @@ def test_first_fits_of_both_sides_are_of_the_same_rows_and_kernel(monkeypatch):
 
 @pytest.mark.parametrize(
     "benchmark",
-    [demo, first_fits, memory, sggp_fits, solver_steps, solver_times],
+    [demo, first_fits, gpboost_fits, memory, sggp_fits, solver_steps, solver_times],
     ids=lambda m: m.__name__,
 )
 def test_keys_are_the_names_of_the_cells(benchmark):

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from toy import KEY
 
+import stochgp.posteriors.local as local
 from stochgp.data import Neighbours
+from stochgp.deadline import TimeIsUpError, within
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.models import KernelGP
 from stochgp.networks import mlp
@@ -114,6 +116,47 @@ def test_calibration_mends_a_wrong_noise():
     wrong = KernelGP(RBF([0.7, 1.5], 4 * 1.3), 0.08)
     right, found = (LocalPosterior(gp, *data, 30).calibrated(200, (1, 2)).scale for gp in (GP, wrong))
     np.testing.assert_allclose(found, right / 4 + 0.75 / 201, rtol=1e-5)
+
+
+def test_the_fewest_neighbours_that_lose_little():
+    """Each number with its own c; the losses by dense algebra; what is returned is what calibration with that number gives."""
+    data = _data(80)
+    posterior = LocalPosterior(GP, *data, 40)
+
+    def loss(n):
+        alone = LocalPosterior(GP, *data, n).calibrated(50, 3)
+        rows, found = alone.left_out(50, 3)
+        V = found.variance + alone.scale * 0.02 / data[2][rows].astype(np.float64)
+        return np.mean(np.log(V) + (data[1][rows] - found.mean) ** 2 / V) / 2, alone
+
+    exact = {n: loss(n)[0] - loss(40)[0] for n in (3, 12, 20)}
+    assert exact[3] > exact[12] > 1e-6
+    for most, chosen, tried in (
+        (np.inf, 3, [3]),
+        (exact[12] + 1e-6, 12, [3, 12]),
+        (-np.inf, 40, [3, 12, 20]),
+    ):
+        found, lost = posterior.with_fewest(50, 3, counts=(3, 12, 20, 40), most_lost=most)
+        assert found.n_neighbours == chosen and list(lost) == tried
+        np.testing.assert_allclose(list(lost.values()), [exact[n] for n in tried], atol=1e-6)
+        np.testing.assert_allclose(found.scale, loss(chosen)[1].scale, rtol=1e-6)
+        Z = _data(5, seed=1)[0]
+        np.testing.assert_allclose(found.predict(Z).variance, loss(chosen)[1].predict(Z).variance, rtol=1e-6)
+
+
+def test_searching_ahead_changes_nothing_and_keeps_the_deadline(monkeypatch):
+    Z = _data(50, seed=2)[0]
+    whole = _posterior().predict(Z)
+    monkeypatch.setattr(local, "QUERY_ROWS", 16)
+    parts = LocalPosterior(GP, *_data(), 12).predict(Z)
+    np.testing.assert_array_equal(parts.mean, whole.mean)
+    np.testing.assert_array_equal(parts.variance, whole.variance)
+    with within(-1.0), pytest.raises(TimeIsUpError):
+        LocalPosterior(GP, *_data(), 12).predict(Z)
+
+
+def test_recall_is_1_where_the_search_is_exact():
+    assert _posterior().recall() == 1.0
 
 
 DIFFICULT = {

@@ -45,6 +45,9 @@ class FitResult(NamedTuple):
     plan: Any  # `StepPlan`: batches, steps and visits as planned
     held_out_rows: int  # that the judge held out
     loss_shift: float = 1.0  # of the "loss" in the history, see `AbstractLearner`
+    standard_errors: Any = (
+        None  # of unconstrained parameters and of the loss, see `AbstractLearner.standard_errors`
+    )
 
     @property
     def nlml(self) -> float:

@@ -17,6 +17,7 @@ from stochgp.estimators.choices import HURRIED, LOCAL_ROWS, kernel_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
 from stochgp.estimators.law_choice import AUTO, check_likelihood, law_of
+from stochgp.estimators.local_choice import calibrated_locally
 from stochgp.estimators.raised_noise import raised_for_solving
 from stochgp.estimators.report import choice
 from stochgp.estimators.settings import DTYPES
@@ -381,13 +382,11 @@ class KernelGPRegressor(GPRegressor):
             rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
         try:
             with deadline.granted(LOCAL_SECONDS):
-                local = local.calibrated(rows, 0)
+                local, neighbours = calibrated_locally(local, rows, run.planned("neighbours"))
         except TimeIsUpError:
-            rows = 0
-        choices = {
-            "prediction": choice("local", why),
-            "calibration_rows": choice(rows, "left out to find the scale of the variances"),
-        }
+            rows, neighbours = 0, choice(local.n_neighbours, "there was no time to compare with fewer")
+        scaled = choice(rows, "left out to find the scale of the variances")
+        choices = {"prediction": choice("local", why), "calibration_rows": scaled, "neighbours": neighbours}
         return local, None, choices
 
     def _given_plan(self, run: Run) -> SolvePlan | None:

@@ -10,6 +10,7 @@ from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
 from stochgp.learners.judge import SETTLED_BY
 from stochgp.learners.placing import SHARE_FOR_ROWS, Placement
+from stochgp.learners.standard_errors import named
 from stochgp.results import RESULTS, FitResult
 
 PLANNED = "planned"
@@ -73,7 +74,16 @@ def describe_learning(
             sum("trial_rate" in entry for entry in found.history), "of learning rates, before the first step"
         ),
         "result": choice(found.result.name, found.result.value),
+        **_standard_errors(found),
     }
+
+
+def _standard_errors(found: FitResult) -> dict[str, Any]:
+    if found.standard_errors is None:
+        return {}
+    errors, of_loss = found.standard_errors
+    why = "of the logarithms of the kernel's and the noise's parameters, and of the loss; rows that depend on one another allowed for"
+    return {"standard_errors": choice(named(errors) | {"loss": float(f"{of_loss:.3g}")}, why)}
 
 
 def describe_end(results: Iterable[RESULTS | None], reason: str | None) -> dict[str, Any]:

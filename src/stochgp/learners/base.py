@@ -108,6 +108,13 @@ class AbstractLearner(eqx.Module):
         """Whether the last entry says that all steps were taken, though fewer than planned."""
         return False
 
+    def standard_errors(self, state: Any) -> tuple[Any, float] | None:
+        """(Standard errors of the unconstrained parameters, as a tree like those that train; that of the loss) at a state, or None where it
+
+        does not know them.
+        """
+        return None
+
     def seen_rows(self, n_rows: int) -> int:
         """How many of so many rows it learns from."""
         return n_rows

@@ -18,8 +18,9 @@ from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, st
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.sampling import host_inputs
 from stochgp.learners.schedules import Schedule, cosine
+from stochgp.learners.standard_errors import cells_of, godambe
 from stochgp.models import AbstractGP
-from stochgp.numerics.arrays import packed, unpacked_alike
+from stochgp.numerics.arrays import packed, unpacked, unpacked_alike
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.objectives.conditionals import (
     BLOCK,
@@ -54,6 +55,7 @@ class Prepared(NamedTuple):
     centres: Int32[np.ndarray, " C"]
     X: Float[np.ndarray, "N D"]
     start: Float[np.ndarray, " P"]
+    cells: Int[np.ndarray, " C"]
 
 
 class ConditionalState(eqx.Module):
@@ -128,7 +130,9 @@ class AbstractConditionals(AbstractLearner):
         _kernel(self, gp)
         generator, rows = np.random.default_rng(seed), np.arange(source.size, dtype=np.int32)
         order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
-        return Prepared(order, source.group, drawn, host_inputs(source), packed(partition(gp)[0]))
+        X, group = host_inputs(source), source.group
+        cells = cells_of(X[drawn], self.n_neighbours, None if group is None else group[drawn])
+        return Prepared(order, group, drawn, X, packed(partition(gp)[0]), cells)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
         C, P = problem.plan.batch_size, len(problem.prepared.start)
@@ -137,7 +141,14 @@ class AbstractConditionals(AbstractLearner):
         rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
         descent = begin(partition(gp)[0], self.optimizer, rate, steps)
         unknown = Curvature(
-            np.float64(np.nan), np.zeros(P), np.eye(P), np.eye(P), np.float64(1), np.float64(0)
+            np.float64(np.nan),
+            np.zeros(P),
+            np.eye(P),
+            np.eye(P),
+            np.float64(1),
+            np.float64(0),
+            np.eye(P),
+            np.float64(0),
         )
         near, numbers = np.full((C, m), NONE, np.int32), (np.float64(x) for x in (FIRST_DAMPING, 2, 1))
         return ConditionalState(gp, near, descent, unknown, *numbers)
@@ -187,6 +198,13 @@ class AbstractConditionals(AbstractLearner):
     def finished(self, entry: Numbers) -> bool:
         return entry["distance"] < CONVERGED
 
+    def standard_errors(self, state: ConditionalState) -> tuple[Any, float] | None:
+        """`godambe`, by cells of centres, once all centres were scored; and the standard error of L as an estimate of the loss of new rows."""
+        if not np.isfinite(state.at.loss):
+            return None
+        errors = godambe(state.at.hessian, state.at.spread)
+        return unpacked(errors, partition(state.gp)[0]), float(state.at.error)
+
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         if math.isfinite(entry.get("distance", math.inf)):
             return "exact", f"of the mean of {self.n_centres} conditional densities at most"
@@ -228,7 +246,7 @@ class AbstractConditionals(AbstractLearner):
     def _curvature(self, gp: AbstractGP, problem: Problem, near: Int[np.ndarray, "C m"]) -> Curvature:
         """With the prior ‖x − x₀‖²/(2 s² n_C)."""
         wide = is_small(gp, problem.source.take(near[:SOME, -1]))
-        found = curvature(gp, problem.source, near, wide, self.joint)
+        found = curvature(gp, problem.source, near, wide, self.joint, problem.prepared.cells)
         pull, away = self._pull(problem), packed(partition(gp)[0]) - problem.prepared.start
         return found._replace(
             loss=found.loss + 0.5 * pull * float(away @ away),

@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable
+from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
@@ -233,7 +235,15 @@ def _finish(setting: Setting, at: Progress, log: Log, result: RESULTS) -> FitRes
         setting.problem.plan,
         held_out,
         setting.learner.loss_shift,
+        _standard_errors(setting, at, gp),
     )
+
+
+def _standard_errors(setting: Setting, at: Progress, gp: AbstractGP) -> Any:
+    """Of the state that the run ended with, where its model is the one returned."""
+    if at.state is None or not eqx.tree_equal(setting.learner.model(at.state), gp):
+        return None
+    return setting.learner.standard_errors(at.state)
 
 
 def _mark(setting: Setting) -> str:

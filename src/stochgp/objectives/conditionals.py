@@ -37,6 +37,9 @@ class Curvature(NamedTuple):
 
     `squares` is mean z², `jittered` the share of centres whose matrix was factorised with jitter. Of a joint density L, ∇L and H are per datum
     with what `repeats` adds: ½(ρ − 1) J^s J^sᵀ to H, J^s = ∇ log(σ² s). Γ is of gradients that are per datum too.
+
+    `spread` is the covariance of ∇L, and `error` the standard error of L, by cells of centres that share no neighbours: C⁻² Σ_cells S Sᵀ, S the
+    sum of ∇l over the centres of a cell; of l − L for `error`. It holds what rows that depend on one another have in common.
     """
 
     loss: np.float64
@@ -45,6 +48,8 @@ class Curvature(NamedTuple):
     scores: Float[np.ndarray, "P P"]
     squares: np.float64
     jittered: np.float64
+    spread: Float[np.ndarray, "P P"]
+    error: np.float64
 
 
 def conditional(A: Float[Array, "m m"], y: Float[Array, " m"]) -> Conditional:
@@ -126,15 +131,37 @@ def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"
 
 
 def curvature(
-    gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool, joint: bool = False
+    gp: AbstractGP,
+    source: AbstractSource,
+    near: Int[np.ndarray, "C m"],
+    wide: bool,
+    joint: bool = False,
+    cells: Int[np.ndarray, " C"] | None = None,
 ) -> Curvature:
-    """`Curvature` at the parameters of `gp`, over the centres of these neighbourhoods; `joint` as in `batch_gradient`."""
+    """`Curvature` at the parameters of `gp`, over the centres of these neighbourhoods; `joint` as in `batch_gradient`.
+
+    `cells` are numbers from 0 on, one for each centre; None = every centre by itself.
+    """
     theta, rest = partition(gp)
     parts = _in_blocks(_sums, (theta, rest, len(packed(theta)), joint), source, near, wide)
-    means: Any = (sum(part) / len(near) for part in zip(*parts, strict=True))
+    *parts, losses, gradients = zip(*parts, strict=True)
+    means: Any = (sum(part) / len(near) for part in parts)
     loss, gradient, hessian, scores, squares, jittered = means
     d = data_per_row(source, joint)
-    return Curvature(loss / d, gradient / d, hessian / d, scores / d**2, squares, jittered)
+    rows = np.concatenate([np.concatenate(losses)[:, None] - loss, np.concatenate(gradients)], axis=1)
+    sums = _sums_by_cell(rows[: len(near)], cells) / (d * len(near))
+    error, spread = np.sqrt(np.sum(np.square(sums[:, 0]))), sums[:, 1:].T @ sums[:, 1:]
+    return Curvature(loss / d, gradient / d, hessian / d, scores / d**2, squares, jittered, spread, error)
+
+
+def _sums_by_cell(
+    values: Float[np.ndarray, "C P"], cells: Int[np.ndarray, " C"] | None
+) -> Float[np.ndarray, "G P"]:
+    if cells is None:
+        return values
+    found = np.zeros((int(cells.max(initial=0)) + 1, values.shape[1]))
+    np.add.at(found, cells, values)
+    return found
 
 
 def is_small(gp: Any, rows: Rows) -> bool:
@@ -180,7 +207,7 @@ def _conditionals(gp: Any, rows: Rows, there: Any) -> tuple[Array, ...]:
 
 @eqx.filter_jit
 def _sums(theta: Any, rest: Any, width: int, joint: bool, rows: Rows, there: Any) -> tuple[Array, ...]:
-    """Sums over the centres that are there, of what `Curvature` has."""
+    """Sums over the centres that are there, of what `Curvature` has; then the loss and the gradient of each."""
     dtype = rows.y.dtype
 
     def one(X: Array, y: Array, count: Array) -> tuple[Conditional, Array, Array]:
@@ -203,7 +230,8 @@ def _sums(theta: Any, rest: Any, width: int, joint: bool, rows: Rows, there: Any
     gradients = gradients * weight[:, None]
     total = lambda values: jnp.sum(weight * values.astype(jnp.float64))
     return (
-        total(loss), jnp.sum(gradients, axis=0), H, gradients.T @ gradients, total(jnp.square(z)), total(found.jitter > 0)
+        total(loss), jnp.sum(gradients, axis=0), H, gradients.T @ gradients, total(jnp.square(z)), total(found.jitter > 0),
+        loss.astype(jnp.float64), gradients,
     )  # fmt: skip
 
 

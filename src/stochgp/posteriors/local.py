@@ -1,6 +1,10 @@
 """Local prediction: for every point the exact posterior given the rows nearest to it."""
 
+import contextvars
+import dataclasses
 import functools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -31,6 +35,9 @@ from stochgp.posteriors.base import (
 )
 
 NEIGHBOURS = 256
+FEWER = (64, 128)  # that may be enough
+LOST = 0.004  # nats per row
+RECALL_ROWS = 100
 QUERY_ROWS = 1 << 14  # points whose neighbours are held at a time
 BLOCK_BYTES = 16_000_000  # of the neighbours' rows on the device
 SMALL_BLOCK = 16  # rows of the blocks that what is left over is padded to
@@ -118,11 +125,10 @@ class LocalPosterior(AbstractPosterior):
         """Mean and variance for each row, in blocks: a row's numbers do not depend on the other rows."""
         index, k = self._index, min(self.n_neighbours, len(self.X))
         with jax.enable_x64(True), one_blas_thread():
-            parts = []
-            for start in range(0, len(X), QUERY_ROWS):
-                Z = index.warp(X[start : start + QUERY_ROWS])
-                near = index.tree.query(index.place(Z), k)
-                parts.append(self._by_block(near, Z))
+            chunks = [index.warp(X[start : start + QUERY_ROWS]) for start in range(0, len(X), QUERY_ROWS)]
+            parts = [
+                self._by_block(near, Z) for near, Z in zip(_ahead(index, chunks, k), chunks, strict=True)
+            ]
         return self._joined(parts)
 
     def calibrated(self, n_rows: int, seed: int | tuple[int, ...]) -> "LocalPosterior":
@@ -134,21 +140,84 @@ class LocalPosterior(AbstractPosterior):
         if len(self.X) == 1 or n_rows == 0:
             return self
         rows, found = self.left_out(n_rows, seed)
+        return self.changed(scale=self._scale_of(rows, found))
+
+    def with_fewest(
+        self,
+        n_rows: int,
+        seed: int | tuple[int, ...],
+        counts: tuple[int, ...] = FEWER,
+        most_lost: float = LOST,
+    ) -> tuple["LocalPosterior", dict[int, float]]:
+        """(`calibrated` with the first of these numbers of neighbours, or its own, that loses few nats, what each tried loses).
+
+        The loss is the mean over the left-out rows of −log p(y_i), each number calibrated by itself, above that with `n_neighbours`. At most
+        `most_lost` may be lost. One search serves all.
+        """
+        if len(self.X) == 1 or n_rows == 0:
+            return self, {}
+        index, rows, near = self._index, *self._left_out(n_rows, seed)
+        lost: dict[int, float] = {}
+        with jax.enable_x64(True), one_blas_thread():
+            whole = self._calibrated_by(rows, near, index)
+            for n in counts:
+                if n >= near.shape[1]:
+                    break
+                fewer = self.changed(n_neighbours=n)._calibrated_by(rows, near[:, :n], index)
+                lost[n] = fewer.loss - whole.loss
+                if lost[n] <= most_lost:
+                    return fewer.posterior, lost
+        return whole.posterior, lost
+
+    def changed(self, **fields: Any) -> "LocalPosterior":
+        """The same but for these fields, n_neighbours or scale; the index is kept."""
+        made = dataclasses.replace(self, **fields)
+        if "_index" in vars(self):
+            vars(made)["_index"] = self._index
+        return made
+
+    def _calibrated_by(
+        self, rows: Int[np.ndarray, " P"], near: Int[np.ndarray, "P k"], index: "_Index"
+    ) -> "_Calibrated":
+        found = self._joined([self._by_block(near, index.Z[rows])])
+        made = self.changed(scale=self._scale_of(rows, found))
+        V = made.scale * (found.variance / self.scale + self._row_noise(rows))
+        return _Calibrated(made, float(np.mean(np.log(V) + (self.y[rows] - found.mean) ** 2 / V) / 2))
+
+    def _scale_of(self, rows: Int[np.ndarray, " P"], found: LocalPrediction) -> float:
+        V = found.variance / self.scale + self._row_noise(rows)
+        return scale_of((self.y[rows] - found.mean) ** 2 / V)
+
+    def _row_noise(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
+        """σ² s/ρ, without c."""
         level = float(self.gp.noise_variance)
-        noise = _row_noise(self.gp.noise, level, self.X[rows], self.weight[rows])
-        z2 = (self.y[rows] - found.mean) ** 2 / (found.variance / self.scale + noise)
-        gp, n, scale = self.gp, self.n_neighbours, scale_of(z2)
-        return LocalPosterior(gp=gp, X=self.X, y=self.y, weight=self.weight, n_neighbours=n, scale=scale)
+        return _row_noise(self.gp.noise, level, self.X[rows], self.weight[rows])
 
     def left_out(
         self, n_rows: int, seed: int | tuple[int, ...]
     ) -> tuple[Int[np.ndarray, " P"], LocalPrediction]:
         """(Random training rows, their predictions without themselves): at most `n_rows` of them. There must be two rows at least."""
+        rows, near = self._left_out(n_rows, seed)
+        with jax.enable_x64(True), one_blas_thread():
+            return rows, self._joined([self._by_block(near, self._index.Z[rows])])
+
+    def _left_out(
+        self, n_rows: int, seed: int | tuple[int, ...]
+    ) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, "P k"]]:
+        """(Random training rows, their nearest other rows)."""
         index, k = self._index, min(self.n_neighbours + 1, len(self.X))
         rows = np.sort(np.random.default_rng(seed).permutation(len(self.X))[:n_rows])
         with jax.enable_x64(True), one_blas_thread():
-            near = index.tree.around(rows, k)[:, 1:]
-            return rows, self._joined([self._by_block(near, index.Z[rows])])
+            return rows, index.tree.around(rows, k)[:, 1:]
+
+    def recall(self, n_rows: int = RECALL_ROWS) -> float:
+        """The share of the nearest rows that predictions find, of random training rows: below 1 only beyond 100,000 rows, see `slack_of`."""
+        index, k = self._index, min(self.n_neighbours, len(self.X))
+        if not isinstance(index.tree, Neighbours):
+            return 1.0
+        rows = np.random.default_rng(1).permutation(len(self.X))[:n_rows]
+        with jax.enable_x64(True):
+            return index.tree.recall(index.place(index.Z[rows]), k)
 
     @functools.cached_property
     def _index(self) -> "_Index":
@@ -172,6 +241,11 @@ class LocalPosterior(AbstractPosterior):
             return LocalPrediction(np.zeros(0), np.zeros(0), 0.0)
         mean, variance, jitter = (np.concatenate([part[i] for part in parts]) for i in range(3))
         return LocalPrediction(mean, self.scale * variance, float(jitter.max()))
+
+
+class _Calibrated(NamedTuple):
+    posterior: LocalPosterior
+    loss: float  # mean −log p of the rows left out, less ½ log 2π
 
 
 def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
@@ -240,7 +314,7 @@ def _at_point(kernel: AbstractKernel, at: _Block) -> tuple[Array, Array, Array]:
     """(mean, variance, jitter) at one point: at.Z [A], its neighbours at.X [k, A]."""
     X, y, noise, z = (jnp.asarray(part, jnp.float64) for part in at)
     rows, here = kernel.prepare(X, z), kernel.prepare(z[None], z)
-    K = kernel.between(rows, rows)
+    K = jax.lax.optimization_barrier(kernel.between(rows, rows))  # not evaluated again for Kb
     L, jitter = safe_cholesky(K + jnp.diag(noise))
     k, prior = kernel.between(rows, here)[:, 0], kernel.diag(z[None])[0]
     half = solve_triangular(L, jnp.stack([k, y], axis=1), lower=True)
@@ -263,6 +337,26 @@ def _network(warped: Warped, X: Array) -> Array:
 
 def _warp(warped: Warped, X: np.ndarray) -> np.ndarray:
     return np.asarray(_network(warped, jnp.asarray(X)))
+
+
+def _ahead(index: _Index, chunks: list[np.ndarray], k: int) -> Iterator[Int[np.ndarray, "P k"]]:
+    """The k nearest rows of each chunk; those of the next are searched while the caller works on one, where that takes no device."""
+    if not isinstance(index.tree, Neighbours):
+        yield from (index.tree.query(index.place(Z), k) for Z in chunks)
+        return
+    with ThreadPoolExecutor(1) as pool:
+
+        def begin(Z: np.ndarray) -> Any:
+            places = index.place(Z)  # by the device: not on another thread
+            return pool.submit(contextvars.copy_context().run, index.tree.query, places, k)
+
+        searched: Any = begin(chunks[0]) if chunks else None
+        for after in [*chunks[1:], None]:
+            if searched is None:
+                return
+            near = searched.result()
+            searched = None if after is None else begin(after)
+            yield near
 
 
 def _blocks(n_points: int, bytes_per_point: int) -> list[Int[np.ndarray, " rows"]]:

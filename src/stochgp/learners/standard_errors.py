@@ -1,0 +1,60 @@
+"""Standard errors of parameters that minimise a mean of losses of dependent rows."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+FEWEST_CELLS, MOST_CELLS = 32, 128
+CELL = 4  # times the neighbours of a row, at least that many centres in a cell where there are enough
+
+
+def cells_of(
+    X: Float[np.ndarray, "C D"], n_neighbours: int, group: Int[np.ndarray, " C"] | None = None
+) -> Int[np.ndarray, " C"]:
+    """A cell for each centre, so that centres of different cells have few neighbours in common: its group, or a box of inputs.
+
+    Boxes are halved at the median of their widest input, to 32, 64 or 128 of them: about C/(4m).
+    """
+    if group is not None:
+        return np.unique(group, return_inverse=True)[1]
+    wanted = np.clip(len(X) // (CELL * max(n_neighbours, 1)), FEWEST_CELLS, MOST_CELLS)
+    boxes = [np.arange(len(X))]
+    while len(boxes) < wanted:
+        boxes = [half for box in boxes for half in _halves(X, box)]
+    cells = np.empty(len(X), np.int64)
+    for number, box in enumerate(boxes):
+        cells[box] = number
+    return cells
+
+
+def godambe(hessian: Float[np.ndarray, "P P"], spread: Float[np.ndarray, "P P"]) -> Float[np.ndarray, " P"]:
+    """√diag(H⁻¹ J H⁻¹): standard errors of θ̂, J the covariance of the mean gradient (Godambe 1960).
+
+    For a likelihood of independent rows J is H/N, and H⁻¹ J H⁻¹ the inverse information. For leave-one-out densities, and for few neighbours, it is not.
+    """
+    H = np.linalg.pinv(hessian, hermitian=True)
+    return np.sqrt(np.maximum(np.diagonal(H @ spread @ H), 0))
+
+
+def named(errors: Any) -> dict[str, Any]:
+    """{name of a parameter: the standard errors of its unconstrained numbers} of a tree of them."""
+    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(errors, eqx.is_inexact_array_like))
+    return {_name(path): _listed(np.asarray(leaf, np.float64)) for path, leaf in leaves}
+
+
+def _listed(values: np.ndarray) -> Any:
+    return [float(f"{x:.3g}") for x in values.ravel()] if values.ndim else float(f"{values:.3g}")
+
+
+def _name(path: Any) -> str:
+    parts = [str(getattr(part, "name", getattr(part, "idx", getattr(part, "key", part)))) for part in path]
+    return ".".join(part for part in parts if part != "raw")
+
+
+def _halves(X: Float[np.ndarray, "C D"], box: Int[np.ndarray, " B"]) -> tuple[np.ndarray, np.ndarray]:
+    widest = int(np.argmax(np.ptp(X[box], axis=0))) if len(box) else 0
+    order = box[np.argsort(X[box, widest], kind="stable")]
+    return order[: len(order) // 2], order[len(order) // 2 :]
