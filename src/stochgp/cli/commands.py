@@ -81,7 +81,7 @@ def fit(
     kind = "classes" if classify else "auto" if model in _CLASSIFIERS else "numbers"
     wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing, holds_molecules, kind)
     large = not classify and is_large(source, estimator.memory_limit) and not holds_molecules
-    rows = (divided_blocks if large else read_divided)(source, wanted, test_fraction, seed)
+    rows: Any = (divided_blocks if large else read_divided)(source, wanted, test_fraction, seed)
     estimator = describe(True) if rows.are_classes else estimator
     with naming(source):
         estimator.fit(rows.train.inputs, rows.train.targets, checkpoint=checkpoint)

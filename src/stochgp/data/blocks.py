@@ -220,7 +220,7 @@ def _of_npy(file: Path, columns: tuple[str, ...] | None, types: Any) -> Iterator
             raise TableError(f"{file}: expected an array of numbers [N, D] in C order, not {dtype} {shape}")
         for first in range(0, shape[0], BLOCK_ROWS):
             values = np.empty((min(BLOCK_ROWS, shape[0] - first), shape[1]), dtype)
-            if opened.readinto(memoryview(values).cast("B")) != values.nbytes:
+            if opened.readinto(values.data.cast("B")) != values.nbytes:
                 raise TableError(f"{file}: the file ends before its {shape[0]} rows")
             names = [f"x{j}" for j in range(shape[1])]
             yield Block(pa.table([pa.array(values[:, j]) for j in range(shape[1])], names), file, first)

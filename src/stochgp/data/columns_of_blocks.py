@@ -104,10 +104,8 @@ def _few(column: Column, there: np.ndarray) -> Column:
 
 
 def _joined(a: Column, b: Column) -> Column:
-    kinds = {a.kind, b.kind}
-    if kinds == {"number", "boolean"}:
-        kinds = {"number"}
-    if len(kinds) > 1 or a.zoned != b.zoned:
+    kind = a.kind if a.kind == b.kind else "number"
+    if not ({a.kind, b.kind} <= {kind, "boolean"} and a.zoned == b.zoned):
         raise TooNarrowError(a.name, pa.string())
     is_text = a.kind == "text"
     chunks = (
@@ -117,4 +115,4 @@ def _joined(a: Column, b: Column) -> Column:
     )
     values = pa.chunked_array(chunks) if is_text else np.concatenate([a.values, b.values])
     there = np.ones(len(values), bool)
-    return _few(Column(a.name, kinds.pop(), values, ~there, a.zoned), there)
+    return _few(Column(a.name, kind, values, ~there, a.zoned), there)

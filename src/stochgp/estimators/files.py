@@ -4,7 +4,6 @@ import os
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from stochgp.budget import Budget
 from stochgp.data import Blocks
@@ -64,7 +63,7 @@ def read_files(
     return TrainingData.of_files(found, bool(estimator.standardize), estimator.mean, estimator.dtype)
 
 
-def _name_inputs(estimator: BaseEstimator, columns: Any) -> None:
+def _name_inputs(estimator: Any, columns: Any) -> None:
     estimator.n_features_in_ = len(columns)
     estimator.feature_names_in_ = np.array([rule.name for rule in columns], dtype=object)
 

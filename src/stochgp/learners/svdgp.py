@@ -70,7 +70,8 @@ class SVDGP(AbstractGrowing):
         first = jax.tree.map(lambda part: part[: self.growth], batch)
         seen = sites(state.gp, first, *state.gp.process().moments(first.X))
         gp = grown(state.gp, batch, self.growth, jnp.sqrt(seen.precision[:, 0]))
-        gp = gp if self.mirror_rate is None else self._mirrored(gp, batch, state)
+        if self.mirror_rate is not None:
+            gp = self._mirrored(gp, batch, state, at_step(self.mirror_rate, state.descent.step))
         q: Any = gp.approximation
         J = columns_to_draw(q.mean_functions.used, self.n_columns or batch.y.shape[0], key=key)
         trainable, rest = self.partition(gp)
@@ -85,13 +86,10 @@ class SVDGP(AbstractGrowing):
         info = GrowingInfo(value, divergence, q.mean_functions.used.astype(value.dtype))
         return GrowingState(eqx.combine(theta, rest), descent, state.n_rows, state.count), info
 
-    def _mirrored(self, gp: SparseGP, batch: Rows, state: GrowingState) -> SparseGP:
-        """After the mirror step of B."""
+    def _mirrored(self, gp: SparseGP, batch: Rows, state: GrowingState, gamma: Any) -> SparseGP:
+        """After the mirror step of B, of size γ."""
         q: Any = gp.approximation
         precision = sites(gp, batch, *gp.process().moments(batch.X)).precision[:, 0]
-        weight, gamma = (
-            state.n_rows / batch.y.shape[0] * precision,
-            at_step(self.mirror_rate, state.descent.step),
-        )
+        weight = state.n_rows / batch.y.shape[0] * precision
         L = mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma, self.jitter).L
         return eqx.tree_at(lambda g: g.approximation.root, gp, L.astype(q.root.dtype))

@@ -39,7 +39,7 @@ class Dispersion(eqx.Module):
         noise = with_level(posterior.noise, level)
         if self.trees is not None:
             noise = TreeNoise(noise.level, self.trees)
-        return DispersedPosterior(base=posterior, noise=noise, factor=self.factor)
+        return DispersedPosterior(base=posterior, noise=noise, factor=self.factor)  # pyright: ignore[reportCallIssue]
 
     def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
         """Of observations with these means and standard deviations, noise included."""
