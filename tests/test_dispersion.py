@@ -196,6 +196,12 @@ def test_what_the_rows_have_is_chosen(df, slope, wanted):
     assert choose(draws(2400, 11, df, slope), 0, QUICK).chosen in wanted
 
 
+@pytest.mark.parametrize(("n", "slope", "wanted"), [(400, 0.0, GAUSSIAN), (2400, 2.0, GAUSSIAN + OF_INPUT)])
+def test_without_heavy_tails_no_student_t_is_chosen(n, slope, wanted):
+    found = choose(draws(n, 11, 3.0, slope), 0, QUICK, heavy_tails=False)
+    assert found.chosen == wanted and "student" not in found.told
+
+
 def test_too_few_rows_ties_and_few_groups_choose_nothing():
     clear = draws(4000, 12, df=3.0, slope=2.0)
     assert choose(clear.some(np.arange(60)), 0, QUICK).chosen == GAUSSIAN

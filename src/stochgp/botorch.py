@@ -35,7 +35,7 @@ class PosteriorModel(Model):
     Mean and covariance are those of the estimator's posterior. With an iterative solver the covariance is estimated from the
     function samples that were solved for (`n_samples`, with a relative standard error of √(2/S)); otherwise it is exact.
 
-    Raises ValueError for an estimator whose posterior knows no covariances, or whose inputs are not numbers alone.
+    Raises ValueError for an estimator whose posterior knows no covariances, whose inputs are not numbers alone, or whose targets are transformed.
     """
 
     def __init__(self, estimator: PosteriorRegressor):
@@ -45,6 +45,10 @@ class PosteriorModel(Model):
         if fitted.encoder is not None:
             raise ValueError(
                 "the estimator was fitted to a table whose columns are encoded: fit it to an array of numbers"
+            )
+        if fitted.transform is not None:
+            raise ValueError(
+                "the estimator transforms its targets, which have no Gaussian posterior: fit it to transformed targets"
             )
         self.estimator = estimator
         self._joint = JointMoments(fitted.posterior)

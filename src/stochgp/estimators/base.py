@@ -3,7 +3,6 @@
 import abc
 import html
 import logging
-import math
 import os
 import time
 import warnings
@@ -25,7 +24,7 @@ from stochgp.estimators.cautions import constant_columns, warn_of
 from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs, is_packed
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.inputs import read_training_rows
+from stochgp.estimators.inputs import read_training_rows, refuse_no_counts
 from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
 from stochgp.estimators.progress import progress_line, say
 from stochgp.estimators.report import (
@@ -40,6 +39,7 @@ from stochgp.estimators.report import (
 from stochgp.estimators.settings import DTYPES, check_settings
 from stochgp.estimators.summary import summarise
 from stochgp.estimators.units import TrainingData, in_target_units
+from stochgp.estimators.warping import transform_wanted, untransformed, warped_data
 from stochgp.learners import AbstractLearner, fit
 from stochgp.learners.fit import Extent
 from stochgp.learners.log import Report
@@ -214,10 +214,13 @@ class GPEstimator(PosteriorEstimator):
                 law, of_law = self._law_of(gp, posterior, data, run)
         seen = self.dtype if posterior.dtype is None else posterior.dtype
         constant = None if is_packed(data.encoder) else constant_columns(data.rows.X)
-        self._fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, seen, constant, law=law)
+        self._fitted = Fitted(
+            data.encoder, data.inputs, data.targets, posterior, seen, constant, law=law, transform=data.transform,
+            log_slope=data.log_slope, slope_rows=float(data.count.sum()), counts=self._target == "count",
+        )  # fmt: skip
         name = y if data.is_of_files else getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
-        self.plan_ = start | choices | more | of_law
+        self.plan_ = data.told | start | choices | more | of_law
         for note in notes(self.plan_, data.n_rows):
             logger.info(note)
             say(self.verbose, note)
@@ -225,15 +228,32 @@ class GPEstimator(PosteriorEstimator):
 
     def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
         """What the model learns from, of rows in memory or in files."""
-        inputs = self._inputs()
+        inputs, wanted = self._inputs(), transform_wanted(getattr(self, "likelihood", None), self._target)
         if are_files(X):
+            if wanted is not None:
+                raise ValueError("targets in files are not transformed yet: give arrays or a table")
             if inputs is not Inputs.NUMBERS:
                 raise ValueError("the Tanimoto kernel takes rows in memory, not files: read the table first")
             others = {"sample_weight": sample_weight, "groups": groups}
             return read_files(self, X, y, others, run.budget, run.sample_seed, keeps_all=self._keeps_all_rows)
         rows = read_training_rows(self, X, y, sample_weight, run.budget, self.missing, groups, inputs)
         leaves = inputs is not Inputs.NUMBERS
-        return TrainingData.of(rows, bool(self.standardize), self.mean, self.dtype, leaves)
+        settings = bool(self.standardize), self.mean, self.dtype, leaves
+        if wanted is None:
+            return TrainingData.of(rows, *settings)
+        if self._target == "count":
+            refuse_no_counts(rows.y)
+        return warped_data(rows, wanted, settings, run.sample_seed, run.plan)
+
+    @property
+    def _target(self) -> str:
+        """Which numbers the targets are: "real", "positive" or "count"."""
+        return getattr(self, "target", "real")
+
+    @property
+    def _likelihood(self) -> Any:
+        """`likelihood=` of the targets that the model sees, which may be transformed."""
+        return untransformed(getattr(self, "likelihood", None))
 
     def _posterior_in_time(
         self, gp: AbstractGP, learned: FitResult | None, data: TrainingData, run: Run, fewer: bool
@@ -283,7 +303,7 @@ class GPEstimator(PosteriorEstimator):
         logger.info("learning from %d rows by %s: %s", N, type(learner).__name__, why)
 
         def report(entry: dict[str, float]) -> object:
-            shown = in_target_units(entry, data.scale, placed.learner.loss_shift)
+            shown = in_target_units(entry, data.scale, placed.learner.loss_shift, data.log_unit)
             if progress is not None:
                 progress(shown)
             return None if run.callback is None else run.callback(shown)
@@ -318,11 +338,12 @@ class GPEstimator(PosteriorEstimator):
         )
         self.converged_ = all(part.converged for part in parts) and self.plan_["ended"]["choice"] == PLANNED
         shift = 1.0 if learned is None else learned.loss_shift
-        self.history_ = [in_target_units(entry, s, shift) for part in parts for entry in part.history]
+        unit = data.log_unit
+        self.history_ = [in_target_units(entry, s, shift, unit) for part in parts for entry in part.history]
         self.n_rows_ = data.n_all
         nlml = self._nlml(learned)
         if nlml is not None:
-            self.nlml_ = nlml + math.log(s)
+            self.nlml_ = nlml + data.log_unit
 
 
 class GPRegressor(PosteriorRegressor, GPEstimator):

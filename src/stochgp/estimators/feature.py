@@ -20,7 +20,7 @@ from stochgp.estimators.choices import feature_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.inputs import read_targets, read_weights
 from stochgp.estimators.report import choice
-from stochgp.estimators.row_noise import GAUSSIAN, LIKELIHOODS, closed, with_row_noise
+from stochgp.estimators.row_noise import GAUSSIAN, check_likelihood, closed, with_row_noise
 from stochgp.estimators.streaming import Stream, added, begun, check_mergeable, drift, moments_of, taken_in
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
@@ -28,7 +28,6 @@ from stochgp.learners.log import Report
 from stochgp.likelihoods import constant_noise
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP
-from stochgp.names import lookup
 from stochgp.objectives import add_up, chunk_rows, nlml_of_spectrum, spectrum
 from stochgp.parameters import cast, positive
 from stochgp.posteriors import FeaturePosterior
@@ -62,7 +61,9 @@ class FeatureGPRegressor(GPRegressor):
     smiles          the column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel,
                     and `missing="skip"` leaves out those that cannot be read (predictions NaN)
     likelihood      "gaussian": noise of one variance; "row-noise": Gaussian with a variance that depends on the input, learned by a network; "auto":
-                    the second where held-out rows, 500 at least, are predicted better by more than two standard errors
+                    the second where held-out rows, 500 at least, are predicted better by more than two standard errors; or
+                    `likelihoods.Warped(one of these, transform)`: the targets are transformed, and everything is said in their units
+    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
     plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
 
     After `fit`, in units of the targets given (nlml = that of standardised targets + log s, variances times s²):
@@ -93,7 +94,8 @@ class FeatureGPRegressor(GPRegressor):
         missing: str = "refuse",
         smiles: Any = None,
         plan: dict[str, Any] | None = None,
-        likelihood: str = "auto",
+        likelihood: Any = "auto",
+        target: str = "real",
     ):
         self.features = features
         self.kernel = kernel
@@ -113,6 +115,7 @@ class FeatureGPRegressor(GPRegressor):
         self.smiles = smiles
         self.plan = plan
         self.likelihood = likelihood
+        self.target = target
 
     @property
     def features_(self) -> features.AbstractFeatureMap:
@@ -148,6 +151,7 @@ class FeatureGPRegressor(GPRegressor):
         weight = read_weights(sample_weight, X)
         more = moments_of(self._fitted, X, y, weight)
         self.drift_ = drift(self._fitted, X, y)
+        self._fitted = self._fitted.with_slope(0.0, 0.0, forget).with_targets(y, weight)
         self._take_in(added(stream, more, forget), (self.n_rows_ if forget > 0 else 0) + len(y))
         return self
 
@@ -160,6 +164,7 @@ class FeatureGPRegressor(GPRegressor):
         check_is_fitted(self)
         check_is_fitted(other)
         check_mergeable(self._fitted, other._fitted)
+        self._fitted = self._fitted.with_slope(other._fitted.log_slope, other._fitted.slope_rows)
         self._take_in(added(self._to_go_on(), other._to_go_on().moments), self.n_rows_ + other.n_rows_)
         return self
 
@@ -173,7 +178,7 @@ class FeatureGPRegressor(GPRegressor):
     def _take_in(self, stream: Stream, n_rows: int) -> None:
         fitted, nlml = taken_in(self._fitted, stream)
         self._fitted, self._stream, self.n_rows_ = fitted, stream, n_rows
-        self.nlml_ = nlml + math.log(fitted.target_scale)
+        self.nlml_ = nlml + fitted.log_unit
 
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
         return feature_learner(
@@ -182,7 +187,7 @@ class FeatureGPRegressor(GPRegressor):
 
     def _start(self, data: TrainingData, run: Run) -> tuple[FeatureGP, dict[str, Any]]:
         """Features for the rows, noise START_NOISE, and k(x, x) ≈ 1 on average, times the targets' mean square."""
-        lookup(self.likelihood, dict.fromkeys(LIKELIHOODS), "likelihood")
+        check_likelihood(self._likelihood)
         map_key, sample_key = jax.random.split(run.start_key)
         seed = [int(word) for word in np.ravel(jax.random.key_data(sample_key))]
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:SAMPLE_ROWS]
@@ -220,7 +225,7 @@ class FeatureGPRegressor(GPRegressor):
     ) -> tuple[FitResult, dict[str, Any]]:
         """Few rows: from all of them. Row noise, where it is asked for, or pays: a network of numbers says it, so fingerprints have none."""
         found, closing = closed(found, gp, learner, rows, run)
-        asked = GAUSSIAN if isinstance(gp.features, features.TanimotoHashes) else self.likelihood
+        asked = GAUSSIAN if isinstance(gp.features, features.TanimotoHashes) else self._likelihood
         found, noise = with_row_noise(asked, found, learner, rows, run, report, self.dtype)
         return found, closing | noise
 

@@ -1,5 +1,7 @@
 """What a fit leaves behind, and predictions from it in the user's units."""
 
+import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +15,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.budget import Budget, release
 from stochgp.data import Standardiser
 from stochgp.data.molecules import MoleculeEncoder
-from stochgp.distributions import AbstractDistribution, Normal
+from stochgp.distributions import AbstractDistribution, Normal, Rounded, Warped
 from stochgp.estimators.fingerprinted import is_packed
-from stochgp.estimators.inputs import Encoder, refuse_not_finite
+from stochgp.estimators.inputs import Encoder, refuse_no_counts, refuse_not_finite, refuse_targets_outside
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.parameters import cast
 from stochgp.planning.prediction import most_columns
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, Dispersion
 from stochgp.posteriors.base import MOST_ROWS, Request, noise_variances
+from stochgp.transforms import AbstractTransform
 
 ROWS = 256  # of one evaluation of functions
 NOISE_ROWS = 1024  # of one evaluation of the noise
@@ -45,6 +48,10 @@ class Fitted:
         None  # of the standardised targets; None: Gaussian, of the posterior's noise
     )
     law: Dispersion | None = None  # of observations around their predictions, where no likelihood is given
+    transform: AbstractTransform | None = None  # T of the user's targets, before they were standardised
+    log_slope: float = 0.0  # the mean of log T' over the training rows
+    slope_rows: float = 0.0  # how many these are
+    counts: bool = False  # whether observations are rounded to whole numbers of at least 0
     stream: Any = None  # a `learners.Stream` that can go on, where one was learned from
 
     @property
@@ -66,8 +73,39 @@ class Fitted:
         """σ² of the standardised targets."""
         return float(self.predictive.noise.level)
 
+    @property
+    def log_unit(self) -> float:
+        """As `TrainingData.log_unit`."""
+        return math.log(self.target_scale) - self.log_slope
+
+    def transformed(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+        """T(y), of new targets. Raises ValueError for those that T does not take."""
+        if self.transform is None:
+            return y
+        if self.counts:
+            refuse_no_counts(y)
+        refuse_targets_outside(self.transform, y)
+        return np.asarray(self.transform(y), np.float64)
+
+    def with_targets(self, y: Float[np.ndarray, " n"], count: Float[np.ndarray, " n"] | None) -> "Fitted":
+        """With new targets in the mean of log T'."""
+        if self.transform is None or len(y) == 0:
+            return self
+        n = float(len(y) if count is None else count.sum())
+        return self.with_slope(float(np.average(self.transform.log_slope(y), weights=count)), n)
+
+    def with_slope(self, log_slope: float, n: float, forget: float = 1.0) -> "Fitted":
+        """With log T' of `n` further rows, of this mean; those so far weigh `forget`."""
+        if self.transform is None:
+            return self
+        old = forget * self.slope_rows
+        mean = (old * self.log_slope + n * log_slope) / (old + n) if old + n > 0 else 0.0
+        return dataclasses.replace(self, log_slope=mean, slope_rows=old + n)
+
     def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """E f(x) in target units."""
+        """E f(x) in target units; of transformed targets E y, the mean of an observation."""
+        if self.transform is not None:
+            return self.distribution(X).mean
         (mean,) = self._by_block(lambda Z: (self.posterior.mean(Z),), X, self.posterior.block_rows)
         return self.targets.inverse(mean)
 
@@ -75,9 +113,17 @@ class Fitted:
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         """(E f(x), standard deviation of f(x), or of an observation there) in target units."""
-        if include_noise and self.likelihood is not None:
+        if include_noise and (self.likelihood is not None or self.transform is not None):
             found = self.distribution(X)
             return found.mean, found.std
+        if self.transform is not None:
+            return self.mean(X), Warped(Normal(*self._latent(X, include_noise=False)), self.transform).std
+        return self._latent(X, include_noise=include_noise)
+
+    def _latent(
+        self, X: Float[np.ndarray, "N D"], *, include_noise: bool
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """(Mean, standard deviation) of f, or of f and noise, with the standardising undone, but not T."""
         mean, variance = self._by_block(self.predictive.mean_and_variance, X, self.posterior.block_rows)
         if include_noise:
             variance += self._noise_variances(X)
@@ -85,8 +131,15 @@ class Fitted:
 
     def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
         """Of an observation at each row, in target units."""
+        found = self._untransformed(X)
+        if self.transform is not None:
+            found = Warped(found, self.transform)
+        return Rounded(found) if self.counts else found
+
+    def _untransformed(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
+        """Of T(y), with the standardising undone."""
         if self.likelihood is None:
-            mean, std = self.mean_and_std(X, include_noise=True)
+            mean, std = self._latent(X, include_noise=True)
             return Normal(mean, std) if self.law is None else self.law.observed(mean, std)
         mean, variance = self._by_block(self.posterior.mean_and_variance, X, self.posterior.block_rows)
         m, v = (part.reshape(len(X), -1) for part in (mean, variance))
@@ -98,6 +151,8 @@ class Fitted:
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int
     ) -> Float[np.ndarray, "N N"]:
         """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units; in slices that fit into `free` bytes."""
+        if self.transform is not None:
+            raise ValueError("transformed targets have no covariance to return: sample_y draws them jointly")
         with jax.enable_x64(True):
             scaled = self.predictive.covariance_within(_transformed(self.inputs, X, self.dtype, 0), free)
         covariance = np.multiply(scaled, self.target_scale**2, out=scaled if scaled.flags.writeable else None)
@@ -128,7 +183,18 @@ class Fitted:
                 target_scale=jnp.asarray(self.targets.scale, jnp.float64),
                 encoder=self.encoder,
                 dtype=self.dtype,
+                transform=self.transform,
             )
+
+    def with_noise(
+        self, values: Float[np.ndarray, "N S"], X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
+    ) -> Float[np.ndarray, "N S"]:
+        """Observations at rows where functions have these values."""
+        noise = self.draw_noise(X, values.shape[1], key=key)
+        if self.transform is None:
+            return values + noise
+        found = self.transform.inverse(self.transform(values) + noise)
+        return np.maximum(np.rint(found), 0.0) if self.counts else found
 
     def draw_noise(
         self, X: Float[np.ndarray, "N D"], n_samples: int, *, key: PRNGKeyArray
@@ -192,6 +258,7 @@ class FunctionDraws(eqx.Module):
     target_scale: Float[Array, ""]
     encoder: Encoder | None = eqx.field(static=True)
     dtype: str = eqx.field(static=True)
+    transform: AbstractTransform | None = None
 
     @property
     def n_samples(self) -> int:
@@ -207,7 +274,7 @@ class FunctionDraws(eqx.Module):
         inputs = Standardiser(np.asarray(self.center), np.asarray(self.scale))
         targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
         (values,) = in_blocks(lambda Z: (_apply(self.functions, Z),), inputs, X, self.dtype, ROWS)
-        return targets.inverse(values)
+        return self._back(targets.inverse(values))
 
     def _on_device(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         if X.ndim != 2 or X.shape[1] != len(self.center) or not jnp.issubdtype(X.dtype, jnp.floating):
@@ -216,7 +283,11 @@ class FunctionDraws(eqx.Module):
             )
         Z = (X - self.center.astype(X.dtype)) / self.scale.astype(X.dtype)
         functions = cast(self.functions, X.dtype)  # float64 where it may not be used
-        return functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype)
+        return self._back(functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype))
+
+    def _back(self, values: Any) -> Any:
+        """In the units of y."""
+        return values if self.transform is None else self.transform.inverse(values)
 
 
 @eqx.filter_jit

@@ -19,6 +19,7 @@ from stochgp.estimators.inputs import TrainingRows, read_inputs_at_fit, read_tar
 from stochgp.estimators.report import PLANNED, choice
 from stochgp.estimators.settings import check_settings
 from stochgp.estimators.units import TrainingData
+from stochgp.estimators.warping import transform_wanted
 from stochgp.learners import begin_stream, feed
 from stochgp.learners.growing import AbstractGrowing
 from stochgp.likelihoods import AbstractLikelihood
@@ -63,7 +64,7 @@ def posterior_of(
         deadline.require(EVALUATION * data.n_rows * functions.mean_functions.capacity)
         bound = elbo_of_all(gp, data.source(False))
         told = "nats per row in target units, a lower bound of the log marginal likelihood: of all rows, in float64"
-        choices["elbo"] = choice(bound - float(np.log(data.scale)), told)
+        choices["elbo"] = choice(bound - float(np.log(data.scale)) + data.log_slope, told)
     except TimeIsUpError as late:
         choices["late"] = f"the bound of all rows is not known: {late}"
     return VariationalPosterior.of(gp, data.n_inputs), None, choices
@@ -72,6 +73,8 @@ def posterior_of(
 def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
     """`SparseGPRegressor.partial_fit`."""
     check_settings(estimator.get_params(deep=False))
+    if transform_wanted(estimator.likelihood, estimator.target) is not None:
+        raise ValueError("a stream's targets are not transformed: give transformed targets, or use fit")
     leaves = estimator._inputs() is not Inputs.NUMBERS
     begun, before = time.perf_counter(), vars(estimator).get("_fitted")
     if before is not None and before.stream is None:

@@ -15,6 +15,7 @@ from stochgp.data.fingerprints import FingerprintEncoder, Fingerprints
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.estimators.fingerprinted import Inputs, read_fingerprints, without_skipped
 from stochgp.names import lookup
+from stochgp.transforms import AbstractTransform
 
 Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
 
@@ -103,6 +104,27 @@ def read_inputs(
         return _encoded(encoder, X, budget)
     refuse_not_finite(X)
     return X
+
+
+def refuse_targets_outside(T: AbstractTransform, y: np.ndarray) -> None:
+    """Raises ValueError, naming the first, for targets that the transform does not take."""
+    bad = y <= T.lower
+    if bad.any():
+        row = int(np.argmax(bad))
+        wanted = "positive targets" if T.lower == 0 else f"targets above {T.lower:g}"
+        raise ValueError(
+            f"{wanted} are wanted by {type(T).__name__}, but {bad.sum()} of {bad.size} are not, such as {y[row]:g}"
+        )
+
+
+def refuse_no_counts(y: np.ndarray) -> None:
+    """Raises ValueError, giving the first, for targets that are no counts."""
+    bad = (y < 0) | (y != np.floor(y))
+    if bad.any():
+        first = y[int(np.argmax(bad))]
+        raise ValueError(
+            f"counts are whole numbers of at least 0, but {bad.sum()} of {bad.size} targets are not, such as {first:g}"
+        )
 
 
 def read_targets(y: Any) -> Float[np.ndarray, " N"]:

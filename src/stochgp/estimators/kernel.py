@@ -6,7 +6,6 @@ from typing import Any, no_type_check
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, kernels
@@ -16,7 +15,7 @@ from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import HURRIED, LOCAL_ROWS, kernel_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
-from stochgp.estimators.law_choice import AUTO, check_likelihood, law_of
+from stochgp.estimators.law_choice import AUTO, check_likelihood, law_of, start_noise
 from stochgp.estimators.local_choice import calibrated_locally
 from stochgp.estimators.raised_noise import raised_for_solving
 from stochgp.estimators.report import choice
@@ -27,11 +26,10 @@ from stochgp.estimators.updating import read_new_rows, updated
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner, FullBatch
 from stochgp.learners.dispersion import GAUSSIAN
-from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT, constant_noise
 from stochgp.models import AbstractGP, KernelGP
 from stochgp.numerics.seeds import as_key
 from stochgp.objectives.slq import Estimate
-from stochgp.parameters import cast, frozen
+from stochgp.parameters import cast
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import choose
 from stochgp.posteriors import (
@@ -47,7 +45,6 @@ from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.solvers import AbstractSolver, Cholesky, SystemSize
 from stochgp.solvers.sizes import SMALL
 
-START_NOISE, LEAST_NOISE = 0.1, 1e-10  # of the targets' mean square
 CALIBRATION_ROWS, FEW_CALIBRATION_ROWS = 2000, 100  # training rows that set the scale of local variances
 FEWEST_FOR_CHOICE = 100  # rows
 LEAST_SECONDS = 2.0  # of learning, compilation included
@@ -81,7 +78,9 @@ class KernelGPRegressor(GPRegressor):
     smiles          the column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel,
                     and `missing="skip"` leaves out those that cannot be read (predictions NaN)
     likelihood      "auto" (constant Gaussian noise, unless rows left out say clearly otherwise: see docs/methods/row_noise.md), "gaussian",
-                    "student-t", or `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`, whose noise is learned with the kernel
+                    "student-t", or `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`, whose noise is learned with the kernel; or
+                    `Warped(one of these, transform)`: the targets are transformed, and everything is said in their units
+    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
     plan            `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits
 
     After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_`, `nlml_` (exact, where the
@@ -113,6 +112,7 @@ class KernelGPRegressor(GPRegressor):
         smiles: Any = None,
         plan: dict[str, Any] | None = None,
         likelihood: Any = "auto",
+        target: str = "real",
     ):
         self.kernel = kernel
         self.learner = learner
@@ -134,6 +134,7 @@ class KernelGPRegressor(GPRegressor):
         self.smiles = smiles
         self.plan = plan
         self.likelihood = likelihood
+        self.target = target
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.
@@ -166,10 +167,10 @@ class KernelGPRegressor(GPRegressor):
         why = f"of the mean, relative, measured on all rows; {solved.result.name}"
         self.plan_ = self.plan_ | {"residual": choice(float(solved.residual_norms[0]), why)}
         self.converged_ = bool(solved.converged)
-        s = self._fitted.target_scale
-        self.history_ = self.history_ + [in_target_units(entry, s, 1.0) for entry in solved.history]
+        s, unit = self._fitted.target_scale, self._fitted.log_unit
+        self.history_ = self.history_ + [in_target_units(entry, s, 1.0, unit) for entry in solved.history]
         if isinstance(self._fitted.posterior, ExactKernelPosterior):
-            self.nlml_ = self._fitted.posterior.nlml() + math.log(s)
+            self.nlml_ = self._fitted.posterior.nlml() + unit
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
@@ -188,7 +189,7 @@ class KernelGPRegressor(GPRegressor):
         Stochastic Lanczos quadrature with 10 probes, of standard error `nlml_stderr_`. The quadratic term is that of the solution found.
         Raises ValueError, with both numbers, where it would exceed `memory_limit`.
         """
-        return self._estimate().value + math.log(self._fitted.target_scale)
+        return self._estimate().value + self._fitted.log_unit
 
     @property
     def nlml_stderr_(self) -> float:
@@ -220,9 +221,9 @@ class KernelGPRegressor(GPRegressor):
 
     def _start(self, data: TrainingData, run: Run) -> tuple[KernelGP, dict[str, Any]]:
         """The kernel given, or of that name; the noise given, which nothing trains, or one that starts from START_NOISE."""
-        check_likelihood(self.likelihood)
+        check_likelihood(self._likelihood)
         dtype, spread = jnp.dtype(self.dtype), data.spread
-        noise = self._start_noise(spread)
+        noise = start_noise(self._likelihood, self.noise_variance, spread, self.dtype)
 
         def with_kernel(kernel: kernels.AbstractKernel) -> KernelGP:
             return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
@@ -243,26 +244,11 @@ class KernelGPRegressor(GPRegressor):
         name, told = best_kernel(start, data.source(False), key=run.start_key)
         return start(name), {"kernel": told}
 
-    def _start_noise(self, spread: float) -> AbstractNoise:
-        """Raises ValueError for a variance that the dtype cannot hold."""
-        dtype, given = jnp.dtype(self.dtype), self.noise_variance
-        if isinstance(self.likelihood, Gaussian | StudentT):
-            if given is not None:
-                raise ValueError(
-                    "noise_variance and the noise of likelihood are both given: leave one of them out"
-                )
-            return self.likelihood.noise
-        if given is None:
-            return constant_noise(START_NOISE * spread, lower=LEAST_NOISE * spread, dtype=dtype)
-        if float(jnp.finfo(dtype).tiny) <= given <= float(jnp.finfo(dtype).max):
-            return constant_noise(frozen(np.asarray(given, dtype)))
-        raise ValueError(f"noise_variance is {given!r}, which {self.dtype} cannot hold")
-
     def _law_of(
         self, gp: AbstractGP, posterior: AbstractPosterior, data: TrainingData, run: Run
     ) -> tuple[Dispersion | None, dict[str, Any]]:
         """ "auto" compares laws only where the noise was learned."""
-        asked, kept = self.likelihood, self.learner is None or self.noise_variance is not None
+        asked, kept = self._likelihood, self.learner is None or self.noise_variance is not None
         if asked == AUTO and kept:
             return None, {"likelihood": choice(GAUSSIAN, "the noise was not learned")}
         if asked == AUTO and is_packed(data.encoder):

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stochgp import deadline
@@ -15,7 +16,7 @@ from stochgp.kernels.nearest import NearestRows, nearest_bytes
 from stochgp.learners.conditionals import N_NEIGHBOURS
 from stochgp.learners.dispersion import FEWEST, GAUSSIAN, STUDENT, Law, LeftOut, choose, fitted, split
 from stochgp.learners.sampling import host_inputs
-from stochgp.likelihoods import Gaussian, StudentT
+from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT, constant_noise
 from stochgp.names import lookup
 from stochgp.objectives.conditionals import evaluate, is_small
 from stochgp.parameters import Frozen, frozen
@@ -24,6 +25,7 @@ from stochgp.posteriors.calibration import left_out_squares
 from stochgp.solvers.sizes import SMALL
 
 AUTO = "auto"
+START_NOISE, LEAST_NOISE = 0.1, 1e-10  # of the targets' mean square
 ROWS = 32_768  # left out
 TYPICAL_SECONDS, SECONDS_PER_NUMBER = 4.0, 2e-5  # to choose, compilation included; for each input of each row
 BYTES_PER_NUMBER = 64  # of trees, for each input of each row
@@ -36,10 +38,29 @@ def check_likelihood(value: Any) -> None:
         lookup(value, dict.fromkeys((AUTO, GAUSSIAN, STUDENT)), "likelihood")
     elif not isinstance(value, Gaussian | StudentT):
         raise TypeError(
-            f"likelihood must be a name, or Gaussian(noise) or StudentT(df, noise) of stochgp.likelihoods, not {value!r}"
+            f"likelihood must be a name, or Gaussian(noise) or StudentT(df, noise) of stochgp.likelihoods, or a Warped of these, not {value!r}"
         )
     elif (df := _known_df(value)) is not None and df <= 2:
         raise ValueError(f"df is {df:g}; observations have a standard deviation only above 2")
+
+
+def start_noise(likelihood: Any, given: float | None, spread: float, dtype: str) -> AbstractNoise:
+    """The noise of a likelihood; or the variance given, which nothing trains; or START_NOISE of the targets' mean square, to be learned.
+
+    Raises ValueError for a variance that the dtype cannot hold, and where both are given.
+    """
+    if isinstance(likelihood, Gaussian | StudentT):
+        if given is not None:
+            raise ValueError(
+                "noise_variance and the noise of likelihood are both given: leave one of them out"
+            )
+        return likelihood.noise
+    kind = jnp.dtype(dtype)
+    if given is None:
+        return constant_noise(START_NOISE * spread, lower=LEAST_NOISE * spread, dtype=kind)
+    if float(jnp.finfo(kind).tiny) <= given <= float(jnp.finfo(kind).max):
+        return constant_noise(frozen(np.asarray(given, kind)))
+    raise ValueError(f"noise_variance is {given!r}, which {dtype} cannot hold")
 
 
 def _known_df(asked: Any) -> float | None:
@@ -51,6 +72,8 @@ def law_of(
     asked: Any, posterior: Any, gp: Any, data: TrainingData, budget: Budget, planned: str | None
 ) -> tuple[Dispersion | None, dict[str, Any]]:
     """(The law asked for, or planned, or chosen for "auto", None where variances and noise stay as they are; what `plan_` says of it).
+
+    "auto" does not choose heavy tails of logarithms: e^z would have no mean then.
 
     Raises ValueError, with both numbers, for a law asked for that the memory does not allow.
     """
@@ -72,7 +95,8 @@ def law_of(
     if not chooses:
         name, why = (asked, "as asked") if planned is None else (planned, "as given")
         return _fitted(name, why, rows, df)
-    found = choose(rows, SEED)
+    heavy = data.transform is None or math.isfinite(data.transform.growth)
+    found = choose(rows, SEED, heavy_tails=heavy)
     why = f"by {found.n_rows} rows left out, nats a row: {found.told}"
     return _constant(why) if found.chosen == GAUSSIAN else _fitted(found.chosen, why, rows, df)
 

@@ -138,7 +138,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         self._reserve(Request(), f"{n_samples} samples at {len(X)} rows", 24 * len(X) * n_samples)
         values = functions.at_numbers(X)
         if include_noise:
-            values += self._fitted.draw_noise(X, values.shape[1], key=jax.random.fold_in(key, 1))
+            values = self._fitted.with_noise(values, X, key=jax.random.fold_in(key, 1))
         return values
 
     def sample_functions(self, n_samples: int, random_state: Any = 0) -> FunctionDraws:

@@ -42,7 +42,7 @@ def describe_learning(
     seen = learner.seen_rows(n_rows)
     rate = next((entry["rate"] for entry in found.history if "rate" in entry), None)
     tried = sorted({entry["trial_rate"] for entry in found.history if "trial_rate" in entry})
-    return _scores(found, data.scale) | {
+    return _scores(found, data.log_unit) | {
         "learner": choice(type(learner).__name__, why),
         "learner_settings": choice(
             _settings(learner), "those that can be written down; see the learner's docstring"
@@ -114,16 +114,14 @@ def _rows_in_time(n_rows: int, n_all: int) -> tuple[int | None, str]:
     return (None, "all of them") if n_rows >= n_all else (n_rows, "random ones: a time limit allowed no more")
 
 
-def _scores(found: FitResult, s: float) -> dict[str, Any]:
+def _scores(found: FitResult, log_unit: float) -> dict[str, Any]:
     """How held-out rows were predicted, in target units, and how a constant predicts them; nothing where none were held out."""
     scores = {name: getattr(found.evidence, name, None) for name in ("held_out_nlpd", "constant_nlpd")}
     why = {
         "held_out_nlpd": "nats per held-out row, before they joined",
         "constant_nlpd": "theirs under the mean and the variance of the training targets",
     }
-    return {
-        name: choice(value + math.log(s), why[name]) for name, value in scores.items() if value is not None
-    }
+    return {name: choice(value + log_unit, why[name]) for name, value in scores.items() if value is not None}
 
 
 def _settings(learner: AbstractLearner) -> dict[str, Any]:

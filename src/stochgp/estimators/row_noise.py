@@ -21,12 +21,21 @@ from stochgp.learners.row_noise import (
 )
 from stochgp.learners.run import Extent
 from stochgp.models import FeatureGP
+from stochgp.names import lookup
 from stochgp.results import FitResult
 
 GAUSSIAN, ROW_NOISE = "gaussian", "row-noise"
 LIKELIHOODS = ("auto", GAUSSIAN, ROW_NOISE)
 
 logger = logging.getLogger("stochgp.estimators")
+
+
+def check_likelihood(value: Any) -> None:
+    """Raises TypeError for what is no name, and ValueError for a name that is not one of LIKELIHOODS."""
+    if not isinstance(value, str):
+        names = ", ".join(map(repr, LIKELIHOODS))
+        raise TypeError(f"likelihood must be one of {names}, or a Warped of such a name, not {value!r}")
+    lookup(value, dict.fromkeys(LIKELIHOODS), "likelihood")
 
 
 def closed(

@@ -44,6 +44,7 @@ CHOICES = {
     "dtype": tuple(DTYPES),
     "prediction": ("auto", "global", "local"),
     "missing": ("refuse", "impute", "skip"),
+    "target": ("real", "positive", "count"),
 }
 
 

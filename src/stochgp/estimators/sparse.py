@@ -40,7 +40,8 @@ class SparseGPRegressor(GPRegressor):
                     covariance; "ivsgpr": mirror ascent. Functions of the last two grow from the rows, so they can learn from a stream
     n_inducing      inducing points; all rows where there are fewer
     n_inducing_mean functions of the mean, of "svdgp" only; None = 8 for each of the covariance
-    likelihood      "gaussian", or a `likelihoods.Gaussian` of your own
+    likelihood      "gaussian", or a `likelihoods.Gaussian` of your own; or `likelihoods.Warped(one of these, transform)`: the targets are
+                    transformed, and everything is said in their units
     learner         "auto" = that of the approximation, "svgp", "sgpr", "svdgp", "ivsgpr", or a learner of `stochgp.learners`
     batch_size, epochs, learning_rate
                     None = the learner's own, or chosen for you; given here and in a learner: ValueError
@@ -53,6 +54,7 @@ class SparseGPRegressor(GPRegressor):
     verbose         1 shows progress on stderr
     missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
     plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
+    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
 
     After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_` and `elbo_`, a lower bound of the
     log marginal likelihood per datum; `n_iter_` steps; `converged_` as the learner's docstring says, False when a budget ended the run;
@@ -81,6 +83,7 @@ class SparseGPRegressor(GPRegressor):
         verbose: int = 0,
         missing: str = "refuse",
         plan: dict[str, Any] | None = None,
+        target: str = "real",
     ):
         self.kernel = kernel
         self.approximation = approximation
@@ -100,6 +103,7 @@ class SparseGPRegressor(GPRegressor):
         self.verbose = verbose
         self.missing = missing
         self.plan = plan
+        self.target = target
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
@@ -154,14 +158,15 @@ class SparseGPRegressor(GPRegressor):
 
     def _start_likelihood(self, spread: float) -> AbstractLikelihood:
         """Gaussian with START_NOISE, or the one given."""
-        if isinstance(self.likelihood, str):
-            lookup(self.likelihood, {"gaussian": None}, "likelihood")
+        likelihood = self._likelihood
+        if isinstance(likelihood, str):
+            lookup(likelihood, {"gaussian": None}, "likelihood")
             return Gaussian(constant_noise(START_NOISE * spread, NOISE_FLOOR * spread, jnp.dtype(self.dtype)))
-        if not isinstance(self.likelihood, Gaussian):
+        if not isinstance(likelihood, Gaussian):
             raise TypeError(
-                f"likelihood must be 'gaussian' or a likelihoods.Gaussian, not {self.likelihood!r}; classes are for SparseGPClassifier"
+                f"likelihood must be 'gaussian' or a likelihoods.Gaussian, not {likelihood!r}; classes are for SparseGPClassifier"
             )
-        return self.likelihood
+        return likelihood
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
         return 0.0 if self._grows else closing_seconds(self, data)

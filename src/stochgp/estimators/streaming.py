@@ -5,6 +5,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +37,8 @@ def moments_of(fitted: Fitted, X: np.ndarray, y: np.ndarray, weight: np.ndarray 
     """The sums over rows in the user's units. Always by blocks of BLOCK rows, so that no row's features depend on how rows are cut into calls."""
     posterior = _posterior(fitted)
     gp = FeatureGP(features=posterior.features, noise=posterior.noise)
-    rows = HostRows(X, y, weight, inputs=fitted.inputs, targets=fitted.targets, dtype=np.dtype(fitted.dtype))
+    z = fitted.transformed(y)
+    rows = HostRows(X, z, weight, inputs=fitted.inputs, targets=fitted.targets, dtype=np.dtype(fitted.dtype))
     with jax.enable_x64(True):
         return jax.tree.map(_wide, add_up(gp, _blocks(rows)))
 
@@ -57,7 +59,7 @@ def taken_in(fitted: Fitted, stream: Stream) -> tuple[Fitted, float]:
 
 def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> dict[str, Any]:
     """Mean and standard deviation of rows in standardised units: 0 and 1 where they are like those of the fit."""
-    Z, z = fitted.inputs.transform(X), fitted.targets.transform(y)
+    Z, z = fitted.inputs.transform(X), fitted.targets.transform(fitted.transformed(y))
     return {
         "inputs": {"mean": Z.mean(axis=0).tolist(), "std": Z.std(axis=0).tolist()},
         "targets": {"mean": float(z.mean()), "std": float(z.std())},
@@ -67,6 +69,7 @@ def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"
 def check_mergeable(one: Fitted, other: Fitted) -> None:
     """Raises ValueError unless both models see rows in the same way: equal features, noise and standardisers."""
     same = _same(one.inputs, other.inputs) and _same(one.targets, other.targets)
+    same = same and bool(eqx.tree_equal(one.transform, other.transform))
     leaves = [jax.tree.leaves((_posterior(f).features, _posterior(f).noise)) for f in (one, other)]
     if not (same and len(leaves[0]) == len(leaves[1]) and all(map(_alike, *leaves))):
         raise ValueError(

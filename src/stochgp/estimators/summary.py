@@ -55,7 +55,7 @@ def _of_data(estimator: Any) -> list[str]:
     inputs = getattr(fitted.encoder, "described", f"{len(fitted.inputs.mean)} numeric inputs")
     return [
         f"Data: {estimator.n_rows_} rows (equal ones counted once), {inputs}; "
-        f"targets {mean:.4g} ± {scale:.4g} (mean and standard deviation taken out)"
+        f"{'targets' if fitted.transform is None else 'transformed targets'} {mean:.4g} ± {scale:.4g} (mean and standard deviation taken out)"
     ]
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -12,6 +13,7 @@ from stochgp.data import Standardiser
 from stochgp.data.streams import AbstractSource, DeviceRows, HostRows
 from stochgp.data.survey import StandardisedRows, Survey
 from stochgp.estimators.inputs import Encoder, TrainingRows, merged_rows
+from stochgp.transforms import AbstractTransform
 
 RANGE = 1e12  # of variances, around the mean square of the targets
 _SHIFTED = ("nlml", "held_out_nlpd", "criterion")
@@ -30,6 +32,9 @@ class TrainingData:
     is_of_files: bool = False
     everything: StandardisedRows | None = None  # where `rows` are a sample of what files hold
     leaves_inputs: bool = False  # what the kernel sees of them is as given
+    transform: AbstractTransform | None = None  # T of the user's targets; `rows` hold T(y)
+    log_slope: float = 0.0  # the mean of log T' over the rows
+    told: dict[str, Any] = dataclasses.field(default_factory=dict)  # what `plan_` says of T
 
     @classmethod
     def of(
@@ -96,6 +101,11 @@ class TrainingData:
         """The targets' standard deviation, in the user's units."""
         return float(self.targets.scale)
 
+    @property
+    def log_unit(self) -> float:
+        """What densities per datum of the model's targets lack in nats to be of the user's: log s, less the mean of log T'."""
+        return math.log(self.scale) - self.log_slope
+
     @functools.cached_property
     def spread(self) -> float:
         """What variances start from: the mean square of the targets that the model sees, 1 where they are standardised or all 0.
@@ -146,12 +156,16 @@ class TrainingData:
         return HostRows(X, y, weight, group=group, inputs=self.inputs, targets=self.targets, dtype=dtype)
 
 
-def in_target_units(entry: dict[str, float], s: float, loss_shift: float) -> dict[str, float]:
-    """An entry of the history for targets of standard deviation s instead of 1: densities gain log s, "loss" `loss_shift` · log s, variances s²."""
+def in_target_units(
+    entry: dict[str, float], s: float, loss_shift: float, log_unit: float | None = None
+) -> dict[str, float]:
+    """An entry of the history for targets of standard deviation s instead of 1: densities gain log s, "loss" `loss_shift` · log s, variances s².
+
+    `log_unit` takes the place of log s in densities where the targets were transformed.
+    """
+    log_unit = math.log(s) if log_unit is None else log_unit
     shifts = dict.fromkeys(_SHIFTED, 1.0) | {"loss": loss_shift}
-    shifted = {
-        name: float(entry[name]) + part * math.log(s) for name, part in shifts.items() if name in entry
-    }
+    shifted = {name: float(entry[name]) + part * log_unit for name, part in shifts.items() if name in entry}
     scaled = {name: float(entry[name]) * s**2 for name in _SCALED if name in entry}
     plain = {name: value if isinstance(value, int | str) else float(value) for name, value in entry.items()}
     return plain | shifted | scaled

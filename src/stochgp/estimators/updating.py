@@ -61,14 +61,15 @@ def updated(
     Raises ValueError where it would exceed the budget, and for a posterior without its targets.
     """
     dtype = np.dtype(fitted.dtype)
-    X, y = fitted.inputs.transform(rows.X, dtype), fitted.targets.transform(rows.y)
+    X, y = fitted.inputs.transform(rows.X, dtype), fitted.targets.transform(fitted.transformed(rows.y))
     new = NewRows(np.asarray(X), np.asarray(y, np.float64), rows.count)
     with jax.enable_x64(True):
         posterior, solved = _grown(fitted.posterior, new, wanted, budget, key)
     constant = fitted.constant
     if constant is not None:
         constant = np.where((constant == rows.X).all(axis=0), constant, np.nan)
-    return dataclasses.replace(fitted, posterior=posterior, constant=constant), solved
+    found = dataclasses.replace(fitted, posterior=posterior, constant=constant)
+    return found.with_targets(rows.y, rows.count), solved
 
 
 def _grown(

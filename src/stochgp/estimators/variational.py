@@ -85,7 +85,7 @@ def posterior_of(
     told = (
         "nats per row in target units, a lower bound of the log marginal likelihood: of all rows, in float64"
     )
-    choices["elbo"] = choice(bound - float(np.log(data.scale)), told)
+    choices["elbo"] = choice(bound - float(np.log(data.scale)) + data.log_slope, told)
     return VariationalPosterior.of(gp, data.n_inputs), None, choices
 
 

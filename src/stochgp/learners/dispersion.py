@@ -73,11 +73,11 @@ def fitted(
     return _on_trees(name, _trees(rows, others, seed, boosting), others)
 
 
-def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING) -> Evidence:
+def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING, *, heavy_tails: bool = True) -> Evidence:
     """The law whose mean log density on rows that it was not fitted to exceeds that of the constant Gaussian, and of every simpler one chosen
 
     before it, by more than 2 standard errors and 0.01 nats. Differences are paired row by row; their errors are those of sums over
-    64 cells of near rows, or over the groups. Fewer than 100 rows choose nothing, fewer than 500 no scale of the input.
+    64 cells of near rows, or over the groups. Fewer than 100 rows choose nothing, fewer than 500 no scale of the input. Without `heavy_tails` the Student-t is not compared.
     """
     R = len(rows.squares)
     if R < FEWEST:
@@ -89,6 +89,7 @@ def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING) -> Evidence:
             GAUSSIAN, R, "targets are tied: more than a tenth of the rows left out are predicted exactly"
         )
     laws = LAWS if R >= FEWEST_OF_INPUT else LAWS[:2]
+    laws = laws if heavy_tails else tuple(name for name in laws if not name.startswith(STUDENT))
     scored, scores = _scores(laws, rows, seed, boosting)
     cell = (
         cells(rows.X[scored], CELLS)
@@ -151,7 +152,7 @@ def _scores(
         at, stop = np.flatnonzero(part == k), np.flatnonzero(part == (k + 1) % PARTS)
         fit = np.flatnonzero((part != k) & (part != (k + 1) % PARTS))
         first, others, tested = (rows.some(where) for where in (fit, stop, at))
-        trees = _trees(first, others, seed, boosting) if len(laws) > 2 else None
+        trees = _trees(first, others, seed, boosting) if GAUSSIAN + OF_INPUT in laws else None
         scored.append(at)
         for name in laws:
             law = _on_trees(name, trees, others) if OF_INPUT in name else fitted(name, first, others, seed)

@@ -11,65 +11,76 @@ from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Row
 from stochgp.likelihoods.gaussian import Gaussian
 from stochgp.likelihoods.targets import Above, AbstractTargets
 from stochgp.names import lookup
-from stochgp.transforms import AbstractTransform, BoxCox, Log, ShiftedLog, SinhArcsinh, YeoJohnson
+from stochgp.transforms import AbstractTransform, BoxCox, Log, ShiftedLog, SinhArcsinh, Spline, YeoJohnson
 
 TRANSFORMS = {
     "log": Log(),
     "box-cox": BoxCox(),
     "yeo-johnson": YeoJohnson(),
     "sinh-arcsinh": SinhArcsinh(),
+    "spline": Spline(),
     "count": ShiftedLog(),
 }
+AUTO = "auto"  # whichever held-out rows prefer, or none
 
 
-def as_likelihood(value: Any) -> AbstractLikelihood:
-    """A likelihood as it is; "gaussian" as Gaussian noise."""
-    return Gaussian() if value == "gaussian" else value
-
-
-def as_transform(value: Any) -> AbstractTransform:
-    """A transform as it is, or one of TRANSFORMS by its name."""
-    if isinstance(value, AbstractTransform):
+def as_transform(value: Any) -> AbstractTransform | str:
+    """A transform as it is, or one of TRANSFORMS by its name; "auto" stays."""
+    if isinstance(value, AbstractTransform) or (isinstance(value, str) and value == AUTO):
         return value
     if not isinstance(value, str):
         raise TypeError(
             f"a transform is wanted, or one of the names {', '.join(TRANSFORMS)}, but got {value!r}"
         )
-    return lookup(value, TRANSFORMS, "transform")
+    return lookup(value, TRANSFORMS | {AUTO: AUTO}, "transform")
 
 
 class Warped(AbstractLikelihood):
     """T(y) | f has the likelihood given: p(y | f) = p(T(y) | f) T'(y).
 
-    `transform` is a value of `stochgp.transforms` or a name: "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh", or
-    "count" (log(y + ½)).
+    `transform` is a value of `stochgp.transforms` or a name: "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh", "spline", or
+    "count" (log(y + ½)). A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and says
+    everything in the units of y. It also takes "auto", which leaves it to held-out rows whether there is a transform, and as `likelihood` every
+    name that its own `likelihood` may be.
     """
 
-    likelihood: AbstractLikelihood = eqx.field(converter=as_likelihood, default="gaussian")
-    transform: AbstractTransform = eqx.field(converter=as_transform, default="log")
+    likelihood: Any = "gaussian"
+    transform: Any = eqx.field(converter=as_transform, default="log")
 
     @property
     def targets(self) -> AbstractTargets:
-        lower = self.transform.lower
-        return self.likelihood.targets if lower == -np.inf else Above(lower)
+        lower = self._known.lower
+        return self._inner.targets if lower == -np.inf else Above(lower)
 
     @property
     def n_latent(self) -> int:
-        return self.likelihood.n_latent
+        return self._inner.n_latent
+
+    @property
+    def _inner(self) -> AbstractLikelihood:
+        if isinstance(self.likelihood, str):
+            return lookup(self.likelihood, {"gaussian": Gaussian()}, "likelihood")
+        return self.likelihood
+
+    @property
+    def _known(self) -> AbstractTransform:
+        if isinstance(self.transform, str):
+            raise ValueError("which transform 'auto' is, only a fitted regressor knows: give a transform")
+        return self.transform
 
     def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
         """log p(T(y) | f) + log T'(y)."""
-        return self.likelihood.log_density(self.transform(y), f, X) + self.transform.log_slope(y)
+        return self._inner.log_density(self._known(y), f, X) + self._known.log_slope(y)
 
     def expected_log_density(
         self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
     ) -> Float[Array, " N"]:
         """The likelihood's at T(y), + log T'(y)."""
-        found = self.likelihood.expected_log_density(self.transform(y), mean, variance, X)
-        return found + self.transform.log_slope(y)
+        found = self._inner.expected_log_density(self._known(y), mean, variance, X)
+        return found + self._known.log_slope(y)
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> distributions.Warped:
-        return distributions.Warped(self.likelihood.predictive(mean, variance, X), self.transform)
+        return distributions.Warped(self._inner.predictive(mean, variance, X), self._known)
 
     def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
-        return self.transform.inverse(self.likelihood.sample(f, X, key=key))
+        return self._known.inverse(self._inner.sample(f, X, key=key))

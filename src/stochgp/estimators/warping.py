@@ -1,0 +1,105 @@
+"""Targets that are transformed before they are standardised, and what is said of that."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from stochgp import deadline
+from stochgp.estimators.inputs import TrainingRows, refuse_targets_outside
+from stochgp.estimators.report import choice
+from stochgp.estimators.units import TrainingData
+from stochgp.likelihoods import Warped
+from stochgp.likelihoods.warped import TRANSFORMS, as_transform
+from stochgp.names import lookup
+from stochgp.objectives.warping import fit_transform
+from stochgp.transforms import AbstractTransform, Log, ShiftedLog
+
+TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
+CANDIDATES = ("sinh-arcsinh", "yeo-johnson")  # of "auto"
+POSITIVE_CANDIDATES = ("log", "box-cox")  # further ones, where all targets are positive
+SECONDS = 6.0  # that their comparison takes, compilation included
+
+
+def transform_wanted(likelihood: Any, target: str) -> AbstractTransform | str | None:
+    """What `likelihood=` and `target=` ask for: a transform, "auto", or None. ValueError where both ask for one."""
+    of_target = TARGETS[target]
+    if not isinstance(likelihood, Warped):
+        return None if of_target is None else as_transform(of_target)
+    if of_target is not None:
+        raise ValueError(
+            f"target={target!r} is a transform of its own: leave it, or the Warped likelihood, out"
+        )
+    return likelihood.transform
+
+
+def untransformed(likelihood: Any) -> Any:
+    """`likelihood=` of the targets once they are transformed."""
+    return likelihood.likelihood if isinstance(likelihood, Warped) else likelihood
+
+
+def warped_data(
+    rows: TrainingRows,
+    wanted: AbstractTransform | str,
+    settings: tuple[bool, float | None, str, bool],
+    seed: Any,
+    plan: dict[str, Any] | None,
+) -> TrainingData:
+    """The data with transformed targets, the way back, and what `plan_` says of it. `plan` is that of another fit.
+
+    `settings` are those of `TrainingData.of`; a mean is one of the targets as given. Raises ValueError, naming a target, for those that
+    the transform does not take.
+    """
+    standardize, mean, dtype, leaves = settings
+    plain = TrainingData.of(rows, *settings)
+    found, why = _found(wanted, rows, plain, seed, plan)
+    if found is None:
+        return dataclasses.replace(plain, told={"transform": choice(None, why)})
+    if mean is not None:
+        refuse_targets_outside(found, np.atleast_1d(np.float64(mean)))
+        mean = float(found(np.asarray(mean, np.float64)))
+    z = np.asarray(found(rows.y), np.float64)
+    data = TrainingData.of(rows._replace(y=z), standardize, mean, dtype, leaves)
+    slope = float(np.average(found.log_slope(rows.y), weights=data.count))
+    told = {"transform": choice(type(getattr(found, "inner", found)).__name__, why)}
+    return dataclasses.replace(data, transform=found, log_slope=slope, told=told)
+
+
+def _found(
+    wanted: AbstractTransform | str, rows: TrainingRows, plain: TrainingData, seed: Any, plan: Any
+) -> tuple[AbstractTransform | None, str]:
+    """(The transform with its parameters, None where there is none; why)."""
+    why = "as asked"
+    if isinstance(wanted, str) and plan is not None and "transform" in plan:
+        names = {type(T).__name__: T for T in TRANSFORMS.values()}
+        planned = plan["transform"]["choice"]
+        if planned is None:
+            return None, "as given"
+        wanted, why = lookup(planned, names, "transform"), "as given"
+    if isinstance(wanted, Log | ShiftedLog):
+        refuse_targets_outside(wanted, rows.y)
+        return wanted, f"{why}; it has no parameters to learn"
+    if plain.leaves_inputs:
+        raise ValueError(
+            "the Tanimoto kernel takes the transforms 'log' and 'count', whose parameters need not be learned"
+        )
+    X = plain.X.astype(np.float64)
+    if isinstance(wanted, str):
+        return _chosen(X, rows, seed)
+    refuse_targets_outside(wanted, rows.y)
+    found = fit_transform(wanted, X, rows.y, seed=seed, group=rows.group)
+    return found.transform, f"{why}; {found.evidence}"
+
+
+def _chosen(X: np.ndarray, rows: TrainingRows, seed: Any) -> tuple[AbstractTransform | None, str]:
+    """The one that gains most on held-out rows, of those that clearly gain."""
+    if deadline.left() < SECONDS:
+        return None, "there was no time to compare transforms"
+    names = CANDIDATES + (POSITIVE_CANDIDATES if rows.y.min() > 0 else ())
+    tried = {name: fit_transform(TRANSFORMS[name], X, rows.y, seed=seed, group=rows.group) for name in names}
+    worthy = [found for found in tried.values() if found.is_worth_it]
+    told = "; ".join(f"{name!r}: {found.evidence}" for name, found in tried.items())
+    best = max(worthy, key=lambda found: found.gain, default=None)
+    return (
+        (None, f"none gains more than 2 standard errors: {told}") if best is None else (best.transform, told)
+    )

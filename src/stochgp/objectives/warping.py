@@ -1,0 +1,175 @@
+"""Which transform of the targets suits: fitted with a small exact GP, judged by rows that it has not seen, in the units of y.
+
+On up to FIT_ROWS random rows the parameters γ of T and the hyperparameters θ of a Matérn-3/2 kernel with noise minimise together
+
+    −log N(T(y); μ, K_θ + σ²I) − Σ_i log T'(y_i),
+
+with a weak prior of θ, and with log T' held below log 50 (in the units of the targets' spread): at repeated targets it could grow
+without bound. A transform is preferred to none where the mean of log p(y) over other rows gains more than 2 standard errors.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, Int32
+
+from stochgp.kernels import Matern32
+from stochgp.numerics.arrays import on_device
+from stochgp.parameters import Positive
+from stochgp.transforms import AbstractTransform, anchored
+from stochgp.transforms.anchored import QUARTILE
+
+FIT_ROWS, HELD_ROWS, FEWEST_HELD = 300, 1000, 100
+STEPS = 60
+STEEPEST = math.log(50.0)
+PENALTY = 10.0  # nats per squared excess of log T', and row
+SPREAD = 1.0  # of the prior of the logarithms of θ
+MOST_LENGTHS = 20  # inputs up to which each has a lengthscale of its own
+WORTH = 2.0  # standard errors
+
+
+class Warping(NamedTuple):
+    """A transform and its evidence: gain ± error in nats per row over no transform, on `n_held` rows that it was not fitted to."""
+
+    transform: AbstractTransform
+    gain: float
+    error: float
+    n_held: int
+
+    @property
+    def is_worth_it(self) -> bool:
+        return self.n_held >= FEWEST_HELD and self.gain > WORTH * self.error
+
+    @property
+    def evidence(self) -> str:
+        if self.n_held == 0:
+            return "there are too few rows to judge it"
+        return (
+            f"{self.n_held} rows that it was not fitted to gain {self.gain:.3f} ± {self.error:.3f} nats each"
+        )
+
+
+def fit_transform(
+    transform: AbstractTransform,
+    X: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, " N"],
+    *,
+    seed: Any,
+    group: Int32[np.ndarray, " N"] | None = None,
+) -> Warping:
+    """The transform with parameters learned from these rows, inputs standardised; none of a group is on both sides."""
+    fit, held = _sides(len(y), seed, group)
+    start = anchored(transform, y)
+    scores = []
+    for T in (start, None):
+        found = _fitted(T, X[fit], y[fit], y)
+        scores.append(_held_out(found, X[fit], y[fit], X[held], y[held]))
+        start = found[0] if T is not None else start
+    gains = scores[0] - scores[1]
+    if len(gains) < 2:
+        return Warping(start, 0.0, math.inf, 0)
+    return Warping(start, float(gains.mean()), float(gains.std(ddof=1) / len(gains) ** 0.5), len(gains))
+
+
+def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """(Rows to fit to, rows to judge by); whole groups."""
+    generator = np.random.default_rng(seed)
+    if group is None:
+        order = generator.permutation(n)
+        n_fit = min(FIT_ROWS, max(1, 2 * n // 3))
+        return order[:n_fit], order[n_fit : n_fit + HELD_ROWS]
+    kinds = generator.permutation(np.unique(group))
+    first = np.isin(group, kinds[: max(1, 2 * len(kinds) // 3)])
+    fit, held = (generator.permutation(np.flatnonzero(side)) for side in (first, ~first))
+    return fit[:FIT_ROWS], held[:HELD_ROWS]
+
+
+def _fitted(
+    transform: AbstractTransform | None, X: np.ndarray, y: np.ndarray, all_y: np.ndarray
+) -> tuple[Any, np.ndarray]:
+    """(The transform, θ = logarithms of lengthscales, variance and noise) at the minimum."""
+    D = X.shape[1]
+    n_lengths = D if D <= MOST_LENGTHS else 1
+    spread = float(np.var(all_y if transform is None else transform(all_y))) or 1.0
+    start = np.concatenate([np.full(n_lengths, 0.5 * math.log(D)), np.log([spread, 0.2 * spread])])
+    raw = [] if transform is None else transform.raw
+    low, high = np.quantile(all_y, [0.25, 0.75])
+    log_unit = math.log(float(high - low) / (2 * QUARTILE) or float(np.std(all_y)) or 1.0)
+    with jax.enable_x64(True):
+        data = on_device(X, np.float64), on_device(y, np.float64)
+
+        @jax.jit
+        def loss(vector: Array) -> Array:
+            theta, gamma = vector[: len(start)], vector[len(start) :]
+            T = None if transform is None else transform.from_raw(gamma) if raw else transform
+            return _loss(theta, T, *data, on_device(start, np.float64), log_unit)
+
+        value_and_grad: Callable = jax.jit(jax.value_and_grad(loss))
+
+        def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
+            value, slope = value_and_grad(vector)
+            value, slope = float(value), np.asarray(slope, np.float64)
+            return (value, slope) if math.isfinite(value) else (1e10, np.zeros_like(slope))
+
+        options = {"maxiter": STEPS}
+        begin = np.concatenate([start, raw])
+        best = scipy.optimize.minimize(evaluate, begin, jac=True, method="L-BFGS-B", options=options).x
+    gamma = [float(v) for v in best[len(start) :]]
+    fitted = transform if transform is None or not raw else transform.from_raw(gamma)
+    return fitted, best[: len(start)]
+
+
+def _loss(theta: Array, T: Any, X: Array, y: Array, start: Array, log_unit: float) -> Array:
+    """Nats per row."""
+    z = y if T is None else T(y)
+    L, _, half = _factored(theta, X, z)
+    log_density = -0.5 * half @ half - jnp.sum(jnp.log(jnp.diag(L))) - 0.5 * len(y) * math.log(2 * math.pi)
+    prior = jnp.sum((theta - start) ** 2) / (2 * SPREAD**2)
+    if T is None:
+        return (prior - log_density) / len(y)
+    slopes = T.log_slope(y)
+    excess = jnp.maximum(slopes + log_unit - STEEPEST, 0.0)
+    beyond = T.roughness + PENALTY * jnp.sum(jnp.square(excess))
+    return (prior - log_density - jnp.sum(slopes) + beyond) / len(y)
+
+
+def _factored(theta: Array, X: Array, z: Array) -> tuple[Array, Array, Array]:
+    """(L of A = K + σ²I, the mean μ = 1ᵀA⁻¹z/1ᵀA⁻¹1, L⁻¹(z − μ))."""
+    kernel = Matern32(Positive(theta[:-2]) if len(theta) > 3 else Positive(theta[0]), Positive(theta[-2]))
+    A = kernel.matrix(X, X) + jnp.exp(theta[-1]) * jnp.eye(len(z), dtype=X.dtype)
+    A = A + 1e-8 * jnp.exp(theta[-2]) * jnp.eye(len(z), dtype=X.dtype)
+    L = jnp.linalg.cholesky(A)
+    ones, of_z = (solve_triangular(L, v, lower=True) for v in (jnp.ones_like(z), z))
+    mean = (ones @ of_z) / (ones @ ones)
+    return L, mean, of_z - mean * ones
+
+
+def _held_out(
+    found: tuple[Any, np.ndarray], X: np.ndarray, y: np.ndarray, X_new: np.ndarray, y_new: np.ndarray
+) -> np.ndarray:
+    """log p(y_i) of each new row given the others, in the units of y."""
+    T, theta = found
+    same = lambda y: y
+    of = same if T is None else T
+    with jax.enable_x64(True):
+        z = on_device(of(y), np.float64)
+        mean, variance = _predicted(*(on_device(part, np.float64) for part in (theta, X, z, X_new)))
+    m, v = np.asarray(mean), np.asarray(variance)
+    found_log = -0.5 * np.log(2 * math.pi * v) - 0.5 * (of(y_new) - m) ** 2 / v
+    return found_log if T is None else found_log + T.log_slope(y_new)
+
+
+@jax.jit
+def _predicted(theta: Array, X: Array, z: Array, X_new: Array) -> tuple[Array, Array]:
+    """(Mean, variance of observations) at new rows."""
+    L, mean, half = _factored(theta, X, z)
+    kernel = Matern32(Positive(theta[:-2]) if len(theta) > 3 else Positive(theta[0]), Positive(theta[-2]))
+    across = solve_triangular(L, kernel.matrix(X, X_new), lower=True)
+    variance = jnp.exp(theta[-2]) - jnp.sum(across**2, axis=0) + jnp.exp(theta[-1])
+    return mean + across.T @ half, jnp.maximum(variance, jnp.exp(theta[-1]))

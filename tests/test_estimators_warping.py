@@ -1,0 +1,327 @@
+"""Transformed targets: everything in the units of y, positive intervals of positive targets, a gate that refuses what does not help."""
+
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.integrate
+from numpy.testing import assert_allclose, assert_array_equal
+
+from stochgp import (
+    FeatureGPRegressor,
+    KernelGPRegressor,
+    SparseGPRegressor,
+    likelihoods,
+    load,
+    metrics,
+    transforms,
+)
+from stochgp.distributions import Rounded, Warped
+from stochgp.objectives.warping import fit_transform
+
+RNG = np.random.default_rng(8)
+N = 120
+X = RNG.uniform(-2, 2, size=(N, 2))
+F = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1]
+Z = F + 0.2 * RNG.normal(size=N)
+Y = np.exp(1 + Z)
+X_NEW = RNG.uniform(-2, 2, size=(7, 2))
+GIVEN = {"kernel": "rbf", "learner": None, "noise_variance": 0.05, "solver": "cholesky", "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def positive():
+    return KernelGPRegressor(**GIVEN, target="positive").fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def of_logs():
+    return KernelGPRegressor(**GIVEN).fit(X, np.log(Y))
+
+
+def test_positive_targets_are_the_model_of_their_logarithms(positive, of_logs):
+    found, base = positive.predict_distribution(X_NEW), of_logs.predict_distribution(X_NEW)
+    y = np.exp(base.quantile(0.3))
+    assert_allclose(found.logpdf(y), base.logpdf(np.log(y)) - np.log(y), rtol=1e-9)
+    assert_allclose(
+        positive.predict_quantiles(X_NEW, [0.1, 0.9]), np.exp(of_logs.predict_quantiles(X_NEW, [0.1, 0.9]))
+    )
+    assert_allclose(positive.predict(X_NEW), np.exp(base.mean + base.std**2 / 2), rtol=1e-9)
+    assert np.all(positive.predict_interval(X_NEW, 0.999) > 0)
+
+
+def test_densities_integrate_to_one_in_the_units_of_y(positive):
+    found = positive.predict_distribution(X_NEW[:1])
+    total = scipy.integrate.quad(lambda u: float(np.exp(found.logpdf(np.exp(u)) + u)[0]), -15, 15, limit=200)[
+        0
+    ]
+    assert total == pytest.approx(1, rel=1e-6)
+
+
+def test_the_likelihood_has_the_jacobian(positive, of_logs):
+    assert positive.nlml_ == pytest.approx(of_logs.nlml_ + np.mean(np.log(Y)), rel=1e-9)
+    assert positive.plan_["transform"]["choice"] == "Log"
+
+
+def test_units_of_y_do_not_matter(positive):
+    """A factor of y is a shift of log y."""
+    again = KernelGPRegressor(**GIVEN, target="positive").fit(X, 1000 * Y)
+    assert_allclose(again.predict(X_NEW), 1000 * positive.predict(X_NEW), rtol=1e-6)
+    assert again.nlml_ == pytest.approx(positive.nlml_ + np.log(1000), rel=1e-6)
+
+
+def test_without_noise_the_spread_is_smaller_and_draws_are_of_the_transform(positive, of_logs):
+    mean, std = positive.predict(X_NEW, return_std=True)
+    same, wide = positive.predict(X_NEW, return_std=True, include_noise=True)
+    assert_array_equal(mean, same)
+    assert np.all(std < wide)
+    draws, logs = (model.sample_y(X_NEW, 3, random_state=4) for model in (positive, of_logs))
+    assert_allclose(draws, np.exp(logs), rtol=1e-6)
+    assert np.all(positive.sample_y(X_NEW, 5, include_noise=True) > 0)
+    with pytest.raises(ValueError, match="no covariance"):
+        positive.predict(X_NEW, return_cov=True)
+
+
+def test_saved_and_loaded(positive, tmp_path):
+    positive.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert_array_equal(
+        again.predict_quantiles(X_NEW, [0.2, 0.7]), positive.predict_quantiles(X_NEW, [0.2, 0.7])
+    )
+    assert again.target == "positive"
+
+
+def test_new_rows_are_transformed_too():
+    grown = KernelGPRegressor(**GIVEN, target="positive").fit(X[:-5], Y[:-5]).update(X[-5:], Y[-5:])
+    logs = KernelGPRegressor(**GIVEN).fit(X[:-5], np.log(Y[:-5])).update(X[-5:], np.log(Y[-5:]))
+    q = [0.1, 0.6]
+    assert_allclose(grown.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-9)
+    with pytest.raises(ValueError, match="positive targets"):
+        grown.update(X_NEW, -np.ones(len(X_NEW)))
+    assert grown.nlml_ == pytest.approx(logs.nlml_ + np.mean(np.log(Y)), rel=1e-9)
+
+
+def test_counts_are_predicted_as_counts():
+    counts = RNG.poisson(Y).astype(float)
+    model = KernelGPRegressor(**GIVEN, target="count").fit(X, counts)
+    found = model.predict_distribution(X_NEW)
+    k = np.arange(2000.0)
+    assert_allclose(np.exp(found.logpdf(np.tile(k, (len(X_NEW), 1)))).sum(axis=1), 1, rtol=1e-6)
+    interval = model.predict_interval(X_NEW)
+    assert np.all(interval >= 0) and np.all(interval == np.rint(interval))
+    draws = model.sample_y(X_NEW, 4, include_noise=True)
+    assert np.all(draws >= 0) and np.all(draws == np.rint(draws))
+
+
+def test_a_fitted_transform_has_a_higher_held_out_density():
+    """Of targets whose logarithms are a GP with noise; the logarithm itself has the highest."""
+    x = RNG.uniform(-2, 2, size=(450, 1))
+    y = np.exp(np.sin(2 * x[:, 0]) + 0.3 * RNG.normal(size=450))
+    found = fit_transform(transforms.SinhArcsinh(), x, y, seed=0)
+    assert found.n_held == 150 and found.is_worth_it
+    assert fit_transform(transforms.Log(), x, y, seed=0).gain > found.gain - 2 * found.error
+
+
+def test_an_asked_for_transform_is_used_with_its_evidence():
+    model = KernelGPRegressor(**GIVEN, likelihood=likelihoods.Warped("gaussian", "sinh-arcsinh")).fit(X, Y)
+    assert model.plan_["transform"]["choice"] == "SinhArcsinh" and "±" in model.plan_["transform"]["why"]
+    plain = KernelGPRegressor(**GIVEN).fit(X, Y)
+    new = RNG.uniform(-2, 2, size=(200, 2))
+    y = np.exp(1 + np.sin(2 * new[:, 0]) + 0.5 * new[:, 1] + 0.2 * RNG.normal(size=200))
+    assert (
+        metrics.nlpd(y, model.predict_distribution(new))
+        < metrics.nlpd(y, plain.predict_distribution(new)) - 0.1
+    )
+
+
+def test_few_rows_get_no_transform_of_auto():
+    model = KernelGPRegressor(**GIVEN, likelihood=likelihoods.Warped("gaussian", "auto")).fit(X[:60], Y[:60])
+    assert model.plan_["transform"]["choice"] is None
+    plain = KernelGPRegressor(**GIVEN).fit(X[:60], Y[:60])
+    assert_array_equal(model.predict(X_NEW), plain.predict(X_NEW))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_gaussian_targets_refuse_a_transform(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, size=(450, 1))
+    y = np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=450)
+    found = fit_transform(transforms.SinhArcsinh(), x, y, seed=seed)
+    assert found.n_held == 150 and not found.is_worth_it
+
+
+def test_whole_groups_judge():
+    group = np.repeat(np.arange(12), 10).astype(np.int32)
+    found = fit_transform(transforms.Log(), X, Y, seed=0, group=group)
+    assert found.n_held == 40
+
+
+@pytest.mark.parametrize(
+    ("settings", "y", "words"),
+    [
+        ({"target": "positive"}, Z, "positive targets are wanted by Log"),
+        ({"target": "count"}, -Y, "counts are whole numbers of at least 0"),
+        ({"target": "count"}, Y, "counts are whole numbers of at least 0"),
+        ({"likelihood": likelihoods.Warped("gaussian", "count")}, -Y, "targets above -0.5"),
+        ({"target": "money"}, Y, "target"),
+        ({"target": "positive", "likelihood": likelihoods.Warped("gaussian", "log")}, Y, "leave it"),
+        ({"likelihood": likelihoods.Warped("normal", "log")}, Y, "unknown likelihood 'normal'"),
+        ({"likelihood": likelihoods.Warped(likelihoods.Bernoulli(), "log")}, Y, "likelihood must be a name"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(settings, y, words):
+    with pytest.raises((ValueError, TypeError), match=words) as caught:
+        KernelGPRegressor(**GIVEN, **settings).fit(X, y)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_transforms_are_named():
+    with pytest.raises(ValueError, match="did you mean 'log'"):
+        likelihoods.Warped("gaussian", "logg")
+    with pytest.raises(TypeError, match="a transform is wanted"):
+        likelihoods.Warped("gaussian", 3)
+
+
+def test_the_law_of_observations_is_that_of_the_transformed_targets():
+    """Noise that depends on the input, of log y. Heavy tails are not compared: their e^z has no mean."""
+    rng = np.random.default_rng(4)
+    x = rng.uniform(-2, 2, size=(700, 2))
+    z = np.sin(2 * x[:, 1]) + np.where(x[:, 0] > 0, 0.8, 0.08) * rng.normal(size=700)
+    settings = {"learner": "full-batch", "epochs": 20, "random_state": 0}
+    model = KernelGPRegressor("rbf", target="positive", **settings).fit(x, np.exp(z))
+    logs = KernelGPRegressor("rbf", **settings).fit(x, np.log(np.exp(z)))
+    for found in (model, logs):
+        assert found.plan_["likelihood"]["choice"] == "gaussian, scale of the input"
+    assert "student-t" not in model.plan_["likelihood"]["why"]
+    q = [0.1, 0.8]
+    assert_allclose(model.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-9)
+    low, high = np.array([[-1.0, 0.0]]), np.array([[1.0, 0.0]])
+    wide, narrow = (np.diff(np.log(model.predict_interval(at)))[0, 0] for at in (high, low))
+    assert wide > 4 * narrow
+
+
+def test_heavy_tails_of_logarithms_are_there_when_asked_for():
+    likelihood = likelihoods.Warped("student-t", "log")
+    model = KernelGPRegressor(**GIVEN, likelihood=likelihood).fit(X, Y)
+    logs = KernelGPRegressor(**GIVEN, likelihood="student-t").fit(X, np.log(Y))
+    q = [0.01, 0.5, 0.9]
+    assert_allclose(model.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-9)
+    with pytest.warns(UserWarning, match="no mean"):
+        assert_allclose(model.predict(X_NEW), model.predict_quantiles(X_NEW, [0.5])[:, 0], rtol=1e-9)
+    rounded = Rounded(model.predict_distribution(X_NEW))
+    with pytest.warns(UserWarning, match="no mean"):
+        assert_array_equal(rounded.mean, rounded.quantile(0.5))
+    assert np.isinf(rounded.std).all()
+
+
+FEATURES = {"n_features": 40, "epochs": 3, "random_state": 0, "likelihood": "gaussian"}
+
+
+@pytest.fixture(scope="module")
+def features():
+    """Of positive targets, and of their logarithms."""
+    rows = np.tile(X, (2, 1)) + 0.01 * RNG.normal(size=(2 * N, 2))
+    y = np.tile(Y, 2)
+    return (
+        (rows, y),
+        FeatureGPRegressor("rff", target="positive", **FEATURES).fit(rows, y),
+        FeatureGPRegressor("rff", **FEATURES).fit(rows, np.log(y)),
+    )
+
+
+def test_feature_models_of_positive_targets_are_those_of_logarithms(features):
+    (_, y), model, logs = features
+    q = [0.1, 0.6]
+    assert_allclose(model.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-12)
+    assert model.nlml_ == pytest.approx(logs.nlml_ + np.mean(np.log(y)), rel=1e-9)
+    assert model.history_[-1]["nlml"] == pytest.approx(logs.history_[-1]["nlml"] + np.mean(np.log(y)))
+    assert model.noise_variance_ == logs.noise_variance_
+
+
+def test_feature_models_take_in_positive_targets(features, tmp_path):
+    (_, y), model, logs = features
+    model.save(tmp_path / "m")
+    logs.save(tmp_path / "l")
+    new = 2 * np.exp(RNG.normal(size=len(X_NEW)))
+    grown, of_logs = load(tmp_path / "m"), load(tmp_path / "l")
+    grown.partial_fit(X_NEW, new, forget=0.5)
+    of_logs.partial_fit(X_NEW, np.log(new), forget=0.5)
+    weights = np.concatenate([np.full(len(y), 0.5), np.ones(len(new))])
+    shift = np.average(np.log(np.concatenate([y, new])), weights=weights)
+    assert_allclose(grown.predict_quantiles(X_NEW, [0.3]), np.exp(of_logs.predict_quantiles(X_NEW, [0.3])))
+    assert grown.nlml_ == pytest.approx(of_logs.nlml_ + shift, rel=1e-9)
+    assert grown.drift_ == of_logs.drift_
+    other = load(tmp_path / "m").partial_fit(X_NEW, new, forget=0)
+    merged = load(tmp_path / "m").merge(other)
+    of_logs = load(tmp_path / "l").partial_fit(X_NEW, np.log(new))
+    assert merged.nlml_ == pytest.approx(of_logs.nlml_ + np.mean(np.log(np.concatenate([y, new]))), rel=1e-9)
+    with pytest.raises(ValueError, match="merge takes a model"):
+        merged.merge(of_logs)
+    with pytest.raises(ValueError, match="positive targets"):
+        merged.partial_fit(X_NEW, -new)
+
+
+def test_sparse_models_of_positive_targets_are_those_of_logarithms():
+    settings = {"approximation": "sgpr", "n_inducing": 10, "epochs": 3, "random_state": 0}
+    model = SparseGPRegressor(**settings, target="positive").fit(X, Y)
+    logs = SparseGPRegressor(**settings).fit(X, np.log(Y))
+    q = [0.1, 0.6]
+    assert_allclose(model.predict_quantiles(X_NEW, q), np.exp(logs.predict_quantiles(X_NEW, q)), rtol=1e-12)
+    assert model.elbo_ == pytest.approx(logs.elbo_ - np.mean(np.log(Y)), rel=1e-9)
+    with pytest.raises(ValueError, match="stream's targets are not transformed"):
+        SparseGPRegressor(approximation="svdgp", target="positive").partial_fit(X, Y)
+
+
+def test_a_plan_takes_over_the_choice_of_a_transform():
+    auto = likelihoods.Warped("gaussian", "auto")
+    rows = RNG.uniform(-2, 2, size=(360, 2))
+    y = np.exp(1 + np.sin(2 * rows[:, 0]) + 0.5 * rows[:, 1] + 0.2 * RNG.normal(size=360))
+    model = KernelGPRegressor(**GIVEN, likelihood=auto).fit(rows, y)
+    assert model.plan_["transform"]["choice"] is not None
+    settings = GIVEN | {"likelihood": auto, "plan": model.plan_}
+    again = KernelGPRegressor(**settings).fit(rows, y)
+    assert_array_equal(again.predict(X_NEW), model.predict(X_NEW))
+    assert again.plan_["transform"]["choice"] == model.plan_["transform"]["choice"]
+    few = KernelGPRegressor(**GIVEN, likelihood=auto).fit(X[:60], Y[:60])
+    kept = KernelGPRegressor(**settings | {"plan": few.plan_}).fit(X, Y)
+    assert kept.plan_["transform"] == {"choice": None, "why": "as given"}
+
+
+@pytest.mark.parametrize("name", ["spline", "box-cox", "sinh-arcsinh"])
+def test_learned_transforms_are_saved_and_drawn_from(name, tmp_path):
+    model = KernelGPRegressor(**GIVEN, likelihood=likelihoods.Warped("gaussian", name)).fit(X, Y)
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert_array_equal(again.predict_quantiles(X_NEW, [0.2]), model.predict_quantiles(X_NEW, [0.2]))
+    assert type(again.predict_distribution(X_NEW)) is Warped
+    functions = model.sample_functions(3)
+    found = functions(jnp.asarray(X_NEW, jnp.float32))
+    assert found.dtype == jnp.float32
+    assert_allclose(np.asarray(found), functions(X_NEW), rtol=1e-3)
+    draws = model.sample_y(X_NEW, 2000, random_state=1, include_noise=True)
+    u = model.predict_distribution(X_NEW).cdf(draws)
+    assert np.all(np.abs(u.mean(axis=1) - 0.5) < 4 / np.sqrt(12 * 2000))
+
+
+def test_targets_in_files_are_refused(tmp_path):
+    pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "y": Y}), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match="targets in files are not transformed yet") as caught:
+        FeatureGPRegressor("rff", target="positive").fit(tmp_path / "t.parquet", "y")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mean_is_one_of_the_targets_as_given():
+    far = np.full((1, 2), 1e3)
+    model = KernelGPRegressor(**GIVEN, target="positive", mean=2.5).fit(X, Y)
+    assert model.predict_quantiles(far, [0.5])[0, 0] == pytest.approx(2.5, rel=1e-6)
+    with pytest.raises(ValueError, match="positive targets"):
+        KernelGPRegressor(**GIVEN, target="positive", mean=-1.0).fit(X, Y)
+
+
+def test_names_that_only_regressors_know_are_refused_by_the_likelihood_itself():
+    y = jnp.ones(2)
+    with pytest.raises(ValueError, match="only a fitted regressor knows"):
+        likelihoods.Warped("gaussian", "auto").log_density(y, y[:, None], y[:, None])
+    with pytest.raises(ValueError, match="unknown likelihood 'row-noise'"):
+        likelihoods.Warped("row-noise", "log").log_density(y, y[:, None], y[:, None])
