@@ -184,7 +184,7 @@ def test_unknown_transforms_are_named():
 
 
 def test_the_law_of_observations_is_that_of_the_transformed_targets():
-    """Noise that depends on the input, of log y. Heavy tails are not compared: their e^z has no mean."""
+    """Noise that depends on the input, of log y."""
     rng = np.random.default_rng(4)
     x = rng.uniform(-2, 2, size=(700, 2))
     z = np.sin(2 * x[:, 1]) + np.where(x[:, 0] > 0, 0.8, 0.08) * rng.normal(size=700)
@@ -199,6 +199,22 @@ def test_the_law_of_observations_is_that_of_the_transformed_targets():
     low, high = np.array([[-1.0, 0.0]]), np.array([[1.0, 0.0]])
     wide, narrow = (np.diff(np.log(model.predict_interval(at)))[0, 0] for at in (high, low))
     assert wide > 4 * narrow
+
+
+@pytest.mark.parametrize(
+    ("transform", "compared"), [("log", False), ("box-cox", False), ("sinh-arcsinh", True)]
+)
+def test_heavy_tails_are_compared_only_where_there_is_a_mean(transform, compared):
+    """z has Student-t noise; T⁻¹ of the last is nearly a straight line."""
+    rng = np.random.default_rng(6)
+    x = rng.uniform(-2, 2, size=(300, 1))
+    z = np.sin(2 * x[:, 0]) + 0.1 * rng.standard_t(2.5, size=300)
+    y = z if transform == "sinh-arcsinh" else np.exp(z)
+    likelihood = likelihoods.Warped("auto", transform)
+    model = KernelGPRegressor("rbf", learner="full-batch", epochs=10, random_state=0, likelihood=likelihood)
+    model.fit(x, y)
+    assert ("student-t" in model.plan_["likelihood"]["why"]) == compared
+    assert model.predict_distribution(X_NEW[:, :1]).tail_index > 1
 
 
 def test_heavy_tails_of_logarithms_are_there_when_asked_for():

@@ -26,7 +26,8 @@ class Warped(AbstractDistribution):
 
     @property
     def tail_index(self) -> float:
-        return self.base.tail_index / max(self.transform.growth, 1e-12)
+        tails = self.base.tail_index
+        return tails if math.isinf(tails) else tails / max(self.transform.growth, 1e-12)
 
     @property
     def mean(self) -> PerRow:

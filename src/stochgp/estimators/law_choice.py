@@ -19,6 +19,7 @@ from stochgp.learners.sampling import host_inputs
 from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT, constant_noise
 from stochgp.names import lookup
 from stochgp.objectives.conditionals import evaluate, is_small
+from stochgp.objectives.dispersion import LEAST_DF
 from stochgp.parameters import Frozen, frozen
 from stochgp.posteriors import Dispersion, ExactKernelPosterior
 from stochgp.posteriors.calibration import left_out_squares
@@ -73,7 +74,7 @@ def law_of(
 ) -> tuple[Dispersion | None, dict[str, Any]]:
     """(The law asked for, or planned, or chosen for "auto", None where variances and noise stay as they are; what `plan_` says of it).
 
-    "auto" does not choose heavy tails of logarithms: e^z would have no mean then.
+    Of transformed targets "auto" compares heavy tails only where the mean of T⁻¹(z) is sure to exist: not for logarithms.
 
     Raises ValueError, with both numbers, for a law asked for that the memory does not allow.
     """
@@ -95,7 +96,7 @@ def law_of(
     if not chooses:
         name, why = (asked, "as asked") if planned is None else (planned, "as given")
         return _fitted(name, why, rows, df)
-    heavy = data.transform is None or math.isfinite(data.transform.growth)
+    heavy = data.transform is None or data.transform.growth < LEAST_DF
     found = choose(rows, SEED, heavy_tails=heavy)
     why = f"by {found.n_rows} rows left out, nats a row: {found.told}"
     return _constant(why) if found.chosen == GAUSSIAN else _fitted(found.chosen, why, rows, df)
