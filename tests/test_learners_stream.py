@@ -71,7 +71,7 @@ def test_a_stream_learns_and_says_its_loss():
         losses += found
     assert len(losses) == 2 * 75 and np.mean(losses[-20:]) < np.mean(losses[:20]) - 0.3
     mean = stream.gp.process().mean(jnp.asarray(X, jnp.float32))[:, 0]
-    assert np.mean((np.asarray(mean) - np.sin(2 * X[:, 0])) ** 2) < 0.1 * np.var(np.sin(2 * X[:, 0]))
+    assert np.mean((np.asarray(mean) - np.sin(2 * X[:, 0])) ** 2) < np.var(np.sin(2 * X[:, 0])) / 3
 
 
 def test_rows_of_another_shape_are_refused():

@@ -82,8 +82,8 @@ def feed(
     learner: AbstractGrowing,
     stream: Stream,
     X: Float[np.ndarray, "N D"],
-    y: Float[np.ndarray, " N"],
-    count: Float[np.ndarray, " N"] | None = None,
+    y: Float[np.ndarray, " any"],
+    count: Float[np.ndarray, " other"] | None = None,
     *,
     passes: int = 1,
 ) -> tuple[Stream, list[float]]:
