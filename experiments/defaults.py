@@ -12,7 +12,7 @@ import time
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.problems import ROWS, SETS, unit_scores
+from experiments.problems import ROWS, SETS, law_scores
 from measuring import tables
 from measuring.sets import load_raw
 from measuring.store import Cell, Record, select
@@ -50,18 +50,19 @@ def run(cell: Cell) -> dict:
     begun = time.perf_counter()
     model = FeatureGPRegressor(batch_size=cell["batch"], random_state=cell["seed"]).fit(raw.X, raw.y)
     seconds = time.perf_counter() - begun
-    mean, std = model.predict(raw.X_test, return_std=True, include_noise=True)
+    law = model.predict_distribution(raw.X_test)
     scale = float(np.std(raw.y))
     history = [
         value for entry in model.history_ for value in entry.values() if isinstance(value, int | float)
     ]
     rates = [entry["rate"] for entry in model.history_ if "rate" in entry]
     return {
-        **unit_scores(raw.y_test, mean, std, scale),
+        **law_scores(raw.y_test, law, scale),
+        "likelihood": model.plan_.get("likelihood", {}).get("choice", "gaussian"),
         "nlml": float(model.nlml_) - math.log(scale),
         "fit_seconds": round(seconds, 2),
         "not_finite": int(
-            np.sum(~np.isfinite(history)) + np.sum(~np.isfinite(mean)) + np.sum(~np.isfinite(std))
+            np.sum(~np.isfinite(history)) + np.sum(~np.isfinite(law.mean)) + np.sum(~np.isfinite(law.std))
         ),
         "recoveries": sum(1 for entry in model.history_ if entry.get("recovered")),
         "rate": float(rates[-1]) if rates else math.nan,

@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.problems import ROWS, SETS, unit_scores
+from experiments.problems import ROWS, SETS, law_scores
 from measuring import tables
 from measuring.sets import load_raw
 from measuring.store import Cell, Record, select
@@ -51,10 +51,11 @@ def run(cell: Cell) -> dict:
         warnings.simplefilter("ignore")
         model = KernelGPRegressor(random_state=cell["seed"], memory_limit="3GB").fit(raw.X, raw.y)
     seconds = time.perf_counter() - begun
-    mean, std = model.predict(raw.X_test, return_std=True, include_noise=True)
+    law = model.predict_distribution(raw.X_test)
     scale = float(np.std(raw.y))
     return {
-        **unit_scores(raw.y_test, mean, std, scale),
+        **law_scores(raw.y_test, law, scale),
+        "likelihood": model.plan_.get("likelihood", {}).get("choice", "gaussian"),
         "fit_seconds": round(seconds, 1),
         "peak_bytes": peak_resident(),
         "learner": model.plan_["learner"]["choice"],
@@ -69,7 +70,9 @@ def page(records: list[Record]) -> list[str]:
         "set",
         "RMSE",
         "NLPD",
+        "CRPS",
         "95 % coverage",
+        "law",
         "seconds",
         "peak GB so far",
         "learner",
@@ -87,11 +90,21 @@ def page(records: list[Record]) -> list[str]:
                 and found["nlpd"] <= limits[1]
                 and found["fit_seconds"] <= 60 * MINUTES
             )
-            scores = [tables.number(found[field], digits) for field, digits in (("rmse", 4), ("nlpd", 3), ("coverage95", 3), ("fit_seconds", 0))]  # fmt: skip
+            scores = [tables.number(found[field], digits) for field, digits in (("rmse", 4), ("nlpd", 3), ("crps", 4), ("coverage95", 3))]  # fmt: skip
             memory = tables.number(found["peak_bytes"] / 1e9, 2)
             bounds = [tables.number(limit, 4) for limit in limits]
             rows.append(
-                [name, *scores, memory, found["learner"], found["solver"], *bounds, "yes" if kept else "no"]
+                [
+                    name,
+                    *scores,
+                    found["likelihood"],
+                    tables.number(found["fit_seconds"], 0),
+                    memory,
+                    found["learner"],
+                    found["solver"],
+                    *bounds,
+                    "yes" if kept else "no",
+                ]
             )
     return [tables.table(headings, rows)]
 

@@ -10,6 +10,7 @@ import numpy as np
 from measuring.sets import load_raw
 from stochgp import data, features, metrics
 from stochgp.data.streams import DeviceRows
+from stochgp.distributions.base import AbstractDistribution
 from stochgp.models import FeatureGP
 from stochgp.posteriors import FeaturePosterior
 from stochgp.results import FitResult
@@ -102,6 +103,20 @@ def scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float]
 def unit_scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray, scale: float) -> dict[str, float]:
     """Of predictions in raw units, as if the targets, whose standard deviation in training is `scale`, had unit variance."""
     return scores(y / scale, mean / scale, std / scale)
+
+
+def law_scores(y: np.ndarray, law: AbstractDistribution, scale: float) -> dict[str, float]:
+    """`unit_scores` of predictive distributions in raw units, by their density; CRPS, and coverage at four levels."""
+    t, unit = y / scale, law.affine(1 / scale, 0.0)
+    covered = {
+        f"coverage{round(100 * level)}": share for level, (share, _) in metrics.coverages(t, unit).items()
+    }
+    return {
+        "rmse": metrics.rmse(t, unit.mean),
+        "nlpd": metrics.nlpd(t, unit),
+        "crps": metrics.crps(t, unit),
+        **covered,
+    }
 
 
 def curve(result: FitResult, problem: Problem, most: int = 101) -> dict[str, list[float]]:

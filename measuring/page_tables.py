@@ -86,12 +86,24 @@ def defaults() -> str:
                 s,
                 printed(r.one("nlpd"), ".3f"),
                 f"{r.one('rmse'):.4f}",
+                f"{r.one('crps'):.4f}",
                 f"{r.one('coverage95'):.3f}",
+                r.one("likelihood"),
                 f"{r.one('fit_seconds'):.0f}",
                 _cores(r),
             ]
         )
-    return table(["set", "held-out NLPD", "RMSE", "coverage of the 95 % interval", "seconds", "cores"], rows)
+    heads = [
+        "set",
+        "held-out NLPD",
+        "RMSE",
+        "CRPS",
+        "coverage of the 95 % interval",
+        "law chosen",
+        "seconds",
+        "cores",
+    ]
+    return table(heads, rows)
 
 
 def feature_steps() -> str:
@@ -217,7 +229,9 @@ def kernel_defaults() -> str:
                 f"{rmse:.4f}",
                 printed(nlpd, ".3f"),
                 *exact,
+                f"{r.one('crps'):.4f}",
                 f"{r.one('coverage95'):.3f}",
+                r.one("likelihood"),
                 f"{r.one('fit_seconds'):.0f}",
                 r.one("solver"),
             ]
@@ -228,7 +242,9 @@ def kernel_defaults() -> str:
             "RMSE",
             "NLPD",
             "with published hyperparameters, exact",
+            "CRPS",
             "95 % coverage",
+            "law chosen",
             "seconds",
             "solver",
         ],
