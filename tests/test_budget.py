@@ -119,7 +119,7 @@ def test_an_accelerator_s_allocator_is_asked(monkeypatch):
         def memory_stats(self):
             return {"bytes_in_use": 70, "bytes_limit": 1000}
 
-    monkeypatch.setattr(jax, "devices", lambda *names: [Device()])
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
     assert budget.in_use() == 70
     assert budget.available() == 930
     assert Budget.of(None).limit == 535

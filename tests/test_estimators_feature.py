@@ -155,7 +155,8 @@ def test_same_seed_same_model_and_generators_move_on():
 def test_attributes_and_plan(fitted):
     model, _, _ = fitted
     assert isinstance(model.features_, features.AbstractFeatureMap)
-    assert model.n_iter_ == 60 and isinstance(model.converged_, bool) and model.fit_seconds_ > 0
+    assert model.n_iter_ == 2 * 60  # few rows are learned again from all of them
+    assert isinstance(model.converged_, bool) and model.fit_seconds_ > 0
     assert model.plan_["variance"]["choice"] == "exact" and model.plan_["batch_size"]["choice"] == 40
     assert "only 40 rows" in model.plan_["batch_size"]["why"]
     assert all(set(entry) == {"choice", "why"} and entry["why"] for entry in model.plan_.values())

@@ -1,6 +1,7 @@
 """Sparse estimators: units, weights, files, classes, limits, what they refuse."""
 
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -172,13 +173,16 @@ def test_a_fit_by_the_plan_of_another_is_the_same(name, fitted):
     assert again.plan_["q"]["choice"] == whole.plan_["q"]["choice"] and again.elbo_ == whole.elbo_
 
 
+SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 SETS = ["pol", "elevators", "bike", "protein", "kin40k", "keggdirected"]
 
 
 @pytest.mark.parametrize("M", [16, 400])
 @pytest.mark.parametrize("name", some_of(SETS, ("bike", "keggdirected")))
-def test_float32_is_safe_on_real_rows(name, M):
+@pytest.mark.skipif(not (SHARED / "uci").is_dir(), reason="needs the data sets in ../shared/data")
+def test_float32_is_safe_on_real_rows(name, M, monkeypatch):
     """300 rows, fewer or more points than rows: every number of the history and of the predictions is finite."""
+    monkeypatch.setenv("STOCHGP_DATA", str(SHARED))
     found = stochgp.data.load(f"uci:{name}:0")
     inputs = Standardiser.fit(found.X[:300], None).transform(found.X[:300], "float32")
     targets = Standardiser.fit(found.y[:300], None).transform(found.y[:300])

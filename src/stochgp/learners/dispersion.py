@@ -21,6 +21,7 @@ MANY = 8000  # rows from which one part is enough to score
 CELLS = 64  # of near rows, whose sums are taken as independent
 TREE_DF = 4.0  # of the law that trees are fitted to: errors far off move them little
 BOOSTING = Boosting()
+ROUNDED = 1e-4  # median of squared errors, in variances, below which the variances are rounding's own
 TIED = 0.1  # share of errors that are exactly 0
 
 
@@ -87,6 +88,10 @@ def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING, *, heavy_tai
     if np.mean(rows.squares == 0) > TIED:
         return Evidence(
             GAUSSIAN, R, "targets are tied: more than a tenth of the rows left out are predicted exactly"
+        )
+    if np.median(rows.squares) < ROUNDED:
+        return Evidence(
+            GAUSSIAN, R, "errors are a hundredth of their standard deviations: these are of rounding"
         )
     laws = LAWS if R >= FEWEST_OF_INPUT else LAWS[:2]
     laws = laws if heavy_tails else tuple(name for name in laws if not name.startswith(STUDENT))
