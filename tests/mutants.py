@@ -250,8 +250,8 @@ MUTATIONS = (
     Mutation(
         "a noise variance that is given is only a start",
         "estimators/law_choice.py",
-        "return constant_noise(frozen(np.asarray(given, dtype)))",
-        "return constant_noise(given, lower=0.0, dtype=dtype)",
+        "return constant_noise(frozen(np.asarray(given, kind)))",
+        "return constant_noise(given, lower=0.0, dtype=kind)",
         "test_estimators_noise.py::test_a_noise_variance_that_is_given_is_kept",
     ),
     Mutation(
