@@ -86,9 +86,7 @@ def defaults() -> str:
                 s,
                 printed(r.one("nlpd"), ".3f"),
                 f"{r.one('rmse'):.4f}",
-                f"{r.one('crps'):.4f}",
                 f"{r.one('coverage95'):.3f}",
-                r.one("likelihood"),
                 f"{r.one('fit_seconds'):.0f}",
                 _cores(r),
             ]

@@ -22,7 +22,8 @@ from stochgp.objectives.conditionals import evaluate, is_small
 from stochgp.objectives.dispersion import LEAST_DF
 from stochgp.parameters import Frozen, frozen
 from stochgp.posteriors import Dispersion, ExactKernelPosterior
-from stochgp.posteriors.calibration import left_out_squares
+from stochgp.posteriors.calibration import FEWEST_SAMPLES, left_out_squares, squares_of_samples
+from stochgp.posteriors.kernel import SampledKernelPosterior
 from stochgp.solvers.sizes import SMALL
 
 AUTO = "auto"
@@ -135,11 +136,19 @@ def _need_bytes(gp: Any, data: TrainingData) -> int:
 
 
 def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
-    """Random rows: up to 3,000 by the factor, from all others; else from their neighbours, with z² of mean 1, as calibrated variances have."""
+    """Random rows, from all others where the posterior knows its Q_ii; else from their neighbours, with z² of mean 1, as calibrated variances have."""
     rows = np.sort(np.random.default_rng(SEED).permutation(data.n_rows)[:ROWS]).astype(np.int32)
     group = None if data.rows.group is None else np.asarray(data.rows.group)[rows]
     if isinstance(posterior, ExactKernelPosterior) and data.n_rows <= SMALL and group is None:
         return LeftOut(np.asarray(data.X, np.float64)[rows], left_out_squares(posterior, rows))
+    if (
+        isinstance(posterior, SampledKernelPosterior)
+        and posterior.n_samples >= FEWEST_SAMPLES
+        and group is None
+    ):
+        squares = squares_of_samples(posterior)
+        if len(squares) == data.n_rows:
+            return LeftOut(np.asarray(data.X, np.float64)[rows], squares[rows])
     source = data.source(False)
     X = host_inputs(source)
     with jax.enable_x64(True):

@@ -28,7 +28,7 @@ def calibrated(posterior: Any) -> tuple[Any, float]:
     if isinstance(posterior, ExactKernelPosterior):
         scale = _of_factor(posterior)
     elif posterior.n_samples >= FEWEST_SAMPLES:
-        scale = _of_samples(posterior)
+        scale = scale_of(squares_of_samples(posterior))
     else:
         return posterior, 1.0
     return scaled(posterior, scale), scale
@@ -71,11 +71,11 @@ def _of_factor(posterior: ExactKernelPosterior) -> float:
     return scale_of(left_out_squares(posterior, rows))
 
 
-def _of_samples(posterior: SampledKernelPosterior) -> float:
-    """With u_s = A⁻¹(f₀ₛ + ε_s) ~ N(0, Q): (S − 2)/Σ_s u_si² is unbiased for 1/Q_ii."""
+def squares_of_samples(posterior: SampledKernelPosterior) -> Float[np.ndarray, " N"]:
+    """z² = α_i²/Q_ii of all rows. With u_s = A⁻¹(f₀ₛ + ε_s) ~ N(0, Q), (S − 2)/Σ_s u_si² is unbiased for 1/Q_ii."""
     u, S = np.asarray(posterior.sample_weights, np.float64), posterior.n_samples
     alpha = np.asarray(posterior.weights, np.float64)[:, 0]
-    return scale_of(alpha**2 * (S - 2) / np.sum(u**2, axis=1))
+    return alpha**2 * (S - 2) / np.sum(u**2, axis=1)
 
 
 def _divided(values: Any, c: float) -> Any:
