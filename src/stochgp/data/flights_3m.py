@@ -4,7 +4,6 @@ Of the npm package vega-datasets, version 3.2.1 (from the Bureau of Transportati
 downloaded.
 """
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from .dataset import Dataset
+from .places import data_folders
 from .splits import train_test_indices
 from .times import part_of, times_of_arrow
 
@@ -31,12 +31,15 @@ FILES = {
 
 def flights_3m_folder() -> Path | None:
     """The first folder that holds both files, or None."""
-    return next((place for place in _folders() if all((place / file).is_file() for file in FILES)), None)
+    return next(
+        (place for place in data_folders("flights_3m") if all((place / file).is_file() for file in FILES)),
+        None,
+    )
 
 
 def how_to_get_flights_3m() -> str:
     """Which files to get, and where to put them."""
-    places = " or ".join(map(str, _folders()))
+    places = " or ".join(map(str, data_folders("flights_3m")))
     return f"npm pack vega-datasets@3.2.1, and put data/{' and data/'.join(FILES)} of it in {places}"
 
 
@@ -70,9 +73,3 @@ def _variables(flights: pa.Table, airports: pa.Table) -> tuple[np.ndarray, np.nd
         rows = pc.call_function("index_in", [flights[end]], options).to_numpy()
         X[:, j], X[:, j + 1] = (airports[name].to_numpy()[rows] for name in ("latitude", "longitude"))
     return X, flights["delay"].to_numpy().astype(np.float64)
-
-
-def _folders() -> list[Path]:
-    given = os.environ.get("STOCHGP_DATA")
-    roots = [Path(given)] if given else []
-    return [root / "flights_3m" for root in (*roots, Path(pooch.os_cache("stochgp")))]

@@ -4,7 +4,6 @@ Inputs are Morgan counts of radius 2 (DOCKSTRING: 1) in 1,024 columns: for the T
 in the user's cache. DOCKSTRING (García-Ortegón et al. 2022) is downloaded; the others are a few lines of deepchem's collection.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from stochgp.names import lookup
 
 from .dataset import Dataset
 from .molecules import Morgan, are_installed, fingerprints_of
+from .places import data_folders
 from .splits import train_test_indices
 
 CHEMBL = ("CHEMBL261", "CHEMBL205", "CHEMBL3594", "CHEMBL3242", "CHEMBL228")
@@ -130,9 +130,7 @@ def how_to_get(name: str) -> str:
 
 
 def _folders(family: str) -> list[Path]:
-    given = os.environ.get("STOCHGP_DATA")
-    roots = ([Path(given)] if given else []) + [Path(pooch.os_cache("stochgp"))]
-    return [root / ("dockstring" if family == "dockstring" else "molecules") for root in roots]
+    return data_folders("dockstring" if family == "dockstring" else "molecules")
 
 
 def read_molecule_file(family: str) -> pa.Table:

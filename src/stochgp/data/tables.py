@@ -4,17 +4,16 @@
 are those that give their number of inputs. Test rows are a random part.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pooch
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from .dataset import Dataset
 from .encoding import TableEncoder
+from .places import data_folders
 from .splits import train_test_indices
 
 
@@ -138,21 +137,17 @@ def load_table(name: str, test_fraction: float = 0.1, seed: int = 0) -> Dataset:
 def table_location(name: str) -> Path | None:
     """The file of a set on this machine, plain or compressed, or None."""
     known = TABLES[name]
-    places = [folder / file for folder in _folders(known.folder) for file in (known.file, f"{known.file}.gz")]
+    places = [
+        folder / file for folder in data_folders(known.folder) for file in (known.file, f"{known.file}.gz")
+    ]
     return next((place for place in places if place.is_file()), None)
 
 
 def how_to_get(name: str) -> str:
     """Which file to get, and where to put it."""
     known = TABLES[name]
-    places = " or ".join(str(folder) for folder in _folders(known.folder))
+    places = " or ".join(str(folder) for folder in data_folders(known.folder))
     return f"put {known.file} (or {known.file}.gz) of UCI data set {known.uci}, {known.title!r} (archive.ics.uci.edu), in {places}"
-
-
-def _folders(name: str) -> list[Path]:
-    given = os.environ.get("STOCHGP_DATA")
-    roots = [Path(given)] if given else []
-    return [root / name for root in (*roots, Path(pooch.os_cache("stochgp")))]
 
 
 def _read(name: str, path: Path) -> pa.Table:

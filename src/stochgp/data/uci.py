@@ -4,7 +4,6 @@ The collection (GitHub: treforevans/uci_datasets, MIT; data of the UCI repositor
 data.csv.gz, without header, last column the target, and test_mask.csv.gz, ten 0/1 columns, one per split, 1 = test.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pyarrow.csv as pa_csv
 from stochgp.names import did_you_mean
 
 from .dataset import Dataset
+from .places import data_folders
 
 N_SPLITS = 10
 MASK_FILE = "test_mask.csv.gz"
@@ -125,9 +125,7 @@ def load_uci(name: str, split: int) -> Dataset:
 
 def uci_folders(name: str) -> list[Path]:
     """Where the files of a set are looked for, in order."""
-    given = os.environ.get("STOCHGP_DATA")
-    roots = ([Path(given)] if given else []) + [Path(pooch.os_cache("stochgp"))]
-    return [root / "uci" / name for root in roots]
+    return data_folders("uci", name)
 
 
 def uci_location(name: str) -> Path | None:
