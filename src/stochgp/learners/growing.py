@@ -4,16 +4,18 @@ import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int32, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, begin, start_rate
+from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.sampling import AbstractSampling, row_bytes
 from stochgp.learners.steps import advance_by_batches
 from stochgp.models import SparseGP
+from stochgp.objectives.decoupled import Parts, bound_parts
 from stochgp.parameters import trainable_mask
 from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 from stochgp.variational import Decoupled
@@ -98,12 +100,29 @@ class AbstractGrowing(AbstractLearner):
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         return "unbiased", "of the lower bound, whose gap to the likelihood the inducing functions set"
 
+    def ascend(
+        self, gp: SparseGP, batch: Rows, state: GrowingState, columns: Int32[Array, " J"] | None
+    ) -> tuple[GrowingState, GrowingInfo]:
+        """A step of `gp` along the gradient of the batch's bound per datum, by what `partition` moves; `columns` of K_α, None = all."""
+        trainable, rest = self.partition(gp)
+
+        def loss(t: SparseGP) -> tuple[Array, Parts]:
+            parts = bound_parts(eqx.combine(t, rest), batch, state.n_rows, columns)
+            return (parts.of_mean + parts.of_covariance - parts.fit) / state.count, parts
+
+        (value, parts), gradient = jax.value_and_grad(loss, has_aux=True)(trainable)
+        theta, descent = move(trainable, gradient, state.descent, self.optimizer, self.size(state.descent))
+        divergence = (parts.of_mean + parts.of_covariance) / state.count
+        q: Any = gp.approximation
+        info = GrowingInfo(value, divergence, q.mean_functions.used.astype(value.dtype))
+        return GrowingState(eqx.combine(theta, rest), descent, state.n_rows, state.count), info
+
     def size(self, descent: Descent) -> Float[Array, ""]:
-        """γ_t = γ₀ · decay / (1 + slowing √t)."""
+        """γ_t = γ₀ · decay / (1 + slowing √t), or what a rule says."""
+        size = step_size(descent, self.learning_rate, self.decay)
         if callable(self.learning_rate):
-            return descent.rate * self.learning_rate(descent.step)
-        done = jnp.minimum(descent.step / descent.total, 1.0)
-        return descent.rate * self.decay(done) / (1 + self.slowing * jnp.sqrt(descent.step))
+            return size
+        return size / (1 + self.slowing * jnp.sqrt(descent.step))
 
 
 def grown(gp: SparseGP, batch: Rows, n: int, start: Float[Array, " n"] | None = None) -> SparseGP:

@@ -3,22 +3,20 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import optax
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import Rows
-from stochgp.learners.descent import Optimizer, move
+from stochgp.learners.descent import Optimizer
 from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
 from stochgp.learners.judge import AbstractJudge, ByLoss
-from stochgp.learners.mirror import mirror_covariance
+from stochgp.learners.mirror import check_mirror_rate, mirror_covariance
 from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import InverseRoot, Schedule, at_step, constant
 from stochgp.models import SparseGP
 from stochgp.numerics.precision import matmul
-from stochgp.objectives.decoupled import Parts, bound_parts
 from stochgp.objectives.elbo import Sites, sites
 from stochgp.variational import Decoupled
 
@@ -60,10 +58,7 @@ class IVSGPR(AbstractGrowing):
 
     def __check_init__(self) -> None:
         self.check_growing()
-        if not callable(self.mirror_rate) and not 0 < self.mirror_rate <= 1:
-            raise ValueError(
-                f"mirror_rate is {self.mirror_rate}; it must be above 0 and at most 1, or a rule"
-            )
+        check_mirror_rate(self.mirror_rate)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         """Raises ValueError for functions of the covariance alone."""
@@ -81,17 +76,7 @@ class IVSGPR(AbstractGrowing):
         gamma = at_step(self.mirror_rate, state.descent.step)
         q = mirror_step(gp, batch.X, seen, scale, gamma, self.jitter)
         gp = eqx.tree_at(lambda g: g.approximation, gp, q)
-        trainable, rest = self.partition(gp)
-
-        def loss(t: SparseGP) -> tuple[Array, Parts]:
-            parts = bound_parts(eqx.combine(t, rest), batch, state.n_rows, None)
-            return (parts.of_mean + parts.of_covariance - parts.fit) / state.count, parts
-
-        (value, parts), gradient = jax.value_and_grad(loss, has_aux=True)(trainable)
-        theta, descent = move(trainable, gradient, state.descent, self.optimizer, self.size(state.descent))
-        divergence = (parts.of_mean + parts.of_covariance) / state.count
-        info = GrowingInfo(value, divergence, q.mean_functions.used.astype(value.dtype))
-        return GrowingState(eqx.combine(theta, rest), descent, state.n_rows, state.count), info
+        return self.ascend(gp, batch, state, None)
 
 
 def mirror_step(

@@ -47,5 +47,5 @@ def mirror_covariance(
 
 def check_mirror_rate(rate: Any) -> None:
     """Raises ValueError for a number that is no weight."""
-    if rate is not None and not callable(rate) and not 0 < rate <= 1:
+    if not callable(rate) and not 0 < rate <= 1:
         raise ValueError(f"mirror_rate is {rate}; it must be above 0 and at most 1, or a rule")

@@ -6,17 +6,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import Rows
-from stochgp.learners.descent import Optimizer, move
+from stochgp.learners.descent import Optimizer
 from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
 from stochgp.learners.judge import AbstractJudge, ByLoss
 from stochgp.learners.mirror import check_mirror_rate, mirror_covariance
 from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import Schedule, at_step, constant
 from stochgp.models import SparseGP
-from stochgp.objectives.decoupled import Parts, bound_parts, columns_to_draw
+from stochgp.objectives.decoupled import columns_to_draw
 from stochgp.objectives.elbo import sites
 
 
@@ -57,7 +57,8 @@ class SVDGP(AbstractGrowing):
 
     def __check_init__(self) -> None:
         self.check_growing()
-        check_mirror_rate(self.mirror_rate)
+        if self.mirror_rate is not None:
+            check_mirror_rate(self.mirror_rate)
         if self.n_columns is not None and self.n_columns < 1:
             raise ValueError(f"n_columns is {self.n_columns}; it must be at least 1, or None")
 
@@ -74,17 +75,7 @@ class SVDGP(AbstractGrowing):
             gp = self._mirrored(gp, batch, state, at_step(self.mirror_rate, state.descent.step))
         q: Any = gp.approximation
         J = columns_to_draw(q.mean_functions.used, self.n_columns or batch.y.shape[0], key=key)
-        trainable, rest = self.partition(gp)
-
-        def loss(t: SparseGP) -> tuple[Array, Parts]:
-            parts = bound_parts(eqx.combine(t, rest), batch, state.n_rows, J)
-            return (parts.of_mean + parts.of_covariance - parts.fit) / state.count, parts
-
-        (value, parts), gradient = jax.value_and_grad(loss, has_aux=True)(trainable)
-        theta, descent = move(trainable, gradient, state.descent, self.optimizer, self.size(state.descent))
-        divergence = (parts.of_mean + parts.of_covariance) / state.count
-        info = GrowingInfo(value, divergence, q.mean_functions.used.astype(value.dtype))
-        return GrowingState(eqx.combine(theta, rest), descent, state.n_rows, state.count), info
+        return self.ascend(gp, batch, state, J)
 
     def _mirrored(self, gp: SparseGP, batch: Rows, state: GrowingState, gamma: Any) -> SparseGP:
         """After the mirror step of B, of size γ."""
