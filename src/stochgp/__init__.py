@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         plots,
         solvers,
         thompson,
+        transforms,
     )
     from stochgp.estimators import (
         FeatureGPRegressor,

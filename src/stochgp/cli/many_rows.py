@@ -11,7 +11,6 @@ from stochgp.budget import Budget
 from stochgp.cli.reports import scores
 from stochgp.cli.tables import Labelled, Wanted, columns_left_out, left_out, split_off, without
 from stochgp.data.blocks import TooNarrowError
-from stochgp.data.hashing import hash_rows, is_below
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
 # Bytes in memory, the matrix of numbers included, for a byte of the file.
@@ -110,5 +109,5 @@ def _set_aside(estimator: Any, rows: Labelled, part: Any) -> Labelled:
     if part is None:
         return rows
     numbers = estimator._fitted.encoder.transform(without(rows.inputs, left_out(estimator)))
-    among = is_below(hash_rows(numbers, rows.targets, part.seed), part.fraction) == part.set_aside
+    among = part.holds(numbers, rows.targets)
     return Labelled(rows.inputs.filter(pa.array(among)), rows.targets[among])

@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
+from jaxtyping import Bool, Float
 
 from stochgp.names import did_you_mean, quoted
 
 from .columns import TableError
 from .files import CSV_NULLS, DAMAGE, check_csv_start, checked_names, damaged, file_suffix
+from .hashing import hash_rows, is_below
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npy")
 BLOCK_ROWS = 1 << 16
@@ -46,6 +48,10 @@ class Part(NamedTuple):
     fraction: float
     seed: int
     set_aside: bool  # whether these are the rows set aside, or the others
+
+    def holds(self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
+        """Which of the rows belong to it: their numbers as the encoder makes them, and their targets."""
+        return is_below(hash_rows(X, y, self.seed), self.fraction) == self.set_aside
 
 
 class TooNarrowError(ValueError):

@@ -10,7 +10,7 @@ from .blocks import Block, Blocks
 from .columns import TableError
 from .columns_of_blocks import encoder_of
 from .encoding import TableEncoder, target_column
-from .hashing import hash_rows, is_below
+from .hashing import hash_rows
 from .standardise import Standardiser
 from .streams import Rows, on_device_padded
 from .summaries import Summary
@@ -37,7 +37,7 @@ class FileRows:
             except TableError as error:
                 raise block.placed(error) from error
             if part is not None:
-                among = is_below(hash_rows(X, y, part.seed), part.fraction) == part.set_aside
+                among = part.holds(X, y)
                 X, y = X[among], y[among]
             if len(y):
                 yield X, y, block
