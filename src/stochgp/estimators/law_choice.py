@@ -22,7 +22,7 @@ from stochgp.objectives.conditionals import evaluate, is_small
 from stochgp.objectives.dispersion import LEAST_DF
 from stochgp.parameters import Frozen, frozen
 from stochgp.posteriors import Dispersion, ExactKernelPosterior
-from stochgp.posteriors.calibration import FEWEST_SAMPLES, left_out_squares, squares_of_samples
+from stochgp.posteriors.calibration import left_out_squares
 from stochgp.posteriors.kernel import SampledKernelPosterior
 from stochgp.solvers.sizes import SMALL
 
@@ -139,16 +139,9 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
     """Random rows, from all others where the posterior knows its Q_ii; else from their neighbours, with z² of mean 1, as calibrated variances have."""
     rows = np.sort(np.random.default_rng(SEED).permutation(data.n_rows)[:ROWS]).astype(np.int32)
     group = None if data.rows.group is None else np.asarray(data.rows.group)[rows]
-    if isinstance(posterior, ExactKernelPosterior) and data.n_rows <= SMALL and group is None:
-        return LeftOut(np.asarray(data.X, np.float64)[rows], left_out_squares(posterior, rows))
-    if (
-        isinstance(posterior, SampledKernelPosterior)
-        and posterior.n_samples >= FEWEST_SAMPLES
-        and group is None
-    ):
-        squares = squares_of_samples(posterior)
-        if len(squares) == data.n_rows:
-            return LeftOut(np.asarray(data.X, np.float64)[rows], squares[rows])
+    squares = left_out_squares(posterior, rows) if group is None and _knows(posterior, data.n_rows) else None
+    if squares is not None:
+        return LeftOut(np.asarray(data.X[rows], np.float64), squares)
     source = data.source(False)
     X = host_inputs(source)
     with jax.enable_x64(True):
@@ -157,6 +150,13 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
         found = evaluate(gp, source, near, is_small(gp, source.take(rows[:FEWEST])))
     squares = np.square(np.asarray(found.z, np.float64))
     return LeftOut(np.asarray(X, np.float64)[rows], squares / max(float(squares.mean()), 1e-300), group)
+
+
+def _knows(posterior: Any, n_rows: int) -> bool:
+    """Whether the errors of all its rows, each predicted from the others, are to be had of the posterior quickly."""
+    if isinstance(posterior, ExactKernelPosterior):
+        return n_rows <= SMALL
+    return isinstance(posterior, SampledKernelPosterior) and len(posterior.weights) == n_rows
 
 
 def _told(law: Law) -> dict[str, Any]:

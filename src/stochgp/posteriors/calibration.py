@@ -6,6 +6,7 @@ the error α_i/Q_ii and the variance 1/Q_ii, Q = A⁻¹, α = Qy (Rasmussen and 
     c = mean α_i²/Q_ii
 
 makes the standardised errors of such predictions 1 in the mean: for exchangeable rows the same as those of a new row, whatever their law.
+Q_ii comes from the factor, or from samples: with u_s = A⁻¹(f₀ₛ + ε_s) ~ N(0, Q), (S − 2)/Σ_s u_si² is unbiased for 1/Q_ii.
 """
 
 import dataclasses
@@ -25,12 +26,14 @@ FEWEST_SAMPLES = 8
 
 def calibrated(posterior: Any) -> tuple[Any, float]:
     """(The posterior with all variances c times as large, c); as it is, and 1, where nothing says how large c is."""
-    if isinstance(posterior, ExactKernelPosterior):
-        scale = _of_factor(posterior)
-    elif posterior.n_samples >= FEWEST_SAMPLES:
-        scale = scale_of(squares_of_samples(posterior))
-    else:
+    N = len(posterior.weights)
+    rows = np.arange(N)
+    if isinstance(posterior, ExactKernelPosterior):  # each row takes N² operations
+        rows = np.sort(np.random.default_rng(0).permutation(N)[:ROWS])
+    squares = left_out_squares(posterior, rows)
+    if squares is None:
         return posterior, 1.0
+    scale = scale_of(squares)
     return scaled(posterior, scale), scale
 
 
@@ -51,9 +54,21 @@ def scaled(posterior: Any, c: float) -> Any:
     return dataclasses.replace(posterior, **more, prior=prior, sample_weights=samples)
 
 
-def left_out_squares(posterior: ExactKernelPosterior, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-    """z² = α_i²/Q_ii of these rows, each predicted from all others. Q_ii are sums of squares of L⁻¹, of 500 columns at a time."""
+def left_out_squares(
+    posterior: ExactKernelPosterior | SampledKernelPosterior, rows: Int[np.ndarray, " P"]
+) -> Float[np.ndarray, " P"] | None:
+    """z² = α_i²/Q_ii of these rows, each predicted from all others; None where too few samples say how large Q_ii is."""
     alpha = np.asarray(posterior.weights, np.float64)[rows, 0]
+    if isinstance(posterior, ExactKernelPosterior):
+        return alpha**2 / _by_factor(posterior, rows)
+    if posterior.n_samples < FEWEST_SAMPLES:
+        return None
+    u, S = np.asarray(posterior.sample_weights, np.float64)[rows], posterior.n_samples
+    return alpha**2 * (S - 2) / np.sum(u**2, axis=1)
+
+
+def _by_factor(posterior: ExactKernelPosterior, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
+    """Q_ii: sums of squares of L⁻¹, of 500 columns at a time."""
     N, Q = len(posterior.system.X), np.empty(len(rows))
     for start in range(0, len(rows), ROWS):
         part = rows[start : start + ROWS]
@@ -61,21 +76,7 @@ def left_out_squares(posterior: ExactKernelPosterior, rows: Int[np.ndarray, " P"
         units[part, np.arange(len(part))] = 1
         half = posterior.factor.half(units)
         Q[start : start + ROWS] = np.sum(np.square(half, dtype=np.float64), axis=0)
-    return alpha**2 / Q
-
-
-def _of_factor(posterior: ExactKernelPosterior) -> float:
-    """Of random rows."""
-    N = len(posterior.system.X)
-    rows = np.sort(np.random.default_rng(0).permutation(N)[:ROWS])
-    return scale_of(left_out_squares(posterior, rows))
-
-
-def squares_of_samples(posterior: SampledKernelPosterior) -> Float[np.ndarray, " N"]:
-    """z² = α_i²/Q_ii of all rows. With u_s = A⁻¹(f₀ₛ + ε_s) ~ N(0, Q), (S − 2)/Σ_s u_si² is unbiased for 1/Q_ii."""
-    u, S = np.asarray(posterior.sample_weights, np.float64), posterior.n_samples
-    alpha = np.asarray(posterior.weights, np.float64)[:, 0]
-    return alpha**2 * (S - 2) / np.sum(u**2, axis=1)
+    return Q
 
 
 def _divided(values: Any, c: float) -> Any:
