@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.problems import Problem as Data
 from measuring import places, walking
 from stochgp.data import Standardiser
-from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF
 from stochgp.learners import IVSGPR, SVDGP, SVGP, AbstractLearner, InverseRoot, Problem
 from stochgp.models import AbstractGP, SparseGP
@@ -41,20 +41,6 @@ class Sizes(NamedTuple):
 
 
 QUICK = Sizes(256, 16, 32, 16, 16, 128, 64, 64, 16, 120)
-
-
-class Data(NamedTuple):
-    """Rows of one output, standardised by the training rows; `scale` is the standard deviation of its training targets."""
-
-    X: np.ndarray
-    y: np.ndarray
-    X_test: np.ndarray
-    y_test: np.ndarray
-    scale: float
-
-    @property
-    def source(self) -> DeviceRows:
-        return DeviceRows(self.X, self.y)
 
 
 def load(name: str, output: int, frames: int = walking.FRAMES) -> Data:
