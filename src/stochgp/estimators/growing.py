@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import _check_sample_weight
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
@@ -15,10 +14,11 @@ from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.base import Run
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.inputs import TrainingRows, read_inputs_at_fit, read_targets
+from stochgp.estimators.inputs import TrainingRows, read_inputs_at_fit, read_more_weights, read_targets
 from stochgp.estimators.report import PLANNED, choice
 from stochgp.estimators.settings import check_settings
 from stochgp.estimators.units import TrainingData
+from stochgp.estimators.variational import bound_told, predictions_told
 from stochgp.estimators.warping import transform_wanted
 from stochgp.learners import begin_stream, feed
 from stochgp.learners.growing import AbstractGrowing
@@ -28,7 +28,6 @@ from stochgp.numerics.seeds import as_key
 from stochgp.objectives import elbo_of_all
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
-from stochgp.posteriors.variational import BLOCK
 from stochgp.variational import Decoupled
 
 GROWING = ("ivsgpr", "svdgp")
@@ -62,9 +61,7 @@ def posterior_of(
     try:
         functions: Any = gp.approximation
         deadline.require(EVALUATION * data.n_rows * functions.mean_functions.capacity)
-        bound = elbo_of_all(gp, data.source(False))
-        told = "nats per row in target units, a lower bound of the log marginal likelihood: of all rows, in float64"
-        choices["elbo"] = choice(bound - float(np.log(data.scale)) + data.log_slope, told)
+        choices["elbo"] = bound_told(elbo_of_all(gp, data.source(False)), data)
     except TimeIsUpError as late:
         choices["late"] = f"the bound of all rows is not known: {late}"
     return VariationalPosterior.of(gp, data.n_inputs), None, choices
@@ -111,10 +108,7 @@ def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, encoder: Any) -> T
         encoder, X = read_inputs_at_fit(estimator, X, Budget.of(estimator.memory_limit), estimator.missing)
     y = read_targets(y)
     check_consistent_length(X, y)
-    weight = None
-    if sample_weight is not None:
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    return TrainingRows(X, y, weight, encoder)
+    return TrainingRows(X, y, read_more_weights(sample_weight, X), encoder)
 
 
 def _begun(estimator: Any, data: TrainingData) -> tuple[Fitted, dict[str, Any]]:
@@ -154,10 +148,4 @@ def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
 
 
 def _told() -> dict[str, Any]:
-    return {
-        "variance": choice("variational", "q(f) has a variance at each row, which is no estimate"),
-        "predict_rows": choice(
-            BLOCK, "rows per block of a prediction: always the same, so that no row depends on others"
-        ),
-        "q": choice("as learned", "its functions have no optimum in closed form"),
-    }
+    return predictions_told() | {"q": choice("as learned", "its functions have no optimum in closed form")}

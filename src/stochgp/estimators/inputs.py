@@ -148,12 +148,17 @@ def read_targets(y: Any) -> Float[np.ndarray, " N"]:
 
 def read_weights(sample_weight: Any, X: np.ndarray) -> Float[np.ndarray, " N"] | None:
     """The weights [N], None where all are 1. Raises ValueError for negative ones and a sum of 0."""
-    if sample_weight is None:
-        return None
-    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if weight.sum() < np.finfo(np.float32).tiny:
+    weight = read_more_weights(sample_weight, X)
+    if weight is not None and weight.sum() < np.finfo(np.float32).tiny:
         raise ValueError("the sum of sample_weight is zero, or too small a number")
     return weight
+
+
+def read_more_weights(sample_weight: Any, X: np.ndarray) -> Float[np.ndarray, " N"] | None:
+    """Those of rows that join others, so that all of them may be 0. Raises ValueError for negative ones."""
+    if sample_weight is None:
+        return None
+    return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
 
 
 def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:

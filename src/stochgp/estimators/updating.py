@@ -7,11 +7,10 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import _check_sample_weight
 
 from stochgp.budget import Budget
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.inputs import read_inputs, read_targets
+from stochgp.estimators.inputs import read_inputs, read_more_weights, read_targets
 from stochgp.estimators.solving import (
     KernelPosterior,
     Wanted,
@@ -46,9 +45,9 @@ def read_new_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, budget: Bu
     numbers = np.asarray(read_inputs(estimator, estimator._fitted.encoder, X, budget), np.float64)
     targets = read_targets(y)
     check_consistent_length(numbers, targets)
-    if sample_weight is None:
+    weight = read_more_weights(sample_weight, numbers)
+    if weight is None:
         return Read(numbers, targets, np.ones(len(targets)))
-    weight = _check_sample_weight(sample_weight, numbers, dtype=np.float64, ensure_non_negative=True)
     there = weight > 0
     return Read(numbers[there], targets[there], weight[there])
 

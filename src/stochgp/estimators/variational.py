@@ -64,12 +64,7 @@ def posterior_of(
 
     Where there is no time for a pass over the rows, q(u) stays as it was learned, and the bound is not known.
     """
-    choices: dict[str, Any] = {
-        "variance": choice("variational", "q(f) has a variance at each row, which is no estimate"),
-        "predict_rows": choice(
-            BLOCK, "rows per block of a prediction: always the same, so that no row depends on others"
-        ),
-    }
+    choices = predictions_told()
     planned = run.planned("q") if run.plan is not None else None
     try:
         if planned == LATE:
@@ -82,11 +77,26 @@ def posterior_of(
         choices["late"] = "q(u) stays as it was learned"
         return VariationalPosterior.of(gp, data.n_inputs), None, choices
     choices["q"] = choice(*how)
+    choices["elbo"] = bound_told(bound, data)
+    return VariationalPosterior.of(gp, data.n_inputs), None, choices
+
+
+def predictions_told() -> dict[str, Any]:
+    """What `plan_` says of predictions from a q(f)."""
+    return {
+        "variance": choice("variational", "q(f) has a variance at each row, which is no estimate"),
+        "predict_rows": choice(
+            BLOCK, "rows per block of a prediction: always the same, so that no row depends on others"
+        ),
+    }
+
+
+def bound_told(bound: float, data: TrainingData) -> dict[str, Any]:
+    """What `plan_` says of the bound of all rows, of standardised targets."""
     told = (
         "nats per row in target units, a lower bound of the log marginal likelihood: of all rows, in float64"
     )
-    choices["elbo"] = choice(bound - float(np.log(data.scale)) + data.log_slope, told)
-    return VariationalPosterior.of(gp, data.n_inputs), None, choices
+    return choice(bound - float(np.log(data.scale)) + data.log_slope, told)
 
 
 def closing_seconds(estimator: Any, data: TrainingData) -> float:
