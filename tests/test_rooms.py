@@ -11,6 +11,7 @@ ROOMS = [
     "names",
     "deadline",
     "numerics",
+    "devices",
     "parameters",
     "storage",
     "budget",
