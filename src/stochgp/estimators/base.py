@@ -44,6 +44,7 @@ from stochgp.learners import AbstractLearner, fit
 from stochgp.learners.fit import Extent
 from stochgp.learners.log import Report
 from stochgp.learners.placing import place, rows_in_time
+from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import AbstractGP
 from stochgp.numerics.seeds import as_key, key_of, seed_of, split
 from stochgp.posteriors import AbstractPosterior, Dispersion
@@ -135,6 +136,12 @@ class GPEstimator(PosteriorEstimator):
         """(The law of observations, None for that of the posterior's Gaussian noise; what `plan_` says of it)."""
         return None, {}
 
+    def _likelihood_of(
+        self, learned: FitResult | None, posterior: AbstractPosterior
+    ) -> AbstractLikelihood | None:
+        """Of the standardised targets, None for Gaussian noise, that of the posterior."""
+        return None
+
     def _least_seconds(self) -> float:
         """Seconds that learning takes in any case, where nothing would be learned without them."""
         return 0.0
@@ -215,7 +222,8 @@ class GPEstimator(PosteriorEstimator):
         seen = self.dtype if posterior.dtype is None else posterior.dtype
         constant = None if is_packed(data.encoder) else constant_columns(data.rows.X)
         self._fitted = Fitted(
-            data.encoder, data.inputs, data.targets, posterior, seen, constant, law=law, transform=data.transform,
+            data.encoder, data.inputs, data.targets, posterior, seen, constant,
+            likelihood=self._likelihood_of(learned, posterior), law=law, transform=data.transform,
             log_slope=data.log_slope, slope_rows=float(data.count.sum()), counts=self._target == "count",
         )  # fmt: skip
         name = y if data.is_of_files else getattr(y, "name", None)

@@ -2,6 +2,7 @@
 
 import math
 import typing
+from collections.abc import Iterable
 from typing import Any, ClassVar, no_type_check
 
 import equinox as eqx
@@ -13,24 +14,26 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, features, kernels
-from stochgp.data.streams import AbstractSource
+from stochgp.data.streams import AbstractSource, Rows
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import feature_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.inputs import read_targets, read_weights
 from stochgp.estimators.report import choice
-from stochgp.estimators.row_noise import GAUSSIAN, check_likelihood, closed, with_row_noise
+from stochgp.estimators.row_noise import BOTH, ROW_NOISE, Asked, closed, with_noise
 from stochgp.estimators.streaming import Stream, added, begun, check_mergeable, drift, moments_of, taken_in
 from stochgp.estimators.units import TrainingData
+from stochgp.estimators.warping import transform_wanted
 from stochgp.learners import AbstractLearner
 from stochgp.learners.log import Report
-from stochgp.likelihoods import constant_noise
+from stochgp.likelihoods import AbstractLikelihood, StudentT, constant_noise
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP
-from stochgp.objectives import add_up, chunk_rows, nlml_of_spectrum, spectrum
-from stochgp.parameters import cast, positive
-from stochgp.posteriors import FeaturePosterior
+from stochgp.objectives import Moments, add_up, chunk_rows, nlml_of_spectrum, spectrum
+from stochgp.objectives.student import add_up_weighted, belief_of
+from stochgp.parameters import cast, frozen, positive
+from stochgp.posteriors import AbstractPosterior, FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 from stochgp.results import RESULTS, FitResult, Solution
 
@@ -60,14 +63,17 @@ class FeatureGPRegressor(GPRegressor):
     missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
     smiles          the column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel,
                     and `missing="skip"` leaves out those that cannot be read (predictions NaN)
-    likelihood      "gaussian": noise of one variance; "row-noise": Gaussian with a variance that depends on the input, learned by a network; "auto":
-                    the second where held-out rows, 500 at least, are predicted better by more than two standard errors; or
+    likelihood      "gaussian": noise of one variance; "row-noise": Gaussian with a variance that depends on the input, learned by a network;
+                    "student-t": heavy tails, of `SCGD(df=…)`; "row-noise-student-t": both; "auto": the first, and each of the others where held-out
+                    rows, 500 at least, are predicted better by more than two standard errors and 0.01 nats; `Gaussian(noise)` or `StudentT(df, noise)` of
+                    `stochgp.likelihoods`, whose noise is learned with the features; or
                     `likelihoods.Warped(one of these, transform)`: the targets are transformed, and everything is said in their units
     target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
     plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
 
     After `fit`, in units of the targets given (nlml = that of standardised targets + log s, variances times s²):
-    `features_` φ on standardised inputs; `noise_variance_`; `nlml_` exact negative log marginal likelihood per datum of all rows;
+    `features_` φ on standardised inputs; `noise_variance_`; `nlml_` exact negative log marginal likelihood per datum of all rows, with heavy tails a
+    bound of it from above;
     `n_iter_` steps; `converged_` as the learner's docstring says, False when a budget ended the run; `history_` a dict per visit (docs/methods/history.md);
     `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames; `target_name_`, the name of y if it has one.
     """
@@ -137,7 +143,7 @@ class FeatureGPRegressor(GPRegressor):
 
         The features, both variances and what standardises rows stay those of `fit`. Sums over rows are all that the posterior needs, so
         rows in pieces give what they give together. `forget` multiplies the sums so far first: the posterior of rows that weigh forgetᵃ
-        after `a` further calls; 0 drops all earlier rows. Afterwards `nlml_` and `n_rows_` are of all rows, and `drift_` holds mean and standard
+        after `a` further calls; 0 drops all earlier rows. With heavy tails rows weigh as the posterior before them says. Afterwards `nlml_` and `n_rows_` are of all rows, and `drift_` holds mean and standard
         deviation of the new ones in standardised units: far from 0 and 1 it is time for another `fit`.
 
         Raises ValueError for rows that cannot be used, and unless 0 ≤ forget ≤ 1.
@@ -187,7 +193,7 @@ class FeatureGPRegressor(GPRegressor):
 
     def _start(self, data: TrainingData, run: Run) -> tuple[FeatureGP, dict[str, Any]]:
         """Features for the rows, noise START_NOISE, and k(x, x) ≈ 1 on average, times the targets' mean square."""
-        check_likelihood(self._likelihood)
+        asked = self._asked(False)
         map_key, sample_key = jax.random.split(run.start_key)
         seed = [int(word) for word in np.ravel(jax.random.key_data(sample_key))]
         chosen = np.random.default_rng(seed).permutation(data.n_rows)[:SAMPLE_ROWS]
@@ -201,7 +207,10 @@ class FeatureGPRegressor(GPRegressor):
                 "the features of the inputs are not finite numbers: standardise the inputs, or check the feature map"
             )
         spread = data.spread
-        noise = constant_noise(START_NOISE * spread, lower=NOISE_FLOOR * spread, dtype=self.dtype)
+        noise = asked.noise
+        if noise is None:
+            noise = constant_noise(START_NOISE * spread, lower=NOISE_FLOOR * spread, dtype=self.dtype)
+        noise = cast(noise, self.dtype)
         variance = positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype)
         return FeatureGP(features=phi, noise=noise, variance=variance), {}
 
@@ -223,11 +232,31 @@ class FeatureGPRegressor(GPRegressor):
         run: Run,
         report: Report,
     ) -> tuple[FitResult, dict[str, Any]]:
-        """Few rows: from all of them. Row noise, where it is asked for, or pays: a network of numbers says it, so fingerprints have none."""
-        found, closing = closed(found, gp, learner, rows, run)
-        asked = GAUSSIAN if isinstance(gp.features, features.TanimotoHashes) else self._likelihood
-        found, noise = with_row_noise(asked, found, learner, rows, run, report, self.dtype)
+        """Few rows: from all of them. Row noise and heavy tails, where they are asked for, or pay."""
+        asked = self._asked(isinstance(gp.features, features.TanimotoHashes))
+        found, closing = closed(found, gp, learner, rows, run, asked)
+        found, noise = with_noise(asked, found, learner, rows, run, report, self.dtype)
         return found, closing | noise
+
+    def _asked(self, hashed: bool) -> Asked:
+        """`likelihood=`. Raises ValueError for row noise of fingerprints: a network of numbers says it."""
+        asked = Asked.of(self._likelihood)
+        if hashed and asked.name in (ROW_NOISE, BOTH):
+            raise ValueError(
+                f"likelihood={asked.name!r} is noise of inputs that are numbers, and these are fingerprints: 'gaussian' and 'student-t' are there"
+            )
+        transform = transform_wanted(self.likelihood, self._target)
+        return asked._replace(hashed=hashed, transformed=transform is not None)
+
+    def _likelihood_of(
+        self, learned: FitResult | None, posterior: AbstractPosterior
+    ) -> AbstractLikelihood | None:
+        df = None if learned is None or learned.evidence is None else learned.evidence.df
+        if df is None:
+            return None
+        noise = typing.cast(FeaturePosterior, posterior).noise
+        with jax.enable_x64(True):
+            return StudentT(frozen(np.float64(df)), noise)
 
     def _posterior_of(
         self, gp: FeatureGP, learned: FitResult | None, data: TrainingData, run: Run
@@ -269,8 +298,8 @@ class FeatureGPRegressor(GPRegressor):
             return learned, {}
         try:
             with deadline.within(SHARE_FOR_CLOSING * deadline.left()):
-                moments = add_up(
-                    learned.gp, in_time(data.everything.chunks(chunk_rows(learned.gp.n_features)))
+                moments = _moments(
+                    learned, in_time(data.everything.chunks(chunk_rows(learned.gp.n_features)))
                 )
         except (TimeIsUpError, KeyboardInterrupt) as end:
             result = RESULTS.time_limit if isinstance(end, TimeIsUpError) else RESULTS.interrupted
@@ -285,6 +314,15 @@ class FeatureGPRegressor(GPRegressor):
             evidence=learned.evidence._replace(moments=moments, spectrum=found, nlml=nlml)
         )
         return closed, {"closing_rows": choice(data.n_all, why)}
+
+
+def _moments(learned: FitResult, chunks: Iterable[Rows]) -> Moments:
+    """Of rows beyond those learned from; under Student-t noise they weigh as the posterior of these says."""
+    gp, df = learned.gp, learned.evidence.df
+    if df is None:
+        return add_up(gp, chunks)
+    before = belief_of(learned.spectrum, float(gp.variance), float(gp.noise_variance))
+    return add_up_weighted(gp, chunks, before, df)
 
 
 @eqx.filter_jit

@@ -18,7 +18,7 @@ from stochgp.data.molecules import MoleculeEncoder
 from stochgp.distributions import AbstractDistribution, Normal, Rounded, Warped
 from stochgp.estimators.fingerprinted import is_packed
 from stochgp.estimators.inputs import Encoder, refuse_no_counts, refuse_not_finite, refuse_targets_outside
-from stochgp.likelihoods import AbstractLikelihood
+from stochgp.likelihoods import AbstractLikelihood, StudentT
 from stochgp.parameters import cast
 from stochgp.planning.prediction import most_columns
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, Dispersion
@@ -70,8 +70,16 @@ class Fitted:
 
     @property
     def noise_variance(self) -> float:
-        """σ² of the standardised targets."""
-        return float(self.predictive.noise.level)
+        """Of the noise of the standardised targets where its multiplier is 1."""
+        return self._noise_factor * float(self.predictive.noise.level)
+
+    @property
+    def _noise_factor(self) -> float:
+        """What the variance of noise is of its squared scale: ν/(ν − 2) of Student-t noise."""
+        if not isinstance(self.likelihood, StudentT):
+            return 1.0
+        nu = float(self.likelihood.df)
+        return nu / (nu - 2) if nu > 2 else math.inf
 
     @property
     def log_unit(self) -> float:
@@ -219,7 +227,7 @@ class Fitted:
         """Of observations at these rows, each counting as one, of the standardised targets."""
         ones, noise = np.ones(NOISE_ROWS), self.predictive.noise
         (found,) = self._by_block(lambda Z: (noise_variances(noise, Z, ones),), X, NOISE_ROWS)
-        return found
+        return self._noise_factor * found
 
     def _by_block(self, evaluate: Callable, X: np.ndarray, n_block: int | None) -> tuple[np.ndarray, ...]:
         absent = np.isnan(X[:, 0]) if isinstance(self.encoder, MoleculeEncoder) else np.zeros(len(X), bool)

@@ -14,9 +14,11 @@ from jaxtyping import Float
 from stochgp.data import Standardiser
 from stochgp.data.streams import HostRows, Rows
 from stochgp.estimators.fitted import Fitted
+from stochgp.likelihoods import StudentT
 from stochgp.models import FeatureGP
 from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives import Moments, add_up, nlml_of_spectrum, spectrum
+from stochgp.objectives.student import Belief, add_up_weighted
 from stochgp.posteriors import FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 
@@ -34,13 +36,21 @@ def begun(gp: FeatureGP, moments: Moments) -> Stream:
 
 
 def moments_of(fitted: Fitted, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> Moments:
-    """The sums over rows in the user's units. Always by blocks of BLOCK rows, so that no row's features depend on how rows are cut into calls."""
+    """The sums over rows in the user's units. Always by blocks of BLOCK rows, so that no row's features depend on how rows are cut into calls.
+
+    Under Student-t noise rows weigh as the posterior before them says.
+    """
     posterior = _posterior(fitted)
     gp = FeatureGP(features=posterior.features, noise=posterior.noise)
     z = fitted.transformed(y)
     rows = HostRows(X, z, weight, inputs=fitted.inputs, targets=fitted.targets, dtype=np.dtype(fitted.dtype))
     with jax.enable_x64(True):
-        return jax.tree.map(_wide, add_up(gp, _blocks(rows)))
+        if isinstance(fitted.likelihood, StudentT):
+            before = Belief(posterior.weights, posterior.root, np.float64(float(posterior.noise.level)))
+            found = add_up_weighted(gp, _blocks(rows), before, float(fitted.likelihood.df))
+        else:
+            found = add_up(gp, _blocks(rows))
+        return jax.tree.map(_wide, found)
 
 
 def added(stream: Stream, more: Moments, forget: float = 1.0) -> Stream:
@@ -49,10 +59,10 @@ def added(stream: Stream, more: Moments, forget: float = 1.0) -> Stream:
 
 
 def taken_in(fitted: Fitted, stream: Stream) -> tuple[Fitted, float]:
-    """(The posterior of all rows of the stream, their exact NLML per datum of standardised targets)."""
+    """(The posterior of all rows of the stream, their exact NLML per datum of standardised targets; under Student-t noise a bound of it)."""
     posterior = _posterior(fitted)
     with jax.enable_x64(True), few_blas_threads(posterior.features.n_features):
-        s, s2 = spectrum(stream.moments), fitted.noise_variance
+        s, s2 = spectrum(stream.moments), float(posterior.noise.level)
         found = FeaturePosterior.of(posterior.features, s, stream.variance, s2, posterior.noise)
     return dataclasses.replace(fitted, posterior=found), nlml_of_spectrum(s, stream.variance, s2)[0]
 

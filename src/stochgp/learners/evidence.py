@@ -1,5 +1,7 @@
 """Visits that know the exact evidence: of models whose likelihood needs M × M numbers of all rows."""
 
+import math
+import typing
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -7,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
+from scipy.optimize import minimize_scalar
 
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.learners.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
@@ -23,6 +26,7 @@ from stochgp.objectives.feature import (
     times_square,
 )
 from stochgp.objectives.held_out import HeldOut, densities_of_spectrum, nlpd_of_spectrum, robust_nlpd
+from stochgp.objectives.student import robust_moments
 from stochgp.planning.steps import (
     FEW_ROWS,
     RATE_OF_FEW,
@@ -36,6 +40,7 @@ from stochgp.planning.steps import (
 
 SAFE_NOISE = 0.1  # of targets with unit variance
 FEWEST_VISITS = 4
+LEAST_DF, MOST_DF = 2.1, 200.0  # of Student-t noise
 TARGET_ROWS = 1 << 16  # read at a time
 
 
@@ -57,6 +62,7 @@ class EvidenceVisit(NamedTuple):
     nlml: float
     nlpd: float | None
     score: float | None = None  # of few held-out rows: the loss that judges them
+    df: float | None = None  # ν of Student-t noise, as held-out rows say where they are held out
 
     @property
     def criterion(self) -> float:
@@ -79,6 +85,9 @@ class Evidence(NamedTuple):
     held_out_nlpd: float | None  # of the rows that were held out, before they joined
     constant_nlpd: float | None  # theirs under the mean and the variance of the training targets
     held_out: HeldOutRows | None = None
+    df: float | None = (
+        None  # ν of Student-t noise, whose moments are `objectives.student`'s, and whose nlml is a bound from above
+    )
 
 
 class ByEvidence(AbstractJudge):
@@ -89,6 +98,8 @@ class ByEvidence(AbstractJudge):
                          above 0 = the NLPD of the held-out rows, which join the posterior at the end; where fewer than 400 rows, or
                          twice as many as features, train, `robust_nlpd`, which is the "criterion" of the history. Where the rows have
                          groups, whole groups are held out
+    df                   ν of Student-t noise, from which held-out rows find a better one, unless `keeps_df`; None = Gaussian noise. The moments are
+                         those of `objectives.student`, and for the exact NLML stands its bound from above
 
     Settled: of a run in cycles, the last one gained less than 0.01 nats per datum; of others, the best criterion improved by less than 0.01 nats per datum since the first quarter of the steps, in which a cosine rate
     makes half of its way, and the run did not only ever get worse than its start. Fewer than four visits cannot tell.
@@ -96,8 +107,12 @@ class ByEvidence(AbstractJudge):
 
     refit: bool = True
     validation_fraction: float = 0.1
+    df: float | None = None
+    keeps_df: bool = False
 
     def __check_init__(self) -> None:
+        if self.df is not None and not self.df > 2:
+            raise ValueError(f"df is {self.df}; it must be above 2, so that there is a variance")
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction is {self.validation_fraction}; it must lie in [0, 1)")
 
@@ -137,8 +152,7 @@ class ByEvidence(AbstractJudge):
             return self._look(gp, division)
 
     def _look(self, gp: FeatureGP, division: Division) -> EvidenceVisit:
-        moments = add_up(gp, division.train.chunks(chunk_rows(gp.n_features)))
-        own = _own(gp)
+        moments, own = self._moments(gp, division.train), _own(gp)
         if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):
             return _lost(gp, moments, own, division)
         s = spectrum(moments)
@@ -149,15 +163,18 @@ class ByEvidence(AbstractJudge):
         fitted = Variances(*refit(s, *own, **limits)) if self.refit else own
         nlml = nlml_of_spectrum(s, *fitted)[0]
         if division.held_out is None:
-            return EvidenceVisit(gp, moments, s, fitted, fitted, nlml, None)
-        held_out, few = _held_out(gp, division.held_out, s), _are_few(gp, division)
+            return EvidenceVisit(gp, moments, s, fitted, fitted, nlml, None, df=self.df)
+        held_out, few = _held_out(gp, division.held_out, s)._replace(df=self.df), _are_few(gp, division)
         loss: Loss = lambda v, s2: nlpd_of_spectrum(s, held_out, v, s2)
         if few:
-            loss = robust_nlpd(s, held_out, spectrum(_together(moments, gp, division.held_out)))
+            loss = robust_nlpd(s, held_out, spectrum(self._together(moments, gp, division)))
         ranges = limits["variance_range"], limits["noise_range"]
         chosen = _best(loss, fitted, ranges, again=few) if self.refit else own
+        if self.df is not None and not self.keeps_df:
+            held_out = held_out._replace(df=_best_df(s, held_out, chosen))
         nlpd = nlpd_of_spectrum(s, held_out, *chosen)[0]
-        return EvidenceVisit(gp, moments, s, fitted, chosen, nlml, nlpd, loss(*chosen)[0] if few else None)
+        score = loss(*chosen)[0] if few else None
+        return EvidenceVisit(gp, moments, s, fitted, chosen, nlml, nlpd, score, held_out.df)
 
     def entry(self, visit: EvidenceVisit) -> Numbers:
         found = {"nlml": visit.nlml, **visit.chosen._asdict()}
@@ -190,15 +207,25 @@ class ByEvidence(AbstractJudge):
 
     def conclude(self, visit: EvidenceVisit, division: Division) -> tuple[FeatureGP, Evidence]:
         """The held-out rows join the posterior."""
-        moments, s, held_out = visit.moments, visit.spectrum, None
+        moments, s, held_out, gp = visit.moments, visit.spectrum, None, visit.gp.with_variances(*visit.chosen)
         if division.held_out is not None:
-            rows = _held_out(visit.gp, division.held_out, s)
+            rows = _held_out(visit.gp, division.held_out, s)._replace(df=visit.df)
             held_out = HeldOutRows(densities_of_spectrum(s, rows, *visit.chosen).value, rows.count)
-            moments = _together(moments, visit.gp, division.held_out)
+            moments = self._together(moments, gp, division)
             s = spectrum(moments)
         nlml = nlml_of_spectrum(s, *visit.chosen)[0]
-        evidence = Evidence(moments, s, nlml, visit.nlpd, _constant_nlpd(division), held_out)
-        return visit.gp.with_variances(*visit.chosen), evidence
+        return gp, Evidence(moments, s, nlml, visit.nlpd, _constant_nlpd(division), held_out, visit.df)
+
+    def _moments(self, gp: FeatureGP, *sources: AbstractSource) -> Moments:
+        chunks = lambda: (rows for source in sources for rows in source.chunks(chunk_rows(gp.n_features)))
+        return add_up(gp, chunks()) if self.df is None else robust_moments(gp, chunks, self.df)
+
+    def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
+        """Of all rows, where `moments` are those of the training rows."""
+        held_out = typing.cast(AbstractSource, division.held_out)
+        if self.df is not None:
+            return self._moments(gp, division.train, held_out)
+        return jax.tree.map(jnp.add, moments, self._moments(gp, held_out))
 
 
 def refitted(visit: EvidenceVisit) -> FeatureGP:
@@ -222,8 +249,15 @@ def _best(loss: Loss, start: Variances, ranges: tuple[Range, Range], *, again: b
     return min(found, key=lambda variances: loss(*variances)[0])
 
 
-def _together(moments: Moments, gp: FeatureGP, more: AbstractSource) -> Moments:
-    return jax.tree.map(jnp.add, moments, add_up(gp, more.chunks(chunk_rows(gp.n_features))))
+def _best_df(s: Spectrum, held_out: HeldOut, chosen: Variances) -> float:
+    """The ν between LEAST_DF and MOST_DF, by log(ν − 2), under which the held-out rows are most probable."""
+
+    def loss(beta: float) -> float:
+        return nlpd_of_spectrum(s, held_out._replace(df=2 + math.exp(beta)), *chosen)[0]
+
+    bounds = math.log(LEAST_DF - 2), math.log(MOST_DF - 2)
+    found: Any = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.02})
+    return 2 + math.exp(float(found.x))
 
 
 def _constant_nlpd(division: Division) -> float | None:

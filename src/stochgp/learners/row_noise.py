@@ -16,13 +16,14 @@ from stochgp.learners.evidence import Evidence
 from stochgp.learners.fit import fit
 from stochgp.learners.log import Report
 from stochgp.learners.run import WHOLE, Extent
-from stochgp.likelihoods import ConstantNoise, HeadNoise
+from stochgp.likelihoods import HeadNoise
 from stochgp.models import FeatureGP
 from stochgp.networks import Embedded, mlp, smooth_clip
 from stochgp.results import RESULTS, FitResult
 
 FEWEST_HELD_OUT = 500  # rows that a choice of noise needs
 STANDARD_ERRORS = 2.0  # of the gain
+LEAST_GAIN = 0.01  # nats a row: less is not worth another noise, and its standard error is that of two models that are the same but for rounding
 SHARE_OF_STEPS = 1 / 3  # of the steps planned for constant noise
 SHARE_OF_RATE = 1 / 3  # of the rate found for it
 WIDTHS = (64, 64)  # of the network whose outputs the head is linear in
@@ -37,13 +38,17 @@ class Gain(NamedTuple):
     n_rows: int
 
     @property
+    def told(self) -> str:
+        return f"{self.mean:.3f} ± {self.error:.3f} nats each, {self.n_rows} of them,"
+
+    @property
     def is_clear(self) -> bool:
-        return self.mean > STANDARD_ERRORS * self.error
+        return self.mean > max(STANDARD_ERRORS * self.error, LEAST_GAIN)
 
 
 def refusal(first: FitResult, *, to_choose: bool) -> str | None:
     """Why no other noise is tried, where none is; `to_choose` it held-out rows are wanted."""
-    if first.evidence is None or not isinstance(first.gp.noise, ConstantNoise):
+    if first.evidence is None:
         return "the learner knows no other"
     held_out = first.evidence.held_out
     if to_choose and (held_out is None or len(held_out.value) < FEWEST_HELD_OUT):
@@ -77,14 +82,31 @@ def learned_on(
         noise=HeadNoise(first.gp.noise_variance, features, _zeros(features, first.gp)),
         variance=first.gp.variance,
     )
+    file = None if checkpoint is None else f"{os.fspath(checkpoint)}.noise"
+    return learned_further(
+        first, gp, learner, source, key=key, progress=progress, checkpoint=file, extent=extent
+    )
+
+
+def learned_further(
+    first: FitResult,
+    gp: FeatureGP,
+    learner: AbstractLearner,
+    source: AbstractSource,
+    *,
+    key: PRNGKeyArray,
+    progress: Report | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    extent: Extent = WHOLE,
+) -> FitResult:
+    """The run that goes on from `first` with the model `gp`, as `learned_on` does."""
     per_epoch = first.plan.steps_per_epoch
     options: dict[str, Any] = {"epochs": max(1, round(SHARE_OF_STEPS * first.plan.total_steps / per_epoch))}
     if (rate := rate_of(first, learner)) is not None:
         options["learning_rate"] = SHARE_OF_RATE * rate
-    file = None if checkpoint is None else f"{os.fspath(checkpoint)}.noise"
     learner = dataclasses.replace(learner, **options)
     later = None if progress is None else lambda entry: progress(_after(first, entry))
-    found = fit(learner, gp, source, key=key, progress=later, checkpoint=file, extent=extent)
+    found = fit(learner, gp, source, key=key, progress=later, checkpoint=checkpoint, extent=extent)
     return _joined(first, found)
 
 

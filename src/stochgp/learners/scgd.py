@@ -69,6 +69,9 @@ class SCGD(AbstractLearner):
                rule where that is not positive definite. Anchored and corrected together are of SVRG type.
     profiled   w = F̃⁻¹c̃ with c̃ tracked like F̃, instead of w as a parameter.
     refresh    steps between two factorisations of F̃.
+    df         ν of Student-t noise of squared scale σ²s, None = Gaussian. Rows have ρ_i[log s_i + (ν + 1) log(1 + ζ_i/(νs_i))] in the place of
+               ρ_i[log s_i + ζ_i/s_i]: the gradient is that of Gaussian rows of weight ρ_iλ̄_i, λ̄_i = (ν + 1)/(ν + ζ_i/s_i). It is a sum over
+               rows too, so without bias. The judge's `df` is to be given with it.
 
     `sampling` draws shuffled epochs, or independently with `Uniform(replace=True)`. `converged`: see `ByEvidence`.
     """
@@ -83,11 +86,16 @@ class SCGD(AbstractLearner):
     corrected: bool = False
     profiled: bool = False
     refresh: int = 1
+    df: float | None = None
     judge: ByEvidence = ByEvidence()
     sampling: Uniform = Uniform()
 
     def __check_init__(self) -> None:
         self.check_common()
+        if self.df is not None and not self.df > 2:
+            raise ValueError(f"df is {self.df}; it must be above 2, so that there is a variance")
+        if (self.df is None) != (self.judge.df is None):
+            raise ValueError(f"df is {self.df}, but that of the judge is {self.judge.df}: give both, or none")
         if not callable(self.tracking) and not 0 <= self.tracking <= 1:
             raise ValueError(f"tracking is {self.tracking}; it must lie in [0, 1]")
         if not self.tracks and not self.anchored:
@@ -138,8 +146,9 @@ class SCGD(AbstractLearner):
         trainable, rest = self._split(state.gp)
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
         counts = scaled_count(batch, state.n_rows)
-        weights = counts / s
-        tracker, factor, failed = self._track(state, (Phi, s2, s), batch, counts, rest)
+        known = counts * self._precisions(state, (Phi, s2, s), batch)  # ρλ̄
+        weights = known / s
+        tracker, factor, failed = self._track(state, (Phi, s2, s), batch, known, rest)
         w = apply_inverse(factor, tracker.c[None])[0] if self.profiled else state.weights
 
         weighted = weights[:, None]
@@ -149,7 +158,8 @@ class SCGD(AbstractLearner):
         squares = jnp.sum(weighted[:, 0] * residual**2)
         trace = jnp.sum(factor**2)
         by_noise = (state.count - w.shape[0] - squares / s2) / s2 + trace
-        by_s = weights - weights / s * (residual**2 / s2 + jnp.sum(smoothed * Phi, axis=1))
+        zeta = residual**2 / s2 + jnp.sum(smoothed * Phi, axis=1)
+        by_s = counts / s - weights / s * zeta
         (by_theta,) = pull_back((by_Phi, by_noise, by_s))
         by_w = 2 * (matmul(weighted[:, 0] * residual, Phi) / s2 + w)
         if self.profiled:
@@ -158,7 +168,11 @@ class SCGD(AbstractLearner):
         size = step_size(state.descent, self.learning_rate, self.decay)
         (theta, w_next), descent = move((trainable, w), (by_theta, by_w), state.descent, self.optimizer, size)
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
-        loss = (squares / s2 + jnp.sum(w**2) + levels) / (2 * state.count)
+        if self.df is None:
+            of_rows = squares / s2
+        else:
+            of_rows = (self.df + 1) * jnp.sum(counts * jnp.log1p(zeta / (self.df * s)))
+        loss = (of_rows + jnp.sum(w**2) + levels) / (2 * state.count)
         new = SCGDState(
             gp=eqx.combine(theta, rest),
             weights=w if self.profiled else w_next,
@@ -204,6 +218,17 @@ class SCGD(AbstractLearner):
         if callable(self.tracking):
             return "estimated", "unbiased as the tracker's rule goes to 0"
         return "biased", f"a tracker with constant b = {self.tracking:g} penalises log|F| too little"
+
+    def _precisions(
+        self, state: SCGDState, seen: tuple[Array, Array, Array], batch: Rows
+    ) -> Float[Array, " B"]:
+        """λ̄ of each row of a batch of which (Φ̃, σ², s) is `seen`, at the state's w and M; 1 of Gaussian noise."""
+        Phi, s2, s = seen
+        if self.df is None:
+            return jnp.ones_like(s)
+        residual = matmul(Phi, state.weights) - batch.y
+        zeta = residual**2 / s2 + jnp.sum(apply_inverse(state.factor, Phi) * Phi, axis=1)
+        return (self.df + 1) / (self.df + zeta / s)
 
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.judge.refit)

@@ -1,10 +1,13 @@
 """The density of held-out rows under a feature GP, as a function of its two variances."""
 
 import math
+import typing
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp
 
+from stochgp.distributions import student_multipliers
 from stochgp.objectives.feature import Loss, Spectrum, nlml_of_spectrum
 
 STANDARD_ERRORS = 2.0
@@ -17,10 +20,14 @@ class HeldOut(NamedTuple):
     y: np.ndarray  # [V]
     count: np.ndarray  # ρ [V]
     precision: np.ndarray  # ρ/s [V]: the noise variance of a row is σ² / precision
+    df: float | None = None  # ν of Student-t noise, whose squared scale is that variance; None = Gaussian
 
 
 class Densities(NamedTuple):
-    """−log N(y; m(x), var f(x) + σ²s/ρ) of each held-out row, noise included, and its derivatives by the two variances."""
+    """−log N(y; m(x), var f(x) + σ²s/ρ) of each held-out row, noise included, and its derivatives by the two variances.
+
+    Of Student-t noise −log Σ_k w_k N(y; m(x), var f(x) + σ²s/(ρλ_k)), the trapezoid rule in log λ.
+    """
 
     value: np.ndarray  # [V]
     by_variance: np.ndarray
@@ -39,6 +46,9 @@ def densities_of_spectrum(
     mean_by_v = held_out.P @ (s2 * s.cross / d**2)
     mean_by_s2 = held_out.P @ (-v * s.cross / d**2)
     spread_by_v = s2 * (P2 @ (s2 / d**2))
+    if held_out.df is not None:
+        slopes = mean_by_v, mean_by_s2, spread_by_v, P2 @ (v * (d - s2) / d**2)
+        return _mixed(held_out, s2, residual, s2 * (P2 @ (v / d)), slopes)
     spread_by_s2 = P2 @ (v * (d - s2) / d**2) + 1 / held_out.precision
     by_spread = (1 / spread - residual**2 / spread**2) / 2
     by_mean = -residual / spread
@@ -46,6 +56,29 @@ def densities_of_spectrum(
     return Densities(
         value, by_spread * spread_by_v + by_mean * mean_by_v, by_spread * spread_by_s2 + by_mean * mean_by_s2
     )
+
+
+def _mixed(
+    held_out: HeldOut, s2: float, residual: np.ndarray, latent: np.ndarray, slopes: tuple[np.ndarray, ...]
+) -> Densities:
+    """Of Student-t noise, from var f and the derivatives of m and var f by v, σ².
+
+    With π_k the share of a node in the density, and τ_k² its variance: ∂ log p/∂m = Σ π_k (y − m)/τ_k²,
+    ∂ log p/∂τ_k² = −½π_k (1/τ_k² − (y − m)²/τ_k⁴).
+    """
+    multipliers, log_weights = student_multipliers(typing.cast(float, held_out.df))
+    mean_by_v, mean_by_s2, latent_by_v, latent_by_s2 = slopes
+    noise = multipliers / held_out.precision[:, None]  # [V, K], in units of σ²
+    spread, squares = latent[:, None] + s2 * noise, residual[:, None] ** 2
+    parts = log_weights - (np.log(2 * math.pi * spread) + squares / spread) / 2
+    value = logsumexp(parts, axis=1)
+    share = np.exp(parts - value[:, None])
+    by_spread = share * (1 / spread - squares / spread**2) / 2
+    by_mean = -residual * np.sum(share / spread, axis=1)
+    by_latent = by_spread.sum(axis=1)
+    by_v = by_latent * latent_by_v + by_mean * mean_by_v
+    by_s2 = by_latent * latent_by_s2 + np.sum(by_spread * noise, axis=1) + by_mean * mean_by_s2
+    return Densities(-value, by_v, by_s2)
 
 
 def nlpd_of_spectrum(
