@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from matfree import decomp, funm, stochtrace
 
 from stochgp.numerics.precision import matmul
-from stochgp.operators import KernelOperator
+from stochgp.operators import AbstractOperator
 from stochgp.solvers import Layout, SystemSize
 from stochgp.solvers.preconditioners import partial_cholesky
 from stochgp.solvers.sizes import BLOCK, MARGIN, product_bytes
@@ -71,7 +71,7 @@ class Root(eqx.Module):
 
 
 def log_determinant(
-    operator: KernelOperator,
+    operator: AbstractOperator,
     *,
     key: PRNGKeyArray,
     n_probes: int = PROBES,
@@ -95,7 +95,7 @@ def log_determinant(
 
 
 def nlml_estimate(
-    operator: KernelOperator,
+    operator: AbstractOperator,
     explained: float,
     alpha: Float[Array, "N 1"],
     *,
@@ -132,7 +132,7 @@ def estimate_bytes(size: SystemSize, layout: Layout, n_steps: int = STEPS) -> in
     return COMPILER_BYTES + int(MARGIN * (arrays + blocks))
 
 
-def _root(operator: KernelOperator, rank: int, key: PRNGKeyArray) -> Root:
+def _root(operator: AbstractOperator, rank: int, key: PRNGKeyArray) -> Root:
     """Of P = FᵀF + Σ + mean(diag(K − FᵀF)) I."""
     noise = np.asarray(operator.noise[: operator.size], np.float64)
     if rank == 0:
@@ -143,7 +143,7 @@ def _root(operator: KernelOperator, rank: int, key: PRNGKeyArray) -> Root:
 
 @eqx.filter_jit
 def _quadratic_forms(
-    operator: KernelOperator, root: Root, key: Array, n_probes: int, n_steps: int
+    operator: AbstractOperator, root: Root, key: Array, n_probes: int, n_steps: int
 ) -> Float[Array, " S"]:
     """zᵀ log(R⁻¹A R⁻ᵀ) z of each probe."""
 
@@ -158,5 +158,5 @@ def _quadratic_forms(
 
 
 @eqx.filter_jit
-def _product(operator: KernelOperator, V: Array) -> Array:
+def _product(operator: AbstractOperator, V: Array) -> Array:
     return operator.unpad(operator.matvec(operator.pad(V)))

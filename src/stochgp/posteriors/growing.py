@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.dense_factor import Factor
-from stochgp.operators import KernelOperator
+from stochgp.operators import AbstractOperator
 from stochgp.posteriors.kernel import KernelSystem, NoiseDraws, SampledKernelPosterior
 from stochgp.priors import PriorFunctions
 
@@ -50,7 +50,7 @@ def grown_draws(posterior: SampledKernelPosterior, n_new: int, *, key: PRNGKeyAr
 
 
 def sides(
-    operator: KernelOperator,
+    operator: AbstractOperator,
     X: Float[Array, "N D"],
     y: Float[np.ndarray, " N"],
     prior: PriorFunctions | None,
@@ -66,7 +66,7 @@ def sides(
 
 
 def warm_start(
-    operator: KernelOperator, b: Float[Any, "N C"], weights: Float[Any, "O C"]
+    operator: AbstractOperator, b: Float[Any, "N C"], weights: Float[Any, "O C"]
 ) -> Float[Array, "N C"]:
     """The weights so far, and those of the new rows that the module's text gives, by blocks of `BLOCK` rows."""
     n_old, N = len(weights), operator.size
@@ -107,7 +107,7 @@ def extended(factor: Factor, system: KernelSystem, n_old: int) -> Factor | None:
 
 @eqx.filter_jit
 def _of_samples(
-    operator: KernelOperator,
+    operator: AbstractOperator,
     prior: PriorFunctions,
     X: Array,
     keys: tuple[PRNGKeyArray, ...],
@@ -123,7 +123,7 @@ def _of_samples(
 
 @eqx.filter_jit
 def _errors(
-    operator: KernelOperator, b: Array, V: Array, first: Any, n_rows: int
+    operator: AbstractOperator, b: Array, V: Array, first: Any, n_rows: int
 ) -> tuple[Float[Array, "n C"], Float[Array, "n n"]]:
     """(b − A V of these rows, A between them)."""
     take = lambda values: jax.lax.dynamic_slice_in_dim(values, first, n_rows)
@@ -138,6 +138,6 @@ def _put(V: Array, delta: Array, first: Any) -> Array:
 
 
 @eqx.filter_jit
-def _rows_of(operator: KernelOperator, first: Any, n_rows: int) -> Float[Array, "n N"]:
+def _rows_of(operator: AbstractOperator, first: Any, n_rows: int) -> Float[Array, "n N"]:
     rows = operator.block(first, n_rows)
     return operator.kernel.between(rows, operator.block(0, operator.size))

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.numerics.dense_factor import Factor
-from stochgp.operators import KernelOperator
+from stochgp.operators import AbstractOperator
 from stochgp.results import Solution
 from stochgp.solvers.costs import (
     Costs,
@@ -103,12 +103,12 @@ class AbstractDirectSolver(AbstractSolver):
         return False
 
     @abc.abstractmethod
-    def factorise(self, operator: KernelOperator) -> Factor:
+    def factorise(self, operator: AbstractOperator) -> Factor:
         """The factor of A. Raises ValueError where A has none."""
 
     @abc.abstractmethod
     def solve(
-        self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
+        self, operator: AbstractOperator, b: Any, tolerance: Any, factor: Factor | None = None
     ) -> Solution:
         """The solution with its measured residuals; `factor` saves the factorisation."""
 
@@ -126,7 +126,7 @@ class SolvesFilled(Protocol):
 class Arranged(NamedTuple):
     """An operator as a solver wants it, and what the solver has prepared before its first step."""
 
-    operator: KernelOperator
+    operator: AbstractOperator
     order: (
         np.ndarray | None
     )  # row i of `operator` is row order[i] of the operator given; None = the order did not change
@@ -164,7 +164,7 @@ class AbstractIterativeSolver(AbstractSolver):
     # A run
 
     @abc.abstractmethod
-    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
         """What is prepared once, before the first step. Runs on the host."""
 
     @abc.abstractmethod

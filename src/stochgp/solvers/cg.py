@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from stochgp.operators import KernelOperator
+from stochgp.operators import AbstractOperator
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
 from stochgp.solvers.costs import TOUCH, Costs
 from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
@@ -71,12 +71,13 @@ class CG(AbstractIterativeSolver):
         rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * size)) if self.rank is None else self.rank
         return min(rank, size)
 
-    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
         """The preconditioner; rows of K are kept as the operator allows."""
-        preconditioner = _preconditioner(
-            operator, self.rank_for(operator.size), self.damping, self.greedy, key=key
+        found = _preconditioner(operator, self.rank_for(operator.size), self.damping, self.greedy, key=key)
+        placed = LowRankPlusDiagonal(
+            operator.placed(found.W, 1), operator.placed(found.root), found.log_determinant
         )
-        return Arranged(operator.keeping(), None, preconditioner, 0.0)
+        return Arranged(operator.keeping(), None, placed, 0.0)
 
     def init(
         self, arranged: Arranged, b: Float[Array, "P S"], start: Float[Array, "P S"] | None
@@ -203,7 +204,7 @@ def _corrected(arranged: Arranged, b: Float[Array, "P S"], state: CGState) -> CG
 
 
 def _preconditioner(
-    operator: KernelOperator, rank: int, damping: float, greedy: bool, *, key: PRNGKeyArray
+    operator: AbstractOperator, rank: int, damping: float, greedy: bool, *, key: PRNGKeyArray
 ) -> LowRankPlusDiagonal:
     dtype = jax.dtypes.canonicalize_dtype(jnp.float64)
     missing = operator.padded - operator.size
@@ -217,7 +218,7 @@ def _preconditioner(
 
 
 @eqx.filter_jit
-def _product(operator: KernelOperator, V: Array) -> Array:
+def _product(operator: AbstractOperator, V: Array) -> Array:
     return operator.matvec(V)
 
 

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.precision import matmul
-from stochgp.operators import KernelOperator
+from stochgp.operators import AbstractOperator
 
 PROPOSED = 128  # rows that random pivoting proposes at a time
 ROUNDING = 32.0  # a remaining diagonal below so many eps of K's is rounding
@@ -60,7 +60,7 @@ class LowRankPlusDiagonal(eqx.Module):
 
 
 def partial_cholesky(
-    operator: KernelOperator, rank: int, *, key: PRNGKeyArray, greedy: bool = False
+    operator: AbstractOperator, rank: int, *, key: PRNGKeyArray, greedy: bool = False
 ) -> PartialCholesky:
     """A Cholesky factorisation of K stopped after `rank` pivots, or before where nothing but rounding is left.
 
@@ -117,11 +117,11 @@ def _thinned(
 
 
 @eqx.filter_jit
-def _columns(operator: KernelOperator, rows: Int[Array, " C"]) -> Float[Array, "N C"]:
+def _columns(operator: AbstractOperator, rows: Int[Array, " C"]) -> Float[Array, "N C"]:
     return operator.columns(rows)
 
 
 @eqx.filter_jit
-def _diagonal(operator: KernelOperator) -> Float[Array, " N"]:
+def _diagonal(operator: AbstractOperator) -> Float[Array, " N"]:
     """That of K."""
     return operator.diagonal() - operator.noise[: operator.size]

@@ -14,7 +14,7 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.precision import matmul
-from stochgp.operators import KernelOperator
+from stochgp.operators import AbstractOperator
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
 from stochgp.solvers.costs import Costs
 from stochgp.solvers.momentum import (
@@ -101,7 +101,7 @@ class SDD(AbstractIterativeSolver):
     def by_blocks(self) -> bool:
         return self.step_size is None
 
-    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
         """By blocks: the rows in random order, and the inverse Cholesky factor of every diagonal block, [blocks, B, B]."""
         if not self.by_blocks:
             return Arranged(operator.keeping(), None, None, 0.0)
@@ -216,13 +216,14 @@ class SDD(AbstractIterativeSolver):
     ) -> tuple[Moving, StepInfo]:
         operator = arranged.operator
         B = min(self.batch_size, operator.size)
-        z = ahead(state, *(_rows(part, start, B) for part in (state.u, state.D)))
+        z = ahead(state, *operator.slice((state.u, state.D), start, B))
+        noise, wanted = operator.slice((operator.noise, b), start, B)
         Kz = operator.block_times(start, B, (state.u, state.D), lambda part: ahead(state, *part))
-        error = Kz + _rows(operator.noise, start, B)[:, None] * z - _rows(b, start, B)
+        error = Kz + noise[:, None] * z - wanted
         inverse = arranged.extra[jnp.minimum(-(-start // B), arranged.extra.shape[0] - 1)]
         half = matmul(inverse, error)
         delta = matmul(inverse.T, half)
-        moved = pushed(state, lambda array, factor: _add_rows(array, factor * delta, start))
+        moved = pushed(state, lambda array, factor: operator.add_slice(array, factor * delta, start))
         share = operator.size / B
         return moved, StepInfo(share * jnp.sum(error**2, axis=0), share * jnp.sum(half**2, axis=0))
 
@@ -230,13 +231,14 @@ class SDD(AbstractIterativeSolver):
         self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, rows: Int[Array, " B"]
     ) -> tuple[Moving, StepInfo]:
         operator, share = arranged.operator, arranged.operator.size / self.batch_size
-        z = ahead(state, state.u[rows], state.D[rows])
+        z = ahead(state, *operator.pick((state.u, state.D), rows))
+        noise, wanted = operator.pick((operator.noise, b), rows)
         Kz = operator.rows_times(rows, (state.u, state.D), lambda part: ahead(state, *part))
-        error = Kz + operator.noise[rows][:, None] * z - b[rows]
-        moved = pushed(state, lambda array, factor: array.at[rows].add(factor * share * error))
+        error = Kz + noise[:, None] * z - wanted
+        moved = pushed(state, lambda array, factor: operator.add(array, factor * share * error, rows))
         return moved, StepInfo(share * jnp.sum(error**2, axis=0))
 
-    def _coefficients(self, operator: KernelOperator, epoch: int, n_failures: int) -> Coefficients:
+    def _coefficients(self, operator: AbstractOperator, epoch: int, n_failures: int) -> Coefficients:
         if self.step_size is not None:
             return nesterov(
                 self.momentum, self.step_size * SMALLER**n_failures, self.averaging, operator.dtype
@@ -260,12 +262,12 @@ _continued = eqx.filter_jit(with_coefficients)  # one compilation instead of one
 
 
 @eqx.filter_jit
-def _reordered(operator: KernelOperator, order: Int[Array, " N"]) -> KernelOperator:
+def _reordered(operator: AbstractOperator, order: Int[Array, " N"]) -> AbstractOperator:
     return operator.reordered(order)
 
 
 def _factorise(
-    operator: KernelOperator, batch_size: int, damping: float
+    operator: AbstractOperator, batch_size: int, damping: float
 ) -> tuple[Float[Array, "blocks B B"], float]:
     """(L⁻¹ with A_II + damped·I + jitter·I = LLᵀ for every block, the largest jitter), computed in float64 by LAPACK on the host.
 
@@ -284,7 +286,7 @@ def _factorise(
         inverse, jitter = _inverse_factor(A)
         factors = _put(factors, np.asarray(place), inverse.astype(operator.dtype))
         largest = max(largest, jitter)
-    return factors, largest
+    return operator.placed(factors, None), largest
 
 
 def _inverse_factor(A: Float[np.ndarray, "B B"]) -> tuple[Float[np.ndarray, "B B"], float]:
@@ -299,7 +301,7 @@ def _inverse_factor(A: Float[np.ndarray, "B B"]) -> tuple[Float[np.ndarray, "B B
 
 
 @eqx.filter_jit
-def _diagonal_block(operator: KernelOperator, start: Any, n_rows: int) -> Float[Array, "B B"]:
+def _diagonal_block(operator: AbstractOperator, start: Any, n_rows: int) -> Float[Array, "B B"]:
     rows = operator.block(start, n_rows)
     return operator.kernel.between(rows, rows)
 
@@ -307,11 +309,3 @@ def _diagonal_block(operator: KernelOperator, start: Any, n_rows: int) -> Float[
 @functools.partial(jax.jit, donate_argnums=0)
 def _put(factors: Array, place: Any, factor: Any) -> Array:
     return jax.lax.dynamic_update_index_in_dim(factors, factor, place, 0)
-
-
-def _rows(array: Array, start: Int[Array, ""], n_rows: int) -> Array:
-    return jax.lax.dynamic_slice_in_dim(array, start, n_rows)
-
-
-def _add_rows(array: Array, change: Array, start: Int[Array, ""]) -> Array:
-    return jax.lax.dynamic_update_slice_in_dim(array, _rows(array, start, change.shape[0]) + change, start, 0)

@@ -7,11 +7,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.numerics.precision import matmul
-from stochgp.operators import KernelOperator
-from stochgp.priors import random_features
+from stochgp.operators import AbstractOperator
+from stochgp.priors import RandomFeatures, random_features
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
 from stochgp.solvers.costs import TOUCH, Costs
 from stochgp.solvers.sizes import Layout, SystemSize, column_bytes, padded
@@ -71,7 +71,7 @@ class SGD(AbstractIterativeSolver):
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip is {self.clip}; it must be positive, or None")
 
-    def arrange(self, operator: KernelOperator, *, key: PRNGKeyArray) -> Arranged:
+    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
         """The step size; rows of K are kept as the operator allows."""
         if operator.inputs is None:
             raise ValueError("SGD needs an operator that knows its inputs; this one was reordered")
@@ -129,22 +129,23 @@ class SGD(AbstractIterativeSolver):
         alpha = state.alpha + velocity
         r = self.averaging_for(size)
         mean = r * alpha + (1 - r) * state.mean
-        dual = errors + operator.noise[batch.rows][:, None] * z[batch.rows]
+        noise, z_rows = operator.pick((operator.noise, z), batch.rows)
+        dual = errors + noise[:, None] * z_rows
         squares = (size / self.batch_size) * jnp.sum(dual**2, axis=0)
         distances = jnp.maximum(squares, size * state.scale**2)  # below ‖b‖ it is noise, no divergence
         return SGDState(alpha, velocity, mean, state.scale, state.step_size), StepInfo(squares, distances)
 
     def gradient(
-        self, operator: KernelOperator, b: Float[Array, "P S"], z: Float[Array, "P S"], batch: "SGDBatch"
+        self, operator: AbstractOperator, b: Float[Array, "P S"], z: Float[Array, "P S"], batch: "SGDBatch"
     ) -> tuple[Float[Array, "P S"], Float[Array, "B S"]]:
         """(g at z, (Kz − b) in the rows of the batch). Holds B rows of K and m features of all rows."""
         noise = jnp.mean(operator.noise[: operator.size])
-        K = _kernel_rows(operator, batch.rows)  # [B, P]
-        errors = matmul(K, z) - b[batch.rows]
-        weighted = (noise / operator.noise[batch.rows])[:, None] * errors
-        Phi = _features(operator, self.n_features, jax.random.key(batch.seed))  # [N, m]
-        fit = (operator.size / self.batch_size) * operator.unpad(matmul(K.T, weighted))
-        return operator.pad(fit + noise * matmul(Phi, matmul(Phi.T, operator.unpad(z)))), errors
+        K = operator.matrix_rows(batch.rows)  # [B, P]
+        errors = matmul(K, z) - operator.pick(b, batch.rows)
+        weighted = (noise / operator.pick(operator.noise, batch.rows))[:, None] * errors
+        features = _features(operator, self.n_features, jax.random.key(batch.seed))
+        fit = (operator.size / self.batch_size) * operator.cleared(matmul(K.T, weighted))
+        return fit + noise * operator.features_times(features, z), errors
 
     def averaging_for(self, size: int) -> float:
         """r."""
@@ -217,7 +218,7 @@ class Scales(NamedTuple):
     weight: float  # max w_i
 
 
-def _scales(operator: KernelOperator, *, key: PRNGKeyArray) -> Scales:
+def _scales(operator: AbstractOperator, *, key: PRNGKeyArray) -> Scales:
     """From products with random signs: (K V)_i² is ‖k_i‖² on average, and further powers of K grow as λ₁."""
     V = jax.random.rademacher(key, (operator.size, PROBES), operator.dtype)
     largest, rows, trace = _powers(operator, operator.pad(V))
@@ -228,7 +229,7 @@ def _scales(operator: KernelOperator, *, key: PRNGKeyArray) -> Scales:
 
 @eqx.filter_jit
 def _powers(
-    operator: KernelOperator, V: Float[Array, "P C"]
+    operator: AbstractOperator, V: Float[Array, "P C"]
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
     def multiply(V: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
         KV = operator.matvec(V) - operator.noise[:, None] * V
@@ -240,19 +241,11 @@ def _powers(
     return growth[-1], rows[0], jnp.sum(operator.diagonal() - noise)
 
 
-def _kernel_rows(operator: KernelOperator, rows: Int[Array, " B"]) -> Float[Array, "B P"]:
-    """Rows of K, from the kept ones where all are kept; what is beyond N is anything."""
-    if operator.kept is not None and operator.kept.shape[0] >= operator.size:
-        return operator.kept[rows]
-    return operator.kernel.between(operator.take(rows), operator.rows)
-
-
-def _features(operator: KernelOperator, n_features: int, key: PRNGKeyArray) -> Float[Array, "N M"]:
-    """Random features of all rows."""
-    X = operator.inputs
-    if X is None:
+def _features(operator: AbstractOperator, n_features: int, key: PRNGKeyArray) -> RandomFeatures:
+    """Random features of the operator's kernel, for its inputs."""
+    if operator.inputs is None:
         raise ValueError("features need an operator that knows its inputs")
-    draw = random_features(
-        operator.kernel, X.shape[1], n_features, key=key, orthogonal=False, dtype=operator.dtype
+    n_inputs = operator.inputs.shape[1]
+    return random_features(
+        operator.kernel, n_inputs, n_features, key=key, orthogonal=False, dtype=operator.dtype
     )
-    return draw(X)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax
 
-from stochgp.operators import KernelOperator
+from stochgp.operators import AbstractOperator
 
 SMALL = 3_000  # rows up to which a direct solve takes less time than measuring the machine, and float64 costs nothing
 BLOCK = 512  # rows of the products that measure residuals, and of those that fill kept rows
@@ -29,7 +29,7 @@ class SystemSize(NamedTuple):
 
     @classmethod
     def of(
-        cls, operator: KernelOperator, n_inputs: int, n_samples: int, noise_ratio: float = 0.01
+        cls, operator: AbstractOperator, n_inputs: int, n_samples: int, noise_ratio: float = 0.01
     ) -> "SystemSize":
         """The sizes of an operator whose rows had `n_inputs` inputs."""
         leaves = jax.tree.leaves(operator.rows)

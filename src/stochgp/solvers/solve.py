@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp import deadline
 from stochgp.deadline import Pace, within
 from stochgp.numerics.arrays import when_ready
-from stochgp.operators import KernelOperator
+from stochgp.operators import AbstractOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers.base import (
     AbstractDirectSolver,
@@ -34,7 +34,7 @@ APART = 1.1  # epochs between measurements that estimates cause, at least, as a 
 
 
 def solve(
-    operator: KernelOperator,
+    operator: AbstractOperator,
     b: Float[Any, "N S"],
     solver: AbstractSolver,
     *,
@@ -95,7 +95,7 @@ class _Run:
     def __init__(
         self,
         solver: AbstractIterativeSolver,
-        operator: KernelOperator,
+        operator: AbstractOperator,
         b: Any,
         key: PRNGKeyArray,
         start: Any,
@@ -289,12 +289,12 @@ def _take_steps(
 
 
 @eqx.filter_jit
-def _inward(operator: KernelOperator, V: Array, order: Any) -> Array:
+def _inward(operator: AbstractOperator, V: Array, order: Any) -> Array:
     return operator.pad(V if order is None else V[order])
 
 
 @eqx.filter_jit
-def _outward(operator: KernelOperator, V: Array, order: Any) -> Array:
+def _outward(operator: AbstractOperator, V: Array, order: Any) -> Array:
     value = operator.unpad(V)
     return value if order is None else jnp.zeros_like(value).at[order].set(value)
 
@@ -305,7 +305,7 @@ def _value(solver: AbstractIterativeSolver, state: Any) -> Array:
 
 
 @eqx.filter_jit
-def _residual(operator: KernelOperator, b: Array, value: Array) -> Array:
+def _residual(operator: AbstractOperator, b: Array, value: Array) -> Array:
     return b - operator.matvec(value)
 
 

@@ -130,9 +130,11 @@ def half_lengthscales(kernel: Any, box: Box) -> Float[np.ndarray, " D"]:
 
 def padded(functions: AbstractFunctions) -> AbstractFunctions:
     """The same functions with rows of weight 0, so that systems of about the same size share what is compiled."""
-    if not isinstance(functions, KernelFunctions) or functions.operator.inputs is None:
+    if not isinstance(functions, KernelFunctions):
         return functions
     old = functions.operator
+    if not isinstance(old, KernelOperator) or old.inputs is None:
+        return functions
     size, rows = ladder(old.size), jnp.asarray(old.inputs)
     X = jnp.pad(rows, ((0, size - old.size), (0, 0)), mode="edge")
     operator = KernelOperator.of(old.kernel, X, jnp.ones(size, old.dtype), tile=old.tile)
