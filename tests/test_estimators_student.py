@@ -77,6 +77,14 @@ def test_few_rows_have_what_they_ask_for():
     assert np.isfinite(few.predict_interval(X[120:])).all()
 
 
+def test_sixty_rows_choose_nothing():
+    """Not even where tails are heavy."""
+    for seed in range(2):
+        X, y = rows(seed)
+        few = FeatureGPRegressor(**QUICK).fit(X[:60], y[:60])
+        assert few.plan_["likelihood"]["choice"] == "gaussian"
+
+
 def test_further_rows_far_off_move_little(found):
     """One row whose target is 50 standard deviations away: the Gaussian's mean moves by far more."""
     X, y = rows(1)
