@@ -46,7 +46,7 @@ def scores(estimator: Any, rows: Labelled, source: str) -> dict[str, float]:
         "rmse": metrics.rmse(y, found.mean),
         "nlpd": metrics.nlpd(y, found),
         "crps": metrics.crps(y, found),
-        "coverage_95": metrics.coverage(y, found),
+        "coverage_95": _coverage(estimator, found, y),
     }
 
 
@@ -58,7 +58,7 @@ def prediction_columns(estimator: Any, inputs: Any, quantiles: list[float]) -> d
     if hasattr(estimator, "classes_"):
         return _columns_of_classes(estimator, inputs, quantiles)
     found = estimator.predict_distribution(inputs)
-    lower, upper = found.interval(0.95).T
+    lower, upper = estimator._fitted.interval(found, 0.95).T
     columns = {"mean": found.mean, "std": found.std, "lower_95": lower, "upper_95": upper}
     asked = found.quantile(quantiles).T if quantiles else ()
     return columns | {f"quantile_{q:g}": values for q, values in zip(quantiles, asked, strict=True)}
@@ -73,6 +73,12 @@ def parsed_quantiles(text: str | None) -> list[float]:
     if not all(0 < q < 1 for q in found):
         raise ValueError(f"--quantiles is {text!r}; give numbers above 0 and below 1, such as 0.1,0.9")
     return found
+
+
+def _coverage(estimator: Any, found: Any, y: Any) -> float:
+    """The share of the rows in their 95 % intervals."""
+    lower, upper = estimator._fitted.interval(found, 0.95).T
+    return float(((lower <= y) & (y <= upper)).mean())
 
 
 def _columns_of_classes(estimator: Any, inputs: Any, quantiles: list[float]) -> dict[str, Any]:

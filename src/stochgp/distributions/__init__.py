@@ -1,7 +1,7 @@
 """Predictive distributions of observations, as values."""
 
 from .base import AbstractDistribution
-from .calibrating import Conformal, PITRecalibration, conformal, recalibration
+from .calibrating import Conformal, ConformalScores, PITRecalibration, conformal, recalibration
 from .categorical import Categorical
 from .counts import Counts
 from .mixture import Mixture
@@ -15,6 +15,7 @@ __all__ = [
     "AbstractDistribution",
     "Categorical",
     "Conformal",
+    "ConformalScores",
     "Counts",
     "Mixture",
     "Normal",

@@ -57,6 +57,31 @@ class Conformal(eqx.Module):
         return found.quantile([0.5 - r, 0.5 + r])
 
 
+class ConformalScores(eqx.Module):
+    """|F(y_i) − ½| of left-out rows, from the smallest: split conformal intervals of any level that they are enough for."""
+
+    scores: Float64[np.ndarray, " n"]
+
+    @classmethod
+    def of(
+        cls, found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0
+    ) -> "ConformalScores":
+        """Of these rows, or of a random one of each group."""
+        found, y = _one_of_each(found, y, groups, seed)
+        return cls(np.sort(np.abs(found.cdf(y) - 0.5)))
+
+    def at(self, level: float) -> Conformal:
+        """Raises ValueError for a level that needs more rows."""
+        n = len(self.scores)
+        k = math.ceil((n + 1) * level - 1e-9)
+        if k > n:
+            needed = math.ceil(level / (1 - level) - 1e-9)
+            raise ValueError(
+                f"{n} left-out rows are too few for intervals of {level:g}; at least {needed} are needed"
+            )
+        return Conformal(float(self.scores[k - 1]), level, n)
+
+
 def recalibration(
     found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0
 ) -> PITRecalibration:
@@ -93,21 +118,14 @@ def conformal(
     """
     if not 0 < level < 1:
         raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
-    found, y = _one_of_each(found, y, groups, seed)
-    n = len(y)
-    k = math.ceil((n + 1) * level - 1e-9)
-    if k > n:
-        needed = math.ceil(level / (1 - level) - 1e-9)
-        raise ValueError(
-            f"{n} left-out rows are too few for intervals of {level:g}; at least {needed} are needed"
-        )
+    made = ConformalScores.of(found, y, groups=groups, seed=seed).at(level)
+    n = made.n_rows
     if n < STEADY:
         deviation = math.sqrt(level * (1 - level) / n)
         warnings.warn(
             f"from {n} left-out rows, coverage of {level:g} varies by ± {deviation:.3f}", stacklevel=2
         )
-    scores = np.sort(np.abs(found.cdf(y) - 0.5))
-    return Conformal(float(scores[k - 1]), level, n)
+    return made
 
 
 def _one_of_each(

@@ -1,6 +1,7 @@
 """The one fit of all regressors: read, standardise, start, learn, solve, report."""
 
 import abc
+import dataclasses
 import html
 import logging
 import os
@@ -20,6 +21,7 @@ from stochgp.budget import Budget
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.deadline import granted, within
+from stochgp.estimators.calibrating import calibrated, set_aside
 from stochgp.estimators.cautions import constant_columns, warn_of
 from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs, is_packed
@@ -226,6 +228,8 @@ class GPEstimator(PosteriorEstimator):
             likelihood=self._likelihood_of(learned, posterior), law=law, transform=data.transform,
             log_slope=data.log_slope, slope_rows=float(data.count.sum()), counts=self._target == "count",
         )  # fmt: skip
+        if data.left_out is not None:
+            self._fitted, of_law = calibrated(self._fitted, data.left_out, self._calibration, of_law)
         name = y if data.is_of_files else getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
         self.plan_ = data.told | start | choices | more | of_law
@@ -237,6 +241,8 @@ class GPEstimator(PosteriorEstimator):
     def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
         """What the model learns from, of rows in memory or in files."""
         inputs, wanted = self._inputs(), transform_wanted(getattr(self, "likelihood", None), self._target)
+        if are_files(X) and self._calibration is not None:
+            raise ValueError("calibration takes rows in memory, not files: read the table first")
         if are_files(X):
             if wanted is not None:
                 raise ValueError("targets in files are not transformed yet: give arrays or a table")
@@ -247,11 +253,20 @@ class GPEstimator(PosteriorEstimator):
         rows = read_training_rows(self, X, y, sample_weight, run.budget, self.missing, groups, inputs)
         leaves = inputs is not Inputs.NUMBERS
         settings = bool(self.standardize), self.mean, self.dtype, leaves
+        left_out = None
+        if self._calibration is not None:
+            rows, left_out = set_aside(rows, self._calibration, self._target, run.sample_seed)
         if wanted is None:
-            return TrainingData.of(rows, *settings)
+            return dataclasses.replace(TrainingData.of(rows, *settings), left_out=left_out)
         if self._target == "count":
             refuse_no_counts(rows.y)
-        return warped_data(rows, wanted, settings, run.sample_seed, run.plan)
+        data = warped_data(rows, wanted, settings, run.sample_seed, run.plan)
+        return dataclasses.replace(data, left_out=left_out)
+
+    @property
+    def _calibration(self) -> str | None:
+        """Of observations, by rows left out of the fit."""
+        return getattr(self, "calibration", None)
 
     @property
     def _target(self) -> str:

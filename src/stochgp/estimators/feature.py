@@ -69,6 +69,8 @@ class FeatureGPRegressor(GPRegressor):
                     `stochgp.likelihoods`, whose noise is learned with the features; or
                     `likelihoods.Warped(one of these, transform)`: the targets are transformed, and everything is said in their units
     target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
+    calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
+                    that the fit does not see
     plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
 
     After `fit`, in units of the targets given (nlml = that of standardised targets + log s, variances times s²):
@@ -102,6 +104,7 @@ class FeatureGPRegressor(GPRegressor):
         plan: dict[str, Any] | None = None,
         likelihood: Any = "auto",
         target: str = "real",
+        calibration: str | None = None,
     ):
         self.features = features
         self.kernel = kernel
@@ -122,6 +125,7 @@ class FeatureGPRegressor(GPRegressor):
         self.plan = plan
         self.likelihood = likelihood
         self.target = target
+        self.calibration = calibration
 
     @property
     def features_(self) -> features.AbstractFeatureMap:

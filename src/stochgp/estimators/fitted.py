@@ -15,7 +15,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.budget import Budget, release
 from stochgp.data import Standardiser
 from stochgp.data.molecules import MoleculeEncoder
-from stochgp.distributions import AbstractDistribution, Normal, Rounded, Warped
+from stochgp.distributions import (
+    AbstractDistribution,
+    ConformalScores,
+    Normal,
+    PITRecalibration,
+    Rounded,
+    Warped,
+)
 from stochgp.estimators.fingerprinted import is_packed
 from stochgp.estimators.inputs import Encoder, refuse_no_counts, refuse_not_finite, refuse_targets_outside
 from stochgp.likelihoods import AbstractLikelihood, StudentT
@@ -52,6 +59,9 @@ class Fitted:
     log_slope: float = 0.0  # the mean of log T' over the training rows
     slope_rows: float = 0.0  # how many these are
     counts: bool = False  # whether observations are rounded to whole numbers of at least 0
+    calibration: PITRecalibration | ConformalScores | None = (
+        None  # of observations, by rows left out of the fit
+    )
     stream: Any = None  # a `learners.Stream` that can go on, where one was learned from
 
     @property
@@ -121,6 +131,8 @@ class Fitted:
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         """(E f(x), standard deviation of f(x), or of an observation there) in target units."""
+        if include_noise and isinstance(self.calibration, PITRecalibration):
+            return self.mean(X), self.distribution(X).std
         if include_noise and (self.likelihood is not None or self.transform is not None):
             found = self.distribution(X)
             return found.mean, found.std
@@ -142,7 +154,15 @@ class Fitted:
         found = self._untransformed(X)
         if self.transform is not None:
             found = Warped(found, self.transform)
+        if isinstance(self.calibration, PITRecalibration):
+            found = self.calibration(found)
         return Rounded(found) if self.counts else found
+
+    def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
+        """That holds an observation with the probability `level`, of its distributions; conformal ones where that is the calibration."""
+        if isinstance(self.calibration, ConformalScores):
+            return self.calibration.at(level).interval(found)
+        return found.interval(level)
 
     def _untransformed(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
         """Of T(y), with the standardising undone."""

@@ -81,6 +81,8 @@ class KernelGPRegressor(GPRegressor):
                     "student-t", or `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`, whose noise is learned with the kernel; or
                     `Warped(one of these, transform)`: the targets are transformed, and everything is said in their units
     target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
+    calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
+                    that the fit does not see
     plan            `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits
 
     After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_`, `nlml_` (exact, where the
@@ -113,6 +115,7 @@ class KernelGPRegressor(GPRegressor):
         plan: dict[str, Any] | None = None,
         likelihood: Any = "auto",
         target: str = "real",
+        calibration: str | None = None,
     ):
         self.kernel = kernel
         self.learner = learner
@@ -135,6 +138,7 @@ class KernelGPRegressor(GPRegressor):
         self.plan = plan
         self.likelihood = likelihood
         self.target = target
+        self.calibration = calibration
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.

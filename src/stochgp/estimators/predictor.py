@@ -121,12 +121,14 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
         """(lower, upper) that an observation at each row lies between with probability `level`, and beyond either with (1 − level)/2.
 
-        Raises ValueError unless 0 < level < 1.
+        With `calibration="conformal"` between them only. Raises ValueError unless 0 < level < 1, and for a level that needs more rows left out.
         """
         check_is_fitted(self)
         if not 0 < level < 1:
             raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
-        return self._quantiles(self._read(X), np.array([(1 - level) / 2, (1 + level) / 2]))
+        X = self._read(X)
+        self._reserve(Request(len(X)), f"intervals at {len(X)} rows", 32 * len(X))
+        return self._fitted.interval(self._fitted.distribution(X), level)
 
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False

@@ -46,6 +46,7 @@ CHOICES = {
     "missing": ("refuse", "impute", "skip"),
     "target": ("real", "positive", "count"),
 }
+CALIBRATIONS = (None, "pit", "conformal")
 
 
 def check_settings(settings: dict[str, Any]) -> None:
@@ -55,6 +56,8 @@ def check_settings(settings: dict[str, Any]) -> None:
             raise ValueError(f"{name} is {value!r}; it must be {RULES[name].what}")
         if name in CHOICES:
             lookup(value, dict.fromkeys(CHOICES[name]), name)
+    if (calibration := settings.get("calibration")) is not None:
+        lookup(calibration, dict.fromkeys(CALIBRATIONS[1:]), "calibration")
     solver = settings.get("solver", "auto")
     if isinstance(solver, str):
         lookup(solver, dict.fromkeys(("auto", *NAMES)), "solver")

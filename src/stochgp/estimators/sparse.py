@@ -54,6 +54,8 @@ class SparseGPRegressor(GPRegressor):
     verbose         1 shows progress on stderr
     missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
     plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
+    calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
+                    that the fit does not see
     target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
 
     After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_` and `elbo_`, a lower bound of the
@@ -84,6 +86,7 @@ class SparseGPRegressor(GPRegressor):
         missing: str = "refuse",
         plan: dict[str, Any] | None = None,
         target: str = "real",
+        calibration: str | None = None,
     ):
         self.kernel = kernel
         self.approximation = approximation
@@ -104,6 +107,7 @@ class SparseGPRegressor(GPRegressor):
         self.missing = missing
         self.plan = plan
         self.target = target
+        self.calibration = calibration
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:

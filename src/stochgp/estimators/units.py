@@ -35,6 +35,7 @@ class TrainingData:
     transform: AbstractTransform | None = None  # T of the user's targets; `rows` hold T(y)
     log_slope: float = 0.0  # the mean of log T' over the rows
     told: dict[str, Any] = dataclasses.field(default_factory=dict)  # what `plan_` says of T
+    left_out: TrainingRows | None = None  # in the user's units, for the calibration of observations
 
     @classmethod
     def of(

@@ -1,0 +1,107 @@
+"""Corrections of observations' distributions by rows that the fit has not seen."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from stochgp import metrics
+from stochgp.distributions import ConformalScores, recalibration
+from stochgp.distributions.calibrating import FEWEST
+from stochgp.estimators.fitted import Fitted
+from stochgp.estimators.inputs import TrainingRows
+from stochgp.estimators.report import choice
+
+PIT, CONFORMAL = "pit", "conformal"
+SHARE, MOST = 0.1, 2000  # of the rows, and rows
+LEAST_KEPT = 200  # rows that the fit is to have
+TIED = 0.9  # of the targets that must be different ones
+LEVEL = 0.95  # at which the coverage of conformal intervals is told
+
+
+def set_aside(rows: TrainingRows, method: str, target: str, seed: Any) -> tuple[TrainingRows, TrainingRows]:
+    """(The rows of the fit, those for the calibration): random ones, whole groups where there are groups.
+
+    Raises ValueError, in one line, where there are too few of them, and for targets that are repeated: their F(y) are no continuous numbers.
+    """
+    N = len(rows.y)
+    if N < FEWEST + LEAST_KEPT:
+        raise ValueError(
+            f"calibration={method!r} wants at least {FEWEST + LEAST_KEPT} different rows, of which {FEWEST} are left out of the fit; there are {N}"
+        )
+    if target == "count" or len(np.unique(rows.y)) < TIED * N:
+        raise ValueError(
+            f"calibration={method!r} takes targets that are hardly ever repeated, and only {len(np.unique(rows.y))} of {N} are different"
+        )
+    n = int(np.clip(SHARE * N, FEWEST, MOST))
+    generator = np.random.default_rng(seed)
+    if rows.group is None:
+        left = np.isin(np.arange(N), generator.permutation(N)[:n])
+    else:
+        left = _groups(rows.group, n, generator)
+    return _some(rows, ~left), _some(rows, left)
+
+
+def calibrated(
+    fitted: Fitted, left_out: TrainingRows, method: str | None, told: dict[str, Any]
+) -> tuple[Fitted, dict[str, Any]]:
+    """(With the correction, what `plan_` says of it beside what was `told`): what one half of the rows left out brings the other half."""
+    found, y, group = fitted.distribution(left_out.X), left_out.y, left_out.group
+    halves = _halves(len(y), group)
+    if method == PIT:
+        made = recalibration(found, y, groups=group)
+        scores = [_nlpd(found, y, fit, score, group) for fit, score in (halves, halves[::-1])]
+        before, after = np.mean(scores, axis=0)
+        what = f"NLPD of left-out rows {before:.4f} before and {after:.4f} after, half by half"
+        name = "identity" if made.is_identity else f"Beta({made.a:.3g}, {made.b:.3g}) of F"
+        why = f"by {made.n_rows} rows left out; {what}"
+    else:
+        made = ConformalScores.of(found, y, groups=group)
+        scores = [_coverages(found, y, fit, score, group) for fit, score in (halves, halves[::-1])]
+        before, after = np.mean(scores, axis=0)
+        name = CONFORMAL
+        why = f"intervals, by {len(made.scores)} rows left out; {LEVEL:.0%} of them held {before:.1%} before and {after:.1%} after, half by half"
+    return dataclasses.replace(fitted, calibration=made), told | {"calibration": choice(name, why)}
+
+
+def _nlpd(found: Any, y: np.ndarray, fit: np.ndarray, score: np.ndarray, group: Any) -> tuple[float, float]:
+    """(Before, after), of the rows `score`; as before where a half is too small to correct by."""
+    before = metrics.nlpd(y[score], found[score])
+    if len(fit) < FEWEST or (group is not None and len(np.unique(group[fit])) < FEWEST):
+        return before, before
+    made = recalibration(found[fit], y[fit], groups=None if group is None else group[fit])
+    return before, metrics.nlpd(y[score], made(found[score]))
+
+
+def _coverages(
+    found: Any, y: np.ndarray, fit: np.ndarray, score: np.ndarray, group: Any
+) -> tuple[float, float]:
+    made = ConformalScores.of(found[fit], y[fit], groups=None if group is None else group[fit]).at(LEVEL)
+    lower, upper = made.interval(found[score]).T
+    inside = float(np.mean((lower <= y[score]) & (y[score] <= upper)))
+    return metrics.coverage(y[score], found[score], level=LEVEL), inside
+
+
+def _halves(n: int, group: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a random half, or of half of the groups, and the others."""
+    group = np.arange(n) if group is None else group
+    labels = np.random.default_rng(0).permutation(np.unique(group))
+    first = np.isin(group, labels[: len(labels) // 2])
+    return np.flatnonzero(first), np.flatnonzero(~first)
+
+
+def _groups(group: np.ndarray, n: int, generator: np.random.Generator) -> np.ndarray:
+    """Random whole groups: enough for `n` rows, FEWEST of them at least, and at most half of all."""
+    labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    if len(labels) < 2 * FEWEST:
+        raise ValueError(
+            f"calibration wants at least {2 * FEWEST} groups, of which {FEWEST} are left out of the fit; there are {len(labels)}"
+        )
+    order = generator.permutation(len(labels))
+    enough = int(np.searchsorted(np.cumsum(sizes[order]), n)) + 1
+    return np.isin(number, order[: min(max(enough, FEWEST), len(labels) // 2)])
+
+
+def _some(rows: TrainingRows, there: np.ndarray) -> TrainingRows:
+    weight, group = (None if part is None else part[there] for part in (rows.weight, rows.group))
+    return rows._replace(X=rows.X[there], y=rows.y[there], weight=weight, group=group)
