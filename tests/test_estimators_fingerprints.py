@@ -125,22 +125,29 @@ def test_function_samples_have_the_moments_of_the_posterior():
     )  # 2,000 hashes a function
 
 
-def nlml(X, y, variance, noise):
-    """Per datum, of targets in their own units, with the hyperparameters those of standardised ones."""
-    A, z = variance * loop(X, X) + noise * np.eye(len(y)), (y - y.mean()) / y.std()
-    quadratic = z @ np.linalg.solve(A, z) + np.linalg.slogdet(A)[1]
-    return quadratic / (2 * len(y)) + 0.5 * np.log(2 * np.pi) + np.log(y.std())
+@pytest.fixture(scope="module")
+def learnable():
+    """(Counts; targets of a GP of them; the least NLML of a grid, per datum, of targets in their own units and of hyperparameters for standardised ones)."""
+    counts = draw(150, 5)
+    K = loop(counts, counts)
+    targets = np.linalg.cholesky(2.0 * K + 0.2 * np.eye(150)) @ np.random.default_rng(6).normal(size=150)
+    values, vectors = np.linalg.eigh(K)
+    squares = (vectors.T @ (targets - targets.mean()) / targets.std()) ** 2
+
+    def nlml(variance, noise):
+        eigenvalues = variance * values + noise
+        return np.mean(squares / eigenvalues + np.log(eigenvalues) + np.log(2 * np.pi)) / 2 + np.log(
+            targets.std()
+        )
+
+    grid = [nlml(v, s2) for v in np.geomspace(0.1, 10, 30) for s2 in np.geomspace(0.01, 1, 30)]
+    return counts, targets, min(grid)
 
 
 @pytest.mark.parametrize("learner", ["loo", "full-batch", "bsgd"])
-def test_learners_find_the_two_hyperparameters(learner):
+def test_learners_find_the_two_hyperparameters(learner, learnable):
     """The likelihood of what they find is near the best of a grid."""
-    counts = draw(150, 5)
-    L = np.linalg.cholesky(2.0 * loop(counts, counts) + 0.2 * np.eye(150))
-    targets = L @ np.random.default_rng(6).normal(size=150)
-    least = min(
-        nlml(counts, targets, v, s2) for v in np.geomspace(0.1, 10, 30) for s2 in np.geomspace(0.01, 1, 30)
-    )
+    counts, targets, least = learnable
     options = {"bsgd": {"batch_size": 50}}.get(learner, {})
     fitted = KernelGPRegressor("tanimoto", learner=learner, random_state=0, **options).fit(counts, targets)
     assert fitted.nlml_ - least < 0.03
