@@ -94,6 +94,31 @@ def test_rows_set_aside_are_scored_and_not_learned_from(folder, rows, tmp_path, 
     assert sum(len(y) for _, y, _ in FileRows(aside, encoder, "y").read()) == report["n"]
 
 
+def test_bad_rows_are_skipped_by_fit_and_its_scores_and_refused_without(rows, tmp_path, capsys):
+    y = rows["y"].to_numpy().copy()
+    y[::60] = np.nan
+    pa_csv.write_csv(rows.set_column(3, "y", pa.array(y, from_pandas=True)), tmp_path / "rows.csv")
+    arguments = [
+        "fit",
+        tmp_path / "rows.csv",
+        "--target",
+        "y",
+        "--test-fraction",
+        "0.3",
+        "--out",
+        tmp_path / "m",
+    ]
+    code, out, err = run(capsys, *arguments, "--bad-rows", "skip", "--json", "--quiet", *QUICK)
+    report = json.loads(out)
+    assert code == 0 and report["n"] + report["n_train"] == N - 10
+    assert stochgp.load(tmp_path / "m").plan_["bad_rows"]["choice"] == 10
+    code, out, err = run(capsys, *arguments, "--quiet", *QUICK)
+    assert (code, out) == (2, "") and "'y' has 10 missing" in err
+    code, out, err = run(capsys, *arguments, "--bad-rows", "skip", "--model", "sparse", "--classify")
+    assert (code, out) == (2, "") and "--bad-rows skip is for numbers" in err
+    assert run(capsys, *arguments, "--bad-rows", "keep")[0] == 2
+
+
 def test_a_large_file_is_read_block_by_block(folder, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("stochgp.cli.many_rows.SHARE", 0.0)
     assert run(capsys, "predict", folder / "model", folder / "rows.csv", "--out", tmp_path / "p.csv")[0] == 0

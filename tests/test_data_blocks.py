@@ -12,7 +12,7 @@ from stochgp.data import blocks as blocks_module
 from stochgp.data.blocks import Blocks
 from stochgp.data.hashing import hash_rows, is_below
 from stochgp.data.summaries import Summary
-from stochgp.data.survey import survey
+from stochgp.data.survey import FileRows, survey
 
 N = 700
 WRITERS = {
@@ -152,6 +152,91 @@ def test_imputed_values_are_medians(table, tmp_path):
     )
     (rule,) = rows_of(Blocks.of(path), missing="impute").rows.encoder.columns
     assert rule.fill == np.nanmedian(values)
+
+
+def spoilt(folder, count=7):
+    """Three files, and the numbers of their rows that are bad: one of the first file, all others at the end of the last one."""
+    rng = np.random.default_rng(3)
+    columns = {name: rng.normal(size=600) for name in ("a", "b", "y")}
+    columns["a"][5] = np.inf
+    bad = np.array([5, *range(601 - count, 600)])
+    for row, (name, value) in zip(bad[1:], 9 * [("y", np.nan), ("b", np.nan), ("b", 1e200)], strict=False):
+        columns[name][row] = value
+    table = pa.table({name: pa.array(values, from_pandas=True) for name, values in columns.items()})
+    folder.mkdir()
+    for part in range(3):
+        written(table.slice(200 * part, 200), folder / f"{part}.parquet")
+    return table, bad
+
+
+def test_rows_that_are_skipped_are_as_if_they_were_not_there(tmp_path):
+    table, bad = spoilt(tmp_path / "spoilt")
+    good = table.take(np.delete(np.arange(600), bad))
+    whole = rows_of(Blocks.of(written(good, tmp_path / "good.parquet")))
+    blocks = Blocks.of(tmp_path / "spoilt", bad_rows="skip")
+    found = rows_of(blocks)
+    assert found.rows.encoder == whole.rows.encoder
+    assert (found.size, found.bad.count, found.bad.n_rows) == (593, 7, 600)
+    np.testing.assert_array_equal(in_order(*found.sample), in_order(*whole.sample))
+    for a, b in zip(found.inputs[3:], whole.inputs[3:], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+    parts = [rows_of(part).sample for part in blocks.divided(0.3, seed=1)]
+    of_good = [rows_of(part).sample for part in Blocks.of(tmp_path / "good.parquet").divided(0.3, seed=1)]
+    for a, b in zip(parts, of_good, strict=True):
+        np.testing.assert_array_equal(in_order(*a), in_order(*b))
+
+
+def test_bad_rows_are_counted_and_the_first_five_have_their_places(tmp_path):
+    spoilt(tmp_path / "spoilt")
+    with pytest.raises(ValueError, match="7 of 600 rows cannot be used") as found:
+        rows_of(Blocks.of(tmp_path / "spoilt"))
+    first, last = tmp_path / "spoilt" / "0.parquet", tmp_path / "spoilt" / "2.parquet"
+    assert str(found.value).split("; ")[:-1] == [
+        f"7 of 600 rows cannot be used, the first: {first}: column 'a' holds inf at data row 6",
+        f"{last}: column 'y' has a missing value at data row 195",
+        f"{last}: column 'b' has a missing value at data row 196",
+        f"{last}: column 'b' holds 1e+200 at data row 197",
+        f"{last}: column 'y' has a missing value at data row 198",
+    ]
+
+
+def test_one_bad_row_at_the_end_of_the_last_file_is_refused_with_its_place(tmp_path):
+    rng = np.random.default_rng(0)
+    for part in range(2):
+        y = rng.normal(size=300)
+        y[-1] = [0.0, 1e200][part]
+        written(pa.table({"a": rng.normal(size=300), "y": y}), tmp_path / f"{part}.parquet")
+    with pytest.raises(ValueError) as found:
+        rows_of(Blocks.of(tmp_path))
+    place = f"{tmp_path / '1.parquet'}: column 'y' holds 1e+200 at data row 300; bad_rows"
+    assert str(found.value).startswith(place)
+
+
+def test_missing_inputs_are_imputed_where_other_bad_rows_are_skipped(tmp_path):
+    table, bad = spoilt(tmp_path / "spoilt")
+    b = table["b"].to_pandas().to_numpy()
+    found = rows_of(Blocks.of(tmp_path / "spoilt", bad_rows="skip"), missing="impute")
+    assert found.bad.count == len(bad) - np.isnan(b[bad]).sum()
+    assert [rule.indicator for rule in found.rows.encoder.columns] == [False, True]
+
+
+def test_where_all_rows_are_bad_nothing_is_left_to_skip_to(tmp_path):
+    written(pa.table({"a": [1.0, 2.0], "y": [np.nan, np.inf]}), tmp_path / "rows.parquet")
+    with pytest.raises(ValueError, match="2 of 2 rows cannot be used"):
+        rows_of(Blocks.of(tmp_path / "rows.parquet", bad_rows="skip"))
+    with pytest.raises(ValueError, match="unknown bad_rows 'keep'"):
+        Blocks.of(tmp_path / "rows.parquet", bad_rows="keep")
+
+
+def test_faults_after_rows_that_were_left_out_have_their_place(tmp_path):
+    """A level that the encoder does not know, behind a bad row of the same block."""
+    rows = rows_of(
+        Blocks.of(written(pa.table({"a": ["x", "z"], "y": [1.0, 2.0]}), tmp_path / "fit.parquet"))
+    ).rows
+    later = pa.table({"a": ["x", "x", "why"], "y": [1.0, np.nan, 2.0]})
+    blocks = Blocks.of(written(later, tmp_path / "later.parquet"), bad_rows="skip")
+    with pytest.raises(ValueError, match="level 'why' at data row 3"):
+        list(FileRows(blocks, rows.encoder, "y").read())
 
 
 def test_npy_has_numbered_columns(tmp_path):

@@ -24,6 +24,7 @@ def fit(
     classify: Annotated[bool, Parameter(negative="")] = False,
     setting: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     test_fraction: float | None = None,
+    bad_rows: str = "refuse",
     hyperparameters: str | None = None,
     checkpoint: str | None = None,
     out: str,
@@ -54,6 +55,9 @@ def fit(
         name=value: a setting of the estimator, such as --set batch_size=32. May be repeated.
     test_fraction
         Set aside this fraction of a file's rows and print the metrics on them.
+    bad_rows
+        refuse, or skip: leave out rows with missing, infinite or huge values, and say how many. DATA is read block by block then. At predict
+        and evaluate such rows are refused.
     hyperparameters
         A JSON file with the kernel to start from: {"kernel": "rbf", "lengthscale": 1.0, "variance": 1.0}. A kernel model also takes
         "noise_variance", and then keeps all of them unless a setting of learning is given; so it does with a table of published
@@ -72,6 +76,7 @@ def fit(
     from stochgp.cli.many_rows import divided_blocks, is_large, scores_by_blocks
     from stochgp.cli.reports import described, scores
     from stochgp.cli.tables import Wanted, names_in, naming, read_divided
+    from stochgp.data import is_named
 
     check_can_write(out)
     plain = {"random_state": seed, "verbose": 0 if quiet else 1}
@@ -80,8 +85,15 @@ def fit(
     holds_molecules = getattr(estimator, "smiles", None) is not None
     kind = "classes" if classify else "auto" if model in _CLASSIFIERS else "numbers"
     wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing, holds_molecules, kind)
-    large = not classify and is_large(source, estimator.memory_limit) and not holds_molecules
-    rows: Any = (divided_blocks if large else read_divided)(source, wanted, test_fraction, seed)
+    lookup(bad_rows, dict.fromkeys(("refuse", "skip")), "--bad-rows")
+    skips = bad_rows == "skip"
+    if skips and (classify or holds_molecules or is_named(source)):
+        raise ValueError(
+            "--bad-rows skip is for numbers to learn, in files, from inputs that are no molecules"
+        )
+    large = skips or not classify and is_large(source, estimator.memory_limit) and not holds_molecules
+    division = source, wanted, test_fraction, seed
+    rows: Any = divided_blocks(*division, bad_rows) if large else read_divided(*division)
     estimator = describe(True) if rows.are_classes else estimator
     with naming(source):
         estimator.fit(rows.train.inputs, rows.train.targets, checkpoint=checkpoint)

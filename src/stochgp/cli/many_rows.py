@@ -10,6 +10,7 @@ from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli.reports import scores
 from stochgp.cli.tables import Labelled, Wanted, columns_left_out, left_out, split_off, without
+from stochgp.data.bad_rows import are_bad
 from stochgp.data.blocks import TooNarrowError
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
@@ -48,11 +49,13 @@ class DividedBlocks(NamedTuple):
     are_classes: bool = False
 
 
-def divided_blocks(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> DividedBlocks:
+def divided_blocks(
+    source: str, wanted: Wanted, test_fraction: float | None, seed: int, bad_rows: str = "refuse"
+) -> DividedBlocks:
     """The rows of DATA to learn from, and those set aside by their values. Raises ValueError as `tables.read_divided` does."""
     if wanted.target is None:
         raise ValueError(f"{source}: name the column to learn with --target")
-    blocks, _ = labelled_blocks(source, wanted.target)
+    blocks, _ = labelled_blocks(source, wanted.target, bad_rows)
     names = blocks.names()
     left_out = columns_left_out(
         [name for name in names if name != wanted.target], wanted.target, wanted, source
@@ -64,11 +67,11 @@ def divided_blocks(source: str, wanted: Wanted, test_fraction: float | None, see
     return DividedBlocks(train, test, wanted.target, left_out)
 
 
-def labelled_blocks(source: str, target: str | None) -> LabelledBlocks:
+def labelled_blocks(source: str, target: str | None, bad_rows: str = "refuse") -> LabelledBlocks:
     """All rows and columns. Raises ValueError where the target is not known, or no column is called so."""
     if target is None:
         raise ValueError("the model does not know its target's name: give --target")
-    blocks = data.Blocks.of(source)
+    blocks = data.Blocks.of(source, bad_rows=bad_rows)
     blocks.only((target,))
     return LabelledBlocks(blocks, target)
 
@@ -90,6 +93,10 @@ def scores_by_blocks(estimator: Any, rows: LabelledBlocks, source: str) -> dict[
     """`reports.scores` of all rows: means over the blocks, of the squared error for rmse."""
     blocks, total, n_rows = rows.inputs, dict[str, float](), 0
     for table in tables(str(blocks.path), estimator):
+        if blocks.bad_rows == "skip":
+            table = _good_rows(table, estimator, rows.targets)
+            if table.num_rows == 0:
+                continue
         part = _set_aside(estimator, split_off(table, rows.targets, source), blocks.part)
         if len(part.targets) == 0:
             continue
@@ -102,6 +109,13 @@ def scores_by_blocks(estimator: Any, rows: LabelledBlocks, source: str) -> dict[
         raise ValueError(f"{source}: there are no rows to score")
     means = {name: value / n_rows for name, value in total.items()}
     return {"n": n_rows} | means | {"rmse": means["rmse"] ** 0.5}
+
+
+def _good_rows(table: pa.Table, estimator: Any, target: str) -> pa.Table:
+    """The rows whose target, and inputs of the model, can be used."""
+    encoder = estimator._fitted.encoder
+    read = [*(rule.name for rule in encoder.columns), target]
+    return table.filter(pa.array(~are_bad(table.select(read), target, encoder.missing)))
 
 
 def _set_aside(estimator: Any, rows: Labelled, part: Any) -> Labelled:

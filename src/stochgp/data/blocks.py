@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
-from stochgp.names import did_you_mean, quoted
+from stochgp.names import did_you_mean, lookup, quoted
 
 from .columns import TableError
 from .files import CSV_NULLS, DAMAGE, check_csv_start, checked_names, damaged, file_suffix
@@ -35,10 +35,14 @@ class Block(NamedTuple):
     table: pa.Table
     file: Path
     first_row: int  # in its file, from 0
+    kept: Int[np.ndarray, " N"] | None = (
+        None  # numbers of the rows that were not left out, from 0; None = of all
+    )
 
     def placed(self, error: TableError) -> TableError:
         """The fault, with the name of the file and the rows' numbers in it."""
-        number = lambda found: f"data row {int(found[1]) + self.first_row}"
+        read = lambda row: row if self.kept is None else int(self.kept[row - 1]) + 1
+        number = lambda found: f"data row {read(int(found[1])) + self.first_row}"
         return TableError(f"{self.file}: {_ROW.sub(number, str(error))}")
 
 
@@ -71,17 +75,21 @@ class Blocks:
 
     Of text files a column has the type that its first rows show. Iterating raises TooNarrowError where later ones need another: go on
     with `widened`.
+
+    `bad_rows` says what becomes of rows that cannot be learned from (`bad_rows.good_blocks`): "refuse" or "skip". Iterating gives all rows.
     """
 
     path: Path
     columns: tuple[str, ...] | None = None
     part: Part | None = None  # of the rows that a reader is to keep
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    bad_rows: str = "refuse"
 
     @classmethod
-    def of(cls, path: str | os.PathLike) -> "Blocks":
+    def of(cls, path: str | os.PathLike, *, bad_rows: str = "refuse") -> "Blocks":
         """Raises ValueError, in one line, where there is no such file or folder, or it holds no tables of one type."""
-        blocks = cls(Path(path))
+        lookup(bad_rows, dict.fromkeys(("refuse", "skip")), "bad_rows")
+        blocks = cls(Path(path), bad_rows=bad_rows)
         blocks.files()
         return blocks
 

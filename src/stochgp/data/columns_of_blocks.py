@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from .bad_rows import BadRows, good_blocks
 from .blocks import Block, Blocks, TooNarrowError
 from .columns import Column, TableError, read_column, table_columns
 from .encoding import REMEDY, TableEncoder
@@ -50,15 +51,16 @@ class _Seen:
         return replace(rule, fill=fill, indicator=self.is_missing)
 
 
-def encoder_of(blocks: Blocks, target: str, missing: str) -> tuple[Blocks, TableEncoder]:
-    """(The blocks, their columns as wide as their values need; the rules that `TableEncoder.fit` finds for all their rows together).
+def encoder_of(blocks: Blocks, target: str, missing: str) -> tuple[Blocks, TableEncoder, BadRows]:
+    """(The blocks, their columns as wide as their values need; the rules that `TableEncoder.fit` finds for all their rows together; which are bad).
 
-    What `missing="impute"` fills in is the median of at least 64 evenly spaced values of every block. Raises TableError as
+    Bad rows are refused, or left out, as the blocks say. What `missing="impute"` fills in is the median of at least 64 evenly spaced values of every block. Raises TableError as
     `TableEncoder.fit` does, with the file and the row in it.
     """
     while True:
         try:
-            seen = _seen(blocks, target, missing)
+            bad = BadRows()
+            seen = _seen(blocks, target, missing, bad)
             break
         except TooNarrowError as narrow:
             if blocks.types.get(narrow.name) == narrow.wider:
@@ -67,14 +69,15 @@ def encoder_of(blocks: Blocks, target: str, missing: str) -> tuple[Blocks, Table
                 ) from None
             blocks = blocks.widened(narrow)
     try:
-        return blocks, TableEncoder(tuple(column.rule(missing) for column in seen), None, True, missing)
+        encoder = TableEncoder(tuple(column.rule(missing) for column in seen), None, True, missing)
+        return blocks, encoder, bad
     except TableError as error:
         raise TableError(f"{blocks.path}: {error}") from error
 
 
-def _seen(blocks: Blocks, target: str, missing: str) -> list[_Seen]:
+def _seen(blocks: Blocks, target: str, missing: str, bad: BadRows) -> list[_Seen]:
     seen: dict[str, _Seen] = {}
-    for block in blocks:
+    for block in good_blocks(blocks, target, missing, bad):
         for name, raw in _inputs(block, target):
             try:
                 column = read_column(name, raw, allow_missing=missing == "impute", remedy=REMEDY)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from .bad_rows import BadRows, good_blocks
 from .blocks import Block, Blocks
 from .columns import TableError
 from .columns_of_blocks import encoder_of
@@ -15,7 +16,6 @@ from .standardise import Standardiser
 from .streams import Rows, on_device_padded
 from .summaries import Summary
 
-LARGEST = 1e150  # whose square is still a number
 SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
 
 
@@ -30,10 +30,9 @@ class FileRows:
     def read(self) -> Iterator[tuple[Float[np.ndarray, "N D"], Float[np.ndarray, " N"], Block]]:
         """(X, y, the block they are of), block by block. Raises TableError, with file and row, for what cannot be used."""
         part = self.blocks.part
-        for block in self.blocks:
+        for block in good_blocks(self.blocks, self.target, self.encoder.missing, BadRows()):
             try:
                 X, y = self.encoder.transform(block.table), _targets(block, self.target)
-                _refuse_large(X, y)
             except TableError as error:
                 raise block.placed(error) from error
             if part is not None:
@@ -80,6 +79,7 @@ class Survey:
     inputs: Summary
     targets: Summary
     sample: tuple[Float[np.ndarray, "m D"], Float[np.ndarray, " m"]]
+    bad: BadRows  # which are left out
 
 
 def survey(blocks: Blocks, target: str, *, missing: str, seed: int, sample: Callable[[int], int]) -> Survey:
@@ -88,7 +88,7 @@ def survey(blocks: Blocks, target: str, *, missing: str, seed: int, sample: Call
     `sample` says for a number of inputs how many rows at most. Memory for a block, the sample and its like: none that grows with the
     rows. Raises TableError, with file and row, for what cannot be used.
     """
-    blocks, encoder = encoder_of(blocks, target, missing)
+    blocks, encoder, bad = encoder_of(blocks, target, missing)
     rows, taken = (
         FileRows(blocks, encoder, target),
         Sample(sample(len(encoder.output_names)), seed + SAMPLE_SEED),
@@ -102,7 +102,7 @@ def survey(blocks: Blocks, target: str, *, missing: str, seed: int, sample: Call
         taken.add(X, y)
     if inputs is None or targets is None:
         raise TableError(f"{blocks.path}: there are no rows to learn from")
-    return Survey(rows, inputs.count, inputs, targets, taken.rows())
+    return Survey(rows, inputs.count, inputs, targets, taken.rows(), bad)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,11 +135,3 @@ def _targets(block: Block, target: str) -> Float[np.ndarray, " N"]:
         return target_column(block.table, target)
     except ValueError as error:
         raise TableError(str(error).removeprefix("the table, ")) from error
-
-
-def _refuse_large(X: np.ndarray, y: np.ndarray) -> None:
-    values = np.column_stack([X, y])
-    large = np.abs(values) > LARGEST
-    if large.any():
-        row, column = (int(i) for i in np.argwhere(large)[0])
-        raise TableError(f"the value {values[row, column]:g} at data row {row + 1} is beyond {LARGEST:g}")

@@ -1,5 +1,6 @@
 """Rows in files at the door: what is learned from them, and all of them for the posterior."""
 
+import dataclasses
 import os
 from typing import Any
 
@@ -7,7 +8,9 @@ import numpy as np
 
 from stochgp.budget import Budget
 from stochgp.data import Blocks
+from stochgp.data.bad_rows import BadRows
 from stochgp.data.survey import survey
+from stochgp.estimators.report import choice
 from stochgp.estimators.units import TrainingData
 from stochgp.names import lookup
 
@@ -60,7 +63,14 @@ def read_files(
             f"a model that keeps {found.size} rows of {n_inputs} inputs",
         )
     _name_inputs(estimator, found.rows.encoder.columns)
-    return TrainingData.of_files(found, bool(estimator.standardize), estimator.mean, estimator.dtype)
+    data = TrainingData.of_files(found, bool(estimator.standardize), estimator.mean, estimator.dtype)
+    return dataclasses.replace(data, told=_left_out(found.bad) if blocks.bad_rows == "skip" else {})
+
+
+def _left_out(bad: BadRows) -> dict[str, Any]:
+    """What `plan_` says of rows that were not learned from."""
+    why = f"were left out, as asked: {bad}" if bad.count else f"all {bad.n_rows} rows can be used"
+    return {"bad_rows": choice(bad.count, why)}
 
 
 def _name_inputs(estimator: Any, columns: Any) -> None:
