@@ -92,6 +92,6 @@ def _is_numeric(kind: pa.DataType) -> bool:
 def _fault(block: Block, row: int, target: str, missing: str) -> Fault:
     one = block.table.slice(row, 1)
     name = next(name for name in one.column_names if are_bad(one.select([name]), target, missing)[0])
-    value = one[name][0].as_py()
-    is_missing = value is None or value != value
-    return Fault(str(block.file), block.first_row + row + 1, name, "" if is_missing else f"{float(value):g}")
+    value: Any = one[name][0].as_py()
+    held = "" if value is None or value != value else f"{value:g}"
+    return Fault(str(block.file), block.first_row + row + 1, name, held)
