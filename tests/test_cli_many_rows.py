@@ -91,7 +91,7 @@ def test_rows_set_aside_are_scored_and_not_learned_from(folder, rows, tmp_path, 
     assert abs(report["n"] - 0.2 * N) < 4 * np.sqrt(N * 0.16)
     encoder = stochgp.load(tmp_path / "m")._fitted.encoder
     _, aside = data.Blocks.of(folder / "rows").divided(0.2, 0)
-    assert sum(len(y) for _, y, _ in FileRows(aside, encoder, "y").read()) == report["n"]
+    assert sum(len(rows.y) for rows, _ in FileRows(aside, encoder, "y").read()) == report["n"]
 
 
 def test_bad_rows_are_skipped_by_fit_and_its_scores_and_refused_without(rows, tmp_path, capsys):

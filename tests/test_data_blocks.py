@@ -74,7 +74,7 @@ def test_a_survey_finds_what_the_whole_table_says(table, tmp_path, suffix):
     assert found.size == N
     np.testing.assert_allclose(found.inputs.standardiser().mean, whole.mean, rtol=1e-12)
     np.testing.assert_allclose(found.inputs.standardiser().scale, whole.scale, rtol=1e-11)
-    np.testing.assert_array_equal(in_order(*found.sample), in_order(X, y))
+    np.testing.assert_array_equal(in_order(*found.sample[:2]), in_order(X, y))
 
 
 def test_a_sample_depends_neither_on_the_order_of_rows_nor_on_their_files(table, tmp_path):
@@ -84,7 +84,7 @@ def test_a_sample_depends_neither_on_the_order_of_rows_nor_on_their_files(table,
         (tmp_path / "many" / str(part % 2)).mkdir(parents=True, exist_ok=True)
         written(table.take(rows), tmp_path / "many" / str(part % 2) / f"{part}.parquet")
     many = rows_of(Blocks.of(tmp_path / "many"), sample=100)
-    for a, b in zip(one.sample, many.sample, strict=True):
+    for a, b in zip(one.sample[:2], many.sample[:2], strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -100,11 +100,11 @@ def test_a_sample_is_uniform():
 def test_a_division_is_of_the_rows_and_its_parts_are_all_of_them(table, tmp_path):
     path = written(table, tmp_path / "rows.parquet")
     rest, aside = Blocks.of(path).divided(0.3, seed=5)
-    both = [in_order(*rows_of(part).sample) for part in (rest, aside)]
+    both = [in_order(*rows_of(part).sample[:2]) for part in (rest, aside)]
     assert len(both[0]) + len(both[1]) == N
     assert abs(len(both[1]) - 0.3 * N) < 4 * np.sqrt(N * 0.3 * 0.7)
     np.testing.assert_array_equal(
-        in_order(*rows_of(Blocks.of(path)).sample),
+        in_order(*rows_of(Blocks.of(path)).sample[:2]),
         np.array(sorted(map(tuple, np.concatenate(both)), key=lambda r: r[::-1])),
     )
 
@@ -177,13 +177,13 @@ def test_rows_that_are_skipped_are_as_if_they_were_not_there(tmp_path):
     found = rows_of(blocks)
     assert found.rows.encoder == whole.rows.encoder
     assert (found.size, found.bad.count, found.bad.n_rows) == (593, 7, 600)
-    np.testing.assert_array_equal(in_order(*found.sample), in_order(*whole.sample))
+    np.testing.assert_array_equal(in_order(*found.sample[:2]), in_order(*whole.sample[:2]))
     for a, b in zip(found.inputs[3:], whole.inputs[3:], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
     parts = [rows_of(part).sample for part in blocks.divided(0.3, seed=1)]
     of_good = [rows_of(part).sample for part in Blocks.of(tmp_path / "good.parquet").divided(0.3, seed=1)]
     for a, b in zip(parts, of_good, strict=True):
-        np.testing.assert_array_equal(in_order(*a), in_order(*b))
+        np.testing.assert_array_equal(in_order(*a[:2]), in_order(*b[:2]))
 
 
 def test_bad_rows_are_counted_and_the_first_five_have_their_places(tmp_path):
@@ -239,6 +239,56 @@ def test_faults_after_rows_that_were_left_out_have_their_place(tmp_path):
         list(FileRows(blocks, rows.encoder, "y").read())
 
 
+def test_rows_of_weights_are_as_if_they_were_repeated(tmp_path):
+    """Whole weights: means and scales of the repeated rows; the column is no input, and rows of weight 0 are not there."""
+    rng = np.random.default_rng(0)
+    a, y, weight = rng.normal(size=300), rng.normal(size=300), rng.integers(0, 4, 300)
+    table = pa.table({"a": a, "w": weight, "y": y})
+    found = rows_of(Blocks.of(written(table, tmp_path / "rows.parquet"), weight="w"))
+    whole = data.Standardiser.fit(np.repeat(a, weight)[:, None])
+    assert [rule.name for rule in found.rows.encoder.columns] == ["a"]
+    assert (found.size, found.inputs.count) == ((weight > 0).sum(), weight.sum())
+    np.testing.assert_allclose(found.inputs.standardiser().mean, whole.mean, rtol=1e-12)
+    np.testing.assert_allclose(found.inputs.standardiser().scale, whole.scale, rtol=1e-12)
+    chosen = np.argsort(found.sample.X[:, 0])
+    np.testing.assert_array_equal(
+        found.sample.weight[chosen], weight[np.argsort(a)][weight[np.argsort(a)] > 0]
+    )
+    wrong = pa.table({"a": a, "w": weight - 1.0, "y": y})
+    with pytest.raises(ValueError, match="column 'w' holds -1 at data row"):
+        rows_of(Blocks.of(written(wrong, tmp_path / "wrong.parquet"), weight="w"))
+
+
+@pytest.mark.parametrize("column", ["text", "whole", "time"])
+def test_rows_that_belong_together_are_on_one_side_of_a_division(table, tmp_path, column):
+    """Whatever their other values and files; and a third of the groups is set aside, within 4 standard errors."""
+    days = pa.array(np.datetime64("2013-01-30", "s") + 86_400 * np.random.default_rng(1).integers(0, 90, N))
+    table = table.set_column(3, "time", days)
+    sides = []
+    for name, part in (("a", table.slice(0, 400)), ("b", table.slice(400))):
+        written(part, tmp_path / f"{name}.parquet")
+        blocks = Blocks.of(tmp_path / f"{name}.parquet", split_by=(column,))
+        kept = blocks.only(tuple(name for name in table.column_names if name != column))
+        encoder = data.TableEncoder.fit(table.drop_columns(["y", column]))
+        for is_aside, half in enumerate(kept.divided(1 / 3, seed=2)):
+            for rows, _ in FileRows(half, encoder, "y").read():
+                sides += [(key, is_aside) for key in rows.key.tolist()]
+    assert len(sides) == N
+    groups = dict(sides)
+    assert len(set(sides)) == len(groups) == len(table[column].unique())
+    assert abs(sum(groups.values()) - len(groups) / 3) < 4 * np.sqrt(len(groups) * 2 / 9)
+
+
+def test_columns_beside_the_inputs_must_be_there(tmp_path):
+    path = written(pa.table({"a": [1.0, 2.0], "y": [1.0, 2.0]}), tmp_path / "rows.parquet")
+    with pytest.raises(ValueError, match="no column 'w'"):
+        Blocks.of(path, weight="w")
+    with pytest.raises(ValueError, match="no column 'day'"):
+        Blocks.of(path, split_by=["day"])
+    with pytest.raises(TypeError, match="names of columns"):
+        Blocks.of(path, split_by="day")
+
+
 def test_npy_has_numbered_columns(tmp_path):
     values = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
     np.save(tmp_path / "rows.npy", values)
@@ -246,7 +296,7 @@ def test_npy_has_numbered_columns(tmp_path):
         Blocks.of(tmp_path / "rows.npy"), "x2", missing="refuse", seed=0, sample=lambda n_inputs: N
     )
     np.testing.assert_array_equal(
-        in_order(*found.sample), in_order(values[:, :2].astype(float), values[:, 2].astype(float))
+        in_order(*found.sample[:2]), in_order(values[:, :2].astype(float), values[:, 2].astype(float))
     )
 
 

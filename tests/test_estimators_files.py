@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, data
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, data
+from stochgp.budget import Budget
 from stochgp.data.streams import DeviceRows
 from stochgp.estimators import files
 from stochgp.models import FeatureGP
@@ -72,6 +73,28 @@ def test_bad_rows_are_left_out_and_counted(folder, table, tmp_path):
         found.predict(rows.set_column(0, "a", pa.array([None] * 50, pa.float64())))
 
 
+def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
+    weight, day = np.arange(N) % 3, np.arange(N) // 50
+    rows = table.append_column("w", pa.array(weight)).append_column("day", pa.array(day))
+    pa_parquet.write_table(rows, tmp_path / "rows.parquet")
+    blocks = data.Blocks.of(tmp_path / "rows.parquet", weight="w", split_by=("day",))
+    blocks = blocks.only(("a", "b", "level", "y"))
+    X, y = table.drop_columns(["y"]), table["y"].to_numpy()
+    found = MODELS["feature"]().fit(
+        data.Blocks.of(tmp_path / "rows.parquet", weight="w").only(blocks.columns), "y"
+    )
+    whole = MODELS["feature"]().fit(X, y, sample_weight=weight)
+    np.testing.assert_array_equal(found.predict(X), whole.predict(X))
+    budget, model = Budget.of(None), MODELS["feature"]()
+    read = files.read_files(model, blocks, "y", {}, budget, 0, keeps_all=True).rows
+    there = {(x, t): d for x, t, d in zip(table["a"].to_pylist(), y, day, strict=True)}
+    days = [there[x, t] for x, t in zip(read.X[:, 0], read.y, strict=True)]
+    assert len(set(zip(days, read.group.tolist(), strict=True))) == len(set(days)) == 12
+    with pytest.raises(ValueError, match="split_by puts all rows into one group"):
+        pa_parquet.write_table(rows.append_column("one", pa.array(np.ones(N))), tmp_path / "one.parquet")
+        model.fit(data.Blocks.of(tmp_path / "one.parquet", split_by=("one",)), "y")
+
+
 @pytest.fixture(scope="module")
 def sampled(folder):
     """A fit that learns from 200 of the 600 rows."""
@@ -100,6 +123,42 @@ def test_the_posterior_of_a_sample_is_of_all_rows(table, sampled):
         np.testing.assert_allclose(posterior.mean(Z), whole.mean(Z), atol=1e-4)
     assert sampled.plan_["closing_rows"]["choice"] == N
     assert sampled.n_rows_ == N
+
+
+def test_q_of_a_sparse_model_is_of_all_rows_where_a_sample_chose_its_points(folder, table, monkeypatch):
+    """SGPR's optimum of all rows at the points and the kernel that the sample gave, in float64 NumPy; its bound too."""
+    monkeypatch.setattr(files, "MOST_ROWS", 200)
+    model = SparseGPRegressor(n_inducing=12, epochs=5, dtype="float64", random_state=0).fit(folder, "y")
+    assert model.plan_["closing_rows"]["choice"] == model.n_rows_ == N
+    assert "uniform sample of 200" in model.plan_["closing_rows"]["why"]
+    fitted = model._fitted
+    X = fitted.inputs.transform(fitted.encoder.transform(table), np.float64)
+    y = fitted.targets.transform(table["y"].to_numpy())
+    kernel, Z = fitted.posterior.kernel, np.asarray(fitted.posterior.process.points, np.float64)
+    ell, v = np.asarray(kernel.lengthscale), float(kernel.variance)
+    gram = lambda A, B: v * np.exp(-0.5 * np.sum(((A[:, None] - B[None]) / ell) ** 2, axis=2))
+    K, across, s2 = gram(Z, Z) + 1e-8 * v * np.eye(12), gram(Z, X), fitted.noise_variance
+    A = K + across @ across.T / s2
+    new = across[:, :40]
+    np.testing.assert_allclose(
+        model.predict(table.slice(0, 40).drop_columns(["y"])),
+        fitted.targets.mean + fitted.targets.scale * new.T @ np.linalg.solve(A, across @ y) / s2,
+        rtol=1e-6,
+    )
+    Q = across.T @ np.linalg.solve(K, across) + s2 * np.eye(N)
+    bound = -0.5 * (y @ np.linalg.solve(Q, y) + np.linalg.slogdet(2 * np.pi * Q)[1])
+    bound -= (N * v - np.trace(Q) + N * s2) / (2 * s2)
+    assert model.elbo_ == pytest.approx(bound / N - np.log(fitted.targets.scale), rel=1e-6)
+
+
+def test_a_sparse_model_of_few_rows_is_that_of_the_table(folder, table):
+    settings = {"n_inducing": 12, "epochs": 5, "random_state": 0}
+    of_files = SparseGPRegressor(**settings).fit(folder, "y")
+    of_table = SparseGPRegressor(**settings).fit(table.drop_columns(["y"]), table["y"].to_numpy())
+    rows = table.slice(0, 50).drop_columns(["y"])
+    np.testing.assert_array_equal(of_files.predict(rows), of_table.predict(rows))
+    with pytest.raises(ValueError, match="classes in files"):
+        SparseGPClassifier().fit(folder, "level")
 
 
 def test_inputs_are_standardised_by_all_rows(table, sampled):

@@ -1,6 +1,6 @@
 """Rows in files that cannot be learned from: which they are, how many, and where the first ones stand."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -50,18 +50,19 @@ class BadRows:
 def good_blocks(blocks: Blocks, target: str, missing: str, bad: BadRows) -> Iterator[Block]:
     """The blocks without their bad rows, which `bad` counts.
 
-    A row is bad where a value is missing (of inputs only where `missing` is "refuse"), infinite or beyond 1e150. Raises TableError at the end
+    A row is bad where a value is missing (of inputs only where `missing` is "refuse"), infinite or beyond 1e150, and where a weight is
+    negative. Raises TableError at the end
     where bad rows are refused, or no other ones are there: with the number of all, and file, row, column and value of the first five.
     """
     for block in blocks:
-        is_bad = are_bad(block.table, target, missing)
+        is_bad = _are_bad(block.table, blocks, target, missing)
         bad.n_rows += len(is_bad)
         if not is_bad.any():
             yield block
             continue
         bad.count += int(is_bad.sum())
         rows = np.flatnonzero(is_bad)[: NAMED - len(bad.first)]
-        bad.first += [_fault(block, int(row), target, missing) for row in rows]
+        bad.first += [_fault(block, int(row), blocks, target, missing) for row in rows]
         if not is_bad.all():
             kept = np.flatnonzero(~is_bad)
             yield block._replace(table=block.table.filter(pa.array(~is_bad)), kept=kept)
@@ -69,11 +70,18 @@ def good_blocks(blocks: Blocks, target: str, missing: str, bad: BadRows) -> Iter
         raise bad.refuse()
 
 
-def are_bad(table: pa.Table, target: str, missing: str) -> Bool[np.ndarray, " N"]:
-    """Which rows of a table are bad."""
+def are_bad(table: pa.Table, needed: Collection[str], missing: str) -> Bool[np.ndarray, " N"]:
+    """Which rows of a table are bad; in the columns `needed` no value may be missing."""
     found = np.zeros(table.num_rows, bool)
     for name in table.column_names:
-        found |= _is_bad(table[name], name != target and missing == "impute")
+        found |= _is_bad(table[name], name not in needed and missing == "impute")
+    return found
+
+
+def _are_bad(table: pa.Table, blocks: Blocks, target: str, missing: str) -> Bool[np.ndarray, " N"]:
+    found = are_bad(table, (target, *blocks.beside), missing)
+    if blocks.weight in table.column_names and _is_numeric(table[blocks.weight].type):
+        found |= pc.fill_null(pc.call_function("less", [table[blocks.weight], 0]), False).to_numpy()
     return found
 
 
@@ -89,9 +97,9 @@ def _is_numeric(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
-def _fault(block: Block, row: int, target: str, missing: str) -> Fault:
+def _fault(block: Block, row: int, blocks: Blocks, target: str, missing: str) -> Fault:
     one = block.table.slice(row, 1)
-    name = next(name for name in one.column_names if are_bad(one.select([name]), target, missing)[0])
+    name = next(name for name in one.column_names if _are_bad(one.select([name]), blocks, target, missing)[0])
     value: Any = one[name][0].as_py()
     held = "" if value is None or value != value else f"{value:g}"
     return Fault(str(block.file), block.first_row + row + 1, name, held)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt64
 
 from stochgp.names import did_you_mean, lookup, quoted
 
 from .columns import TableError
 from .files import CSV_NULLS, DAMAGE, check_csv_start, checked_names, damaged, file_suffix
-from .hashing import hash_rows, is_below
+from .hashing import hash_again, hash_rows, is_below
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npy")
 BLOCK_ROWS = 1 << 16
@@ -47,15 +47,21 @@ class Block(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rows of a random division by the values of the rows: a `fraction` of them is set aside."""
+    """Rows of a random division by the values of the rows, or of some of their columns: a `fraction` of them is set aside."""
 
     fraction: float
     seed: int
     set_aside: bool  # whether these are the rows set aside, or the others
 
-    def holds(self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
-        """Which of the rows belong to it: their numbers as the encoder makes them, and their targets."""
-        return is_below(hash_rows(X, y, self.seed), self.fraction) == self.set_aside
+    def holds(
+        self,
+        X: Float[np.ndarray, "N D"],
+        y: Float[np.ndarray, " N"],
+        key: UInt64[np.ndarray, " N"] | None = None,
+    ) -> Bool[np.ndarray, " N"]:
+        """Which of the rows belong to it: by their numbers as the encoder makes them, and their targets; or by `key` (`hash_keys`) alone."""
+        hashes = hash_rows(X, y, self.seed) if key is None else hash_again(key, self.seed)
+        return is_below(hashes, self.fraction) == self.set_aside
 
 
 class TooNarrowError(ValueError):
@@ -76,6 +82,10 @@ class Blocks:
     Of text files a column has the type that its first rows show. Iterating raises TooNarrowError where later ones need another: go on
     with `widened`.
 
+    `weight` names a column of weights, which is no input: a row of weight ρ counts as ρ rows. `split_by` names columns whose values belong
+    together, such as patients or months: rows that agree in them are on the same side of every division. They are inputs unless `columns`
+    leaves them out.
+
     `bad_rows` says what becomes of rows that cannot be learned from (`bad_rows.good_blocks`): "refuse" or "skip". Iterating gives all rows.
     """
 
@@ -84,14 +94,25 @@ class Blocks:
     part: Part | None = None  # of the rows that a reader is to keep
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     bad_rows: str = "refuse"
+    weight: str | None = None
+    split_by: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, path: str | os.PathLike, *, bad_rows: str = "refuse") -> "Blocks":
-        """Raises ValueError, in one line, where there is no such file or folder, or it holds no tables of one type."""
+    def of(
+        cls,
+        path: str | os.PathLike,
+        *,
+        bad_rows: str = "refuse",
+        weight: str | None = None,
+        split_by: Sequence[str] = (),
+    ) -> "Blocks":
+        """Raises ValueError, in one line, where there is no such file or folder, it holds no tables of one type, or lacks a column that is named."""
         lookup(bad_rows, dict.fromkeys(("refuse", "skip")), "bad_rows")
-        blocks = cls(Path(path), bad_rows=bad_rows)
+        if isinstance(split_by, str):
+            raise TypeError(f"split_by must be names of columns, such as ({split_by!r},), not one text")
+        blocks = cls(Path(path), bad_rows=bad_rows, weight=weight, split_by=tuple(split_by))
         blocks.files()
-        return blocks
+        return blocks._checked(blocks.beside)
 
     def files(self) -> tuple[Path, ...]:
         """The file, or those of the folder and of folders in it, sorted by their names."""
@@ -116,11 +137,24 @@ class Blocks:
 
     def only(self, columns: tuple[str, ...]) -> "Blocks":
         """These columns. Raises ValueError for a name that the first file does not have, with the nearest."""
-        names = self.names()
+        return replace(self._checked(columns), columns=columns)
+
+    def _checked(self, columns: tuple[str, ...]) -> "Blocks":
+        names = self.names() if columns else []
         for name in columns:
             if name not in names:
                 raise ValueError(f"no column {name!r} in {self.path}; {did_you_mean(name, names)}")
-        return replace(self, columns=columns)
+        return self
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Columns that are read whether they are inputs or not."""
+        return self.split_by if self.weight is None else (self.weight, *self.split_by)
+
+    def inputs(self, table: pa.Table, target: str) -> list[str]:
+        """Names of the columns of a block that are inputs."""
+        wanted = table.column_names if self.columns is None else self.columns
+        return [name for name in table.column_names if name in wanted and name not in (target, self.weight)]
 
     def divided(self, fraction: float, seed: int) -> tuple["Blocks", "Blocks"]:
         """(All but, and) the rows set aside: a row is one of them if the hash of its numbers says so, in whatever order or files rows are.
@@ -136,9 +170,10 @@ class Blocks:
         return replace(self, types={**self.types, narrow.name: narrow.wider})
 
     def __iter__(self) -> Iterator[Block]:
+        wanted = None if self.columns is None else tuple(dict.fromkeys((*self.columns, *self.beside)))
         for file in self.files():
             try:
-                yield from _whole(file, _reader(file)(file, self.columns, self.types), self.columns)
+                yield from _whole(file, _reader(file)(file, wanted, self.types), wanted)
             except DAMAGE as error:
                 if isinstance(error, TableError):
                     raise

@@ -78,7 +78,7 @@ def encoder_of(blocks: Blocks, target: str, missing: str) -> tuple[Blocks, Table
 def _seen(blocks: Blocks, target: str, missing: str, bad: BadRows) -> list[_Seen]:
     seen: dict[str, _Seen] = {}
     for block in good_blocks(blocks, target, missing, bad):
-        for name, raw in _inputs(block, target):
+        for name, raw in _inputs(block, blocks.inputs(block.table, target)):
             try:
                 column = read_column(name, raw, allow_missing=missing == "impute", remedy=REMEDY)
             except TableError as error:
@@ -89,8 +89,8 @@ def _seen(blocks: Blocks, target: str, missing: str, bad: BadRows) -> list[_Seen
     return list(seen.values())
 
 
-def _inputs(block: Block, target: str) -> Iterator[tuple[str, Any]]:
-    return ((name, raw) for name, raw in table_columns(block.table).items() if name != target)
+def _inputs(block: Block, names: list[str]) -> Iterator[tuple[str, Any]]:
+    return ((name, raw) for name, raw in table_columns(block.table).items() if name in names)
 
 
 def _few(column: Column, there: np.ndarray) -> Column:

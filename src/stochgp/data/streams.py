@@ -29,12 +29,21 @@ class Rows(NamedTuple):
     count: Float[Array, "... N"]
 
 
-class AbstractSource(abc.ABC):
-    """N rows that can be read in any order."""
+class AbstractPasses(abc.ABC):
+    """N rows that are read from the first to the last, as often as wanted."""
 
     size: int
-    n_inputs: int
     count: float  # Σρ: how many rows they stand for
+
+    @abc.abstractmethod
+    def chunks(self, size: int) -> Iterator[Rows]:
+        """All rows in order, in chunks of at most `size` rows on the device; rows of count 0 fill chunks up."""
+
+
+class AbstractSource(AbstractPasses):
+    """N rows that can be read in any order."""
+
+    n_inputs: int
     group: Int[np.ndarray, " N"] | None  # of each row; None = every row is a group of its own
 
     @abc.abstractmethod
@@ -151,10 +160,12 @@ class SomeRows(AbstractSource):
         return self.source.count_of(self.indices[indices])
 
 
-def on_device_padded(X: np.ndarray, y: np.ndarray, size: int, dtype: Any) -> Rows:
-    """Rows on the device, filled up to `size` by rows of count 0."""
+def on_device_padded(
+    X: np.ndarray, y: np.ndarray, size: int, dtype: Any, count: np.ndarray | None = None
+) -> Rows:
+    """Rows on the device, with these counts (None = 1), filled up to `size` by rows of count 0."""
     filled = [np.zeros((size, *part.shape[1:]), dtype) for part in (X, y, y)]
-    for values, part in zip(filled, (X, y, 1.0), strict=True):
+    for values, part in zip(filled, (X, y, 1.0 if count is None else count), strict=True):
         values[: len(y)] = part
     return Rows(*(on_device(values, dtype) for values in filled))
 

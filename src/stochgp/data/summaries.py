@@ -9,20 +9,24 @@ from .standardise import Standardiser, scale_of
 
 
 class Summary(NamedTuple):
-    """Of some rows, column by column: their number, smallest and largest value, mean, and Σ (x − mean)²."""
+    """Of some rows, column by column: their number (or the sum of their weights), smallest and largest value, mean, and Σ (x − mean)²."""
 
-    count: int
+    count: float
     low: Float[np.ndarray, " D"]
     high: Float[np.ndarray, " D"]
     mean: Float[np.ndarray, " D"]
     squares: Float[np.ndarray, " D"]
 
     @classmethod
-    def of(cls, X: Float[np.ndarray, "N D"]) -> "Summary":
-        """Two passes over the rows, in float64; at least one row, of values whose squares are numbers."""
-        first = X[0]
-        mean = first + np.mean(X - first, axis=0)
-        return cls(len(X), X.min(axis=0), X.max(axis=0), mean, np.sum((X - mean) ** 2, axis=0))
+    def of(cls, X: Float[np.ndarray, "N D"], weight: Float[np.ndarray, " N"] | None = None) -> "Summary":
+        """Two passes over the rows, in float64; at least one row, of values whose squares are numbers. Weights are above 0."""
+        first, low, high = X[0], X.min(axis=0), X.max(axis=0)
+        if weight is None:
+            mean = first + np.mean(X - first, axis=0)
+            return cls(len(X), low, high, mean, np.sum((X - mean) ** 2, axis=0))
+        count = float(np.sum(weight))
+        mean = first + weight @ (X - first) / count
+        return cls(count, low, high, mean, weight @ (X - mean) ** 2)
 
     def merged(self, other: "Summary") -> "Summary":
         """Of the rows of both (Chan, Golub and LeVeque 1983): M₂ = M₂ₐ + M₂ᵦ + δ² nₐnᵦ/n with δ the difference of the means."""

@@ -2,21 +2,35 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt64
 
 from .bad_rows import BadRows, good_blocks
 from .blocks import Block, Blocks
-from .columns import TableError
+from .columns import TableError, read_column, table_columns
 from .columns_of_blocks import encoder_of
 from .encoding import TableEncoder, target_column
-from .hashing import hash_rows
+from .hashing import hash_keys, hash_rows
 from .standardise import Standardiser
-from .streams import Rows, on_device_padded
+from .streams import AbstractPasses, Rows, on_device_padded
 from .summaries import Summary
 
 SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
+
+
+class Numbers(NamedTuple):
+    """Some rows as numbers: X [N, D], y [N]; weights, all above 0, or None = 1; the hash of what each belongs with, or None = nothing."""
+
+    X: Float[np.ndarray, "N D"]
+    y: Float[np.ndarray, " N"]
+    weight: Float[np.ndarray, " N"] | None = None
+    key: UInt64[np.ndarray, " N"] | None = None
+
+    def take(self, which: Any) -> "Numbers":
+        weight, key = (None if part is None else part[which] for part in self[2:])
+        return Numbers(self.X[which], self.y[which], weight, key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,19 +41,29 @@ class FileRows:
     encoder: TableEncoder
     target: str
 
-    def read(self) -> Iterator[tuple[Float[np.ndarray, "N D"], Float[np.ndarray, " N"], Block]]:
-        """(X, y, the block they are of), block by block. Raises TableError, with file and row, for what cannot be used."""
+    def read(self) -> Iterator[tuple[Numbers, Block]]:
+        """(Rows, the block they are of), block by block, without rows of weight 0. Raises TableError, with file and row, for what cannot be used."""
         part = self.blocks.part
         for block in good_blocks(self.blocks, self.target, self.encoder.missing, BadRows()):
             try:
-                X, y = self.encoder.transform(block.table), _targets(block, self.target)
+                rows = self._numbers(block)
             except TableError as error:
                 raise block.placed(error) from error
             if part is not None:
-                among = part.holds(X, y)
-                X, y = X[among], y[among]
-            if len(y):
-                yield X, y, block
+                rows = rows.take(part.holds(rows.X, rows.y, rows.key))
+            if rows.weight is not None:
+                rows = rows.take(rows.weight > 0)
+            if len(rows.y):
+                yield rows, block
+
+    def _numbers(self, block: Block) -> Numbers:
+        blocks = self.blocks
+        return Numbers(
+            self.encoder.transform(block.table),
+            _targets(block, self.target),
+            None if blocks.weight is None else _weights(block, blocks.weight),
+            hash_keys(block.table, blocks.split_by) if blocks.split_by else None,
+        )
 
 
 class Sample:
@@ -47,26 +71,30 @@ class Sample:
 
     def __init__(self, size: int, seed: int):
         self.size, self.seed = size, seed
-        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._parts: list[tuple[np.ndarray, Numbers]] = []
         self._largest = np.uint64(2**64 - 1)
 
-    def add(self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> None:
-        hashes = hash_rows(X, y, self.seed)
+    def add(self, rows: Numbers) -> None:
+        hashes = hash_rows(rows.X, rows.y, self.seed)
         near = hashes <= self._largest
-        self._parts.append((hashes[near], X[near], y[near]))
+        self._parts.append((hashes[near], rows.take(near)))
         if sum(len(part[0]) for part in self._parts) > 2 * self.size:
             self._shrink()
 
-    def rows(self) -> tuple[Float[np.ndarray, "N D"], Float[np.ndarray, " N"]]:
+    def rows(self) -> Numbers:
         """In the order of their hashes."""
         self._shrink()
-        _, X, y = self._parts[0]
-        return X, y
+        return self._parts[0][1]
 
     def _shrink(self) -> None:
-        hashes, X, y = (np.concatenate(part) for part in zip(*self._parts, strict=True))
+        hashes = np.concatenate([hashes for hashes, _ in self._parts])
+        found: list[Any] = [
+            None if part[0] is None else np.concatenate(part)
+            for part in zip(*(rows for _, rows in self._parts), strict=True)
+        ]
+        rows = Numbers(*found)
         kept = np.argsort(hashes, kind="stable")[: self.size]
-        self._parts = [(hashes[kept], X[kept], y[kept])]
+        self._parts = [(hashes[kept], rows.take(kept))]
         self._largest = hashes[kept[-1]] if len(kept) == self.size else self._largest
 
 
@@ -78,7 +106,7 @@ class Survey:
     size: int  # of all rows
     inputs: Summary
     targets: Summary
-    sample: tuple[Float[np.ndarray, "m D"], Float[np.ndarray, " m"]]
+    sample: Numbers
     bad: BadRows  # which are left out
 
 
@@ -95,39 +123,42 @@ def survey(blocks: Blocks, target: str, *, missing: str, seed: int, sample: Call
     )
     inputs: Summary | None = None
     targets: Summary | None = None
-    for X, y, _ in rows.read():
-        of_X, of_y = Summary.of(X), Summary.of(y[:, None])
+    size = 0
+    for found, _ in rows.read():
+        of_X, of_y = Summary.of(found.X, found.weight), Summary.of(found.y[:, None], found.weight)
         inputs = of_X if inputs is None else inputs.merged(of_X)
         targets = of_y if targets is None else targets.merged(of_y)
-        taken.add(X, y)
+        size += len(found.y)
+        taken.add(found)
     if inputs is None or targets is None:
         raise TableError(f"{blocks.path}: there are no rows to learn from")
-    return Survey(rows, inputs.count, inputs, targets, taken.rows(), bad)
+    return Survey(rows, size, inputs, targets, taken.rows(), bad)
 
 
 @dataclass(frozen=True, eq=False)
-class StandardisedRows:
+class StandardisedRows(AbstractPasses):
     """The rows of files as a model sees them, in chunks, for one pass after another."""
 
     rows: FileRows
     size: int
+    count: float
     inputs: Standardiser
     targets: Standardiser
     dtype: str
 
     def chunks(self, size: int) -> Iterator[Rows]:
         """All rows in order, in chunks of `size` rows on the device, the last of a block filled up by rows of count 0."""
-        for X, y, block in self.rows.read():
-            for start in range(0, len(y), size):
-                part = slice(start, start + size)
+        for rows, block in self.rows.read():
+            for start in range(0, len(rows.y), size):
+                part = rows.take(slice(start, start + size))
                 try:
                     Z, t = (
-                        self.inputs.transform(X[part], self.dtype),
-                        self.targets.transform(y[part], self.dtype),
+                        self.inputs.transform(part.X, self.dtype),
+                        self.targets.transform(part.y, self.dtype),
                     )
                 except ValueError as error:
                     raise ValueError(f"{block.file}: {error}") from error
-                yield on_device_padded(Z, t, size, self.dtype)
+                yield on_device_padded(Z, t, size, self.dtype, part.weight)
 
 
 def _targets(block: Block, target: str) -> Float[np.ndarray, " N"]:
@@ -135,3 +166,10 @@ def _targets(block: Block, target: str) -> Float[np.ndarray, " N"]:
         return target_column(block.table, target)
     except ValueError as error:
         raise TableError(str(error).removeprefix("the table, ")) from error
+
+
+def _weights(block: Block, name: str) -> Float[np.ndarray, " N"]:
+    column = read_column(name, table_columns(block.table)[name])
+    if column.kind != "number":
+        raise TableError(f"the column of weights {name!r} holds no numbers")
+    return column.values

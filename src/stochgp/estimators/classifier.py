@@ -12,6 +12,7 @@ from stochgp import kernels
 from stochgp.data import Standardiser
 from stochgp.estimators.base import GPEstimator, Run
 from stochgp.estimators.choices import classifier_learner
+from stochgp.estimators.files import are_files
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import in_blocks
 from stochgp.estimators.inputs import read_training_rows
@@ -124,6 +125,8 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
 
     def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
         """Rows whose targets are numbers of classes; sets `classes_`. Raises ValueError for fewer than two classes."""
+        if are_files(X):
+            raise ValueError("classes in files are not learned yet: read the table first")
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         labels = column_or_1d(y, warn=True)

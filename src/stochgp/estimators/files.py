@@ -56,7 +56,7 @@ def read_files(
     found = survey(
         blocks, target, missing=estimator.missing, seed=seed, sample=lambda n_inputs: wanted(n_inputs, budget)
     )
-    if keeps_all and found.size > len(found.sample[1]):
+    if keeps_all and found.size > len(found.sample.y):
         n_inputs = len(found.rows.encoder.output_names)
         budget.refuse(
             2 * found.size * _bytes_of_row(n_inputs),

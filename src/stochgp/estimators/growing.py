@@ -18,7 +18,7 @@ from stochgp.estimators.inputs import TrainingRows, read_inputs_at_fit, read_mor
 from stochgp.estimators.report import PLANNED, choice
 from stochgp.estimators.settings import check_settings
 from stochgp.estimators.units import TrainingData
-from stochgp.estimators.variational import bound_told, predictions_told
+from stochgp.estimators.variational import bound_told, learned_from, predictions_told
 from stochgp.estimators.warping import transform_wanted
 from stochgp.learners import begin_stream, feed
 from stochgp.learners.growing import AbstractGrowing
@@ -60,8 +60,10 @@ def posterior_of(
     choices = _told()
     try:
         functions: Any = gp.approximation
-        deadline.require(EVALUATION * data.n_rows * functions.mean_functions.capacity)
-        choices["elbo"] = bound_told(elbo_of_all(gp, data.source(False)), data)
+        deadline.require(EVALUATION * data.n_all * functions.mean_functions.capacity)
+        choices["elbo"] = bound_told(elbo_of_all(gp, data.passes), data)
+        if data.everything is not None:
+            choices["closing_rows"] = choice(data.n_rows, learned_from(data, False))
     except TimeIsUpError as late:
         choices["late"] = f"the bound of all rows is not known: {late}"
     return VariationalPosterior.of(gp, data.n_inputs), None, choices

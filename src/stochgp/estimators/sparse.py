@@ -1,6 +1,6 @@
 """The sparse GP behind scikit-learn's door."""
 
-from typing import Any, no_type_check
+from typing import Any, ClassVar, no_type_check
 
 import jax.numpy as jnp
 from sklearn.utils.metaestimators import available_if
@@ -63,6 +63,8 @@ class SparseGPRegressor(GPRegressor):
     `history_` a dict per visit (docs/methods/history.md); `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and
     `feature_names_in_` for data frames; `target_name_`. A saved model holds no training row but those that serve as inducing points.
     """
+
+    _keeps_all_rows: ClassVar[bool] = False
 
     @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
     def __init__(

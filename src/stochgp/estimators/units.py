@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int32, UInt64
 
 from stochgp.data import Standardiser
-from stochgp.data.streams import AbstractSource, DeviceRows, HostRows
+from stochgp.data.streams import AbstractPasses, AbstractSource, DeviceRows, HostRows
 from stochgp.data.survey import StandardisedRows, Survey
 from stochgp.estimators.inputs import Encoder, TrainingRows, merged_rows
 from stochgp.transforms import AbstractTransform
@@ -64,8 +64,8 @@ class TrainingData:
     @classmethod
     def of_files(cls, found: Survey, standardize: bool, mean: float | None, dtype: str) -> "TrainingData":
         """The sample, standardised by all rows, and where all rows are."""
-        X, y = found.sample
-        rows = TrainingRows(X, y, None, found.rows.encoder)
+        X, y, weight, key = found.sample
+        rows = TrainingRows(X, y, weight, found.rows.encoder, None if key is None else groups_of(key))
         if found.size == len(y):
             return dataclasses.replace(cls.of(merged_rows(rows), standardize, mean, dtype), is_of_files=True)
         data = cls.of(rows, standardize, mean, dtype)
@@ -77,7 +77,7 @@ class TrainingData:
                 found.inputs.standardiser(),
                 Standardiser(np.asarray(center), np.asarray(of_y.scale[0])),
             )
-        everything = StandardisedRows(found.rows, found.size, inputs, targets, dtype)
+        everything = StandardisedRows(found.rows, found.size, found.inputs.count, inputs, targets, dtype)
         return cls(rows, inputs, targets, dtype, standardize, True, everything)
 
     @property
@@ -148,6 +148,11 @@ class TrainingData:
         rows = TrainingRows(X[indices], y[indices], weight, encoder, group)
         return dataclasses.replace(self, rows=rows, everything=None)
 
+    @property
+    def passes(self) -> AbstractPasses:
+        """All rows, standardised: of files too where `rows` are a sample."""
+        return self.source(False) if self.everything is None else self.everything
+
     def source(self, on_device: bool) -> AbstractSource:
         """Standardised rows for a learner: on the device, or on the host and standardised as they are taken."""
         if on_device:
@@ -155,6 +160,14 @@ class TrainingData:
         X, y, weight, _, group = self.rows
         dtype = np.dtype(self.dtype)
         return HostRows(X, y, weight, group=group, inputs=self.inputs, targets=self.targets, dtype=dtype)
+
+
+def groups_of(key: UInt64[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:
+    """The number of each row's group. Raises ValueError for one group."""
+    names, number = np.unique(key, return_inverse=True)
+    if len(names) < 2:
+        raise ValueError("split_by puts all rows into one group; at least two are needed")
+    return number.astype(np.int32)
 
 
 def in_target_units(

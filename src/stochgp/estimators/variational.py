@@ -74,9 +74,16 @@ def posterior_of(
         gp, bound, how = _closed(gp, data)
     except TimeIsUpError as late:
         choices["q"] = choice(LATE, f"there was no time for a pass over all rows: {late}")
+        if data.everything is not None:
+            choices["closing_rows"] = choice(
+                data.n_rows, f"of {data.n_all}: q(u) is that of a uniform sample"
+            )
         choices["late"] = "q(u) stays as it was learned"
         return VariationalPosterior.of(gp, data.n_inputs), None, choices
     choices["q"] = choice(*how)
+    if data.everything is not None:
+        of_all = isinstance(gp.likelihood, Gaussian)
+        choices["closing_rows"] = choice(data.n_all if of_all else data.n_rows, learned_from(data, of_all))
     choices["elbo"] = bound_told(bound, data)
     return VariationalPosterior.of(gp, data.n_inputs), None, choices
 
@@ -89,6 +96,13 @@ def predictions_told() -> dict[str, Any]:
             BLOCK, "rows per block of a prediction: always the same, so that no row depends on others"
         ),
     }
+
+
+def learned_from(data: TrainingData, of_all: bool) -> str:
+    """Why q(f) knows so many rows of files of which a sample was learned from: the optimal q(u) is `of_all`."""
+    if of_all:
+        return f"all rows, in one pass; hyperparameters and inducing points were learned from a uniform sample of {data.n_rows}"
+    return f"of {data.n_all}: q(f) was learned from a uniform sample; the bound is of all rows"
 
 
 def bound_told(bound: float, data: TrainingData) -> dict[str, Any]:
@@ -121,12 +135,12 @@ def bound_of(estimator: Any) -> float:
 
 
 def _pass_seconds(n_inducing: int, data: TrainingData) -> float:
-    return EVALUATION * data.n_rows * n_inducing**2
+    return EVALUATION * data.n_all * n_inducing**2
 
 
 def _closed(gp: SparseGP, data: TrainingData) -> tuple[SparseGP, float, tuple[str, str]]:
     """(The model with the best q(u) that a pass finds, its bound per row, how)."""
-    source = data.source(False)
+    source = data.passes
     if not isinstance(gp.likelihood, Gaussian):
         return (
             gp,

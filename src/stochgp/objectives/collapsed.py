@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from stochgp.data.streams import AbstractSource, Rows
+from stochgp.data.streams import AbstractPasses, AbstractSource, Rows
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import when_ready
@@ -41,7 +41,7 @@ class Collapsed(NamedTuple):
     naturals: Naturals
 
 
-def lower_bound(gp: SparseGP, source: AbstractSource) -> Collapsed:
+def lower_bound(gp: SparseGP, source: AbstractPasses) -> Collapsed:
     """log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW (Titsias 2009), in float64: one pass, memory for one chunk.
 
     With Λ = I + Σ ω w wᵀ and b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹).
@@ -100,7 +100,7 @@ def _chunk_rows(gp: SparseGP) -> int:
     return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing)))
 
 
-def _statistics(gp: SparseGP, process: Any, source: AbstractSource, more: float) -> Statistics:
+def _statistics(gp: SparseGP, process: Any, source: AbstractPasses, more: float) -> Statistics:
     """Of all rows, with ν + `more` in the place of ν."""
     total = None
     for rows in source.chunks(_chunk_rows(gp)):

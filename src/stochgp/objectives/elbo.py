@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from stochgp.data.streams import AbstractSource, Rows
+from stochgp.data.streams import AbstractPasses, Rows
 from stochgp.models import SparseGP
 from stochgp.parameters import cast
 
@@ -48,7 +48,7 @@ def elbo(gp: SparseGP, rows: Rows, n_rows: Any) -> Float[Array, ""]:
     return n_rows / rows.y.shape[0] * total - process.divergence()
 
 
-def elbo_of_all(gp: SparseGP, source: AbstractSource) -> float:
+def elbo_of_all(gp: SparseGP, source: AbstractPasses) -> float:
     """The bound of all rows, per datum, in float64: one pass, memory for one chunk."""
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
