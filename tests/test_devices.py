@@ -17,13 +17,13 @@ from stochgp.devices import ONE, Devices
 SCRIPT = Path(__file__).with_name("devices_worker.py")
 
 
-def begin(names, n_devices, *processes):
+def begin(names, n_devices, *processes, environment=os.environ):
     return subprocess.Popen(
         [sys.executable, SCRIPT, names, *map(str, processes)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(n_devices)},
+        env=environment | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(n_devices)},
     )
 
 
@@ -44,14 +44,14 @@ def free_port():
 @functools.cache
 def alone():
     """One process of 8 devices."""
-    return answers([begin("placing", 8)])[0]
+    return answers([begin("placing,moments,steps,fits", 8)])[0]
 
 
 @functools.cache
 def together():
     """Two processes of 2 devices each."""
     port = free_port()
-    return answers([begin("placing", 2, port, 2, i) for i in range(2)])
+    return answers([begin("placing,moments,fits", 2, port, 2, i) for i in range(2)])
 
 
 def test_one_device_is_as_without():
@@ -67,7 +67,7 @@ def test_one_device_is_as_without():
 def test_one_device_of_a_mesh_has_eight_virtual_shards():
     one = Devices.of(1)
     assert (one.count, one.shards, one.padded(13)) == (1, 8, 16) and Devices.of(one) is one
-    assert Devices.of(jax.devices()[:1]) == one and hash(one) == hash(Devices.of(1))
+    assert Devices.of(jax.devices()[:1]) == Devices.of([0]) == one and hash(one) == hash(Devices.of(1))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_one_device_of_a_mesh_has_eight_virtual_shards():
         ([], ValueError, "one device at least"),
         ("two", TypeError, "a list of JAX's devices, not 'two'"),
         (True, TypeError, "not True"),
-        ([1], TypeError, r"not \[1\]"),
+        ([0, 99], ValueError, r"devices is \[0, 99\]; there are "),
     ],
 )
 def test_what_names_no_devices_is_refused(given, error, said):
@@ -104,3 +104,47 @@ def test_two_processes_see_the_same_and_what_process_0_decides():
     assert first["bytes"] == np.array([np.nan, -0.0, 0.0]).tobytes().hex()
     assert first["rest"] == [3, "as it is", None] and first["agreed"] == {"seconds": 0.1, "process": 0}
     assert first["gathered"] == [[0.0, 2.5], [1.0, 2.5]] and first["fetched"] and first["local"]
+
+
+def test_ordered_sums_have_the_same_bits_on_any_number_of_devices_and_processes():
+    """Moments of 256, 100 and 5 rows in 8 virtual shards: of 1, 2, 4 and 8 devices, and of two processes of two devices each."""
+    found = [alone(), *together()]
+    for name in [f"{noise} {n}" for noise in ("plain", "heavy tails") for n in (256, 100, 5)]:
+        digests = [digest for process in found for digest in process["moments"]["bits"][name]]
+        assert len(digests) == 6 and len(set(digests)) == 1
+    assert max(process["moments"]["error"] for process in found) < 1e-14
+
+
+@pytest.mark.parametrize("learner", ["scgd", "tracking", "minimax"])
+def test_the_gradient_of_a_spread_batch_is_that_of_one_device(learner):
+    """In float64: θ and w after two steps of gradient descent, relative to the steps."""
+    assert np.max(alone()["steps"][learner]) < 1e-12
+
+
+def test_a_step_exchanges_sums_of_its_gradients_alone():
+    """Numbers, all float32: of θ, w, what the noise sees and Σρ log s; M² and M more for a tracker, M² and two for the second batch of MINIMAX."""
+    plain = {name: value for name, value in os.environ.items() if name != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
+    found, M = answers([begin("collectives", 4, environment=plain)])[0]["collectives"], 10
+    P = found["parameters"]
+    assert found["scgd"] == [["all-reduce", ["f32"], P + M + 2]]
+    assert {(kind, *types) for name in ("scgd", "tracking", "minimax") for kind, types, _ in found[name]} == {
+        ("all-reduce", "f32")
+    }
+    assert sum(numbers for *_, numbers in found["tracking"]) == P + M + 2 + M**2 + M
+    assert sum(numbers for *_, numbers in found["minimax"]) == P + M + 1 + M**2 + 2
+
+
+def test_whole_fits_predict_the_same_bits_on_any_number_of_devices_and_processes():
+    found = [alone(), *together()]
+    digests = [digest for process in found for digest in process["fits"]["bits"][:4]]
+    assert len(digests) == 6 and len(set(digests)) == 1
+    told = [entry["choice"] for entry in alone()["fits"]["told"]]
+    assert [entry["count"] for entry in told] == [1, 2, 4, 8, 8]
+    assert [entry["batches"] for entry in told] == ["whole"] * 4 + ["spread"]
+    assert together()[0]["fits"] == together()[1]["fits"]
+
+
+def test_spread_batches_learn_as_well():
+    """To the rounding of float32 in some hundred steps."""
+    *whole, spread = alone()["fits"]["nlml"]
+    assert abs(spread - whole[0]) < 1e-3

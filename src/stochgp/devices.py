@@ -28,14 +28,16 @@ class Devices:
 
     mesh    of one axis, "rows"; None = one device, on which arrays lie as they do without this class
     shards  L: how many parts an ordered sum has, whatever the number of devices
+    steps   whether a mini-batch is spread too; else every process takes the whole one, as one device does
     """
 
     mesh: Mesh | None = None
     shards: int = SHARDS
+    steps: bool = False
 
     @classmethod
     def of(cls, devices: Any) -> "Devices":
-        """None = one device; "all"; a number G = the first G, of several processes G/H of each; or a list of JAX's devices.
+        """None = one device; "all"; a number G = the first G, of several processes G/H of each; or a list of JAX's devices or of their numbers.
 
         Raises ValueError for more devices than there are, for none, for 3, 5, 6 or 7 of them, which have no equal parts of 8 virtual shards, and
         for a list that names one twice or leaves a process out; TypeError for anything else.
@@ -155,9 +157,10 @@ def _chosen(devices: Any) -> list[Any]:
         return _first(there, int(devices), n_processes)
     if isinstance(devices, str | bytes) or not isinstance(devices, Sequence):
         raise TypeError(f'devices must be None, "all", a number or a list of JAX\'s devices, not {devices!r}')
-    chosen: list[Any] = list(devices)
+    by_number = {device.id: device for device in there}
+    chosen = [by_number.get(one, one) if isinstance(one, int) else one for one in devices]
     if not all(isinstance(device, jax.Device) for device in chosen):
-        raise TypeError(f"devices must be a list of JAX's devices, not {devices!r}")
+        raise ValueError(f"devices is {devices!r}; there are {_named(there)}")
     if not chosen or len(set(chosen)) < len(chosen):
         raise ValueError("devices: a list must name one device at least, and none twice")
     missing = set(range(n_processes)) - {device.process_index for device in chosen}
@@ -177,8 +180,12 @@ def _first(there: Sequence[Any], count: int, n_processes: int) -> list[Any]:
         for device in [one for one in there if one.process_index == process][:each]
     ]
     if len(found) < count:
-        raise ValueError(f"devices is {count}, but there are {len(there)}: {', '.join(map(str, there[:8]))}")
+        raise ValueError(f"devices is {count}, but there are {len(there)}: {_named(there)}")
     return found
+
+
+def _named(devices: Sequence[Any]) -> str:
+    return ", ".join(map(str, devices[:8])) + (", …" if len(devices) > 8 else "")
 
 
 def _on_host(leaf: Any) -> np.ndarray:

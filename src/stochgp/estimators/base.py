@@ -21,6 +21,7 @@ from stochgp.budget import Budget
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.deadline import granted, within
+from stochgp.devices import ONE, Devices
 from stochgp.estimators.calibrating import calibrated, set_aside
 from stochgp.estimators.cautions import constant_columns, warn_of
 from stochgp.estimators.files import are_files, read_files
@@ -36,6 +37,7 @@ from stochgp.estimators.report import (
     describe_learning,
     learning_text,
     notes,
+    shared_steps,
     worse_than_a_constant,
 )
 from stochgp.estimators.settings import DTYPES, check_settings
@@ -67,6 +69,7 @@ class Run(NamedTuple):
     checkpoint: str | os.PathLike | None
     callback: Callable[[dict[str, float]], object] | None
     plan: dict[str, Any] | None  # `plan_` of another fit
+    devices: Devices = ONE
 
     def planned(self, name: str) -> Any:
         """The choice of this name in the plan given; None without a plan. ValueError where the plan has none."""
@@ -164,7 +167,7 @@ class GPEstimator(PosteriorEstimator):
         """(What was learned from `gp` on, or what the same learner made of it further from the same rows, what `plan_` says of that)."""
         return found, {}
 
-    def _close(self, learned: FitResult, data: TrainingData) -> tuple[FitResult, dict[str, Any]]:
+    def _close(self, learned: FitResult, data: TrainingData, run: Run) -> tuple[FitResult, dict[str, Any]]:
         """(What was learned, seen by all rows where `data` are a sample of them; what `plan_` says of that)."""
         return learned, {}
 
@@ -204,7 +207,8 @@ class GPEstimator(PosteriorEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any, checkpoint: Any, callback: Any) -> None:
         learn_key, solve_key, start_key = map(key_of, split(as_key(self.random_state), 3))
         budget = Budget.of(self.memory_limit)
-        run = Run(learn_key, solve_key, start_key, budget, checkpoint, callback, self.plan)
+        devices = Devices.of(getattr(self, "devices", None))
+        run = Run(learn_key, solve_key, start_key, budget, checkpoint, callback, self.plan, devices)
         data = self._read_data(X, y, sample_weight, groups, run)
         warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
         with jax.enable_x64(True):
@@ -214,7 +218,7 @@ class GPEstimator(PosteriorEstimator):
                 start["inputs"] = choice("as given", what + self._inputs().value)
             learned, choices = self._learn(gp, data, run)
             if learned is not None:
-                learned, closing = self._close(learned, data)
+                learned, closing = self._close(learned, data, run)
                 gp, choices = learned.gp, choices | closing
             fewer = learned is not None and choices["rows_in_time"]["choice"] is not None
             posterior, solved, more = self._posterior_in_time(gp, learned, data, run, fewer)
@@ -322,7 +326,10 @@ class GPEstimator(PosteriorEstimator):
         N = run.planned("rows_in_time") or data.n_rows
         if run.may_choose:
             N = rows_in_time(learner, gp, data.source(False))
-        placed = place(learner, gp, N, D, itemsize, run.budget, run.planned("learning_memory"))
+        free = run.planned("learning_memory")
+        placed = place(learner, gp, N, D, itemsize, run.budget, free, run.devices)
+        devices, spread = shared_steps(run.devices, placed.learner, gp, N)
+        run = run._replace(devices=devices)
         logger.info("learning from %d rows by %s: %s", N, type(learner).__name__, why)
 
         def report(entry: dict[str, float]) -> object:
@@ -342,6 +349,7 @@ class GPEstimator(PosteriorEstimator):
                 progress=report,
                 checkpoint=run.checkpoint,
                 extent=run.extent,
+                devices=run.devices,
             )
             found, more = self._refine(found, gp, placed.learner, rows, run, report)
         if found.result is RESULTS.diverged:
@@ -349,7 +357,7 @@ class GPEstimator(PosteriorEstimator):
         plan = describe_learning(placed, why, found, N, data, self.get_params(deep=False), run.budget)
         if useless := worse_than_a_constant(plan):
             warnings.warn(useless, ConvergenceWarning, stacklevel=4)
-        return found, plan | more
+        return found, plan | more | spread
 
     def _report(self, learned: FitResult | None, solved: Solution | None, data: TrainingData) -> None:
         """The fitted attributes, in target units."""

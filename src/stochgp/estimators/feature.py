@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from stochgp import deadline, features, kernels
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.deadline import TimeIsUpError, in_time
+from stochgp.devices import Devices
 from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import feature_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
@@ -31,6 +32,7 @@ from stochgp.likelihoods import AbstractLikelihood, StudentT, constant_noise
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP
 from stochgp.objectives import Moments, add_up, chunk_rows, nlml_of_spectrum, spectrum
+from stochgp.objectives.moments import pass_rows
 from stochgp.objectives.student import add_up_weighted, belief_of
 from stochgp.parameters import cast, frozen, positive
 from stochgp.posteriors import AbstractPosterior, FeaturePosterior
@@ -72,6 +74,8 @@ class FeatureGPRegressor(GPRegressor):
     calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
                     that the fit does not see
     plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
+    devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: they share the passes over the rows, and
+                    mini-batches where that saves time, which `plan_` says (docs/methods/devices.md). Where it does not, 1, 2, 4 and 8 of them give the same bits
 
     After `fit`, in units of the targets given (nlml = that of standardised targets + log s, variances times s²):
     `features_` φ on standardised inputs; `noise_variance_`; `nlml_` exact negative log marginal likelihood per datum of all rows, with heavy tails a
@@ -105,6 +109,7 @@ class FeatureGPRegressor(GPRegressor):
         likelihood: Any = "auto",
         target: str = "real",
         calibration: str | None = None,
+        devices: Any = None,
     ):
         self.features = features
         self.kernel = kernel
@@ -126,6 +131,7 @@ class FeatureGPRegressor(GPRegressor):
         self.likelihood = likelihood
         self.target = target
         self.calibration = calibration
+        self.devices = devices
 
     @property
     def features_(self) -> features.AbstractFeatureMap:
@@ -296,15 +302,14 @@ class FeatureGPRegressor(GPRegressor):
     def _nlml(self, learned: FitResult | None) -> float | None:
         return None if learned is None else learned.nlml
 
-    def _close(self, learned: FitResult, data: TrainingData) -> tuple[FitResult, dict[str, Any]]:
+    def _close(self, learned: FitResult, data: TrainingData, run: Run) -> tuple[FitResult, dict[str, Any]]:
         """With the moments of all rows of files in place of the sample's."""
         if data.everything is None or learned.evidence is None or not math.isfinite(learned.nlml):
             return learned, {}
         try:
             with deadline.within(SHARE_FOR_CLOSING * deadline.left()):
-                moments = _moments(
-                    learned, in_time(data.everything.chunks(chunk_rows(learned.gp.n_features)))
-                )
+                chunks = data.everything.chunks(pass_rows(learned.gp.n_features, run.devices))
+                moments = _moments(learned, in_time(chunks), run.devices)
         except (TimeIsUpError, KeyboardInterrupt) as end:
             result = RESULTS.time_limit if isinstance(end, TimeIsUpError) else RESULTS.interrupted
             why = f"of {data.n_all}: there was no time for one pass over all, so the posterior is of a uniform sample"
@@ -320,13 +325,13 @@ class FeatureGPRegressor(GPRegressor):
         return closed, {"closing_rows": choice(data.n_all, why)}
 
 
-def _moments(learned: FitResult, chunks: Iterable[Rows]) -> Moments:
+def _moments(learned: FitResult, chunks: Iterable[Rows], devices: Devices) -> Moments:
     """Of rows beyond those learned from; under Student-t noise they weigh as the posterior of these says."""
     gp, df = learned.gp, learned.evidence.df
     if df is None:
-        return add_up(gp, chunks)
+        return add_up(gp, chunks, devices)
     before = belief_of(learned.spectrum, float(gp.variance), float(gp.noise_variance))
-    return add_up_weighted(gp, chunks, before, df)
+    return add_up_weighted(gp, chunks, before, df, devices)
 
 
 @eqx.filter_jit

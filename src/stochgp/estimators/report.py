@@ -6,11 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from stochgp.budget import Budget, format_bytes
+from stochgp.devices import Devices
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
 from stochgp.learners.judge import SETTLED_BY
 from stochgp.learners.placing import SHARE_FOR_ROWS, Placement
 from stochgp.learners.standard_errors import named
+from stochgp.models import AbstractGP
+from stochgp.numerics.arrays import packed
+from stochgp.parameters import partition
+from stochgp.planning.devices import StepSizes, with_steps
 from stochgp.results import RESULTS, FitResult
 
 PLANNED = "planned"
@@ -76,6 +81,24 @@ def describe_learning(
         "result": choice(found.result.name, found.result.value),
         **_standard_errors(found),
     }
+
+
+def shared_steps(
+    devices: Devices, learner: AbstractLearner, gp: AbstractGP, n_rows: int
+) -> tuple[Devices, dict[str, Any]]:
+    """(The devices, which share mini-batches too where that saves time; what `plan_` says of them, nothing of one)."""
+    if devices.mesh is None:
+        return devices, {}
+    exchanged = packed(partition(gp)[0]).size + getattr(gp, "n_features", 0) + 1
+    B = min(learner.batch_size or n_rows, n_rows)
+    found, why = with_steps(devices, StepSizes(B, learner.work_of_row(gp), exchanged))
+    told = {
+        "count": found.count,
+        "processes": found.processes,
+        "virtual_shards": found.shards,
+        "batches": "spread" if found.steps else "whole",
+    }
+    return found, {"devices": choice(told, why)}
 
 
 def _standard_errors(found: FitResult) -> dict[str, Any]:

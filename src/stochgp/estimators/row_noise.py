@@ -72,7 +72,7 @@ def closed(
         return first, {"closing_steps": choice(0, "heavy tails are fitted by rows that were held out")}
     if not closes(first, learner, rows) or run.planned("closing_steps") == 0:
         return first, {"closing_steps": choice(0, "on all rows, held-out ones included: only for few rows")}
-    settings = {"key": run.learn_key, "checkpoint": run.checkpoint}
+    settings = {"key": run.learn_key, "checkpoint": run.checkpoint, "devices": run.devices}
     found = on_all_rows(first, gp, learner, rows, rate_of(first, learner), **settings)
     why = "on all rows, held-out ones included, from the start; the variances are those that held-out rows chose"
     return found, {"closing_steps": choice(found.n_iter - first.n_iter, why)}
@@ -129,11 +129,12 @@ def _with_head(
         progress=report,
         checkpoint=run.checkpoint,
         extent=_extent(run, "row_noise_steps"),
+        devices=run.devices,
     )
     steps = {"row_noise_steps": choice(found.n_iter - first.n_iter, "from constant noise on")}
     if name != AUTO:
         return found, True, [], steps
-    constant = best_constant(first, twin(found, first, learner, rows, key=run.learn_key))
+    constant = best_constant(first, twin(found, first, learner, rows, key=run.learn_key, devices=run.devices))
     better = gain(constant.evidence, found.evidence)
     why = f"held-out rows gain {better.told} by noise that depends on the input"
     if better.is_clear:
@@ -151,7 +152,7 @@ def _with_tails(
     report: Report,
 ) -> tuple[FitResult, bool, list[str], dict[str, Any]]:
     """(The run with Student-t noise, or `first`; which it is; why; what `plan_` says of it)."""
-    found, why = heavy_tailed(first, learner, rows, key=run.learn_key, df=df), []
+    found, why = heavy_tailed(first, learner, rows, key=run.learn_key, df=df, devices=run.devices), []
     if name == AUTO:
         better = gain(first.evidence, found.evidence)
         why = [f"held-out rows gain {better.told} by heavy tails"]
@@ -166,6 +167,7 @@ def _with_tails(
         progress=report,
         checkpoint=run.checkpoint,
         extent=_extent(run, "heavy_tail_steps"),
+        devices=run.devices,
     )
     nu = found.evidence.df
     bound = (

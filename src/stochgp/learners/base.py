@@ -7,6 +7,7 @@ import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
+from stochgp.devices import ONE, Devices
 from stochgp.learners.descent import Optimizer, decaying, slowed
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.schedules import Schedule
@@ -21,6 +22,7 @@ class Problem(NamedTuple):
     plan: StepPlan
     prepared: Any  # what the learner computed once before the first step
     rate: float | None = None  # chosen by the judge's trials; None = the learner's own
+    devices: Devices = ONE  # over which a batch is spread, where they say so
 
 
 class AbstractLearner(eqx.Module):
@@ -118,6 +120,10 @@ class AbstractLearner(eqx.Module):
     def seen_rows(self, n_rows: int) -> int:
         """How many of so many rows it learns from."""
         return n_rows
+
+    def work_of_row(self, gp: AbstractGP) -> float:
+        """Floating-point operations of a step for each row of its batch, where devices can share them; 0 = they cannot."""
+        return 0.0
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         """("exact", "unbiased", "estimated", "biased" or "unknown"; how so) of the gradients that θ follows; `entry` is the history's last."""

@@ -7,6 +7,7 @@ from typing import Any
 from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
+from stochgp.devices import ONE, Devices
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.fit import fit, judge_of
@@ -34,6 +35,7 @@ def on_all_rows(
     *,
     key: PRNGKeyArray,
     checkpoint: str | os.PathLike | None = None,
+    devices: Devices = ONE,
 ) -> FitResult:
     """A run from `gp`, where `first` began, as long and at the same rate, with no rows held out; `first` itself where time ended it.
 
@@ -50,7 +52,9 @@ def on_all_rows(
         options["learning_rate"] = rate
     options["judge"] = dataclasses.replace(judge, validation_fraction=0.0)
     file = None if checkpoint is None else f"{os.fspath(checkpoint)}.closing"
-    second = fit(dataclasses.replace(learner, **options), gp, source, key=key, checkpoint=file)
+    second = fit(
+        dataclasses.replace(learner, **options), gp, source, key=key, checkpoint=file, devices=devices
+    )
     if second.result not in DONE or second.evidence is None:
         return first
     variances = float(first.gp.variance), float(first.gp.noise_variance)

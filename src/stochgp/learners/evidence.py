@@ -16,7 +16,15 @@ from stochgp.learners.judge import SETTLED_BY, AbstractJudge, Division, Numbers,
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP, range_within
 from stochgp.numerics.threads import few_blas_threads
-from stochgp.objectives import Moments, Spectrum, add_up, chunk_rows, nlml_of_spectrum, refit, spectrum
+from stochgp.objectives import (
+    Moments,
+    Spectrum,
+    add_up,
+    chunk_rows,
+    nlml_of_spectrum,
+    refit,
+    spectrum,
+)
 from stochgp.objectives.feature import (
     NOISE_RANGE,
     VARIANCE_RANGE,
@@ -26,6 +34,7 @@ from stochgp.objectives.feature import (
     times_square,
 )
 from stochgp.objectives.held_out import HeldOut, densities_of_spectrum, nlpd_of_spectrum, robust_nlpd
+from stochgp.objectives.moments import pass_rows
 from stochgp.objectives.student import robust_moments
 from stochgp.planning.steps import (
     FEW_ROWS,
@@ -149,10 +158,10 @@ class ByEvidence(AbstractJudge):
     def look(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceVisit:
         """One pass over the rows: exact moments, the exact NLML, the held-out NLPD and the refits."""
         with few_blas_threads(gp.n_features):
-            return self._look(gp, division)
+            return division.devices.broadcast(self._look(gp, division))
 
     def _look(self, gp: FeatureGP, division: Division) -> EvidenceVisit:
-        moments, own = self._moments(gp, division.train), _own(gp)
+        moments, own = self._moments(gp, division, division.train), _own(gp)
         if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):
             return _lost(gp, moments, own, division)
         s = spectrum(moments)
@@ -214,18 +223,22 @@ class ByEvidence(AbstractJudge):
             moments = self._together(moments, gp, division)
             s = spectrum(moments)
         nlml = nlml_of_spectrum(s, *visit.chosen)[0]
-        return gp, Evidence(moments, s, nlml, visit.nlpd, _constant_nlpd(division), held_out, visit.df)
+        evidence = Evidence(moments, s, nlml, visit.nlpd, _constant_nlpd(division), held_out, visit.df)
+        return gp, division.devices.broadcast(evidence)
 
-    def _moments(self, gp: FeatureGP, *sources: AbstractSource) -> Moments:
-        chunks = lambda: (rows for source in sources for rows in source.chunks(chunk_rows(gp.n_features)))
-        return add_up(gp, chunks()) if self.df is None else robust_moments(gp, chunks, self.df)
+    def _moments(self, gp: FeatureGP, division: Division, *sources: AbstractSource) -> Moments:
+        devices, size = division.devices, pass_rows(gp.n_features, division.devices)
+        chunks = lambda: (rows for source in sources for rows in source.chunks(size))
+        if self.df is None:
+            return add_up(gp, chunks(), devices)
+        return robust_moments(gp, chunks, self.df, devices=devices)
 
     def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
         """Of all rows, where `moments` are those of the training rows."""
         held_out = typing.cast(AbstractSource, division.held_out)
         if self.df is not None:
-            return self._moments(gp, division.train, held_out)
-        return jax.tree.map(jnp.add, moments, self._moments(gp, held_out))
+            return self._moments(gp, division, division.train, held_out)
+        return jax.tree.map(jnp.add, moments, self._moments(gp, division, held_out))
 
 
 def refitted(visit: EvidenceVisit) -> FeatureGP:

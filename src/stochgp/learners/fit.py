@@ -11,6 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
 from stochgp.deadline import TimeIsUpError, within
+from stochgp.devices import ONE, Devices
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.judge import AbstractJudge, ByLoss, Numbers
@@ -48,6 +49,7 @@ def fit(
     checkpoint: str | os.PathLike | None = None,
     time_limit: float | None = None,
     extent: Extent = WHOLE,
+    devices: Devices = ONE,
 ) -> FitResult:
     """Learn θ of `gp` from the rows of `source`.
 
@@ -59,7 +61,8 @@ def fit(
     `progress` is called with every entry of the history; if it returns True, the run ends as by Ctrl-C. `checkpoint` names a file: where it
     exists, the run goes on from it and gives the same result as an unbroken one. `time_limit` is in seconds; it, a deadline around this call
     (`deadline.within`) and Ctrl-C end the run with the visit that it would return. No step and no visit is begun that is expected to end
-    later. `extent` ends a run where another one was cut: its number of trials and its steps.
+    later. `extent` ends a run where another one was cut: its number of trials and its steps. `devices` share the passes over the rows, and
+    mini-batches where they say so.
 
     `converged`: the learner said that it had finished; or all planned steps were taken and the judge finds the run settled.
 
@@ -67,7 +70,7 @@ def fit(
     """
     with jax.enable_x64(True), within(time_limit):
         log = Log(progress)
-        return _fit(_set_up(learner, gp, source, key, extent), log, checkpoint)
+        return _fit(_set_up(learner, gp, source, key, extent, devices), log, checkpoint)
 
 
 def judge_of(learner: AbstractLearner, gp: AbstractGP) -> AbstractJudge:
@@ -86,19 +89,24 @@ def judge_of(learner: AbstractLearner, gp: AbstractGP) -> AbstractJudge:
 
 
 def _set_up(
-    learner: AbstractLearner, gp: AbstractGP, source: AbstractSource, key: PRNGKeyArray, extent: Extent
+    learner: AbstractLearner,
+    gp: AbstractGP,
+    source: AbstractSource,
+    key: PRNGKeyArray,
+    extent: Extent,
+    devices: Devices,
 ) -> Setting:
     """Where there is no time to prepare the learner, the run has no steps."""
     prepare, init, step, divide = split(key, 4)
     judge = judge_of(learner, gp)
-    division = judge.divide(source, seed_of(divide))
+    division = judge.divide(source, seed_of(divide))._replace(devices=devices)
     plan, prepared = learner.plan(division.train.size, source.n_inputs, judge), None
     try:
         if extent.steps != 0:
             prepared = learner.prepare(gp, division.train, plan, seed_of(prepare))
     except TimeIsUpError:
         extent = Extent(0, 0)
-    problem = Problem(division.train, plan, prepared)
+    problem = Problem(division.train, plan, prepared, devices=devices)
     return Setting(learner, judge, gp, problem, division, key_of(init), seed_of(step), extent)
 
 

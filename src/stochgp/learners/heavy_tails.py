@@ -7,6 +7,7 @@ from typing import Any
 from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
+from stochgp.devices import ONE, Devices
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.fit import fit, judge_of
@@ -27,6 +28,7 @@ def heavy_tailed(
     *,
     key: PRNGKeyArray,
     df: float | None = None,
+    devices: Devices = ONE,
 ) -> FitResult:
     """`first` with its features, and Student-t noise: ν, unless it is given, and both variances are those of the held-out rows' predictive density.
 
@@ -40,7 +42,7 @@ def heavy_tailed(
     found, nu = first, START_DF if df is None else df
     for _ in range(ROUNDS):
         student = _of_df(learner, first, nu, keeps=df is not None)
-        found = fit(student, found.gp, source, key=key, extent=Extent(0, 0))
+        found = fit(student, found.gp, source, key=key, extent=Extent(0, 0), devices=devices)
         nu = found.evidence.df or nu  # a run that was cut at once has none
     return first._replace(gp=found.gp, evidence=found.evidence, loss=found.loss)
 
@@ -54,6 +56,7 @@ def learned_with_tails(
     progress: Report | None = None,
     checkpoint: str | os.PathLike | None = None,
     extent: Extent = WHOLE,
+    devices: Devices = ONE,
 ) -> FitResult:
     """`first`, of Student-t noise, learned on by the steps of that noise, with ν held; `first` where no held-out rows found that better."""
     if not isinstance(learner, SCGD):
@@ -61,7 +64,15 @@ def learned_with_tails(
     student = _of_df(learner, first, first.evidence.df, keeps=True)
     file = None if checkpoint is None else f"{os.fspath(checkpoint)}.tails"
     found = learned_further(
-        first, first.gp, student, source, key=key, progress=progress, checkpoint=file, extent=extent
+        first,
+        first.gp,
+        student,
+        source,
+        key=key,
+        progress=progress,
+        checkpoint=file,
+        extent=extent,
+        devices=devices,
     )
     scores = [run.evidence.held_out_nlpd for run in (first, found)]
     is_better = None not in scores and scores[1] < scores[0]

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from stochgp.data.streams import AbstractSource
+from stochgp.devices import ONE, Devices
 from stochgp.models import AbstractGP
 from stochgp.planning.steps import StepPlan, steps_by_stretches
 
@@ -37,6 +38,7 @@ class Division(NamedTuple):
 
     train: AbstractSource
     held_out: AbstractSource | None
+    devices: Devices = ONE  # over which passes are spread
 
 
 class AbstractJudge(eqx.Module):

@@ -216,6 +216,10 @@ class Minimax(AbstractLearner):
             (refitted(visit), *(jnp.asarray(part, dtype) for part in exact)),
         )
 
+    def work_of_row(self, gp: FeatureGP) -> float:
+        """φᵀB of the first batch, φφᵀ of the second."""
+        return 4.0 * gp.n_features**2
+
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         share = entry.get("penalty_share", 1.0 if self.penalty is None else float("nan"))
         if share >= 1 - SHARE_ROUNDING:

@@ -9,6 +9,7 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.data.streams import AbstractSource
 from stochgp.deadline import Pace
+from stochgp.devices import ONE, Devices
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.fit import judge_of
 from stochgp.models import AbstractGP, FeatureGP
@@ -39,6 +40,7 @@ def place(
     itemsize: int,
     budget: Budget,
     free: int | None = None,
+    devices: Devices = ONE,
 ) -> Placement:
     """The learner within the memory limit, where the rows lie, and what the run needs.
 
@@ -49,12 +51,20 @@ def place(
     free = max(budget.free() - compiler, 0) if free is None else free
     learner = learner.within(gp, n_rows, n_inputs, free)
     visits = judge_of(learner, gp).need_bytes(gp, n_rows, n_inputs)
-    need = compiler + learner.need_bytes(gp, n_rows, n_inputs) + visits
+    need = compiler + learner.need_bytes(gp, n_rows, n_inputs) + visits + shared_bytes(gp, n_inputs, devices)
     rows = 2 * n_rows * itemsize * (n_inputs + 2)
     on_device = rows / 2 <= SHARE_FOR_ROWS * max(budget.free() - need, 0)
     need += rows if on_device else 0
     budget.require(need, f"learning from {n_rows} rows by {type(learner).__name__}")
     return Placement(learner, on_device, free, need)
+
+
+def shared_bytes(gp: AbstractGP, n_inputs: int, devices: Devices) -> int:
+    """What passes over the rows take on several devices beyond those on one: sums of each virtual shard, here and on the host, and its rows."""
+    if devices.mesh is None or not isinstance(gp, FeatureGP):
+        return 0
+    M, shards = gp.n_features, devices.shards
+    return 3 * shards * 8 * M**2 + 2 * shards * chunk_rows(M) * 8 * (n_inputs + 2)
 
 
 def rows_in_time(learner: AbstractLearner, gp: AbstractGP, source: AbstractSource) -> int:

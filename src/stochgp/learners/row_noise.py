@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
+from stochgp.devices import ONE, Devices
 from stochgp.features import AbstractFeatureMap, Network
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.evidence import Evidence
@@ -75,6 +76,7 @@ def learned_on(
     progress: Report | None = None,
     checkpoint: str | os.PathLike | None = None,
     extent: Extent = WHOLE,
+    devices: Devices = ONE,
 ) -> FitResult:
     """The run that goes on from `first` with a head on `features`: in one cycle, with the same rows held out where `key` is that of `first`."""
     gp = FeatureGP(
@@ -84,7 +86,15 @@ def learned_on(
     )
     file = None if checkpoint is None else f"{os.fspath(checkpoint)}.noise"
     return learned_further(
-        first, gp, learner, source, key=key, progress=progress, checkpoint=file, extent=extent
+        first,
+        gp,
+        learner,
+        source,
+        key=key,
+        progress=progress,
+        checkpoint=file,
+        extent=extent,
+        devices=devices,
     )
 
 
@@ -98,6 +108,7 @@ def learned_further(
     progress: Report | None = None,
     checkpoint: str | os.PathLike | None = None,
     extent: Extent = WHOLE,
+    devices: Devices = ONE,
 ) -> FitResult:
     """The run that goes on from `first` with the model `gp`, as `learned_on` does."""
     per_epoch = first.plan.steps_per_epoch
@@ -106,7 +117,9 @@ def learned_further(
         options["learning_rate"] = SHARE_OF_RATE * rate
     learner = dataclasses.replace(learner, **options)
     later = None if progress is None else lambda entry: progress(_after(first, entry))
-    found = fit(learner, gp, source, key=key, progress=later, checkpoint=checkpoint, extent=extent)
+    found = fit(
+        learner, gp, source, key=key, progress=later, checkpoint=checkpoint, extent=extent, devices=devices
+    )
     return _joined(first, found)
 
 
@@ -117,10 +130,11 @@ def twin(
     source: AbstractSource,
     *,
     key: PRNGKeyArray,
+    devices: Devices = ONE,
 ) -> FitResult:
     """The features of `second` with the constant noise of `first`, both variances fitted again: what more steps alone have brought."""
     gp = FeatureGP(features=second.gp.features, noise=first.gp.noise, variance=second.gp.variance)
-    return fit(learner, gp, source, key=key, extent=Extent(0, 0))
+    return fit(learner, gp, source, key=key, extent=Extent(0, 0), devices=devices)
 
 
 def best_constant(*runs: FitResult) -> FitResult:

@@ -204,6 +204,10 @@ class SCGD(AbstractLearner):
             count=state.count,
         )
 
+    def work_of_row(self, gp: FeatureGP) -> float:
+        """Two triangular products with L⁻¹, and φφᵀ for a tracker."""
+        return (6.0 if self.tracks else 4.0) * gp.n_features**2
+
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         if not self.tracks:
             return (

@@ -45,7 +45,9 @@ def take_stretch(
             break
         taken += int(numbers.pop("taken", n_steps))
         parts.append(numbers)
-    return state, taken, {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
+    means = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
+    state, means = problem.devices.broadcast((state, means))
+    return state, taken, means
 
 
 def advance_by_batches(
@@ -68,11 +70,13 @@ def advance_by_batches(
     seeds = [seed] if n_streams == 1 else [(*seed, i) for i in range(n_streams)]
     streams = [sampling.batches(problem.prepared, first_step, n_steps, B, s) for s in seeds]
     indices = streams[0] if n_streams == 1 else np.stack(streams, axis=1)
+    batches, devices = problem.source.take(indices), problem.devices
+    if devices.steps:
+        state, batches = devices.replicate(state), devices.place(batches, axis=indices.ndim - 1)
     with few_blas_threads(width):
-        state, info = _scan(
-            learner, state, problem.source.take(indices), np.asarray(first_step), np.asarray(seed, np.uint32)
-        )
-        return state, {name: float(value) for name, value in info._asdict().items()}
+        state, info = _scan(learner, state, batches, np.asarray(first_step), np.asarray(seed, np.uint32))
+        numbers = {name: float(value) for name, value in info._asdict().items()}
+        return devices.local(state) if devices.steps else state, numbers
 
 
 @eqx.filter_jit

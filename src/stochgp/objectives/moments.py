@@ -1,16 +1,20 @@
 """All that a feature GP needs to know of its data: the moments of the features."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from stochgp.data.streams import Rows
+from stochgp.devices import AXIS, ONE, Devices
 from stochgp.models import FeatureGP
-from stochgp.numerics.arrays import when_ready
+from stochgp.numerics.arrays import on_device, when_ready
 from stochgp.numerics.precision import matmul
 
 CHUNK_BYTES = 16_000_000
@@ -40,8 +44,14 @@ def moments_of_rows(gp: FeatureGP, rows: Rows) -> Moments:
     return Moments(matmul(weighted.T, Phi), matmul(y, weighted), *sums)
 
 
-def add_up(gp: FeatureGP, chunks: Iterable[Rows]) -> Moments:
-    """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk."""
+def add_up(gp: FeatureGP, chunks: Iterable[Rows], devices: Devices = ONE) -> Moments:
+    """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk.
+
+    On several devices each chunk is cut into L virtual shards, and every device adds up those that are its own. The L sums are added in their
+    order at the end: the same bits for any number of devices that divides L, in any number of processes.
+    """
+    if devices.mesh is not None:
+        return add_up_in_order(moments_of_rows, gp, chunks, devices)
     total = None
     for rows in chunks:
         part = _jitted(gp, rows)
@@ -49,6 +59,71 @@ def add_up(gp: FeatureGP, chunks: Iterable[Rows]) -> Moments:
     if total is None:
         raise ValueError("moments of no rows")
     return when_ready(total)
+
+
+def add_up_in_order(
+    of_rows: Callable[..., Moments], gp: FeatureGP, chunks: Iterable[Rows], devices: Devices, *more: Any
+) -> Moments:
+    """Σ of_rows(gp, rows, *more) over the rows of all chunks, by virtual shards, which are added in their order. See `add_up`."""
+    n_own = np.asarray(devices.shards // devices.count, np.int32)
+    given, n_own, sums = *devices.replicate(((gp, *more), n_own)), None
+    for rows in chunks:
+        part = _of_shards(of_rows, given, devices.place(_filled(rows, devices)), n_own, devices)
+        sums = part if sums is None else _add(sums, part)
+    if sums is None:
+        raise ValueError("moments of no rows")
+    shards = devices.fetch(when_ready(sums))
+    return jax.tree.map(lambda parts: on_device(functools.reduce(np.add, parts)), shards)
+
+
+@eqx.filter_jit
+def _of_shards(
+    of_rows: Callable[..., Moments], given: tuple[Any, ...], rows: Rows, n_own: Array, devices: Devices
+) -> Moments:
+    """The sums of each of the L virtual shards of a chunk, [L, …], on the device that has its rows.
+
+    The compiler is not to know that `n_own` is L/G, nor to see a shard that is all that a device has, so one of zeros is added: it
+    would make other code of a loop of one round, and other bits.
+    """
+    dynamic, static = eqx.partition(given, eqx.is_array)
+    each = devices.shards // devices.count
+
+    def own(dynamic: tuple[Any, ...], rows: Rows, n_own: Array) -> Moments:
+        gp, *more = eqx.combine(dynamic, static)
+        shards = jax.tree.map(lambda part: _and_zeros(part.reshape(each, -1, *part.shape[1:])), rows)
+
+        def add(i: Array, sums: Moments) -> Moments:
+            found = of_rows(gp, jax.tree.map(lambda part: part[i], shards), *more)
+            return jax.tree.map(lambda all, one: all.at[i].set(one), sums, found)
+
+        like = jax.eval_shape(lambda: of_rows(gp, jax.tree.map(lambda part: part[0], shards), *more))
+        start = jax.tree.map(lambda part: jnp.zeros((each + 1, *part.shape), part.dtype), like)
+        start = jax.lax.pcast(start, AXIS, to="varying")
+        return jax.tree.map(lambda part: part[:each], jax.lax.fori_loop(0, n_own, add, start))
+
+    everywhere, spread = PartitionSpec(), PartitionSpec(AXIS)
+    specs = (everywhere, spread, everywhere)
+    return jax.shard_map(own, mesh=devices.mesh, in_specs=specs, out_specs=spread)(dynamic, rows, n_own)
+
+
+def _and_zeros(shards: Array) -> Array:
+    return jnp.concatenate([shards, jnp.zeros_like(shards[:1])])
+
+
+def _filled(rows: Rows, devices: Devices) -> Rows:
+    """With rows of count 0 at the end, so that there are equal shards."""
+    missing = devices.padded(len(rows.y)) - len(rows.y)
+    return rows if missing == 0 else _with_padding(rows, missing)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _with_padding(rows: Rows, missing: int) -> Rows:
+    return jax.tree.map(lambda part: jnp.pad(part, [(0, missing)] + [(0, 0)] * (part.ndim - 1)), rows)
+
+
+def pass_rows(n_features: int, devices: Devices = ONE) -> int:
+    """The rows of a chunk of a pass: `chunk_rows` for each virtual shard."""
+    return chunk_rows(n_features) * (1 if devices.mesh is None else devices.shards)
 
 
 def chunk_rows(n_features: int) -> int:

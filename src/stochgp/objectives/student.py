@@ -23,12 +23,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from stochgp.data.streams import Rows
+from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.student_t import half_step
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import when_ready
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.feature import Spectrum, spectrum
-from stochgp.objectives.moments import Moments, add_up
+from stochgp.objectives.moments import Moments, add_up, add_up_in_order
 
 ROUNDS = 4  # of weights, each of a pass over the rows
 
@@ -77,8 +78,12 @@ def slack(precisions: Float[Array, " N"], df: Float[Array, ""]) -> Float[Array, 
     return constant + 0.5 * df * (jnp.log(precisions) - precisions + 1)
 
 
-def add_up_weighted(gp: FeatureGP, chunks: Iterable[Rows], belief: Belief, df: float) -> Moments:
-    """The weighted moments of all chunks: memory for one chunk and the sums."""
+def add_up_weighted(
+    gp: FeatureGP, chunks: Iterable[Rows], belief: Belief, df: float, devices: Devices = ONE
+) -> Moments:
+    """The weighted moments of all chunks: memory for one chunk and the sums. On several devices in order, as `add_up`."""
+    if devices.mesh is not None:
+        return add_up_in_order(weighted_moments, gp, chunks, devices, belief, np.float64(df))
     parts = (_jitted(gp, rows, belief, np.float64(df)) for rows in chunks)
     total = next(parts)
     for part in parts:
@@ -87,17 +92,21 @@ def add_up_weighted(gp: FeatureGP, chunks: Iterable[Rows], belief: Belief, df: f
 
 
 def robust_moments(
-    gp: FeatureGP, chunks: Callable[[], Iterable[Rows]], df: float, rounds: int = ROUNDS
+    gp: FeatureGP,
+    chunks: Callable[[], Iterable[Rows]],
+    df: float,
+    rounds: int = ROUNDS,
+    devices: Devices = ONE,
 ) -> Moments:
     """Moments with the weights that `rounds` steps of the bound find at the variances of `gp`, from those of Gaussian noise on.
 
     Each step raises the bound, or leaves it.
     """
-    moments, own = add_up(gp, chunks()), (float(gp.variance), float(gp.noise_variance))
+    moments, own = add_up(gp, chunks(), devices), (float(gp.variance), float(gp.noise_variance))
     for _ in range(rounds):
         if not np.all(np.isfinite(np.asarray(moments.gram))):
             return moments
-        moments = add_up_weighted(gp, chunks(), belief_of(spectrum(moments), *own), df)
+        moments = add_up_weighted(gp, chunks(), belief_of(spectrum(moments), *own), df, devices)
     return moments
 
 
