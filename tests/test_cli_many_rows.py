@@ -115,8 +115,56 @@ def test_bad_rows_are_skipped_by_fit_and_its_scores_and_refused_without(rows, tm
     code, out, err = run(capsys, *arguments, "--quiet", *QUICK)
     assert (code, out) == (2, "") and "'y' has 10 missing" in err
     code, out, err = run(capsys, *arguments, "--bad-rows", "skip", "--model", "sparse", "--classify")
-    assert (code, out) == (2, "") and "--bad-rows skip is for numbers" in err
+    assert (code, out) == (2, "") and "are for numbers to learn" in err
     assert run(capsys, *arguments, "--bad-rows", "keep")[0] == 2
+
+
+def test_weights_are_no_inputs_and_groups_stay_on_one_side(rows, tmp_path, capsys):
+    """The rows set aside are whole days; of weights 0 and 1 the model is that of the rows of weight 1."""
+    day, weight = np.arange(N) // 20, np.arange(N) % 2
+    table = rows.append_column("day", pa.array([f"d{d}" for d in day])).append_column("w", pa.array(weight))
+    pa_csv.write_csv(table, tmp_path / "rows.csv")
+    options = [
+        "--target",
+        "y",
+        "--test-fraction",
+        "0.3",
+        "--split-by",
+        "day",
+        "--ignore",
+        "noise,day",
+        "--weight",
+        "w",
+    ]
+
+    def fitted(name):
+        arguments = [
+            tmp_path / f"{name}.csv",
+            *options,
+            "--out",
+            tmp_path / name,
+            "--json",
+            "--quiet",
+            *QUICK,
+        ]
+        code, out, err = run(capsys, "fit", *arguments)
+        assert code == 0, err
+        return json.loads(out), stochgp.load(tmp_path / name)
+
+    report, model = fitted("rows")
+    assert report["n"] % 20 == 0 and 0 < report["n"] < N
+    assert report["n_train"] == (N - report["n"]) / 2
+    assert list(model.feature_names_in_) == ["a", "level"]
+    pa_csv.write_csv(table.filter(pa.array(weight == 1)), tmp_path / "half.csv")
+    some = rows.slice(0, 50).drop_columns(["y", "noise"])
+    np.testing.assert_array_equal(fitted("half")[1].predict(some), model.predict(some))
+    assert (
+        run(capsys, "predict", tmp_path / "rows", tmp_path / "rows.csv", "--out", tmp_path / "p.csv")[0] == 0
+    )
+    code, _, err = run(
+        capsys, "fit", tmp_path / "rows.csv", *options[:-1], "v", "--out", tmp_path / "m", "--quiet"
+    )
+    assert code == 2 and "no column 'v'" in err
 
 
 def test_a_large_file_is_read_block_by_block(folder, monkeypatch, tmp_path, capsys):

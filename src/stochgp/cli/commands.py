@@ -25,6 +25,8 @@ def fit(
     setting: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     test_fraction: float | None = None,
     bad_rows: str = "refuse",
+    weight: str | None = None,
+    split_by: str | None = None,
     hyperparameters: str | None = None,
     checkpoint: str | None = None,
     out: str,
@@ -58,6 +60,11 @@ def fit(
     bad_rows
         refuse, or skip: leave out rows with missing, infinite or huge values, and say how many. DATA is read block by block then. At predict
         and evaluate such rows are refused.
+    weight
+        The column of weights, which is no input: a row of weight 2 counts as two rows. DATA is read block by block then.
+    split_by
+        Columns whose values belong together, A,B: rows that agree in them are on the same side of --test-fraction and of every division that
+        learning makes. They are inputs unless --ignore leaves them out. DATA is read block by block then.
     hyperparameters
         A JSON file with the kernel to start from: {"kernel": "rbf", "lengthscale": 1.0, "variance": 1.0}. A kernel model also takes
         "noise_variance", and then keeps all of them unless a setting of learning is given; so it does with a table of published
@@ -86,14 +93,15 @@ def fit(
     kind = "classes" if classify else "auto" if model in _CLASSIFIERS else "numbers"
     wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing, holds_molecules, kind)
     lookup(bad_rows, dict.fromkeys(("refuse", "skip")), "--bad-rows")
-    skips = bad_rows == "skip"
-    if skips and (classify or holds_molecules or is_named(source)):
+    options = {"bad_rows": bad_rows, "weight": weight, "split_by": names_in(split_by) or ()}
+    in_blocks = bad_rows == "skip" or weight is not None or split_by is not None
+    if in_blocks and (classify or holds_molecules or is_named(source)):
         raise ValueError(
-            "--bad-rows skip is for numbers to learn, in files, from inputs that are no molecules"
+            "--bad-rows skip, --weight and --split-by are for numbers to learn, in files, from inputs that are no molecules"
         )
-    large = skips or not classify and is_large(source, estimator.memory_limit) and not holds_molecules
+    large = in_blocks or not classify and is_large(source, estimator.memory_limit) and not holds_molecules
     division = source, wanted, test_fraction, seed
-    rows: Any = divided_blocks(*division, bad_rows) if large else read_divided(*division)
+    rows: Any = divided_blocks(*division, **options) if large else read_divided(*division)
     estimator = describe(True) if rows.are_classes else estimator
     with naming(source):
         estimator.fit(rows.train.inputs, rows.train.targets, checkpoint=checkpoint)

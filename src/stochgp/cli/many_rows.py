@@ -12,6 +12,7 @@ from stochgp.cli.reports import scores
 from stochgp.cli.tables import Labelled, Wanted, columns_left_out, left_out, split_off, without
 from stochgp.data.bad_rows import are_bad
 from stochgp.data.blocks import TooNarrowError
+from stochgp.data.hashing import hash_keys
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
 # Bytes in memory, the matrix of numbers included, for a byte of the file.
@@ -50,28 +51,32 @@ class DividedBlocks(NamedTuple):
 
 
 def divided_blocks(
-    source: str, wanted: Wanted, test_fraction: float | None, seed: int, bad_rows: str = "refuse"
+    source: str, wanted: Wanted, test_fraction: float | None, seed: int, **options: Any
 ) -> DividedBlocks:
-    """The rows of DATA to learn from, and those set aside by their values. Raises ValueError as `tables.read_divided` does."""
+    """The rows of DATA to learn from, and those set aside by their values; `options` are those of `Blocks.of`.
+
+    Raises ValueError as `tables.read_divided` does.
+    """
     if wanted.target is None:
         raise ValueError(f"{source}: name the column to learn with --target")
-    blocks, _ = labelled_blocks(source, wanted.target, bad_rows)
-    names = blocks.names()
+    blocks, _ = labelled_blocks(source, wanted.target, **options)
+    names = [name for name in blocks.names() if name != blocks.weight]
     left_out = columns_left_out(
         [name for name in names if name != wanted.target], wanted.target, wanted, source
     )
     blocks = blocks.only(tuple(name for name in names if name not in left_out))
+    left_out = left_out if blocks.weight is None else (*left_out, blocks.weight)
     if test_fraction is None:
         return DividedBlocks(LabelledBlocks(blocks, wanted.target), None, wanted.target, left_out)
     train, test = (LabelledBlocks(part, wanted.target) for part in blocks.divided(test_fraction, seed))
     return DividedBlocks(train, test, wanted.target, left_out)
 
 
-def labelled_blocks(source: str, target: str | None, bad_rows: str = "refuse") -> LabelledBlocks:
+def labelled_blocks(source: str, target: str | None, **options: Any) -> LabelledBlocks:
     """All rows and columns. Raises ValueError where the target is not known, or no column is called so."""
     if target is None:
         raise ValueError("the model does not know its target's name: give --target")
-    blocks = data.Blocks.of(source, bad_rows=bad_rows)
+    blocks = data.Blocks.of(source, **options)
     blocks.only((target,))
     return LabelledBlocks(blocks, target)
 
@@ -94,10 +99,10 @@ def scores_by_blocks(estimator: Any, rows: LabelledBlocks, source: str) -> dict[
     blocks, total, n_rows = rows.inputs, dict[str, float](), 0
     for table in tables(str(blocks.path), estimator):
         if blocks.bad_rows == "skip":
-            table = _good_rows(table, estimator, rows.targets)
+            table = _good_rows(table, estimator, rows)
             if table.num_rows == 0:
                 continue
-        part = _set_aside(estimator, split_off(table, rows.targets, source), blocks.part)
+        part = _set_aside(estimator, table, rows, source)
         if len(part.targets) == 0:
             continue
         found = scores(estimator, part, source)
@@ -111,17 +116,21 @@ def scores_by_blocks(estimator: Any, rows: LabelledBlocks, source: str) -> dict[
     return {"n": n_rows} | means | {"rmse": means["rmse"] ** 0.5}
 
 
-def _good_rows(table: pa.Table, estimator: Any, target: str) -> pa.Table:
-    """The rows whose target, and inputs of the model, can be used."""
-    encoder = estimator._fitted.encoder
-    read = [*(rule.name for rule in encoder.columns), target]
-    return table.filter(pa.array(~are_bad(table.select(read), target, encoder.missing)))
+def _good_rows(table: pa.Table, estimator: Any, rows: LabelledBlocks) -> pa.Table:
+    """The rows whose target, inputs of the model and columns beside them can be used."""
+    encoder, beside = estimator._fitted.encoder, rows.inputs.beside
+    read = dict.fromkeys((*(rule.name for rule in encoder.columns), rows.targets, *beside))
+    return table.filter(
+        pa.array(~are_bad(table.select(list(read)), rows.inputs, rows.targets, encoder.missing))
+    )
 
 
-def _set_aside(estimator: Any, rows: Labelled, part: Any) -> Labelled:
+def _set_aside(estimator: Any, table: pa.Table, rows: LabelledBlocks, source: str) -> Labelled:
     """The rows of the block that are in the part."""
-    if part is None:
-        return rows
-    numbers = estimator._fitted.encoder.transform(without(rows.inputs, left_out(estimator)))
-    among = part.holds(numbers, rows.targets)
-    return Labelled(rows.inputs.filter(pa.array(among)), rows.targets[among])
+    blocks, found = rows.inputs, split_off(table, rows.targets, source)
+    if blocks.part is None:
+        return found
+    numbers = estimator._fitted.encoder.transform(without(found.inputs, left_out(estimator)))
+    key = hash_keys(table, blocks.split_by) if blocks.split_by else None
+    among = blocks.part.holds(numbers, found.targets, key)
+    return Labelled(found.inputs.filter(pa.array(among)), found.targets[among])

@@ -1,6 +1,6 @@
 """Rows in files that cannot be learned from: which they are, how many, and where the first ones stand."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -51,11 +51,11 @@ def good_blocks(blocks: Blocks, target: str, missing: str, bad: BadRows) -> Iter
     """The blocks without their bad rows, which `bad` counts.
 
     A row is bad where a value is missing (of inputs only where `missing` is "refuse"), infinite or beyond 1e150, and where a weight is
-    negative. Raises TableError at the end
-    where bad rows are refused, or no other ones are there: with the number of all, and file, row, column and value of the first five.
+    negative. Raises TableError at the end where bad rows are refused, or no other ones are there: with the number of all, and file, row, column
+    and value of the first five.
     """
     for block in blocks:
-        is_bad = _are_bad(block.table, blocks, target, missing)
+        is_bad = are_bad(block.table, blocks, target, missing)
         bad.n_rows += len(is_bad)
         if not is_bad.any():
             yield block
@@ -70,16 +70,11 @@ def good_blocks(blocks: Blocks, target: str, missing: str, bad: BadRows) -> Iter
         raise bad.refuse()
 
 
-def are_bad(table: pa.Table, needed: Collection[str], missing: str) -> Bool[np.ndarray, " N"]:
-    """Which rows of a table are bad; in the columns `needed` no value may be missing."""
-    found = np.zeros(table.num_rows, bool)
+def are_bad(table: pa.Table, blocks: Blocks, target: str, missing: str) -> Bool[np.ndarray, " N"]:
+    """Which rows of a table of the blocks are bad."""
+    found, needed = np.zeros(table.num_rows, bool), (target, *blocks.beside)
     for name in table.column_names:
         found |= _is_bad(table[name], name not in needed and missing == "impute")
-    return found
-
-
-def _are_bad(table: pa.Table, blocks: Blocks, target: str, missing: str) -> Bool[np.ndarray, " N"]:
-    found = are_bad(table, (target, *blocks.beside), missing)
     if blocks.weight in table.column_names and _is_numeric(table[blocks.weight].type):
         found |= pc.fill_null(pc.call_function("less", [table[blocks.weight], 0]), False).to_numpy()
     return found
@@ -99,7 +94,7 @@ def _is_numeric(kind: pa.DataType) -> bool:
 
 def _fault(block: Block, row: int, blocks: Blocks, target: str, missing: str) -> Fault:
     one = block.table.slice(row, 1)
-    name = next(name for name in one.column_names if _are_bad(one.select([name]), blocks, target, missing)[0])
+    name = next(name for name in one.column_names if are_bad(one.select([name]), blocks, target, missing)[0])
     value: Any = one[name][0].as_py()
     held = "" if value is None or value != value else f"{value:g}"
     return Fault(str(block.file), block.first_row + row + 1, name, held)
