@@ -6,6 +6,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from stochgp.numerics.precision import matmul
+from stochgp.numerics.triangular import lower_times
 
 LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one solve
 
@@ -72,6 +73,6 @@ def safe_inverse_factor(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Fl
 def _safe_inverse_factor_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
     (A,), (dA,) = primals, tangents
     inverse, jitter = safe_inverse_factor(A)
-    inside = matmul(inverse, matmul(symmetrise(dA), inverse.T))
+    inside = lower_times(inverse, lower_times(inverse, symmetrise(dA)).T)
     lower = jnp.tril(inside, -1) + 0.5 * jnp.diag(jnp.diagonal(inside))
-    return (inverse, jitter), (-matmul(lower, inverse), jnp.zeros_like(jitter))
+    return (inverse, jitter), (-lower_times(lower, inverse), jnp.zeros_like(jitter))

@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features.nystrom import kmeans_landmarks
-from stochgp.numerics.precision import einsum, matmul
+from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import safe_inverse_factor
+from stochgp.numerics.triangular import lower_times, transposed_times
 from stochgp.parameters import value_of
 from stochgp.variational.base import AbstractApproximation, AbstractProcess
 from stochgp.variational.natural import Naturals
@@ -70,13 +71,24 @@ class InducingPoints(AbstractApproximation):
 
     def process(self, kernel: Any) -> "InducingProcess":
         kernel, Z = value_of(kernel), value_of(self.points)
-        centre = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
-        columns = kernel.prepare(Z, centre)
-        Kzz = kernel.between(columns, columns)
-        epsilon = self.jitter * jnp.mean(jnp.diagonal(Kzz))
-        inverse, more = safe_inverse_factor(Kzz + epsilon * jnp.eye(Z.shape[0], dtype=Z.dtype))
+        columns = kernel.prepare(Z, centre_of(Z))
+        Kzz, epsilon = self.among(kernel)
+        inverse, more = safe_inverse_factor(Kzz)
         root = self.root if self.is_diagonal else jnp.tril(self.root)
         return InducingProcess(kernel, Z, columns, inverse, epsilon + more, self.mean, root)
+
+    def among(self, kernel: Any) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+        """(k(Z, Z) + εI, ε)."""
+        kernel, Z = value_of(kernel), value_of(self.points)
+        columns = kernel.prepare(Z, centre_of(Z))
+        Kzz = kernel.between(columns, columns)
+        epsilon = self.jitter * jnp.mean(jnp.diagonal(Kzz))
+        return Kzz + epsilon * jnp.eye(Z.shape[0], dtype=Z.dtype), epsilon
+
+    def across(self, kernel: Any, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
+        """k(Z, X)."""
+        kernel, Z = value_of(kernel), value_of(self.points)
+        return kernel.between(kernel.prepare(Z, centre_of(Z)), kernel.prepare(X, centre_of(Z)))
 
 
 class InducingProcess(AbstractProcess):
@@ -97,7 +109,7 @@ class InducingProcess(AbstractProcess):
 
     def whitened(self, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
         """W = L⁻¹k(Z, X)."""
-        return matmul(self.inverse, self.kernel.between(self.columns, self._prepared(X)))
+        return lower_times(self.inverse, self.kernel.between(self.columns, self._prepared(X)))
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
         return self.moments_of(self.whitened(X), self.kernel.diag(X))
@@ -138,12 +150,12 @@ class InducingProcess(AbstractProcess):
         return InducingCorrection(self.kernel, self.points, weights)
 
     def _prepared(self, X: Float[Array, "N D"]) -> Any:
-        return self.kernel.prepare(X, jax.lax.stop_gradient(jnp.mean(self.points, axis=0)))
+        return self.kernel.prepare(X, centre_of(self.points))
 
     def _open(self, W: Float[Array, "M N"]) -> Float[Array, "L M N"]:
         """Rᵀw of every latent function: what q leaves open of u."""
         R = self.gaussian_root
-        return R[:, :, None] * W if R.ndim == 2 else einsum("lij,in->ljn", R, W)
+        return R[:, :, None] * W if R.ndim == 2 else transposed_times(R, W)
 
 
 class InducingCorrection(eqx.Module):
@@ -156,6 +168,11 @@ class InducingCorrection(eqx.Module):
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         Kxz = value_of(self.kernel).matrix(X, self.points.astype(X.dtype))
         return matmul(Kxz, self.weights.astype(X.dtype))
+
+
+def centre_of(Z: Float[Array, "M D"]) -> Float[Array, " D"]:
+    """Of the points: what distances are computed around. No derivative goes through it."""
+    return jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
 
 def choose_points(

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.numerics.small_matrices import invert_lower
+from stochgp.numerics.triangular import symmetric_product
 
 
 class Naturals(eqx.Module):
@@ -53,4 +54,4 @@ def optimum(
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     W, beta, r = W.astype(wide), scale * precision.astype(wide), scale * linear.astype(wide)
     eye = jnp.eye(W.shape[0], dtype=wide)
-    return Naturals(eye + jax.vmap(lambda b: matmul(W * b, W.T), in_axes=1)(beta), matmul(r.T, W.T))
+    return Naturals(eye + jax.vmap(lambda b: symmetric_product(W * b, W), in_axes=1)(beta), matmul(r.T, W.T))
