@@ -95,6 +95,20 @@ def test_numbers_are_a_regression(table, capsys):
     assert set(scores) == {"n", "rmse", "nlpd", "crps", "coverage_95"} and scores["rmse"] < 0.2
 
 
+def test_counts_are_predicted_as_counts(table, capsys):
+    report, path = fitted(
+        capsys, table, "number", "--set=likelihood=negative-binomial", "--test-fraction", "0.2"
+    )
+    assert report["noise_variance"] is None and report["nlpd"] < 5
+    out = table.parent / "counts.csv"
+    run(capsys, "predict", path, table, "--out", out, "--quantiles", "0.3")
+    found = read_table(out)
+    law = stochgp.load(path).predict_distribution(read_table(table).select(["a"]))
+    assert_allclose(found["mean"].to_numpy(), law.mean, rtol=1e-9)
+    for name in ("lower_95", "upper_95", "quantile_0.3"):
+        assert np.all(found[name].to_numpy() == np.rint(found[name].to_numpy()))
+
+
 def test_an_unknown_label_is_named(table, capsys):
     _, path = fitted(capsys, table, "text")
     other = table.parent / "other.csv"

@@ -146,6 +146,43 @@ def test_fewer_rows_than_points():
     assert "only 80 different rows" in model.plan_["n_inducing"]["why"]
 
 
+EDGES = {
+    "one row": (X[:1], y[:1]),
+    "equal points, a constant column": (np.c_[np.repeat(X[:4], 5, axis=0), np.full(20, 7.0)], y[:20]),
+}
+EDGE_SETTINGS = {"n_inducing": 30, "random_state": 0, "epochs": 2}
+
+
+@pytest.mark.filterwarnings("ignore:input column", "ignore:all targets are equal")
+@pytest.mark.parametrize("name", EDGES)
+@pytest.mark.parametrize("approximation", ["svgp", "sgpr", "svdgp", "ivsgpr"])
+def test_hardly_any_rows_give_finite_numbers(approximation, name):
+    """In float32, as many points as rows, some of them the same."""
+    rows, targets = EDGES[name]
+    model = SparseGPRegressor(approximation=approximation, **EDGE_SETTINGS).fit(rows, targets)
+    mean, std = model.predict(rows, return_std=True, include_noise=True)
+    assert np.all(np.isfinite(mean)) and np.all(std > 0) and np.isfinite(model.elbo_)
+    assert np.all(np.isfinite(model.sample_functions(2)(rows)))
+
+
+@pytest.mark.filterwarnings("ignore:input column", "ignore:all targets are equal")
+@pytest.mark.parametrize("likelihood", ["student-t", "row-noise", "poisson", "negative-binomial"])
+def test_other_likelihoods_of_hardly_any_rows_are_finite(likelihood):
+    """Counts that are all 0 among them: their rate is small, not 0."""
+    rows, _ = EDGES["equal points, a constant column"]
+    model = SparseGPRegressor(likelihood=likelihood, **EDGE_SETTINGS).fit(rows, np.zeros(20))
+    law = model.predict_distribution(rows)
+    assert np.all(np.isfinite(law.logpdf(0.0))) and np.all(law.std > 0) and np.all(np.isfinite(law.mean))
+
+
+@pytest.mark.filterwarnings("ignore:input column")
+def test_classes_of_equal_rows_have_probabilities():
+    rows, _ = EDGES["equal points, a constant column"]
+    p = SparseGPClassifier(**EDGE_SETTINGS).fit(rows, np.arange(20) % 3).predict_proba(rows)
+    assert np.all(p > 0)
+    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-9)
+
+
 def test_a_time_limit_that_leaves_no_pass_says_so():
     model = SparseGPRegressor(n_inducing=12, random_state=0, time_limit=1e-6).fit(X, y)
     assert model.plan_["q"]["choice"] == "as it was"

@@ -49,6 +49,10 @@ CASES = {
     "logit": Case(likelihoods.Bernoulli(likelihoods.Logit()), "classes", 0.5),
     "poisson": Case(likelihoods.Poisson(), "counts", 1.5),
     "negative binomial": Case(likelihoods.NegativeBinomial(3.0), "counts", -1),
+    "negative binomial, shifted": Case(
+        likelihoods.Shifted(likelihoods.NegativeBinomial(3.0), 0.7), "counts", -1
+    ),
+    "student, shifted": Case(likelihoods.Shifted(likelihoods.StudentT(9.0, 0.4), -0.4), "real", np.nan, 1e-4),
     "negative binomial, nearly Poisson": Case(likelihoods.NegativeBinomial(1e4), "counts", 0.5),
     "latent noise": Case(likelihoods.LatentNoiseGaussian(0.5), "real", np.nan),
     "warped": Case(likelihoods.Warped(likelihoods.Gaussian(0.3), SinhArcsinh(0.8, 0.1)), "real", np.nan),
@@ -204,6 +208,14 @@ def test_rows_do_not_depend_on_one_another(case):
         whole = getattr(case.likelihood, name)(*map(jnp.asarray, (y, *args, X)))
         part = getattr(case.likelihood, name)(*(jnp.asarray(a[1:3]) for a in (y, *args, X)))
         np.testing.assert_allclose(part, whole[1:3], rtol=1e-12)
+
+
+def test_means_are_those_of_the_transform(case):
+    if case.likelihood.mean_transform is not None:
+        mean, _ = latent(case)
+        y, w = all_targets(case)
+        wanted = np.exp(log_densities(case, y, mean)) @ (w * y)
+        np.testing.assert_allclose(case.likelihood.mean_transform.inverse(mean[:, 0]), wanted, rtol=1e-9)
 
 
 def test_wrong_targets_are_refused_in_one_line(case):

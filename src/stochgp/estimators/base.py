@@ -28,6 +28,7 @@ from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs, is_packed
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows, refuse_no_counts
+from stochgp.estimators.observation import data_of_counts
 from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
 from stochgp.estimators.progress import progress_line, say
 from stochgp.estimators.report import (
@@ -247,7 +248,13 @@ class GPEstimator(PosteriorEstimator):
         inputs, wanted = self._inputs(), transform_wanted(getattr(self, "likelihood", None), self._target)
         if are_files(X) and self._calibration is not None:
             raise ValueError("calibration takes rows in memory, not files: read the table first")
+        if self._counts_as_they_are and wanted is not None:
+            raise ValueError(
+                f"likelihood {self._likelihood!r} takes counts as they are: leave the transform, or target=, out"
+            )
         if are_files(X):
+            if self._counts_as_they_are:
+                raise ValueError("counts in files are not taken yet: give arrays or a table")
             if wanted is not None:
                 raise ValueError("targets in files are not transformed yet: give arrays or a table")
             if inputs is not Inputs.NUMBERS:
@@ -260,6 +267,8 @@ class GPEstimator(PosteriorEstimator):
         left_out = None
         if self._calibration is not None:
             rows, left_out = set_aside(rows, self._calibration, self._target, run.sample_seed)
+        if self._counts_as_they_are:
+            return dataclasses.replace(data_of_counts(rows, settings[0], self.dtype), left_out=left_out)
         if wanted is None:
             return dataclasses.replace(TrainingData.of(rows, *settings), left_out=left_out)
         if self._target == "count":
@@ -276,6 +285,11 @@ class GPEstimator(PosteriorEstimator):
     def _target(self) -> str:
         """Which numbers the targets are: "real", "positive" or "count"."""
         return getattr(self, "target", "real")
+
+    @property
+    def _counts_as_they_are(self) -> bool:
+        """Whether the likelihood is of counts, which are neither transformed nor standardised."""
+        return False
 
     @property
     def _likelihood(self) -> Any:

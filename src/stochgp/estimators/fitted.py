@@ -75,8 +75,15 @@ class Fitted:
 
     @property
     def has_noise(self) -> bool:
-        """Whether observations are f(x) and a noise."""
-        return hasattr(self.posterior, "noise")
+        """Whether observations are f(x) and a noise of known variance."""
+        return isinstance(self.likelihood, StudentT | None) and hasattr(self.posterior, "noise")
+
+    @property
+    def outward(self) -> AbstractTransform | None:
+        """T with y = T⁻¹(f + noise), or E(y | f) = T⁻¹(f) of a likelihood; None where that is f itself, with the standardising undone."""
+        if self.transform is not None or self.likelihood is None:
+            return self.transform
+        return self.likelihood.mean_transform
 
     @property
     def noise_variance(self) -> float:
@@ -121,8 +128,8 @@ class Fitted:
         return dataclasses.replace(self, log_slope=mean, slope_rows=old + n)
 
     def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        """E f(x) in target units; of transformed targets E y, the mean of an observation."""
-        if self.transform is not None:
+        """E f(x) in target units; of transformed targets and of counts E y, the mean of an observation."""
+        if self.outward is not None:
             return self.distribution(X).mean
         (mean,) = self._by_block(lambda Z: (self.posterior.mean(Z),), X, self.posterior.block_rows)
         return self.targets.inverse(mean)
@@ -136,8 +143,8 @@ class Fitted:
         if include_noise and (self.likelihood is not None or self.transform is not None):
             found = self.distribution(X)
             return found.mean, found.std
-        if self.transform is not None:
-            return self.mean(X), Warped(Normal(*self._latent(X, include_noise=False)), self.transform).std
+        if self.outward is not None:
+            return self.mean(X), Warped(Normal(*self._latent(X, include_noise=False)), self.outward).std
         return self._latent(X, include_noise=include_noise)
 
     def _latent(
@@ -169,18 +176,31 @@ class Fitted:
         if self.likelihood is None:
             mean, std = self._latent(X, include_noise=True)
             return Normal(mean, std) if self.law is None else self.law.observed(mean, std)
-        mean, variance = self._by_block(self.posterior.mean_and_variance, X, self.posterior.block_rows)
-        m, v = (part.reshape(len(X), -1) for part in (mean, variance))
-        found = self.likelihood.predictive(m, v, _transformed(self.inputs, X, "float64", 0))
+        found = self._predictive(self.likelihood, X)
         units = float(self.targets.scale), float(self.targets.mean)
         return found if units == (1.0, 0.0) else found.affine(*units)
+
+    def _predictive(
+        self, likelihood: AbstractLikelihood, X: Float[np.ndarray, "N D"]
+    ) -> AbstractDistribution:
+        """Of the standardised target, by a likelihood."""
+        mean, variance = self._latent_moments(X)
+        return likelihood.predictive(mean, variance, _transformed(self.inputs, X, "float64", 0))
+
+    def _latent_moments(self, X: Float[np.ndarray, "N D"]) -> tuple[np.ndarray, np.ndarray]:
+        """(Means, variances) [N, L] of the latent functions."""
+        moments = getattr(self.posterior, "latent_moments", self.posterior.mean_and_variance)
+        mean, variance = self._by_block(moments, X, self.posterior.block_rows)
+        return mean.reshape(len(X), -1), variance.reshape(len(X), -1)
 
     def covariance(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int
     ) -> Float[np.ndarray, "N N"]:
         """cov(f(x), f(z)) for all pairs of rows, or of observations there, in squared target units; in slices that fit into `free` bytes."""
-        if self.transform is not None:
-            raise ValueError("transformed targets have no covariance to return: sample_y draws them jointly")
+        if self.outward is not None:
+            raise ValueError(
+                "transformed targets and counts have no covariance to return: sample_y draws them jointly"
+            )
         with jax.enable_x64(True):
             scaled = self.predictive.covariance_within(_transformed(self.inputs, X, self.dtype, 0), free)
         covariance = np.multiply(scaled, self.target_scale**2, out=scaled if scaled.flags.writeable else None)
@@ -211,13 +231,15 @@ class Fitted:
                 target_scale=jnp.asarray(self.targets.scale, jnp.float64),
                 encoder=self.encoder,
                 dtype=self.dtype,
-                transform=self.transform,
+                transform=self.outward,
             )
 
     def with_noise(
         self, values: Float[np.ndarray, "N S"], X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
         """Observations at rows where functions have these values."""
+        if self.likelihood is not None:
+            return self._observed(self.likelihood, values, X, key=key)
         noise = self.draw_noise(X, values.shape[1], key=key)
         if self.transform is None:
             return values + noise
@@ -227,24 +249,32 @@ class Fitted:
     def draw_noise(
         self, X: Float[np.ndarray, "N D"], n_samples: int, *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
-        """Independent observation noise in target units."""
-        if self.likelihood is not None:
-            return self._sampled_noise(self.likelihood, X, n_samples, key=key)
+        """Independent Gaussian noise in target units."""
         draws = np.asarray(jax.random.normal(key, (len(X), n_samples), jnp.float32), np.float64)
         return self.target_scale * np.sqrt(self._noise_variances(X))[:, None] * draws
 
-    def _sampled_noise(
-        self, likelihood: AbstractLikelihood, X: np.ndarray, n_samples: int, *, key: PRNGKeyArray
-    ) -> np.ndarray:
-        """y − f, y drawn by the likelihood given f = 0: for likelihoods whose noise does not depend on f."""
+    def _observed(
+        self, likelihood: AbstractLikelihood, values: np.ndarray, X: np.ndarray, *, key: PRNGKeyArray
+    ) -> Float[np.ndarray, "N S"]:
+        """Draws by the likelihood given that the first latent function has these values; the others are drawn too, each row by itself."""
+        m, v = self._latent_moments(X)
         with jax.enable_x64(True):
+            others, own = jax.random.split(key)
+            inward = values if self.outward is None else self.outward(values)
+            f = (inward - self.targets.mean) / self.target_scale
+            z = jax.random.normal(others, (f.shape[1], *m[:, 1:].shape), jnp.float32)
+            latents = np.concatenate([f.T[..., None], m[:, 1:] + np.sqrt(v[:, 1:]) * np.asarray(z)], axis=-1)
             Z, wide = _transformed(self.inputs, X, "float64", 0), cast(likelihood, np.float64)
-            draw = lambda own: wide.sample(jnp.zeros((len(X), 1), jnp.float64), jnp.asarray(Z), key=own)
-            draws = eqx.filter_jit(jax.vmap(draw))(jax.random.split(key, n_samples))
-        return self.target_scale * np.asarray(draws).T
+            draw = lambda latent, key: wide.sample(latent, jnp.asarray(Z), key=key)
+            draws = eqx.filter_jit(jax.vmap(draw))(jnp.asarray(latents), jax.random.split(own, f.shape[1]))
+        found = self.targets.inverse(np.asarray(draws).T)
+        found = found if self.transform is None else self.transform.inverse(found)
+        return np.maximum(np.rint(found), 0.0) if self.counts else found
 
     def _noise_variances(self, X: np.ndarray) -> np.ndarray:
         """Of observations at these rows, each counting as one, of the standardised targets."""
+        if not isinstance(self.likelihood, StudentT | None):
+            return self._predictive(self.likelihood, X).std ** 2 - self._latent_moments(X)[1][:, 0]
         ones, noise = np.ones(NOISE_ROWS), self.predictive.noise
         (found,) = self._by_block(lambda Z: (noise_variances(noise, Z, ones),), X, NOISE_ROWS)
         return self._noise_factor * found

@@ -115,7 +115,7 @@ def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, encoder: Any) -> T
 
 def _begun(estimator: Any, data: TrainingData) -> tuple[Fitted, dict[str, Any]]:
     """Before the first row; its batches have at most as many rows as there are in the first call."""
-    likelihood = estimator._start_likelihood(data.spread)
+    likelihood, _ = estimator._start_likelihood(data)
     gp, told = start(estimator, data, likelihood, None)
     learner, why = _learner(estimator, data.n_rows)
     key = as_key(estimator.random_state)

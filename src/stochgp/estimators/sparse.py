@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar, no_type_check
 
-import jax.numpy as jnp
 from sklearn.utils.metaestimators import available_if
 
 from stochgp import kernels
@@ -10,6 +9,8 @@ from stochgp.estimators import growing
 from stochgp.estimators.base import GPRegressor, Run
 from stochgp.estimators.choices import sparse_learner
 from stochgp.estimators.fingerprinted import Inputs
+from stochgp.estimators.observation import is_of_counts, refuse_learner, started
+from stochgp.estimators.report import choice
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import (
     bound_of,
@@ -20,14 +21,12 @@ from stochgp.estimators.variational import (
     start,
 )
 from stochgp.learners import AbstractLearner
-from stochgp.likelihoods import AbstractLikelihood, Gaussian, constant_noise
-from stochgp.likelihoods.noise import NOISE_FLOOR
+from stochgp.likelihoods import AbstractLikelihood, Gaussian, Shifted
 from stochgp.models import SparseGP
 from stochgp.names import lookup
 from stochgp.posteriors import VariationalPosterior
 from stochgp.results import FitResult, Solution
 
-START_NOISE = 0.1  # of the targets' mean square
 WIDE_JITTER = 1e-8  # of k(Z, Z) where all is in float64
 APPROXIMATIONS = ("svgp", "sgpr", *growing.GROWING)
 
@@ -40,8 +39,9 @@ class SparseGPRegressor(GPRegressor):
                     covariance; "ivsgpr": mirror ascent. Functions of the last two grow from the rows, so they can learn from a stream
     n_inducing      inducing points; all rows where there are fewer
     n_inducing_mean functions of the mean, of "svdgp" only; None = 8 for each of the covariance
-    likelihood      "gaussian", or a `likelihoods.Gaussian` of your own; or `likelihoods.Warped(one of these, transform)`: the targets are
-                    transformed, and everything is said in their units
+    likelihood      "gaussian", "student-t", "row-noise" (its log variance is a second latent function); for counts "poisson" and
+                    "negative-binomial"; or a value of `stochgp.likelihoods` of one of these kinds. All but Gaussian noise need "svgp".
+                    `likelihoods.Warped(one of real numbers, transform)`: the targets are transformed, and everything is said in their units
     learner         "auto" = that of the approximation, "svgp", "sgpr", "svdgp", "ivsgpr", or a learner of `stochgp.learners`
     batch_size, epochs, learning_rate
                     None = the learner's own, or chosen for you; given here and in a learner: ValueError
@@ -58,10 +58,14 @@ class SparseGPRegressor(GPRegressor):
                     that the fit does not see
     target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
 
-    After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_` and `elbo_`, a lower bound of the
-    log marginal likelihood per datum; `n_iter_` steps; `converged_` as the learner's docstring says, False when a budget ended the run;
-    `history_` a dict per visit (docs/methods/history.md); `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and
-    `feature_names_in_` for data frames; `target_name_`. A saved model holds no training row but those that serve as inducing points.
+    Counts are not standardised. Their latent function is the logarithm of their mean: `predict` is of that mean e^f, `kernel` of f, and
+    `mean` the mean count that f starts from, 1 with standardize=False.
+
+    After `fit`: `kernel_` on the data that the kernel sees, `likelihood_`; in units of the targets given `noise_variance_` (of Gaussian and
+    Student-t noise) and `elbo_`, a lower bound of the log marginal likelihood per datum; `n_iter_` steps; `converged_` as the learner's
+    docstring says, False when a budget ended the run; `history_` a dict per visit (docs/methods/history.md); `plan_` choices and reasons;
+    `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames; `target_name_`. A saved model holds no training row but those
+    that serve as inducing points.
     """
 
     _keeps_all_rows: ClassVar[bool] = False
@@ -121,6 +125,14 @@ class SparseGPRegressor(GPRegressor):
         """A lower bound of the log marginal likelihood per datum, in target units: −elbo_ is above the NLML of a full GP."""
         return bound_of(self)
 
+    @property
+    def likelihood_(self) -> AbstractLikelihood:
+        """The likelihood with its learned parameters, of the standardised targets; of counts, which are not standardised, as they are."""
+        if "_fitted" not in vars(self):
+            raise AttributeError("likelihood_ is there after fit")
+        found = self._fitted.posterior.likelihood  # pyright: ignore[reportAttributeAccessIssue]
+        return found.likelihood if isinstance(found, Shifted) else found
+
     def _inputs(self) -> Inputs:
         return inputs_of(self)
 
@@ -156,23 +168,27 @@ class SparseGPRegressor(GPRegressor):
         return sparse_learner(self.learner, self.approximation, **options)
 
     def _start(self, data: TrainingData, run: Run) -> tuple[SparseGP, dict[str, Any]]:
+        likelihood, variance = self._start_likelihood(data)
         if self._grows:
-            return growing.start(self, data, self._start_likelihood(data.spread), data.n_rows)
+            return growing.start(self, data, likelihood, data.n_rows)
         jitter = WIDE_JITTER if self.approximation == "sgpr" else None
-        likelihood = self._start_likelihood(data.spread)
-        return start(self, data, likelihood, data.spread, key=run.start_key, jitter=jitter)
+        gp, told = start(self, data, likelihood, variance, key=run.start_key, jitter=jitter)
+        name = self._likelihood if isinstance(self._likelihood, str) else type(self._likelihood).__name__
+        return gp, told | {"likelihood": choice(name, "as asked")}
 
-    def _start_likelihood(self, spread: float) -> AbstractLikelihood:
-        """Gaussian with START_NOISE, or the one given."""
-        likelihood = self._likelihood
-        if isinstance(likelihood, str):
-            lookup(likelihood, {"gaussian": None}, "likelihood")
-            return Gaussian(constant_noise(START_NOISE * spread, NOISE_FLOOR * spread, jnp.dtype(self.dtype)))
-        if not isinstance(likelihood, Gaussian):
-            raise TypeError(
-                f"likelihood must be 'gaussian' or a likelihoods.Gaussian, not {likelihood!r}; classes are for SparseGPClassifier"
-            )
-        return likelihood
+    def _start_likelihood(self, data: TrainingData) -> tuple[AbstractLikelihood, float]:
+        """(The likelihood before learning, the variance that kernels start from). Raises as `observation.refuse_learner`."""
+        refuse_learner(self._likelihood, self._named_learner()[0])
+        return started(self._likelihood, data, self)
+
+    def _likelihood_of(
+        self, learned: FitResult | None, posterior: VariationalPosterior
+    ) -> AbstractLikelihood | None:
+        return None if isinstance(posterior.likelihood, Gaussian) else posterior.likelihood
+
+    @property
+    def _counts_as_they_are(self) -> bool:
+        return is_of_counts(self._likelihood)
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
         return 0.0 if self._grows else closing_seconds(self, data)

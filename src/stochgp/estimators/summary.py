@@ -51,12 +51,16 @@ def _title(estimator: Any) -> str:
 
 def _of_data(estimator: Any) -> list[str]:
     fitted = estimator._fitted
-    mean, scale = float(fitted.targets.mean), fitted.target_scale
     inputs = getattr(fitted.encoder, "described", f"{len(fitted.inputs.mean)} numeric inputs")
-    return [
-        f"Data: {estimator.n_rows_} rows (equal ones counted once), {inputs}; "
-        f"{'targets' if fitted.transform is None else 'transformed targets'} {mean:.4g} ± {scale:.4g} (mean and standard deviation taken out)"
-    ]
+    return [f"Data: {estimator.n_rows_} rows (equal ones counted once), {inputs}; " + _of_targets(fitted)]
+
+
+def _of_targets(fitted: Any) -> str:
+    if fitted.transform is None and fitted.outward is not None:
+        return "targets are counts"
+    mean, scale = float(fitted.targets.mean), fitted.target_scale
+    which = "targets" if fitted.transform is None else "transformed targets"
+    return f"{which} {mean:.4g} ± {scale:.4g} (mean and standard deviation taken out)"
 
 
 def _of_model(estimator: Any) -> list[str]:
@@ -75,7 +79,7 @@ def _of_model(estimator: Any) -> list[str]:
         std, scale = estimator.noise_variance_**0.5, estimator._fitted.target_scale
         share = (std / scale) ** 2
         lines.append(f"Noise: standard deviation {std:.4g}, {share:.2%} of the targets' variance")
-    if estimator._fitted.law is not None:
+    if estimator._fitted.law is not None or estimator._fitted.likelihood is not None:
         lines.append(f"Observations around predictions: {estimator.plan_['likelihood']['choice']}")
     return lines
 

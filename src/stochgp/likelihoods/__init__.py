@@ -7,6 +7,7 @@ from .gaussian import Gaussian
 from .heads import HeadNoise, head_noise
 from .latent_noise import LatentNoiseGaussian
 from .noise import AbstractNoise, ConstantNoise, constant_noise
+from .shifted import Shifted
 from .softmax import Softmax
 from .student_t import StudentT
 from .tree_noise import TreeNoise
@@ -25,6 +26,7 @@ __all__ = [
     "NegativeBinomial",
     "Poisson",
     "Probit",
+    "Shifted",
     "Softmax",
     "StudentT",
     "TreeNoise",

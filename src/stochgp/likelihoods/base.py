@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
 from stochgp.distributions import AbstractDistribution
 from stochgp.likelihoods.targets import AbstractTargets
+from stochgp.transforms import AbstractTransform
 
 LARGEST_EXPONENT = 40.0  # beyond it exponentials go on as straight lines
 NODES = 32  # of Gauss–Hermite quadrature over one latent function
@@ -38,6 +39,11 @@ class AbstractLikelihood(eqx.Module):
     @abc.abstractmethod
     def n_latent(self) -> int:
         """L."""
+
+    @property
+    def mean_transform(self) -> AbstractTransform | None:
+        """T with E(y | f) = T⁻¹(f); None where the mean is f itself, or where there is none."""
+        return None
 
     @abc.abstractmethod
     def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:

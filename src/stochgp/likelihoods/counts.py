@@ -13,6 +13,7 @@ from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Row
 from stochgp.likelihoods.targets import AbstractTargets
 from stochgp.likelihoods.targets import Counts as CountTargets
 from stochgp.parameters import AbstractParameter, as_positive, value_of
+from stochgp.transforms import Log
 
 STIRLING = 10.0  # shapes from which Γ(r + y)/Γ(r) is taken from Stirling's series
 LARGEST_RATE = 1e6  # of a draw
@@ -28,6 +29,10 @@ class Poisson(AbstractLikelihood):
     @property
     def n_latent(self) -> int:
         return 1
+
+    @property
+    def mean_transform(self) -> Log:
+        return Log()
 
     def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
         """y f − e^f − log y!."""
@@ -62,6 +67,10 @@ class NegativeBinomial(AbstractLikelihood):
     @property
     def n_latent(self) -> int:
         return 1
+
+    @property
+    def mean_transform(self) -> Log:
+        return Log()
 
     def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
         """log Γ(y + r)/(Γ(r) r^y y!) + y f − (r + y) log(1 + e^f/r)."""
