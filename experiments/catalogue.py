@@ -41,6 +41,8 @@ ENTRIES = (
     Entry("standard_errors", "", "do the standard errors of leave-one-out and Vecchia parameters hold?"),
     Entry("kernel_defaults", "", "KernelGPRegressor() as it comes on six UCI sets"),
     Entry("laws", "", 'laws of observations: likelihood="auto" against "gaussian" and boosting'),
+    Entry("counts", "", "counts of bikes: negative binomial, Poisson and Gaussian noise"),
+    Entry("land", "", "land or sea on the sphere beside nearest neighbours and boosting at equal time"),
     Entry("defaults", "", "FeatureGPRegressor() as it comes on six UCI sets"),
 )
 NAMES = tuple(entry.name for entry in ENTRIES)
