@@ -52,7 +52,7 @@ CASES = {
     "negative binomial, shifted": Case(
         likelihoods.Shifted(likelihoods.NegativeBinomial(3.0), 0.7), "counts", -1
     ),
-    "student, shifted": Case(likelihoods.Shifted(likelihoods.StudentT(9.0, 0.4), -0.4), "real", np.nan, 1e-4),
+    "student, shifted": Case(likelihoods.Shifted(likelihoods.StudentT(3.5, 0.4), -0.4), "real", np.nan, 1e-4),
     "negative binomial, nearly Poisson": Case(likelihoods.NegativeBinomial(1e4), "counts", 0.5),
     "latent noise": Case(likelihoods.LatentNoiseGaussian(0.5), "real", np.nan),
     "warped": Case(likelihoods.Warped(likelihoods.Gaussian(0.3), SinhArcsinh(0.8, 0.1)), "real", np.nan),
