@@ -324,6 +324,24 @@ def test_faults_have_their_file_and_row(tmp_path, fault):
     assert "\n" not in str(found.value)
 
 
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    """Before any row is read, when columns are looked for: text that is not UTF-8, ragged rows, a file cut short, no rows."""
+    (tmp_path / "latin.csv").write_bytes("größe,y\n1,2\n".encode("latin-1"))
+    (tmp_path / "ragged.csv").write_text("a,y\n1,2\n3\n")
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1")
+    pa_feather.write_feather(pa.table({"a": pa.array([], pa.float64())}), tmp_path / "empty.feather")
+    messages = {
+        "latin.csv": "not in UTF-8",
+        "ragged.csv": "cannot be read",
+        "cut.parquet": "cannot be read",
+        "empty.feather": "no",
+    }
+    for name, message in messages.items():
+        with pytest.raises(ValueError, match=message) as found:
+            rows_of(Blocks.of(tmp_path / name).only(("a", "y")))
+        assert str(tmp_path / name) in str(found.value) and "\n" not in str(found.value)
+
+
 def test_folders_of_no_one_type_and_missing_columns_are_refused(tmp_path):
     for name, text in (("a.csv", "a,y\n1,2\n"), ("b.csv", "b,y\n1,2\n")):
         (tmp_path / name).write_text(text)

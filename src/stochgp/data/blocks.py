@@ -131,9 +131,15 @@ class Blocks:
         return files
 
     def names(self) -> list[str]:
-        """Of all columns of the first file."""
+        """Of all columns of the first file. Raises ValueError, with its name, where it cannot be read."""
         first = self.files()[0]
-        return checked_names(first, next(_reader(first)(first, None, {})).table)
+        try:
+            block = next(_reader(first)(first, None, {}), None)
+        except DAMAGE as error:
+            raise self._fault(first, error) from error
+        if block is None:
+            raise ValueError(f"{first}: the file holds no rows")
+        return checked_names(first, block.table)
 
     def only(self, columns: tuple[str, ...]) -> "Blocks":
         """These columns. Raises ValueError for a name that the first file does not have, with the nearest."""
@@ -243,6 +249,7 @@ def _of_csv(file: Path, columns: tuple[str, ...] | None, types: Mapping[str, pa.
 
 def _csv_names(file: Path) -> list[str]:
     with _open_csv(file, {}) as batches:
+        checked_names(file, batches.schema.empty_table())
         return batches.schema.names
 
 
