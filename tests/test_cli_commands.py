@@ -108,6 +108,17 @@ def test_evaluate_prints_the_five_numbers(folder, capsys):
     assert code == 0 and [line.split()[0] for line in out.splitlines()] == list(report)
 
 
+def test_evaluate_draws_a_report(folder, capsys, tmp_path):
+    given = ["evaluate", folder / "model", folder / "table.csv", "--json"]
+    plain = run(capsys, *given)
+    drawn = run(capsys, *given, "--report", tmp_path / "report.png")
+    assert drawn[:2] == plain[:2]
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+    code, _, err = run(capsys, *given, "--report", tmp_path / "report.doc")
+    assert code == 2
+    assert "type of picture" in err
+
+
 def test_data_list_names_every_set(capsys):
     code, out, _ = run(capsys, "data", "list", "--json")
     assert code == 0 and {"flights", "uci:bike:0…9"} <= {entry["name"] for entry in json.loads(out)["sets"]}

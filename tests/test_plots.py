@@ -123,3 +123,41 @@ def test_dependence_is_the_mean_over_rows_with_its_bands():
     band = axes.collections[0].get_paths()[0].vertices[:, 1]
     np.testing.assert_allclose(band.max() - mean[-1], 1.959963984540054 * 2, rtol=1e-6)
     assert axes.get_xlabel() == "dose"
+
+
+class Sum:
+    """N(2x₁ + x₂, 1): the third input has no part in it."""
+
+    def predict_distribution(self, X):
+        return Normal(2 * X[:, 0] + X[:, 1], np.ones(len(X)))
+
+
+def test_relevant_inputs_are_those_that_change_predictions():
+    """Exchanging values that are independent of each other changes a x by a √2 standard deviations."""
+    X = RNG.normal(size=(200, 3))
+    found = plots.relevances(Sum(), X)
+    assert found[2] == 0
+    np.testing.assert_allclose(found[:2], [2 * 2**0.5, 2**0.5], rtol=0.3)
+
+
+def test_an_evaluation_shows_coverage_calibration_and_the_two_most_relevant_inputs(tmp_path):
+    X = RNG.normal(size=(300, 3))
+    law = Sum().predict_distribution(X)
+    y = law.mean + RNG.normal(size=300)
+    figure = plots.evaluation_report(y, law, Sum(), X, names=["a", "b", "c"], quantity="yield")
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
+    assert {"Dependence on a", "Dependence on b", "PIT values", "Coverage"} <= set(panels)
+    shown = [line.get_ydata()[0] for line in panels["Coverage"].get_lines()[:-1]]
+    wanted = [100 * (share - level) for level, (share, _) in metrics.coverages(y, law).items()]
+    np.testing.assert_allclose(shown, wanted)
+    error, level = metrics.calibration_error(y, law)
+    assert f"{error:.2g}" in panels["PIT values"].texts[0].get_text()
+    assert f"{level:.2g}" in panels["PIT values"].texts[0].get_text()
+    figure.savefig(tmp_path / "report.png")
+    assert len(plots.evaluation_report(y, law).axes) == 4
+
+
+def test_infinite_deviations_are_said():
+    axes = Figure().subplots()
+    plots.draw_errors(axes, np.zeros(3), np.zeros(3), np.full(3, np.inf))
+    assert "infinite" in axes.texts[0].get_text()

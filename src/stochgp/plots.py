@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stochgp.metrics import coverage, pit, rmse
+from stochgp.metrics import calibration_error, coverage, coverages, pit, rmse
 
 _BLUE, _ORANGE, _GREY = "#1f5fa8", "#c8641b", "#6b6b6b"
 _DENSE = 2000  # rows beyond which points hide one another and counts are drawn
@@ -15,6 +15,7 @@ _DRAWN = (0.1, 99.9)  # percentiles of the values that the second panel shows
 _BINS = 20
 _PARTS, _ROWS_OF_PART = 20, 20  # of the rows, sorted by their standard deviations
 _POINTS, _ROWS_OF_DEPENDENCE = 40, 200
+_MOST_INPUTS = 1000  # whose relevance is compared
 
 
 def fit_report(
@@ -40,6 +41,90 @@ def fit_report(
     return figure
 
 
+def evaluation_report(
+    y: Any,
+    found: Any,
+    model: Any = None,
+    X: Any = None,
+    *,
+    names: Sequence[str] = (),
+    quantity: str = "target",
+    unit: str = "",
+) -> Figure:
+    """How far predictions can be trusted: PIT values with the calibration error, coverage, errors against deviations, predicted against actual.
+
+    `y` are held-out targets and `found` their predictive distributions. With a `model` and its rows X [N, D], an array with one of `names` for each
+    input, also how its predictions depend on the two most relevant inputs (`relevances`).
+    """
+    n_columns = 2 if model is None else 3
+    figure = Figure(figsize=(4.5 * n_columns, 8.2), dpi=150, layout="constrained")
+    panels = figure.subplots(2, n_columns)
+    draw_pit(panels[0, 0], y, found)
+    draw_coverage(panels[0, 1], y, found)
+    draw_errors(panels[1, 0], y, found, unit=unit)
+    draw_predictions(panels[1, 1], y, found.mean, quantity=quantity, unit=unit)
+    if model is not None:
+        most = np.argsort(-relevances(model, X), kind="stable")[:2]
+        for axes, column in zip(panels[:, 2], most, strict=False):
+            name = names[column] if names else ""
+            draw_dependence(axes, model, X, int(column), name=name, quantity=quantity)
+        for axes in panels[len(most) :, 2]:
+            axes.set_axis_off()
+    return figure
+
+
+def draw_pit(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
+    """Density of the PIT values: 1 everywhere if calibrated, within the dotted ± 2 standard errors in 19 of 20 bins. High ends: too sure; a high middle: not sure enough."""
+    values = pit(y, mean, std)
+    error = 2 * np.sqrt((_BINS - 1) / len(values))
+    axes.hist(values, bins=_BINS, range=(0, 1), density=True, color=_BLUE, alpha=0.5)
+    axes.axhline(1, color=_GREY, linewidth=1, linestyle="--")
+    for edge in (max(0.0, 1 - error), 1 + error):
+        axes.axhline(edge, color=_GREY, linewidth=1, linestyle=":")
+    found, level = calibration_error(y, mean, std)
+    _label(axes, "PIT values", "probability of less than the target, as predicted", "density")
+    axes.set(xlim=(0, 1))
+    axes.set_ylim(top=1.3 * axes.get_ylim()[1])
+    text = f"calibration error {found:.2g}\na calibrated forecast has {level:.2g}"
+    axes.text(0.5, 0.97, text, transform=axes.transAxes, ha="center", va="top", fontsize=9)
+
+
+def draw_coverage(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
+    """How many more rows than promised central intervals of 50, 80, 95 and 99 % hold, in percent of the rows; bars are ± 2 standard errors of a calibrated one."""
+    found = coverages(y, mean, std)
+    for at, (level, (share, error)) in enumerate(found.items()):
+        axes.bar(at, 400 * error, bottom=-200 * error, width=0.5, color=_GREY, alpha=0.25, linewidth=0)
+        axes.plot(at, 100 * (share - level), "o", color=_BLUE, markersize=6)
+        axes.annotate(
+            f"{100 * share:.1f} %",
+            (at, 100 * (share - level)),
+            (9, 0),
+            textcoords="offset points",
+            fontsize=9,
+            va="center",
+        )
+    axes.axhline(0, color=_GREY, linewidth=1, linestyle="--")
+    _label(axes, "Coverage", "promised by a central interval", "held more than promised (% of the rows)")
+    axes.set_xticks(range(len(found)), [f"{100 * level:.0f} %" for level in found])
+    axes.set_xlim(-0.6, len(found) - 0.2)
+
+
+def relevances(model: Any, X: Any) -> np.ndarray:
+    """How much mean predictions change where one input's values are exchanged between rows, for each input [D]: root mean squares.
+
+    At most 200 rows of X [N, D] are used. Of more than 1,000 inputs the first ones are compared, and others are worth 0.
+    """
+    rows = np.asarray(X, np.float64)
+    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_OF_DEPENDENCE)).astype(int)]
+    exchanged = np.random.default_rng(0).permutation(len(rows))
+    before, found = model.predict_distribution(rows).mean, np.zeros(rows.shape[1])
+    for column in range(min(rows.shape[1], _MOST_INPUTS)):
+        moved = rows.copy()
+        moved[:, column] = rows[exchanged, column]
+        found[column] = np.sqrt(np.mean((model.predict_distribution(moved).mean - before) ** 2))
+    return found
+
+
 def draw_calibration(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
     """Observed against expected coverage of central intervals, with the PIT histogram inside; grey is ± 2 standard errors."""
     values = pit(y, mean, std)
@@ -63,10 +148,22 @@ def draw_calibration(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
 def draw_errors(axes: Axes, y: Any, mean: Any, std: Any = None, *, unit: str = "") -> None:
     """Where intervals are wide and where narrow: root mean squares of errors against standard deviations, of rows sorted by the latter.
 
-    Rows are in up to 20 parts of as many each; bars are ± 2 standard errors. On the diagonal the deviations are as large as the errors.
+    Rows are in up to 20 parts of as many each, without those of infinite deviations; bars are ± 2 standard errors. On the diagonal the deviations are as
+    large as the errors.
     """
     center, spread = _moments(mean, std)
-    squares = (np.asarray(y, np.float64) - center) ** 2
+    squares, there = (np.asarray(y, np.float64) - center) ** 2, np.isfinite(spread)
+    if not there.any():
+        axes.text(
+            0.5,
+            0.5,
+            "all standard deviations are infinite",
+            transform=axes.transAxes,
+            ha="center",
+            color=_GREY,
+        )
+        return
+    spread, squares = spread[there], squares[there]
     parts = np.array_split(
         np.argsort(spread, kind="stable"), max(1, min(_PARTS, len(spread) // _ROWS_OF_PART))
     )

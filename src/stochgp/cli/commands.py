@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 import stochgp
-from stochgp.cli.output import check_can_write, plain, show
+from stochgp.cli.output import check_can_write, check_picture, plain, show, write_picture
 from stochgp.names import lookup
 
 _MODELS = {"feature": "FeatureGPRegressor", "kernel": "KernelGPRegressor", "sparse": "SparseGPRegressor"}
@@ -194,6 +194,7 @@ def evaluate(
     target: str | None = None,
     seed: int | None = None,
     test_fraction: float | None = None,
+    report: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
     """Print n, rmse, nlpd, crps and coverage_95 of a model on the rows of DATA, noise included; of a classifier n, accuracy and log_loss.
@@ -210,23 +211,36 @@ def evaluate(
         Of the division of a named set that has no test rows of its own; models of `stochgp fit` know theirs.
     test_fraction
         Of that division.
+    report
+        A picture (.png, .pdf or .svg) of how far the predictions can be trusted: PIT values, coverage, errors against standard deviations, and how they
+        depend on the two most relevant inputs.
     as_json
         One JSON object on stdout.
     """
     from stochgp.cli.divisions import division_for_scores
     from stochgp.cli.many_rows import is_large, labelled_blocks, scores_by_blocks
-    from stochgp.cli.reports import scores
+    from stochgp.cli.reports import picture, scores
     from stochgp.cli.tables import read_labelled
 
+    if report is not None:
+        check_picture(report)
     estimator = stochgp.load(model)
     name = getattr(estimator, "target_name_", None) if target is None else target
     targets = "classes" if hasattr(estimator, "classes_") else "numbers"
+    if report is not None and targets == "classes":
+        raise ValueError("--report: there is a picture of numbers, not of classes")
     if targets == "numbers" and is_large(source, estimator.memory_limit):
+        if report is not None:
+            raise ValueError(
+                f"--report: {source} is too large to be held in memory; give a sample of its rows"
+            )
         show(scores_by_blocks(estimator, labelled_blocks(source, name), source), as_json)
         return
     division = division_for_scores(estimator, source, seed, test_fraction)
     rows = read_labelled(source, name, division, targets)
     show(scores(estimator, rows, source), as_json)
+    if report is not None:
+        write_picture(picture(estimator, rows, source), report)
 
 
 def data_list(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> None:

@@ -2,7 +2,6 @@
 
 import functools
 import importlib.util
-import io
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +17,8 @@ from sklearn.preprocessing import StandardScaler
 
 from stochgp import KernelGPRegressor, data, metrics, plots
 from stochgp.budget import peak_resident
-from stochgp.cli.output import check_can_write, show
+from stochgp.cli.output import check_picture, show, write_picture
 from stochgp.distributions import AbstractDistribution, Normal
-from stochgp.names import lookup
 
 MEMORY_LIMIT = "1.2GB"
 KERNEL = "matern12"  # delays change abruptly: of the Matérn kernels the roughest
@@ -57,8 +55,7 @@ def demo(
     as_json
         One JSON object on stdout.
     """
-    check_can_write(out)
-    lookup(Path(out).suffix, dict.fromkeys((".png", ".pdf", ".svg")), "type of picture")
+    check_picture(out)
     report: dict[str, Any] = {"splits": {}}
     peak = 0
     for split, name in SPLITS.items():
@@ -143,9 +140,7 @@ def _draw(out: str, flights: data.Dataset, model: KernelGPRegressor, ours: Predi
     figure = plots.fit_report(
         flights.y_test, ours.law.mean, ours.law.std, model.history_, quantity="arrival delay", unit="minutes"
     )
-    picture = io.BytesIO()
-    figure.savefig(picture, format=Path(out).suffix[1:])
-    Path(out).write_bytes(picture.getvalue())
+    write_picture(figure, out)
 
 
 def _print(report: dict[str, Any]) -> None:

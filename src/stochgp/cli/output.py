@@ -1,5 +1,6 @@
 """Reports on stdout, and whether a result can be written: what is asked before anything heavy is loaded."""
 
+import io
 import json
 import math
 import numbers
@@ -7,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from stochgp.names import lookup
 
 
 def show(report: Mapping[str, Any], as_json: bool) -> None:
@@ -30,6 +33,19 @@ def check_can_write(out: str) -> None:
         raise ValueError(f"{out}: is a folder, not a file")
     if not path.resolve().parent.is_dir():
         raise ValueError(f"{out}: there is no folder {path.resolve().parent}")
+
+
+def check_picture(out: str) -> None:
+    """Refuses before the work a picture that could not be written after it."""
+    check_can_write(out)
+    lookup(Path(out).suffix, dict.fromkeys((".png", ".pdf", ".svg")), "type of picture")
+
+
+def write_picture(figure: Any, out: str) -> None:
+    """Whole or not at all."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format=Path(out).suffix[1:])
+    Path(out).write_bytes(picture.getvalue())
 
 
 def plain(value: Any) -> Any:

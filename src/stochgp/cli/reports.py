@@ -6,6 +6,7 @@ from typing import Any
 
 from stochgp import KernelGPRegressor, metrics
 from stochgp.cli.tables import Labelled, left_out, naming, without
+from stochgp.estimators.fingerprinted import is_packed
 
 
 def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:
@@ -48,6 +49,25 @@ def scores(estimator: Any, rows: Labelled, source: str) -> dict[str, float]:
         "crps": metrics.crps(y, found),
         "coverage_95": _coverage(estimator, found, y),
     }
+
+
+def picture(estimator: Any, rows: Labelled, source: str) -> Any:
+    """The report of a regressor's predictions of these rows; of fingerprints without the dependence on single inputs."""
+    from types import SimpleNamespace
+
+    from stochgp import plots
+
+    fitted = estimator._fitted
+    with naming(source):
+        X = estimator._read(without(rows.inputs, left_out(estimator)))
+    found = fitted.distribution(X)
+    of_numbers = (
+        None if is_packed(fitted.encoder) else SimpleNamespace(predict_distribution=fitted.distribution)
+    )
+    names = getattr(fitted.encoder, "output_names", None) or ()
+    return plots.evaluation_report(
+        rows.targets, found, of_numbers, X, names=names, quantity=estimator.target_name_ or "target"
+    )
 
 
 def prediction_columns(estimator: Any, inputs: Any, quantiles: list[float]) -> dict[str, Any]:
