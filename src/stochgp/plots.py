@@ -65,9 +65,9 @@ def evaluation_report(
     draw_predictions(panels[1, 1], y, found.mean, quantity=quantity, unit=unit)
     if model is not None:
         most = np.argsort(-relevances(model, X), kind="stable")[:2]
-        for axes, column in zip(panels[:, 2], most, strict=False):
+        for axes, column in zip(panels[:, 2], map(int, most), strict=False):
             name = names[column] if names else ""
-            draw_dependence(axes, model, X, int(column), name=name, quantity=quantity)
+            draw_dependence(axes, model, X, column, name=name, quantity=quantity)
         for axes in panels[len(most) :, 2]:
             axes.set_axis_off()
     return figure
