@@ -1,5 +1,6 @@
 """What feature GPs do after learning: few rows are all learned from; likelihood= is constant noise, noise of the input, heavy tails, or both."""
 
+import functools
 import logging
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from stochgp.learners.row_noise import (
     twin,
 )
 from stochgp.learners.run import Extent
-from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT
+from stochgp.likelihoods import AbstractNoise, Gaussian, HeadNoise, StudentT
 from stochgp.models import FeatureGP
 from stochgp.names import lookup
 from stochgp.parameters import Frozen
@@ -93,34 +94,73 @@ def with_noise(
     why_not = "as asked" if name == GAUSSIAN else refusal(first, to_choose=name == AUTO)
     if why_not is not None:
         return first, {"likelihood": choice(GAUSSIAN, why_not)}
-    settings = learner, rows, run, report
-    heads, why_head, told = False, [], {}
-    found = first
-    if name in (AUTO, ROW_NOISE, BOTH) and not (name == AUTO and asked.hashed):
-        found, heads, why_head, told = _with_head(name, first, *settings, dtype)
-    tails, why_tails = False, []
-    if name in (STUDENT, BOTH) or (name == AUTO and not asked.transformed):
-        found, tails, why_tails, more = _with_tails(name, asked.df, found, *settings)
+    head = None
+    if name in (ROW_NOISE, BOTH) or (name == AUTO and not asked.hashed):
+        head = _with_head(first, learner, rows, run, report, dtype)
+    if name == AUTO:
+        found, why = _chosen(asked, first, head, learner, rows, run)
+    else:
+        found, why = first if head is None else head, "as asked" if planned is None else "as given"
+        if name in (STUDENT, BOTH):
+            found = heavy_tailed(found, learner, rows, key=run.learn_key, df=asked.df, devices=run.devices)
+    heads = head is not None and isinstance(found.gp.noise, HeadNoise)
+    told = (
+        {} if head is None or not heads else _steps("row_noise_steps", head, first, "from constant noise on")
+    )
+    tails = found.evidence.df is not None
+    if tails:
+        found, more = _on_with_tails(found, asked.df, learner, rows, run, report)
         told |= more
     chosen = {(False, False): GAUSSIAN, (True, False): ROW_NOISE, (False, True): STUDENT, (True, True): BOTH}
-    why = "; ".join(why_head + why_tails) if name == AUTO else "as asked" if planned is None else "as given"
-    return found, {
-        "likelihood": choice(chosen[heads, tails], why or "transformed fingerprints have no other")
-    } | told
+    return found, {"likelihood": choice(chosen[heads, tails], why)} | told
 
 
-def _with_head(
-    name: str,
+def _chosen(
+    asked: Asked,
     first: FitResult,
+    head: FitResult | None,
     learner: AbstractLearner,
     rows: AbstractSource,
     run: Any,
-    report: Report,
-    dtype: str,
-) -> tuple[FitResult, bool, list[str], dict[str, Any]]:
-    """(The run with noise of the input, or `first`; which it is; why; what `plan_` says of its steps)."""
+) -> tuple[FitResult, str]:
+    """(The simplest noise that no other one clearly beats on held-out rows, why): noise of the input, heavy tails around what it left, and where these
+
+    hid that noise both together. What has a head is compared with constant noise after as many steps.
+    """
+    told, found, base = list[str](), first, first
+    student = functools.partial(
+        heavy_tailed, learner=learner, source=rows, key=run.learn_key, devices=run.devices
+    )
+
+    def is_clear(one: FitResult, other: FitResult, what: str) -> bool:
+        better = gain(one.evidence, other.evidence)
+        short = "" if better.is_clear else ": less than two standard errors, or than 0.01"
+        told.append(f"held-out rows gain {better.told} by {what}{short}")
+        return better.is_clear
+
+    if head is not None:
+        base = best_constant(first, twin(head, first, learner, rows, key=run.learn_key, devices=run.devices))
+        found = head if is_clear(base, head, "noise that depends on the input") else first
+    if asked.transformed:
+        return found, "; ".join([*told, "heavy tails are not compared for transformed targets"])
+    tails = student(found)
+    if is_clear(found, tails, "heavy tails"):
+        both = None if head is None or found is head else student(head)
+        found = tails
+        if both is not None:
+            rival = tails if base is first else best_constant(tails, student(base))
+            found = (
+                both if is_clear(rival, both, "noise that depends on the input, with heavy tails") else tails
+            )
+    return found, "; ".join(told)
+
+
+def _with_head(
+    first: FitResult, learner: AbstractLearner, rows: AbstractSource, run: Any, report: Report, dtype: str
+) -> FitResult:
+    """The run with noise of the input."""
     logger.info("going on with noise that depends on the input")
-    found = learned_on(
+    return learned_on(
         first,
         head_features(rows, dtype, key=jax.random.fold_in(run.start_key, 1)),
         learner,
@@ -131,36 +171,20 @@ def _with_head(
         extent=_extent(run, "row_noise_steps"),
         devices=run.devices,
     )
-    steps = {"row_noise_steps": choice(found.n_iter - first.n_iter, "from constant noise on")}
-    if name != AUTO:
-        return found, True, [], steps
-    constant = best_constant(first, twin(found, first, learner, rows, key=run.learn_key, devices=run.devices))
-    better = gain(constant.evidence, found.evidence)
-    why = f"held-out rows gain {better.told} by noise that depends on the input"
-    if better.is_clear:
-        return found, True, [why], steps
-    return first, False, [f"{why}: less than two standard errors, or than 0.01"], {}
 
 
-def _with_tails(
-    name: str,
-    df: float | None,
+def _on_with_tails(
     first: FitResult,
+    df: float | None,
     learner: AbstractLearner,
     rows: AbstractSource,
     run: Any,
     report: Report,
-) -> tuple[FitResult, bool, list[str], dict[str, Any]]:
-    """(The run with Student-t noise, or `first`; which it is; why; what `plan_` says of it)."""
-    found, why = heavy_tailed(first, learner, rows, key=run.learn_key, df=df, devices=run.devices), []
-    if name == AUTO:
-        better = gain(first.evidence, found.evidence)
-        why = [f"held-out rows gain {better.told} by heavy tails"]
-        if not better.is_clear:
-            return first, False, [f"{why[0]}: less than two standard errors, or than 0.01"], {}
+) -> tuple[FitResult, dict[str, Any]]:
+    """(The run with Student-t noise gone on, what `plan_` says of it)."""
     logger.info("going on with Student-t noise")
     found = learned_with_tails(
-        found,
+        first,
         learner,
         rows,
         key=run.learn_key,
@@ -170,18 +194,18 @@ def _with_tails(
         devices=run.devices,
     )
     nu = found.evidence.df
+    how = "as asked" if df else "by the rows held out"
     bound = (
         "; at its bound: standard deviations are governed by it, quantiles are not" if nu < LEAST_DF else ""
     )
-    told = {
-        "heavy_tail_steps": choice(
-            found.n_iter - first.n_iter, "with Student-t noise, from Gaussian noise on"
-        ),
-        "df": choice(
-            nu, f"degrees of freedom of the Student-t, {'as asked' if df else 'by the rows held out'}{bound}"
-        ),
-    }
-    return found, True, why, told
+    told = {"df": choice(nu, f"degrees of freedom of the Student-t, {how}{bound}")}
+    return found, told | _steps(
+        "heavy_tail_steps", found, first, "with Student-t noise, from Gaussian noise on"
+    )
+
+
+def _steps(name: str, found: FitResult, first: FitResult, why: str) -> dict[str, Any]:
+    return {name: choice(found.n_iter - first.n_iter, why)}
 
 
 def _extent(run: Any, name: str) -> Extent:
