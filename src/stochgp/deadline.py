@@ -7,7 +7,7 @@ their pieces, with the seconds that the piece is expected to take, as a `Pace` k
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -15,7 +15,9 @@ COMPILING = 3.0  # seconds of a first piece that may have gone into compiling
 SHARE_OF_WORK = 0.3  # of a first piece, the least that did not
 AT_MOST = 10.0  # times the typical seconds
 Piece = TypeVar("Piece")
+Agree = Callable[[float], float]
 _DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # by the clock `time.perf_counter`
+_AGREE: ContextVar[Agree | None] = ContextVar("agree", default=None)
 
 
 class TimeIsUpError(Exception):
@@ -23,9 +25,24 @@ class TimeIsUpError(Exception):
 
 
 @contextlib.contextmanager
+def agreeing(agree: Agree) -> Iterator[None]:
+    """What is inside is decided by seconds that `agree` makes of those measured: the same in each of several processes."""
+    token = _AGREE.set(agree)
+    try:
+        yield
+    finally:
+        _AGREE.reset(token)
+
+
+def is_agreed() -> bool:
+    """Whether seconds are those that several processes agree on."""
+    return _AGREE.get() is not None
+
+
+@contextlib.contextmanager
 def within(seconds: float | None) -> Iterator[None]:
     """What is inside is to end in so many seconds (None = no limit of its own), and by the deadline around it in any case."""
-    own = math.inf if seconds is None else time.perf_counter() + seconds
+    own = math.inf if seconds is None else _now() + seconds
     token = _DEADLINE.set(min(_DEADLINE.get(), own))
     try:
         yield
@@ -36,7 +53,7 @@ def within(seconds: float | None) -> Iterator[None]:
 @contextlib.contextmanager
 def granted(seconds: float) -> Iterator[None]:
     """What is inside has at least so many seconds: for what has to be done also where the deadline has passed."""
-    token = _DEADLINE.set(max(_DEADLINE.get(), time.perf_counter() + seconds))
+    token = _DEADLINE.set(max(_DEADLINE.get(), _now() + seconds))
     try:
         yield
     finally:
@@ -45,13 +62,22 @@ def granted(seconds: float) -> Iterator[None]:
 
 def left() -> float:
     """Seconds until the deadline: below 0 after it, inf where there is none."""
-    return _DEADLINE.get() - time.perf_counter()
+    return math.inf if _DEADLINE.get() == math.inf else _DEADLINE.get() - _now()
 
 
 def require(seconds: float = 0.0) -> None:
     """Raises TimeIsUpError where fewer seconds are left."""
     if left() < seconds:
         raise TimeIsUpError(f"{seconds:.3g} s are needed, {max(left(), 0.0):.3g} s are left")
+
+
+def _now() -> float:
+    return _agreed(time.perf_counter())
+
+
+def _agreed(seconds: float) -> float:
+    agree = _AGREE.get()
+    return seconds if agree is None else agree(seconds)
 
 
 class Pace:
@@ -70,7 +96,7 @@ class Pace:
         """Around a piece, whose seconds are expected of the next one."""
         begun = time.perf_counter()
         yield
-        self.seconds = self.expected = time.perf_counter() - begun
+        self.seconds = self.expected = _agreed(time.perf_counter() - begun)
         if self._is_first:
             self.expected = min(max(SHARE_OF_WORK * self.seconds, self.seconds - COMPILING), self._most)
         self._is_first = False

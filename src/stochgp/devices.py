@@ -4,9 +4,12 @@ Rows are spread over the devices in equal shards, everything else is on all of t
 functions in the same order; what a host decides (times, files, choices) is what process 0 found.
 """
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -15,6 +18,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from stochgp import deadline
 from stochgp.numerics.arrays import on_device
 
 AXIS = "rows"
@@ -130,6 +134,29 @@ class Devices:
         with jax.enable_x64(True):
             return np.asarray(multihost_utils.process_allgather(own))
 
+    def least(self, value: float) -> float:
+        """The smallest of what the processes give."""
+        return value if self.processes == 1 else float(self.gathered([value]).min())
+
+    @contextlib.contextmanager
+    def as_one(self) -> Iterator[None]:
+        """What is inside decides alike in every process: it goes by the seconds of process 0, and Ctrl-C in any process is raised in all of them.
+
+        It is raised where seconds are next agreed on, after a piece of work; a second one ends its process at once, and so the run.
+        """
+        if self.processes == 1 or deadline.is_agreed():
+            yield
+            return
+        with _interrupts_noted() as noted, deadline.agreeing(lambda seconds: self._agreed(seconds, noted)):
+            yield
+
+    def _agreed(self, seconds: float, noted: list[int]) -> float:
+        found = self.gathered([seconds, len(noted)])
+        if found[:, 1].any():
+            noted.clear()
+            raise KeyboardInterrupt
+        return float(found[0, 0])
+
     def _put(self, leaf: Any, spec: PartitionSpec) -> Any:
         if self.mesh is None:
             return on_device(leaf)
@@ -146,6 +173,26 @@ class Devices:
 
 
 ONE = Devices()
+
+
+@contextlib.contextmanager
+def _interrupts_noted() -> Iterator[list[int]]:
+    """A list to which Ctrl-C adds its signal in place of being raised, once."""
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # Python gives signals to this thread alone
+        yield noted
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: Any) -> None:
+        noted.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _chosen(devices: Any) -> list[Any]:

@@ -33,6 +33,10 @@ def fit(
     seed: int = 0,
     quiet: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    distributed: Annotated[bool, Parameter(negative="")] = False,
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process: int | None = None,
 ) -> None:
     """Learn from DATA and write the model. After Ctrl-C the best model so far is written within seconds, and the exit code is 130.
 
@@ -79,39 +83,73 @@ def fit(
         No progress on stderr.
     as_json
         One JSON object on stdout.
+    distributed
+        This is one of several processes that share the passes over the rows of a feature model: JAX finds the others where Slurm, Open MPI 4 or
+        Kubernetes started them. All run the same command; process 0 alone writes and prints.
+    coordinator
+        HOST:PORT of process 0, where JAX cannot find the others; with --processes and --process.
+    processes
+        How many there are.
+    process
+        Which one this is, from 0.
     """
-    from stochgp.cli.many_rows import divided_blocks, is_large, scores_by_blocks
-    from stochgp.cli.reports import described, scores
+    from stochgp.cli.many_rows import divided_blocks, is_large
+    from stochgp.cli.processes import Asked, joined
     from stochgp.cli.tables import Wanted, names_in, naming, read_divided
     from stochgp.data import is_named
 
     check_can_write(out)
-    plain = {"random_state": seed, "verbose": 0 if quiet else 1}
-    describe = lambda classify: _estimator(model, classify, setting or [], hyperparameters, source, plain)
-    estimator = describe(classify)
-    holds_molecules = getattr(estimator, "smiles", None) is not None
-    kind = "classes" if classify else "auto" if model in _CLASSIFIERS else "numbers"
-    wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing, holds_molecules, kind)
-    lookup(bad_rows, dict.fromkeys(("refuse", "skip")), "--bad-rows")
-    options = {"bad_rows": bad_rows, "weight": weight, "split_by": names_in(split_by) or ()}
-    in_blocks = bad_rows == "skip" or weight is not None or split_by is not None
-    if in_blocks and (classify or holds_molecules or is_named(source)):
-        raise ValueError(
-            "--bad-rows skip, --weight and --split-by are for numbers to learn, in files, from inputs that are no molecules"
-        )
-    large = in_blocks or not classify and is_large(source, estimator.memory_limit) and not holds_molecules
-    division = source, wanted, test_fraction, seed
-    rows: Any = divided_blocks(*division, **options) if large else read_divided(*division)
-    estimator = describe(True) if rows.are_classes else estimator
-    with naming(source):
-        estimator.fit(rows.train.inputs, rows.train.targets, checkpoint=checkpoint)
-    estimator.target_name_ = rows.target
-    estimator.trained_on_ = {
-        "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(rows.left_out)
-    }  # fmt: skip
+    asked = Asked(distributed, coordinator, processes, process)
+    if not asked.is_alone and model != "feature":
+        raise ValueError(f"--model {model}: several processes learn feature models only")
+    with joined(asked) as devices:
+        plain = {"random_state": seed, "verbose": 0 if quiet else 1}
+        plain |= {} if asked.is_alone else {"devices": devices}
+        describe = lambda classify: _estimator(model, classify, setting or [], hyperparameters, source, plain)
+        estimator = describe(classify)
+        holds_molecules = getattr(estimator, "smiles", None) is not None
+        kind = "classes" if classify else "auto" if model in _CLASSIFIERS else "numbers"
+        wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing, holds_molecules, kind)
+        lookup(bad_rows, dict.fromkeys(("refuse", "skip")), "--bad-rows")
+        options = {"bad_rows": bad_rows, "weight": weight, "split_by": names_in(split_by) or ()}
+        in_blocks = bad_rows == "skip" or weight is not None or split_by is not None
+        if in_blocks and (classify or holds_molecules or is_named(source)):
+            raise ValueError(
+                "--bad-rows skip, --weight and --split-by are for numbers to learn, in files, from inputs that are no molecules"
+            )
+        is_much = devices.agree(is_large(source, estimator.memory_limit))
+        large = in_blocks or not classify and is_much and not holds_molecules
+        division = source, wanted, test_fraction, seed
+        rows: Any = divided_blocks(*division, **options) if large else read_divided(*division)
+        estimator = describe(True) if rows.are_classes else estimator
+        with naming(source):
+            estimator.fit(rows.train.inputs, rows.train.targets, checkpoint=checkpoint)
+        estimator.target_name_ = rows.target
+        estimator.trained_on_ = {
+            "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(rows.left_out)
+        }  # fmt: skip
+        if devices.is_writer:
+            _save(estimator, out)
+        if estimator.plan_["ended"]["choice"] == "interrupted":
+            raise KeyboardInterrupt(f"the model so far is in {out}")
+        if devices.is_writer:
+            show(_report(estimator, rows, source, out, large), as_json)
+
+
+def _save(estimator: Any, out: str) -> None:
+    """The model; the devices of several processes are no setting of it."""
+    from stochgp.devices import Devices
+
+    if isinstance(getattr(estimator, "devices", None), Devices):
+        estimator.set_params(devices=None)
     estimator.save(out)
-    if estimator.plan_["ended"]["choice"] == "interrupted":
-        raise KeyboardInterrupt(f"the model so far is in {out}")
+
+
+def _report(estimator: Any, rows: Any, source: str, out: str, large: bool) -> dict[str, Any]:
+    """What `fit` prints."""
+    from stochgp.cli.many_rows import scores_by_blocks
+    from stochgp.cli.reports import described, scores
+
     try:
         report = described(estimator, out, estimator.n_rows_ if large else len(rows.train.targets))
         if rows.test is not None:
@@ -119,7 +157,7 @@ def fit(
             report |= score(estimator, rows.test, f"{source}, rows set aside")
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(f"the model is in {out}") from interrupt
-    show(report, as_json)
+    return report
 
 
 def _estimator(

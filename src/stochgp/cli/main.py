@@ -12,6 +12,7 @@ import cyclopts
 
 from stochgp.cli.commands import data_list, evaluate, fit, predict
 from stochgp.cli.compiled import keep_compiled_code
+from stochgp.cli.processes import LostProcessError, end_at_once
 from stochgp.version import __version__
 
 INTERRUPTED = 130
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(arguments)
     keep_compiled_code()
     code = _run(sys.argv[1:])
-    if code == INTERRUPTED:  # what still computes would keep the process
+    if code == INTERRUPTED or (code and end_at_once()):  # what still computes would keep the process
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -61,6 +62,8 @@ def _run(arguments: Sequence[str]) -> int:
             return _complain(f"{error.filename}: {error.strerror}" if error.filename else error, 2)
         except (cyclopts.CycloptsError, ValueError, TypeError) as error:
             return _complain(error, 2)
+        except LostProcessError as error:
+            return _complain(error, 1)
         except KeyboardInterrupt as interrupt:
             return _complain(f"interrupted; {interrupt}" if interrupt.args else "interrupted", INTERRUPTED)
         except Exception as error:

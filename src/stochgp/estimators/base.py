@@ -200,15 +200,24 @@ class GPEstimator(PosteriorEstimator):
         """
         check_settings(self.get_params(deep=False))
         begun = time.perf_counter()
-        with within(self.time_limit):
-            self._fit(X, y, sample_weight, groups, checkpoint, callback)
+        devices = Devices.of(getattr(self, "devices", None))
+        with devices.as_one(), within(self.time_limit):
+            self._fit(X, y, sample_weight, groups, checkpoint, callback, devices)
         self.fit_seconds_ = time.perf_counter() - begun
         return self
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any, checkpoint: Any, callback: Any) -> None:
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        groups: Any,
+        checkpoint: Any,
+        callback: Any,
+        devices: Devices = ONE,
+    ) -> None:
         learn_key, solve_key, start_key = map(key_of, split(as_key(self.random_state), 3))
         budget = Budget.of(self.memory_limit)
-        devices = Devices.of(getattr(self, "devices", None))
         run = Run(learn_key, solve_key, start_key, budget, checkpoint, callback, self.plan, devices)
         data = self._read_data(X, y, sample_weight, groups, run)
         warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
@@ -240,7 +249,7 @@ class GPEstimator(PosteriorEstimator):
         self.plan_ = data.told | start | choices | more | of_law
         for note in notes(self.plan_, data.n_rows):
             logger.info(note)
-            say(self.verbose, note)
+            say(self.verbose if run.devices.is_writer else 0, note)
         self._report(learned, solved, data)
 
     def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
@@ -350,10 +359,10 @@ class GPEstimator(PosteriorEstimator):
             shown = in_target_units(entry, data.scale, placed.learner.loss_shift, data.log_unit)
             if progress is not None:
                 progress(shown)
-            return None if run.callback is None else run.callback(shown)
+            return None if run.callback is None else run.devices.agree(run.callback(shown) is True)
 
         source = data.source(placed.on_device)
-        with progress_line(self.verbose, learning_text) as progress:
+        with progress_line(self.verbose if run.devices.is_writer else 0, learning_text) as progress:
             rows = source if data.n_rows <= N else SomeRows(source, run.some(N, data.n_rows))
             found = fit(
                 placed.learner,

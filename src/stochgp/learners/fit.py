@@ -62,13 +62,13 @@ def fit(
     exists, the run goes on from it and gives the same result as an unbroken one. `time_limit` is in seconds; it, a deadline around this call
     (`deadline.within`) and Ctrl-C end the run with the visit that it would return. No step and no visit is begun that is expected to end
     later. `extent` ends a run where another one was cut: its number of trials and its steps. `devices` share the passes over the rows, and
-    mini-batches where they say so.
+    mini-batches where they say so. Of several processes all call this with the same rows; process 0 alone reads and writes the checkpoint.
 
     `converged`: the learner said that it had finished; or all planned steps were taken and the judge finds the run settled.
 
     Raises ValueError for a checkpoint of another run.
     """
-    with jax.enable_x64(True), within(time_limit):
+    with jax.enable_x64(True), devices.as_one(), within(time_limit):
         log = Log(progress)
         return _fit(_set_up(learner, gp, source, key, extent, devices), log, checkpoint)
 
@@ -123,11 +123,15 @@ def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> Fi
     )  # a state has the shape of a checkpoint's whatever its rate
     at, result = begun(with_rate(setting, any_rate), first), RESULTS.interrupted
     mark = "" if checkpoint is None else _mark(setting)
-    resumed = None if checkpoint is None else checkpoints.read(checkpoint, at, mark)
+    devices = setting.division.devices
+    resumed = None if checkpoint is None else _read(checkpoint, at, mark, devices)
 
     def save(at: Progress) -> None:
-        if checkpoint is not None:
-            checkpoints.write(checkpoint, at, log.facts(), mark)
+        if checkpoint is None:
+            return
+        facts = log.facts()
+        if devices.is_writer:
+            checkpoints.write(checkpoint, at, facts, mark)
 
     try:
         if resumed is None:
@@ -147,6 +151,23 @@ def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> Fi
     except TimeIsUpError:
         result = RESULTS.time_limit
     return _finish(setting, at, log, result)
+
+
+def _read(
+    checkpoint: str | os.PathLike, like: Progress, mark: str, devices: Devices
+) -> tuple[Progress, dict[str, Any]] | None:
+    """What process 0 finds in the file of a run. Raises ValueError, in every process, for that of another run."""
+    found, error = None, None
+    try:
+        found = checkpoints.read(checkpoint, like, mark) if devices.is_writer else None
+    except ValueError as refused:
+        error = str(refused)
+    told = devices.agree({"error": error, "facts": None if found is None else found[1]})
+    if told["error"] is not None:
+        raise ValueError(told["error"])
+    if told["facts"] is None:
+        return None
+    return devices.broadcast(like if found is None else found[0]), told["facts"]
 
 
 def _loop(

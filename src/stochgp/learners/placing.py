@@ -48,12 +48,12 @@ def place(
     ValueError, with both numbers, where the run exceeds the limit.
     """
     compiler = STEPS_COMPILER_BYTES if gp.has_moments else COMPILER_BYTES
-    free = max(budget.free() - compiler, 0) if free is None else free
+    free = int(devices.least(max(budget.free() - compiler, 0))) if free is None else free
     learner = learner.within(gp, n_rows, n_inputs, free)
     visits = judge_of(learner, gp).need_bytes(gp, n_rows, n_inputs)
     need = compiler + learner.need_bytes(gp, n_rows, n_inputs) + visits + shared_bytes(gp, n_inputs, devices)
     rows = 2 * n_rows * itemsize * (n_inputs + 2)
-    on_device = rows / 2 <= SHARE_FOR_ROWS * max(budget.free() - need, 0)
+    on_device = rows / 2 <= SHARE_FOR_ROWS * max(devices.least(budget.free()) - need, 0)
     need += rows if on_device else 0
     budget.require(need, f"learning from {n_rows} rows by {type(learner).__name__}")
     return Placement(learner, on_device, free, need)

@@ -78,7 +78,7 @@ def add_up_in_order(
 
 @eqx.filter_jit
 def _of_shards(
-    of_rows: Callable[..., Moments], given: tuple[Any, ...], rows: Rows, n_own: Array, devices: Devices
+    of_rows: Callable[..., Moments], given: tuple[Any, ...], rows: Rows, n_own: Any, devices: Devices
 ) -> Moments:
     """The sums of each of the L virtual shards of a chunk, [L, …], on the device that has its rows.
 

@@ -1,0 +1,117 @@
+"""`fit` in several processes: each runs the same command, process 0 writes and speaks."""
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+HEARTBEAT = 30  # seconds after which a silent process is given up
+LOST = ("gloo", "nccl", "connection", "coordination", "heartbeat", "socket", "peer")  # in messages of JAX
+
+
+class LostProcessError(Exception):
+    """Another process of the run has ended before its time."""
+
+
+class Asked(NamedTuple):
+    """The options of a run of several processes."""
+
+    distributed: bool
+    coordinator: str | None
+    processes: int | None
+    process: int | None
+
+    @property
+    def is_alone(self) -> bool:
+        return not self.distributed and self.coordinator is None
+
+    def check(self) -> None:
+        """Raises ValueError, naming the options, where they do not fit together."""
+        three = (self.coordinator, self.processes, self.process)
+        if self.distributed and three != (None, None, None):
+            raise ValueError(
+                "--distributed finds the processes by itself: leave --coordinator, --processes and --process"
+            )
+        if not self.distributed and 0 < sum(part is not None for part in three) < 3:
+            raise ValueError("--coordinator HOST:PORT, --processes H and --process I are given together")
+        if self.processes is not None and self.process is not None and not 0 <= self.process < self.processes:
+            raise ValueError(f"--process is {self.process}; it must be from 0 to {self.processes - 1}")
+
+
+@contextlib.contextmanager
+def joined(asked: Asked) -> Iterator[Any]:
+    """The `Devices` of the run: of one process, or all of all processes, in which what is inside ends together.
+
+    Of several it is to be called before anything uses a device. Raises ValueError for options that do not fit, and where no other process is
+    found; LostProcessError where another process ends while this one works with it.
+    """
+    asked.check()
+    if asked.is_alone:
+        from stochgp.devices import ONE
+
+        yield ONE
+        return
+    speak = _keep_output()
+    with _losses_named():
+        devices = _join(asked)
+        speak(devices.is_writer)
+        try:
+            yield devices
+        except KeyboardInterrupt:  # raised in all of them
+            devices.agree("interrupted")
+            raise
+        devices.agree("done")  # the work of all: who leaves before is missed
+
+
+def end_at_once() -> bool:
+    """Whether this process is one of several, whose farewell would wait for one that is lost."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
+
+
+def _join(asked: Asked) -> Any:
+    import jax
+
+    where = (asked.coordinator, asked.processes, asked.process)
+    try:
+        jax.distributed.initialize(*where, heartbeat_timeout_seconds=HEARTBEAT)
+    except ValueError as error:
+        raise ValueError(
+            f"--distributed finds no other processes here ({error}): give --coordinator, --processes and --process"
+        ) from error
+    from stochgp.devices import Devices
+
+    return Devices.of("all")
+
+
+@contextlib.contextmanager
+def _losses_named() -> Iterator[None]:
+    from jax.errors import JaxRuntimeError
+
+    try:
+        yield
+    except JaxRuntimeError as error:
+        if not any(word in str(error).lower() for word in LOST):
+            raise
+        raise LostProcessError(
+            "another process of this run has ended; start all of them again: with --checkpoint they go on from the last visit"
+        ) from error
+
+
+def _keep_output() -> Callable[[bool], None]:
+    """The standard output for this program alone: what else writes there, as gloo does, goes to the standard error.
+
+    Returns what is to be told whether this process speaks; until then, and where it does not, nothing comes out.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+
+    def speak(writes: bool) -> None:
+        sys.stdout = os.fdopen(kept if writes else os.open(os.devnull, os.O_WRONLY), "w")
+        if not writes:
+            warnings.simplefilter("ignore")  # process 0 gives them
+
+    return speak
