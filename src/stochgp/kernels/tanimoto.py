@@ -96,5 +96,5 @@ def _sums_of_smaller(X: Float[Array, "N A"], Z: Float[Array, "P A"]) -> Float[Ar
             total = total + jnp.minimum(a[:, None], b[None, :])
         return total, None
 
-    start = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
-    return jax.lax.scan(add, start, (left, right))[0]
+    first, _ = add(jnp.zeros((X.shape[0], Z.shape[0]), X.dtype), (left[0], right[0]))
+    return jax.lax.scan(add, first, (left[1:], right[1:]))[0]

@@ -1,6 +1,17 @@
-"""K + Σ as products with blocks of its rows."""
+"""K + Σ as products with blocks of its rows, on one device or spread over several."""
 
 from .base import AbstractOperator
 from .kernel import TILE, KernelOperator
+from .products import AbstractProduct, Gather, Ring, Scatter
+from .sharded import ShardedOperator
 
-__all__ = ["TILE", "AbstractOperator", "KernelOperator"]
+__all__ = [
+    "TILE",
+    "AbstractOperator",
+    "AbstractProduct",
+    "Gather",
+    "KernelOperator",
+    "Ring",
+    "Scatter",
+    "ShardedOperator",
+]

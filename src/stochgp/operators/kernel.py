@@ -1,7 +1,6 @@
 """K + Σ as products with blocks of its rows, tile by tile; never as a whole unless asked for."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -110,7 +109,7 @@ class KernelOperator(AbstractOperator):
         if n_tiles == 1:
             return matmul(self.kernel.between(rows, first[0]), read(first[1]))
         out = jax.eval_shape(lambda item: matmul(self.kernel.between(rows, item[0]), read(item[1])), first)
-        return jax.lax.scan(add, self._zeros(out), tiles)[0]
+        return jax.lax.scan(add, self.zeros(out.shape, out.dtype), tiles)[0]
 
     def own_times(self, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "S R"]:
         S, n_tiles = V.shape[1], self.padded // self.tile
@@ -123,7 +122,7 @@ class KernelOperator(AbstractOperator):
             K = self.kernel.between(rows, columns).reshape(S, R, self.tile)
             return total + einsum("srt,ts->sr", K, v), None
 
-        return jax.lax.scan(add, self._zeros(jax.ShapeDtypeStruct((S, R), self.dtype)), tiles)[0]
+        return jax.lax.scan(add, self.zeros((S, R), self.dtype), tiles)[0]
 
     def block_times(
         self, start: Int[Array, ""] | int, n_rows: int, V: PyTree, read: Read = as_it_is
@@ -204,9 +203,9 @@ class KernelOperator(AbstractOperator):
     def astype(self, dtype: DTypeLike) -> "KernelOperator":
         return cast(eqx.tree_at(lambda op: op.kept, self, None, is_leaf=lambda leaf: leaf is None), dtype)
 
-    def _zeros(self, like: Any) -> Array:
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """To which products are added."""
-        zeros = jnp.zeros(like.shape, like.dtype)
+        zeros = jnp.zeros(shape, dtype)
         return zeros if self.axis is None else jax.lax.pcast(zeros, self.axis, to="varying")
 
 

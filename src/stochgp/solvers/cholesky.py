@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.dense_factor import NEGLIGIBLE, Factor, factorised
-from stochgp.operators import KernelOperator
+from stochgp.operators import AbstractOperator, KernelOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers.base import AbstractDirectSolver
 from stochgp.solvers.costs import HALF_ORDER, TOUCH, Costs, epoch_seconds, twice
@@ -52,13 +52,17 @@ class Cholesky(AbstractDirectSolver):
         if self.dtype not in (None, "float32", "float64"):
             raise ValueError(f"dtype is {self.dtype!r}; it must be 'float32', 'float64' or None")
 
-    def factorise(self, operator: KernelOperator) -> Factor:
-        """L. Raises ValueError where no jitter helps: the matrix holds values that are not finite."""
+    def factorise(self, operator: AbstractOperator) -> Factor:
+        """L. Raises ValueError for rows on several devices, and where no jitter helps: the matrix holds values that are not finite."""
+        if not isinstance(operator, KernelOperator):
+            raise ValueError(
+                f"Cholesky factorises on one device, but the rows lie on {operator.n_devices}; use CG or SDD"
+            )
         dtype = np.dtype(operator.dtype if self.dtype is None else self.dtype)
         return factorised(lambda: _upper(operator, dtype))
 
     def solve(
-        self, operator: KernelOperator, b: Any, tolerance: Any, factor: Factor | None = None
+        self, operator: AbstractOperator, b: Any, tolerance: Any, factor: Factor | None = None
     ) -> Solution:
         """The solution with its residuals, measured with the operator's own products."""
         factor = self.factorise(operator) if factor is None else factor
@@ -164,12 +168,12 @@ def _block(operator: KernelOperator, start: Any, first_column: Any, least: Any, 
     return jnp.where(jnp.abs(K) < least, jnp.zeros_like(K), K)
 
 
-def _product_of(operator: KernelOperator, value: np.ndarray) -> np.ndarray:
+def _product_of(operator: AbstractOperator, value: np.ndarray) -> np.ndarray:
     """Aα with α rounded to the operator's dtype."""
     rounded = operator.pad(jnp.asarray(value, operator.dtype))
     return np.asarray(_product(operator, rounded), np.float64)[: operator.size]
 
 
 @eqx.filter_jit
-def _product(operator: KernelOperator, V: Array) -> Array:
+def _product(operator: AbstractOperator, V: Array) -> Array:
     return operator.matvec(V)

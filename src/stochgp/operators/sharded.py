@@ -1,0 +1,226 @@
+"""K + Σ with its rows, and those of all vectors, spread over several devices."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from stochgp.devices import AXIS, Devices
+from stochgp.kernels import AbstractKernel
+from stochgp.numerics.precision import matmul
+from stochgp.operators.base import AbstractOperator, Read, as_it_is, extended, one_row
+from stochgp.operators.kernel import TILE, KernelOperator
+from stochgp.operators.products import AbstractProduct, Gather
+from stochgp.parameters import Frozen, cast
+
+SPREAD, WHOLE = P(AXIS), P()
+
+
+class ShardedOperator(AbstractOperator):
+    """A = K + Σ with P/G rows on each of G devices, P the least multiple of G tiles that is at least N.
+
+    Vectors [P, S] lie as the rows do. A product with all of A is taken by `product`. Of a product with B rows every device computes its
+    own columns' part, and the parts are added up: B S numbers are sent. `slice` and `pick` add up what each device has of the rows
+    wanted; `add_slice` and `add` send nothing. Elementwise operations and sums over rows are left to the compiler, which divides
+    them well. No rows of K are kept.
+    """
+
+    kernel: AbstractKernel
+    centre: Float[Array, " D"]
+    rows: PyTree
+    noise: Float[Array, " P"]
+    kept: None
+    size: int = eqx.field(static=True)
+    tile: int = eqx.field(static=True)
+    keep_rows: int = eqx.field(static=True)
+    inputs: Float[Array, "P D"] | None
+    devices: Devices = eqx.field(static=True)
+    product: AbstractProduct = eqx.field(static=True)
+
+    @classmethod
+    def of(
+        cls,
+        kernel: AbstractKernel | Frozen,
+        X: Float[Array, "N D"],
+        noise_variance: Float[Array, "..."] | float,
+        devices: Devices,
+        *,
+        tile: int = TILE,
+        keep_rows: int = 0,
+        product: AbstractProduct | None = None,
+    ) -> "ShardedOperator":
+        """As `KernelOperator.of`, spread over these devices; `product` None = `Gather()`.
+
+        Raises ValueError as that does, and for `Devices()`, which have no mesh.
+        """
+        if devices.mesh is None:
+            raise ValueError(
+                "devices have no mesh; give Devices.of(a number or a list), or use KernelOperator"
+            )
+        N = X.shape[0]
+        plain = KernelOperator.of(kernel, X, noise_variance, tile=max(N, 1), keep_rows=keep_rows)
+        each = -(-N // devices.count)
+        n_tiles = -(-each // tile)
+        tile = -(-each // n_tiles)
+        missing = devices.count * n_tiles * tile - N
+        rows, inputs = devices.place(extended((plain.rows, X), missing))
+        noise = devices.place(jnp.pad(plain.noise, (0, missing), constant_values=1))
+        alike, centre = devices.replicate((plain.kernel, plain.centre))
+        product = Gather() if product is None else product
+        return cls(alike, centre, rows, noise, None, N, tile, keep_rows, inputs, devices, product)
+
+    @property
+    def n_devices(self) -> int:
+        return self.devices.count
+
+    def pad(self, V: Float[Array, "N S"]) -> Float[Array, "P S"]:
+        return self._spread(jnp.pad(V, ((0, self.padded - self.size), (0, 0))))
+
+    def unpad(self, V: Float[Array, "P S"]) -> Float[Array, "N S"]:
+        """On every device."""
+        return self._constrained(V, WHOLE)[: self.size]
+
+    def cleared(self, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
+        return jnp.where(jnp.arange(self.padded)[:, None] < self.size, V, jnp.zeros_like(V))
+
+    def placed(self, array: Array, axis: int | None = 0) -> Array:
+        return self.devices.replicate(array) if axis is None else self.devices.place(array, axis)
+
+    def slice(self, tree: PyTree, start: Int[Array, ""] | int, n_rows: int) -> PyTree:
+        return self.pick(tree, _following(start, n_rows))
+
+    def pick(self, tree: PyTree, indices: Int[Array, " B"]) -> PyTree:
+        def of_shard(tree: PyTree, indices: Array) -> PyTree:
+            return jax.tree.map(lambda leaf: jax.lax.psum(_own_rows(leaf, indices), AXIS), tree)
+
+        return self._mapped(of_shard, (SPREAD, WHOLE), WHOLE)(tree, indices)
+
+    def add_slice(
+        self, array: Float[Array, "P S"], change: Float[Array, "B S"], start: Int[Array, ""] | int
+    ) -> Float[Array, "P S"]:
+        return self.add(array, change, _following(start, change.shape[0]))
+
+    def add(
+        self, array: Float[Array, "P S"], change: Float[Array, "B S"], indices: Int[Array, " B"]
+    ) -> Float[Array, "P S"]:
+        def to_shard(array: Array, change: Array, indices: Array) -> Array:
+            place, mine = _places(array.shape[0], indices)
+            beyond = jnp.full_like(place, array.shape[0])  # where nothing is
+            return array.at[jnp.where(mine, place, beyond)].add(change, mode="drop")
+
+        return self._mapped(to_shard, (SPREAD, WHOLE, WHOLE), SPREAD)(array, change, indices)
+
+    def times(self, rows: PyTree, V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
+        def part(shard: KernelOperator, rows: PyTree, V: PyTree) -> Array:
+            return jax.lax.psum(shard.times(rows, V, read), AXIS)
+
+        return self._on_shards(part, (WHOLE, SPREAD), WHOLE)(rows, V)
+
+    def own_times(self, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "S R"]:
+        def part(shard: KernelOperator, rows: PyTree, V: Array) -> Array:
+            return jax.lax.psum(shard.own_times(rows, V), AXIS)
+
+        return self._on_shards(part, (WHOLE, SPREAD), WHOLE)(rows, V)
+
+    def block_times(
+        self, start: Int[Array, ""] | int, n_rows: int, V: PyTree, read: Read = as_it_is
+    ) -> Float[Array, "B S"]:
+        return self.times(self.block(start, n_rows), V, read)
+
+    def rows_times(self, indices: Int[Array, " B"], V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
+        return self.times(self.take(indices), V, read)
+
+    def matvec(self, V: Float[Array, "P S"], n_rows: int = 512) -> Float[Array, "P S"]:
+        def own_rows(shard: KernelOperator, V: Array) -> Array:
+            KV = self.product(shard, V, n_rows, self.n_devices)
+            inside = self._inside(V.shape[0])[:, None]
+            return jnp.where(inside, KV, jnp.zeros_like(KV)) + shard.noise[:, None] * V
+
+        return self._on_shards(own_rows, (SPREAD,), SPREAD)(V)
+
+    def features_times(
+        self, features: Callable[[Array], Float[Array, "N M"]], V: Float[Array, "P S"]
+    ) -> Float[Array, "P S"]:
+        if self.inputs is None:
+            raise ValueError("features need an operator that knows its inputs")
+        Phi = self.cleared(self._spread(features(self.inputs)))
+        return self._spread(matmul(Phi, matmul(Phi.T, V)))
+
+    def matrix_rows(self, indices: Int[Array, " B"]) -> Float[Array, "B P"]:
+        """Spread by columns."""
+        part = lambda shard, rows: shard.kernel.between(rows, shard.rows)
+        return self._on_shards(part, (WHOLE,), P(None, AXIS))(self.take(indices))
+
+    def diagonal(self) -> Float[Array, " N"]:
+        part = lambda shard: jax.vmap(lambda row: shard.kernel.between(one_row(row), one_row(row))[0, 0])(
+            shard.rows
+        )
+        return (self._on_shards(part, (), SPREAD)() + self.noise)[: self.size]
+
+    def columns(self, indices: Int[Array, " B"]) -> Float[Array, "N B"]:
+        part = lambda shard, rows: shard.kernel.between(shard.rows, rows)
+        return self._on_shards(part, (WHOLE,), SPREAD)(self.take(indices))[: self.size]
+
+    def reordered(self, order: Int[Array, " N"]) -> "ShardedOperator":
+        order = extended(order, self.padded - self.size)
+        rows, noise = jax.tree.map(lambda leaf: self._spread(leaf[order]), (self.rows, self.noise))
+        noise = jnp.where(jnp.arange(self.padded) < self.size, noise, jnp.ones_like(noise))
+        return ShardedOperator(
+            self.kernel, self.centre, rows, noise, None, self.size, self.tile, self.keep_rows, None, self.devices, self.product
+        )  # fmt: skip
+
+    def keeping(self, n_rows: int | None = None) -> "ShardedOperator":
+        """Itself: it keeps none."""
+        return self
+
+    def astype(self, dtype: DTypeLike) -> "ShardedOperator":
+        return cast(self, dtype)
+
+    def _inside(self, each: int) -> Bool[Array, " each"]:
+        """Which of a shard's rows are among the N."""
+        return jax.lax.axis_index(AXIS) * each + jnp.arange(each) < self.size
+
+    def _spread(self, array: Array) -> Array:
+        return self._constrained(array, SPREAD)
+
+    def _constrained(self, array: Array, spec: P) -> Array:
+        mesh: Any = self.devices.mesh
+        return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
+
+    def _mapped(self, function: Callable, taken: tuple, given: P) -> Callable:
+        return jax.shard_map(function, mesh=self.devices.mesh, in_specs=taken, out_specs=given)
+
+    def _on_shards(self, function: Callable, taken: tuple, given: P) -> Callable:
+        """function(shard, *arguments) on every device, with its own part of the operator."""
+        numbers, rest = eqx.partition(self.kernel, eqx.is_array)
+
+        def on_shard(numbers: Any, centre: Array, rows: PyTree, noise: Array, *arguments: Any) -> Any:
+            kernel, each = eqx.combine(numbers, rest), noise.shape[0]
+            shard = KernelOperator(kernel, centre, rows, noise, None, each, self.tile, axis=AXIS)
+            return function(shard, *arguments)
+
+        mapped = self._mapped(on_shard, (WHOLE, WHOLE, SPREAD, SPREAD, *taken), given)
+        return lambda *arguments: mapped(numbers, self.centre, self.rows, self.noise, *arguments)
+
+
+def _following(start: Int[Array, ""] | int, n_rows: int) -> Int[Array, " B"]:
+    return jnp.asarray(start, jnp.int32) + jnp.arange(n_rows, dtype=jnp.int32)
+
+
+def _places(each: int, indices: Int[Array, " B"]) -> tuple[Int[Array, " B"], Bool[Array, " B"]]:
+    """(Where these rows are in a shard of `each` rows, whether they are there)."""
+    place = indices - jax.lax.axis_index(AXIS) * each
+    return place, (place >= 0) & (place < each)
+
+
+def _own_rows(leaf: Array, indices: Int[Array, " B"]) -> Array:
+    """The rows of these indices that this device has, 0 for the others."""
+    place, mine = _places(leaf.shape[0], indices)
+    found = leaf[jnp.clip(place, 0, leaf.shape[0] - 1)]
+    return jnp.where(mine.reshape(-1, *[1] * (leaf.ndim - 1)), found, jnp.zeros_like(found))
