@@ -20,6 +20,9 @@ from stochgp.devices import Devices
 from stochgp.operators import KernelOperator
 from stochgp.operators.products import Gather, Ring, Scatter
 from stochgp.operators.sharded import ShardedOperator
+from stochgp.posteriors import KernelSystem, SampledKernelPosterior, sample_targets
+from stochgp.posteriors.base import known_noise
+from stochgp.priors import prior_functions
 from stochgp.solvers import CG, SDD, SGD, Cholesky, solve
 from stochgp.solvers.solve import _take_steps
 
@@ -136,6 +139,27 @@ def steps() -> dict:
             reached.append((op.unpad(solver.value(state)), info.residual_squares))
         found[name] = [distance(many, one) for one, many in zip(*reached, strict=True)]
     return found
+
+
+def posteriors() -> dict:
+    """Whether right-hand sides of samples have the same bits on four devices as on one, and how far moments and new functions are."""
+    noise, D = known_noise(0.3), systems.X.shape[1]
+    alone = KernelSystem(systems.KERNEL, jnp.asarray(systems.X), np.ones(systems.N), noise, 14)
+    y, Z = systems.B[:, :1], jnp.asarray(RNG.uniform(0, 12, size=(6, D)))
+    keys = jax.random.split(jax.random.key(0), 3)
+    prior = prior_functions(alone.kernel, D, 3, n_features=20, key=keys[0], dtype=jnp.dtype(jnp.float64))
+    targets, found = [], []
+    for system in (alone, alone.spread_over(devices())):
+        targets.append(sample_targets(system.operator, prior, system.X, key=keys[1]))
+        b = jnp.concatenate([jnp.asarray(y), targets[-1]], axis=1)
+        alpha = solve(system.operator, b, CG(), key=keys[2], tolerance=1e-12).value
+        posterior = SampledKernelPosterior(system, alpha[:, :1], 1.0, prior, alpha[:, 1:], CG(), 1e-12)
+        found.append([*posterior.mean_and_variance(Z), posterior.functions(2, key=keys[2])(Z)])
+    return {
+        "same_bits": bool(np.array_equal(*targets)),
+        "distances": [distance(many, one) for one, many in zip(*found, strict=True)],
+        "back": alone.spread_over(Devices()) is alone,
+    }
 
 
 def refused() -> dict:

@@ -55,6 +55,12 @@ def test_ten_steps_are_those_of_one_device():
     assert {name: far for name, far in worker("steps").items() if max(far) > 1e-10} == {}
 
 
+def test_samples_have_the_same_bits_and_posteriors_are_those_of_one_device():
+    found = worker("posteriors")
+    assert found["same_bits"] and found["back"]
+    assert max(found["distances"]) < 1e-8  # of solves to 1e-12
+
+
 def test_a_factorisation_is_refused():
     assert "Cholesky factorises on one device, but the rows lie on 4" in worker("refused")["said"]
 

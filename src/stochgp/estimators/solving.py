@@ -23,7 +23,7 @@ from stochgp.likelihoods.noise import noise_of_rows
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
 from stochgp.objectives.kernel import SOME_ROWS, mean_variance
-from stochgp.operators import TILE, KernelOperator
+from stochgp.operators import TILE, AbstractOperator
 from stochgp.parameters import cast, value_of
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import plan
@@ -203,7 +203,7 @@ def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budg
 
 def run_solver(
     solver: AbstractSolver,
-    operator: KernelOperator,
+    operator: AbstractOperator,
     b: Array,
     tolerance: Float[np.ndarray, " S"],
     wanted: Wanted,

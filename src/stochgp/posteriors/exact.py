@@ -17,7 +17,7 @@ from stochgp.likelihoods.noise import noise_of_rows
 from stochgp.numerics.dense_factor import factorised
 from stochgp.numerics.rounding import rounding_error, safe_covariance, safe_variance
 from stochgp.objectives.slq import Estimate
-from stochgp.operators import KernelOperator
+from stochgp.operators import AbstractOperator
 from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem, cross, diagonal, mean_of
 from stochgp.results import Solution
@@ -138,7 +138,7 @@ class ExactKernelPosterior(AbstractPosterior):
 
 
 @eqx.filter_jit
-def _mean_and_cross(operator: KernelOperator, weights: Array, Z: Rows) -> tuple[PerRow, Array, Array]:
+def _mean_and_cross(operator: AbstractOperator, weights: Array, Z: Rows) -> tuple[PerRow, Array, Array]:
     Z = jnp.asarray(Z)
     across = operator.kernel.between(operator.prepare(Z), operator.block(0, operator.size))
     return mean_of(operator, weights, Z), across, operator.kernel.diag(Z)

@@ -1,5 +1,6 @@
 """The posterior of a kernel GP from solutions of systems with A = K + Σ, as far as any solver came."""
 
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable
@@ -12,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.devices import Devices
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows
-from stochgp.numerics.precision import einsum
 from stochgp.numerics.rounding import rounding_error, safe_covariance
 from stochgp.objectives.slq import Estimate, estimate_bytes, nlml_estimate
-from stochgp.operators import KernelOperator
+from stochgp.operators import AbstractOperator, KernelOperator, ShardedOperator
 from stochgp.planning.prediction import (
     COMPILER_BYTES,
     chunk_bytes,
@@ -71,11 +72,22 @@ class KernelSystem(eqx.Module):
             return noise_of_rows(self.noise, np.asarray(self.X, np.float64), self.count)
 
     @functools.cached_property
-    def operator(self) -> KernelOperator:
+    def operator(self) -> AbstractOperator:
         """Computed when it is first wanted, at once also where a function that uses it is being traced."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
             spread = noise_variances(self.noise, self.X, self.count).astype(self.X.dtype)
             return _operator(self.kernel, self.X, spread, self.tile)
+
+    def spread_over(self, devices: Devices) -> "KernelSystem":
+        """The same with its operator's rows spread over these devices. A file holds the system without them."""
+        if devices.mesh is None:
+            return self
+        made = dataclasses.replace(self)
+        with jax.enable_x64(True):
+            spread = noise_variances(self.noise, self.X, self.count).astype(self.X.dtype)
+            many = ShardedOperator.of(self.kernel, self.X, spread, devices, tile=self.tile)
+        vars(made)["operator"] = many  # what its property would make on one device
+        return made
 
     def draw(
         self, weights: Float[Array, "N 1"], n_samples: int, solve: Callable, *, key: PRNGKeyArray
@@ -113,7 +125,7 @@ class KernelFunctions(AbstractFunctions):
     Pathwise conditioning (Wilson et al. 2020): f₀ₛ is a prior draw, w_s = A⁻¹(y − f₀ₛ(X) − ε_s) with ε_s ~ N(0, Σ).
     """
 
-    operator: KernelOperator
+    operator: AbstractOperator
     prior: PriorFunctions
     weights: Float[Array, "P S"]
 
@@ -266,7 +278,7 @@ class SampledKernelPosterior(AbstractPosterior):
 
 @eqx.filter_jit
 def sample_targets(
-    operator: KernelOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
+    operator: AbstractOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
 ) -> Float[Array, "N S"]:
     """f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples. X are the operator's rows, in its order."""
     noise = jnp.sqrt(operator.noise[: operator.size])[:, None]
@@ -275,14 +287,14 @@ def sample_targets(
 
 
 @eqx.filter_jit
-def mean_of(operator: KernelOperator, weights: Float[Array, "R 1"], Z: Rows) -> PerRow:
+def mean_of(operator: AbstractOperator, weights: Float[Array, "R 1"], Z: Rows) -> PerRow:
     """k(z, X) w for each row."""
     return times(operator, Z, operator.pad(weights))[:, 0]
 
 
 @eqx.filter_jit
 def moments(
-    operator: KernelOperator,
+    operator: AbstractOperator,
     weights: Float[Array, "R 1"],
     prior: PriorFunctions,
     sample_weights: Float[Array, "R S"],
@@ -302,34 +314,25 @@ def moments(
 
 
 @eqx.filter_jit
-def cross(operator: KernelOperator, Z: Rows) -> tuple[Float[Array, "T N"], Float[Array, "N N"]]:
+def cross(operator: AbstractOperator, Z: Rows) -> tuple[Float[Array, "T N"], Float[Array, "N N"]]:
     """(k(X, Z), k(Z, Z))."""
     rows = operator.prepare(jnp.asarray(Z))
     between = operator.kernel.between
     return between(operator.block(0, operator.size), rows), between(rows, rows)
 
 
-def times(operator: KernelOperator, X: Rows, V: Array) -> Array:
+def times(operator: AbstractOperator, X: Rows, V: Array) -> Array:
     """k(X, ·) V, whose derivative in X evaluates the kernel again instead of keeping it."""
     product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V))  # pyright: ignore[reportPrivateImportUsage]
     return product(jnp.asarray(X), V)
 
 
 def times_own(
-    operator: KernelOperator, Z: Float[Array, "S R D"], V: Float[Array, "P S"]
+    operator: AbstractOperator, Z: Float[Array, "S R D"], V: Float[Array, "P S"]
 ) -> Float[Array, "S R"]:
     """k(Z_s, ·) V_s for each s, tile by tile; derivatives evaluate a tile again instead of keeping it."""
-    (S, R, D), n_tiles = Z.shape, operator.padded // operator.tile
-    rows = operator.prepare(Z.reshape(S * R, D))
-    tiles = jax.tree.map(lambda x: x.reshape(n_tiles, operator.tile, *x.shape[1:]), (operator.rows, V))
-
-    @jax.checkpoint  # pyright: ignore[reportPrivateImportUsage]
-    def add(total: Array, item: Any) -> tuple[Array, None]:
-        columns, v = item
-        K = operator.kernel.between(rows, columns).reshape(S, R, operator.tile)
-        return total + einsum("srt,ts->sr", K, v), None
-
-    return jax.lax.scan(add, jnp.zeros((S, R), operator.dtype), tiles)[0]
+    S, R, D = Z.shape
+    return operator.own_times(operator.prepare(Z.reshape(S * R, D)), V)
 
 
 @eqx.filter_jit
@@ -338,13 +341,13 @@ def _operator(kernel: Any, X: Array, noise: Array, tile: int) -> KernelOperator:
 
 
 @eqx.filter_jit
-def _between(operator: KernelOperator, X: Rows, Z: Float[Array | np.ndarray, "M D"]) -> Float[Array, "N M"]:
+def _between(operator: AbstractOperator, X: Rows, Z: Float[Array | np.ndarray, "M D"]) -> Float[Array, "N M"]:
     """k(X, Z)."""
     return operator.kernel.between(operator.prepare(jnp.asarray(X)), operator.prepare(jnp.asarray(Z)))
 
 
 @eqx.filter_jit
-def _product(operator: KernelOperator, V: Array) -> Array:
+def _product(operator: AbstractOperator, V: Array) -> Array:
     return operator.unpad(operator.matvec(operator.pad(V)))
 
 
