@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.estimators.progress import progress_line
+from stochgp.estimators.refining import refined
 from stochgp.estimators.report import choice
 from stochgp.estimators.units import TrainingData
 from stochgp.likelihoods.noise import noise_of_rows
@@ -81,7 +82,7 @@ def posterior_of(
     posterior, scale = calibrated(posterior) if wanted.calibrates else (posterior, 1.0)
     why = f"of the mean, relative, measured on all rows; {found.result.name}"
     cut = found.result in (RESULTS.time_limit, RESULTS.interrupted)
-    epochs = sum(not entry.get("measured", 1.0) for entry in found.history) if cut else None
+    epochs = steps_only(found.history) if cut else None
     more = {
         "residual": choice(float(found.residual_norms[0]), why),
         "solve_epochs": choice(epochs, "as many as it takes" if epochs is None else "then it was ended"),
@@ -119,7 +120,21 @@ def _solved(
         y=y,
         draws=None if prior is None else NoiseDraws((len(y),), (sample_key,)),
     )
-    return posterior, found
+    most = None if wanted.most_epochs is None else wanted.most_epochs - steps_only(found.history)
+    if most is not None and most < 1:
+        return posterior, found
+
+    def solve_mean(tolerance: float, start: Array) -> Solution:
+        limits = {"tolerance": tolerance, "most_epochs": most, "key": jax.random.fold_in(run_key, 1)}
+        with progress_line(wanted.verbose, _progress_text) as progress:
+            return solve(operator, b[:, :1], solver, start=start, progress=progress, **limits)
+
+    return refined(posterior, found, solve_mean)
+
+
+def steps_only(history: list[dict[str, float]]) -> int:
+    """Epochs of steps, without those in which the residual was measured."""
+    return sum(not entry.get("measured", 1.0) for entry in history)
 
 
 def solved_directly(

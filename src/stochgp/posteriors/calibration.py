@@ -6,7 +6,13 @@ the error α_i/Q_ii and the variance 1/Q_ii, Q = A⁻¹, α = Qy (Rasmussen and 
     c = mean α_i²/Q_ii
 
 makes the standardised errors of such predictions 1 in the mean: for exchangeable rows the same as those of a new row, whatever their law.
-Q_ii comes from the factor, or from samples: with u_s = A⁻¹(f₀ₛ + ε_s) ~ N(0, Q), (S − 2)/Σ_s u_si² is unbiased for 1/Q_ii.
+Q_ii comes from the factor, or from samples: with u_s = A⁻¹(f₀ₛ + ε_s) ~ N(0, Q), V_i = (S − 2)/Σ_s u_si² is unbiased for 1/Q_ii.
+
+An α that a solver has left with the residual r = y − Aα predicts new rows worse than A⁻¹y does. At row i its mean is off by
+
+    (K A⁻¹r)_i = r_i − σ_i²(Qr)_i,    and so its error, without row i, is    α_i/Q_ii + r_i + (1/Q_ii − σ_i²)(Qr)_i.
+
+The first two terms are α_iV_i + r_i. The last one is left out: it is small where the noise is most of 1/Q_ii.
 """
 
 import dataclasses
@@ -51,20 +57,31 @@ def scaled(posterior: Any, c: float) -> Any:
         return made
     prior = dataclasses.replace(posterior.prior, kernel=posterior.prior.kernel.times(c))
     samples = _divided(posterior.sample_weights, c**0.5)
-    return dataclasses.replace(posterior, **more, prior=prior, sample_weights=samples)
+    made = dataclasses.replace(posterior, **more, prior=prior, sample_weights=samples)
+    vars(made)["residual"] = posterior.residual  # the same, and it takes a product with K
+    return made
 
 
 def left_out_squares(
     posterior: ExactKernelPosterior | SampledKernelPosterior, rows: Int[np.ndarray, " P"]
 ) -> Float[np.ndarray, " P"] | None:
-    """z² = α_i²/Q_ii of these rows, each predicted from all others; None where too few samples say how large Q_ii is."""
+    """z² = e_i²/V_i of these rows, each predicted from all others; None where too few samples say how large V_i is."""
     alpha = np.asarray(posterior.weights, np.float64)[rows, 0]
     if isinstance(posterior, ExactKernelPosterior):
         return alpha**2 / _by_factor(posterior, rows)
+    variance = left_out_variances(posterior)
+    if variance is None:
+        return None
+    left = np.zeros(len(rows)) if posterior.residual is None else posterior.residual[rows]
+    return (alpha * variance[rows] + left) ** 2 / variance[rows]
+
+
+def left_out_variances(posterior: SampledKernelPosterior) -> Float[np.ndarray, " N"] | None:
+    """V_i of every row, predicted from all others, noise included; None from fewer than 8 samples."""
     if posterior.n_samples < FEWEST_SAMPLES:
         return None
-    u, S = np.asarray(posterior.sample_weights, np.float64)[rows], posterior.n_samples
-    return alpha**2 * (S - 2) / np.sum(u**2, axis=1)
+    u = np.asarray(posterior.sample_weights, np.float64)
+    return (posterior.n_samples - 2) / np.sum(u**2, axis=1)
 
 
 def _by_factor(posterior: ExactKernelPosterior, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:

@@ -192,6 +192,13 @@ class SampledKernelPosterior(AbstractPosterior):
     def n_samples(self) -> int:
         return 0 if self.sample_weights is None else self.sample_weights.shape[1]
 
+    @functools.cached_property
+    def residual(self) -> Float[np.ndarray, " N"] | None:
+        """y − A α, by one product with K; None without the targets."""
+        if self.y is None:
+            return None
+        return self.y - np.asarray(_product(self.system.operator, self.weights), np.float64)[:, 0]
+
     def mean(self, X: Rows) -> PerRow:
         return mean_of(self.system.operator, self.weights, X)
 

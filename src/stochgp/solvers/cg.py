@@ -14,10 +14,13 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from stochgp.operators import AbstractOperator
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
 from stochgp.solvers.costs import TOUCH, Costs
+from stochgp.solvers.full_scale import low_rank_plus_neighbours
 from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
-from stochgp.solvers.sizes import Layout, SystemSize, column_bytes, padded
+from stochgp.solvers.sizes import SMALL, Layout, SystemSize, column_bytes, has_neighbours, padded
 
+NEIGHBOURS = 24
 LARGEST_RANK = 1000
+RANK_BESIDE_NEIGHBOURS = 300
 ENTRIES_PER_ROW = 64  # rank² per row at which the preconditioner takes about as long as ten products with K
 # Steps times ln(1 / tolerance)²: at the default rank 28, 9 and 45 of them, a check included, to half of the tolerances of the estimator
 # (0.017 on pol, 0.08 on elevators, 0.0045 on bike).
@@ -26,6 +29,7 @@ LOW_RANK = 0.5  # steps go as (default rank / rank)^0.5
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the default rank, which a planner may try
 # Arrays [P, C] as in `AbstractIterativeSolver`, and float64 ones: five of a state before, after and at the best step, and some within one.
 COLUMNS, WIDE_COLUMNS = 6, 16
+NEIGHBOUR_BYTES = 40  # of a neighbour of a row, while regressions are made and joined
 FACTORS = 2.2  # arrays [rank, P] of float64 while the preconditioner is made
 WIDE = 2.0  # seconds of a product in float64, as a multiple of one in float32
 
@@ -41,8 +45,10 @@ class CG(AbstractIterativeSolver):
 
     whose residual s only falls; stopped early it also predicts far better than x.
 
-    The preconditioner is P = FFᵀ + Σ + `damping` · mean(diag(K − FFᵀ)) I, with FFᵀ a partial Cholesky factorisation of K of rank `rank`
-    (None = about 8 √N, at most 1000; 0 = the diagonal of A alone), pivots random, or the largest left with `greedy`.
+    The preconditioner is P = FFᵀ + (K − FFᵀ + Σ by `neighbours` neighbours of each row, see `LowRankPlusNeighbours`), with FFᵀ a partial
+    Cholesky factorisation of K of rank `rank` (None = about 8 √N, at most 1000, beside neighbours 300), pivots random, or the largest left
+    with `greedy`. Without neighbours (None = 24 beyond 3,000 rows, where the kernel finds them by places and one device has all rows; else
+    0) P = FFᵀ + Σ + `damping` · mean(diag(K − FFᵀ)) I; of rank 0 it is then the diagonal of A.
 
     Products are in the operator's dtype, all else in float64 where x64 is enabled (`solve` enables it): p is rounded to what is multiplied.
     What rounding makes of r and s meanwhile is corrected after every check of the residual that does not end the run: one step then
@@ -57,23 +63,39 @@ class CG(AbstractIterativeSolver):
     damping: float = 3.0
     greedy: bool = False
     check_every: int = 50
+    neighbours: int | None = None
 
     def __check_init__(self) -> None:
         if self.epochs < 1 or self.check_every < 1:
             raise ValueError("epochs and check_every must be at least 1")
         if self.rank is not None and self.rank < 0:
             raise ValueError(f"rank is {self.rank}; it must be at least 0, or None")
+        if self.neighbours is not None and self.neighbours < 0:
+            raise ValueError(f"neighbours is {self.neighbours}; it must be at least 0, or None")
         if not 0 <= self.damping < math.inf:
             raise ValueError(f"damping is {self.damping}; it must be finite and at least 0")
 
-    def rank_for(self, size: int) -> int:
+    def neighbours_for(self, size: int, there: bool = True) -> int:
+        """How many neighbours of each of so many rows the preconditioner has; 0 where they are not to be found."""
+        wanted = (NEIGHBOURS if size > SMALL else 0) if self.neighbours is None else self.neighbours
+        return wanted if there else 0
+
+    def rank_for(self, size: int, there: bool = True) -> int:
         """The rank of the preconditioner of so many rows."""
-        rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * size)) if self.rank is None else self.rank
+        most = RANK_BESIDE_NEIGHBOURS if self.neighbours_for(size, there) else LARGEST_RANK
+        rank = min(most, math.isqrt(ENTRIES_PER_ROW * size)) if self.rank is None else self.rank
         return min(rank, size)
 
     def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
         """The preconditioner; rows of K are kept as the operator allows."""
-        found = _preconditioner(operator, self.rank_for(operator.size), self.damping, self.greedy, key=key)
+        there = has_neighbours(operator)
+        rank, m = self.rank_for(operator.size, there), self.neighbours_for(operator.size, there)
+        if m:
+            rank_key, order_key = jax.random.split(key)
+            F = _low_rank(operator, rank, self.greedy, key=rank_key)
+            seed = tuple(int(word) for word in np.ravel(jax.random.key_data(order_key)))
+            return Arranged(operator.keeping(), None, low_rank_plus_neighbours(operator, F, m, seed), 0.0)
+        found = _preconditioner(operator, rank, self.damping, self.greedy, key=key)
         placed = LowRankPlusDiagonal(
             operator.placed(found.W, 1), operator.placed(found.root), found.log_determinant
         )
@@ -132,13 +154,14 @@ class CG(AbstractIterativeSolver):
 
     def variants(self, size: SystemSize) -> Iterator["CG"]:
         """With a lower rank."""
-        rank = self.rank_for(size.n_rows)
+        rank = self.rank_for(size.n_rows, size.has_neighbours)
         for share in SHARES:
             yield self if share == 1 else dataclasses.replace(self, rank=int(share * rank))
 
     def array_bytes(self, size: SystemSize, layout: Layout) -> int:
         """States, and the preconditioner while it is made."""
-        factors = int(8 * FACTORS * self.rank_for(size.n_rows) * padded(size.n_rows, layout.tile))
+        R, m = self._orders(size)
+        factors = int((8 * FACTORS * R + NEIGHBOUR_BYTES * m) * padded(size.n_rows, layout.tile))
         return column_bytes(size, layout, COLUMNS, WIDE_COLUMNS) + factors
 
     def wanted_epochs(self, n_rows: int, tolerance: float) -> float:
@@ -150,6 +173,11 @@ class CG(AbstractIterativeSolver):
         N, R = size.n_rows, self.rank_for(size.n_rows)
         made = N * R * (costs.evaluate + 3 * WIDE * R * costs.multiply)
         return made + epochs * N * size.n_columns * (2 * WIDE * R * costs.multiply + 20 * TOUCH)
+
+    def _orders(self, size: SystemSize) -> tuple[int, int]:
+        """(Rank, neighbours)."""
+        N, there = size.n_rows, size.has_neighbours
+        return self.rank_for(N, there), self.neighbours_for(N, there)
 
     @property
     def tolerance_share(self) -> float:
@@ -201,6 +229,13 @@ def _corrected(arranged: Arranged, b: Float[Array, "P S"], state: CGState) -> CG
     products = arranged.operator.matvec(points).astype(state.x.dtype)
     r, s = (b.astype(state.x.dtype) - part for part in (products[:, :S], products[:, S:]))
     return CGState(state.x, r, state.p, state.y, s, state.b_squares, jnp.asarray(False), state.dtype)
+
+
+def _low_rank(operator: AbstractOperator, rank: int, greedy: bool, *, key: PRNGKeyArray) -> np.ndarray:
+    """F [R, N]."""
+    return (
+        partial_cholesky(operator, rank, key=key, greedy=greedy).F if rank else np.zeros((0, operator.size))
+    )
 
 
 def _preconditioner(

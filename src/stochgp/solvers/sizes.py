@@ -26,6 +26,7 @@ class SystemSize(NamedTuple):
     row_bytes: int  # of one prepared row of the operator
     itemsize: int = 4
     noise_ratio: float = 0.01  # mean noise variance / mean k(x, x)
+    has_neighbours: bool = True  # see the function of that name
 
     @classmethod
     def of(
@@ -34,7 +35,15 @@ class SystemSize(NamedTuple):
         """The sizes of an operator whose rows had `n_inputs` inputs."""
         leaves = jax.tree.leaves(operator.rows)
         row_bytes = sum(leaf.nbytes // leaf.shape[0] for leaf in leaves) + operator.dtype.itemsize
-        return cls(operator.size, n_inputs, n_samples, row_bytes, operator.dtype.itemsize, noise_ratio)
+        return cls(
+            operator.size,
+            n_inputs,
+            n_samples,
+            row_bytes,
+            operator.dtype.itemsize,
+            noise_ratio,
+            has_neighbours(operator),
+        )
 
     def in_numbers_of(self, itemsize: int) -> "SystemSize":
         """The same system in numbers of so many bytes."""
@@ -55,6 +64,11 @@ class Layout(NamedTuple):
     factor_itemsize: int | None = (
         None  # bytes of a number of a direct solver's factor; None = as in the operator
     )
+
+
+def has_neighbours(operator: AbstractOperator) -> bool:
+    """Whether one device has all rows as they were given, and the kernel has places by which their neighbours are found."""
+    return operator.n_devices == 1 and operator.inputs is not None and operator.kernel.has_places
 
 
 def padded(n_rows: int, tile: int) -> int:

@@ -1,0 +1,137 @@
+"""A preconditioner for both scales of a kernel: low rank for what is smooth, neighbours for the rest."""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Bool, Float, Int32
+
+from stochgp.kernels import AbstractKernel
+from stochgp.kernels.nearest import NONE, earlier_rows
+from stochgp.numerics.precision import matmul
+from stochgp.numerics.small_matrices import safe_cholesky
+from stochgp.numerics.threads import one_blas_thread
+from stochgp.operators import AbstractOperator
+from stochgp.parameters import cast
+
+BLOCK = 256  # rows of one program
+ROUNDING = 32.0  # a conditional variance below so many eps of k(x, x) is rounding
+
+
+class LowRankPlusNeighbours(eqx.Module):
+    """P = FᵀF + S⁻¹, S = GᵀG, G = V^(−½)(I − B), with S⁻¹ ≈ K − FᵀF + Σ by Vecchia's approximation:
+
+    row i of B has the regression of its value on those of m rows before it in a random order, V_i the variance that is left. So
+
+        P⁻¹ = Gᵀ(I − WᵀW)G,   W = L⁻¹FGᵀ,   LLᵀ = I + FSFᵀ.
+
+    A full-scale approximation (Sang and Huang, 2012), whose low rank takes the large eigenvalues and whose neighbours take the small ones;
+    as a preconditioner: Gyger, Furrer and Sigrist (2024). In exact arithmetic P is positive definite for every B and V > 0.
+    """
+
+    W: Float[Array, "R P"]
+    near: Int32[Array, "m P"]
+    B: Float[Array, "m P"]
+    root: Float[Array, " P"]  # V^(−½)
+
+    def solve(self, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
+        """P⁻¹V."""
+        half = self._times_G(V)
+        return self._times_G_transposed(half - matmul(self.W.T, matmul(self.W, half)))
+
+    def _times_G(self, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
+        def less(left: Array, one: Any) -> tuple[Array, None]:
+            near, b = one
+            return left - b[:, None] * V[near], None
+
+        return self.root[:, None] * jax.lax.scan(less, V, (self.near, self.B))[0]
+
+    def _times_G_transposed(self, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
+        half = self.root[:, None] * V
+
+        def less(left: Array, one: Any) -> tuple[Array, None]:
+            near, b = one
+            return left.at[near].add(-b[:, None] * half), None
+
+        return jax.lax.scan(less, half, (self.near, self.B))[0]
+
+
+def low_rank_plus_neighbours(
+    operator: AbstractOperator, F: Float[np.ndarray, "R N"], n_neighbours: int, seed: tuple[int, ...]
+) -> LowRankPlusNeighbours:
+    """For FᵀF ≈ K, K − FᵀF positive semi-definite up to rounding; in float64, on the host. `seed` draws the order."""
+    N, P = operator.size, operator.padded
+    kernel = cast(operator.kernel, jnp.float64)
+    X = np.asarray(operator.inputs, np.float64)
+    order = np.random.default_rng(seed).permutation(N)
+    near = np.empty((N, n_neighbours), np.int32)
+    near[order] = earlier_rows(kernel, X, order, np.arange(N), n_neighbours)
+    B, V = _regressions(operator, kernel, X, F, near)
+    near = np.maximum(near, 0)  # where there is none, B is 0
+    across = scipy.sparse.csr_array((B.ravel(), near.ravel(), np.arange(N + 1) * n_neighbours), (N, N))
+    root = 1 / np.sqrt(V)
+    W = (F - (across @ F.T).T) * root
+    L = np.linalg.cholesky(W @ W.T + np.eye(len(F)))
+    W = scipy.linalg.solve_triangular(L, W, lower=True, overwrite_b=True, check_finite=False)
+    fill = ((0, 0), (0, P - N))
+    parts = (
+        np.pad(W, fill),
+        np.pad(near.T, fill),
+        np.pad(B.T, fill),
+        np.pad(root, fill[1], constant_values=1),
+    )
+    return LowRankPlusNeighbours(*(jnp.asarray(part) for part in parts))
+
+
+def _regressions(
+    operator: AbstractOperator,
+    kernel: AbstractKernel,
+    X: Float[np.ndarray, "N D"],
+    F: Float[np.ndarray, "R N"],
+    near: Int32[np.ndarray, "N m"],
+) -> tuple[Float[np.ndarray, "N m"], Float[np.ndarray, " N"]]:
+    """(B, V) of every row, in blocks of BLOCK; the last is filled up."""
+    N, features = len(X), np.ascontiguousarray(F.T, operator.dtype)
+    noise = np.asarray(operator.noise, np.float64)
+    rounding = ROUNDING * float(jnp.finfo(operator.dtype).eps)
+    found = []
+    with one_blas_thread():
+        for start in range(0, N, BLOCK):
+            rows = np.minimum(np.arange(start, start + BLOCK), N - 1)
+            there, beside = near[rows] != NONE, np.maximum(near[rows], 0)
+            every = np.concatenate([beside, rows[:, None]], axis=1)  # the row itself last
+            part = _of_block(kernel, X[every], features[every], noise[every], there, rounding)
+            found.append([np.asarray(values)[: N - start] for values in part])
+    B, V = zip(*found, strict=True)
+    return np.concatenate(B), np.concatenate(V)
+
+
+@eqx.filter_jit
+def _of_block(kernel: AbstractKernel, *parts: Any) -> tuple[Array, Array]:
+    *of_rows, rounding = parts
+    return jax.vmap(partial(_of_row, kernel, rounding))(*of_rows)
+
+
+def _of_row(
+    kernel: AbstractKernel,
+    rounding: float,
+    X: Float[Array, "n D"],
+    F: Float[Array, "n R"],
+    noise: Float[Array, " n"],
+    there: Bool[Array, " m"],
+) -> tuple[Float[Array, " m"], Float[Array, ""]]:
+    """(b, V) of the last row given the others that are there."""
+    left = kernel.matrix(X, X) - matmul(F, F.T).astype(X.dtype)
+    floor = rounding * kernel.diag(X)
+    across = jnp.where(there, left[:-1, -1], 0)
+    pairs = jnp.where(there[:, None] & there, left[:-1, :-1], 0)
+    A = pairs + jnp.diag(jnp.where(there, noise[:-1] + floor[:-1], 1))
+    L, _ = safe_cholesky(A)
+    b = solve_triangular(L, solve_triangular(L, across, lower=True), lower=True, trans=1)
+    return b, jnp.maximum(left[-1, -1] - across @ b, floor[-1]) + noise[-1]
