@@ -332,6 +332,7 @@ class KernelGPRegressor(GPRegressor):
             plan=self._given_plan(run),
             checkpoint=run.checkpoint,
             most_epochs=run.planned("solve_epochs"),
+            typical_error=run.planned("typical_error"),
             calibrates=learned is not None and data.n_rows > SMALL,
         )
         posterior, solved, more = posterior_of(gp, data, wanted, run.budget, key=run.solve_key)

@@ -3,22 +3,18 @@
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.deadline import TimeIsUpError
+from stochgp.estimators.left_out import SEED, predicted_by_others, search_bytes, some_rows
 from stochgp.estimators.report import choice
 from stochgp.estimators.units import TrainingData
-from stochgp.kernels.nearest import NearestRows, nearest_bytes
-from stochgp.learners.conditionals import N_NEIGHBOURS
 from stochgp.learners.dispersion import FEWEST, GAUSSIAN, STUDENT, Law, LeftOut, choose, fitted, split
-from stochgp.learners.sampling import host_inputs
 from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT, constant_noise
 from stochgp.names import lookup
-from stochgp.objectives.conditionals import evaluate, is_small
 from stochgp.objectives.dispersion import LEAST_DF
 from stochgp.parameters import Frozen, frozen
 from stochgp.posteriors import Dispersion, ExactKernelPosterior
@@ -31,7 +27,6 @@ START_NOISE, LEAST_NOISE = 0.1, 1e-10  # of the targets' mean square
 ROWS = 32_768  # left out
 TYPICAL_SECONDS, SECONDS_PER_NUMBER = 4.0, 2e-5  # to choose, compilation included; for each input of each row
 BYTES_PER_NUMBER = 64  # of trees, for each input of each row
-SEED = 0
 
 
 def check_likelihood(value: Any) -> None:
@@ -130,26 +125,20 @@ def _refusal(gp: Any, data: TrainingData, budget: Budget) -> str | None:
 
 def _need_bytes(gp: Any, data: TrainingData) -> int:
     """Of the rows in float64, the search of neighbours, and trees."""
-    N, D, R = data.n_rows, data.n_inputs, min(data.n_rows, ROWS)
-    search = nearest_bytes(gp.kernel, N, D, R, N_NEIGHBOURS + 1)
-    return search + 8 * N * D + BYTES_PER_NUMBER * R * D
+    R = min(data.n_rows, ROWS)
+    return search_bytes(gp, data, R) + BYTES_PER_NUMBER * R * data.n_inputs
 
 
 def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
     """Random rows, from all others where the posterior knows its Q_ii; else from their neighbours, with z² of mean 1, as calibrated variances have."""
-    rows = np.sort(np.random.default_rng(SEED).permutation(data.n_rows)[:ROWS]).astype(np.int32)
+    rows = some_rows(data.n_rows, ROWS)
     group = None if data.rows.group is None else np.asarray(data.rows.group)[rows]
     squares = left_out_squares(posterior, rows) if group is None and _knows(posterior, data.n_rows) else None
     if squares is not None:
         return LeftOut(np.asarray(data.X[rows], np.float64), squares)
-    source = data.source(False)
-    X = host_inputs(source)
-    with jax.enable_x64(True):
-        near = NearestRows(gp.kernel, X).others(rows, min(N_NEIGHBOURS, data.n_rows - 1), source.group)
-        near = np.concatenate([near, rows[:, None]], axis=1)
-        found = evaluate(gp, source, near, is_small(gp, source.take(rows[:FEWEST])))
+    X, found = predicted_by_others(gp, data, rows)
     squares = np.square(np.asarray(found.z, np.float64))
-    return LeftOut(np.asarray(X, np.float64)[rows], squares / max(float(squares.mean()), 1e-300), group)
+    return LeftOut(X, squares / max(float(squares.mean()), 1e-300), group)
 
 
 def _knows(posterior: Any, n_rows: int) -> bool:

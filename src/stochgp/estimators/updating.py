@@ -125,6 +125,7 @@ def _grown_by_solving(
     b = sides(operator, system.X, y, posterior.prior, draws)
     start = warm_start(operator, b, held_weights(posterior))
     tolerance = tolerances_of(solver, system, y, b.shape[1])
+    tolerance[0] = min(tolerance[0], posterior.tolerance)
     found = run_solver(solver, operator, b, tolerance, wanted, run_key, start)
     weights = found.value[:, :1]
     more: dict[str, Any] = {
