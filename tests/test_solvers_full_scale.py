@@ -105,8 +105,3 @@ def test_conjugate_gradients_reach_the_dense_solution_in_fewer_steps_than_by_low
         np.testing.assert_allclose(np.asarray(found.value), wanted, atol=1e-3)
         taken[m] = found.n_steps
     assert taken[8] < taken[0] / 2
-
-
-def test_neighbours_are_refused_below_zero():
-    with pytest.raises(ValueError, match="neighbours is -1; it must be at least 0"):
-        CG(neighbours=-1)

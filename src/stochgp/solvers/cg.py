@@ -153,7 +153,10 @@ class CG(AbstractIterativeSolver):
         return 30.0
 
     def variants(self, size: SystemSize) -> Iterator["CG"]:
-        """With a lower rank."""
+        """With a lower rank; without neighbours where they are not to be found."""
+        if self.neighbours is None and not size.has_neighbours:
+            yield from dataclasses.replace(self, neighbours=0).variants(size)
+            return
         rank = self.rank_for(size.n_rows, size.has_neighbours)
         for share in SHARES:
             yield self if share == 1 else dataclasses.replace(self, rank=int(share * rank))
