@@ -47,7 +47,7 @@ class Dispersion(eqx.Module):
             return Normal(mean, std)
         multipliers, log_weights = student_multipliers(self.df)
         over = self.df / (self.df - 2)
-        return ScaleMixture(mean, np.zeros_like(std), std**2 / over, multipliers, log_weights, over)
+        return ScaleMixture(mean, np.zeros_like(std), std**2 / over, multipliers, log_weights, self.df)
 
 
 class DispersedPosterior(AbstractPosterior):

@@ -20,17 +20,23 @@ from stochgp.solvers.sizes import SMALL, Layout, SystemSize, column_bytes, has_n
 
 NEIGHBOURS = 24
 LARGEST_RANK = 1000
-RANK_BESIDE_NEIGHBOURS = 300
 ENTRIES_PER_ROW = 64  # rank² per row at which the preconditioner takes about as long as ten products with K
 # Steps times ln(1 / tolerance)²: at the default rank 28, 9 and 45 of them, a check included, to half of the tolerances of the estimator
 # (0.017 on pol, 0.08 on elevators, 0.0045 on bike).
 STEPS = 1.55
+# With neighbours of their rows: 18 on kin40k (0.01), 11 on pol (0.005), 10 on elevators and on keggdirected (0.003, 0.007), and a check.
+STEPS_BESIDE = 0.6
 LOW_RANK = 0.5  # steps go as (default rank / rank)^0.5
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the default rank, which a planner may try
 # Arrays [P, C] as in `AbstractIterativeSolver`, and float64 ones: five of a state before, after and at the best step, and some within one.
 COLUMNS, WIDE_COLUMNS = 6, 16
 NEIGHBOUR_BYTES = 40  # of a neighbour of a row, while regressions are made and joined
 FACTORS = 2.2  # arrays [rank, P] of float64 while the preconditioner is made
+REGRESSION, GATHER = (
+    2.5e-6,
+    4e-9,
+)  # seconds for a neighbour of a row: to find it and to factorise; for each row of F
+GATHERED = 5.0  # times TOUCH: to add a neighbour's entry of a column
 WIDE = 2.0  # seconds of a product in float64, as a multiple of one in float32
 
 
@@ -46,7 +52,7 @@ class CG(AbstractIterativeSolver):
     whose residual s only falls; stopped early it also predicts far better than x.
 
     The preconditioner is P = FFᵀ + (K − FFᵀ + Σ by `neighbours` neighbours of each row, see `LowRankPlusNeighbours`), with FFᵀ a partial
-    Cholesky factorisation of K of rank `rank` (None = about 8 √N, at most 1000, beside neighbours 300), pivots random, or the largest left
+    Cholesky factorisation of K of rank `rank` (None = about 8 √N, at most 1000), pivots random, or the largest left
     with `greedy`. Without neighbours (None = 24 beyond 3,000 rows, where the kernel finds them by places and one device has all rows; else
     0) P = FFᵀ + Σ + `damping` · mean(diag(K − FFᵀ)) I; of rank 0 it is then the diagonal of A.
 
@@ -80,16 +86,15 @@ class CG(AbstractIterativeSolver):
         wanted = (NEIGHBOURS if size > SMALL else 0) if self.neighbours is None else self.neighbours
         return wanted if there else 0
 
-    def rank_for(self, size: int, there: bool = True) -> int:
+    def rank_for(self, size: int) -> int:
         """The rank of the preconditioner of so many rows."""
-        most = RANK_BESIDE_NEIGHBOURS if self.neighbours_for(size, there) else LARGEST_RANK
-        rank = min(most, math.isqrt(ENTRIES_PER_ROW * size)) if self.rank is None else self.rank
+        rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * size)) if self.rank is None else self.rank
         return min(rank, size)
 
     def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
         """The preconditioner; rows of K are kept as the operator allows."""
         there = has_neighbours(operator)
-        rank, m = self.rank_for(operator.size, there), self.neighbours_for(operator.size, there)
+        rank, m = self.rank_for(operator.size), self.neighbours_for(operator.size, there)
         if m:
             rank_key, order_key = jax.random.split(key)
             F = _low_rank(operator, rank, self.greedy, key=rank_key)
@@ -157,7 +162,7 @@ class CG(AbstractIterativeSolver):
         if self.neighbours is None and not size.has_neighbours:
             yield from dataclasses.replace(self, neighbours=0).variants(size)
             return
-        rank = self.rank_for(size.n_rows, size.has_neighbours)
+        rank = self.rank_for(size.n_rows)
         for share in SHARES:
             yield self if share == 1 else dataclasses.replace(self, rank=int(share * rank))
 
@@ -169,18 +174,20 @@ class CG(AbstractIterativeSolver):
 
     def wanted_epochs(self, n_rows: int, tolerance: float) -> float:
         share = CG().rank_for(n_rows) / max(self.rank_for(n_rows), 1)
-        return STEPS * math.log(1 / tolerance) ** 2 * max(1.0, share) ** LOW_RANK
+        steps = STEPS_BESIDE if self.neighbours_for(n_rows) else STEPS
+        return steps * math.log(1 / tolerance) ** 2 * max(1.0, share) ** LOW_RANK
 
     def extra_seconds(self, size: SystemSize, costs: Costs, epochs: float) -> float:
         """Making the preconditioner, and applying it."""
-        N, R = size.n_rows, self.rank_for(size.n_rows)
-        made = N * R * (costs.evaluate + 3 * WIDE * R * costs.multiply)
-        return made + epochs * N * size.n_columns * (2 * WIDE * R * costs.multiply + 20 * TOUCH)
+        N, (R, m) = size.n_rows, self._orders(size)
+        made = N * R * (costs.evaluate + 3 * WIDE * R * costs.multiply) + N * m * (REGRESSION + R * GATHER)
+        applied = 2 * WIDE * R * costs.multiply + (20 + 2 * m * GATHERED) * TOUCH
+        return made + epochs * N * size.n_columns * applied
 
     def _orders(self, size: SystemSize) -> tuple[int, int]:
         """(Rank, neighbours)."""
         N, there = size.n_rows, size.has_neighbours
-        return self.rank_for(N, there), self.neighbours_for(N, there)
+        return self.rank_for(N), self.neighbours_for(N, there)
 
     @property
     def tolerance_share(self) -> float:
