@@ -114,7 +114,8 @@ def _solved(
         prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
         b = jnp.concatenate([b, sample_targets(operator, prior, X, key=sample_key)], axis=1)
     tolerance = tolerances_of(solver, system, y, b.shape[1], wanted.typical_error)
-    found = run_solver(solver, operator, b, tolerance, wanted, run_key)
+    enough = tolerances_of(solver, system, y, b.shape[1])
+    found = run_solver(solver, operator, b, tolerance, wanted, run_key, enough=enough)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
     posterior = SampledKernelPosterior(
         system=system,
@@ -233,11 +234,18 @@ def run_solver(
     wanted: Wanted,
     key: PRNGKeyArray,
     start: Array | None = None,
+    enough: Float[np.ndarray, " S"] | None = None,
 ) -> Solution:
-    """`solve` with progress, and a warning where it does not reach the tolerance."""
+    """`solve` with progress, and a warning where it does not reach the tolerance, nor, as far as the precision allows, `enough`."""
     with progress_line(wanted.verbose, _progress_text) as progress:
         limits = {"tolerance": tolerance, "most_epochs": wanted.most_epochs}
         found = solve(operator, b, solver, key=key, start=start, progress=progress, **limits)
+    if (
+        found.result is RESULTS.precision_reached
+        and enough is not None
+        and np.all(found.residual_norms <= enough)
+    ):
+        return found._replace(result=RESULTS.tolerance_reached, converged=True)
     if not found.converged and found.result is not RESULTS.interrupted:
         worst = float(found.residual_norms[0])
         warnings.warn(

@@ -31,7 +31,10 @@ SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the default rank, which a planner may
 # Arrays [P, C] as in `AbstractIterativeSolver`, and float64 ones: five of a state before, after and at the best step, and some within one.
 COLUMNS, WIDE_COLUMNS = 6, 16
 NEIGHBOUR_BYTES = 40  # of a neighbour of a row, while regressions are made and joined
-FACTORS = 2.2  # arrays [rank, P] of float64 while the preconditioner is made
+FACTORS, FACTORS_BESIDE = (
+    2.2,
+    2.8,
+)  # arrays [rank, P] of float64 while the preconditioner is made; beside neighbours
 REGRESSION, GATHER = (
     2.5e-6,
     4e-9,
@@ -169,7 +172,10 @@ class CG(AbstractIterativeSolver):
     def array_bytes(self, size: SystemSize, layout: Layout) -> int:
         """States, and the preconditioner while it is made."""
         R, m = self._orders(size)
-        factors = int((8 * FACTORS * R + NEIGHBOUR_BYTES * m) * padded(size.n_rows, layout.tile))
+        factors = int(
+            (8 * (FACTORS_BESIDE if m else FACTORS) * R + NEIGHBOUR_BYTES * m)
+            * padded(size.n_rows, layout.tile)
+        )
         return column_bytes(size, layout, COLUMNS, WIDE_COLUMNS) + factors
 
     def wanted_epochs(self, n_rows: int, tolerance: float) -> float:
@@ -191,8 +197,8 @@ class CG(AbstractIterativeSolver):
 
     @property
     def tolerance_share(self) -> float:
-        """On keggdirected a residual of 0.02 left 3.3 % in RMSE, where descent by blocks left 0.9 %; one more step 0.4 %."""
-        return 0.5
+        """Without neighbours a residual of 0.02 left 3.3 % in RMSE on keggdirected, where descent by blocks left 0.9 %; one more step 0.4 %."""
+        return 0.5 if self.neighbours == 0 else 1.0
 
     @property
     def patience(self) -> int | None:

@@ -21,6 +21,7 @@ from stochgp.operators import AbstractOperator
 from stochgp.parameters import cast
 
 BLOCK = 256  # rows of one program
+TOGETHER = 64  # rows of F
 ROUNDING = 32.0  # a conditional variance below so many eps of k(x, x) is rounding
 
 
@@ -65,7 +66,7 @@ class LowRankPlusNeighbours(eqx.Module):
 def low_rank_plus_neighbours(
     operator: AbstractOperator, F: Float[np.ndarray, "R N"], n_neighbours: int, seed: tuple[int, ...]
 ) -> LowRankPlusNeighbours:
-    """For FᵀF ≈ K, K − FᵀF positive semi-definite up to rounding; in float64, on the host. `seed` draws the order."""
+    """For FᵀF ≈ K, K − FᵀF positive semi-definite up to rounding; in float64, on the host. `seed` draws the order. F is overwritten."""
     N, P = operator.size, operator.padded
     kernel = cast(operator.kernel, jnp.float64)
     X = np.asarray(operator.inputs, np.float64)
@@ -76,12 +77,17 @@ def low_rank_plus_neighbours(
     near = np.maximum(near, 0)  # where there is none, B is 0
     across = scipy.sparse.csr_array((B.ravel(), near.ravel(), np.arange(N + 1) * n_neighbours), (N, N))
     root = 1 / np.sqrt(V)
-    W = (F - (across @ F.T).T) * root
-    L = np.linalg.cholesky(W @ W.T + np.eye(len(F)))
-    W = scipy.linalg.solve_triangular(L, W, lower=True, overwrite_b=True, check_finite=False)
+    W = F
+    for start in range(0, len(W), TOGETHER):  # FGᵀ
+        part = W[start : start + TOGETHER]
+        part -= (across @ part.T).T
+        part *= root
+    L = np.linalg.cholesky(W @ W.T + np.eye(len(W)))
+    (trsm,) = scipy.linalg.get_blas_funcs(("trsm",), (W,))
+    W = trsm(1.0, L, W.T, side=1, lower=1, trans_a=1, overwrite_b=1).T
     fill = ((0, 0), (0, P - N))
     parts = (
-        np.pad(W, fill),
+        np.pad(W, fill) if P > N else W,
         np.pad(near.T, fill),
         np.pad(B.T, fill),
         np.pad(root, fill[1], constant_values=1),
