@@ -41,7 +41,7 @@ from stochgp.storage import checkpoint as checkpoints
 
 logger = logging.getLogger("stochgp.estimators")
 
-TOLERANCE, POWER, TYPICAL_SHARE = 0.2, 0.75, 0.5  # see `tolerances`
+TOLERANCE, POWER, TYPICAL_SHARE = 0.2, 0.75, 0.4  # see `tolerances`
 ENOUGH_ROWS = 10_000
 LEAST_TOLERANCE, LEAST_SAMPLES_TOLERANCE = 1e-5, 0.03
 SAMPLES_TOLERANCE = 3.5  # times looser for samples, of which 64 estimate a variance to 18 % anyway
@@ -171,7 +171,7 @@ def tolerances(
     the RMSE on test rows was within 1 % of the exact one at residuals of 0.022, 0.09 and 0.005, and the NLPD within 0.04 of that of
     exactly solved samples at 0.05. Smaller sets, where it costs little, are solved more exactly.
 
-    For the mean at most half the typical error of rows left out, as a share of rms y: a residual of no particular direction adds about
+    For the mean at most 0.4 times the typical error of rows left out, as a share of rms y: a residual of no particular direction adds about
     its own size to the errors of predictions. Where tails are heavy most of them are far smaller than the noise.
     """
     size = max(math.sqrt(float(np.mean(np.square(y)))), SMALLEST)

@@ -66,7 +66,8 @@ def add_up_in_order(
 ) -> Moments:
     """Σ of_rows(gp, rows, *more) over the rows of all chunks, by virtual shards, which are added in their order. See `add_up`."""
     n_own = np.asarray(devices.shards // devices.count, np.int32)
-    given, n_own, sums = *devices.replicate(((gp, *more), n_own)), None
+    given, n_own = devices.replicate(((gp, *more), n_own))
+    sums = None
     for rows in chunks:
         part = _of_shards(of_rows, given, devices.place(_filled(rows, devices)), n_own, devices)
         sums = part if sums is None else _add(sums, part)
