@@ -24,7 +24,7 @@ from stochgp.likelihoods import TreeNoise
 from stochgp.numerics.trees import Boosting, Trees, binned, edges_of
 from stochgp.objectives.dispersion import Shape, gaussian_shape, slopes, student_shape
 from stochgp.parameters import frozen, value_of
-from stochgp.posteriors import DispersedPosterior, ExactKernelPosterior, KernelSystem
+from stochgp.posteriors import DispersedPosterior, Dispersion, ExactKernelPosterior, KernelSystem
 from stochgp.posteriors.base import known_noise
 from stochgp.solvers import Cholesky
 
@@ -45,6 +45,15 @@ def some_trees():
         inputs = jnp.asarray([[0, 1], [2, 0], [1, 1]], jnp.int32)
         thresholds = jnp.asarray([[0.1, -0.2], [0.0, 0.5], [0.3, np.inf]])
         return Trees(inputs, thresholds, jnp.asarray(np.arange(12.0).reshape(3, 4) ** 1.3))
+
+
+@pytest.mark.parametrize("df", [None, 2.5, 5.0, 40.0])
+def test_the_law_of_observations_has_their_standard_deviation(df):
+    mean, std = np.zeros(3), np.array([0.1, 1.0, 7.0])
+    law = Dispersion(1.0, None, df).observed(mean, std)
+    assert_allclose(law.std, std, rtol=1e-12)
+    quartile = stats.norm.ppf(0.75) if df is None else stats.t.ppf(0.75, df) * np.sqrt((df - 2) / df)
+    assert_allclose(law.quantile(0.75), quartile * std, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

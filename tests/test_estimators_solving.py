@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from stochgp import KernelGPRegressor
+from stochgp.budget import Budget
+from stochgp.data import Standardiser
+from stochgp.estimators.left_out import typical_error
 from stochgp.estimators.solving import tolerances
+from stochgp.estimators.units import TrainingData, TrainingRows
+from stochgp.kernels import Matern32
+from stochgp.likelihoods import constant_noise
+from stochgp.models import KernelGP
 from stochgp.solvers import CG, SDD, Cholesky
 
 Y = np.random.default_rng(0).normal(size=20_000)
@@ -32,6 +39,28 @@ def test_samples_are_solved_more_loosely_within_bounds_and_small_sets_more_exact
         np.testing.assert_allclose(tolerances(noise_variance, np.ones(400), 4)[1:], samples / 5)
     assert tolerances(10.0, Y, 1)[0] == pytest.approx(0.1)
     assert tolerances(1e-30, Y, 1)[0] == 1e-5
+
+
+def test_means_are_solved_to_0_4_of_the_typical_error_where_that_is_less():
+    assert tolerances(0.01, Y, 3, 0.01)[0] == pytest.approx(0.4 * 0.01)
+    np.testing.assert_array_equal(tolerances(0.01, Y, 3, 0.01)[1:], tolerances(0.01, Y, 3)[1:])
+    np.testing.assert_array_equal(tolerances(0.01, Y, 3, 10.0), tolerances(0.01, Y, 3))
+    np.testing.assert_allclose(tolerances(100 * 1e-4, 10 * Y, 1, 0.1), tolerances(1e-4, Y, 1, 0.01))
+
+
+def test_the_typical_error_is_that_of_most_rows_and_none_is_looked_for_among_few():
+    generator = np.random.default_rng(2)
+    X = generator.uniform(-2, 2, size=(3_600, 1))
+    noise = np.where(generator.random(len(X)) < 0.1, 5.0, 0.1) * generator.normal(size=len(X))
+    gp = KernelGP(Matern32(1.0, 1.0), constant_noise(float(np.var(noise))))
+    plain = (Standardiser.identity((1,)), Standardiser.identity(()))
+    found = []
+    for n in (len(X), 3_000):
+        rows = TrainingRows(X[:n], np.sin(X[:n, 0]) + noise[:n], None, None)
+        found.append(typical_error(gp, TrainingData(rows, *plain, "float64"), Budget(10**9)))
+    assert found[1] is None
+    most = 1.4826 * np.median(np.abs(noise))
+    assert most < found[0] < 0.5 * np.std(noise)
 
 
 @pytest.mark.parametrize(

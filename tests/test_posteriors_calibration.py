@@ -95,6 +95,26 @@ def test_a_scaled_factor_is_that_of_the_scaled_matrix():
     assert_allclose(np.tril(scaled.L) @ np.tril(scaled.L).T, 3 * A, rtol=1e-12)
 
 
+def test_errors_of_rows_left_out_know_what_the_solver_left():
+    """The mean of α off by δ is off by −Kδ at every row; of its error without row i all is known but (1/Q_ii − σ²)(Qr)_i, r = −Aδ."""
+    Q, alpha = dense()
+    A, delta = np.linalg.inv(Q), 0.02 * GENERATOR.normal(size=N)
+    off = dataclasses.replace(sampled(16), weights=jnp.asarray((alpha + delta)[:, None]), y=y)
+    r = -A @ delta
+    assert_allclose(off.residual, r, atol=1e-10)
+    V, rows = calibration.left_out_variances(off), np.arange(0, N, 7)
+    errors = (alpha + delta)[rows] * V[rows] + r[rows]
+    assert_allclose(calibration.left_out_squares(off, rows), errors**2 / V[rows], rtol=1e-9)
+    wanted = alpha / np.diag(Q) - (A - NOISE * np.eye(N)) @ delta
+    known = (alpha + delta) / np.diag(Q) + r
+    assert_allclose(wanted - known, (1 / np.diag(Q) - NOISE) * (Q @ r), atol=1e-9)
+    scaled = calibration.scaled(off, 3.0)
+    assert_allclose(
+        scaled.y - np.asarray(scaled.system.operator.dense() @ scaled.weights)[:, 0], r, atol=1e-9
+    )
+    assert_allclose(scaled.residual, r)
+
+
 def test_few_samples_say_nothing():
     posterior = sampled(calibration.FEWEST_SAMPLES - 1)
     assert calibration.calibrated(posterior) == (posterior, 1.0)
