@@ -37,8 +37,8 @@ MUTATIONS = (
     Mutation(
         "the tolerance falls with the quarter power of the noise",
         "estimators/solving.py",
-        "TOLERANCE, POWER = 0.2, 0.75",
-        "TOLERANCE, POWER = 0.2, 0.25",
+        "TOLERANCE, POWER, TYPICAL_SHARE = 0.2, 0.75",
+        "TOLERANCE, POWER, TYPICAL_SHARE = 0.2, 0.25",
         "test_estimators_solving.py::test_tolerances_scale_with_the_three_quarters_power_of_the_noise_and_not_with_units",
     ),
     Mutation(
@@ -58,8 +58,8 @@ MUTATIONS = (
     Mutation(
         "the tolerance of the mean is not that of the noise",
         "estimators/solving.py",
-        "share**POWER, MOST_TOLERANCE)",
-        "share**POWER, 1.0) * 3",
+        "** POWER, MOST_TOLERANCE)",
+        "** POWER, 1.0) * 3",
         "test_estimators_large.py::test_the_mean_is_solved_to_the_planned_tolerance_and_predicts_as_the_exact_one",
     ),
     Mutation(
@@ -135,8 +135,8 @@ MUTATIONS = (
     Mutation(
         "SCGD's gradient by the noise of a row leaves out the posterior variance",
         "learners/scgd.py",
-        "(residual**2 / s2 + jnp.sum(smoothed * Phi, axis=1))",
-        "(residual**2 / s2)",
+        "zeta = residual**2 / s2 + jnp.sum(smoothed * Phi, axis=1)",
+        "zeta = residual**2 / s2",
         "test_learners_row_noise.py::test_at_an_anchor_scgd_is_unbiased",
     ),
     Mutation(
@@ -180,7 +180,7 @@ MUTATIONS = (
     Mutation(
         "the held-out rows do not join the posterior",
         "learners/evidence.py",
-        "            moments = _together(moments, visit.gp, division.held_out)\n",
+        "            moments = self._together(moments, gp, division)\n",
         "            pass\n",
         "test_learners_fit_by_evidence.py::test_the_nlml_is_the_dense_one_of_the_model_returned",
     ),

@@ -82,6 +82,7 @@ def test_a_plan_is_followed_and_not_only_read(not_timed):
         "damping": 3.0,
         "greedy": False,
         "check_every": 50,
+        "neighbours": 0,
     }
     plan["n_samples"]["choice"], plan["keep_rows"]["choice"] = 3, 0
     plan["solve_dtype"]["choice"] = "float32"

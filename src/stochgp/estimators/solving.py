@@ -163,13 +163,17 @@ def explained_by(y: Float[np.ndarray, " N"], weights: Any) -> float:
 
 
 def tolerances(
-    noise_variance: float, y: Float[np.ndarray, " N"], n_columns: int, typical_error: float | None = None
+    noise_variance: float,
+    y: Float[np.ndarray, " N"],
+    n_columns: int,
+    typical_error: float | None = None,
+    share: float = 1.0,
 ) -> Float[np.ndarray, " S"]:
     """Relative residuals to reach, times √(N/10,000) where N is smaller: 0.2 (σ / rms y)^¾, at most 0.1, for the mean; for samples
 
-    3.5 times that, from 0.03 to 0.08. An empirical rule: on pol, elevators and bike, with noise standard deviations of 0.037, 0.31 and 0.006,
-    the RMSE on test rows was within 1 % of the exact one at residuals of 0.022, 0.09 and 0.005, and the NLPD within 0.04 of that of
-    exactly solved samples at 0.05. Smaller sets, where it costs little, are solved more exactly.
+    3.5 times that, from 0.03 to 0.08; a solver's `share` of them. An empirical rule: on pol, elevators and bike, with noise standard deviations
+    of 0.037, 0.31 and 0.006, the RMSE on test rows was within 1 % of the exact one at residuals of 0.022, 0.09 and 0.005, and the NLPD within
+    0.04 of that of exactly solved samples at 0.05. Smaller sets, where it costs little, are solved more exactly.
 
     For the mean at most 0.4 times the typical error of rows left out, as a share of rms y: a residual of no particular direction adds about
     its own size to the errors of predictions. Where tails are heavy most of them are far smaller than the noise.
@@ -177,10 +181,11 @@ def tolerances(
     size = max(math.sqrt(float(np.mean(np.square(y)))), SMALLEST)
     mean = min(TOLERANCE * (math.sqrt(noise_variance) / size) ** POWER, MOST_TOLERANCE)
     samples = min(max(SAMPLES_TOLERANCE * mean, LEAST_SAMPLES_TOLERANCE), MOST_SAMPLES_TOLERANCE)
+    exactly = share * min(1.0, math.sqrt(len(y) / ENOUGH_ROWS))
+    found = exactly * np.array([mean] + [samples] * (n_columns - 1))
     if typical_error is not None:
-        mean = min(mean, TYPICAL_SHARE * typical_error / size)
-    exactly = min(1.0, math.sqrt(len(y) / ENOUGH_ROWS))
-    return np.maximum(exactly * np.array([mean] + [samples] * (n_columns - 1)), LEAST_TOLERANCE)
+        found[0] = min(found[0], TYPICAL_SHARE * typical_error / size)
+    return np.maximum(found, LEAST_TOLERANCE)
 
 
 def tolerances_of(
@@ -191,8 +196,7 @@ def tolerances_of(
     typical_error: float | None = None,
 ) -> Float[np.ndarray, " S"]:
     """`tolerances`, of which the solver takes its share."""
-    found = tolerances(float(system.noise.level), y, n_columns, typical_error)
-    return np.maximum(found * solver.tolerance_share, LEAST_TOLERANCE)
+    return tolerances(float(system.noise.level), y, n_columns, typical_error, solver.tolerance_share)
 
 
 def _kept_plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budget: Budget) -> SolvePlan:
