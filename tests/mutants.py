@@ -30,8 +30,8 @@ MUTATIONS = (
     Mutation(
         "CG ignores its share of the tolerance",
         "estimators/solving.py",
-        "found * solver.tolerance_share",
-        "found * 1.0",
+        "typical_error, solver.tolerance_share)",
+        "typical_error, 1.0)",
         "test_estimators_solving.py::test_a_solver_solves_to_its_share_of_the_tolerance",
     ),
     Mutation(
