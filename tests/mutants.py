@@ -63,6 +63,20 @@ MUTATIONS = (
         "test_estimators_large.py::test_the_mean_is_solved_to_the_planned_tolerance_and_predicts_as_the_exact_one",
     ),
     Mutation(
+        "errors of rows left out forget the residual",
+        "posteriors/calibration.py",
+        "(alpha * variance[rows] + left) ** 2",
+        "(alpha * variance[rows]) ** 2",
+        "test_posteriors_calibration.py::test_errors_of_rows_left_out_know_what_the_solver_left",
+    ),
+    Mutation(
+        "neighbours do not see what the low rank has explained",
+        "solvers/full_scale.py",
+        "kernel.matrix(X, X) - matmul(F, F.T).astype(X.dtype)",
+        "kernel.matrix(X, X)",
+        "test_solvers_full_scale.py::test_it_is_the_inverse_of_low_rank_plus_regressions_on_earlier_neighbours",
+    ),
+    Mutation(
         "a fall-back has no remedy",
         "solvers/solve.py",
         "self.arranged = self.solver.more_careful(self.arranged, self.since, self.n_failures)",
