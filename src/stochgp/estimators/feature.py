@@ -31,6 +31,7 @@ from stochgp.learners.log import Report
 from stochgp.likelihoods import AbstractLikelihood, StudentT, constant_noise
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP
+from stochgp.numerics.seeds import words_of
 from stochgp.objectives import Moments, add_up, chunk_rows, nlml_of_spectrum, spectrum
 from stochgp.objectives.moments import pass_rows
 from stochgp.objectives.student import add_up_weighted, belief_of
@@ -205,8 +206,7 @@ class FeatureGPRegressor(GPRegressor):
         """Features for the rows, noise START_NOISE, and k(x, x) ≈ 1 on average, times the targets' mean square."""
         asked = self._asked(False)
         map_key, sample_key = jax.random.split(run.start_key)
-        seed = [int(word) for word in np.ravel(jax.random.key_data(sample_key))]
-        chosen = np.random.default_rng(seed).permutation(data.n_rows)[:SAMPLE_ROWS]
+        chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = jnp.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
         given = {"n_inputs": data.n_inputs, "X_sample": sample, "dtype": self.dtype}
         phi = features.resolve(self.features, self._kernel_for(data), self.n_features, key=map_key, **given)

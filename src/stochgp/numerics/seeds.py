@@ -57,9 +57,14 @@ def seed_of(words: Words) -> Words:
     return int(high[0] ^ low[0]), int(high[1] ^ low[1])
 
 
+def words_of(key: PRNGKeyArray) -> tuple[int, ...]:
+    """All words of a key, as a seed of NumPy's generators."""
+    return tuple(int(word) for word in np.ravel(np.asarray(jax.random.key_data(key))))
+
+
 def _words(key: PRNGKeyArray) -> Words:
-    first, last = np.ravel(np.asarray(jax.random.key_data(key)))[:2]
-    return int(first), int(last)
+    first, last = words_of(key)[:2]
+    return first, last
 
 
 def _threefry(words: Words, x0: np.ndarray, x1: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

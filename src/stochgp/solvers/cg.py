@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
 from stochgp.solvers.costs import TOUCH, Costs
@@ -31,14 +32,10 @@ SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the default rank, which a planner may
 # Arrays [P, C] as in `AbstractIterativeSolver`, and float64 ones: five of a state before, after and at the best step, and some within one.
 COLUMNS, WIDE_COLUMNS = 6, 16
 NEIGHBOUR_BYTES = 40  # of a neighbour of a row, while regressions are made and joined
-FACTORS, FACTORS_BESIDE = (
-    2.2,
-    2.8,
-)  # arrays [rank, P] of float64 while the preconditioner is made; beside neighbours
-REGRESSION, GATHER = (
-    2.5e-6,
-    4e-9,
-)  # seconds for a neighbour of a row: to find it and to factorise; for each row of F
+FACTORS = 2.2  # arrays [rank, P] of float64 while the preconditioner is made
+FACTORS_BESIDE = 2.8  # the same beside neighbours
+REGRESSION = 2.5e-6  # seconds for a neighbour of a row, to find it and to factorise
+GATHER = 4e-9  # and for each row of F
 GATHERED = 5.0  # times TOUCH: to add a neighbour's entry of a column
 WIDE = 2.0  # seconds of a product in float64, as a multiple of one in float32
 
@@ -101,13 +98,12 @@ class CG(AbstractIterativeSolver):
         if m:
             rank_key, order_key = jax.random.split(key)
             F = _low_rank(operator, rank, self.greedy, key=rank_key)
-            seed = tuple(int(word) for word in np.ravel(jax.random.key_data(order_key)))
-            return Arranged(operator.keeping(), None, low_rank_plus_neighbours(operator, F, m, seed), 0.0)
-        found = _preconditioner(operator, rank, self.damping, self.greedy, key=key)
-        placed = LowRankPlusDiagonal(
-            operator.placed(found.W, 1), operator.placed(found.root), found.log_determinant
-        )
-        return Arranged(operator.keeping(), None, placed, 0.0)
+            made = low_rank_plus_neighbours(operator, F, m, words_of(order_key))
+        else:
+            found = _preconditioner(operator, rank, self.damping, self.greedy, key=key)
+            W, root = operator.placed(found.W, 1), operator.placed(found.root)
+            made = LowRankPlusDiagonal(W, root, found.log_determinant)
+        return Arranged(operator.keeping(), None, made, 0.0)
 
     def init(
         self, arranged: Arranged, b: Float[Array, "P S"], start: Float[Array, "P S"] | None
@@ -172,10 +168,8 @@ class CG(AbstractIterativeSolver):
     def array_bytes(self, size: SystemSize, layout: Layout) -> int:
         """States, and the preconditioner while it is made."""
         R, m = self._orders(size)
-        factors = int(
-            (8 * (FACTORS_BESIDE if m else FACTORS) * R + NEIGHBOUR_BYTES * m)
-            * padded(size.n_rows, layout.tile)
-        )
+        of_row = 8 * (FACTORS_BESIDE if m else FACTORS) * R + NEIGHBOUR_BYTES * m
+        factors = int(of_row * padded(size.n_rows, layout.tile))
         return column_bytes(size, layout, COLUMNS, WIDE_COLUMNS) + factors
 
     def wanted_epochs(self, n_rows: int, tolerance: float) -> float:

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
@@ -11,6 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.precision import matmul
+from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator
 
 PROPOSED = 128  # rows that random pivoting proposes at a time
@@ -74,7 +74,7 @@ def partial_cholesky(
     N = operator.size
     if not 1 <= rank <= N:
         raise ValueError(f"rank is {rank}; it must lie between 1 and the number of rows, {N}")
-    generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
+    generator = np.random.default_rng(words_of(key))
     F, pivots = np.zeros((rank, N)), np.empty(0, np.int64)
     whole = np.array(_diagonal(operator), np.float64)
     floor = ROUNDING * float(jnp.finfo(operator.dtype).eps) * whole

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp import deadline
 from stochgp.deadline import Pace, within
 from stochgp.numerics.arrays import when_ready
+from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers.base import (
@@ -105,7 +106,7 @@ class _Run:
         self.solver, self.limits = solver, limits
         arrange_key, batch_key = jax.random.split(key)
         self.arranged = solver.arrange(operator, key=arrange_key)
-        self.seed = tuple(int(word) for word in np.ravel(jax.random.key_data(batch_key)))
+        self.seed = words_of(batch_key)
         self.b = self._inward(b)
         self.norms = np.maximum(np.asarray(_norms(self.b)), np.finfo(np.float32).tiny)
         self.best = jnp.zeros_like(self.b) if start is None else self._inward(start)

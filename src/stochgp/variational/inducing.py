@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features.nystrom import kmeans_landmarks
 from stochgp.numerics.precision import matmul
+from stochgp.numerics.seeds import words_of
 from stochgp.numerics.small_matrices import safe_inverse_factor
 from stochgp.numerics.triangular import lower_times, transposed_times
 from stochgp.parameters import value_of
@@ -184,8 +185,7 @@ def choose_points(
     """
     if how not in ("kmeans", "data"):
         raise ValueError(f"inducing points are chosen by 'kmeans' or from 'data', not by {how!r}")
-    words = [int(word) for word in np.ravel(jax.random.key_data(key))]
-    order = np.random.default_rng(words).permutation(len(X))
+    order = np.random.default_rng(words_of(key)).permutation(len(X))
     if how == "data" or n_points >= len(X):
         return jnp.asarray(X[np.resize(order, n_points)])
     some = jnp.asarray(X[order[: max(KMEANS_ROWS, n_points)]])
