@@ -96,7 +96,6 @@ def fit(
     from stochgp.cli.many_rows import divided_blocks, is_large
     from stochgp.cli.processes import Asked, joined
     from stochgp.cli.tables import Wanted, names_in, naming, read_divided
-    from stochgp.data import is_named
 
     check_can_write(out)
     asked = Asked(distributed, coordinator, processes, process)
@@ -110,13 +109,8 @@ def fit(
         holds_molecules = getattr(estimator, "smiles", None) is not None
         kind = "classes" if classify else "auto" if model in _CLASSIFIERS else "numbers"
         wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing, holds_molecules, kind)
-        lookup(bad_rows, dict.fromkeys(("refuse", "skip")), "--bad-rows")
         options = {"bad_rows": bad_rows, "weight": weight, "split_by": names_in(split_by) or ()}
-        in_blocks = bad_rows == "skip" or weight is not None or split_by is not None
-        if in_blocks and (classify or holds_molecules or is_named(source)):
-            raise ValueError(
-                "--bad-rows skip, --weight and --split-by are for numbers to learn, in files, from inputs that are no molecules"
-            )
+        in_blocks = _asks_for_blocks(options, source, takes_them=not (classify or holds_molecules))
         is_much = devices.agree(is_large(source, estimator.memory_limit))
         large = in_blocks or not classify and is_much and not holds_molecules
         division = source, wanted, test_fraction, seed
@@ -134,6 +128,19 @@ def fit(
             raise KeyboardInterrupt(f"the model so far is in {out}")
         if devices.is_writer:
             show(_report(estimator, rows, source, out, large), as_json)
+
+
+def _asks_for_blocks(options: dict[str, Any], source: str, *, takes_them: bool) -> bool:
+    """Whether options are given that rows read block by block have; a ValueError where these rows are not read so."""
+    from stochgp.data import is_named
+
+    lookup(options["bad_rows"], dict.fromkeys(("refuse", "skip")), "--bad-rows")
+    asks = options["bad_rows"] == "skip" or options["weight"] is not None or bool(options["split_by"])
+    if asks and (not takes_them or is_named(source)):
+        raise ValueError(
+            "--bad-rows skip, --weight and --split-by are for numbers to learn, in files, from inputs that are no molecules"
+        )
+    return asks
 
 
 def _save(estimator: Any, out: str) -> None:
