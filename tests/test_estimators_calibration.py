@@ -72,7 +72,7 @@ def test_the_fit_sees_no_row_that_is_left_out(pit):
 
 
 def pit_seed(model):
-    from stochgp.estimators.base import Run
+    from stochgp.estimators.run import Run
     from stochgp.numerics.seeds import as_key, key_of, split
 
     learn, solve, start = map(key_of, split(as_key(model.random_state), 3))

@@ -8,11 +8,9 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
-import numpy as np
-from jaxtyping import Int, PRNGKeyArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import estimator_html_repr
 
@@ -41,69 +39,21 @@ from stochgp.estimators.report import (
     shared_steps,
     worse_than_a_constant,
 )
+from stochgp.estimators.run import Run
 from stochgp.estimators.settings import DTYPES, check_settings
 from stochgp.estimators.summary import summarise
 from stochgp.estimators.units import TrainingData, in_target_units
 from stochgp.estimators.warping import transform_wanted, untransformed, warped_data
 from stochgp.learners import AbstractLearner, fit
-from stochgp.learners.fit import Extent
 from stochgp.learners.log import Report
 from stochgp.learners.placing import place, rows_in_time
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import AbstractGP
-from stochgp.numerics.seeds import as_key, key_of, seed_of, split
+from stochgp.numerics.seeds import as_key, key_of, split
 from stochgp.posteriors import AbstractPosterior, Dispersion
 from stochgp.results import RESULTS, FitResult, Solution
 
-CUT = (RESULTS.time_limit.name, RESULTS.interrupted.name, RESULTS.stopped.name)
-
 logger = logging.getLogger("stochgp.estimators")
-
-
-class Run(NamedTuple):
-    """What one call of `fit` was given beside its data."""
-
-    learn_key: PRNGKeyArray
-    solve_key: PRNGKeyArray
-    start_key: PRNGKeyArray
-    budget: Budget
-    checkpoint: str | os.PathLike | None
-    callback: Callable[[dict[str, float]], object] | None
-    plan: dict[str, Any] | None  # `plan_` of another fit
-    devices: Devices = ONE
-
-    def planned(self, name: str) -> Any:
-        """The choice of this name in the plan given; None without a plan. ValueError where the plan has none."""
-        if self.plan is None:
-            return None
-        if not isinstance(self.plan, dict) or name not in self.plan:
-            raise ValueError(f"plan has no {name!r}: give `plan_` of a fit of the same estimator")
-        return self.plan[name]["choice"]
-
-    @property
-    def extent(self) -> Extent:
-        """How far learning went, where the plan given is of a fit that was cut."""
-        if self.plan is None:
-            return Extent()
-        is_cut = self.planned("result") in CUT
-        return Extent(
-            self.planned("steps") if is_cut else None, self.planned("rate_trials") or (0 if is_cut else None)
-        )
-
-    @property
-    def may_choose(self) -> bool:
-        """Whether a time limit may choose what is done: not where a plan says it, nor where a checkpoint is to be gone on from without limit."""
-        return self.plan is None and self.checkpoint is None
-
-    @property
-    def sample_seed(self) -> int:
-        """Of the sample of rows in files."""
-        return seed_of(split(self.learn_key, 6)[5])[0]
-
-    def some(self, n_rows: int, n_all: int) -> Int[np.ndarray, " n"]:
-        """Random rows, in order."""
-        seed = seed_of(split(self.learn_key, 5)[4])  # the learner has the words before it
-        return np.sort(np.random.default_rng(seed).permutation(n_all)[:n_rows].astype(np.int32))
 
 
 class GPEstimator(PosteriorEstimator):

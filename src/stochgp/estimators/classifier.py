@@ -10,12 +10,13 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from stochgp import kernels
 from stochgp.data import Standardiser
-from stochgp.estimators.base import GPEstimator, Run
+from stochgp.estimators.base import GPEstimator
 from stochgp.estimators.choices import classifier_learner
 from stochgp.estimators.files import are_files
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import in_blocks
 from stochgp.estimators.inputs import read_training_rows
+from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import (
     bound_of,

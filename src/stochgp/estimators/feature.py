@@ -17,12 +17,13 @@ from stochgp import deadline, features, kernels
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.devices import Devices
-from stochgp.estimators.base import GPRegressor, Run
+from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.choices import feature_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.inputs import read_targets, read_weights
 from stochgp.estimators.report import choice
 from stochgp.estimators.row_noise import BOTH, ROW_NOISE, Asked, closed, with_noise
+from stochgp.estimators.run import Run
 from stochgp.estimators.streaming import Stream, added, begun, check_mergeable, drift, moments_of, taken_in
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.warping import transform_wanted

@@ -11,11 +11,11 @@ from sklearn.utils import check_consistent_length
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.deadline import TimeIsUpError
-from stochgp.estimators.base import Run
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import TrainingRows, read_inputs_at_fit, read_more_weights, read_targets
 from stochgp.estimators.report import PLANNED, choice
+from stochgp.estimators.run import Run
 from stochgp.estimators.settings import check_settings
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import bound_told, learned_from, predictions_told

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.deadline import TimeIsUpError
-from stochgp.estimators.base import GPRegressor, Run
+from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.choices import HURRIED, LOCAL_ROWS, kernel_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
@@ -19,6 +19,7 @@ from stochgp.estimators.law_choice import AUTO, check_likelihood, law_of, start_
 from stochgp.estimators.local_choice import calibrated_locally
 from stochgp.estimators.raised_noise import raised_for_solving
 from stochgp.estimators.report import choice
+from stochgp.estimators.run import Run
 from stochgp.estimators.settings import DTYPES
 from stochgp.estimators.solving import KernelPosterior, Wanted, posterior_of
 from stochgp.estimators.units import TrainingData, in_target_units

@@ -9,9 +9,9 @@ from jaxtyping import PRNGKeyArray
 
 from stochgp import deadline, kernels
 from stochgp.deadline import TimeIsUpError
-from stochgp.estimators.base import Run
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles
 from stochgp.estimators.report import choice
+from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.learners.sgpr import EVALUATION
 from stochgp.likelihoods import AbstractLikelihood, Gaussian

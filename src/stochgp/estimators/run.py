@@ -1,0 +1,62 @@
+"""What one call of `fit` was given beside its data."""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int, PRNGKeyArray
+
+from stochgp.budget import Budget
+from stochgp.devices import ONE, Devices
+from stochgp.learners.run import Extent
+from stochgp.numerics.seeds import seed_of, split
+from stochgp.results import RESULTS
+
+CUT = (RESULTS.time_limit.name, RESULTS.interrupted.name, RESULTS.stopped.name)
+
+
+class Run(NamedTuple):
+    """What one call of `fit` was given beside its data."""
+
+    learn_key: PRNGKeyArray
+    solve_key: PRNGKeyArray
+    start_key: PRNGKeyArray
+    budget: Budget
+    checkpoint: str | os.PathLike | None
+    callback: Callable[[dict[str, float]], object] | None
+    plan: dict[str, Any] | None  # `plan_` of another fit
+    devices: Devices = ONE
+
+    def planned(self, name: str) -> Any:
+        """The choice of this name in the plan given; None without a plan. ValueError where the plan has none."""
+        if self.plan is None:
+            return None
+        if not isinstance(self.plan, dict) or name not in self.plan:
+            raise ValueError(f"plan has no {name!r}: give `plan_` of a fit of the same estimator")
+        return self.plan[name]["choice"]
+
+    @property
+    def extent(self) -> Extent:
+        """How far learning went, where the plan given is of a fit that was cut."""
+        if self.plan is None:
+            return Extent()
+        is_cut = self.planned("result") in CUT
+        return Extent(
+            self.planned("steps") if is_cut else None, self.planned("rate_trials") or (0 if is_cut else None)
+        )
+
+    @property
+    def may_choose(self) -> bool:
+        """Whether a time limit may choose what is done: not where a plan says it, nor where a checkpoint is to be gone on from without limit."""
+        return self.plan is None and self.checkpoint is None
+
+    @property
+    def sample_seed(self) -> int:
+        """Of the sample of rows in files."""
+        return seed_of(split(self.learn_key, 6)[5])[0]
+
+    def some(self, n_rows: int, n_all: int) -> Int[np.ndarray, " n"]:
+        """Random rows, in order."""
+        seed = seed_of(split(self.learn_key, 5)[4])  # the learner has the words before it
+        return np.sort(np.random.default_rng(seed).permutation(n_all)[:n_rows].astype(np.int32))
