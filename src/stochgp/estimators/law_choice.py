@@ -11,12 +11,13 @@ from stochgp.budget import Budget
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.left_out import SEED, predicted_by_others, search_bytes, some_rows
 from stochgp.estimators.report import choice
+from stochgp.estimators.tails import df_told, known_df
 from stochgp.estimators.units import TrainingData
 from stochgp.learners.dispersion import FEWEST, GAUSSIAN, STUDENT, Law, LeftOut, choose, fitted, split
 from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT, constant_noise
 from stochgp.names import lookup
 from stochgp.objectives.dispersion import LEAST_DF
-from stochgp.parameters import Frozen, frozen
+from stochgp.parameters import frozen
 from stochgp.posteriors import Dispersion, ExactKernelPosterior
 from stochgp.posteriors.calibration import left_out_squares
 from stochgp.posteriors.kernel import SampledKernelPosterior
@@ -37,8 +38,7 @@ def check_likelihood(value: Any) -> None:
         raise TypeError(
             f"likelihood must be a name, or Gaussian(noise) or StudentT(df, noise) of stochgp.likelihoods, or a Warped of these, not {value!r}"
         )
-    elif (df := _known_df(value)) is not None and df <= 2:
-        raise ValueError(f"df is {df:g}; observations have a standard deviation only above 2")
+    known_df(value)
 
 
 def start_noise(likelihood: Any, given: float | None, spread: float, dtype: str) -> AbstractNoise:
@@ -60,11 +60,6 @@ def start_noise(likelihood: Any, given: float | None, spread: float, dtype: str)
     raise ValueError(f"noise_variance is {given!r}, which {dtype} cannot hold")
 
 
-def _known_df(asked: Any) -> float | None:
-    """The degrees of freedom that are not to be learned."""
-    return float(asked.df) if isinstance(asked, StudentT) and isinstance(asked.df, Frozen) else None
-
-
 def law_of(
     asked: Any, posterior: Any, gp: Any, data: TrainingData, budget: Budget, planned: str | None
 ) -> tuple[Dispersion | None, dict[str, Any]]:
@@ -74,7 +69,7 @@ def law_of(
 
     Raises ValueError, with both numbers, for a law asked for that the memory does not allow.
     """
-    df, asked = _known_df(asked), STUDENT if isinstance(asked, StudentT) else asked
+    df, asked = known_df(asked), STUDENT if isinstance(asked, StudentT) else asked
     if isinstance(asked, Gaussian) or asked == GAUSSIAN:
         return _constant("as asked")
     if planned == GAUSSIAN:
@@ -157,10 +152,5 @@ def _told(law: Law) -> dict[str, Any]:
             len(law.trees.leaves), "of 2^5 leaves, whose sum is the logarithm of the scale of the input"
         )
     if law.shape.df is not None:
-        bound = (
-            "; at its bound: standard deviations are governed by it, quantiles are not"
-            if law.shape.df < 2.2
-            else ""
-        )
-        told["df"] = choice(law.shape.df, f"degrees of freedom of the Student-t, by the rows left out{bound}")
+        told |= df_told(law.shape.df, "by the rows left out")
     return told

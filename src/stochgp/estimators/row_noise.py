@@ -2,36 +2,39 @@
 
 import functools
 import logging
+import os
 from typing import Any, NamedTuple
 
 import jax
 
 from stochgp.data.streams import AbstractSource
 from stochgp.estimators.report import choice
+from stochgp.estimators.run import Run
+from stochgp.estimators.tails import df_told, known_df
 from stochgp.learners import AbstractLearner
 from stochgp.learners.closing import closes, on_all_rows
 from stochgp.learners.heavy_tails import heavy_tailed, learned_with_tails
 from stochgp.learners.log import Report
 from stochgp.learners.row_noise import (
+    Going,
     best_constant,
     gain,
     head_features,
-    learned_on,
+    learned_further,
     rate_of,
     refusal,
     twin,
+    with_head,
 )
 from stochgp.learners.run import Extent
 from stochgp.likelihoods import AbstractNoise, Gaussian, HeadNoise, StudentT
 from stochgp.models import FeatureGP
 from stochgp.names import lookup
-from stochgp.parameters import Frozen
 from stochgp.results import FitResult
 
 AUTO, GAUSSIAN, ROW_NOISE, STUDENT = "auto", "gaussian", "row-noise", "student-t"
 BOTH = f"{ROW_NOISE}-{STUDENT}"
 LIKELIHOODS = (AUTO, GAUSSIAN, ROW_NOISE, STUDENT, BOTH)
-LEAST_DF = 2.2  # below it the bound of ν governs standard deviations
 
 logger = logging.getLogger("stochgp.estimators")
 
@@ -59,16 +62,13 @@ class Asked(NamedTuple):
                 f"likelihood must be one of {names}, Gaussian(noise) or StudentT(df, noise) of stochgp.likelihoods, or a Warped of these, not {value!r}; "
                 "SparseGPRegressor and SparseGPClassifier have others"
             )
-        df = float(value.df) if isinstance(value.df, Frozen) else None
-        if df is not None and df <= 2:
-            raise ValueError(f"df is {df:g}; observations have a standard deviation only above 2")
-        return cls(STUDENT, value.noise, df)
+        return cls(STUDENT, value.noise, known_df(value))
 
 
 def closed(
-    first: FitResult, gp: FeatureGP, learner: AbstractLearner, rows: AbstractSource, run: Any, asked: Asked
+    first: FitResult, gp: FeatureGP, learner: AbstractLearner, rows: AbstractSource, run: Run, asked: Asked
 ) -> tuple[FitResult, dict[str, Any]]:
-    """(The run, of few rows with features learned from all of them, what `plan_` says of that). `run` is a `base.Run`."""
+    """(The run, of few rows with features learned from all of them, what `plan_` says of that)."""
     if asked.name in (STUDENT, BOTH):
         return first, {"closing_steps": choice(0, "heavy tails are fitted by rows that were held out")}
     if not closes(first, learner, rows) or run.planned("closing_steps") == 0:
@@ -84,11 +84,11 @@ def with_noise(
     first: FitResult,
     learner: AbstractLearner,
     rows: AbstractSource,
-    run: Any,
+    run: Run,
     report: Report,
     dtype: str,
 ) -> tuple[FitResult, dict[str, Any]]:
-    """(The run, gone on with the noise that is asked for or chosen for "auto", what `plan_` says of it). `run` is a `base.Run`."""
+    """(The run, gone on with the noise that is asked for or chosen for "auto", what `plan_` says of it)."""
     planned = None if run.plan is None else run.planned("likelihood")
     name = asked.name if planned is None else planned
     why_not = "as asked" if name == GAUSSIAN else refusal(first, to_choose=name == AUTO)
@@ -121,7 +121,7 @@ def _chosen(
     head: FitResult | None,
     learner: AbstractLearner,
     rows: AbstractSource,
-    run: Any,
+    run: Run,
 ) -> tuple[FitResult, str]:
     """(The simplest noise that no other one clearly beats on held-out rows, why): noise of the input, heavy tails around what it left, and where these
 
@@ -156,21 +156,12 @@ def _chosen(
 
 
 def _with_head(
-    first: FitResult, learner: AbstractLearner, rows: AbstractSource, run: Any, report: Report, dtype: str
+    first: FitResult, learner: AbstractLearner, rows: AbstractSource, run: Run, report: Report, dtype: str
 ) -> FitResult:
     """The run with noise of the input."""
     logger.info("going on with noise that depends on the input")
-    return learned_on(
-        first,
-        head_features(rows, dtype, key=jax.random.fold_in(run.start_key, 1)),
-        learner,
-        rows,
-        key=run.learn_key,
-        progress=report,
-        checkpoint=run.checkpoint,
-        extent=_extent(run, "row_noise_steps"),
-        devices=run.devices,
-    )
+    gp = with_head(first.gp, head_features(rows, dtype, key=jax.random.fold_in(run.start_key, 1)))
+    return learned_further(first, gp, learner, rows, _going(run, report, "row_noise_steps", "noise"))
 
 
 def _on_with_tails(
@@ -178,27 +169,13 @@ def _on_with_tails(
     df: float | None,
     learner: AbstractLearner,
     rows: AbstractSource,
-    run: Any,
+    run: Run,
     report: Report,
 ) -> tuple[FitResult, dict[str, Any]]:
     """(The run with Student-t noise gone on, what `plan_` says of it)."""
     logger.info("going on with Student-t noise")
-    found = learned_with_tails(
-        first,
-        learner,
-        rows,
-        key=run.learn_key,
-        progress=report,
-        checkpoint=run.checkpoint,
-        extent=_extent(run, "heavy_tail_steps"),
-        devices=run.devices,
-    )
-    nu = found.evidence.df
-    how = "as asked" if df else "by the rows held out"
-    bound = (
-        "; at its bound: standard deviations are governed by it, quantiles are not" if nu < LEAST_DF else ""
-    )
-    told = {"df": choice(nu, f"degrees of freedom of the Student-t, {how}{bound}")}
+    found = learned_with_tails(first, learner, rows, _going(run, report, "heavy_tail_steps", "tails"))
+    told = df_told(found.evidence.df, "as asked" if df else "by the rows held out")
     return found, told | _steps(
         "heavy_tail_steps", found, first, "with Student-t noise, from Gaussian noise on"
     )
@@ -208,8 +185,9 @@ def _steps(name: str, found: FitResult, first: FitResult, why: str) -> dict[str,
     return {name: choice(found.n_iter - first.n_iter, why)}
 
 
-def _extent(run: Any, name: str) -> Extent:
-    """As far as the plan given says, where it says it."""
-    if run.plan is None or name not in run.plan:
-        return Extent()
-    return Extent(run.planned(name), 0)
+def _going(run: Run, report: Report, steps: str, name: str) -> Going:
+    """On in a checkpoint of that name beside the run's, as far as the plan given says, where it says it."""
+    is_planned = run.plan is not None and steps in run.plan
+    extent = Extent(run.planned(steps), 0) if is_planned else Extent()
+    file = None if run.checkpoint is None else f"{os.fspath(run.checkpoint)}.{name}"
+    return Going(run.learn_key, report, file, extent, run.devices)

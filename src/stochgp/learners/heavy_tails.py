@@ -1,7 +1,6 @@
 """Student-t noise, fitted to what a feature GP has learned with Gaussian noise, and learned on from there."""
 
 import dataclasses
-import os
 from typing import Any
 
 from jaxtyping import PRNGKeyArray
@@ -11,9 +10,8 @@ from stochgp.devices import ONE, Devices
 from stochgp.learners.base import AbstractLearner
 from stochgp.learners.evidence import ByEvidence
 from stochgp.learners.fit import fit, judge_of
-from stochgp.learners.log import Report
-from stochgp.learners.row_noise import learned_further
-from stochgp.learners.run import WHOLE, Extent
+from stochgp.learners.row_noise import Going, learned_further
+from stochgp.learners.run import Extent
 from stochgp.learners.scgd import SCGD
 from stochgp.results import FitResult
 
@@ -48,32 +46,13 @@ def heavy_tailed(
 
 
 def learned_with_tails(
-    first: FitResult,
-    learner: AbstractLearner,
-    source: AbstractSource,
-    *,
-    key: PRNGKeyArray,
-    progress: Report | None = None,
-    checkpoint: str | os.PathLike | None = None,
-    extent: Extent = WHOLE,
-    devices: Devices = ONE,
+    first: FitResult, learner: AbstractLearner, source: AbstractSource, going: Going
 ) -> FitResult:
     """`first`, of Student-t noise, learned on by the steps of that noise, with ν held; `first` where no held-out rows found that better."""
     if not isinstance(learner, SCGD):
         return first
     student = _of_df(learner, first, first.evidence.df, keeps=True)
-    file = None if checkpoint is None else f"{os.fspath(checkpoint)}.tails"
-    found = learned_further(
-        first,
-        first.gp,
-        student,
-        source,
-        key=key,
-        progress=progress,
-        checkpoint=file,
-        extent=extent,
-        devices=devices,
-    )
+    found = learned_further(first, first.gp, student, source, going)
     scores = [run.evidence.held_out_nlpd for run in (first, found)]
     is_better = None not in scores and scores[1] < scores[0]
     return found if is_better else found._replace(gp=first.gp, evidence=first.evidence, loss=first.loss)

@@ -31,6 +31,16 @@ WIDTHS = (64, 64)  # of the network whose outputs the head is linear in
 SAMPLE_ROWS = 10_000  # from which its inputs are clipped
 
 
+class Going(NamedTuple):
+    """How a run goes on: what `fit` is given beside learner, model and rows."""
+
+    key: PRNGKeyArray
+    progress: Report | None = None
+    checkpoint: str | os.PathLike | None = None
+    extent: Extent = WHOLE
+    devices: Devices = ONE
+
+
 class Gain(NamedTuple):
     """How much better held-out rows are predicted, nats a row."""
 
@@ -66,61 +76,24 @@ def head_features(source: AbstractSource, dtype: str, *, key: PRNGKeyArray) -> A
     return Network(Embedded(clip, mlp(source.n_inputs, WIDTHS, key=key, dtype=dtype)))
 
 
-def learned_on(
-    first: FitResult,
-    features: AbstractFeatureMap,
-    learner: AbstractLearner,
-    source: AbstractSource,
-    *,
-    key: PRNGKeyArray,
-    progress: Report | None = None,
-    checkpoint: str | os.PathLike | None = None,
-    extent: Extent = WHOLE,
-    devices: Devices = ONE,
-) -> FitResult:
-    """The run that goes on from `first` with a head on `features`: in one cycle, with the same rows held out where `key` is that of `first`."""
-    gp = FeatureGP(
-        features=first.gp.features,
-        noise=HeadNoise(first.gp.noise_variance, features, _zeros(features, first.gp)),
-        variance=first.gp.variance,
-    )
-    file = None if checkpoint is None else f"{os.fspath(checkpoint)}.noise"
-    return learned_further(
-        first,
-        gp,
-        learner,
-        source,
-        key=key,
-        progress=progress,
-        checkpoint=file,
-        extent=extent,
-        devices=devices,
-    )
+def with_head(gp: FeatureGP, features: AbstractFeatureMap) -> FeatureGP:
+    """The model with a head on `features`, which makes no difference yet."""
+    noise = HeadNoise(gp.noise_variance, features, _zeros(features, gp))
+    return FeatureGP(features=gp.features, noise=noise, variance=gp.variance)
 
 
 def learned_further(
-    first: FitResult,
-    gp: FeatureGP,
-    learner: AbstractLearner,
-    source: AbstractSource,
-    *,
-    key: PRNGKeyArray,
-    progress: Report | None = None,
-    checkpoint: str | os.PathLike | None = None,
-    extent: Extent = WHOLE,
-    devices: Devices = ONE,
+    first: FitResult, gp: FeatureGP, learner: AbstractLearner, source: AbstractSource, going: Going
 ) -> FitResult:
-    """The run that goes on from `first` with the model `gp`, as `learned_on` does."""
+    """The run that goes on from `first` with the model `gp`: in one cycle, with the same rows held out where the key is that of `first`."""
     per_epoch = first.plan.steps_per_epoch
     options: dict[str, Any] = {"epochs": max(1, round(SHARE_OF_STEPS * first.plan.total_steps / per_epoch))}
     if (rate := rate_of(first, learner)) is not None:
         options["learning_rate"] = SHARE_OF_RATE * rate
     learner = dataclasses.replace(learner, **options)
+    progress = going.progress
     later = None if progress is None else lambda entry: progress(_after(first, entry))
-    found = fit(
-        learner, gp, source, key=key, progress=later, checkpoint=checkpoint, extent=extent, devices=devices
-    )
-    return _joined(first, found)
+    return _joined(first, fit(learner, gp, source, **going._replace(progress=later)._asdict()))
 
 
 def twin(
