@@ -57,7 +57,9 @@ def test_the_typical_error_is_that_of_most_rows_and_none_is_looked_for_among_few
     found = []
     for n in (len(X), 3_000):
         rows = TrainingRows(X[:n], np.sin(X[:n, 0]) + noise[:n], None, None)
-        found.append(typical_error(gp, TrainingData(rows, *plain, "float64"), Budget(10**9)))
+        found.append(
+            typical_error(gp, TrainingData(rows, *plain, "float64"), Budget(10**11))
+        )  # whatever the process holds
     assert found[1] is None
     most = 1.4826 * np.median(np.abs(noise))
     assert most < found[0] < 0.5 * np.std(noise)
