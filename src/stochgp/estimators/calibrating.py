@@ -39,7 +39,7 @@ def set_aside(rows: TrainingRows, method: str, target: str, seed: Any) -> tuple[
         left = np.isin(np.arange(N), generator.permutation(N)[:n])
     else:
         left = _groups(rows.group, n, generator)
-    return _some(rows, ~left), _some(rows, left)
+    return rows.some(~left), rows.some(left)
 
 
 def calibrated(
@@ -100,8 +100,3 @@ def _groups(group: np.ndarray, n: int, generator: np.random.Generator) -> np.nda
     order = generator.permutation(len(labels))
     enough = int(np.searchsorted(np.cumsum(sizes[order]), n)) + 1
     return np.isin(number, order[: min(max(enough, FEWEST), len(labels) // 2)])
-
-
-def _some(rows: TrainingRows, there: np.ndarray) -> TrainingRows:
-    weight, group = (None if part is None else part[there] for part in (rows.weight, rows.group))
-    return rows._replace(X=rows.X[there], y=rows.y[there], weight=weight, group=group)

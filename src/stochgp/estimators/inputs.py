@@ -35,6 +35,11 @@ class TrainingRows(NamedTuple):
     encoder: Encoder | None
     group: Int32[np.ndarray, " N"] | None = None
 
+    def some(self, which: Any) -> "TrainingRows":
+        """The rows of these numbers, or where a mask says so."""
+        weight, group = (None if part is None else part[which] for part in (self.weight, self.group))
+        return self._replace(X=self.X[which], y=self.y[which], weight=weight, group=group)
+
 
 def read_training_rows(
     estimator: BaseEstimator,

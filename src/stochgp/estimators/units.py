@@ -143,10 +143,7 @@ class TrainingData:
 
     def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
         """These rows, standardised by all."""
-        X, y, weight, encoder, group = self.rows
-        weight, group = (None if part is None else part[indices] for part in (weight, group))
-        rows = TrainingRows(X[indices], y[indices], weight, encoder, group)
-        return dataclasses.replace(self, rows=rows, everything=None)
+        return dataclasses.replace(self, rows=self.rows.some(indices), everything=None)
 
     @property
     def passes(self) -> AbstractPasses:

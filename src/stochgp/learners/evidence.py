@@ -25,6 +25,7 @@ from stochgp.objectives import (
     refit,
     spectrum,
 )
+from stochgp.objectives.dispersion import LEAST_DF
 from stochgp.objectives.feature import (
     NOISE_RANGE,
     VARIANCE_RANGE,
@@ -49,7 +50,7 @@ from stochgp.planning.steps import (
 
 SAFE_NOISE = 0.1  # of targets with unit variance
 FEWEST_VISITS = 4
-LEAST_DF, MOST_DF = 2.1, 200.0  # of Student-t noise
+MOST_DF = 200.0  # of Student-t noise
 TARGET_ROWS = 1 << 16  # read at a time
 
 

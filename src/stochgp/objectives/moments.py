@@ -52,9 +52,13 @@ def add_up(gp: FeatureGP, chunks: Iterable[Rows], devices: Devices = ONE) -> Mom
     """
     if devices.mesh is not None:
         return add_up_in_order(moments_of_rows, gp, chunks, devices)
+    return total_of(_jitted(gp, rows) for rows in chunks)
+
+
+def total_of(parts: Iterable[Moments]) -> Moments:
+    """The sum of moments that come one after the other. Raises ValueError where none come."""
     total = None
-    for rows in chunks:
-        part = _jitted(gp, rows)
+    for part in parts:
         total = part if total is None else _add(total, part)
     if total is None:
         raise ValueError("moments of no rows")
@@ -67,13 +71,9 @@ def add_up_in_order(
     """Σ of_rows(gp, rows, *more) over the rows of all chunks, by virtual shards, which are added in their order. See `add_up`."""
     n_own = np.asarray(devices.shards // devices.count, np.int32)
     given, n_own = devices.replicate(((gp, *more), n_own))
-    sums = None
-    for rows in chunks:
-        part = _of_shards(of_rows, given, devices.place(_filled(rows, devices)), n_own, devices)
-        sums = part if sums is None else _add(sums, part)
-    if sums is None:
-        raise ValueError("moments of no rows")
-    shards = devices.fetch(when_ready(sums))
+    placed = (devices.place(_filled(rows, devices)) for rows in chunks)
+    sums = total_of(_of_shards(of_rows, given, rows, n_own, devices) for rows in placed)
+    shards = devices.fetch(sums)
     return jax.tree.map(lambda parts: on_device(functools.reduce(np.add, parts)), shards)
 
 

@@ -26,10 +26,9 @@ from stochgp.data.streams import Rows
 from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.student_t import half_step
 from stochgp.models import FeatureGP
-from stochgp.numerics.arrays import when_ready
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.feature import Spectrum, spectrum
-from stochgp.objectives.moments import Moments, add_up, add_up_in_order
+from stochgp.objectives.moments import Moments, add_up, add_up_in_order, total_of
 
 ROUNDS = 4  # of weights, each of a pass over the rows
 
@@ -84,11 +83,7 @@ def add_up_weighted(
     """The weighted moments of all chunks: memory for one chunk and the sums. On several devices in order, as `add_up`."""
     if devices.mesh is not None:
         return add_up_in_order(weighted_moments, gp, chunks, devices, belief, np.float64(df))
-    parts = (_jitted(gp, rows, belief, np.float64(df)) for rows in chunks)
-    total = next(parts)
-    for part in parts:
-        total = jax.tree.map(jnp.add, total, part)
-    return when_ready(total)
+    return total_of(_jitted(gp, rows, belief, np.float64(df)) for rows in chunks)
 
 
 def robust_moments(
