@@ -1,8 +1,11 @@
 """Threads of the host's linear algebra."""
 
+import time
+
 import pytest
 from threadpoolctl import ThreadpoolController
 
+from stochgp import deadline
 from stochgp.numerics import threads
 
 
@@ -14,3 +17,25 @@ def test_small_factorisations_have_one_thread_and_the_setting_comes_back(size, i
         with threads.few_blas_threads(size):
             assert count() == {inside}
         assert count() == {2}
+
+
+def test_shared_work_comes_back_in_order_and_an_error_ends_what_has_not_begun(monkeypatch):
+    monkeypatch.setattr(threads, "cores", lambda: 2)
+    assert threads.in_threads(lambda item: item**2, range(9)) == [item**2 for item in range(9)]
+    begun = []
+
+    def work(item):
+        begun.append(item)
+        if item == 1:
+            raise ValueError("of item 1")
+        time.sleep(0.01)
+
+    with pytest.raises(ValueError, match="of item 1"):
+        threads.in_threads(work, range(1000))
+    assert len(begun) < 1000
+
+
+def test_shared_work_knows_the_deadline_of_its_caller(monkeypatch):
+    monkeypatch.setattr(threads, "cores", lambda: 2)
+    with deadline.within(1000.0):
+        assert all(left < 1000 for left in threads.in_threads(lambda _: deadline.left(), range(4)))

@@ -1,6 +1,5 @@
 """Nearest rows by blocks of distances, each a matrix product: for rows of many directions, where a tree visits nearly all of them."""
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -8,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from stochgp.numerics.threads import one_blas_thread
+from stochgp.numerics.threads import cores, one_blas_thread
 
 _POINTS, _ROWS = 64, 1 << 13  # of a block
 _SAMPLE = 16  # one row of so many tells how far the candidates are
@@ -55,7 +54,7 @@ class BlockedSearch:
         def search(part: slice) -> None:
             found[part] = self._of_block(np.asarray(points[part], np.float64), k, rank)
 
-        with one_blas_thread(), ThreadPoolExecutor(_processors()) as pool:
+        with one_blas_thread(), ThreadPoolExecutor(cores()) as pool:
             list(pool.map(search, _parts(len(points), size)))
         return found
 
@@ -141,15 +140,8 @@ def directions(rows: Float[np.ndarray, "N D"]) -> float:
 def blocked_bytes(n_rows: int, n_inputs: int) -> int:
     """Memory of the copy in float32 and of the blocks of all processors, beside float64 rows and the answers: an upper estimate."""
     block = 8 * _POINTS * _ROWS + 64 * _MOST_PAIRS + 16 * _PAIRS * (n_inputs + 1)
-    return int(1.2 * 4 * n_rows * (n_inputs + 1)) + _processors() * block
+    return int(1.2 * 4 * n_rows * (n_inputs + 1)) + cores() * block
 
 
 def _parts(n: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, n)) for start in range(0, n, size))
-
-
-def _processors() -> int:
-    """That this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,10 +1,17 @@
-"""How many threads the linear algebra of the host uses."""
+"""How many threads the linear algebra of the host uses, and work shared among threads."""
 
+import contextvars
 import functools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
 
+import jax
 from threadpoolctl import ThreadpoolController
 
+T, R = TypeVar("T"), TypeVar("R")
 SMALL = 512  # on two cores a step with one factorisation of 512 × 512 was 1.3 times faster on one thread, of 128 × 128 1.2 to 1.5 times
 
 
@@ -19,6 +26,28 @@ def one_blas_thread() -> AbstractContextManager:
 def few_blas_threads(size: int) -> AbstractContextManager:
     """`one_blas_thread` where the matrices are at most `SMALL` wide."""
     return one_blas_thread() if size <= SMALL else nullcontext()
+
+
+def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """`work` of every item, in their order, on a thread for each core; on an accelerator on this thread alone.
+
+    For pieces that keep one core busy. `jax.enable_x64` holds for one thread, so `work` has to set it. An error, or Ctrl-C, ends what has
+    not begun.
+    """
+    n_threads = min(cores(), len(items)) if jax.default_backend() == "cpu" else 1
+    if n_threads <= 1:
+        return [work(item) for item in items]
+    pool = ThreadPoolExecutor(n_threads)
+    try:
+        begun = [pool.submit(contextvars.copy_context().run, work, item) for item in items]
+        return [one.result() for one in begun]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from stochgp.models import KernelGP
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.rounding import rounding_error
 from stochgp.numerics.small_matrices import safe_cholesky
-from stochgp.numerics.threads import one_blas_thread
+from stochgp.numerics.threads import in_threads, one_blas_thread
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors.base import (
     MOST_ROWS,
@@ -36,10 +36,10 @@ from stochgp.posteriors.base import (
 
 NEIGHBOURS = 256
 FEWER = (64, 128)  # that may be enough
-LOST = 0.004  # nats per row
+LOST = 0.01  # nats per row
 RECALL_ROWS = 100
 QUERY_ROWS = 1 << 14  # points whose neighbours are held at a time
-BLOCK_BYTES = 16_000_000  # of the neighbours' rows on the device
+BLOCK_BYTES = 2_000_000  # of the neighbours' rows that one thread works on
 SMALL_BLOCK = 16  # rows of the blocks that what is left over is padded to
 WARP_ROWS = 1 << 15  # rows that a network takes at a time
 COMPILER_BYTES = 100_000_000  # that a first prediction leaves behind
@@ -227,14 +227,20 @@ class LocalPosterior(AbstractPosterior):
     def _by_block(self, near: Int[np.ndarray, "P k"], Z: Float[np.ndarray, "P A"]) -> tuple:
         """(mean, variance / c, jitter) of rows Z with these neighbours."""
         index, n_points = self._index, len(Z)
-        parts = []
-        for rows in _blocks(n_points, near.shape[1] * (Z.shape[1] + 2) * 8):
+
+        def evaluated(rows: Int[np.ndarray, " rows"]) -> list[np.ndarray]:
             S = near[rows]
-            block = _Block(index.Z[S], self.y[S], index.noise[S], Z[rows])
-            parts.append(_evaluate(index.kernel, block))
-        n_last = n_points - sum(len(part[0]) for part in parts[:-1])
-        parts[-1] = tuple(values[:n_last] for values in parts[-1])
-        return tuple(np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(3))
+            with jax.enable_x64(True):
+                block = _Block(index.Z[S], self.y[S], index.noise[S], Z[rows])
+                return [np.asarray(values) for values in _evaluate(index.kernel, block)]
+
+        blocks = _blocks(n_points, near.shape[1] * (Z.shape[1] + 2) * 8)
+        # The first block of each size alone, so that threads do not compile the same code at once.
+        first = {len(rows): i for i, rows in reversed(list(enumerate(blocks)))}
+        parts = {i: evaluated(blocks[i]) for i in first.values()}
+        rest = [i for i in range(len(blocks)) if i not in parts]
+        parts |= zip(rest, in_threads(lambda i: evaluated(blocks[i]), rest), strict=True)
+        return tuple(np.concatenate([parts[i][j] for i in range(len(blocks))])[:n_points] for j in range(3))
 
     def _joined(self, parts: list[tuple]) -> LocalPrediction:
         if not parts:
