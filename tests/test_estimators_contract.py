@@ -16,23 +16,37 @@ QUICK = FeatureGPRegressor("rff", n_features=20, batch_size=8, epochs=1, learnin
 DEFAULT = FeatureGPRegressor(epochs=100, learning_rate=0.01)
 KERNEL = KernelGPRegressor(epochs=20)
 SPARSE = SparseGPRegressor(n_inducing=20, batch_size=8, epochs=1, learning_rate=0.01)
+STREAMS = {
+    name: SparseGPRegressor(approximation=name, n_inducing=8, batch_size=8, epochs=1, learning_rate=0.01)
+    for name in ("svdgp", "ivsgpr")
+}
+COLLAPSED = SparseGPRegressor(approximation="sgpr", n_inducing=20, epochs=5)
 CLASSES = SparseGPClassifier(n_inducing=20, batch_size=32, epochs=10, learning_rate=0.03)
 
 
+SHORT = {"deep features": ("check_regressors_train", "check_fit_idempotent"), "sgpr": ()}
+SHORT |= dict.fromkeys(STREAMS, ("check_fit_score_takes_y",))
+
+
 def checks():
-    """Every check of each estimator, those of the default features `long` but for the ones that ask for a good fit."""
+    """Every check of each estimator. Those of the default features are `long` but for the ones that ask for a good fit, and of the other sparse
+
+    learners but for the one that calls `partial_fit` after `fit`: the door is the same.
+    """
     found = []
     named = {
         "features": QUICK,
         "kernel": KERNEL,
         "sparse": SPARSE,
+        "sgpr": COLLAPSED,
+        **STREAMS,
         "classes": CLASSES,
         "deep features": DEFAULT,
     }
     for name, estimator in named.items():
         for made, check in estimator_checks_generator(estimator, legacy=True):
             function = check.func.__name__
-            long = estimator is DEFAULT and function not in ("check_regressors_train", "check_fit_idempotent")
+            long = function not in SHORT.get(name, (function,))
             marks = [pytest.mark.long] if long else []
             found.append(pytest.param(made, check, marks=marks, id=f"{name}-{function}"))
     return found

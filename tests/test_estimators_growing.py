@@ -2,11 +2,16 @@
 
 import itertools
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stochgp import SparseGPRegressor, load
-from stochgp.learners import SVGP
+from stochgp.data.streams import Rows
+from stochgp.learners import SVDGP, SVGP
+from stochgp.learners.schedules import cosine
 
 _generator = np.random.default_rng(0)
 X = _generator.uniform(-2, 2, size=(400, 2)) * [1.0, 100.0]
@@ -56,8 +61,43 @@ def test_fit_learns_too(approximation):
     model = SparseGPRegressor(**SETTINGS | more).fit(X, y)
     assert model.score(X, y) > 0.8 and np.isfinite(model.elbo_)
     assert model.plan_["n_inducing"]["choice"] == 16
-    with pytest.raises(ValueError, match="leaves no stream"):
-        model.partial_fit(X, y)
+
+
+@pytest.mark.parametrize("approximation", ["svdgp", "ivsgpr"])
+def test_a_stream_goes_on_from_a_fit(approximation, tmp_path):
+    """A further batch is one more step of the fit's learner from its last state, with N + B rows, from a file too."""
+    more = {"approximation": approximation, "epochs": 1, "n_inducing_mean": None, "batch_size": 40}
+    model = SparseGPRegressor(**STREAM | more).fit(X[:200], y[:200])
+    before, learner = model._fitted, model._named_learner()[0]
+    stream = before.stream
+    model.save(tmp_path / "model")
+    assert (stream.n_rows, stream.n_steps, model.n_rows_) == (200, 5, 200)
+    batch = Rows(
+        before.inputs.transform(X[200:240], "float32"),
+        jnp.float32(before.targets.transform(y[200:240])),
+        jnp.ones(40, jnp.float32),
+    )
+    with jax.enable_x64(True):
+        state = eqx.tree_at(lambda s: (s.n_rows, s.count), stream.state(learner), (jnp.float32(240),) * 2)
+        key = jax.random.fold_in(jax.random.wrap_key_data(stream.seed), np.uint32(5))
+        wanted = eqx.filter_jit(learner.step)(state, batch, key=key)[0].gp
+    for again in (model, load(tmp_path / "model")):
+        again.partial_fit(X[200:215], y[200:215]).partial_fit(X[215:240], y[215:240])
+        assert eqx.tree_equal(again._fitted.stream.gp, wanted)
+        assert (again.n_rows_, again.n_iter_, len(again.history_), again.converged_) == (240, 6, 1, False)
+        assert not hasattr(again, "elbo_") and again.plan_["ended"]["why"] == "a stream has no planned end"
+    np.testing.assert_array_equal(model.predict(X[:9]), again.predict(X[:9]))
+
+
+def test_rows_after_a_fit_are_learned_at_its_rate():
+    """The decay of a run with an end does not hold its stream still; a fit that took no step is begun with."""
+    learner = SVDGP(40, 2, 0.03, decay=cosine)
+    settings = SETTINGS | {"learner": learner}
+    model = SparseGPRegressor(**settings).fit(X[:200], y[:200])
+    before = model.predict(X[:9])
+    assert np.max(np.abs(model.partial_fit(X[200:], y[200:]).predict(X[:9]) - before)) > 0.01
+    late = SparseGPRegressor(**settings, time_limit=1e-6).fit(X[:200], y[:200])
+    assert late._fitted.stream.n_rows == 0 and late.partial_fit(X, y).score(X, y) > 0
 
 
 def test_what_does_not_grow_learns_from_no_stream():
@@ -66,5 +106,7 @@ def test_what_does_not_grow_learns_from_no_stream():
         SparseGPRegressor(approximation="svdgp", learner=SVGP()).partial_fit(X, y)
     with pytest.raises(ValueError, match="leave it None"):
         SparseGPRegressor(approximation="ivsgpr", n_inducing_mean=9).fit(X, y)
+    with pytest.raises(ValueError, match="no rows aside for a calibration"):
+        SparseGPRegressor(**STREAM, calibration="pit").partial_fit(X, y)
     with pytest.raises(ValueError, match="features"):
         streamed([0, 80]).partial_fit(X[:, :1], y)

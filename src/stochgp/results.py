@@ -48,6 +48,7 @@ class FitResult(NamedTuple):
     standard_errors: Any = (
         None  # of unconstrained parameters and of the loss, see `AbstractLearner.standard_errors`
     )
+    to_go_on: Any = None  # from with further rows, see `AbstractLearner.to_go_on`
 
     @property
     def nlml(self) -> float:

@@ -122,6 +122,10 @@ class GPEstimator(PosteriorEstimator):
         """(What was learned, seen by all rows where `data` are a sample of them; what `plan_` says of that)."""
         return learned, {}
 
+    def _stream_of(self, gp: AbstractGP, learned: FitResult | None, data: TrainingData, run: Run) -> Any:
+        """What `partial_fit` goes on from; None where the family learns from no stream."""
+        return None
+
     @abc.abstractmethod
     def _nlml(self, learned: FitResult | None) -> float | None:
         """Exact, per datum, of standardised targets; None where it is not known."""
@@ -185,12 +189,14 @@ class GPEstimator(PosteriorEstimator):
             is_over = more["ended"]["choice"] == RESULTS.interrupted.name
             with within(0.0 if is_over else None):
                 law, of_law = self._law_of(gp, posterior, data, run)
+            stream = self._stream_of(gp, learned, data, run)
         seen = self.dtype if posterior.dtype is None else posterior.dtype
         constant = None if is_packed(data.encoder) else constant_columns(data.rows.X)
         self._fitted = Fitted(
             data.encoder, data.inputs, data.targets, posterior, seen, constant,
             likelihood=self._likelihood_of(learned, posterior), law=law, transform=data.transform,
             log_slope=data.log_slope, slope_rows=float(data.count.sum()), counts=self._target == "count",
+            stream=stream,
         )  # fmt: skip
         if data.left_out is not None:
             self._fitted, of_law = calibrated(self._fitted, data.left_out, self._calibration, of_law)

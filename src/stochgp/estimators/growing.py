@@ -20,7 +20,7 @@ from stochgp.estimators.settings import check_settings
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import bound_told, learned_from, predictions_told
 from stochgp.estimators.warping import transform_wanted
-from stochgp.learners import begin_stream, feed
+from stochgp.learners import Stream, begin_stream, continue_run, feed
 from stochgp.learners.growing import AbstractGrowing
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import SparseGP
@@ -28,6 +28,7 @@ from stochgp.numerics.seeds import as_key
 from stochgp.objectives import elbo_of_all
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
+from stochgp.results import FitResult
 from stochgp.variational import Decoupled
 
 GROWING = ("ivsgpr", "svdgp")
@@ -57,7 +58,7 @@ def posterior_of(
     gp: SparseGP, data: TrainingData, run: Run
 ) -> tuple[VariationalPosterior, None, dict[str, Any]]:
     """q(f) as learned, and the bound of all rows where there is time for a pass."""
-    choices = _told()
+    choices = _q_told()
     try:
         functions: Any = gp.approximation
         deadline.require(EVALUATION * data.n_all * functions.mean_functions.capacity)
@@ -74,23 +75,25 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
     check_settings(estimator.get_params(deep=False))
     if transform_wanted(estimator.likelihood, estimator.target) is not None:
         raise ValueError("a stream's targets are not transformed: give transformed targets, or use fit")
+    if estimator.calibration is not None:
+        raise ValueError("a stream sets no rows aside for a calibration: leave it None, or use fit")
     leaves = estimator._inputs() is not Inputs.NUMBERS
     begun, before = time.perf_counter(), vars(estimator).get("_fitted")
     if before is not None and before.stream is None:
-        raise ValueError(
-            "`fit` leaves no stream to go on with: begin with partial_fit, on a clone of the estimator"
-        )
+        raise ValueError("the model was not fitted as one that learns from a stream: fit it again")
     rows = _read(estimator, X, y, sample_weight, None if before is None else before.encoder)
     with jax.enable_x64(True):
         if before is None:
             settings = bool(estimator.standardize), estimator.mean, estimator.dtype
             data = TrainingData.of(rows, *settings, leaves)
             before, told = _begun(estimator, data)
-            estimator.plan_ = told
+            estimator.plan_, estimator.n_rows_ = told, 0
         found, losses = _fed(estimator, before, rows)
     estimator._fitted, s = found, found.target_scale
+    estimator.plan_ = {name: estimator.plan_[name] for name in estimator.plan_ if name != "elbo"} | _told()
     estimator.noise_variance_ = found.noise_variance * s**2
-    estimator.n_rows_, estimator.n_iter_ = found.stream.n_rows, int(found.stream.n_steps)
+    estimator.n_rows_ += found.stream.n_rows - before.stream.n_rows
+    estimator.n_iter_ = int(found.stream.n_steps)
     first = estimator.n_iter_ - len(losses)
     estimator.history_ = [
         {"step": first + i + 1, "loss": loss + float(np.log(s))} for i, loss in enumerate(losses)
@@ -120,16 +123,26 @@ def _begun(estimator: Any, data: TrainingData) -> tuple[Fitted, dict[str, Any]]:
     learner, why = _learner(estimator, data.n_rows)
     key = as_key(estimator.random_state)
     stream = begin_stream(learner, gp, data.n_inputs, key=key, dtype=np.dtype(estimator.dtype))
-    told |= _told() | {
+    told |= {
         "learner": choice(type(learner).__name__, why),
         "batch_size": choice(
             learner.batch_size, "rows that wait for each other before a step; at most those of the first call"
         ),
         "gradients": choice(*learner.exactness({})),
-        "ended": choice(PLANNED, "a stream has no planned end"),
     }
     posterior = VariationalPosterior.of(gp, data.n_inputs)
     return Fitted(data.encoder, data.inputs, data.targets, posterior, estimator.dtype, stream=stream), told
+
+
+def stream_of(
+    estimator: Any, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run
+) -> Stream:
+    """What a `fit` leaves to go on from; from the model alone where no step was taken."""
+    learner, _ = _learner(estimator, data.n_rows)
+    key, dtype = run.learn_key, np.dtype(estimator.dtype)
+    if learned is None or learned.to_go_on is None or learned.n_iter == 0:
+        return begin_stream(learner, gp, data.n_inputs, key=key, dtype=dtype)
+    return continue_run(learner, learned.to_go_on, learned.n_iter, data.n_inputs, key=key, dtype=dtype)
 
 
 def _fed(estimator: Any, before: Fitted, rows: TrainingRows) -> tuple[Fitted, list[float]]:
@@ -138,7 +151,10 @@ def _fed(estimator: Any, before: Fitted, rows: TrainingRows) -> tuple[Fitted, li
     X, y = before.inputs.transform(rows.X, estimator.dtype), before.targets.transform(rows.y, estimator.dtype)
     stream, losses = feed(learner, before.stream, X, y, rows.weight, passes=estimator.epochs or 1)
     posterior = VariationalPosterior.of(stream.gp, X.shape[1]) if losses else before.posterior
-    return dataclasses.replace(before, posterior=posterior, stream=stream), losses
+    constant = before.constant
+    if constant is not None:
+        constant = np.where((constant == rows.X).all(axis=0), constant, np.nan)
+    return dataclasses.replace(before, posterior=posterior, stream=stream, constant=constant), losses
 
 
 def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
@@ -150,4 +166,9 @@ def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
 
 
 def _told() -> dict[str, Any]:
+    """Of predictions from a stream."""
+    return _q_told() | {"ended": choice(PLANNED, "a stream has no planned end")}
+
+
+def _q_told() -> dict[str, Any]:
     return predictions_told() | {"q": choice("as learned", "its functions have no optimum in closed form")}

@@ -145,13 +145,14 @@ class SparseGPRegressor(GPRegressor):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SparseGPRegressor":
         """Learn from the next rows of a stream: "svdgp" and "ivsgpr" only.
 
-        The first call sets how inputs and targets are standardised, and the size of the batches: `batch_size`, or its number of rows where
-        these are fewer. Functions grow from the rows until `n_inducing` and `n_inducing_mean` are reached, hyperparameters keep adapting, memory
-        stays as it is. Rows wait until a batch is full; then `epochs` steps (None = 1) are taken on it. So the model depends on the rows and
-        their order, not on the portions after the first call, and a model that was saved and loaded goes on to the same bits. After it
-        `n_rows_` are the rows learned from, `history_` is of this call.
+        After a `fit` it goes on where that ended: from its functions, its optimiser's state and its learning rate, with all rows so far as the N of
+        the bound. Without one, its first call sets what a `fit` does: how inputs and targets are standardised, and the size of the batches,
+        `batch_size`, or the number of rows where these are fewer. Functions grow from the rows until there are as many as there is room for,
+        hyperparameters keep adapting, memory stays as it is. Rows wait until a batch is full; then `epochs` steps (None = 1) are taken on it. So the
+        model depends on the rows and their order, not on the portions after the first call, and a model that was saved and loaded goes on to
+        the same bits. After it `n_rows_` are the rows learned from, `history_` is of this call, and there is no `elbo_`: earlier rows are gone.
 
-        Raises ValueError or TypeError as `fit`, and ValueError after a `fit`.
+        Raises ValueError or TypeError as `fit`, and ValueError with a calibration, which wants rows that are set aside.
         """
         growing.partial_fit(self, X, y, sample_weight)
         return self
@@ -199,6 +200,9 @@ class SparseGPRegressor(GPRegressor):
     ) -> tuple[VariationalPosterior, Solution | None, dict[str, Any]]:
         """q(f) with the optimal q(u) of all rows, where there is time for a pass; of functions that grow as learned."""
         return growing.posterior_of(gp, data, run) if self._grows else posterior_of(gp, data, run)
+
+    def _stream_of(self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run) -> Any:
+        return growing.stream_of(self, gp, learned, data, run) if self._grows else None
 
     def _nlml(self, learned: FitResult | None) -> float | None:
         return None

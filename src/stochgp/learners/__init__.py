@@ -17,7 +17,7 @@ from .sampling import AbstractSampling, NearestNeighbours, Uniform
 from .scgd import SCGD
 from .schedules import InverseRoot, PowerLaw, constant, cosine
 from .sgpr import SGPR
-from .stream import Stream, begin_stream, feed
+from .stream import Stream, begin_stream, continue_run, feed
 from .svdgp import SVDGP
 from .svgp import SVGP
 
@@ -51,6 +51,7 @@ __all__ = [
     "Vecchia",
     "begin_stream",
     "constant",
+    "continue_run",
     "cosine",
     "feed",
     "fit",

@@ -117,6 +117,10 @@ class AbstractLearner(eqx.Module):
         """
         return None
 
+    def to_go_on(self, state: Any) -> Any:
+        """What is kept of a run's last state to learn from further rows; None where the learner learns from no stream."""
+        return None
+
     def seen_rows(self, n_rows: int) -> int:
         """How many of so many rows it learns from."""
         return n_rows

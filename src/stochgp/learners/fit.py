@@ -252,6 +252,7 @@ def _finish(setting: Setting, at: Progress, log: Log, result: RESULTS) -> FitRes
     gp, evidence = setting.judge.conclude(at.kept, setting.division)
     converged = result is RESULTS.successful
     held_out = 0 if setting.division.held_out is None else setting.division.held_out.size
+    state, learner = _state_of(setting, at, gp), setting.learner
     return FitResult(
         gp,
         at.kept.criterion,
@@ -264,15 +265,16 @@ def _finish(setting: Setting, at: Progress, log: Log, result: RESULTS) -> FitRes
         setting.problem.plan,
         held_out,
         setting.learner.loss_shift,
-        _standard_errors(setting, at, gp),
+        None if state is None else learner.standard_errors(state),
+        None if state is None else learner.to_go_on(state),
     )
 
 
-def _standard_errors(setting: Setting, at: Progress, gp: AbstractGP) -> Any:
-    """Of the state that the run ended with, where its model is the one returned."""
+def _state_of(setting: Setting, at: Progress, gp: AbstractGP) -> Any:
+    """The state that the run ended with, where its model is the one returned; else None."""
     if at.state is None or not eqx.tree_equal(setting.learner.model(at.state), gp):
         return None
-    return setting.learner.standard_errors(at.state)
+    return at.state
 
 
 def _mark(setting: Setting) -> str:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
 from stochgp.data.streams import Rows
 from stochgp.learners.base import Problem
-from stochgp.learners.descent import Descent
+from stochgp.learners.descent import Descent, decaying
 from stochgp.learners.growing import AbstractGrowing, GrowingState
 from stochgp.models import SparseGP
 from stochgp.planning.steps import StepPlan
@@ -26,7 +26,6 @@ class Stream(eqx.Module):
     gp: SparseGP  # of the full batches so far
     optimizer_leaves: tuple[Array, ...]  # the arrays of the optimiser's state: its classes are not for files
     rate: Float[Array, ""]
-    total: Float[Array, ""]
     seen: Float[Array, ""]  # rows learned from; those that wait do not count
     count: Float[Array, ""]  # Σρ of these
     waiting: Rows  # [B, D], [B], [B]
@@ -45,8 +44,8 @@ class Stream(eqx.Module):
         structure = jax.tree.structure(jax.eval_shape(learner.optimizer(1.0).init, parameters))
         step = jnp.asarray(self.n_steps, self.rate.dtype)
         optimizer_state = jax.tree.unflatten(structure, self.optimizer_leaves)
-        descent = Descent(optimizer_state, self.rate, step, self.total, jnp.zeros_like(step))
-        return GrowingState(self.gp, descent, self.seen, self.count)
+        descent = Descent(optimizer_state, self.rate, step, step, step)
+        return GrowingState(self.gp, decaying(descent, None), self.seen, self.count)
 
     def after(self, state: GrowingState, n_steps: int) -> "Stream":
         """With nothing waiting, after so many steps more."""
@@ -67,15 +66,39 @@ def begin_stream(
     learner: AbstractGrowing, gp: SparseGP, n_inputs: int, *, key: PRNGKeyArray, dtype: Any = jnp.float32
 ) -> Stream:
     """Before the first row. Raises as the learner's `init`."""
-    B = learner.batch_size
-    empty = Rows(*(jnp.zeros((B, *shape), dtype) for shape in ((n_inputs,), (), ())))
     none: Any = _NoRows()
-    problem = Problem(none, StepPlan(B, 1, 1, 1), None, None)
-    state = learner.init(gp, problem, key=key)
+    problem = Problem(none, StepPlan(learner.batch_size, 1, 1, 1), None, None)
+    return continue_run(learner, learner.init(gp, problem, key=key), 0, n_inputs, key=key, dtype=dtype)
+
+
+def continue_run(
+    learner: AbstractGrowing,
+    state: GrowingState,
+    n_steps: int,
+    n_inputs: int,
+    *,
+    key: PRNGKeyArray,
+    dtype: Any = jnp.float32,
+) -> Stream:
+    """From the state that a run of `fit` ended with after `n_steps` steps (`FitResult.to_go_on`): its rows are those seen so far.
+
+    The learning rate goes on from step `n_steps` of its rule; `decay`, which is of a run with an end, no longer counts.
+    """
+    B, zero = learner.batch_size, np.int64(0)
+    waiting = Rows(*(jnp.zeros((B, *shape), dtype) for shape in ((n_inputs,), (), ())))
+    leaves = tuple(jax.tree.leaves(state.descent.optimizer_state))
     seed = jax.random.key_data(jax.random.fold_in(key, 1))
-    leaves, descent = tuple(jax.tree.leaves(state.descent.optimizer_state)), state.descent
-    zero = np.int64(0)
-    return Stream(gp, leaves, descent.rate, descent.total, state.n_rows, state.count, empty, zero, zero, seed)
+    return Stream(
+        state.gp,
+        leaves,
+        state.descent.rate,
+        state.n_rows,
+        state.count,
+        waiting,
+        zero,
+        np.int64(n_steps),
+        seed,
+    )
 
 
 def feed(
