@@ -47,10 +47,11 @@ def load(name: str, split: int, rows: int | None = None) -> Problem:
     chosen = slice(None)
     if rows is not None:
         chosen = np.sort(np.random.default_rng(0).permutation(len(raw.y))[:rows])
-    return _standardised(raw.X[chosen], raw.y[chosen], raw.X_test, raw.y_test)
+    return standardised(raw.X[chosen], raw.y[chosen], raw.X_test, raw.y_test)
 
 
-def _standardised(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> Problem:
+def standardised(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> Problem:
+    """By the means and standard deviations of the training rows."""
     inputs, targets = data.Standardiser.fit(X), data.Standardiser.fit(y)
     Z, Z_test = inputs.transform(X, np.float32), inputs.transform(X_test, np.float32)
     t, t_test = targets.transform(y, np.float32), targets.transform(y_test, np.float64)
