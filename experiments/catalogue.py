@@ -40,6 +40,7 @@ ENTRIES = (
     Entry("deep_kernel", "", "a deep kernel on bike, by mini-batches and a closing refit"),
     Entry("standard_errors", "", "do the standard errors of leave-one-out and Vecchia parameters hold?"),
     Entry("neighbour_learners", "", "leave-one-out against sgGP, a subset and published hyperparameters"),
+    Entry("scales", "", "one factor for all variances: by likelihood, leave-one-out, samples, left-out rows"),
     Entry("kernel_defaults", "", "KernelGPRegressor() as it comes on six UCI sets"),
     Entry("laws", "", 'laws of observations: likelihood="auto" against "gaussian" and boosting'),
     Entry("counts", "", "counts of bikes: negative binomial, Poisson and Gaussian noise"),
