@@ -20,7 +20,7 @@ from measuring import tables
 from measuring.store import Cell, Record
 
 SIMULATED, WIDTH, NOISE = "Matérn-1/2", 10.0, 0.01
-N, LEARNED, TEST_ROWS, SAMPLES, GROUPS, DRAWS = 3000, 1000, 2000, 64, 16, 4
+N, LEARNED, TEST_ROWS, SAMPLES, PARTS, DRAWS = 3000, 1000, 2000, 64, 16, 4
 WAYS = ("none", "likelihood", "leave-one-out", "64 samples", "left-out rows")
 ONE_CORE = True
 
@@ -100,10 +100,10 @@ def _by_samples(made, seed: int, draw: int) -> tuple[float, float]:
         f = np.asarray(prior(made.X))[:, :SAMPLES]
         noise = np.asarray(jax.random.normal(noise_key, f.shape, np.float64))
     u = np.asarray(made.factor.solve(f + made.noise**0.5 * noise))
-    together = SAMPLES // GROUPS  # they share random features
+    together = SAMPLES // PARTS  # they share random features
     keep = lambda g: np.delete(u, np.arange(g * together, (g + 1) * together), axis=1)
-    left = np.array([_mean_square(made, keep(g)) for g in range(GROUPS)])
-    error = float(np.sqrt((GROUPS - 1) / GROUPS * np.sum((left - left.mean()) ** 2)))
+    left = np.array([_mean_square(made, keep(g)) for g in range(PARTS)])
+    error = float(np.sqrt((PARTS - 1) / PARTS * np.sum((left - left.mean()) ** 2)))
     return _mean_square(made, u), error
 
 
