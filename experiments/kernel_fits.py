@@ -153,7 +153,7 @@ class Scoring:
         self.learner, self.source = learner, source
         plan = learner.plan(source.size, source.n_inputs, ByLoss())
         self.run = Run(source, plan, learner.prepare(first, source, plan, (seed,)))
-        self.first = first
+        self.first, self.seed = first, seed
 
     def begin(self, gp: Any, near: np.ndarray | None = None) -> ConditionalState:
         """At `gp`, with its neighbours or those given."""
@@ -171,3 +171,7 @@ class Scoring:
 
     def step(self, state: ConditionalState) -> tuple[ConditionalState, dict[str, float]]:
         return self.learner.score(state, self.run)
+
+    def by_batches(self, state: ConditionalState, step: int) -> ConditionalState:
+        """After a pass of mini-batches, as the learner's rounds have it; neighbours stay."""
+        return self.learner._by_batches(state, self.run, (self.seed, step))[0]
