@@ -43,6 +43,7 @@ ENTRIES = (
     Entry("scales", "", "one factor for all variances: by likelihood, leave-one-out, samples, left-out rows"),
     Entry("refinement", "", "global solves at the learned noise variance against a float64 factor"),
     Entry("fisher_or_adam", "", "passes and seconds of scoring steps and of Adam to one optimum"),
+    Entry("neighbourhood_sizes", "", "how many neighbours, chosen how, for leave-one-out and Vecchia"),
     Entry("kernel_defaults", "", "KernelGPRegressor() as it comes on six UCI sets"),
     Entry("laws", "", 'laws of observations: likelihood="auto" against "gaussian" and boosting'),
     Entry("counts", "", "counts of bikes: negative binomial, Poisson and Gaussian noise"),
