@@ -46,6 +46,7 @@ ENTRIES = (
     Entry("neighbourhood_sizes", "", "how many neighbours, chosen how, for leave-one-out and Vecchia"),
     Entry("kernel_defaults", "", "KernelGPRegressor() as it comes on six UCI sets"),
     Entry("laws", "", 'laws of observations: likelihood="auto" against "gaussian" and boosting'),
+    Entry("warps", "", "targets transformed where held-out rows gain, and traps where none should be"),
     Entry("counts", "", "counts of bikes: negative binomial, Poisson and Gaussian noise"),
     Entry("land", "", "land or sea on the sphere beside nearest neighbours and boosting at equal time"),
     Entry("defaults", "", "FeatureGPRegressor() as it comes on six UCI sets"),

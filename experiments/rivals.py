@@ -1,0 +1,144 @@
+"""What `laws` holds Gaussian processes against: boosting, quantile boosting, a Vecchia GP and ridge regression, as they come and tuned."""
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+TREES, LEVELS = 1000, np.linspace(0.025, 0.975, 39)  # of the quantiles that are fitted
+TRIALS = 20
+Method = Callable[[Any, Any, Any], tuple[Any, dict]]
+
+
+class Quantiles(NamedTuple):
+    """Of predictions that are no densities: quantiles at LEVELS [N, Q], sorted, and the mean."""
+
+    values: np.ndarray
+    mean: np.ndarray
+
+    def affine(self, scale: float, shift: float) -> "Quantiles":
+        return Quantiles(scale * self.values + shift, scale * self.mean + shift)
+
+    def crps(self, y: np.ndarray) -> np.ndarray:
+        """2 ∫ pinball loss dp by the sum over the levels, each for 1/Q of the integral."""
+        d = y[:, None] - self.values
+        return 2 * np.mean(np.maximum(LEVELS * d, (LEVELS - 1) * d), axis=1)
+
+    def coverage(self, y: np.ndarray, level: float) -> float:
+        """Of the central interval, its ends between the quantiles; NaN beyond the outermost."""
+        p = (1 - level) / 2
+        if p < LEVELS[0] - 1e-9:
+            return float("nan")
+        at = lambda q: np.array([np.interp(q, LEVELS, row) for row in self.values])
+        return float(np.mean((at(p) <= y) & (y <= at(1 - p))))
+
+
+def available() -> tuple[str, ...]:
+    """Those whose packages are installed."""
+    return tuple(name for name, package in PACKAGES.items() if importlib.util.find_spec(package) is not None)
+
+
+def histogram_boosting(X: Any, y: Any, X_test: Any, **settings: Any) -> tuple[Any, dict]:
+    """A standard deviation from a tenth of the rows, which it has not seen."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    settings = {"max_iter": 1500, "max_leaf_nodes": 127, "random_state": 0} | settings
+    n = len(y) - len(y) // 10
+    found = HistGradientBoostingRegressor(**settings).fit(X[:n], y[:n])
+    std = float(np.sqrt(np.mean((y[n:] - found.predict(X[n:])) ** 2)))
+    return _normal(found.predict(X_test), std), {}
+
+
+def catboost(X: Any, y: Any, X_test: Any, **settings: Any) -> tuple[Any, dict]:
+    """Its second output is a variance."""
+    from catboost import CatBoostRegressor  # pyright: ignore[reportMissingImports]
+
+    settings = {"iterations": TREES, "random_seed": 0} | settings
+    fixed = {"loss_function": "RMSEWithUncertainty", "verbose": False, "allow_writing_files": False}
+    rival = CatBoostRegressor(**fixed, **settings).fit(X, y)
+    found = np.asarray(rival.predict(X_test), np.float64)
+    return _normal(found[:, 0], np.sqrt(found[:, 1])), {}
+
+
+def lightgbm_quantiles(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
+    """A fit for each of nine levels, the others between them; sorted where they cross."""
+    from lightgbm import LGBMRegressor  # pyright: ignore[reportMissingImports]
+
+    some = LEVELS[[0, 1, 3, 9, 19, 29, 35, 37, 38]]
+    fits = [LGBMRegressor(objective="quantile", alpha=float(p), verbose=-1).fit(X, y) for p in some]
+    found = np.sort(np.stack([fit.predict(X_test) for fit in fits], axis=1), axis=1)
+    values = np.array([np.interp(LEVELS, some, row) for row in found])
+    return Quantiles(values, np.asarray(LGBMRegressor(verbose=-1).fit(X, y).predict(X_test))), {}
+
+
+def ridge(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
+    """Linear in standardised inputs, its penalty by leave-one-out; a standard deviation from a tenth of the rows."""
+    from sklearn.linear_model import RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    n = len(y) - len(y) // 10
+    found = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 13))).fit(X[:n], y[:n])
+    std = float(np.sqrt(np.mean((y[n:] - found.predict(X[n:])) ** 2)))
+    return _normal(found.predict(X_test), std), {}
+
+
+def tuned(method: Method, draw: Callable[[np.random.Generator], dict]) -> Method:
+    """The best of TRIALS random settings by the NLPD of a fifth of the rows, then fitted to all."""
+
+    def fit(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
+        generator = np.random.default_rng(0)
+        order = generator.permutation(len(y))
+        held, others = order[: len(y) // 5], order[len(y) // 5 :]
+        scored = []
+        for _ in range(TRIALS):
+            settings = draw(generator)
+            law, _ = method(X[others], y[others], X[held], **settings)
+            scored.append((float(np.mean(-law.logpdf(y[held]))), settings))
+        best = min(scored, key=lambda pair: pair[0])[1]
+        law, told = method(X, y, X_test, **best)
+        return law, told | {"settings": best}
+
+    return fit
+
+
+def _of_catboost(generator: np.random.Generator) -> dict:
+    return {
+        "iterations": int(generator.choice([500, 1000, 2000])),
+        "depth": int(generator.integers(4, 9)),
+        "learning_rate": float(10 ** generator.uniform(-2, -0.5)),
+        "l2_leaf_reg": float(10 ** generator.uniform(-1, 2)),
+    }
+
+
+def _of_histograms(generator: np.random.Generator) -> dict:
+    return {
+        "max_iter": int(generator.choice([200, 500, 1500])),
+        "max_leaf_nodes": int(2 ** generator.integers(4, 9)),
+        "learning_rate": float(10 ** generator.uniform(-2, -0.5)),
+        "l2_regularization": float(10 ** generator.uniform(-3, 1)),
+    }
+
+
+def _normal(mean: Any, std: Any) -> Any:
+    from stochgp.distributions import Normal
+
+    mean = np.asarray(mean, np.float64)
+    return Normal(mean, np.broadcast_to(np.asarray(std, np.float64), mean.shape).copy())
+
+
+PACKAGES = {
+    "histogram boosting": "sklearn",
+    "catboost": "catboost",
+    "ridge": "sklearn",
+    "lightgbm quantiles": "lightgbm",
+}
+METHODS: dict[str, Method] = {
+    "histogram boosting": histogram_boosting,
+    "catboost": catboost,
+    "ridge": ridge,
+    "lightgbm quantiles": lightgbm_quantiles,
+    "histogram boosting, tuned": tuned(histogram_boosting, _of_histograms),
+    "catboost, tuned": tuned(catboost, _of_catboost),
+}
