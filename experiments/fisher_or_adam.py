@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from experiments.problems import ROWS, SETS, load
 from measuring import tables
+from measuring.acceptance import NEAR, SCORING, arrivals, optimum_of, scoring_or_adam
 from measuring.store import Cell, Record, select
 
 USUAL = ("elevators", "protein")
@@ -24,9 +25,9 @@ STARTS = {
     "usual": (None, 0.1),
     "noisy": (None, 0.5),
 }  # lengthscale (None = √D), noise variance
-ADAM = ((0.1, 8), (0.1, 32), (0.03, 32))  # rate, passes
-SCORING, AFTER = "scoring", "Adam, then scoring"
-CENTRES, NEIGHBOURS, MOST, GAIN, NEAR = 1024, 32, 40, 1e-6, 1e-3
+ADAM = ((0.1, 8), (0.1, 80), (0.3, 80))  # rate, passes
+AFTER = "Adam, then scoring"
+CENTRES, NEIGHBOURS, MOST, GAIN = 1024, 32, 60, 1e-6
 ONE_CORE = True
 
 
@@ -120,34 +121,9 @@ class _Made:
         return {"losses": losses, "seconds": seconds}, state.gp
 
 
-def arrived(run: dict[str, list], optimum: float) -> tuple[int, float] | None:
-    """(Passes, seconds) after which a run stays within 0.001 nats of the optimum; None where it does not end there."""
-    far = [i for i, loss in enumerate(run["losses"]) if loss is None or not loss <= optimum + NEAR]
-    at = far[-1] + 1 if far else 0
-    return None if at == len(run["losses"]) else (at + 1, run["seconds"][at])
-
-
-def optimum_of(records: list[Record], name: str) -> float:
-    """The lowest loss of all runs of a set."""
-    runs = [run for r in select(records, set=name) for run in r["results"]["runs"].values()]
-    return min(loss for run in runs for loss in run["losses"] if loss is not None)
-
-
-def ratios(records: list[Record]) -> list[tuple[Cell, str, tuple[int, float] | None, float | None]]:
-    """(Cell, run, where it arrived, its seconds as a multiple of scoring's)."""
-    found = []
-    for record in records:
-        optimum, runs = optimum_of(records, record["settings"]["set"]), record["results"]["runs"]
-        scoring = arrived(runs[SCORING], optimum)
-        for name, run in runs.items():
-            at = arrived(run, optimum)
-            found.append((record["settings"], name, at, at[1] / scoring[1] if at and scoring else None))
-    return found
-
-
 def page(records: list[Record]) -> list[str]:
     rows = []
-    for cell, name, at, ratio in ratios(records):
+    for cell, name, at, ratio in arrivals(records):
         (record,) = select(records, **cell)
         last = record["results"]["runs"][name]["losses"][-1]
         above = math.nan if last is None else last - optimum_of(records, cell["set"])
@@ -164,21 +140,7 @@ def page(records: list[Record]) -> list[str]:
             ]
         )
     headings = ["set", "parameters", "start", "by", "passes", "seconds", "of scoring", "above the optimum at the end"]  # fmt: skip
-    return [tables.table(headings, rows), _verdict(records)]
-
-
-def _verdict(records: list[Record]) -> str:
-    found, best = ratios(records), {}
-    there = [cell for cell, name, at, _ in found if name == SCORING and at]
-    for cell, name, _, ratio in found:
-        if name.startswith("Adam ") and ratio is not None:
-            key = (cell["set"], cell["start"])
-            best[key] = min(best.get(key, math.inf), ratio)
-    faster = sum(ratio > 1 for ratio in best.values())
-    return (
-        f"Scoring arrives in {len(there)} of {len(records)} cells, some Adam alone in {len(best)}; "
-        f"scoring is the faster one in {faster} of these, and alone in {len(there) - len(best)}."
-    )
+    return [tables.table(headings, rows), scoring_or_adam(records)]
 
 
 def figure(records: list[Record]) -> Figure:

@@ -139,11 +139,6 @@ def paired(one: Predicted, other: Predicted, truth: Truth) -> dict[str, float]:
     }
 
 
-def is_worse(difference: dict[str, float]) -> bool:
-    """Whether the first is worse by more than two standard errors, the larger of the two."""
-    return difference["nlpd"] > 2 * max(difference["error"], difference["error_by_boxes"])
-
-
 class Scoring:
     """Scoring steps of a conditional learner on centres drawn once, from a θ of the caller's; what it minimises has the learner's prior."""
 

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 
 from experiments.problems import ROWS, SETS, Problem, load, standardised
 from measuring import tables
+from measuring.acceptance import FLIGHTS, error_of, learner_kept
 from measuring.store import Cell, Record, select
 
 USUAL = ("elevators", "pol", "protein")
-FLIGHTS = {"flights": (28.6, 4.52), "flights:by-day": (25.3, 4.38)}  # limits of RMSE and NLPD
 METHODS = ("leave-one-out", "Vecchia", "sgGP", "3,000 rows", "published")
 OURS = METHODS[0]
 CENTRES, ALL_CENTRES = 4096, 16_384
@@ -102,24 +102,13 @@ def _learned(method: str, cell: Cell, problem: Problem):
     return found.gp, bool(found.converged)
 
 
-def is_kept(record: Record) -> bool:
-    """Whether leave-one-out is accepted on the set."""
-    from experiments.kernel_fits import is_worse
-
-    name, methods = record["settings"]["set"], record["results"]["methods"]
-    ours, rivals = methods[OURS], [found["less"] for method, found in methods.items() if method != OURS]
-    limits = FLIGHTS.get(name, (np.inf, np.inf))
-    better = any(is_worse({**less, "nlpd": -less["nlpd"]}) for less in rivals)
-    return not better and ours["rmse"] <= limits[0] and ours["nlpd"] <= limits[1]
-
-
 def page(records: list[Record]) -> list[str]:
     headings = ["set", "centres", "θ by", "RMSE", "NLPD", "less", "its error", "95 % coverage", "scale", "seconds", "converged"]  # fmt: skip
     rows = []
     for record in records:
         for method, found in record["results"]["methods"].items():
             less = found["less"]
-            error = max(less["error"], less["error_by_boxes"])
+            error = error_of(less)
             numbers = [
                 *(tables.number(found[field], 4) for field in ("rmse", "nlpd")),
                 *(tables.number(value, 4) for value in (less["nlpd"], error)),
@@ -133,7 +122,7 @@ def page(records: list[Record]) -> list[str]:
 
 
 def _verdict(records: list[Record], centres: int) -> str:
-    found = {r["settings"]["set"]: is_kept(r) for r in select(records, centres=centres)}
+    found = {r["settings"]["set"]: learner_kept(r) for r in select(records, centres=centres)}
     if not found:
         return ""
     lost = [name for name, kept in found.items() if not kept]
@@ -150,7 +139,7 @@ def figure(records: list[Record]) -> Figure:
         found = [(j, r["results"]["methods"].get(method)) for j, r in enumerate(records)]
         places = [j + 0.15 * (i - 1.5) for j, got in found if got]
         less = [got["less"] for _, got in found if got]
-        errors = [2 * max(d["error"], d["error_by_boxes"]) for d in less]
+        errors = [2 * error_of(d) for d in less]
         panel.errorbar(places, [d["nlpd"] for d in less], errors, fmt="o", ms=3, label=method)
     panel.axhline(0, color="k", lw=0.5)
     panel.set_xticks(range(len(names)), names, fontsize=7)

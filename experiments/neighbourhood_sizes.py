@@ -19,9 +19,10 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from experiments.kernel_fits import Scoring, dense, is_worse, locally, paired, scores, some_tests, start
+from experiments.kernel_fits import Scoring, dense, locally, paired, scores, some_tests, start
 from experiments.problems import ROWS, SETS, load
 from measuring import tables
+from measuring.acceptance import error_of, is_better
 from measuring.store import Cell, Record
 from stochgp.kernels.nearest import NearestRows
 from stochgp.learners import LeaveOneOut, Vecchia, fit
@@ -140,8 +141,7 @@ def best_of(record: Record, kind: str | None = None, field: str = "nlpd") -> dic
 
 def is_kept(record: Record) -> bool:
     """Whether no variant is better than the default by more than two standard errors."""
-    less = [v["less"] for v in record["results"]["variants"]]
-    return not any(is_worse({**d, "nlpd": -d["nlpd"]}) for d in less)
+    return not any(is_better(v["less"]) for v in record["results"]["variants"])
 
 
 def gain_of_vecchia(record: Record, field: str = "nlpd") -> float:
@@ -154,7 +154,7 @@ def page(records: list[Record]) -> list[str]:
     rows = []
     for record in records:
         for v in record["results"]["variants"]:
-            error = max(v["less"]["error"], v["less"]["error_by_boxes"])
+            error = error_of(v["less"])
             numbers = [v["rmse"], v["nlpd"], v["less"]["nlpd"], error, v["coverage95"], v["scale"], v["global_nlpd"], v["distance"]]  # fmt: skip
             digits = (4, 4, 4, 4, 3, 3, 4, 3)
             shown = [tables.number(x, d) for x, d in zip(numbers, digits, strict=True)]

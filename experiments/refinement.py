@@ -19,12 +19,12 @@ from matplotlib.figure import Figure
 
 from experiments.problems import Problem, load
 from measuring import tables
+from measuring.acceptance import RAISED, REFERENCE, solve_kept
 from measuring.store import Cell, Record
 
 SETS = ("bike", "pol", "kin40k")
 ROWS, MANY_ROWS, TEST_ROWS, EPOCHS = 6000, 12_000, 2000, 300
-REFERENCE, AUTO, CG, WIDE, RAISED = "float64 factor", "auto", "cg", "cg, float64 products", "cg, raised noise"
-RMSE, NLPD, SLOWER = 1.01, 0.02, 2.0  # what is accepted
+AUTO, CG, WIDE = "auto", "cg", "cg, float64 products"
 ONE_CORE = True
 
 
@@ -114,13 +114,6 @@ def _solved(side: str, gp: Any, noise: float, problem: Problem, truth: Any, seed
     }
 
 
-def is_kept(record: Record, side: str) -> bool:
-    found = record["results"]["sides"]
-    ours, exact, raised = found[side], found[REFERENCE], found[RAISED]
-    near = ours["rmse"] <= RMSE * exact["rmse"] and abs(ours["nlpd"] - exact["nlpd"]) <= NLPD
-    return near and ours["seconds"] <= SLOWER * raised["seconds"]
-
-
 def page(records: list[Record]) -> list[str]:
     headings = ["set", "rows", "solve", "solver", "σ²", "RMSE", "NLPD", "95 % coverage", "residual", "steps", "seconds", "converged", "accepted"]  # fmt: skip
     rows = []
@@ -140,11 +133,11 @@ def page(records: list[Record]) -> list[str]:
                     found.get("steps", ""),
                     tables.number(found["seconds"], 1),
                     found.get("converged", ""),
-                    "" if side in (REFERENCE, RAISED) else ("yes" if is_kept(record, side) else "no"),
+                    "" if side in (REFERENCE, RAISED) else ("yes" if solve_kept(record, side) else "no"),
                 ]
             )
     verdicts = [
-        f"{side}: accepted in {sum(is_kept(r, side) for r in records)} of {len(records)} cells."
+        f"{side}: accepted in {sum(solve_kept(r, side) for r in records)} of {len(records)} cells."
         for side in (AUTO, CG, WIDE)
     ]
     return [tables.table(headings, rows), " ".join(verdicts)]

@@ -8,7 +8,7 @@
     left-out rows   of 500 rows predicted by a local posterior of their 256 nearest others
 
 The samples are solved for by the factor. Their error is a jackknife over 16 groups of 4 samples that share features; "draws" counts how many of 4 sets of samples are within two of their errors of the factor's value.
-NLPD is that of 2,000 test rows by the exact posterior, all of whose variances are multiplied by ĉ; "gain" is NLPD after likelihood less that after leave-one-out, with its standard error over rows.
+NLPD is that of 2,000 test rows by the exact posterior, all of whose variances are multiplied by ĉ; "gain" is NLPD after likelihood less that after leave-one-out, with its standard error the larger of that over rows and that by boxes of inputs.
 Accepted: the samples' ĉ is within two of its errors of the factor's, and likelihood is nowhere better than leave-one-out by more than two standard errors.
 """
 
@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from experiments.problems import SETS, Problem, load
 from measuring import tables
+from measuring.acceptance import agrees, error_of, in_order, is_near
 from measuring.store import Cell, Record
 
 SIMULATED, WIDTH, NOISE = "Matérn-1/2", 10.0, 0.01
@@ -128,28 +129,12 @@ def _mean_square(made, u: np.ndarray) -> float:
     return float(np.mean(squares))
 
 
-def agrees(record: Record) -> bool:
-    """Whether the first draw of samples is within two of its errors of the factor's value."""
-    found = record["results"]
-    return _is_near(found["samples"][0], found["scales"]["leave-one-out"])
-
-
-def in_order(record: Record) -> bool:
-    """Whether likelihood is not better than leave-one-out by more than two standard errors."""
-    gain = record["results"]["gain"]
-    return gain["nlpd"] > -2 * gain["error"]
-
-
-def _is_near(draw: list[float], dense: float) -> bool:
-    return abs(draw[0] - dense) <= 2 * draw[1]
-
-
 def page(records: list[Record]) -> list[str]:
     headings = ["set", "seed", *(f"ĉ, {way}" for way in WAYS[1:]), "error of the samples' ĉ", "draws", "best ĉ", *(f"NLPD, {way}" for way in WAYS), "gain", "its error"]  # fmt: skip
     rows = []
     for record in records:
         cell, found = record["settings"], record["results"]
-        near = sum(_is_near(draw, found["scales"]["leave-one-out"]) for draw in found["samples"])
+        near = sum(is_near(draw, found["scales"]["leave-one-out"]) for draw in found["samples"])
         rows.append(
             [
                 cell["set"],
@@ -159,7 +144,7 @@ def page(records: list[Record]) -> list[str]:
                 f"{near} of {len(found['samples'])}",
                 tables.number(found["best_scale"], 3),
                 *(tables.number(found["nlpd"][way], 4) for way in WAYS),
-                *(tables.number(found["gain"][field], 4) for field in ("nlpd", "error")),
+                *(tables.number(value, 4) for value in (found["gain"]["nlpd"], error_of(found["gain"]))),
             ]
         )
     n = len(records)

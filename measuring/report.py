@@ -6,7 +6,7 @@ is a setting or an aim, `{{earlier TEXT}}` a measurement of which no line was ke
 
 import re
 
-from measuring import page_facts, page_tables, papers
+from measuring import acceptance, page_facts, page_tables, papers
 from measuring.places import ROOT
 from measuring.query import lines
 from measuring.tables import printed
@@ -48,6 +48,7 @@ _NAMES = {
     "paper": papers.value,
     "tables": page_tables,
     "facts": page_facts,
+    "acceptance": acceptance,
     "min": min,
     "max": max,
 }

@@ -1,0 +1,213 @@
+"""What the acceptance experiments of kernel learners found, from their lines: the judgements that experiments and docs/measured.md share."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from measuring import store, tables
+from measuring.query import lines
+
+SCORING, NEAR = "scoring", 1e-3  # nats from the optimum
+LIKELIHOOD, LEFT_OUT = "likelihood", "leave-one-out"
+FLIGHTS = {"flights": (28.6, 4.52), "flights:by-day": (25.3, 4.38)}  # limits of RMSE and NLPD
+REFERENCE, RAISED = "float64 factor", "cg, raised noise"
+RMSE, NLPD, SLOWER = 1.01, 0.02, 2.0  # of a solve at the learned noise
+
+Run = dict[str, list]
+Arrival = tuple[int, float]
+"""(Passes, seconds)."""
+
+
+def error_of(difference: dict[str, float]) -> float:
+    """The larger of its standard errors."""
+    return max(difference["error"], difference["error_by_boxes"])
+
+
+def is_better(difference: dict[str, float]) -> bool:
+    """Whether the first of two is better by more than two standard errors."""
+    return difference["nlpd"] < -2 * error_of(difference)
+
+
+# Leave-one-out against its rivals
+
+
+def beats(record: store.Record) -> list[str]:
+    """The rivals that are better than leave-one-out on a set by more than two standard errors."""
+    methods = record["results"]["methods"]
+    return [name for name, found in methods.items() if name != LEFT_OUT and is_better(found["less"])]
+
+
+def learner_kept(record: store.Record) -> bool:
+    """Whether leave-one-out is accepted on the set."""
+    ours = record["results"]["methods"][LEFT_OUT]
+    rmse, nlpd = FLIGHTS.get(record["settings"]["set"], (math.inf, math.inf))
+    return not beats(record) and ours["rmse"] <= rmse and ours["nlpd"] <= nlpd
+
+
+# Scoring and Adam
+
+
+def optimum_of(records: Iterable[store.Record], name: str) -> float:
+    """The lowest loss of all runs of a set."""
+    runs = [run for r in records if r["settings"]["set"] == name for run in r["results"]["runs"].values()]
+    return min(loss for run in runs for loss in run["losses"] if loss is not None)
+
+
+def arrived(run: Run, optimum: float) -> Arrival | None:
+    """After which passes and seconds a run stays within 0.001 nats of the optimum; None where it does not end there."""
+    far = [i for i, loss in enumerate(run["losses"]) if loss is None or not loss <= optimum + NEAR]
+    at = far[-1] + 1 if far else 0
+    return None if at == len(run["losses"]) else (at + 1, run["seconds"][at])
+
+
+def arrivals(records: list[store.Record]) -> list[tuple[store.Cell, str, Arrival | None, float | None]]:
+    """(Cell, run, where it arrived, its seconds as a multiple of scoring's)."""
+    found = []
+    for record in records:
+        optimum, runs = optimum_of(records, record["settings"]["set"]), record["results"]["runs"]
+        scoring = arrived(runs[SCORING], optimum)
+        for name, run in runs.items():
+            at = arrived(run, optimum)
+            found.append((record["settings"], name, at, at[1] / scoring[1] if at and scoring else None))
+    return found
+
+
+def scoring_or_adam(records: list[store.Record]) -> str:
+    """Which of the two arrives, and which is faster, cell by cell."""
+    best: dict[str, float] = {}
+    found = arrivals(records)
+    there = {store.key(cell) for cell, name, at, _ in found if name == SCORING and at}
+    adam = {store.key(cell) for cell, name, at, _ in found if name.startswith("Adam ") and at}
+    for cell, name, _, ratio in found:
+        if name.startswith("Adam ") and ratio is not None:
+            best[store.key(cell)] = min(best.get(store.key(cell), math.inf), ratio)
+    slower = sum(ratio > 1 for ratio in best.values())
+    return (
+        f"Of {len(records)} starts scoring arrives from {len(there)} and Adam alone, by the best of its settings, from {len(adam)}; "
+        f"where both do, scoring is the faster from {slower} of {len(best)}."
+    )
+
+
+# Factors of all variances
+
+
+def is_near(draw: list[float], dense: float) -> bool:
+    """Whether samples' ĉ is within two of its errors of the factor's."""
+    return abs(draw[0] - dense) <= 2 * draw[1]
+
+
+def agrees(record: store.Record) -> bool:
+    """`is_near` of the first draw."""
+    found = record["results"]
+    return is_near(found["samples"][0], found["scales"][LEFT_OUT])
+
+
+def in_order(record: store.Record) -> bool:
+    """Whether likelihood is not better than leave-one-out by more than two standard errors."""
+    gain = record["results"]["gain"]
+    return gain["nlpd"] >= -2 * error_of(gain)
+
+
+# Solves at the learned noise
+
+
+def solve_kept(record: store.Record, side: str) -> bool:
+    """Whether a solve is near the float64 factor's posterior, and not slow."""
+    found = record["results"]["sides"]
+    ours, raised = found[side], found[RAISED]
+    return is_exact(record, side) and ours["seconds"] <= SLOWER * raised["seconds"]
+
+
+def is_exact(record: store.Record, side: str) -> bool:
+    """RMSE within 1 % and NLPD within 0.02."""
+    ours, exact = record["results"]["sides"][side], record["results"]["sides"][REFERENCE]
+    return ours["rmse"] <= RMSE * exact["rmse"] and abs(ours["nlpd"] - exact["nlpd"]) <= NLPD
+
+
+def said(names: Iterable[str], none: str = "none") -> str:
+    return ", ".join(names) or none
+
+
+# Tables of docs/measured.md
+
+
+def neighbour_learners() -> str:
+    """A row for each set: NLPD, and the differences to leave-one-out."""
+    records = list(lines("neighbour_learners").records)
+    methods = list(dict.fromkeys(name for r in records for name in r["results"]["methods"]))
+    rows = []
+    for record in records:
+        found = record["results"]["methods"]
+        less = [_difference(found[name]["less"]) if name in found else "" for name in methods[1:]]
+        seconds = [f"{found[name]['seconds']:.0f}" if name in found else "" for name in methods[:-1]]
+        cell, ours = record["settings"], found[LEFT_OUT]
+        kept = "yes" if learner_kept(record) else f"no: {said(beats(record))}"
+        rows.append(
+            [
+                cell["set"],
+                _text(ours["rmse"], ".4f"),
+                _text(ours["nlpd"], ".4f"),
+                *less,
+                "; ".join(seconds),
+                kept,
+            ]
+        )
+    headings = ["set", "RMSE", "NLPD, leave-one-out", *(f"less: {name}" for name in methods[1:]), f"seconds: {'; '.join(methods[:-1])}", "accepted"]  # fmt: skip
+    return tables.table(headings, rows)
+
+
+def fisher_or_adam() -> str:
+    """Passes and seconds as a multiple of scoring's, a row for each start."""
+    records = list(lines("fisher_or_adam").records)
+    found, names = arrivals(records), list(dict.fromkeys(n for r in records for n in r["results"]["runs"]))
+    rows = []
+    for record in records:
+        mine = {name: (at, ratio) for cell, name, at, ratio in found if cell == record["settings"]}
+        shown = [_arrival(*mine[name]) for name in names]
+        rows.append([record["settings"]["set"], record["settings"]["start"], *shown])
+    return tables.table(["set", "start", *names], rows)
+
+
+def scales() -> str:
+    """ĉ by each way, the best one for the test rows, and what leave-one-out gains over likelihood."""
+    rows = []
+    ways = ("likelihood", LEFT_OUT, "64 samples", "left-out rows")
+    for record in lines("scales").records:
+        cell, found = record["settings"], record["results"]
+        numbers = [*(found["scales"][way] for way in ways), found["samples"][0][1], found["best_scale"]]
+        gain = _difference(found["gain"])
+        rows.append([cell["set"], cell["seed"], *(_text(value, ".3f") for value in numbers), gain])
+    headings = ["set", "seed", *ways, "error of the samples'", "best for the test rows", "NLPD gained by leave-one-out over likelihood"]  # fmt: skip
+    return tables.table(headings, rows)
+
+
+def refinement() -> str:
+    """RMSE, NLPD and seconds of each solve."""
+    rows = []
+    for record in lines("refinement").records:
+        for side, found in record["results"]["sides"].items():
+            judged = "" if side in (REFERENCE, RAISED) else ("yes" if solve_kept(record, side) else "no")
+            scores = [
+                _text(found["rmse"], ".4f"),
+                _text(found["nlpd"], ".3f"),
+                _text(found["seconds"], ".0f"),
+            ]
+            noise = _text(found["noise_variance"], ".1e")
+            rows.append([record["settings"]["set"], side, found.get("solver", ""), noise, *scores, found.get("steps", ""), judged])  # fmt: skip
+    return tables.table(
+        ["set", "solve", "solver", "σ²", "RMSE", "NLPD", "seconds", "steps", "accepted"], rows
+    )
+
+
+def _difference(found: dict[str, float]) -> str:
+    return f"{_text(found['nlpd'], '+.4f')} ± {error_of(found):.4f}"
+
+
+def _arrival(at: Arrival | None, ratio: float | None) -> str:
+    if at is None:
+        return "not there"
+    return f"{at[0]} passes" if ratio is None else f"{at[0]} passes, {ratio:.2f}"
+
+
+def _text(value: Any, spec: str) -> str:
+    return "n/a" if value is None else tables.printed(value, spec)
