@@ -2,6 +2,7 @@
 
 import time
 
+import jax
 import pytest
 from threadpoolctl import ThreadpoolController
 
@@ -35,7 +36,9 @@ def test_shared_work_comes_back_in_order_and_an_error_ends_what_has_not_begun(mo
     assert len(begun) < 1000
 
 
-def test_shared_work_knows_the_deadline_of_its_caller(monkeypatch):
+def test_shared_work_knows_the_deadline_and_the_precision_of_its_caller(monkeypatch):
     monkeypatch.setattr(threads, "cores", lambda: 2)
-    with deadline.within(1000.0):
-        assert all(left < 1000 for left in threads.in_threads(lambda _: deadline.left(), range(4)))
+    for wide in (True, False):
+        with deadline.within(1000.0), jax.enable_x64(wide):
+            found = threads.in_threads(lambda _: (deadline.left(), jax.config.jax_enable_x64), range(4))
+        assert all(left < 1000 and x64 is wide for left, x64 in found)

@@ -31,16 +31,26 @@ def few_blas_threads(size: int) -> AbstractContextManager:
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """`work` of every item, in their order, on a thread for each core; on an accelerator on this thread alone.
 
-    For pieces that keep one core busy. `jax.enable_x64` holds for one thread, so `work` has to set it. An error, or Ctrl-C, ends what has
-    not begun.
+    For pieces that keep one core busy, and make the same numbers on any thread. The first is done before the others, so that what has to be
+    compiled is compiled once. An error, or Ctrl-C, ends what has not begun.
+
+    Not for programs with factorisations under `vmap`: JAX shares such a batch among the threads of one pool and waits for them on one of these
+    threads, so that two programs at once can wait for each other for ever (JAX 0.10.2). Under `lax.map` they are single ones.
     """
-    n_threads = min(cores(), len(items)) if jax.default_backend() == "cpu" else 1
+    done, rest = [work(item) for item in items[:1]], items[1:]
+    n_threads = min(cores(), len(rest)) if jax.default_backend() == "cpu" else 1
     if n_threads <= 1:
-        return [work(item) for item in items]
+        return done + [work(item) for item in rest]
+    wide = jax.config.jax_enable_x64  # which a thread does not take over from another
+
+    def alike(item: T) -> R:
+        with jax.enable_x64(wide):
+            return work(item)
+
     pool = ThreadPoolExecutor(n_threads)
     try:
-        begun = [pool.submit(contextvars.copy_context().run, work, item) for item in items]
-        return [one.result() for one in begun]
+        begun = [pool.submit(contextvars.copy_context().run, alike, item) for item in rest]
+        return done + [one.result() for one in begun]
     finally:
         pool.shutdown(cancel_futures=True)
 

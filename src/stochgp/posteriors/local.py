@@ -230,17 +230,12 @@ class LocalPosterior(AbstractPosterior):
 
         def evaluated(rows: Int[np.ndarray, " rows"]) -> list[np.ndarray]:
             S = near[rows]
-            with jax.enable_x64(True):
-                block = _Block(index.Z[S], self.y[S], index.noise[S], Z[rows])
-                return [np.asarray(values) for values in _evaluate(index.kernel, block)]
+            block = _Block(index.Z[S], self.y[S], index.noise[S], Z[rows])
+            return [np.asarray(values) for values in _evaluate(index.kernel, block)]
 
-        blocks = _blocks(n_points, near.shape[1] * (Z.shape[1] + 2) * 8)
-        # The first block of each size alone, so that threads do not compile the same code at once.
-        first = {len(rows): i for i, rows in reversed(list(enumerate(blocks)))}
-        parts = {i: evaluated(blocks[i]) for i in first.values()}
-        rest = [i for i in range(len(blocks)) if i not in parts]
-        parts |= zip(rest, in_threads(lambda i: evaluated(blocks[i]), rest), strict=True)
-        return tuple(np.concatenate([parts[i][j] for i in range(len(blocks))])[:n_points] for j in range(3))
+        large, small = _blocks(n_points, near.shape[1] * (Z.shape[1] + 2) * 8)
+        parts = in_threads(evaluated, large) + in_threads(evaluated, small)
+        return tuple(np.concatenate(values)[:n_points] for values in zip(*parts, strict=True))
 
     def _joined(self, parts: list[tuple]) -> LocalPrediction:
         if not parts:
@@ -365,12 +360,10 @@ def _ahead(index: _Index, chunks: list[np.ndarray], k: int) -> Iterator[Int[np.n
             yield near
 
 
-def _blocks(n_points: int, bytes_per_point: int) -> list[Int[np.ndarray, " rows"]]:
-    """Row numbers of large blocks as long as there are enough rows, then of small ones; the last is filled up by row 0."""
-    large = max(BLOCK_BYTES // bytes_per_point // SMALL_BLOCK, 1) * SMALL_BLOCK
-    n_large = n_points // large
-    blocks = [np.arange(i * large, (i + 1) * large) for i in range(n_large)]
-    for start in range(n_large * large, n_points, SMALL_BLOCK):
-        rows = np.arange(start, start + SMALL_BLOCK)
-        blocks.append(np.where(rows < n_points, rows, 0))
-    return blocks
+def _blocks(n_points: int, bytes_per_point: int) -> tuple[list[Int[np.ndarray, " rows"]], ...]:
+    """(Row numbers of large blocks as long as there are enough rows, then of small ones, the last of which is filled up by row 0)."""
+    size = max(BLOCK_BYTES // bytes_per_point // SMALL_BLOCK, 1) * SMALL_BLOCK
+    covered = n_points // size * size
+    large = [np.arange(start, start + size) for start in range(0, covered, size)]
+    small = [np.arange(start, start + SMALL_BLOCK) for start in range(covered, n_points, SMALL_BLOCK)]
+    return large, [np.where(rows < n_points, rows, 0) for rows in small]
