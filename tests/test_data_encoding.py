@@ -163,6 +163,12 @@ def test_unseen_level_is_named_with_its_row():
         (pd.array([1, None, -(10**17), 4], dtype="Int64"), "the integer -100000000000000000 at data row 3"),
         (pd.Series([1, True, 10**17, 3], dtype=object), "the integer 100000000000000000 at data row 3"),
         (pd.Series([b"a", b"b", b"c", b"d"], dtype=object), "'bad'"),
+        (
+            ["0,84", "-1,2", "3,0", "0,84"],
+            "numbers with a decimal comma, such as '-1,2': write them with a point",
+        ),
+        (["31.01.2020", "1.2.2020"] * 2, "such as '1.2.2020': write them as 2020-01-31"),
+        (["01/31/2020", "2/1/2020"] * 2, "dates that do not begin with the year"),
     ],
 )
 def test_refused_columns_are_named(values, words):

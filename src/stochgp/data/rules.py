@@ -1,5 +1,6 @@
 """How one column becomes numbers: a rule found on the training rows, and applied to any rows."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,11 @@ from .times import part_of, row_of_first_not_time, times_of_texts, varying_parts
 MAX_LEVELS = 50
 
 _KINDS = ("number", "boolean", "text", "time")
+# Numbers and dates as some countries write them. As text they would be levels, whose order is lost.
+_FOREIGN = (
+    (r"[+-]?\d+,\d+", "numbers with a decimal comma", "write them with a point"),
+    (r"\d{1,2}([./])\d{1,2}\1\d{4}", "dates that do not begin with the year", "write them as 2020-01-31"),
+)
 _HELD = {"number": "numbers", "boolean": "true and false", "text": "text", "time": "dates"}
 
 
@@ -53,7 +59,7 @@ class ColumnRule:
 
 
 def rule_of(column: Column, impute: bool) -> ColumnRule:
-    """The rule for a training column. Raises TableError for text with more than 50 levels, and where there are no values."""
+    """The rule for a training column. Raises TableError for text with more than 50 levels, or with numbers or dates in a form that is not read, and where there are no values."""
     if column.missing.all():
         raise TableError(
             f"column {column.name!r} holds no values: all {len(column.missing)} are missing; drop it"
@@ -112,6 +118,9 @@ def with_dates_read(column: Column) -> Column:
 
 def _levels(column: Column) -> tuple[str, ...]:
     levels = sorted(column.values.drop_null().unique().to_pylist())
+    for pattern, what, remedy in _FOREIGN:
+        if all(re.fullmatch(pattern, level.strip()) for level in levels):
+            raise TableError(f"column {column.name!r} holds {what}, such as {levels[0]!r}: {remedy}")
     if len(levels) > MAX_LEVELS:
         raise TableError(
             f"column {column.name!r} holds text with {len(levels)} different values{_stray_text(column)}; at most "
