@@ -1,6 +1,7 @@
 """X6, attention kernel: memory of a step against batch size (the SCGD paper, second version, figure 9, there on a GPU).
 
-Linear kernel on the attention map (32 features), Adam, rows of bike and kin40k, float32, the processor. `temporary` is what XLA
+Linear kernel on the attention map (32 features), Adam, rows of bike and kin40k, float32, the processor; of SVGP as many inducing points as rows in a
+batch. `temporary` is what XLA
 reserves for one compiled step beyond its arguments and results: exact and without noise. `working` is what 64 steps added to the
 resident memory of a fresh process (Linux's high-water mark), compilation included.
 """
@@ -16,20 +17,20 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import recovery
+from experiments import inducing, recovery
 from experiments.problems import deep_gp, load
 from measuring import tables
 from measuring.resident import reset_peak, resident
 from measuring.store import Cell, Record, select
-from stochgp.learners import BSGD, SCGD, Minimax
+from stochgp.learners import BSGD, SCGD, SVGP, Minimax
 
 SETS, BATCHES, STEPS = ("bike", "kin40k"), (16, 64, 256, 1024, 4096), 64
-LEARNERS = {"SCGD": SCGD, "MINIMAX": Minimax, "BSGD": BSGD}
+LEARNERS = {"SCGD": SCGD, "MINIMAX": Minimax, "BSGD": BSGD, "SVGP": SVGP}
 
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
     if quick:
-        return [{"set": "synthetic", "method": "SCGD", "batch": 16}]
+        return [{"set": "synthetic", "method": method, "batch": 16} for method in ("SCGD", "SVGP")]
     batches = BATCHES if slow else BATCHES[:-1]
     return [
         {"set": name, "method": method, "batch": batch}
@@ -59,6 +60,8 @@ def measure(cell: Cell) -> dict:
     source = problem.source
     gp, B = deep_gp(problem, 0, network="attention"), cell["batch"]
     learner = LEARNERS[cell["method"]](batch_size=B, learning_rate=1e-3)
+    if isinstance(learner, SVGP):
+        gp = inducing.sparse_gp(gp, problem, B, 0)
     n_steps = max(1, min(STEPS, 65_536 // B))
     with jax.enable_x64(True):
         state = recovery.begun(learner, gp, source, n_steps, 0)

@@ -6,7 +6,17 @@ from typing import NamedTuple
 import equinox as eqx
 import optax
 
-from stochgp.learners import BSGD, SCGD, AbstractLearner, ByEvidence, Minimax, constant, muon
+from stochgp.learners import (
+    BSGD,
+    SCGD,
+    SVGP,
+    AbstractLearner,
+    ByEvidence,
+    ByLoss,
+    Minimax,
+    constant,
+    muon,
+)
 from stochgp.models import FeatureGP
 from stochgp.parameters import frozen
 
@@ -16,12 +26,16 @@ ADADELTA, ADAM, MUON = (0.3, 1.0, 3.0), (1e-3, 3e-3, 1e-2), (3e-3, 1e-2, 3e-2)
 
 
 class Method(NamedTuple):
-    """A learner but for batch size, epochs and rate; the rates to try; whether the kernel's scale is fixed, as in the papers."""
+    """A learner but for batch size, epochs and rate; the rates to try; whether the kernel's scale is fixed, as in the papers; whether it is of inducing
+
+    points (`inducing`).
+    """
 
     make: Callable[..., AbstractLearner]
     rates: tuple[float, ...]
     fixed_scale: bool = False
     settings: dict = {}  # noqa: RUF012 (read only)
+    sparse: bool = False
 
     def learner(self, batch: int, epochs: int, rate: float) -> AbstractLearner:
         settings = {"judge": REFITTED} | self.settings
@@ -41,6 +55,7 @@ METHODS = {
     "minimax-published": Method(Minimax, ADADELTA, True, {**_PUBLISHED, "penalty": 1.0}),
     "minimax-muon": Method(Minimax, MUON, settings={"optimizer": muon}),
     "bsgd-adam": Method(BSGD, ADAM, settings={"optimizer": optax.adam}),
+    "svgp": Method(SVGP, ADAM, settings={"judge": ByLoss()}, sparse=True),
 }
 
 # Microseconds on one core of 2020s server CPU: of a step, of a row of it; only their order matters.
@@ -51,4 +66,5 @@ STEP_COST = {
     "minimax-published": (900, 8),
     "minimax-muon": (3000, 8),
     "bsgd-adam": (150, 8),
+    "svgp": (500, 20),
 }

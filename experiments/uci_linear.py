@@ -5,7 +5,8 @@ Muon 0.003, 0.01, 0.03), the other splits at the rate found. No rows are held ou
 so the held-out figures show what that costs. Inputs and targets are standardised; NLML, RMSE and raw NLPD are in the raw units of the
 targets. The published variants (AdaDelta, constant rate, SCGD with b = 0.9, MINIMAX with μ = 1, w as a parameter) learn no scale of the
 kernel, which starts at k(x, x) ≈ 1, and end without a refit, at the iterate of lowest NLML among the epochs' ends. The others are anchored
-at every epoch and refit scale and noise; their rates fall to zero along a cosine.
+at every epoch and refit scale and noise; their rates fall to zero along a cosine. `svgp` has the same kernel and as many inducing points as rows in a
+batch (`inducing`): its NLML is the exact one at its hyperparameters, its predictions are of its q(f).
 """
 
 from matplotlib.figure import Figure
@@ -32,7 +33,7 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
     if quick:
         return [
             c
-            for m in ("scgd-adam", "bsgd-adam")
+            for m in ("scgd-adam", "bsgd-adam", "svgp")
             for c in uci.tuned_cells("synthetic", (0, 1), 32, m, QUICK_EPOCHS)
         ]
     found = []
@@ -42,7 +43,8 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
                 found += uci.tuned_cells(name, SPLITS, batch, method, EPOCHS)
             splits = SPLITS if slow else (0, 1)
             if slow or batch == 128:
-                found += uci.tuned_cells(name, splits, batch, "minimax-muon", EPOCHS)
+                for method in ("minimax-muon", "svgp"):
+                    found += uci.tuned_cells(name, splits, batch, method, EPOCHS)
     return found
 
 

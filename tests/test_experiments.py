@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+from sweeps import some_of
 
 from experiments import catalogue, uci
 from experiments.__main__ import main
@@ -133,6 +134,23 @@ def test_a_page_says_where_its_lines_are_from():
         and "cores used: 1" in text
         and "| bike | scgd-adam | 1 |" in text
     )
+
+
+@pytest.mark.parametrize("name", some_of(["uci_linear", "uci_gaussian", "attention"], ("uci_linear",)))
+def test_inducing_points_of_a_deep_kernel_bound_its_likelihood(name):
+    """The quick cell of SVGP: −ELBO of its q(f) is above the exact NLML at the same hyperparameters."""
+    experiment = importlib.import_module(f"experiments.{name}")
+    cell = next(c for c in experiment.cells(True, False) if c["method"] == "svgp" and c["rate"] != uci.TUNED)
+    found = experiment.run(cell)
+    assert found["nlml"] <= -found["elbo"] < found["nlml"] + 2
+    assert {"rmse", "nlpd", "nlpd_raw", "coverage95", "fit_seconds", "rate", "curve"} <= set(found)
+
+
+@pytest.mark.long
+def test_memory_of_a_step_with_inducing_points_is_measured():
+    experiment = importlib.import_module("experiments.attention_memory")
+    found = experiment.measure({"set": "synthetic", "method": "SVGP", "batch": 16})
+    assert found["temporary_bytes"] > 0
 
 
 @pytest.fixture(scope="module")
