@@ -114,8 +114,6 @@ def test_bad_rows_are_skipped_by_fit_and_its_scores_and_refused_without(rows, tm
     assert stochgp.load(tmp_path / "m").plan_["bad_rows"]["choice"] == 10
     code, out, err = run(capsys, *arguments, "--quiet", *QUICK)
     assert (code, out) == (2, "") and "'y' has 10 missing" in err
-    code, out, err = run(capsys, *arguments, "--bad-rows", "skip", "--model", "sparse", "--classify")
-    assert (code, out) == (2, "") and "are for numbers to learn" in err
     assert run(capsys, *arguments, "--bad-rows", "keep")[0] == 2
 
 
@@ -165,6 +163,46 @@ def test_weights_are_no_inputs_and_groups_stay_on_one_side(rows, tmp_path, capsy
         capsys, "fit", tmp_path / "rows.csv", *options[:-1], "v", "--out", tmp_path / "m", "--quiet"
     )
     assert code == 2 and "no column 'v'" in err
+
+
+@pytest.mark.parametrize(("target", "more"), [("level", []), ("number", ["--classify"])])
+def test_classes_of_a_folder_are_those_of_one_table(target, more, rows, folder, tmp_path, capsys):
+    """Learned, set aside, predicted and scored block by block: the rows set aside are those that the fit did not see."""
+    number = (rows["a"].to_numpy() > 0).astype(np.int64) + 3
+    table = rows.append_column("number", pa.array(number))
+    (tmp_path / "rows").mkdir()
+    for part in range(3):
+        pa_parquet.write_table(table.slice(part * 200, 200), tmp_path / "rows" / f"{part}.parquet")
+    arguments = [
+        "--model",
+        "sparse",
+        "--target",
+        target,
+        "--test-fraction",
+        "0.2",
+        "--out",
+        tmp_path / "m",
+        "--json",
+        "--quiet",
+    ]
+    quick = ["--set=n_inducing=8", "--set=epochs=5", "--set=learning_rate=0.03", *more]
+    code, out, err = run(capsys, "fit", tmp_path / "rows", *arguments, *quick)
+    report = json.loads(out)
+    assert (
+        code == 0 and report["n"] + report["n_train"] == N and {"accuracy", "log_loss", "elbo"} <= set(report)
+    ), err
+    model = stochgp.load(tmp_path / "m")
+    assert isinstance(model, stochgp.SparseGPClassifier)
+    assert run(capsys, "predict", tmp_path / "m", tmp_path / "rows", "--out", tmp_path / "p.parquet")[0] == 0
+    assert (
+        data.read_table(tmp_path / "p.parquet")["class"].to_pylist()
+        == model.predict(table.drop_columns([target])).tolist()
+    )
+    scores = json.loads(run(capsys, "evaluate", tmp_path / "m", tmp_path / "rows", "--json")[1])
+    labels = data.label_column(table, target)
+    assert scores["n"] == N and scores["accuracy"] == pytest.approx(
+        np.mean(model.predict(table.drop_columns([target])) == labels)
+    )
 
 
 def test_a_large_file_is_read_block_by_block(folder, monkeypatch, tmp_path, capsys):

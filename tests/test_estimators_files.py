@@ -6,7 +6,14 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, data
+from stochgp import (
+    FeatureGPRegressor,
+    KernelGPRegressor,
+    SparseGPClassifier,
+    SparseGPRegressor,
+    data,
+    likelihoods,
+)
 from stochgp.budget import Budget
 from stochgp.data.streams import DeviceRows
 from stochgp.estimators import files
@@ -86,7 +93,7 @@ def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
     whole = MODELS["feature"]().fit(X, y, sample_weight=weight)
     np.testing.assert_array_equal(found.predict(X), whole.predict(X))
     budget, model = Budget.of(None), MODELS["feature"]()
-    read = files.read_files(model, blocks, "y", {}, budget, 0, keeps_all=True).rows
+    read = files.read_files(model, blocks, "y", {}, budget, 0, keeps_all=True)[0].rows
     there = {(x, t): d for x, t, d in zip(table["a"].to_pylist(), y, day, strict=True)}
     days = [there[x, t] for x, t in zip(read.X[:, 0], read.y, strict=True)]
     assert len(set(zip(days, read.group.tolist(), strict=True))) == len(set(days)) == 12
@@ -157,8 +164,132 @@ def test_a_sparse_model_of_few_rows_is_that_of_the_table(folder, table):
     of_table = SparseGPRegressor(**settings).fit(table.drop_columns(["y"]), table["y"].to_numpy())
     rows = table.slice(0, 50).drop_columns(["y"])
     np.testing.assert_array_equal(of_files.predict(rows), of_table.predict(rows))
-    with pytest.raises(ValueError, match="classes in files"):
-        SparseGPClassifier().fit(folder, "level")
+
+
+@pytest.fixture(scope="module")
+def labelled(table, tmp_path_factory):
+    """The same inputs with counts and with classes by text and by numbers, one row of a third class, in two files."""
+    folder, f = tmp_path_factory.mktemp("labelled"), table["y"].to_numpy() - 5
+    counts = np.random.default_rng(1).poisson(np.exp(1 + f))
+    number = np.where(f > 0, 7, 2)
+    number[-1] = 4
+    whole = table.drop_columns(["y"]).append_column("counts", pa.array(counts))
+    whole = whole.append_column("text", pa.array(np.array(["low", "up"])[(f > 0).astype(int)])).append_column(
+        "number", pa.array(number)
+    )
+    for part in range(2):
+        pa_parquet.write_table(whole.slice(part * 300, 300), folder / f"{part}.parquet")
+    return folder, whole
+
+
+SHORT = {"n_inducing": 12, "epochs": 5, "learning_rate": 0.03, "random_state": 0}
+LABELLED = {
+    "counts": ("counts", lambda: SparseGPRegressor(likelihood="negative-binomial", mean=2.0, **SHORT)),
+    "poisson": ("counts", lambda: SparseGPRegressor(likelihood="poisson", **SHORT)),
+    "log count": ("counts", lambda: SparseGPRegressor(target="count", mean=2.0, **SHORT)),
+    "two classes": ("text", lambda: SparseGPClassifier(**SHORT)),
+    "three classes": ("number", lambda: SparseGPClassifier(**SHORT)),
+}
+
+
+def labelled_fits(labelled, name):
+    """(Of the files, of the table), from the input columns a, b and level."""
+    (folder, table), (target, make) = labelled, LABELLED[name]
+    blocks = data.Blocks.of(folder).only(("a", "b", "level", target))
+    X, read = (
+        table.select(["a", "b", "level"]),
+        data.label_column if target != "counts" else data.target_column,
+    )
+    return make().fit(blocks, target), make().fit(X, read(table, target)), X
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_counts_and_classes_of_files_are_those_of_the_table(name, labelled):
+    of_files, of_table, X = labelled_fits(labelled, name)
+    assert of_files.elbo_ == of_table.elbo_ and of_files.target_name_ == LABELLED[name][0]
+    if name.endswith("classes"):
+        np.testing.assert_array_equal(of_files.classes_, of_table.classes_)
+        np.testing.assert_array_equal(of_files.predict_proba(X), of_table.predict_proba(X))
+    else:
+        np.testing.assert_array_equal(of_files.predict_interval(X), of_table.predict_interval(X))
+
+
+@pytest.mark.parametrize("name", ["poisson", "log count", "three classes"])
+def test_the_bound_of_a_sample_of_counts_or_classes_is_of_all_rows(name, labelled, monkeypatch):
+    """In float64 and all rows, of the q(f) that a sample gave; a class that no row of the sample has is there."""
+    monkeypatch.setattr(files, "MOST_ROWS", 200)
+    folder, table = labelled
+    target, make = LABELLED[name]
+    model = make().fit(data.Blocks.of(folder).only(("a", "b", "level", target)), target)
+    fitted, y = model._fitted, table[target].to_numpy()
+    assert model.n_rows_ == N and model.plan_["closing_rows"]["choice"] == (N if name == "log count" else 200)
+    X = fitted.inputs.transform(fitted.encoder.transform(table), np.float32)
+    np.testing.assert_allclose(
+        fitted.inputs.scale, data.Standardiser.fit(fitted.encoder.transform(table)).scale, rtol=1e-11
+    )
+    shift = 0.0
+    if name == "three classes":
+        assert model.classes_.tolist() == [2, 4, 7]
+        y = np.searchsorted(model.classes_, y)
+    if name == "log count":
+        shift, y = -np.mean(np.log(y + 0.5)), fitted.targets.transform(np.log(y + 0.5))
+        shift -= np.log(fitted.target_scale)
+    with jax.enable_x64(True):
+        posterior = fitted.posterior
+        rows = next(DeviceRows(X, y, dtype=np.float64).chunks(N))
+        expected = posterior.likelihood.expected_log_density(
+            rows.y, *posterior.process.moments(rows.X), rows.X
+        )
+        bound = float(np.sum(expected) - posterior.process.divergence()) / N
+    assert model.elbo_ == pytest.approx(bound + shift, rel=1e-6)
+
+
+def test_targets_of_files_that_cannot_be_learned_are_named_with_file_and_row(folder, table, tmp_path):
+    one = table.append_column("one", pa.array(["a"] * N))
+    pa_parquet.write_table(one, tmp_path / "one.parquet")
+    half = table["y"].to_numpy() - 5
+    first = int(np.argmax(half <= 0)) + 1
+    pa_parquet.write_table(table.set_column(3, "y", pa.array(half)), tmp_path / "half.parquet")
+    refused = [
+        (
+            SparseGPRegressor(likelihood="poisson"),
+            folder,
+            "y",
+            "holds .* at data row 1; counts are whole numbers",
+        ),
+        (
+            SparseGPRegressor(target="positive"),
+            tmp_path / "half.parquet",
+            "y",
+            f"at data row {first}; Log takes targets above 0",
+        ),
+        (
+            SparseGPRegressor(likelihood=likelihoods.Warped("gaussian", "box-cox")),
+            folder,
+            "y",
+            "have no parameters to learn",
+        ),
+        (SparseGPClassifier(), tmp_path / "one.parquet", "one", "one class only, 'a'"),
+        (SparseGPClassifier(), folder, "y", "continuous"),
+    ]
+    for model, path, target, message in refused:
+        with pytest.raises(ValueError, match=message):
+            model.fit(path, target)
+
+
+def test_labels_that_are_many_or_of_two_kinds_are_no_classes(table, tmp_path, monkeypatch):
+    monkeypatch.setattr("stochgp.data.file_targets.MOST_CLASSES", 100)
+    many = table.append_column("id", pa.array([f"r{i}" for i in range(N)]))
+    pa_parquet.write_table(many, tmp_path / "many.parquet")
+    with pytest.raises(ValueError, match="more than 100 different labels"):
+        SparseGPClassifier().fit(tmp_path / "many.parquet", "id")
+    (tmp_path / "two").mkdir()
+    for part, values in enumerate((["a"] * N, list(range(N)))):
+        pa_parquet.write_table(
+            table.append_column("id", pa.array(values)), tmp_path / "two" / f"{part}.parquet"
+        )
+    with pytest.raises(ValueError, match="text in some files and numbers in others"):
+        SparseGPClassifier().fit(tmp_path / "two", "id")
 
 
 def test_inputs_are_standardised_by_all_rows(table, sampled):

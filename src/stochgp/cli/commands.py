@@ -110,9 +110,9 @@ def fit(
         kind = "classes" if classify else "auto" if model in _CLASSIFIERS else "numbers"
         wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing, holds_molecules, kind)
         options = {"bad_rows": bad_rows, "weight": weight, "split_by": names_in(split_by) or ()}
-        in_blocks = _asks_for_blocks(options, source, takes_them=not (classify or holds_molecules))
+        in_blocks = _asks_for_blocks(options, source, takes_them=not holds_molecules)
         is_much = devices.agree(is_large(source, estimator.memory_limit))
-        large = in_blocks or not classify and is_much and not holds_molecules
+        large = in_blocks or is_much and not holds_molecules
         division = source, wanted, test_fraction, seed
         rows: Any = divided_blocks(*division, **options) if large else read_divided(*division)
         estimator = describe(True) if rows.are_classes else estimator
@@ -138,7 +138,7 @@ def _asks_for_blocks(options: dict[str, Any], source: str, *, takes_them: bool) 
     asks = options["bad_rows"] == "skip" or options["weight"] is not None or bool(options["split_by"])
     if asks and (not takes_them or is_named(source)):
         raise ValueError(
-            "--bad-rows skip, --weight and --split-by are for numbers to learn, in files, from inputs that are no molecules"
+            "--bad-rows skip, --weight and --split-by are for rows in files, with inputs that are no molecules"
         )
     return asks
 
@@ -274,12 +274,12 @@ def evaluate(
     targets = "classes" if hasattr(estimator, "classes_") else "numbers"
     if report is not None and targets == "classes":
         raise ValueError("--report: there is a picture of numbers, not of classes")
-    if targets == "numbers" and is_large(source, estimator.memory_limit):
+    if is_large(source, estimator.memory_limit):
         if report is not None:
             raise ValueError(
                 f"--report: {source} is too large to be held in memory; give a sample of its rows"
             )
-        show(scores_by_blocks(estimator, labelled_blocks(source, name), source), as_json)
+        show(scores_by_blocks(estimator, labelled_blocks(source, name, targets), source), as_json)
         return
     division = division_for_scores(estimator, source, seed, test_fraction)
     rows = read_labelled(source, name, division, targets)

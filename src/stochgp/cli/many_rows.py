@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -12,6 +12,7 @@ from stochgp.cli.reports import scores
 from stochgp.cli.tables import Labelled, Wanted, columns_left_out, left_out, split_off, without
 from stochgp.data.bad_rows import are_bad
 from stochgp.data.blocks import TooNarrowError
+from stochgp.data.file_targets import ClassTargets
 from stochgp.data.hashing import hash_keys
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
@@ -34,10 +35,11 @@ def is_large(source: str, memory_limit: Any) -> bool:
 
 
 class LabelledBlocks(NamedTuple):
-    """What `fit` of an estimator takes: rows in files, and the name of their target."""
+    """What `fit` of an estimator takes: rows in files, and the name of their target; `kind` is "numbers" or "classes"."""
 
     inputs: data.Blocks
     targets: str
+    kind: str = "numbers"
 
 
 class DividedBlocks(NamedTuple):
@@ -66,19 +68,22 @@ def divided_blocks(
     )
     blocks = blocks.only(tuple(name for name in names if name not in left_out))
     left_out = left_out if blocks.weight is None else (*left_out, blocks.weight)
-    if test_fraction is None:
-        return DividedBlocks(LabelledBlocks(blocks, wanted.target), None, wanted.target, left_out)
-    train, test = (LabelledBlocks(part, wanted.target) for part in blocks.divided(test_fraction, seed))
-    return DividedBlocks(train, test, wanted.target, left_out)
+    kind = wanted.targets
+    if kind == "auto":
+        first = next(iter(blocks.only((wanted.target,)))).table
+        kind = "classes" if data.holds_classes(first, wanted.target, source) else "numbers"
+    parts = (blocks, None) if test_fraction is None else blocks.divided(test_fraction, seed)
+    train, test = (None if part is None else LabelledBlocks(part, wanted.target, kind) for part in parts)
+    return DividedBlocks(cast(LabelledBlocks, train), test, wanted.target, left_out, kind == "classes")
 
 
-def labelled_blocks(source: str, target: str | None, **options: Any) -> LabelledBlocks:
+def labelled_blocks(source: str, target: str | None, kind: str = "numbers", **options: Any) -> LabelledBlocks:
     """All rows and columns. Raises ValueError where the target is not known, or no column is called so."""
     if target is None:
         raise ValueError("the model does not know its target's name: give --target")
     blocks = data.Blocks.of(source, **options)
     blocks.only((target,))
-    return LabelledBlocks(blocks, target)
+    return LabelledBlocks(blocks, target, kind)
 
 
 def tables(source: str, estimator: Any) -> Iterator[pa.Table]:
@@ -113,7 +118,7 @@ def scores_by_blocks(estimator: Any, rows: LabelledBlocks, source: str) -> dict[
     if n_rows == 0:
         raise ValueError(f"{source}: there are no rows to score")
     means = {name: value / n_rows for name, value in total.items()}
-    return {"n": n_rows} | means | {"rmse": means["rmse"] ** 0.5}
+    return {"n": n_rows} | {name: v**0.5 if name == "rmse" else v for name, v in means.items()}
 
 
 def _good_rows(table: pa.Table, estimator: Any, rows: LabelledBlocks) -> pa.Table:
@@ -127,10 +132,13 @@ def _good_rows(table: pa.Table, estimator: Any, rows: LabelledBlocks) -> pa.Tabl
 
 def _set_aside(estimator: Any, table: pa.Table, rows: LabelledBlocks, source: str) -> Labelled:
     """The rows of the block that are in the part."""
-    blocks, found = rows.inputs, split_off(table, rows.targets, source)
+    blocks, found = rows.inputs, split_off(table, rows.targets, source, rows.kind)
     if blocks.part is None:
         return found
     numbers = estimator._fitted.encoder.transform(without(found.inputs, left_out(estimator)))
     key = hash_keys(table, blocks.split_by) if blocks.split_by else None
-    among = blocks.part.holds(numbers, found.targets, key)
+    y = found.targets
+    if rows.kind == "classes":  # as the fit divided them
+        y = ClassTargets(estimator.classes_).numbers(table, rows.targets)
+    among = blocks.part.holds(numbers, y, key)
     return Labelled(found.inputs.filter(pa.array(among)), found.targets[among])

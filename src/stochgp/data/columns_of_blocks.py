@@ -11,9 +11,11 @@ from .bad_rows import BadRows, good_blocks
 from .blocks import Block, Blocks, TooNarrowError
 from .columns import Column, TableError, read_column, table_columns
 from .encoding import REMEDY, TableEncoder
+from .file_targets import AbstractTargets, RealTargets
 from .rules import ColumnRule, rule_of, with_dates_read
 from .times import PARTS, part_of
 
+REAL = RealTargets()
 MOST_TEXTS = 1_000  # different ones that are remembered: more than any rule takes
 OF_A_BLOCK = 64  # values that a median is taken of
 
@@ -51,8 +53,12 @@ class _Seen:
         return replace(rule, fill=fill, indicator=self.is_missing)
 
 
-def encoder_of(blocks: Blocks, target: str, missing: str) -> tuple[Blocks, TableEncoder, BadRows]:
-    """(The blocks, their columns as wide as their values need; the rules that `TableEncoder.fit` finds for all their rows together; which are bad).
+def encoder_of(
+    blocks: Blocks, target: str, missing: str, targets: AbstractTargets = REAL
+) -> tuple[Blocks, TableEncoder, BadRows, AbstractTargets]:
+    """(The blocks, their columns as wide as their values need; the rules that `TableEncoder.fit` finds for all their rows together; which are bad;
+
+    `targets` that have seen all).
 
     Bad rows are refused, or left out, as the blocks say. What `missing="impute"` fills in is the median of at least 64 evenly spaced values of every block. Raises TableError as
     `TableEncoder.fit` does, with the file and the row in it.
@@ -60,7 +66,7 @@ def encoder_of(blocks: Blocks, target: str, missing: str) -> tuple[Blocks, Table
     while True:
         try:
             bad = BadRows()
-            seen = _seen(blocks, target, missing, bad)
+            seen, known = _seen(blocks, target, missing, bad, targets)
             break
         except TooNarrowError as narrow:
             if blocks.types.get(narrow.name) == narrow.wider:
@@ -70,14 +76,17 @@ def encoder_of(blocks: Blocks, target: str, missing: str) -> tuple[Blocks, Table
             blocks = blocks.widened(narrow)
     try:
         encoder = TableEncoder(tuple(column.rule(missing) for column in seen), None, True, missing)
-        return blocks, encoder, bad
+        return blocks, encoder, bad, known
     except TableError as error:
         raise TableError(f"{blocks.path}: {error}") from error
 
 
-def _seen(blocks: Blocks, target: str, missing: str, bad: BadRows) -> list[_Seen]:
+def _seen(
+    blocks: Blocks, target: str, missing: str, bad: BadRows, targets: AbstractTargets
+) -> tuple[list[_Seen], AbstractTargets]:
     seen: dict[str, _Seen] = {}
     for block in good_blocks(blocks, target, missing, bad):
+        targets = targets_seen(block, targets, target)
         for name, raw in _inputs(block, blocks.inputs(block.table, target)):
             try:
                 column = read_column(name, raw, allow_missing=missing == "impute", remedy=REMEDY)
@@ -86,7 +95,15 @@ def _seen(blocks: Blocks, target: str, missing: str, bad: BadRows) -> list[_Seen
             seen.setdefault(name, _Seen(name)).add(column)
     if not seen:
         raise TableError(f"{blocks.path}: there are no input columns with rows beside the target {target!r}")
-    return list(seen.values())
+    return list(seen.values()), targets
+
+
+def targets_seen(block: Block, targets: AbstractTargets, target: str) -> AbstractTargets:
+    """`targets` after this block. Raises TableError with the file in it."""
+    try:
+        return targets.sees(block.table, target)
+    except ValueError as error:
+        raise block.placed(TableError(str(error).removeprefix("the table, "))) from error
 
 
 def _inputs(block: Block, names: list[str]) -> Iterator[tuple[str, Any]]:

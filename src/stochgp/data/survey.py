@@ -10,8 +10,9 @@ from jaxtyping import Float, UInt64
 from .bad_rows import BadRows, good_blocks
 from .blocks import Block, Blocks
 from .columns import TableError, read_column, table_columns
-from .columns_of_blocks import encoder_of
-from .encoding import TableEncoder, target_column
+from .columns_of_blocks import REAL, encoder_of
+from .encoding import TableEncoder
+from .file_targets import AbstractTargets
 from .hashing import hash_keys, hash_rows
 from .standardise import Standardiser
 from .streams import AbstractPasses, Rows, on_device_padded
@@ -35,11 +36,12 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileRows:
-    """The numbers of rows in files: inputs as `encoder` makes them, and the column `target`."""
+    """The numbers of rows in files: inputs as `encoder` makes them, and the column `target` as `targets` does."""
 
     blocks: Blocks
     encoder: TableEncoder
     target: str
+    targets: AbstractTargets = REAL
 
     def read(self) -> Iterator[tuple[Numbers, Block]]:
         """(Rows, the block they are of), block by block, without rows of weight 0. Raises TableError, with file and row, for what cannot be used."""
@@ -54,16 +56,22 @@ class FileRows:
             if rows.weight is not None:
                 rows = rows.take(rows.weight > 0)
             if len(rows.y):
-                yield rows, block
+                yield rows._replace(y=self.targets.learned(rows.y)), block
 
     def _numbers(self, block: Block) -> Numbers:
         blocks = self.blocks
         return Numbers(
             self.encoder.transform(block.table),
-            _targets(block, self.target),
+            self._targets(block),
             None if blocks.weight is None else _weights(block, blocks.weight),
             hash_keys(block.table, blocks.split_by) if blocks.split_by else None,
         )
+
+    def _targets(self, block: Block) -> Float[np.ndarray, " N"]:
+        try:
+            return self.targets.numbers(block.table, self.target)
+        except ValueError as error:
+            raise TableError(str(error).removeprefix("the table, ")) from error
 
 
 class Sample:
@@ -110,29 +118,37 @@ class Survey:
     bad: BadRows  # which are left out
 
 
-def survey(blocks: Blocks, target: str, *, missing: str, seed: int, sample: Callable[[int], int]) -> Survey:
+def survey(
+    blocks: Blocks,
+    target: str,
+    *,
+    missing: str,
+    seed: int,
+    sample: Callable[[int], int],
+    targets: AbstractTargets = REAL,
+) -> Survey:
     """Two passes over the rows: what the columns hold; their numbers' summaries, and a sample of them.
 
     `sample` says for a number of inputs how many rows at most. Memory for a block, the sample and its like: none that grows with the
     rows. Raises TableError, with file and row, for what cannot be used.
     """
-    blocks, encoder, bad = encoder_of(blocks, target, missing)
+    blocks, encoder, bad, known = encoder_of(blocks, target, missing, targets)
     rows, taken = (
-        FileRows(blocks, encoder, target),
+        FileRows(blocks, encoder, target, known),
         Sample(sample(len(encoder.output_names)), seed + SAMPLE_SEED),
     )
     inputs: Summary | None = None
-    targets: Summary | None = None
+    of_targets: Summary | None = None
     size = 0
     for found, _ in rows.read():
         of_X, of_y = Summary.of(found.X, found.weight), Summary.of(found.y[:, None], found.weight)
         inputs = of_X if inputs is None else inputs.merged(of_X)
-        targets = of_y if targets is None else targets.merged(of_y)
+        of_targets = of_y if of_targets is None else of_targets.merged(of_y)
         size += len(found.y)
         taken.add(found)
-    if inputs is None or targets is None:
+    if inputs is None or of_targets is None:
         raise TableError(f"{blocks.path}: there are no rows to learn from")
-    return Survey(rows, size, inputs, targets, taken.rows(), bad)
+    return Survey(rows, size, inputs, of_targets, taken.rows(), bad)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,13 +175,6 @@ class StandardisedRows(AbstractPasses):
                 except ValueError as error:
                     raise ValueError(f"{block.file}: {error}") from error
                 yield on_device_padded(Z, t, size, self.dtype, part.weight)
-
-
-def _targets(block: Block, target: str) -> Float[np.ndarray, " N"]:
-    try:
-        return target_column(block.table, target)
-    except ValueError as error:
-        raise TableError(str(error).removeprefix("the table, ")) from error
 
 
 def _weights(block: Block, name: str) -> Float[np.ndarray, " N"]:

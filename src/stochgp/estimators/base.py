@@ -16,6 +16,7 @@ from sklearn.utils import estimator_html_repr
 
 from stochgp import deadline
 from stochgp.budget import Budget
+from stochgp.data.file_targets import CountTargets
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.deadline import granted, within
@@ -43,7 +44,13 @@ from stochgp.estimators.run import Run
 from stochgp.estimators.settings import DTYPES, check_settings
 from stochgp.estimators.summary import summarise
 from stochgp.estimators.units import TrainingData, in_target_units
-from stochgp.estimators.warping import transform_wanted, untransformed, warped_data
+from stochgp.estimators.warping import (
+    targets_in_files,
+    transform_wanted,
+    untransformed,
+    warped_data,
+    warped_files,
+)
 from stochgp.learners import AbstractLearner, fit
 from stochgp.learners.log import Report
 from stochgp.learners.placing import place, rows_in_time
@@ -218,14 +225,13 @@ class GPEstimator(PosteriorEstimator):
                 f"likelihood {self._likelihood!r} takes counts as they are: leave the transform, or target=, out"
             )
         if are_files(X):
-            if self._counts_as_they_are:
-                raise ValueError("counts in files are not taken yet: give arrays or a table")
-            if wanted is not None:
-                raise ValueError("targets in files are not transformed yet: give arrays or a table")
             if inputs is not Inputs.NUMBERS:
                 raise ValueError("the Tanimoto kernel takes rows in memory, not files: read the table first")
-            others = {"sample_weight": sample_weight, "groups": groups}
-            return read_files(self, X, y, others, run.budget, run.sample_seed, keeps_all=self._keeps_all_rows)
+            targets = CountTargets() if self._counts_as_they_are else targets_in_files(wanted, self._target)
+            others, seed = {"sample_weight": sample_weight, "groups": groups}, run.sample_seed
+            more = {"keeps_all": self._keeps_all_rows, "targets": targets}
+            data, found = read_files(self, X, y, others, run.budget, seed, **more)
+            return warped_files(data, found) if wanted is not None else data
         rows = read_training_rows(self, X, y, sample_weight, run.budget, self.missing, groups, inputs)
         leaves = inputs is not Inputs.NUMBERS
         settings = bool(self.standardize), self.mean, self.dtype, leaves

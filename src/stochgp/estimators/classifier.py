@@ -1,5 +1,6 @@
 """The sparse GP classifier behind scikit-learn's door."""
 
+import typing
 from typing import Any, no_type_check
 
 import numpy as np
@@ -10,9 +11,10 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from stochgp import kernels
 from stochgp.data import Standardiser
+from stochgp.data.file_targets import ClassTargets
 from stochgp.estimators.base import GPEstimator
 from stochgp.estimators.choices import classifier_learner
-from stochgp.estimators.files import are_files
+from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import in_blocks
 from stochgp.estimators.inputs import read_training_rows
@@ -125,9 +127,9 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         return self.classes_[np.argmax(found, axis=1)]
 
     def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
-        """Rows whose targets are numbers of classes; sets `classes_`. Raises ValueError for fewer than two classes."""
+        """Rows whose targets are numbers of classes; sets `classes_`: of files all labels in them. Raises ValueError for fewer than two."""
         if are_files(X):
-            raise ValueError("classes in files are not learned yet: read the table first")
+            return self._read_classes_of_files(X, y, {"sample_weight": sample_weight, "groups": groups}, run)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         labels = column_or_1d(y, warn=True)
@@ -146,6 +148,19 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
             else Standardiser.identity((rows.X.shape[1],))
         )
         return TrainingData(rows, scales, Standardiser.identity(()), self.dtype, False)
+
+    def _read_classes_of_files(self, X: Any, target: Any, others: dict[str, Any], run: Run) -> TrainingData:
+        self._inputs()  # refuses kernels of fingerprints
+        targets, budget, seed = ClassTargets(), run.budget, run.sample_seed
+        data, found = read_files(self, X, target, others, budget, seed, keeps_all=False, targets=targets)
+        classes = typing.cast(Any, found.rows.targets).levels
+        check_classification_targets(classes)
+        if len(np.unique(data.rows.y)) < 2:
+            raise ValueError(
+                f"{target!r} has one class only, {classes.tolist()[int(data.rows.y[0])]!r}, in {data.n_rows} rows: at least two are needed"
+            )
+        self.classes_ = classes
+        return data
 
     def _inputs(self) -> Inputs:
         return inputs_of(self)

@@ -9,7 +9,9 @@ import numpy as np
 from stochgp.budget import Budget
 from stochgp.data import Blocks
 from stochgp.data.bad_rows import BadRows
-from stochgp.data.survey import survey
+from stochgp.data.columns_of_blocks import REAL
+from stochgp.data.file_targets import AbstractTargets
+from stochgp.data.survey import Survey, survey
 from stochgp.estimators.report import choice
 from stochgp.estimators.units import TrainingData
 from stochgp.names import lookup
@@ -36,9 +38,19 @@ def rows_that_fit(n_inputs: int, budget: Budget) -> int:
 
 
 def read_files(
-    estimator: Any, X: Any, target: Any, others: dict[str, Any], budget: Budget, seed: int, *, keeps_all: bool
-) -> TrainingData:
-    """A uniform sample of the rows in files, standardised by all of them, and where all are. Sets `n_features_in_` and `feature_names_in_`.
+    estimator: Any,
+    X: Any,
+    target: Any,
+    others: dict[str, Any],
+    budget: Budget,
+    seed: int,
+    *,
+    keeps_all: bool,
+    targets: AbstractTargets = REAL,
+) -> tuple[TrainingData, Survey]:
+    """(A uniform sample of the rows in files, standardised by all of them, and where all are; what was found of them). `targets` says what their
+
+    targets are. Sets `n_features_in_` and `feature_names_in_`.
 
     `others` are arguments of `fit` that belong to rows in memory. Raises ValueError or TypeError, in one line, with file and row for what
     cannot be used, and where a family that `keeps_all` rows cannot.
@@ -53,9 +65,8 @@ def read_files(
             raise ValueError(f"{name} is for rows in memory: X names files")
     blocks = X if isinstance(X, Blocks) else Blocks.of(X)
     wanted = rows_that_fit if keeps_all else sample_rows
-    found = survey(
-        blocks, target, missing=estimator.missing, seed=seed, sample=lambda n_inputs: wanted(n_inputs, budget)
-    )
+    most = lambda n_inputs: wanted(n_inputs, budget)
+    found = survey(blocks, target, missing=estimator.missing, seed=seed, sample=most, targets=targets)
     if keeps_all and found.size > len(found.sample.y):
         n_inputs = len(found.rows.encoder.output_names)
         budget.refuse(
@@ -63,8 +74,11 @@ def read_files(
             f"a model that keeps {found.size} rows of {n_inputs} inputs",
         )
     _name_inputs(estimator, found.rows.encoder.columns)
-    data = TrainingData.of_files(found, bool(estimator.standardize), estimator.mean, estimator.dtype)
-    return dataclasses.replace(data, told=_left_out(found.bad) if blocks.bad_rows == "skip" else {})
+    mean = getattr(estimator, "mean", None) if targets.scaled else None
+    if mean is not None:
+        mean = float(targets.learned(np.float64([mean]))[0])
+    data = TrainingData.of_files(found, bool(estimator.standardize), mean, estimator.dtype)
+    return dataclasses.replace(data, told=_left_out(found.bad) if blocks.bad_rows == "skip" else {}), found
 
 
 def _left_out(bad: BadRows) -> dict[str, Any]:

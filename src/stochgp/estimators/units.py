@@ -63,22 +63,24 @@ class TrainingData:
 
     @classmethod
     def of_files(cls, found: Survey, standardize: bool, mean: float | None, dtype: str) -> "TrainingData":
-        """The sample, standardised by all rows, and where all rows are."""
+        """The sample, standardised by all rows, and where all rows are. Classes and counts are not standardised."""
         X, y, weight, key = found.sample
         rows = TrainingRows(X, y, weight, found.rows.encoder, None if key is None else groups_of(key))
-        if found.size == len(y):
-            return dataclasses.replace(cls.of(merged_rows(rows), standardize, mean, dtype), is_of_files=True)
-        data = cls.of(rows, standardize, mean, dtype)
+        is_whole, keeps = found.size == len(y), not found.rows.targets.scaled
+        data = cls.of(merged_rows(rows) if is_whole else rows, standardize, mean, dtype)
         inputs, targets = data.inputs, data.targets
-        if standardize:
+        if standardize and not is_whole:
             of_y = found.targets.standardiser()
             center = of_y.mean[0] if mean is None else np.float64(mean)
             inputs, targets = (
                 found.inputs.standardiser(),
                 Standardiser(np.asarray(center), np.asarray(of_y.scale[0])),
             )
-        everything = StandardisedRows(found.rows, found.size, found.inputs.count, inputs, targets, dtype)
-        return cls(rows, inputs, targets, dtype, standardize, True, everything)
+        targets = Standardiser.identity(()) if keeps else targets
+        everything = None
+        if not is_whole:
+            everything = StandardisedRows(found.rows, found.size, found.inputs.count, inputs, targets, dtype)
+        return cls(data.rows, inputs, targets, dtype, standardize and not keeps, True, everything)
 
     @property
     def encoder(self) -> Encoder | None:

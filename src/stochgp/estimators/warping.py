@@ -1,11 +1,16 @@
 """Targets that are transformed before they are standardised, and what is said of that."""
 
 import dataclasses
+import typing
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from stochgp import deadline
+from stochgp.data.columns_of_blocks import REAL
+from stochgp.data.file_targets import AbstractTargets, CountTargets, refuse_targets
+from stochgp.data.survey import Survey
 from stochgp.estimators.inputs import TrainingRows, refuse_targets_outside
 from stochgp.estimators.report import choice
 from stochgp.estimators.units import TrainingData
@@ -63,6 +68,44 @@ def warped_data(
     slope = float(np.average(found.log_slope(rows.y), weights=data.count))
     told = {"transform": choice(type(getattr(found, "inner", found)).__name__, why)}
     return dataclasses.replace(data, transform=found, log_slope=slope, told=told)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TransformedTargets(AbstractTargets):
+    """T of the numbers in files, which rows are divided by as they are. T has no parameters to learn."""
+
+    transform: Log | ShiftedLog
+    given: AbstractTargets
+
+    def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
+        y = self.given.numbers(table, name)
+        wanted = f"{type(self.transform).__name__} takes targets above {self.transform.lower:g}"
+        refuse_targets(name, y, y <= self.transform.lower, wanted)
+        return y
+
+    def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+        refuse_targets_outside(self.transform, y)
+        return np.asarray(self.transform(y), np.float64)
+
+
+def targets_in_files(wanted: AbstractTransform | str | None, target: str) -> AbstractTargets:
+    """How a column of files becomes targets. Raises ValueError for a transform that would have to learn from them."""
+    if wanted is None:
+        return REAL
+    if not isinstance(wanted, Log | ShiftedLog):
+        raise ValueError(
+            "of targets in files the transforms 'log' and 'count' are taken, which have no parameters to learn: give arrays or a table for others"
+        )
+    return TransformedTargets(wanted, CountTargets() if target == "count" else REAL)
+
+
+def warped_files(data: TrainingData, found: Survey) -> TrainingData:
+    """The data of files with their transform. Of T = log(y + c) the mean of log T' is minus that of T, of all rows."""
+    T = typing.cast(TransformedTargets, found.rows.targets).transform
+    whole = data.everything is None
+    mean = np.average(data.rows.y, weights=data.count) if whole else found.targets.mean[0]
+    told = {"transform": choice(type(T).__name__, "as asked; it has no parameters to learn")}
+    return dataclasses.replace(data, transform=T, log_slope=-float(mean), told=data.told | told)
 
 
 def _found(
