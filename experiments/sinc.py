@@ -12,9 +12,9 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from experiments import online
 from measuring import tables
 from measuring.store import Cell, Record, select
+from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF
 from stochgp.learners import IVSGPR, SVDGP, fit
 from stochgp.models import SparseGP
@@ -57,7 +57,7 @@ def run(cell: Cell) -> dict:
     learner = (
         IVSGPR(**settings) if n_covariance is None else SVDGP(**settings, optimizer=optax.adam, slowing=0.02)
     )
-    found = fit(learner, gp, online.DeviceRows(X, y), key=jax.random.key(cell["seed"]))
+    found = fit(learner, gp, DeviceRows(X, y), key=jax.random.key(cell["seed"]))
     at = np.linspace(-EDGE, EDGE, GRID)[:, None]
     with jax.enable_x64(True):
         process = found.gp.process()
