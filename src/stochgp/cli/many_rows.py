@@ -61,7 +61,7 @@ def divided_blocks(
     """
     if wanted.target is None:
         raise ValueError(f"{source}: name the column to learn with --target")
-    blocks, _ = labelled_blocks(source, wanted.target, **options)
+    blocks = labelled_blocks(source, wanted.target, **options).inputs
     names = [name for name in blocks.names() if name != blocks.weight]
     left_out = columns_left_out(
         [name for name in names if name != wanted.target], wanted.target, wanted, source
