@@ -147,6 +147,12 @@ def test_inducing_points_of_a_deep_kernel_bound_its_likelihood(name):
 
 
 @pytest.mark.long
+def test_the_sinc_toy_is_scored_against_the_exact_posterior():
+    found = importlib.import_module("experiments.sinc").run({"model": "decoupled", "steps": 4, "seed": 0})
+    assert math.isfinite(found["mean"]) and found["least"] > 0.9
+
+
+@pytest.mark.long
 def test_memory_of_a_step_with_inducing_points_is_measured():
     experiment = importlib.import_module("experiments.attention_memory")
     found = experiment.measure({"set": "synthetic", "method": "SVGP", "batch": 16})
