@@ -4,11 +4,13 @@ import math
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments.problems import Problem
 from measuring.sets import hyperparameters
 from stochgp import kernels
+from stochgp.kernels.dense import block
 from stochgp.learners.conditionals import AbstractConditionals, ConditionalState
 from stochgp.learners.judge import ByLoss
 from stochgp.learners.standard_errors import cells_of
@@ -97,8 +99,8 @@ class Dense(NamedTuple):
     def predict(self, X: np.ndarray) -> Predicted:
         Z = np.asarray(X, np.float64)
         with jax.enable_x64(True):
-            across = np.asarray(self.gp.kernel.matrix(self.X, Z))
-            prior = np.asarray(self.gp.kernel.diag(Z))
+            across = block(self.gp.kernel, self.X, Z)
+            prior = np.asarray(self.gp.kernel.diag(jnp.asarray(Z)))
         left = prior - np.sum(self.factor.half(across) ** 2, axis=0)
         return Predicted(across.T @ self.alpha, np.maximum(left, 0) + self.noise)
 

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from experiments.problems import Problem, load
 from measuring import tables
-from measuring.acceptance import RAISED, REFERENCE, solve_kept
+from measuring.acceptance import RAISED, REFERENCE, solve_kept, solves_verdict
 from measuring.store import Cell, Record
 
 SETS = ("bike", "pol", "kin40k")
@@ -136,11 +136,7 @@ def page(records: list[Record]) -> list[str]:
                     "" if side in (REFERENCE, RAISED) else ("yes" if solve_kept(record, side) else "no"),
                 ]
             )
-    verdicts = [
-        f"{side}: accepted in {sum(solve_kept(r, side) for r in records)} of {len(records)} cells."
-        for side in (AUTO, CG, WIDE)
-    ]
-    return [tables.table(headings, rows), " ".join(verdicts)]
+    return [tables.table(headings, rows), solves_verdict(records)]
 
 
 def figure(records: list[Record]) -> Figure:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from experiments.problems import SETS, Problem, load
 from measuring import tables
-from measuring.acceptance import agrees, error_of, in_order, is_near
+from measuring.acceptance import draws_near, error_of, scales_verdict
 from measuring.store import Cell, Record
 
 SIMULATED, WIDTH, NOISE = "Matérn-1/2", 10.0, 0.01
@@ -78,11 +78,12 @@ def _problem(cell: Cell) -> Problem:
     import jax
 
     from stochgp.kernels import Matern12
+    from stochgp.kernels.dense import block
 
     n, generator = cell["rows"], np.random.default_rng(cell["seed"])
     X = generator.uniform(0, WIDTH, (n + TEST_ROWS, 2)).astype(np.float32)
     with jax.enable_x64(True):
-        K = np.array(Matern12(np.ones(2), 1.0).matrix(X.astype(np.float64), X.astype(np.float64)))
+        K = block(Matern12(np.ones(2), 1.0), X.astype(np.float64), X.astype(np.float64))
     K[np.diag_indices(len(K))] += NOISE
     y = np.linalg.cholesky(K) @ generator.normal(size=len(K))
     return Problem(X[:n], y[:n].astype(np.float32), X[n:], y[n:], 1.0)
@@ -134,25 +135,19 @@ def page(records: list[Record]) -> list[str]:
     rows = []
     for record in records:
         cell, found = record["settings"], record["results"]
-        near = sum(is_near(draw, found["scales"]["leave-one-out"]) for draw in found["samples"])
         rows.append(
             [
                 cell["set"],
                 cell["seed"],
                 *(tables.number(found["scales"][way], 3) for way in WAYS[1:]),
                 tables.number(found["samples"][0][1], 3),
-                f"{near} of {len(found['samples'])}",
+                f"{draws_near(record)} of {len(found['samples'])}",
                 tables.number(found["best_scale"], 3),
                 *(tables.number(found["nlpd"][way], 4) for way in WAYS),
                 *(tables.number(value, 4) for value in (found["gain"]["nlpd"], error_of(found["gain"]))),
             ]
         )
-    n = len(records)
-    verdict = (
-        f"The samples' ĉ is within two of its errors of the factor's in {sum(map(agrees, records))} of {n} cells. "
-        f"Likelihood is not better than leave-one-out by more than two standard errors in {sum(map(in_order, records))} of {n}."
-    )
-    return [tables.table(headings, rows), verdict]
+    return [tables.table(headings, rows), scales_verdict(records)]
 
 
 def figure(records: list[Record]) -> Figure:

@@ -96,10 +96,10 @@ def is_near(draw: list[float], dense: float) -> bool:
     return abs(draw[0] - dense) <= 2 * draw[1]
 
 
-def agrees(record: store.Record) -> bool:
-    """`is_near` of the first draw."""
+def draws_near(record: store.Record) -> int:
+    """How many draws of samples are."""
     found = record["results"]
-    return is_near(found["samples"][0], found["scales"][LEFT_OUT])
+    return sum(is_near(draw, found["scales"][LEFT_OUT]) for draw in found["samples"])
 
 
 def in_order(record: store.Record) -> bool:
@@ -175,9 +175,9 @@ def scales() -> str:
     for record in lines("scales").records:
         cell, found = record["settings"], record["results"]
         numbers = [*(found["scales"][way] for way in ways), found["samples"][0][1], found["best_scale"]]
-        gain = _difference(found["gain"])
-        rows.append([cell["set"], cell["seed"], *(_text(value, ".3f") for value in numbers), gain])
-    headings = ["set", "seed", *ways, "error of the samples'", "best for the test rows", "NLPD gained by leave-one-out over likelihood"]  # fmt: skip
+        gain, near = _difference(found["gain"]), f"{draws_near(record)} of {len(found['samples'])}"
+        rows.append([cell["set"], cell["seed"], *(_text(value, ".3f") for value in numbers), near, gain])
+    headings = ["set", "seed", *ways, "error of the samples'", "best for the test rows", "draws within two errors", "NLPD gained by leave-one-out over likelihood"]  # fmt: skip
     return tables.table(headings, rows)
 
 
@@ -196,6 +196,39 @@ def refinement() -> str:
             rows.append([record["settings"]["set"], side, found.get("solver", ""), noise, *scores, found.get("steps", ""), judged])  # fmt: skip
     return tables.table(
         ["set", "solve", "solver", "σ²", "RMSE", "NLPD", "seconds", "steps", "accepted"], rows
+    )
+
+
+def kept_learners() -> str:
+    records = lines("neighbour_learners").records
+    kept = [r["settings"]["set"] for r in records if learner_kept(r)]
+    return f"{len(kept)} of {len(records)} sets ({said(kept)})"
+
+
+def scoring_or_adam_lines() -> str:
+    return scoring_or_adam(list(lines("fisher_or_adam").records))
+
+
+def scales_verdict(records: list[store.Record] | None = None) -> str:
+    """Of lines, or of those at hand."""
+    records = list(lines("scales").records) if records is None else records
+    n, drawn = len(records), sum(len(r["results"]["samples"]) for r in records)
+    far = [r["settings"]["set"] for r in records if draws_near(r) < len(r["results"]["samples"]) - 1]
+    worse = [r["settings"]["set"] for r in records if not in_order(r)]
+    return (
+        f"The samples' ĉ is within two of its errors of the factor's in {sum(map(draws_near, records))} of {drawn} draws; in more than one of its draws it is not on: {said(far)}. "
+        f"Likelihood is better than leave-one-out by more than two standard errors in {len(worse)} of {n} cells ({said(worse)})."
+    )
+
+
+def solves_verdict(records: list[store.Record] | None = None) -> str:
+    """Of lines, or of those at hand."""
+    records = list(lines("refinement").records) if records is None else records
+    sides = [side for side in records[0]["results"]["sides"] if side not in (REFERENCE, RAISED)]
+    n = len(records)
+    return " ".join(
+        f"{side}: near the factor in {sum(is_exact(r, side) for r in records)} of {n} cells, accepted in {sum(solve_kept(r, side) for r in records)}."
+        for side in sides
     )
 
 
