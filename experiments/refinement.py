@@ -3,7 +3,7 @@
 bike, pol and kin40k, Matérn-3/2, so many random training rows that a float64 factor of A = K + σ²I fits (6,000: 0.3 GB; with --slow 12,000: 1.2 GB). θ is learned by leave-one-out from 16
 neighbours of 1,024 centres. The reference is the posterior by that factor, with exact variances. Beside it, at the learned σ² and not raised: the solver that "auto" takes, direct or not; conjugate
 gradients with products in float32 and everything else, and the residuals that they are corrected with, as the library has it; and the same with products in float64, which is what refinement
-would cost at least. Last, conjugate gradients at the noise variance that the estimator would raise σ² to. Iterative solvers have variances of 64 samples. No solver here corrects
+would cost at least. Last, conjugate gradients at the noise variance that the estimator would raise σ² to. Iterative solvers have variances of 64 samples, without the factor by which a fit that learns calibrates them. No solver here corrects
 a float32 solution with float64 products (B2.3): float64 throughout stands for it.
 
 Scores are of 2,000 test rows, unit-variance targets. Seconds are the processor's, of one core, for `fit` with compilation, and only those of one set compare. Accepted: at the learned σ² RMSE within 1 % and NLPD within
