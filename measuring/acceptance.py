@@ -163,7 +163,8 @@ def fisher_or_adam() -> str:
     rows = []
     for record in records:
         mine = {name: (at, ratio) for cell, name, at, ratio in found if cell == record["settings"]}
-        shown = [_arrival(*mine[name]) for name in names]
+        optimum, runs = optimum_of(records, record["settings"]["set"]), record["results"]["runs"]
+        shown = [_arrival(*mine[name], runs[name], optimum) for name in names]
         rows.append([record["settings"]["set"], record["settings"]["start"], *shown])
     return tables.table(["set", "start", *names], rows)
 
@@ -236,9 +237,12 @@ def _difference(found: dict[str, float]) -> str:
     return f"{_text(found['nlpd'], '+.4f')} ± {error_of(found):.4f}"
 
 
-def _arrival(at: Arrival | None, ratio: float | None) -> str:
+def _arrival(at: Arrival | None, ratio: float | None, run: Run, optimum: float) -> str:
+    """Of a run that is not there: how far above it ends, and from which pass on it is near its own end."""
     if at is None:
-        return "not there"
+        last = run["losses"][-1]
+        settled = None if last is None else arrived(run, last)
+        return "failed" if settled is None else f"{last - optimum:.3f} above, from pass {settled[0]} on"
     return f"{at[0]} passes" if ratio is None else f"{at[0]} passes, {ratio:.2f}"
 
 
