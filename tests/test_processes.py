@@ -120,7 +120,7 @@ def test_ctrl_c_in_one_process_ends_both_with_a_model(folder, interrupted):
         (["--coordinator", "localhost:1"], "are given together"),
         (["--processes", "2", "--process", "0"], "are given together"),
         (["--coordinator", "localhost:1", "--processes", "2", "--process", "2"], "it must be from 0 to 1"),
-        (["--distributed", "--model", "kernel"], "several processes learn feature models only"),
+        (["--distributed", "--model", "kernel"], "a kernel model is fitted in one process"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(folder, capsys, options, said):

@@ -32,7 +32,7 @@ class Devices:
 
     mesh    of one axis, "rows"; None = one device, on which arrays lie as they do without this class
     shards  L: how many parts an ordered sum has, whatever the number of devices
-    steps   whether a mini-batch is spread too; else every process takes the whole one, as one device does
+    steps   whether the steps of learners and of solvers are shared too; else every process takes whole ones, as one device does
     """
 
     mesh: Mesh | None = None

@@ -84,7 +84,7 @@ def fit(
     as_json
         One JSON object on stdout.
     distributed
-        This is one of several processes that share the passes over the rows of a feature model: JAX finds the others where Slurm, Open MPI 4 or
+        This is one of several processes that share the passes over the rows of a feature or sparse model: JAX finds the others where Slurm, Open MPI 4 or
         Kubernetes started them. All run the same command; process 0 alone writes and prints.
     coordinator
         HOST:PORT of process 0, where JAX cannot find the others; with --processes and --process.
@@ -99,8 +99,8 @@ def fit(
 
     check_can_write(out)
     asked = Asked(distributed, coordinator, processes, process)
-    if not asked.is_alone and model != "feature":
-        raise ValueError(f"--model {model}: several processes learn feature models only")
+    if not asked.is_alone and model == "kernel":
+        raise ValueError("--model kernel: a kernel model is fitted in one process")
     with joined(asked) as devices:
         plain = {"random_state": seed, "verbose": 0 if quiet else 1}
         plain |= {} if asked.is_alone else {"devices": devices}

@@ -74,6 +74,7 @@ class GPEstimator(PosteriorEstimator):
     random_state: Any
     plan: dict[str, Any] | None
     _keeps_all_rows: ClassVar[bool] = True  # whether the posterior needs all rows in memory
+    _shares_learning: ClassVar[bool] = True  # whether devices and processes share what learners do
 
     @abc.abstractmethod
     def _start(self, data: TrainingData, run: Run) -> tuple[AbstractGP, dict[str, Any]]:
@@ -162,6 +163,8 @@ class GPEstimator(PosteriorEstimator):
         check_settings(self.get_params(deep=False))
         begun = time.perf_counter()
         devices = Devices.of(getattr(self, "devices", None))
+        if devices.processes > 1 and not self._shares_learning:
+            raise ValueError(f"{type(self).__name__} is fitted in one process, not in {devices.processes}")
         with devices.as_one(), within(self.time_limit):
             self._fit(X, y, sample_weight, groups, checkpoint, callback, devices)
         self.fit_seconds_ = time.perf_counter() - begun
@@ -307,6 +310,7 @@ class GPEstimator(PosteriorEstimator):
     def _learn_in_time(
         self, learner: AbstractLearner, why: str, gp: AbstractGP, data: TrainingData, run: Run
     ) -> tuple[FitResult, dict[str, Any]]:
+        run = run if self._shares_learning else run._replace(devices=ONE)
         D, itemsize = data.n_inputs, DTYPES[self.dtype]
         N = run.planned("rows_in_time") or data.n_rows
         if run.may_choose:

@@ -57,6 +57,8 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
     verbose         1 shows progress on stderr
     missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
     plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
+    devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: they share the passes over the rows, and
+                    mini-batches where that saves time, which `plan_` says (docs/methods/devices.md)
 
     After `fit`: `classes_`, sorted; `kernel_` on the data that the kernel sees; `elbo_`, a lower bound of the log probability of the training
     labels, per row; `n_iter_` steps; `converged_` as the learner's docstring says; `history_`, `plan_`, `fit_seconds_`, `n_features_in_`,
@@ -80,6 +82,7 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         verbose: int = 0,
         missing: str = "refuse",
         plan: dict[str, Any] | None = None,
+        devices: Any = None,
     ):
         self.kernel = kernel
         self.n_inducing = n_inducing
@@ -95,6 +98,7 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         self.verbose = verbose
         self.missing = missing
         self.plan = plan
+        self.devices = devices
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:

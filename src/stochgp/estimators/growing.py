@@ -62,7 +62,7 @@ def posterior_of(
     try:
         functions: Any = gp.approximation
         deadline.require(EVALUATION * data.n_all * functions.mean_functions.capacity)
-        choices["elbo"] = bound_told(elbo_of_all(gp, data.passes), data)
+        choices["elbo"] = bound_told(run.devices.broadcast(elbo_of_all(gp, data.passes, run.devices)), data)
         if data.everything is not None:
             choices["closing_rows"] = choice(data.n_rows, learned_from(data, False))
     except TimeIsUpError as late:

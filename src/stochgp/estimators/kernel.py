@@ -2,7 +2,7 @@
 
 import math
 import typing
-from typing import Any, no_type_check
+from typing import Any, ClassVar, no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from stochgp.estimators.choices import HURRIED, LOCAL_ROWS, kernel_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
 from stochgp.estimators.law_choice import AUTO, check_likelihood, law_of, start_noise
-from stochgp.estimators.local_choice import calibrated_locally
+from stochgp.estimators.local_choice import calibrated_locally, sharing
 from stochgp.estimators.raised_noise import raised_for_solving
 from stochgp.estimators.report import choice
 from stochgp.estimators.run import Run
@@ -85,12 +85,16 @@ class KernelGPRegressor(GPRegressor):
     calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
                     that the fit does not see
     plan            `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits
+    devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: they share a solve by CG, SDD or SGD where that
+                    saves time, and local prediction in this process, which `plan_` says (docs/methods/devices.md). Learning is on one
 
     After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_`, `nlml_` (exact, where the
     solver is direct), `nlml_estimate_` and `nlml_stderr_` (see there); `n_iter_`; `converged_`: the residual, measured on all rows, is within the tolerance of the plan; `history_` (docs/methods/history.md);
     `plan_` choices and reasons, `plan_["variance"]` says how standard deviations are computed and their expected relative error;
     `fit_seconds_`; `n_features_in_`, `feature_names_in_`; `target_name_`. A saved model holds the standardised training rows and targets.
     """
+
+    _shares_learning: ClassVar[bool] = False
 
     @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
     def __init__(
@@ -117,6 +121,7 @@ class KernelGPRegressor(GPRegressor):
         likelihood: Any = "auto",
         target: str = "real",
         calibration: str | None = None,
+        devices: Any = None,
     ):
         self.kernel = kernel
         self.learner = learner
@@ -140,6 +145,7 @@ class KernelGPRegressor(GPRegressor):
         self.likelihood = likelihood
         self.target = target
         self.calibration = calibration
+        self.devices = devices
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.
@@ -335,6 +341,7 @@ class KernelGPRegressor(GPRegressor):
             most_epochs=run.planned("solve_epochs"),
             typical_error=run.planned("typical_error"),
             calibrates=learned is not None and data.n_rows > SMALL,
+            devices=run.devices,
         )
         posterior, solved, more = posterior_of(gp, data, wanted, run.budget, key=run.solve_key)
         residual = float(solved.residual_norms[0])
@@ -353,7 +360,7 @@ class KernelGPRegressor(GPRegressor):
             posterior, solved, choices = self._locally(gp, data, run, "there was no time for a solve")
             return posterior, solved, choices | {"late": f"{late}; prediction is local"}
         some = data.some(run.some(SMALL, data.n_rows))
-        wanted = Wanted(Cholesky(), 0, self.dtype, self.verbose)
+        wanted = Wanted(Cholesky(), 0, self.dtype, self.verbose, devices=run.devices)
         posterior, solved, choices = posterior_of(gp, some, wanted, run.budget, key=run.solve_key)
         choices["prediction"] = choice("global", "as asked")
         choices["posterior_rows"] = choice(SMALL, "random ones: there was no time for a solve of all")
@@ -369,6 +376,7 @@ class KernelGPRegressor(GPRegressor):
             f"local prediction from {N} rows",
         )
         local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)
+        local, shared = sharing(local, run.devices)
         rows = run.planned("calibration_rows")
         if rows is None:
             rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
@@ -379,7 +387,7 @@ class KernelGPRegressor(GPRegressor):
             rows, neighbours = 0, choice(local.n_neighbours, "there was no time to compare with fewer")
         scaled = choice(rows, "left out to find the scale of the variances")
         choices = {"prediction": choice("local", why), "calibration_rows": scaled, "neighbours": neighbours}
-        return local, None, choices
+        return local, None, choices | shared
 
     def _given_plan(self, run: Run) -> SolvePlan | None:
         if run.plan is None:

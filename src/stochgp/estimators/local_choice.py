@@ -3,9 +3,11 @@
 from typing import Any
 
 from stochgp.data.neighbours import EXACT_ROWS
+from stochgp.devices import Devices
 from stochgp.estimators.report import choice
+from stochgp.planning.devices import Team
 from stochgp.posteriors import LocalPosterior
-from stochgp.posteriors.local import FEWER, LOST
+from stochgp.posteriors.local import FEWER, LOST, SMALL_BLOCK
 
 
 def calibrated_locally(
@@ -30,3 +32,21 @@ def calibrated_locally(
         else "no rows were left out"
     )
     return found, choice(found.n_neighbours, f"{why}; a search finds {found.recall():.1%} of the nearest")
+
+
+def sharing(posterior: LocalPosterior, devices: Devices) -> tuple[LocalPosterior, dict[str, Any]]:
+    """(The posterior, its points spread over devices that work at the same time; what `plan_` says of devices that were given)."""
+    if devices.mesh is None:
+        return posterior, {}
+    team, even = Team.of(devices), SMALL_BLOCK % devices.count == 0
+    spread = devices.count > 1 and even and (team.as_asked or team.workers > 1)
+    if spread:
+        posterior, why = posterior.spread_over(devices), "each has its part of every block of points"
+    elif devices.count == 1:
+        why = "one device"
+    elif even:
+        why = "devices of one processor share its cores, which one device uses as well"
+    else:
+        why = "blocks of points have equal parts for 2, 4, 8 or 16"
+    told = {"count": devices.count, "points": "spread" if spread else "one device"}
+    return posterior, {"devices": choice(told, why)}

@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
 from stochgp.budget import Budget
+from stochgp.devices import ONE, Devices
 from stochgp.estimators.left_out import typical_error
 from stochgp.estimators.progress import progress_line
 from stochgp.estimators.report import choice
@@ -26,6 +27,7 @@ from stochgp.numerics.arrays import on_device
 from stochgp.objectives.kernel import SOME_ROWS, mean_variance
 from stochgp.operators import TILE, AbstractOperator
 from stochgp.parameters import cast, value_of
+from stochgp.planning.sharing import WAYS
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
@@ -64,6 +66,7 @@ class Wanted(NamedTuple):
     most_epochs: int | None = None  # of another fit that a limit has cut
     calibrates: bool = False  # whether variances are scaled by what rows left out say
     typical_error: float | None = None  # as planned; without a plan it is found
+    devices: Devices = ONE  # which may share the solve
 
 
 def posterior_of(
@@ -113,9 +116,13 @@ def _solved(
     if chosen.n_samples:
         prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
         b = jnp.concatenate([b, sample_targets(operator, prior, X, key=sample_key)], axis=1)
+    if chosen.way is not None:
+        operator = system.spread_over(wanted.devices, WAYS[chosen.way]).operator
     tolerance = tolerances_of(solver, system, y, b.shape[1], wanted.typical_error)
     enough = tolerances_of(solver, system, y, b.shape[1])
     found = run_solver(solver, operator, b, tolerance, wanted, run_key, enough=enough)
+    if chosen.way is not None:  # the posterior is on one device
+        found = found._replace(value=wanted.devices.local(found.value))
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
     posterior = SampledKernelPosterior(
         system=system,
@@ -227,7 +234,8 @@ def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budg
         operator = system.operator
         ratio = noise / float(mean_variance(system.kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
         size = SystemSize.of(operator, X.shape[1], wanted.n_samples, ratio)
-    return plan(operator, size, budget, solver=wanted.solver, tolerance=tolerance, given=wanted.plan)
+    asked = {"solver": wanted.solver, "tolerance": tolerance, "given": wanted.plan, "devices": wanted.devices}
+    return plan(operator, size, budget, **asked)
 
 
 def run_solver(

@@ -58,6 +58,8 @@ class SparseGPRegressor(GPRegressor):
     calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
                     that the fit does not see
     target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
+    devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: they share the passes over the rows, and
+                    mini-batches where that saves time, which `plan_` says (docs/methods/devices.md)
 
     Counts are not standardised. Their latent function is the logarithm of their mean: `predict` is of that mean e^f, `kernel` of f, and
     `mean` the mean count that f starts from, 1 with standardize=False.
@@ -94,6 +96,7 @@ class SparseGPRegressor(GPRegressor):
         plan: dict[str, Any] | None = None,
         target: str = "real",
         calibration: str | None = None,
+        devices: Any = None,
     ):
         self.kernel = kernel
         self.approximation = approximation
@@ -115,6 +118,7 @@ class SparseGPRegressor(GPRegressor):
         self.plan = plan
         self.target = target
         self.calibration = calibration
+        self.devices = devices
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:

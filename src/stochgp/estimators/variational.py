@@ -9,6 +9,7 @@ from jaxtyping import PRNGKeyArray
 
 from stochgp import deadline, kernels
 from stochgp.deadline import TimeIsUpError
+from stochgp.devices import Devices
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles
 from stochgp.estimators.report import choice
 from stochgp.estimators.run import Run
@@ -71,7 +72,7 @@ def posterior_of(
             raise TimeIsUpError("the plan says so")
         if planned is None:
             deadline.require(_pass_seconds(gp.approximation.n_inducing, data))
-        gp, bound, how = _closed(gp, data)
+        gp, bound, how = _closed(gp, data, run.devices)
     except TimeIsUpError as late:
         choices["q"] = choice(LATE, f"there was no time for a pass over all rows: {late}")
         if data.everything is not None:
@@ -138,19 +139,20 @@ def _pass_seconds(n_inducing: int, data: TrainingData) -> float:
     return EVALUATION * data.n_all * n_inducing**2
 
 
-def _closed(gp: SparseGP, data: TrainingData) -> tuple[SparseGP, float, tuple[str, str]]:
+def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseGP, float, tuple[str, str]]:
     """(The model with the best q(u) that a pass finds, its bound per row, how)."""
     source = data.passes
     if not isinstance(gp.likelihood, Gaussian):
         return (
             gp,
-            elbo_of_all(gp, source),
+            devices.broadcast(elbo_of_all(gp, source, devices)),
             ("learned", "only Gaussian noise has an optimum in closed form"),
         )
     wide = cast(gp, np.float64)
     points = InducingPoints.of(typing.cast(InducingPoints, wide.approximation).points, jitter=CLOSING_JITTER)
-    found = lower_bound(SparseGP(wide.kernel, points, wide.likelihood), source)
     with jax.enable_x64(True):
+        found = lower_bound(SparseGP(wide.kernel, points, wide.likelihood), source, devices)
+        found = devices.broadcast(found)
         best = points.at(found.naturals)
     told = (
         "optimal",

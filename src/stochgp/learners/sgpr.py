@@ -163,6 +163,7 @@ class _Loss:
 
     def __init__(self, learner: SGPR, state: SGPRState, problem: Problem):
         self.learner, self.source, self.pace = learner, problem.source, problem.prepared
+        self.devices = problem.devices
         self.theta, self.rest = learner.partition(state.gp)
         self.evaluations, self.optima = 0, {}
 
@@ -171,6 +172,7 @@ class _Loss:
         self.evaluations += 1
         with self.pace.piece():
             gp = eqx.combine(unpacked(x, self.theta), self.rest)
-            found = lower_bound_and_gradient(gp, self.source, self.learner.partition)
+            found = lower_bound_and_gradient(gp, self.source, self.learner.partition, self.devices)
+            found = self.devices.broadcast(found)
         self.optima[x.tobytes()] = found.naturals
         return -found.bound, -packed(found.gradient)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from stochgp.data.streams import AbstractPasses, AbstractSource, Rows
+from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import when_ready
@@ -18,6 +19,7 @@ from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import inverse_factor
 from stochgp.numerics.triangular import symmetric_product
 from stochgp.objectives.elbo import expected_log_density
+from stochgp.objectives.moments import add_up_in_order, total_of
 from stochgp.parameters import cast, partition, value_of
 from stochgp.variational import Naturals
 
@@ -43,14 +45,15 @@ class Collapsed(NamedTuple):
     naturals: Naturals
 
 
-def lower_bound(gp: SparseGP, source: AbstractPasses) -> Collapsed:
+def lower_bound(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -> Collapsed:
     """log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW (Titsias 2009), in float64: one pass, memory for one chunk.
 
     With Λ = I + Σ ω w wᵀ and b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹).
+    Devices share the pass, by sums in a fixed order (`moments.add_up`).
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
-        return _collapsed(_statistics(gp, _process(gp), source, 0.0))
+        return _collapsed(_statistics(gp, _process(gp), source, 0.0, devices))
 
 
 def upper_bound(gp: SparseGP, source: AbstractSource) -> float:
@@ -83,9 +86,12 @@ class Slope(NamedTuple):
 
 
 def lower_bound_and_gradient(
-    gp: SparseGP, source: AbstractSource, split: Callable[[Any], tuple[Any, Any]] = partition
+    gp: SparseGP,
+    source: AbstractSource,
+    split: Callable[[Any], tuple[Any, Any]] = partition,
+    devices: Devices = ONE,
 ) -> Slope:
-    """`lower_bound` per datum and its exact gradient by the first part of `split`: two passes, memory for one chunk.
+    """`lower_bound` per datum and its exact gradient by the first part of `split`: two passes, which devices share, memory for one chunk.
 
     With m = Λ⁻¹b, P = L⁻ᵀ(I − Λ⁻¹)L⁻¹ and p = L⁻ᵀm its derivatives by the kernel's values are
 
@@ -97,12 +103,17 @@ def lower_bound_and_gradient(
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
-        found = _collapsed(_statistics(gp, _process(gp), source, 0.0))
+        found = _collapsed(_statistics(gp, _process(gp), source, 0.0, devices))
         theta, rest = split(gp)
         weights = _weights(_process(gp).inverse, found.naturals)
         total = _slope_among(theta, rest, weights)
-        for rows in source.chunks(_chunk_rows(gp)):
-            total = _add_slopes(theta, rest, weights, rows, total)
+        chunks = source.chunks(_pass_rows(gp, devices))
+        if devices.mesh is not None:
+            more = add_up_in_order(_slopes_of_rows, theta, chunks, devices, rest, weights)
+            total = total_of((total, more))
+        else:
+            for rows in chunks:
+                total = _add_slopes(theta, rest, weights, rows, total)
         gradient = jax.tree.map(lambda g: g / source.count, when_ready(total))
         return Slope(found.bound / source.count, gradient, found.naturals)
 
@@ -111,15 +122,19 @@ def _chunk_rows(gp: SparseGP) -> int:
     return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing)))
 
 
-def _statistics(gp: SparseGP, process: Any, source: AbstractPasses, more: float) -> Statistics:
+def _pass_rows(gp: SparseGP, devices: Devices) -> int:
+    """The rows of a chunk of a pass: `_chunk_rows` for each virtual shard."""
+    return _chunk_rows(gp) * (1 if devices.mesh is None else devices.shards)
+
+
+def _statistics(
+    gp: SparseGP, process: Any, source: AbstractPasses, more: float, devices: Devices = ONE
+) -> Statistics:
     """Of all rows, with ν + `more` in the place of ν."""
-    total = None
-    for rows in source.chunks(_chunk_rows(gp)):
-        part = _of_rows(gp, process, rows, np.asarray(more, WIDE))
-        total = part if total is None else _add(total, part)
-    if total is None:
-        raise ValueError("a bound of no rows")
-    return when_ready(total)
+    given, chunks = (process, np.asarray(more, WIDE)), source.chunks(_pass_rows(gp, devices))
+    if devices.mesh is not None:
+        return add_up_in_order(_of_rows, gp, chunks, devices, *given)
+    return total_of(_of_rows(gp, rows, *given) for rows in chunks)
 
 
 @eqx.filter_jit
@@ -128,7 +143,7 @@ def _process(gp: SparseGP) -> Any:
 
 
 @eqx.filter_jit
-def _of_rows(gp: SparseGP, process: Any, rows: Rows, more: Any) -> Statistics:
+def _of_rows(gp: SparseGP, rows: Rows, process: Any, more: Any) -> Statistics:
     rows = cast(rows, WIDE)
     W = process.whitened(rows.X)
     nu = row_variances(gp.noise, rows.X, rows.y.dtype) + more
@@ -143,11 +158,6 @@ def _of_rows(gp: SparseGP, process: Any, rows: Rows, more: Any) -> Statistics:
         unexplained=jnp.sum(omega * left),
         trace=jnp.sum(rows.count * left),
     )
-
-
-@jax.jit
-def _add(a: Statistics, b: Statistics) -> Statistics:
-    return jax.tree.map(jnp.add, a, b)
 
 
 def _solved(s: Statistics) -> tuple[float, float]:
@@ -192,7 +202,16 @@ def _slope_among(theta: Any, rest: Any, weights: Weights) -> Any:
 
 @eqx.filter_jit
 def _add_slopes(theta: Any, rest: Any, weights: Weights, rows: Rows, total: Any) -> Any:
-    """The derivatives so far, and those through k(Z, X), k(x, x) and the noise of these rows."""
+    """The derivatives so far, and those of these rows."""
+    return jax.tree.map(lambda a, b, c: a + b + c, total, *_slopes(theta, rest, weights, rows))
+
+
+def _slopes_of_rows(theta: Any, rows: Rows, rest: Any, weights: Weights) -> Any:
+    return jax.tree.map(jnp.add, *_slopes(theta, rest, weights, rows))
+
+
+def _slopes(theta: Any, rest: Any, weights: Weights, rows: Rows) -> tuple[Any, Any]:
+    """The derivatives (through k(Z, X) and k(x, x), through the noise) of these rows."""
     rows, gp = cast(rows, WIDE), eqx.combine(theta, rest)
 
     def values(theta: Any) -> tuple[Array, Array]:
@@ -208,4 +227,4 @@ def _add_slopes(theta: Any, rest: Any, weights: Weights, rows: Rows, total: Any)
     def expected(theta: Any) -> Array:
         return jnp.sum(expected_log_density(eqx.combine(theta, rest), rows, mean[:, None], variance[:, None]))
 
-    return jax.tree.map(lambda a, b, c: a + b + c, total, by_kernel, jax.grad(expected)(theta))
+    return by_kernel, jax.grad(expected)(theta)

@@ -9,7 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from stochgp.data.streams import AbstractPasses, Rows
+from stochgp.devices import ONE, Devices
 from stochgp.models import SparseGP
+from stochgp.objectives.moments import add_up_in_order
 from stochgp.parameters import cast
 
 CHUNK_ROWS = 2048  # of a pass over all rows
@@ -48,12 +50,16 @@ def elbo(gp: SparseGP, rows: Rows, n_rows: Any) -> Float[Array, ""]:
     return n_rows / rows.y.shape[0] * total - process.divergence()
 
 
-def elbo_of_all(gp: SparseGP, source: AbstractPasses) -> float:
-    """The bound of all rows, per datum, in float64: one pass, memory for one chunk."""
+def elbo_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -> float:
+    """The bound of all rows, per datum, in float64: one pass, which devices share, memory for one chunk."""
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
         process = _process(wide)
-        total = sum(float(_expected(wide, process, rows)) for rows in source.chunks(CHUNK_ROWS))
+        if devices.mesh is None:
+            total = sum(float(_expected(wide, rows, process)) for rows in source.chunks(CHUNK_ROWS))
+        else:
+            chunks = source.chunks(devices.shards * CHUNK_ROWS)
+            total = float(add_up_in_order(_expected, wide, chunks, devices, process))
         return (total - float(process.divergence())) / source.count
 
 
@@ -63,6 +69,6 @@ def _process(gp: SparseGP) -> Any:
 
 
 @eqx.filter_jit
-def _expected(gp: SparseGP, process: Any, rows: Rows) -> Array:
+def _expected(gp: SparseGP, rows: Rows, process: Any) -> Array:
     rows = cast(rows, jnp.float64)
     return jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ from stochgp.numerics.arrays import on_device, when_ready
 from stochgp.numerics.precision import matmul
 
 CHUNK_BYTES = 16_000_000
+T = TypeVar("T")
 
 
 class Moments(NamedTuple):
@@ -55,8 +56,8 @@ def add_up(gp: FeatureGP, chunks: Iterable[Rows], devices: Devices = ONE) -> Mom
     return total_of(_jitted(gp, rows) for rows in chunks)
 
 
-def total_of(parts: Iterable[Moments]) -> Moments:
-    """The sum of moments that come one after the other. Raises ValueError where none come."""
+def total_of(parts: Iterable[T]) -> T:
+    """The sum of moments, or other trees of sums, that come one after the other. Raises ValueError where none come."""
     total = None
     for part in parts:
         total = part if total is None else _add(total, part)
@@ -66,9 +67,9 @@ def total_of(parts: Iterable[Moments]) -> Moments:
 
 
 def add_up_in_order(
-    of_rows: Callable[..., Moments], gp: FeatureGP, chunks: Iterable[Rows], devices: Devices, *more: Any
-) -> Moments:
-    """Σ of_rows(gp, rows, *more) over the rows of all chunks, by virtual shards, which are added in their order. See `add_up`."""
+    of_rows: Callable[..., T], gp: Any, chunks: Iterable[Rows], devices: Devices, *more: Any
+) -> T:
+    """Σ of_rows(gp, rows, *more), a tree of sums, over the rows of all chunks, by virtual shards, which are added in their order. See `add_up`."""
     n_own = np.asarray(devices.shards // devices.count, np.int32)
     given, n_own = devices.replicate(((gp, *more), n_own))
     placed = (devices.place(_filled(rows, devices)) for rows in chunks)
@@ -79,8 +80,8 @@ def add_up_in_order(
 
 @eqx.filter_jit
 def _of_shards(
-    of_rows: Callable[..., Moments], given: tuple[Any, ...], rows: Rows, n_own: Any, devices: Devices
-) -> Moments:
+    of_rows: Callable[..., T], given: tuple[Any, ...], rows: Rows, n_own: Any, devices: Devices
+) -> T:
     """The sums of each of the L virtual shards of a chunk, [L, …], on the device that has its rows.
 
     The compiler is not to know that `n_own` is L/G, nor to see a shard that is all that a device has, so one of zeros is added: it
@@ -89,11 +90,14 @@ def _of_shards(
     dynamic, static = eqx.partition(given, eqx.is_array)
     each = devices.shards // devices.count
 
-    def own(dynamic: tuple[Any, ...], rows: Rows, n_own: Array) -> Moments:
-        gp, *more = eqx.combine(dynamic, static)
+    def own(dynamic: tuple[Any, ...], rows: Rows, n_own: Array) -> T:
+        own_numbers = jax.lax.pcast(
+            dynamic, AXIS, to="varying"
+        )  # a derivative by them is that of the own rows
+        gp, *more = eqx.combine(own_numbers, static)
         shards = jax.tree.map(lambda part: _and_zeros(part.reshape(each, -1, *part.shape[1:])), rows)
 
-        def add(i: Array, sums: Moments) -> Moments:
+        def add(i: Array, sums: T) -> T:
             found = of_rows(gp, jax.tree.map(lambda part: part[i], shards), *more)
             return jax.tree.map(lambda all, one: all.at[i].set(one), sums, found)
 
@@ -136,5 +140,5 @@ _jitted = eqx.filter_jit(moments_of_rows)
 
 
 @jax.jit
-def _add(a: Moments, b: Moments) -> Moments:
+def _add(a: T, b: T) -> T:
     return jax.tree.map(jnp.add, a, b)

@@ -34,11 +34,40 @@ class StepSizes(NamedTuple):
     numbers: int  # that devices exchange to add their gradients up
 
 
+class Team(NamedTuple):
+    """What the planner knows of some devices."""
+
+    platform: str  # "cpu", "gpu", …
+    count: int
+    processes: int = 1
+    as_asked: bool = False  # whether they are to share steps, whether it pays or not
+
+    @classmethod
+    def of(cls, devices: Devices) -> "Team":
+        """Of `Devices()`, which have no mesh, one device."""
+        platform = "cpu" if devices.mesh is None else devices.mesh.devices.flat[0].platform
+        return cls(platform, devices.count, devices.processes, devices.steps)
+
+    @property
+    def workers(self) -> int:
+        """How many work at the same time: devices of one CPU process share its cores, and count as one."""
+        return self.processes if self.platform == "cpu" else self.count
+
+    @property
+    def in_one_memory(self) -> int:
+        """How many of them have their numbers in the same memory."""
+        return -(-self.count // self.processes) if self.platform == "cpu" else 1
+
+    @property
+    def link(self) -> Link:
+        return ACROSS if self.processes > 1 else INSIDE
+
+
 def with_steps(devices: Devices, sizes: StepSizes) -> tuple[Devices, str]:
     """(The devices, which share mini-batches too where that pays; why or why not). A setting `steps` is kept."""
     if devices.mesh is None or devices.count == 1:
         return devices, "one device"
-    if devices.steps:
+    if devices.steps and sizes.work_of_row > 0:
         return devices, "mini-batches are spread, as asked"
     pays, why = step_pays(sizes, devices.mesh.devices.flat[0].platform, devices.count, devices.processes)
     return Devices(devices.mesh, devices.shards, pays), why
@@ -68,9 +97,8 @@ def step_seconds(
     Devices of one CPU process share its cores: they count as one.
     """
     rates = RATES.get(platform, RATES["gpu"])
-    workers = n_processes if platform == "cpu" else n_devices
-    link = ACROSS if n_processes > 1 else INSIDE
+    team = Team(platform, n_devices, n_processes)
     work = sizes.batch_size * sizes.work_of_row / rates.operations
     share = 2 * (n_devices - 1) / n_devices
-    sent = link.seconds + share * NUMBER * sizes.numbers / link.bytes if n_devices > 1 else 0.0
-    return rates.fixed + work, rates.fixed + work / workers + sent
+    sent = team.link.seconds + share * NUMBER * sizes.numbers / team.link.bytes if n_devices > 1 else 0.0
+    return rates.fixed + work, rates.fixed + work / team.workers + sent

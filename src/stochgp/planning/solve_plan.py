@@ -6,6 +6,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from stochgp.planning.sharing import WAYS, Shared
 from stochgp.solvers import CG, SDD, SGD, AbstractSolver, Cholesky
 
 KINDS = {kind.__name__: kind for kind in (Cholesky, CG, SDD, SGD)}
@@ -16,7 +17,8 @@ _MEASURED, _TYPICAL = "predicted from costs measured on this machine", "by typic
 class SolvePlan(NamedTuple):
     """How (K + Σ) α = b is solved, and what that is expected to cost.
 
-    The solution depends on `solver`, `tile`, `keep_rows`, `n_samples`, `variance` and `dtype`, on nothing else here.
+    The solution depends on `solver`, `tile`, `keep_rows`, `n_samples`, `variance` and `dtype`, on nothing else here but, by rounding and by a
+    preconditioner without neighbours, on the way in which devices share it.
     """
 
     solver: AbstractSolver
@@ -31,6 +33,12 @@ class SolvePlan(NamedTuple):
     reason: str
     alternatives: dict[str, float | None]  # solver → predicted seconds; None = does not fit
     measured: bool  # on this machine, or typical costs
+    shared: Shared | None = None  # None = no devices were given
+
+    @property
+    def way(self) -> str | None:
+        """In which devices divide products with K; None = one solves."""
+        return None if self.shared is None else self.shared.way
 
     @property
     def variance_error(self) -> float:
@@ -62,6 +70,7 @@ class SolvePlan(NamedTuple):
                 self.alternatives, f"{origin}; null = does not fit, or was not to be chosen"
             ),
             "solve_memory": _choice(self.need, "bytes needed beyond those in use"),
+            **_described(self.shared),
         }
 
     @classmethod
@@ -95,6 +104,7 @@ class SolvePlan(NamedTuple):
             reason=str(described["solver"].get("why", "")),
             alternatives=_alternatives(described),
             measured=described["solve_seconds"].get("why") == _MEASURED,
+            shared=_shared(described),
         )
 
 
@@ -141,6 +151,25 @@ def _why_variance(plan: SolvePlan) -> str:
         case "samples":
             return f"from {plan.n_samples} samples; expected relative error {plan.variance_error:.3g}"
     return "no samples were asked for"
+
+
+def _described(shared: Shared | None) -> dict[str, Any]:
+    """Nothing where no devices were given."""
+    if shared is None:
+        return {}
+    return {"devices": _choice({"count": shared.count, "solve": shared.way or "one device"}, shared.why)}
+
+
+def _shared(described: Mapping[str, Any]) -> Shared | None:
+    if "devices" not in described:
+        return None
+    told = _read(described, "devices")
+    way = told.get("solve") if isinstance(told, Mapping) else None
+    if way not in (*WAYS, "one device"):
+        raise ValueError(
+            f"the plan's 'devices' are {told!r}; 'solve' must be one of {', '.join(WAYS)}, or 'one device'"
+        )
+    return Shared(told["count"], None if way == "one device" else way, described["devices"].get("why", ""))
 
 
 def _read(described: Mapping[str, Any], name: str) -> Any:

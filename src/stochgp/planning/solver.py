@@ -1,14 +1,18 @@
 """The solver that is predicted to be the fastest within the memory limit."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from stochgp.budget import Budget, format_bytes, release
+from stochgp.devices import ONE, Devices
 from stochgp.operators import TILE
+from stochgp.planning.devices import GAIN, Team
 from stochgp.planning.machine import TYPICAL, calibrate
 from stochgp.planning.memory import plannable, room_for_rows
+from stochgp.planning.sharing import Shared, may_share, shared_bytes, shared_seconds, way_of
 from stochgp.planning.solve_plan import SolvePlan, variance_by
 from stochgp.solvers import CG, SDD, SGD, AbstractSolver, Cholesky, Layout, SystemSize
 from stochgp.solvers.costs import Costs
@@ -28,6 +32,12 @@ class Candidate(NamedTuple):
     layout: Layout
     seconds: float
     need: int
+    way: str | None = None  # in which devices share it; None = on one
+
+    @property
+    def rank(self) -> float:
+        """Seconds, and more where devices share it: they are to save some."""
+        return self.seconds if self.way is None else self.seconds / GAIN
 
 
 class Aim(NamedTuple):
@@ -35,6 +45,7 @@ class Aim(NamedTuple):
 
     tolerance: float  # relative residual of the mean
     n_test: int  # rows whose standard deviations are expected to be wanted
+    team: Team | None = None  # devices that may share the solve; None = none were given
 
 
 def plan(
@@ -46,19 +57,22 @@ def plan(
     tolerance: float = 0.02,
     n_test: int | None = None,
     given: SolvePlan | None = None,
+    devices: Devices = ONE,
 ) -> SolvePlan:
     """`choose` with costs measured on this machine, where the set is large enough for that to pay (above 3,000 rows).
 
     `operator` is one of the rows of `size`, in any tiles. What cannot fit is refused before anything is measured. A `given` plan is
     taken as it is: nothing is chosen, nothing measured, and `solver` not looked at; its bytes and seconds are predicted for this system.
+    `devices` share an iterative solve where that is predicted to take at most 0.8 of the time, or where their `steps` say so.
 
     Raises ValueError, with both numbers, where nothing fits, or the given plan does not.
     """
     release()
-    free, aim = plannable(budget), Aim(tolerance, _test_rows(size, n_test))
+    team = None if devices.mesh is None else Team.of(devices)
+    free, aim = plannable(budget), Aim(tolerance, _test_rows(size, n_test), team)
     if given is not None:
         return _as_given(given, size, budget, free, aim)
-    first = choose(size, budget, solver=solver, tolerance=tolerance, n_test=n_test)
+    first = choose(size, budget, solver=solver, tolerance=tolerance, n_test=n_test, team=team)
     if size.n_rows <= SMALL:
         return first
     costs = calibrate(operator, size.n_columns)
@@ -74,17 +88,18 @@ def choose(
     solver: str | AbstractSolver = "auto",
     tolerance: float = 0.02,
     n_test: int | None = None,
+    team: Team | None = None,
 ) -> SolvePlan:
     """The fastest of the candidates that fit: all solvers for "auto" (up to 3,000 rows a direct one, if it fits), one for a name, the
     given one with its own settings.
 
     `tolerance` is the relative residual that the mean is solved to; `n_test` the rows whose standard deviations are expected to be wanted
     (None = a tenth of the training rows). To fit, tiles are made smaller, and solvers take their `variants`; rows of K are kept where
-    memory is left.
+    memory is left. Devices, a `team`, may share an iterative solve; they keep no rows, and find no neighbours.
 
     Raises ValueError, with both numbers, where nothing fits.
     """
-    aim = Aim(tolerance, _test_rows(size, n_test))
+    aim = Aim(tolerance, _test_rows(size, n_test), team)
     return _chosen(size, budget, plannable(budget), costs, solver, aim)
 
 
@@ -100,7 +115,7 @@ def _chosen(
         for kind, planned in _solvers(solver)
     }
     best = {
-        name: min((c for c in cs if c.need <= free), key=lambda c: c.seconds, default=None)
+        name: min((c for c in cs if c.need <= free), key=lambda c: c.rank, default=None)
         for name, cs in found.items()
     }
     fitting = [c for c in best.values() if c is not None]
@@ -110,9 +125,10 @@ def _chosen(
     direct = [c for c in fitting if c.solver.exact_variances]
     if solver == "auto" and size.n_rows <= SMALL and direct:
         fitting = direct
-    chosen = min(fitting, key=lambda c: c.seconds)
+    chosen = min(fitting, key=lambda c: c.rank)
     alternatives = {name: None if c is None else c.seconds for name, c in best.items()}
-    return _plan(chosen, _reason(chosen, best, free, solver), alternatives, measured=costs.measured)
+    made = _plan(chosen, _reason(chosen, best, free, solver), alternatives, measured=costs.measured)
+    return made._replace(shared=_shared(chosen, found[chosen.solver.name], aim.team))
 
 
 def _refuse(least: Candidate, n_columns: int, budget: Budget) -> NoReturn:
@@ -136,6 +152,10 @@ def _candidates(
     kind: AbstractSolver, planned: bool, size: SystemSize, costs: Costs, free: int, aim: Aim
 ) -> Iterator[Candidate]:
     """Every way in which a solver could be run; with its `variants` if its settings are the planner's."""
+    if aim.team is not None and may_share(kind, aim.team):
+        yield from _shared_candidates(kind, planned, size, costs, free, aim, aim.team)
+        if aim.team.as_asked:
+            return
     for solver in kind.variants(size) if planned else (kind,):
         for tile in TILES:
             layout = Layout(min(tile, size.n_rows), 0, costs.workspace)
@@ -146,6 +166,42 @@ def _candidates(
                     yield _candidate(solver, layout._replace(keep_rows=keep_rows), size, costs, aim)
             if tile >= size.n_rows:
                 break
+
+
+def _shared_candidates(
+    kind: AbstractSolver, planned: bool, size: SystemSize, costs: Costs, free: int, aim: Aim, team: Team
+) -> Iterator[Candidate]:
+    """By devices together: no rows of K are kept, and no neighbours are found."""
+    size = size._replace(has_neighbours=False)
+    way = way_of(size, team, free)
+    for solver in kind.variants(size) if planned else (kind,):
+        for tile in TILES:
+            layout = Layout(min(tile, size.n_rows), 0, costs.workspace, solver.itemsize_for(size))
+            seconds = shared_seconds(solver, size, layout, costs, aim.tolerance, aim.n_test, team)  # pyright: ignore[reportArgumentType]
+            need = shared_bytes(solver, size, layout, way, team)
+            yield Candidate(solver, size, layout, seconds, need, way)
+            if tile >= size.n_rows:
+                break
+
+
+def _shared(chosen: Candidate, same: list[Candidate], team: Team | None) -> Shared | None:
+    """What `plan_` says of the devices given. `same` are the candidates of the solver that was chosen."""
+    if team is None:
+        return None
+    if team.count == 1:
+        return Shared(1, chosen.way, "one device")
+    if chosen.solver.exact_variances:
+        return Shared(team.count, None, f"{chosen.solver.name} factorises on one device")
+    if team.as_asked:
+        return Shared(team.count, chosen.way, "as asked")
+    if team.workers == 1:
+        return Shared(team.count, None, "devices of one processor share its cores: they would save no time")
+    one, all_ = (
+        min((c.seconds for c in same if (c.way is None) == alone), default=math.inf)
+        for alone in (True, False)
+    )
+    told = f"predicted {_seconds(one)} on one device, {_seconds(all_)} on {team.count}"
+    return Shared(team.count, chosen.way, told)
 
 
 def _candidate(solver: AbstractSolver, layout: Layout, size: SystemSize, costs: Costs, aim: Aim) -> Candidate:
@@ -169,9 +225,13 @@ def _as_given(given: SolvePlan, size: SystemSize, budget: Budget, free: int, aim
     keep_rows = min(given.keep_rows, padded(size.n_rows, given.tile))
     layout = Layout(given.tile, keep_rows, given.workspace, itemsize)
     found = _predicted(given.solver, size, layout, TYPICAL, aim)
+    if given.way is not None and aim.team is not None and aim.team.count > 1:
+        need = shared_bytes(given.solver, size, layout, given.way, aim.team)
+        found = found._replace(need=need, way=given.way)
     if found.need > free:
         _refuse(found, size.n_columns, budget)
-    return _plan(found, "as given", {given.solver.name: found.seconds}, measured=False)
+    made = _plan(found, "as given", {given.solver.name: found.seconds}, measured=False)
+    return made if aim.team is None else made._replace(shared=Shared(aim.team.count, found.way, "as given"))
 
 
 def _plan(

@@ -19,7 +19,7 @@ from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows
 from stochgp.numerics.rounding import rounding_error, safe_covariance
 from stochgp.objectives.slq import Estimate, estimate_bytes, nlml_estimate
-from stochgp.operators import AbstractOperator, KernelOperator, ShardedOperator
+from stochgp.operators import AbstractOperator, AbstractProduct, KernelOperator, ShardedOperator
 from stochgp.planning.prediction import (
     COMPILER_BYTES,
     chunk_bytes,
@@ -78,14 +78,14 @@ class KernelSystem(eqx.Module):
             spread = noise_variances(self.noise, self.X, self.count).astype(self.X.dtype)
             return _operator(self.kernel, self.X, spread, self.tile)
 
-    def spread_over(self, devices: Devices) -> "KernelSystem":
-        """The same with its operator's rows spread over these devices. A file holds the system without them."""
+    def spread_over(self, devices: Devices, product: AbstractProduct | None = None) -> "KernelSystem":
+        """The same with its operator's rows spread over these devices, products as `ShardedOperator.of`. A file holds the system without them."""
         if devices.mesh is None:
             return self
         made = dataclasses.replace(self)
         with jax.enable_x64(True):
             spread = noise_variances(self.noise, self.X, self.count).astype(self.X.dtype)
-            many = ShardedOperator.of(self.kernel, self.X, spread, devices, tile=self.tile)
+            many = ShardedOperator.of(self.kernel, self.X, spread, devices, tile=self.tile, product=product)
         vars(made)["operator"] = many  # what its property would make on one device
         return made
 

@@ -11,18 +11,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.neighbours import Neighbours, search_bytes, slack_of
+from stochgp.devices import ONE, Devices
 from stochgp.kernels import AbstractKernel, AbstractStationary, Warped
 from stochgp.kernels.compared import ComparedRows, compared_bytes
 from stochgp.likelihoods import AbstractNoise, ConstantNoise
 from stochgp.likelihoods.noise import SMALLEST_COUNT, noise_of_rows
 from stochgp.models import KernelGP
-from stochgp.numerics.precision import matmul
-from stochgp.numerics.rounding import rounding_error
-from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.numerics.threads import in_threads, one_blas_thread
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors.base import (
@@ -33,6 +30,7 @@ from stochgp.posteriors.base import (
     scale_of,
     with_level,
 )
+from stochgp.posteriors.local_points import Points, at_points
 
 NEIGHBOURS = 256
 FEWER = (64, 128)  # that may be enough
@@ -84,6 +82,22 @@ class LocalPosterior(AbstractPosterior):
             )
         if self.n_neighbours < 1:
             raise ValueError(f"n_neighbours is {self.n_neighbours}; it must be at least 1")
+
+    @functools.cached_property
+    def devices(self) -> Devices:
+        """Over which points are spread; None of a mesh: one, or the cores of the processor."""
+        return ONE
+
+    def spread_over(self, devices: Devices) -> "LocalPosterior":
+        """The same with its points spread over these devices. A file holds it without them. Raises ValueError where a block of points has
+
+        no equal parts: there must be 1, 2, 4, 8 or 16.
+        """
+        if SMALL_BLOCK % devices.count:
+            raise ValueError(f"points are spread over 1, 2, 4, 8 or 16 devices, not over {devices.count}")
+        made = self.changed()
+        vars(made)["devices"] = devices
+        return made
 
     @property
     def noise_variance(self) -> float:
@@ -170,10 +184,9 @@ class LocalPosterior(AbstractPosterior):
         return whole.posterior, lost
 
     def changed(self, **fields: Any) -> "LocalPosterior":
-        """The same but for these fields, n_neighbours or scale; the index is kept."""
+        """The same but for these fields, n_neighbours or scale; index and devices are kept."""
         made = dataclasses.replace(self, **fields)
-        if "_index" in vars(self):
-            vars(made)["_index"] = self._index
+        vars(made).update({name: vars(self)[name] for name in ("_index", "devices") if name in vars(self)})
         return made
 
     def _calibrated_by(
@@ -230,11 +243,12 @@ class LocalPosterior(AbstractPosterior):
 
         def evaluated(rows: Int[np.ndarray, " rows"]) -> list[np.ndarray]:
             S = near[rows]
-            block = _Block(index.Z[S], self.y[S], index.noise[S], Z[rows])
-            return [np.asarray(values) for values in _evaluate(index.kernel, block)]
+            block = Points(index.Z[S], self.y[S], index.noise[S], Z[rows])
+            return [np.asarray(values) for values in at_points(index.kernel, block, self.devices)]
 
         large, small = _blocks(n_points, near.shape[1] * (Z.shape[1] + 2) * 8)
-        parts = in_threads(evaluated, large) + in_threads(evaluated, small)
+        each = in_threads if self.devices.mesh is None else lambda work, items: list(map(work, items))
+        parts = each(evaluated, large) + each(evaluated, small)
         return tuple(np.concatenate(values)[:n_points] for values in zip(*parts, strict=True))
 
     def _joined(self, parts: list[tuple]) -> LocalPrediction:
@@ -253,15 +267,6 @@ def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: 
     """Memory of finding k neighbours for each of `n_points` at its peak, beside the rows."""
     need = search_bytes if value_of(kernel).has_places else compared_bytes
     return need(n_rows, n_inputs, n_points, k)
-
-
-class _Block(NamedTuple):
-    """P points Z with their neighbours' rows."""
-
-    X: Any  # [P, k, A]
-    y: Any
-    noise: Any  # σ² s/ρ
-    Z: Any  # [P, A]
 
 
 class _Index:
@@ -304,26 +309,6 @@ def _row_noise(
     with jax.enable_x64(True):
         unit = cast(with_level(noise, 1.0), np.float64)
         return constant * noise_of_rows(unit, np.asarray(X, np.float64), np.ones(len(X)))
-
-
-@eqx.filter_jit
-def _evaluate(kernel: AbstractKernel, block: _Block) -> tuple[Array, Array, Array]:
-    return jax.lax.map(lambda one: _at_point(kernel, _Block(*one)), block)
-
-
-def _at_point(kernel: AbstractKernel, at: _Block) -> tuple[Array, Array, Array]:
-    """(mean, variance, jitter) at one point: at.Z [A], its neighbours at.X [k, A]."""
-    X, y, noise, z = (jnp.asarray(part, jnp.float64) for part in at)
-    rows, here = kernel.prepare(X, z), kernel.prepare(z[None], z)
-    K = jax.lax.optimization_barrier(kernel.between(rows, rows))  # not evaluated again for Kb
-    L, jitter = safe_cholesky(K + jnp.diag(noise))
-    k, prior = kernel.between(rows, here)[:, 0], kernel.diag(z[None])[0]
-    half = solve_triangular(L, jnp.stack([k, y], axis=1), lower=True)
-    b = solve_triangular(L, half[:, 0], lower=True, trans="T")
-    rest = prior - jnp.dot(b, 2 * k - matmul(K, b))
-    rounding = rounding_error(prior, jnp.sum(b**2), np.float64)
-    variance = jnp.minimum(jnp.sum(noise * b**2) + jnp.maximum(rest, rounding), prior)
-    return jnp.sum(half[:, 0] * half[:, 1]), variance, jitter
 
 
 @eqx.filter_jit
