@@ -1,4 +1,7 @@
-"""The command line in several processes: who writes and speaks, and what is left of a run that loses one of them."""
+"""The command line in several processes: who writes and speaks, and what is left of a run that loses one of them.
+
+STOCHGP_KILLS=20 kills that many times instead of once, process 1 and process 0 in turn.
+"""
 
 import json
 import os
@@ -18,6 +21,7 @@ from stochgp.cli import main
 
 SETTINGS = ["batch_size=32", "n_features=16", "learning_rate=0.01", "likelihood=gaussian"]
 N = 600
+KILLS = int(os.environ.get("STOCHGP_KILLS", "1"))
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +83,18 @@ def predictions(path):
     )
 
 
-@pytest.mark.timeout(600)
-def test_a_lost_process_ends_the_run_and_a_restart_gives_the_bits_of_one_process(folder):
-    checkpoint = folder / "run"
+@pytest.mark.timeout(600 + 120 * KILLS)
+@pytest.mark.parametrize("round", range(KILLS))
+def test_a_lost_process_ends_the_run_and_a_restart_gives_the_bits_of_one_process(folder, round):
+    checkpoint, lost = folder / f"run{round}", (round + 1) % 2
+    (folder / "together").unlink(missing_ok=True)
     begun = begin(folder, "--checkpoint", str(checkpoint))
     wait_for(checkpoint, begun)
-    begun[1].kill()
+    begun[lost].kill()
     codes, outputs, errors = ended(begun)
     assert 0 not in codes and outputs == ("", "")
-    assert "another process of this run has ended; start all of them again" in errors[0]
+    if lost == 1:  # the loss of process 0, which JAX needs, ends process 1 in JAX itself
+        assert "another process of this run has ended; start all of them again" in errors[0]
     assert not (folder / "together").exists()
 
     codes, outputs, errors = ended(begin(folder, "--checkpoint", str(checkpoint)))
