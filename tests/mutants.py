@@ -130,14 +130,14 @@ MUTATIONS = (
         "solvers/sdd.py",
         "COLUMNS = 14",
         "COLUMNS = 7",
-        "test_planning_solver.py::test_bytes_of_columns_are_those_measured[sdd]",
+        "test_planning_solver.py::test_bytes_of_columns_are_those_measured[4000x1000-sdd]",
     ),
     Mutation(
         "CG states half the bytes of a column",
         "solvers/cg.py",
         "COLUMNS, WIDE_COLUMNS = 6, 16",
         "COLUMNS, WIDE_COLUMNS = 3, 8",
-        "test_planning_solver.py::test_bytes_of_columns_are_those_measured[cg]",
+        "test_planning_solver.py::test_bytes_of_columns_are_those_measured[4000x1000-cg]",
     ),
     Mutation(
         "the likelihood of a feature GP leaves out the multipliers of the noise",

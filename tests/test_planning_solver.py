@@ -230,7 +230,11 @@ def test_limits_hold_and_nothing_is_refused_that_fits(settings):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="peaks of memory are read from Linux and macOS")
 @pytest.mark.parametrize("solver", ["sdd", "cg"])
-@pytest.mark.parametrize("shape", some_of([(20_000, 200), (4_000, 1_000)], [(4_000, 1_000)]), ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    some_of([(20_000, 200), (4_000, 1_000)], [(4_000, 1_000)]),
+    ids=lambda shape: "{}x{}".format(*shape),
+)
 def test_bytes_of_columns_are_those_measured(shape, solver):
     """Four million numbers in the right-hand sides: their arrays are most of what the plan of least memory needs."""
     n_rows, n_samples = shape

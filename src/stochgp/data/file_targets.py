@@ -72,7 +72,8 @@ class ClassTargets(AbstractTargets):
         return replace(self, levels=found)
 
     def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
-        return np.searchsorted(self.levels, label_column(table, name)).astype(np.float64)
+        levels: Any = self.levels
+        return np.searchsorted(levels, label_column(table, name)).astype(np.float64)
 
 
 def refuse_targets(name: str, y: Float[np.ndarray, " N"], bad: Bool[np.ndarray, " N"], wanted: str) -> None:

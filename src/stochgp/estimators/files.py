@@ -76,7 +76,7 @@ def read_files(
     _name_inputs(estimator, found.rows.encoder.columns)
     mean = getattr(estimator, "mean", None) if targets.scaled else None
     if mean is not None:
-        mean = float(targets.learned(np.float64([mean]))[0])
+        mean = float(targets.learned(np.array([mean], np.float64))[0])
     data = TrainingData.of_files(found, bool(estimator.standardize), mean, estimator.dtype)
     return dataclasses.replace(data, told=_left_out(found.bad) if blocks.bad_rows == "skip" else {}), found
 

@@ -11,7 +11,8 @@ from typing import TypeVar
 import jax
 from threadpoolctl import ThreadpoolController
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 SMALL = 512  # on two cores a step with one factorisation of 512 × 512 was 1.3 times faster on one thread, of 128 × 128 1.2 to 1.5 times
 
 
@@ -41,7 +42,7 @@ def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     n_threads = min(cores(), len(rest)) if jax.default_backend() == "cpu" else 1
     if n_threads <= 1:
         return done + [work(item) for item in rest]
-    wide = jax.config.jax_enable_x64  # which a thread does not take over from another
+    wide = jax.dtypes.canonicalize_dtype(float) == "float64"  # which a thread does not take over from another
 
     def alike(item: T) -> R:
         with jax.enable_x64(wide):
