@@ -3,7 +3,7 @@
 Scores are of unit-variance targets; of the flights in minutes. NLPD is by the density of each law. `w` is n ∫ (F̂(p) − p)² dp of the PIT
 values: 1/6 on average where the law is right. Rivals are those of `rivals`: CatBoost with a variance for each row,
 histogram boosting and ridge regression with the standard deviation of residuals of a tenth of the training rows that they have not seen, LightGBM's quantiles, which have a CRPS but no density; with --slow the first two also
-with the best of 20 random settings on held-out rows. GPBoost's Vecchia is in `python -m benchmarks gpboost_fits`. The traps have constant Gaussian noise: anything
+with the best of 20 random settings on held-out rows. GPBoost's Vecchia has a benchmark, `gpboost_fits`. The traps have constant Gaussian noise: anything
 else is a wrong choice. `few` keeps so many training rows. The bikes rented in an hour are counts: their NLPD is that of the whole number, and PIT values are taken
 in the middle of its step. "counts" is target="count", "recalibrated" constant Gaussian noise with calibration="pit",
 which is to refuse 15 rows.

@@ -2,8 +2,6 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import scipy.integrate
 from numpy.testing import assert_allclose, assert_array_equal
@@ -318,13 +316,6 @@ def test_learned_transforms_are_saved_and_drawn_from(name, tmp_path):
     draws = model.sample_y(X_NEW, 2000, random_state=1, include_noise=True)
     u = model.predict_distribution(X_NEW).cdf(draws)
     assert np.all(np.abs(u.mean(axis=1) - 0.5) < 4 / np.sqrt(12 * 2000))
-
-
-def test_targets_in_files_are_refused(tmp_path):
-    pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "y": Y}), tmp_path / "t.parquet")
-    with pytest.raises(ValueError, match="targets in files are not transformed yet") as caught:
-        FeatureGPRegressor("rff", target="positive").fit(tmp_path / "t.parquet", "y")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_mean_is_one_of_the_targets_as_given():
