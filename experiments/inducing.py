@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from experiments.problems import Problem, scores
+from experiments.problems import Problem, outcome
 from stochgp.features import AbstractFeatureMap
 from stochgp.kernels import Linear, Warped
 from stochgp.learners import AbstractLearner, fit
@@ -54,18 +54,10 @@ def run(gp: FeatureGP, problem: Problem, learner: AbstractLearner, seed: int) ->
     with jax.enable_x64(True):
         exact = nlml_of_spectrum(spectrum(add_up(features, problem.source.chunks(CHUNK))), variance, noise)[0]
     mean, std = _predicted(result, problem)
-    unit, raw = scores(problem.y_test, mean, std), scores(s * problem.y_test, s * mean, s * std)
     return {
         "nlml": exact + math.log(s),
         "elbo": elbo_of_all(result.gp, problem.source) - math.log(s),
-        "rmse": raw["rmse"],
-        "nlpd": unit["nlpd"],
-        "nlpd_raw": raw["nlpd"],
-        "coverage95": unit["coverage95"],
-        "fit_seconds": round(result.seconds, 2),
-        "steps": result.n_iter,
-        "recoveries": sum(1 for entry in result.history if entry.get("recovered")),
-        "result": result.result.name,
+        **outcome(result, problem, mean, std),
         "variance": variance,
         "noise_variance": noise,
         "curve": curve(result, problem),

@@ -9,7 +9,6 @@ in the middle of its step. "counts" is target="count", "recalibrated" constant G
 which is to refuse 15 rows.
 """
 
-import dataclasses
 import functools
 import itertools
 import time
@@ -23,7 +22,7 @@ from matplotlib.figure import Figure
 from experiments import rivals
 from experiments.problems import ROWS, SETS
 from measuring import tables
-from measuring.sets import load_raw, use_shared_data
+from measuring.sets import bike_counts, load_raw, use_shared_data
 from measuring.store import Cell, Record, select
 
 FLIGHTS = ("flights", "flights:by-day")
@@ -106,8 +105,7 @@ def _rows(name: str, seed: int) -> Any:
         return data.load(f"fun:borehole:{TRAP_ROWS}", seed=seed, test_fraction=0.25)
     if name == COUNTS:
         use_shared_data()
-        rows = data.load("bike-hourly", seed=seed)  # of logarithms
-        return dataclasses.replace(rows, y=np.rint(np.exp(rows.y)), y_test=np.rint(np.exp(rows.y_test)))
+        return bike_counts(seed)
     if name in FLIGHTS:
         use_shared_data()
         return data.load(name, seed=seed)

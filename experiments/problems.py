@@ -75,10 +75,18 @@ def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
         posterior = FeaturePosterior.of(result.gp.features, result.spectrum, float(result.gp.variance), noise)
         mean, variance = posterior.mean_and_variance(jnp.asarray(problem.X_test, jnp.float32))
         mean, variance = np.asarray(mean), np.asarray(variance) + noise
-    s, std = problem.scale, np.sqrt(variance)
+    told = {"variance": float(result.gp.variance), "noise_variance": noise}
+    nlml = {"nlml": result.nlml + math.log(problem.scale)}
+    return nlml | outcome(result, problem, mean, np.sqrt(variance)) | told
+
+
+def outcome(
+    result: FitResult, problem: Problem, mean: np.ndarray, std: np.ndarray
+) -> dict[str, float | int | str]:
+    """How a run ended, and the scores of its predictions of the test rows, which are observations of standardised targets."""
+    s = problem.scale
     unit, raw = scores(problem.y_test, mean, std), scores(s * problem.y_test, s * mean, s * std)
     return {
-        "nlml": result.nlml + math.log(s),
         "rmse": raw["rmse"],
         "nlpd": unit["nlpd"],
         "nlpd_raw": raw["nlpd"],
@@ -87,8 +95,6 @@ def score(result: FitResult, problem: Problem) -> dict[str, float | int | str]:
         "steps": result.n_iter,
         "recoveries": sum(1 for entry in result.history if entry.get("recovered")),
         "result": result.result.name,
-        "variance": float(result.gp.variance),
-        "noise_variance": noise,
     }
 
 

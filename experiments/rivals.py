@@ -44,10 +44,7 @@ def histogram_boosting(X: Any, y: Any, X_test: Any, **settings: Any) -> tuple[An
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     settings = {"max_iter": 1500, "max_leaf_nodes": 127, "random_state": 0} | settings
-    n = len(y) - len(y) // 10
-    found = HistGradientBoostingRegressor(**settings).fit(X[:n], y[:n])
-    std = float(np.sqrt(np.mean((y[n:] - found.predict(X[n:])) ** 2)))
-    return _normal(found.predict(X_test), std), {}
+    return _with_residuals(HistGradientBoostingRegressor(**settings), X, y, X_test), {}
 
 
 def catboost(X: Any, y: Any, X_test: Any, **settings: Any) -> tuple[Any, dict]:
@@ -78,10 +75,7 @@ def ridge(X: Any, y: Any, X_test: Any) -> tuple[Any, dict]:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    n = len(y) - len(y) // 10
-    found = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 13))).fit(X[:n], y[:n])
-    std = float(np.sqrt(np.mean((y[n:] - found.predict(X[n:])) ** 2)))
-    return _normal(found.predict(X_test), std), {}
+    return _with_residuals(make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 13))), X, y, X_test), {}
 
 
 def tuned(method: Method, draw: Callable[[np.random.Generator], dict]) -> Method:
@@ -119,6 +113,14 @@ def _of_histograms(generator: np.random.Generator) -> dict:
         "learning_rate": float(10 ** generator.uniform(-2, -0.5)),
         "l2_regularization": float(10 ** generator.uniform(-3, 1)),
     }
+
+
+def _with_residuals(model: Any, X: Any, y: Any, X_test: Any) -> Any:
+    """Its predictions, with the standard deviation of its errors on the last tenth of the rows, which it has not seen."""
+    n = len(y) - len(y) // 10
+    found = model.fit(X[:n], y[:n])
+    std = float(np.sqrt(np.mean((y[n:] - found.predict(X[n:])) ** 2)))
+    return _normal(found.predict(X_test), std)
 
 
 def _normal(mean: Any, std: Any) -> Any:

@@ -6,7 +6,6 @@ NLPD less warped, its standard error over test rows. The traps are simulators wi
 a transform is chosen the gain is above two standard errors. A trap is refused where none is chosen.
 """
 
-import dataclasses
 import time
 import warnings
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from measuring import tables
-from measuring.sets import load_raw, use_shared_data
+from measuring.sets import bike_counts, load_raw, use_shared_data
 from measuring.store import Cell, Record
 
 COUNTS, SETS = "bike counts", ("protein", "keggdirected")
@@ -87,8 +86,7 @@ def _rows(cell: Cell) -> Any:
         return load_raw(cell["set"], cell["seed"])
     use_shared_data()
     if cell["set"] == COUNTS:
-        rows = data.load("bike-hourly", seed=cell["seed"])  # of logarithms
-        return dataclasses.replace(rows, y=np.rint(np.exp(rows.y)), y_test=np.rint(np.exp(rows.y_test)))
+        return bike_counts(cell["seed"])
     noise = {"noise_std": 0.0} if cell["noise"] == "none" else {}
     name = f"fun:{cell['set']}:{2 * cell['rows']}"
     return data.load(name, seed=cell["seed"], test_fraction=0.5, **noise)

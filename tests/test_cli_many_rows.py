@@ -15,6 +15,7 @@ from stochgp.data import blocks as blocks_module
 from stochgp.data.survey import FileRows
 
 QUICK = ["--set", "epochs=10", "--set", "n_features=16"]
+A_FIFTH_ASIDE = "--test-fraction", "0.2", "--json", "--quiet"
 N = 600
 
 
@@ -75,17 +76,7 @@ def test_scores_of_a_folder_are_those_of_one_table(folder, capsys):
 
 
 def test_rows_set_aside_are_scored_and_not_learned_from(folder, rows, tmp_path, capsys):
-    arguments = [
-        "--target",
-        "y",
-        "--test-fraction",
-        "0.2",
-        "--out",
-        tmp_path / "m",
-        "--json",
-        "--quiet",
-        *QUICK,
-    ]
+    arguments = "--target", "y", "--out", tmp_path / "m", *A_FIFTH_ASIDE, *QUICK
     report = json.loads(run(capsys, "fit", folder / "rows", *arguments)[1])
     assert report["n"] + report["n_train"] == N
     assert abs(report["n"] - 0.2 * N) < 4 * np.sqrt(N * 0.16)
@@ -173,18 +164,7 @@ def test_classes_of_a_folder_are_those_of_one_table(target, more, rows, folder, 
     (tmp_path / "rows").mkdir()
     for part in range(3):
         pa_parquet.write_table(table.slice(part * 200, 200), tmp_path / "rows" / f"{part}.parquet")
-    arguments = [
-        "--model",
-        "sparse",
-        "--target",
-        target,
-        "--test-fraction",
-        "0.2",
-        "--out",
-        tmp_path / "m",
-        "--json",
-        "--quiet",
-    ]
+    arguments = "--model", "sparse", "--target", target, "--out", tmp_path / "m", *A_FIFTH_ASIDE
     quick = ["--set=n_inducing=8", "--set=epochs=5", "--set=learning_rate=0.03", *more]
     code, out, err = run(capsys, "fit", tmp_path / "rows", *arguments, *quick)
     report = json.loads(out)

@@ -58,8 +58,8 @@ def demo(
     check_picture(out)
     report: dict[str, Any] = {"splits": {}}
     peak = 0
-    for split, name in SPLITS.items():
-        flights = data.load(name, seed=seed)
+    sets = {split: data.load(name, seed=seed) for split, name in SPLITS.items()}
+    for split, flights in sets.items():
         model = KernelGPRegressor(
             KERNEL, memory_limit=MEMORY_LIMIT, random_state=seed, verbose=0 if quiet else 1
         )
@@ -69,10 +69,9 @@ def demo(
             _draw(out, flights, model, ours)
         sizes = {"n_train": len(flights.y), "n_test": len(flights.y_test)}
         report["splits"][split] = sizes | {"models": {"stochgp": _scores(flights.y_test, ours)}}
-    for split, name in SPLITS.items():  # apart, so that their memory does not count as ours
-        flights, scores = data.load(name, seed=seed), report["splits"][split]["models"]
+    for split, flights in sets.items():  # apart, so that their memory does not count as ours
         for rival, predict in _rivals(seed):
-            scores[rival] = _scores(flights.y_test, _timed(predict, flights))
+            report["splits"][split]["models"][rival] = _scores(flights.y_test, _timed(predict, flights))
     report |= {"peak_memory": peak, "picture": out}
     if as_json:
         show(report, True)

@@ -11,11 +11,10 @@ from .bad_rows import BadRows, good_blocks
 from .blocks import Block, Blocks, TooNarrowError
 from .columns import Column, TableError, read_column, table_columns
 from .encoding import REMEDY, TableEncoder
-from .file_targets import AbstractTargets, RealTargets
+from .file_targets import REAL, AbstractTargets
 from .rules import ColumnRule, rule_of, with_dates_read
 from .times import PARTS, part_of
 
-REAL = RealTargets()
 MOST_TEXTS = 1_000  # different ones that are remembered: more than any rule takes
 OF_A_BLOCK = 64  # values that a median is taken of
 

@@ -41,6 +41,9 @@ class RealTargets(AbstractTargets):
         return target_column(table, name)
 
 
+REAL = RealTargets()
+
+
 class CountTargets(AbstractTargets):
     """Whole numbers of at least 0."""
 

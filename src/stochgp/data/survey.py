@@ -10,9 +10,9 @@ from jaxtyping import Float, UInt64
 from .bad_rows import BadRows, good_blocks
 from .blocks import Block, Blocks
 from .columns import TableError, read_column, table_columns
-from .columns_of_blocks import REAL, encoder_of
+from .columns_of_blocks import encoder_of
 from .encoding import TableEncoder
-from .file_targets import AbstractTargets
+from .file_targets import REAL, AbstractTargets
 from .hashing import hash_keys, hash_rows
 from .standardise import Standardiser
 from .streams import AbstractPasses, Rows, on_device_padded

@@ -9,8 +9,7 @@ import numpy as np
 from stochgp.budget import Budget
 from stochgp.data import Blocks
 from stochgp.data.bad_rows import BadRows
-from stochgp.data.columns_of_blocks import REAL
-from stochgp.data.file_targets import AbstractTargets
+from stochgp.data.file_targets import REAL, AbstractTargets
 from stochgp.data.survey import Survey, survey
 from stochgp.estimators.report import choice
 from stochgp.estimators.units import TrainingData

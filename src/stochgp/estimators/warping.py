@@ -8,8 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from stochgp import deadline
-from stochgp.data.columns_of_blocks import REAL
-from stochgp.data.file_targets import AbstractTargets, CountTargets, refuse_targets
+from stochgp.data.file_targets import REAL, AbstractTargets, CountTargets, refuse_targets
 from stochgp.data.survey import Survey
 from stochgp.estimators.inputs import TrainingRows, refuse_targets_outside
 from stochgp.estimators.report import choice

@@ -91,10 +91,8 @@ def _of_shards(
     each = devices.shards // devices.count
 
     def own(dynamic: tuple[Any, ...], rows: Rows, n_own: Array) -> T:
-        own_numbers = jax.lax.pcast(
-            dynamic, AXIS, to="varying"
-        )  # a derivative by them is that of the own rows
-        gp, *more = eqx.combine(own_numbers, static)
+        dynamic = jax.lax.pcast(dynamic, AXIS, to="varying")  # so that derivatives are those of the own rows
+        gp, *more = eqx.combine(dynamic, static)
         shards = jax.tree.map(lambda part: _and_zeros(part.reshape(each, -1, *part.shape[1:])), rows)
 
         def add(i: Array, sums: T) -> T:

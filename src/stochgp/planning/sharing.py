@@ -1,6 +1,6 @@
 """When devices are worth sharing the solve of a kernel GP, and how they divide its products with K."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from stochgp.operators import AbstractProduct, Gather, Ring, Scatter
 from stochgp.planning.devices import Team
@@ -20,7 +20,7 @@ class Shared(NamedTuple):
     why: str
 
 
-def may_share(solver: AbstractSolver, team: Team) -> bool:
+def may_share(solver: AbstractSolver, team: Team) -> TypeGuard[AbstractIterativeSolver]:
     """Whether the devices could make this solver faster, or were told to share its work."""
     iterative = team.count > 1 and isinstance(solver, AbstractIterativeSolver)
     return iterative and (team.as_asked or team.workers > 1)

@@ -15,6 +15,7 @@ from stochgp.planning.memory import plannable, room_for_rows
 from stochgp.planning.sharing import Shared, may_share, shared_bytes, shared_seconds, way_of
 from stochgp.planning.solve_plan import SolvePlan, variance_by
 from stochgp.solvers import CG, SDD, SGD, AbstractSolver, Cholesky, Layout, SystemSize
+from stochgp.solvers.base import AbstractIterativeSolver
 from stochgp.solvers.costs import Costs
 from stochgp.solvers.sizes import SMALL, padded
 
@@ -169,7 +170,13 @@ def _candidates(
 
 
 def _shared_candidates(
-    kind: AbstractSolver, planned: bool, size: SystemSize, costs: Costs, free: int, aim: Aim, team: Team
+    kind: AbstractIterativeSolver,
+    planned: bool,
+    size: SystemSize,
+    costs: Costs,
+    free: int,
+    aim: Aim,
+    team: Team,
 ) -> Iterator[Candidate]:
     """By devices together: no rows of K are kept, and no neighbours are found."""
     size = size._replace(has_neighbours=False)
@@ -177,7 +184,7 @@ def _shared_candidates(
     for solver in kind.variants(size) if planned else (kind,):
         for tile in TILES:
             layout = Layout(min(tile, size.n_rows), 0, costs.workspace, solver.itemsize_for(size))
-            seconds = shared_seconds(solver, size, layout, costs, aim.tolerance, aim.n_test, team)  # pyright: ignore[reportArgumentType]
+            seconds = shared_seconds(solver, size, layout, costs, aim.tolerance, aim.n_test, team)
             need = shared_bytes(solver, size, layout, way, team)
             yield Candidate(solver, size, layout, seconds, need, way)
             if tile >= size.n_rows:

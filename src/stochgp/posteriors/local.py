@@ -85,7 +85,7 @@ class LocalPosterior(AbstractPosterior):
 
     @functools.cached_property
     def devices(self) -> Devices:
-        """Over which points are spread; None of a mesh: one, or the cores of the processor."""
+        """Over which points are spread; without a mesh it is one device, whose cores share them where it is a processor."""
         return ONE
 
     def spread_over(self, devices: Devices) -> "LocalPosterior":
