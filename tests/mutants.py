@@ -65,8 +65,8 @@ MUTATIONS = (
     Mutation(
         "errors of rows left out forget the residual",
         "posteriors/calibration.py",
-        "(alpha * variance[rows] + left) ** 2",
-        "(alpha * variance[rows]) ** 2",
+        "(alpha * variance[rows] + left) / ",
+        "alpha * variance[rows] / ",
         "test_posteriors_calibration.py::test_errors_of_rows_left_out_know_what_the_solver_left",
     ),
     Mutation(

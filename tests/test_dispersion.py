@@ -8,11 +8,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import integrate, stats
 from toy import KEY
 
+from stochgp.distributions import SplineCurve
 from stochgp.kernels import RBF
+from stochgp.learners.curves import chosen_curve
 from stochgp.learners.dispersion import (
     GAUSSIAN,
     OF_INPUT,
     STUDENT,
+    Law,
     LeftOut,
     cells,
     choose,
@@ -37,7 +40,7 @@ def draws(n, seed, df=None, slope=0.0, d=3):
     generator = np.random.default_rng(seed)
     X = generator.uniform(-1, 1, size=(n, d))
     T = generator.normal(size=n) if df is None else generator.standard_t(df, size=n)
-    return LeftOut(X, T**2 * np.exp(slope * np.sign(X[:, 0])))
+    return LeftOut(X, T * np.exp(slope * np.sign(X[:, 0]) / 2))
 
 
 def some_trees():
@@ -215,9 +218,40 @@ def test_too_few_rows_ties_and_few_groups_choose_nothing():
     clear = draws(4000, 12, df=3.0, slope=2.0)
     assert choose(clear.some(np.arange(60)), 0, QUICK).chosen == GAUSSIAN
     assert OF_INPUT not in choose(clear.some(np.arange(450)), 0, QUICK).chosen
-    tied = clear._replace(squares=np.where(np.arange(4000) % 5 == 0, 0, clear.squares))
+    tied = clear._replace(z=np.where(np.arange(4000) % 5 == 0, 0, clear.z))
     assert "tied" in choose(tied, 0, QUICK).told
     assert "groups" in choose(clear._replace(group=np.arange(4000) % 6), 0, QUICK).told
+
+
+@pytest.mark.parametrize("df", [None, 4.0])
+def test_probabilities_are_those_of_the_law(df):
+    rows, law = draws(30, 16), Law(STUDENT, Shape(0.5, df), some_trees().plus(-20.0))
+    s = 0.5 * np.exp(np.clip(some_trees().on_host(rows.X) - 20, -16, 16))
+    wanted = (stats.norm() if df is None else stats.t(df)).cdf(rows.z / np.sqrt(s))
+    assert_allclose(law.probabilities(rows), wanted, rtol=1e-9)
+
+
+def test_uniform_probabilities_are_kept_in_19_of_20_draws_and_skewed_ones_are_not():
+    uniform = [np.random.default_rng(seed).uniform(size=2500) for seed in range(20)]
+    cell = np.arange(2500) % 64
+    assert sum(chosen_curve(u, cell, 0)[0] is None for u in uniform) >= 19
+    curve, told = chosen_curve(uniform[0] ** 1.3, cell, 0)
+    assert curve is not None and "gain" in told
+    corrected = curve.tails(uniform[0] ** 1.3, 1 - uniform[0] ** 1.3)[0]
+    shares = np.mean(corrected[:, None] < [0.025, 0.25, 0.75, 0.975], axis=0)
+    assert_allclose(shares, [0.025, 0.25, 0.75, 0.975], atol=0.015)
+    assert "too few" in chosen_curve(uniform[0][:1900] ** 1.3, cell[:1900], 0)[1]
+    assert "tied" in chosen_curve(np.round(uniform[0] ** 1.3, 2), cell, 0)[1]
+
+
+def test_a_law_with_a_curve_has_its_standard_deviation():
+    curve = SplineCurve.of(np.random.default_rng(0).uniform(size=4000) ** 1.5)
+    law, std = Dispersion(1.0, None, 5.0, curve), np.array([0.1, 3.0])
+    found = law.observed(np.array([1.0, 2.0]), std)
+    assert_allclose(law.corrected(std), found.std, rtol=1e-12)
+    p = np.linspace(0.0005, 0.9995, 1000)
+    moment = np.mean((found.quantile(p) - found.mean[:, None]) ** 2, axis=1)
+    assert_allclose(moment**0.5, found.std, rtol=0.05)  # the tails beyond are cut
 
 
 def test_a_scale_of_the_input_is_recovered():

@@ -104,7 +104,7 @@ def test_errors_of_rows_left_out_know_what_the_solver_left():
     assert_allclose(off.residual, r, atol=1e-10)
     V, rows = calibration.left_out_variances(off), np.arange(0, N, 7)
     errors = (alpha + delta)[rows] * V[rows] + r[rows]
-    assert_allclose(calibration.left_out_squares(off, rows), errors**2 / V[rows], rtol=1e-9)
+    assert_allclose(calibration.left_out_errors(off, rows), errors / V[rows] ** 0.5, rtol=1e-9)
     wanted = alpha / np.diag(Q) - (A - NOISE * np.eye(N)) @ delta
     known = (alpha + delta) / np.diag(Q) + r
     assert_allclose(wanted - known, (1 / np.diag(Q) - NOISE) * (Q @ r), atol=1e-9)

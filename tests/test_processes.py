@@ -120,6 +120,14 @@ def test_ctrl_c_in_one_process_ends_both_with_a_model(folder, interrupted):
     assert np.isfinite(stochgp.load(folder / "together").nlml_)
 
 
+def test_a_time_limit_ends_both_processes_at_the_same_step(folder):
+    codes, outputs, errors = ended(begin(folder, "--set", "time_limit=6", epochs=100_000))
+    assert codes == [0, 0], errors
+    found = stochgp.load(folder / "together")
+    assert found.plan_["ended"]["choice"] == "time_limit" and not found.converged_
+    assert np.isfinite(predictions(folder / "together")).all() and json.loads(outputs[0])["n_train"] == N
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

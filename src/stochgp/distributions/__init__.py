@@ -4,25 +4,33 @@ from .base import AbstractDistribution
 from .calibrating import Conformal, ConformalScores, PITRecalibration, conformal, recalibration
 from .categorical import Categorical
 from .counts import Counts
+from .curves import AbstractCurve, BetaCurve, SplineCurve
+from .location_scale import LocationScale
 from .mixture import Mixture
 from .normal import Normal
 from .recalibrated import Recalibrated
 from .rounded import Rounded
 from .scale_mixture import ScaleMixture, student_multipliers
+from .student import Student
 from .warped import Warped
 
 __all__ = [
+    "AbstractCurve",
     "AbstractDistribution",
+    "BetaCurve",
     "Categorical",
     "Conformal",
     "ConformalScores",
     "Counts",
+    "LocationScale",
     "Mixture",
     "Normal",
     "PITRecalibration",
     "Recalibrated",
     "Rounded",
     "ScaleMixture",
+    "SplineCurve",
+    "Student",
     "Warped",
     "conformal",
     "recalibration",

@@ -14,7 +14,8 @@ import scipy.optimize
 from jaxtyping import Float64
 
 from stochgp.distributions.base import AbstractDistribution
-from stochgp.distributions.recalibrated import Recalibrated, log_beta
+from stochgp.distributions.curves import BetaCurve
+from stochgp.distributions.recalibrated import Recalibrated
 
 FEWEST = 100  # rows of a recalibration
 SURE = 9.2  # of twice the log likelihood ratio: the 1 % point of χ² with two degrees of freedom
@@ -38,7 +39,7 @@ class PITRecalibration(eqx.Module):
         return self.a == self.b == 1.0
 
     def __call__(self, found: AbstractDistribution) -> AbstractDistribution:
-        return found if self.is_identity else Recalibrated(found, self.a, self.b)
+        return found if self.is_identity else Recalibrated(found, BetaCurve(self.a, self.b))
 
 
 class Conformal(eqx.Module):
@@ -98,7 +99,7 @@ def recalibration(
             f"{n} left-out targets have only {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
         )
     u = np.clip(found.cdf(y), NEAREST, 1 - NEAREST)
-    loss = lambda raw: -float(np.mean(log_beta(u, *np.exp(raw))))
+    loss = lambda raw: -float(np.mean(BetaCurve(*np.exp(raw)).log_slope(u, 1 - u)))
     best = scipy.optimize.minimize(
         loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-10}
     )

@@ -145,7 +145,8 @@ class Fitted:
             return found.mean, found.std
         if self.outward is not None:
             return self.mean(X), Warped(Normal(*self._latent(X, include_noise=False)), self.outward).std
-        return self._latent(X, include_noise=include_noise)
+        mean, std = self._latent(X, include_noise=include_noise)
+        return mean, self.law.corrected(std) if include_noise and self.law is not None else std
 
     def _latent(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool

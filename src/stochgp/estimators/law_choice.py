@@ -1,7 +1,7 @@
 """likelihood="auto": the law of observations around their predictions, from training rows that are left out."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,21 +9,23 @@ import numpy as np
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.deadline import TimeIsUpError
+from stochgp.distributions import SplineCurve
 from stochgp.estimators.left_out import SEED, predicted_by_others, search_bytes, some_rows
 from stochgp.estimators.report import choice
 from stochgp.estimators.tails import df_told, known_df
 from stochgp.estimators.units import TrainingData
+from stochgp.learners.curves import chosen_curve
 from stochgp.learners.dispersion import FEWEST, GAUSSIAN, STUDENT, Law, LeftOut, choose, fitted, split
 from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT, constant_noise
 from stochgp.names import lookup
-from stochgp.objectives.dispersion import LEAST_DF
+from stochgp.objectives.dispersion import LEAST_DF, Shape
 from stochgp.parameters import frozen
 from stochgp.posteriors import Dispersion, ExactKernelPosterior
-from stochgp.posteriors.calibration import left_out_squares
+from stochgp.posteriors.calibration import left_out_errors
 from stochgp.posteriors.kernel import SampledKernelPosterior
 from stochgp.solvers.sizes import SMALL
 
-AUTO = "auto"
+AUTO, CURVED = "auto", ", recalibrated"
 START_NOISE, LEAST_NOISE = 0.1, 1e-10  # of the targets' mean square
 ROWS = 32_768  # left out
 TYPICAL_SECONDS, SECONDS_PER_NUMBER = 4.0, 2e-5  # to choose, compilation included; for each input of each row
@@ -65,6 +67,7 @@ def law_of(
 ) -> tuple[Dispersion | None, dict[str, Any]]:
     """(The law asked for, or planned, or chosen for "auto", None where variances and noise stay as they are; what `plan_` says of it).
 
+    "auto" corrects the probabilities of the law, too, where the rows left out say clearly that they are off: `chosen_curve`.
     Of transformed targets "auto" compares heavy tails only where the mean of T⁻¹(z) is sure to exist: not for logarithms.
 
     Raises ValueError, with both numbers, for a law asked for that the memory does not allow.
@@ -84,26 +87,50 @@ def law_of(
             rows = _left_out(posterior, gp, data)
     except (TimeIsUpError, KeyboardInterrupt):
         return _constant("the fit was ended before another was chosen")
+    if planned is not None:
+        name = planned.removesuffix(CURVED)
+        return _fitted(Wish(name, "as given", df, curve=name != planned, sure=True), rows)
     if not chooses:
-        name, why = (asked, "as asked") if planned is None else (planned, "as given")
-        return _fitted(name, why, rows, df)
+        return _fitted(Wish(asked, "as asked", df), rows)
     heavy = data.transform is None or data.transform.growth < LEAST_DF
     found = choose(rows, SEED, heavy_tails=heavy)
     why = f"by {found.n_rows} rows left out, nats a row: {found.told}"
-    return _constant(why) if found.chosen == GAUSSIAN else _fitted(found.chosen, why, rows, df)
+    return _fitted(Wish(found.chosen, why, df, curve=found.compared), rows)
 
 
 def _constant(why: str) -> tuple[None, dict[str, Any]]:
     return None, {"likelihood": choice(GAUSSIAN, why)}
 
 
-def _fitted(name: str, why: str, rows: LeftOut, df: float | None) -> tuple[Dispersion, dict[str, Any]]:
-    """Three quarters fit trees, the last stops them."""
-    part = split(rows, SEED)
-    most, others = (rows.some(np.flatnonzero(where)) for where in (part != 0, part == 0))
-    law = fitted(name, most, others, SEED, df=df)
+class Wish(NamedTuple):
+    """Which law, and why."""
+
+    name: str  # of `LAWS`
+    why: str
+    df: float | None  # that is kept
+    curve: bool = False  # whether its probabilities may be corrected
+    sure: bool = False  # and that is known already
+
+
+def _fitted(wish: Wish, rows: LeftOut) -> tuple[Dispersion | None, dict[str, Any]]:
+    """Three quarters fit trees, the last stops them; probabilities are corrected by the rows that no tree was fitted to."""
+    name, why = wish.name, wish.why
+    law, others = Law(GAUSSIAN, Shape(1.0, None), None), rows
+    if name != GAUSSIAN:
+        part = split(rows, SEED)
+        most, last = (rows.some(np.flatnonzero(where)) for where in (part != 0, part == 0))
+        law = fitted(name, most, last, SEED, df=wish.df)
+        others = rows if law.trees is None else last
+    curve = None
+    if wish.curve:
+        u = law.probabilities(others)
+        curve, told = (SplineCurve.of(u), why) if wish.sure else chosen_curve(u, others.cells(), SEED)
+        why = why if wish.sure else f"{why}; its probabilities: {told}"
+    if curve is None and name == GAUSSIAN:
+        return _constant(why)
     trees = None if law.trees is None else frozen(law.trees)
-    return Dispersion(law.shape.variance, trees, law.shape.df), {"likelihood": choice(name, why)} | _told(law)
+    found = choice(name if curve is None else name + CURVED, why)
+    return Dispersion(law.shape.variance, trees, law.shape.df, curve), {"likelihood": found} | _told(law)
 
 
 def _refusal(gp: Any, data: TrainingData, budget: Budget) -> str | None:
@@ -128,12 +155,12 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
     """Random rows, from all others where the posterior knows its Q_ii; else from their neighbours, with z² of mean 1, as calibrated variances have."""
     rows = some_rows(data.n_rows, ROWS)
     group = None if data.rows.group is None else np.asarray(data.rows.group)[rows]
-    squares = left_out_squares(posterior, rows) if group is None and _knows(posterior, data.n_rows) else None
-    if squares is not None:
-        return LeftOut(np.asarray(data.X[rows], np.float64), squares)
+    z = left_out_errors(posterior, rows) if group is None and _knows(posterior, data.n_rows) else None
+    if z is not None:
+        return LeftOut(np.asarray(data.X[rows], np.float64), z)
     X, found = predicted_by_others(gp, data, rows)
-    squares = np.square(np.asarray(found.z, np.float64))
-    return LeftOut(X, squares / max(float(squares.mean()), 1e-300), group)
+    z = np.asarray(found.z, np.float64)
+    return LeftOut(X, z / math.sqrt(max(float(np.mean(np.square(z))), 1e-300)), group)
 
 
 def _knows(posterior: Any, n_rows: int) -> bool:

@@ -37,7 +37,7 @@ def predicted_by_others(
         near = NearestRows(gp.kernel, X).others(rows, min(N_NEIGHBOURS, data.n_rows - 1), source.group)
         near = np.concatenate([near, rows[:, None]], axis=1)
         found = evaluate(gp, source, near, is_small(gp, source.take(rows[:SOME])))
-    return np.asarray(X, np.float64)[rows], found
+    return np.asarray(X[rows], np.float64), found
 
 
 def search_bytes(gp: Any, data: TrainingData, n_rows: int) -> int:

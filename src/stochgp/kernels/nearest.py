@@ -36,8 +36,8 @@ class NearestRows:
     def __init__(self, kernel: Any, X: Float[np.ndarray, "N D"]):
         with jax.enable_x64(True):
             self.kernel = cast(value_of(kernel), jnp.float64)
-        self.X = np.ascontiguousarray(X, np.float64)
-        slack = slack_of(len(self.X))
+        self.X = X if self.kernel.has_places else np.ascontiguousarray(X, np.float64)
+        slack = slack_of(len(X))
         self.compared = None if self.kernel.has_places else ComparedRows(self.kernel, self.X)
         self.trees = (
             () if self.compared else tuple(Neighbours(points, slack) for points in self._places(self.X))
@@ -102,13 +102,16 @@ class NearestRows:
         return found
 
     def _places(self, X: Float[np.ndarray, "P D"]) -> list[Float[np.ndarray, "P _"]]:
+        """Of rows in any floating dtype: written where they stay, part by part, so that they are held once."""
+        found: list[np.ndarray] = []
         with jax.enable_x64(True):
-            parts = [
-                _places(self.kernel, on_device(X[start : start + PLACED_TOGETHER]))
-                for start in range(0, len(X), PLACED_TOGETHER)
-            ]
-        joined = [np.concatenate([np.asarray(p) for p in part]) for part in zip(*parts, strict=True)]
-        return joined if joined else [X]
+            for start in range(0, len(X), PLACED_TOGETHER):
+                part = np.asarray(X[start : start + PLACED_TOGETHER], np.float64)
+                places = _places(self.kernel, on_device(part))
+                found = found or [np.empty((len(X), p.shape[1])) for p in places]
+                for whole, own in zip(found, places, strict=True):
+                    whole[start : start + len(part)] = own
+        return found if found else [np.ascontiguousarray(X, np.float64)]
 
     def _best(
         self, Z: Float[np.ndarray, "P D"], candidates: Int32[np.ndarray, "P C"], k: int
@@ -122,7 +125,8 @@ class NearestRows:
             size = max(1, COMPARED_TOGETHER // candidates.shape[1])
             for start in range(0, len(Z), size):
                 part = slice(start, start + size)
-                correlation = _correlation(self.kernel, Z[part], self.X[candidates[part]])
+                near = np.asarray(self.X[candidates[part]], np.float64)
+                correlation = _correlation(self.kernel, Z[part], near)
                 worth = np.where(repeated[part], -1.0, np.asarray(correlation))
                 order = np.argsort(-worth, axis=1, kind="stable")[:, :k]
                 found.append(np.take_along_axis(candidates[part], order, axis=1))
@@ -130,12 +134,12 @@ class NearestRows:
 
 
 def nearest_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:
-    """Memory of `NearestRows` and a query at their peak, beside X in float64: places and trees of all terms, candidates, pairs compared."""
+    """Memory of `NearestRows` and a query at their peak, beside X: places and trees of all terms, candidates, pairs compared."""
     if not value_of(kernel).has_places:
         return compared_bytes(n_rows, n_inputs, n_points, k)
     like = jax.ShapeDtypeStruct((1, n_inputs), jnp.float32)
     widths = [p.shape[1] for p in jax.eval_shape(value_of(kernel).places, like)] or [n_inputs]
-    trees = sum(search_bytes(n_rows, width, n_points, k) + 8 * n_rows * width for width in widths)
+    trees = sum(search_bytes(n_rows, width, n_points, k) for width in widths)
     if len(widths) == 1:
         return trees
     return trees + 20 * n_points * len(widths) * CANDIDATES * k + 3 * 8 * COMPARED_TOGETHER * (n_inputs + 2)

@@ -118,12 +118,12 @@ class AbstractConditionals(AbstractLearner):
         return StepPlan(C, 1, passes, min(per_round, passes), 1)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The rows in float64, with the orders of rows, trees, lists of neighbours, and a block of neighbourhoods."""
-        m = min(self.n_neighbours + 1, n_rows)
+        """The rows and their orders, trees, lists of neighbours, and a block of neighbourhoods."""
+        m, itemsize = min(self.n_neighbours + 1, n_rows), gp.noise_variance.dtype.itemsize
         near = 3 * 4 * min(self.n_centres, n_rows) * m
         block = 8 * BLOCK * (12 * m * m + 3 * m * (n_inputs + 2))
         search = nearest_bytes(_kernel(self, gp), n_rows, n_inputs, min(self.n_centres, n_rows), m)
-        return search + 8 * (n_inputs + 2) * n_rows + near + 2 * block
+        return search + (itemsize * n_inputs + 12) * n_rows + near + 2 * block
 
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
         """An order of the rows, the centres, drawn without replacement, and the rows that are searched."""

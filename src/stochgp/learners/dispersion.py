@@ -29,11 +29,21 @@ class LeftOut(NamedTuple):
     """Rows predicted without themselves, and those of their groups."""
 
     X: Float[np.ndarray, "R D"]
-    squares: Float[np.ndarray, " R"]  # z² = (y − m)²/V
+    z: Float[np.ndarray, " R"]  # (y − m)/√V
     group: Int[np.ndarray, " R"] | None = None
 
     def some(self, rows: Int[np.ndarray, " P"]) -> "LeftOut":
-        return LeftOut(self.X[rows], self.squares[rows], None if self.group is None else self.group[rows])
+        return LeftOut(self.X[rows], self.z[rows], None if self.group is None else self.group[rows])
+
+    @property
+    def squares(self) -> Float[np.ndarray, " R"]:
+        return np.square(self.z)
+
+    def cells(self) -> Int[np.ndarray, " R"]:
+        """Numbers of the parts whose sums are taken as independent: 64 cells of near rows, or the groups."""
+        if self.group is None:
+            return cells(self.X, CELLS)
+        return np.unique(self.group, return_inverse=True)[1]
 
 
 class Law(NamedTuple):
@@ -46,6 +56,10 @@ class Law(NamedTuple):
     def log_density(self, rows: LeftOut) -> Float[np.ndarray, " R"]:
         return self.shape.log_density(rows.squares, _values(self.trees, rows.X))
 
+    def probabilities(self, rows: LeftOut) -> Float[np.ndarray, " R"]:
+        """F(y) of each row."""
+        return self.shape.probability(rows.z * np.exp(-_values(self.trees, rows.X) / 2))
+
 
 class Evidence(NamedTuple):
     """What the rows left out say of the laws: mean log densities, in the units of √V, and what the best of the others gained."""
@@ -53,6 +67,7 @@ class Evidence(NamedTuple):
     chosen: str
     n_rows: int
     told: str
+    compared: bool = True  # whether the rows could say anything
 
 
 def fitted(
@@ -82,25 +97,19 @@ def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING, *, heavy_tai
     """
     R = len(rows.squares)
     if R < FEWEST:
-        return Evidence(GAUSSIAN, R, f"{R} rows are too few to tell: {FEWEST} are wanted")
+        return Evidence(GAUSSIAN, R, f"{R} rows are too few to tell: {FEWEST} are wanted", False)
     if rows.group is not None and len(np.unique(rows.group)) < FEWEST_GROUPS:
-        return Evidence(GAUSSIAN, R, f"fewer than {FEWEST_GROUPS} groups are too few to tell")
+        return Evidence(GAUSSIAN, R, f"fewer than {FEWEST_GROUPS} groups are too few to tell", False)
     if np.mean(rows.squares == 0) > TIED:
-        return Evidence(
-            GAUSSIAN, R, "targets are tied: more than a tenth of the rows left out are predicted exactly"
-        )
+        why = "targets are tied: more than a tenth of the rows left out are predicted exactly"
+        return Evidence(GAUSSIAN, R, why, False)
     if np.median(rows.squares) < ROUNDED:
-        return Evidence(
-            GAUSSIAN, R, "errors are a hundredth of their standard deviations: these are of rounding"
-        )
+        why = "errors are a hundredth of their standard deviations: these are of rounding"
+        return Evidence(GAUSSIAN, R, why, False)
     laws = LAWS if R >= FEWEST_OF_INPUT else LAWS[:2]
     laws = laws if heavy_tails else tuple(name for name in laws if not name.startswith(STUDENT))
     scored, scores = _scores(laws, rows, seed, boosting)
-    cell = (
-        cells(rows.X[scored], CELLS)
-        if rows.group is None
-        else np.unique(rows.group[scored], return_inverse=True)[1]
-    )
+    cell = rows.some(scored).cells()
     chosen, told = GAUSSIAN, []
     for name in laws[1:]:
         gain, error = paired(scores[name] - scores[chosen], cell)

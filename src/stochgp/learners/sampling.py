@@ -80,7 +80,7 @@ class NearestNeighbours(AbstractSampling):
         position[drawn] = 1
         centres = np.flatnonzero(position)
         position[centres] = np.arange(len(centres), dtype=np.int32)
-        rows = Neighbours(host_inputs(source)).around(centres, batch_size)
+        rows = Neighbours(host_inputs(source, np.float64)).around(centres, batch_size)
         return Neighbourhoods(rows, position[drawn])
 
     def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
@@ -95,12 +95,15 @@ class NearestNeighbours(AbstractSampling):
         return prepared.rows[prepared.order[first_step : first_step + n_steps]]
 
 
-def host_inputs(source: AbstractSource) -> Float[np.ndarray, "N D"]:
-    """The inputs of all rows in float64."""
-    X = np.empty((source.size, source.n_inputs), np.float64)
+def host_inputs(source: AbstractSource, dtype: Any = None) -> Float[np.ndarray, "N D"]:
+    """The inputs of all rows, as precise as the source gives them unless another dtype is wanted."""
+    X = np.empty((0, source.n_inputs), dtype)
     for start in range(0, source.size, CHUNK_ROWS):
         rows = np.arange(start, min(start + CHUNK_ROWS, source.size))
-        X[rows] = np.asarray(source.take(rows).X)
+        part = np.asarray(source.take(rows).X)
+        if start == 0:
+            X = np.empty((source.size, source.n_inputs), part.dtype if dtype is None else dtype)
+        X[rows] = part
     return X
 
 

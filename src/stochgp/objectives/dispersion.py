@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import minimize
-from scipy.special import gammaln
+from scipy.special import gammaln, ndtr, stdtr
 
 LEAST_DF, MOST_DF = 2.1, 1000.0  # so that there is a standard deviation
 LOG_2PI = math.log(2 * math.pi)
@@ -38,6 +38,11 @@ class Shape(NamedTuple):
         """log p + ½ log V of each row: in the units of √V."""
         zeta = squares * np.exp(-eta) / self.factor
         return -0.5 * (eta + math.log(self.factor)) + _log_f(zeta, self.df)
+
+    def probability(self, z: Squares) -> Squares:
+        """P(Y ≤ y) of z = (y − m) e^(−η/2)/√V."""
+        t = z / math.sqrt(self.factor)
+        return ndtr(t) if self.df is None else stdtr(self.df, t)
 
 
 def slopes(squares: Squares, eta: Eta, shape: Shape) -> tuple[Squares, Squares]:

@@ -36,10 +36,10 @@ def calibrated(posterior: Any) -> tuple[Any, float]:
     rows = np.arange(N)
     if isinstance(posterior, ExactKernelPosterior):  # each row takes N² operations
         rows = np.sort(np.random.default_rng(0).permutation(N)[:ROWS])
-    squares = left_out_squares(posterior, rows)
-    if squares is None:
+    z = left_out_errors(posterior, rows)
+    if z is None:
         return posterior, 1.0
-    scale = scale_of(squares)
+    scale = scale_of(np.square(z))
     return scaled(posterior, scale), scale
 
 
@@ -62,18 +62,18 @@ def scaled(posterior: Any, c: float) -> Any:
     return made
 
 
-def left_out_squares(
+def left_out_errors(
     posterior: ExactKernelPosterior | SampledKernelPosterior, rows: Int[np.ndarray, " P"]
 ) -> Float[np.ndarray, " P"] | None:
-    """z² = e_i²/V_i of these rows, each predicted from all others; None where too few samples say how large V_i is."""
+    """z = e_i/√V_i of these rows, each predicted from all others; None where too few samples say how large V_i is."""
     alpha = np.asarray(posterior.weights, np.float64)[rows, 0]
     if isinstance(posterior, ExactKernelPosterior):
-        return alpha**2 / _by_factor(posterior, rows)
+        return alpha / np.sqrt(_by_factor(posterior, rows))
     variance = left_out_variances(posterior)
     if variance is None:
         return None
     left = np.zeros(len(rows)) if posterior.residual is None else posterior.residual[rows]
-    return (alpha * variance[rows] + left) ** 2 / variance[rows]
+    return (alpha * variance[rows] + left) / np.sqrt(variance[rows])
 
 
 def left_out_variances(posterior: SampledKernelPosterior) -> Float[np.ndarray, " N"] | None:

@@ -1,5 +1,6 @@
 """A posterior whose variances are multiplied by a function of the input."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -7,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
-from stochgp.distributions import AbstractDistribution, Normal, ScaleMixture, student_multipliers
+from stochgp.distributions import (
+    AbstractCurve,
+    AbstractDistribution,
+    LocationScale,
+    Normal,
+    Recalibrated,
+    Student,
+)
 from stochgp.likelihoods import AbstractNoise, TreeNoise
 from stochgp.parameters import Frozen
 from stochgp.posteriors.base import (
@@ -26,12 +34,13 @@ OnHost = Float64[np.ndarray, " N"]
 class Dispersion(eqx.Module):
     """The law of an observation around its prediction m ± √V: y = m + √(c s(x) V) T, T a Student-t of variance 1, or Gaussian.
 
-    `trees` are log s(x), None for 1; `df` the degrees of freedom of T, None for a Gaussian.
+    `trees` are log s(x), None for 1; `df` the degrees of freedom of T, None for a Gaussian; `curve` corrects the probabilities of T.
     """
 
     factor: float  # c
     trees: Frozen | None = None
     df: float | None = None
+    curve: AbstractCurve | None = None
 
     def of(self, posterior: AbstractPosterior) -> "DispersedPosterior":
         """The posterior with variances and noise of this law."""
@@ -42,12 +51,21 @@ class Dispersion(eqx.Module):
         return DispersedPosterior(base=posterior, noise=noise, factor=self.factor)  # pyright: ignore[reportCallIssue]
 
     def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
-        """Of observations with these means and standard deviations, noise included."""
+        """Of observations with these means and standard deviations, noise included, before the curve corrects them."""
+        return self._plain(mean, std) if self.curve is None else LocationScale(mean, std, self._unit)
+
+    def corrected(self, std: OnHost) -> OnHost:
+        """The standard deviations of `observed`."""
+        return std if self.curve is None else std * self._unit.std[0]
+
+    @property
+    def _unit(self) -> AbstractDistribution:
+        return Recalibrated(self._plain(np.zeros(1), np.ones(1)), self.curve)
+
+    def _plain(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
         if self.df is None:
             return Normal(mean, std)
-        multipliers, log_weights = student_multipliers(self.df)
-        over = self.df / (self.df - 2)
-        return ScaleMixture(mean, np.zeros_like(std), std**2 / over, multipliers, log_weights, self.df)
+        return Student(mean, std * math.sqrt(1 - 2 / self.df), self.df)
 
 
 class DispersedPosterior(AbstractPosterior):

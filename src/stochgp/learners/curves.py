@@ -1,0 +1,35 @@
+"""Whether the probabilities of rows left out want a correction, and which."""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from stochgp.distributions import SplineCurve
+from stochgp.learners.dispersion import SURE, paired
+
+FEWEST = 2000  # rows
+LEAST_GAIN = 0.001  # nats a row
+DISTINCT = 0.9  # of the probabilities
+
+
+def chosen_curve(
+    u: Float[np.ndarray, " n"], cell: Int[np.ndarray, " n"], seed: int
+) -> tuple[SplineCurve | None, str]:
+    """(The spline through the shares of u = F(y) of rows left out, or None where there is no clear gain, why).
+
+    The gain is the mean of log R'(u) over each half of the cells by the spline of the other half: 2 standard errors, by the sums of cells,
+    and 0.001 nats are wanted, and 2,000 rows of different u.
+    """
+    n = len(u)
+    if n < FEWEST:
+        return None, f"{n} rows left out are too few to correct probabilities by: {FEWEST} are wanted"
+    if len(np.unique(u)) < DISTINCT * n:
+        return None, "targets are tied, and their probabilities no continuous numbers"
+    numbers = np.random.default_rng(seed).permutation(int(cell.max()) + 1)
+    first = numbers[cell] % 2 == 0
+    gains = np.empty(n)
+    for fit in (first, ~first):
+        gains[~fit] = SplineCurve.of(u[fit]).log_slope(u[~fit], 1 - u[~fit])
+    gain, error = paired(gains, cell)
+    told = f"half by half, {n} rows left out gain {gain:.4f} ± {error:.4f} nats a row"
+    clear = gain > max(SURE * error, LEAST_GAIN)
+    return SplineCurve.of(u) if clear else None, told
