@@ -60,6 +60,7 @@ class Dispersion(eqx.Module):
 
     @property
     def _unit(self) -> AbstractDistribution:
+        assert self.curve is not None
         return Recalibrated(self._plain(np.zeros(1), np.ones(1)), self.curve)
 
     def _plain(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
