@@ -20,7 +20,7 @@ from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT, constant_nois
 from stochgp.names import lookup
 from stochgp.objectives.dispersion import LEAST_DF, Shape
 from stochgp.parameters import frozen
-from stochgp.posteriors import Dispersion, ExactKernelPosterior
+from stochgp.posteriors import Dispersion, ExactKernelPosterior, LocalPosterior
 from stochgp.posteriors.calibration import left_out_errors
 from stochgp.posteriors.kernel import SampledKernelPosterior
 from stochgp.solvers.sizes import SMALL
@@ -67,7 +67,8 @@ def law_of(
 ) -> tuple[Dispersion | None, dict[str, Any]]:
     """(The law asked for, or planned, or chosen for "auto", None where variances and noise stay as they are; what `plan_` says of it).
 
-    "auto" corrects the probabilities of the law, too, where the rows left out say clearly that they are off: `chosen_curve`.
+    "auto" corrects the probabilities of the law, too, where the rows left out say clearly that they are off (`chosen_curve`), and are predicted as new
+    rows are: not where their neighbours stand for all rows. On pol that made the density of test rows 0.04 nats worse.
     Of transformed targets "auto" compares heavy tails only where the mean of T⁻¹(z) is sure to exist: not for logarithms.
 
     Raises ValueError, with both numbers, for a law asked for that the memory does not allow.
@@ -95,7 +96,8 @@ def law_of(
     heavy = data.transform is None or data.transform.growth < LEAST_DF
     found = choose(rows, SEED, heavy_tails=heavy)
     why = f"by {found.n_rows} rows left out, nats a row: {found.told}"
-    return _fitted(Wish(found.chosen, why, df, curve=found.compared), rows)
+    as_new = _knows(posterior, data.n_rows) or isinstance(posterior, LocalPosterior)
+    return _fitted(Wish(found.chosen, why, df, curve=found.compared and as_new), rows)
 
 
 def _constant(why: str) -> tuple[None, dict[str, Any]]:
