@@ -34,3 +34,11 @@ def test_many_rows_take_the_fewest_that_lose_little_and_the_plan_brings_them_bac
     (mean, std), (mean_again, std_again) = (m.predict(X[:9], return_std=True) for m in (found, again))
     np.testing.assert_array_equal(mean, mean_again)
     assert std == pytest.approx(std_again, rel=1e-6)
+
+
+def test_where_time_is_short_no_numbers_are_compared(monkeypatch):
+    """Each number of neighbours has programs of its own to compile."""
+    monkeypatch.setattr(local_choice, "EXACT_ROWS", 300)
+    found = fitted(time_limit=1e-3)
+    assert found.plan_["neighbours"] == {"choice": 256, "why": "there was no time to compare with fewer"}
+    assert found.plan_["calibration_rows"]["choice"] == 100

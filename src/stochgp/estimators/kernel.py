@@ -377,12 +377,14 @@ class KernelGPRegressor(GPRegressor):
         )
         local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)
         local, shared = sharing(local, run.devices)
-        rows = run.planned("calibration_rows")
+        rows, unhurried = run.planned("calibration_rows"), deadline.left() > LOCAL_SECONDS
         if rows is None:
-            rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
+            rows = CALIBRATION_ROWS if unhurried else FEW_CALIBRATION_ROWS
         try:
             with deadline.granted(LOCAL_SECONDS):
-                local, neighbours = calibrated_locally(local, rows, run.planned("neighbours"))
+                local, neighbours = calibrated_locally(
+                    local, rows, run.planned("neighbours"), compare=unhurried
+                )
         except TimeIsUpError:
             rows, neighbours = 0, choice(local.n_neighbours, "there was no time to compare with fewer")
         scaled = choice(rows, "left out to find the scale of the variances")
