@@ -62,6 +62,8 @@ from stochgp.results import RESULTS, FitResult, Solution
 
 logger = logging.getLogger("stochgp.estimators")
 
+STARTING_BYTES = 100_000_000  # of the first programs that any fit compiles, before its own need is known
+
 
 class GPEstimator(PosteriorEstimator):
     """An estimator of one family: a leaf says how its model starts, which learner trains it, and what the posterior is."""
@@ -182,6 +184,7 @@ class GPEstimator(PosteriorEstimator):
     ) -> None:
         learn_key, solve_key, start_key = map(key_of, split(as_key(self.random_state), 3))
         budget = Budget.of(self.memory_limit)
+        budget.require(STARTING_BYTES, "to begin, a fit")
         run = Run(learn_key, solve_key, start_key, budget, checkpoint, callback, self.plan, devices)
         data = self._read_data(X, y, sample_weight, groups, run)
         warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
