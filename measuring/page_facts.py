@@ -157,6 +157,20 @@ def fell_back(results: dict) -> bool:
     return results["failures"] > 0
 
 
+def is_kept(results: dict) -> bool:
+    """Whether a limit held."""
+    return results["kept"]
+
+
+def fit_was_refused(results: dict) -> bool:
+    return "fit" in results["refused"]
+
+
+def most_of_limit() -> float:
+    """The largest share of a memory limit that a process took."""
+    return max(r["results"]["peak"] / r["results"]["limit"] for r in lines("memory_limits").records)
+
+
 def above_zero(results: dict) -> bool:
     return results["residual"] > 1
 
