@@ -15,6 +15,7 @@ from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.models import KernelGP
 from stochgp.networks import mlp
 from stochgp.posteriors import LocalPosterior
+from stochgp.posteriors.base import Request
 from stochgp.storage.files import load_tree, save_tree
 
 
@@ -201,3 +202,10 @@ def test_refusals():
         LocalPosterior(GP, X, y, weight, 0)
     with pytest.raises(ValueError, match="expected X"):
         LocalPosterior(GP, X[:0], y[:0], weight[:0])
+
+
+def test_a_tree_that_is_there_is_not_counted_again():
+    posterior, asked = LocalPosterior(GP, *_data(), 12), Request(10)
+    before = posterior.need_bytes(asked)
+    posterior.mean(_data(3, seed=2)[0])
+    assert before - posterior.need_bytes(asked) == 60 * (8 * 2 + 32)  # places, and the tree's own

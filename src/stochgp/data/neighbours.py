@@ -52,6 +52,11 @@ class Neighbours:
             self._position[self._tree.indices] = np.arange(self.size, dtype=np.int32)
 
     @property
+    def is_tree(self) -> bool:
+        """Whether a search needs memory for its answers alone."""
+        return self._tree is not None
+
+    @property
     def is_exact(self) -> bool:
         return self._blocks is not None or self.slack == 0
 

@@ -128,12 +128,16 @@ class LocalPosterior(AbstractPosterior):
         )
 
     def need_bytes(self, request: Request) -> int:
-        """With the tree of the training rows, which is made at the first prediction."""
+        """With the tree of the training rows, which is made at the first prediction, or when variances are calibrated."""
         if request.covariance or request.n_samples:
             return 0
         N, D = self.X.shape
-        tree = neighbours_bytes(self.gp.kernel, N, D, min(request.n_rows, MOST_ROWS), self.n_neighbours)
-        return 64 * request.n_rows + tree + COMPILER_BYTES
+        there = (
+            "_index" in vars(self) and isinstance(self._index.tree, Neighbours) and self._index.tree.is_tree
+        )
+        rows, points = 0 if there else N, min(request.n_rows, MOST_ROWS)
+        search = neighbours_bytes(self.gp.kernel, rows, D, points, self.n_neighbours)
+        return 64 * request.n_rows + search + COMPILER_BYTES
 
     def predict(self, X: Float[np.ndarray, "P D"]) -> LocalPrediction:
         """Mean and variance for each row, in blocks: a row's numbers do not depend on the other rows."""
