@@ -62,7 +62,7 @@ from stochgp.results import RESULTS, FitResult, Solution
 
 logger = logging.getLogger("stochgp.estimators")
 
-STARTING_BYTES = 100_000_000  # of the first programs that any fit compiles, before its own need is known
+STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
 
 
 class GPEstimator(PosteriorEstimator):
