@@ -50,6 +50,7 @@ CALIBRATION_ROWS, FEW_CALIBRATION_ROWS = 2000, 100  # training rows that set the
 FEWEST_FOR_CHOICE = 100  # rows
 LEAST_SECONDS = 2.0  # of learning, compilation included
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
+COMPARING_SECONDS = 15.0  # that it takes where numbers of neighbours are compared
 TYPICAL_TO_BEST = 3.0  # a machine may be so many times faster than typical costs say
 MOST_GROWTH = 0.25  # of the variances of observations, by raised noise: beyond that prediction is local
 UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows before them
@@ -377,13 +378,13 @@ class KernelGPRegressor(GPRegressor):
         )
         local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)
         local, shared = sharing(local, run.devices)
-        rows, unhurried = run.planned("calibration_rows"), deadline.left() > LOCAL_SECONDS
+        rows, compares = run.planned("calibration_rows"), deadline.left() > COMPARING_SECONDS
         if rows is None:
-            rows = CALIBRATION_ROWS if unhurried else FEW_CALIBRATION_ROWS
+            rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
         try:
             with deadline.granted(LOCAL_SECONDS):
                 local, neighbours = calibrated_locally(
-                    local, rows, run.planned("neighbours"), compare=unhurried
+                    local, rows, run.planned("neighbours"), compare=compares
                 )
         except TimeIsUpError:
             rows, neighbours = 0, choice(local.n_neighbours, "there was no time to compare with fewer")
