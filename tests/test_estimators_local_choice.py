@@ -41,4 +41,4 @@ def test_where_time_is_short_no_numbers_are_compared(monkeypatch):
     monkeypatch.setattr(local_choice, "EXACT_ROWS", 300)
     found = fitted(time_limit=1e-3)
     assert found.plan_["neighbours"] == {"choice": 256, "why": "there was no time to compare with fewer"}
-    assert found.plan_["calibration_rows"]["choice"] == 100
+    assert found.plan_["calibration_rows"]["choice"] == 64

@@ -46,7 +46,10 @@ from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.solvers import AbstractSolver, Cholesky, SystemSize
 from stochgp.solvers.sizes import SMALL
 
-CALIBRATION_ROWS, FEW_CALIBRATION_ROWS = 2000, 100  # training rows that set the scale of local variances
+CALIBRATION_ROWS, FEW_CALIBRATION_ROWS = (
+    2000,
+    64,
+)  # training rows that set the scale of local variances: 64 are blocks of one size, so one program
 FEWEST_FOR_CHOICE = 100  # rows
 LEAST_SECONDS = 2.0  # of learning, compilation included
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
