@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import KernelGPRegressor, load
+from stochgp.estimators.law_choice import CURVED
 from stochgp.learners.dispersion import GAUSSIAN, OF_INPUT, STUDENT
 from stochgp.likelihoods import AbstractNoise, Bernoulli, Gaussian, StudentT
 from stochgp.parameters import AbstractParameter, frozen, positive
@@ -157,3 +158,27 @@ def test_other_values_are_refused():
         KernelGPRegressor(likelihood=StudentT(frozen(1.5))).fit(*plain(30))
     with pytest.raises(ValueError, match="both given"):
         KernelGPRegressor(likelihood=Gaussian(0.1), noise_variance=0.1).fit(*plain(30))
+
+
+def skewed(n, seed):
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(-2, 2, size=(n, 1))
+    return X, np.sin(2 * X[:, 0]) + 0.3 * (generator.exponential(size=n) - 1)
+
+
+def test_probabilities_of_skewed_noise_are_recalibrated_and_come_back_from_plan_and_file(tmp_path):
+    """Errors with a tail on one side: the density gains, quantiles are those of the noise, predictions stay the mean."""
+    X, y = skewed(2200, 0)
+    model, (Z, z) = make().fit(X, y), skewed(4000, 1)
+    assert model.plan_["likelihood"]["choice"].endswith(CURVED)
+    found, noise = model.predict_distribution(Z), 0.3 * (-np.log1p(-np.array([0.05, 0.5, 0.95])) - 1)
+    assert_allclose(found.quantile([0.05, 0.5, 0.95]) - np.sin(2 * Z), np.tile(noise, (4000, 1)), atol=0.12)
+    symmetric = make(likelihood=STUDENT).fit(X, y)
+    assert found.logpdf(z).mean() > symmetric.predict_distribution(Z).logpdf(z).mean() + 0.1
+    mean, std = model.predict(Z, return_std=True, include_noise=True)
+    assert_allclose(std, found.std, rtol=1e-9)
+    assert_array_equal(mean, symmetric.predict(Z))
+    again = make(plan=model.plan_).fit(X, y)
+    assert_array_equal(again.predict_distribution(Z).logpdf(z), found.logpdf(z))
+    model.save(tmp_path / "m")
+    assert_array_equal(load(tmp_path / "m").predict_distribution(Z).logpdf(z), found.logpdf(z))
