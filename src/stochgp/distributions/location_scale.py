@@ -1,9 +1,10 @@
 """Distributions of one shape, moved and stretched row by row."""
 
+import dataclasses
 from typing import Any
 
+import equinox as eqx
 import numpy as np
-from scipy.interpolate import CubicHermiteSpline
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points
 
@@ -11,16 +12,32 @@ KNOTS = 1000  # of a table of scores
 FARTHEST = 1e-9  # probability beyond the ends of the table
 
 
-class LocationScale(AbstractDistribution):
+class AbstractLocationScale(AbstractDistribution):
+    """Y = center + spread · Z, Z of the same law in all rows."""
+
+    center: eqx.AbstractVar[PerRow]
+    spread: eqx.AbstractVar[PerRow]
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.center)
+
+    def __getitem__(self, rows: Any) -> "AbstractLocationScale":
+        return dataclasses.replace(self, center=self.center[rows], spread=self.spread[rows])
+
+    def affine(self, scale: float, shift: float) -> "AbstractLocationScale":
+        return dataclasses.replace(self, center=self.center * scale + shift, spread=scale * self.spread)
+
+    def _z(self, y: Points) -> Points:
+        return (y - self.center[:, None]) / self.spread[:, None]
+
+
+class LocationScale(AbstractLocationScale):
     """Y = center + spread · Z, Z ~ `unit`, a distribution of one row."""
 
     center: PerRow
     spread: PerRow
     unit: AbstractDistribution
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.center)
 
     @property
     def mean(self) -> PerRow:
@@ -33,12 +50,6 @@ class LocationScale(AbstractDistribution):
     @property
     def tail_index(self) -> float:
         return self.unit.tail_index
-
-    def __getitem__(self, rows: Any) -> "LocationScale":
-        return LocationScale(self.center[rows], self.spread[rows], self.unit)
-
-    def affine(self, scale: float, shift: float) -> "LocationScale":
-        return LocationScale(self.center * scale + shift, scale * self.spread, self.unit)
 
     @property
     def _held(self) -> int:
@@ -64,6 +75,8 @@ class LocationScale(AbstractDistribution):
 
     def _from_table(self, z: Points) -> Points:
         """Cubic between the knots, the straight asymptote beyond them."""
+        from scipy.interpolate import CubicHermiteSpline  # not with every import of the library
+
         theta = np.linspace(0, 1, KNOTS) * np.pi / 2
         p = FARTHEST + (1 - 2 * FARTHEST) * np.sin(theta) ** 2
         knots = self.unit._quantile(p[None])
@@ -75,9 +88,6 @@ class LocationScale(AbstractDistribution):
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         z = self.unit._draw(generator, self.n_rows * n).reshape(self.n_rows, n)
         return self.center[:, None] + self.spread[:, None] * z
-
-    def _z(self, y: Points) -> Points:
-        return (y - self.center[:, None]) / self.spread[:, None]
 
 
 def _alike(evaluate: Any, values: Points) -> Points:

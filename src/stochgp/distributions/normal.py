@@ -1,26 +1,22 @@
 """N(mean, std²)."""
 
 import math
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from stochgp.distributions.base import AbstractDistribution, PerRow, Points
+from stochgp.distributions.base import PerRow, Points
+from stochgp.distributions.location_scale import AbstractLocationScale
 
 LOG_2PI = math.log(2 * math.pi)
 NODES = 32  # of integrals over it
 
 
-class Normal(AbstractDistribution):
+class Normal(AbstractLocationScale):
     """Y = mean + std · ε, ε ~ N(0, 1); `std` [N] is a standard deviation."""
 
     center: PerRow
     spread: PerRow
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.center)
 
     @property
     def mean(self) -> PerRow:
@@ -29,12 +25,6 @@ class Normal(AbstractDistribution):
     @property
     def std(self) -> PerRow:
         return self.spread
-
-    def __getitem__(self, rows: Any) -> "Normal":
-        return Normal(self.center[rows], self.spread[rows])
-
-    def affine(self, scale: float, shift: float) -> "Normal":
-        return Normal(self.center * scale + shift, scale * self.spread)
 
     def _logpdf(self, y: Points) -> Points:
         return -0.5 * LOG_2PI - np.log(self.spread)[:, None] - 0.5 * self._z(y) ** 2
@@ -59,6 +49,3 @@ class Normal(AbstractDistribution):
         """Of Gauss and Hermite."""
         z, w = np.polynomial.hermite_e.hermegauss(NODES)
         return self.center[:, None] + self.spread[:, None] * z, w / math.sqrt(2 * math.pi)
-
-    def _z(self, y: Points) -> Points:
-        return (y - self.center[:, None]) / self.spread[:, None]

@@ -1,24 +1,20 @@
 """Student's t."""
 
 import math
-from typing import Any
 
 import numpy as np
 from scipy.special import betaln, gammaln, stdtr, stdtrit
 
-from stochgp.distributions.base import AbstractDistribution, PerRow, Points
+from stochgp.distributions.base import PerRow, Points
+from stochgp.distributions.location_scale import AbstractLocationScale
 
 
-class Student(AbstractDistribution):
+class Student(AbstractLocationScale):
     """Y = center + spread · T, T Student-t with `df` degrees of freedom; `std` is spread √(df/(df − 2)), inf for df ≤ 2."""
 
     center: PerRow
     spread: PerRow
     df: float
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.center)
 
     @property
     def mean(self) -> PerRow:
@@ -32,14 +28,8 @@ class Student(AbstractDistribution):
     def tail_index(self) -> float:
         return self.df
 
-    def __getitem__(self, rows: Any) -> "Student":
-        return Student(self.center[rows], self.spread[rows], self.df)
-
-    def affine(self, scale: float, shift: float) -> "Student":
-        return Student(self.center * scale + shift, scale * self.spread, self.df)
-
     def _logpdf(self, y: Points) -> Points:
-        return self._log_f(self._z(y)) - np.log(self.spread)[:, None]
+        return log_student(self._z(y) ** 2, self.df) - np.log(self.spread)[:, None]
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
         z = self._z(y)
@@ -55,16 +45,14 @@ class Student(AbstractDistribution):
             return np.full_like(y, math.inf)
         z, nu = self._z(y), self.df
         apart = math.exp(float(betaln(0.5, nu - 0.5) - 2 * betaln(0.5, nu / 2)))
-        near = z * (1 - 2 * stdtr(nu, -z)) + 2 * np.exp(self._log_f(z)) * (nu + z**2) / (nu - 1)
+        near = z * (1 - 2 * stdtr(nu, -z)) + 2 * np.exp(log_student(z**2, nu)) * (nu + z**2) / (nu - 1)
         return self.spread[:, None] * (near - 2 * math.sqrt(nu) / (nu - 1) * apart)
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         return self.center[:, None] + self.spread[:, None] * generator.standard_t(self.df, (self.n_rows, n))
 
-    def _z(self, y: Points) -> Points:
-        return (y - self.center[:, None]) / self.spread[:, None]
 
-    def _log_f(self, z: Points) -> Points:
-        nu = self.df
-        constant = float(gammaln((nu + 1) / 2) - gammaln(nu / 2)) - 0.5 * math.log(nu * math.pi)
-        return constant - 0.5 * (nu + 1) * np.log1p(z**2 / nu)
+def log_student(squares: np.ndarray, df: float) -> np.ndarray:
+    """log f(t) of a Student-t T at T² = `squares`."""
+    constant = float(gammaln((df + 1) / 2) - gammaln(df / 2)) - 0.5 * math.log(df * math.pi)
+    return constant - 0.5 * (df + 1) * np.log1p(squares / df)

@@ -46,14 +46,11 @@ from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.solvers import AbstractSolver, Cholesky, SystemSize
 from stochgp.solvers.sizes import SMALL
 
-CALIBRATION_ROWS, FEW_CALIBRATION_ROWS = (
-    2000,
-    64,
-)  # training rows that set the scale of local variances: 64 are blocks of one size, so one program
+CALIBRATION_ROWS = 2000  # training rows that set the scale of local variances
+FEW_CALIBRATION_ROWS = 64  # where time is short: blocks of one size, so one program
 FEWEST_FOR_CHOICE = 100  # rows
 LEAST_SECONDS = 2.0  # of learning, compilation included
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
-COMPARING_SECONDS = 15.0  # that it takes where numbers of neighbours are compared
 TYPICAL_TO_BEST = 3.0  # a machine may be so many times faster than typical costs say
 MOST_GROWTH = 0.25  # of the variances of observations, by raised noise: beyond that prediction is local
 UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows before them
@@ -381,14 +378,12 @@ class KernelGPRegressor(GPRegressor):
         )
         local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)
         local, shared = sharing(local, run.devices)
-        rows, compares = run.planned("calibration_rows"), deadline.left() > COMPARING_SECONDS
+        rows = run.planned("calibration_rows")
         if rows is None:
             rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
         try:
             with deadline.granted(LOCAL_SECONDS):
-                local, neighbours = calibrated_locally(
-                    local, rows, run.planned("neighbours"), compare=compares
-                )
+                local, neighbours = calibrated_locally(local, rows, run.planned("neighbours"))
         except TimeIsUpError:
             rows, neighbours = 0, choice(local.n_neighbours, "there was no time to compare with fewer")
         scaled = choice(rows, "left out to find the scale of the variances")

@@ -1,7 +1,7 @@
 """likelihood="auto": the law of observations around their predictions, from training rows that are left out."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -88,50 +88,41 @@ def law_of(
             rows = _left_out(posterior, gp, data)
     except (TimeIsUpError, KeyboardInterrupt):
         return _constant("the fit was ended before another was chosen")
-    if planned is not None:
-        name = planned.removesuffix(CURVED)
-        return _fitted(Wish(name, "as given", df, curve=name != planned, sure=True), rows)
-    if not chooses:
-        return _fitted(Wish(asked, "as asked", df), rows)
+    if planned is not None or not chooses:
+        name = (asked if planned is None else planned).removesuffix(CURVED)
+        law, others = _fitted(name, rows, df)
+        curve = SplineCurve.of(law.probabilities(others)) if planned == name + CURVED else None
+        return _dispersion(law, curve, "as asked" if planned is None else "as given")
     heavy = data.transform is None or data.transform.growth < LEAST_DF
     found = choose(rows, SEED, heavy_tails=heavy)
-    why = f"by {found.n_rows} rows left out, nats a row: {found.told}"
-    as_new = _knows(posterior, data.n_rows) or isinstance(posterior, LocalPosterior)
-    return _fitted(Wish(found.chosen, why, df, curve=found.compared and as_new), rows)
+    why, curve = f"by {found.n_rows} rows left out, nats a row: {found.told}", None
+    law, others = _fitted(found.chosen, rows, df)
+    if found.compared and (_knows(posterior, data.n_rows) or isinstance(posterior, LocalPosterior)):
+        curve, told = chosen_curve(law.probabilities(others), others.cells(), SEED)
+        why = f"{why}; its probabilities: {told}"
+    return _dispersion(law, curve, why)
 
 
 def _constant(why: str) -> tuple[None, dict[str, Any]]:
     return None, {"likelihood": choice(GAUSSIAN, why)}
 
 
-class Wish(NamedTuple):
-    """Which law, and why."""
+def _fitted(name: str, rows: LeftOut, df: float | None) -> tuple[Law, LeftOut]:
+    """(The law, the rows that no tree was fitted to): three quarters fit trees, the last stops them; the constant Gaussian stays as it is."""
+    if name == GAUSSIAN:
+        return Law(name, Shape(1.0, None), None), rows
+    part = split(rows, SEED)
+    most, last = (rows.some(np.flatnonzero(where)) for where in (part != 0, part == 0))
+    law = fitted(name, most, last, SEED, df=df)
+    return law, rows if law.trees is None else last
 
-    name: str  # of `LAWS`
-    why: str
-    df: float | None  # that is kept
-    curve: bool = False  # whether its probabilities may be corrected
-    sure: bool = False  # and that is known already
 
-
-def _fitted(wish: Wish, rows: LeftOut) -> tuple[Dispersion | None, dict[str, Any]]:
-    """Three quarters fit trees, the last stops them; probabilities are corrected by the rows that no tree was fitted to."""
-    name, why = wish.name, wish.why
-    law, others = Law(GAUSSIAN, Shape(1.0, None), None), rows
-    if name != GAUSSIAN:
-        part = split(rows, SEED)
-        most, last = (rows.some(np.flatnonzero(where)) for where in (part != 0, part == 0))
-        law = fitted(name, most, last, SEED, df=wish.df)
-        others = rows if law.trees is None else last
-    curve = None
-    if wish.curve:
-        u = law.probabilities(others)
-        curve, told = (SplineCurve.of(u), why) if wish.sure else chosen_curve(u, others.cells(), SEED)
-        why = why if wish.sure else f"{why}; its probabilities: {told}"
-    if curve is None and name == GAUSSIAN:
+def _dispersion(law: Law, curve: SplineCurve | None, why: str) -> tuple[Dispersion | None, dict[str, Any]]:
+    """(The law with that correction, None where it changes nothing; what `plan_` says of it)."""
+    if curve is None and law.name == GAUSSIAN:
         return _constant(why)
     trees = None if law.trees is None else frozen(law.trees)
-    found = choice(name if curve is None else name + CURVED, why)
+    found = choice(law.name if curve is None else law.name + CURVED, why)
     return Dispersion(law.shape.variance, trees, law.shape.df, curve), {"likelihood": found} | _told(law)
 
 

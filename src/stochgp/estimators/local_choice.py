@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from stochgp import deadline
 from stochgp.data.neighbours import EXACT_ROWS
 from stochgp.devices import Devices
 from stochgp.estimators.report import choice
@@ -9,21 +10,23 @@ from stochgp.planning.devices import Team
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.local import FEWER, LOST, SMALL_BLOCK
 
+COMPARING_SECONDS = 15.0  # that comparing numbers of neighbours takes, compilation included
+
 
 def calibrated_locally(
-    local: LocalPosterior, n_rows: int, planned: int | None, *, compare: bool = True
+    local: LocalPosterior, n_rows: int, planned: int | None
 ) -> tuple[LocalPosterior, dict[str, Any]]:
     """(The posterior, its variances scaled by `n_rows` left-out rows, the choice of the number of neighbours and its reason).
 
     Up to 100,000 rows the number stays. Beyond, where test rows are many as well, the fewest of 64 and 128 are taken that lose at most 0.004 nats
-    per left-out row: they cost a twentieth and a quarter of 256. Each has programs of its own, which take seconds to compile: without `compare` none
-    is tried.
+    per left-out row: they cost a twentieth and a quarter of 256. Each has programs of its own, which take seconds to compile: under a
+    deadline in less than 15 s none is tried.
     """
     if planned is not None:
         local = local.changed(n_neighbours=planned)
         return local.calibrated(n_rows, 0), choice(planned, "as given")
     n = local.n_neighbours
-    if not compare:
+    if deadline.left() <= COMPARING_SECONDS:
         return local.calibrated(n_rows, 0), choice(n, "there was no time to compare with fewer")
     if len(local.X) <= EXACT_ROWS:
         return local.calibrated(n_rows, 0), choice(n, f"fewer are tried beyond {EXACT_ROWS} rows")

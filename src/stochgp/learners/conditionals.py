@@ -44,11 +44,8 @@ MOST_SCORED = 50  # parameters: with more there are only mini-batches
 SOME = 100  # rows that show the prior variance
 LONGEST_STEP = 1.5  # of a logarithm
 LEAST_RATIO = 1e-3  # of a step's gain to what the quadratic promises
-FIRST_DAMPING, LEAST_DAMPING, MOST_DAMPING = (
-    1.0,
-    1e-7,
-    1e7,
-)  # from 0.01 on three real sets refused the first two to four steps
+FIRST_DAMPING = 1.0  # from 0.01 on three real sets refused the first two to four steps
+LEAST_DAMPING, MOST_DAMPING = 1e-7, 1e7
 TINY = 1e-30
 CONVERGED = 0.01  # T²/P: a tenth of a standard error of θ̂ from the optimum
 NEGLIGIBLE = 1e-4  # nats a datum that scoring still promises: many rows know θ better than predictions need

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import minimize
-from scipy.special import gammaln, ndtr, stdtr
+from scipy.special import ndtr, stdtr
+
+from stochgp.distributions.student import log_student
 
 LEAST_DF, MOST_DF = 2.1, 1000.0  # so that there is a standard deviation
 LOG_2PI = math.log(2 * math.pi)
@@ -81,5 +83,4 @@ def _log_f(zeta: Squares, df: float | None) -> Squares:
     """Log density of T at T² = ζ."""
     if df is None:
         return -0.5 * (LOG_2PI + zeta)
-    constant = float(gammaln((df + 1) / 2) - gammaln(df / 2)) - 0.5 * math.log(df * math.pi)
-    return constant - 0.5 * (df + 1) * np.log1p(zeta / df)
+    return log_student(zeta, df)
