@@ -15,6 +15,7 @@ from stochgp.budget import peak_resident
 from stochgp.data.streams import DeviceRows
 from stochgp.learners import SGPR, SVDGP, SVGP, AbstractLearner
 from stochgp.learners.base import Problem
+from stochgp.learners.schedules import constant
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import when_ready
 from stochgp.objectives.collapsed import lower_bound_and_gradient
@@ -47,7 +48,8 @@ class Network(eqx.Module):
 def svgp(name: str, size: int) -> dict:
     given = start(name, size)
     epochs = sparse.EPOCHS.get(name, 2)
-    return _epochs(_model(given), given, SVGP(batch_size=BATCH, epochs=epochs, learning_rate=RATE), epochs)
+    learner = SVGP(batch_size=BATCH, epochs=epochs, learning_rate=RATE, decay=constant)
+    return _epochs(_model(given), given, learner, epochs)
 
 
 def deep(name: str, size: int) -> dict:

@@ -14,6 +14,7 @@ from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline
 from stochgp.data import neighbours
 from stochgp.data.streams import DeviceRows
 from stochgp.deadline import Pace, TimeIsUpError, granted, left, require, within
+from stochgp.estimators.kernel_posterior import WantedPosterior
 from stochgp.kernels import RBF
 from stochgp.learners import BSGD, SCGD, Chain, FullBatch, Iterative, Uniform, fit
 from stochgp.learners.evidence import ByEvidence
@@ -212,7 +213,7 @@ def again(model):
 def test_a_kernel_gp_that_is_short_of_time_learns_from_fewer_rows_and_predicts_locally(clock, monkeypatch):
     with monkeypatch.context() as patch:
         clock.costs(patch, _Loss, "_evaluate", 0.1)
-        patch.setattr(KernelGPRegressor, "_solve_seconds", lambda *_: 100.0)
+        patch.setattr(WantedPosterior, "_solve_seconds", lambda *_: 100.0)
         model = KernelGPRegressor("rbf", time_limit=4.0, random_state=0).fit(MANY, MANY_Y)
     assert clock.now <= 4.0 and model.n_iter_ > 0
     assert not model.converged_ and model.plan_["ended"]["choice"] == "time_limit"
@@ -254,7 +255,7 @@ def test_after_an_interrupt_the_posterior_is_the_one_that_is_quickest_to_have(wh
     if where != "in the solve":
         monkeypatch.setattr("stochgp.planning.solver.calibrate", _refuse)
     if where == "before the solve":
-        monkeypatch.setattr("stochgp.estimators.kernel.raised_for_solving", interrupt)
+        monkeypatch.setattr("stochgp.estimators.kernel_posterior.raised_for_solving", interrupt)
     if where == "in the solve":
         monkeypatch.setattr(sys.modules["stochgp.solvers.solve"], "_take_steps", interrupt)
         model.set_params(solver="cg")

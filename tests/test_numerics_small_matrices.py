@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from stochgp.numerics import triangular
-from stochgp.numerics.small_matrices import apply_inverse, inverse_factor
+from stochgp.numerics.small_matrices import apply_inverse, inverse_factor, safe_inverse_factor, whiten
 
 
-@pytest.mark.parametrize("M", [1, 5, 64, 65, 130, 257])
+@pytest.mark.parametrize("M", [1, 5, 64, 65, 130, 257, 601])
 def test_the_inverse_factor_is_that_of_cholesky(M):
     root = np.random.default_rng(M).normal(size=(M, M + 3))
     A = root @ root.T + np.eye(M)
@@ -24,9 +24,10 @@ def test_the_inverse_factor_is_that_of_cholesky(M):
 
 
 def test_there_is_none_of_an_indefinite_matrix():
-    for place in (0, 100):
-        A = jnp.eye(128).at[place, place].set(-1.0)
-        assert jnp.isnan(inverse_factor(A)[-1, -1])
+    for n in (128, 601):
+        for place in (0, 100, n - 1):
+            A = jnp.eye(n).at[place, place].set(-1.0)
+            assert jnp.isnan(inverse_factor(A)[-1, -1])
 
 
 @pytest.mark.parametrize("n", [5, 601])
@@ -40,7 +41,22 @@ def test_products_by_blocks_are_products(n, double):
     assert_close(triangular.lower_times(first, columns), L[0] @ X)
     assert_close(triangular.transposed_times(all_of, columns), L.swapaxes(1, 2) @ X)
     assert_close(triangular.symmetric_product(scaled, first), S @ L[0].T)
+    assert_close(triangular.lower_of_product(columns, 2 * columns), np.tril(2 * X @ X.T))
     total = lambda L, X: jnp.sum(triangular.lower_times(L, X) ** 2)
     by_L, by_X = jax.grad(total, (0, 1))(first, columns)
     assert_close(by_X, 2 * L[0].T @ L[0] @ X)
     assert_close(np.tril(by_L), np.tril(2 * L[0] @ X @ X.T))
+
+
+@pytest.mark.parametrize("n", [5, 300])
+def test_whitening_has_the_derivatives_of_a_solve(n, double):
+    rng = np.random.default_rng(0)
+    root, K, G = rng.normal(size=(n, n + 3)), rng.normal(size=(n, 7)), rng.normal(size=(n, 7))
+    A, K, G = jnp.asarray(root @ root.T / n + np.eye(n)), jnp.asarray(K), jnp.asarray(G)
+    inverse, _ = safe_inverse_factor(A)
+    mine = jax.grad(lambda A, K: jnp.sum(G * whiten(inverse, A, K)), (0, 1))(A, K)
+    solved = lambda A, K: jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(A), K, lower=True)
+    for found, wanted in zip(
+        mine, jax.grad(lambda A, K: jnp.sum(G * solved(A, K)), (0, 1))(A, K), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-11)

@@ -94,8 +94,7 @@ class AbstractGrowing(AbstractLearner):
     def advance(
         self, state: GrowingState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[GrowingState, Numbers]:
-        width = state.gp.approximation.n_inducing
-        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed, width=width)
+        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed)
 
     def to_go_on(self, state: GrowingState) -> GrowingState:
         return state

@@ -18,7 +18,6 @@ from stochgp.models import SparseGP
 from stochgp.numerics import lbfgs
 from stochgp.numerics.arrays import on_device, packed, unpacked, unpacked_alike
 from stochgp.numerics.lbfgs import Quasi
-from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives.collapsed import CHUNK_BYTES, lower_bound_and_gradient
 from stochgp.parameters import trainable_mask
 from stochgp.planning.steps import StepPlan
@@ -98,15 +97,14 @@ class SGPR(AbstractLearner):
     ) -> tuple[SGPRState, Numbers]:
         """`n_steps` steps, fewer where it settles before. "loss" is that after them."""
         loss, taken = _Loss(self, state, problem), 0
-        with few_blas_threads(state.gp.approximation.n_inducing):
-            while taken < n_steps and not state.settled:
-                try:
-                    state = self.step(state, loss)
-                except TimeIsUpError:
-                    if taken == 0:
-                        raise
-                    break
-                taken += 1
+        while taken < n_steps and not state.settled:
+            try:
+                state = self.step(state, loss)
+            except TimeIsUpError:
+                if taken == 0:
+                    raise
+                break
+            taken += 1
         numbers = {
             "loss": float(state.at.value),
             "gradient_norm": float(np.linalg.norm(state.at.gradient)),

@@ -13,7 +13,7 @@ from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.judge import Numbers, Seed
 from stochgp.learners.sampling import AbstractSampling
-from stochgp.numerics.threads import few_blas_threads
+from stochgp.numerics.threads import one_blas_thread
 
 
 def take_stretch(
@@ -60,11 +60,10 @@ def advance_by_batches(
     seed: Seed,
     *,
     n_streams: int = 1,
-    width: int,
 ) -> tuple[Any, Numbers]:
     """`advance` of learners whose `step(state, batch, *, key)` takes a mini-batch, or a stack of `n_streams` independent ones.
 
-    `width` is that of the step's factorisations: small ones are fastest on one thread.
+    Factorisations inside a step are of blocks, each on one thread: beside the threads of XLA's products those of LAPACK wait longer than they work.
     """
     B = problem.plan.batch_size
     seeds = [seed] if n_streams == 1 else [(*seed, i) for i in range(n_streams)]
@@ -73,7 +72,7 @@ def advance_by_batches(
     batches, devices = problem.source.take(indices), problem.devices
     if devices.steps:
         state, batches = devices.replicate(state), devices.place(batches, axis=indices.ndim - 1)
-    with few_blas_threads(width):
+    with one_blas_thread():
         state, info = _scan(learner, state, batches, np.asarray(first_step), np.asarray(seed, np.uint32))
         numbers = {name: float(value) for name, value in info._asdict().items()}
         return devices.local(state) if devices.steps else state, numbers

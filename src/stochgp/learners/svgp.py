@@ -107,8 +107,7 @@ class SVGP(AbstractLearner):
     def advance(
         self, state: SVGPState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[SVGPState, Numbers]:
-        width = state.gp.approximation.n_inducing
-        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed, width=width)
+        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed)
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         return "unbiased", "of the lower bound, whose gap to the likelihood the inducing points set"

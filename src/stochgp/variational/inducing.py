@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.features.nystrom import kmeans_landmarks
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
-from stochgp.numerics.small_matrices import safe_inverse_factor
-from stochgp.numerics.triangular import lower_times, transposed_times
+from stochgp.numerics.small_matrices import safe_inverse_factor, whiten
+from stochgp.numerics.triangular import transposed_times
 from stochgp.parameters import value_of
 from stochgp.variational.base import AbstractApproximation, AbstractProcess
 from stochgp.variational.natural import Naturals
@@ -76,7 +76,7 @@ class InducingPoints(AbstractApproximation):
         Kzz, epsilon = self.among(kernel)
         inverse, more = safe_inverse_factor(Kzz)
         root = self.root if self.is_diagonal else jnp.tril(self.root)
-        return InducingProcess(kernel, Z, columns, inverse, epsilon + more, self.mean, root)
+        return InducingProcess(kernel, Z, columns, Kzz, inverse, epsilon + more, self.mean, root)
 
     def among(self, kernel: Any) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
         """(k(Z, Z) + εI, ε)."""
@@ -103,6 +103,7 @@ class InducingProcess(AbstractProcess):
     kernel: Any
     points: Float[Array, "M D"]
     columns: Any  # the points, prepared
+    among: Float[Array, "M M"]  # k(Z, Z) + εI
     inverse: Float[Array, "M M"]  # L⁻¹
     jitter: Float[Array, ""]  # ε, and what was added to it
     gaussian_mean: Float[Array, "L M"]
@@ -110,7 +111,8 @@ class InducingProcess(AbstractProcess):
 
     def whitened(self, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
         """W = L⁻¹k(Z, X)."""
-        return lower_times(self.inverse, self.kernel.between(self.columns, self._prepared(X)))
+        Kzx = self.kernel.between(self.columns, self._prepared(X))
+        return whiten(jax.lax.stop_gradient(self.inverse), self.among, Kzx)
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
         return self.moments_of(self.whitened(X), self.kernel.diag(X))

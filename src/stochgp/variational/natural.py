@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stochgp.numerics.precision import einsum, matmul
-from stochgp.numerics.small_matrices import invert_lower
+from stochgp.numerics.small_matrices import cholesky, invert_lower
 from stochgp.numerics.triangular import symmetric_product
 
 
@@ -37,7 +37,7 @@ class Naturals(eqx.Module):
         """(m, R), S = RRᵀ, R lower triangular: with Λ = UUᵀ, U upper triangular, R = U⁻ᵀ."""
 
         def root_of(precision: Array) -> Array:
-            L = jnp.linalg.cholesky(precision[::-1, ::-1])  # Λ ⪰ I, in float64: nothing to retry
+            L = cholesky(precision[::-1, ::-1])  # Λ ⪰ I, in float64: nothing to retry
             return invert_lower(L)[::-1, ::-1].T
 
         R = jax.vmap(root_of)(self.precision)
