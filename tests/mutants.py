@@ -243,8 +243,8 @@ MUTATIONS = (
     Mutation(
         "held-out rows split groups",
         "learners/evidence.py",
-        "if source.group is not None:",
-        "if False:",
+        "if source.group is not None:\n            held_out",
+        "if False:\n            held_out",
         "test_learners_groups.py",
     ),
     Mutation(

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import spearmanr
 
 from stochgp import KernelGPRegressor, load
-from stochgp.estimators.law_choice import CURVED
+from stochgp.learners.curves import CURVED
 from stochgp.learners.dispersion import GAUSSIAN, OF_INPUT, STUDENT
 from stochgp.likelihoods import AbstractNoise, Bernoulli, Gaussian, StudentT
 from stochgp.parameters import AbstractParameter, frozen, positive
@@ -182,3 +183,33 @@ def test_probabilities_of_skewed_noise_are_recalibrated_and_come_back_from_plan_
     assert_array_equal(again.predict_distribution(Z).logpdf(z), found.logpdf(z))
     model.save(tmp_path / "m")
     assert_array_equal(load(tmp_path / "m").predict_distribution(Z).logpdf(z), found.logpdf(z))
+
+
+def test_no_curve_where_neighbours_of_other_groups_stand_for_all_rows():
+    """Behind a posterior of all rows, rows left out by groups are not predicted as new ones are."""
+    X, y = skewed(2200, 0)
+    model = make().fit(X, y, groups=np.arange(2200) % 40)
+    assert not model.plan_["likelihood"]["choice"].endswith(CURVED)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"likelihood": STUDENT}, {}, {"likelihood": "gaussian", "calibration": "pit"}]
+)
+def test_draws_of_observations_are_of_the_predicted_distribution(settings):
+    """Probabilities of draws are uniform, within 4 standard errors of their first moments; ranks of rows close together those of f and Gaussian noise."""
+    X, y = skewed(2200, 0)
+    model, S = make(**settings).fit(X, y), 1000
+    Z = np.array([[-1.0], [2.5], [2.6]])
+    draws = model.sample_y(Z, S, include_noise=True)
+    law = model.predict_distribution(Z)
+    u = law._tails(draws)[0]
+    for power in (1, 2, 3):
+        spread = (1 / (2 * power + 1) - 1 / (power + 1) ** 2) ** 0.5
+        assert_allclose((u**power).mean(axis=1), 1 / (power + 1), atol=4 * spread / S**0.5)
+    fitted = model._fitted
+    latent = fitted.covariance(Z, include_noise=True, free=10**9)
+    r = latent[1, 2] / (latent[1, 1] * latent[2, 2]) ** 0.5
+    assert r > 0.3
+    assert spearmanr(draws[1], draws[2]).statistic == pytest.approx(
+        6 / np.pi * np.arcsin(r / 2), abs=4 / S**0.5
+    )

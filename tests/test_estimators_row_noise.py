@@ -6,6 +6,7 @@ import pytest
 import stochgp
 from stochgp import FeatureGPRegressor, learners
 from stochgp.learners import row_noise
+from stochgp.learners.curves import CURVED
 from stochgp.learners.evidence import HeldOutRows
 
 N = 1_500
@@ -76,7 +77,7 @@ def test_the_gain_is_that_of_rows():
     one, other = generator.normal(size=(2, 400))
     count = generator.integers(1, 4, 400).astype(float)
     evidence = learners.Evidence(None, None, 0.0, 0.0, 0.0)
-    first, second = (evidence._replace(held_out=HeldOutRows(v, count)) for v in (one, other))
+    first, second = (evidence._replace(held_out=HeldOutRows(v, count, v, v, v)) for v in (one, other))
     found = row_noise.gain(first, second)
     better = one - other
     mean = np.average(better, weights=count)
@@ -85,10 +86,42 @@ def test_the_gain_is_that_of_rows():
         found.error, np.sqrt(np.average((better - mean) ** 2, weights=count) / 400), rtol=1e-12
     )
     assert not row_noise.gain(first, first).is_clear
-    assert row_noise.gain(first, first._replace(held_out=HeldOutRows(one - 1, count))).is_clear
+    assert row_noise.gain(first, first._replace(held_out=HeldOutRows(one - 1, count, one, one, one))).is_clear
 
 
 def test_an_unknown_likelihood_is_refused():
     X, y, _ = rows(0.0)
     with pytest.raises(ValueError, match="likelihood"):
         FeatureGPRegressor(likelihood="gausian", **QUICK).fit(X[:50], y[:50])
+
+
+def test_probabilities_of_skewed_noise_are_recalibrated_and_come_back_from_plan_and_file(tmp_path):
+    """The density of new rows gains what half of the rows said of the other half; predictions stay the mean."""
+
+    def skewed(n, seed):
+        generator = np.random.default_rng(seed)
+        X = generator.uniform(-2, 2, size=(n, 1))
+        return X, np.sin(2 * X[:, 0]) + 0.3 * (generator.exponential(size=n) - 1)
+
+    (X, y), (Z, z) = skewed(4_400, 0), skewed(4_000, 1)
+    learner = learners.SCGD(batch_size=300, judge=learners.ByEvidence(validation_fraction=0.5))
+    settings = QUICK | {"epochs": 4}
+    model = FeatureGPRegressor(learner=learner, **settings).fit(X, y)
+    assert model.plan_["likelihood"]["choice"].endswith(CURVED)
+    found, noise = model.predict_distribution(Z), 0.3 * (-np.log1p(-np.array([0.05, 0.5, 0.95])) - 1)
+    np.testing.assert_allclose(
+        found.quantile([0.05, 0.5, 0.95]) - np.sin(2 * Z), np.tile(noise, (4_000, 1)), atol=0.12
+    )
+    plain = FeatureGPRegressor(learner=learner, likelihood="student-t", **settings).fit(X, y)
+    assert found.logpdf(z).mean() > plain.predict_distribution(Z).logpdf(z).mean() + 0.1
+    mean, std = model.predict(Z, return_std=True, include_noise=True)
+    np.testing.assert_allclose(std, found.std, rtol=1e-9)
+    np.testing.assert_array_equal(mean, model.predict(Z))
+    again = FeatureGPRegressor(learner=learner, plan=model.plan_, **settings).fit(X, y)
+    np.testing.assert_array_equal(again.predict_distribution(Z).logpdf(z), found.logpdf(z))
+    model.save(tmp_path / "m")
+    np.testing.assert_array_equal(
+        stochgp.load(tmp_path / "m").predict_distribution(Z).logpdf(z), found.logpdf(z)
+    )
+    u = found[np.arange(50)]._tails(model.sample_y(Z[:50], 200, include_noise=True))[0]
+    assert abs(u.mean() - 0.5) < 4 * (1 / 12 / 50 / 20) ** 0.5  # draws of f are shared by near rows

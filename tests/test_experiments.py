@@ -58,10 +58,9 @@ def test_later_splits_wait_for_all_rates_of_split_0_and_take_the_best():
 
 
 def test_aliases_are_the_papers_numbers_in_the_docstrings():
-    assert len(catalogue.ALIASES) == sum(bool(entry.alias) for entry in catalogue.ENTRIES)
     for alias, name in catalogue.ALIASES.items():
-        stated = re.match(r"X\d+(?=[ :,])", importlib.import_module(f"experiments.{name}").__doc__)
-        assert stated is not None and stated[0].lower() == alias
+        first = importlib.import_module(f"experiments.{name}").__doc__.splitlines()[0]
+        assert alias in re.findall(r"\bx\d+(?=[ :,])", first.lower())
         assert catalogue.named(alias.upper()) == catalogue.named(name) == name
     with pytest.raises(ValueError, match=r"no experiment is called 'x99'; there are recovery_scgd, "):
         catalogue.named("x99")
@@ -71,7 +70,8 @@ def test_without_a_name_every_experiment_is_listed(capsys):
     assert main([]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in lines] == list(catalogue.NAMES)
-    assert {line[1]: line[0] for line in lines if line[1] in catalogue.ALIASES} == catalogue.ALIASES
+    found = {alias: line[0] for line in lines for alias in line[1:3] if alias in catalogue.ALIASES}
+    assert found == catalogue.ALIASES
 
 
 def test_a_group_is_a_part_of_the_cells_and_conditions_narrow_it(capsys):

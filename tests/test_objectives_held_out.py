@@ -15,6 +15,7 @@ from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, minimise_var
 from stochgp.objectives.held_out import (
     STANDARD_ERRORS,
     HeldOut,
+    errors_of_spectrum,
     joint_nlpd,
     nlpd_of_spectrum,
     pessimistic_nlpd,
@@ -48,6 +49,18 @@ def test_value_is_that_of_the_dense_posterior(M):
     spread, residual = variance + 0.3, held_out.y - mean
     dense = np.mean(0.5 * np.log(2 * np.pi * spread) + residual**2 / (2 * spread))
     np.testing.assert_allclose(nlpd_of_spectrum(s, held_out, 0.8, 0.3)[0], dense, rtol=1e-10)
+
+
+@pytest.mark.parametrize("df", [None, 3.0])
+def test_errors_and_their_standard_deviations_are_those_of_the_dense_posterior(df):
+    """Student-t noise of squared scale σ²/ρ has the variance ν/(ν − 2) times that."""
+    weight = np.linspace(0.5, 3.0, 30)
+    s, held_out, Phi, Phi_new, toy = _problem(weight=weight)
+    mean, variance = _dense(Phi, Phi_new, toy, 0.8, 0.3)
+    error, std = errors_of_spectrum(s, held_out._replace(df=df), 0.8, 0.3)
+    np.testing.assert_allclose(error, held_out.y - mean, rtol=1e-10)
+    noise = 0.3 / weight * (1 if df is None else 3.0)
+    np.testing.assert_allclose(std, np.sqrt(variance + noise), rtol=1e-10)
 
 
 def test_weights_divide_the_noise_and_weigh_the_mean():

@@ -97,9 +97,14 @@ class GPEstimator(PosteriorEstimator):
         return Inputs.NUMBERS
 
     def _law_of(
-        self, gp: AbstractGP, posterior: AbstractPosterior, data: TrainingData, run: Run
+        self,
+        gp: AbstractGP,
+        learned: FitResult | None,
+        posterior: AbstractPosterior,
+        data: TrainingData,
+        run: Run,
     ) -> tuple[Dispersion | None, dict[str, Any]]:
-        """(The law of observations, None for that of the posterior's Gaussian noise; what `plan_` says of it)."""
+        """(The law of observations, None for that of the likelihood; what `plan_` says of it)."""
         return None, {}
 
     def _likelihood_of(
@@ -201,7 +206,7 @@ class GPEstimator(PosteriorEstimator):
             posterior, solved, more = self._posterior_in_time(gp, learned, data, run, fewer)
             is_over = more["ended"]["choice"] == RESULTS.interrupted.name
             with within(0.0 if is_over else None):
-                law, of_law = self._law_of(gp, posterior, data, run)
+                law, of_law = self._law_of(gp, learned, posterior, data, run)
             stream = self._stream_of(gp, learned, data, run)
         seen = self.dtype if posterior.dtype is None else posterior.dtype
         constant = None if is_packed(data.encoder) else constant_columns(data.rows.X)

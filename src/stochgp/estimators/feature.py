@@ -37,7 +37,7 @@ from stochgp.objectives import Moments, add_up, chunk_rows, nlml_of_spectrum, sp
 from stochgp.objectives.moments import pass_rows
 from stochgp.objectives.student import add_up_weighted, belief_of
 from stochgp.parameters import cast, frozen, positive
-from stochgp.posteriors import AbstractPosterior, FeaturePosterior
+from stochgp.posteriors import AbstractPosterior, Dispersion, FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 from stochgp.results import RESULTS, FitResult, Solution
 
@@ -69,7 +69,8 @@ class FeatureGPRegressor(GPRegressor):
                     and `missing="skip"` leaves out those that cannot be read (predictions NaN)
     likelihood      "gaussian": noise of one variance; "row-noise": Gaussian with a variance that depends on the input, learned by a network;
                     "student-t": heavy tails, of `SCGD(df=…)`; "row-noise-student-t": both; "auto": the first, and each of the others where held-out
-                    rows, 500 at least, are predicted better by more than two standard errors and 0.01 nats; `Gaussian(noise)` or `StudentT(df, noise)` of
+                    rows, 500 at least, are predicted better by more than two standard errors and 0.01 nats, and probabilities corrected where 2,000 held-out
+                    rows want it; `Gaussian(noise)` or `StudentT(df, noise)` of
                     `stochgp.likelihoods`, whose noise is learned with the features; or
                     `likelihoods.Warped(one of these, transform)`: the targets are transformed, and everything is said in their units
     target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
@@ -268,6 +269,19 @@ class FeatureGPRegressor(GPRegressor):
         noise = typing.cast(FeaturePosterior, posterior).noise
         with jax.enable_x64(True):
             return StudentT(frozen(np.float64(df)), noise)
+
+    def _law_of(
+        self,
+        gp: FeatureGP,
+        learned: FitResult | None,
+        posterior: AbstractPosterior,
+        data: TrainingData,
+        run: Run,
+    ) -> tuple[Dispersion | None, dict[str, Any]]:
+        """Where held-out rows want their probabilities corrected, that of whole errors."""
+        if learned is None or learned.evidence is None or learned.evidence.curve is None:
+            return None, {}
+        return Dispersion(1.0, df=learned.evidence.df, curve=learned.evidence.curve), {}
 
     def _posterior_of(
         self, gp: FeatureGP, learned: FitResult | None, data: TrainingData, run: Run

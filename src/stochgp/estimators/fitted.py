@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+from scipy.special import ndtr
 
 from stochgp.budget import Budget, release
 from stochgp.data import Standardiser
@@ -54,7 +55,7 @@ class Fitted:
     likelihood: AbstractLikelihood | None = (
         None  # of the standardised targets; None: Gaussian, of the posterior's noise
     )
-    law: Dispersion | None = None  # of observations around their predictions, where no likelihood is given
+    law: Dispersion | None = None  # of observations around predictions, before the likelihood's
     transform: AbstractTransform | None = None  # T of the user's targets, before they were standardised
     log_slope: float = 0.0  # the mean of log T' over the training rows
     slope_rows: float = 0.0  # how many these are
@@ -140,7 +141,7 @@ class Fitted:
         """(E f(x), standard deviation of f(x), or of an observation there) in target units."""
         if include_noise and isinstance(self.calibration, PITRecalibration):
             return self.mean(X), self.distribution(X).std
-        if include_noise and (self.likelihood is not None or self.transform is not None):
+        if include_noise and (self._of_likelihood is not None or self.transform is not None):
             found = self.distribution(X)
             return found.mean, found.std
         if self.outward is not None:
@@ -172,12 +173,17 @@ class Fitted:
             return self.calibration.at(level).interval(found)
         return found.interval(level)
 
+    @property
+    def _of_likelihood(self) -> AbstractLikelihood | None:
+        """What observations are distributed by, where neither a law says it nor Gaussian noise."""
+        return self.likelihood if self.law is None else None
+
     def _untransformed(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
         """Of T(y), with the standardising undone."""
-        if self.likelihood is None:
+        if self._of_likelihood is None:
             mean, std = self._latent(X, include_noise=True)
             return Normal(mean, std) if self.law is None else self.law.observed(mean, std)
-        found = self._predictive(self.likelihood, X)
+        found = self._predictive(self._of_likelihood, X)
         units = float(self.targets.scale), float(self.targets.mean)
         return found if units == (1.0, 0.0) else found.affine(*units)
 
@@ -238,13 +244,24 @@ class Fitted:
     def with_noise(
         self, values: Float[np.ndarray, "N S"], X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
-        """Observations at rows where functions have these values."""
-        if self.likelihood is not None:
-            return self._observed(self.likelihood, values, X, key=key)
-        noise = self.draw_noise(X, values.shape[1], key=key)
+        """Observations at rows where functions have these values; each row's are of `distribution`.
+
+        Where that is not of f and Gaussian noise, the ranks are those of f and Gaussian noise: rows stay related as these are (a Gaussian copula).
+        """
+        is_corrected = isinstance(self.calibration, PITRecalibration)
+        if self._of_likelihood is not None:
+            drawn = self._observed(self._of_likelihood, values, X, key=key)
+            if is_corrected:
+                return self.distribution(X)._quantile(self._untransformed(X)._tails(drawn)[0])
+        else:
+            noise = self.draw_noise(X, values.shape[1], key=key)
+            drawn = (values if self.transform is None else self.transform(values)) + noise
+            if is_corrected or not (self.law is None or self.law.is_gaussian):
+                mean, std = self._latent(X, include_noise=True)
+                return self.distribution(X)._quantile(ndtr((drawn - mean[:, None]) / std[:, None]))
         if self.transform is None:
-            return values + noise
-        found = self.transform.inverse(self.transform(values) + noise)
+            return drawn
+        found = self.transform.inverse(drawn)
         return np.maximum(np.rint(found), 0.0) if self.counts else found
 
     def draw_noise(
@@ -257,7 +274,7 @@ class Fitted:
     def _observed(
         self, likelihood: AbstractLikelihood, values: np.ndarray, X: np.ndarray, *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
-        """Draws by the likelihood given that the first latent function has these values; the others are drawn too, each row by itself."""
+        """Draws of T(y) by the likelihood given that the first latent function has these values; the others are drawn too, each row by itself."""
         m, v = self._latent_moments(X)
         with jax.enable_x64(True):
             others, own = jax.random.split(key)
@@ -268,9 +285,7 @@ class Fitted:
             Z, wide = _transformed(self.inputs, X, "float64", 0), cast(likelihood, np.float64)
             draw = lambda latent, key: wide.sample(latent, jnp.asarray(Z), key=key)
             draws = eqx.filter_jit(jax.vmap(draw))(jnp.asarray(latents), jax.random.split(own, f.shape[1]))
-        found = self.targets.inverse(np.asarray(draws).T)
-        found = found if self.transform is None else self.transform.inverse(found)
-        return np.maximum(np.rint(found), 0.0) if self.counts else found
+        return self.targets.inverse(np.asarray(draws).T)
 
     def _noise_variances(self, X: np.ndarray) -> np.ndarray:
         """Of observations at these rows, each counting as one, of the standardised targets."""

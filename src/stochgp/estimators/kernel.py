@@ -1,6 +1,5 @@
 """The kernel GP behind scikit-learn's door."""
 
-import math
 import typing
 from typing import Any, ClassVar, no_type_check
 
@@ -10,18 +9,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
-from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.base import GPRegressor
-from stochgp.estimators.choices import HURRIED, LOCAL_ROWS, kernel_learner
+from stochgp.estimators.choices import HURRIED, kernel_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
+from stochgp.estimators.kernel_posterior import WantedPosterior
 from stochgp.estimators.law_choice import AUTO, check_likelihood, law_of, start_noise
-from stochgp.estimators.local_choice import calibrated_locally, sharing
-from stochgp.estimators.raised_noise import raised_for_solving
 from stochgp.estimators.report import choice
 from stochgp.estimators.run import Run
-from stochgp.estimators.settings import DTYPES
-from stochgp.estimators.solving import KernelPosterior, Wanted, posterior_of
+from stochgp.estimators.solving import KernelPosterior, Wanted
 from stochgp.estimators.units import TrainingData, in_target_units
 from stochgp.estimators.updating import read_new_rows, updated
 from stochgp.kernels.warped import is_deep
@@ -31,8 +27,6 @@ from stochgp.models import AbstractGP, KernelGP
 from stochgp.numerics.seeds import as_key
 from stochgp.objectives.slq import Estimate
 from stochgp.parameters import cast
-from stochgp.planning.solve_plan import SolvePlan
-from stochgp.planning.solver import choose
 from stochgp.posteriors import (
     AbstractPosterior,
     Dispersion,
@@ -41,20 +35,11 @@ from stochgp.posteriors import (
     SampledKernelPosterior,
 )
 from stochgp.posteriors.base import Request
-from stochgp.posteriors.local import NEIGHBOURS, neighbours_bytes
-from stochgp.results import RESULTS, FitResult, Solution
-from stochgp.solvers import AbstractSolver, Cholesky, SystemSize
-from stochgp.solvers.sizes import SMALL
+from stochgp.results import FitResult, Solution
 
-CALIBRATION_ROWS = 2000  # training rows that set the scale of local variances
-FEW_CALIBRATION_ROWS = 64  # where time is short: blocks of one size, so one program
 FEWEST_FOR_CHOICE = 100  # rows
 LEAST_SECONDS = 2.0  # of learning, compilation included
-LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
-TYPICAL_TO_BEST = 3.0  # a machine may be so many times faster than typical costs say
-MOST_GROWTH = 0.25  # of the variances of observations, by raised noise: beyond that prediction is local
 UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows before them
-WORST = 0.5  # relative residual of a solve that was cut, beyond which local prediction is better
 
 
 class KernelGPRegressor(GPRegressor):
@@ -163,11 +148,10 @@ class KernelGPRegressor(GPRegressor):
         rows = read_new_rows(self, X, y, sample_weight, budget)
         if len(rows.y) == 0:
             return self
-        wanted = Wanted(self.solver, int(self.n_samples), self.dtype, self.verbose)
         n_updates = self.plan_.get("updates", {"choice": 0})["choice"] + 1
         key = jax.random.fold_in(as_key(UPDATE_SEED), self.n_rows_)
         with deadline.within(self.time_limit):
-            self._fitted, solved = updated(self._fitted, rows, wanted, budget, key=key)
+            self._fitted, solved = updated(self._fitted, rows, self._wanted_solve(), budget, key=key)
         self.n_rows_ += len(rows.y)
         self.plan_ = self.plan_ | {"updates": choice(n_updates, "calls that took in more rows after the fit")}
         if solved is not None:
@@ -257,7 +241,12 @@ class KernelGPRegressor(GPRegressor):
         return start(name), {"kernel": told}
 
     def _law_of(
-        self, gp: AbstractGP, posterior: AbstractPosterior, data: TrainingData, run: Run
+        self,
+        gp: AbstractGP,
+        learned: FitResult | None,
+        posterior: AbstractPosterior,
+        data: TrainingData,
+        run: Run,
     ) -> tuple[Dispersion | None, dict[str, Any]]:
         """ "auto" compares laws only where the noise was learned."""
         asked, kept = self._likelihood, self.learner is None or self.noise_variance is not None
@@ -273,127 +262,18 @@ class KernelGPRegressor(GPRegressor):
         return LEAST_SECONDS if isinstance(self.learner, str) and self.learner == "auto" else 0.0
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
-        """What the solve takes by typical costs, where that is within half of the time; else what local prediction takes."""
-        left = deadline.left()
-        if not left < math.inf:
-            return 0.0
-        local = min(LOCAL_SECONDS, left / 2)
-        if self._prediction(data, run)[0] == "local" or data.n_rows <= SMALL:
-            return local
-        wholly = self._solve_seconds(data, run.budget) + LOCAL_SECONDS
-        return wholly if wholly < left / 2 else local
+        return self._wanted_posterior().seconds(data, run)
 
     def _posterior_of(
         self, gp: KernelGP, learned: FitResult | None, data: TrainingData, run: Run
     ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
-        """By a solve of all rows, or from the rows nearest to each point; by what can be had quickly where the solve would end too late."""
-        prediction, why = self._prediction(data, run)
-        if prediction == "local":
-            return self._locally(gp, data, run, why)
-        n_rows = run.planned("posterior_rows")
-        if n_rows is not None:
-            data = data.some(run.some(n_rows, data.n_rows))
-        try:
-            return self._globally(gp, learned, data, run, why)
-        except TimeIsUpError as late:
-            return self._at_once(gp, data, run, f"solving for all rows would have taken too long: {late}")
+        return self._wanted_posterior().of(gp, learned, data, run)
 
-    def _prediction(self, data: TrainingData, run: Run) -> tuple[str, str]:
-        """("global" or "local", why)."""
-        prediction = run.planned("prediction") or self.prediction
-        if prediction != "auto":
-            return prediction, "as asked" if self.prediction != "auto" else "as given"
-        return "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
+    def _wanted_posterior(self) -> WantedPosterior:
+        return WantedPosterior(self.prediction, self._wanted_solve(), self.noise_variance is not None)
 
-    def _solve_seconds(self, data: TrainingData, budget: Budget) -> float:
-        """Of the whole solve, by typical costs."""
-        itemsize = DTYPES[self.dtype]
-        size = SystemSize(
-            data.n_rows, data.n_inputs, int(self.n_samples), itemsize * (data.n_inputs + 2), itemsize
-        )
-        return choose(size, budget, solver=self.solver).seconds
-
-    def _globally(
-        self, gp: KernelGP, learned: FitResult | None, data: TrainingData, run: Run, why: str
-    ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
-        """Raises TimeIsUpError where there is no time for the solve, and that or KeyboardInterrupt where it was cut far from the solution."""
-        choices = {"prediction": choice("global", why), "posterior_rows": choice(None, "all of them")}
-        if data.n_rows > SMALL and run.plan is None and deadline.left() < math.inf:
-            deadline.require(self._solve_seconds(data, run.budget) / TYPICAL_TO_BEST)
-        if learned is not None and self.noise_variance is None:
-            raised = raised_for_solving(gp, data)
-            if raised.growth > MOST_GROWTH and self.prediction == "auto" and run.plan is None:
-                why = f"a global solve needs a noise variance that makes those of predictions {1 + raised.growth:.3g} times as large"
-                return self._locally(gp, data, run, why)
-            if raised.gp is not gp:
-                learned_noise = float(gp.noise_variance)
-                choices["learned_noise_variance"] = choice(learned_noise, "before it was raised")
-            gp, choices["noise_variance"] = raised.gp, raised.choice
-        else:
-            why = "not learned: " + ("as given" if self.noise_variance is not None else "the starting value")
-            choices["noise_variance"] = choice(float(gp.noise_variance), why)
-        wanted = Wanted(
-            self.solver,
-            int(self.n_samples),
-            self.dtype,
-            self.verbose,
-            plan=self._given_plan(run),
-            checkpoint=run.checkpoint,
-            most_epochs=run.planned("solve_epochs"),
-            typical_error=run.planned("typical_error"),
-            calibrates=learned is not None and data.n_rows > SMALL,
-            devices=run.devices,
-        )
-        posterior, solved, more = posterior_of(gp, data, wanted, run.budget, key=run.solve_key)
-        residual = float(solved.residual_norms[0])
-        if residual > WORST and data.n_rows > SMALL:
-            if solved.result is RESULTS.interrupted:
-                raise KeyboardInterrupt
-            if solved.result is RESULTS.time_limit:
-                raise TimeIsUpError(f"it had come to a relative residual of {residual:.2g}")
-        return posterior, solved, choices | more
-
-    def _at_once(
-        self, gp: KernelGP, data: TrainingData, run: Run, late: str
-    ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
-        """Local prediction; where functions may be wanted, the exact posterior of as many rows as a direct solve is quick for."""
-        if self.prediction != "global":
-            posterior, solved, choices = self._locally(gp, data, run, "there was no time for a solve")
-            return posterior, solved, choices | {"late": f"{late}; prediction is local"}
-        some = data.some(run.some(SMALL, data.n_rows))
-        wanted = Wanted(Cholesky(), 0, self.dtype, self.verbose, devices=run.devices)
-        posterior, solved, choices = posterior_of(gp, some, wanted, run.budget, key=run.solve_key)
-        choices["prediction"] = choice("global", "as asked")
-        choices["posterior_rows"] = choice(SMALL, "random ones: there was no time for a solve of all")
-        return posterior, solved, choices | {"late": f"{late}; the posterior is that of {SMALL} rows"}
-
-    def _locally(
-        self, gp: KernelGP, data: TrainingData, run: Run, why: str
-    ) -> tuple[LocalPosterior, None, dict[str, Any]]:
-        """From neighbours, calibrated on fewer rows where time is short."""
-        N, D = data.n_rows, data.n_inputs
-        run.budget.require(
-            neighbours_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
-            f"local prediction from {N} rows",
-        )
-        local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)
-        local, shared = sharing(local, run.devices)
-        rows = run.planned("calibration_rows")
-        if rows is None:
-            rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
-        try:
-            with deadline.granted(LOCAL_SECONDS):
-                local, neighbours = calibrated_locally(local, rows, run.planned("neighbours"))
-        except TimeIsUpError:
-            rows, neighbours = 0, choice(local.n_neighbours, "there was no time to compare with fewer")
-        scaled = choice(rows, "left out to find the scale of the variances")
-        choices = {"prediction": choice("local", why), "calibration_rows": scaled, "neighbours": neighbours}
-        return local, None, choices | shared
-
-    def _given_plan(self, run: Run) -> SolvePlan | None:
-        if run.plan is None:
-            return None
-        return SolvePlan.of(run.plan, solver=self.solver if isinstance(self.solver, AbstractSolver) else None)
+    def _wanted_solve(self) -> Wanted:
+        return Wanted(self.solver, int(self.n_samples), self.dtype, self.verbose)
 
     def _nlml(self, learned: FitResult | None) -> float | None:
         posterior = self._fitted.posterior

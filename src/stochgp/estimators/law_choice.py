@@ -14,7 +14,7 @@ from stochgp.estimators.left_out import SEED, predicted_by_others, search_bytes,
 from stochgp.estimators.report import choice
 from stochgp.estimators.tails import df_told, known_df
 from stochgp.estimators.units import TrainingData
-from stochgp.learners.curves import chosen_curve
+from stochgp.learners.curves import CURVED, chosen_curve
 from stochgp.learners.dispersion import FEWEST, GAUSSIAN, STUDENT, Law, LeftOut, choose, fitted, split
 from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT, constant_noise
 from stochgp.names import lookup
@@ -25,7 +25,7 @@ from stochgp.posteriors.calibration import left_out_errors
 from stochgp.posteriors.kernel import SampledKernelPosterior
 from stochgp.solvers.sizes import SMALL
 
-AUTO, CURVED = "auto", ", recalibrated"
+AUTO = "auto"
 START_NOISE, LEAST_NOISE = 0.1, 1e-10  # of the targets' mean square
 ROWS = 65_536  # left out: half as many lost 0.01 nats on the flights, twice as many gained 0.001
 TYPICAL_SECONDS, SECONDS_PER_NUMBER = 4.0, 2e-5  # to choose, compilation included; for each input of each row
@@ -85,7 +85,7 @@ def law_of(
     budget.require(_need_bytes(gp, data), "the law of rows left out")
     try:
         with deadline.granted(-math.inf if chooses else math.inf):
-            rows = _left_out(posterior, gp, data)
+            rows, as_new = _left_out(posterior, gp, data)
     except (TimeIsUpError, KeyboardInterrupt):
         return _constant("the fit was ended before another was chosen")
     if planned is not None or not chooses:
@@ -97,7 +97,7 @@ def law_of(
     found = choose(rows, SEED, heavy_tails=heavy)
     why, curve = f"by {found.n_rows} rows left out, nats a row: {found.told}", None
     law, others = _fitted(found.chosen, rows, df)
-    if found.compared and (_knows(posterior, data.n_rows) or isinstance(posterior, LocalPosterior)):
+    if found.compared and as_new:
         curve, told = chosen_curve(law.probabilities(others), others.cells(), SEED)
         why = f"{why}; its probabilities: {told}"
     return _dispersion(law, curve, why)
@@ -144,16 +144,20 @@ def _need_bytes(gp: Any, data: TrainingData) -> int:
     return search_bytes(gp, data, R) + BYTES_PER_NUMBER * R * data.n_inputs
 
 
-def _left_out(posterior: Any, gp: Any, data: TrainingData) -> LeftOut:
-    """Random rows, from all others where the posterior knows its Q_ii; else from their neighbours, with z² of mean 1, as calibrated variances have."""
+def _left_out(posterior: Any, gp: Any, data: TrainingData) -> tuple[LeftOut, bool]:
+    """(Random rows, whether they are predicted as that posterior predicts new ones).
+
+    From all others where it knows its Q_ii and there are no groups; else from their neighbours, with z² of mean 1, as calibrated variances have.
+    """
     rows = some_rows(data.n_rows, ROWS)
     group = None if data.rows.group is None else np.asarray(data.rows.group)[rows]
     z = left_out_errors(posterior, rows) if group is None and _knows(posterior, data.n_rows) else None
     if z is not None:
-        return LeftOut(np.asarray(data.X[rows], np.float64), z)
+        return LeftOut(np.asarray(data.X[rows], np.float64), z), True
     X, found = predicted_by_others(gp, data, rows)
     z = np.asarray(found.z, np.float64)
-    return LeftOut(X, z / math.sqrt(max(float(np.mean(np.square(z))), 1e-300)), group)
+    z = z / math.sqrt(max(float(np.mean(np.square(z))), 1e-300))
+    return LeftOut(X, z, group), isinstance(posterior, LocalPosterior)
 
 
 def _knows(posterior: Any, n_rows: int) -> bool:

@@ -133,7 +133,10 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False
     ) -> Float[np.ndarray, "N S"]:
-        """Joint draws of f at the rows of X from the posterior, in target units; `include_noise` adds independent noise to each."""
+        """Joint draws of f at the rows of X from the posterior, in target units; with `include_noise` of observations there.
+
+        Observations have independent noise, and at each row the distribution of `predict_distribution`, heavy tails and corrections included.
+        """
         key = as_key(random_state)
         functions = self.sample_functions(n_samples, key)
         X = self._read(X)

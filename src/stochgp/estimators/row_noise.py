@@ -6,13 +6,17 @@ import os
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from stochgp.data.streams import AbstractSource
+from stochgp.distributions import SplineCurve
+from stochgp.estimators.left_out import SEED
 from stochgp.estimators.report import choice
 from stochgp.estimators.run import Run
 from stochgp.estimators.tails import df_told, known_df
 from stochgp.learners import AbstractLearner
 from stochgp.learners.closing import closes, on_all_rows
+from stochgp.learners.curves import CURVED, chosen_curve
 from stochgp.learners.heavy_tails import heavy_tailed, learned_with_tails
 from stochgp.learners.log import Report
 from stochgp.learners.row_noise import (
@@ -30,6 +34,7 @@ from stochgp.learners.run import Extent
 from stochgp.likelihoods import AbstractNoise, Gaussian, HeadNoise, StudentT
 from stochgp.models import FeatureGP
 from stochgp.names import lookup
+from stochgp.objectives.dispersion import Shape
 from stochgp.results import FitResult
 
 AUTO, GAUSSIAN, ROW_NOISE, STUDENT = "auto", "gaussian", "row-noise", "student-t"
@@ -90,8 +95,9 @@ def with_noise(
 ) -> tuple[FitResult, dict[str, Any]]:
     """(The run, gone on with the noise that is asked for or chosen for "auto", what `plan_` says of it)."""
     planned = None if run.plan is None else run.planned("likelihood")
-    name = asked.name if planned is None else planned
-    why_not = "as asked" if name == GAUSSIAN else refusal(first, to_choose=name == AUTO)
+    name = asked.name if planned is None else planned.removesuffix(CURVED)
+    curved = planned is not None and planned.endswith(CURVED)
+    why_not = "as asked" if name == GAUSSIAN and not curved else refusal(first, to_choose=name == AUTO)
     if why_not is not None:
         return first, {"likelihood": choice(GAUSSIAN, why_not)}
     head = None
@@ -111,8 +117,31 @@ def with_noise(
     if tails:
         found, more = _on_with_tails(found, asked.df, learner, rows, run, report)
         told |= more
-    chosen = {(False, False): GAUSSIAN, (True, False): ROW_NOISE, (False, True): STUDENT, (True, True): BOTH}
-    return found, {"likelihood": choice(chosen[heads, tails], why)} | told
+    law = {(False, False): GAUSSIAN, (True, False): ROW_NOISE, (False, True): STUDENT, (True, True): BOTH}[
+        heads, tails
+    ]
+    if name == AUTO or curved:
+        found, more = _recalibrated(found, planned=curved)
+        law, why = law if found.evidence.curve is None else law + CURVED, f"{why}; its probabilities: {more}"
+    return found, {"likelihood": choice(law, why)} | told
+
+
+def _recalibrated(found: FitResult, *, planned: bool) -> tuple[FitResult, str]:
+    """(With the curve that corrects the probabilities of rows held out, where they clearly want one or it is planned; why).
+
+    It is of the law of whole errors, y = m + √V T with T of variance 1: one curve for all rows, however much of V is noise.
+    """
+    rows, df = found.evidence.held_out, found.evidence.df
+    if rows is None:
+        return found, "no rows were held out"
+    shape, z = Shape(1.0 if df is None else 1 - 2 / df, df), rows.error / rows.std
+    u = shape.probability(z)
+    if planned:
+        curve, why = SplineCurve.of(u), "as given"
+    else:
+        before = shape.log_density(z**2, np.zeros(1)) - np.log(rows.std) + rows.value
+        curve, why = chosen_curve(u, rows.cell, SEED, before)
+    return found._replace(evidence=found.evidence._replace(curve=curve)), why
 
 
 def _chosen(

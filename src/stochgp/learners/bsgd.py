@@ -103,8 +103,8 @@ class BSGD(AbstractLearner):
     def advance(
         self, state: BSGDState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[BSGDState, Numbers]:
-        sampling, width = self.sampling_for(state.gp), problem.plan.batch_size
-        return advance_by_batches(self, sampling, state, problem, first_step, n_steps, seed, width=width)
+        sampling = self.sampling_for(state.gp)
+        return advance_by_batches(self, sampling, state, problem, first_step, n_steps, seed)
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         return "biased", "of the likelihood of each batch: rows of different batches count as unrelated"

@@ -6,18 +6,22 @@ from jaxtyping import Float, Int
 from stochgp.distributions import SplineCurve
 from stochgp.learners.dispersion import SURE, paired
 
+CURVED = ", recalibrated"  # after the name of a law whose probabilities are corrected
 FEWEST = 2000  # rows
 LEAST_GAIN = 0.001  # nats a row
 DISTINCT = 0.9  # of the probabilities
 
 
 def chosen_curve(
-    u: Float[np.ndarray, " n"], cell: Int[np.ndarray, " n"], seed: int
+    u: Float[np.ndarray, " n"],
+    cell: Int[np.ndarray, " n"],
+    seed: int,
+    before: Float[np.ndarray, " n"] | float = 0.0,
 ) -> tuple[SplineCurve | None, str]:
     """(The spline through the shares of u = F(y) of rows left out, or None where there is no clear gain, why).
 
     The gain is the mean of log R'(u) over each half of the cells by the spline of the other half: 2 standard errors, by the sums of cells,
-    and 0.001 nats are wanted, and 2,000 rows of different u.
+    and 0.001 nats are wanted, and 2,000 rows of different u. `before` are gains of F itself over the law that it would replace.
     """
     n = len(u)
     if n < FEWEST:
@@ -29,6 +33,7 @@ def chosen_curve(
     gains = np.empty(n)
     for fit in (first, ~first):
         gains[~fit] = SplineCurve.of(u[fit]).log_slope(u[~fit], 1 - u[~fit])
+    gains += before
     gain, error = paired(gains, cell)
     told = f"half by half, {n} rows left out gain {gain:.4f} ± {error:.4f} nats a row"
     clear = gain > max(SURE * error, LEAST_GAIN)

@@ -11,7 +11,9 @@ import numpy as np
 from jaxtyping import Bool, Int
 from scipy.optimize import minimize_scalar
 
-from stochgp.data.streams import AbstractSource, SomeRows
+from stochgp.data.streams import AbstractSource, Rows, SomeRows
+from stochgp.distributions import SplineCurve
+from stochgp.learners.dispersion import CELLS, cells
 from stochgp.learners.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP, range_within
@@ -34,7 +36,13 @@ from stochgp.objectives.feature import (
     minimise_variances,
     times_square,
 )
-from stochgp.objectives.held_out import HeldOut, densities_of_spectrum, nlpd_of_spectrum, robust_nlpd
+from stochgp.objectives.held_out import (
+    HeldOut,
+    densities_of_spectrum,
+    errors_of_spectrum,
+    nlpd_of_spectrum,
+    robust_nlpd,
+)
 from stochgp.objectives.moments import pass_rows
 from stochgp.objectives.student import robust_moments
 from stochgp.planning.steps import (
@@ -84,6 +92,9 @@ class HeldOutRows(NamedTuple):
 
     value: np.ndarray  # −log p [V]
     count: np.ndarray  # how many rows it stands for [V]
+    error: np.ndarray  # y − m [V]
+    std: np.ndarray  # of an observation [V]
+    cell: np.ndarray  # numbers of groups, or of cells of near rows, whose sums are taken as independent [V]
 
 
 class Evidence(NamedTuple):
@@ -98,6 +109,7 @@ class Evidence(NamedTuple):
     df: float | None = (
         None  # ν of Student-t noise, whose moments are `objectives.student`'s, and whose nlml is a bound from above
     )
+    curve: SplineCurve | None = None  # that corrects the probabilities of observations
 
 
 class ByEvidence(AbstractJudge):
@@ -220,7 +232,9 @@ class ByEvidence(AbstractJudge):
         moments, s, held_out, gp = visit.moments, visit.spectrum, None, visit.gp.with_variances(*visit.chosen)
         if division.held_out is not None:
             rows = _held_out(visit.gp, division.held_out, s)._replace(df=visit.df)
-            held_out = HeldOutRows(densities_of_spectrum(s, rows, *visit.chosen).value, rows.count)
+            value = densities_of_spectrum(s, rows, *visit.chosen).value
+            errors = errors_of_spectrum(s, rows, *visit.chosen)
+            held_out = HeldOutRows(value, rows.count, *errors, _cells(division.held_out))
             moments = self._together(moments, gp, division)
             s = spectrum(moments)
         nlml = nlml_of_spectrum(s, *visit.chosen)[0]
@@ -286,13 +300,26 @@ def _constant_nlpd(division: Division) -> float | None:
     return float(np.average(density, weights=rho)) / 2
 
 
+def _cells(source: AbstractSource) -> np.ndarray:
+    """Of the rows that count, in their order."""
+    parts = _read(source)
+    there = np.concatenate([part.count for part in parts]) > 0
+    if source.group is not None:
+        return np.unique(source.group[there], return_inverse=True)[1]
+    return cells(np.concatenate([part.X for part in parts])[there], CELLS)
+
+
 def _targets(source: AbstractSource) -> tuple[np.ndarray, np.ndarray]:
     """(y, counts)."""
-    parts = [
+    parts = _read(source)
+    return np.concatenate([part.y for part in parts]), np.concatenate([part.count for part in parts])
+
+
+def _read(source: AbstractSource) -> list[Rows]:
+    return [
         source.on_host(np.arange(start, min(start + TARGET_ROWS, source.size)))
         for start in range(0, source.size, TARGET_ROWS)
     ]
-    return np.concatenate([part.y for part in parts]), np.concatenate([part.count for part in parts])
 
 
 def _own(gp: FeatureGP) -> Variances:

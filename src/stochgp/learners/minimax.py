@@ -145,7 +145,6 @@ class Minimax(AbstractLearner):
             n_steps,
             seed,
             n_streams=2,
-            width=state.gp.n_features,
         )
 
     def step(

@@ -139,8 +139,7 @@ class SCGD(AbstractLearner):
     def advance(
         self, state: SCGDState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[SCGDState, Numbers]:
-        width = state.gp.n_features
-        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed, width=width)
+        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed)
 
     def step(self, state: SCGDState, batch: Rows, *, key: PRNGKeyArray) -> tuple[SCGDState, SCGDInfo]:
         trainable, rest = self._split(state.gp)

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 FEWEST_CELLS, MOST_CELLS = 32, 128
+FLAT = 1e-3  # of the squared length of a parameter, in directions in which the loss does not bend
 CELL = 4  # times the neighbours of a row, at least that many centres in a cell where there are enough
 
 
@@ -33,20 +34,25 @@ def cells_of(
 def godambe(hessian: Float[np.ndarray, "P P"], spread: Float[np.ndarray, "P P"]) -> Float[np.ndarray, " P"]:
     """√diag(H⁻¹ J H⁻¹): standard errors of θ̂, J the covariance of the mean gradient (Godambe 1960).
 
+    Infinite where the loss does not bend, as of a noise variance that went to 0: the rows say nothing of such a parameter.
     For a likelihood of independent rows J is H/N, and H⁻¹ J H⁻¹ the inverse information. For leave-one-out densities, and for few neighbours, it is not.
     """
-    H = np.linalg.pinv(hessian, hermitian=True)
-    return np.sqrt(np.maximum(np.diagonal(H @ spread @ H), 0))
+    values, vectors = np.linalg.eigh(hessian)
+    known = values > len(values) * np.finfo(float).eps * max(values[-1], 0.0)
+    inverse = vectors[:, known] / values[known] @ vectors[:, known].T
+    errors = np.sqrt(np.maximum(np.diagonal(inverse @ spread @ inverse), 0))
+    return np.where(np.sum(vectors[:, ~known] ** 2, axis=1) > FLAT, np.inf, errors)
 
 
 def named(errors: Any) -> dict[str, Any]:
-    """{name of a parameter: the standard errors of its unconstrained numbers} of a tree of them."""
+    """{name of a parameter: the standard errors of its unconstrained numbers, None for infinite ones} of a tree of them."""
     leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(errors, eqx.is_inexact_array_like))
     return {_name(path): _listed(np.asarray(leaf, np.float64)) for path, leaf in leaves}
 
 
 def _listed(values: np.ndarray) -> Any:
-    return [float(f"{x:.3g}") for x in values.ravel()] if values.ndim else float(f"{values:.3g}")
+    shown = [float(f"{x:.3g}") if np.isfinite(x) else None for x in values.ravel()]
+    return shown if values.ndim else shown[0]
 
 
 def _name(path: Any) -> str:

@@ -41,14 +41,14 @@ def densities_of_spectrum(
     v, s2 = variance, noise_variance
     d = v * s.eigenvalues + s2
     P2 = held_out.P**2
-    residual = held_out.y - held_out.P @ (v * s.cross / d)
-    spread = s2 * (P2 @ (v / d)) + s2 / held_out.precision
+    residual, latent = _errors(s, held_out, v, s2)
+    spread = latent + s2 / held_out.precision
     mean_by_v = held_out.P @ (s2 * s.cross / d**2)
     mean_by_s2 = held_out.P @ (-v * s.cross / d**2)
     spread_by_v = s2 * (P2 @ (s2 / d**2))
     if held_out.df is not None:
         slopes = mean_by_v, mean_by_s2, spread_by_v, P2 @ (v * (d - s2) / d**2)
-        return _mixed(held_out, s2, residual, s2 * (P2 @ (v / d)), slopes)
+        return _mixed(held_out, s2, residual, latent, slopes)
     spread_by_s2 = P2 @ (v * (d - s2) / d**2) + 1 / held_out.precision
     by_spread = (1 / spread - residual**2 / spread**2) / 2
     by_mean = -residual / spread
@@ -56,6 +56,21 @@ def densities_of_spectrum(
     return Densities(
         value, by_spread * spread_by_v + by_mean * mean_by_v, by_spread * spread_by_s2 + by_mean * mean_by_s2
     )
+
+
+def errors_of_spectrum(
+    s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(y − m(x), the standard deviation of an observation there) of each held-out row [V]; of Student-t noise with ν > 2."""
+    nu, (residual, latent) = held_out.df, _errors(s, held_out, variance, noise_variance)
+    noise = noise_variance / held_out.precision * (1.0 if nu is None else nu / (nu - 2))
+    return residual, np.sqrt(latent + noise)
+
+
+def _errors(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> tuple[np.ndarray, np.ndarray]:
+    """(y − m(x), var f(x)) of each held-out row [V]."""
+    d = v * s.eigenvalues + s2
+    return held_out.y - held_out.P @ (v * s.cross / d), s2 * (held_out.P**2 @ (v / d))
 
 
 def _mixed(

@@ -42,8 +42,10 @@ class Dispersion(eqx.Module):
     df: float | None = None
     curve: AbstractCurve | None = None
 
-    def of(self, posterior: AbstractPosterior) -> "DispersedPosterior":
+    def of(self, posterior: AbstractPosterior) -> AbstractPosterior:
         """The posterior with variances and noise of this law."""
+        if self.factor == 1.0 and self.trees is None:
+            return posterior
         level = self.factor * float(posterior.noise.level)
         noise = with_level(posterior.noise, level)
         if self.trees is not None:
@@ -57,6 +59,10 @@ class Dispersion(eqx.Module):
     def corrected(self, std: OnHost) -> OnHost:
         """The standard deviations of `observed`."""
         return std if self.curve is None else std * self._unit.std[0]
+
+    @property
+    def is_gaussian(self) -> bool:
+        return self.df is None and self.curve is None
 
     @property
     def _unit(self) -> AbstractDistribution:
