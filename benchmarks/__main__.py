@@ -32,6 +32,7 @@ BENCHMARKS = {
     "memory_limits": "peaks of random fits, predictions and functions under memory limits",
     "sparse": "steps of SVGP, SGPR and a deep SVGP against GPyTorch; SVDGP against its number of functions",
     "tanimoto": "a block of Tanimoto similarities of molecules against RDKit's bulk routine",
+    "updates": "1,000 new rows for a kernel GP of 50,000, against a fit of all",
     "time_limits": "seconds of fits under time limits, compilation included",
 }
 

@@ -20,8 +20,9 @@ from measuring.places import ROOT
 from stochgp.budget import peak_resident
 
 KEYS = ("side", "n_rows")
-SIZES, QUICK, LIMIT = (2_000, 20_000), (200,), 1_800
+SIZES, QUICK, LIMIT = (2_000, 20_000), (200,), 600
 Q, RESTARTS, RAW, STEPS, SAMPLES = 8, 4, 64, 50, 64
+MEMORY = "2GB"  # for ours
 LENGTHSCALES, VARIANCE, NOISE = (0.4, 0.5, 0.9, 0.4, 0.4, 0.4), 1.0, 0.01
 
 
@@ -107,7 +108,13 @@ def _ours(X: np.ndarray, y: np.ndarray) -> Any:
     from stochgp.botorch import PosteriorModel
 
     kernel = kernels.Matern52(lengthscale=list(LENGTHSCALES), variance=VARIANCE)
-    settings = {"learner": None, "noise_variance": NOISE, "standardize": False, "mean": float(y.mean())}
+    settings = {
+        "learner": None,
+        "noise_variance": NOISE,
+        "standardize": False,
+        "mean": float(y.mean()),
+        "memory_limit": MEMORY,
+    }
     return PosteriorModel(
         KernelGPRegressor(kernel, prediction="global", random_state=0, **settings).fit(X, y)
     )

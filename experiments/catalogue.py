@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """`alias` is empty where an experiment is not one of the papers'."""
+    """`alias` is empty where an experiment is not one of the papers', two words where it is two of them."""
 
     name: str
     alias: str
@@ -21,8 +21,7 @@ ENTRIES = (
     Entry("attention_memory", "x6", "attention kernel: memory against batch size"),
     Entry("step_costs", "x7", "time of a step against N, M and B, with fitted exponents"),
     Entry("sinc", "x8", "a toy with few and many inducing functions, shared and decoupled"),
-    Entry("robots", "x9", "five methods on a robot's dynamics: SVDGP, SVI, iVSGPR, VSGPR, GPR"),
-    Entry("robot_curves", "x10", "nMSE and bound of SVDGP, SVI and iVSGPR against steps and seconds"),
+    Entry("robots", "x9 x10", "five methods on a robot's dynamics: SVDGP, SVI, iVSGPR, VSGPR, GPR"),
     Entry("sdd_objectives", "x11", "full-batch gradient descent on the primal and the dual objective"),
     Entry("sdd_estimators", "x12", "estimators of the dual gradient"),
     Entry("sdd_optimisers", "x13", "adaptive optimisers against momentum"),
@@ -52,12 +51,12 @@ ENTRIES = (
     Entry("defaults", "", "FeatureGPRegressor() as it comes on six UCI sets"),
 )
 NAMES = tuple(entry.name for entry in ENTRIES)
-ALIASES = {entry.alias: entry.name for entry in ENTRIES if entry.alias}
+ALIASES = {alias: entry.name for entry in ENTRIES for alias in entry.alias.split()}
 
 
 def listing() -> str:
     """A line for each experiment."""
-    return "".join(f"{entry.name:17} {entry.alias:4} {entry.text}\n" for entry in ENTRIES)
+    return "".join(f"{entry.name:17} {entry.alias:6} {entry.text}\n" for entry in ENTRIES)
 
 
 def named(text: str) -> str:

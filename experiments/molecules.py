@@ -180,8 +180,14 @@ def _told(model: Any) -> dict:
 def _forest(X: Any, y: np.ndarray, X_test: Any, target: str) -> tuple:
     from sklearn.ensemble import RandomForestRegressor
 
+    X, X_test = (_narrow(part) for part in (X, X_test))
     model = RandomForestRegressor(500, random_state=0, n_jobs=-1).fit(X, y)
     return model.predict(X_test), None, {}
+
+
+def _narrow(X: Any) -> Any:
+    """With 32-bit indices, which trees of scikit-learn want."""
+    return type(X)((X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32)), shape=X.shape)
 
 
 def _xgboost(X: Any, y: np.ndarray, X_test: Any, target: str) -> tuple:

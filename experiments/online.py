@@ -16,12 +16,13 @@ from experiments.problems import Problem as Data
 from measuring import places, walking
 from stochgp.data import Standardiser
 from stochgp.kernels import RBF
-from stochgp.learners import IVSGPR, SVDGP, SVGP, AbstractLearner, InverseRoot, Problem
+from stochgp.learners import IVSGPR, SVDGP, SVGP, AbstractLearner, InverseRoot, Problem, cosine
 from stochgp.models import AbstractGP, SparseGP
 from stochgp.planning.steps import StepPlan
 from stochgp.variational import Decoupled, InducingPoints
 
 RATES, TRIAL_STEPS, TRIAL_LAST = (1e-1, 1e-2, 1e-3), 100, 20
+COSINE = "-cosine"  # of the name of SVDGP
 MEDIAN_ROWS, CHUNK, TEST_ROWS = 128, 20, 2048
 
 
@@ -87,8 +88,10 @@ def start(method: str, data: Data, sizes: Sizes, spread: bool) -> SparseGP:
 
 
 def learner(method: str, sizes: Sizes, rate: float) -> AbstractLearner:
-    """With γ_t of the paper."""
+    """With γ_t of the paper; "-cosine": times a cosine that ends at 0."""
     settings: dict[str, Any] = {"batch_size": sizes.batch, "learning_rate": InverseRoot(rate)}
+    if method.endswith(COSINE):
+        return SVDGP(**settings | {"learning_rate": rate}, growth=sizes.growth, decay=cosine)
     if method == "svi":
         return SVGP(**settings, natural_rate=InverseRoot(0.5))
     kind = SVDGP if method == "svdgp" else IVSGPR

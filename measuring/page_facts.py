@@ -209,3 +209,9 @@ def at_or_below() -> str:
     pairs = (("scgd", 32), ("scgd", 128), ("minimax", 128))
     gaps = [below_published("uci_linear", "linear", b, s, f) for f, b in pairs for s in SETS]
     return f"{sum(gap <= 0 for gap in gaps)} of {len(gaps)}"
+
+
+def traps(method: str, few: int | None = None) -> int:
+    """How many targets of constant Gaussian noise were taken as such."""
+    found = lines("laws").where(set="trap", method=method).records
+    return sum(r["results"]["likelihood"] == "gaussian" and r["settings"].get("few") == few for r in found)

@@ -1,5 +1,6 @@
 """The tables of docs/measured.md, from lines of results."""
 
+import importlib
 from typing import Any
 
 from measuring import papers, query
@@ -339,6 +340,20 @@ def sggp_sets() -> str:
         ],
         rows,
     )
+
+
+def of_benchmark(name: str) -> str:
+    """All lines of a benchmark as it prints them."""
+    rows = [record["settings"] | record["results"] for record in lines(name).records]
+    headings, cells = importlib.import_module(f"benchmarks.{name}").table({"rows": rows})
+    return table(
+        headings, [[printed(cell, "") if isinstance(cell, float) else cell for cell in row] for row in cells]
+    )
+
+
+def of_experiment(name: str, part: int = 0) -> str:
+    """A part of an experiment's own page."""
+    return importlib.import_module(f"experiments.{name}").page(lines(name).records)[part]
 
 
 def sources() -> str:
