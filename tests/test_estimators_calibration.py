@@ -101,6 +101,14 @@ def test_whole_groups_are_left_out_and_count_once():
     assert len(model.fit(X, y, groups=group)._fitted.calibration.scores) == 100
 
 
+def test_numbers_rounded_finely_are_no_atoms():
+    X, y = rows()
+    y = np.round(y, 3)
+    assert len(np.unique(y)) < 0.9 * N
+    kept, left = set_aside(TrainingRows(X, y, None, None, None), "pit", "real", 0)
+    assert len(kept.y) + len(left.y) == N
+
+
 def test_what_cannot_be_corrected_is_refused():
     X, y = rows()
     for calibration in ("pit", "conformal"):

@@ -15,7 +15,7 @@ from stochgp.estimators.report import choice
 PIT, CONFORMAL = "pit", "conformal"
 SHARE, MOST = 0.1, 2000  # of the rows, and rows
 LEAST_KEPT = 200  # rows that the fit is to have
-TIED = 0.9  # of the targets that must be different ones
+TIED = 0.002  # of all pairs of targets, which may be equal: rounded numbers are, now and then, atoms often
 LEVEL = 0.95  # at which the coverage of conformal intervals is told
 
 
@@ -29,9 +29,10 @@ def set_aside(rows: TrainingRows, method: str, target: str, seed: Any) -> tuple[
         raise ValueError(
             f"calibration={method!r} wants at least {FEWEST + LEAST_KEPT} different rows, of which {FEWEST} are left out of the fit; there are {N}"
         )
-    if target == "count" or len(np.unique(rows.y)) < TIED * N:
+    tied = _tied(rows.y)
+    if target == "count" or tied > TIED:
         raise ValueError(
-            f"calibration={method!r} takes targets that are hardly ever repeated, and only {len(np.unique(rows.y))} of {N} are different"
+            f"calibration={method!r} takes targets that are hardly ever repeated, and {tied:.2%} of all pairs are equal; at most {TIED:.1%} may be"
         )
     n = int(np.clip(SHARE * N, FEWEST, MOST))
     generator = np.random.default_rng(seed)
@@ -40,6 +41,12 @@ def set_aside(rows: TrainingRows, method: str, target: str, seed: Any) -> tuple[
     else:
         left = _groups(rows.group, n, generator)
     return rows.some(~left), rows.some(left)
+
+
+def _tied(y: np.ndarray) -> float:
+    """The share of pairs of rows whose targets are equal."""
+    counts = np.unique(y, return_counts=True)[1].astype(np.float64)
+    return float(np.sum(counts * (counts - 1)) / (len(y) * (len(y) - 1)))
 
 
 def calibrated(
