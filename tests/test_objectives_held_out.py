@@ -15,6 +15,7 @@ from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, minimise_var
 from stochgp.objectives.held_out import (
     STANDARD_ERRORS,
     HeldOut,
+    densities_of_spectrum,
     errors_of_spectrum,
     joint_nlpd,
     nlpd_of_spectrum,
@@ -61,6 +62,17 @@ def test_errors_and_their_standard_deviations_are_those_of_the_dense_posterior(d
     np.testing.assert_allclose(error, held_out.y - mean, rtol=1e-10)
     noise = 0.3 / weight * (1 if df is None else 3.0)
     np.testing.assert_allclose(std, np.sqrt(variance + noise), rtol=1e-10)
+
+
+@pytest.mark.parametrize("df", [None, 3.0])
+def test_rows_are_the_same_in_blocks(monkeypatch, df):
+    s, held_out, *_ = _problem(weight=np.linspace(0.5, 3.0, 30))
+    held_out = held_out._replace(df=df)
+    whole = densities_of_spectrum(s, held_out, 0.8, 0.3), errors_of_spectrum(s, held_out, 0.8, 0.3)
+    monkeypatch.setattr("stochgp.objectives.held_out.ROWS", 7)
+    parts = densities_of_spectrum(s, held_out, 0.8, 0.3), errors_of_spectrum(s, held_out, 0.8, 0.3)
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12)
 
 
 def test_weights_divide_the_noise_and_weigh_the_mean():

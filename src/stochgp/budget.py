@@ -9,6 +9,7 @@ import functools
 import math
 import multiprocessing
 import re
+import sys
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -129,7 +130,9 @@ def available() -> int:
 
 
 def release() -> None:
-    """Gives memory that was freed, but kept for later, back to the system; compiling leaves much of it. Only glibc can do that."""
+    """Gives memory that was freed, but kept for later, back to the system. Compiling leaves much of it, which only glibc gives back, and pyarrow has a pool of its own."""
+    if "pyarrow" in sys.modules:
+        sys.modules["pyarrow"].default_memory_pool().release_unused()
     trim = getattr(_c_library(), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -14,6 +14,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, features, kernels
+from stochgp.budget import release
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.devices import Devices
@@ -321,6 +322,7 @@ class FeatureGPRegressor(GPRegressor):
         """With the moments of all rows of files in place of the sample's."""
         if data.everything is None or learned.evidence is None or not math.isfinite(learned.nlml):
             return learned, {}
+        release()  # what learning has freed, before files are read again
         try:
             with deadline.within(SHARE_FOR_CLOSING * deadline.left()):
                 chunks = data.everything.chunks(pass_rows(learned.gp.n_features, run.devices))

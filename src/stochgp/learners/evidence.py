@@ -60,6 +60,7 @@ SAFE_NOISE = 0.1  # of targets with unit variance
 FEWEST_VISITS = 4
 MOST_DF = 200.0  # of Student-t noise
 TARGET_ROWS = 1 << 16  # read at a time
+HELD_OUT_BYTES = 24  # of a feature of a held-out row: in float64, twice while they are read, and a part
 
 
 class Variances(NamedTuple):
@@ -163,7 +164,7 @@ class ByEvidence(AbstractJudge):
         """Moments, their eigenbasis and those of the best visit; chunks of features; the held-out rows' features in float64."""
         M, itemsize = gp.n_features, gp.noise_variance.dtype.itemsize
         chunks = chunk_rows(M) * (20 * M + 3 * itemsize * (n_inputs + 2))
-        return 8 * 8 * M**2 + chunks + 40 * held_out_rows(n_rows, self.validation_fraction) * M
+        return 8 * 8 * M**2 + chunks + HELD_OUT_BYTES * held_out_rows(n_rows, self.validation_fraction) * M
 
     def at_start(self, gp: FeatureGP, division: Division) -> EvidenceVisit:
         return self.look(gp, {}, division)
@@ -357,10 +358,9 @@ def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> HeldOut:
     for rows in source.chunks(chunk_rows(gp.n_features)):
         Phi, precision = _features(gp, rows.X, rows.count)
         seen = (np.asarray(Phi, np.float64) @ s.basis, rows.y, rows.count, precision)
-        parts.append(tuple(np.asarray(part, np.float64) for part in seen))
-    P, y, count, precision = (np.concatenate(part) for part in zip(*parts, strict=True))
-    there = count > 0
-    return HeldOut(P[there], y[there], count[there], precision[there])
+        there = np.asarray(rows.count) > 0
+        parts.append(tuple(np.asarray(part, np.float64)[there] for part in seen))
+    return HeldOut(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 @eqx.filter_jit

@@ -2,6 +2,7 @@
 
 import math
 import typing
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from stochgp.distributions import student_multipliers
 from stochgp.objectives.feature import Loss, Spectrum, nlml_of_spectrum
 
 STANDARD_ERRORS = 2.0
+ROWS = 4096  # at a time
 
 
 class HeldOut(NamedTuple):
@@ -21,6 +23,11 @@ class HeldOut(NamedTuple):
     count: np.ndarray  # ρ [V]
     precision: np.ndarray  # ρ/s [V]: the noise variance of a row is σ² / precision
     df: float | None = None  # ν of Student-t noise, whose squared scale is that variance; None = Gaussian
+
+    def blocks(self) -> "Iterator[HeldOut]":
+        """The rows, `ROWS` at a time: many rows need the memory of P, and no multiple of it."""
+        for first in range(0, max(len(self.y), 1), ROWS):
+            yield HeldOut(*(part[first : first + ROWS] for part in self[:-1]), self.df)
 
 
 class Densities(NamedTuple):
@@ -38,6 +45,11 @@ def densities_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> Densities:
     """Of the rows one by one, given the training rows. O(VM)."""
+    parts = [_densities(s, block, variance, noise_variance) for block in held_out.blocks()]
+    return Densities(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _densities(s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float) -> Densities:
     v, s2 = variance, noise_variance
     d = v * s.eigenvalues + s2
     P2 = held_out.P**2
@@ -62,7 +74,8 @@ def errors_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """(y − m(x), the standard deviation of an observation there) of each held-out row [V]; of Student-t noise with ν > 2."""
-    nu, (residual, latent) = held_out.df, _errors(s, held_out, variance, noise_variance)
+    nu, found = held_out.df, [_errors(s, block, variance, noise_variance) for block in held_out.blocks()]
+    residual, latent = (np.concatenate(part) for part in zip(*found, strict=True))
     noise = noise_variance / held_out.precision * (1.0 if nu is None else nu / (nu - 2))
     return residual, np.sqrt(latent + noise)
 
