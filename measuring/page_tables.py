@@ -152,7 +152,7 @@ def attention_memory() -> str:
     """Kilobytes a row of the batch."""
     rows = []
     for s in ("bike", "kin40k"):
-        for method in ("SCGD", "MINIMAX", "BSGD"):
+        for method in ("SCGD", "MINIMAX", "BSGD", "SVGP"):
             found = lines("attention_memory").where(set=s, method=method)
             rows.append(
                 [
