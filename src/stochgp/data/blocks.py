@@ -212,7 +212,8 @@ def _whole(file: Path, blocks: Iterator[Block], columns: tuple[str, ...] | None)
 
 
 def _of_parquet(file: Path, columns: tuple[str, ...] | None, types: Any) -> Iterator[Block]:
-    with pa_parquet.ParquetFile(file, buffer_size=BUFFER_BYTES) as parquet:
+    # pre_buffer would hold all columns of the file in memory.
+    with pa_parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as parquet:
         wanted, first = None if columns is None else _own_names(parquet.schema_arrow.names, columns), 0
         if parquet.metadata.num_rows == 0:
             yield Block(parquet.schema_arrow.empty_table(), file, 0)
