@@ -36,7 +36,7 @@ class _Seen:
             return
         if column.kind != "text":
             present = column.values[there]
-            self.some.append(present[:: max(1, len(present) // OF_A_BLOCK)])
+            self.some.append(present[:: max(1, len(present) // OF_A_BLOCK)].copy())  # a view holds the block
         self.shown = _few(column, there) if self.shown is None else _joined(self.shown, _few(column, there))
 
     def rule(self, missing: str) -> ColumnRule:
