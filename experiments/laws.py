@@ -278,4 +278,5 @@ def figure(records: list[Record]) -> Figure | None:
         if {"auto", "gaussian"} <= set(scores):
             panel.bar(name, scores["gaussian"] - scores["auto"])
     panel.set(ylabel="NLPD gained by the law chosen")
+    panel.tick_params(axis="x", rotation=30)
     return drawing

@@ -17,8 +17,8 @@ DEFAULT = FeatureGPRegressor(epochs=100, learning_rate=0.01)
 KERNEL = KernelGPRegressor(epochs=20)
 SPARSE = SparseGPRegressor(n_inducing=20, batch_size=8, epochs=1, learning_rate=0.01)
 STREAMS = {
-    name: SparseGPRegressor(approximation=name, n_inducing=8, batch_size=8, epochs=1, learning_rate=0.01)
-    for name in ("svdgp", "ivsgpr")
+    name: SparseGPRegressor(approximation=name, n_inducing=8, batch_size=8, epochs=epochs, learning_rate=0.01)
+    for name, epochs in (("svdgp", 5), ("ivsgpr", 1))  # as many as a check of the fit's quality asks for
 }
 COLLAPSED = SparseGPRegressor(approximation="sgpr", n_inducing=20, epochs=5)
 CLASSES = SparseGPClassifier(n_inducing=20, batch_size=32, epochs=10, learning_rate=0.03)
