@@ -360,7 +360,8 @@ def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> HeldOut:
         seen = (np.asarray(Phi, np.float64) @ s.basis, rows.y, rows.count, precision)
         there = np.asarray(rows.count) > 0
         parts.append(tuple(np.asarray(part, np.float64)[there] for part in seen))
-    return HeldOut(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    P, y, count, precision = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return HeldOut(P, y, count, precision)
 
 
 @eqx.filter_jit

@@ -27,7 +27,8 @@ class HeldOut(NamedTuple):
     def blocks(self) -> "Iterator[HeldOut]":
         """The rows, `ROWS` at a time: many rows need the memory of P, and no multiple of it."""
         for first in range(0, max(len(self.y), 1), ROWS):
-            yield HeldOut(*(part[first : first + ROWS] for part in self[:-1]), self.df)
+            rows = slice(first, first + ROWS)
+            yield HeldOut(self.P[rows], self.y[rows], self.count[rows], self.precision[rows], self.df)
 
 
 class Densities(NamedTuple):
