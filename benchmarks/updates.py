@@ -45,7 +45,7 @@ def table(result: dict) -> tuple[list[str], list[list]]:
 
 
 def measure(solver: str, quick: bool) -> list[dict]:
-    """A fit, its update, and a fit of all rows by the plan of the first."""
+    """A fit, its update, and a fit of all rows."""
     warnings.simplefilter("ignore")
     from stochgp.data.functions import load_function
 
@@ -78,7 +78,7 @@ def measure(solver: str, quick: bool) -> list[dict]:
     ]
 
 
-def _model(solver: str, **more: Any) -> Any:
+def _model(solver: str) -> Any:
     from stochgp import KernelGPRegressor, kernels
 
     kernel = kernels.Matern32(np.full(8, LENGTHSCALE), VARIANCE)
@@ -90,7 +90,7 @@ def _model(solver: str, **more: Any) -> Any:
         "likelihood": "gaussian",
     }
     return KernelGPRegressor(
-        kernel, solver=solver, prediction="global", n_samples=SAMPLES, random_state=0, **settings, **more
+        kernel, solver=solver, prediction="global", n_samples=SAMPLES, random_state=0, **settings
     )
 
 

@@ -117,9 +117,8 @@ def with_noise(
     if tails:
         found, more = _on_with_tails(found, asked.df, learner, rows, run, report)
         told |= more
-    law = {(False, False): GAUSSIAN, (True, False): ROW_NOISE, (False, True): STUDENT, (True, True): BOTH}[
-        heads, tails
-    ]
+    laws = {(False, False): GAUSSIAN, (True, False): ROW_NOISE, (False, True): STUDENT, (True, True): BOTH}
+    law = laws[heads, tails]
     if name == AUTO or curved:
         found, more = _recalibrated(found, planned=curved)
         law, why = law if found.evidence.curve is None else law + CURVED, f"{why}; its probabilities: {more}"
