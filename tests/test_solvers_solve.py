@@ -29,7 +29,7 @@ class Growing(AbstractIterativeSolver):
         exact, _ = arranged.extra
         return arranged._replace(extra=(exact, jnp.asarray(n_failures >= self.remedy)))
 
-    def init(self, arranged, b, start):
+    def init(self, arranged, b, start, left=None):
         return jnp.zeros_like(b) if start is None else start
 
     def steps_per_epoch(self, size):

@@ -168,8 +168,17 @@ class AbstractIterativeSolver(AbstractSolver):
         """What is prepared once, before the first step. Runs on the host."""
 
     @abc.abstractmethod
-    def init(self, arranged: Arranged, b: Float[Array, "P S"], start: Float[Array, "P S"] | None) -> PyTree:
-        """The state before the first step: at `start`, or at 0 if that is None. The rows of b and `start` are in the arranged order."""
+    def init(
+        self,
+        arranged: Arranged,
+        b: Float[Array, "P S"],
+        start: Float[Array, "P S"] | None,
+        left: Float[Array, "P S"] | None = None,
+    ) -> PyTree:
+        """The state before the first step: at `start`, or at 0 if that is None; `left` is b − A start, where it is known.
+
+        All rows are in the arranged order.
+        """
 
     def more_careful(self, arranged: Arranged, epoch: int, n_failures: int) -> Arranged:
         """The arrangement for the rest of the run, after the `n_failures`-th divergence, which happened in this epoch. By default the same."""

@@ -106,12 +106,17 @@ class CG(AbstractIterativeSolver):
         return Arranged(operator.keeping(), None, made, 0.0)
 
     def init(
-        self, arranged: Arranged, b: Float[Array, "P S"], start: Float[Array, "P S"] | None
+        self,
+        arranged: Arranged,
+        b: Float[Array, "P S"],
+        start: Float[Array, "P S"] | None,
+        left: Float[Array, "P S"] | None = None,
     ) -> "CGState":
         wide = b.astype(jax.dtypes.canonicalize_dtype(jnp.float64))
         x, r = jnp.zeros_like(wide), wide
-        if start is not None and bool(jnp.any(start != 0)):
-            x, r = start.astype(wide.dtype), wide - _product(arranged.operator, start).astype(wide.dtype)
+        if start is not None:
+            x = start.astype(wide.dtype)
+            r = wide - _product(arranged.operator, start) if left is None else left.astype(wide.dtype)
         p = arranged.extra.solve(r)
         return CGState(x, r, p, x, r, _sums(wide**2), jnp.asarray(False), b.dtype)
 

@@ -133,9 +133,8 @@ def _refined(
     result = RESULTS.tolerance_reached if converged else RESULTS.precision_reached
     seconds = time.perf_counter() - begun
     entry = {"residual": float(relative.max()), "seconds": seconds, "jitter": factor.jitter}
-    return Solution(
-        on_device(value, dtype), result, converged, relative, 1, 1.0, seconds, [entry], factor.jitter
-    )
+    value, residuals = (on_device(of_columns, dtype) for of_columns in (value, residuals))
+    return Solution(value, result, converged, relative, 1, 1.0, seconds, [entry], factor.jitter, residuals)
 
 
 def _upper(operator: KernelOperator, dtype: np.dtype) -> Float[np.ndarray, "N N"]:

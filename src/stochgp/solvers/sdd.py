@@ -119,7 +119,13 @@ class SDD(AbstractIterativeSolver):
         factors, jitter = _factorise(arranged.operator, self.batch_size, DAMPING * 10.0**without)
         return Arranged(arranged.operator, arranged.order, factors, jitter)
 
-    def init(self, arranged: Arranged, b: Float[Array, "P S"], start: Float[Array, "P S"] | None) -> Moving:
+    def init(
+        self,
+        arranged: Arranged,
+        b: Float[Array, "P S"],
+        start: Float[Array, "P S"] | None,
+        left: Float[Array, "P S"] | None = None,
+    ) -> Moving:
         start = jnp.zeros_like(b) if start is None else start
         one_block = self.steps_per_epoch(arranged.operator.size) == 1  # the exact solution after one step
         average = not one_block if self.by_blocks else self.averaging < 1

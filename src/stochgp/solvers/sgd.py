@@ -93,7 +93,11 @@ class SGD(AbstractIterativeSolver):
         return 1 / (mean + (rows + s.noise * s.trace / self.n_features) / (1 - rho))
 
     def init(
-        self, arranged: Arranged, b: Float[Array, "P S"], start: Float[Array, "P S"] | None
+        self,
+        arranged: Arranged,
+        b: Float[Array, "P S"],
+        start: Float[Array, "P S"] | None,
+        left: Float[Array, "P S"] | None = None,
     ) -> "SGDState":
         start = jnp.zeros_like(b) if start is None else start
         size = arranged.operator.size

@@ -52,7 +52,8 @@ def solve(
     `tolerance` bounds ‖b − Aα‖ / ‖b‖ of each column (one number, or one per column). Iterative solvers estimate the residual from the
     rows that they use and measure it on all rows where the estimate is within the tolerance, every `check_every` epochs, and at the
     end; what is returned, column by column, is the measured point nearest to the solution: that of the lowest dual objective
-    ½ αᵀAα − αᵀb = ½ ‖α − A⁻¹b‖²_A + constant, which the residual gives. `start` is where they begin. `time_limit`, in seconds,
+    ½ αᵀAα − αᵀb = ½ ‖α − A⁻¹b‖²_A + constant, which the residual gives. `start` is where they begin; its residual is measured first, and
+    where it is within the tolerance nothing else is done. `time_limit`, in seconds,
     a deadline around this call (`deadline.within`) and Ctrl-C end the run with the best point so far; after the first epoch none is begun
     that is expected to end later, nor more than `most_epochs`: those of a run that a time limit has cut. With `throw`, a run that does not reach the tolerance raises RuntimeError.
 
@@ -104,27 +105,39 @@ class _Run:
     ):
         self.begun = time.perf_counter()
         self.solver, self.limits = solver, limits
-        arrange_key, batch_key = jax.random.split(key)
-        self.arranged = solver.arrange(operator, key=arrange_key)
+        self.arrange_key, batch_key = jax.random.split(key)
         self.seed = words_of(batch_key)
-        self.b = self._inward(b)
-        self.norms = np.maximum(np.asarray(_norms(self.b)), np.finfo(np.float32).tiny)
-        self.best = jnp.zeros_like(self.b) if start is None else self._inward(start)
-        left = self.b if start is None else _residual(self.arranged.operator, self.b, self.best)
-        self.residuals = np.asarray(_norms(left)) / self.norms
-        self.checks = [] if start is None else [self.residuals]
-        self.state = solver.init(self.arranged, self.b, self.best)
         self.history: list[dict[str, float]] = []
         self.n_steps, self.since, self.n_failures, self.n_epochs = 0, 0, 0, 0.0
         self.share, self.not_before = solver.measured_share, 0.0
-        self.objectives = _objectives(self.best, self.b, left)
-        self.good, self.lowest, self.scale = self.state, np.inf, None
+        self.lowest, self.scale = np.inf, None
         self.epoch_pace, self.check_pace = Pace(), Pace()
+        self.arranged = Arranged(operator, None, None, 0.0)  # not yet
+        self.b = self._inward(b)
+        self.norms = np.maximum(np.asarray(_norms(self.b)), np.finfo(np.float32).tiny)
+        self.best = jnp.zeros_like(self.b) if start is None else self._inward(start)
+        self.left: Array | None = self.b if start is None else _residual(operator, self.b, self.best)
+        self.residuals = np.asarray(_norms(self.left)) / self.norms
+        self.objectives = _objectives(self.best, self.b, self.left)
+        self.checks = []
+        if start is not None:
+            self.checks, self.n_epochs = [self.residuals], 1.0
+            self._note(self.residuals, measured=True)
+
+    def _prepare(self) -> None:
+        """All before the first step."""
+        operator = self.arranged.operator
+        self.arranged = self.solver.arrange(operator, key=self.arrange_key)
+        for name in ("b", "best", "left"):
+            setattr(self, name, self._inward(operator.unpad(getattr(self, name))))
+        self.state = self.solver.init(self.arranged, self.b, self.best, self.left)
+        self.good, self.left = self.state, None
 
     def go(self) -> Solution:
         """Epoch after epoch until something ends it."""
         if self._within(self.residuals):
             return self._end(RESULTS.tolerance_reached)
+        self._prepare()
         result = None
         try:
             while result is None:
@@ -195,7 +208,7 @@ class _Run:
         self.residuals = np.where(better, residuals, self.residuals)
         self.objectives = np.minimum(objectives, self.objectives)
         if self._within(residuals):
-            self.best, self.residuals = value, residuals
+            self.best, self.left, self.residuals = value, left, residuals
             return RESULTS.tolerance_reached
         guesses = not self.solver.knows_residual
         if guesses:
@@ -220,9 +233,8 @@ class _Run:
         self.n_failures, self.lowest = self.n_failures + 1, GROWN * self.lowest
         point = _value(self.solver, self.good)
         self.arranged = self.solver.more_careful(self.arranged, self.since, self.n_failures)
-        self.state = self.solver.init(
-            self.arranged, self.b, point if jnp.all(jnp.isfinite(point)) else self.best
-        )
+        point = point if jnp.all(jnp.isfinite(point)) else self.best
+        self.state = self.solver.init(self.arranged, self.b, point)
         self.state = self.solver.at_epoch(self.arranged, self.state, self.since, self.n_failures)
         return RESULTS.diverged if self.n_failures > MOST_FAILURES else self._over()
 
@@ -237,11 +249,14 @@ class _Run:
     def _end(self, result: RESULTS) -> Solution:
         if self._within(self.residuals):
             result = RESULTS.tolerance_reached
-        value = _outward(self.arranged.operator, self.best, self.arranged.order)
+        self.state = self.good = None
+        operator, order = self.arranged.operator, self.arranged.order
+        value = _outward(operator, self.best, order)
+        left = None if self.left is None else _outward(operator, self.left, order)
         seconds = time.perf_counter() - self.begun
         converged = result is RESULTS.tolerance_reached
         return Solution(
-            value, result, converged, self.residuals, self.n_steps, self.n_epochs, seconds, self.history, self.arranged.jitter
+            value, result, converged, self.residuals, self.n_steps, self.n_epochs, seconds, self.history, self.arranged.jitter, left
         )  # fmt: skip
 
     def _inward(self, V: Any) -> Array:
