@@ -138,11 +138,12 @@ class _Run:
         """Solved for as long as a round may take, from the weights of the last round."""
         N, held = len(self.y), len(self.weights)
         system = KernelSystem(self.kernel, on_device(self.X), np.ones(N), known_noise(NOISE), TILE)
-        noise_key, run_key = jax.random.split(jax.random.fold_in(self.key, number))
+        noise_key, start_key, run_key = jax.random.split(jax.random.fold_in(self.key, number), 3)
         self.draws = NoiseDraws((*self.draws.n_rows, N - held), (*self.draws.keys, noise_key))
         operator = system.operator
         b = sides(operator, system.X, self.y, self.prior, self.draws)
-        start: Any = warm_start(operator, b, self.weights) if held else jnp.zeros_like(b)
+        known = {"tolerance": REACHED, "key": start_key}
+        start: Any = warm_start(operator, b, self.weights, **known) if held else jnp.zeros_like(b)
         solver = SOLVERS[self.method]
         settings = {"key": run_key, "start": start, "tolerance": REACHED}
         with self.not_counted():

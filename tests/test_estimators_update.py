@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import stochgp
 from stochgp import KernelGPRegressor, kernels, solvers
 from stochgp.numerics.dense_factor import Factor, factorised
-from stochgp.posteriors import Dispersion, KernelSystem
+from stochgp.posteriors import Dispersion, KernelSystem, growing
 from stochgp.posteriors.base import known_noise
 from stochgp.posteriors.growing import extended, warm_start
 
@@ -86,18 +86,50 @@ def test_held_functions_stay_the_same_prior_draws_and_see_the_new_rows():
     assert after.draws.n_rows == (N, NEW) and after.n_samples == 16
 
 
-def test_the_warm_start_solves_for_the_last_new_rows_given_the_others(double):
-    held, alpha = system(), np.zeros((N, 1))
-    b = (y - 5)[:, None]
+def _energy(A, b):
+    return lambda v: 0.5 * np.sum(v * (A @ v), axis=0) - np.sum(v * b, axis=0)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("tolerance", [1e9, 1e-9], ids=["one block", "blocks as long as they help"])
+def test_the_warm_start_is_nearer_to_the_solution_than_the_weights_of_before(double, known, tolerance):
+    """Each block is an exact minimiser: the dual objective falls, and most of all by the block with the new rows."""
+    held = system()
+    b = np.stack([y - 5, np.random.default_rng(0).normal(size=N + NEW)], axis=1)
     A = np.asarray(held.operator.dense())
-    alpha = np.linalg.solve(A[:N, :N], b[:N])
-    start = np.asarray(warm_start(held.operator, jnp.asarray(b), jnp.asarray(alpha)))
-    assert_array_equal(start[:N], alpha)
-    assert_allclose((b - A @ start)[N:], 0, atol=1e-9)
-    objective = lambda v: float((0.5 * v.T @ A @ v - v.T @ b)[0, 0])
-    padded = np.concatenate([alpha, np.zeros((NEW, 1))])
-    exact = np.linalg.solve(A, b)
-    assert objective(exact) < objective(start) < objective(padded)
+    alpha = np.linalg.solve(A[:N, :N], b[:N]) + 1e-3
+    left = b[:N] - A[:N, :N] @ alpha if known else None
+    settings = {"tolerance": tolerance, "key": jax.random.key(0), "most_bytes": 0.0}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(growing, "LEAST_ROWS", 2 * NEW)  # several blocks
+        start = np.asarray(warm_start(held.operator, jnp.asarray(b), jnp.asarray(alpha), left, **settings))
+    energy, padded = _energy(A, b), np.concatenate([alpha, np.zeros((NEW, 2))])
+    assert np.all(energy(np.linalg.solve(A, b)) < energy(start))
+    assert np.all(energy(start) < energy(padded))
+    moved = np.flatnonzero(np.any(start != padded, axis=1))
+    assert set(range(N, N + NEW)) <= set(moved)
+    if tolerance > 1:
+        assert len(moved) == 2 * NEW
+        assert_allclose((b - A @ start)[moved], 0, atol=1e-9)
+    else:
+        assert len(moved) > 2 * NEW
+
+
+def test_a_block_of_all_rows_is_the_solution(double):
+    held, b = system(), (y - 5)[:, None]
+    start = warm_start(held.operator, jnp.asarray(b), np.zeros((N, 1)), tolerance=0.1, key=jax.random.key(0))
+    exact = np.linalg.solve(np.asarray(held.operator.dense()), b)
+    assert_allclose(np.asarray(start), exact, rtol=1e-8, atol=1e-10 * np.abs(exact).max())
+
+
+def test_blocks_begin_with_the_new_rows_and_those_nearest_to_them(double):
+    held = system()
+    order = growing._new_first(held.operator, N, 64, np.random.default_rng(0))
+    assert_array_equal(np.sort(order), np.arange(N + NEW))
+    assert set(order[:NEW]) == set(range(N, N + NEW))
+    K = np.asarray(held.kernel.matrix(held.X, held.X))
+    nearest = np.argmax(K[N:, :N], axis=1)
+    assert set(order[NEW : NEW + len(set(nearest))]) == set(nearest)
 
 
 def test_an_extended_factor_is_the_factor(double):

@@ -122,7 +122,8 @@ def _solved(
     enough = tolerances_of(solver, system, y, b.shape[1])
     found = run_solver(solver, operator, b, tolerance, wanted, run_key, enough=enough)
     if chosen.way is not None:  # the posterior is on one device
-        found = found._replace(value=wanted.devices.local(found.value))
+        value, left = wanted.devices.local((found.value, found.residual))
+        found = found._replace(value=value, residual=left)
     weights, samples = found.value[:, :1], None if prior is None else found.value[:, 1:]
     posterior = SampledKernelPosterior(
         system=system,
@@ -134,6 +135,7 @@ def _solved(
         tolerance=float(tolerance[0]),
         y=y,
         draws=None if prior is None else NoiseDraws((len(y),), (sample_key,)),
+        left=found.residual,
     )
     return posterior, found
 

@@ -118,14 +118,16 @@ def _grown_by_solving(
     y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
     size, layout = system.sizes(posterior.n_samples)
     what = f"solving for {len(y)} rows and {size.n_columns} right-hand sides by {solver.name}"
-    budget.require(solver.need_bytes(size, layout), what)
-    noise_key, run_key = jax.random.split(key)
+    need = solver.need_bytes(size, layout)
+    budget.require(need, what)
+    noise_key, start_key, run_key = jax.random.split(key, 3)
     draws = grown_draws(posterior, len(new.y), key=noise_key)
     operator = system.operator
     b = sides(operator, system.X, y, posterior.prior, draws)
-    start = warm_start(operator, b, held_weights(posterior))
     tolerance = tolerances_of(solver, system, y, b.shape[1])
     tolerance[0] = min(tolerance[0], posterior.tolerance)
+    known = held_weights(posterior), posterior.left
+    start = warm_start(operator, b, *known, tolerance=tolerance, key=start_key, most_bytes=need)
     found = run_solver(solver, operator, b, tolerance, wanted, run_key, start)
     weights = found.value[:, :1]
     more: dict[str, Any] = {
@@ -136,6 +138,7 @@ def _grown_by_solving(
         "tolerance": float(tolerance[0]),
         "y": y,
         "draws": None if posterior.prior is None else draws,
+        "left": found.residual,
     }
     return dataclasses.replace(posterior, **more), found
 

@@ -1,14 +1,16 @@
 """A posterior of a kernel GP takes in new rows: the solve begins where the one before ended.
 
-With n new rows the system is A' = [[A, B'ᵀ], [B', C]], and the right-hand sides are those of before with n more rows. The old rows keep their
-weights α. The new rows get, block by block,
+With n new rows the system is A' = [[A, B'ᵀ], [B', C]], and the right-hand sides b are those of before with n more rows. The old rows keep their
+weights, the new ones have none: α = (α_old, 0). Then, for one block J of rows after the other,
 
-    δ = C⁻¹(b_new − B'α),
+    α_J ← α_J + A'_JJ⁻¹ r_J,    r ← r − A'_{:,J} A'_JJ⁻¹ r_J,    r = b − A'α,
 
-the exact minimiser of the dual objective ½ αᵀA'α − αᵀb over the rows of the block. So the start is never worse than zeros there, and the
-residual of the last block is 0 at the start: new rows are not overlooked because they are few.
+the exact minimiser of the dual objective ½ αᵀA'α − αᵀb over the rows of the block (alternating projections: Wu, Wenger, Jones, Pleiss and
+Gardner, 2024). The first blocks are the new rows and those nearest to them: new rows are not overlooked because they are few. Further rows
+follow in a random order until r is within the tolerance, or hardly falls. A block of m rows costs m/N of a product with A', and m³/3.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,15 +18,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.kernels.nearest import NearestRows
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.dense_factor import Factor
+from stochgp.numerics.precision import matmul
+from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator
 from stochgp.posteriors.kernel import KernelSystem, NoiseDraws, SampledKernelPosterior
 from stochgp.priors import PriorFunctions
 
-BLOCK = 1024  # new rows that are solved for at once
+BLOCK = 1024  # rows of which products are computed at once
+LEAST_ROWS, MOST_ROWS = 256, 4096  # of a block
+ROWS_PER_ROOT = 16  # a block has 16 √N rows: then its factor takes about as long as its columns of K
+BYTES_PER_ENTRY = 24  # of A_JJ, while it is solved with
+NEAR = 64  # nearest rows of a new one that come before all others, in as many blocks as NEAR_BLOCKS
+NEAR_BLOCKS = 4
+ENOUGH = 0.98  # of the tolerance, to be reached
+HARDLY = 0.97  # of the residual before: with more than that left, a block is the last
 DAMPING = 8.0  # of a block, times the rounding error of products
 
 
@@ -66,20 +78,40 @@ def sides(
 
 
 def warm_start(
-    operator: AbstractOperator, b: Float[Any, "N C"], weights: Float[Any, "O C"]
+    operator: AbstractOperator,
+    b: Float[Any, "N C"],
+    weights: Float[Any, "O C"],
+    left: Float[Any, "O C"] | None = None,
+    *,
+    tolerance: float | Float[np.ndarray, " C"],
+    key: PRNGKeyArray,
+    most_bytes: float = math.inf,
 ) -> Float[Array, "N C"]:
-    """The weights so far, and those of the new rows that the module's text gives, by blocks of `BLOCK` rows."""
+    """The α of the module's text, from the weights of the first O rows; `left` is their residual, where it is known.
+
+    `tolerance` is of ‖r‖/‖b‖, column by column. Blocks take at most `most_bytes`, but are not smaller than 256 rows.
+    """
     n_old, N = len(weights), operator.size
-    V = operator.pad(jnp.concatenate([jnp.asarray(weights), jnp.zeros((N - n_old, b.shape[1]), b.dtype)]))
-    for first in range(n_old, N, BLOCK):
-        n_rows = min(BLOCK, N - first)
-        error, block = _errors(operator, b, V, np.asarray(first), n_rows)
-        wide = np.array(block, np.float64)
-        rounding = float(jnp.finfo(operator.dtype).eps) * N**0.5
-        wide[np.diag_indices(n_rows)] += DAMPING * rounding * wide.diagonal().mean()
-        delta = scipy.linalg.solve(wide, np.asarray(error, np.float64), assume_a="pos", overwrite_a=True)
-        V = _put(V, on_device(delta, operator.dtype), np.asarray(first))
-    return operator.unpad(V)
+    b = jnp.asarray(b)
+    V = jnp.concatenate([jnp.asarray(weights, b.dtype), jnp.zeros((N - n_old, b.shape[1]), b.dtype)])
+    r = (
+        b - operator.unpad(_product(operator, operator.pad(V)))
+        if left is None
+        else _joined(operator, b, V, left)
+    )
+    goal = ENOUGH * np.asarray(tolerance) * np.linalg.norm(np.asarray(b, np.float64), axis=0)
+    m = min(MOST_ROWS, ROWS_PER_ROOT * math.isqrt(N), N)
+    m = min(max(int(min(m, math.sqrt(most_bytes / BYTES_PER_ENTRY))), LEAST_ROWS), N)
+    order = _new_first(operator, n_old, m, np.random.default_rng(words_of(key)))
+    worst = math.inf
+    for first in range(0, N, m):
+        rows = order[min(first, N - m) :][:m]
+        delta = _minimiser(operator, r, rows)
+        V, r = _moved(operator, V, r, jnp.asarray(rows), delta)
+        before, worst = worst, float(np.max(np.linalg.norm(np.asarray(r, np.float64), axis=0) / goal))
+        if worst <= 1 or not worst < HARDLY * before:
+            break
+    return V
 
 
 def extended(factor: Factor, system: KernelSystem, n_old: int) -> Factor | None:
@@ -121,20 +153,72 @@ def _of_samples(
     return prior(X) + jnp.sqrt(operator.noise[: operator.size])[:, None] * jnp.concatenate(parts)
 
 
-@eqx.filter_jit
-def _errors(
-    operator: AbstractOperator, b: Array, V: Array, first: Any, n_rows: int
-) -> tuple[Float[Array, "n C"], Float[Array, "n n"]]:
-    """(b − A V of these rows, A between them)."""
-    take = lambda values: jax.lax.dynamic_slice_in_dim(values, first, n_rows)
-    rows, noise = operator.block(first, n_rows), take(operator.noise)
-    error = take(b) - operator.times(rows, V) - noise[:, None] * take(V)
-    return error, operator.kernel.between(rows, rows) + jnp.diag(noise)
+def _joined(
+    operator: AbstractOperator, b: Float[Array, "N C"], V: Float[Array, "N C"], left: Float[Any, "O C"]
+) -> Float[Array, "N C"]:
+    """b − A V, where V is 0 beyond the first rows, whose residual is `left`."""
+    parts, padded = [jnp.asarray(left, b.dtype)], operator.pad(V)
+    for first in range(len(left), len(b), BLOCK):
+        last = min(first + BLOCK, len(b))
+        parts.append(b[first:last] - _times(operator, padded, np.asarray(first), last - first))
+    return jnp.concatenate(parts)
+
+
+def _new_first(
+    operator: AbstractOperator, n_old: int, m: int, generator: np.random.Generator
+) -> Int[np.ndarray, " N"]:
+    """All rows: the new ones, the rows nearest to them, the others; in a random order where nothing else is said."""
+    N, X = operator.size, np.asarray(operator.inputs, np.float64)
+    new = n_old + generator.permutation(N - n_old)
+    k = min(NEAR, n_old, max(1, NEAR_BLOCKS * m // len(new)))
+    near = NearestRows(operator.kernel, X[:n_old]).query(X[new], k).T.ravel()
+    order = np.concatenate([new, near, generator.permutation(n_old)])
+    return order[np.sort(np.unique(order, return_index=True)[1])]
+
+
+def _minimiser(
+    operator: AbstractOperator, r: Float[Array, "N C"], rows: Int[np.ndarray, " m"]
+) -> Float[Array, "m C"]:
+    """A_JJ⁻¹ r_J in float64, A_JJ damped by the rounding of products."""
+    A = np.array(_within(operator, jnp.asarray(rows)), np.float64)
+    rounding = float(jnp.finfo(operator.dtype).eps) * operator.size**0.5
+    A[np.diag_indices(len(A))] += DAMPING * rounding * A.diagonal().mean()
+    error = np.asarray(r[rows], np.float64)
+    delta = scipy.linalg.solve(A, error, assume_a="pos", overwrite_a=True, check_finite=False)
+    return on_device(delta, operator.dtype)
 
 
 @eqx.filter_jit
-def _put(V: Array, delta: Array, first: Any) -> Array:
-    return jax.lax.dynamic_update_slice_in_dim(V, delta, first, 0)
+def _product(operator: AbstractOperator, V: Array) -> Array:
+    return operator.matvec(V)
+
+
+@eqx.filter_jit
+def _times(operator: AbstractOperator, V: Array, first: Any, n_rows: int) -> Float[Array, "n C"]:
+    return operator.times(operator.block(first, n_rows), V)
+
+
+@eqx.filter_jit
+def _within(operator: AbstractOperator, rows: Int[Array, " m"]) -> Float[Array, "m m"]:
+    some = operator.take(rows)
+    return operator.kernel.between(some, some) + jnp.diag(operator.noise[rows])
+
+
+@eqx.filter_jit
+def _moved(
+    operator: AbstractOperator, V: Array, r: Array, rows: Int[Array, " m"], delta: Array
+) -> tuple[Float[Array, "N C"], Float[Array, "N C"]]:
+    """(V with δ added in these rows, r − A δ)."""
+    N, columns = operator.size, operator.take(rows)
+    n = min(BLOCK, N)
+
+    def fill(out: Array, start: Array) -> tuple[Array, None]:
+        change = matmul(operator.kernel.between(operator.block(start, n), columns), delta)
+        return jax.lax.dynamic_update_slice_in_dim(out, change, start, 0), None
+
+    starts = jnp.minimum(jnp.arange(-(-N // n)) * n, N - n)
+    Kd = jax.lax.scan(fill, jnp.zeros_like(r), starts)[0]
+    return V.at[rows].add(delta), (r - Kd).at[rows].add(-operator.noise[rows][:, None] * delta)
 
 
 @eqx.filter_jit

@@ -166,7 +166,7 @@ class SampledKernelPosterior(AbstractPosterior):
 
     The deviation f_s − mean has mean 0 and the posterior's covariance. `weights` is A⁻¹y and `sample_weights` are A⁻¹(f₀ₛ(X) + ε_s), as far
     as the solver came. Variances from S samples have a relative standard error of √(2/S). `solver` and `tolerance` serve the right-hand
-    sides that come later: new samples, covariances. `y` and `draws` are there for new rows (`posteriors.growing`).
+    sides that come later: new samples, covariances. `y`, `draws` and `left` are there for new rows (`posteriors.growing`).
     """
 
     system: KernelSystem
@@ -178,6 +178,9 @@ class SampledKernelPosterior(AbstractPosterior):
     tolerance: float
     y: Float[np.ndarray, " N"] | None = None
     draws: NoiseDraws | None = None
+    left: Float[Array, "N C"] | None = (
+        None  # what is left of the right-hand sides of the mean and of the samples
+    )
     block_rows: ClassVar[int | None] = BLOCK
 
     @property
@@ -194,7 +197,9 @@ class SampledKernelPosterior(AbstractPosterior):
 
     @functools.cached_property
     def residual(self) -> Float[np.ndarray, " N"] | None:
-        """y − A α, by one product with K; None without the targets."""
+        """y − A α, by one product with K where it is not held; None without the targets."""
+        if self.left is not None:
+            return np.asarray(self.left, np.float64)[:, 0]
         if self.y is None:
             return None
         return self.y - np.asarray(_product(self.system.operator, self.weights), np.float64)[:, 0]
