@@ -140,6 +140,13 @@ MUTATIONS = (
         "test_planning_solver.py::test_bytes_of_columns_are_those_measured[4000x1000-cg]",
     ),
     Mutation(
+        "the residual of an update's blocks leaves out the noise",
+        "posteriors/growing.py",
+        "add(-operator.noise[rows][:, None] * delta)",
+        "add(0 * operator.noise[rows][:, None] * delta)",
+        "test_estimators_update.py::test_the_residual_of_moved_weights_is_followed",
+    ),
+    Mutation(
         "the likelihood of a feature GP leaves out the multipliers of the noise",
         "objectives/moments.py",
         "jnp.sum(count * jnp.log(s))",

@@ -115,6 +115,15 @@ def test_the_warm_start_is_nearer_to_the_solution_than_the_weights_of_before(dou
         assert len(moved) > 2 * NEW
 
 
+def test_the_residual_of_moved_weights_is_followed(double):
+    held, generator = system(), np.random.default_rng(0)
+    A, r = np.asarray(held.operator.dense()), generator.normal(size=(N + NEW, 2))
+    rows, delta = generator.permutation(N + NEW)[:30], generator.normal(size=(30, 2))
+    V, left = growing._moved(held.operator, jnp.zeros_like(r), *map(jnp.asarray, (r, rows, delta)))
+    assert_allclose(left, r - A @ np.asarray(V), rtol=1e-10, atol=1e-10)
+    assert_array_equal(np.asarray(V)[rows], delta)
+
+
 def test_a_block_of_all_rows_is_the_solution(double):
     held, b = system(), (y - 5)[:, None]
     start = warm_start(held.operator, jnp.asarray(b), np.zeros((N, 1)), tolerance=0.1, key=jax.random.key(0))

@@ -20,6 +20,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp import deadline
 from stochgp.kernels.nearest import NearestRows
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.dense_factor import Factor
@@ -94,11 +95,7 @@ def warm_start(
     n_old, N = len(weights), operator.size
     b = jnp.asarray(b)
     V = jnp.concatenate([jnp.asarray(weights, b.dtype), jnp.zeros((N - n_old, b.shape[1]), b.dtype)])
-    r = (
-        b - operator.unpad(_product(operator, operator.pad(V)))
-        if left is None
-        else _joined(operator, b, V, left)
-    )
+    r = _residual(operator, b, V) if left is None else _joined(operator, b, V, left)
     goal = ENOUGH * np.asarray(tolerance) * np.linalg.norm(np.asarray(b, np.float64), axis=0)
     m = min(MOST_ROWS, ROWS_PER_ROOT * math.isqrt(N), N)
     m = min(max(int(min(m, math.sqrt(most_bytes / BYTES_PER_ENTRY))), LEAST_ROWS), N)
@@ -109,7 +106,7 @@ def warm_start(
         delta = _minimiser(operator, r, rows)
         V, r = _moved(operator, V, r, jnp.asarray(rows), delta)
         before, worst = worst, float(np.max(np.linalg.norm(np.asarray(r, np.float64), axis=0) / goal))
-        if worst <= 1 or not worst < HARDLY * before:
+        if worst <= 1 or not worst < HARDLY * before or deadline.left() <= 0:
             break
     return V
 
@@ -189,8 +186,8 @@ def _minimiser(
 
 
 @eqx.filter_jit
-def _product(operator: AbstractOperator, V: Array) -> Array:
-    return operator.matvec(V)
+def _residual(operator: AbstractOperator, b: Array, V: Array) -> Float[Array, "N C"]:
+    return b - operator.unpad(operator.matvec(operator.pad(V)))
 
 
 @eqx.filter_jit
