@@ -6,7 +6,7 @@ from typing import Any
 from .base import PosteriorRegressor
 from .classifier import SparseGPClassifier
 from .feature import FeatureGPRegressor
-from .fitted import FunctionDraws
+from .function_draws import FunctionDraws
 from .kernel import KernelGPRegressor
 from .saving import load_estimator
 from .sparse import SparseGPRegressor

@@ -13,10 +13,10 @@ from stochgp import kernels
 from stochgp.data import Standardiser
 from stochgp.data.file_targets import ClassTargets
 from stochgp.estimators.base import GPEstimator
+from stochgp.estimators.blocked_rows import in_blocks
 from stochgp.estimators.choices import classifier_learner
 from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs
-from stochgp.estimators.fitted import in_blocks
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData

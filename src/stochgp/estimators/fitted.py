@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 from scipy.special import ndtr
 
 from stochgp.budget import Budget, release
@@ -24,16 +24,16 @@ from stochgp.distributions import (
     Rounded,
     Warped,
 )
-from stochgp.estimators.fingerprinted import is_packed
-from stochgp.estimators.inputs import Encoder, refuse_no_counts, refuse_not_finite, refuse_targets_outside
+from stochgp.estimators.blocked_rows import in_blocks, standardised
+from stochgp.estimators.function_draws import FunctionDraws, JoinedFunctions
+from stochgp.estimators.inputs import Encoder, refuse_no_counts, refuse_targets_outside
 from stochgp.likelihoods import AbstractLikelihood, StudentT
 from stochgp.parameters import cast
 from stochgp.planning.prediction import most_columns
-from stochgp.posteriors import AbstractFunctions, AbstractPosterior, Dispersion
-from stochgp.posteriors.base import MOST_ROWS, Request, noise_variances
+from stochgp.posteriors import AbstractPosterior, Dispersion
+from stochgp.posteriors.base import Request, noise_variances
 from stochgp.transforms import AbstractTransform
 
-ROWS = 256  # of one evaluation of functions
 NOISE_ROWS = 1024  # of one evaluation of the noise
 
 
@@ -192,7 +192,7 @@ class Fitted:
     ) -> AbstractDistribution:
         """Of the standardised target, by a likelihood."""
         mean, variance = self._latent_moments(X)
-        return likelihood.predictive(mean, variance, _transformed(self.inputs, X, "float64", 0))
+        return likelihood.predictive(mean, variance, standardised(self.inputs, X, "float64", 0))
 
     def _latent_moments(self, X: Float[np.ndarray, "N D"]) -> tuple[np.ndarray, np.ndarray]:
         """(Means, variances) [N, L] of the latent functions."""
@@ -209,13 +209,13 @@ class Fitted:
                 "transformed targets and counts have no covariance to return: sample_y draws them jointly"
             )
         with jax.enable_x64(True):
-            scaled = self.predictive.covariance_within(_transformed(self.inputs, X, self.dtype, 0), free)
+            scaled = self.predictive.covariance_within(standardised(self.inputs, X, self.dtype, 0), free)
         covariance = np.multiply(scaled, self.target_scale**2, out=scaled if scaled.flags.writeable else None)
         if include_noise:
             covariance[np.diag_indices(len(X))] += self._noise_variances(X) * self.target_scale**2
         return covariance
 
-    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> "FunctionDraws":
+    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> FunctionDraws:
         """Functions drawn from the posterior, in the user's units: all together, or as many at a time as there is memory for.
 
         Raises ValueError, with both numbers, where there is memory for none.
@@ -282,7 +282,7 @@ class Fitted:
             f = (inward - self.targets.mean) / self.target_scale
             z = jax.random.normal(others, (f.shape[1], *m[:, 1:].shape), jnp.float32)
             latents = np.concatenate([f.T[..., None], m[:, 1:] + np.sqrt(v[:, 1:]) * np.asarray(z)], axis=-1)
-            Z, wide = _transformed(self.inputs, X, "float64", 0), cast(likelihood, np.float64)
+            Z, wide = standardised(self.inputs, X, "float64", 0), cast(likelihood, np.float64)
             draw = lambda latent, key: wide.sample(latent, jnp.asarray(Z), key=key)
             draws = eqx.filter_jit(jax.vmap(draw))(jnp.asarray(latents), jax.random.split(own, f.shape[1]))
         return self.targets.inverse(np.asarray(draws).T)
@@ -303,110 +303,3 @@ class Fitted:
         for result in results:
             result[absent] = np.nan
         return results
-
-
-class JoinedFunctions(AbstractFunctions):
-    """Functions drawn in parts, one part after the other."""
-
-    parts: tuple[AbstractFunctions, ...]
-
-    @property
-    def n_samples(self) -> int:
-        return sum(part.n_samples for part in self.parts)
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        return jnp.concatenate([part(X) for part in self.parts], axis=1)
-
-
-class FunctionDraws(eqx.Module):
-    """S functions drawn from a posterior: f(X) are their values, in target units, at rows X in the units given to `fit`.
-
-    A JAX array X [N, D] gives a JAX array [N, S] in its dtype, differentiable in X, under any transformation of JAX. A NumPy array or a
-    data frame gives a NumPy array [N, S] in float64, in blocks of rows; so do fingerprints of any kind.
-    """
-
-    functions: AbstractFunctions
-    center: Float[Array, " D"]
-    scale: Float[Array, " D"]
-    target_mean: Float[Array, ""]
-    target_scale: Float[Array, ""]
-    encoder: Encoder | None = eqx.field(static=True)
-    dtype: str = eqx.field(static=True)
-    transform: AbstractTransform | None = None
-
-    @property
-    def n_samples(self) -> int:
-        return self.functions.n_samples
-
-    def __call__(self, X: Any) -> Any:
-        if isinstance(X, jax.Array) and not is_packed(self.encoder):
-            return self._on_device(X)
-        return self.at_numbers(np.asarray(X) if self.encoder is None else self.encoder.transform(X))
-
-    def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
-        """The values at rows whose text columns are encoded already."""
-        inputs = Standardiser(np.asarray(self.center), np.asarray(self.scale))
-        targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
-        (values,) = in_blocks(lambda Z: (_apply(self.functions, Z),), inputs, X, self.dtype, ROWS)
-        return self._back(targets.inverse(values))
-
-    def _on_device(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        if X.ndim != 2 or X.shape[1] != len(self.center) or not jnp.issubdtype(X.dtype, jnp.floating):
-            raise ValueError(
-                f"expected floating rows [N, {len(self.center)}], but got {X.dtype} of shape {X.shape}"
-            )
-        Z = (X - self.center.astype(X.dtype)) / self.scale.astype(X.dtype)
-        functions = cast(self.functions, X.dtype)  # float64 where it may not be used
-        return self._back(functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype))
-
-    def _back(self, values: Any) -> Any:
-        """In the units of y."""
-        return values if self.transform is None else self.transform.inverse(values)
-
-
-@eqx.filter_jit
-def _apply(functions: AbstractFunctions, X: Any) -> Array:
-    return functions(jnp.asarray(X))
-
-
-def in_blocks(
-    evaluate: Callable, inputs: Standardiser, X: np.ndarray, dtype: str, n_block: int | None
-) -> tuple[np.ndarray, ...]:
-    """What `evaluate` returns for the standardised rows, as float64 arrays [N, …], from blocks of `n_block` rows, the last one filled up.
-
-    With None it is given MOST_ROWS rows at a time, and none to fill up. Raises ValueError where a result is not finite: inputs so far
-    from the training rows that the features overflow.
-    """
-    results: tuple[np.ndarray, ...] = ()
-    step = MOST_ROWS if n_block is None else n_block
-    with jax.enable_x64(True):
-        for start in range(0, len(X), step):
-            part = X[start : start + step]
-            Z = np.zeros((n_block or len(part), X.shape[1]), dtype)
-            Z[: len(part)] = _transformed(inputs, part, dtype, start)
-            values = [np.asarray(value)[: len(part)] for value in evaluate(Z)]
-            if not results:
-                results = tuple(np.empty((len(X), *value.shape[1:]), np.float64) for value in values)
-            for result, value in zip(results, values, strict=True):
-                result[start : start + len(part)] = value
-            _refuse_overflow(values, part, start)
-    return results
-
-
-def _transformed(inputs: Standardiser, part: np.ndarray, dtype: str, start: int) -> np.ndarray:
-    try:
-        return inputs.transform(part, dtype)
-    except ValueError as error:
-        refuse_not_finite(part)
-        raise ValueError(f"in the rows from {start + 1} on: {error}") from error
-
-
-def _refuse_overflow(values: list[np.ndarray], part: np.ndarray, start: int) -> None:
-    for value in values:
-        bad = ~np.isfinite(value).reshape(len(part), -1).all(axis=1)
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise ValueError(
-                f"the prediction of row {start + row + 1} is not a finite number: its inputs, up to {np.abs(part[row]).max():g} "
-                "in size, lie too far from the training rows"
-            )

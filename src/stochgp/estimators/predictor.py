@@ -13,7 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 from stochgp.budget import Budget
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.cautions import warn_of_moved
-from stochgp.estimators.fitted import Fitted, FunctionDraws
+from stochgp.estimators.fitted import Fitted
+from stochgp.estimators.function_draws import FunctionDraws
 from stochgp.estimators.inputs import read_inputs
 from stochgp.estimators.saving import pack, save, unpack
 from stochgp.numerics.seeds import as_key

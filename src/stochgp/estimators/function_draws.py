@@ -1,0 +1,83 @@
+"""Functions drawn from a posterior, in the user's units."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from stochgp.data import Standardiser
+from stochgp.estimators.blocked_rows import in_blocks
+from stochgp.estimators.fingerprinted import is_packed
+from stochgp.estimators.inputs import Encoder
+from stochgp.parameters import cast
+from stochgp.posteriors import AbstractFunctions
+from stochgp.transforms import AbstractTransform
+
+ROWS = 256  # of one evaluation of functions
+
+
+class JoinedFunctions(AbstractFunctions):
+    """Functions drawn in parts, one part after the other."""
+
+    parts: tuple[AbstractFunctions, ...]
+
+    @property
+    def n_samples(self) -> int:
+        return sum(part.n_samples for part in self.parts)
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
+        return jnp.concatenate([part(X) for part in self.parts], axis=1)
+
+
+class FunctionDraws(eqx.Module):
+    """S functions drawn from a posterior: f(X) are their values, in target units, at rows X in the units given to `fit`.
+
+    A JAX array X [N, D] gives a JAX array [N, S] in its dtype, differentiable in X, under any transformation of JAX. A NumPy array or a
+    data frame gives a NumPy array [N, S] in float64, in blocks of rows; so do fingerprints of any kind.
+    """
+
+    functions: AbstractFunctions
+    center: Float[Array, " D"]
+    scale: Float[Array, " D"]
+    target_mean: Float[Array, ""]
+    target_scale: Float[Array, ""]
+    encoder: Encoder | None = eqx.field(static=True)
+    dtype: str = eqx.field(static=True)
+    transform: AbstractTransform | None = None
+
+    @property
+    def n_samples(self) -> int:
+        return self.functions.n_samples
+
+    def __call__(self, X: Any) -> Any:
+        if isinstance(X, jax.Array) and not is_packed(self.encoder):
+            return self._on_device(X)
+        return self.at_numbers(np.asarray(X) if self.encoder is None else self.encoder.transform(X))
+
+    def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+        """The values at rows whose text columns are encoded already."""
+        inputs = Standardiser(np.asarray(self.center), np.asarray(self.scale))
+        targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
+        (values,) = in_blocks(lambda Z: (_apply(self.functions, Z),), inputs, X, self.dtype, ROWS)
+        return self._back(targets.inverse(values))
+
+    def _on_device(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
+        if X.ndim != 2 or X.shape[1] != len(self.center) or not jnp.issubdtype(X.dtype, jnp.floating):
+            raise ValueError(
+                f"expected floating rows [N, {len(self.center)}], but got {X.dtype} of shape {X.shape}"
+            )
+        Z = (X - self.center.astype(X.dtype)) / self.scale.astype(X.dtype)
+        functions = cast(self.functions, X.dtype)  # float64 where it may not be used
+        return self._back(functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype))
+
+    def _back(self, values: Any) -> Any:
+        """In the units of y."""
+        return values if self.transform is None else self.transform.inverse(values)
+
+
+@eqx.filter_jit
+def _apply(functions: AbstractFunctions, X: Any) -> Array:
+    return functions(jnp.asarray(X))
