@@ -35,6 +35,7 @@ from stochgp.posteriors import Request, VariationalPosterior
 from stochgp.posteriors.variational import BLOCK
 from stochgp.results import FitResult, Solution
 
+BOUND_SHARE = 0.1  # of a time limit, for the bound of all rows
 START_VARIANCE = 4.0  # of the latent functions: a typical one says 98 % of the time which of two classes, with probit noise
 
 
@@ -179,7 +180,7 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         return start(self, data, likelihood, START_VARIANCE, key=run.start_key)
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
-        return closing_seconds(self, data)
+        return closing_seconds(self, data, BOUND_SHARE)
 
     def _posterior_of(
         self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run

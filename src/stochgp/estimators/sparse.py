@@ -29,6 +29,7 @@ from stochgp.posteriors import VariationalPosterior
 from stochgp.results import FitResult, Solution
 
 WIDE_JITTER = 1e-8  # of k(Z, Z) where all is in float64
+CLOSING_SHARE = 0.5  # of a time limit, for the optimal q(u) of all rows
 APPROXIMATIONS = ("svgp", "sgpr", *growing.GROWING)
 
 
@@ -197,7 +198,7 @@ class SparseGPRegressor(GPRegressor):
         return is_of_counts(self._likelihood)
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
-        return 0.0 if self._grows else closing_seconds(self, data)
+        return 0.0 if self._grows else closing_seconds(self, data, CLOSING_SHARE)
 
     def _posterior_of(
         self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run

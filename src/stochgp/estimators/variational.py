@@ -1,5 +1,6 @@
 """What the sparse regressor and classifier share: where their models start, and their posterior."""
 
+import math
 import typing
 from typing import Any
 
@@ -114,10 +115,10 @@ def bound_told(bound: float, data: TrainingData) -> dict[str, Any]:
     return choice(bound - float(np.log(data.scale)) + data.log_slope, told)
 
 
-def closing_seconds(estimator: Any, data: TrainingData) -> float:
-    """What `posterior_of` takes of the time that is left, by typical costs; at most half."""
-    left = deadline.left()
-    return min(_pass_seconds(int(estimator.n_inducing), data), left / 2) if left < float("inf") else 0.0
+def closing_seconds(estimator: Any, data: TrainingData, share: float) -> float:
+    """What `posterior_of` takes of the time that is left, by typical costs; 0 where that is more than a share, and learning is worth more."""
+    left, wanted = deadline.left(), _pass_seconds(int(estimator.n_inducing), data)
+    return wanted if wanted <= share * left < math.inf else 0.0
 
 
 def kernel_of(estimator: Any) -> kernels.AbstractKernel:
