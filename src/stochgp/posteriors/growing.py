@@ -7,7 +7,7 @@ weights, the new ones have none: α = (α_old, 0). Then, for one block J of rows
 
 the exact minimiser of the dual objective ½ αᵀA'α − αᵀb over the rows of the block (alternating projections: Wu, Wenger, Jones, Pleiss and
 Gardner, 2024). The first blocks are the new rows and those nearest to them: new rows are not overlooked because they are few. Further rows
-follow in a random order until r is within the tolerance, or hardly falls. A block of m rows costs m/N of a product with A', and m³/3.
+follow in a random order until r is within the tolerance, or would not be by the last row at the rate at which it falls. A block of m rows costs m/N of a product with A', and m³/3.
 """
 
 import math
@@ -37,7 +37,6 @@ BYTES_PER_ENTRY = 24  # of A_JJ, while it is solved with
 NEAR = 64  # nearest rows of a new one that come before all others, in as many blocks as NEAR_BLOCKS
 NEAR_BLOCKS = 4
 ENOUGH = 0.98  # of the tolerance, to be reached
-HARDLY = 0.97  # of the residual before: with more than that left, a block is the last
 DAMPING = 8.0  # of a block, times the rounding error of products
 
 
@@ -106,7 +105,10 @@ def warm_start(
         delta = _minimiser(operator, r, rows)
         V, r = _moved(operator, V, r, jnp.asarray(rows), delta)
         before, worst = worst, float(np.max(np.linalg.norm(np.asarray(r, np.float64), axis=0) / goal))
-        if worst <= 1 or not worst < HARDLY * before or deadline.left() <= 0:
+        falls = (
+            worst * (worst / before) ** ((N - first) // m) <= 1
+        )  # by the last block, if it goes on like this
+        if worst <= 1 or deadline.left() <= 0 or (first + m >= N - n_old and not falls):
             break
     return V
 
