@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from experiments.kernel_fits import Scoring, dense, locally, paired, scores, some_tests, start
 from experiments.problems import ROWS, SETS, load
 from measuring import tables
-from measuring.acceptance import error_of, is_better
+from measuring.acceptance import error_of, sizes_verdict
 from measuring.store import Cell, Record
 from stochgp.kernels.nearest import NearestRows
 from stochgp.learners import LeaveOneOut, Vecchia, fit
@@ -37,7 +37,7 @@ SIZES, DEFAULT = (16, 32, 48, 96), ("leave-one-out", 48)
 KINDS = ("leave-one-out", "Vecchia")
 ROOT = "leave-one-out, x/√ℓ"
 CENTRES, ROUNDS, STEPS = 2048, 2, 4
-TEST_ROWS, GLOBAL_ROWS, WON = 2000, 3000, 0.01
+TEST_ROWS, GLOBAL_ROWS = 2000, 3000
 ONE_CORE = True
 
 
@@ -133,22 +133,6 @@ def _rounds(
     return gp, numbers["distance"]
 
 
-def best_of(record: Record, kind: str | None = None, field: str = "nlpd") -> dict:
-    """The variant of the lowest score, of one kind or of all."""
-    found = [v for v in record["results"]["variants"] if kind in (None, v["kind"])]
-    return min(found, key=lambda v: v[field])
-
-
-def is_kept(record: Record) -> bool:
-    """Whether no variant is better than the default by more than two standard errors."""
-    return not any(is_better(v["less"]) for v in record["results"]["variants"])
-
-
-def gain_of_vecchia(record: Record, field: str = "nlpd") -> float:
-    """The best leave-one-out less the best Vecchia, by the predictor's rows."""
-    return best_of(record, KINDS[0], field)[field] - best_of(record, KINDS[1], field)[field]
-
-
 def page(records: list[Record]) -> list[str]:
     headings = ["set", "by", "neighbours", "RMSE", "NLPD, local", "less", "its error", "95 % coverage", "scale", "NLPD, global", "T²/P", "seconds"]  # fmt: skip
     rows = []
@@ -167,15 +151,7 @@ def page(records: list[Record]) -> list[str]:
                     tables.number(v["seconds"], 0),
                 ]
             )
-    n = len(records)
-    locally_won, globally_won = (
-        sum(gain_of_vecchia(r, field) >= WON for r in records) for field in ("nlpd", "global_nlpd")
-    )
-    verdict = (
-        f"Leave-one-out with 48 neighbours is within two standard errors of the best on {sum(map(is_kept, records))} of {n} sets. "
-        f"The best Vecchia gains {WON} nats over the best leave-one-out on {locally_won} of {n} locally and on {globally_won} globally."
-    )
-    return [tables.table(headings, rows), verdict]
+    return [tables.table(headings, rows), sizes_verdict(records)]
 
 
 def figure(records: list[Record]) -> Figure:

@@ -8,7 +8,8 @@ from measuring import store, tables
 from measuring.query import lines
 
 SCORING, NEAR = "scoring", 1e-3  # nats from the optimum
-LIKELIHOOD, LEFT_OUT = "likelihood", "leave-one-out"
+LIKELIHOOD, LEFT_OUT, VECCHIA = "likelihood", "leave-one-out", "Vecchia"
+WON = 0.01  # nats
 FLIGHTS = {"flights": (28.6, 4.52), "flights:by-day": (25.3, 4.38)}  # limits of RMSE and NLPD
 REFERENCE, RAISED = "float64 factor", "cg, raised noise"
 RMSE, NLPD, SLOWER = 1.01, 0.02, 2.0  # of a solve at the learned noise
@@ -42,6 +43,38 @@ def learner_kept(record: store.Record) -> bool:
     ours = record["results"]["methods"][LEFT_OUT]
     rmse, nlpd = FLIGHTS.get(record["settings"]["set"], (math.inf, math.inf))
     return not beats(record) and ours["rmse"] <= rmse and ours["nlpd"] <= nlpd
+
+
+# Numbers of neighbours
+
+
+def best_variant(record: store.Record, kind: str | None = None, field: str = "nlpd") -> dict:
+    """The variant of the lowest score, of one kind or of all."""
+    found = [v for v in record["results"]["variants"] if kind in (None, v["kind"])]
+    return min(found, key=lambda v: v[field])
+
+
+def default_kept(record: store.Record) -> bool:
+    """Whether no variant is better than the default by more than two standard errors."""
+    return not any(is_better(v["less"]) for v in record["results"]["variants"])
+
+
+def gain_of_vecchia(record: store.Record, field: str = "nlpd") -> float:
+    """The best leave-one-out less the best Vecchia, by the predictor's rows."""
+    return best_variant(record, LEFT_OUT, field)[field] - best_variant(record, VECCHIA, field)[field]
+
+
+def sizes_verdict(records: list[store.Record] | None = None) -> str:
+    """Of lines, or of those at hand."""
+    records = list(lines("neighbourhood_sizes").records) if records is None else records
+    n = len(records)
+    locally, globally = (
+        sum(gain_of_vecchia(r, field) >= WON for r in records) for field in ("nlpd", "global_nlpd")
+    )
+    return (
+        f"Leave-one-out with 48 neighbours is within two standard errors of the best on {sum(map(default_kept, records))} of {n} sets. "
+        f"The best Vecchia gains {WON} nats over the best leave-one-out on {locally} of {n} locally and on {globally} globally."
+    )
 
 
 # Scoring and Adam
@@ -132,7 +165,7 @@ def said(names: Iterable[str], none: str = "none") -> str:
 
 
 def neighbour_learners() -> str:
-    """A row for each set: NLPD, and the differences to leave-one-out."""
+    """A row for each set and number of centres: NLPD, and the differences to leave-one-out."""
     records = list(lines("neighbour_learners").records)
     methods = list(dict.fromkeys(name for r in records for name in r["results"]["methods"]))
     rows = []
@@ -141,10 +174,11 @@ def neighbour_learners() -> str:
         less = [_difference(found[name]["less"]) if name in found else "" for name in methods[1:]]
         seconds = [f"{found[name]['seconds']:.0f}" if name in found else "" for name in methods[:-1]]
         cell, ours = record["settings"], found[LEFT_OUT]
-        kept = "yes" if learner_kept(record) else f"no: {said(beats(record))}"
+        kept = "yes" if learner_kept(record) else f"no: {said(beats(record), 'over the limits')}"
         rows.append(
             [
                 cell["set"],
+                f"{cell['centres']:,}",
                 _text(ours["rmse"], ".4f"),
                 _text(ours["nlpd"], ".4f"),
                 *less,
@@ -152,7 +186,20 @@ def neighbour_learners() -> str:
                 kept,
             ]
         )
-    headings = ["set", "RMSE", "NLPD, leave-one-out", *(f"less: {name}" for name in methods[1:]), f"seconds: {'; '.join(methods[:-1])}", "accepted"]  # fmt: skip
+    headings = ["set", "centres", "RMSE", "NLPD, leave-one-out", *(f"less: {name}" for name in methods[1:]), f"seconds: {'; '.join(methods[:-1])}", "accepted"]  # fmt: skip
+    return tables.table(headings, rows)
+
+
+def neighbourhood_sizes() -> str:
+    """A row for each set: local NLPD of every variant, less that of the default."""
+    rows = []
+    for record in lines("neighbourhood_sizes").records:
+        found = record["results"]["variants"]
+        names = [f"{v['kind']}, {v['neighbours']}" for v in found]
+        best = [best_variant(record, kind, "global_nlpd")["global_nlpd"] for kind in (LEFT_OUT, VECCHIA)]
+        less = [_difference(v["less"]) for v in found]
+        rows.append([record["settings"]["set"], *less, "; ".join(_text(value, ".3f") for value in best)])
+    headings = ["set", *names, "best global NLPD: leave-one-out; Vecchia"]
     return tables.table(headings, rows)
 
 
@@ -202,8 +249,8 @@ def refinement() -> str:
 
 def kept_learners() -> str:
     records = lines("neighbour_learners").records
-    kept = [r["settings"]["set"] for r in records if learner_kept(r)]
-    return f"{len(kept)} of {len(records)} sets ({said(kept)})"
+    kept = [f"{r['settings']['set']} {r['settings']['centres']:,}" for r in records if learner_kept(r)]
+    return f"{len(kept)} of {len(records)} ({said(kept)})"
 
 
 def scoring_or_adam_lines() -> str:
