@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -188,12 +187,12 @@ def test_classes_of_equal_rows_have_probabilities():
 
 def test_time_is_kept_for_the_closing_pass_only_where_the_pass_will_be_made():
     """A pass that takes more than its share is not made, so learning has all of the time."""
-    data, estimator = SimpleNamespace(n_all=10**6), SimpleNamespace(n_inducing=100)
-    wanted = EVALUATION * 10**6 * 100**2
+    rows, inducing = 10**6, 100
+    wanted = EVALUATION * rows * inducing**2
     for limit, share, kept in ((3 * wanted, 0.5, wanted), (1.5 * wanted, 0.5, 0.0), (5 * wanted, 0.1, 0.0)):
         with deadline.within(limit):
-            assert closing_seconds(estimator, data, share) == kept
-    assert closing_seconds(estimator, data, 0.5) == 0.0  # there is no limit
+            assert closing_seconds(inducing, rows, share) == kept
+    assert closing_seconds(inducing, rows, 0.5) == 0.0  # there is no limit
 
 
 def test_a_time_limit_that_leaves_no_pass_says_so():

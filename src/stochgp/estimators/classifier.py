@@ -180,7 +180,7 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         return start(self, data, likelihood, START_VARIANCE, key=run.start_key)
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
-        return closing_seconds(self, data, BOUND_SHARE)
+        return closing_seconds(int(self.n_inducing), data.n_all, BOUND_SHARE)
 
     def _posterior_of(
         self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run

@@ -198,7 +198,7 @@ class SparseGPRegressor(GPRegressor):
         return is_of_counts(self._likelihood)
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
-        return 0.0 if self._grows else closing_seconds(self, data, CLOSING_SHARE)
+        return 0.0 if self._grows else closing_seconds(int(self.n_inducing), data.n_all, CLOSING_SHARE)
 
     def _posterior_of(
         self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run

@@ -72,7 +72,7 @@ def posterior_of(
         if planned == LATE:
             raise TimeIsUpError("the plan says so")
         if planned is None:
-            deadline.require(_pass_seconds(gp.approximation.n_inducing, data))
+            deadline.require(_pass_seconds(gp.approximation.n_inducing, data.n_all))
         gp, bound, how = _closed(gp, data, run.devices)
     except TimeIsUpError as late:
         choices["q"] = choice(LATE, f"there was no time for a pass over all rows: {late}")
@@ -115,9 +115,9 @@ def bound_told(bound: float, data: TrainingData) -> dict[str, Any]:
     return choice(bound - float(np.log(data.scale)) + data.log_slope, told)
 
 
-def closing_seconds(estimator: Any, data: TrainingData, share: float) -> float:
+def closing_seconds(n_inducing: int, n_rows: int, share: float) -> float:
     """What `posterior_of` takes of the time that is left, by typical costs; 0 where that is more than a share, and learning is worth more."""
-    left, wanted = deadline.left(), _pass_seconds(int(estimator.n_inducing), data)
+    left, wanted = deadline.left(), _pass_seconds(n_inducing, n_rows)
     return wanted if wanted <= share * left < math.inf else 0.0
 
 
@@ -136,8 +136,8 @@ def bound_of(estimator: Any) -> float:
     return found["choice"]
 
 
-def _pass_seconds(n_inducing: int, data: TrainingData) -> float:
-    return EVALUATION * data.n_all * n_inducing**2
+def _pass_seconds(n_inducing: int, n_rows: int) -> float:
+    return EVALUATION * n_rows * n_inducing**2
 
 
 def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseGP, float, tuple[str, str]]:
