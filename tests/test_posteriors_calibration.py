@@ -55,6 +55,17 @@ def sampled(n_samples):
     return SampledKernelPosterior(held, *parts)
 
 
+def test_a_scaled_posterior_keeps_what_is_left_of_its_right_hand_sides():
+    """Those of samples are multiplied by √c, that of the mean is not: then c A of the weights divided is the same A w."""
+    posterior, generator = sampled(3), np.random.default_rng(0)
+    left = 0.1 * generator.normal(size=(N, 4))
+    made = calibration.scaled(dataclasses.replace(posterior, left=jnp.asarray(left)), 4.0)
+    weights = [np.concatenate([p.weights, p.sample_weights], axis=1) for p in (posterior, made)]
+    before, after = (p.system.operator.dense() @ w for p, w in zip((posterior, made), weights, strict=True))
+    times = np.array([1.0, 2.0, 2.0, 2.0])
+    assert_allclose(after + made.left, (before + left) * times, rtol=1e-10, atol=1e-12)
+
+
 def closed_form():
     """Rasmussen and Williams (2006), 5.10 to 5.12: errors α_i/Q_ii of variance 1/Q_ii."""
     Q, alpha = dense()

@@ -57,7 +57,10 @@ def scaled(posterior: Any, c: float) -> Any:
         return made
     prior = dataclasses.replace(posterior.prior, kernel=posterior.prior.kernel.times(c))
     samples = _divided(posterior.sample_weights, c**0.5)
-    made = dataclasses.replace(posterior, **more, prior=prior, sample_weights=samples)
+    left = posterior.left
+    if left is not None:  # the right-hand sides of samples are multiplied by √c, that of the mean stays
+        left = _divided(left, np.array([1.0] + [c**-0.5] * samples.shape[1]))
+    made = dataclasses.replace(posterior, **more, prior=prior, sample_weights=samples, left=left)
     vars(made)["residual"] = posterior.residual  # the same, and it takes a product with K
     return made
 
@@ -96,5 +99,5 @@ def _by_factor(posterior: ExactKernelPosterior, rows: Int[np.ndarray, " P"]) -> 
     return Q
 
 
-def _divided(values: Any, c: float) -> Any:
+def _divided(values: Any, c: Any) -> Any:
     return on_device(np.asarray(values) / np.asarray(c, values.dtype), values.dtype)
