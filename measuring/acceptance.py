@@ -192,10 +192,11 @@ def neighbour_learners() -> str:
 
 def neighbourhood_sizes() -> str:
     """A row for each set: local NLPD of every variant, less that of the default."""
+    records = list(lines("neighbourhood_sizes").records)
+    names = [f"{v['kind']}, {v['neighbours']}" for v in records[0]["results"]["variants"]]
     rows = []
-    for record in lines("neighbourhood_sizes").records:
+    for record in records:
         found = record["results"]["variants"]
-        names = [f"{v['kind']}, {v['neighbours']}" for v in found]
         best = [best_variant(record, kind, "global_nlpd")["global_nlpd"] for kind in (LEFT_OUT, VECCHIA)]
         less = [_difference(v["less"]) for v in found]
         rows.append([record["settings"]["set"], *less, "; ".join(_text(value, ".3f") for value in best)])

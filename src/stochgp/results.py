@@ -73,6 +73,4 @@ class Solution(NamedTuple):
     seconds: float
     history: list[dict[str, float]]
     jitter: float  # added to the diagonal of A, or of its blocks, so that it could be factorised; 0 = none
-    residual: (
-        Float[Array, "N S"] | None
-    )  # b − A α as measured; None where the run ended with another point than the last one
+    residual: Float[Array, "N S"] | None  # b − A α; None where the last point measured is not α

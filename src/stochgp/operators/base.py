@@ -176,5 +176,17 @@ def extended(rows: PyTree, missing: int) -> PyTree:
     )
 
 
+def filled(
+    out: Float[Array, "P S"], size: int, n_rows: int, rows_from: Callable[[Array], Float[Array, "B S"]]
+) -> Float[Array, "P S"]:
+    """`out` with its first `size` rows from `rows_from(start)`, `n_rows` ≤ size at a time: the last ones overlap."""
+    starts = jnp.minimum(jnp.arange(-(-size // n_rows)) * n_rows, size - n_rows)
+
+    def fill(out: Array, start: Array) -> tuple[Array, None]:
+        return jax.lax.dynamic_update_slice_in_dim(out, rows_from(start), start, 0), None
+
+    return jax.lax.scan(fill, out, starts)[0]
+
+
 def one_row(row: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[None], row)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from stochgp.kernels import AbstractKernel
 from stochgp.numerics.precision import einsum, matmul
-from stochgp.operators.base import AbstractOperator, Read, as_it_is, extended, one_row
+from stochgp.operators.base import AbstractOperator, Read, as_it_is, extended, filled, one_row
 from stochgp.parameters import Frozen, cast, value_of
 
 TILE = 8192  # most columns of a tile: with 512 rows it is 16 MB of float32
@@ -152,15 +152,8 @@ class KernelOperator(AbstractOperator):
 
     def matvec(self, V: Float[Array, "P S"], n_rows: int = 512) -> Float[Array, "P S"]:
         n_rows = min(n_rows, self.size)
-        n_blocks = -(-self.size // n_rows)
-        starts = jnp.minimum(jnp.arange(n_blocks) * n_rows, self.size - n_rows)
-
-        def fill(out: Array, start: Array) -> tuple[Array, None]:
-            return jax.lax.dynamic_update_slice_in_dim(
-                out, self.block_times(start, n_rows, V), start, 0
-            ), None
-
-        KV = jax.lax.scan(fill, jnp.zeros_like(V), starts)[0]
+        product = lambda start: self.block_times(start, n_rows, V)
+        KV = filled(jnp.zeros_like(V), self.size, n_rows, product)
         return KV + self.noise[:, None] * V
 
     def features_times(
@@ -213,10 +206,5 @@ class KernelOperator(AbstractOperator):
 def _evaluate_rows(operator: KernelOperator, n_rows: int, n_block: int = 512) -> Float[Array, "C P"]:
     """The first rows of K, filled in place block by block."""
     n_block = min(n_block, n_rows)
-    starts = jnp.minimum(jnp.arange(-(-n_rows // n_block)) * n_block, n_rows - n_block)
-
-    def fill(K: Array, start: Array) -> tuple[Array, None]:
-        block = operator.kernel.between(operator.block(start, n_block), operator.rows)
-        return jax.lax.dynamic_update_slice_in_dim(K, block, start, 0), None
-
-    return jax.lax.scan(fill, jnp.zeros((n_rows, operator.padded), operator.dtype), starts)[0]
+    rows = lambda start: operator.kernel.between(operator.block(start, n_block), operator.rows)
+    return filled(jnp.zeros((n_rows, operator.padded), operator.dtype), n_rows, n_block, rows)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from stochgp.devices import AXIS
+from stochgp.operators.base import filled
 from stochgp.operators.kernel import KernelOperator
 
 
@@ -67,12 +68,7 @@ def _by_blocks(
     """k(rows, columns) V, `n_rows` rows at a time."""
     R, C = (jax.tree.leaves(tree)[0].shape[0] for tree in (rows, columns))
     n_rows = min(n_rows, R)
-    starts = jnp.minimum(jnp.arange(-(-R // n_rows)) * n_rows, R - n_rows)
     noise = jnp.ones(C, shard.dtype)
     by_columns = dataclasses.replace(shard, rows=columns, noise=noise, size=C)
-
-    def fill(out: Array, start: Array) -> tuple[Array, None]:
-        product = by_columns.times(shard.slice(rows, start, n_rows), V)
-        return jax.lax.dynamic_update_slice_in_dim(out, product, start, 0), None
-
-    return jax.lax.scan(fill, shard.zeros((R, V.shape[1]), V.dtype), starts)[0]
+    product = lambda start: by_columns.times(shard.slice(rows, start, n_rows), V)
+    return filled(shard.zeros((R, V.shape[1]), V.dtype), R, n_rows, product)

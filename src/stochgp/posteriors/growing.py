@@ -7,7 +7,8 @@ weights, the new ones have none: α = (α_old, 0). Then, for one block J of rows
 
 the exact minimiser of the dual objective ½ αᵀA'α − αᵀb over the rows of the block (alternating projections: Wu, Wenger, Jones, Pleiss and
 Gardner, 2024). The first blocks are the new rows and those nearest to them: new rows are not overlooked because they are few. Further rows
-follow in a random order until r is within the tolerance, or would not be by the last row at the rate at which it falls. A block of m rows costs m/N of a product with A', and m³/3.
+follow in a random order until r is within the tolerance, or would not be by the last row at the rate at which it falls. A block of m rows
+costs m/N of a product with A', and m³/3.
 """
 
 import math
@@ -27,7 +28,8 @@ from stochgp.numerics.dense_factor import Factor
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator
-from stochgp.posteriors.kernel import KernelSystem, NoiseDraws, SampledKernelPosterior
+from stochgp.operators.base import filled
+from stochgp.posteriors.kernel import KernelSystem, NoiseDraws, SampledKernelPosterior, whole_product
 from stochgp.priors import PriorFunctions
 
 BLOCK = 1024  # rows of which products are computed at once
@@ -94,7 +96,7 @@ def warm_start(
     n_old, N = len(weights), operator.size
     b = jnp.asarray(b)
     V = jnp.concatenate([jnp.asarray(weights, b.dtype), jnp.zeros((N - n_old, b.shape[1]), b.dtype)])
-    r = _residual(operator, b, V) if left is None else _joined(operator, b, V, left)
+    r = b - whole_product(operator, V) if left is None else _left_of_all(operator, b, V, left)
     goal = ENOUGH * np.asarray(tolerance) * np.linalg.norm(np.asarray(b, np.float64), axis=0)
     m = min(MOST_ROWS, ROWS_PER_ROOT * math.isqrt(N), N)
     m = min(max(int(min(m, math.sqrt(most_bytes / BYTES_PER_ENTRY))), LEAST_ROWS), N)
@@ -152,7 +154,7 @@ def _of_samples(
     return prior(X) + jnp.sqrt(operator.noise[: operator.size])[:, None] * jnp.concatenate(parts)
 
 
-def _joined(
+def _left_of_all(
     operator: AbstractOperator, b: Float[Array, "N C"], V: Float[Array, "N C"], left: Float[Any, "O C"]
 ) -> Float[Array, "N C"]:
     """b − A V, where V is 0 beyond the first rows, whose residual is `left`."""
@@ -188,11 +190,6 @@ def _minimiser(
 
 
 @eqx.filter_jit
-def _residual(operator: AbstractOperator, b: Array, V: Array) -> Float[Array, "N C"]:
-    return b - operator.unpad(operator.matvec(operator.pad(V)))
-
-
-@eqx.filter_jit
 def _times(operator: AbstractOperator, V: Array, first: Any, n_rows: int) -> Float[Array, "n C"]:
     return operator.times(operator.block(first, n_rows), V)
 
@@ -210,13 +207,8 @@ def _moved(
     """(V with δ added in these rows, r − A δ)."""
     N, columns = operator.size, operator.take(rows)
     n = min(BLOCK, N)
-
-    def fill(out: Array, start: Array) -> tuple[Array, None]:
-        change = matmul(operator.kernel.between(operator.block(start, n), columns), delta)
-        return jax.lax.dynamic_update_slice_in_dim(out, change, start, 0), None
-
-    starts = jnp.minimum(jnp.arange(-(-N // n)) * n, N - n)
-    Kd = jax.lax.scan(fill, jnp.zeros_like(r), starts)[0]
+    block = lambda start: matmul(operator.kernel.between(operator.block(start, n), columns), delta)
+    Kd = filled(jnp.zeros_like(r), N, n, block)
     return V.at[rows].add(delta), (r - Kd).at[rows].add(-operator.noise[rows][:, None] * delta)
 
 

@@ -178,9 +178,7 @@ class SampledKernelPosterior(AbstractPosterior):
     tolerance: float
     y: Float[np.ndarray, " N"] | None = None
     draws: NoiseDraws | None = None
-    left: Float[Array, "N C"] | None = (
-        None  # what is left of the right-hand sides of the mean and of the samples
-    )
+    left: Float[Array, "N C"] | None = None  # residuals of the mean and of the samples
     block_rows: ClassVar[int | None] = BLOCK
 
     @property
@@ -202,7 +200,7 @@ class SampledKernelPosterior(AbstractPosterior):
             return np.asarray(self.left, np.float64)[:, 0]
         if self.y is None:
             return None
-        return self.y - np.asarray(_product(self.system.operator, self.weights), np.float64)[:, 0]
+        return self.y - np.asarray(whole_product(self.system.operator, self.weights), np.float64)[:, 0]
 
     def mean(self, X: Rows) -> PerRow:
         return mean_of(self.system.operator, self.weights, X)
@@ -258,7 +256,11 @@ class SampledKernelPosterior(AbstractPosterior):
         across = np.asarray(cross(operator, Z)[0])
         C = np.asarray(self._solve(across).value)
         noise = self.system.row_noise[:, None].astype(C.dtype)
-        return across, C, across - np.asarray(_product(operator, jnp.asarray(C, operator.dtype))) + noise * C
+        return (
+            across,
+            C,
+            across - np.asarray(whole_product(operator, jnp.asarray(C, operator.dtype))) + noise * C,
+        )
 
     def _covariance_bytes(self, n_test: int, n_columns: int) -> int:
         size, layout = self.system.sizes(0)
@@ -359,7 +361,8 @@ def _between(operator: AbstractOperator, X: Rows, Z: Float[Array | np.ndarray, "
 
 
 @eqx.filter_jit
-def _product(operator: AbstractOperator, V: Array) -> Array:
+def whole_product(operator: AbstractOperator, V: Array) -> Array:
+    """A V for V [N, S]."""
     return operator.unpad(operator.matvec(operator.pad(V)))
 
 

@@ -116,7 +116,7 @@ class _Run:
         self.b = self._inward(b)
         self.norms = np.maximum(np.asarray(_norms(self.b)), np.finfo(np.float32).tiny)
         self.best = jnp.zeros_like(self.b) if start is None else self._inward(start)
-        self.left: Array | None = self.b if start is None else _residual(operator, self.b, self.best)
+        self.left: Any = self.b if start is None else _residual(operator, self.b, self.best)
         self.residuals = np.asarray(_norms(self.left)) / self.norms
         self.objectives = _objectives(self.best, self.b, self.left)
         self.checks = []
@@ -128,8 +128,10 @@ class _Run:
         """All before the first step."""
         operator = self.arranged.operator
         self.arranged = self.solver.arrange(operator, key=self.arrange_key)
-        for name in ("b", "best", "left"):
-            setattr(self, name, self._inward(operator.unpad(getattr(self, name))))
+        if self.arranged.order is not None:
+            self.b, self.best, self.left = (
+                self._inward(operator.unpad(V)) for V in (self.b, self.best, self.left)
+            )
         self.state = self.solver.init(self.arranged, self.b, self.best, self.left)
         self.good, self.left = self.state, None
 
