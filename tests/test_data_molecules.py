@@ -60,7 +60,7 @@ def test_a_column_of_molecules_is_its_fingerprints(table, tmp_path):
     from_counts = KernelGPRegressor(**SETTINGS | {"smiles": None}).fit(counts, Y)
     np.testing.assert_array_equal(model.predict(table), from_counts.predict(counts))
     assert list(model.feature_names_in_) == ["molecule"]
-    assert "Morgan counts of radius 2 in 1024 columns, of column 'molecule'" in model.plan_["inputs"]["why"]
+    assert "Morgan counts of radius 2 in 2048 columns, of column 'molecule'" in model.plan_["inputs"]["why"]
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(
         stochgp.load(tmp_path / "model").predict(table[["molecule"]]), model.predict(table)
@@ -150,7 +150,7 @@ def test_named_sets_of_molecules(tmp_path, monkeypatch):
     found = data.load("mol:dockstring:PARP1")
     np.testing.assert_array_equal(found.y, [-7.5, -6.0])
     np.testing.assert_array_equal(found.y_test, [5.0])  # clipped
-    assert load_molecules("mol:dockstring:PARP1").morgan.radius == 1
+    assert load_molecules("mol:dockstring:PARP1").morgan == Morgan("smiles", radius=1, n_bits=1024)
     assert DOCKSTRING["PARP1"] == (0.560, 0.024, -6.95)
 
 
@@ -158,13 +158,13 @@ def test_named_sets_of_molecules(tmp_path, monkeypatch):
 def test_esol_and_chembl_where_they_are(monkeypatch):
     monkeypatch.setenv("STOCHGP_DATA", str(SHARED))
     esol = data.load("mol:esol", test_fraction=0.2)
-    assert esol.X.shape == (902, 1024) and esol.X_test.shape == (226, 1024)
+    assert esol.X.shape == (902, 2048) and esol.X_test.shape == (226, 2048)
     assert esol.target_name == "log_solubility_mol_per_l" and np.isfinite(esol.y).all()
     chembl = load_molecules("mol:chembl:CHEMBL205")
     assert len(chembl.smiles) == len(chembl.y) > 500 and np.isfinite(chembl.y).all()
     encoder, words = MoleculeEncoder.fit(pd.DataFrame({"s": esol_smiles()}), Morgan("s"))
-    assert words.nbytes < 600 * len(words) and encoder.named
-    assert Fingerprints(encoder.packing.levels, words).counts().shape == (1128, 1024)
+    assert words.nbytes < 800 * len(words) and encoder.named
+    assert Fingerprints(encoder.packing.levels, words).counts().shape == (1128, 2048)
 
 
 def esol_smiles():

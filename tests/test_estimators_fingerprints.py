@@ -149,9 +149,20 @@ def test_learners_find_the_two_hyperparameters(learner, learnable):
     """The likelihood of what they find is near the best of a grid."""
     counts, targets, least = learnable
     options = {"bsgd": {"batch_size": 50}}.get(learner, {})
-    fitted = KernelGPRegressor("tanimoto", learner=learner, random_state=0, **options).fit(counts, targets)
+    kernel = kernels.Tanimoto()
+    fitted = KernelGPRegressor(kernel, learner=learner, random_state=0, **options).fit(counts, targets)
     assert fitted.nlml_ - least < 0.03
     assert least <= fitted.nlml_ + 1e-3
+
+
+def test_by_name_the_kernel_has_a_level(learnable):
+    """It is Tanimoto + Constant, whose likelihood is at least that of Tanimoto alone: a constant of 0 is one of its values."""
+    counts, targets, least = learnable
+    named = KernelGPRegressor("tanimoto", learner="full-batch", random_state=0).fit(counts, targets + 5)
+    given = kernels.Tanimoto() + kernels.Constant()
+    built = KernelGPRegressor(given, learner="full-batch", random_state=0).fit(counts, targets + 5)
+    np.testing.assert_allclose(named.predict(counts), built.predict(counts), rtol=1e-5)
+    assert named.nlml_ < least + 1e-3
 
 
 def test_local_prediction_of_all_neighbours_is_the_global_one():

@@ -1,6 +1,6 @@
 """Sets of molecules by name: `mol:esol`, `mol:chembl:CHEMBL205`, `mol:hiv:logp`, `mol:dockstring:PARP1`.
 
-Inputs are Morgan counts of radius 2 (DOCKSTRING: 1) in 1,024 columns: for the Tanimoto kernel. Files are looked for in $STOCHGP_DATA, then
+Inputs are Morgan counts of radius 2 in 2,048 columns (DOCKSTRING: 1 and 1,024): for the Tanimoto kernel. Files are looked for in $STOCHGP_DATA, then
 in the user's cache. DOCKSTRING (García-Ortegón et al. 2022) is downloaded; the others are a few lines of deepchem's collection.
 """
 
@@ -83,7 +83,7 @@ def load_molecules(name: str) -> Molecules:
     """
     lookup(name, dict.fromkeys(NAMES), "set of molecules")
     _, family, *rest = name.split(":")
-    morgan = Morgan("smiles")
+    morgan = fingerprints_called(name)
     if family == "dockstring":
         return _dockstring(name, rest[0])
     table = read_molecule_file(family)
@@ -95,6 +95,11 @@ def load_molecules(name: str) -> Molecules:
     there = np.flatnonzero(np.isfinite(y))
     smiles = table["smiles"].take(pa.array(there)).to_pylist()
     return Molecules(name, smiles, y[there], target, morgan)
+
+
+def fingerprints_called(name: str) -> Morgan:
+    """Those of a set: DOCKSTRING's are as published, the others as estimators make them."""
+    return Morgan("smiles", radius=1, n_bits=1024) if ":dockstring:" in name else Morgan("smiles")
 
 
 def load_molecule_set(name: str, test_fraction: float = 0.1, seed: int = 0) -> Dataset:
@@ -178,7 +183,7 @@ def _dockstring(name: str, target: str) -> Molecules:
     keys, smiles = (scores[column].take(pa.array(there)).to_pylist() for column in ("inchikey", "smiles"))
     is_test = np.array([part[key] == "test" for key in keys])
     return Molecules(
-        name, smiles, np.minimum(y[there], HIGHEST_SCORE), target, Morgan("smiles", radius=1), is_test
+        name, smiles, np.minimum(y[there], HIGHEST_SCORE), target, fingerprints_called(name), is_test
     )
 
 

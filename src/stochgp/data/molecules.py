@@ -23,12 +23,12 @@ SHOWN = 60  # characters of a SMILES in a message
 class Morgan:
     """Morgan fingerprints of the SMILES in `column`: how often each circular fragment of up to `radius` bonds occurs (Rogers and Hahn 2010).
 
-    Fragments are folded into `n_bits` columns; `counts=False` keeps only which of them occur. As in RDKit, through scikit-fingerprints.
+    Fragments are folded into `n_bits` columns, as many as RDKit has by default; `counts=False` keeps only which of them occur. As in RDKit, through scikit-fingerprints.
     """
 
     column: str
     radius: int = 2
-    n_bits: int = 1024
+    n_bits: int = 2048
     counts: bool = True
 
     def __post_init__(self) -> None:

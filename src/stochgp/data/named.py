@@ -18,7 +18,7 @@ from .flights_3m import (
 )
 from .functions import FUNCTIONS, load_function
 from .molecule_sets import NAMES as MOLECULES
-from .molecule_sets import ROWS, load_molecule_set, molecules_location
+from .molecule_sets import ROWS, fingerprints_called, load_molecule_set, molecules_location
 from .molecule_sets import how_to_get as molecules_source
 from .tables import TABLES, how_to_get, load_table, table_location
 from .uci import N_SPLITS, UCI_SETS, load_uci, uci_folders, uci_location
@@ -94,7 +94,13 @@ def list_named() -> list[NamedSet]:
         for name, known in FUNCTIONS.items()
     ]
     molecules = [
-        NamedSet(name, ROWS[name.split(":")[1]], 1024, molecules_location(name), molecules_source(name))
+        NamedSet(
+            name,
+            ROWS[name.split(":")[1]],
+            fingerprints_called(name).n_bits,
+            molecules_location(name),
+            molecules_source(name),
+        )
         for name in MOLECULES
     ]
     return [flights, more, *tables, *(_uci_line(name) for name in UCI_SETS), *functions, *molecules]

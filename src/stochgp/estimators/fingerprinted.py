@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import scipy.sparse
+from jax.typing import DTypeLike
 
 from stochgp.budget import Budget
 from stochgp.data import TableEncoder
@@ -14,7 +15,7 @@ from stochgp.data.columns import is_array
 from stochgp.data.fingerprints import FingerprintEncoder, Fingerprints, checked_counts, holds_fractions
 from stochgp.data.molecules import MoleculeEncoder, Morgan
 from stochgp.kernels import AbstractKernel, Constant, Product, Sum, Tanimoto
-from stochgp.parameters import value_of
+from stochgp.parameters import positive, value_of
 
 MOST_NAMED = 8  # rows in a warning
 
@@ -90,6 +91,11 @@ def without_skipped(rows: np.ndarray) -> np.ndarray:
         text = f"{int((~there).sum())} molecule(s) cannot be read and are left out: data rows {which}{more} (from 1)"
         warnings.warn(text, UserWarning, stacklevel=6)
     return there
+
+
+def with_level(kernel: AbstractKernel, variance: float, dtype: DTypeLike) -> AbstractKernel:
+    """k + c, from c = `variance`. T is positive for almost all pairs, so that functions have a level that the average of their values is not."""
+    return kernel + Constant(positive(variance, dtype=dtype))
 
 
 def with_packing(kernel: AbstractKernel, packed: bool) -> AbstractKernel:

@@ -11,7 +11,7 @@ from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.choices import HURRIED, kernel_learner
-from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
+from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_level, with_packing
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
 from stochgp.estimators.kernel_posterior import WantedPosterior
 from stochgp.estimators.law_choice import AUTO, check_likelihood, law_of, start_noise
@@ -45,7 +45,8 @@ UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows befo
 class KernelGPRegressor(GPRegressor):
     """Gaussian process regression with any kernel and any number of rows: `predict` is of the function without noise.
 
-    kernel          "auto" (compared on rows left out: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`; "tanimoto" for fingerprints
+    kernel          "auto" (compared on rows left out: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`;
+                    "tanimoto" for fingerprints: `kernels.Tanimoto() + kernels.Constant()` (docs/methods/molecules.md says why)
     learner         "auto", "loo", "vecchia", "bsgd", "full-batch", "iterative", or a learner of `stochgp.learners`; None = keep the hyperparameters given
     noise_variance  σ², in the units of what the kernel sees (standardised targets when `standardize`): a value is kept, while the kernel is
                     learned; None = learned, from a tenth of the targets' mean square, which `learner=None` keeps
@@ -229,6 +230,8 @@ class KernelGPRegressor(GPRegressor):
 
         if not (isinstance(self.kernel, str) and self.kernel == "auto"):
             kernel = kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)
+            if isinstance(self.kernel, str) and self.kernel == "tanimoto":
+                kernel = with_level(kernel, spread, dtype)
             return with_kernel(with_packing(kernel, is_packed(data.encoder))), {}
         planned = run.planned("kernel")
         if planned is not None:
