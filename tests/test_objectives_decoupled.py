@@ -169,11 +169,16 @@ def test_the_divergence_is_that_of_the_values_on_all_functions(spread):
     assert_allclose(divergence(gp), wanted, rtol=1e-8)
 
 
-def test_tiles_of_the_divergence_are_its_whole(monkeypatch):
-    gp = made()
-    wanted = divergence(gp)
-    monkeypatch.setattr("stochgp.variational.decoupled.TILE", 2)
-    assert_allclose(divergence(gp), wanted, rtol=1e-13)
+@pytest.mark.parametrize("spread", [False, True])
+def test_tiles_of_functions_add_up_to_all(spread, monkeypatch):
+    """The bound and all of its gradient, from drawn columns and from every one: five functions in tiles of two."""
+    gp, some = made(spread=spread), jnp.asarray([4, 1], jnp.int32)
+    slope = lambda J: _gradient(gp, lambda g: sum(decoupled.bound_parts(g, rows(), 6.0, J)))
+    wanted, value = [slope(some), slope(None)], divergence(gp)
+    monkeypatch.setattr("stochgp.variational.functions.TILE", 2)
+    for found, whole in zip([slope(some), slope(None)], wanted, strict=True):
+        _assert_gradients(found, whole)
+    assert_allclose(divergence(gp), value, rtol=1e-13)
 
 
 def test_the_prior_diverges_by_nothing():

@@ -19,6 +19,7 @@ from stochgp.objectives.decoupled import Parts, bound_parts
 from stochgp.parameters import trainable_mask
 from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 from stochgp.variational import Decoupled
+from stochgp.variational.functions import TILE
 
 STEPS = 2048
 RATE = 0.01
@@ -70,11 +71,11 @@ class AbstractGrowing(AbstractLearner):
         return judge.plan_steps(n_rows, row_bytes(n_inputs), self.batch_size, self.epochs, STEPS)
 
     def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
-        """Batches; functions of mean and covariance by the rows of a batch and as many columns, with their derivatives; the optimiser."""
+        """Batches; a tile of the mean's functions and all of the covariance's by the rows of a batch, with their derivatives; the optimiser."""
         q: Any = gp.approximation
         B, M, P = min(self.batch_size, n_rows), q.mean_functions.capacity, q.n_inducing
         drawn = self.sampling.need_bytes(n_rows, n_inputs, B, STEPS)
-        kernels = 4 * 8 * B * M + 8 * 6 * P * (B + P)
+        kernels = 4 * 8 * B * min(M, TILE) + 8 * 6 * P * (B + P)
         return drawn + 3 * CHUNK_BYTES + kernels + 4 * 6 * (M * (2 * n_inputs + 1) + P * (P + 2 * n_inputs))
 
     def prepare(self, gp: SparseGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:

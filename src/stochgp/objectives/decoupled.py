@@ -42,7 +42,8 @@ def sampled_mean_divergence(gp: SparseGP, J: Int[Array, " n"]) -> Float[Array, "
     a, kernel = q.a, jax.tree.map(_halved, gp.kernel)
     held, held_a = jax.lax.stop_gradient((q.mean_functions.chosen(J), a[J]))
     scale = q.mean_functions.used.astype(a.dtype) / J.shape[0]
-    whole = scale * jnp.dot(a, matmul(q.mean_functions.among(kernel, held), held_a))
+    rows_of = lambda some, a: jnp.dot(a, matmul(some.among(kernel, held), held_a))
+    whole = scale * q.mean_functions.summed(rows_of, a)
     return whole - 0.5 * jax.lax.stop_gradient(whole)
 
 

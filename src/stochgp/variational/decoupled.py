@@ -18,7 +18,6 @@ from stochgp.variational.base import AbstractApproximation, AbstractProcess
 from stochgp.variational.functions import InducingFunctions, functions_at, no_functions
 
 ROUNDINGS = 4.0  # in eps k(x, x): what a variance is at least
-TILE = 512  # columns of K_α that exist at a time
 ABOVE_PRIOR = 1e-9  # of the largest eigenvalue: rounding of one that is 0
 
 
@@ -123,7 +122,7 @@ class DecoupledProcess(AbstractProcess):
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N 1"]:
         """O(N M D)."""
-        return matmul(self.alpha.at(self.kernel, X), self.a)[:, None]
+        return self.alpha.combined(self.kernel, X, self.a)[:, None]
 
     def covariance_parts(
         self, X: Float[Array, "N D"]
@@ -136,19 +135,10 @@ class DecoupledProcess(AbstractProcess):
         return self.mean_divergence() + self.covariance_divergence()
 
     def mean_divergence(self) -> Float[Array, ""]:
-        """½ aᵀK_α a, some columns of K_α at a time."""
-        M = self.a.shape[0]
-        n_tiles = -(-M // TILE)
-        size = -(-M // n_tiles)
-        places = jnp.arange(n_tiles * size, dtype=jnp.int32).reshape(n_tiles, size)
-
-        @jax.checkpoint
-        def tile(J: Array) -> Array:
-            known = jnp.minimum(J, M - 1)
-            columns = self.alpha.among(self.kernel, self.alpha.chosen(known))
-            return jnp.dot(self.a, matmul(columns, jnp.where(known == J, self.a[known], 0)))
-
-        return 0.5 * jnp.sum(jax.lax.map(tile, places))
+        """½ aᵀK_α a."""
+        pairs = lambda some, a, others, b: jnp.dot(a, matmul(some.among(self.kernel, others), b))
+        row = lambda some, a: self.alpha.summed(lambda others, b: pairs(some, a, others, b), self.a)
+        return 0.5 * self.alpha.summed(row, self.a)
 
     def covariance_divergence(self) -> Float[Array, ""]:
         """½ log|H| − ½ (P − tr H⁻¹): the trace of (9) is that of (H − I)H⁻¹."""
@@ -184,7 +174,7 @@ class DecoupledCorrection(eqx.Module):
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         own = cast(self, X.dtype)
-        mean = matmul(own.alpha.at(own.kernel, X), own.a)
+        mean = own.alpha.combined(own.kernel, X, own.a)
         return mean[:, None] - matmul(own.beta.at(own.kernel, X), own.weights)
 
 

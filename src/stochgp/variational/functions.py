@@ -1,5 +1,6 @@
 """Inducing functions ψ_j: the bases of decoupled processes, in arrays that grow without new shapes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +15,7 @@ from stochgp.kernels.stationary import RBF
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import value_of
 
+TILE = 256  # functions whose products exist at a time: what is made of them stays in a core's cache
 COLUMNS = 16  # of a block of pairs of spread functions: each pair has its own width in every input
 
 
@@ -71,6 +73,31 @@ class InducingFunctions(eqx.Module):
             jnp.exp(select(f.log_scales, rbf.active_dims)),
         )
         return value_of(rbf.variance, dtype) * _spread_pairs(scaled(self), scaled(columns))
+
+    def combined(self, kernel: Any, X: Float[Array, "N D"], a: Float[Array, " M"]) -> Float[Array, " N"]:
+        """Σ_j a_j ψ_j(x_i): O(N M D), memory for N rows and a tile of functions, in derivatives too."""
+        return self.summed(lambda some, a: matmul(some.at(kernel, X), a), a)
+
+    def summed(self, part: Callable[["InducingFunctions", Array], Array], a: Float[Array, " M"]) -> Array:
+        """Σ over tiles of the functions of `part(some of them, their a)`, which is 0 where a is."""
+        M = self.capacity
+        if M <= TILE:
+            return part(self, a)
+        n_tiles = -(-M // TILE)
+        size = -(-M // n_tiles)
+        tiles = jax.tree.map(
+            lambda x: jnp.pad(x, ((0, n_tiles * size - M),) + ((0, 0),) * (x.ndim - 1)).reshape(n_tiles, size, *x.shape[1:]),
+            (self.points, self.log_scales, a),
+        )  # fmt: skip
+        count = jnp.asarray(size, jnp.int32)
+
+        @jax.checkpoint
+        def of(tile: tuple[Array, Array | None, Array]) -> Array:
+            points, scales, own = tile
+            return part(InducingFunctions(points, scales, count), own)
+
+        nothing = jnp.zeros_like(jax.eval_shape(of, jax.tree.map(lambda x: x[0], tiles)))
+        return jax.lax.scan(lambda total, tile: (total + of(tile), None), nothing, tiles)[0]
 
     def chosen(self, indices: Int[Array, " P"]) -> "InducingFunctions":
         """Some of them."""
