@@ -1,5 +1,6 @@
 """Molecules: SMILES columns to fingerprints and predictions, what cannot be read, and the named sets."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -40,18 +41,22 @@ def table():
     return pd.DataFrame({"name": range(len(SMILES)), "molecule": SMILES})
 
 
+@pytest.mark.parametrize("chirality", [False, True])
 @pytest.mark.parametrize("morgan", [Morgan("s"), Morgan("s", radius=1, n_bits=64), Morgan("s", counts=False)])
-def test_fingerprints_are_those_of_rdkit(morgan):
+def test_fingerprints_are_those_of_rdkit(morgan, chirality):
     from rdkit import Chem
     from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
 
-    found, bad = fingerprints_of(SMILES, morgan)
-    generator = GetMorganGenerator(radius=morgan.radius, fpSize=morgan.n_bits)
-    for row, text in zip(found.toarray(), SMILES, strict=True):
+    smiles = [*SMILES, "N[C@@H](C)C(=O)O", "N[C@H](C)C(=O)O"]
+    found, bad = fingerprints_of(smiles, dataclasses.replace(morgan, chirality=chirality))
+    generator = GetMorganGenerator(radius=morgan.radius, fpSize=morgan.n_bits, includeChirality=chirality)
+    for row, text in zip(found.toarray(), smiles, strict=True):
         molecule = Chem.MolFromSmiles(text)
         make = generator.GetCountFingerprintAsNumPy if morgan.counts else generator.GetFingerprintAsNumPy
         np.testing.assert_array_equal(row, make(molecule))
     assert not bad.any()
+    mirrored = found.toarray()[-2:]
+    assert np.array_equal(*mirrored) != chirality
 
 
 def test_a_column_of_molecules_is_its_fingerprints(table, tmp_path):

@@ -23,13 +23,15 @@ SHOWN = 60  # characters of a SMILES in a message
 class Morgan:
     """Morgan fingerprints of the SMILES in `column`: how often each circular fragment of up to `radius` bonds occurs (Rogers and Hahn 2010).
 
-    Fragments are folded into `n_bits` columns, as many as RDKit has by default; `counts=False` keeps only which of them occur. As in RDKit, through scikit-fingerprints.
+    Fragments are folded into `n_bits` columns, as many as RDKit has by default; `counts=False` keeps only which of them occur, and
+    `chirality` tells mirror images apart. As in RDKit, through scikit-fingerprints.
     """
 
     column: str
     radius: int = 2
     n_bits: int = 2048
     counts: bool = True
+    chirality: bool = False
 
     def __post_init__(self) -> None:
         if self.radius < 0 or self.n_bits < 1:
@@ -40,7 +42,8 @@ class Morgan:
     @property
     def described(self) -> str:
         kind = "counts" if self.counts else "bits"
-        return f"Morgan {kind} of radius {self.radius} in {self.n_bits} columns, of column {self.column!r}"
+        chiral = " with chirality" if self.chirality else ""
+        return f"Morgan {kind} of radius {self.radius}{chiral} in {self.n_bits} columns, of column {self.column!r}"
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, 
 
     Raises ValueError where the extra is not installed.
     """
-    make, parse = _tools(morgan.radius, morgan.n_bits, morgan.counts)
+    make, parse = _tools(morgan.radius, morgan.n_bits, morgan.counts, morgan.chirality)
     molecules = [parse(text) for text in smiles]
     good = np.array([molecule is not None for molecule in molecules], bool)
     found = scipy.sparse.csr_array((0, morgan.n_bits), dtype=np.int64)
@@ -132,7 +135,7 @@ def are_installed() -> bool:
 
 
 @functools.lru_cache(maxsize=8)
-def _tools(radius: int, n_bits: int, counts: bool) -> tuple[Any, Any]:
+def _tools(radius: int, n_bits: int, counts: bool, chirality: bool) -> tuple[Any, Any]:
     """(The fingerprints, what makes a molecule of a SMILES, or None)."""
     if not are_installed():
         raise ValueError(f"molecules need RDKit and scikit-fingerprints: {HOW_TO_INSTALL}")
@@ -144,7 +147,10 @@ def _tools(radius: int, n_bits: int, counts: bool) -> tuple[Any, Any]:
             molecule = None if text is None else Chem.MolFromSmiles(text)
         return molecule if molecule is not None and molecule.GetNumAtoms() else None
 
-    return ECFPFingerprint(fp_size=n_bits, radius=radius, count=counts, sparse=True), parse
+    make = ECFPFingerprint(
+        fp_size=n_bits, radius=radius, count=counts, include_chirality=chirality, sparse=True
+    )
+    return make, parse
 
 
 def _refuse(table: Any, bad: np.ndarray, morgan: Morgan, skips: bool) -> None:
