@@ -185,6 +185,13 @@ MUTATIONS = (
         "test_learners_fit_by_evidence.py::test_the_best_visit_is_returned",
     ),
     Mutation(
+        "a noisy loss counts as lost however uncertain it is",
+        "learners/fit.py",
+        "criterion - SURE * visit.error > at.lowest",
+        "criterion > at.lowest",
+        "test_learners_fit_by_loss.py::test_a_loss_that_may_be_chance_is_not_lost",
+    ),
+    Mutation(
         "a lost run goes on at the same rate",
         "learners/fit.py",
         "slower, kept = setting.learner.slower(at.best_state, SLOWER), at.kept",

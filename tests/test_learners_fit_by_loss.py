@@ -12,6 +12,7 @@ from killing import KilledError, stop_at
 from toy import KEY
 
 from stochgp.data.streams import DeviceRows
+from stochgp.deadline import Pace
 from stochgp.kernels import RBF
 from stochgp.learners import (
     BSGD,
@@ -26,7 +27,9 @@ from stochgp.learners import (
     Vecchia,
     fit,
 )
+from stochgp.learners.base import Problem
 from stochgp.learners.conditionals import AbstractConditionals
+from stochgp.learners.steps import take_stretch
 from stochgp.models import KernelGP, SparseGP
 from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS
@@ -194,6 +197,7 @@ class Scripted(AbstractLearner):
     """A learner whose losses are written down; its state counts the stretches that led to it."""
 
     losses: tuple[float, ...]
+    errors: tuple[float, ...] = ()
     batch_size: int | None = None
     epochs: int | None = None
     learning_rate: float | None = None
@@ -215,7 +219,10 @@ class Scripted(AbstractLearner):
         return gp, np.zeros(()), np.ones(())
 
     def advance(self, state, problem, first_step, n_steps, seed):
-        return (state[0], state[1] + 1, state[2]), {"loss": self.losses[first_step], "rate": float(state[2])}
+        numbers = {"loss": self.losses[first_step], "rate": float(state[2])}
+        if self.errors:
+            numbers["loss_squared"] = numbers["loss"] ** 2 + self.errors[first_step] ** 2
+        return (state[0], state[1] + 1, state[2]), numbers
 
     def model(self, state):
         return KernelGP(RBF(), 1.0 + float(state[1]))
@@ -227,8 +234,8 @@ class Scripted(AbstractLearner):
         return entry["loss"] <= self.finish
 
 
-def _play(*losses, finish=-np.inf, **options):
-    return fit(Scripted(losses, finish=finish), GP, _data(), key=KEY, **options)
+def _play(*losses, finish=-np.inf, errors=(), **options):
+    return fit(Scripted(losses, errors, finish=finish), GP, _data(), key=KEY, **options)
 
 
 def test_a_lost_visit_goes_back_to_the_lowest_loss_at_a_smaller_rate():
@@ -238,6 +245,32 @@ def test_a_lost_visit_goes_back_to_the_lowest_loss_at_a_smaller_rate():
     np.testing.assert_allclose(rates, [1, 1, 1, 1, 0.3, 0.3, 0.09])
     assert float(found.gp.noise_variance) == 5.0  # two stretches, back, one, one lost, one
     assert found.loss == 0.4
+
+
+def test_a_loss_that_may_be_chance_is_not_lost():
+    """More than 1 above the lowest by three standard errors: 2.5 ± 0.6 after 0.5 is not, 2.5 ± 0.3 is."""
+    found = _play(0.5, 2.5, 2.5, 0.4, errors=(0.0, 0.6, 0.3, 0.0))
+    assert [entry.get("recovered") for entry in found.history] == [None, 0, 0, 1, 0]
+    np.testing.assert_allclose(
+        [entry["loss_error"] for entry in found.history[1:]], [0, 0.6, 0.3, 0], atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("name", ["uniform", "svgp", "svdgp"])
+def test_the_error_of_a_loss_is_that_of_the_mean_over_steps(name):
+    """A stretch of 64 steps, against the same steps one by one."""
+    learner, gp, data, seed, losses = LEARNERS[name], _gp(name), _data(), (5, 6), []
+    with jax.enable_x64(True):
+        plan = learner.plan(data.size, 2, ByLoss())
+        problem = Problem(data, plan, learner.prepare(gp, data, plan, seed))
+        state = learner.init(gp, problem, key=KEY)
+        _, n, whole = take_stretch(learner, state, problem, 0, seed, pieces=Pace())
+        for step in range(n):
+            state, numbers = learner.advance(state, problem, step, 1, seed)
+            losses.append(numbers["loss"])
+    assert n == 64
+    np.testing.assert_allclose(whole["loss"], np.mean(losses), rtol=1e-4)
+    np.testing.assert_allclose(whole["loss_error"], np.std(losses) / n**0.5, rtol=1e-3)
 
 
 def test_a_run_whose_last_visit_is_lost_has_diverged():

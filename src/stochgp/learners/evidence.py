@@ -87,6 +87,11 @@ class EvidenceVisit(NamedTuple):
     def criterion(self) -> float:
         return next(value for value in (self.score, self.nlpd, self.nlml) if value is not None)
 
+    @property
+    def error(self) -> float:
+        """0: visits are compared on the same rows."""
+        return 0.0
+
 
 class HeldOutRows(NamedTuple):
     """How each held-out row was predicted, before it joined."""

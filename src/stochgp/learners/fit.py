@@ -37,6 +37,7 @@ from stochgp.storage import checkpoint as checkpoints
 SLOWER = 0.3
 MOST_RECOVERIES = 6
 DIVERGED_BY = 1.0  # nats per datum above the lowest criterion
+SURE = 3.0  # standard errors of a criterion that is the mean of noisy losses: one row far from all others can be all of such a mean
 
 
 def fit(
@@ -54,7 +55,7 @@ def fit(
     """Learn θ of `gp` from the rows of `source`.
 
     After every stretch of steps the host visits: the learner's judge looks at the state, the history gets an entry, the checkpoint is
-    written. A criterion that is not finite, or 1 nat per datum above the lowest, sends the run back to the visit of the lowest one, and on at
+    written. A criterion that is not finite, or by three standard errors 1 nat per datum above the lowest, sends the run back to the visit of the lowest one, and on at
     0.3 of the rate. This happens at most 6 times; such entries have `recovered` 1. The judge says which visit the run returns, and which
     rates are tried first.
 
@@ -199,7 +200,7 @@ def _advance(setting: Setting, at: Progress, log: Log) -> Progress:
     with log.visits.piece():
         visit, step = judge.look(learner.model(state), numbers, setting.division), at.step + taken
     criterion = visit.criterion
-    lost = not np.isfinite(criterion) or criterion > at.lowest + DIVERGED_BY
+    lost = not np.isfinite(criterion) or criterion - SURE * visit.error > at.lowest + DIVERGED_BY
     log.add(entry_of(setting, visit, step), recovered=float(lost), **numbers)
     at = at._replace(step=step, cut=taken < wanted)
     if lost:

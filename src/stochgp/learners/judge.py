@@ -32,6 +32,11 @@ class Visit(Protocol):
     def criterion(self) -> float:
         """Nats per datum, lower is better; not finite where the state is lost."""
 
+    @property
+    @abc.abstractmethod
+    def error(self) -> float:
+        """The standard error of the criterion; 0 where it is no estimate."""
+
 
 class Division(NamedTuple):
     """The rows that a run learns from, and those held out for its judge."""
@@ -98,6 +103,7 @@ class LossVisit(NamedTuple):
 
     gp: AbstractGP
     loss: float
+    error: float = 0.0
 
     @property
     def criterion(self) -> float:
@@ -130,7 +136,7 @@ class ByLoss(AbstractJudge):
         return LossVisit(gp, np.nan)
 
     def look(self, gp: AbstractGP, numbers: Numbers, division: Division) -> LossVisit:
-        return LossVisit(gp, float(numbers["loss"]))
+        return LossVisit(gp, float(numbers["loss"]), float(numbers.get("loss_error", 0.0)))
 
     def entry(self, visit: LossVisit) -> Numbers:
         return {"noise_variance": float(visit.gp.noise_variance)} if hasattr(visit.gp, "noise") else {}

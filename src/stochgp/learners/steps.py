@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from stochgp.data.streams import Rows
 from stochgp.deadline import Pace, TimeIsUpError
@@ -14,6 +15,8 @@ from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.judge import Numbers, Seed
 from stochgp.learners.sampling import AbstractSampling
 from stochgp.numerics.threads import one_blas_thread
+
+SQUARES = "loss_squared"  # of the steps, on their way to the standard error of their mean
 
 
 def take_stretch(
@@ -46,6 +49,8 @@ def take_stretch(
         taken += int(numbers.pop("taken", n_steps))
         parts.append(numbers)
     means = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
+    if (squares := means.pop(SQUARES, None)) is not None:
+        means["loss_error"] = float(np.sqrt(max(squares - means["loss"] ** 2, 0.0) / taken))
     state, means = problem.devices.broadcast((state, means))
     return state, taken, means
 
@@ -73,14 +78,19 @@ def advance_by_batches(
     if devices.steps:
         state, batches = devices.replicate(state), devices.place(batches, axis=indices.ndim - 1)
     with one_blas_thread():
-        state, info = _scan(learner, state, batches, np.asarray(first_step), np.asarray(seed, np.uint32))
-        numbers = {name: float(value) for name, value in info._asdict().items()}
+        state, info, squares = _scan(
+            learner, state, batches, np.asarray(first_step), np.asarray(seed, np.uint32)
+        )
+        numbers = {name: float(value) for name, value in info._asdict().items()} | {SQUARES: float(squares)}
         return devices.local(state) if devices.steps else state, numbers
 
 
 @eqx.filter_jit
-def _scan(learner: Any, state: Any, batches: Rows, first_step: Any, seed: Any) -> tuple[Any, Any]:
-    """(State after a step on each of a stack of batches, means of what the steps saw). A step's key depends on its number alone."""
+def _scan(learner: Any, state: Any, batches: Rows, first_step: Any, seed: Any) -> tuple[Any, Any, Array]:
+    """(State after a step on each of a stack of batches, means of what the steps saw, that of the squared losses).
+
+    A step's key depends on its number alone.
+    """
     dynamic, static = eqx.partition(state, eqx.is_array)
     key = jax.random.wrap_key_data(seed)
     steps = first_step + jnp.arange(batches.y.shape[0])
@@ -91,4 +101,5 @@ def _scan(learner: Any, state: Any, batches: Rows, first_step: Any, seed: Any) -
         return eqx.filter(new, eqx.is_array), info
 
     dynamic, infos = jax.lax.scan(body, dynamic, (batches, steps))
-    return eqx.combine(dynamic, static), jax.tree.map(jnp.mean, infos)
+    squares = jnp.mean(jnp.square(infos.loss.astype(jnp.float64)))
+    return eqx.combine(dynamic, static), jax.tree.map(jnp.mean, infos), squares
