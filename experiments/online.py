@@ -38,10 +38,11 @@ class Sizes(NamedTuple):
     gpr_rows: int = 1_024
     batch: int = 1_024
     growth: int = 128
+    columns: int = 128  # of K_α drawn in a step, where functions have widths of their own; else as many as rows of a batch
     steps: int = 2_000
 
 
-QUICK = Sizes(256, 16, 32, 16, 16, 128, 64, 64, 16, 120)
+QUICK = Sizes(256, 16, 32, 16, 16, 128, 64, 64, 16, 16, 120)
 
 
 def load(name: str, output: int, frames: int = walking.FRAMES) -> Data:
@@ -87,15 +88,18 @@ def start(method: str, data: Data, sizes: Sizes, spread: bool) -> SparseGP:
     return SparseGP(kernel, q, noise)
 
 
-def learner(method: str, sizes: Sizes, rate: float) -> AbstractLearner:
+def learner(method: str, sizes: Sizes, rate: float, spread: bool) -> AbstractLearner:
     """With γ_t of the paper; "-cosine": times a cosine that ends at 0."""
     settings: dict[str, Any] = {"batch_size": sizes.batch, "learning_rate": InverseRoot(rate)}
-    if method.endswith(COSINE):
-        return SVDGP(**settings | {"learning_rate": rate}, growth=sizes.growth, decay=cosine)
     if method == "svi":
         return SVGP(**settings, natural_rate=InverseRoot(0.5))
-    kind = SVDGP if method == "svdgp" else IVSGPR
-    return kind(**settings, growth=sizes.growth)
+    settings["growth"] = sizes.growth
+    if method == "ivsgpr":
+        return IVSGPR(**settings)
+    settings["n_columns"] = sizes.columns if spread else None
+    if method.endswith(COSINE):
+        settings |= {"learning_rate": rate, "decay": cosine}
+    return SVDGP(**settings)
 
 
 Look = Callable[[AbstractGP, int, float], None]
@@ -128,7 +132,9 @@ def tuned(method: str, data: Data, sizes: Sizes, spread: bool) -> tuple[float, d
     losses = {}
     for rate in RATES:
         gp = start(method, data, sizes, spread)
-        _, loss = follow(learner(method, sizes, rate), gp, data, sizes, min(TRIAL_STEPS, sizes.steps), None)
+        _, loss = follow(
+            learner(method, sizes, rate, spread), gp, data, sizes, min(TRIAL_STEPS, sizes.steps), None
+        )
         losses[rate] = loss if np.isfinite(loss) else np.inf
     best = min(losses, key=lambda rate: losses[rate])
     return best, {str(rate): float(loss) for rate, loss in losses.items()}
@@ -199,6 +205,6 @@ def run_stochastic(method: str, data: Data, sizes: Sizes, spread: bool) -> dict[
 
     looks = 5 if spread else 50  # the divergence of many functions with widths of their own is slow
     gp = start(method, data, sizes, spread)
-    gp, loss = follow(learner(method, sizes, rate), gp, data, sizes, sizes.steps, look, looks)
+    gp, loss = follow(learner(method, sizes, rate, spread), gp, data, sizes, sizes.steps, look, looks)
     more = {"rate": rate, "trials": losses, "loss": loss, "seconds": curve[-1][1], "curve": curve}
     return scores(gp, data) | more
