@@ -31,7 +31,7 @@ def tuned(name: str, **where: Any) -> Lines | None:
 
 
 def best(name: str, family: str, batch: int, set_: str) -> Lines | None:
-    """The runs of the variant of lowest mean NLML of "scgd", "minimax" or "bsgd"."""
+    """The runs of the variant of lowest mean NLML of "scgd", "minimax", "bsgd" or "svgp"."""
     methods = [m for m in lines(name).settings("method") if m.startswith(family)]
     found = [runs for m in methods if (runs := tuned(name, method=m, batch=batch, set=set_)) is not None]
     return min(found, key=lambda runs: runs.mean("nlml")) if found else None

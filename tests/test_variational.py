@@ -16,7 +16,6 @@ from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.learners import SVGP, Problem, constant, fit
 from stochgp.models import SparseGP
 from stochgp.networks import mlp
-from stochgp.numerics.small_matrices import safe_inverse_factor
 from stochgp.objectives.elbo import elbo, elbo_of_all, sites
 from stochgp.parameters import cast, frozen
 from stochgp.planning.steps import StepPlan
@@ -207,14 +206,6 @@ def test_natural_parameters_and_back():
     assert_allclose(mean, q.mean, rtol=1e-9)
     assert_allclose(root @ jnp.swapaxes(root, 1, 2), q.root @ jnp.swapaxes(q.root, 1, 2), rtol=1e-9)
     assert_allclose(root, np.tril(root))
-
-
-def test_the_derivative_of_the_inverse_factor_is_that_of_its_parts():
-    B = _generator.normal(size=(5, 5))
-    A, G = jnp.asarray(B @ B.T + np.eye(5)), jnp.asarray(_generator.normal(size=(5, 5)))
-    mine = jax.grad(lambda A: jnp.sum(G * safe_inverse_factor(A)[0]))(A)
-    plain = jax.grad(lambda A: jnp.sum(G * jnp.linalg.inv(jnp.linalg.cholesky(A))))(A)
-    assert_allclose(mine, plain, rtol=1e-9, atol=1e-12)
 
 
 def test_inducing_points_pass_through_the_network():

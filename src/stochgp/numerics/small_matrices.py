@@ -76,34 +76,22 @@ def apply_inverse(factor: Float[Array, "M M"], Phi: Float[Array, "B M"]) -> Floa
     return matmul(matmul(Phi, factor.T), factor)
 
 
-@jax.custom_jvp
 def safe_inverse_factor(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    """(L⁻¹, jitter) with A + jitter·I = LLᵀ of `safe_cholesky`, differentiable: dL⁻¹ = −Φ(L⁻¹ dA L⁻ᵀ) L⁻¹.
-
-    Φ takes the lower triangle and half of the diagonal (Murray 2016, arXiv 1602.07527). Three products in the place of the derivative of
-    every block; the jitter counts as constant.
-    """
-    L, jitter = safe_cholesky(A)
+    """(L⁻¹, jitter) with A + jitter·I = LLᵀ of `safe_cholesky`. No derivative goes through it: `whiten` has that of L⁻¹K."""
+    L, jitter = safe_cholesky(jax.lax.stop_gradient(A))
     return invert_lower(L), jitter
-
-
-@safe_inverse_factor.defjvp
-def _safe_inverse_factor_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
-    (A,), (dA,) = primals, tangents
-    inverse, jitter = safe_inverse_factor(A)
-    inside = lower_times(inverse, lower_times(inverse, symmetrise(dA)).T)
-    return (inverse, jitter), (-lower_times(_halved(jnp.tril(inside)), inverse), jnp.zeros_like(jitter))
 
 
 @jax.custom_vjp
 def whiten(
     inverse: Float[Array, "M M"], A: Float[Array, "M M"], K: Float[Array, "M N"]
 ) -> Float[Array, "M N"]:
-    """W = L⁻¹K, A = LLᵀ, where L⁻¹ is known as `inverse`, through which no derivative goes: with Ψ = Φ(W̄Wᵀ),
+    """W = L⁻¹K, A = LLᵀ, where L⁻¹ is known as `inverse`: with Ψ = Φ(W̄Wᵀ),
 
         K̄ = L⁻ᵀW̄,    Ā = −sym(L⁻ᵀ Ψ L⁻¹).
 
-    No derivative of L⁻¹ is needed, and every product is of a triangular matrix. In reverse mode only.
+    Φ takes the lower triangle and half of the diagonal (Murray 2016, arXiv 1602.07527). No derivative of L⁻¹ is needed, and every product is
+    of a triangular matrix. In reverse mode only.
     """
     return lower_times(inverse, K)
 

@@ -112,7 +112,7 @@ class InducingProcess(AbstractProcess):
     def whitened(self, X: Float[Array, "N D"]) -> Float[Array, "M N"]:
         """W = L⁻¹k(Z, X)."""
         Kzx = self.kernel.between(self.columns, self._prepared(X))
-        return whiten(jax.lax.stop_gradient(self.inverse), self.among, Kzx)
+        return whiten(self.inverse, self.among, Kzx)
 
     def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
         return self.moments_of(self.whitened(X), self.kernel.diag(X))
