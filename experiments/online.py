@@ -84,7 +84,7 @@ def start(method: str, data: Data, sizes: Sizes, spread: bool) -> SparseGP:
     elif method == "ivsgpr":
         q = Decoupled.of(sizes.ivsgpr, None, D, spread=spread)
     else:
-        q = Decoupled.of(sizes.n_mean, sizes.n_covariance, D, spread=spread)
+        q = Decoupled.of(min(sizes.n_mean, len(data.y)), sizes.n_covariance, D, spread=spread)
     return SparseGP(kernel, q, noise)
 
 

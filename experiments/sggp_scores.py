@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 
 from measuring.sggp import Split, posterior, training_rows
-from stochgp import metrics
+from stochgp import SparseGPRegressor, budget, metrics
 from stochgp.results import FitResult
 
 CALIBRATION_ROWS = 1_000
@@ -35,6 +35,26 @@ def predict(found: FitResult, split: Split, trial: int) -> dict:
         "predict_seconds": seconds,
         "predict_rows": len(split.y_test),
         "rmse_exact": _exact_rmse(found, split) if split.train.size <= EXACT_ROWS else np.nan,
+    }
+
+
+def sparse(split: Split, seed: int) -> dict:
+    """Scores of a sparse GP as it comes."""
+    model = SparseGPRegressor(random_state=seed)
+    begun = time.perf_counter()
+    model.fit(*training_rows(split))
+    seconds = time.perf_counter() - begun
+    mean, std = model.predict(split.X_test, return_std=True, include_noise=True)
+    rmse = metrics.rmse(split.y_test, mean)
+    return {
+        "rmse": rmse,
+        "ratio": rmse / split.floor,
+        "nlpd": metrics.nlpd(split.y_test, mean, std),
+        "coverage95": metrics.coverage(split.y_test, mean, std),
+        "fit_seconds": seconds,
+        "steps": model.n_iter_,
+        "converged": str(model.converged_),
+        "peak_bytes": budget.peak_resident(),
     }
 
 
