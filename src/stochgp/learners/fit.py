@@ -55,8 +55,8 @@ def fit(
     """Learn θ of `gp` from the rows of `source`.
 
     After every stretch of steps the host visits: the learner's judge looks at the state, the history gets an entry, the checkpoint is
-    written. A criterion that is not finite, or by three standard errors 1 nat per datum above the lowest, sends the run back to the visit of the lowest one, and on at
-    0.3 of the rate. This happens at most 6 times; such entries have `recovered` 1. The judge says which visit the run returns, and which
+    written. A criterion that is not finite, or 1 nat per datum above the lowest (a mean of noisy losses: by three of its standard errors), sends the
+    run back to the visit of the lowest one, and on at 0.3 of the rate. This happens at most 6 times; such entries have `recovered` 1. The judge says which visit the run returns, and which
     rates are tried first.
 
     `progress` is called with every entry of the history; if it returns True, the run ends as by Ctrl-C. `checkpoint` names a file: where it

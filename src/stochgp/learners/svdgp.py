@@ -18,6 +18,7 @@ from stochgp.learners.schedules import Schedule, at_step, constant
 from stochgp.models import SparseGP
 from stochgp.objectives.decoupled import columns_to_draw
 from stochgp.objectives.elbo import sites
+from stochgp.variational.functions import TILE
 
 
 class SVDGP(AbstractGrowing):
@@ -61,6 +62,11 @@ class SVDGP(AbstractGrowing):
             check_mirror_rate(self.mirror_rate)
         if self.n_columns is not None and self.n_columns < 1:
             raise ValueError(f"n_columns is {self.n_columns}; it must be at least 1, or None")
+
+    def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:
+        """With the columns of a tile of functions, where they are more than the rows of a batch."""
+        more = max(0, (self.n_columns or 0) - min(self.batch_size, n_rows))
+        return super().need_bytes(gp, n_rows, n_inputs) + 4 * 8 * more * TILE
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         return all_but_q(gp, "weights", *(() if self.mirror_rate is not None else ("root",)))
