@@ -169,10 +169,14 @@ def _with_property(which: str, smiles: list[str]) -> tuple[list[str], np.ndarray
     from rdkit.Chem import QED, Crippen
 
     compute: Any = Crippen.MolLogP if which == "logp" else QED.qed  # pyright: ignore[reportAttributeAccessIssue]
+    there, values = [], []
     with rdBase.BlockLogs():
-        molecules = [Chem.MolFromSmiles(text) for text in smiles]
-        there = [i for i, molecule in enumerate(molecules) if molecule is not None]
-        return [smiles[i] for i in there], np.array([compute(molecules[i]) for i in there], np.float64)
+        for text in smiles:  # one by one: molecules take more memory than their fingerprints
+            molecule = Chem.MolFromSmiles(text)
+            if molecule is not None:
+                there.append(text)
+                values.append(compute(molecule))
+    return there, np.array(values, np.float64)
 
 
 def _dockstring(name: str, target: str) -> Molecules:

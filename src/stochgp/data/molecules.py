@@ -17,6 +17,7 @@ from .fingerprints import FingerprintEncoder
 
 HOW_TO_INSTALL = "pip install 'stochgp[molecules]'"
 SHOWN = 60  # characters of a SMILES in a message
+AT_A_TIME = 2048  # molecules: as objects of RDKit they take some 30 kB each
 
 
 @dataclass(frozen=True)
@@ -115,16 +116,17 @@ def fingerprints_of(smiles: Sequence[str | None], morgan: Morgan) -> tuple[Any, 
     Raises ValueError where the extra is not installed.
     """
     make, parse = _tools(morgan.radius, morgan.n_bits, morgan.counts, morgan.chirality)
-    molecules = [parse(text) for text in smiles]
-    good = np.array([molecule is not None for molecule in molecules], bool)
-    found = scipy.sparse.csr_array((0, morgan.n_bits), dtype=np.int64)
-    if good.any():
-        found = scipy.sparse.csr_array(make.transform([m for m in molecules if m is not None])).astype(
-            np.int64
-        )
+    parts: list[Any] = [scipy.sparse.csr_array((0, morgan.n_bits), dtype=np.int64)]
+    read: list[bool] = []
+    for start in range(0, len(smiles), AT_A_TIME):
+        molecules = [parse(text) for text in smiles[start : start + AT_A_TIME]]
+        read += [molecule is not None for molecule in molecules]
+        if there := [molecule for molecule in molecules if molecule is not None]:
+            parts.append(scipy.sparse.csr_array(make.transform(there)).astype(np.int64))
+    good = np.array(read, bool)
+    found, rows = scipy.sparse.vstack(parts, format="csr"), np.flatnonzero(good)
     place = scipy.sparse.csr_array(
-        (np.ones(int(good.sum()), np.int64), (np.flatnonzero(good), np.arange(int(good.sum())))),
-        shape=(len(molecules), int(good.sum())),
+        (np.ones(len(rows), np.int64), (rows, np.arange(len(rows)))), shape=(len(smiles), len(rows))
     )
     return scipy.sparse.csr_array(place @ found), ~good
 
