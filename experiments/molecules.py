@@ -125,9 +125,11 @@ def figure(records: list[Record]) -> Figure:
     names = [name for name in (*SMALL, *LARGE, *PROTEINS) if select(records, set=name)]
     for k, method in enumerate((*METHODS, CHIRAL, "sdd", "sgd")):
         found = [[r["results"]["r2"] for r in select(records, set=name, method=method)] for name in names]
-        at = [i for i, values in enumerate(found) if values]
-        panel.plot([i + 0.1 * k for i in at], [np.mean(found[i]) for i in at], "o", label=method)
-    panel.set_xticks(range(len(names)), [name.removeprefix("mol:") for name in names], rotation=30)
+        if at := [i for i, values in enumerate(found) if values]:
+            panel.plot([i + 0.1 * k for i in at], [np.mean(found[i]) for i in at], "o", label=method)
+    panel.set_xticks(
+        range(len(names)), [name.removeprefix("mol:") for name in names], rotation=30, ha="right"
+    )
     panel.set(ylabel="R²")
     panel.legend()
     return drawing
