@@ -29,6 +29,7 @@ PROTEINS = tuple(f"mol:dockstring:{t}" for t in ("ESR2", "F2", "KIT", "PARP1", "
 ROWS = {"mol:hiv:logp": 41_913, "mol:hiv:qed": 41_913} | dict.fromkeys(PROTEINS, 260_000)
 METHODS = ("gp", "forest", "xgboost")
 CHIRAL = "gp-chiral"
+EVERY = (*METHODS, CHIRAL, "sdd", "sgd")
 LIMIT = "2GB"
 SECONDS = 530.0  # of a fit: ten minutes with fingerprints and predictions
 ONE_CORE = False
@@ -98,7 +99,7 @@ def page(records: list[Record]) -> list[str]:
     ]
     rows = []
     for name in (*SMALL, *LARGE, *PROTEINS):
-        for method in (*METHODS, CHIRAL, "sdd", "sgd"):
+        for method in EVERY:
             found = [record["results"] for record in select(records, set=name, method=method)]
             if not found:
                 continue
@@ -123,7 +124,7 @@ def figure(records: list[Record]) -> Figure:
     drawing = Figure(figsize=(8, 3.5), layout="constrained")
     panel = drawing.subplots()
     names = [name for name in (*SMALL, *LARGE, *PROTEINS) if select(records, set=name)]
-    for k, method in enumerate((*METHODS, CHIRAL, "sdd", "sgd")):
+    for k, method in enumerate(EVERY):
         found = [[r["results"]["r2"] for r in select(records, set=name, method=method)] for name in names]
         if at := [i for i, values in enumerate(found) if values]:
             panel.plot([i + 0.1 * k for i in at], [np.mean(found[i]) for i in at], "o", label=method)

@@ -19,7 +19,6 @@ from experiments.problems import ROWS, unit_scores
 from measuring import papers, tables
 from measuring.sets import hyperparameters, load_raw
 from measuring.store import Cell, Record, select
-from stochgp.data import Dataset
 
 SMALL, LARGE = ("pol", "elevators", "bike"), ("protein", "keggdirected")
 SOLVERS = ("cholesky", "cg", "sdd")
@@ -52,27 +51,9 @@ def cost(cell: Cell) -> float:
 
 
 def run(cell: Cell) -> dict:
-    from stochgp import KernelGPRegressor, kernels, solvers
-
     raw = load_raw(cell["set"], cell["split"])
-    theta = hyperparameters(cell["set"], cell["split"])
-    kernel = kernels.Matern32(theta["lengthscale"], theta["variance"])
-    if cell["solver"] == "svgp":
-        return _sparse(raw, theta, cell["seed"])
-    given = {
-        "published": solvers.SDD(
-            epochs=_epochs(len(raw.y)), step_size=50 / len(raw.y), averaging=100 / STEPS, check_every=100
-        ),
-    }
-    model = KernelGPRegressor(
-        kernel,
-        learner=None,
-        noise_variance=theta["noise_variance"],
-        solver=given.get(cell["solver"], cell["solver"]),
-        n_samples=0 if cell["solver"] in ("published", "sgd") else 64,
-        time_limit=600.0 if cell["solver"] in ("published", "sgd") else None,
-        random_state=cell["seed"],
-    )
+    theta, is_sparse = hyperparameters(cell["set"], cell["split"]), cell["solver"] == "svgp"
+    model = _sparse(theta, cell["seed"]) if is_sparse else _global(cell, theta, len(raw.y))
     begun = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -84,11 +65,9 @@ def run(cell: Cell) -> dict:
         "converged": str(model.converged_),
         "steps": model.n_iter_,
     }
-    results |= {"residual": model.plan_["residual"]["choice"], "used": model.plan_["solver"]["choice"]}
-    results["predicted_seconds"] = model.plan_["solve_seconds"]["choice"]
-    results["solve_seconds"] = round(model.history_[-1]["seconds"], 2)
+    results |= {"used": "SVGP"} if is_sparse else _solve(model)
     begun = time.perf_counter()
-    if model.n_samples == 0:
+    if not is_sparse and model.n_samples == 0:
         mean = model.predict(raw.X_test)
         curve = [[e["step"], e["residual"], round(e["seconds"], 1)] for e in model.history_ if e["measured"]]
         return results | {"rmse": _rmse(raw.y_test, mean) / scale, "curve": curve}
@@ -99,30 +78,44 @@ def run(cell: Cell) -> dict:
     }
 
 
-def _sparse(raw: Dataset, theta: dict[str, Any], seed: int) -> dict:
-    """Scores of a sparse GP at these hyperparameters, with inducing points and q(u) learned."""
+def _global(cell: Cell, theta: dict[str, Any], n_rows: int) -> Any:
+    """A kernel GP at these hyperparameters, by the cell's solver."""
+    from stochgp import KernelGPRegressor, kernels, solvers
+
+    by_step_size = cell["solver"] in ("published", "sgd")
+    given = {
+        "published": solvers.SDD(
+            epochs=_epochs(n_rows), step_size=50 / n_rows, averaging=100 / STEPS, check_every=100
+        ),
+    }
+    return KernelGPRegressor(
+        kernels.Matern32(theta["lengthscale"], theta["variance"]),
+        learner=None,
+        noise_variance=theta["noise_variance"],
+        solver=given.get(cell["solver"], cell["solver"]),
+        n_samples=0 if by_step_size else 64,
+        time_limit=600.0 if by_step_size else None,
+        random_state=cell["seed"],
+    )
+
+
+def _sparse(theta: dict[str, Any], seed: int) -> Any:
+    """A sparse GP at these hyperparameters, whose inducing points and q(u) are learned."""
     from stochgp import SparseGPRegressor, kernels, likelihoods
     from stochgp.parameters import frozen
 
     lengthscale, variance, noise = (
         frozen(theta[name]) for name in ("lengthscale", "variance", "noise_variance")
     )
-    kernel, noise = kernels.Matern32(lengthscale, variance), likelihoods.Gaussian(noise)
-    model = SparseGPRegressor(kernel, likelihood=noise, random_state=seed)
-    begun = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model.fit(raw.X, raw.y)
-    seconds = round(time.perf_counter() - begun, 2)
-    mean, std = model.predict(raw.X_test, return_std=True, include_noise=True)
-    scores = unit_scores(raw.y_test, mean, std, float(np.std(raw.y)))
-    return {
-        "fit_seconds": seconds,
-        "converged": str(model.converged_),
-        "steps": model.n_iter_,
-        "used": "SVGP",
-        **scores,
-    }
+    kernel = kernels.Matern32(lengthscale, variance)
+    return SparseGPRegressor(kernel, likelihood=likelihoods.Gaussian(noise), random_state=seed)
+
+
+def _solve(model: Any) -> dict[str, Any]:
+    """How the posterior of a kernel GP was solved."""
+    residual, used, predicted = (model.plan_[k]["choice"] for k in ("residual", "solver", "solve_seconds"))
+    seconds = round(model.history_[-1]["seconds"], 2)
+    return {"residual": residual, "used": used, "predicted_seconds": predicted, "solve_seconds": seconds}
 
 
 def page(records: list[Record]) -> list[str]:

@@ -24,13 +24,9 @@ def predict(found: FitResult, split: Split, trial: int) -> dict:
     calibrated = near.calibrated(CALIBRATION_ROWS, trial)
     std = np.sqrt(local.variance + near.noise_variance)
     wider = calibrated.scale**0.5 * std
-    rmse = metrics.rmse(split.y_test, local.mean)
     return {
-        "rmse": rmse,
-        "ratio": rmse / split.floor,
-        "nlpd": metrics.nlpd(split.y_test, local.mean, std),
+        **_scores(split, local.mean, std),
         "nlpd_calibrated": metrics.nlpd(split.y_test, local.mean, wider),
-        "coverage95": metrics.coverage(split.y_test, local.mean, std),
         "scale": calibrated.scale,
         "predict_seconds": seconds,
         "predict_rows": len(split.y_test),
@@ -44,17 +40,23 @@ def sparse(split: Split, seed: int) -> dict:
     begun = time.perf_counter()
     model.fit(*training_rows(split))
     seconds = time.perf_counter() - begun
-    mean, std = model.predict(split.X_test, return_std=True, include_noise=True)
+    return {
+        **_scores(split, *model.predict(split.X_test, return_std=True, include_noise=True)),
+        "fit_seconds": seconds,
+        "steps": model.n_iter_,
+        "converged": str(model.converged_),
+        "peak_bytes": budget.peak_resident(),
+    }
+
+
+def _scores(split: Split, mean: np.ndarray, std: np.ndarray) -> dict[str, float]:
+    """Of observations, with these standard deviations."""
     rmse = metrics.rmse(split.y_test, mean)
     return {
         "rmse": rmse,
         "ratio": rmse / split.floor,
         "nlpd": metrics.nlpd(split.y_test, mean, std),
         "coverage95": metrics.coverage(split.y_test, mean, std),
-        "fit_seconds": seconds,
-        "steps": model.n_iter_,
-        "converged": str(model.converged_),
-        "peak_bytes": budget.peak_resident(),
     }
 
 

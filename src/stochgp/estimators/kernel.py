@@ -228,9 +228,10 @@ class KernelGPRegressor(GPRegressor):
         def start(name: str) -> KernelGP:
             return with_kernel(kernel_called(name, data.n_inputs, variance=spread, dtype=dtype))
 
-        if not (isinstance(self.kernel, str) and self.kernel == "auto"):
+        named = self.kernel if isinstance(self.kernel, str) else None
+        if named != "auto":
             kernel = kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)
-            if isinstance(self.kernel, str) and self.kernel == "tanimoto":
+            if named == "tanimoto":
                 kernel = with_level(kernel, spread, dtype)
             return with_kernel(with_packing(kernel, is_packed(data.encoder))), {}
         planned = run.planned("kernel")

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.streams import Rows
 from stochgp.models import SparseGP
-from stochgp.numerics.precision import matmul
 from stochgp.objectives.elbo import expected_log_density
 
 
@@ -42,8 +41,7 @@ def sampled_mean_divergence(gp: SparseGP, J: Int[Array, " n"]) -> Float[Array, "
     a, kernel = q.a, jax.tree.map(_halved, gp.kernel)
     held, held_a = jax.lax.stop_gradient((q.mean_functions.chosen(J), a[J]))
     scale = q.mean_functions.used.astype(a.dtype) / J.shape[0]
-    rows_of = lambda some, a: jnp.dot(a, matmul(some.among(kernel, held), held_a))
-    whole = scale * q.mean_functions.summed(rows_of, a)
+    whole = scale * q.mean_functions.product(kernel, a, held, held_a)
     return whole - 0.5 * jax.lax.stop_gradient(whole)
 
 

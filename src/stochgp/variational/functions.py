@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from stochgp.kernels.fields import select
+from stochgp.kernels.gradients import equal_tiles
 from stochgp.kernels.stationary import RBF
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import value_of
@@ -78,17 +79,22 @@ class InducingFunctions(eqx.Module):
         """Σ_j a_j ψ_j(x_i): O(N M D), memory for N rows and a tile of functions, in derivatives too."""
         return self.summed(lambda some, a: matmul(some.at(kernel, X), a), a)
 
+    def product(
+        self, kernel: Any, a: Float[Array, " M"], others: "InducingFunctions", b: Float[Array, " P"]
+    ) -> Float[Array, ""]:
+        """Σ_ij a_i ⟨ψ_i, ψ'_j⟩ b_j, a tile of these functions and all of the others at a time."""
+        return self.summed(lambda some, a: jnp.dot(a, matmul(some.among(kernel, others), b)), a)
+
     def summed(self, part: Callable[["InducingFunctions", Array], Array], a: Float[Array, " M"]) -> Array:
         """Σ over tiles of the functions of `part(some of them, their a)`, which is 0 where a is."""
         M = self.capacity
         if M <= TILE:
             return part(self, a)
-        n_tiles = -(-M // TILE)
-        size = -(-M // n_tiles)
+        size = equal_tiles(M, TILE)
+        filled = lambda x: jnp.pad(x, ((0, -M % size),) + ((0, 0),) * (x.ndim - 1))
         tiles = jax.tree.map(
-            lambda x: jnp.pad(x, ((0, n_tiles * size - M),) + ((0, 0),) * (x.ndim - 1)).reshape(n_tiles, size, *x.shape[1:]),
-            (self.points, self.log_scales, a),
-        )  # fmt: skip
+            lambda x: filled(x).reshape(-1, size, *x.shape[1:]), (self.points, self.log_scales, a)
+        )
         count = jnp.asarray(size, jnp.int32)
 
         @jax.checkpoint
