@@ -48,6 +48,7 @@ ENTRIES = (
     Entry("warps", "", "targets transformed where held-out rows gain, and traps where none should be"),
     Entry("counts", "", "counts of bikes: negative binomial, Poisson and Gaussian noise"),
     Entry("land", "", "land or sea on the sphere beside nearest neighbours and boosting at equal time"),
+    Entry("corners", "", "95 % intervals where rows have weights, groups, counts or heavy tails"),
     Entry("defaults", "", "FeatureGPRegressor() as it comes on six UCI sets"),
 )
 NAMES = tuple(entry.name for entry in ENTRIES)
