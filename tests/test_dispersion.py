@@ -23,11 +23,11 @@ from stochgp.learners.dispersion import (
     paired,
     split,
 )
-from stochgp.likelihoods import TreeNoise
+from stochgp.likelihoods import AbstractNoise
 from stochgp.numerics.trees import Boosting, Trees, binned, edges_of
 from stochgp.objectives.dispersion import Shape, gaussian_shape, slopes, student_shape
-from stochgp.parameters import frozen, value_of
-from stochgp.posteriors import DispersedPosterior, Dispersion, ExactKernelPosterior, KernelSystem
+from stochgp.parameters import AbstractParameter, frozen, value_of
+from stochgp.posteriors import Dispersion, ExactKernelPosterior, KernelSystem
 from stochgp.posteriors.base import known_noise
 from stochgp.solvers import Cholesky
 
@@ -264,31 +264,45 @@ def test_a_scale_of_the_input_is_recovered():
     assert_allclose(law.shape.factor, 1, atol=0.25)
 
 
-def make_posterior():
+class Sloped(AbstractNoise):
+    """s(x) = exp(slope x₁)."""
+
+    level: AbstractParameter
+    slope: float
+
+    def multiplier(self, X):
+        return jnp.exp(self.slope * X[:, 0])
+
+
+def make_posterior(slope, trees):
+    """(Of noise 0.1 exp(slope x₁), the same of a law c = 0.7 with trees or without)."""
     rows = draws(30, 14)
     with jax.enable_x64(True):
-        X = jnp.asarray(rows.X)
-        system = KernelSystem(RBF(np.ones(3), np.float64(1.1)), X, np.ones(30), known_noise(0.1), 64)
+        X, noise = jnp.asarray(rows.X), Sloped(known_noise(0.1).level, slope)
+        system = KernelSystem(RBF(np.ones(3), np.float64(1.1)), X, np.ones(30), noise, 64)
         A = np.asarray(system.operator.dense())
         weights = jnp.asarray(np.linalg.solve(A, np.sin(3 * rows.X[:, :1])))
         base = ExactKernelPosterior(system=system, weights=weights, explained=1.0, solver=Cholesky())
-        noise = TreeNoise(frozen(np.float64(0.07)), frozen(some_trees().plus(-20.0)))
-    return base, DispersedPosterior(base=base, noise=noise, factor=0.7)
+        law = Dispersion(0.7, frozen(some_trees().plus(-20.0)) if trees else None, 5.0)
+        return base, law.of(base)
 
 
-def test_deviations_and_noise_are_those_of_the_base_times_the_scale():
-    base, found = make_posterior()
+@pytest.mark.parametrize(("slope", "trees"), [(0.0, True), (0.8, False), (0.8, True)])
+def test_deviations_and_noise_are_those_of_the_base_times_the_scale(slope, trees):
+    """c s(x), s of the trees alone: what the noise of the base has of the input is in the noise once, and not in f."""
+    base, found = make_posterior(slope, trees)
     Z = draws(9, 15).X
-    s = 0.7 * np.exp(np.clip(some_trees().on_host(Z) - 20, -16, 16))
+    s = 0.7 * (np.exp(np.clip(some_trees().on_host(Z) - 20, -16, 16)) if trees else np.ones(9))
     with jax.enable_x64(True):
         (mean, v), (wanted, v0) = found.mean_and_variance(Z), base.mean_and_variance(Z)
         assert_allclose(mean, wanted)
         assert_allclose(v, s * v0, rtol=1e-12)
-        assert_allclose(found.noise.variance(jnp.asarray(Z), np.ones(9)), 0.1 * s, rtol=1e-12)
+        noise = found.noise.variance(jnp.asarray(Z), np.ones(9))
+        assert_allclose(noise, 0.1 * s * np.exp(slope * Z[:, 0]), rtol=1e-12)
         assert_allclose(found.covariance(Z), np.sqrt(np.outer(s, s)) * base.covariance(Z), rtol=1e-9)
         drawn, plain = (p.functions(3, key=KEY) for p in (found, base))
         m = np.asarray(wanted)[:, None]
         assert_allclose(
             drawn(jnp.asarray(Z)), m + np.sqrt(s)[:, None] * (plain(jnp.asarray(Z)) - m), rtol=1e-6
         )
-    assert float(value_of(found.noise.level)) == 0.07
+    assert_allclose(value_of(found.noise.level), 0.07)

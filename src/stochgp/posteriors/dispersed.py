@@ -24,6 +24,7 @@ from stochgp.posteriors.base import (
     PerRow,
     Request,
     Rows,
+    known_noise,
     noise_variances,
     with_level,
 )
@@ -46,11 +47,10 @@ class Dispersion(eqx.Module):
         """The posterior with variances and noise of this law."""
         if self.factor == 1.0 and self.trees is None:
             return posterior
-        level = self.factor * float(posterior.noise.level)
-        noise = with_level(posterior.noise, level)
+        scale = known_noise(self.factor)
         if self.trees is not None:
-            noise = TreeNoise(noise.level, self.trees)
-        return DispersedPosterior(base=posterior, noise=noise, factor=self.factor)  # pyright: ignore[reportCallIssue]
+            scale = TreeNoise(scale.level, self.trees)
+        return DispersedPosterior(base=posterior, scale=scale)  # pyright: ignore[reportCallIssue]
 
     def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
         """Of observations with these means and standard deviations, noise included, before the curve corrects them."""
@@ -78,15 +78,21 @@ class Dispersion(eqx.Module):
 class DispersedPosterior(AbstractPosterior):
     """The mean of `base`, and √(c s(x)) times its deviations and its noise:
 
-        var f(x) = c s(x) var₀ f(x),   cov(f(x), f(z)) = c √(s(x) s(z)) cov₀(f(x), f(z)),   noise c s(x) times that of `base`.
+        var f(x) = c s(x) var₀ f(x),   cov(f(x), f(z)) = c √(s(x) s(z)) cov₀(f(x), f(z)),   noise variance c s(x) σ² s₀(x),
 
-    Where s hardly changes among the rows that matter for x, this is the posterior of the kernel c √(s(x) s(z)) k(x, z) and of that noise:
-    one factor of both leaves every mean as it is. c is `factor`; s(x) are the multipliers of `noise`, whose level is c σ².
+    σ² s₀(x) that of `base`. Where s hardly changes among the rows that matter for x, this is the posterior of the kernel c √(s(x) s(z)) k(x, z)
+    and of that noise: one factor of both leaves every mean as it is. c s(x) are the variances of `scale`.
     """
 
     base: AbstractPosterior
-    noise: AbstractNoise
-    factor: float
+    scale: AbstractNoise
+
+    @property
+    def noise(self) -> AbstractNoise:  # pyright: ignore[reportIncompatibleVariableOverride]
+        level = float(self.scale.level) * float(self.base.noise.level)
+        if isinstance(self.scale, TreeNoise):
+            return TreeNoise(known_noise(level).level, self.scale.trees, self.base.noise)
+        return with_level(self.base.noise, level)
 
     @property
     def block_rows(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -111,15 +117,14 @@ class DispersedPosterior(AbstractPosterior):
 
     def functions(self, n_samples: int, *, key: PRNGKeyArray) -> "DispersedFunctions":
         drawn = self.base.functions(n_samples, key=key)
-        return DispersedFunctions(self.base, self.noise, self.factor, drawn)
+        return DispersedFunctions(self.base, self.scale, drawn)
 
     def need_bytes(self, request: Request) -> int:
         return self.base.need_bytes(request) + 8 * request.n_rows
 
     def multiplier(self, X: Rows) -> Float[np.ndarray, " N"]:
         """c s(x)."""
-        unit = with_level(self.noise, self.factor)
-        return np.asarray(noise_variances(unit, X, np.ones(len(X))))
+        return np.asarray(noise_variances(self.scale, X, np.ones(len(X))))
 
     def _times(self, covariance: Any, X: Rows) -> Float[np.ndarray, "N N"]:
         root = np.sqrt(self.multiplier(X))
@@ -130,8 +135,7 @@ class DispersedFunctions(AbstractFunctions):
     """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior whose mean is m."""
 
     base: AbstractPosterior
-    noise: AbstractNoise
-    factor: float
+    scale: AbstractNoise
     functions: AbstractFunctions
 
     @property
@@ -140,5 +144,5 @@ class DispersedFunctions(AbstractFunctions):
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         mean = jnp.asarray(self.base.mean(X), X.dtype)[:, None]
-        root = jnp.sqrt(self.factor * self.noise.multiplier(X))[:, None]
+        root = jnp.sqrt(self.scale.variance(X, jnp.ones(X.shape[0], X.dtype)))[:, None]
         return mean + root * (self.functions(X) - mean)
