@@ -17,13 +17,12 @@ from stochgp.learners.dispersion import (
     STUDENT,
     Law,
     LeftOut,
-    cells,
     choose,
     fitted,
-    paired,
     split,
 )
 from stochgp.likelihoods import AbstractNoise
+from stochgp.numerics.clustered import cells, clusters, median, paired
 from stochgp.numerics.trees import Boosting, Trees, binned, edges_of
 from stochgp.objectives.dispersion import Shape, gaussian_shape, slopes, student_shape
 from stochgp.parameters import AbstractParameter, frozen, value_of
@@ -175,6 +174,29 @@ def test_errors_of_gains_are_those_of_the_sums_of_cells():
     assert paired(difference, np.zeros(60, int))[1] == np.inf
 
 
+def test_a_row_that_counts_is_as_many_rows_of_one_cell():
+    generator = np.random.default_rng(1)
+    difference, count, cell = (
+        generator.normal(size=60),
+        generator.integers(1, 5, 60),
+        generator.integers(9, size=60),
+    )
+    for part in (cell, np.arange(60)):
+        many = paired(np.repeat(difference, count), np.repeat(part, count))
+        assert_allclose(paired(difference, part, count.astype(float)), many, rtol=1e-12)
+        assert_allclose(paired(difference, part, 0.1 * count), many, rtol=1e-12)
+    share = count / count.sum()
+    mean = share @ difference
+    alone = np.sqrt(60 / 59 * share**2 @ (difference - mean) ** 2)
+    assert_allclose(paired(difference, np.arange(60), share), (mean, alone), rtol=1e-12)
+
+
+def test_parts_are_the_groups_or_cells():
+    X, group = np.random.default_rng(1).uniform(size=(1000, 2)), np.arange(1000) // 7 + 5
+    assert_array_equal(clusters(X, group), group - 5)
+    assert_array_equal(clusters(X, None), cells(X, 64))
+
+
 def test_cells_are_halves_of_halves():
     X = np.random.default_rng(1).uniform(size=(1000, 2)) * [10, 1]
     found = cells(X, 8)
@@ -306,3 +328,58 @@ def test_deviations_and_noise_are_those_of_the_base_times_the_scale(slope, trees
             drawn(jnp.asarray(Z)), m + np.sqrt(s)[:, None] * (plain(jnp.asarray(Z)) - m), rtol=1e-6
         )
     assert_allclose(value_of(found.noise.level), 0.07)
+
+
+COUNTS = np.random.default_rng(0).integers(1, 5, 600).astype(float)
+
+
+def counted(n, seed, **law):
+    """(Rows that count as 1 to 4, the same rows repeated); the copies of a row are a group, as the row is."""
+    rows = draws(n, seed, **law)._replace(group=np.arange(n))
+    return rows._replace(weight=COUNTS[:n]), rows.some(np.repeat(np.arange(n), COUNTS[:n].astype(int)))
+
+
+@pytest.mark.parametrize("df", [None, 4.0])
+def test_shapes_of_rows_that_count_are_those_of_repeated_rows(df):
+    one, many = counted(300, 20, df=4.0)
+    assert_allclose(median(one.squares, one.weight), np.median(many.squares), rtol=1e-12)
+    assert_allclose(median(one.squares[:7]), np.median(one.squares[:7]), rtol=1e-12)
+    found, wanted = (gaussian_shape(rows.squares, rows.weight) for rows in (one, many))
+    assert_allclose(found.factor, wanted.factor, rtol=1e-12)
+    found, wanted = (student_shape(rows.squares, df, rows.weight) for rows in (one, many))
+    assert_allclose(found, wanted, rtol=1e-4)
+
+
+def test_trees_of_rows_that_count_are_those_of_repeated_rows():
+    (one, many), (others, more) = counted(400, 21, slope=1.5), counted(200, 22, slope=1.5)
+    for found, wanted in zip(edges_of(one.X, 16, one.weight), edges_of(many.X, 16), strict=True):
+        assert_array_equal(found, wanted)
+    whole = QUICK._replace(share=1.0)
+    found, wanted = (fitted(STUDENT + OF_INPUT, *rows, 0, whole) for rows in ((one, others), (many, more)))
+    assert_array_equal(found.trees.inputs, wanted.trees.inputs)
+    assert_allclose(found.trees.thresholds, wanted.trees.thresholds)
+    assert_allclose(found.trees.leaves, wanted.trees.leaves, atol=1e-5)  # κ is found to about as much
+    assert_allclose(found.shape, wanted.shape, rtol=1e-4)
+
+
+def test_rows_that_count_choose_what_repeated_rows_choose():
+    """To the printed digits of every gain and every error."""
+    one, many = counted(600, 23, df=4.0, slope=0.6)
+    found, wanted = (choose(rows, 0, QUICK._replace(share=1.0)) for rows in (one, many))
+    assert (found.chosen, found.told) == (wanted.chosen, wanted.told)
+    assert found.told != choose(one._replace(weight=None), 0, QUICK._replace(share=1.0)).told
+
+
+def test_curves_of_rows_that_count_are_those_of_repeated_rows():
+    generator = np.random.default_rng(24)
+    u, count = generator.uniform(size=2500) ** 1.3, generator.integers(1, 4, 2500)
+    found, wanted = SplineCurve.of(u, count.astype(float)), SplineCurve.of(np.repeat(u, count))
+    assert_allclose(found.values, wanted.values, rtol=1e-12)
+    curve, told = chosen_curve(u, np.arange(2500) % 64, 0, weight=count.astype(float))
+    assert_allclose(curve.values, wanted.values, rtol=1e-12)
+    first = np.random.default_rng(0).permutation(64)[np.arange(2500) % 64] % 2 == 0
+    gains = np.empty(2500)
+    for fit in (first, ~first):
+        half = SplineCurve.of(np.repeat(u[fit], count[fit]))
+        gains[~fit] = half.log_slope(u[~fit], 1 - u[~fit])
+    assert f"gain {np.average(gains, weights=count):.4f}" in told

@@ -2,12 +2,15 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
 from stochgp import KernelGPRegressor
+from stochgp.data.streams import DeviceRows
 from stochgp.estimators import kernel_choice
 from stochgp.estimators.kernel import FEWEST_FOR_CHOICE
+from stochgp.numerics.clustered import paired
 
 
 def walk(n):
@@ -38,6 +41,38 @@ def test_few_rows_have_the_usual_kernel():
     X, y = walk(FEWEST_FOR_CHOICE - 1)
     model = KernelGPRegressor("auto", epochs=2, random_state=0).fit(X, y)
     assert model.plan_["kernel"]["choice"] == kernel_choice.USUAL
+
+
+def compared(monkeypatch, gains, group=None, weight=None):
+    """The kernel chosen where Matérn 1/2 gains so much over the usual one at each row, which has its number as input."""
+    source = DeviceRows(np.arange(len(gains), dtype=float)[:, None], 0 * gains, weight, group=group)
+    scores = {kernel_choice.USUAL: lambda rows: gains[rows], "matern12": lambda rows: 0 * gains[rows]}
+    monkeypatch.setattr(kernel_choice, "CANDIDATES", tuple(scores))
+    monkeypatch.setattr(kernel_choice, "_scores", lambda name, _, X, rows, key: scores[name](rows))
+    return kernel_choice.best_kernel(lambda name: name, source, key=jax.random.key(0))
+
+
+def test_rows_that_gain_together_are_no_independent_evidence(monkeypatch):
+    """Groups, or near rows, that all gain alike: 3 standard errors by rows, less than 1 by their sums."""
+    gains = np.repeat(np.random.default_rng(2).normal(0.1, 0.8, size=40), 25)
+    assert np.mean(gains) > 3 * np.std(gains) / 1000**0.5
+    shuffled = np.random.default_rng(0).permutation(1000)
+    name, told = compared(monkeypatch, gains[shuffled], (shuffled // 25).astype(np.int32))
+    _, error = paired(gains, np.arange(1000) // 25)
+    assert name == kernel_choice.USUAL and f"± {error:.4f}" in told["why"]
+    assert compared(monkeypatch, gains[shuffled])[0] == "matern12"  # neighbours have nothing in common
+    assert compared(monkeypatch, gains)[0] == kernel_choice.USUAL
+
+
+def test_rows_that_count_decide_as_repeated_rows_do(monkeypatch):
+    generator = np.random.default_rng(3)
+    gains, count = generator.normal(0.1, 1.0, size=300), generator.integers(1, 5, 300)
+    many = np.repeat(np.arange(300), count).astype(np.int32)
+    found = compared(monkeypatch, gains, np.arange(300, dtype=np.int32), count.astype(float))
+    wanted = compared(monkeypatch, gains[many], many)
+    assert found[0] == wanted[0]
+    without = lambda told: told["why"].partition("rows: ")[2]
+    assert without(found[1]) == without(wanted[1])
 
 
 def test_a_sum_has_a_broad_and_a_short_term():

@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,9 +11,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import spearmanr
 
 from stochgp import KernelGPRegressor, load
+from stochgp.estimators import law_choice
+from stochgp.estimators.inputs import TrainingRows
+from stochgp.estimators.left_out import some_rows
+from stochgp.estimators.units import TrainingData
+from stochgp.kernels import RBF
 from stochgp.learners.curves import CURVED
-from stochgp.learners.dispersion import GAUSSIAN, OF_INPUT, STUDENT
-from stochgp.likelihoods import AbstractNoise, Bernoulli, Gaussian, StudentT
+from stochgp.learners.dispersion import GAUSSIAN, OF_INPUT, STUDENT, LeftOut
+from stochgp.likelihoods import AbstractNoise, Bernoulli, Gaussian, StudentT, constant_noise
+from stochgp.models import KernelGP
 from stochgp.parameters import AbstractParameter, frozen, positive
 
 N = 600
@@ -102,13 +109,49 @@ def test_few_rows_and_little_time_choose_nothing():
     assert "no time" in late.plan_["likelihood"]["why"]
 
 
-def test_weights_and_groups_are_kept_apart_and_together():
-    X, y = rows(N)
-    groups = np.arange(N) // 4
-    model = make().fit(X, y, np.full(N, 2.0), groups=groups)
-    assert np.isfinite(model.predict_interval(X)).all()
-    few = make().fit(X, y, groups=np.arange(N) % 5)
+def test_few_groups_choose_nothing():
+    few = make().fit(*rows(N), groups=np.arange(N) % 5)
     assert "groups" in few.plan_["likelihood"]["why"]
+
+
+def left_out(scale=1.0):
+    """(Of 300 rows, 80 with their weights and groups, each predicted from its neighbours by a kernel and a noise of this scale; their numbers)."""
+    (X, y), generator = rows(300), np.random.default_rng(1)
+    weight, group = generator.uniform(0.5, 3, 300), (np.arange(300) // 3).astype(np.int32)
+    data = TrainingData.of(TrainingRows(X, y, weight, None, group), True, None, "float64")
+    with jax.enable_x64(True):
+        gp = KernelGP(
+            kernel=RBF(np.ones(2), np.float64(scale)), noise=constant_noise(0.2 * scale, dtype=np.float64)
+        )
+        found, as_new = law_choice._left_out(None, gp, data)
+    assert not as_new
+    return found, weight, group
+
+
+def test_errors_of_neighbours_have_weights_groups_and_no_scale(monkeypatch):
+    """That of all variances is the posterior's: mean z² is 1, and 9 k and 9 σ² change nothing."""
+    monkeypatch.setattr(law_choice, "ROWS", 80)
+    (found, weight, group), (scaled, *_) = left_out(), left_out(9.0)
+    at = some_rows(300, 80)
+    assert_array_equal(found.weight, weight[at])
+    assert_array_equal(found.group, group[at])
+    assert_allclose(np.average(found.squares, weights=weight[at]), 1, rtol=1e-12)
+    assert_allclose(scaled.z, found.z, rtol=1e-9)
+
+
+def test_probabilities_are_corrected_by_rows_that_no_tree_was_fitted_to():
+    """Of a law with trees a quarter: larger errors of theirs change how many trees there are, but no split."""
+    generator = np.random.default_rng(2)
+    X = generator.uniform(-1, 1, size=(1200, 3))
+    given = LeftOut(X, generator.normal(size=1200) * np.exp(np.sign(X[:, 0])))
+    law, others = law_choice._fitted(GAUSSIAN + OF_INPUT, given, None)
+    assert len(others.z) == 300
+    z = np.where(np.isin(given.z, others.z), 1.3 * given.z, given.z)
+    again = law_choice._fitted(GAUSSIAN + OF_INPUT, given._replace(z=z), None)[0].trees
+    n = min(len(law.trees.leaves), len(again.leaves))
+    assert_array_equal(law.trees.inputs[:n], again.inputs[:n])
+    assert_array_equal(law.trees.thresholds[:n], again.thresholds[:n])
+    assert len(law_choice._fitted(STUDENT, given, None)[1].z) == 1200
 
 
 def test_a_student_t_is_fitted_as_asked():
@@ -148,6 +191,13 @@ def test_a_noise_model_is_learned_with_the_kernel():
     assert abs(found - 1.0) < 4 * (2 / np.sum((X - X.mean()) ** 2)) ** 0.5 + 0.05
     low, high = model.predict(np.array([[-1.5], [1.5]]), return_std=True, include_noise=True)[1]
     assert high > 2.5 * low
+    student = make(likelihood=StudentT(frozen(5.0), noise)).fit(X, y)
+    c = student.plan_["likelihood_scale"]["choice"] * 5 / 3
+    for include_noise in (False, True):
+        deviations = (
+            of.predict(X, return_std=True, include_noise=include_noise)[1] for of in (student, model)
+        )
+        assert_allclose(next(deviations) ** 2 / next(deviations) ** 2, c, rtol=1e-5)
 
 
 def test_other_values_are_refused():

@@ -5,6 +5,7 @@ import pytest
 
 import stochgp
 from stochgp import FeatureGPRegressor, learners
+from stochgp.estimators import row_noise as choosing
 from stochgp.learners import row_noise
 from stochgp.learners.curves import CURVED
 from stochgp.learners.evidence import HeldOutRows
@@ -23,10 +24,34 @@ def rows(spread, seed=0):
     return X, np.sin(2 * X[:, 0]) + std * generator.normal(size=N), std
 
 
+COMPARED = []  # evidence of all runs that `found` compared
+
+
 @pytest.fixture(scope="module")
 def found():
     X, y, _ = rows(0.8)
-    return FeatureGPRegressor(learner=LEARNER, **QUICK).fit(X, y)
+
+    def best(*runs):
+        COMPARED.extend(run.evidence for run in runs)
+        return row_noise.best_constant(*runs)
+
+    def gain(*evidence):
+        COMPARED.extend(evidence)
+        return row_noise.gain(*evidence)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choosing, "best_constant", best)
+        patch.setattr(choosing, "gain", gain)
+        return FeatureGPRegressor(learner=LEARNER, **QUICK).fit(X, y)
+
+
+def test_runs_that_are_compared_held_out_the_same_rows(found):
+    """Other rows would be in other cells, in another order."""
+    assert len(COMPARED) == 6  # first and twin; the better and the head; the head and heavy tails
+    cell = COMPARED[0].held_out.cell
+    assert len(cell) == 0.4 * N and len(np.unique(cell)) == 64
+    for evidence in COMPARED:
+        np.testing.assert_array_equal(evidence.held_out.cell, cell)
 
 
 def test_noise_that_follows_an_input_is_found(found):
@@ -71,22 +96,40 @@ def test_few_rows_choose_nothing_and_are_given_what_they_ask_for():
     assert asked.n_iter_ > some.n_iter_
 
 
+def evidence_of(value, count, cell):
+    held_out = HeldOutRows(value, count, 0 * value, 1 + 0 * value, cell)
+    return learners.Evidence(None, None, 0.0, 0.0, 0.0)._replace(held_out=held_out)
+
+
 def test_the_gain_is_that_of_rows():
-    """Rows weigh what they count; its error is that of a mean."""
+    """Rows weigh what they count, and equal rows of a cell are one row: repeated ones gain as much, with the same error."""
     generator = np.random.default_rng(0)
     one, other = generator.normal(size=(2, 400))
-    count = generator.integers(1, 4, 400).astype(float)
-    evidence = learners.Evidence(None, None, 0.0, 0.0, 0.0)
-    first, second = (evidence._replace(held_out=HeldOutRows(v, count, v, v, v)) for v in (one, other))
-    found = row_noise.gain(first, second)
-    better = one - other
+    count, cell = generator.integers(1, 4, 400), np.arange(400) // 5
+    first, second = (evidence_of(v, count.astype(float), cell) for v in (one, other))
+    found, better = row_noise.gain(first, second), one - other
     mean = np.average(better, weights=count)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-12)
-    np.testing.assert_allclose(
-        found.error, np.sqrt(np.average((better - mean) ** 2, weights=count) / 400), rtol=1e-12
-    )
+    sums = (count / count.sum() * (better - mean)).reshape(80, 5).sum(axis=1)
+    np.testing.assert_allclose(found.error, np.sqrt(80 / 79 * np.sum(sums**2)), rtol=1e-12)
+    repeated = [np.repeat(part, count) for part in (one, other, cell)]
+    ones = np.ones(count.sum())
+    again = row_noise.gain(*(evidence_of(v, ones, repeated[2]) for v in repeated[:2]))
+    np.testing.assert_allclose(again[:2], found[:2], rtol=1e-12)
     assert not row_noise.gain(first, first).is_clear
-    assert row_noise.gain(first, first._replace(held_out=HeldOutRows(one - 1, count, one, one, one))).is_clear
+    assert row_noise.gain(first, evidence_of(one - 1, count.astype(float), cell)).is_clear
+
+
+def test_a_gain_that_rows_of_a_group_share_is_one_of_groups():
+    """20 groups of 30 rows that gain alike by chance: clear in 1 of 20 draws or so, in most where rows are taken as independent."""
+    clear = {"groups": 0, "rows": 0}
+    for seed in range(40):
+        generator = np.random.default_rng(seed)
+        gains = np.repeat(generator.normal(size=20), 30) + 0.1 * generator.normal(size=600)
+        for name, cell in (("groups", np.arange(600) // 30), ("rows", np.arange(600))):
+            first, second = (evidence_of(v, np.ones(600), cell) for v in (gains, 0 * gains))
+            clear[name] += row_noise.gain(first, second).is_clear
+    assert clear["groups"] <= 5 and clear["rows"] >= 10
 
 
 def test_an_unknown_likelihood_is_refused():

@@ -1,12 +1,18 @@
 """Feature GPs with Student-t noise: chosen where tails are heavy, asked for by name or value, in files, plans and streams."""
 
+import jax
 import numpy as np
 import pytest
+from toy import make_gp
 
 import stochgp
 from stochgp import FeatureGPRegressor, learners, metrics
+from stochgp.data.streams import DeviceRows
+from stochgp.learners import heavy_tails
+from stochgp.learners.row_noise import Going
 from stochgp.likelihoods import Bernoulli, Gaussian, StudentT
 from stochgp.parameters import frozen
+from stochgp.results import RESULTS, FitResult
 
 N = 1_500
 QUICK = {"features": "rff", "n_features": 30, "random_state": 0, "learning_rate": 0.03, "epochs": 20}
@@ -71,10 +77,46 @@ def test_names_and_values_are_taken():
 
 
 def test_few_rows_have_what_they_ask_for():
+    """Shares of the other rows within 3 standard errors of what 120 rows can know, and densities that the Gaussian is far from."""
     X, y = rows()
-    few = FeatureGPRegressor(likelihood="student-t", **QUICK).fit(X[:120], y[:120])
-    assert few.plan_["likelihood"]["choice"] == "student-t"
-    assert np.isfinite(few.predict_interval(X[120:])).all()
+    student, gaussian = (
+        FeatureGPRegressor(likelihood=name, **QUICK).fit(X[:120], y[:120])
+        for name in ("student-t", "gaussian")
+    )
+    assert student.plan_["likelihood"]["choice"] == "student-t"
+    assert 2.1 <= student.plan_["df"]["choice"] < 10
+    for level in (0.5, 0.8, 0.95):
+        lower, upper = student.predict_interval(X[120:], level).T
+        share = np.mean((lower <= y[120:]) & (y[120:] <= upper))
+        assert abs(share - level) < 3 * (level * (1 - level) * (1 / 120 + 1 / (N - 120))) ** 0.5
+    scores = [metrics.nlpd(y[120:], model.predict_distribution(X[120:])) for model in (student, gaussian)]
+    assert scores[0] < scores[1] - 0.3
+
+
+@pytest.mark.parametrize(("later", "kept"), [(0.9, True), (1.1, False), (None, False)])
+def test_steps_with_heavy_tails_stay_only_where_held_out_rows_gain(later, kept, monkeypatch):
+    """The steps are counted in any case."""
+    evidence = learners.Evidence(None, None, 0.0, 1.0, 0.0, None, 5.0)
+    gp = make_gp(dtype=np.float32)
+    first = FitResult(gp, 1.0, evidence, 10, True, RESULTS.successful, [], 0.0, None, 100)
+    second = first._replace(
+        gp=make_gp(dtype=np.float32, seed=2), evidence=evidence._replace(held_out_nlpd=later), n_iter=15
+    )
+    monkeypatch.setattr(heavy_tails, "learned_further", lambda *_: second)
+    source = DeviceRows(np.zeros((5, 1), np.float32), np.zeros(5, np.float32))
+    found = heavy_tails.learned_with_tails(first, LEARNER, source, Going(jax.random.key(0)))
+    wanted = second if kept else first
+    assert found.gp is wanted.gp and found.evidence is wanted.evidence
+    assert found.n_iter == 15
+
+
+def test_rounds_have_found_the_degrees_of_freedom(monkeypatch):
+    """Twice as many change them by less than a tenth."""
+    found = []
+    for rounds in (heavy_tails.ROUNDS, 2 * heavy_tails.ROUNDS):
+        monkeypatch.setattr(heavy_tails, "ROUNDS", rounds)
+        found.append(fitted(likelihood="student-t", epochs=4).plan_["df"]["choice"])
+    np.testing.assert_allclose(*found, rtol=0.1)
 
 
 def test_sixty_rows_choose_nothing():

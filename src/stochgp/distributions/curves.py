@@ -69,13 +69,15 @@ class SplineCurve(AbstractCurve):
     slopes: Float64[np.ndarray, " K"]
 
     @classmethod
-    def of(cls, u: Float64[np.ndarray, " n"]) -> "SplineCurve":
+    def of(
+        cls, u: Float64[np.ndarray, " n"], weight: Float64[np.ndarray, " n"] | None = None
+    ) -> "SplineCurve":
         """Through the shares of these probabilities below 0.005, 0.025, 0.1, …, with 50 uniform ones added.
 
-        The slope at a knot is the geometric mean of those of the chords beside it; at the ends it is that of the chord.
+        One of weight ρ counts as ρ equal ones. The slope at a knot is the geometric mean of those of the chords beside it; at the ends it is that of the chord.
         """
         knots = np.array([0.0, *AT, 1.0])
-        counts = np.histogram(u, knots)[0] + PRIOR_ROWS * np.diff(knots)
+        counts = np.histogram(u, knots, weights=weight)[0] + PRIOR_ROWS * np.diff(knots)
         values = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
         values[-1] = 1.0
         chords = np.log(np.diff(values) / np.diff(knots))

@@ -91,14 +91,15 @@ def law_of(
     if planned is not None or not chooses:
         name = (asked if planned is None else planned).removesuffix(CURVED)
         law, others = _fitted(name, rows, df)
-        curve = SplineCurve.of(law.probabilities(others)) if planned == name + CURVED else None
+        u = law.probabilities(others)
+        curve = SplineCurve.of(u, others.weight) if planned == name + CURVED else None
         return _dispersion(law, curve, "as asked" if planned is None else "as given")
     heavy = data.transform is None or data.transform.growth < LEAST_DF
     found = choose(rows, SEED, heavy_tails=heavy)
     why, curve = f"by {found.n_rows} rows left out, nats a row: {found.told}", None
     law, others = _fitted(found.chosen, rows, df)
     if found.compared and as_new:
-        curve, told = chosen_curve(law.probabilities(others), others.cells(), SEED)
+        curve, told = chosen_curve(law.probabilities(others), others.cells(), SEED, weight=others.weight)
         why = f"{why}; its probabilities: {told}"
     return _dispersion(law, curve, why)
 
@@ -150,14 +151,16 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> tuple[LeftOut, boo
     From all others where it knows its Q_ii and there are no groups; else from their neighbours, with z² of mean 1, as calibrated variances have.
     """
     rows = some_rows(data.n_rows, ROWS)
-    group = None if data.rows.group is None else np.asarray(data.rows.group)[rows]
+    group, weight = (
+        None if part is None else np.asarray(part)[rows] for part in (data.rows.group, data.rows.weight)
+    )
     z = left_out_errors(posterior, rows) if group is None and _knows(posterior, data.n_rows) else None
     if z is not None:
-        return LeftOut(np.asarray(data.X[rows], np.float64), z), True
+        return LeftOut(np.asarray(data.X[rows], np.float64), z, None, weight), True
     X, found = predicted_by_others(gp, data, rows)
     z = np.asarray(found.z, np.float64)
-    z = z / math.sqrt(max(float(np.mean(np.square(z))), 1e-300))
-    return LeftOut(X, z, group), isinstance(posterior, LocalPosterior)
+    z = z / math.sqrt(max(float(np.average(np.square(z), weights=weight)), 1e-300))
+    return LeftOut(X, z, group, weight), isinstance(posterior, LocalPosterior)
 
 
 def _knows(posterior: Any, n_rows: int) -> bool:

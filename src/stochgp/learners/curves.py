@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from stochgp.distributions import SplineCurve
-from stochgp.learners.dispersion import SURE, paired
+from stochgp.numerics.clustered import SURE, paired
 
 CURVED = ", recalibrated"  # after the name of a law whose probabilities are corrected
 FEWEST = 2000  # rows
@@ -17,11 +17,13 @@ def chosen_curve(
     cell: Int[np.ndarray, " n"],
     seed: int,
     before: Float[np.ndarray, " n"] | float = 0.0,
+    weight: Float[np.ndarray, " n"] | None = None,
 ) -> tuple[SplineCurve | None, str]:
     """(The spline through the shares of u = F(y) of rows left out, or None where there is no clear gain, why).
 
     The gain is the mean of log R'(u) over each half of the cells by the spline of the other half: 2 standard errors, by the sums of cells,
     and 0.001 nats are wanted, and 2,000 rows of different u. `before` are gains of F itself over the law that it would replace.
+    A row of weight ρ counts as ρ equal ones, but as one of the rows that are wanted.
     """
     n = len(u)
     if n < FEWEST:
@@ -30,11 +32,11 @@ def chosen_curve(
         return None, "targets are tied, and their probabilities no continuous numbers"
     numbers = np.random.default_rng(seed).permutation(int(cell.max()) + 1)
     first = numbers[cell] % 2 == 0
-    gains = np.empty(n)
+    gains, count = np.empty(n), np.ones(n) if weight is None else weight
     for fit in (first, ~first):
-        gains[~fit] = SplineCurve.of(u[fit]).log_slope(u[~fit], 1 - u[~fit])
+        gains[~fit] = SplineCurve.of(u[fit], count[fit]).log_slope(u[~fit], 1 - u[~fit])
     gains += before
-    gain, error = paired(gains, cell)
+    gain, error = paired(gains, cell, count)
     told = f"half by half, {n} rows left out gain {gain:.4f} ± {error:.4f} nats a row"
     clear = gain > max(SURE * error, LEAST_GAIN)
-    return SplineCurve.of(u) if clear else None, told
+    return SplineCurve.of(u, count) if clear else None, told

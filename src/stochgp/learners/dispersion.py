@@ -6,19 +6,18 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from stochgp.likelihoods.tree_noise import LARGEST
+from stochgp.numerics.clustered import SURE, clusters, median, paired
 from stochgp.numerics.trees import Boosting, Trees
 from stochgp.objectives.dispersion import Shape, gaussian_shape, slopes, student_shape
 
 GAUSSIAN, STUDENT = "gaussian", "student-t"
 OF_INPUT = ", scale of the input"
 LAWS = (GAUSSIAN, STUDENT, GAUSSIAN + OF_INPUT, STUDENT + OF_INPUT)  # the simplest first
-SURE = 2.0  # standard errors of the paired difference
 LEAST_GAIN = 0.01  # nats a row
 FEWEST, FEWEST_OF_INPUT = 100, 500  # rows, to choose anything, or a scale of the input
 FEWEST_GROUPS = 20
 PARTS = 4
 MANY = 8000  # rows from which one part is enough to score
-CELLS = 64  # of near rows, whose sums are taken as independent
 TREE_DF = 4.0  # of the law that trees are fitted to: errors far off move them little
 BOOSTING = Boosting()
 ROUNDED = 1e-4  # median of squared errors, in variances, below which the variances are rounding's own
@@ -26,24 +25,29 @@ TIED = 0.1  # share of errors that are exactly 0
 
 
 class LeftOut(NamedTuple):
-    """Rows predicted without themselves, and those of their groups."""
+    """Rows predicted without themselves, and those of their groups. A row of weight ρ counts as ρ equal ones."""
 
     X: Float[np.ndarray, "R D"]
     z: Float[np.ndarray, " R"]  # (y − m)/√V
     group: Int[np.ndarray, " R"] | None = None
+    weight: Float[np.ndarray, " R"] | None = None  # ρ; None where all are 1
 
     def some(self, rows: Int[np.ndarray, " P"]) -> "LeftOut":
-        return LeftOut(self.X[rows], self.z[rows], None if self.group is None else self.group[rows])
+        group, weight = (None if part is None else part[rows] for part in (self.group, self.weight))
+        return LeftOut(self.X[rows], self.z[rows], group, weight)
 
     @property
     def squares(self) -> Float[np.ndarray, " R"]:
         return np.square(self.z)
 
+    @property
+    def count(self) -> Float[np.ndarray, " R"]:
+        """ρ."""
+        return np.ones(len(self.z)) if self.weight is None else self.weight
+
     def cells(self) -> Int[np.ndarray, " R"]:
         """Numbers of the parts whose sums are taken as independent: 64 cells of near rows, or the groups."""
-        if self.group is None:
-            return cells(self.X, CELLS)
-        return np.unique(self.group, return_inverse=True)[1]
+        return clusters(self.X, self.group)
 
 
 class Law(NamedTuple):
@@ -82,17 +86,18 @@ def fitted(
 
     `df` are the degrees of freedom of "student-t"; None = learned.
     """
-    if name == STUDENT:
-        return Law(name, student_shape(np.concatenate([rows.squares, others.squares]), df), None)
     if OF_INPUT not in name:
-        return Law(name, gaussian_shape(np.concatenate([rows.squares, others.squares])), None)
+        squares, count = (
+            np.concatenate(two) for two in zip(*((r.squares, r.count) for r in (rows, others)), strict=True)
+        )
+        return Law(name, _shape(name, squares, count, df), None)
     return _on_trees(name, _trees(rows, others, seed, boosting), others)
 
 
 def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING, *, heavy_tails: bool = True) -> Evidence:
     """The law whose mean log density on rows that it was not fitted to exceeds that of the constant Gaussian, and of every simpler one chosen
 
-    before it, by more than 2 standard errors and 0.01 nats. Differences are paired row by row; their errors are those of sums over
+    before it, by more than 2 standard errors and 0.01 nats. Differences are paired row by row, and weigh ρ; their errors are those of sums over
     64 cells of near rows, or over the groups. Fewer than 100 rows choose nothing, fewer than 500 no scale of the input. Without `heavy_tails` the Student-t is not compared.
     """
     R = len(rows.squares)
@@ -100,47 +105,23 @@ def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING, *, heavy_tai
         return Evidence(GAUSSIAN, R, f"{R} rows are too few to tell: {FEWEST} are wanted", False)
     if rows.group is not None and len(np.unique(rows.group)) < FEWEST_GROUPS:
         return Evidence(GAUSSIAN, R, f"fewer than {FEWEST_GROUPS} groups are too few to tell", False)
-    if np.mean(rows.squares == 0) > TIED:
+    if np.average(rows.squares == 0, weights=rows.weight) > TIED:
         why = "targets are tied: more than a tenth of the rows left out are predicted exactly"
         return Evidence(GAUSSIAN, R, why, False)
-    if np.median(rows.squares) < ROUNDED:
+    if median(rows.squares, rows.weight) < ROUNDED:
         why = "errors are a hundredth of their standard deviations: these are of rounding"
         return Evidence(GAUSSIAN, R, why, False)
     laws = LAWS if R >= FEWEST_OF_INPUT else LAWS[:2]
     laws = laws if heavy_tails else tuple(name for name in laws if not name.startswith(STUDENT))
     scored, scores = _scores(laws, rows, seed, boosting)
-    cell = rows.some(scored).cells()
-    chosen, told = GAUSSIAN, []
+    tested = rows.some(scored)
+    cell, chosen, told = tested.cells(), GAUSSIAN, []
     for name in laws[1:]:
-        gain, error = paired(scores[name] - scores[chosen], cell)
+        gain, error = paired(scores[name] - scores[chosen], cell, tested.weight)
         told.append(f"{name!r} gains {gain:.3f} ± {error:.3f} over {chosen!r}")
         if gain > max(SURE * error, LEAST_GAIN):
             chosen = name
     return Evidence(chosen, len(scored), "; ".join(told))
-
-
-def paired(difference: Float[np.ndarray, " R"], cell: Int[np.ndarray, " R"]) -> tuple[float, float]:
-    """(Mean, its standard error by the sums of cells: √(G/(G − 1) Σ_g (Σ_(i∈g) (d_i − d̄))²)/R); inf for one cell."""
-    mean = float(difference.mean())
-    sums = np.bincount(cell, difference - mean)
-    G = len(np.unique(cell))
-    if G < 2:
-        return mean, float("inf")
-    return mean, float(np.sqrt(G / (G - 1) * np.sum(sums**2)) / len(difference))
-
-
-def cells(X: Float[np.ndarray, "R D"], n_cells: int) -> Int[np.ndarray, " R"]:
-    """Cells of near rows, a power of 2 of them: each halved at the median of the input that varies most in it."""
-    cell = np.zeros(len(X), np.int64)
-    n = 1
-    while 2 * n <= min(n_cells, len(X)):
-        for c in range(n):
-            rows = np.flatnonzero(cell == c)
-            column = int(np.argmax(np.var(X[rows], axis=0)))
-            upper = rows[np.argsort(X[rows, column], kind="stable")[len(rows) // 2 :]]
-            cell[upper] = c + n
-        n *= 2
-    return cell
 
 
 def split(rows: LeftOut, seed: int) -> Int[np.ndarray, " R"]:
@@ -176,18 +157,27 @@ def _scores(
 
 def _trees(rows: LeftOut, others: LeftOut, seed: int, boosting: Boosting) -> Trees | None:
     """By the Student-t law of TREE_DF degrees of freedom, from its best constant scale; log s has the mean 0 over the rows."""
-    start = Shape(student_shape(rows.squares).factor, TREE_DF)
-    loss = lambda eta: -float(np.mean(start.log_density(others.squares, eta)))
-    found = boosting.fit(rows.X, lambda eta: slopes(rows.squares, eta, start), others.X, loss, seed)
-    return None if found is None else found.plus(-float(np.mean(found.on_host(rows.X))))
+    start = Shape(student_shape(rows.squares, weight=rows.weight).factor, TREE_DF)
+    loss = lambda eta: -float(np.average(start.log_density(others.squares, eta), weights=others.weight))
+    of_rows = lambda eta: tuple(rows.count * part for part in slopes(rows.squares, eta, start))
+    found = boosting.fit(rows.X, of_rows, others.X, loss, seed, rows.weight)
+    if found is None:
+        return None
+    return found.plus(-float(np.average(found.on_host(rows.X), weights=rows.weight)))
 
 
 def _on_trees(name: str, trees: Trees | None, others: LeftOut) -> Law:
-    return Law(name, _shape(name, others.squares * np.exp(-_values(trees, others.X))), trees)
+    squares = others.squares * np.exp(-_values(trees, others.X))
+    return Law(name, _shape(name, squares, others.weight), trees)
 
 
-def _shape(name: str, squares: Float[np.ndarray, " R"]) -> Shape:
-    return student_shape(squares) if name.startswith(STUDENT) else gaussian_shape(squares)
+def _shape(
+    name: str,
+    squares: Float[np.ndarray, " R"],
+    weight: Float[np.ndarray, " R"] | None,
+    df: float | None = None,
+) -> Shape:
+    return student_shape(squares, df, weight) if name.startswith(STUDENT) else gaussian_shape(squares, weight)
 
 
 def _values(trees: Trees | None, X: Float[np.ndarray, "R D"]) -> Float[np.ndarray, " R"]:

@@ -13,10 +13,10 @@ from scipy.optimize import minimize_scalar
 
 from stochgp.data.streams import AbstractSource, Rows, SomeRows
 from stochgp.distributions import SplineCurve
-from stochgp.learners.dispersion import CELLS, cells
 from stochgp.learners.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP, range_within
+from stochgp.numerics.clustered import clusters
 from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives import (
     Moments,
@@ -310,9 +310,8 @@ def _cells(source: AbstractSource) -> np.ndarray:
     """Of the rows that count, in their order."""
     parts = _read(source)
     there = np.concatenate([part.count for part in parts]) > 0
-    if source.group is not None:
-        return np.unique(source.group[there], return_inverse=True)[1]
-    return cells(np.concatenate([part.X for part in parts])[there], CELLS)
+    group = None if source.group is None else source.group[there]
+    return clusters(np.concatenate([part.X for part in parts])[there], group)
 
 
 def _targets(source: AbstractSource) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,6 @@
 """Noise that depends on the input, learned on from a feature GP with constant noise; kept where held-out rows say so."""
 
 import dataclasses
-import math
 import os
 from typing import Any, NamedTuple
 
@@ -20,10 +19,10 @@ from stochgp.learners.run import WHOLE, Extent
 from stochgp.likelihoods import HeadNoise
 from stochgp.models import FeatureGP
 from stochgp.networks import Embedded, mlp, smooth_clip
+from stochgp.numerics.clustered import SURE, paired
 from stochgp.results import RESULTS, FitResult
 
 FEWEST_HELD_OUT = 500  # rows that a choice of noise needs
-STANDARD_ERRORS = 2.0  # of the gain
 LEAST_GAIN = 0.01  # nats a row: less is not worth another noise, and its standard error is that of two models that are the same but for rounding
 SHARE_OF_STEPS = 1 / 3  # of the steps planned for constant noise
 SHARE_OF_RATE = 1 / 3  # of the rate found for it
@@ -54,7 +53,7 @@ class Gain(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        return self.mean > max(STANDARD_ERRORS * self.error, LEAST_GAIN)
+        return self.mean > max(SURE * self.error, LEAST_GAIN)
 
 
 def refusal(first: FitResult, *, to_choose: bool) -> str | None:
@@ -117,14 +116,12 @@ def best_constant(*runs: FitResult) -> FitResult:
 
 
 def gain(first: Evidence, second: Evidence) -> Gain:
-    """Of the second over the first, row by row; rows weigh what they count."""
+    """Of the second over the first, row by row; rows weigh what they count, and those of a cell or group are related."""
     one, other = first.held_out, second.held_out
     if one is None or other is None:
         raise ValueError("a gain is that of rows which were held out of both runs, and there are none")
-    share, better = one.count / one.count.sum(), one.value - other.value
-    mean = float(share @ better)
-    spread = math.sqrt(float(share @ (better - mean) ** 2))
-    return Gain(mean, spread / math.sqrt(len(better)), len(better))
+    mean, error = paired(one.value - other.value, one.cell, one.count)
+    return Gain(mean, error, len(one.value))
 
 
 def _joined(first: FitResult, second: FitResult) -> FitResult:

@@ -83,9 +83,13 @@ class Boosting(NamedTuple):
         others: Float[np.ndarray, "V D"],
         loss: Loss,
         seed: int,
+        weight: Float[np.ndarray, " N"] | None = None,
     ) -> Trees | None:
-        """Trees fitted to rows X by `slopes(values)`, as many as make the `loss(values)` of the other rows smallest; None for none."""
-        generator, edges = np.random.default_rng(seed), edges_of(X, self.n_bins)
+        """Trees fitted to rows X by `slopes(values)`, as many as make the `loss(values)` of the other rows smallest; None for none.
+
+        A row of weight ρ counts as ρ equal ones in the quantiles; `slopes` are ρ times those of one.
+        """
+        generator, edges = np.random.default_rng(seed), edges_of(X, self.n_bins, weight)
         bins, other_bins = binned(X, edges), binned(others, edges)
         values, other_values = np.zeros(len(X)), np.zeros(len(others))
         trees: list[_Tree] = []
@@ -146,15 +150,23 @@ class _Tree(NamedTuple):
         return self.leaves[leaf]
 
 
-def edges_of(X: Float[np.ndarray, "N D"], n_bins: int) -> list[Float[np.ndarray, " _"]]:
-    """At most n_bins − 1 thresholds of each input, halfway to the next larger value: of its quantiles, or of all values where they are few."""
+def edges_of(
+    X: Float[np.ndarray, "N D"], n_bins: int, weight: Float[np.ndarray, " N"] | None = None
+) -> list[Float[np.ndarray, " _"]]:
+    """At most n_bins − 1 thresholds of each input, halfway to the next larger value: of its quantiles, or of all values where they are few.
+
+    A row of weight ρ counts as ρ equal ones.
+    """
     found = []
+    weight = np.ones(len(X)) if weight is None else weight
     for column in np.asarray(X, np.float64).T:
         values = np.unique(column)
         at = np.arange(len(values) - 1)
         if len(values) > n_bins:
-            ranks = np.linspace(0, len(column), n_bins + 1)[1:-1].astype(np.int64)
-            at = np.unique(np.searchsorted(values, np.sort(column)[ranks]))
+            order = np.argsort(column, kind="stable")
+            below = np.cumsum(weight[order])
+            ranks = np.searchsorted(below, np.linspace(0, below[-1], n_bins + 1)[1:-1], side="right")
+            at = np.unique(np.searchsorted(values, column[order[np.minimum(ranks, len(column) - 1)]]))
             at = at[at < len(values) - 1]
         found.append(values[at] + (values[at + 1] - values[at]) / 2)
     return found

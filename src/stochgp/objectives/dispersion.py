@@ -15,6 +15,7 @@ from scipy.optimize import minimize
 from scipy.special import ndtr, stdtr
 
 from stochgp.distributions.student import log_student
+from stochgp.numerics.clustered import median
 
 LEAST_DF, MOST_DF = 2.1, 1000.0  # so that there is a standard deviation
 LOG_2PI = math.log(2 * math.pi)
@@ -59,18 +60,22 @@ def slopes(squares: Squares, eta: Eta, shape: Shape) -> tuple[Squares, Squares]:
     return 0.5 * (1 - (nu + 1) * zeta / (nu + zeta)), np.full_like(zeta, 0.5 * nu / (nu + 3))
 
 
-def gaussian_shape(squares: Squares) -> Shape:
-    """Of the highest likelihood: κ = mean z², with one more z² = 1."""
-    return Shape(float((1 + squares.sum()) / (1 + len(squares))), None)
+def gaussian_shape(squares: Squares, weight: Squares | None = None) -> Shape:
+    """Of the highest likelihood: κ = mean z², with one more z² = 1. A row of weight ρ counts as ρ equal ones."""
+    weight = np.ones(len(squares)) if weight is None else weight
+    return Shape(float((1 + (weight * squares).sum()) / (1 + weight.sum())), None)
 
 
-def student_shape(squares: Squares, df: float | None = None) -> Shape:
-    """Of the highest likelihood, with this ν, or with 2.1 ≤ ν ≤ 1000: from the median of z² and ν = 4, by L-BFGS in log κ and log(ν − 2)."""
-    start = math.log(max(float(np.median(squares)), SMALLEST) / 0.55)
+def student_shape(squares: Squares, df: float | None = None, weight: Squares | None = None) -> Shape:
+    """Of the highest likelihood, with this ν, or with 2.1 ≤ ν ≤ 1000: from the median of z² and ν = 4, by L-BFGS in log κ and log(ν − 2).
+
+    A row of weight ρ counts as ρ equal ones.
+    """
+    start = math.log(max(median(squares, weight), SMALLEST) / 0.55)
 
     def loss(x: np.ndarray) -> float:
         shape = Shape(math.exp(x[0]), 2 + math.exp(x[1]))
-        return -float(np.mean(shape.log_density(squares, np.zeros(1))))
+        return -float(np.average(shape.log_density(squares, np.zeros(1)), weights=weight))
 
     first = math.log((4.0 if df is None else df) - 2)
     ends = (math.log(LEAST_DF - 2), math.log(MOST_DF - 2)) if df is None else (first, first)

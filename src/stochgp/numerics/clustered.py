@@ -1,0 +1,55 @@
+"""Means and medians of rows that count as several, and errors of means of rows that are related to each other."""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+CELLS = 64  # of near rows, whose sums are taken as independent
+SURE = 2.0  # standard errors that a difference is to exceed
+
+
+def paired(
+    difference: Float[np.ndarray, " R"],
+    cell: Int[np.ndarray, " R"],
+    weight: Float[np.ndarray, " R"] | None = None,
+) -> tuple[float, float]:
+    """(d̄ = Σ_i a_i d_i, its standard error √(G/(G − 1) Σ_g (Σ_(i∈g) a_i (d_i − d̄))²)), the shares a_i = ρ_i/Σρ; the error is inf for one cell.
+
+    The sums of the G cells are taken as independent (Liang and Zeger 1986). Without `weight` ρ = 1. With cells of a row each the error is
+    √(Σ a_i² (d_i − d̄)²) but for G/(G − 1); ρ equal rows in one cell are one row of weight ρ.
+    """
+    weight = np.ones(len(difference)) if weight is None else weight
+    mean = float(np.average(difference, weights=weight))
+    sums = np.bincount(cell, weight * (difference - mean))
+    G = len(np.unique(cell))
+    if G < 2:
+        return mean, float("inf")
+    return mean, float(np.sqrt(G / (G - 1) * np.sum(sums**2)) / weight.sum())
+
+
+def cells(X: Float[np.ndarray, "R D"], n_cells: int) -> Int[np.ndarray, " R"]:
+    """Cells of near rows, a power of 2 of them: each halved at the median of the input that varies most in it."""
+    cell = np.zeros(len(X), np.int64)
+    n = 1
+    while 2 * n <= min(n_cells, len(X)):
+        for c in range(n):
+            rows = np.flatnonzero(cell == c)
+            column = int(np.argmax(np.var(X[rows], axis=0)))
+            upper = rows[np.argsort(X[rows, column], kind="stable")[len(rows) // 2 :]]
+            cell[upper] = c + n
+        n *= 2
+    return cell
+
+
+def clusters(X: Float[np.ndarray, "R D"], group: Int[np.ndarray, " R"] | None) -> Int[np.ndarray, " R"]:
+    """Numbers, from 0, of the parts whose sums are taken as independent: the groups where there are some, else 64 cells of near rows."""
+    return cells(X, CELLS) if group is None else np.unique(group, return_inverse=True)[1]
+
+
+def median(values: Float[np.ndarray, " R"], weight: Float[np.ndarray, " R"] | None = None) -> float:
+    """Of rows that count as ρ equal ones: the middle of the smallest and the largest value with Σρ/2 at or below, and at or above it."""
+    weight = np.ones(len(values)) if weight is None else weight
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weight[order])
+    last = len(values) - 1
+    lower, upper = (min(int(np.searchsorted(below, below[-1] / 2, side)), last) for side in ("left", "right"))
+    return float((values[order[lower]] + values[order[upper]]) / 2)
