@@ -1,5 +1,6 @@
 """Transformed targets: everything in the units of y, positive intervals of positive targets, a gate that refuses what does not help."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,7 +17,10 @@ from stochgp import (
     transforms,
 )
 from stochgp.distributions import Rounded, Warped
-from stochgp.objectives.warping import fit_transform
+from stochgp.estimators import warping as choosing
+from stochgp.numerics.clustered import paired
+from stochgp.objectives import warping
+from stochgp.objectives.warping import Warping, fit_transform
 
 RNG = np.random.default_rng(8)
 N = 120
@@ -149,10 +153,58 @@ def test_gaussian_targets_refuse_a_transform(seed):
     assert found.n_held == 150 and not found.is_worth_it
 
 
-def test_whole_groups_judge():
-    group = np.repeat(np.arange(12), 10).astype(np.int32)
-    found = fit_transform(transforms.Log(), X, Y, seed=0, group=group)
+COUNT = np.random.default_rng(1).integers(1, 5, N)
+
+
+def test_whole_groups_judge_and_rows_weigh_what_they_count(monkeypatch):
+    """Errors of gains are those of sums over groups, here of 4 of 12."""
+    group, seen = np.repeat(np.arange(12), 10).astype(np.int32), []
+    monkeypatch.setattr(warping, "paired", lambda *given: seen.append(given) or paired(*given))
+    found = fit_transform(transforms.Log(), X, Y, seed=0, group=group, weight=COUNT.astype(float))
     assert found.n_held == 40
+    _, held = warping._sides(N, 0, group)
+    gains, cell, weight = seen[0]
+    assert_array_equal(weight, COUNT[held])
+    assert_array_equal(cell[:, None] == cell, group[held][:, None] == group[held])
+    sums = np.bincount(cell, weight * (gains - np.average(gains, weights=weight))) / weight.sum()
+    assert found.error == pytest.approx(np.sqrt(4 / 3 * np.sum(sums**2)), rel=1e-12)
+
+
+@pytest.mark.parametrize("T", [None, transforms.anchored(transforms.SinhArcsinh(0.8, 0.2), Y)])
+def test_rows_that_count_are_repeated_rows_in_the_fit_of_a_transform(T):
+    """The loss per datum, but for the jitter, and the densities of new rows."""
+    theta, start = np.log([0.7, 1.1, 1.3, 0.2]), np.zeros(4)
+    one = X[:30], Y[:30], COUNT[:30].astype(float)
+    many = tuple(np.repeat(part, COUNT[:30], axis=0) for part in (*one[:2], np.ones(30)))
+    with jax.enable_x64(True):
+        loss = lambda rows: warping._loss(
+            jnp.asarray(theta), T, *map(jnp.asarray, rows), jnp.asarray(start), 0.3
+        )
+        assert float(loss(one)) == pytest.approx(float(loss(many)), rel=1e-6)
+    found, wanted = (warping._held_out((T, theta), *rows, X[30:40], Y[30:40]) for rows in (one, many))
+    assert_allclose(found, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["auto", "sinh-arcsinh"])
+def test_weights_reach_the_fit_of_a_transform(name, monkeypatch):
+    seen = []
+
+    def judged(transform, X, y, **given):
+        seen.append(given["weight"])
+        return Warping(transforms.Log(), 0.0, np.inf, 0)
+
+    monkeypatch.setattr(choosing, "fit_transform", judged)
+    settings = GIVEN | {"likelihood": likelihoods.Warped("gaussian", name)}
+    KernelGPRegressor(**settings).fit(X, Y, COUNT)
+    order = np.lexsort((Y, X[:, 1], X[:, 0]))
+    assert seen and all(np.array_equal(weight, COUNT[order]) for weight in seen)
+
+
+def test_the_likelihood_has_the_jacobian_of_rows_that_count():
+    model = KernelGPRegressor(**GIVEN, target="positive").fit(X, Y, COUNT)
+    logs = KernelGPRegressor(**GIVEN).fit(X, np.log(Y), COUNT)
+    wanted = logs.nlml_ + np.average(np.log(Y), weights=COUNT)
+    assert model.nlml_ == pytest.approx(wanted, rel=1e-9)
 
 
 @pytest.mark.parametrize(

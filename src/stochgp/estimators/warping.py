@@ -129,7 +129,7 @@ def _found(
     if isinstance(wanted, str):
         return _chosen(X, rows, seed)
     refuse_targets_outside(wanted, rows.y)
-    found = fit_transform(wanted, X, rows.y, seed=seed, group=rows.group)
+    found = fit_transform(wanted, X, rows.y, seed=seed, group=rows.group, weight=rows.weight)
     return found.transform, f"{why}; {found.evidence}"
 
 
@@ -138,7 +138,8 @@ def _chosen(X: np.ndarray, rows: TrainingRows, seed: Any) -> tuple[AbstractTrans
     if deadline.left() < SECONDS:
         return None, "there was no time to compare transforms"
     names = CANDIDATES + (POSITIVE_CANDIDATES if rows.y.min() > 0 else ())
-    tried = {name: fit_transform(TRANSFORMS[name], X, rows.y, seed=seed, group=rows.group) for name in names}
+    settings = {"seed": seed, "group": rows.group, "weight": rows.weight}
+    tried = {name: fit_transform(TRANSFORMS[name], X, rows.y, **settings) for name in names}
     worthy = [found for found in tried.values() if found.is_worth_it]
     told = "; ".join(f"{name!r}: {found.evidence}" for name, found in tried.items())
     best = max(worthy, key=lambda found: found.gain, default=None)

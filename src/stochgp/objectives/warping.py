@@ -5,7 +5,8 @@ On up to FIT_ROWS random rows the parameters γ of T and the hyperparameters θ 
     −log N(T(y); μ, K_θ + σ²I) − Σ_i log T'(y_i),
 
 with a weak prior of θ, and with log T' held below log 50 (in the units of the targets' spread): at repeated targets it could grow
-without bound. A transform is preferred to none where the mean of log p(y) over other rows gains more than 2 standard errors.
+without bound. A row of weight ρ counts as ρ equal ones: the density is that of all of them. A transform is preferred to none where the mean
+of log p(y) over other rows, which weigh ρ, gains more than 2 standard errors, by the sums of cells of near rows, or of groups.
 """
 
 import math
@@ -21,6 +22,7 @@ from jaxtyping import Array, Float, Int32
 
 from stochgp.kernels import Matern32
 from stochgp.numerics.arrays import on_device
+from stochgp.numerics.clustered import SURE, clusters, paired
 from stochgp.parameters import Positive
 from stochgp.transforms import AbstractTransform, anchored
 from stochgp.transforms.anchored import QUARTILE
@@ -31,7 +33,6 @@ STEEPEST = math.log(50.0)
 PENALTY = 10.0  # nats per squared excess of log T', and row
 SPREAD = 1.0  # of the prior of the logarithms of θ
 MOST_LENGTHS = 20  # inputs up to which each has a lengthscale of its own
-WORTH = 2.0  # standard errors
 
 
 class Warping(NamedTuple):
@@ -44,7 +45,7 @@ class Warping(NamedTuple):
 
     @property
     def is_worth_it(self) -> bool:
-        return self.n_held >= FEWEST_HELD and self.gain > WORTH * self.error
+        return self.n_held >= FEWEST_HELD and self.gain > SURE * self.error
 
     @property
     def evidence(self) -> str:
@@ -62,19 +63,21 @@ def fit_transform(
     *,
     seed: Any,
     group: Int32[np.ndarray, " N"] | None = None,
+    weight: Float[np.ndarray, " N"] | None = None,
 ) -> Warping:
     """The transform with parameters learned from these rows, inputs standardised; none of a group is on both sides."""
     fit, held = _sides(len(y), seed, group)
+    count = np.ones(len(y)) if weight is None else weight
     start = anchored(transform, y)
     scores = []
     for T in (start, None):
-        found = _fitted(T, X[fit], y[fit], y)
-        scores.append(_held_out(found, X[fit], y[fit], X[held], y[held]))
+        found = _fitted(T, X[fit], y[fit], count[fit], y)
+        scores.append(_held_out(found, X[fit], y[fit], count[fit], X[held], y[held]))
         start = found[0] if T is not None else start
-    gains = scores[0] - scores[1]
-    if len(gains) < 2:
+    if len(held) < 2:
         return Warping(start, 0.0, math.inf, 0)
-    return Warping(start, float(gains.mean()), float(gains.std(ddof=1) / len(gains) ** 0.5), len(gains))
+    cell = clusters(X[held], None if group is None else group[held])
+    return Warping(start, *paired(scores[0] - scores[1], cell, count[held]), len(held))
 
 
 def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -91,7 +94,7 @@ def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.
 
 
 def _fitted(
-    transform: AbstractTransform | None, X: np.ndarray, y: np.ndarray, all_y: np.ndarray
+    transform: AbstractTransform | None, X: np.ndarray, y: np.ndarray, count: np.ndarray, all_y: np.ndarray
 ) -> tuple[Any, np.ndarray]:
     """(The transform, θ = logarithms of lengthscales, variance and noise) at the minimum."""
     D = X.shape[1]
@@ -102,7 +105,7 @@ def _fitted(
     low, high = np.quantile(all_y, [0.25, 0.75])
     log_unit = math.log(float(high - low) / (2 * QUARTILE) or float(np.std(all_y)) or 1.0)
     with jax.enable_x64(True):
-        data = on_device(X, np.float64), on_device(y, np.float64)
+        data = tuple(on_device(part, np.float64) for part in (X, y, count))
 
         @jax.jit
         def loss(vector: Array) -> Array:
@@ -125,24 +128,26 @@ def _fitted(
     return fitted, best[: len(start)]
 
 
-def _loss(theta: Array, T: Any, X: Array, y: Array, start: Array, log_unit: float) -> Array:
-    """Nats per row."""
-    z = y if T is None else T(y)
-    L, _, half = _factored(theta, X, z)
+def _loss(theta: Array, T: Any, X: Array, y: Array, count: Array, start: Array, log_unit: float) -> Array:
+    """Nats per datum, of Σρ."""
+    z, n = y if T is None else T(y), jnp.sum(count)
+    L, _, half = _factored(theta, X, z, count)
+    repeats = jnp.sum((count - 1) * (math.log(2 * math.pi) + theta[-1]) + jnp.log(count)) / 2
     log_density = -0.5 * half @ half - jnp.sum(jnp.log(jnp.diag(L))) - 0.5 * len(y) * math.log(2 * math.pi)
+    log_density = log_density - repeats
     prior = jnp.sum((theta - start) ** 2) / (2 * SPREAD**2)
     if T is None:
-        return (prior - log_density) / len(y)
+        return (prior - log_density) / n
     slopes = T.log_slope(y)
     excess = jnp.maximum(slopes + log_unit - STEEPEST, 0.0)
-    beyond = T.roughness + PENALTY * jnp.sum(jnp.square(excess))
-    return (prior - log_density - jnp.sum(slopes) + beyond) / len(y)
+    beyond = T.roughness + PENALTY * jnp.sum(count * jnp.square(excess))
+    return (prior - log_density - jnp.sum(count * slopes) + beyond) / n
 
 
-def _factored(theta: Array, X: Array, z: Array) -> tuple[Array, Array, Array]:
-    """(L of A = K + σ²I, the mean μ = 1ᵀA⁻¹z/1ᵀA⁻¹1, L⁻¹(z − μ))."""
+def _factored(theta: Array, X: Array, z: Array, count: Array) -> tuple[Array, Array, Array]:
+    """(L of A = K + diag(σ²/ρ), the mean μ = 1ᵀA⁻¹z/1ᵀA⁻¹1, L⁻¹(z − μ))."""
     kernel = Matern32(Positive(theta[:-2]) if len(theta) > 3 else Positive(theta[0]), Positive(theta[-2]))
-    A = kernel.matrix(X, X) + jnp.exp(theta[-1]) * jnp.eye(len(z), dtype=X.dtype)
+    A = kernel.matrix(X, X) + jnp.exp(theta[-1]) * jnp.diag(1 / count)
     A = A + 1e-8 * jnp.exp(theta[-2]) * jnp.eye(len(z), dtype=X.dtype)
     L = jnp.linalg.cholesky(A)
     ones, of_z = (solve_triangular(L, v, lower=True) for v in (jnp.ones_like(z), z))
@@ -151,7 +156,12 @@ def _factored(theta: Array, X: Array, z: Array) -> tuple[Array, Array, Array]:
 
 
 def _held_out(
-    found: tuple[Any, np.ndarray], X: np.ndarray, y: np.ndarray, X_new: np.ndarray, y_new: np.ndarray
+    found: tuple[Any, np.ndarray],
+    X: np.ndarray,
+    y: np.ndarray,
+    count: np.ndarray,
+    X_new: np.ndarray,
+    y_new: np.ndarray,
 ) -> np.ndarray:
     """log p(y_i) of each new row given the others, in the units of y."""
     T, theta = found
@@ -159,16 +169,16 @@ def _held_out(
     of = same if T is None else T
     with jax.enable_x64(True):
         z = on_device(of(y), np.float64)
-        mean, variance = _predicted(*(on_device(part, np.float64) for part in (theta, X, z, X_new)))
+        mean, variance = _predicted(*(on_device(part, np.float64) for part in (theta, X, z, count, X_new)))
     m, v = np.asarray(mean), np.asarray(variance)
     found_log = -0.5 * np.log(2 * math.pi * v) - 0.5 * (of(y_new) - m) ** 2 / v
     return found_log if T is None else found_log + T.log_slope(y_new)
 
 
 @jax.jit
-def _predicted(theta: Array, X: Array, z: Array, X_new: Array) -> tuple[Array, Array]:
-    """(Mean, variance of observations) at new rows."""
-    L, mean, half = _factored(theta, X, z)
+def _predicted(theta: Array, X: Array, z: Array, count: Array, X_new: Array) -> tuple[Array, Array]:
+    """(Mean, variance of one observation) at new rows."""
+    L, mean, half = _factored(theta, X, z, count)
     kernel = Matern32(Positive(theta[:-2]) if len(theta) > 3 else Positive(theta[0]), Positive(theta[-2]))
     across = solve_triangular(L, kernel.matrix(X, X_new), lower=True)
     variance = jnp.exp(theta[-2]) - jnp.sum(across**2, axis=0) + jnp.exp(theta[-1])
