@@ -1,12 +1,14 @@
 """calibration=: corrections by rows that the fit does not see, in intervals, files and plans, with refusals."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, load, metrics
-from stochgp.distributions import ConformalScores, Normal, PITRecalibration
-from stochgp.estimators.calibrating import set_aside
+from stochgp.distributions import ConformalScores, Normal, PITRecalibration, recalibration
+from stochgp.estimators.calibrating import _coverages, _nlpd, set_aside
 from stochgp.estimators.inputs import TrainingRows
 
 N = 1_200
@@ -69,6 +71,73 @@ def test_the_fit_sees_no_row_that_is_left_out(pit):
     ).fit(kept.X, kept.y)
     np.testing.assert_array_equal(alone.predict(X[:20]), pit.predict(X[:20]))
     assert len(np.intersect1d(kept.y, left.y)) == 0
+
+
+def test_rows_that_are_left_out_are_random_ones():
+    """A tenth of the first hundred rows, as of all others: within 4 standard errors of a hypergeometric number, over 30 seeds."""
+    y = rows()[1]
+    given = TrainingRows(np.arange(N)[:, None], y, None, None)
+    left = [set_aside(given, "pit", "real", seed)[1].X[:, 0] for seed in range(30)]
+    found = np.mean([np.sum(part < 100) for part in left])
+    error = (120 * (1 / 12) * (11 / 12) * (1_080 / 1_199) / 30) ** 0.5
+    assert abs(found - 10) < 4 * error
+    assert not np.array_equal(left[0], left[1])
+
+
+def halves(weight=None):
+    """(Distributions N(0, 1), rows of standard deviation 2 with these weights, numbers of two halves)."""
+    y = 2 * np.random.default_rng(3).normal(size=400)
+    given = TrainingRows(np.zeros((400, 1)), y, weight, None)
+    return Normal(np.zeros(400), np.ones(400)), given, np.arange(200), np.arange(200, 400)
+
+
+def test_figures_are_of_rows_that_the_correction_has_not_seen():
+    found, given, fit, score = halves()
+    made = recalibration(found[fit], given.y[fit])
+    wanted = [metrics.nlpd(given.y[score], law) for law in (found[score], made(found[score]))]
+    np.testing.assert_allclose(_nlpd(found, given, fit, score), wanted, rtol=1e-12)
+    lower, upper = ConformalScores.of(found[fit], given.y[fit]).at(0.95).interval(found[score]).T
+    y = given.y[score]
+    wanted = metrics.coverage(y, found[score]), np.mean((lower <= y) & (y <= upper))
+    np.testing.assert_allclose(_coverages(found, given, fit, score), wanted, rtol=1e-12)
+
+
+def test_figures_of_rows_that_count_are_those_of_repeated_rows():
+    """The correction by rows of equal weight, its figures by rows that count as 1 to 4."""
+    count = np.concatenate([np.ones(200), np.random.default_rng(4).integers(1, 5, 200)])
+    found, given, fit, score = halves(count)
+    many = np.repeat(score, count[score].astype(int))
+    plain = given._replace(weight=None)
+    for figures in (_nlpd, _coverages):
+        wanted = figures(found, plain, fit, many)
+        np.testing.assert_allclose(figures(found, given, fit, score), wanted, rtol=1e-12)
+        assert not np.allclose(figures(found, plain, fit, score), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("calibration", ["pit", "conformal"])
+def test_weights_of_the_fit_enter_its_correction(calibration):
+    """That of `distributions` with the weights of the rows left out."""
+    X, y = rows()
+    weight = np.random.default_rng(5).integers(1, 5, N).astype(float)
+    model = KernelGPRegressor(
+        "rbf",
+        learner=None,
+        noise_variance=0.5,
+        random_state=0,
+        likelihood="gaussian",
+        calibration=calibration,
+    ).fit(X, y, weight)
+    order = np.lexsort(np.column_stack([X, y]).T[::-1])
+    given = TrainingRows(X[order], y[order], weight[order], None)
+    left = set_aside(given, calibration, "real", pit_seed(model))[1]
+    base = dataclasses.replace(model._fitted, calibration=None).distribution(left.X)
+    found = model._fitted.calibration
+    if calibration == "pit":
+        assert found == recalibration(base, left.y, weight=left.weight)
+    else:
+        wanted = ConformalScores.of(base, left.y, weight=left.weight)
+        np.testing.assert_array_equal(found.scores, wanted.scores)
+        np.testing.assert_array_equal(found.weight, wanted.weight)
 
 
 def pit_seed(model):

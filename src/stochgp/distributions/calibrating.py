@@ -1,7 +1,10 @@
 """Corrections of predictive distributions by rows that neither the fit nor its choices have seen.
 
 All of them are for exchangeable rows: not for later times, nor for rows of groups that are on both sides. Rows of one `group` count as one,
-of which a random one is taken.
+of which a random one is taken, ρ times as likely for a row of `weight` ρ.
+
+Without groups a row of weight ρ counts as ρ equal ones in what is fitted: log densities and shares weigh ρ. How sure that is depends on how many
+rows differ: there n is (Σρ)²/Σρ² (Kish 1965), the number of rows where weights are equal.
 """
 
 import math
@@ -43,10 +46,11 @@ class PITRecalibration(eqx.Module):
 
 
 class Conformal(eqx.Module):
-    """Intervals (q(½ − r), q(½ + r)) with r the k-th smallest |u_i − ½| of n left-out rows, k = ⌈(n + 1) level⌉.
+    """Intervals (q(½ − r), q(½ + r)), r the smallest |u_i − ½| of n left-out rows with a share of at least (1 + 1/n) level at or below it: the
 
-    For exchangeable rows they hold a new observation with a probability in [level, level + 1/(n + 1)], on average over rows; given the n
-    rows, with one that is distributed as Beta(k, n + 1 − k). Where r is ½ they reach as far as the distribution does.
+    k-th smallest, k = ⌈(n + 1) level⌉, where weights are equal. For exchangeable rows they hold a new observation with a probability in
+    [level, level + 1/(n + 1)], on average over rows; given the n rows, with one that is distributed as Beta(k, n + 1 − k). Where r is ½ they
+    reach as far as the distribution does.
     """
 
     reach: float  # r
@@ -62,35 +66,39 @@ class ConformalScores(eqx.Module):
     """|F(y_i) − ½| of left-out rows, from the smallest: split conformal intervals of any level that they are enough for."""
 
     scores: Float64[np.ndarray, " n"]
+    weight: Float64[np.ndarray, " n"]  # ρ of each
 
     @classmethod
     def of(
-        cls, found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0
+        cls, found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
     ) -> "ConformalScores":
         """Of these rows, or of a random one of each group."""
-        found, y = _one_of_each(found, y, groups, seed)
-        return cls(np.sort(np.abs(found.cdf(y) - 0.5)))
+        found, y, weight = _one_of_each(found, y, groups, seed, weight)
+        scores = np.abs(found.cdf(y) - 0.5)
+        order = np.argsort(scores, kind="stable")
+        return cls(scores[order], weight[order])
 
     def at(self, level: float) -> Conformal:
         """Raises ValueError for a level that needs more rows."""
-        n = len(self.scores)
-        k = math.ceil((n + 1) * level - 1e-9)
-        if k > n:
+        n = _number(self.weight)
+        below = np.cumsum(self.weight) * (n / self.weight.sum())
+        k = int(np.searchsorted(below, (n + 1) * level - 1e-9))
+        if k == len(below):
             needed = math.ceil(level / (1 - level) - 1e-9)
             raise ValueError(
-                f"{n} left-out rows are too few for intervals of {level:g}; at least {needed} are needed"
+                f"{n:.4g} left-out rows are too few for intervals of {level:g}; at least {needed} are needed"
             )
-        return Conformal(float(self.scores[k - 1]), level, n)
+        return Conformal(float(self.scores[k]), level, len(self.scores))
 
 
 def recalibration(
-    found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0
+    found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
 ) -> PITRecalibration:
-    """The Beta(a, b) of the highest likelihood of the PIT values of left-out rows, if 2 Σ log R'(u_i) > 9.2, else the identity.
+    """The Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n left-out rows, if 2n times that mean exceeds 9.2, else the identity.
 
     Raises ValueError for fewer than 100 rows (or groups), and for repeated targets, whose PIT values are no continuous numbers.
     """
-    found, y = _one_of_each(found, y, groups, seed)
+    found, y, weight = _one_of_each(found, y, groups, seed, weight)
     n = len(y)
     if n < FEWEST:
         raise ValueError(f"{n} left-out rows are too few to recalibrate by; at least {FEWEST} are needed")
@@ -99,19 +107,25 @@ def recalibration(
             f"{n} left-out targets have only {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
         )
     u = np.clip(found.cdf(y), NEAREST, 1 - NEAREST)
-    loss = lambda raw: -float(np.mean(BetaCurve(*np.exp(raw)).log_slope(u, 1 - u)))
+    loss = lambda raw: -float(np.average(BetaCurve(*np.exp(raw)).log_slope(u, 1 - u), weights=weight))
     best = scipy.optimize.minimize(
         loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-10}
     )
     gain = -float(best.fun)
-    if 2 * n * gain <= SURE:
+    if 2 * _number(weight) * gain <= SURE:
         return PITRecalibration(1.0, 1.0, 0.0, n)
     a, b = (float(v) for v in np.exp(best.x))
     return PITRecalibration(a, b, gain, n)
 
 
 def conformal(
-    found: AbstractDistribution, y: Any, level: float = 0.95, *, groups: Any = None, seed: int = 0
+    found: AbstractDistribution,
+    y: Any,
+    level: float = 0.95,
+    *,
+    groups: Any = None,
+    seed: int = 0,
+    weight: Any = None,
 ) -> Conformal:
     """Split conformal intervals of this level from left-out rows, by |F(y) − ½| (Vovk et al. 2005).
 
@@ -119,25 +133,37 @@ def conformal(
     """
     if not 0 < level < 1:
         raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
-    made = ConformalScores.of(found, y, groups=groups, seed=seed).at(level)
-    n = made.n_rows
+    scores = ConformalScores.of(found, y, groups=groups, seed=seed, weight=weight)
+    made, n = scores.at(level), _number(scores.weight)
     if n < STEADY:
         deviation = math.sqrt(level * (1 - level) / n)
         warnings.warn(
-            f"from {n} left-out rows, coverage of {level:g} varies by ± {deviation:.3f}", stacklevel=2
+            f"from {n:.4g} left-out rows, coverage of {level:g} varies by ± {deviation:.3f}", stacklevel=2
         )
     return made
 
 
+def _number(weight: np.ndarray) -> float:
+    """(Σρ)²/Σρ²."""
+    share = weight / weight.max()
+    return float(share.sum() ** 2 / np.sum(share**2))
+
+
 def _one_of_each(
-    found: AbstractDistribution, y: Any, groups: Any, seed: int
-) -> tuple[AbstractDistribution, np.ndarray]:
-    """The rows, or a random one of each group."""
+    found: AbstractDistribution, y: Any, groups: Any, seed: int, weight: Any
+) -> tuple[AbstractDistribution, np.ndarray, np.ndarray]:
+    """(Distributions, targets, weights) of the rows, or of a random one of each group, which then count as one."""
     y = np.asarray(y, np.float64)
     if y.shape != (found.n_rows,):
         raise ValueError(f"y has shape {y.shape}; {found.n_rows} left-out targets are wanted")
+    rho = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
+    if rho.shape != y.shape or not (np.isfinite(rho) & (rho > 0)).all():
+        raise ValueError(f"weight must be {len(y)} positive numbers, one for each left-out row")
     if groups is None:
-        return found, y
-    order = np.random.default_rng(seed).permutation(len(y))
+        return found, y, rho
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(len(y))
+    if weight is not None:  # the first of exponential waiting times of rate ρ
+        order = np.argsort(generator.exponential(size=len(y)) / rho)
     rows = order[np.unique(np.asarray(groups)[order], return_index=True)[1]]
-    return found[rows], y[rows]
+    return found[rows], y[rows], np.ones(len(rows))

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from stochgp import metrics
 from stochgp.distributions import ConformalScores, recalibration
 from stochgp.distributions.calibrating import FEWEST
 from stochgp.estimators.fitted import Fitted
@@ -53,40 +52,42 @@ def calibrated(
     fitted: Fitted, left_out: TrainingRows, method: str | None, told: dict[str, Any]
 ) -> tuple[Fitted, dict[str, Any]]:
     """(With the correction, what `plan_` says of it beside what was `told`): what one half of the rows left out brings the other half."""
-    found, y, group = fitted.distribution(left_out.X), left_out.y, left_out.group
-    halves = _halves(len(y), group)
+    found, halves = fitted.distribution(left_out.X), _halves(len(left_out.y), left_out.group)
+    given = {"groups": left_out.group, "weight": left_out.weight}
     if method == PIT:
-        made = recalibration(found, y, groups=group)
-        scores = [_nlpd(found, y, fit, score, group) for fit, score in (halves, halves[::-1])]
+        made = recalibration(found, left_out.y, **given)
+        scores = [_nlpd(found, left_out, fit, score) for fit, score in (halves, halves[::-1])]
         before, after = np.mean(scores, axis=0)
         what = f"NLPD of left-out rows {before:.4f} before and {after:.4f} after, half by half"
         name = "identity" if made.is_identity else f"Beta({made.a:.3g}, {made.b:.3g}) of F"
         why = f"by {made.n_rows} rows left out; {what}"
     else:
-        made = ConformalScores.of(found, y, groups=group)
-        scores = [_coverages(found, y, fit, score, group) for fit, score in (halves, halves[::-1])]
+        made = ConformalScores.of(found, left_out.y, **given)
+        scores = [_coverages(found, left_out, fit, score) for fit, score in (halves, halves[::-1])]
         before, after = np.mean(scores, axis=0)
         name = CONFORMAL
         why = f"intervals, by {len(made.scores)} rows left out; {LEVEL:.0%} of them held {before:.1%} before and {after:.1%} after, half by half"
     return dataclasses.replace(fitted, calibration=made), told | {"calibration": choice(name, why)}
 
 
-def _nlpd(found: Any, y: np.ndarray, fit: np.ndarray, score: np.ndarray, group: Any) -> tuple[float, float]:
-    """(Before, after), of the rows `score`; as before where a half is too small to correct by."""
-    before = metrics.nlpd(y[score], found[score])
-    if len(fit) < FEWEST or (group is not None and len(np.unique(group[fit])) < FEWEST):
+def _nlpd(found: Any, rows: TrainingRows, fit: np.ndarray, score: np.ndarray) -> tuple[float, float]:
+    """(Before, after), of the rows `score`, which weigh ρ; as before where a half is too small to correct by."""
+    half, new = rows.some(fit), rows.some(score)
+    mean = lambda of: -float(np.average(of.logpdf(new.y), weights=new.weight))
+    before = mean(found[score])
+    if len(fit) < FEWEST or (half.group is not None and len(np.unique(half.group)) < FEWEST):
         return before, before
-    made = recalibration(found[fit], y[fit], groups=None if group is None else group[fit])
-    return before, metrics.nlpd(y[score], made(found[score]))
+    made = recalibration(found[fit], half.y, groups=half.group, weight=half.weight)
+    return before, mean(made(found[score]))
 
 
-def _coverages(
-    found: Any, y: np.ndarray, fit: np.ndarray, score: np.ndarray, group: Any
-) -> tuple[float, float]:
-    made = ConformalScores.of(found[fit], y[fit], groups=None if group is None else group[fit]).at(LEVEL)
-    lower, upper = made.interval(found[score]).T
-    inside = float(np.mean((lower <= y[score]) & (y[score] <= upper)))
-    return metrics.coverage(y[score], found[score], level=LEVEL), inside
+def _coverages(found: Any, rows: TrainingRows, fit: np.ndarray, score: np.ndarray) -> tuple[float, float]:
+    half, new = rows.some(fit), rows.some(score)
+    made = ConformalScores.of(found[fit], half.y, groups=half.group, weight=half.weight).at(LEVEL)
+    intervals = found[score].interval(LEVEL), made.interval(found[score])
+    held = [(low <= new.y) & (new.y <= high) for low, high in (part.T for part in intervals)]
+    before, after = (float(np.average(inside, weights=new.weight)) for inside in held)
+    return before, after
 
 
 def _halves(n: int, group: Any) -> tuple[np.ndarray, np.ndarray]:
