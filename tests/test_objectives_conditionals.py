@@ -16,10 +16,10 @@ from stochgp.objectives.conditionals import (
     BLOCK,
     batch_gradient,
     curvature,
-    data_per_row,
     evaluate,
     is_small,
     neighbourhoods,
+    weight_per_row,
     with_cotangents,
 )
 from stochgp.parameters import AbstractParameter, partition, positive
@@ -79,18 +79,20 @@ def nlml(theta, X, y, count):
     return (y @ np.linalg.solve(A, y) + np.linalg.slogdet(A)[1] + len(y) * LOG_2PI) / (2 * len(y))
 
 
-def conditional(theta, X, y, count, rows):
-    """(V, e) of the last of these rows, given the others."""
-    A = covariance(theta, X[rows], count[rows])
+def conditional(theta, X, y, count, rows, joint=False):
+    """(V, e) of the last of these rows, given the others: as one observation, or in a joint density as the mean of ρ."""
+    count = count[rows] if joint else np.append(count[rows[:-1]], 1.0)
+    A = covariance(theta, X[rows], count)
     b = np.linalg.solve(A[:-1, :-1], A[:-1, -1])
     return A[-1, -1] - A[:-1, -1] @ b, y[rows[-1]] - b @ y[rows[:-1]]
 
 
 def row_loss(theta, X, y, count, rows, joint):
-    V, e = conditional(theta, X, y, count, rows)
+    """What a row adds to the sum that is divided by Σρ."""
+    V, e = conditional(theta, X, y, count, rows, joint)
     rho, s2 = count[rows[-1]], noise_variances(theta, X)[rows[-1]]
-    more = ((rho - 1) * np.log(2 * np.pi * s2) + np.log(rho)) / 2 if joint else 0.0
-    return (np.log(V) + LOG_2PI + e**2 / V) / 2 + more
+    loss = (np.log(V) + LOG_2PI + e**2 / V) / 2
+    return loss + ((rho - 1) * np.log(2 * np.pi * s2) + np.log(rho)) / 2 if joint else rho * loss
 
 
 def slopes(f, theta):
@@ -149,20 +151,57 @@ def test_counts_that_are_not_whole_have_the_likelihood_of_the_weighted_noise():
 
 
 def test_all_other_rows_give_the_closed_form_of_leave_one_out():
-    """Rasmussen and Williams (5.10)–(5.12): with Q = A⁻¹, variance 1/Q_ii, error α_i/Q_ii."""
+    """Rasmussen and Williams (5.10)–(5.12): with Q = A⁻¹, error α_i/Q_ii, variance 1/Q_ii of the mean of ρ rows.
+
+    One observation has the variance 1/Q_ii − σ²s/ρ + σ²s, and weighs ρ.
+    """
     X, y, count = make_data()
-    Q = np.linalg.inv(covariance(theta_of(make_gp()), X, count))
-    alpha, q = Q @ y, np.diag(Q)
-    found = evaluate(make_gp(), DeviceRows(X, y, count, dtype=jnp.float64), all_others(N), True)
-    np.testing.assert_allclose(found.variance, 1 / q, rtol=1e-11)
-    np.testing.assert_allclose(found.z, alpha / np.sqrt(q), rtol=1e-9)
-    np.testing.assert_allclose(found.loss, (LOG_2PI - np.log(q) + alpha**2 / q) / 2, rtol=1e-11)
+    theta, source = theta_of(make_gp()), DeviceRows(X, y, count, dtype=jnp.float64)
+    Q, s2 = np.linalg.inv(covariance(theta, X, count)), noise_variances(theta, X)
+    e, V = Q @ y / np.diag(Q), 1 / np.diag(Q) - s2 / count + s2
+    found = evaluate(make_gp(), source, all_others(N), True)
+    np.testing.assert_allclose(found.variance, V, rtol=1e-11)
+    np.testing.assert_allclose(found.z, e / np.sqrt(V), rtol=1e-9)
+    losses = (LOG_2PI + np.log(V) + e**2 / V) / 2
+    np.testing.assert_allclose(found.loss, losses, rtol=1e-11)
     np.testing.assert_array_equal(found.jitter, 0)
+    whole = curvature(make_gp(), source, all_others(N), True)
+    np.testing.assert_allclose(whole.loss, np.average(losses, weights=count), rtol=1e-11)
+
+
+def test_a_multiple_of_all_weights_changes_leave_one_out_by_the_noise_of_neighbours_alone():
+    """L, ∇L, H, Γ, the covariance of ∇L and the error of L at weights κρ and noise κσ² of the neighbours are those at ρ and σ²:
+
+    where no row has neighbours, at any κ; where rows have them, in the limit that these know f exactly.
+    """
+    X, y, count = make_data()
+    at = lambda k, near: curvature(
+        make_gp(), DeviceRows(X, y, k * count, dtype=jnp.float64), near, True, cells=np.arange(N) % 3
+    )
+    alone = np.arange(N)[:, None]
+    for k in (0.1, 10.0):
+        for left, right in zip(at(1, alone), at(k, alone), strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-12)
+    for left, right in zip(at(1e7, some_others(N, 3)), at(1e8, some_others(N, 3)), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-6)
+
+
+def test_a_row_of_weight_2_counts_as_two_equal_centres_and_as_two_equal_neighbours():
+    """Rows 0 to 2, the first one twice or with weight 2: given the rows of the others, whatever stands for them."""
+    X, y, _ = make_data(3)
+    X, y = X[[0, 1, 2, 0]], y[[0, 1, 2, 0]]
+    merged = DeviceRows(X[:3], y[:3], np.array([2.0, 1.0, 1.0]), dtype=jnp.float64)
+    repeated = DeviceRows(X, y, dtype=jnp.float64)
+    once = curvature(make_gp(), merged, np.array([[-1, 1, 2, 0], [-1, 0, 2, 1], [-1, 0, 1, 2]]), True)
+    near = np.array([[-1, 1, 2, 0], [0, 2, 3, 1], [0, 1, 3, 2], [-1, 1, 2, 3]])
+    twice = curvature(make_gp(), repeated, near, True)
+    for name in ("loss", "gradient", "hessian", "squares"):
+        np.testing.assert_allclose(getattr(once, name), getattr(twice, name), rtol=1e-10)
 
 
 def test_no_neighbour_is_the_prior():
     X, y, count = make_data()
-    prior = np.diag(covariance(theta_of(make_gp()), X, count))
+    prior = np.diag(covariance(theta_of(make_gp()), X, np.ones(N)))
     source = DeviceRows(X, y, count, dtype=jnp.float64)
     alone = np.arange(N)[:, None]
     for near in (alone, np.concatenate([np.full((N, 3), -1), alone], axis=1)):
@@ -194,13 +233,13 @@ def test_cotangents_are_the_derivatives_by_the_matrix():
 
 @pytest.mark.parametrize("joint", [False, True])
 def test_the_mean_gradient_of_all_batches_is_the_full_one(joint):
-    """N = 6, B = 2: the 15 batches without replacement, one neighbour missing; and the full one is that of the loops."""
+    """N = 6, B = 2: the 15 batches without replacement, one neighbour missing; and the full one is that of the loops, over Σρ."""
     X, y, count = make_data(6)
     near = some_others(6, 3)
     near[2, 0] = -1
     source, gp = DeviceRows(X, y, count, dtype=jnp.float64), make_gp()
     theta, rest = partition(gp)
-    per_row = data_per_row(source, joint)
+    per_row = weight_per_row(source, np.arange(6), joint)
 
     step = eqx.filter_jit(batch_gradient)
 
@@ -215,27 +254,27 @@ def test_the_mean_gradient_of_all_batches_is_the_full_one(joint):
     np.testing.assert_allclose(gradient, whole[1], rtol=1e-10, atol=1e-13)
     np.testing.assert_allclose(full.gradient, whole[1], rtol=1e-10, atol=1e-13)
     losses = lambda t: np.array([row_loss(t, X, y, count, there(rows), joint) for rows in near])
-    size = count.sum() if joint else 6
-    wanted = slopes(lambda t: losses(t).sum() / size, theta_of(gp))
+    wanted = slopes(lambda t: losses(t).sum() / count.sum(), theta_of(gp))
     np.testing.assert_allclose(full.gradient, wanted, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("joint", [False, True])
 def test_curvature_is_its_formula_with_derivatives_by_differences(joint):
-    """H = Σ[½J^V J^Vᵀ + J^e J^eᵀ + ½(ρ − 1)J^s J^sᵀ] and Γ = Σ ∇l ∇lᵀ, the first over n, the second over N (n/N)²."""
+    """H = Σ[½J^V J^Vᵀ + J^e J^eᵀ + ½(ρ − 1)J^s J^sᵀ], or Σρ[…] without the last, and Γ = Σ ∇l ∇lᵀ: the first over n, the second over N (n/N)²."""
     X, y, count = make_data()
     near, theta = some_others(N, 4), theta_of(make_gp())
     H, scores = np.zeros((5, 5)), np.zeros((5, 5))
     for rows in near:
-        V = conditional(theta, X, y, count, rows)[0]
-        J_V = slopes(lambda t, r=rows: np.log(conditional(t, X, y, count, r)[0]), theta)
+        V = conditional(theta, X, y, count, rows, joint)[0]
+        J_V = slopes(lambda t, r=rows: np.log(conditional(t, X, y, count, r, joint)[0]), theta)
         J_e = slopes(lambda t, r=rows: conditional(t, X, y, count, r)[1], theta) / np.sqrt(V)
         J_s = slopes(lambda t, r=rows: np.log(noise_variances(t, X)[r[-1]]), theta)
         slope = slopes(lambda t, r=rows: row_loss(t, X, y, count, r, joint), theta)
-        H += np.outer(J_V, J_V) / 2 + np.outer(J_e, J_e)
-        H += (count[rows[-1]] - 1) / 2 * np.outer(J_s, J_s) if joint else 0
+        rho = count[rows[-1]]
+        H += (1 if joint else rho) * (np.outer(J_V, J_V) / 2 + np.outer(J_e, J_e))
+        H += (rho - 1) / 2 * np.outer(J_s, J_s) if joint else 0
         scores += np.outer(slope, slope)
-    per_row = count.mean() if joint else 1.0
+    per_row = count.mean()
     found = curvature(make_gp(), DeviceRows(X, y, count, dtype=jnp.float64), near, True, joint)
     np.testing.assert_allclose(found.hessian, H / (N * per_row), rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(found.scores, scores / (N * per_row**2), rtol=1e-6, atol=1e-8)
@@ -249,29 +288,29 @@ def targets_of_the_model(theta, X, count):
 
 def test_expected_curvature_is_the_information_that_the_centre_adds():
     """E H = I(c ∪ i) − I(c), I = ½ tr(A⁻¹ ∂A A⁻¹ ∂A) of the joint density of the rows."""
-    X, _, count = make_data(6)
+    X, *_ = make_data(6)
     theta, rows = theta_of(make_gp()), np.arange(6)
 
     def information(rows):
-        A = covariance(theta, X[rows], count[rows])
-        slope = np.moveaxis(slopes(lambda t: covariance(t, X[rows], count[rows]), theta), -1, 0)
+        A = covariance(theta, X[rows], np.ones(len(rows)))
+        slope = np.moveaxis(slopes(lambda t: covariance(t, X[rows], np.ones(len(rows))), theta), -1, 0)
         B = np.linalg.solve(A, slope)
         return np.einsum("kij,lji->kl", B, B) / 2
 
-    sources = [DeviceRows(X, y, count, dtype=jnp.float64) for y in targets_of_the_model(theta, X, count)]
+    sources = [DeviceRows(X, y, dtype=jnp.float64) for y in targets_of_the_model(theta, X, np.ones(6))]
     H = [curvature(make_gp(), source, rows[None], True).hessian for source in sources]
     np.testing.assert_allclose(np.mean(H, axis=0), information(rows) - information(rows[:-1]), rtol=1e-6)
 
 
 def test_at_the_true_model_the_expected_gradient_is_zero_whatever_the_neighbours_are():
-    """For any number of neighbours; a single gradient is not zero."""
+    """For any number of neighbours, means of ρ observations each, of a centre that is one observation; a single gradient is not zero."""
     X, _, count = make_data()
     theta = theta_of(make_gp())
-    for m in (0, 1, 3, 7):
-        near = some_others(N, m)
+    for m, i in ((0, 0), (1, 3), (3, 2), (7, 5)):
+        near = some_others(N, m)[i : i + 1]
         gradients = [
             curvature(make_gp(), DeviceRows(X, y, count, dtype=jnp.float64), near, True).gradient
-            for y in targets_of_the_model(theta, X, count)
+            for y in targets_of_the_model(theta, X, np.where(np.arange(N) == i, 1.0, count))
         ]
         np.testing.assert_allclose(np.mean(gradients, axis=0), 0, atol=1e-12)
         assert np.abs(gradients).max() > 0.01
@@ -283,10 +322,10 @@ def test_the_divergence_from_the_exact_density_is_that_of_the_variances_and_fall
     theta, gp, exact = theta_of(make_gp()), make_gp(), all_earlier(np.arange(N))
     targets = targets_of_the_model(theta, X, count)
     sources = [DeviceRows(X, y, count, dtype=jnp.float64) for y in targets]
-    last = np.inf
+    last, s2 = np.inf, noise_variances(theta, X)
     for m in range(N):
         near = np.where(np.arange(N) >= N - 1 - m, exact, -1)
-        V, V_all = (evaluate(gp, sources[0], rows, True).variance for rows in (near, exact))
+        V, V_all = (evaluate(gp, sources[0], rows, True).variance - s2 + s2 / count for rows in (near, exact))
         divergence = np.sum(np.log(V / V_all)) / 2
         expected = [
             np.mean([curvature(gp, source, rows, True, joint=True).loss for source in sources])
@@ -379,13 +418,14 @@ def test_noise_is_small_where_float32_is_not_enough():
 
 
 def test_blocks_are_added_up():
-    """More centres than fit in a block: the means are those of two parts, weighted by their sizes."""
+    """More centres than fit in a block: the means are those of two parts, weighted by their Σρ; sums of squares are added up."""
     X, y, count = make_data(BLOCK + 44)
     source, near = DeviceRows(X, y, count, dtype=jnp.float64), some_others(BLOCK + 44, 2)
     whole = curvature(make_gp(), source, near, True)
     parts = [curvature(make_gp(), source, rows, True) for rows in (near[:100], near[100:])]
-    n = (100, BLOCK - 56)
-    for found, a, b in list(zip(whole, *parts, strict=True))[:6]:
-        np.testing.assert_allclose(found, (n[0] * a + n[1] * b) / sum(n), rtol=1e-10, atol=1e-13)
-    spread = sum(size**2 * part.spread for size, part in zip(n, parts, strict=True)) / sum(n) ** 2
-    np.testing.assert_allclose(whole.spread, spread, rtol=1e-10, atol=1e-13)
+    n, rho = np.array([100, BLOCK - 56]), np.array([count[:100].sum(), count[100:].sum()])
+    sums = {name: (rho, rho.sum()) for name in ("loss", "gradient", "hessian", "squares")}
+    sums |= {"scores": (rho**2 / n, rho.sum() ** 2 / n.sum()), "spread": (rho**2, rho.sum() ** 2)}
+    for name, (times, total) in sums.items():
+        wanted = sum(w * getattr(part, name) for w, part in zip(times, parts, strict=True)) / total
+        np.testing.assert_allclose(getattr(whole, name), wanted, rtol=1e-10, atol=1e-13)

@@ -26,14 +26,15 @@ from stochgp.objectives.held_out import (
 pytestmark = pytest.mark.usefixtures("double")
 
 
-def _problem(n=40, n_new=30, M=6, seed=0, weight=None):
-    """(spectrum, HeldOut, base features of the training rows, of the held-out rows, the toy)."""
+def _problem(n=40, n_new=30, M=6, seed=0, weight=None, sloped=False):
+    """(spectrum, HeldOut, base features of the training rows, of the held-out rows, the toy); `sloped`: s differs from row to row."""
     toy, gp = make_toy(n + n_new, seed=seed), make_gp(M=M)
     rows = rows_of(toy, np.arange(n))
     s = spectrum(moments_of_rows(gp, rows))
     Phi = features(theta_of(gp)._replace(raw_variance=0.0), toy.X)
     weight = np.ones(n_new) if weight is None else weight
-    return s, HeldOut(Phi[n:] @ s.basis, toy.y[n:], weight, weight), Phi[:n], Phi[n:], toy
+    multiplier = np.linspace(0.7, 1.6, n_new) if sloped else np.ones(n_new)
+    return s, HeldOut(Phi[n:] @ s.basis, toy.y[n:], weight, multiplier), Phi[:n], Phi[n:], toy
 
 
 def _dense(Phi, Phi_new, toy, v, s2):
@@ -54,13 +55,12 @@ def test_value_is_that_of_the_dense_posterior(M):
 
 @pytest.mark.parametrize("df", [None, 3.0])
 def test_errors_and_their_standard_deviations_are_those_of_the_dense_posterior(df):
-    """Student-t noise of squared scale σ²/ρ has the variance ν/(ν − 2) times that."""
-    weight = np.linspace(0.5, 3.0, 30)
-    s, held_out, Phi, Phi_new, toy = _problem(weight=weight)
+    """Of one observation, of noise variance σ²s, whatever it weighs. Student-t noise of that squared scale has ν/(ν − 2) times the variance."""
+    s, held_out, Phi, Phi_new, toy = _problem(weight=np.linspace(0.5, 3.0, 30), sloped=True)
     mean, variance = _dense(Phi, Phi_new, toy, 0.8, 0.3)
     error, std = errors_of_spectrum(s, held_out._replace(df=df), 0.8, 0.3)
     np.testing.assert_allclose(error, held_out.y - mean, rtol=1e-10)
-    noise = 0.3 / weight * (1 if df is None else 3.0)
+    noise = 0.3 * np.linspace(0.7, 1.6, 30) * (1 if df is None else 3.0)
     np.testing.assert_allclose(std, np.sqrt(variance + noise), rtol=1e-10)
 
 
@@ -75,19 +75,40 @@ def test_rows_are_the_same_in_blocks(monkeypatch, df):
         np.testing.assert_allclose(b, a, rtol=1e-12)
 
 
-def test_weights_divide_the_noise_and_weigh_the_mean():
-    weight = np.linspace(0.5, 3.0, 30)
-    s, held_out, Phi, Phi_new, toy = _problem(weight=weight)
+def _repeated(held_out):
+    """A row of weight ρ as ρ rows of weight 1."""
+    times = held_out.count.astype(int)
+    P, y, multiplier = (
+        np.repeat(part, times, axis=0) for part in (held_out.P, held_out.y, held_out.multiplier)
+    )
+    return HeldOut(P, y, np.ones(len(y)), multiplier)
+
+
+def test_weights_are_repeated_rows_and_their_multiples_change_nothing():
+    """The mean of −log N(y; m, v + σ²s), each as often as it weighs; of few rows with the error √Σ w²(l − l̄)², w the shares of Σρ."""
+    weight = np.tile([1.0, 3.0, 2.0], 10)
+    s, held_out, Phi, Phi_new, toy = _problem(weight=weight, sloped=True)
     mean, variance = _dense(Phi, Phi_new, toy, 0.8, 0.3)
-    spread, residual = variance + 0.3 / weight, held_out.y - mean
+    spread, residual = variance + 0.3 * held_out.multiplier, held_out.y - mean
     each = 0.5 * np.log(2 * np.pi * spread) + residual**2 / (2 * spread)
-    dense = np.average(each, weights=weight)
-    np.testing.assert_allclose(nlpd_of_spectrum(s, held_out, 0.8, 0.3)[0], dense, rtol=1e-10)
+    dense, share = np.average(each, weights=weight), weight / weight.sum()
+    found = nlpd_of_spectrum(s, held_out, 0.8, 0.3)
+    np.testing.assert_allclose(found[0], dense, rtol=1e-10)
+    for a, b in zip(found, nlpd_of_spectrum(s, _repeated(held_out), 0.8, 0.3), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    few = pessimistic_nlpd(s, held_out, 0.8, 0.3)
+    error = np.sqrt(np.sum(share**2 * (each - dense) ** 2))
+    np.testing.assert_allclose(few[0], dense + STANDARD_ERRORS * error, rtol=1e-10)
+    for k in (0.1, 10.0):
+        more = held_out._replace(count=k * weight)
+        for of, wanted in ((nlpd_of_spectrum, found), (pessimistic_nlpd, few)):
+            for a, b in zip(of(s, more, 0.8, 0.3), wanted, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_derivatives_by_the_variances(weighted):
-    s, held_out, *_ = _problem(weight=np.linspace(0.5, 3.0, 30) if weighted else None)
+    s, held_out, *_ = _problem(weight=np.linspace(0.5, 3.0, 30) if weighted else None, sloped=weighted)
     v, s2, h = 0.8, 0.3, 1e-6
     value = lambda v, s2: nlpd_of_spectrum(s, held_out, v, s2)[0]
     _, (by_v, by_s2) = nlpd_of_spectrum(s, held_out, v, s2)
@@ -121,7 +142,7 @@ def _both(n=20, n_new=12, M=6, weight=None):
     train = jax.tree.map(lambda part: part[:n], rows)
     Phi = features(theta_of(gp)._replace(raw_variance=0.0), toy.X)
     s = spectrum(moments_of_rows(gp, train))
-    held_out = HeldOut(Phi[n:] @ s.basis, toy.y[n:], weight, weight)
+    held_out = HeldOut(Phi[n:] @ s.basis, toy.y[n:], weight, np.ones(n_new))
     return s, spectrum(moments_of_rows(gp, rows)), held_out, Phi, toy.y
 
 

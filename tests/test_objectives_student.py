@@ -184,7 +184,7 @@ def test_held_out_rows_have_the_density_of_the_predictive_distribution():
     s, rows, (v, s2) = spectrum(moments_of_rows(gp, rows_of(make_toy(N)))), held_out_rows(), (1.3, 0.4)
     d = v * s.eigenvalues + s2
     mean, latent = rows.P @ (v * s.cross / d), (rows.P**2) @ (v * s2 / d)
-    wanted = ScaleMixture(mean, latent, s2 / rows.precision, *student_multipliers(DF), DF).logpdf(rows.y)
+    wanted = ScaleMixture(mean, latent, s2 * rows.multiplier, *student_multipliers(DF), DF).logpdf(rows.y)
     found = densities_of_spectrum(s, rows, v, s2)
     np.testing.assert_allclose(-found.value, wanted, rtol=1e-12)
     h = 1e-6

@@ -30,6 +30,8 @@ from stochgp.objectives.conditionals import (
     data_per_row,
     is_small,
     neighbourhoods,
+    weight_per_row,
+    weights_of,
 )
 from stochgp.parameters import partition
 from stochgp.planning.steps import StepPlan
@@ -71,7 +73,7 @@ class ConditionalState(eqx.Module):
 
 
 class AbstractConditionals(AbstractLearner):
-    """Descent on L(θ), the mean over C centres of −log p(y_i | y_c(i)).
+    """Descent on L(θ), the mean over C centres of −log p(y_i | y_c(i)), each with its weight ρ_i.
 
     Who the neighbours c(i) are is the leaf's to say, and whether the losses of all rows make a joint density (`joint`).
 
@@ -232,7 +234,8 @@ class AbstractConditionals(AbstractLearner):
         B, gp = min(BATCH, C), state.gp
         order = np.random.default_rng(seed).permutation(C)[: C // B * B].reshape(-1, B)
         wide = is_small(gp, problem.source.take(state.near[:SOME, -1]))
-        per_row, losses = np.float32(data_per_row(problem.source, self.joint)), []
+        per_row = np.float32(weight_per_row(problem.source, problem.prepared.centres, self.joint))
+        losses = []
         with one_blas_thread():
             theta, rest = partition(gp)
             descent = state.descent
@@ -273,11 +276,11 @@ class AbstractConditionals(AbstractLearner):
 class LeaveOneOut(AbstractConditionals):
     """Leave-one-out density: every row is predicted from the rows nearest to it, all others taken into account.
 
-        L(θ) = mean_i −log p(y_i | y_c(i)),   c(i) = the m rows of highest correlation with row i, without itself and its group
+        L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = the m rows of highest correlation with row i, without itself and its group
 
     It scores what a prediction at a row like the training rows does: for a random split of the data it is the task itself. It is no joint
-    density, but θ of the model that made the data minimises its expectation whatever c(i) is. A row of count ρ is one observation of noise
-    variance σ²/ρ. Where test rows are farther from the training rows than these from each other (repeated measurements, later days), it
+    density, but θ of the model that made the data minimises its expectation whatever c(i) is. A row of count ρ is left out whole. It is scored as one
+    observation, of variance v_i + σ² s_i, that counts ρ times; as a neighbour of others it has the noise variance σ² s/ρ. Where test rows are farther from the training rows than these from each other (repeated measurements, later days), it
     promises too much, unless the rows come with their groups.
 
     epochs         passes over the centres; None = 12 rounds, fewer where the run converges
@@ -364,7 +367,8 @@ def _descend(
         theta, descent = carry
         found, gradient = batch_gradient(theta, rest, batch, learner.joint, per_row)
         size = step_size(descent, learner.learning_rate, learner.decay)
-        seen = (found.loss, jnp.square(found.z), found.jitter > 0)
+        share = weights_of(batch, learner.joint) / per_row
+        seen = (found.loss, share * jnp.square(found.z), found.jitter > 0)
         numbers = jnp.stack([jnp.mean(part.astype(jnp.float64)) for part in seen])
         return move(theta, gradient, descent, learner.optimizer, size), numbers
 

@@ -295,14 +295,14 @@ def _best_df(s: Spectrum, held_out: HeldOut, chosen: Variances) -> float:
 
 
 def _constant_nlpd(division: Division) -> float | None:
-    """The NLPD of the held-out rows under N(mean, variance of the training targets / ρ) for rows that count as ρ."""
+    """The NLPD of the held-out rows under N(mean, variance) of the training targets: a row counts ρ times."""
     if division.held_out is None:
         return None
     train, held_out = (_targets(part) for part in (division.train, division.held_out))
     mean = np.average(train[0], weights=train[1])
     variance = max(float(np.average((train[0] - mean) ** 2, weights=train[1])), NOISE_FLOOR)
     y, rho = (part[held_out[1] > 0] for part in held_out)
-    density = np.log(2 * np.pi * variance / rho) + rho * (y - mean) ** 2 / variance
+    density = np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance
     return float(np.average(density, weights=rho)) / 2
 
 
@@ -360,15 +360,15 @@ def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[
 def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> HeldOut:
     parts: list[tuple[Any, ...]] = []
     for rows in source.chunks(chunk_rows(gp.n_features)):
-        Phi, precision = _features(gp, rows.X, rows.count)
-        seen = (np.asarray(Phi, np.float64) @ s.basis, rows.y, rows.count, precision)
+        Phi, multiplier = _features(gp, rows.X)
+        seen = (np.asarray(Phi, np.float64) @ s.basis, rows.y, rows.count, multiplier)
         there = np.asarray(rows.count) > 0
         parts.append(tuple(np.asarray(part, np.float64)[there] for part in seen))
-    P, y, count, precision = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return HeldOut(P, y, count, precision)
+    P, y, count, multiplier = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return HeldOut(P, y, count, multiplier)
 
 
 @eqx.filter_jit
-def _features(gp: FeatureGP, X: Any, count: Any) -> tuple[Any, Any]:
-    """(Φ, precisions)."""
-    return gp.features(X), gp.noise.precision(X, count)
+def _features(gp: FeatureGP, X: Any) -> tuple[Any, Any]:
+    """(Φ, s)."""
+    return gp.features(X), gp.noise.multiplier(X)

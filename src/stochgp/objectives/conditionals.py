@@ -33,13 +33,13 @@ class Conditional(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """Means over the centres: L, ∇L, H = mean(½J^V J^Vᵀ + J^e J^eᵀ), Γ = mean(∇l ∇lᵀ), of the unconstrained parameters.
+    """Means over the centres, w the centre's ρ over the mean of all: L = mean wl, ∇L, H = mean w(½J^V J^Vᵀ + J^e J^eᵀ), Γ = mean w² ∇l ∇lᵀ, of
 
-    `squares` is mean z², `jittered` the share of centres whose matrix was factorised with jitter. Of a joint density L, ∇L and H are per datum
-    with what `repeats` adds: ½(ρ − 1) J^s J^sᵀ to H, J^s = ∇ log(σ² s). Γ is of gradients that are per datum too.
+    the unconstrained parameters. `squares` is mean wz², `jittered` the share of centres whose matrix was factorised with jitter. Of a joint density
+    w is 1, and L, ∇L and H are per datum with what `repeats` adds: ½(ρ − 1) J^s J^sᵀ to H, J^s = ∇ log(σ² s). Γ is of gradients that are per datum too.
 
     `spread` is the covariance of ∇L, and `error` the standard error of L, by cells of centres that share no neighbours: C⁻² Σ_cells S Sᵀ, S the
-    sum of ∇l over the centres of a cell; of l − L for `error`. It holds what rows that depend on one another have in common.
+    sum of w∇l over the centres of a cell; of w(l − L) for `error`. It holds what rows that depend on one another have in common.
     """
 
     loss: np.float64
@@ -61,9 +61,13 @@ def conditional(A: Float[Array, "m m"], y: Float[Array, " m"]) -> Conditional:
 
 
 def system(
-    gp: Any, X: Float[Array, "m D"], y: Float[Array, " m"], count: Float[Array, " m"]
+    gp: Any, X: Float[Array, "m D"], y: Float[Array, " m"], count: Float[Array, " m"], joint: bool
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
-    """(A = k(X, X) + Σ, y) of a neighbourhood. A row of count 0 is no neighbour: nothing in A connects it, and its target is 0."""
+    """(A = k(X, X) + Σ, y) of a neighbourhood. A row of count 0 is no neighbour: nothing in A connects it, and its target is 0.
+
+    The centre, the last row, is one observation, of noise variance σ² s; in a joint density the mean of its ρ, of σ² s/ρ.
+    """
+    count = count if joint else count.at[-1].set(1)
     there = count > 0
     A = gp.covariance(X, jnp.where(there, count, jnp.ones_like(count)))
     connected = (there[:, None] & there[None, :]) | jnp.eye(len(y), dtype=bool)
@@ -96,8 +100,19 @@ def repeats(gp: Any, X: Float[Array, "B D"], count: Float[Array, " B"]) -> Float
 
 
 def data_per_row(source: AbstractSource, joint: bool) -> float:
-    """What the mean over rows is divided by to be per datum: n/N of a joint density, whose rows of count ρ are ρ data; else 1."""
+    """How many data a row is on average: n/N in a joint density, whose rows of count ρ are ρ data; else 1."""
     return source.count / source.size if joint else 1.0
+
+
+def weight_per_row(source: AbstractSource, centres: Int[np.ndarray, " C"], joint: bool) -> float:
+    """What the mean over centres is divided by: their mean ρ, as each weighs ρ; in a joint density n/N, to be per datum."""
+    return data_per_row(source, joint) if joint else source.count_of(centres) / len(centres)
+
+
+def weights_of(rows: Rows, joint: bool) -> Float[Array, " B"]:
+    """What the centre of each neighbourhood weighs: ρ; 1 in a joint density, where `repeats` are the other ρ − 1."""
+    rho = rows.count[:, -1]
+    return jnp.ones_like(rho) if joint else rho
 
 
 def batch_gradient(
@@ -105,26 +120,27 @@ def batch_gradient(
 ) -> tuple[Conditional, AbstractGP]:
     """(`conditional` of each centre, ∇ of their mean loss) for stacked neighbourhoods [B, m], each with its centre last.
 
-    `joint`: the losses have `repeats` added, and are divided by `per_row`, `data_per_row` of all rows.
+    The losses are multiplied by `weights_of` the centres, and divided by `per_row`, the `weight_per_row` of all of them. `joint`: they have
+    `repeats` added.
     """
     B = rows.y.shape[0]
 
     def parts(theta: AbstractGP) -> tuple[tuple[Array, Array], Array]:
         gp = eqx.combine(theta, rest)
-        A, y = jax.vmap(lambda *part: system(gp, *part))(*rows)
+        A, y = jax.vmap(lambda *part: system(gp, *part, joint))(*rows)
         more = repeats(gp, rows.X[:, -1], rows.count[:, -1]) if joint else jnp.zeros(B, A.dtype)
         return (A, more), y
 
     (A, more), pull, y = jax.vjp(parts, trainable, has_aux=True)
     found, by_variance, by_error = jax.vmap(with_cotangents)(A, y)
-    z, share = found.z[:, None, None], 1 / jnp.asarray(per_row, A.dtype)
-    by_A = (0.5 * (1 - jnp.square(z)) * by_variance + z * by_error) * (share / B)
-    (gradient,) = pull((by_A, jnp.full_like(more, 1 / B) * share))
+    z, share = found.z[:, None, None], weights_of(rows, joint).astype(A.dtype) / jnp.asarray(per_row, A.dtype)
+    by_A = (0.5 * (1 - jnp.square(z)) * by_variance + z * by_error) * (share / B)[:, None, None]
+    (gradient,) = pull((by_A, share / B))
     return found._replace(loss=(found.loss + more) * share), gradient
 
 
 def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
-    """`conditional` of each neighbourhood; its last row is the centre, −1 stands for no neighbour. In float64 where `wide`."""
+    """`conditional` of each neighbourhood; its last row is the centre, one observation, −1 stands for no neighbour. In float64 where `wide`."""
     parts = _in_blocks(_conditionals, (gp,), source, near, wide)
     found: Any = (np.concatenate(part)[: len(near)] for part in zip(*parts, strict=True))
     return Conditional(*found)
@@ -144,13 +160,15 @@ def curvature(
     """
     theta, rest = partition(gp)
     parts = _in_blocks(_sums, (theta, rest, len(packed(theta)), joint), source, near, wide)
-    *parts, losses, gradients = zip(*parts, strict=True)
+    *parts, jittered, weights, losses, gradients = zip(*parts, strict=True)
     means: Any = (sum(part) / len(near) for part in parts)
-    loss, gradient, hessian, scores, squares, jittered = means
-    d = data_per_row(source, joint)
-    rows = np.concatenate([np.concatenate(losses)[:, None] - loss, np.concatenate(gradients)], axis=1)
-    sums = _sums_by_cell(rows[: len(near)], cells) / (d * len(near))
+    loss, gradient, hessian, scores, squares = means
+    weights, losses, gradients = (np.concatenate(part)[: len(near)] for part in (weights, losses, gradients))
+    d, per_weight = weight_per_row(source, near[:, -1], joint), 1 / np.mean(weights)
+    away = losses - weights * (loss * per_weight)
+    sums = _sums_by_cell(np.concatenate([away[:, None], gradients], axis=1), cells) / (d * len(near))
     error, spread = np.sqrt(np.sum(np.square(sums[:, 0]))), sums[:, 1:].T @ sums[:, 1:]
+    squares, jittered = squares * per_weight, sum(jittered) / len(near)
     return Curvature(loss / d, gradient / d, hessian / d, scores / d**2, squares, jittered, spread, error)
 
 
@@ -202,22 +220,23 @@ def _in_blocks(
 
 @eqx.filter_jit
 def _conditionals(gp: Any, rows: Rows, there: Any) -> tuple[Array, ...]:
-    return jax.vmap(lambda *part: conditional(*system(gp, *part)))(*rows)
+    return jax.vmap(lambda *part: conditional(*system(gp, *part, False)))(*rows)
 
 
 @eqx.filter_jit
 def _sums(theta: Any, rest: Any, width: int, joint: bool, rows: Rows, there: Any) -> tuple[Array, ...]:
-    """Sums over the centres that are there, of what `Curvature` has; then the loss and the gradient of each."""
+    """Sums over the centres that are there, of what `Curvature` has; then the weight, the loss and the gradient of each."""
     dtype = rows.y.dtype
 
     def one(X: Array, y: Array, count: Array) -> tuple[Conditional, Array, Array]:
-        A, pull, y = jax.vjp(lambda t: system(eqx.combine(t, rest), X, y, count), theta, has_aux=True)
+        A, pull, y = jax.vjp(lambda t: system(eqx.combine(t, rest), X, y, count, joint), theta, has_aux=True)
         found, by_variance, by_error = with_cotangents(A, y)
         J = [_flat(pull(cotangent)[0], width, dtype) for cotangent in (by_variance, by_error)]
         return found, J[0], J[1]
 
     found, *J = jax.vmap(one)(*rows)
-    weight = jnp.asarray(there, jnp.float64)
+    there = jnp.asarray(there, jnp.float64)
+    weight = there * weights_of(rows, joint).astype(jnp.float64)
     J_V, J_e, z = (values.astype(jnp.float64) for values in (*J, found.z))
     loss, gradients = found.loss, (0.5 * (1 - jnp.square(z)))[:, None] * J_V + z[:, None] * J_e
     H = 0.5 * (J_V * weight[:, None]).T @ J_V + (J_e * weight[:, None]).T @ J_e
@@ -230,8 +249,8 @@ def _sums(theta: Any, rest: Any, width: int, joint: bool, rows: Rows, there: Any
     gradients = gradients * weight[:, None]
     total = lambda values: jnp.sum(weight * values.astype(jnp.float64))
     return (
-        total(loss), jnp.sum(gradients, axis=0), H, gradients.T @ gradients, total(jnp.square(z)), total(found.jitter > 0),
-        loss.astype(jnp.float64), gradients,
+        total(loss), jnp.sum(gradients, axis=0), H, gradients.T @ gradients, total(jnp.square(z)),
+        jnp.sum(jnp.where(found.jitter > 0, there, 0)), weight, weight * loss.astype(jnp.float64), gradients,
     )  # fmt: skip
 
 

@@ -21,20 +21,20 @@ class HeldOut(NamedTuple):
     P: np.ndarray  # φ(x)ᵀQ [V, M]
     y: np.ndarray  # [V]
     count: np.ndarray  # ρ [V]
-    precision: np.ndarray  # ρ/s [V]: the noise variance of a row is σ² / precision
+    multiplier: np.ndarray  # s [V]: the noise variance of an observation is σ² s, whatever ρ is
     df: float | None = None  # ν of Student-t noise, whose squared scale is that variance; None = Gaussian
 
     def blocks(self) -> "Iterator[HeldOut]":
         """The rows, `ROWS` at a time: many rows need the memory of P, and no multiple of it."""
         for first in range(0, max(len(self.y), 1), ROWS):
             rows = slice(first, first + ROWS)
-            yield HeldOut(self.P[rows], self.y[rows], self.count[rows], self.precision[rows], self.df)
+            yield HeldOut(self.P[rows], self.y[rows], self.count[rows], self.multiplier[rows], self.df)
 
 
 class Densities(NamedTuple):
-    """−log N(y; m(x), var f(x) + σ²s/ρ) of each held-out row, noise included, and its derivatives by the two variances.
+    """−log N(y; m(x), var f(x) + σ²s) of each held-out row as one observation, and its derivatives by the two variances.
 
-    Of Student-t noise −log Σ_k w_k N(y; m(x), var f(x) + σ²s/(ρλ_k)), the trapezoid rule in log λ.
+    Of Student-t noise −log Σ_k w_k N(y; m(x), var f(x) + σ²s/λ_k), the trapezoid rule in log λ.
     """
 
     value: np.ndarray  # [V]
@@ -55,14 +55,14 @@ def _densities(s: Spectrum, held_out: HeldOut, variance: float, noise_variance: 
     d = v * s.eigenvalues + s2
     P2 = held_out.P**2
     residual, latent = _errors(s, held_out, v, s2)
-    spread = latent + s2 / held_out.precision
+    spread = latent + s2 * held_out.multiplier
     mean_by_v = held_out.P @ (s2 * s.cross / d**2)
     mean_by_s2 = held_out.P @ (-v * s.cross / d**2)
     spread_by_v = s2 * (P2 @ (s2 / d**2))
     if held_out.df is not None:
         slopes = mean_by_v, mean_by_s2, spread_by_v, P2 @ (v * (d - s2) / d**2)
         return _mixed(held_out, s2, residual, latent, slopes)
-    spread_by_s2 = P2 @ (v * (d - s2) / d**2) + 1 / held_out.precision
+    spread_by_s2 = P2 @ (v * (d - s2) / d**2) + held_out.multiplier
     by_spread = (1 / spread - residual**2 / spread**2) / 2
     by_mean = -residual / spread
     value = (np.log(2 * math.pi * spread) + residual**2 / spread) / 2
@@ -77,7 +77,7 @@ def errors_of_spectrum(
     """(y − m(x), the standard deviation of an observation there) of each held-out row [V]; of Student-t noise with ν > 2."""
     nu, found = held_out.df, [_errors(s, block, variance, noise_variance) for block in held_out.blocks()]
     residual, latent = (np.concatenate(part) for part in zip(*found, strict=True))
-    noise = noise_variance / held_out.precision * (1.0 if nu is None else nu / (nu - 2))
+    noise = noise_variance * held_out.multiplier * (1.0 if nu is None else nu / (nu - 2))
     return residual, np.sqrt(latent + noise)
 
 
@@ -97,7 +97,7 @@ def _mixed(
     """
     multipliers, log_weights = student_multipliers(typing.cast(float, held_out.df))
     mean_by_v, mean_by_s2, latent_by_v, latent_by_s2 = slopes
-    noise = multipliers / held_out.precision[:, None]  # [V, K], in units of σ²
+    noise = multipliers * held_out.multiplier[:, None]  # [V, K], in units of σ²
     spread, squares = latent[:, None] + s2 * noise, residual[:, None] ** 2
     parts = log_weights - (np.log(2 * math.pi * spread) + squares / spread) / 2
     value = logsumexp(parts, axis=1)
@@ -124,14 +124,16 @@ def pessimistic_nlpd(
 ) -> tuple[float, tuple[float, float]]:
     """(The mean of the densities and STANDARD_ERRORS standard errors more, its derivatives by the two variances).
 
-    A model that is sure of itself has densities that differ much from row to row: few rows may all be good ones by chance.
+    The error is √Σ w_i² (l_i − l̄)², w_i the row's share of Σρ: a row of any weight is one observation. A model that is sure of itself has densities
+    that differ much from row to row: few rows may all be good ones by chance.
     """
     found = densities_of_spectrum(s, held_out, variance, noise_variance)
     share, n = held_out.count / held_out.count.sum(), held_out.count.sum()
     mean, *slopes = (float(share @ part) for part in found)
-    away = found.value - mean
-    error = math.sqrt(float(share @ away**2) / n)
-    by = [float(share @ (away * part)) / (n * error) if error > 0 else 0.0 for part in found[1:]]
+    away, squared = found.value - mean, share * held_out.count  # n w²
+    error = math.sqrt(float(squared @ away**2) / n)
+    parts = (squared @ (away * (part - slope)) for part, slope in zip(found[1:], slopes, strict=True))
+    by = [float(part) / (n * error) if error > 0 else 0.0 for part in parts]
     value = mean + STANDARD_ERRORS * error
     return value, (slopes[0] + STANDARD_ERRORS * by[0], slopes[1] + STANDARD_ERRORS * by[1])
 
