@@ -86,6 +86,22 @@ def test_held_functions_stay_the_same_prior_draws_and_see_the_new_rows():
     assert after.draws.n_rows == (N, NEW) and after.n_samples == 16
 
 
+def test_the_noise_of_new_rows_is_independent_of_that_of_all_before():
+    """ε of three parts of the rows, 20 × 16 standard normal numbers each: correlations within 4 standard errors of 0, squares of 1."""
+    part = [slice(20 * i, 20 * i + 20) for i in range(3)]
+    found = model(solvers.CG()).fit(X[part[0]], y[part[0]])
+    for rows in part[1:]:
+        found.update(X[rows], y[rows])
+    held = found._fitted.posterior
+    assert held.draws.n_rows == (20, 20, 20)
+    with jax.enable_x64(True):
+        b = growing.sides(held.system.operator, held.system.X, held.y, held.prior, held.draws)[:, 1:]
+        drawn = (np.asarray(b) - np.asarray(held.prior(held.system.X))) / 0.05**0.5
+    products = np.array([[np.mean(drawn[a] * drawn[b]) for b in part] for a in part])
+    error = np.where(np.eye(3) == 1, 2, 1) ** 0.5 / 320**0.5
+    assert (np.abs(products - np.eye(3)) < 4 * error).all()
+
+
 def _energy(A, b):
     return lambda v: 0.5 * np.sum(v * (A @ v), axis=0) - np.sum(v * b, axis=0)
 
