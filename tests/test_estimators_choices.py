@@ -32,6 +32,15 @@ def test_the_automatic_learner_goes_with_the_rows():
     assert "time limit" in why
 
 
+def test_rows_in_groups_are_learned_from_by_leave_one_out_at_any_size():
+    """Unless there is no time to search neighbours."""
+    for n_rows in (50, FULL_BATCH_ROWS, 10_000_000):
+        found, why = kernel_learner("auto", n_rows, grouped=True)
+        assert found == LeaveOneOut(spread=SPREAD) and "groups" in why
+        hurried = kernel_learner("auto", n_rows, grouped=True, hurried=True)
+        assert hurried == kernel_learner("auto", n_rows, hurried=True)
+
+
 def test_a_batch_size_asks_for_mini_batches():
     found, why = kernel_learner("auto", 100, batch_size=16)
     assert found == dataclasses.replace(BSGD(), batch_size=16)

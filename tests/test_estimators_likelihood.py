@@ -109,8 +109,30 @@ def test_few_rows_and_little_time_choose_nothing():
     assert "no time" in late.plan_["likelihood"]["why"]
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_errors_of_rows_are_those_of_single_observations_given_rows_of_other_groups(grouped):
+    """By dense algebra, up to one factor: the neighbours' noise variances are σ²/ρ, the row's own is σ², and Σρz²/Σρ = 1."""
+    X, y = plain(40)
+    weight, each = np.random.default_rng(1).choice([0.1, 1.0, 10.0], 40), np.arange(40)
+    group = each // 4 if grouped else each
+    gp = KernelGP(RBF([0.7, 1.5], 1.3), 0.04)
+    data = TrainingData.of(
+        TrainingRows(X, y, weight, None, group if grouped else None), False, None, "float64"
+    )
+    found, _ = law_choice._left_out(None, gp, data)
+    z = np.empty(40)
+    K = 1.3 * np.exp(-0.5 * np.sum(((X[:, None] - X) / [0.7, 1.5]) ** 2, axis=2))
+    for i in range(40):
+        rest = group != group[i]
+        solved = np.linalg.solve(K[np.ix_(rest, rest)] + np.diag(0.04 / weight[rest]), K[rest, i])
+        z[i] = (y[i] - solved @ y[rest]) / np.sqrt(K[i, i] - solved @ K[rest, i] + 0.04)
+    assert_allclose(found.z, z / np.sqrt(np.average(z**2, weights=weight)), rtol=1e-4, atol=1e-5)
+    assert (found.group is not None) == grouped
+
+
 def test_few_groups_choose_nothing():
-    few = make().fit(*rows(N), groups=np.arange(N) % 5)
+    X, y = rows(N)
+    few = make().fit(X, y, groups=np.arange(N) % 5)
     assert "groups" in few.plan_["likelihood"]["why"]
 
 

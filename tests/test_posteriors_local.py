@@ -92,16 +92,42 @@ def test_no_rows():
     assert mean.shape == variance.shape == (0,)
 
 
+def _scale(X, y, weight, group, near=lambda i, rest: rest):
+    """(1 + n Σρz²/Σρ)/(1 + n), n groups: each row as one observation, by the posterior of those of other groups that are near to it."""
+    squares, n = np.empty(len(y)), len(np.unique(group))
+    for i in range(len(y)):
+        rest = near(i, np.flatnonzero(group != group[i]))
+        m, v = _exact(GP, X[rest], y[rest], weight[rest], X[i : i + 1])
+        squares[i] = (y[i] - m[0]) ** 2 / (v[0] + 0.02)
+    return (1 + n * np.average(squares, weights=weight)) / (1 + n)
+
+
+GROUPS = np.repeat(np.arange(6), [1, 20, 9, 16, 4, 10])
+
+
+def test_calibration_leaves_groups_out():
+    """By all rows of other groups, and by the 5 nearest of them, in inputs over √lengthscale; neighbours in one group are too few in two."""
+    X, y, weight = _data()
+    place = X / np.sqrt([0.7, 1.5])
+
+    def nearest(i, rest):
+        return rest[np.argsort(np.sum((place[rest] - place[i]) ** 2, axis=1))[:5]]
+
+    for n, near in ((10**6, lambda i, rest: rest), (5, nearest)):
+        found = LocalPosterior(GP, X, y, weight, n).calibrated(60, 0, GROUPS)
+        np.testing.assert_allclose(found.scale, _scale(X, y, weight, GROUPS, near), rtol=1e-4)
+    fewest, _ = LocalPosterior(GP, X, y, weight, 40).with_fewest(60, 0, (5,), np.inf, GROUPS)
+    np.testing.assert_allclose(fewest.scale, found.scale, rtol=1e-6)
+    two = (GROUPS == 1).astype(int)
+    whole = LocalPosterior(GP, X, y, weight, 50).calibrated(60, 0, two)
+    np.testing.assert_allclose(whole.scale, _scale(X, y, weight, two), rtol=1e-4)
+
+
 def test_calibration_leaves_each_row_out():
-    """c = (1 + Σz²)/(1 + n), by the posterior of all rows but one."""
+    """c = (1 + N Σρz²/Σρ)/(1 + N), by the posterior of all rows but one."""
     X, y, weight = _data()
     found = LocalPosterior(GP, X, y, weight, 10**6).calibrated(60, 0)
-    total = 0.0
-    for i in range(60):
-        rest = np.arange(60) != i
-        m, v = _exact(GP, X[rest], y[rest], weight[rest], X[i : i + 1])
-        total += float((y[i] - m[0]) ** 2 / (v[0] + 0.02 / weight[i]))
-    np.testing.assert_allclose(found.scale, (1 + total) / 61, rtol=1e-4)
+    np.testing.assert_allclose(found.scale, _scale(X, y, weight, np.arange(60)), rtol=1e-4)
     Z = _data(5, seed=1)[0]
     plain = LocalPosterior(GP, X, y, weight, 10**6).mean_and_variance(Z)
     scaled = found.mean_and_variance(Z)
@@ -127,8 +153,8 @@ def test_the_fewest_neighbours_that_lose_little():
     def loss(n):
         alone = LocalPosterior(GP, *data, n).calibrated(50, 3)
         rows, found = alone.left_out(50, 3)
-        V = found.variance + alone.scale * 0.02 / data[2][rows].astype(np.float64)
-        return np.mean(np.log(V) + (data[1][rows] - found.mean) ** 2 / V) / 2, alone
+        V, weight = found.variance + alone.scale * 0.02, data[2][rows].astype(np.float64)
+        return np.average(np.log(V) + (data[1][rows] - found.mean) ** 2 / V, weights=weight) / 2, alone
 
     exact = {n: loss(n)[0] - loss(40)[0] for n in (3, 12, 20)}
     assert exact[3] > exact[12] > 1e-6

@@ -71,11 +71,18 @@ def feature_learner(learner: Any, **options: Any) -> Chosen:
 
 
 def kernel_learner(
-    learner: Any, n_rows: int, *, deep: bool = False, hurried: bool = False, **options: Any
+    learner: Any,
+    n_rows: int,
+    *,
+    deep: bool = False,
+    hurried: bool = False,
+    grouped: bool = False,
+    **options: Any,
 ) -> Chosen:
     """The learner of a kernel GP for "auto", a name, or the one given, with the options that are not None; None for None.
 
-    `deep`: whether the kernel has a network that trains. `hurried`: whether a time limit allows no search of many neighbours. Raises as `named_learner`, and ValueError for an option that has no learner.
+    `deep`: whether the kernel has a network that trains. `hurried`: whether a time limit allows no search of many neighbours. `grouped`: whether rows
+    have groups, which the likelihood of all rows takes no notice of. Raises as `named_learner`, and ValueError for an option that has no learner.
     """
     options = _given(options)
     if learner is None:
@@ -87,7 +94,7 @@ def kernel_learner(
     if deep and learner in ("auto", "bsgd"):
         return _of_deep_kernels(n_rows, options)
     if isinstance(learner, str) and learner == "auto":
-        return _automatic(n_rows, options, hurried)
+        return _automatic(n_rows, options, hurried, grouped)
     found = named_learner(learner, {"auto": None} | KERNEL_LEARNERS, options)
     return _in_two_stages(options) if learner == "iterative" and n_rows > SUBSET_ROWS else found
 
@@ -138,17 +145,20 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _automatic(n_rows: int, options: dict[str, Any], hurried: bool) -> Chosen:
+def _automatic(n_rows: int, options: dict[str, Any], hurried: bool, grouped: bool) -> Chosen:
     if "batch_size" in options:
         return dataclasses.replace(BSGD(), **options), "a batch size was asked for"
-    if n_rows <= FULL_BATCH_ROWS:
+    loo = LeaveOneOut(spread=SPREAD)
+    if grouped and not hurried:
+        found, why = loo, "new rows are of new groups: each row is predicted from the nearest of other groups"
+    elif n_rows <= FULL_BATCH_ROWS:
         found = FULL_BATCH
         why = f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them, with a weak prior, is fast"
     elif hurried:
         found = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
         why = f"the time limit allows no search of neighbours: the exact likelihood of {SUBSET_ROWS} random rows"
     else:
-        found = LeaveOneOut(spread=SPREAD)
+        found = loo
         why = f"beyond {FULL_BATCH_ROWS} rows the density of {found.n_centres} rows, each left out and predicted from its {found.n_neighbours} nearest of all"
     return (dataclasses.replace(found, **options) if options else found), why
 

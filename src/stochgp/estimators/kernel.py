@@ -204,6 +204,7 @@ class KernelGPRegressor(GPRegressor):
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
         return kernel_learner(
             self.learner, data.n_rows, deep=is_deep(self.kernel), hurried=self._is_hurried(),
+            grouped=data.rows.group is not None,
             batch_size=self.batch_size, epochs=self.epochs, learning_rate=self.learning_rate,
         )  # fmt: skip
 

@@ -106,7 +106,7 @@ class WantedPosterior(NamedTuple):
             checkpoint=run.checkpoint,
             most_epochs=run.planned("solve_epochs"),
             typical_error=run.planned("typical_error"),
-            calibrates=learned is not None and data.n_rows > SMALL,
+            calibrates=learned is not None and (data.n_rows > SMALL or data.rows.group is not None),
             devices=run.devices,
         )
         posterior, solved, more = posterior_of(gp, data, wanted, run.budget, key=run.solve_key)
@@ -148,7 +148,8 @@ class WantedPosterior(NamedTuple):
             rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
         try:
             with deadline.granted(LOCAL_SECONDS):
-                local, neighbours = calibrated_locally(local, rows, run.planned("neighbours"))
+                planned, group = run.planned("neighbours"), data.rows.group
+                local, neighbours = calibrated_locally(local, rows, planned, group)
         except TimeIsUpError:
             rows, neighbours = 0, choice(local.n_neighbours, "there was no time to compare with fewer")
         scaled = choice(rows, "left out to find the scale of the variances")

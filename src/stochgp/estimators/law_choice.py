@@ -148,7 +148,8 @@ def _need_bytes(gp: Any, data: TrainingData) -> int:
 def _left_out(posterior: Any, gp: Any, data: TrainingData) -> tuple[LeftOut, bool]:
     """(Random rows, whether they are predicted as that posterior predicts new ones).
 
-    From all others where it knows its Q_ii and there are no groups; else from their neighbours, with z² of mean 1, as calibrated variances have.
+    From all others where it knows its Q_ii and there are no groups; else from their neighbours, with z² of mean 1, rows weighing ρ, as calibrated
+    variances have.
     """
     rows = some_rows(data.n_rows, ROWS)
     group, weight = (

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import numpy as np
+from jaxtyping import Int
+
 from stochgp import deadline
 from stochgp.data.neighbours import EXACT_ROWS
 from stochgp.devices import Devices
@@ -14,9 +17,9 @@ COMPARING_SECONDS = 15.0  # that comparing numbers of neighbours takes, compilat
 
 
 def calibrated_locally(
-    local: LocalPosterior, n_rows: int, planned: int | None
+    local: LocalPosterior, n_rows: int, planned: int | None, group: Int[np.ndarray, " N"] | None = None
 ) -> tuple[LocalPosterior, dict[str, Any]]:
-    """(The posterior, its variances scaled by `n_rows` left-out rows, the choice of the number of neighbours and its reason).
+    """(The posterior, its variances scaled by `n_rows` rows left out with their groups, the choice of the number of neighbours and its reason).
 
     Up to 100,000 rows the number stays. Beyond, where test rows are many as well, the fewest of 64 and 128 are taken that lose at most 0.004 nats
     per left-out row: they cost a twentieth and a quarter of 256. Each has programs of its own, which take seconds to compile: under a
@@ -24,13 +27,13 @@ def calibrated_locally(
     """
     if planned is not None:
         local = local.changed(n_neighbours=planned)
-        return local.calibrated(n_rows, 0), choice(planned, "as given")
+        return local.calibrated(n_rows, 0, group), choice(planned, "as given")
     n = local.n_neighbours
     if deadline.left() <= COMPARING_SECONDS:
-        return local.calibrated(n_rows, 0), choice(n, "there was no time to compare with fewer")
+        return local.calibrated(n_rows, 0, group), choice(n, "there was no time to compare with fewer")
     if len(local.X) <= EXACT_ROWS:
-        return local.calibrated(n_rows, 0), choice(n, f"fewer are tried beyond {EXACT_ROWS} rows")
-    found, lost = local.with_fewest(n_rows, 0)
+        return local.calibrated(n_rows, 0, group), choice(n, f"fewer are tried beyond {EXACT_ROWS} rows")
+    found, lost = local.with_fewest(n_rows, 0, group=group)
     told = ", ".join(f"{few} lose {nats:.4f}" for few, nats in lost.items())
     why = (
         f"the fewest of {FEWER} that lose at most {LOST} nats per row left out, or {n}: {told}"

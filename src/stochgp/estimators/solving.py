@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
 from stochgp.budget import Budget
+from stochgp.deadline import TimeIsUpError
 from stochgp.devices import ONE, Devices
 from stochgp.estimators.left_out import typical_error
 from stochgp.estimators.progress import progress_line
@@ -32,8 +33,9 @@ from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.posteriors.base import with_level
-from stochgp.posteriors.calibration import calibrated
+from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated
 from stochgp.posteriors.kernel import NoiseDraws
+from stochgp.posteriors.local import NEIGHBOURS, neighbours_bytes
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, SystemSize, solve
@@ -49,6 +51,7 @@ LEAST_TOLERANCE, LEAST_SAMPLES_TOLERANCE = 1e-5, 0.03
 SAMPLES_TOLERANCE = 3.5  # times looser for samples, of which 64 estimate a variance to 18 % anyway
 SMALLEST = float(np.finfo(np.float64).tiny)
 MOST_TOLERANCE, MOST_SAMPLES_TOLERANCE = 0.1, 0.08
+CALIBRATION_SECONDS = 2.5  # that rows left out with their groups take, compilation included
 
 
 KernelPosterior = ExactKernelPosterior | SampledKernelPosterior
@@ -85,7 +88,9 @@ def posterior_of(
         deadline.require(chosen.seconds)
     logger.info("solving by %s: %s", type(chosen.solver).__name__, chosen.reason)
     posterior, found = _solved(system, chosen, data.y, wanted, key)
-    posterior, scale = calibrated(posterior) if wanted.calibrates else (posterior, 1.0)
+    scaled: dict[str, Any] = {}
+    if wanted.calibrates:
+        posterior, scaled = _calibrated(posterior, data, budget)
     why = f"of the mean, relative, measured on all rows; {found.result.name}"
     cut = found.result in (RESULTS.time_limit, RESULTS.interrupted)
     epochs = steps_only(found.history) if cut else None
@@ -97,9 +102,28 @@ def posterior_of(
         ),
         "solve_epochs": choice(epochs, "as many as it takes" if epochs is None else "then it was ended"),
     }
-    if wanted.calibrates:
-        more["scale"] = choice(scale, "of all variances, by the training rows predicted without themselves")
-    return posterior, found, chosen.described() | more
+    return posterior, found, chosen.described() | more | scaled
+
+
+def _calibrated(
+    posterior: KernelPosterior, data: TrainingData, budget: Budget
+) -> tuple[KernelPosterior, dict[str, Any]]:
+    """(The posterior, its variances scaled by rows predicted without themselves and their groups; what `plan_` says of that)."""
+    group, N, D = data.rows.group, data.n_rows, data.n_inputs
+    if group is None:
+        posterior, scale = calibrated(posterior)
+        why = "of all variances, by the training rows predicted without themselves"
+        return posterior, {"scale": choice(scale, why)}
+    if neighbours_bytes(posterior.system.kernel, N, D, ROWS_OF_GROUPS, NEIGHBOURS) > budget.free():
+        return posterior, {"scale": choice(1.0, "there was no memory to predict rows without their groups")}
+    try:
+        with deadline.granted(CALIBRATION_SECONDS):
+            posterior, scale = calibrated(posterior, group)
+    except TimeIsUpError:
+        return posterior, {"scale": choice(1.0, "there was no time to predict rows without their groups")}
+    return posterior, {
+        "scale": choice(scale, "of all variances, by the training rows predicted without their groups")
+    }
 
 
 def _solved(

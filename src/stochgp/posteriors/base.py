@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.likelihoods import AbstractNoise, constant_noise
 from stochgp.parameters import cast, frozen
@@ -117,6 +117,15 @@ def noise_variances(noise: AbstractNoise, X: Rows, count: PerRow) -> Float[Array
     return cast(noise, wide).variance(jnp.asarray(X, wide), count)
 
 
-def scale_of(squares: Float[np.ndarray, " P"]) -> float:
-    """(1 + Σ z²)/(1 + P): the factor of all variances that makes P standardised errors and one more of 1 of size 1 on average."""
-    return float((1 + squares.sum()) / (1 + len(squares)))
+def scale_of(
+    squares: Float[np.ndarray, " P"],
+    weight: Float[np.ndarray, " P"],
+    group: Int[np.ndarray, " P"] | None = None,
+) -> float:
+    """(1 + n Σρz²/Σρ)/(1 + n): the factor of all variances that makes n standardised errors and one more of 1 of size 1 on average.
+
+    n is P, or the number of groups: errors of rows of one group have much in common.
+    """
+    n = len(squares) if group is None else len(np.unique(group))
+    total = float(np.sum(weight / weight.mean() * squares)) * (n / len(squares))
+    return (1 + total) / (1 + n)

@@ -1,45 +1,66 @@
 """One factor for all variances of a global posterior, from the training rows predicted without themselves.
 
 With c k and c σ² in place of k and σ² every mean stays as it is and every variance is c times as large. Row i, predicted from all others, has
-the error α_i/Q_ii and the variance 1/Q_ii, Q = A⁻¹, α = Qy (Rasmussen and Williams 2006, 5.10 to 5.12). So
+the error e_i = α_i/Q_ii and the variance 1/Q_ii, Q = A⁻¹, α = Qy (Rasmussen and Williams 2006, 5.10 to 5.12). That is the variance of the mean of ρ_i
+observations, with the noise σ²s_i/ρ_i; a new row is one observation, V_i = 1/Q_ii − σ²s_i/ρ_i + σ²s_i. So
 
-    c = mean α_i²/Q_ii
+    c = Σ ρ_i e_i²/V_i / Σ ρ_i
 
 makes the standardised errors of such predictions 1 in the mean: for exchangeable rows the same as those of a new row, whatever their law.
-Q_ii comes from the factor, or from samples: with u_s = A⁻¹(f₀ₛ + ε_s) ~ N(0, Q), V_i = (S − 2)/Σ_s u_si² is unbiased for 1/Q_ii.
+Q_ii comes from the factor, or from samples: with u_s = A⁻¹(f₀ₛ + ε_s) ~ N(0, Q), (S − 2)/Σ_s u_si² is unbiased for 1/Q_ii. Where ρ_i is not 1, the noise
+is taken off exactly: d_s = Σu_s − ε_s = f₀ₛ − Ku_s ~ N(0, v_i), the deviations at row i, are independent of u_si, and
+
+    (S − 2) Σ_s d_si² / (S σ_i² Σ_s u_si²),   σ_i² = σ²s_i/ρ_i,
+
+is unbiased for v_i/(σ_i² Q_ii) = 1/Q_ii − σ_i², the variance of f at row i given all others.
 
 An α that a solver has left with the residual r = y − Aα predicts new rows worse than A⁻¹y does. At row i its mean is off by
 
     (K A⁻¹r)_i = r_i − σ_i²(Qr)_i,    and so its error, without row i, is    α_i/Q_ii + r_i + (1/Q_ii − σ_i²)(Qr)_i.
 
-The first two terms are α_iV_i + r_i. The last one is left out: it is small where the noise is most of 1/Q_ii.
+The first two terms are α_i/Q_ii + r_i. The last one is left out: it is small where the noise is most of 1/Q_ii.
+
+Rows in groups are predicted without the whole of their group g: e_g = Q_gg⁻¹α_g with covariance Q_gg⁻¹, of which the diagonal counts, as a new row is
+predicted alone. From the factor up to 3,000 rows; beyond from 2,000 random rows and their nearest rows of other groups (`LocalPosterior`).
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
 from stochgp.posteriors.base import scale_of, with_level
 from stochgp.posteriors.exact import ExactKernelPosterior
 from stochgp.posteriors.kernel import KernelSystem, SampledKernelPosterior
+from stochgp.posteriors.local import LocalPosterior
+from stochgp.solvers.sizes import SMALL
 
 ROWS = 500  # left out of a posterior with a factor
+ROWS_OF_GROUPS = 2000  # left out with their groups, of more than 3,000
 FEWEST_SAMPLES = 8
 
 
-def calibrated(posterior: Any) -> tuple[Any, float]:
-    """(The posterior with all variances c times as large, c); as it is, and 1, where nothing says how large c is."""
+def calibrated(posterior: Any, group: Int[np.ndarray, " N"] | None = None) -> tuple[Any, float]:
+    """(The posterior with all variances c times as large, c); as it is, and 1, where nothing says how large c is.
+
+    Rows of one `group` are left out together.
+    """
     N = len(posterior.weights)
     rows = np.arange(N)
-    if isinstance(posterior, ExactKernelPosterior):  # each row takes N² operations
-        rows = np.sort(np.random.default_rng(0).permutation(N)[:ROWS])
-    z = left_out_errors(posterior, rows)
+    if group is not None:
+        rows, z = _without_groups(posterior, group)
+        group = group[rows]
+    else:
+        if isinstance(posterior, ExactKernelPosterior):  # each row takes N² operations
+            rows = np.sort(np.random.default_rng(0).permutation(N)[:ROWS])
+        z = left_out_errors(posterior, rows)
     if z is None:
         return posterior, 1.0
-    scale = scale_of(np.square(z))
+    scale = scale_of(np.square(z), posterior.system.count[rows], group)
     return scaled(posterior, scale), scale
 
 
@@ -71,32 +92,95 @@ def left_out_errors(
     """z = e_i/√V_i of these rows, each predicted from all others; None where too few samples say how large V_i is."""
     alpha = np.asarray(posterior.weights, np.float64)[rows, 0]
     if isinstance(posterior, ExactKernelPosterior):
-        return alpha / np.sqrt(_by_factor(posterior, rows))
+        Q = _by_factor(posterior, rows)
+        return alpha / np.sqrt(Q) * np.sqrt(1 / Q / _of_one(posterior.system, rows, 1 / Q))
     variance = left_out_variances(posterior)
     if variance is None:
         return None
+    variance = variance[rows]
     left = np.zeros(len(rows)) if posterior.residual is None else posterior.residual[rows]
-    return (alpha * variance[rows] + left) / np.sqrt(variance[rows])
+    return (alpha * variance + left) / np.sqrt(_of_one(posterior.system, rows, variance))
 
 
 def left_out_variances(posterior: SampledKernelPosterior) -> Float[np.ndarray, " N"] | None:
-    """V_i of every row, predicted from all others, noise included; None from fewer than 8 samples."""
-    if posterior.n_samples < FEWEST_SAMPLES:
+    """1/Q_ii of every row, predicted from all others, noise σ²s/ρ included; None from fewer than 8 samples, or of weighted rows without their draws of ε."""
+    S = posterior.n_samples
+    if S < FEWEST_SAMPLES:
         return None
     u = np.asarray(posterior.sample_weights, np.float64)
-    return (posterior.n_samples - 2) / np.sum(u**2, axis=1)
+    inverse, one = (S - 2) / np.sum(u**2, axis=1), posterior.system.count == 1
+    if one.all():
+        return inverse
+    deviations = posterior.deviations
+    if deviations is None:
+        return None
+    own = posterior.system.row_noise
+    latent = inverse * np.mean(deviations**2, axis=1) / own
+    return np.where(one, inverse, latent + own)
+
+
+def _of_one(
+    system: KernelSystem, rows: Int[np.ndarray, " P"], variance: Float[np.ndarray, " P"]
+) -> Float[np.ndarray, " P"]:
+    """V_i of one observation, from the variance of the mean of ρ_i: at least σ²s_i; as it is where ρ_i = 1."""
+    count = system.count[rows]
+    if (count == 1).all():
+        return variance
+    own = system.row_noise[rows]
+    return np.where(count == 1, variance, np.maximum(variance - own, 0) + count * own)
+
+
+def _without_groups(
+    posterior: ExactKernelPosterior | SampledKernelPosterior, group: Int[np.ndarray, " N"]
+) -> tuple[Int[np.ndarray, " P"], Float[np.ndarray, " P"] | None]:
+    """(Rows, z = e_i/√V_i of each, predicted from the rows of other groups; None without targets)."""
+    system, N = posterior.system, len(posterior.weights)
+    if isinstance(posterior, ExactKernelPosterior) and N <= SMALL:
+        alpha, rows = np.asarray(posterior.weights, np.float64)[:, 0], np.arange(N)
+        e, V = np.empty(N), np.empty(N)
+        for part, Q in _blocks_by_factor(posterior, group):
+            B = np.linalg.inv(Q)
+            e[part], V[part] = B @ alpha[part], np.diagonal(B)
+        return rows, e / np.sqrt(_of_one(system, rows, V))
+    if posterior.y is None:
+        return np.arange(N), None
+    gp = KernelGP(kernel=system.kernel, noise=system.noise)
+    local = LocalPosterior(gp=gp, X=np.asarray(system.X), y=posterior.y, weight=system.count)
+    return local.left_out_errors(ROWS_OF_GROUPS, 0, group)
+
+
+def _blocks_by_factor(
+    posterior: ExactKernelPosterior, group: Int[np.ndarray, " N"]
+) -> Iterator[tuple[Int[np.ndarray, " g"], Float[np.ndarray, "g g"]]]:
+    """(The rows of a group, Q_gg) for each: products of columns of L⁻¹, found for whole groups of about 500 rows together."""
+    order, held = np.argsort(group, kind="stable"), []
+    parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+    for i, part in enumerate(parts):
+        held.append(part)
+        if sum(map(len, held)) < ROWS and i + 1 < len(parts):
+            continue
+        half, first = _half(posterior, np.concatenate(held)).astype(np.float64), 0
+        for rows in held:
+            own = half[:, first : first + len(rows)]
+            yield rows, own.T @ own
+            first += len(rows)
+        held = []
 
 
 def _by_factor(posterior: ExactKernelPosterior, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
     """Q_ii: sums of squares of L⁻¹, of 500 columns at a time."""
-    N, Q = len(posterior.system.X), np.empty(len(rows))
+    Q = np.empty(len(rows))
     for start in range(0, len(rows), ROWS):
-        part = rows[start : start + ROWS]
-        units = np.zeros((N, len(part)), posterior.factor.L.dtype, order="F")
-        units[part, np.arange(len(part))] = 1
-        half = posterior.factor.half(units)
+        half = _half(posterior, rows[start : start + ROWS])
         Q[start : start + ROWS] = np.sum(np.square(half, dtype=np.float64), axis=0)
     return Q
+
+
+def _half(posterior: ExactKernelPosterior, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, "N P"]:
+    """These columns of L⁻¹."""
+    units = np.zeros((len(posterior.system.X), len(rows)), posterior.factor.L.dtype, order="F")
+    units[rows, np.arange(len(rows))] = 1
+    return posterior.factor.half(units)
 
 
 def _divided(values: Any, c: Any) -> Any:

@@ -202,6 +202,20 @@ class SampledKernelPosterior(AbstractPosterior):
             return None
         return self.y - np.asarray(whole_product(self.system.operator, self.weights), np.float64)[:, 0]
 
+    @property
+    def deviations(self) -> Float[np.ndarray, "N S"] | None:
+        """f_s − mean at the training rows: Σu_s − ε_s + r_s, r_s the residual where it is held; None without the draws of ε."""
+        if self.draws is None or self.sample_weights is None:
+            return None
+        root, dtype = np.sqrt(self.system.row_noise)[:, None], self.system.X.dtype
+        parts = [
+            jax.random.normal(key, (n, self.n_samples), dtype)
+            for key, n in zip(self.draws.keys, self.draws.n_rows, strict=True)
+        ]
+        drawn = np.concatenate([np.asarray(part, np.float64) for part in parts])
+        found = root * (root * np.asarray(self.sample_weights, np.float64) - drawn)
+        return found if self.left is None else found + np.asarray(self.left, np.float64)[:, 1:]
+
     def mean(self, X: Rows) -> PerRow:
         return mean_of(self.system.operator, self.weights, X)
 

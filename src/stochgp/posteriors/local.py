@@ -15,8 +15,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.neighbours import Neighbours, search_bytes, slack_of
 from stochgp.devices import ONE, Devices
-from stochgp.kernels import AbstractKernel, AbstractStationary, Warped
+from stochgp.kernels import RBF, AbstractKernel, AbstractStationary, Warped
 from stochgp.kernels.compared import ComparedRows, compared_bytes
+from stochgp.kernels.nearest import NearestRows
 from stochgp.likelihoods import AbstractNoise, ConstantNoise
 from stochgp.likelihoods.noise import SMALLEST_COUNT, noise_of_rows
 from stochgp.models import KernelGP
@@ -41,6 +42,7 @@ BLOCK_BYTES = 2_000_000  # of the neighbours' rows that one thread works on
 SMALL_BLOCK = 16  # rows of the blocks that what is left over is padded to
 WARP_ROWS = 1 << 15  # rows that a network takes at a time
 COMPILER_BYTES = 100_000_000  # that a first prediction leaves behind
+SAYS_NOTHING = 1e100  # noise variance of what stands for no neighbour
 
 
 class LocalPrediction(NamedTuple):
@@ -149,16 +151,18 @@ class LocalPosterior(AbstractPosterior):
             ]
         return self._joined(parts)
 
-    def calibrated(self, n_rows: int, seed: int | tuple[int, ...]) -> "LocalPosterior":
-        """The same with c = (1 + Σ z²)/(1 + n_rows), z² = (y_i − mean)²/(var + σ² s_i/ρ_i) of rows i predicted without themselves.
+    def calibrated(
+        self, n_rows: int, seed: int | tuple[int, ...], group: Int[np.ndarray, " N"] | None = None
+    ) -> "LocalPosterior":
+        """The same with c = `scale_of` z² = (y_i − mean)²/(var + σ² s_i), of rows i predicted without themselves and their `group`.
 
-        That is the c of the highest likelihood of these `n_rows` random training rows, or of all where there are fewer, with one
-        more of z² = 1. Their nearest other rows predict them; rows equal to them may be among these.
+        That is the c of the highest likelihood of these `n_rows` random training rows, or of all where there are fewer, each one observation that
+        counts ρ_i times, with one more of z² = 1. Their nearest other rows predict them; rows equal to them may be among these.
         """
         if len(self.X) == 1 or n_rows == 0:
             return self
-        rows, found = self.left_out(n_rows, seed)
-        return self.changed(scale=self._scale_of(rows, found))
+        rows, found = self.left_out(n_rows, seed, group)
+        return self.changed(scale=self._scale_of(rows, found, group))
 
     def with_fewest(
         self,
@@ -166,22 +170,23 @@ class LocalPosterior(AbstractPosterior):
         seed: int | tuple[int, ...],
         counts: tuple[int, ...] = FEWER,
         most_lost: float = LOST,
+        group: Int[np.ndarray, " N"] | None = None,
     ) -> tuple["LocalPosterior", dict[int, float]]:
         """(`calibrated` with the first of these numbers of neighbours, or its own, that loses few nats, what each tried loses).
 
         The loss is the mean over the left-out rows of −log p(y_i), each number calibrated by itself, above that with `n_neighbours`. At most
-        `most_lost` may be lost. One search serves all.
+        `most_lost` may be lost. One search serves all. Rows weigh ρ; those of one `group` are left out together.
         """
         if len(self.X) == 1 or n_rows == 0:
             return self, {}
-        index, rows, near = self._index, *self._left_out(n_rows, seed)
+        rows, near = self._left_out(n_rows, seed, group)
         lost: dict[int, float] = {}
         with jax.enable_x64(True), one_blas_thread():
-            whole = self._calibrated_by(rows, near, index)
+            whole = self._calibrated_by(rows, near, group)
             for n in counts:
                 if n >= near.shape[1]:
                     break
-                fewer = self.changed(n_neighbours=n)._calibrated_by(rows, near[:, :n], index)
+                fewer = self.changed(n_neighbours=n)._calibrated_by(rows, near[:, :n], group)
                 lost[n] = fewer.loss - whole.loss
                 if lost[n] <= most_lost:
                     return fewer.posterior, lost
@@ -194,38 +199,55 @@ class LocalPosterior(AbstractPosterior):
         return made
 
     def _calibrated_by(
-        self, rows: Int[np.ndarray, " P"], near: Int[np.ndarray, "P k"], index: "_Index"
+        self, rows: Int[np.ndarray, " P"], near: Int[np.ndarray, "P k"], group: Int[np.ndarray, " N"] | None
     ) -> "_Calibrated":
-        found = self._joined([self._by_block(near, index.Z[rows])])
-        made = self.changed(scale=self._scale_of(rows, found))
-        V = made.scale * (found.variance / self.scale + self._row_noise(rows))
-        return _Calibrated(made, float(np.mean(np.log(V) + (self.y[rows] - found.mean) ** 2 / V) / 2))
+        found = self._joined([self._by_block(near, self._index.Z[rows])])
+        made = self.changed(scale=self._scale_of(rows, found, group))
+        V = made.scale * self._observed(rows, found)
+        loss = np.log(V) + (self.y[rows] - found.mean) ** 2 / V
+        return _Calibrated(made, float(np.average(loss, weights=self.weight[rows])) / 2)
 
-    def _scale_of(self, rows: Int[np.ndarray, " P"], found: LocalPrediction) -> float:
-        V = found.variance / self.scale + self._row_noise(rows)
-        return scale_of((self.y[rows] - found.mean) ** 2 / V)
+    def _scale_of(
+        self, rows: Int[np.ndarray, " P"], found: LocalPrediction, group: Int[np.ndarray, " N"] | None
+    ) -> float:
+        squares = (self.y[rows] - found.mean) ** 2 / self._observed(rows, found)
+        weight = self.weight[rows].astype(np.float64)
+        return scale_of(squares, weight, None if group is None else group[rows])
 
-    def _row_noise(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-        """σ² s/ρ, without c."""
+    def _observed(self, rows: Int[np.ndarray, " P"], found: LocalPrediction) -> Float[np.ndarray, " P"]:
+        """Variances of one observation at each row, var f + σ² s, without c."""
         level = float(self.gp.noise_variance)
-        return _row_noise(self.gp.noise, level, self.X[rows], self.weight[rows])
+        noise = _row_noise(self.gp.noise, level, self.X[rows], np.ones(len(rows)))
+        return found.variance / self.scale + noise
 
     def left_out(
-        self, n_rows: int, seed: int | tuple[int, ...]
+        self, n_rows: int, seed: int | tuple[int, ...], group: Int[np.ndarray, " N"] | None = None
     ) -> tuple[Int[np.ndarray, " P"], LocalPrediction]:
-        """(Random training rows, their predictions without themselves): at most `n_rows` of them. There must be two rows at least."""
-        rows, near = self._left_out(n_rows, seed)
+        """(Random training rows, their predictions without themselves and their `group`): at most `n_rows` of them.
+
+        There must be two rows at least, of two groups.
+        """
+        rows, near = self._left_out(n_rows, seed, group)
         with jax.enable_x64(True), one_blas_thread():
             return rows, self._joined([self._by_block(near, self._index.Z[rows])])
 
+    def left_out_errors(
+        self, n_rows: int, seed: int | tuple[int, ...], group: Int[np.ndarray, " N"] | None = None
+    ) -> tuple[Int[np.ndarray, " P"], Float[np.ndarray, " P"]]:
+        """(Rows as `left_out`, z = (y − mean)/√V of each as one observation, V without c)."""
+        rows, found = self.left_out(n_rows, seed, group)
+        return rows, (self.y[rows] - found.mean) / np.sqrt(self._observed(rows, found))
+
     def _left_out(
-        self, n_rows: int, seed: int | tuple[int, ...]
+        self, n_rows: int, seed: int | tuple[int, ...], group: Int[np.ndarray, " N"] | None
     ) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, "P k"]]:
-        """(Random training rows, their nearest other rows)."""
+        """(Random training rows, their nearest other rows, of other groups; −1 where there are too few)."""
         index, k = self._index, min(self.n_neighbours + 1, len(self.X))
         rows = np.sort(np.random.default_rng(seed).permutation(len(self.X))[:n_rows])
         with jax.enable_x64(True), one_blas_thread():
-            return rows, index.tree.around(rows, k)[:, 1:]
+            if group is None:
+                return rows, index.tree.around(rows, k)[:, 1:]
+            return rows, index.others(rows, k - 1, group)
 
     def recall(self, n_rows: int = RECALL_ROWS) -> float:
         """The share of the nearest rows that predictions find, of random training rows: below 1 only beyond 100,000 rows, see `slack_of`."""
@@ -242,12 +264,12 @@ class LocalPosterior(AbstractPosterior):
             return _Index(cast(self.gp, jnp.float64), self.X, self.weight)
 
     def _by_block(self, near: Int[np.ndarray, "P k"], Z: Float[np.ndarray, "P A"]) -> tuple:
-        """(mean, variance / c, jitter) of rows Z with these neighbours."""
+        """(mean, variance / c, jitter) of rows Z with these neighbours; −1 is none."""
         index, n_points = self._index, len(Z)
 
         def evaluated(rows: Int[np.ndarray, " rows"]) -> list[np.ndarray]:
             S = near[rows]
-            block = Points(index.Z[S], self.y[S], index.noise[S], Z[rows])
+            block = Points(index.Z[S], self.y[S], np.where(S < 0, SAYS_NOTHING, index.noise[S]), Z[rows])
             return [np.asarray(values) for values in at_points(index.kernel, block, self.devices)]
 
         large, small = _blocks(n_points, near.shape[1] * (Z.shape[1] + 2) * 8)
@@ -288,6 +310,13 @@ class _Index:
         self.tree = (
             Neighbours(places, slack_of(len(X))) if kernel.has_places else ComparedRows(kernel, places)
         )
+
+    def others(
+        self, rows: Int[np.ndarray, " P"], k: int, group: Int[np.ndarray, " N"]
+    ) -> Int[np.ndarray, "P k"]:
+        """The k rows of other groups nearest to each of these rows; −1 where there are too few."""
+        kernel: Any = RBF(1.0) if self.kernel.has_places else self.kernel  # whose places are the inputs
+        return NearestRows(kernel, self.place(self.Z)).others(rows, k, group)
 
     def warp(self, X: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P A"]:
         for warped in self.networks:
