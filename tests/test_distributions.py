@@ -1,15 +1,19 @@
 """Predictive distributions: the density is the derivative of the distribution function, scores are their integrals, draws are what they say."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 import scipy.integrate
 import scipy.stats
+from scipy.special import ndtr
 
+from stochgp import metrics
 from stochgp.distributions import (
     BetaCurve,
     Categorical,
+    ConformalScores,
     Counts,
     LocationScale,
     Mixture,
@@ -23,7 +27,7 @@ from stochgp.distributions import (
     student_multipliers,
 )
 from stochgp.distributions import base as distributions_base
-from stochgp.transforms import BoxCox, Log, SinhArcsinh, YeoJohnson
+from stochgp.transforms import BoxCox, Log, ShiftedLog, SinhArcsinh, YeoJohnson
 
 RNG = np.random.default_rng(2)
 N = 5
@@ -128,7 +132,8 @@ def test_crps_by_quantiles_is_the_closed_form(named):
     name, found = named
     y = found.quantile([1e-4, 0.2, 0.5, 0.97])
     tolerance = 2e-3 if name == "student, nearly two" else 1e-5
-    np.testing.assert_allclose(distributions_base._crps_by_quantiles(found, y), found.crps(y), rtol=tolerance)
+    by_quantiles = found._squares_below(y) + found._squares_above(y)
+    np.testing.assert_allclose(by_quantiles, found.crps(y), rtol=tolerance)
 
 
 def test_draws_have_a_uniform_probability_integral_transform(named):
@@ -338,7 +343,7 @@ def test_rounded_is_the_mass_between_halves():
     k = np.arange(400.0)
     p = np.exp(found.logpdf(np.tile(k, (2, 1))))
     np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-9)
-    np.testing.assert_allclose(found.mean, p @ k, rtol=2e-3)
+    np.testing.assert_allclose(found.mean, p @ k, rtol=1e-9)
     np.testing.assert_allclose(found.cdf(np.tile(k, (2, 1))), np.cumsum(p, axis=1), rtol=1e-9)
     np.testing.assert_allclose(
         found.crps(np.array([4.0, 15.0])),
@@ -351,6 +356,102 @@ def test_rounded_is_the_mass_between_halves():
     assert np.all(np.isneginf(found.logpdf(-1.0))) and np.all(found.sf(-1.0) == 1)
     draws = found.sample(0, 20000)
     assert np.all(np.abs(draws.mean(axis=1) - p @ k) < 4 * draws.std(axis=1) / np.sqrt(20000))
+
+
+ROUNDED = {
+    "rare": (Warped(Normal(np.array([-1.2]), np.array([0.3])), ShiftedLog(0.5)), 1e-9),
+    "mostly 0": (Normal(np.array([-0.5]), np.array([0.4])), 1e-9),
+    "sure": (Normal(np.array([7.2]), np.array([0.05])), 1e-9),
+    "medium": (Warped(Normal(np.array([2.0]), np.array([0.7])), ShiftedLog(0.5)), 1e-8),
+    "narrow around 10⁶": (Normal(np.array([1e6 + 0.3]), np.array([0.4])), 1e-9),
+    "wide around 10⁶": (Normal(np.array([1e6]), np.array([3e3])), 1e-5),
+    "half of it below 0": (Normal(np.array([150.0]), np.array([400.0])), 1e-5),
+    "lognormal around 10⁵": (Warped(Normal(np.array([11.0]), np.array([0.5])), Log()), 1e-5),
+    "Student's t": (ScaleMixture(np.array([40.0]), np.ones(1), np.full(1, 9.0), *student_multipliers(6.0), 6.0), 1e-4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_moments_of_rounded_are_those_of_its_probabilities(name):
+    """Against Σ k P(Y = k) over all counts up to 4·10⁶; beyond 256 counts of the median within the stated bounds."""
+    base, rtol = ROUNDED[name]
+    found = Rounded(base)
+    first = max(0.0, float(base.quantile(1e-15)[0]) - 2)
+    k = np.arange(np.floor(first), min(float(base.quantile(1 - 1e-15)[0]) + 3, 4e6))
+    p = np.exp(found.logpdf(k[None]))[0]
+    p = np.where(p > 1e-200, p, 0.0)
+    mean = first_moment = k[0] + p @ (k - k[0])
+    std = np.sqrt(p @ (k - first_moment) ** 2)
+    np.testing.assert_allclose(found.mean[0], mean, atol=rtol * std)
+    np.testing.assert_allclose(found.std[0], std, rtol=rtol)
+
+
+LONG = {
+    "rounded": (Rounded(Normal(np.array([4e4]), np.array([3e3]))), (2e4, 3.9e4, 4.2e4, 1e5)),
+    "rounded, half of it below 0": (Rounded(Normal(np.array([1e3]), np.array([5e3]))), (0.0, 3.0, 2e4)),
+    "rounded, with a narrow middle": (
+        Rounded(Mixture((Normal(np.array([3.0]), np.array([0.4])), Normal(np.array([4e4]), np.array([6e3]))), np.array([0.9, 0.1]))),
+        (2.0, 3.0, 3e4),
+    ),
+    "Poisson": (Counts(np.array([10.0]), np.array([0.01])), (1e3, 2.1e4, 2.4e4, 5e4)),
+    "negative binomial": (Counts(np.array([9.0]), np.array([0.05]), 3.0), (0.0, 5e3, 3e4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_scores_of_many_counts_are_their_sums(name):
+    """CRPS by integrals where more than 10⁴ counts have a probability, against Σ_k (F(k) − 1[k ≥ y])²."""
+    found, y = LONG[name]
+    k = np.arange(1.2e5)
+    F = np.cumsum(np.exp(found.logpdf(k[None])[0]))
+    wanted = [np.sum((F - (k >= at)) ** 2) for at in y]
+    np.testing.assert_allclose(found.crps(np.array([y]))[0], wanted, rtol=3e-4)
+
+
+def test_a_score_of_heavy_counts_takes_no_more_memory_than_of_few():
+    found = Counts(np.array([16.0]), np.array([1.0]))
+    tracemalloc.start()
+    score = float(found.crps(1e7)[0])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    rate = np.exp(16 + np.random.default_rng(0).standard_normal(20_000))
+    draws = np.abs(rate - 1e7) - 0.5 * np.abs(rate - rate[::-1])  # Poisson's own spread is 10⁻³ of it
+    assert abs(score - draws.mean()) < 4 * draws.std() / np.sqrt(len(draws)) + 2e-3 * score
+    assert peak < 200e6
+
+
+@pytest.mark.parametrize("name", ["counts", "rounded", "classes"])
+def test_probability_integral_transforms_of_counts_are_uniform(name):
+    """n times the squared calibration error has mean 1/6 and standard deviation √(1/45), as of continuous observations."""
+    n, repeats = 100, 200
+    generator = np.random.default_rng(8)
+    m = np.tile(generator.normal(-1.0, 1.0, size=n), repeats)
+    found = {
+        "counts": lambda: Counts(m, np.full(n * repeats, 0.2)),
+        "rounded": lambda: Rounded(Normal(m, np.full(n * repeats, 0.7))),
+        "classes": lambda: Categorical(np.stack([np.log(ndtr(m)), np.log(ndtr(-m))], axis=1)),
+    }[name]()
+    y = found.sample(1)[:, 0]
+    parts = np.split(np.arange(n * repeats), repeats)
+    squares = [n * metrics.calibration_error(y[i], found[i], seed=int(i[0]))[0] ** 2 for i in parts]
+    assert abs(np.mean(squares) - 1 / 6) < 4 * np.sqrt(1 / 45 / repeats)
+    u, u_again = metrics.pit(y, found), metrics.pit(y, found)
+    np.testing.assert_array_equal(u, u_again)
+    assert np.all((found.cdf(y - 1) <= u) & (u <= found.cdf(y))) and np.any(metrics.pit(y, found, seed=1) != u)
+
+
+def test_conformal_intervals_of_counts_hold_their_share():
+    """By randomised scores: at least the level, and no more than repeated targets make of it."""
+    generator, level, covered = np.random.default_rng(3), 0.9, []
+    for seed in range(200):
+        m = generator.normal(1.0, 1.0, size=300)
+        truth = Rounded(Normal(3 * m, np.full(300, 3.0)))
+        y, said = truth.sample(seed)[:, 0], Rounded(Normal(3 * m, np.full(300, 1.5)))
+        made = ConformalScores.of(said[:199], y[:199], seed=seed).at(level)
+        lower, upper = made.interval(said[199:]).T
+        covered.append(np.mean((lower <= y[199:]) & (y[199:] <= upper)))
+    error = np.std(covered) / np.sqrt(len(covered))
+    assert level - 4 * error < np.mean(covered) < level + 0.05
 
 
 def test_mixtures_need_weights_that_sum_to_one():

@@ -13,6 +13,7 @@ from stochgp.numerics.seeds import as_key, seed_of, split
 
 HELD = 1 << 21  # numbers of one part of an evaluation
 NODES = 48  # of either half of the integral of a CRPS
+LONGEST = 10_000  # counts of a sum; beyond it integrals stand for sums
 SMALLEST = 1e-280  # a probability below it is taken from the density
 
 PerRow = Float64[np.ndarray, " N"]
@@ -46,6 +47,11 @@ class AbstractDistribution(eqx.Module):
         """Moments of the order below it exist: ∞ for all of them, the degrees of freedom of a Student-t."""
         return math.inf
 
+    @property
+    def is_discrete(self) -> bool:
+        """Whether observations are whole numbers, of which each has a probability."""
+        return False
+
     @abc.abstractmethod
     def __getitem__(self, rows: Any) -> "AbstractDistribution":
         """The distribution of these rows: a slice, an array of row numbers, or a mask."""
@@ -70,18 +76,37 @@ class AbstractDistribution(eqx.Module):
         return 1
 
     def _crps(self, y: Points) -> Points:
-        return _crps_by_quantiles(self, y)
+        return self._squares_below(y) + self._squares_above(y)
 
     def _draw(self, generator: np.random.Generator, n: int) -> Float64[np.ndarray, "N S"]:
         return self._quantile(generator.uniform(size=(self.n_rows, n)))
 
     def _nodes(self) -> tuple[Points, Float64[np.ndarray, " S"]]:
         """(y [N, S], w [S]) with Σ_s w_s g(y_s) ≈ E g(Y): quantiles of p = sin²θ, Gauss–Legendre in θ."""
-        nodes, weights = np.polynomial.legendre.leggauss(NODES)
-        theta = (nodes + 1) * np.pi / 4
-        w = weights * np.pi / 4 * 2 * np.sin(theta) * np.cos(theta)
-        p = np.broadcast_to(_inside(np.sin(theta) ** 2), (self.n_rows, NODES))
-        return self._quantile(p), w
+        sin2, w = probability_nodes()
+        return self._quantile(np.broadcast_to(inside(sin2), (self.n_rows, NODES))), w
+
+    def _squares_below(self, y: Points) -> Points:
+        """∫ F(t)² dt up to y, 2 ∫₀^F p (y − q_p) dp with F = F(y)."""
+        sin2, w = probability_nodes()
+        below = self._tails(y)[0]
+        total = np.empty_like(y)
+        for j in range(y.shape[1]):
+            F, at = below[:, [j]], y[:, [j]]
+            gap = np.maximum(at - self._quantile(inside(F * sin2)), 0)
+            total[:, j] = 2 * F[:, 0] * ((F * sin2 * gap) @ w)
+        return total
+
+    def _squares_above(self, y: Points) -> Points:
+        """∫ (1 − F(t))² dt from y, 2 ∫_F^1 (1 − p) (q_p − y) dp with F = F(y)."""
+        sin2, w = probability_nodes()
+        below, above = self._tails(y)
+        total = np.empty_like(y)
+        for j in range(y.shape[1]):
+            F, S, at = below[:, [j]], above[:, [j]], y[:, [j]]
+            gap = np.maximum(self._quantile(inside(F + S * sin2)) - at, 0)
+            total[:, j] = 2 * S[:, 0] * ((S * (1 - sin2) * gap) @ w)
+        return total
 
     def _log_mass(self, y: Points, width: float) -> Points:
         (below, above), (lower, upper) = (self._tails(y + side * width / 2) for side in (-1, 1))
@@ -101,6 +126,17 @@ class AbstractDistribution(eqx.Module):
     def sf(self, y: Any) -> np.ndarray:
         """P(Y > y) = 1 − cdf(y), accurate where it is small."""
         return self._at(lambda part, y: part._tails(y)[1], y)
+
+    def pit(self, y: Any, seed: int = 0) -> np.ndarray:
+        """The probability integral transform: uniform on [0, 1] if y is an observation of this distribution.
+
+        F(y); of counts and classes P(Y < y) + V P(Y = y), V uniform on [0, 1], drawn from `seed` (Czado, Gneiting and Held 2009).
+        """
+        found = self.cdf(y)
+        if not self.is_discrete:
+            return found
+        before = self.cdf(np.asarray(y, np.float64) - 1)
+        return before + np.random.default_rng(seed).uniform(size=found.shape) * (found - before)
 
     def crps(self, y: Any) -> np.ndarray:
         """∫ (F(t) − 1[t ≥ y])² dt, the continuous ranked probability score, in the units of y; lower is better."""
@@ -156,24 +192,12 @@ class AbstractDistribution(eqx.Module):
         return np.concatenate([evaluate(self[slice(i, i + n)], points[i : i + n]) for i in range(0, N, n)])
 
 
-def _crps_by_quantiles(distribution: AbstractDistribution, y: Points) -> Points:
-    """2 ∫₀^F p (y − q_p) dp + 2 ∫_F^1 (1 − p) (q_p − y) dp, F = F(y): two smooth integrals.
-
-    p = F sin²θ, and p = F + (1 − F) sin²θ, take the singularities of the quantiles at 0 and 1; Gauss–Legendre in θ.
-    """
+def probability_nodes() -> tuple[np.ndarray, np.ndarray]:
+    """(sin²θ, w) with Σ w g(sin²θ) ≈ ∫₀¹ g(p) dp: Gauss–Legendre in θ, which takes the singularities of quantiles at 0 and 1."""
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     theta = (nodes + 1) * np.pi / 4
-    sin2, cos2 = np.sin(theta) ** 2, np.cos(theta) ** 2
-    w = weights * np.pi / 4 * 2 * np.sin(theta) * np.cos(theta)  # of d sin²θ
-    total = np.empty_like(y)
-    below, above = distribution._tails(y)
-    for j in range(y.shape[1]):
-        F, S, at = below[:, [j]], above[:, [j]], y[:, [j]]
-        lower = F * sin2 * np.maximum(at - distribution._quantile(_inside(F * sin2)), 0)
-        upper = S * cos2 * np.maximum(distribution._quantile(_inside(F + S * sin2)) - at, 0)
-        total[:, j] = 2 * (F[:, 0] * (lower @ w) + S[:, 0] * (upper @ w))
-    return total
+    return np.sin(theta) ** 2, weights * np.pi / 4 * 2 * np.sin(theta) * np.cos(theta)
 
 
-def _inside(p: np.ndarray) -> np.ndarray:
+def inside(p: np.ndarray) -> np.ndarray:
     return np.clip(p, 1e-300, 1 - 1e-16)

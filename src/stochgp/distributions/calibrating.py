@@ -63,7 +63,7 @@ class Conformal(eqx.Module):
 
 
 class ConformalScores(eqx.Module):
-    """|F(y_i) − ½| of left-out rows, from the smallest: split conformal intervals of any level that they are enough for."""
+    """|u_i − ½| of left-out rows, u_i their `pit`, from the smallest: split conformal intervals of any level that they are enough for."""
 
     scores: Float64[np.ndarray, " n"]
     weight: Float64[np.ndarray, " n"]  # ρ of each
@@ -74,7 +74,7 @@ class ConformalScores(eqx.Module):
     ) -> "ConformalScores":
         """Of these rows, or of a random one of each group."""
         found, y, weight = _one_of_each(found, y, groups, seed, weight)
-        scores = np.abs(found.cdf(y) - 0.5)
+        scores = np.abs(found.pit(y, seed) - 0.5)
         order = np.argsort(scores, kind="stable")
         return cls(scores[order], weight[order])
 
@@ -106,7 +106,7 @@ def recalibration(
         raise ValueError(
             f"{n} left-out targets have only {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
         )
-    u = np.clip(found.cdf(y), NEAREST, 1 - NEAREST)
+    u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
     loss = lambda raw: -float(np.average(BetaCurve(*np.exp(raw)).log_slope(u, 1 - u), weights=weight))
     best = scipy.optimize.minimize(
         loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-10}

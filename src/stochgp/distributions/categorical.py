@@ -35,6 +35,10 @@ class Categorical(AbstractDistribution):
         from_mean = self._classes - self.mean[:, None]
         return np.sqrt(np.sum(self.probabilities * from_mean**2, axis=1))
 
+    @property
+    def is_discrete(self) -> bool:
+        return True
+
     def __getitem__(self, rows: Any) -> "Categorical":
         return Categorical(self.log_probabilities[rows])
 

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 from scipy.special import betainc, gammainc, gammaincc, gammaln, logsumexp
 
-from stochgp.distributions.base import AbstractDistribution, PerRow, Points
+from stochgp.distributions.base import LONGEST, AbstractDistribution, PerRow, Points
 from stochgp.distributions.roots import solve_increasing
 
 REACH, STEP = 4.2, 0.1  # of the trapezoid rule in t, f = mode + s sinh t
 FAR = 9.0  # standard deviations that the trapezoid rule of the distribution function covers
 MOST_NODES = 4000  # of that rule
-LEAST_TAIL = 1e-13  # beyond the last count of a sum
+LEAST_TAIL = 1e-13  # beyond the counts of a sum
+SCORE_NODES = 64  # of either half of the integral that stands for a long sum
 
 
 class Counts(AbstractDistribution):
@@ -39,6 +40,10 @@ class Counts(AbstractDistribution):
         squared, more = self.mean**2, 0.0 if self.shape is None else 1 / self.shape
         return np.sqrt(self.mean + squared * (np.expm1(self.variance) + more * np.exp(self.variance)))
 
+    @property
+    def is_discrete(self) -> bool:
+        return True
+
     def __getitem__(self, rows: Any) -> "Counts":
         return Counts(self.center[rows], self.variance[rows], self.shape)
 
@@ -63,9 +68,14 @@ class Counts(AbstractDistribution):
         return np.where(known, total + np.log(s) - 0.5 * math.log(2 * math.pi), -np.inf)
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
+        k = np.floor(y)
+        below, above = self._smooth_tails(np.maximum(k, 0.0))
+        return np.where(k >= 0, below, 0.0), np.where(k >= 0, above, 1.0)
+
+    def _smooth_tails(self, k: Points) -> tuple[Points, Points]:
+        """`_tails` at k > −1, continued smoothly between the counts by the incomplete gamma and beta functions."""
         m, std = self.center[:, None, None], np.sqrt(self.variance)[:, None, None]
-        k = np.floor(y)[..., None]
-        at = np.maximum(k, 0.0)
+        at = k[..., None]
         sharp = float(np.max(std * np.sqrt(np.maximum(at, np.exp(np.minimum(m, 40.0))) + 1)))
         n = min(MOST_NODES, math.ceil(2 * FAR * max(2.0, sharp)) + 1)
         z = np.linspace(-FAR, FAR, n)
@@ -77,8 +87,7 @@ class Counts(AbstractDistribution):
             r, p = self.shape, self.shape / (self.shape + mu)
             below, above = betainc(r, at + 1, p), betainc(at + 1, r, 1 - p)
         w = w / w.sum()
-        possible = k[..., 0] >= 0
-        return np.where(possible, below @ w, 0.0), np.where(possible, above @ w, 1.0)
+        return below @ w, above @ w
 
     def _quantile(self, p: Points) -> Points:
         """The least count k with F(k) ≥ p, by halving from 0 and a count that is beyond it."""
@@ -92,15 +101,32 @@ class Counts(AbstractDistribution):
         return high
 
     def _crps(self, y: Points) -> Points:
-        """Σ_k (F(k) − 1[k ≥ y])², the integral of the same for distribution functions that are steps."""
-        last = self._quantile(np.full((self.n_rows, 1), 1 - LEAST_TAIL))[:, 0]
+        """Σ_k (F(k) − 1[k ≥ y])², the integral of the same for distribution functions that are steps; by nodes beyond 10⁴ counts."""
+        low, high = (self._quantile(np.full((self.n_rows, 1), p))[:, 0] for p in (LEAST_TAIL, 1 - LEAST_TAIL))
         found = np.empty_like(y)
         for i in range(self.n_rows):
-            k = np.arange(max(last[i], float(y[i].max())) + 1)
-            F = np.cumsum(np.exp(self[i : i + 1].logpdf(k[None])[0]))
-            reached = k >= y[i][:, None]
-            found[i] = np.sum((F - reached) ** 2, axis=1) + np.maximum(-y[i], 0)
+            row = self[i : i + 1]
+            if high[i] - low[i] > LONGEST:
+                inside = [row._crps_of_many(at, low[i], high[i]) for at in np.clip(y[i], low[i], high[i] + 1)]
+            else:
+                k = np.arange(low[i], high[i] + 1)
+                F = np.cumsum(np.exp(row.logpdf(k[None])[0]))
+                inside = np.sum((F - (k >= y[i][:, None])) ** 2, axis=1)
+            found[i] = inside + np.maximum(low[i] - y[i], 0) + np.maximum(y[i] - high[i] - 1, 0)
         return found
+
+    def _crps_of_many(self, y: float, low: float, high: float) -> float:
+        """Of one row and low ≤ y ≤ high + 1: ∫ F(k)² dk up to y − ½ and ∫ (1 − F(k))² dk from there on, Gauss–Legendre in log(k + 1).
+
+        F rises with k, so that each integral is within ½ of the sum that it stands for.
+        """
+        nodes, weights = np.polynomial.legendre.leggauss(SCORE_NODES)
+        ends, total = np.log(np.array([low, y, high + 1]) + 0.5), 0.0
+        for side in (0, 1):
+            half = (ends[side + 1] - ends[side]) / 2
+            x = np.exp(ends[side] + half * (nodes + 1))
+            total += half * np.sum(weights * x * self._smooth_tails(x[None] - 1)[side][0] ** 2)
+        return float(total)
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         normal = generator.standard_normal((self.n_rows, n))
