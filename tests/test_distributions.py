@@ -437,7 +437,9 @@ def test_probability_integral_transforms_of_counts_are_uniform(name):
     assert abs(np.mean(squares) - 1 / 6) < 4 * np.sqrt(1 / 45 / repeats)
     u, u_again = metrics.pit(y, found), metrics.pit(y, found)
     np.testing.assert_array_equal(u, u_again)
-    assert np.all((found.cdf(y - 1) <= u) & (u <= found.cdf(y))) and np.any(metrics.pit(y, found, seed=1) != u)
+    assert np.all((found.cdf(y - 1) <= u) & (u <= found.cdf(y))) and np.any(
+        metrics.pit(y, found, seed=1) != u
+    )
 
 
 def test_conformal_intervals_of_counts_hold_their_share():

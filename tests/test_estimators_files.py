@@ -114,6 +114,7 @@ def sampled(folder):
 def test_the_posterior_of_a_sample_is_of_all_rows(table, sampled):
     """To the rounding of features in float32."""
     fitted = sampled._fitted
+    assert fitted.slope_rows == N
     X = fitted.encoder.transform(table)
     with jax.enable_x64(True):
         rows = DeviceRows(

@@ -86,6 +86,31 @@ def test_two_new_rows_share_the_smaller_of_what_they_have_beyond_the_training_ro
     np.testing.assert_allclose(model.predict(new, return_cov=True)[1], wanted, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("prediction", ["global", "local"])
+def test_more_rows_have_the_exact_posterior_or_are_refused(prediction):
+    """Rows with more of a column than any row of the fit share an unknown part with one another; wider levels at the fit hold them."""
+    settings = KEPT | {"dtype": "float64", "standardize": False, "mean": 5.0, "prediction": prediction}
+    new, targets = np.minimum(draw(20, 7), 40 + X.max(axis=0)), y[:20] + 1
+    new[3, :4] += 12
+    new[9, 2:5] += 11
+    model = KernelGPRegressor(**settings).fit(X, y)
+    before = model.predict(Z)
+    with pytest.raises(
+        ValueError, match=r"the first row 4, have larger counts in some column than any row of fit"
+    ) as caught:
+        model.update(new, targets)
+    assert "\n" not in str(caught.value)
+    np.testing.assert_array_equal(model.predict(Z), before)
+    levels = tuple(int(most) for most in np.maximum(X.max(axis=0), new.max(axis=0)))
+    model = KernelGPRegressor(**settings).fit(Fingerprints.pack(X, levels), y).update(new, targets)
+    rows, both = np.concatenate([X, new]), np.concatenate([y, targets])
+    A, k = 1.7 * loop(rows, rows) + 0.3 * np.eye(len(rows)), 1.7 * loop(new, rows)
+    np.testing.assert_allclose(model.predict(new), 5 + k @ np.linalg.solve(A, both - 5), rtol=1e-6)
+    features = FeatureGPRegressor("tanimoto", "tanimoto", n_features=20, epochs=1, random_state=0).fit(X, y)
+    with pytest.raises(ValueError, match="the first row 4, have larger counts"):
+        features.partial_fit(new, targets)
+
+
 def test_packed_rows_give_their_counts_back():
     packed = Fingerprints.pack(scipy.sparse.csr_array(X))
     assert packed.shape == (N, D) and len(packed[5:9]) == 4

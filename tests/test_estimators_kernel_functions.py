@@ -10,6 +10,7 @@ from test_estimators_kernel import X_NEW, X, dense, given, y
 from test_kernels_contract import KERNELS
 
 from stochgp import KernelGPRegressor, solvers
+from stochgp.estimators.fitted import Fitted
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,29 @@ def test_the_random_state_decides_the_functions(fitted):
     assert np.all(first != other)
     with pytest.raises(ValueError, match="n_samples is 0"):
         fitted.sample_functions(0)
+
+
+def test_parts_of_functions_and_noise_are_drawn_from_keys_of_their_own(monkeypatch):
+    """No key is another's, nor one that a split or `fold_in` of another gives: else parts and noise share normal numbers."""
+    model, drawn = given(n_samples=0).fit(X, y), []
+    normal, kind = Fitted.draw_noise, type(model._fitted.posterior)
+    functions = kind.functions
+
+    def recorded(of, where):
+        def call(self, *args, key):
+            drawn.append(key)
+            return of(self, *args, key=key)
+
+        monkeypatch.setattr(*where, call)
+
+    recorded(functions, (kind, "functions"))
+    recorded(normal, (Fitted, "draw_noise"))
+    monkeypatch.setattr("stochgp.estimators.fitted.most_columns", lambda *_: 1)
+    model.sample_y(X_NEW, 3, random_state=5, include_noise=True)
+    assert len(drawn) == 4
+    as_words = lambda key: tuple(np.asarray(jax.random.key_data(key)).tolist())
+    families = [{as_words(key)} | {as_words(child) for child in jax.random.split(key, 8)} for key in drawn]
+    assert len(set.union(*families)) == sum(map(len, families))
 
 
 def test_noise_of_samples(fitted):

@@ -13,7 +13,7 @@ from stochgp import KernelGPRegressor, kernels, solvers
 from stochgp.numerics.dense_factor import Factor, factorised
 from stochgp.posteriors import Dispersion, KernelSystem, growing
 from stochgp.posteriors.base import known_noise
-from stochgp.posteriors.growing import extended, warm_start
+from stochgp.posteriors.growing import extended, sides, warm_start
 
 KERNEL = kernels.Matern32([0.4, 0.7], 1.3)
 N, NEW = 150, 20
@@ -77,6 +77,11 @@ def test_held_functions_stay_the_same_prior_draws_and_see_the_new_rows():
             for p in (before, after)
         )
         f0 = np.asarray(after.prior(after.system.X))
+        right = sides(after.system.operator, after.system.X, after.y, after.prior, after.draws)[:, 1:]
+    unit = (np.asarray(right) - f0) / 0.05**0.5  # ε of old and new rows
+    assert abs(np.mean(unit[:NEW] * unit[N:])) < 4 / np.sqrt(NEW * 16)  # independent of one another,
+    between = np.corrcoef(unit.T)[np.triu_indices(16, 1)]  # as are those of two functions
+    assert np.sqrt(np.mean(between**2) * (N + NEW)) < 1 + 4 / np.sqrt(2 * len(between))
     noise = np.asarray(new) - f0
     size = np.sqrt(np.mean((np.asarray(old)) ** 2))
     assert_allclose(
@@ -100,6 +105,17 @@ def test_the_noise_of_new_rows_is_independent_of_that_of_all_before():
     products = np.array([[np.mean(drawn[a] * drawn[b]) for b in part] for a in part])
     error = np.where(np.eye(3) == 1, 2, 1) ** 0.5 / 320**0.5
     assert (np.abs(products - np.eye(3)) < 4 * error).all()
+
+
+def test_a_tolerance_below_that_of_new_solves_is_kept():
+    found = model(solvers.CG()).fit(X[:N], y[:N])
+    posterior = found._fitted.posterior
+    found._fitted = dataclasses.replace(
+        found._fitted, posterior=dataclasses.replace(posterior, tolerance=posterior.tolerance / 50)
+    )
+    found.update(X[N:], y[N:])
+    assert found._fitted.posterior.tolerance == posterior.tolerance / 50
+    assert found.plan_["residual"]["choice"] <= posterior.tolerance / 50
 
 
 def _energy(A, b):

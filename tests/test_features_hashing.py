@@ -124,6 +124,15 @@ def test_products_with_waves_have_random_features():
     np.testing.assert_allclose(gram(phi, X), kernel.matrix(X, X), atol=N_SE * 1.2 * np.sqrt(2 / 1000))
 
 
+@pytest.mark.parametrize("kind", ["sets", "counts"])
+def test_values_at_own_rows_are_those_of_all_functions(kind):
+    _, rows, kernel = made(kind, 6)
+    f = prior_functions(kernel, rows.shape[1], 5, n_features=40, group=2, key=KEY)
+    Z = jnp.stack([rows[s % 3 : s % 3 + 3] for s in range(5)])
+    whole = np.stack([np.asarray(f(Z[s]))[:, s] for s in range(5)])
+    np.testing.assert_allclose(f.at_own(Z), whole, rtol=1e-5, atol=1e-6)
+
+
 def test_functions_are_the_same_whatever_else_is_asked():
     rows = jnp.asarray(packed(draw_bits(9)))
     functions = prior_functions(kernels.Tanimoto(packed=True), rows.shape[1], 5, n_features=40, key=KEY)

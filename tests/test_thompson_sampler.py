@@ -6,6 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import KernelGPRegressor, kernels, solvers
+from stochgp.data import Fingerprints
 from stochgp.thompson import Maximiser, ThompsonSampler
 
 BOUNDS = [[0.0, 1.0], [10.0, 12.0]]
@@ -132,6 +133,38 @@ def test_candidates_come_once_each_and_the_best_is_found():
         found.tell(found.ask(), target(points[found.ask()]))
     with pytest.raises(ValueError, match="0 candidates are left, but a batch has 4"):
         found.ask()
+
+
+@pytest.mark.parametrize("solver", ["cholesky", solvers.CG()], ids=["cholesky", "cg"])
+def test_candidates_of_the_tanimoto_kernel_have_the_exact_posterior(solver, tmp_path):
+    """Packed by the counts of all candidates, those told later too."""
+    generator = np.random.default_rng(5)
+    counts = np.minimum(generator.poisson(0.4, (40, 12)) * np.arange(1, 13), 9)
+    smaller = np.minimum(counts[:, None], counts[None]).sum(axis=2)
+    larger = np.maximum(counts[:, None], counts[None]).sum(axis=2)
+    K = np.where(larger == 0, 1.0, smaller / np.maximum(larger, 1))
+    f = np.linalg.cholesky(K + 1e-9 * np.eye(40)) @ generator.normal(size=40)
+    given = {"noise_variance": 1e-3, "batch_size": 4, "dtype": "float64", "solver": solver}
+    found = ThompsonSampler(kernels.Tanimoto(), candidates=counts, **given)
+    for _ in range(3):
+        rows = found.ask()
+        found.tell(rows, f[rows])
+    found.save(tmp_path / "run")
+    assert_array_equal(ThompsonSampler.load(tmp_path / "run").ask(), found.ask())
+    told = found._taken
+    A = K[np.ix_(told, told)] + 1e-3 * np.eye(12)
+    mean = found.model_.predict(Fingerprints.pack(counts, found._packed.levels))
+    tolerance = 1e-6 if solver == "cholesky" else 0.1
+    assert_allclose(mean, K[:, told] @ np.linalg.solve(A, f[told]), atol=tolerance)
+    assert len(set(told.tolist())) == 12
+
+
+def test_boxes_and_fractions_of_the_tanimoto_kernel_are_refused_when_made():
+    for kernel in (kernels.Tanimoto(), kernels.Tanimoto(active_dims=[0]) + kernels.RBF()):
+        with pytest.raises(ValueError, match="no box is full: give candidates"):
+            ThompsonSampler(kernel, bounds=BOUNDS, noise_variance=1.0)
+    with pytest.raises(ValueError, match="row 1, column 1 holds 0.5"):
+        ThompsonSampler(kernels.Tanimoto(), candidates=INSIDE, noise_variance=1.0)
 
 
 def test_hyperparameters_are_learned_anew_when_rows_have_doubled():

@@ -323,7 +323,7 @@ def _evaluate_own(functions: PriorFunctions, Z: Float[Array, "S R D"]) -> Float[
     @jax.checkpoint
     def group(of: tuple[list[Rows], Frozen, Array]) -> Array:
         rows, draws, weights = of
-        Phi = _features([term.variance for term in terms], rows, draws.value)  # [L R, M]
+        Phi = _features([term.variance for term in terms], rows, _drawn(terms, draws.value))  # [L R, M]
         return einsum("lrm,ml->lr", Phi.reshape(L, R, Phi.shape[1]), weights.astype(Z.dtype))
 
     found = jax.lax.map(group, (parts, functions.draws, functions.weights))  # [G, L, R]

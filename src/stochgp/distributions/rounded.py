@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from stochgp.distributions.base import LONGEST, AbstractDistribution, PerRow, Points, inside, probability_nodes
+from stochgp.distributions.base import (
+    LONGEST,
+    AbstractDistribution,
+    PerRow,
+    Points,
+    inside,
+    probability_nodes,
+)
 
 SUMMED = 256  # counts to either side of the median whose probabilities are summed one by one
 LEAST_TAIL = 1e-12  # beyond the counts of a sum
@@ -118,7 +125,9 @@ class Rounded(AbstractDistribution):
         below = np.where(j < k, self.base._tails(np.maximum(k - j - 0.5, 0.5))[0], 0.0)
         first, second = np.sum(above - below, axis=1), (above + below) @ (2.0 * j + 1)
         if n == SUMMED:
-            first, second = (part + more for part, more in zip((first, second), self._beyond(k, n), strict=True))
+            first, second = (
+                part + more for part, more in zip((first, second), self._beyond(k, n), strict=True)
+            )
         with np.errstate(over="ignore", invalid="ignore"):
             return k + first[:, None], np.sqrt(np.maximum(second - first**2, 0.0))[:, None]
 
@@ -131,7 +140,9 @@ class Rounded(AbstractDistribution):
         below, above = self.base._tails(k + n)
         up = self.base._quantile(inside(below + above * sin2)) - k
         there = k > n
-        least, most = (self.base._tails(np.where(there, at, 1.0))[0] * there for at in (np.zeros_like(k), k - n))
+        least, most = (
+            self.base._tails(np.where(there, at, 1.0))[0] * there for at in (np.zeros_like(k), k - n)
+        )
         down = k - np.maximum(self.base._quantile(inside(least + (most - least) * sin2)), 0.0)
 
         def total(power: int, sign: float) -> PerRow:

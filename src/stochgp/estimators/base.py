@@ -213,7 +213,7 @@ class GPEstimator(PosteriorEstimator):
         self._fitted = Fitted(
             data.encoder, data.inputs, data.targets, posterior, seen, constant,
             likelihood=self._likelihood_of(learned, posterior), law=law, transform=data.transform,
-            log_slope=data.log_slope, slope_rows=float(data.count.sum()), counts=self._target == "count",
+            log_slope=data.log_slope, slope_rows=data.passes.count, counts=self._target == "count",
             stream=stream,
         )  # fmt: skip
         if data.left_out is not None:

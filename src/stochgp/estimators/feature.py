@@ -20,7 +20,13 @@ from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.devices import Devices
 from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.choices import feature_learner
-from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_packing
+from stochgp.estimators.fingerprinted import (
+    Inputs,
+    inputs_with_smiles,
+    is_packed,
+    refuse_further_counts,
+    with_packing,
+)
 from stochgp.estimators.inputs import read_targets, read_weights
 from stochgp.estimators.report import choice
 from stochgp.estimators.row_noise import BOTH, ROW_NOISE, Asked, closed, with_noise
@@ -167,6 +173,8 @@ class FeatureGPRegressor(GPRegressor):
         if "_fitted" not in vars(self):
             return typing.cast(FeatureGPRegressor, self.fit(X, y, sample_weight))
         stream, X, y = self._to_go_on(), self._read(X), read_targets(y)
+        if is_packed(self._fitted.encoder):
+            refuse_further_counts(X)
         check_consistent_length(X, y)
         weight = read_weights(sample_weight, X)
         more = moments_of(self._fitted, X, y, weight)

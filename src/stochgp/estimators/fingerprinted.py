@@ -82,6 +82,16 @@ def is_packed(encoder: Any) -> bool:
     return isinstance(encoder, FingerprintEncoder | MoleculeEncoder)
 
 
+def refuse_further_counts(words: np.ndarray) -> None:
+    """Raises ValueError, naming the first, for packed rows with counts that have no bits of their own: of two such rows T is not known."""
+    beyond = words[:, -1] > 0  # False for NaN
+    if beyond.any():
+        raise ValueError(
+            f"{int(beyond.sum())} of {len(words)} rows, the first row {int(np.argmax(beyond)) + 1}, have larger counts in some column than any row of "
+            "fit, by whose largest counts rows are packed: fit all rows again, or fit data.Fingerprints.pack(X, levels) with levels that hold new rows too"
+        )
+
+
 def without_skipped(rows: np.ndarray) -> np.ndarray:
     """Which rows of a molecule encoder were read; warns of the others."""
     there = ~np.isnan(rows[:, 0])

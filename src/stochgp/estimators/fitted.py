@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -35,6 +35,18 @@ from stochgp.posteriors.base import Request, noise_variances
 from stochgp.transforms import AbstractTransform
 
 NOISE_ROWS = 1024  # of one evaluation of the noise
+
+
+class DrawKeys(NamedTuple):
+    """Of one random state: no draw of the one is made from a key of the other."""
+
+    functions: PRNGKeyArray  # each part of the functions folds in how many were drawn before it
+    noise: PRNGKeyArray  # of observations
+
+
+def draw_keys(key: PRNGKeyArray) -> DrawKeys:
+    """`split`, because `fold_in` of the same key gives the keys of a split again."""
+    return DrawKeys(*jax.random.split(key))
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,14 +233,14 @@ class Fitted:
         Raises ValueError, with both numbers, where there is memory for none.
         """
         need, parts, n_drawn = lambda n: self.posterior.need_bytes(Request(n_samples=n)), [], 0
+        of_functions = draw_keys(key).functions
         with jax.enable_x64(True):
             while n_drawn < n_samples:
                 n = most_columns(need, n_samples - n_drawn, budget.free())
                 if parts:
                     release()
                     budget.require(need(n), f"drawing {n_samples} functions, of which {n_drawn} are drawn,")
-                own_key = jax.random.fold_in(key, n_drawn) if parts else key
-                parts.append(self.predictive.functions(n, key=own_key))
+                parts.append(self.predictive.functions(n, key=jax.random.fold_in(of_functions, n_drawn)))
                 n_drawn += n
             return FunctionDraws(
                 functions=parts[0] if len(parts) == 1 else JoinedFunctions(tuple(parts)),

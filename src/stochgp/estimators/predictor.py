@@ -4,7 +4,6 @@ import os
 import warnings
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -13,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from stochgp.budget import Budget
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.cautions import warn_of_moved
-from stochgp.estimators.fitted import Fitted
+from stochgp.estimators.fitted import Fitted, draw_keys
 from stochgp.estimators.function_draws import FunctionDraws
 from stochgp.estimators.inputs import read_inputs
 from stochgp.estimators.saving import pack, save, unpack
@@ -144,7 +143,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         self._reserve(Request(), f"{n_samples} samples at {len(X)} rows", 24 * len(X) * n_samples)
         values = functions.at_numbers(X)
         if include_noise:
-            values = self._fitted.with_noise(values, X, key=jax.random.fold_in(key, 1))
+            values = self._fitted.with_noise(values, X, key=draw_keys(key).noise)
         return values
 
     def sample_functions(self, n_samples: int, random_state: Any = 0) -> FunctionDraws:

@@ -9,6 +9,7 @@ from jaxtyping import Float, PRNGKeyArray
 from sklearn.utils import check_consistent_length
 
 from stochgp.budget import Budget
+from stochgp.estimators.fingerprinted import is_packed, refuse_further_counts
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_inputs, read_more_weights, read_targets
 from stochgp.estimators.solving import (
@@ -42,7 +43,10 @@ class Read(NamedTuple):
 
 def read_new_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, budget: Budget) -> Read:
     """Checked as by `fit`; rows of weight 0 are left out. Raises ValueError or TypeError, naming row and column."""
-    numbers = np.asarray(read_inputs(estimator, estimator._fitted.encoder, X, budget), np.float64)
+    encoder = estimator._fitted.encoder
+    numbers = np.asarray(read_inputs(estimator, encoder, X, budget), np.float64)
+    if is_packed(encoder):
+        refuse_further_counts(numbers)
     targets = read_targets(y)
     check_consistent_length(numbers, targets)
     weight = read_more_weights(sample_weight, numbers)
@@ -94,7 +98,8 @@ def _grown_locally(posterior: LocalPosterior, new: NewRows, budget: Budget) -> L
     budget.require(need, f"local prediction from {N} rows")
     parts = zip((posterior.X, posterior.y, posterior.weight), new, strict=True)
     X, y, weight = (np.concatenate([old, more.astype(old.dtype)]) for old, more in parts)
-    return dataclasses.replace(posterior, X=X, y=y, weight=weight)
+    grown = dataclasses.replace(posterior, X=X, y=y, weight=weight)
+    return grown.spread_over(posterior.devices) if "devices" in vars(posterior) else grown
 
 
 def _grown_exactly(

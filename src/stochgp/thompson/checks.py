@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from stochgp.data import Fingerprints
+from stochgp.estimators.fingerprinted import Inputs, inputs_of
 from stochgp.estimators.inputs import read_targets, refuse_not_finite
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
@@ -36,6 +38,19 @@ def read_candidates(candidates: Any) -> Float[np.ndarray, "C D"]:
         raise ValueError(f"candidates must be rows [C, D], but got {found.shape}")
     refuse_not_finite(found)
     return found
+
+
+def packed_candidates(kernel: Any, candidates: Float[np.ndarray, "C D"] | None) -> Fingerprints | None:
+    """The candidates as fingerprints, packed together, where the kernel is one of fingerprints; None for any other.
+
+    Raises ValueError for a box, whose points are no fingerprints, and for candidates that are no counts.
+    """
+    found = inputs_of(kernel)
+    if found is not Inputs.NUMBERS and candidates is None:
+        raise ValueError(
+            "the Tanimoto kernel compares fingerprints, of which no box is full: give candidates in place of bounds"
+        )
+    return None if found is not Inputs.FINGERPRINTS else Fingerprints.pack(candidates)
 
 
 def read_points(X: Any, box: Box) -> Float[np.ndarray, "n D"]:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from stochgp.budget import Budget
+from stochgp.data import Fingerprints
 from stochgp.estimators import KernelGPRegressor
 from stochgp.estimators.saving import restored, stored
 from stochgp.posteriors import AbstractFunctions, KernelFunctions, SampledKernelPosterior
@@ -16,6 +17,7 @@ from stochgp.posteriors.base import Request
 from stochgp.storage import load_tree, save_tree
 from stochgp.thompson.checks import (
     check_hyperparameters,
+    packed_candidates,
     read_box,
     read_candidates,
     read_indices,
@@ -49,7 +51,7 @@ class ThompsonSampler:
 
     kernel           a kernel with its hyperparameters; with a `learner` also a name
     bounds           [D, 2], the box in which points are looked for, or
-    candidates       [C, D], the only points that there are: then `ask` gives their numbers, each at most once
+    candidates       [C, D], the only points that there are: then `ask` gives their numbers, each at most once; with the Tanimoto kernel counts
     noise_variance   σ² of the observations; None = learned
     solver           "auto", "cholesky", "cg", "sgd", "sdd", or a solver of `stochgp.solvers`
     batch_size       points of a batch
@@ -96,6 +98,7 @@ class ThompsonSampler:
         self.kernel, self.noise_variance, self.solver, self.learner = kernel, noise_variance, solver, learner
         self.bounds = None if bounds is None else np.asarray(bounds, np.float64)
         self.candidates = None if candidates is None else read_candidates(candidates)
+        self._packed = packed_candidates(kernel, self.candidates)
         self.batch_size, self.maximize = int(batch_size), maximize
         self.maximiser = Maximiser() if maximiser is None else maximiser
         self.fresh_functions, self.standardize = fresh_functions, standardize
@@ -210,7 +213,7 @@ class ThompsonSampler:
         N = len(self._y) + len(values)
         learns = self.learner is not None and GROWN * self._learned_rows <= N
         if self._model is not None and not learns:
-            self._model.update(points, values)
+            self._model.update(self._as_inputs(points), values)
             return
         standardize = self.learner is not None if self.standardize is None else self.standardize
         model: Any = KernelGPRegressor(
@@ -218,9 +221,15 @@ class ThompsonSampler:
             prediction="global", n_samples=self.batch_size, standardize=standardize, memory_limit=self.memory_limit,
             dtype=self.dtype, random_state=self.random_state, likelihood="gaussian",
         )  # fmt: skip
-        self._model = model.fit(np.concatenate([self._X, points]), np.concatenate([self._y, values]))
+        self._model = model.fit(
+            self._as_inputs(np.concatenate([self._X, points])), np.concatenate([self._y, values])
+        )
         model.time_limit = self.time_limit  # of updates alone: a fit that a limit shortens may leave rows out
         self._learned_rows = N
+
+    def _as_inputs(self, points: Float[np.ndarray, "n D"]) -> Any:
+        """For the model: fingerprints are packed by the counts of all candidates."""
+        return points if self._packed is None else Fingerprints.pack(points, self._packed.levels)
 
     def _entry(self, values: np.ndarray, seconds: float) -> dict[str, Any]:
         pick = np.max if self.maximize else np.min
@@ -270,7 +279,8 @@ class ThompsonSampler:
     def _model_values(self, rows: np.ndarray) -> Float[np.ndarray, "C S"]:
         """Of every function at these candidates; the larger the better."""
         fitted = self.model_._fitted
-        Z = fitted.inputs.transform(self._all[rows], fitted.dtype)
+        known = self._all[rows] if self._packed is None else self._packed[rows].words
+        Z = fitted.inputs.transform(known, fitted.dtype)
         with jax.enable_x64(True):
             values = np.asarray(_values(self._functions(), Z), np.float64)
         return values if self.maximize else -values
