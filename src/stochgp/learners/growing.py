@@ -1,6 +1,7 @@
 """What learners of decoupled processes share: batches, functions that grow from their rows, the optimiser's part."""
 
 import abc
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -104,13 +105,21 @@ class AbstractGrowing(AbstractLearner):
         return "unbiased", "of the lower bound, whose gap to the likelihood the inducing functions set"
 
     def ascend(
-        self, gp: SparseGP, batch: Rows, state: GrowingState, columns: Int32[Array, " J"] | None
+        self,
+        gp: SparseGP,
+        batch: Rows,
+        state: GrowingState,
+        columns: Int32[Array, " J"] | None,
+        carried: Callable[[SparseGP], SparseGP] = lambda gp: gp,
     ) -> tuple[GrowingState, GrowingInfo]:
-        """A step of `gp` along the gradient of the batch's bound per datum, by what `partition` moves; `columns` of K_α, None = all."""
+        """A step of `gp` along the gradient of the batch's bound per datum, by what `partition` moves; `columns` of K_α, None = all.
+
+        `carried` gives a model whose functions and kernel have moved the q that goes with them, and leaves `gp` itself as it is.
+        """
         trainable, rest = self.partition(gp)
 
         def loss(t: SparseGP) -> tuple[Array, Parts]:
-            parts = bound_parts(eqx.combine(t, rest), batch, state.n_rows, columns)
+            parts = bound_parts(carried(eqx.combine(t, rest)), batch, state.n_rows, columns)
             return (parts.of_mean + parts.of_covariance - parts.fit) / state.count, parts
 
         (value, parts), gradient = jax.value_and_grad(loss, has_aux=True)(trainable)
@@ -118,7 +127,7 @@ class AbstractGrowing(AbstractLearner):
         divergence = (parts.of_mean + parts.of_covariance) / state.count
         q: Any = gp.approximation
         info = GrowingInfo(value, divergence, q.mean_functions.used.astype(value.dtype))
-        return GrowingState(eqx.combine(theta, rest), descent, state.n_rows, state.count), info
+        return GrowingState(carried(eqx.combine(theta, rest)), descent, state.n_rows, state.count), info
 
     def size(self, descent: Descent) -> Float[Array, ""]:
         """γ_t = γ₀ · decay / (1 + slowing √t), or what a rule says."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import optax
 from jax.scipy.linalg import cho_solve
@@ -12,12 +13,13 @@ from stochgp.data.streams import Rows
 from stochgp.learners.descent import Optimizer
 from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
 from stochgp.learners.judge import AbstractJudge, ByLoss
-from stochgp.learners.mirror import check_mirror_rate, mirror_covariance
+from stochgp.learners.mirror import carried, check_mirror_rate, gram, mirror_covariance
 from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import InverseRoot, Schedule, at_step, constant
 from stochgp.models import SparseGP
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.elbo import Sites, sites
+from stochgp.parameters import cast, value_of
 from stochgp.variational import Decoupled
 
 
@@ -31,8 +33,9 @@ class IVSGPR(AbstractGrowing):
 
     For Gaussian noise β_i = ρ_i/σ² and r_i = ρ_i y_i/σ². It is the step of SVI, written without a basis; the proximal form of weight γ' has
     γ = γ'/(1 + γ'). B = LLᵀ stays positive semi-definite: L is the triangular factor of [√(1−γ) L, √(γcβ_i) p_i] by QR. New functions have
-    a = 0 and no part in B, so q stays as it is. Then functions, kernel and likelihood follow the gradient of the bound, at fixed a and B.
-    O(B M² + M³) per step.
+    a = 0 and no part in B, so q stays as it is. Then functions, kernel and likelihood follow the gradient of the bound, and b and B go with
+    them: from functions α' to α they become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a is (I + BK)⁻¹b again. (At fixed a, whose entries at
+    functions that resemble each other are huge and alternate, the smallest move would change q beyond all bounds.) O(B M² + M³) per step.
 
     batch_size     B
     epochs         of N/B steps; None = as many as make 2,048 steps
@@ -76,7 +79,8 @@ class IVSGPR(AbstractGrowing):
         gamma = at_step(self.mirror_rate, state.descent.step)
         q = mirror_step(gp, batch.X, seen, scale, gamma, self.jitter)
         gp = eqx.tree_at(lambda g: g.approximation, gp, q)
-        return self.ascend(gp, batch, state, None)
+        b = linear_part(gp)
+        return self.ascend(gp, batch, state, None, lambda moved: with_parts(moved, q, b, self.jitter))
 
 
 def mirror_step(
@@ -86,10 +90,33 @@ def mirror_step(
     given: Any = gp.approximation
     weight, linear = (scale.astype(part.dtype) * part[:, 0] for part in seen)
     K, P, L = mirror_covariance(given.mean_functions, gp.kernel, given.L, X, weight, gamma, jitter)
-    a, before, gamma = given.a.astype(K.dtype), given.L.astype(K.dtype), jnp.asarray(gamma, K.dtype)
-    b = a + matmul(before, matmul(before.T, matmul(K, a)))
-    b = (1 - gamma) * b + gamma * matmul(P, linear.astype(K.dtype))
+    gamma = jnp.asarray(gamma, K.dtype)
+    b = (1 - gamma) * linear_part(gp) + gamma * matmul(P, linear.astype(K.dtype))
+    return _with_mean(given, K, b, L)
+
+
+def linear_part(gp: SparseGP) -> Float[Array, " P"]:
+    """b = (I + BK)a. In float64 where it may be used."""
+    q: Any = gp.approximation
+    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+    a, L = q.a.astype(wide), q.L.astype(wide)
+    K = gram(cast(q.mean_functions, wide), cast(value_of(gp.kernel), wide))
+    return a + matmul(L, matmul(L.T, matmul(K, a)))
+
+
+def with_parts(gp: SparseGP, before: Decoupled, b: Float[Array, " P"], jitter: float) -> SparseGP:
+    """The model whose functions and kernel have moved, with what b and the L of `before` say by the functions of then (`mirror.carried`)."""
+    q: Any = gp.approximation
+    parts = jnp.concatenate([b[:, None], before.L.astype(b.dtype)], axis=1)
+    moved = carried(q.mean_functions, gp.kernel, before.mean_functions, parts, jitter)
+    K = gram(cast(q.mean_functions, b.dtype), cast(value_of(gp.kernel), b.dtype))
+    return eqx.tree_at(lambda g: g.approximation, gp, _with_mean(q, K, moved[:, 0], moved[:, 1:]))
+
+
+def _with_mean(
+    q: Decoupled, K: Float[Array, "P P"], b: Float[Array, " P"], L: Float[Array, "P P"]
+) -> Decoupled:
+    """q with this L and a = (I + LLᵀK)⁻¹b."""
     H = jnp.eye(K.shape[0], dtype=K.dtype) + matmul(L.T, matmul(K, L))
     a = b - matmul(L, cho_solve((jnp.linalg.cholesky(H), True), matmul(L.T, matmul(K, b))))
-    dtype = given.weights.dtype
-    return Decoupled(given.mean_functions, a.astype(dtype), None, L.astype(dtype))
+    return Decoupled(q.mean_functions, a.astype(q.weights.dtype), None, L.astype(q.weights.dtype))

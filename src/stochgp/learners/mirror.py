@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
+from stochgp.numerics.precision import matmul
 from stochgp.parameters import cast, value_of
 from stochgp.variational import InducingFunctions
 
@@ -35,14 +36,41 @@ def mirror_covariance(
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     own, kernel = cast(functions, wide), cast(value_of(kernel), wide)
-    mask, gram = own.mask, own.among(kernel, own)
-    K = jnp.where(mask[:, None] & mask[None, :], gram, 0)
-    inside = K + jnp.diag(jnp.where(mask, jitter * jnp.diagonal(gram), 1))
-    across = jnp.where(mask[:, None], own.at(kernel, X.astype(wide)).T, 0)
-    projected = cho_solve((jnp.linalg.cholesky(inside), True), across)
+    K = gram(own, kernel)
+    across = jnp.where(own.mask[:, None], own.at(kernel, X.astype(wide)).T, 0)
+    projected = cho_solve((_factor(own, K, jitter), True), across)
     gamma, weight = jnp.asarray(gamma, wide), weight.astype(wide)
     columns = [jnp.sqrt(1 - gamma) * L.astype(wide), jnp.sqrt(gamma * weight)[None, :] * projected]
     return Mirrored(K, projected, jnp.linalg.qr(jnp.concatenate(columns, axis=1).T, mode="r").T)
+
+
+def carried(
+    functions: InducingFunctions,
+    kernel: Any,
+    before: InducingFunctions,
+    parts: Float[Array, "P C"],
+    jitter: float,
+) -> Float[Array, "P C"]:
+    """K⁻¹k(β, β') parts: sums of p_i = K⁻¹k(β', x_i) by functions β' `before`, said by the functions β that they became.
+
+    It is the projection that a mirror step takes rows through, so q stays near to what it was wherever the functions move, and loses what they
+    can no longer say. In float64 where it may be used; `jitter` as of `mirror_covariance`.
+    """
+    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+    own, old, kernel = cast(functions, wide), cast(before, wide), cast(value_of(kernel), wide)
+    across = jnp.where(own.mask[:, None] & old.mask[None, :], own.among(kernel, old), 0)
+    return cho_solve((_factor(own, gram(own, kernel), jitter), True), matmul(across, parts.astype(wide)))
+
+
+def gram(functions: InducingFunctions, kernel: Any) -> Float[Array, "P P"]:
+    """K of the functions, 0 where they are not there."""
+    mask = functions.mask
+    return jnp.where(mask[:, None] & mask[None, :], functions.among(kernel, functions), 0)
+
+
+def _factor(functions: InducingFunctions, K: Float[Array, "P P"], jitter: float) -> Float[Array, "P P"]:
+    """Of K + jitter · diag(K), and of 1 where functions are not there."""
+    return jnp.linalg.cholesky(K + jnp.diag(jnp.where(functions.mask, jitter * jnp.diagonal(K), 1)))
 
 
 def check_mirror_rate(rate: Any) -> None:

@@ -12,12 +12,13 @@ from stochgp.data.streams import Rows
 from stochgp.learners.descent import Optimizer
 from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
 from stochgp.learners.judge import AbstractJudge, ByLoss
-from stochgp.learners.mirror import check_mirror_rate, mirror_covariance
+from stochgp.learners.mirror import carried, check_mirror_rate, mirror_covariance
 from stochgp.learners.sampling import AbstractSampling, Uniform
 from stochgp.learners.schedules import Schedule, at_step, constant
 from stochgp.models import SparseGP
 from stochgp.objectives.decoupled import columns_to_draw
 from stochgp.objectives.elbo import sites
+from stochgp.variational import Decoupled
 from stochgp.variational.functions import TILE
 
 
@@ -77,11 +78,14 @@ class SVDGP(AbstractGrowing):
         first = jax.tree.map(lambda part: part[: self.growth], batch)
         seen = sites(state.gp, first, *state.gp.process().moments(first.X))
         gp = grown(state.gp, batch, self.growth, jnp.sqrt(seen.precision[:, 0]))
+        moving = lambda moved: moved
         if self.mirror_rate is not None:
             gp = self._mirrored(gp, batch, state, at_step(self.mirror_rate, state.descent.step))
+            before: Any = gp.approximation
+            moving = lambda moved: self._with_root(moved, before)
         q: Any = gp.approximation
         J = columns_to_draw(q.mean_functions.used, self.n_columns or batch.y.shape[0], key=key)
-        return self.ascend(gp, batch, state, J)
+        return self.ascend(gp, batch, state, J, moving)
 
     def _mirrored(self, gp: SparseGP, batch: Rows, state: GrowingState, gamma: Any) -> SparseGP:
         """After the mirror step of B, of size γ."""
@@ -89,4 +93,10 @@ class SVDGP(AbstractGrowing):
         precision = sites(gp, batch, *gp.process().moments(batch.X)).precision[:, 0]
         weight = state.n_rows / batch.y.shape[0] * precision
         L = mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma, self.jitter).L
+        return eqx.tree_at(lambda g: g.approximation.root, gp, L.astype(q.root.dtype))
+
+    def _with_root(self, gp: SparseGP, before: Decoupled) -> SparseGP:
+        """With what L said by the functions `before` (`mirror.carried`)."""
+        q: Any = gp.approximation
+        L = carried(q.beta, gp.kernel, before.beta, before.L, self.jitter)
         return eqx.tree_at(lambda g: g.approximation.root, gp, L.astype(q.root.dtype))
