@@ -280,12 +280,14 @@ def test_rows_from_the_host_give_the_same_fit(monkeypatch):
     assert model.plan_["rows"]["choice"] == "host"
 
 
+@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
 def test_a_time_limit_ends_the_fit_with_a_usable_model():
     X, y = make_data(30)
     model = FeatureGPRegressor(**QUICK | {"epochs": 10**6, "time_limit": 0.01}).fit(X, y)
     assert not model.converged_ and model.n_iter_ < 10**6 and np.isfinite(model.predict(X)).all()
 
 
+@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
 def test_a_checkpoint_continues_to_the_same_result(tmp_path):
     X, y = make_data(30)
     settings = QUICK | {"epochs": 300}

@@ -98,6 +98,7 @@ def test_gaussian_data_keep_every_bit_of_constant_noise():
     assert_array_equal(default.predict_interval(X), gaussian.predict_interval(X))
 
 
+@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
 def test_few_rows_and_little_time_choose_nothing():
     few = make().fit(*rows(60))
     assert few.plan_["likelihood"]["choice"] == GAUSSIAN

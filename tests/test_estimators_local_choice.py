@@ -36,6 +36,7 @@ def test_many_rows_take_the_fewest_that_lose_little_and_the_plan_brings_them_bac
     assert std == pytest.approx(std_again, rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
 def test_where_time_is_short_no_numbers_are_compared(monkeypatch):
     """Each number of neighbours has programs of its own to compile."""
     monkeypatch.setattr(local_choice, "EXACT_ROWS", 300)

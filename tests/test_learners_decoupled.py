@@ -11,10 +11,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
 from stochgp.data.streams import DeviceRows, Rows
-from stochgp.kernels import RBF
-from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem
+from stochgp.kernels import RBF, Linear
+from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem, fit
 from stochgp.learners.growing import grown
-from stochgp.learners.ivsgpr import mirror_step
+from stochgp.learners.ivsgpr import linear_part, mirror_step, with_parts
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import elbo, sites
 from stochgp.parameters import frozen, partition, positive
@@ -134,6 +134,37 @@ def test_mirror_steps_are_the_natural_gradient_steps_of_svi():
         m, covariance = to_coupled(gp.approximation, gp.kernel)
         assert_allclose(m, np.linalg.solve(precision, linear), rtol=1e-6, atol=1e-8)
         assert_allclose(covariance, np.linalg.inv(precision), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("moved", [[1.0, 2.0], [-0.5, 3.0]])
+def test_functions_that_move_within_their_span_leave_q_as_it_is(moved):
+    """Two functions of a linear kernel on two inputs span all of them, wherever they are. So do rows twice as far, with a of half the size."""
+    generator = np.random.default_rng(3)
+    q = Decoupled(
+        functions_at(X[:2]), jnp.asarray([0.4, -1.1]), None, jnp.asarray(generator.normal(size=(2, 2)))
+    )
+    gp = SparseGP(Linear(jnp.asarray(V)), q, positive(NOISE, dtype=jnp.float64))
+    other = eqx.tree_at(
+        lambda g: g.approximation.mean_functions.points, gp, jnp.asarray([moved, [2.0, -1.0]])
+    )
+    carried = with_parts(other, q, linear_part(gp), 1e-14)
+    for mine, before in zip(
+        carried.process().moments(jnp.asarray(X)), gp.process().moments(jnp.asarray(X)), strict=True
+    ):
+        assert_allclose(mine, before, rtol=1e-8, atol=1e-10)
+
+
+def test_functions_that_nearly_coincide_may_move():
+    """iVSGPR on a smooth function: 20 of them within a few lengthscales, whose a are huge and alternate. Every step ends near the rows."""
+    generator = np.random.default_rng(0)
+    Z = np.sort(generator.uniform(-1.7, 1.7, (200, 1)), axis=0)
+    t = np.sin(3 * Z[:, 0]) + 0.1 * generator.normal(size=200)
+    gp = SparseGP(RBF(jnp.asarray([1.0])), Decoupled.of(20, None, 1), 0.1)
+    learner = IVSGPR(100, epochs=50, learning_rate=0.1)
+    found = fit(learner, gp, DeviceRows(Z, t), key=KEY)
+    mean = np.asarray(found.gp.process().mean(jnp.asarray(Z, jnp.float32)))[:, 0]
+    assert np.sqrt(np.mean((mean - np.sin(3 * Z[:, 0])) ** 2)) < 0.1
+    assert all(entry["recovered"] == 0 for entry in found.history if "recovered" in entry)
 
 
 def test_a_mirror_step_of_svdgp_finds_the_covariance_of_sgpr_and_leaves_the_mean():

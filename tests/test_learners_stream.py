@@ -1,13 +1,16 @@
 """Streams: the portions do not matter to the last bit, a file goes on to the same bits, memory stays as it is."""
 
+import dataclasses
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from toy import KEY
 
+from stochgp.data.streams import Rows
 from stochgp.kernels import RBF
 from stochgp.learners import IVSGPR, SVDGP, begin_stream, feed
 from stochgp.models import SparseGP
@@ -72,6 +75,22 @@ def test_a_stream_learns_and_says_its_loss():
     assert len(losses) == 2 * 75 and np.mean(losses[-20:]) < np.mean(losses[:20]) - 0.3
     mean = stream.gp.process().mean(jnp.asarray(X, jnp.float32))[:, 0]
     assert np.mean((np.asarray(mean) - np.sin(2 * X[:, 0])) ** 2) < np.var(np.sin(2 * X[:, 0])) / 3
+
+
+def test_every_pass_over_a_batch_draws_columns_of_its_own():
+    """The steps of a plain loop, with the stream's seed folded by the number of the step."""
+    learner = dataclasses.replace(LEARNERS["svdgp"][0], n_columns=2)
+    stream = begin_stream(learner, SparseGP(RBF([1.0, 1.0]), LEARNERS["svdgp"][1], 0.1), 2, key=KEY)
+    found, _ = feed(learner, stream, X[:16], y[:16], passes=3)
+    state, step = stream.state(learner), eqx.filter_jit(learner.step)
+    for i in range(6):
+        at = slice(8 * (i // 3), 8 * (i // 3) + 8)
+        batch = Rows(jnp.float32(X[at]), jnp.float32(y[at]), jnp.ones(8, jnp.float32))
+        seen = (jnp.float32(at.stop), jnp.float32(at.stop))
+        state = eqx.tree_at(lambda s: (s.n_rows, s.count), state, seen)
+        key = jax.random.fold_in(jax.random.wrap_key_data(stream.seed), np.uint32(i))
+        state, _ = step(state, batch, key=key)
+    assert eqx.tree_equal(found.gp, state.gp)
 
 
 def test_rows_of_another_shape_are_refused():

@@ -58,6 +58,11 @@ class AbstractSource(AbstractPasses):
     def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
         """Σρ of some of the rows."""
 
+    def counts(self) -> Float[np.ndarray, " N"]:
+        """ρ of every row."""
+        parts = [np.asarray(rows.count) for rows in self.chunks(LARGEST_PADDED)]
+        return np.concatenate(parts)[: self.size]
+
     def chunks(self, size: int) -> Iterator[Rows]:
         """All rows in order, in chunks of min(`size`, padded_size(N)) rows: the last one is padded by rows of count 0."""
         size = min(size, padded_size(self.size))
@@ -91,6 +96,9 @@ class DeviceRows(AbstractSource):
 
     def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
         return float(np.sum(np.asarray(self._rows.count)[indices], dtype=np.float64))
+
+    def counts(self) -> Float[np.ndarray, " N"]:
+        return np.asarray(self._rows.count)[: self.size]
 
 
 class HostRows(AbstractSource):
@@ -140,6 +148,9 @@ class HostRows(AbstractSource):
             else float(np.sum(self.weight[indices], dtype=np.float64))
         )
 
+    def counts(self) -> Float[np.ndarray, " N"]:
+        return np.ones(self.size) if self.weight is None else self.weight
+
 
 class SomeRows(AbstractSource):
     """Some rows of another source, in the order of `indices`."""
@@ -158,6 +169,9 @@ class SomeRows(AbstractSource):
 
     def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
         return self.source.count_of(self.indices[indices])
+
+    def counts(self) -> Float[np.ndarray, " N"]:
+        return self.source.counts()[self.indices]
 
 
 def on_device_padded(

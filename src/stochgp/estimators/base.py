@@ -26,6 +26,7 @@ from stochgp.estimators.cautions import constant_columns, warn_of
 from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs, is_packed
 from stochgp.estimators.fitted import Fitted
+from stochgp.estimators.helps import Scores, caution_after_fit, scores
 from stochgp.estimators.inputs import read_training_rows, refuse_no_counts
 from stochgp.estimators.observation import data_of_counts
 from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
@@ -221,6 +222,7 @@ class GPEstimator(PosteriorEstimator):
         name = y if data.is_of_files else getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
         self.plan_ = data.told | start | choices | more | of_law
+        self._judge(learned, data)
         for note in notes(self.plan_, data.n_rows):
             logger.info(note)
             say(self.verbose if run.devices.is_writer else 0, note)
@@ -356,6 +358,18 @@ class GPEstimator(PosteriorEstimator):
             warnings.warn(useless, ConvergenceWarning, stacklevel=4)
         return found, plan | more | spread
 
+    def _judge(self, learned: FitResult | None, data: TrainingData) -> None:
+        """Warns of a fit that does not help, where no held-out rows have said so, and lets `plan_` say it."""
+        if learned is None or "held_out_nlpd" in self.plan_ and learned.n_iter > 0:
+            return
+        if said := caution_after_fit(self, learned, data.rows.X, data.given_targets(self._target == "count")):
+            self.plan_ |= {"caution": choice(said, "of predictions of rows that the fit has seen")}
+            warnings.warn(said, ConvergenceWarning, stacklevel=4)
+
+    @abc.abstractmethod
+    def _scores(self, X: Any, y: Any) -> Scores:
+        """How rows of numbers, and targets as `fit` reads them, are predicted."""
+
     def _report(self, learned: FitResult | None, solved: Solution | None, data: TrainingData) -> None:
         """The fitted attributes, in target units."""
         s, parts = data.scale, [part for part in (learned, solved) if part is not None]
@@ -364,7 +378,10 @@ class GPEstimator(PosteriorEstimator):
         self.n_iter_ = int(
             learned.n_iter if learned is not None else solved.n_steps if solved is not None else 0
         )
-        self.converged_ = all(part.converged for part in parts) and self.plan_["ended"]["choice"] == PLANNED
+        ended = self.plan_["ended"]["choice"] == PLANNED
+        self.converged_ = (
+            ended and all(part.converged for part in parts) and not worse_than_a_constant(self.plan_)
+        )
         shift = 1.0 if learned is None else learned.loss_shift
         unit = data.log_unit
         self.history_ = [in_target_units(entry, s, shift, unit) for part in parts for entry in part.history]
@@ -376,3 +393,6 @@ class GPEstimator(PosteriorEstimator):
 
 class GPRegressor(PosteriorRegressor, GPEstimator):
     """A regressor of one family."""
+
+    def _scores(self, X: Any, y: Any) -> Scores:
+        return scores(self._fitted, X, y)

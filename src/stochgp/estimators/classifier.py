@@ -17,6 +17,7 @@ from stochgp.estimators.blocked_rows import in_blocks
 from stochgp.estimators.choices import classifier_learner
 from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs
+from stochgp.estimators.helps import Scores
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
@@ -120,11 +121,21 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         check_is_fitted(self)
         X = self._read(X)
         self._reserve(Request(len(X)), f"probabilities for {len(X)} rows", 32 * len(X) * len(self.classes_))
+        return self._log_probabilities(X)
+
+    def _log_probabilities(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N C"]:
         fitted = self._fitted
         posterior = fitted.posterior
         mean, variance = in_blocks(posterior.latent_moments, fitted.inputs, X, fitted.dtype, BLOCK)  # pyright: ignore[reportAttributeAccessIssue]
         rows = fitted.inputs.transform(X, fitted.dtype)
         return posterior.likelihood.predictive(mean, variance, rows).log_probabilities  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _scores(self, X: Any, y: Any) -> Scores:
+        """`y` numbers the classes; the constant knows how frequent each is among these rows."""
+        c, n = y.astype(np.int64), len(y)
+        frequent = np.bincount(c, minlength=len(self.classes_)) / n
+        found = self._log_probabilities(X)[np.arange(n), c]
+        return Scores(-found, -np.log(frequent[c]), np.ones(n))
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
         """The most probable class of each row."""

@@ -21,6 +21,7 @@ Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
 
 MERGED_ROWS = 10_000
 LARGEST_TARGET = 1e150  # its square is still a number
+LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
 
 _FLOATS = (np.float64, np.float32)
 _FINITE_CHUNK = 1 << 20
@@ -160,10 +161,17 @@ def read_weights(sample_weight: Any, X: np.ndarray) -> Float[np.ndarray, " N"] |
 
 
 def read_more_weights(sample_weight: Any, X: np.ndarray) -> Float[np.ndarray, " N"] | None:
-    """Those of rows that join others, so that all of them may be 0. Raises ValueError for negative ones."""
+    """Those of rows that join others, so that all of them may be 0. Raises ValueError for negative ones and those beyond 1e30."""
     if sample_weight is None:
         return None
-    return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    found = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if (found > LARGEST_WEIGHT).any():
+        row = int(np.argmax(found > LARGEST_WEIGHT))
+        raise ValueError(
+            f"sample_weight is {found[row]:g} at row {row + 1} (rows count from 1); a weight is the number of rows that a row stands for, at "
+            f"most {LARGEST_WEIGHT:g}"
+        )
+    return found
 
 
 def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:

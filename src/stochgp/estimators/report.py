@@ -175,7 +175,9 @@ def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
 
 
 def worse_than_a_constant(plan: dict[str, Any]) -> str:
-    """What to say of a fit that does not help; "" for one that does."""
+    """What to say of a fit that does not help, by rows that were held out or by `caution` of some it was fitted to; "" for one that does."""
+    if "caution" in plan:
+        return plan["caution"]["choice"]
     if "held_out_nlpd" not in plan:
         return ""
     found, constant = (plan[name]["choice"] for name in ("held_out_nlpd", "constant_nlpd"))

@@ -147,6 +147,13 @@ class TrainingData:
         """These rows, standardised by all."""
         return dataclasses.replace(self, rows=self.rows.some(indices), everything=None)
 
+    def given_targets(self, are_counts: bool) -> Float[np.ndarray, " N"]:
+        """As they were given, before a transform."""
+        if self.transform is None:
+            return self.rows.y
+        found = self.transform.inverse(self.rows.y)
+        return np.rint(found) if are_counts else found
+
     @property
     def passes(self) -> AbstractPasses:
         """All rows, standardised: of files too where `rows` are a sample."""

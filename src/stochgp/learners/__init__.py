@@ -13,7 +13,7 @@ from .judge import AbstractJudge, ByLoss
 from .minimax import Minimax
 from .optimizers import muon
 from .probes import AbstractProbes, Hutchinson, Pathwise
-from .sampling import AbstractSampling, NearestNeighbours, Uniform
+from .sampling import AbstractSampling, HeavyInAll, NearestNeighbours, Uniform
 from .scgd import SCGD
 from .schedules import InverseRoot, PowerLaw, constant, cosine
 from .sgpr import SGPR
@@ -37,6 +37,7 @@ __all__ = [
     "Chain",
     "Evidence",
     "FullBatch",
+    "HeavyInAll",
     "Hutchinson",
     "InverseRoot",
     "Iterative",

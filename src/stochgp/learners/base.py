@@ -94,6 +94,11 @@ class AbstractLearner(eqx.Module):
         """What "loss" gains for targets s times as large and variances s² times, in units of log s: 1 as a density does, or 0 for a change of one."""
         return 1.0
 
+    @property
+    def first_seconds(self) -> float:
+        """What the first piece of its steps takes at least, since it has to be compiled: with less time left it is not begun."""
+        return 0.0
+
     def slower(self, state: Any, factor: float) -> Any:
         """The state with its learning rate multiplied by `factor`."""
         return eqx.tree_at(lambda s: s.descent, state, slowed(state.descent, factor))

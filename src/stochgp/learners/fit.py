@@ -118,7 +118,8 @@ def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> Fi
     if setting.extent.steps == 0:
         log.add(entry_of(setting, first, 0))
         return _finish(setting, Progress(None, None, first, first.criterion, 0, 0), log, RESULTS.time_limit)
-    log.pieces.expected = max(log.pieces.expected, log.visits.seconds)  # both compile
+    first_seconds = setting.learner.first_seconds
+    log.pieces.expected = max(log.pieces.expected, log.visits.seconds, first_seconds)  # all compile
     any_rate = next(
         iter(setting.judge.rates(setting.division.train.size)), None
     )  # a state has the shape of a checkpoint's whatever its rate

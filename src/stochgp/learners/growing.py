@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Rows
+from stochgp.deadline import COMPILING
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
@@ -100,6 +101,10 @@ class AbstractGrowing(AbstractLearner):
 
     def to_go_on(self, state: GrowingState) -> GrowingState:
         return state
+
+    @property
+    def first_seconds(self) -> float:
+        return COMPILING
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         return "unbiased", "of the lower bound, whose gap to the likelihood the inducing functions set"

@@ -14,7 +14,7 @@ from stochgp.learners.descent import Optimizer
 from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
 from stochgp.learners.judge import AbstractJudge, ByLoss
 from stochgp.learners.mirror import carried, check_mirror_rate, gram, mirror_covariance
-from stochgp.learners.sampling import AbstractSampling, Uniform
+from stochgp.learners.sampling import AbstractSampling, HeavyInAll
 from stochgp.learners.schedules import InverseRoot, Schedule, at_step, constant
 from stochgp.models import SparseGP
 from stochgp.numerics.precision import matmul
@@ -56,7 +56,7 @@ class IVSGPR(AbstractGrowing):
     slowing: float = 0.1
     optimizer: Optimizer = optax.adam
     decay: Schedule = constant
-    sampling: AbstractSampling = Uniform()
+    sampling: AbstractSampling = HeavyInAll()
     judge: AbstractJudge | None = ByLoss(trial_rates=TRIAL_RATES)
 
     def __check_init__(self) -> None:

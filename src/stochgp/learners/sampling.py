@@ -12,6 +12,7 @@ from stochgp.data.streams import AbstractSource, independent_batches, shuffled_b
 from stochgp.learners.judge import Seed
 
 CHUNK_ROWS = 1 << 16
+HEAVY = 2.0  # times that a batch would have a row
 
 
 def row_bytes(n_inputs: int) -> int:
@@ -31,6 +32,10 @@ class AbstractSampling(eqx.Module):
         self, prepared: Any, first_step: int, n_steps: int, batch_size: int, seed: Seed
     ) -> Int[np.ndarray, "K B"]:
         """The rows of the batches of steps first_step … first_step + n_steps − 1."""
+
+    def factors(self, prepared: Any, batch_size: int) -> Float[np.ndarray, " B"] | None:
+        """What counts at the places of a batch are multiplied by, for N/B times its sum to be unbiased of that of all rows; None = 1."""
+        return None
 
     @abc.abstractmethod
     def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
@@ -56,6 +61,56 @@ class Uniform(AbstractSampling):
     ) -> Int[np.ndarray, "K B"]:
         draw = independent_batches if self.replace else shuffled_batches
         return draw(prepared, batch_size, first_step, n_steps, seed)
+
+
+class Shares(NamedTuple):
+    """Numbers of the rows that every batch has, and of the others, of which it takes some."""
+
+    heavy: Int32[np.ndarray, " H"]
+    others: Int32[np.ndarray, " rest"]
+
+
+class HeavyInAll(AbstractSampling):
+    """Uniform, without replacement in shuffled epochs, but for rows that uniform batches of their weight could not hold: these are in every batch.
+
+    Row i is one if B draws in proportion to the weights would have it more than HEAVY times, those heavier left out of both. A batch of H of
+    them and B − H of the N − H others has N/B Σ c_i ρ_i g_i as an unbiased estimate of Σ ρ_i g_i, c = B/N for the H and
+    (B/N)(N − H)/(B − H) for the others. Uniform batches are unbiased too, but one row of weight 10⁴ among a million ones is nothing in most
+    of them, and all there is in the others. Where no row is heavy it is `Uniform`, bit for bit.
+    """
+
+    def prepare(self, source: AbstractSource, batch_size: int, total_steps: int, seed: Seed) -> Shares:
+        rows = np.arange(source.size, dtype=np.int32)
+        heavy = (
+            np.zeros(0, np.int32) if batch_size >= source.size else heavy_rows(source.counts(), batch_size)
+        )
+        return Shares(heavy, np.delete(rows, heavy))
+
+    def need_bytes(self, n_rows: int, n_inputs: int, batch_size: int, total_steps: int) -> int:
+        """The numbers of the rows, a shuffle of them, their weights and the order of these."""
+        return 32 * n_rows
+
+    def batches(
+        self, prepared: Shares, first_step: int, n_steps: int, batch_size: int, seed: Seed
+    ) -> Int[np.ndarray, "K B"]:
+        heavy, others = prepared
+        some = shuffled_batches(others, batch_size - len(heavy), first_step, n_steps, seed)
+        return np.concatenate([np.tile(heavy, (n_steps, 1)), some], axis=1)
+
+    def factors(self, prepared: Shares, batch_size: int) -> Float[np.ndarray, " B"] | None:
+        H, L = len(prepared.heavy), len(prepared.others)
+        if H == 0:
+            return None
+        drawn = batch_size - H
+        return np.repeat([batch_size / (H + L), batch_size / (H + L) * L / drawn], [H, drawn])
+
+
+def heavy_rows(count: Float[np.ndarray, " N"], batch_size: int) -> Int32[np.ndarray, " H"]:
+    """The rows of `HeavyInAll`, the heaviest first; at most half a batch."""
+    order = np.argsort(-count, kind="stable")[: batch_size // 2]
+    rest = float(np.sum(count, dtype=np.float64)) - np.cumsum(count[order], dtype=np.float64) + count[order]
+    light = count[order] * (batch_size - np.arange(len(order))) <= HEAVY * rest
+    return order[: int(np.argmax(light)) if light.any() else len(order)].astype(np.int32)
 
 
 class Neighbourhoods(NamedTuple):

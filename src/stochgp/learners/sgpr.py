@@ -9,7 +9,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from stochgp import deadline
 from stochgp.data.streams import AbstractSource
-from stochgp.deadline import Pace, TimeIsUpError
+from stochgp.deadline import COMPILING, Pace, TimeIsUpError
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Optimizer
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
@@ -140,6 +140,10 @@ class SGPR(AbstractLearner):
 
     def finished(self, entry: Numbers) -> bool:
         return entry["unsettled"] == 0
+
+    @property
+    def first_seconds(self) -> float:
+        return COMPILING
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         return "exact", "of the collapsed lower bound of all rows"

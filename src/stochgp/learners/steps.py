@@ -75,6 +75,8 @@ def advance_by_batches(
     streams = [sampling.batches(problem.prepared, first_step, n_steps, B, s) for s in seeds]
     indices = streams[0] if n_streams == 1 else np.stack(streams, axis=1)
     batches, devices = problem.source.take(indices), problem.devices
+    if (factors := sampling.factors(problem.prepared, B)) is not None:
+        batches = batches._replace(count=batches.count * factors.astype(batches.count.dtype))
     if devices.steps:
         state, batches = devices.replicate(state), devices.place(batches, axis=indices.ndim - 1)
     with one_blas_thread():

@@ -13,7 +13,7 @@ from stochgp.learners.descent import Optimizer
 from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
 from stochgp.learners.judge import AbstractJudge, ByLoss
 from stochgp.learners.mirror import carried, check_mirror_rate, mirror_covariance
-from stochgp.learners.sampling import AbstractSampling, Uniform
+from stochgp.learners.sampling import AbstractSampling, HeavyInAll
 from stochgp.learners.schedules import Schedule, at_step, constant
 from stochgp.models import SparseGP
 from stochgp.objectives.decoupled import columns_to_draw
@@ -54,7 +54,7 @@ class SVDGP(AbstractGrowing):
     slowing: float = 0.1
     optimizer: Optimizer = optax.adam
     decay: Schedule = constant
-    sampling: AbstractSampling = Uniform()
+    sampling: AbstractSampling = HeavyInAll()
     judge: AbstractJudge | None = ByLoss(trial_rates=TRIAL_RATES)
 
     def __check_init__(self) -> None:

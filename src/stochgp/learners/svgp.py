@@ -9,10 +9,11 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Rows
+from stochgp.deadline import COMPILING
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
 from stochgp.learners.judge import AbstractJudge, ByLoss, Numbers, Seed
-from stochgp.learners.sampling import AbstractSampling, Uniform, row_bytes
+from stochgp.learners.sampling import AbstractSampling, HeavyInAll, row_bytes
 from stochgp.learners.schedules import PowerLaw, Schedule, at_step, cosine
 from stochgp.learners.steps import advance_by_batches
 from stochgp.models import SparseGP
@@ -67,7 +68,7 @@ class SVGP(AbstractLearner):
     natural_rate: float | Schedule | None = PowerLaw(0.6, 0.3)
     optimizer: Optimizer = optax.adam
     decay: Schedule = cosine
-    sampling: AbstractSampling = Uniform()
+    sampling: AbstractSampling = HeavyInAll()
     judge: AbstractJudge | None = ByLoss(trial_rates=TRIAL_RATES)
     steps: int = 4096
 
@@ -108,6 +109,10 @@ class SVGP(AbstractLearner):
         self, state: SVGPState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[SVGPState, Numbers]:
         return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed)
+
+    @property
+    def first_seconds(self) -> float:
+        return COMPILING
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         return "unbiased", "of the lower bound, whose gap to the likelihood the inducing points set"
