@@ -1,6 +1,8 @@
 """Sparse regressors whose functions grow: `fit`, and `partial_fit` on a stream with saving on the way."""
 
+import dataclasses
 import itertools
+import warnings
 
 import equinox as eqx
 import jax
@@ -10,6 +12,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import SparseGPRegressor, load
+from stochgp.data import Standardiser
 from stochgp.data.streams import Rows
 from stochgp.learners import SVDGP, SVGP
 from stochgp.learners.schedules import cosine
@@ -19,6 +22,14 @@ X = _generator.uniform(-2, 2, size=(400, 2)) * [1.0, 100.0]
 y = 5 + 3 * np.sin(2 * X[:, 0]) + 0.3 * _generator.normal(size=400)
 SETTINGS = {"approximation": "svdgp", "n_inducing": 16, "n_inducing_mean": 96, "random_state": 0}
 STREAM = SETTINGS | {"learning_rate": 0.03, "batch_size": 40, "epochs": 12}
+
+
+def said(call):
+    """The warnings of a call."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(entry.message) for entry in caught]
 
 
 def streamed(cuts, model=None):
@@ -100,6 +111,38 @@ def test_rows_after_a_fit_are_learned_at_its_rate():
     with pytest.warns(ConvergenceWarning, match="left no time to learn"):
         late = SparseGPRegressor(**settings, time_limit=1e-6).fit(X[:200], y[:200])
     assert late._fitted.stream.n_rows == 0 and late.partial_fit(X, y).score(X, y) > 0
+
+
+@pytest.mark.parametrize("approximation", ["svdgp", "ivsgpr"])
+def test_a_stream_learns_by_default(approximation):
+    """400 rows in four parts: errors well below the spread, honest intervals, and nothing to warn of; targets ten times as large, the same losses + log 10."""
+    losses = []
+    for unit in (1.0, 10.0):
+        model = SparseGPRegressor(approximation=approximation, n_inducing=24, random_state=0)
+        for start in range(0, 400, 100):
+            model.partial_fit(X[start : start + 100], unit * y[start : start + 100])
+        losses.append([entry["loss"] for entry in model.history_])
+        assert model.score(X, unit * y) > 0.8
+        low, high = model.predict_interval(X).T
+        assert np.mean((low <= unit * y) & (unit * y <= high)) > 0.85
+    np.testing.assert_allclose(np.subtract(*losses[::-1]), np.log(10), atol=2e-3)
+
+
+def test_a_shift_of_the_targets_is_said(whole, tmp_path):
+    whole.save(tmp_path / "model")
+    found = said(lambda: load(tmp_path / "model").partial_fit(X[:40], y[:40] + 1000))
+    assert "far from the first ones, in standard deviations of those: targets by" in found[0]
+    assert all(len(text.splitlines()) == 1 for text in found)
+
+
+def test_a_stream_that_learned_nothing_says_so():
+    model = SparseGPRegressor(**STREAM | {"epochs": 1, "learning_rate": 1e-6}).partial_fit(X[:80], y[:80])
+    model._fitted = dataclasses.replace(model._fitted, targets=Standardiser(np.float64(0.0), np.float64(0.1)))
+    assert (
+        "the last rows are predicted worse than by a constant"
+        in said(lambda: model.partial_fit(X[80:160], y[80:160]))[-1]
+    )
+    assert "worse than by a constant" in model.plan_["caution"]["choice"]
 
 
 def test_what_does_not_grow_learns_from_no_stream():

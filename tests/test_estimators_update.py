@@ -62,6 +62,15 @@ def test_update_by_solving_reaches_the_same_posterior_from_fewer_epochs(solver, 
     assert len(found.history_) - n_before < len(whole.history_)
 
 
+def test_an_update_is_solved_as_exactly_as_the_fit_was():
+    found = model(solvers.CG()).fit(X[:N], y[:N])
+    tight = 1e-3 * found._fitted.posterior.tolerance
+    posterior = dataclasses.replace(found._fitted.posterior, tolerance=tight)
+    found._fitted = dataclasses.replace(found._fitted, posterior=posterior)
+    found.update(X[N:], y[N:])
+    assert found._fitted.posterior.tolerance == tight and found.plan_["residual"]["choice"] <= tight
+
+
 def test_held_functions_stay_the_same_prior_draws_and_see_the_new_rows():
     """Each sample's weights solve its own system of all rows: f₀ and ε of the old rows are those of before."""
     tight = solvers.CG()

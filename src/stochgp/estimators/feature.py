@@ -165,7 +165,8 @@ class FeatureGPRegressor(GPRegressor):
         The features, both variances and what standardises rows stay those of `fit`. Sums over rows are all that the posterior needs, so
         rows in pieces give what they give together. `forget` multiplies the sums so far first: the posterior of rows that weigh forgetᵃ
         after `a` further calls; 0 drops all earlier rows. With heavy tails rows weigh as the posterior before them says. Afterwards `nlml_` and `n_rows_` are of all rows, and `drift_` holds mean and standard
-        deviation of the new ones in standardised units: far from 0 and 1 it is time for another `fit`.
+        deviation of the new ones in standardised units: far from 0 and 1 it is time for another `fit`. Warns (ConvergenceWarning) of rows far from
+        the first ones, and of rows that the model before predicts worse than a constant, or too surely.
 
         Raises ValueError for rows that cannot be used, and unless 0 ≤ forget ≤ 1.
         """

@@ -39,7 +39,7 @@ class IVSGPR(AbstractGrowing):
 
     batch_size     B
     epochs         of N/B steps; None = as many as make 2,048 steps
-    learning_rate  γ₀ of the gradient's γ_t = γ₀/(1 + `slowing` √t), or a rule of the step; None = by trials of 0.001, 0.01 and 0.1, or 0.01
+    learning_rate  γ₀ of the gradient's γ_t = γ₀/(1 + `slowing` √t), or a rule of the step; None = by trials of 0.01, 0.03 and 0.1, or 0.01
     mirror_rate    γ, a number or a rule of the step
     growth         N_Δ
     jitter         on the diagonal of K where it is inverted, relative to k(x, x)

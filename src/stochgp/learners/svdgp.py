@@ -34,7 +34,7 @@ class SVDGP(AbstractGrowing):
 
     batch_size     B
     epochs         of N/B steps; None = as many as make 2,048 steps
-    learning_rate  γ₀ of γ_t = γ₀/(1 + `slowing` √t), or a rule of the step; None = by trials of 0.001, 0.01 and 0.1, as in the paper, or 0.01
+    learning_rate  γ₀ of γ_t = γ₀/(1 + `slowing` √t), or a rule of the step; None = by trials of 0.01, 0.03 and 0.1, or 0.01
     growth         N_Δ
     n_columns      None = B
     mirror_rate    None = L follows the gradient, as in the paper. γ, a number or a rule of the step: B takes mirror steps of iVSGPR in its place

@@ -1,0 +1,86 @@
+"""Whether a fit helps: rows predicted by it against a constant, in every family."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+from sklearn.exceptions import ConvergenceWarning
+
+from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor
+from stochgp.estimators.helps import Scores, caution_of, constant_of, scores
+from stochgp.learners import BSGD, SVGP
+
+_generator = np.random.default_rng(0)
+X = _generator.normal(size=(80, 2))
+y = 3 + 5 * np.sin(2 * X[:, 0]) + _generator.normal(size=80)
+N = 400
+ONES = np.ones(N)
+
+
+def test_the_constant_knows_mean_and_variance():
+    found = constant_of(y, False).logpdf(y)
+    assert_allclose(-np.mean(found), 0.5 * np.log(2 * np.pi * np.e * np.var(y)), rtol=1e-12)
+
+
+def test_the_constant_of_counts_has_their_mean_and_variance_and_is_poisson_where_these_are_equal():
+    counts = _generator.negative_binomial(2, 0.3, 3000).astype(float)
+    found = constant_of(counts, True)
+    assert_allclose(found.mean[0], counts.mean(), rtol=1e-9)
+    assert_allclose(found.std[0] ** 2, counts.var(), rtol=1e-9)
+    few = np.array([1.0, 2.0, 2.0, 3.0, 1.0])
+    assert_allclose(constant_of(few, True).logpdf(few), stats.poisson(few.mean()).logpmf(few), rtol=1e-6)
+
+
+def test_a_model_is_worse_by_two_standard_errors_or_not_at_all():
+    """Differences d per row: their mean must exceed 0.01 + 2/n and 2 √(var d/n) more."""
+    noise = _generator.normal(size=N)
+    noise = (noise - noise.mean()) / noise.std()
+    least = 0.01 + 2 / N + 2 * 1.0 / np.sqrt(N)
+    for more, is_worse in ((least + 1e-6, True), (least - 1e-6, False), (-1.0, False), (np.nan, True)):
+        found = caution_of(Scores(noise + more, 0 * ONES, ONES), "rows")
+        assert ("worse than by a constant" in found) == is_worse
+
+
+def test_intervals_that_hold_too_few_rows_are_said():
+    inside = np.where(np.arange(N) < 0.79 * N, 1.0, 0.0)
+    assert caution_of(Scores(-ONES, 0 * ONES, inside), "rows").startswith(
+        "79% of rows lie within their 95% intervals"
+    )
+    assert caution_of(Scores(-ONES, 0 * ONES, np.where(np.arange(N) < 0.8 * N, 1.0, 0.0)), "rows") == ""
+
+
+def test_a_useless_fit_warns_and_has_not_converged(monkeypatch):
+    """Both families without held-out rows: targets ten standard deviations from what is predicted."""
+    shifted = lambda fitted, X, y: scores(fitted, X, y + 10 * np.std(y))
+    monkeypatch.setattr("stochgp.estimators.base.scores", shifted)
+    for model in (
+        KernelGPRegressor("rbf", learner=BSGD(batch_size=16, epochs=2), random_state=0),
+        SparseGPRegressor(n_inducing=8, learner=SVGP(steps=64), learning_rate=0.03, random_state=0),
+    ):
+        with pytest.warns(ConvergenceWarning, match="training rows are predicted worse than by a constant"):
+            model.fit(X, y)
+        assert not model.converged_
+        assert "training rows are predicted worse" in model.summary()
+
+
+def test_a_fit_that_helps_says_nothing():
+    classes = (y > 3).astype(int)
+    for model, targets in (
+        (SparseGPRegressor(n_inducing=8, learner=SVGP(steps=64), learning_rate=0.03, random_state=0), y),
+        (
+            SparseGPClassifier(n_inducing=8, learner=SVGP(steps=64), learning_rate=0.03, random_state=0),
+            classes,
+        ),
+    ):
+        assert "caution" not in model.fit(X, targets).plan_
+
+
+@pytest.mark.parametrize("estimator", [KernelGPRegressor, SparseGPRegressor, SparseGPClassifier])
+def test_a_weight_beyond_all_counts_is_refused(estimator):
+    weight = np.ones(80)
+    weight[7] = 1e200
+    with pytest.raises(
+        ValueError,
+        match=r"sample_weight is 1e\+200 at row 8 \(rows count from 1\); a weight is the number of rows",
+    ):
+        estimator().fit(X, (y > 3).astype(int), weight)
