@@ -34,6 +34,14 @@ def commit(root: Path = ROOT, ignore: Iterable[str] = WRITTEN) -> str | None:
     return f"{revision}-dirty" if changes else revision
 
 
+def history(root: Path = ROOT) -> frozenset[str] | None:
+    """All commits that the checked-out one comes from, itself too; None outside a git checkout, and in one that has only the latest of them."""
+    if _git(root, "rev-parse", "--is-shallow-repository") != "false":
+        return None
+    found = _git(root, "rev-list", "HEAD")
+    return None if found is None else frozenset(found.split())
+
+
 def machine() -> dict:
     """Processor, cores, memory in bytes, system, and the load averages (1, 5, 15 minutes) when asked."""
     return {

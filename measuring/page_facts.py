@@ -10,6 +10,7 @@ from measuring.tables import printed, spread
 
 SETS = ("bike", "elevators", "pol", "kin40k", "protein", "keggdirected")
 RATES = 3  # tried on split 0
+CONSTANT_NLPD = 0.5 * math.log(2 * math.pi * math.e)  # of Gaussian targets of unit variance
 
 
 def slope(found: Lines, size: str, field: str) -> float:
@@ -166,9 +167,26 @@ def fit_was_refused(results: dict) -> bool:
     return "fit" in results["refused"]
 
 
+def fit_ran(results: dict) -> bool:
+    return not fit_was_refused(results)
+
+
+def functions_were_refused(results: dict) -> bool:
+    return "functions" in results["refused"]
+
+
 def most_of_limit() -> float:
-    """The largest share of a memory limit that a process took."""
-    return max(r["results"]["peak"] / r["results"]["limit"] for r in lines("memory_limits").records)
+    """The largest share of a memory limit that a process took whose fit ran."""
+    found = lines("memory_limits").matching(fit_ran).records
+    return max(r["results"]["peak"] / r["results"]["limit"] for r in found)
+
+
+def demo_lead(split: str) -> str:
+    """RMSE of ours and of the best rival of the demonstration, with their standard errors."""
+    ours = lines("demo").where(split=split, side="stochgp")
+    rivals = tuple(r for r in lines("demo").where(split=split).records if r["settings"]["side"] != "stochgp")
+    both = (ours, Lines(rivals).best("rmse"))
+    return " and ".join(f"{side.one('rmse'):.1f} ± {side.one('rmse_stderr'):.1f}" for side in both)
 
 
 def above_zero(results: dict) -> bool:
@@ -211,7 +229,22 @@ def at_or_below() -> str:
     return f"{sum(gap <= 0 for gap in gaps)} of {len(gaps)}"
 
 
-def traps(method: str, few: int | None = None) -> int:
-    """How many targets of constant Gaussian noise were taken as such."""
-    found = lines("laws").where(set="trap", method=method).records
-    return sum(r["results"]["likelihood"] == "gaussian" and r["settings"].get("few") == few for r in found)
+def traps() -> str:
+    """How many targets of constant Gaussian noise were taken as such, of all rows and of few."""
+    kept = {}
+    for r in lines("laws").records:
+        if r["settings"]["set"] == "trap":
+            of = (r["settings"]["method"], r["settings"].get("few"))
+            kept.setdefault(of, []).append(r["results"]["likelihood"] == "gaussian")
+    if not kept:
+        return not_measured("python -m experiments laws --group traps")
+    told = [
+        f"{sum(found)} of {len(found)} by `{method}`{'' if few is None else f' from {few} rows'}"
+        for (method, few), found in kept.items()
+    ]
+    return f"taken as constant Gaussian noise {', '.join(told)}."
+
+
+def not_measured(command: str) -> str:
+    """In the place of numbers that have no lines."""
+    return f"Not measured at this state of the software: `{command}` makes the lines."

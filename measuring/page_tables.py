@@ -4,13 +4,11 @@ import importlib
 from typing import Any
 
 from measuring import papers, query
-from measuring.page_facts import SETS, below_published, best, slope, tuned
+from measuring.page_facts import SETS, below_published, best, not_measured, slope, tuned
 from measuring.query import Lines, lines
 from measuring.tables import printed, table
 
 COVERAGES = "coverage of 50, 80, 95 and 99 % intervals"
-DIRTY = {"recovery_sggp": 15, "sggp_convergence": 10}
-"""Lines measured with changes that were not committed, by file. This list may only shrink: such lines are to be measured again."""
 
 
 def uci_linear() -> str:
@@ -369,7 +367,9 @@ def sggp_sets() -> str:
 
 
 def of_benchmark(name: str) -> str:
-    """All lines of a benchmark as it prints them."""
+    """All lines of a benchmark as it prints them; where there are none, that it has not been measured."""
+    if not lines(name).records:
+        return not_measured(f"python -m benchmarks {name}")
     rows = [record["settings"] | record["results"] for record in lines(name).records]
     headings, cells = importlib.import_module(f"benchmarks.{name}").table({"rows": rows})
     return table(
@@ -378,7 +378,9 @@ def of_benchmark(name: str) -> str:
 
 
 def of_experiment(name: str, part: int = 0) -> str:
-    """A part of an experiment's own page."""
+    """A part of an experiment's own page; where there are no lines, that it has not been measured."""
+    if not lines(name).records:
+        return not_measured(f"python -m experiments {name}")
     return importlib.import_module(f"experiments.{name}").page(lines(name).records)[part]
 
 
@@ -387,7 +389,7 @@ def sources() -> str:
     rows = []
     for name in query.names():
         records = lines(name).records
-        commits = sorted({r["commit"][:7] + ("-dirty" if is_dirty(r) else "") for r in records})
+        commits = sorted({r["commit"][:7] for r in records})
         jax = sorted({r["versions"]["jax"] for r in records})
         rows.append(
             [
@@ -400,15 +402,6 @@ def sources() -> str:
             ]
         )
     return table(["lines", "number", "machine", "JAX", "cores used", "commits"], rows)
-
-
-def is_dirty(record: dict) -> bool:
-    return record["commit"].endswith("-dirty")
-
-
-def dirty() -> str:
-    """The files of the known list, with their numbers of lines."""
-    return ", ".join(f"`{name}` ({count} lines)" for name, count in DIRTY.items())
 
 
 def lines_from_logs() -> str:

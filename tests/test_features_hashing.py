@@ -15,10 +15,10 @@ KEY = jax.random.key(2)
 
 
 def draw_sets(n):
-    """Bits, and a last column of further counts; nothing in the first row."""
-    further = np.random.default_rng(8).poisson(3.0, (n, 1)).astype(float)
-    further[0] = 0
-    return np.concatenate([draw_bits(n), further], axis=1)
+    """Bits, and a last column of further counts; nothing in the first row, and no bits in the next two, so that T = 1/8 there."""
+    bits, further = draw_bits(n), np.random.default_rng(8).poisson(3.0, (n, 1)).astype(float)
+    bits[:3], further[:3, 0] = 0, (0, 1, 8)
+    return np.concatenate([bits, further], axis=1)
 
 
 def of_sets(X):

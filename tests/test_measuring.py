@@ -90,8 +90,8 @@ def test_machine_description_is_json_and_names_versions():
     assert found["machine"]["memory_bytes"] > 0 and found["threads"]["cores_usable"] >= 1
 
 
-def test_commit_of_a_folder_without_git_is_none(tmp_path):
-    assert machine.commit(tmp_path) is None
+def test_commit_and_history_of_a_folder_without_git_are_none(tmp_path):
+    assert machine.commit(tmp_path) is None and machine.history(tmp_path) is None
 
 
 def test_published_tables_are_those_of_the_papers():
