@@ -1,10 +1,10 @@
 # make demo      the main job on real data        make test       format, lint and tests: every property of every kind
-# make lint      format, lint and types           make test-all   the same with all sweeps, those marked `long` too
+# make lint      format, lint and types           make test-all   the same with all sweeps and the extras botorch and robot
 # make setup     only the virtual environment     make mutants    whether tests notice stated mutations of the source
 # Another interpreter: make PYTHON=/path/to/python3.12 ...
 
 # The first interpreter that runs, has a supported version and can make virtual environments. 3.14 is
-# last: its packages install, but the tests have not been run on it.
+# last: its packages install, but the tests have not been run on it, so it is not claimed.
 USABLE = import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3; do \
 	$$p -c '$(USABLE)' >/dev/null 2>&1 && { echo $$p; break; }; done)
@@ -13,6 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LINT_READY := $(VENV)/.lint-ready
+ALL_READY := $(VENV)/.all-ready
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # What must hold as well for users who run all of JAX in 64 bits.
@@ -30,6 +31,8 @@ demo: $(READY)
 # Most of a first run is compiling, which takes two thirds of the time with few of XLA's optimisations. `make test-all` has all of them.
 test: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
 test: CHOSEN := -m "not long"
+test-all: export STOCHGP_EXTRAS := 1
+test-all: $(ALL_READY)
 test test-all: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -51,6 +54,10 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "making $(VENV) with $(PYTHON)" >&2; $(PYTHON) -m venv $(VENV); }
 	@echo "installing stochgp and what it needs into $(VENV) (a few minutes, once)" >&2
 	$(INSTALL) -e '.[test,demo]'
+	@touch $@
+
+$(ALL_READY): $(READY)
+	$(INSTALL) -e '.[botorch,robot]'
 	@touch $@
 
 $(LINT_READY): $(READY)

@@ -748,7 +748,7 @@ MUTATIONS = (
         "operators/sharded.py",
         "jnp.where(inside, KV, jnp.zeros_like(KV))",
         "KV",
-        "test_operators_sharded.py::test_every_way_of_multiplying_is_the_dense_product",
+        "test_operators_sharded.py::test_solves_go_the_same_way_as_on_one_device",
     ),
     Mutation(
         "BSGD's gradient is twice that of its batch",
@@ -763,6 +763,20 @@ MUTATIONS = (
         "return leaf * factor if is_signal else leaf",
         "return leaf * factor",
         "test_learners_bsgd_kernels.py::test_the_signal_scale_is_for_variances_of_kernels_only",
+    ),
+    Mutation(
+        "botorch: slopes are by standardised inputs",
+        "botorch.py",
+        "return _tensor((slope / model._scale).reshape(X.shape), X), None",
+        "return _tensor(slope.reshape(X.shape), X), None",
+        "test_botorch_standin.py::test_slopes_of_means_and_covariances_are_differences",
+    ),
+    Mutation(
+        "the losses of a chain's learners are not carried on",
+        "learners/chain.py",
+        "joins = i > 0 and taken == 0",
+        "joins = False",
+        "test_learners_full_batch_kernels.py::test_a_chain_ends_where_its_last_learner_ends",
     ),
     Mutation(
         "the iterative learner takes weighted rows for rows of less noise",

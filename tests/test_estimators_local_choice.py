@@ -1,5 +1,7 @@
 """How many neighbours are enough: asked beyond 100,000 rows, said in the plan, taken over from it."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -9,11 +11,28 @@ from stochgp import KernelGPRegressor, kernels
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(-2, 2, size=(400, 2))
 Y = np.sin(X[:, 0]) + 0.5 * GENERATOR.normal(size=400)
-SETTINGS = {"kernel": kernels.RBF([0.3, 0.3]), "learner": None, "noise_variance": 0.3, "random_state": 0}
+SETTINGS = {"learner": None, "noise_variance": 0.3, "random_state": 0}
 
 
-def fitted(**more):
-    return KernelGPRegressor(prediction="local", **SETTINGS, **more).fit(X, Y)
+def fitted(lengthscale=0.3, **more):
+    kernel = kernels.RBF([lengthscale, lengthscale])
+    return KernelGPRegressor(kernel, prediction="local", **SETTINGS, **more).fit(X, Y)
+
+
+def loss_of(n, lengthscale, rows):
+    """−log p of standardised rows from their n nearest others, less a constant, V = c (v + σ²) with the c of these rows: by dense algebra."""
+    Z, t = (X - X.mean(axis=0)) / X.std(axis=0), (Y - Y.mean()) / Y.std()
+    squares = np.sum((Z[:, None] - Z[None]) ** 2, axis=2)
+    K = np.exp(-squares / (2 * lengthscale**2))
+    errors, variances = [], []
+    for i in rows:
+        near = np.argsort(squares[i] + np.where(np.arange(len(Z)) == i, np.inf, 0))[:n]
+        w = np.linalg.solve(K[np.ix_(near, near)] + 0.3 * np.eye(n), K[near, i])
+        errors.append(t[i] - w @ t[near])
+        variances.append(1 - w @ K[near, i] + 0.3)
+    e, V = np.array(errors), np.array(variances)
+    V = V * (1 + np.sum(e**2 / V)) / (1 + len(rows))
+    return np.mean(np.log(V) + e**2 / V) / 2
 
 
 def test_few_rows_keep_their_neighbours():
@@ -22,14 +41,23 @@ def test_few_rows_keep_their_neighbours():
     assert "100000" in found.plan_["neighbours"]["why"]
 
 
-def test_many_rows_take_the_fewest_that_lose_little_and_the_plan_brings_them_back(monkeypatch):
-    """64 neighbours reach three lengthscales far: they know what 256 do. The plan says what each number loses."""
+@pytest.mark.parametrize(("lengthscale", "wanted"), [(0.3, 64), (2.0, 256)])
+def test_many_rows_take_the_fewest_that_lose_little_and_the_plan_brings_them_back(
+    lengthscale, wanted, monkeypatch
+):
+    """64 neighbours reach three short lengthscales far: they know what 256 do. Of a long one even 128 know less. What each loses is dense algebra's."""
     monkeypatch.setattr(local_choice, "EXACT_ROWS", 300)
-    found = fitted()
+    found = fitted(lengthscale)
     chosen = found.plan_["neighbours"]
-    assert chosen["choice"] in (64, 128)
-    assert "64 lose" in chosen["why"] and "100.0%" in chosen["why"]
-    again = fitted(plan=found.plan_)
+    n_rows = found.plan_["calibration_rows"]["choice"]
+    rows = np.random.default_rng(0).permutation(400)[:n_rows]
+    of_all = loss_of(256, lengthscale, rows)
+    lost = {n: loss_of(n, lengthscale, rows) - of_all for n in (64, 128)}
+    told = {int(n): float(nats) for n, nats in re.findall(r"(\d+) lose (-?[\d.]+)", chosen["why"])}
+    assert told == pytest.approx({n: lost[n] for n in told}, abs=1e-4) and 64 in told
+    assert chosen["choice"] == wanted == next((n for n in (64, 128) if lost[n] <= 0.004), 256)
+    assert "100.0%" in chosen["why"]
+    again = fitted(lengthscale, plan=found.plan_)
     assert again.plan_["neighbours"]["choice"] == chosen["choice"]
     (mean, std), (mean_again, std_again) = (m.predict(X[:9], return_std=True) for m in (found, again))
     np.testing.assert_array_equal(mean, mean_again)
