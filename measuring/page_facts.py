@@ -72,11 +72,41 @@ def recovered(start: str, scale: str, field: str) -> str:
     return spread(lines("recovery_sggp").where(start=start, scale=scale, batch=128).one(field), 2)
 
 
+def convergence() -> str:
+    """How the mean squared gradient at the end falls with the batch size m."""
+    if not lines("sggp_convergence").records:
+        return not_measured("python -m experiments sggp_convergence")
+    steps, epochs = (printed(convergence_slope(run), ".2f") for run in ("steps", "epochs"))
+    return (
+        f"the mean squared gradient of the full likelihood at the end falls like m^({steps}) with the steps held and like "
+        f"m^({epochs}) with the epochs held; the theorem bounds it by m^(−½)."
+    )
+
+
 def convergence_slope(run: str) -> float:
     """Slope of the logarithm of the mean squared gradient against that of the batch size."""
     found = lines("sggp_convergence").where(run=run).records
     sizes = [math.log(r["settings"]["batch"]) for r in found]
     return statistics.linear_regression(sizes, [math.log(r["results"]["mean"]) for r in found]).slope
+
+
+def robots() -> str:
+    """Which outputs have lines."""
+    names = {
+        "walking": "the walking data",
+        "walking-46": "the walking data with the frame before",
+        "sarcos": "an arm",
+    }
+    found = {
+        name: len({r["settings"]["output"] for r in lines("robots").records if r["settings"]["set"] == name})
+        for name in names
+    }
+    measured = [f"{n} outputs of {names[name]}" for name, n in found.items() if n]
+    missing = [names[name] for name, n in found.items() if not n and name != "walking-46"]
+    told = " and ".join(measured)
+    return (
+        f"{told} ({' and '.join(missing)} is not measured at this state of the software)" if missing else told
+    )
 
 
 def step_exponent(method: str, axis: str) -> float:

@@ -4,7 +4,6 @@ import mutants
 import pytest
 
 
-@pytest.mark.parametrize("mutation", mutants.MUTATIONS, ids=lambda mutation: mutation.name)
 def test_every_room_and_every_learner_has_a_mutation():
     source = mutants.ROOT / "src" / "stochgp"
     mutated = {mutation.file for mutation in mutants.MUTATIONS}
@@ -24,6 +23,7 @@ def test_tests_that_do_not_end_notice_nothing(monkeypatch, tmp_path):
     assert mutants.outcome_of(mutants.MUTATIONS[0], tmp_path / "src") == "not tried: more than 0 s"
 
 
+@pytest.mark.parametrize("mutation", mutants.MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mutation_has_its_text_once_and_its_tests_are_there(mutation):
     assert (mutants.ROOT / "src" / "stochgp" / mutation.file).read_text(encoding="utf-8").count(
         mutation.text
