@@ -91,22 +91,16 @@ def convergence_slope(run: str) -> float:
 
 
 def robots() -> str:
-    """Which outputs have lines."""
-    names = {
-        "walking": "the walking data",
-        "walking-46": "the walking data with the frame before",
-        "sarcos": "an arm",
-    }
-    found = {
-        name: len({r["settings"]["output"] for r in lines("robots").records if r["settings"]["set"] == name})
-        for name in names
-    }
-    measured = [f"{n} outputs of {names[name]}" for name, n in found.items() if n]
-    missing = [names[name] for name, n in found.items() if not n and name != "walking-46"]
-    told = " and ".join(measured)
-    return (
-        f"{told} ({' and '.join(missing)} is not measured at this state of the software)" if missing else told
-    )
+    """Which data have lines, of how many outputs, and which have none."""
+    names = {"walking": "the walking data", "sarcos": "an arm"}
+    outputs = {name: set() for name in names}
+    for r in lines("robots").records:
+        outputs.get(r["settings"]["set"], set()).add(r["settings"]["output"])
+    told = [
+        f"{names[name]} ({f'outputs: {len(found)}' if found else 'not measured at this state of the software'})"
+        for name, found in outputs.items()
+    ]
+    return " and ".join(told)
 
 
 def step_exponent(method: str, axis: str) -> float:

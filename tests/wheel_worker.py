@@ -17,9 +17,9 @@ README = Path(__file__).parents[1] / "README.md"
 def rows():
     """A small table: inputs, targets with noise, inputs to predict and their values of the function."""
     generator = np.random.default_rng(0)
-    X, X_new = generator.uniform(-2, 2, (150, 2)), generator.uniform(-2, 2, (50, 2))
+    X, X_new = generator.uniform(-2, 2, (80, 2)), generator.uniform(-2, 2, (50, 2))
     value = lambda X: np.sin(2 * X[:, 0]) + X[:, 1]
-    return X, value(X) + 0.1 * generator.normal(size=150), X_new, value(X_new)
+    return X, value(X) + 0.1 * generator.normal(size=80), X_new, value(X_new)
 
 
 def fit_at_defaults(name):
