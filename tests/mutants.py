@@ -779,6 +779,13 @@ MUTATIONS = (
         "test_learners_full_batch_kernels.py::test_a_chain_ends_where_its_last_learner_ends",
     ),
     Mutation(
+        "the fewest neighbours are taken whatever they lose",
+        "posteriors/local.py",
+        "if lost[n] <= most_lost:",
+        "if True:",
+        "test_estimators_local_choice.py::test_many_rows_take_the_fewest_that_lose_little_and_the_plan_brings_them_back",
+    ),
+    Mutation(
         "the iterative learner takes weighted rows for rows of less noise",
         "learners/iterative.py",
         "(count - 1) / (twice * noise)",

@@ -138,6 +138,9 @@ def test_the_words_of_the_page_are_true_too():
         for field in ("nlml", "nlpd"):
             assert min(best, key=lambda found: found.one(field)) is best[0]
     assert all(r["results"]["epochs"][-1] >= 300 for r in lines("iterative").where(side="cold").records)
+    for s in page_facts.SETS:  # docs/methods/likelihoods.md
+        ours, theirs = (lines("laws").where(set=s, method=m, few=None) for m in ("auto", "catboost"))
+        assert all(ours.one(field) < theirs.one(field) for field in ("nlpd", "crps"))
     random, by_day = (lines("demo").where(split=split).records for split in ("random", "by day"))
     for rows in (random, by_day):
         for field in ("nlpd", "crps"):
