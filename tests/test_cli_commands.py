@@ -130,7 +130,7 @@ def test_data_list_names_every_set(capsys):
     [
         (["fit", "T", "--target", "lte", "--out", "O"], "did you mean 'late'"),
         (["fit", "T", "--out", "O"], "--target"),
-        (["fit", "T", "--target", "late", "--out", "O", "--classify"], "use --model sparse"),
+        (["fit", "T", "--target", "late", "--out", "O", "--task", "classes"], "use --model sparse"),
         (["fit", "T", "--target", "late", "--out", "O", "--model", "featur"], "did you mean 'feature'"),
         (["fit", "T", "--target", "late", "--out", "O", "--set", "epoch=3"], "did you mean 'epochs'"),
         (["fit", "T", "--target", "late", "--out", "O", "--set", "epochs=three"], "a whole number"),

@@ -156,7 +156,7 @@ def test_weights_are_no_inputs_and_groups_stay_on_one_side(rows, tmp_path, capsy
     assert code == 2 and "no column 'v'" in err
 
 
-@pytest.mark.parametrize(("target", "more"), [("level", []), ("number", ["--classify"])])
+@pytest.mark.parametrize(("target", "more"), [("level", []), ("number", ["--task", "classes"])])
 def test_classes_of_a_folder_are_those_of_one_table(target, more, rows, folder, tmp_path, capsys):
     """Learned, set aside, predicted and scored block by block: the rows set aside are those that the fit did not see."""
     number = (rows["a"].to_numpy() > 0).astype(np.int64) + 3

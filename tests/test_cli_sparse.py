@@ -59,7 +59,7 @@ def fitted(capsys, table, target, *more):
     return json.loads(run(capsys, "fit", table, *arguments, *QUICK, *more)), model
 
 
-TARGETS = {"text": ([], ["x", "y", "z"]), "yes": ([], [0, 1]), "number": (["--classify"], [3, 4, 5])}
+TARGETS = {"text": ([], ["x", "y", "z"]), "yes": ([], [0, 1]), "number": (["--task", "classes"], [3, 4, 5])}
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -115,3 +115,63 @@ def test_an_unknown_label_is_named(table, capsys):
     pa_csv.write_csv(pa.table({"a": [0.1, 0.2], "text": ["x", "w"]}), other)
     assert main(["evaluate", str(path), str(other)]) == 2
     assert "label 'w' at row 2 is none of the classes 'x', 'y', 'z'" in capsys.readouterr().err
+
+
+def cells(column):
+    """A table of 120 rows whose target has these cells, as text."""
+    return "\n".join(["a,y", *(f"{i / 120},{cell}" for i, cell in enumerate(column))]) + "\n"
+
+
+NUMBERS = [f"{i * 0.37:.2f}" for i in range(120)]
+NO_CLASSES = {
+    "one bad cell": ([*NUMBERS[:70], "n.b.", *NUMBERS[71:]], "'n.b.' at data row 71 is not"),
+    "decimal commas": ([f'"{cell.replace(".", ",")}"' for cell in NUMBERS], "write them with a point"),
+    "decimal commas, and a bad cell": (
+        [*(f'"{cell.replace(".", ",")}"' for cell in NUMBERS[:119]), "-"],
+        "write them with a point",
+    ),
+    "few rows, one bad cell": ([*NUMBERS[:19], "x"], "'x' at data row 20 is not"),
+    "a label of its own for every row": ([f"name {i}" for i in range(120)], "120 different values"),
+}
+
+
+@pytest.mark.parametrize("name", NO_CLASSES)
+@pytest.mark.parametrize("source", ["t.csv", "rows"])
+def test_numbers_that_a_cell_spoils_are_no_classes(name, source, tmp_path, capsys):
+    """Neither in one file nor in a folder: one line with what to write, and no model."""
+    column, words = NO_CLASSES[name]
+    path = tmp_path / source if source == "t.csv" else tmp_path / source / "1.csv"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(cells(column))
+    arguments = ["fit", tmp_path / source, "--target", "y", "--model", "sparse", "--out", tmp_path / "m"]
+    assert main([str(a) for a in [*arguments, *QUICK, "--quiet"]]) == 2
+    out, err = capsys.readouterr()
+    assert words in err and "--task classes" in err and str(path) in err, err
+    assert out == "" and err.count("\n") == 1 and not (tmp_path / "m").exists()
+
+
+def test_labels_are_counted_over_all_files(tmp_path, capsys):
+    (tmp_path / "rows").mkdir()
+    for part in (0, 1):
+        path = tmp_path / "rows" / f"{part}.csv"
+        path.write_text(cells([f"name {30 * part + i % 30}" for i in range(60)]))
+    arguments = ["fit", tmp_path / "rows", "--target", "y", "--model", "sparse", "--out", tmp_path / "m"]
+    assert main([str(a) for a in [*arguments, *QUICK, "--quiet"]]) == 2
+    assert "more than 50 different values" in capsys.readouterr().err
+    assert len(fitted_labels(capsys, arguments)) == 60
+
+
+def fitted_labels(capsys, arguments):
+    run(capsys, *arguments, *QUICK, "--quiet", "--task", "classes")
+    return stochgp.load(arguments[-1]).classes_
+
+
+def test_the_task_that_is_asked_for_is_done(tmp_path, capsys):
+    path, model = tmp_path / "t.csv", tmp_path / "m"
+    path.write_text(cells([*(["1", "2", "B"] * 6), "1", "2"]))
+    arguments = ["fit", path, "--target", "y", "--model", "sparse", "--out", model]
+    assert main([str(a) for a in [*arguments, *QUICK]]) == 2
+    assert "'B' at data row 3 is not" in capsys.readouterr().err
+    assert list(fitted_labels(capsys, arguments)) == ["1", "2", "B"]
+    assert main([str(a) for a in [*arguments, *QUICK, "--task", "numbers"]]) == 2
+    assert "holds text ('B' at data row 3); the target must be numbers" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from stochgp.names import lookup
 
 _MODELS = {"feature": "FeatureGPRegressor", "kernel": "KernelGPRegressor", "sparse": "SparseGPRegressor"}
 _CLASSIFIERS = {"sparse": "SparseGPClassifier"}
+_TASKS = {task: task for task in ("auto", "numbers", "classes")}
 
 
 def fit(
@@ -21,7 +22,7 @@ def fit(
     inputs: str | None = None,
     ignore: str | None = None,
     model: str = "feature",
-    classify: Annotated[bool, Parameter(negative="")] = False,
+    task: str = "auto",
     setting: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     test_fraction: float | None = None,
     bad_rows: str = "refuse",
@@ -53,10 +54,10 @@ def fit(
     ignore
         Columns to leave out: A,B. At predict they may be there or not.
     model
-        feature; kernel: any kernel, all rows kept; sparse: any kernel, a few inducing points kept. A sparse model of a target of text or
-        booleans is a classifier.
-    classify
-        The values of the target are classes, though they are numbers; for --model sparse.
+        feature; kernel: any kernel, all rows kept; sparse: any kernel, a few inducing points kept.
+    task
+        numbers, classes, or auto: with --model sparse classes where the target is true and false, or text of at most 50 different values that
+        are not mostly numbers or dates; numbers otherwise. Only --model sparse learns classes.
     setting
         name=value: a setting of the estimator, such as --set batch_size=32. May be repeated.
     test_fraction
@@ -105,9 +106,9 @@ def fit(
         plain = {"random_state": seed, "verbose": 0 if quiet else 1}
         plain |= {} if asked.is_alone else {"devices": devices}
         describe = lambda classify: _estimator(model, classify, setting or [], hyperparameters, source, plain)
-        estimator = describe(classify)
+        estimator = describe(lookup(task, _TASKS, "task") == "classes")
         holds_molecules = getattr(estimator, "smiles", None) is not None
-        kind = "classes" if classify else "auto" if model in _CLASSIFIERS else "numbers"
+        kind = "numbers" if task == "auto" and model not in _CLASSIFIERS else task
         wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing, holds_molecules, kind)
         options = {"bad_rows": bad_rows, "weight": weight, "split_by": names_in(split_by) or ()}
         in_blocks = _asks_for_blocks(options, source, takes_them=not holds_molecules)
@@ -181,7 +182,7 @@ def _estimator(
 
     name = lookup(model, _MODELS, "model")
     if classify and model not in _CLASSIFIERS:
-        raise ValueError(f"--classify: {model} models do not classify; use --model sparse")
+        raise ValueError(f"--task classes: {model} models do not classify; use --model sparse")
     kind = getattr(stochgp, _CLASSIFIERS[model] if classify else name)
     settings = parse_settings(setting, kind)
     if hyperparameters is not None:

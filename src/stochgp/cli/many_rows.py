@@ -12,6 +12,7 @@ from stochgp.cli.reports import scores
 from stochgp.cli.tables import Labelled, Wanted, columns_left_out, left_out, split_off, without
 from stochgp.data.bad_rows import are_bad
 from stochgp.data.blocks import TooNarrowError
+from stochgp.data.encoding import LABELS
 from stochgp.data.file_targets import ClassTargets
 from stochgp.data.hashing import hash_keys
 
@@ -68,13 +69,30 @@ def divided_blocks(
     )
     blocks = blocks.only(tuple(name for name in names if name not in left_out))
     left_out = left_out if blocks.weight is None else (*left_out, blocks.weight)
-    kind = wanted.targets
-    if kind == "auto":
-        first = next(iter(blocks.only((wanted.target,)))).table
-        kind = "classes" if data.holds_classes(first, wanted.target, source) else "numbers"
+    kind = _kind_of(blocks, wanted.target) if wanted.targets == "auto" else wanted.targets
     parts = (blocks, None) if test_fraction is None else blocks.divided(test_fraction, seed)
     train, test = (None if part is None else LabelledBlocks(part, wanted.target, kind) for part in parts)
     return DividedBlocks(cast(LabelledBlocks, train), test, wanted.target, left_out, kind == "classes")
+
+
+def _kind_of(blocks: data.Blocks, target: str) -> str:
+    """ "classes" for text and booleans, as `data.holds_classes` has it, else "numbers". Raises TableError as that does, of all rows."""
+    levels: set[Any] = set()
+    try:
+        for block in blocks.only((target,)):
+            try:
+                if not data.holds_classes(block.table, target):
+                    return "numbers"
+            except ValueError as error:
+                raise block.placed(data.TableError(str(error).removeprefix("the table, "))) from error
+            levels.update(block.table[target].unique().to_pylist())
+            if len(levels) > data.MAX_LEVELS + 1:  # None among them
+                raise data.TableError(
+                    f"{blocks.path}: target column {target!r} holds text with more than {data.MAX_LEVELS} different values{LABELS}"
+                )
+    except TooNarrowError as narrow:
+        return _kind_of(blocks.widened(narrow), target)
+    return "classes"
 
 
 def labelled_blocks(source: str, target: str | None, kind: str = "numbers", **options: Any) -> LabelledBlocks:

@@ -1,6 +1,7 @@
 """From a table with text columns to a matrix of numbers, the same way at fit and at predict."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,9 +11,10 @@ from jaxtyping import Float64, Shaped
 from stochgp.names import did_you_mean, lookup, quoted
 
 from .columns import Column, TableError, first_not_number, is_array, read_column, refuse_spans, table_columns
-from .rules import ColumnRule, encode, rule_from_dict, rule_of
+from .rules import ColumnRule, encode, refuse_foreign, refuse_no_labels, rule_from_dict, rule_of
 
 REMEDY = '; fit with missing="impute" (--set missing=impute) to fill such values in'
+LABELS = "; if its values are labels of classes, give --task classes"
 _MISSING = ("refuse", "impute")
 
 
@@ -135,6 +137,8 @@ def target_column(table: Any, name: str, source: str = "the table") -> Float64[n
     column = _named_column(table, name, source)
     if column.kind == "text":
         texts = column.values.to_pylist()
+        with _naming_target(source):
+            refuse_foreign(name, texts)
         first = first_not_number(texts) or 0
         raise ValueError(
             f"{source}, target column {name!r} holds text ({texts[first]!r} at data row {first + 1}); "
@@ -148,8 +152,16 @@ def target_column(table: Any, name: str, source: str = "the table") -> Float64[n
 
 
 def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
-    """Whether the column `name` holds text or booleans. Raises ValueError where it is absent."""
-    return _named_column(table, name, source).kind in ("text", "boolean")
+    """Whether the column `name` holds labels of classes: text or booleans.
+
+    Raises ValueError where it is absent, and for text that is mostly numbers or dates (with the first data row of another text), that
+    is numbers or dates in a form that is not read, or that has more than 50 different values.
+    """
+    column = _named_column(table, name, source, allow_missing=True)
+    if column.kind == "text":
+        with _naming_target(source, LABELS):
+            refuse_no_labels(column)
+    return column.kind in ("text", "boolean")
 
 
 def label_column(table: Any, name: str, source: str = "the table") -> Shaped[np.ndarray, " N"]:
@@ -168,14 +180,20 @@ def label_column(table: Any, name: str, source: str = "the table") -> Shaped[np.
     return whole if (whole == column.values).all() else column.values
 
 
-def _named_column(table: Any, name: str, source: str) -> Column:
+def _named_column(table: Any, name: str, source: str, allow_missing: bool = False) -> Column:
     columns = table_columns(table)
     if name not in columns:
         raise ValueError(f"no column {name!r} in {source}; {did_you_mean(name, columns)}")
+    with _naming_target(source):
+        return read_column(name, columns[name], allow_missing)
+
+
+@contextlib.contextmanager
+def _naming_target(source: str, remedy: str = "") -> Iterator[None]:
     try:
-        return read_column(name, columns[name])
-    except ValueError as error:
-        raise ValueError(f"{source}, target {error}") from error
+        yield
+    except TableError as error:
+        raise ValueError(f"{source}, target {error}{remedy}") from error
 
 
 def _column(name: str, raw: Any, missing: str) -> Column:

@@ -1,7 +1,7 @@
 """How one column becomes numbers: a rule found on the training rows, and applied to any rows."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +20,11 @@ MAX_LEVELS = 50
 _KINDS = ("number", "boolean", "text", "time")
 # Numbers and dates as some countries write them. As text they would be levels, whose order is lost.
 _FOREIGN = (
-    (r"[+-]?\d+,\d+", "numbers with a decimal comma", "write them with a point"),
+    (
+        r"[+-]?(\d+|\d{1,3}([. ]\d{3})+),\d+([eE][+-]?\d+)?",
+        "numbers with a decimal comma",
+        "write them with a point",
+    ),
     (r"\d{1,2}([./])\d{1,2}\1\d{4}", "dates that do not begin with the year", "write them as 2020-01-31"),
 )
 _HELD = {"number": "numbers", "boolean": "true and false", "text": "text", "time": "dates"}
@@ -116,11 +120,32 @@ def with_dates_read(column: Column) -> Column:
     return Column(column.name, "time", times.micros, column.missing, times.zoned)
 
 
-def _levels(column: Column) -> tuple[str, ...]:
-    levels = sorted(column.values.drop_null().unique().to_pylist())
+def refuse_no_labels(column: Column) -> None:
+    """TableError for a column of text that is none of labels: numbers or dates in a form that is not read, or with a few texts among
+    them (the first, and its row), and more than 50 different texts.
+    """
+    levels = _texts(column)
+    refuse_foreign(column.name, levels, share=0.5)
+    stray = _stray_text(column)
+    if stray or len(levels) > MAX_LEVELS:
+        raise TableError(f"column {column.name!r} holds text with {len(levels)} different values{stray}")
+
+
+def refuse_foreign(name: str, texts: Sequence[str], share: float = 1.0) -> None:
+    """TableError where at least this share of the texts are numbers or dates as some countries write them."""
     for pattern, what, remedy in _FOREIGN:
-        if all(re.fullmatch(pattern, level.strip()) for level in levels):
-            raise TableError(f"column {column.name!r} holds {what}, such as {levels[0]!r}: {remedy}")
+        found = [text for text in texts if re.fullmatch(pattern, text.strip())]
+        if found and len(found) >= share * len(texts):
+            raise TableError(f"column {name!r} holds {what}, such as {found[0]!r}: {remedy}")
+
+
+def _texts(column: Column) -> list[str]:
+    return sorted(column.values.drop_null().unique().to_pylist())
+
+
+def _levels(column: Column) -> tuple[str, ...]:
+    levels = _texts(column)
+    refuse_foreign(column.name, levels)
     if len(levels) > MAX_LEVELS:
         raise TableError(
             f"column {column.name!r} holds text with {len(levels)} different values{_stray_text(column)}; at most "
