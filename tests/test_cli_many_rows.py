@@ -1,5 +1,6 @@
 """Folders and large files through the command line: the same answers as of one table in memory, block by block."""
 
+import gzip
 import json
 
 import numpy as np
@@ -9,8 +10,9 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 import stochgp
-from stochgp import data
+from stochgp import budget, data
 from stochgp.cli.main import main
+from stochgp.cli.many_rows import is_large
 from stochgp.data import blocks as blocks_module
 from stochgp.data.survey import FileRows
 
@@ -193,6 +195,16 @@ def test_a_large_file_is_read_block_by_block(folder, monkeypatch, tmp_path, caps
     assert run(capsys, "predict", folder / "model", folder / "rows.csv", "--out", tmp_path / "q.csv")[0] == 0
     for name in ("mean", "std"):
         np.testing.assert_array_equal(whole[name], data.read_table(tmp_path / "q.csv")[name])
+
+
+def test_a_small_file_of_much_content_is_large(tmp_path):
+    """A million zeros: 24 MB of numbers, in files of a few kB; a tenth of 100 MB is what a table may take."""
+    limit = budget.in_use() + 100_000_000
+    pa_parquet.write_table(pa.table({"a": np.zeros(1_000_000)}), tmp_path / "t.parquet")
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a\n" + b"0\n" * 4_000_000))
+    for name in ("t.parquet", "t.csv.gz"):
+        assert (tmp_path / name).stat().st_size < 100_000
+        assert is_large(str(tmp_path / name), limit) and not is_large(str(tmp_path / name), 100 * limit)
 
 
 @pytest.mark.parametrize(

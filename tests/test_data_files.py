@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import zipfile
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from stochgp import budget
 from stochgp.data import files, read_table, write_table
 
 SMALL = {"a": np.array([1.5, -2.0, 3.25]), "b c": np.array([1, 2, 3])}
@@ -154,6 +156,26 @@ def test_npz_columns(tmp_path):
 def test_npz_refusals(tmp_path, arrays, words):
     np.savez(tmp_path / "t.npz", **arrays)
     assert words in refusal(tmp_path / "t.npz")
+
+
+def test_an_archive_beyond_the_limit_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    """40 MB of zeros are 40 kB in the file; the arrays and the columns made of them are twice 40 MB."""
+    np.savez_compressed(tmp_path / "t.npz", X=np.zeros((1_000_000, 4)), y=np.zeros(1_000_000))
+    budget.release()
+    limit = budget.in_use() + 40_000_000
+    monkeypatch.setattr(np, "load", None)
+    with pytest.raises(ValueError, match=r"of 40 MB, needs 80 MB on top of .* but memory_limit is") as caught:
+        read_table(tmp_path / "t.npz", limit)
+    assert str(caught.value).startswith(str(tmp_path)) and "\n" not in str(caught.value)
+    monkeypatch.undo()
+    assert read_table(tmp_path / "t.npz", limit + 200_000_000).num_rows == 1_000_000
+
+
+def test_an_archive_with_another_file_in_it_is_refused(tmp_path):
+    np.savez(tmp_path / "t.npz", a=np.ones(3))
+    with zipfile.ZipFile(tmp_path / "t.npz", "a") as archive:
+        archive.writestr("readme.txt", "of three rows")
+    assert "'readme.txt' in it is no array" in refusal(tmp_path / "t.npz")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".feather"])

@@ -109,7 +109,15 @@ def fit(
         estimator = describe(lookup(task, _TASKS, "task") == "classes")
         holds_molecules = getattr(estimator, "smiles", None) is not None
         kind = "numbers" if task == "auto" and model not in _CLASSIFIERS else task
-        wanted = Wanted(target, names_in(inputs), names_in(ignore), estimator.missing, holds_molecules, kind)
+        wanted = Wanted(
+            target,
+            names_in(inputs),
+            names_in(ignore),
+            estimator.missing,
+            holds_molecules,
+            kind,
+            estimator.memory_limit,
+        )
         options = {"bad_rows": bad_rows, "weight": weight, "split_by": names_in(split_by) or ()}
         in_blocks = _asks_for_blocks(options, source, takes_them=not holds_molecules)
         is_much = devices.agree(is_large(source, estimator.memory_limit))
@@ -225,7 +233,7 @@ def predict(
     if is_large(source, estimator.memory_limit):
         parts = tables(source, estimator)
     else:
-        parts = [read_inputs(source, known_division(estimator, source) or {})]
+        parts = [read_inputs(source, known_division(estimator, source) or {}, estimator.memory_limit)]
     with data.table_writer(out) as write:
         for table in parts:
             with naming(source):
@@ -283,7 +291,7 @@ def evaluate(
         show(scores_by_blocks(estimator, labelled_blocks(source, name, targets), source), as_json)
         return
     division = division_for_scores(estimator, source, seed, test_fraction)
-    rows = read_labelled(source, name, division, targets)
+    rows = read_labelled(source, name, division, targets, estimator.memory_limit)
     show(scores(estimator, rows, source), as_json)
     if report is not None:
         write_picture(picture(estimator, rows, source), report)

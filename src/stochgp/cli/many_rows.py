@@ -1,10 +1,12 @@
 """DATA of more rows than should be in memory at once: folders, and large files, block by block."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pa_parquet
 
 from stochgp import data
 from stochgp.budget import Budget
@@ -14,11 +16,13 @@ from stochgp.data.bad_rows import are_bad
 from stochgp.data.blocks import TooNarrowError
 from stochgp.data.encoding import LABELS
 from stochgp.data.file_targets import ClassTargets
+from stochgp.data.files import DAMAGE
 from stochgp.data.hashing import hash_keys
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
 # Bytes in memory, the matrix of numbers included, for a byte of the file.
 TIMES = {".csv": 3, ".csv.gz": 12, ".parquet": 5, ".feather": 3}
+NUMBERS = 3  # times that the numbers of a table are in memory: its columns, the matrix, the rows learned from
 TYPES = {"number": pa.float64(), "text": pa.string()}  # of a text file's columns at predict
 
 
@@ -32,7 +36,21 @@ def is_large(source: str, memory_limit: Any) -> bool:
     if path.name.lower().endswith(".npy"):
         return True
     suffix = next((suffix for suffix in reversed(TIMES) if path.name.lower().endswith(suffix)), None)
-    return suffix is not None and TIMES[suffix] * path.stat().st_size > SHARE * Budget.of(memory_limit).free()
+    return suffix is not None and _table_bytes(path, suffix) > SHARE * Budget.of(memory_limit).free()
+
+
+def _table_bytes(path: Path, suffix: str) -> int:
+    """Memory that the table may take: by the size of the file, and by what it says of its content, since equal values take no room in it."""
+    size = TIMES[suffix] * path.stat().st_size
+    if suffix == ".parquet":
+        with contextlib.suppress(*DAMAGE):  # which reading it will say
+            found = pa_parquet.read_metadata(path)
+            size = max(size, NUMBERS * 8 * found.num_rows * found.num_columns)
+    if suffix == ".csv.gz":  # whose last four bytes are the length of the text, modulo 2³²
+        with path.open("rb") as file:
+            file.seek(-min(4, path.stat().st_size), 2)
+            size = max(size, TIMES[".csv"] * int.from_bytes(file.read(4), "little"))
+    return size
 
 
 class LabelledBlocks(NamedTuple):

@@ -24,6 +24,7 @@ class Wanted(NamedTuple):
     missing: str
     holds_molecules: bool = False
     targets: str = "numbers"
+    memory_limit: Any = None  # of reading a file
 
 
 class Labelled(NamedTuple):
@@ -53,7 +54,7 @@ def read_divided(source: str, wanted: Wanted, test_fraction: float | None, seed:
         return _named(source, wanted, test_fraction, seed)
     if wanted.target is None:
         raise ValueError(f"{source}: name the column to learn with --target")
-    table = data.read_table(source)
+    table = data.read_table(source, wanted.memory_limit)
     targets = wanted.targets
     if targets == "auto":
         targets = "classes" if data.holds_classes(table, wanted.target, source) else "numbers"
@@ -69,16 +70,20 @@ def read_divided(source: str, wanted: Wanted, test_fraction: float | None, seed:
     return Divided(_take(everything, train), _take(everything, test), wanted.target, left_out, are_classes)
 
 
-def read_inputs(source: str, division: Mapping[str, Any]) -> pa.Table:
+def read_inputs(source: str, division: Mapping[str, Any], memory_limit: Any = None) -> pa.Table:
     """A file's table, or the inputs of a named set's test rows in this division."""
     if not data.is_named(source):
-        return data.read_table(source)
+        return data.read_table(source, memory_limit)
     found = data.load(source, **division)
     return as_table(found.X_test, found.feature_names)
 
 
 def read_labelled(
-    source: str, target: str | None, division: Mapping[str, Any], targets: str = "numbers"
+    source: str,
+    target: str | None,
+    division: Mapping[str, Any],
+    targets: str = "numbers",
+    memory_limit: Any = None,
 ) -> Labelled:
     """Inputs and targets: all rows of a file, the test rows of a named set in this division. `targets` is "numbers" or "classes"."""
     if data.is_named(source):
@@ -86,7 +91,7 @@ def read_labelled(
         return Labelled(as_table(found.X_test, found.feature_names), found.y_test)
     if target is None:
         raise ValueError("the model does not know its target's name: give --target")
-    return split_off(data.read_table(source), target, source, targets)
+    return split_off(data.read_table(source, memory_limit), target, source, targets)
 
 
 def split_off(table: pa.Table, target: str, source: str, kind: str = "numbers") -> Labelled:

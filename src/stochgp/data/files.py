@@ -6,6 +6,7 @@ that begins with the path.
 
 import contextlib
 import functools
+import math
 import os
 import secrets
 import zipfile
@@ -21,6 +22,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.feather as pa_feather
 import pyarrow.parquet as pa_parquet
 
+from stochgp.budget import Budget, format_bytes
 from stochgp.names import did_you_mean, quoted
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
@@ -38,8 +40,8 @@ _WRITERS = {
 DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 
-def read_table(path: str | os.PathLike) -> pa.Table:
-    """The table in a file, by its suffix.
+def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
+    """The table in a file, by its suffix. An npz file whose arrays would exceed `memory_limit` (as of the estimators) is refused unread.
 
     csv: first line the names; empty cells and ?, NA, n/a, NaN, null, None are missing; numbers, true/false, ISO dates
     and times are recognised, all else is text. npz: a one-dimensional array becomes a column of its name, an
@@ -57,7 +59,7 @@ def read_table(path: str | os.PathLike) -> pa.Table:
     if suffix in (".csv", ".csv.gz"):
         table = _read_csv(path)
     elif suffix == ".npz":
-        table = _read_npz(path)
+        table = _read_npz(path, Budget.of(memory_limit))
     else:
         table = _read_arrow(path, suffix)
     table = table.rename_columns(checked_names(path, table))
@@ -192,10 +194,16 @@ def _read_arrow(path: Path, suffix: str) -> pa.Table:
         raise damaged(path, error) from error
 
 
-def _read_npz(path: Path) -> pa.Table:
+def _read_npz(path: Path, budget: Budget) -> pa.Table:
     try:
-        with zipfile.ZipFile(path):  # np.load also reads a single array and a pickle, which are no tables
-            pass
+        # np.load also reads a single array and a pickle, which are no tables.
+        with zipfile.ZipFile(path) as archive:
+            size = sum(_npy_bytes(archive, name) for name in archive.namelist())
+    except DAMAGE as error:
+        raise damaged(path, error) from error
+    with_columns = 2 * size
+    budget.require(with_columns, f"{path}: reading its arrays, of {format_bytes(size)},")
+    try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except DAMAGE as error:
@@ -207,6 +215,20 @@ def _read_npz(path: Path) -> pa.Table:
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{path}: arrays of unequal length: {_lengths(lengths)}")
     return pa.Table.from_arrays([pa.array(values) for _, values in columns], [name for name, _ in columns])
+
+
+def _npy_bytes(archive: zipfile.ZipFile, name: str) -> int:
+    """Of an array, as its header says. ValueError for a file in the archive that is none."""
+    with archive.open(name) as file:
+        try:
+            version = np.lib.format.read_magic(file)
+        except ValueError as error:
+            raise ValueError(f"{name!r} in it is no array") from error
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(file)
+    return math.prod(shape) * dtype.itemsize
 
 
 def _npz_columns(path: Path, name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
