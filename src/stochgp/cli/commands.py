@@ -28,6 +28,7 @@ def fit(
     bad_rows: str = "refuse",
     weight: str | None = None,
     split_by: str | None = None,
+    new_rows: str = "auto",
     hyperparameters: str | None = None,
     checkpoint: str | None = None,
     out: str,
@@ -70,6 +71,9 @@ def fit(
     split_by
         Columns whose values belong together, A,B: rows that agree in them are on the same side of --test-fraction and of every division that
         learning makes. They are inputs unless --ignore leaves them out. DATA is read block by block then.
+    new_rows
+        between the rows of DATA, after them in time, or auto: after, where a column of dates, or columns that only increase with the rows, say
+        when rows were taken and neighbours in time resemble each other. After: what is learned is judged by whole blocks of time.
     hyperparameters
         A JSON file with the kernel to start from: {"kernel": "rbf", "lengthscale": 1.0, "variance": 1.0}. A kernel model also takes
         "noise_variance", and then keeps all of them unless a setting of learning is given; so it does with a table of published
@@ -103,7 +107,7 @@ def fit(
     if not asked.is_alone and model == "kernel":
         raise ValueError("--model kernel: a kernel model is fitted in one process")
     with joined(asked) as devices:
-        plain = {"random_state": seed, "verbose": 0 if quiet else 1}
+        plain = {"random_state": seed, "verbose": 0 if quiet else 1, "new_rows": new_rows}
         plain |= {} if asked.is_alone else {"devices": devices}
         describe = lambda classify: _estimator(model, classify, setting or [], hyperparameters, source, plain)
         estimator = describe(lookup(task, _TASKS, "task") == "classes")

@@ -75,6 +75,7 @@ class GPEstimator(PosteriorEstimator):
     mean: float | None
     standardize: bool
     random_state: Any
+    new_rows: str
     plan: dict[str, Any] | None
     _keeps_all_rows: ClassVar[bool] = True  # whether the posterior needs all rows in memory
     _shares_learning: ClassVar[bool] = True  # whether devices and processes share what learners do
@@ -221,7 +222,7 @@ class GPEstimator(PosteriorEstimator):
             self._fitted, of_law = calibrated(self._fitted, data.left_out, self._calibration, of_law)
         name = y if data.is_of_files else getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
-        self.plan_ = data.told | start | choices | more | of_law
+        self.plan_ = dict(data.rows.told) | data.told | start | choices | more | of_law
         self._judge(learned, data)
         for note in notes(self.plan_, data.n_rows):
             logger.info(note)
@@ -245,7 +246,8 @@ class GPEstimator(PosteriorEstimator):
             more = {"keeps_all": self._keeps_all_rows, "targets": targets}
             data, found = read_files(self, X, y, others, run.budget, seed, **more)
             return warped_files(data, found) if wanted is not None else data
-        rows = read_training_rows(self, X, y, sample_weight, run.budget, self.missing, groups, inputs)
+        given = X, y, sample_weight, run.budget, self.missing, groups, inputs, self.new_rows
+        rows = read_training_rows(self, *given)
         leaves = inputs is not Inputs.NUMBERS
         settings = bool(self.standardize), self.mean, self.dtype, leaves
         left_out = None

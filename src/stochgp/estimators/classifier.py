@@ -58,6 +58,8 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
     random_state    None, an integer, a NumPy RandomState or Generator
     verbose         1 shows progress on stderr
     missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
+    new_rows        "between" the training rows, or "after" them in time: then rows are held out and left out in blocks of time; "auto": after, where a column
+                    of dates, or columns that only increase with the rows, say when rows were taken and neighbours in time resemble each other
     plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
     devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: they share the passes over the rows, and
                     mini-batches where that saves time, which `plan_` says (docs/methods/devices.md)
@@ -85,6 +87,7 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         missing: str = "refuse",
         plan: dict[str, Any] | None = None,
         devices: Any = None,
+        new_rows: str = "auto",
     ):
         self.kernel = kernel
         self.n_inducing = n_inducing
@@ -101,6 +104,7 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         self.missing = missing
         self.plan = plan
         self.devices = devices
+        self.new_rows = new_rows
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
@@ -152,7 +156,8 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         check_classification_targets(labels)
         classes, numbers = np.unique(labels, return_inverse=True)
         targets, inputs = numbers.astype(np.float64), self._inputs()
-        rows = read_training_rows(self, X, targets, sample_weight, run.budget, self.missing, groups, inputs)
+        given = X, targets, sample_weight, run.budget, self.missing, groups, inputs, self.new_rows
+        rows = read_training_rows(self, *given)
         if len(np.unique(rows.y)) < 2:
             only = classes.tolist()[int(rows.y[0])]
             raise ValueError(f"y has one class only, {only!r}: at least two are needed")

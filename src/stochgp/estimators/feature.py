@@ -84,6 +84,8 @@ class FeatureGPRegressor(GPRegressor):
     target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
     calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
                     that the fit does not see
+    new_rows        "between" the training rows, or "after" them in time: then rows are held out and left out in blocks of time; "auto": after, where a column
+                    of dates, or columns that only increase with the rows, say when rows were taken and neighbours in time resemble each other
     plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
     devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: they share the passes over the rows, and
                     mini-batches where that saves time, which `plan_` says (docs/methods/devices.md). Where it does not, 1, 2, 4 and 8 of them give the same bits
@@ -121,6 +123,7 @@ class FeatureGPRegressor(GPRegressor):
         target: str = "real",
         calibration: str | None = None,
         devices: Any = None,
+        new_rows: str = "auto",
     ):
         self.features = features
         self.kernel = kernel
@@ -143,6 +146,7 @@ class FeatureGPRegressor(GPRegressor):
         self.target = target
         self.calibration = calibration
         self.devices = devices
+        self.new_rows = new_rows
 
     @property
     def features_(self) -> features.AbstractFeatureMap:

@@ -76,7 +76,8 @@ def read_files(
     mean = getattr(estimator, "mean", None) if targets.scaled else None
     if mean is not None:
         mean = float(targets.learned(np.array([mean], np.float64))[0])
-    data = TrainingData.of_files(found, bool(estimator.standardize), mean, estimator.dtype)
+    settings = bool(estimator.standardize), mean, estimator.dtype, estimator.new_rows
+    data = TrainingData.of_files(found, *settings)
     return dataclasses.replace(data, told=_left_out(found.bad) if blocks.bad_rows == "skip" else {}), found
 
 

@@ -1,5 +1,7 @@
 """What comes in at the door: tables, arrays, targets and weights as checked numbers."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ from stochgp.data.columns import is_array
 from stochgp.data.fingerprints import FingerprintEncoder, Fingerprints
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.estimators.fingerprinted import Inputs, read_fingerprints, without_skipped
+from stochgp.estimators.new_rows import BETWEEN, groups_in_time
 from stochgp.names import lookup
 from stochgp.transforms import AbstractTransform
 
@@ -28,13 +31,17 @@ _FINITE_CHUNK = 1 << 20
 
 
 class TrainingRows(NamedTuple):
-    """Checked rows: X [N, D] and y [N] in the user's units, weights [N] or None where all are 1, numbers of groups [N] or None."""
+    """Checked rows: X [N, D] and y [N] in the user's units, weights [N] or None where all are 1, numbers of groups [N] or None.
+
+    `told` is what `plan_` says of groups that are blocks of time.
+    """
 
     X: Float[np.ndarray, "N D"]
     y: Float[np.ndarray, " N"]
     weight: Float[np.ndarray, " N"] | None
     encoder: Encoder | None
     group: Int32[np.ndarray, " N"] | None = None
+    told: Mapping[str, Any] = MappingProxyType({})
 
     def some(self, which: Any) -> "TrainingRows":
         """The rows of these numbers, or where a mask says so."""
@@ -51,6 +58,7 @@ def read_training_rows(
     missing: str = "refuse",
     groups: Any = None,
     inputs: Inputs = Inputs.NUMBERS,
+    new_rows: str = BETWEEN,
 ) -> TrainingRows:
     """Checks everything given to `fit` and sets `n_features_in_` and `feature_names_in_`.
 
@@ -58,6 +66,7 @@ def read_training_rows(
     likelihood, and the same fit whichever of the two ways the rows were given. Rows of different groups stay apart. Rows of weight 0 are
     left out.
     `missing` is what becomes of missing values: "refuse" or "impute", as `TableEncoder` does it, for arrays too.
+    Without `groups`, `new_rows` says whether they are blocks of time (`groups_in_time`).
     Raises ValueError or TypeError, naming row and column, for what cannot be used.
     """
     lookup(missing, dict.fromkeys(("refuse", "impute", "skip")), "missing")
@@ -80,17 +89,20 @@ def read_training_rows(
         weight, group = (None if part is None else part[there] for part in (weight, group))
     if group is not None and (group == group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
-    return merged_rows(TrainingRows(X, y, weight, encoder, group))
+    told: Mapping[str, Any] = MappingProxyType({})
+    if group is None:
+        group, told = groups_in_time(X if inputs is Inputs.NUMBERS else None, y, encoder, new_rows)
+    return merged_rows(TrainingRows(X, y, weight, encoder, group, told))
 
 
 def merged_rows(rows: TrainingRows) -> TrainingRows:
     """Up to 10,000 rows in lexicographic order, equal ones as one with the sum of their weights; more as they are."""
-    X, y, weight, encoder, group = rows
+    X, y, weight, _, group, _ = rows
     if len(y) <= MERGED_ROWS:
         X, y, weight, group = _merged(X, y, weight, group)
     if weight is not None and (weight == 1).all():
         weight = None
-    return TrainingRows(X, y, weight, encoder, group)
+    return rows._replace(X=X, y=y, weight=weight, group=group)
 
 
 def read_inputs(

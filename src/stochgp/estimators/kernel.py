@@ -71,6 +71,8 @@ class KernelGPRegressor(GPRegressor):
     target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
     calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
                     that the fit does not see
+    new_rows        "between" the training rows, or "after" them in time: then rows are held out and left out in blocks of time; "auto": after, where a column
+                    of dates, or columns that only increase with the rows, say when rows were taken and neighbours in time resemble each other
     plan            `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits
     devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: they share a solve by CG, SDD or SGD where that
                     saves time, and local prediction in this process, which `plan_` says (docs/methods/devices.md). Learning is on one
@@ -109,6 +111,7 @@ class KernelGPRegressor(GPRegressor):
         target: str = "real",
         calibration: str | None = None,
         devices: Any = None,
+        new_rows: str = "auto",
     ):
         self.kernel = kernel
         self.learner = learner
@@ -133,6 +136,7 @@ class KernelGPRegressor(GPRegressor):
         self.target = target
         self.calibration = calibration
         self.devices = devices
+        self.new_rows = new_rows
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.

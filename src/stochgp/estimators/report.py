@@ -7,6 +7,7 @@ from typing import Any
 
 from stochgp.budget import Budget, format_bytes
 from stochgp.devices import Devices
+from stochgp.estimators.new_rows import AFTER
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
 from stochgp.learners.judge import SETTLED_BY
@@ -169,6 +170,8 @@ def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
         found.append(useless)
     if "learned_noise_variance" in plan:
         found.append(f"the noise variance is not the learned one: {plan['noise_variance']['why']}")
+    if "new_rows" in plan and plan["new_rows"]["choice"] == AFTER:
+        found.append(f"new rows are taken to come after the training rows: {plan['new_rows']['why']}")
     if "prediction" in plan and plan["prediction"]["choice"] == "local":
         found.append(f"prediction is local ({plan['prediction']['why']}): {LOCAL}")
     return found

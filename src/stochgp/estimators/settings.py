@@ -45,6 +45,7 @@ CHOICES = {
     "prediction": ("auto", "global", "local"),
     "missing": ("refuse", "impute", "skip"),
     "target": ("real", "positive", "count"),
+    "new_rows": ("auto", "between", "after"),
 }
 CALIBRATIONS = (None, "pit", "conformal")
 

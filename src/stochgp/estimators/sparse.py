@@ -55,6 +55,8 @@ class SparseGPRegressor(GPRegressor):
     random_state    None, an integer, a NumPy RandomState or Generator
     verbose         1 shows progress on stderr
     missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
+    new_rows        "between" the training rows, or "after" them in time: then rows are held out and left out in blocks of time; "auto": after, where a column
+                    of dates, or columns that only increase with the rows, say when rows were taken and neighbours in time resemble each other
     plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
     calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
                     that the fit does not see
@@ -98,6 +100,7 @@ class SparseGPRegressor(GPRegressor):
         target: str = "real",
         calibration: str | None = None,
         devices: Any = None,
+        new_rows: str = "auto",
     ):
         self.kernel = kernel
         self.approximation = approximation
@@ -120,6 +123,7 @@ class SparseGPRegressor(GPRegressor):
         self.target = target
         self.calibration = calibration
         self.devices = devices
+        self.new_rows = new_rows
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:

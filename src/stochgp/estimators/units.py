@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from stochgp.data import Standardiser
 from stochgp.data.streams import AbstractPasses, AbstractSource, DeviceRows, HostRows
 from stochgp.data.survey import StandardisedRows, Survey
 from stochgp.estimators.inputs import Encoder, TrainingRows, merged_rows
+from stochgp.estimators.new_rows import BETWEEN, groups_in_time
 from stochgp.transforms import AbstractTransform
 
 RANGE = 1e12  # of variances, around the mean square of the targets
@@ -62,10 +64,16 @@ class TrainingData:
         return cls(rows, inputs, targets, dtype, True, leaves_inputs=leaves_inputs)
 
     @classmethod
-    def of_files(cls, found: Survey, standardize: bool, mean: float | None, dtype: str) -> "TrainingData":
+    def of_files(
+        cls, found: Survey, standardize: bool, mean: float | None, dtype: str, new_rows: str = BETWEEN
+    ) -> "TrainingData":
         """The sample, standardised by all rows, and where all rows are. Classes and counts are not standardised."""
         X, y, weight, key = found.sample
-        rows = TrainingRows(X, y, weight, found.rows.encoder, None if key is None else groups_of(key))
+        if key is not None:
+            group, told = groups_of(key), MappingProxyType({})
+        else:
+            group, told = groups_in_time(X, y, found.rows.encoder, new_rows, in_order=False)
+        rows = TrainingRows(X, y, weight, found.rows.encoder, group, told)
         is_whole, keeps = found.size == len(y), not found.rows.targets.scaled
         data = cls.of(merged_rows(rows) if is_whole else rows, standardize, mean, dtype)
         inputs, targets = data.inputs, data.targets
@@ -163,7 +171,7 @@ class TrainingData:
         """Standardised rows for a learner: on the device, or on the host and standardised as they are taken."""
         if on_device:
             return DeviceRows(self.X, self.y, self.rows.weight, group=self.rows.group, dtype=self.dtype)
-        X, y, weight, _, group = self.rows
+        X, y, weight, _, group, _ = self.rows
         dtype = np.dtype(self.dtype)
         return HostRows(X, y, weight, group=group, inputs=self.inputs, targets=self.targets, dtype=dtype)
 

@@ -1,0 +1,210 @@
+"""Whether new rows lie between the training rows or after them in time; in the second case blocks of neighbouring rows are groups.
+
+A row an hour from its neighbours is predicted from them, a row of next month is not. Where the table says when its rows were taken, and
+neighbours in time resemble each other beyond what the inputs say, rows are held out and left out in blocks of time: what is learned, chosen
+and stopped is then judged as rows of another time will be predicted.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Int32
+
+from stochgp.data import TableEncoder
+from stochgp.data.neighbours import Neighbours
+
+AUTO, BETWEEN, AFTER = "auto", "between", "after"
+FEWEST = 500  # rows, and different times, from which "auto" chooses
+CALENDAR = 366  # the largest number of a month, a day, an hour or a minute
+LEAST_SHARE = 0.25  # of the rows, that have a time of their own by a column of numbers; a sorted input has many equal ones
+FIRST = 1_000  # rows by which most columns are seen not to increase
+
+PAIRS, NEAREST, MOST_ROWS, FOLDS = 2_000, 10, 20_000, 40  # of `dependence`; rows of a tree
+SURE = 2.0  # standard errors
+LEAST_GAIN = 0.01  # nats a row
+UNRELATED = 0.1  # of the correlation, from which lag on rows count as unrelated
+MOST_BLOCKS, FEWEST_BLOCKS, RANGES = (
+    100,
+    20,
+    4,
+)  # blocks of 1/100 to 1/20 of the rows, of 4 times the range of dependence at least
+SEED = 0
+
+
+class TimeOrder(NamedTuple):
+    """When the rows were taken."""
+
+    position: Float[np.ndarray, " N"]  # days, or places in the order of the rows
+    what: str
+
+
+class Dependence(NamedTuple):
+    """Of the errors of predictions from other blocks of time."""
+
+    correlation: float  # between a row and the next
+    error: float  # its standard error, blocks taken as independent
+    reach: int  # rows, after which it is below UNRELATED
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether knowing the next row is worth 0.01 nats a row, −½ log(1 − ρ²), by two standard errors."""
+        least = self.correlation - SURE * self.error
+        return least > 0 and -0.5 * math.log1p(-(min(least, 0.999) ** 2)) > LEAST_GAIN
+
+
+def groups_in_time(
+    X: Float[np.ndarray, "N D"] | None,
+    y: Float[np.ndarray, " N"],
+    encoder: Any,
+    new_rows: str,
+    in_order: bool = True,
+) -> tuple[Int32[np.ndarray, " N"] | None, dict[str, Any]]:
+    """(The number of each row's block of time, None where rows are judged one by one; what `plan_` says of it).
+
+    "auto" looks for a column of dates, or for columns that only increase with the rows. "after" without such columns takes the order of the rows.
+    X is None where inputs are no numbers. Fewer than 40 rows have no blocks. Raises ValueError for "after" where nothing says the order.
+    """
+    N = len(y)
+    if new_rows == BETWEEN or (FEWEST if new_rows == AUTO else 2 * FEWEST_BLOCKS) > N:
+        return None, {}
+    order = None if X is None else time_order(X, encoder, in_order)
+    if order is None and new_rows == AFTER:
+        if not in_order:
+            raise ValueError("new_rows='after' of rows in files wants a column of dates among the inputs")
+        order = TimeOrder(np.arange(N, dtype=np.float64), "the order of the rows")
+    if order is None or (new_rows == AUTO and len(np.unique(order.position)) < FEWEST):
+        return None, {}
+    found = Dependence(0.0, 0.0, 0) if X is None or N < FEWEST else dependence(X, y, order.position)
+    seen = f"errors of neighbours in time, by {order.what}, correlate by {found.correlation:.2f} ± {found.error:.2f}"
+    if new_rows == AUTO and not found.is_clear:
+        why = f"{seen}: too little to judge rows by whole blocks of time"
+        return None, {"new_rows": {"choice": BETWEEN, "why": why}}
+    group = blocks(order.position, n_blocks(N, found.reach))
+    if (group == group[0]).all():
+        return None, {}
+    because = f"as asked, by {order.what}" if new_rows == AFTER else seen
+    why = (
+        f"{because}; so rows are held out and left out in {group.max() + 1} blocks of time. "
+        "For new rows between these, new_rows='between' predicts better"
+    )
+    return group, {"new_rows": {"choice": AFTER, "why": why}}
+
+
+def time_order(X: Float[np.ndarray, "N D"], encoder: Any, in_order: bool) -> TimeOrder | None:
+    """By the first column of dates, one that increases with the rows if there is one; else, of rows `in_order`, by columns of numbers (`increasing`)."""
+    start, dates = 0, []
+    for rule in encoder.columns if isinstance(encoder, TableEncoder) else ():
+        if rule.kind == "time":
+            dates.append(TimeOrder(X[:, start], repr(rule.name)))
+        start += len(rule.output_names)
+    if dates:
+        return next((one for one in dates if (np.diff(one.position) >= 0).all()), dates[0])
+    columns, changes = increasing(X) if in_order else ([], None)
+    if not columns:
+        return None
+    names = encoder.output_names if isinstance(encoder, TableEncoder) and encoder.named else None
+    what = ", ".join(repr(names[j]) if names else f"column {j + 1}" for j in columns)
+    return TimeOrder(np.concatenate([[0], np.cumsum(changes)]).astype(np.float64), what)
+
+
+def increasing(X: Float[np.ndarray, "N D"]) -> tuple[list[int], Bool[np.ndarray, " N-1"]]:
+    """(Columns that say the time of rows in order, [] for none; after which rows it changes).
+
+    One column that never falls and is seldom the same for two rows: a counter, a time stamp. Or whole numbers up to 366, of which the first
+    never falls, and each of the others never where those before it stay: year, month, day, hour. Not where these are all columns: such
+    a table is a grid, or sorted by its only input.
+    """
+    N, D = X.shape
+    rises = lambda j, tied: _never_falls(X[:, j], tied)
+    everywhere = np.ones(N - 1, bool)
+    first = [j for j in range(D) if rises(j, everywhere)]
+    for j in first:
+        changes = np.diff(X[:, j]) > 0
+        if changes.sum() + 1 >= LEAST_SHARE * N and D > 1:
+            return [j], changes
+    whole = [j for j in range(D) if _is_calendar(X[:, j])]
+    columns, tied = [], everywhere
+    for j in (j for j in first if (X[:, j] == np.floor(X[:, j])).all()):
+        columns, tied = [j], np.diff(X[:, j]) == 0
+        break
+    while columns:
+        more = next((j for j in whole if j not in columns and rises(j, tied)), None)
+        if more is None:
+            break
+        columns, tied = [*columns, more], tied & (np.diff(X[:, more]) == 0)
+    return (columns, ~tied) if 1 < len(columns) < D else ([], ~everywhere)
+
+
+def _never_falls(values: Float[np.ndarray, " N"], tied: Bool[np.ndarray, " N-1"]) -> bool:
+    """Of rows that are `tied` with the next: no value falls, and some rise."""
+    if (np.diff(values[: FIRST + 1])[tied[:FIRST]] < 0).any():
+        return False
+    steps = np.diff(values)[tied]
+    return bool((steps >= 0).all() and (steps > 0).any())
+
+
+def _is_calendar(values: Float[np.ndarray, " N"]) -> bool:
+    is_one = lambda some: bool(((some >= 0) & (some <= CALENDAR) & (some == np.floor(some))).all())
+    return is_one(values[:FIRST]) and is_one(values)
+
+
+def blocks(position: Float[np.ndarray, " N"], n: int) -> Int32[np.ndarray, " N"]:
+    """The number of each row's block: `n` of equally many rows in order, those of one time in one."""
+    order = np.argsort(position, kind="stable")
+    ordered = position[order]
+    first = np.searchsorted(ordered, ordered, side="left")  # of the rows of one time
+    found = np.empty(len(position), np.int32)
+    found[order] = np.unique(first * n // len(position), return_inverse=True)[1]
+    return found
+
+
+def n_blocks(n_rows: int, reach: int) -> int:
+    """Of at least four times the reach of dependence, so that most rows of a block are beyond that of other blocks."""
+    return int(np.clip(n_rows // max(1, RANGES * reach), FEWEST_BLOCKS, MOST_BLOCKS))
+
+
+def dependence(
+    X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], position: Float[np.ndarray, " N"]
+) -> Dependence:
+    """Between errors e_i and e_i+lag, rows in order of time, each predicted by the mean of its 10 nearest rows of other blocks.
+
+    The rows are cut into 40 blocks. Every second one is predicted, row i from one half of the others, row i + lag from the other half: so the
+    errors have no noise of neighbours in common.
+    """
+    generator = np.random.default_rng(SEED)
+    order = np.argsort(position, kind="stable")
+    N = len(order)
+    block = np.arange(N) * FOLDS // N
+    scale = np.std(X, axis=0, dtype=np.float64)
+    Z = lambda rows: X[rows].astype(np.float64) / np.where(scale > 0, scale, 1.0)
+    others = generator.permutation(order[block % 2 == 1])[: 2 * MOST_ROWS]
+    halves = others[::2], others[1::2]
+    trees = [Neighbours(Z(half)) for half in halves]
+
+    def errors(places: Int[np.ndarray, " P"], which: int) -> Float[np.ndarray, " P"]:
+        rows, half = order[places], halves[which]
+        near = trees[which].query(Z(rows), min(NEAREST, len(half)))
+        return y[rows] - y[half][near].mean(axis=1)
+
+    def correlation(lag: int) -> tuple[float, float]:
+        i = np.flatnonzero((block[: N - lag] % 2 == 0) & (block[: N - lag] == block[lag:]))
+        i = np.sort(generator.permutation(i)[:PAIRS])
+        return _correlation(errors(i, 0), errors(i + lag, 1), block[i])
+
+    first, error = correlation(1)
+    lags = [2**power for power in range(1, 30) if 2**power <= N // FOLDS // 2]
+    reach = next((lag for lag in lags if correlation(lag)[0] < UNRELATED), N // FOLDS)
+    return Dependence(first, error, reach)
+
+
+def _correlation(
+    a: Float[np.ndarray, " P"], b: Float[np.ndarray, " P"], block: Int[np.ndarray, " P"]
+) -> tuple[float, float]:
+    """(Σab/√(Σa² Σb²); its standard error by the delta method, sums over a block as one number)."""
+    squares = float(np.sqrt(np.sum(a * a) * np.sum(b * b)))
+    if not squares > 0:
+        return 0.0, 0.0
+    found = float(np.sum(a * b)) / squares
+    influence = a * b / squares - found / 2 * (a * a / np.sum(a * a) + b * b / np.sum(b * b))
+    return found, float(np.sqrt(np.sum(np.bincount(block, influence) ** 2)))

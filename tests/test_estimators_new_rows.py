@@ -1,0 +1,176 @@
+"""Blocks of time as groups: which columns say the time, when blocks are worth it, how they are cut, and that a fit takes them as it takes groups."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stochgp import KernelGPRegressor
+from stochgp.budget import Budget
+from stochgp.estimators.inputs import read_training_rows
+from stochgp.estimators.new_rows import blocks, dependence, groups_in_time, increasing, n_blocks
+from stochgp.estimators.report import notes
+from stochgp.learners import LeaveOneOut
+
+N, PHI = 4000, 0.9
+TIMES = pd.date_range("2019-11-01", periods=N, freq="h")
+SOME = 700  # rows of a fit
+
+
+def series(phi=PHI, n=N, seed=0):
+    """(X [n, 2] that says nothing, y of an autoregression of unit variance)."""
+    generator = np.random.default_rng(seed)
+    y, shocks = np.zeros(n), generator.normal(size=n) * (1 - phi**2) ** 0.5
+    for t in range(n):
+        y[t] = (phi * y[t - 1] if t else 0.0) + shocks[t]
+    return generator.normal(size=(n, 2)), y
+
+
+def calendar(n=N):
+    return np.column_stack([getattr(TIMES[:n], part) for part in ("year", "month", "day", "hour")])
+
+
+def table(n=SOME):
+    X, y = series(n=n)
+    return pd.DataFrame({"when": TIMES[:n], "a": X[:, 0], "b": X[:, 1]}), y
+
+
+def read(X, y, new_rows="auto", **more):
+    return read_training_rows(KernelGPRegressor(), X, y, None, Budget.of(None), new_rows=new_rows, **more)
+
+
+@pytest.mark.parametrize("n", [2, 7, 20])
+def test_blocks_hold_equally_many_rows_in_order_and_rows_of_one_time_together(n):
+    generator = np.random.default_rng(n)
+    position = generator.integers(0, 60, 300).astype(np.float64)
+    found = blocks(position, n)
+    first = np.array([np.sum(position < p) for p in position])
+    wanted = first * n // 300
+    np.testing.assert_array_equal(found[:, None] == found, wanted[:, None] == wanted)
+    order = np.argsort(position, kind="stable")
+    assert (np.diff(found[order]) >= 0).all()
+    assert set(found) == set(range(len(set(found))))
+    alone = np.bincount(blocks(generator.permutation(300).astype(np.float64), n))
+    assert alone.max() - alone.min() <= 1 and len(alone) == n
+
+
+def test_a_permutation_of_the_rows_changes_no_block():
+    generator = np.random.default_rng(1)
+    position, order = generator.normal(size=200), generator.permutation(200)
+    np.testing.assert_array_equal(blocks(position, 9)[order], blocks(position[order], 9))
+
+
+@pytest.mark.parametrize(
+    "columns", [(0, 1, 2, 3), (3, 2, 1, 0), (0, 1, 2)], ids=["hours", "reversed", "days"]
+)
+def test_a_calendar_is_found_in_any_order_of_its_columns(columns):
+    """Its changes are those of the time that the columns say together."""
+    X = np.column_stack([series()[0], calendar()[:, columns]])
+    found, changes = increasing(X)
+    assert {j - 2 for j in found} == set(range(len(columns)))
+    when = calendar()[:, sorted(columns)]
+    np.testing.assert_array_equal(changes, (np.diff(when, axis=0) != 0).any(axis=1))
+
+
+def test_which_columns_say_no_time():
+    """Rows in no order; a grid; the only input; a sorted input with many equal values; a level of the last rows alone."""
+    X, _ = series()
+    grid = np.column_stack(
+        [part.ravel() for part in np.meshgrid(np.arange(50), np.arange(80), indexing="ij")]
+    )
+    shuffled = np.random.default_rng(0).permutation(N)
+    late = np.column_stack([X, np.arange(N) == N - 1])
+    few = np.column_stack([X, np.arange(N) // 10])
+    none = {
+        "no order": X,
+        "shuffled": np.column_stack([X, calendar()])[shuffled],
+        "grid": grid.astype(np.float64),
+        "one input": np.arange(N, dtype=np.float64)[:, None],
+        "late": late,
+        "few": few,
+    }
+    for name, rows in none.items():
+        assert increasing(rows.astype(np.float64))[0] == [], name
+    assert increasing(np.column_stack([X, np.arange(N) * 0.5]))[0] == [2]
+
+
+def test_the_dependence_of_neighbours_is_that_of_the_series():
+    """Errors y_t − ȳ, ȳ of 10 rows of other times: their correlation is φ/(1 + 1/10) and falls below 0.1 beyond 16 rows at φ = 0.9."""
+    X, y = series()
+    found = dependence(X, y, np.arange(N, dtype=np.float64))
+    assert abs(found.correlation - PHI / 1.1) < 3 * found.error + 0.05
+    assert found.is_clear and found.reach in (16, 32, 64)
+    order = np.random.default_rng(3).permutation(N)
+    again = dependence(X[order], y[order], order.astype(np.float64))
+    assert abs(again.correlation - found.correlation) < 3 * found.error
+
+
+def test_rows_without_dependence_are_judged_one_by_one():
+    """Of 20 series without dependence none is clear, though neighbours share what X says of them; z² of the correlation is 1 in the mean."""
+    squares = []
+    for seed in range(20):
+        X, y = series(0.0, 1000, seed)
+        X[:, 0] = np.sin(np.arange(1000) / 30)  # neighbours in time are neighbours in X
+        found = dependence(X, np.sin(3 * X[:, 0]) + y, np.arange(1000.0))
+        assert not found.is_clear
+        squares.append((found.correlation / found.error) ** 2)
+    assert np.mean(squares) < 1 + 4 * (2 / 20) ** 0.5
+
+
+def test_blocks_reach_beyond_the_dependence():
+    assert [n_blocks(10_000, reach) for reach in (0, 10, 25, 50, 100, 10_000)] == [100, 100, 100, 50, 25, 20]
+
+
+def test_dates_are_taken_in_any_order_of_the_rows_and_merging_keeps_them():
+    X, y = table()
+    order = np.random.default_rng(0).permutation(len(y))
+    rows, again = read(X, y), read(X.iloc[order], y[order])
+    assert rows.told["new_rows"]["choice"] == "after"
+    np.testing.assert_array_equal(rows.X, again.X)
+    np.testing.assert_array_equal(rows.group, again.group)
+    in_time = np.argsort(rows.X[:, 0])
+    assert (np.diff(rows.group[in_time]) >= 0).all() and rows.group.max() + 1 >= 20
+
+
+def test_what_is_left_as_it_is():
+    X, y = table()
+    assert read(X, y, "between").group is None and not read(X, y, "between").told
+    given = np.arange(len(y)) % 7
+    rows = read(X, y, groups=given)
+    assert not rows.told and rows.group.max() == 6
+    assert read(X.iloc[:400], y[:400]).group is None
+    assert not read(X[["a", "b"]], y).told
+    noise = read(X, np.random.default_rng(0).normal(size=len(y)))
+    assert noise.group is None and noise.told["new_rows"]["choice"] == "between"
+
+
+def test_after_as_asked_takes_the_order_of_the_rows():
+    X, y = table()
+    rows = read(X[["a", "b"]].to_numpy(), y, "after")
+    assert rows.told["new_rows"]["choice"] == "after"
+    wanted = blocks(np.arange(len(y), dtype=np.float64), int(rows.group.max()) + 1)
+    np.testing.assert_array_equal(rows.group, wanted[np.lexsort((y, X["b"], X["a"]))])
+    assert read(X[:39], y[:39], "after").group is None
+    with pytest.raises(ValueError, match="wants a column of dates"):
+        groups_in_time(X[["a"]].to_numpy(), y, None, "after", in_order=False)
+    with pytest.raises(ValueError, match="new_rows"):
+        KernelGPRegressor(new_rows="later").fit(X, y)
+
+
+def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
+    """To the bit; and its plan says so, and what the other choice is."""
+    X, y = table()
+    learner = LeaveOneOut(epochs=4, n_neighbours=8)
+    of = lambda **more: KernelGPRegressor("matern12", learner=learner, n_samples=0, random_state=0, **more)
+    found, plain = of().fit(X, y), of(new_rows="between").fit(X, y)
+    n = int(read(X, y).group.max()) + 1
+    days = (X["when"] - X["when"].min()) / pd.Timedelta("1D")
+    group = blocks(days.to_numpy(), n)
+    given = of().fit(X, y, groups=group)
+    for a, b in zip(*(m.predict(X[:9], return_std=True) for m in (found, given)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    told = notes(found.plan_, SOME)[0]
+    assert (
+        "'when'" in told and "new_rows='between'" in told and told in found.summary().replace("\n      ", " ")
+    )
+    assert "new_rows" not in plain.plan_ and "new_rows" not in given.plan_
+    assert found.noise_variance_ != plain.noise_variance_
