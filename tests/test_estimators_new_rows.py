@@ -117,7 +117,7 @@ def test_rows_without_dependence_are_judged_one_by_one():
 
 
 def test_blocks_reach_beyond_the_dependence():
-    assert [n_blocks(10_000, reach) for reach in (0, 10, 25, 50, 100, 10_000)] == [100, 100, 100, 50, 25, 20]
+    assert [n_blocks(10_000, reach) for reach in (0, 10, 50, 100, 200, 10_000)] == [100, 100, 100, 50, 25, 20]
 
 
 def test_dates_are_taken_in_any_order_of_the_rows_and_merging_keeps_them():

@@ -24,11 +24,13 @@ PAIRS, NEAREST, MOST_ROWS, FOLDS = 2_000, 10, 20_000, 40  # of `dependence`; row
 SURE = 2.0  # standard errors
 LEAST_GAIN = 0.01  # nats a row
 UNRELATED = 0.1  # of the correlation, from which lag on rows count as unrelated
+# Blocks: how far ahead new rows lie is not known. Of every third row of Beijing's PM2.5, the last fifth in time held out, 200, 100, 50 and 20 blocks
+# gave a kernel GP 0.88, 0.75, 0.77 and 0.86 nats a row at one RMSE; of Tetouan's power 100 and 20 gave 1.37 and 2.13, of steel −7.18 and −7.14.
 MOST_BLOCKS, FEWEST_BLOCKS, RANGES = (
     100,
     20,
-    4,
-)  # blocks of 1/100 to 1/20 of the rows, of 4 times the range of dependence at least
+    2,
+)  # the last: a block reaches so many times as far as dependence
 SEED = 0
 
 
@@ -160,7 +162,7 @@ def blocks(position: Float[np.ndarray, " N"], n: int) -> Int32[np.ndarray, " N"]
 
 
 def n_blocks(n_rows: int, reach: int) -> int:
-    """Of at least four times the reach of dependence, so that most rows of a block are beyond that of other blocks."""
+    """Blocks of a hundredth of the rows; longer ones, up to a twentieth, where dependence reaches beyond half of that."""
     return int(np.clip(n_rows // max(1, RANGES * reach), FEWEST_BLOCKS, MOST_BLOCKS))
 
 
