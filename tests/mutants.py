@@ -446,8 +446,8 @@ MUTATIONS = (
     Mutation(
         "figures of conformal intervals are of the rows they were fitted to",
         "estimators/calibrating.py",
-        "half, new = rows.some(fit), rows.some(score)\n    made",
-        "half, new = rows.some(score), rows.some(score)\n    made",
+        "half, new = rows.some(fit), rows.some(score)\n    share",
+        "half, new = rows.some(score), rows.some(score)\n    share",
         "test_estimators_calibration.py::test_figures_are_of_rows_that_the_correction_has_not_seen",
     ),
     Mutation(

@@ -194,6 +194,17 @@ def test_what_cannot_be_corrected_is_refused():
         FeatureGPRegressor(calibration="platt").fit(X, y)
 
 
+def test_a_few_large_weights_are_too_few_rows():
+    X, y = rows()
+    weight = np.where(np.arange(N) % 30 == 0, 1e6, 1.0)
+    with pytest.raises(ValueError, match="wants at least 19 rows, and the 120 set aside count as"):
+        fitted_to = KernelGPRegressor("rbf", learner=None, calibration="conformal", random_state=0)
+        fitted_to.fit(X, y, weight)
+    found, given, fit, score = halves(np.where(np.arange(400) < 3, 1e6, 1.0))
+    before, after = _coverages(found, given, fit, score)
+    assert before == after
+
+
 def test_scores_give_the_intervals_of_every_level():
     """The k-th smallest |u − ½|, k = ⌈(n + 1) level⌉."""
     y = np.random.default_rng(0).normal(size=99)

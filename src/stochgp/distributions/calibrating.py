@@ -78,17 +78,26 @@ class ConformalScores(eqx.Module):
         order = np.argsort(scores, kind="stable")
         return cls(scores[order], weight[order])
 
+    @property
+    def number(self) -> float:
+        """How many rows of equal weight are as sure."""
+        return number_of(self.weight)
+
     def at(self, level: float) -> Conformal:
         """Raises ValueError for a level that needs more rows."""
-        n = _number(self.weight)
-        below = np.cumsum(self.weight) * (n / self.weight.sum())
-        k = int(np.searchsorted(below, (n + 1) * level - 1e-9))
-        if k == len(below):
-            needed = math.ceil(level / (1 - level) - 1e-9)
+        n = self.number
+        if n < rows_for(level):
             raise ValueError(
-                f"{n:.4g} left-out rows are too few for intervals of {level:g}; at least {needed} are needed"
+                f"{n:.4g} left-out rows are too few for intervals of {level:g}; at least {rows_for(level)} are needed"
             )
-        return Conformal(float(self.scores[k]), level, len(self.scores))
+        below = np.cumsum(self.weight) * (n / self.weight.sum())
+        k = int(np.searchsorted(below, min((n + 1) * level, n) - 1e-9))
+        return Conformal(float(self.scores[min(k, len(below) - 1)]), level, len(self.scores))
+
+
+def rows_for(level: float) -> int:
+    """The least n with (n + 1) level ≤ n."""
+    return math.ceil(level / (1 - level) - 1e-9)
 
 
 def recalibration(
@@ -112,7 +121,7 @@ def recalibration(
         loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-10}
     )
     gain = -float(best.fun)
-    if 2 * _number(weight) * gain <= SURE:
+    if 2 * number_of(weight) * gain <= SURE:
         return PITRecalibration(1.0, 1.0, 0.0, n)
     a, b = (float(v) for v in np.exp(best.x))
     return PITRecalibration(a, b, gain, n)
@@ -134,7 +143,7 @@ def conformal(
     if not 0 < level < 1:
         raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
     scores = ConformalScores.of(found, y, groups=groups, seed=seed, weight=weight)
-    made, n = scores.at(level), _number(scores.weight)
+    made, n = scores.at(level), scores.number
     if n < STEADY:
         deviation = math.sqrt(level * (1 - level) / n)
         warnings.warn(
@@ -143,8 +152,8 @@ def conformal(
     return made
 
 
-def _number(weight: np.ndarray) -> float:
-    """(Σρ)²/Σρ²."""
+def number_of(weight: Float64[np.ndarray, " n"]) -> float:
+    """(Σρ)²/Σρ²: how many rows of equal weight are as sure."""
     share = weight / weight.max()
     return float(share.sum() ** 2 / np.sum(share**2))
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from stochgp.distributions import ConformalScores, recalibration
-from stochgp.distributions.calibrating import FEWEST
+from stochgp.distributions.calibrating import FEWEST, number_of, rows_for
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import TrainingRows
 from stochgp.estimators.report import choice
@@ -39,7 +39,14 @@ def set_aside(rows: TrainingRows, method: str, target: str, seed: Any) -> tuple[
         left = np.isin(np.arange(N), generator.permutation(N)[:n])
     else:
         left = _groups(rows.group, n, generator)
-    return rows.some(~left), rows.some(left)
+    aside = rows.some(left)
+    if method == CONFORMAL and rows.group is None and aside.weight is not None:
+        counted, wanted = number_of(aside.weight), rows_for(LEVEL)
+        if counted < wanted:
+            raise ValueError(
+                f"calibration={method!r} wants at least {wanted} rows, and the {n} set aside count as {counted:.3g}: a few weights are far above the others"
+            )
+    return rows.some(~left), aside
 
 
 def _tied(y: np.ndarray) -> float:
@@ -83,11 +90,12 @@ def _nlpd(found: Any, rows: TrainingRows, fit: np.ndarray, score: np.ndarray) ->
 
 def _coverages(found: Any, rows: TrainingRows, fit: np.ndarray, score: np.ndarray) -> tuple[float, float]:
     half, new = rows.some(fit), rows.some(score)
-    made = ConformalScores.of(found[fit], half.y, groups=half.group, weight=half.weight).at(LEVEL)
-    intervals = found[score].interval(LEVEL), made.interval(found[score])
-    held = [(low <= new.y) & (new.y <= high) for low, high in (part.T for part in intervals)]
-    before, after = (float(np.average(inside, weights=new.weight)) for inside in held)
-    return before, after
+    share = lambda low, high: float(np.average((low <= new.y) & (new.y <= high), weights=new.weight))
+    before = share(*found[score].interval(LEVEL).T)
+    made = ConformalScores.of(found[fit], half.y, groups=half.group, weight=half.weight)
+    if made.number < rows_for(LEVEL):
+        return before, before
+    return before, share(*made.at(LEVEL).interval(found[score]).T)
 
 
 def _halves(n: int, group: Any) -> tuple[np.ndarray, np.ndarray]:
