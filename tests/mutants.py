@@ -514,8 +514,8 @@ MUTATIONS = (
     Mutation(
         "a group is as many errors as it has rows",
         "posteriors/base.py",
-        "n = len(squares) if group is None else len(np.unique(group))",
-        "n = len(squares)",
+        "n = effective_number(np.bincount(number, weight))",
+        "n = effective_number(weight)",
         "test_posteriors_calibration.py::test_whole_groups_are_left_out",
     ),
     Mutation(

@@ -202,6 +202,19 @@ def test_vecchia_of_all_earlier_rows_has_the_optimum_of_the_exact_likelihood(wei
     assert excess < 0.01 * 3 / count.sum()
 
 
+def test_a_prior_counts_as_one_of_as_many_data_as_unequal_weights_are_worth():
+    """n = (Σρ)²/Σρ² of leave-one-out, whatever all weights are multiplied by: 30 equal ones are 30 data, a single one of 10⁶ among them is one."""
+    X, y, _ = draw(30)
+    pulls = []
+    for weight in (np.ones(30), np.full(30, 10.0), np.append(np.ones(29), 1e6)):
+        state, problem = searched(LeaveOneOut(), model(), DeviceRows(X, y, weight, dtype=jnp.float64))
+        gp = conditionals._moved(state.gp, theta_of(state.gp) + 1)
+        with_prior = LeaveOneOut()._curvature(gp, problem, state.near)
+        alone = curvature(gp, problem.source, state.near, True)
+        pulls.append(with_prior.gradient - alone.gradient)
+    np.testing.assert_allclose(pulls, np.outer([1 / 30, 1 / 30, 1], np.ones(3)), rtol=1e-4)
+
+
 def test_counts_of_vecchia_are_repeated_rows():
     """With the prior: loss, gradient and optimum, within what `converged` leaves."""
     X, y, _ = draw(30)

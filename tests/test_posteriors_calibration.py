@@ -87,9 +87,9 @@ def left_out(count, group):
 
 
 def scale(count, group=None):
-    """(1 + n Σρz²/Σρ)/(1 + n), n the number of rows or groups."""
+    """(1 + n Σρz²/Σρ)/(1 + n), n = (Σρ)²/Σ ρ_g² of rows or groups: their number where they weigh the same."""
     each = np.arange(N) if group is None else group
-    n = len(np.unique(each))
+    n = count.sum() ** 2 / sum(count[each == g].sum() ** 2 for g in np.unique(each))
     return (1 + n * np.average(left_out(count, each), weights=count)) / (1 + n)
 
 

@@ -93,8 +93,9 @@ def test_no_rows():
 
 
 def _scale(X, y, weight, group, near=lambda i, rest: rest):
-    """(1 + n Σρz²/Σρ)/(1 + n), n groups: each row as one observation, by the posterior of those of other groups that are near to it."""
-    squares, n = np.empty(len(y)), len(np.unique(group))
+    """(1 + n Σρz²/Σρ)/(1 + n), n = (Σρ)²/Σ ρ_g²: each row as one observation, by the posterior of those of other groups that are near to it."""
+    squares, weight = np.empty(len(y)), weight.astype(np.float64)
+    n = weight.sum() ** 2 / sum(weight[group == g].sum() ** 2 for g in np.unique(group))
     for i in range(len(y)):
         rest = near(i, np.flatnonzero(group != group[i]))
         m, v = _exact(GP, X[rest], y[rest], weight[rest], X[i : i + 1])
@@ -124,7 +125,7 @@ def test_calibration_leaves_groups_out():
 
 
 def test_calibration_leaves_each_row_out():
-    """c = (1 + N Σρz²/Σρ)/(1 + N), by the posterior of all rows but one."""
+    """Each by the posterior of all rows but it."""
     X, y, weight = _data()
     found = LocalPosterior(GP, X, y, weight, 10**6).calibrated(60, 0)
     np.testing.assert_allclose(found.scale, _scale(X, y, weight, np.arange(60)), rtol=1e-4)

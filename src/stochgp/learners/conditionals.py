@@ -20,14 +20,13 @@ from stochgp.learners.sampling import host_inputs
 from stochgp.learners.schedules import Schedule, cosine
 from stochgp.learners.standard_errors import cells_of, godambe
 from stochgp.models import AbstractGP
-from stochgp.numerics.arrays import packed, unpacked, unpacked_alike
+from stochgp.numerics.arrays import effective_number, packed, unpacked, unpacked_alike
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.objectives.conditionals import (
     BLOCK,
     Curvature,
     batch_gradient,
     curvature,
-    data_per_row,
     is_small,
     neighbourhoods,
     weight_per_row,
@@ -60,6 +59,7 @@ class Prepared(NamedTuple):
     X: Float[np.ndarray, "N D"]
     start: Float[np.ndarray, " P"]
     cells: Int[np.ndarray, " C"]
+    n_data: float  # that the mean over the centres is worth beside a prior
 
 
 class ConditionalState(eqx.Module):
@@ -136,7 +136,11 @@ class AbstractConditionals(AbstractLearner):
         order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
         X, group = host_inputs(source), source.group
         cells = cells_of(X[drawn], self.n_neighbours, None if group is None else group[drawn])
-        return Prepared(order, group, drawn, X, packed(partition(gp)[0]), cells)
+        if self.joint:
+            n_data = len(drawn) * weight_per_row(source, drawn, True)
+        else:
+            n_data = effective_number(np.asarray(source.on_host(drawn).count))
+        return Prepared(order, group, drawn, X, packed(partition(gp)[0]), cells, n_data)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
         C, P = problem.plan.batch_size, len(problem.prepared.start)
@@ -249,7 +253,7 @@ class AbstractConditionals(AbstractLearner):
         return state, _numbers(float(loss), float(squares), float(jittered))
 
     def _curvature(self, gp: AbstractGP, problem: Problem, near: Int[np.ndarray, "C m"]) -> Curvature:
-        """With the prior ‖x − x₀‖²/(2 s² n_C)."""
+        """With the prior ‖x − x₀‖²/(2 s² n)."""
         wide = is_small(gp, problem.source.take(near[:SOME, -1]))
         found = curvature(gp, problem.source, near, wide, self.joint, problem.prepared.cells)
         pull, away = self._pull(problem), packed(partition(gp)[0]) - problem.prepared.start
@@ -260,13 +264,12 @@ class AbstractConditionals(AbstractLearner):
         )
 
     def _pull(self, problem: Problem) -> float:
-        """1/(s² n_C), n_C the data that the centres stand for: C, of a joint density C n/N."""
-        n_data = problem.plan.batch_size * data_per_row(problem.source, self.joint)
-        return 0.0 if self.spread is None else 1 / (self.spread**2 * n_data)
+        """1/(s² n), n the data that the mean over the centres is worth: (Σρ)²/Σρ², C for equal weights; of a joint density C n/N."""
+        return 0.0 if self.spread is None else 1 / (self.spread**2 * problem.prepared.n_data)
 
     def _told(self, at: Curvature, problem: Problem, better: bool) -> Numbers:
         C, g = problem.plan.batch_size, at.gradient
-        prior = self._pull(problem) / data_per_row(problem.source, self.joint)
+        prior = self._pull(problem) * (C / problem.prepared.n_data)
         scores = at.scores + prior * np.eye(len(g))  # the prior counts as data
         distance = float(C * g @ _solved(scores, g) / max(len(g), 1))
         gain = float(0.5 * g @ _solved(at.hessian, g))
@@ -289,8 +292,8 @@ class LeaveOneOut(AbstractConditionals):
     decay          of the rate over the mini-batches: a cosine to 0
     n_neighbours   m
     n_centres      C, drawn once without replacement; all rows where there are fewer
-    spread         s of the prior ‖x − x₀‖²/(2 s² C) of the unconstrained parameters around their start: it decides what the rows leave open.
-                   None = no prior
+    spread         s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal
+                   weights: it decides what the rows leave open. None = no prior
     judge          None = `ByLoss()`
 
     `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of

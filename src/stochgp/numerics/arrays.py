@@ -52,5 +52,11 @@ def unpacked_alike(vector: Float[np.ndarray, " P"], like: T) -> T:
     return jax.tree.map(lambda new, old: on_device(new, old.dtype), unpacked(vector, like), like)
 
 
+def effective_number(weight: Float[np.ndarray, " N"]) -> float:
+    """(Σρ)²/Σρ²: of how many equally weighted numbers a weighted mean has the variance (Kish 1965)."""
+    share = np.asarray(weight, np.float64) / np.max(weight)
+    return float(np.sum(share) ** 2 / np.sum(share**2))
+
+
 def _leaves(tree: Any) -> list[Any]:
     return jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))

@@ -99,14 +99,9 @@ def repeats(gp: Any, X: Float[Array, "B D"], count: Float[Array, " B"]) -> Float
     return 0.5 * (rho - 1) * log_noise + (rho - 1) * HALF_LOG_2PI + 0.5 * jnp.log(rho)
 
 
-def data_per_row(source: AbstractSource, joint: bool) -> float:
-    """How many data a row is on average: n/N in a joint density, whose rows of count ρ are ρ data; else 1."""
-    return source.count / source.size if joint else 1.0
-
-
 def weight_per_row(source: AbstractSource, centres: Int[np.ndarray, " C"], joint: bool) -> float:
     """What the mean over centres is divided by: their mean ρ, as each weighs ρ; in a joint density n/N, to be per datum."""
-    return data_per_row(source, joint) if joint else source.count_of(centres) / len(centres)
+    return source.count / source.size if joint else source.count_of(centres) / len(centres)
 
 
 def weights_of(rows: Rows, joint: bool) -> Float[Array, " B"]:

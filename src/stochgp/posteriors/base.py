@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.likelihoods import AbstractNoise, constant_noise
+from stochgp.numerics.arrays import effective_number
 from stochgp.parameters import cast, frozen
 
 MOST_ROWS = 1 << 16  # of one call where any number of rows is alike
@@ -124,8 +125,9 @@ def scale_of(
 ) -> float:
     """(1 + n Σρz²/Σρ)/(1 + n): the factor of all variances that makes n standardised errors and one more of 1 of size 1 on average.
 
-    n is P, or the number of groups: errors of rows of one group have much in common.
+    n is `effective_number`, P for equal weights: errors of rows of one `group` have much in common, and a single row says little, whatever it weighs.
     """
-    n = len(squares) if group is None else len(np.unique(group))
+    number = np.arange(len(squares)) if group is None else np.unique(group, return_inverse=True)[1]
+    n = effective_number(np.bincount(number, weight))
     total = float(np.sum(weight / weight.mean() * squares)) * (n / len(squares))
     return (1 + total) / (1 + n)
