@@ -189,6 +189,16 @@ def test_errors_of_rows_left_out_know_what_the_solver_left():
     assert_allclose(scaled.residual, r)
 
 
+def test_deviations_know_what_the_solver_left():
+    """f_s − mean = f₀ₛ − Ku_s at the training rows, whatever the u_s are."""
+    posterior, delta = sampled(8, WEIGHTS), 0.02 * np.random.default_rng(0).normal(size=(N, 9))
+    A = np.asarray(posterior.system.operator.dense())
+    u = np.asarray(posterior.sample_weights) + delta[:, 1:]
+    off = dataclasses.replace(posterior, sample_weights=jnp.asarray(u), left=jnp.asarray(-A @ delta))
+    d = np.asarray(posterior.prior(posterior.system.X)) - (A - np.diag(NOISE / WEIGHTS)) @ u
+    assert_allclose(off.squared_deviations, np.mean(d**2, axis=1), rtol=1e-8)
+
+
 def test_few_samples_say_nothing():
     posterior = sampled(calibration.FEWEST_SAMPLES - 1)
     assert calibration.calibrated(posterior) == (posterior, 1.0)

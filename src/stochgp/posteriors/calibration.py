@@ -111,12 +111,8 @@ def left_out_variances(posterior: SampledKernelPosterior) -> Float[np.ndarray, "
     inverse, one = (S - 2) / np.sum(u**2, axis=1), posterior.system.count == 1
     if one.all():
         return inverse
-    deviations = posterior.deviations
-    if deviations is None:
-        return None
-    own = posterior.system.row_noise
-    latent = inverse * np.mean(deviations**2, axis=1) / own
-    return np.where(one, inverse, latent + own)
+    squares, own = posterior.squared_deviations, posterior.system.row_noise
+    return None if squares is None else np.where(one, inverse, inverse * squares / own + own)
 
 
 def _of_one(

@@ -203,18 +203,19 @@ class SampledKernelPosterior(AbstractPosterior):
         return self.y - np.asarray(whole_product(self.system.operator, self.weights), np.float64)[:, 0]
 
     @property
-    def deviations(self) -> Float[np.ndarray, "N S"] | None:
-        """f_s − mean at the training rows: Σu_s − ε_s + r_s, r_s the residual where it is held; None without the draws of ε."""
+    def squared_deviations(self) -> Float[np.ndarray, " N"] | None:
+        """mean_s d_s², d_s = f_s − mean = Σu_s − ε_s + r_s at the training rows, r_s the residual where it is held; None without the draws of ε."""
         if self.draws is None or self.sample_weights is None:
             return None
-        root, dtype = np.sqrt(self.system.row_noise)[:, None], self.system.X.dtype
-        parts = [
-            jax.random.normal(key, (n, self.n_samples), dtype)
-            for key, n in zip(self.draws.keys, self.draws.n_rows, strict=True)
-        ]
-        drawn = np.concatenate([np.asarray(part, np.float64) for part in parts])
-        found = root * (root * np.asarray(self.sample_weights, np.float64) - drawn)
-        return found if self.left is None else found + np.asarray(self.left, np.float64)[:, 1:]
+        noise, S, dtype = self.system.row_noise, self.n_samples, self.system.X.dtype
+        parts = zip(self.draws.keys, self.draws.n_rows, strict=True)
+        drawn = np.concatenate([np.asarray(jax.random.normal(key, (n, S), dtype)) for key, n in parts])
+        u, total = np.asarray(self.sample_weights), np.zeros(len(noise))
+        left = None if self.left is None else np.asarray(self.left)[:, 1:]
+        for s in range(S):
+            d = noise * u[:, s] - np.sqrt(noise) * drawn[:, s]
+            total += np.square(d if left is None else d + left[:, s]) / S
+        return total
 
     def mean(self, X: Rows) -> PerRow:
         return mean_of(self.system.operator, self.weights, X)
