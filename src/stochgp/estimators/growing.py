@@ -23,7 +23,7 @@ from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import COMPILING_PASS, bound_told, learned_from, predictions_told
 from stochgp.estimators.warping import transform_wanted
 from stochgp.learners import Stream, begin_stream, continue_run, feed
-from stochgp.learners.growing import AbstractGrowing
+from stochgp.learners.growing import STEPS, AbstractGrowing
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import SparseGP
 from stochgp.numerics.seeds import as_key
@@ -36,9 +36,9 @@ from stochgp.variational import Decoupled
 GROWING = ("ivsgpr", "svdgp")
 MEAN_FOR_EACH = 8  # functions of the mean for each of the covariance, where nothing is said
 EVALUATION = 4e-8  # seconds of a row and a function of the mean
-# Of a stream that did not begin with a fit: steps on each batch, their rate, and rows of the smallest batch. One step a batch at 0.01 learned
-# nothing from 1,000 rows in ten parts.
-STREAM_STEPS, STREAM_RATE, FEWEST_IN_BATCH = 16, 0.05, 64
+# Of a stream that did not begin with a fit: steps on each batch until as many are taken as a fit takes, and from then on; their rate; and rows of
+# the smallest batch. One step a batch at 0.01 learned nothing from 1,000 rows in ten parts.
+EARLY_STEPS, LATER_STEPS, STREAM_RATE, FEWEST_IN_BATCH = 40, 4, 0.05, 64
 
 
 def start(
@@ -96,7 +96,7 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
             before, told = _begun(estimator, data)
             estimator.plan_, estimator.n_rows_ = told, 0
         found, losses = _fed(estimator, before, rows)
-        said = _said(before, found, rows, bool(losses))
+    said = _said(before, found, rows, bool(losses))
     estimator._fitted, s = found, found.target_scale
     kept = {name: told for name, told in estimator.plan_.items() if name not in ("elbo", "caution")}
     estimator.plan_ = kept | _told() | warned(said, stacklevel=4)
@@ -158,13 +158,18 @@ def _fed(estimator: Any, before: Fitted, rows: TrainingRows) -> tuple[Fitted, li
     """After these rows."""
     learner, _ = _learner(estimator, len(before.stream.waiting.y))
     X, y = before.inputs.transform(rows.X, estimator.dtype), before.targets.transform(rows.y, estimator.dtype)
-    passes = estimator.epochs or (1 if "steps" in estimator.plan_ else STREAM_STEPS)
+    passes = estimator.epochs or (1 if "steps" in estimator.plan_ else _passes)
     stream, losses = feed(learner, before.stream, X, y, rows.weight, passes=passes)
     posterior = VariationalPosterior.of(stream.gp, X.shape[1]) if losses else before.posterior
     constant = before.constant
     if constant is not None:
         constant = np.where((constant == rows.X).all(axis=0), constant, np.nan)
     return dataclasses.replace(before, posterior=posterior, stream=stream, constant=constant), losses
+
+
+def _passes(n_steps: int) -> int:
+    """On the next batch of a stream that has taken so many steps."""
+    return EARLY_STEPS if n_steps < STEPS else LATER_STEPS
 
 
 def _said(before: Fitted, found: Fitted, rows: TrainingRows, has_learned: bool) -> list[str]:

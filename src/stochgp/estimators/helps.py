@@ -91,8 +91,10 @@ def shift_of(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, "
     """What to say of rows of a stream whose targets or inputs are on average far from those that came first; "" of others."""
     if len(y) == 0:
         return ""
-    found, far = drift(fitted, X, y), []
-    for name, part in found.items():
+    standardisers, far = {"inputs": fitted.inputs, "targets": fitted.targets}, []
+    for name, part in drift(fitted, X, y).items():
+        if not np.any((standardisers[name].mean != 0) | (standardisers[name].scale != 1)):
+            continue  # nothing is known of the first rows
         mean, std = np.abs(np.atleast_1d(part["mean"])), np.maximum(np.atleast_1d(part["std"]), 1.0)
         moved = np.flatnonzero(mean > SHIFT + CERTAIN * std / math.sqrt(len(y)))
         if len(moved):

@@ -157,8 +157,8 @@ class SparseGPRegressor(GPRegressor):
         After a `fit` it goes on where that ended: from its functions, its optimiser's state and its learning rate, with all rows so far as the N of
         the bound. Without one, its first call sets what a `fit` does: how inputs and targets are standardised, and the size of the batches,
         `batch_size`, or the number of rows, but 64, where these are fewer. Functions grow from the rows until there are as many as there is room
-        for, hyperparameters keep adapting, memory stays as it is. Rows wait until a batch is full; then `epochs` steps (None = 16 at a rate of
-        0.05, after a `fit` 1) are taken on it. So the model depends on the rows and their order, not on the portions after the first call, and a model that was saved and loaded goes on to
+        for, hyperparameters keep adapting, memory stays as it is. Rows wait until a batch is full; then `epochs` steps (None = 40 up to 2,048 in
+        all and 4 later, at a rate of 0.05; after a `fit` 1) are taken on it. So the model depends on the rows and their order, not on the portions after the first call, and a model that was saved and loaded goes on to
         the same bits. After it `n_rows_` are the rows learned from, `history_` is of this call, and there is no `elbo_`: earlier rows are gone.
 
         Warns (ConvergenceWarning) of rows that are on average far from the first ones, of rows that are predicted worse than by a constant, and of

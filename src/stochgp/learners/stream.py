@@ -1,5 +1,6 @@
 """Learning from a stream: rows come in any portions, steps are taken on full batches, and memory does not grow."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -108,9 +109,11 @@ def feed(
     y: Float[np.ndarray, " any"],
     count: Float[np.ndarray, " other"] | None = None,
     *,
-    passes: int = 1,
+    passes: int | Callable[[int], int] = 1,
 ) -> tuple[Stream, list[float]]:
-    """(The stream after these rows, the loss of every step). `passes` steps are taken on each batch. Call it where x64 is enabled.
+    """(The stream after these rows, the loss of every step). `passes` steps are taken on each batch, a number or a rule of the steps so far.
+
+    Call it where x64 is enabled.
 
     Raises ValueError for rows of another shape.
     """
@@ -125,7 +128,9 @@ def feed(
         stream = _received(stream, jax.tree.map(lambda part, s=start, n=n: part[s : s + n], given))
         start += n
         if int(stream.n_waiting) == B:
-            stream, found = _learned(learner, stream, passes)
+            stream, found = _learned(
+                learner, stream, passes(int(stream.n_steps)) if callable(passes) else passes
+            )
             losses += found
     return stream, losses
 
