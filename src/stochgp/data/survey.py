@@ -18,6 +18,7 @@ from .standardise import Standardiser
 from .streams import AbstractPasses, Rows, on_device_padded
 from .summaries import Summary
 
+LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
 SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
 
 
@@ -181,4 +182,9 @@ def _weights(block: Block, name: str) -> Float[np.ndarray, " N"]:
     column = read_column(name, table_columns(block.table)[name])
     if column.kind != "number":
         raise TableError(f"the column of weights {name!r} holds no numbers")
+    if (column.values > LARGEST_WEIGHT).any():
+        raise TableError(
+            f"the column of weights {name!r} holds {np.nanmax(column.values):g}; a weight is the number of rows that a row stands for, at most "
+            f"{LARGEST_WEIGHT:g}"
+        )
     return column.values

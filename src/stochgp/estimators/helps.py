@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.distributions import AbstractDistribution, Counts, Normal
+from stochgp.estimators.cautions import FEW_ROWS
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.report import choice
 from stochgp.estimators.streaming import drift
@@ -19,7 +20,6 @@ from stochgp.posteriors import Request
 from stochgp.results import RESULTS, FitResult
 
 ROWS = 512  # that are predicted
-FEWEST = 20  # of which anything is said
 SECONDS = 2.0  # of a time limit, for predicting them
 SURE = 2.0  # standard errors of a mean difference
 LEVEL, INSIDE = 0.95, 0.8  # of intervals, and the share of rows in them below which they are too narrow
@@ -83,8 +83,8 @@ def caution_after_fit(estimator: Any, learned: FitResult, X: np.ndarray, y: np.n
 
 
 def is_judged(y: Float[np.ndarray, " n"]) -> bool:
-    """Whether rows say anything of a model: some of them, whose targets differ."""
-    return len(y) >= FEWEST and bool(np.ptp(y) > 0)
+    """Whether rows say anything of a model: as many as are not warned of for being few, whose targets differ."""
+    return len(y) >= FEW_ROWS and bool(np.ptp(y) > 0)
 
 
 def shift_of(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, " n"]) -> str:

@@ -15,6 +15,7 @@ from stochgp.data import TableEncoder
 from stochgp.data.columns import is_array
 from stochgp.data.fingerprints import FingerprintEncoder, Fingerprints
 from stochgp.data.molecules import MoleculeEncoder
+from stochgp.data.survey import LARGEST_WEIGHT
 from stochgp.estimators.fingerprinted import Inputs, read_fingerprints, without_skipped
 from stochgp.estimators.new_rows import BETWEEN, groups_in_time
 from stochgp.names import lookup
@@ -24,7 +25,6 @@ Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
 
 MERGED_ROWS = 10_000
 LARGEST_TARGET = 1e150  # its square is still a number
-LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
 
 _FLOATS = (np.float64, np.float32)
 _FINITE_CHUNK = 1 << 20
