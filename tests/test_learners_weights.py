@@ -2,14 +2,13 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp.data.streams import DeviceRows, HostRows, SomeRows
-from stochgp.learners import HeavyInAll, Problem, Uniform
+from stochgp.learners import SVGP, HeavyInAll, Problem, Uniform
 from stochgp.learners.sampling import heavy_rows
 from stochgp.learners.steps import advance_by_batches
 from stochgp.planning.steps import StepPlan
@@ -26,7 +25,7 @@ class Seen(NamedTuple):
     loss: jnp.ndarray
 
 
-class Total(eqx.Module):
+class Total(SVGP):
     """A learner whose loss is Σ count · y of a batch."""
 
     def step(self, state, batch, *, key):

@@ -108,7 +108,7 @@ class HeavyInAll(AbstractSampling):
 def heavy_rows(count: Float[np.ndarray, " N"], batch_size: int) -> Int32[np.ndarray, " H"]:
     """The rows of `HeavyInAll`, the heaviest first; at most half a batch."""
     order = np.argsort(-count, kind="stable")[: batch_size // 2]
-    rest = float(np.sum(count, dtype=np.float64)) - np.cumsum(count[order], dtype=np.float64) + count[order]
+    rest = np.cumsum(np.sort(count), dtype=np.float64)[::-1][: len(order)]  # of each and those lighter
     light = count[order] * (batch_size - np.arange(len(order))) <= HEAVY * rest
     return order[: int(np.argmax(light)) if light.any() else len(order)].astype(np.int32)
 
