@@ -916,7 +916,7 @@ MUTATIONS = (
         "models.py",
         "jnp.sqrt(value_of(self.variance, X.dtype)) * self.features(X)",
         "value_of(self.variance, X.dtype) * self.features(X)",
-        "test_objectives_feature.py",
+        "test_learners_bsgd.py::test_the_loss_is_the_nlml_of_the_batch",
     ),
     Mutation(
         "parameters: a lower bound is not added",
@@ -930,7 +930,7 @@ MUTATIONS = (
         "plots.py",
         "axes.bar(at, 400 * error, bottom=-200 * error",
         "axes.bar(at, 200 * error, bottom=-100 * error",
-        "test_plots.py",
+        "test_plots.py::test_coverage_is_drawn_with_two_standard_errors_of_a_calibrated_forecast",
     ),
     Mutation(
         "command line: columns to be ignored are learned from",

@@ -6,6 +6,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scipy.stats import norm
 
 from stochgp import metrics, plots
 from stochgp.distributions import Normal
@@ -96,6 +97,18 @@ def test_a_distribution_is_drawn_as_its_mean_and_standard_deviation():
         lines.append(axes.get_lines()[1].get_ydata())
         plots.fit_report(y, *given)
     np.testing.assert_array_equal(*lines)
+
+
+def test_coverage_is_drawn_with_two_standard_errors_of_a_calibrated_forecast():
+    y, mean, std = _predictions(400)
+    axes = Figure().subplots()
+    plots.draw_coverage(axes, y, mean, std)
+    levels = np.array([0.5, 0.8, 0.95, 0.99])
+    bands = np.array([[bar.get_y(), bar.get_y() + bar.get_height()] for bar in axes.patches])
+    np.testing.assert_allclose(bands, 200 * np.sqrt(levels * (1 - levels) / 400)[:, None] * [-1, 1])
+    drawn = [line.get_ydata()[0] for line in axes.get_lines()[: len(levels)]]
+    held = [np.mean(np.abs(y - mean) <= norm.ppf((1 + level) / 2) * std) for level in levels]
+    np.testing.assert_allclose(drawn, 100 * (np.array(held) - levels), atol=1e-9)
 
 
 def test_errors_are_drawn_against_deviations_by_parts():
