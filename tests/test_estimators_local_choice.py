@@ -71,3 +71,12 @@ def test_where_time_is_short_no_numbers_are_compared(monkeypatch):
     found = fitted(time_limit=1e-3)
     assert found.plan_["neighbours"] == {"choice": 256, "why": "there was no time to compare with fewer"}
     assert found.plan_["calibration_rows"]["choice"] == 64
+
+
+def test_local_variances_are_scaled_by_rows_left_out_with_their_groups():
+    group = np.digitize(X[:, 0], (-1, 0, 1))
+    model = KernelGPRegressor(prediction="local", **SETTINGS).fit(X, Y, groups=group)
+    posterior = model._fitted.posterior
+    plain, order = posterior.changed(scale=1.0), np.lexsort((Y, X[:, 1], X[:, 0]))
+    assert posterior.scale == plain.calibrated(2000, 0, group[order]).scale
+    assert posterior.scale != plain.calibrated(2000, 0).scale

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int32
 
-from stochgp.data import TableEncoder
+from stochgp.data import Standardiser, TableEncoder
 from stochgp.data.neighbours import Neighbours
+from stochgp.deadline import granted
 
 AUTO, BETWEEN, AFTER = "auto", "between", "after"
 FEWEST = 500  # rows, and different times, from which "auto" chooses
@@ -178,10 +179,9 @@ def dependence(
     order = np.argsort(position, kind="stable")
     N = len(order)
     block = np.arange(N) * FOLDS // N
-    scale = np.std(X, axis=0, dtype=np.float64)
-    Z = lambda rows: X[rows].astype(np.float64) / np.where(scale > 0, scale, 1.0)
     others = generator.permutation(order[block % 2 == 1])[: 2 * MOST_ROWS]
-    halves = others[::2], others[1::2]
+    halves, inputs = (others[::2], others[1::2]), Standardiser.fit(X[others])
+    Z = lambda rows: inputs.transform(X[rows], np.float64)
     trees = [Neighbours(Z(half)) for half in halves]
 
     def errors(places: Int[np.ndarray, " P"], which: int) -> Float[np.ndarray, " P"]:
@@ -194,9 +194,10 @@ def dependence(
         i = np.sort(generator.permutation(i)[:PAIRS])
         return _correlation(errors(i, 0), errors(i + lag, 1), block[i])
 
-    first, error = correlation(1)
-    lags = [2**power for power in range(1, 30) if 2**power <= N // FOLDS // 2]
-    reach = next((lag for lag in lags if correlation(lag)[0] < UNRELATED), N // FOLDS)
+    with granted(math.inf):  # it takes about a second, whatever the number of rows
+        first, error = correlation(1)
+        lags = [2**power for power in range(1, 30) if 2**power <= N // FOLDS // 2]
+        reach = next((lag for lag in lags if correlation(lag)[0] < UNRELATED), N // FOLDS)
     return Dependence(first, error, reach)
 
 
@@ -204,9 +205,10 @@ def _correlation(
     a: Float[np.ndarray, " P"], b: Float[np.ndarray, " P"], block: Int[np.ndarray, " P"]
 ) -> tuple[float, float]:
     """(Σab/√(Σa² Σb²); its standard error by the delta method, sums over a block as one number)."""
-    squares = float(np.sqrt(np.sum(a * a) * np.sum(b * b)))
-    if not squares > 0:
+    sizes = [float(np.linalg.norm(part)) for part in (a, b)]
+    if not min(sizes) > 0:
         return 0.0, 0.0
-    found = float(np.sum(a * b)) / squares
-    influence = a * b / squares - found / 2 * (a * a / np.sum(a * a) + b * b / np.sum(b * b))
+    a, b = a / sizes[0], b / sizes[1]
+    found = float(a @ b)
+    influence = a * b - found / 2 * (a * a + b * b)
     return found, float(np.sqrt(np.sum(np.bincount(block, influence) ** 2)))
