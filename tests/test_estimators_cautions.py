@@ -1,5 +1,6 @@
 """Data of which a fit knows less than it says: a warning, in one line and with the column, or an honest standard deviation."""
 
+import logging
 import warnings
 from functools import partial
 
@@ -8,7 +9,7 @@ import pandas as pd
 import pytest
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, load
-from stochgp.estimators.cautions import FEW_ROWS, constant_columns
+from stochgp.estimators.cautions import FEW_ROWS, Seen
 
 _generator = np.random.default_rng(0)
 N = 60
@@ -105,10 +106,36 @@ def test_a_column_constant_at_fit_and_different_at_predict_is_named(name, tmp_pa
             assert said(partial(call, frame)) == said(partial(call, same)) == []
 
 
-def test_constant_columns_are_those_of_one_value():
+def test_ranges_are_those_of_the_rows_and_grow_with_further_ones():
+    """By enumeration; a moved constant has its warning, and no place among the rows outside; rounding is not outside."""
     rows = np.column_stack([np.full(5, 7.0), np.arange(5.0), np.full(5, -0.5)])
-    np.testing.assert_array_equal(constant_columns(rows), [7.0, np.nan, -0.5])
-    np.testing.assert_array_equal(constant_columns(rows[:1]), rows[0])
-    long = np.zeros((3_000_000, 1))
-    long[-1] = 1.0
-    np.testing.assert_array_equal(constant_columns(long), [np.nan])
+    seen = Seen(rows.min(axis=0), rows.max(axis=0))
+    new = np.array(
+        [[7.0, 4.0, -0.5], [7.0, 4.0 + 1e-7, -0.5], [8.0, 4.0, -0.5], [7.0, 4.5, -0.5], [7.0, -3.0, 9.0]]
+    )
+    assert seen.note() == ""
+    assert seen.look_at(None, new) and not seen.look_at(None, new)
+    assert (seen.n_rows, seen.n_outside) == (10, 4)
+    assert "4 of 10 rows" in seen.note() and "input column 2 (-3; training rows have 0 to 4)" in seen.note()
+    more = seen.with_rows(new)
+    np.testing.assert_array_equal([more.low, more.high], [[7, -3, -0.5], [8, 4.5, 9]])
+    assert (more.n_rows, more.n_outside, more.note()) == (0, 0, "")
+    assert not more.look_at(None, new)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_outside_of_what_was_seen_are_said_once(name, tmp_path, caplog, capsys):
+    """In the log, in the summary and with `verbose` on stderr: how many, and the column that is farthest out, by its name. No warning."""
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    model = FAMILIES[name]().fit(frame, y).set_params(verbose=1)
+    capsys.readouterr()
+    caplog.set_level(logging.INFO, "stochgp.estimators")
+    new = frame.assign(b=[*X[:50, 1], *np.full(7, 9.5), *X[:2, 1], -30.0])
+    assert said(lambda: model.predict(frame)) == [] and "outside" not in caplog.text + model.summary()
+    assert said(lambda: model.predict(new)) == said(lambda: model.predict_interval(new)) == []
+    for text in (caplog.text, capsys.readouterr().err):
+        assert text.count("outside of the range") == text.count("8 of 120 rows given since the fit") == 1
+    model.save(tmp_path / "model")
+    for found in (model, load(tmp_path / "model")):
+        text = " ".join(found.summary().split())
+        assert "16 of 180 rows" in text and "input column 'b' (-30; training rows have" in text

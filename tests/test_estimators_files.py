@@ -132,6 +132,9 @@ def test_the_posterior_of_a_sample_is_of_all_rows(table, sampled):
         np.testing.assert_allclose(posterior.mean(Z), whole.mean(Z), atol=1e-4)
     assert sampled.plan_["closing_rows"]["choice"] == N
     assert sampled.n_rows_ == N
+    seen = fitted.seen  # the bounds of inputs are those of all rows too
+    np.testing.assert_array_equal([seen.low, seen.high], [X.min(axis=0), X.max(axis=0)])
+    assert np.all(np.asarray(posterior.features.right(jax.numpy.asarray(Z))) == 0)
 
 
 def test_q_of_a_sparse_model_is_of_all_rows_where_a_sample_chose_its_points(folder, table, monkeypatch):

@@ -70,6 +70,18 @@ def test_a_feature_map_passes():
     assert _resolve(phi) is phi
 
 
+@pytest.mark.parametrize("spec", ["mlp", "attention"])
+def test_a_network_by_name_is_bounded_by_the_limits_of_its_inputs(spec):
+    """The same to the last bit within them, constant far beyond; a network given is left alone."""
+    limits = np.stack([X.min(axis=0), X.max(axis=0)])
+    bounded, plain = _resolve(spec, limits=limits), _resolve(spec)
+    np.testing.assert_array_equal(bounded(X), plain(X))
+    far = jnp.concatenate([jnp.full((1, D), size, jnp.float32) for size in (1e3, 1e6)])
+    np.testing.assert_array_equal(*bounded(far))
+    given = _network()
+    assert _resolve(given, limits=limits).network is given
+
+
 def test_dtype_reaches_every_array():
     with jax.enable_x64(True):
         for spec in ("mlp", "attention", "rff"):

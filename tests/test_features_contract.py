@@ -49,6 +49,9 @@ MAPS = {
     "composed": lambda: features.Composed(
         _mlp(), features.RandomFourier.init(kernels.RBF(2.0), 5, 6, key=KEY)
     ),
+    "beyond": lambda: features.Beyond.init(
+        np.array([[-0.5] * D, [0.5] * D]), 2.0, np.array([1.0, 0.5, 2.0]), n_features=8, key=KEY
+    ),
     "sum": lambda: features.Sum(_mlp(), _fourier(kernels.RBF())),
 }
 FEW = [name for name in MAPS if name not in ("rff-paired", "orf", "equinox-mlp")]

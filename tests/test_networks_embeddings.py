@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import features, networks
 from stochgp.parameters import cast, partition
@@ -58,6 +58,26 @@ def test_smooth_clip_is_bounded_and_rises():
     found = applied(networks.smooth_clip(X, dtype=jnp.float64), line)
     assert np.all(np.diff(found[:, :3], axis=0) > 0)
     assert np.ptp(found[:, 1]) < 6 / 0.5  # from −3 to 3, over a standard deviation that is not small
+
+
+def test_within_its_limits_a_row_is_itself_and_beyond_it_is_bounded_and_smooth():
+    """Every bit inside; outside never more than half a standard deviation away, rising, with slope 1 at the edges. A constant stays what it is."""
+    X = rows()
+    limits = np.stack([X.min(axis=0), X.max(axis=0)])
+    bound = networks.within(X, limits, dtype=jnp.float64)
+    assert_array_equal(applied(bound, X), X)
+    width = 0.5 * X.std(axis=0)
+    for edge, sign in ((limits[0], -1), (limits[1], 1)):
+        out = edge + sign * np.geomspace(1e-9, 1e9, 50)[:, None]
+        excess = sign * (applied(bound, out) - edge)
+        assert_allclose(
+            excess, width * np.tanh(np.abs(out - edge) / np.where(width > 0, width, 1)), atol=1e-12
+        )
+        assert np.all(excess <= width + 1e-12) and np.all(np.diff(excess, axis=0) >= -1e-12)
+    slopes = jax.vmap(jax.grad(lambda x, d: bound(x)[d]), (0, 0))(
+        jnp.asarray(limits)[[0, 1, 1]], jnp.arange(3)
+    )
+    assert_allclose(np.asarray(slopes)[np.arange(3), np.arange(3)], 1)
 
 
 def test_piecewise_linear_matches_numpy():

@@ -159,6 +159,7 @@ class StandardisedRows(AbstractPasses):
     rows: FileRows
     size: int
     count: float
+    limits: Float[np.ndarray, "2 D"]  # the smallest and the largest value of each input
     inputs: Standardiser
     targets: Standardiser
     dtype: str

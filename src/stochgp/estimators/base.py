@@ -22,7 +22,7 @@ from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.deadline import granted, within
 from stochgp.devices import ONE, Devices
 from stochgp.estimators.calibrating import calibrated, set_aside
-from stochgp.estimators.cautions import constant_columns, warn_of
+from stochgp.estimators.cautions import Seen, warn_of
 from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs, is_packed
 from stochgp.estimators.fitted import Fitted
@@ -211,9 +211,9 @@ class GPEstimator(PosteriorEstimator):
                 law, of_law = self._law_of(gp, learned, posterior, data, run)
             stream = self._stream_of(gp, learned, data, run)
         seen = self.dtype if posterior.dtype is None else posterior.dtype
-        constant = None if is_packed(data.encoder) else constant_columns(data.rows.X)
+        ranges = None if is_packed(data.encoder) else Seen(*data.limits)
         self._fitted = Fitted(
-            data.encoder, data.inputs, data.targets, posterior, seen, constant,
+            data.encoder, data.inputs, data.targets, posterior, seen, ranges,
             likelihood=self._likelihood_of(learned, posterior), law=law, transform=data.transform,
             log_slope=data.log_slope, slope_rows=data.passes.count, counts=self._target == "count",
             stream=stream,

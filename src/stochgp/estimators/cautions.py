@@ -1,6 +1,7 @@
 """What of the data makes a fit know less than it says: told as warnings."""
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,32 +47,59 @@ def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
         )
 
 
-def warn_of_moved(
-    encoder: Encoder | None,
-    constant: Float[np.ndarray, " D"],
-    X: Float[np.ndarray, "N D"],
-    stacklevel: int,
-) -> None:
-    """Warns of columns that had one value, in `constant`, in all training rows, and have another in X. NaN stands for any other column."""
-    moved = np.zeros(len(constant), bool)
-    held = np.flatnonzero(~np.isnan(constant))
-    moved[held] = ~np.isclose(X[:, held], constant[held], rtol=SAME, atol=0, equal_nan=True).all(axis=0)
+@dataclass(eq=False)
+class Seen:
+    """The smallest and the largest value of each input column of the training rows; and of rows given since, how many lay outside."""
+
+    low: Float[np.ndarray, " D"]
+    high: Float[np.ndarray, " D"]
+    n_rows: int = 0
+    n_outside: int = 0
+    farthest: str = ""  # the column in which one lay farthest outside, for its range
+
+    def with_rows(self, X: Float[np.ndarray, "n D"]) -> "Seen":
+        """With further rows among those of training; those given since are counted anew."""
+        if len(X) == 0:
+            return self
+        return Seen(np.minimum(self.low, X.min(axis=0)), np.maximum(self.high, X.max(axis=0)))
+
+    def note(self) -> str:
+        """What a user is told of these rows; "" where none lay outside."""
+        if self.n_outside == 0:
+            return ""
+        return (
+            f"{self.n_outside} of {self.n_rows} rows given since the fit lie outside of the range of the training rows, farthest in {self.farthest}: "
+            "little is known of f there"
+        )
+
+    def look_at(self, encoder: Encoder | None, X: Float[np.ndarray, "N D"]) -> bool:
+        """Counts these rows; whether they are the first of which some lie outside. Columns of one value are left to `warn_of_moved`."""
+        outside, farthest, before = np.zeros(len(X), bool), 0.0, self.n_outside
+        for d in np.flatnonzero(self.low < self.high):
+            low, high, column = self.low[d], self.high[d], X[:, d]
+            excess = np.maximum(low - column, column - high)
+            there = excess > SAME * max(abs(low), abs(high))
+            outside |= there
+            most = float(np.fmax.reduce(excess, initial=0.0)) / (high - low)
+            if there.any() and most > farthest:
+                farthest, which = most, np.arange(len(self.low)) == d
+                name, value = _named(encoder, which), column[np.nanargmax(excess)]
+                self.farthest = f"{name} ({value:.6g}; training rows have {low:.6g} to {high:.6g})"
+        self.n_rows, self.n_outside = self.n_rows + len(X), self.n_outside + int(outside.sum())
+        return before == 0 < self.n_outside
+
+
+def warn_of_moved(encoder: Encoder | None, seen: Seen, X: Float[np.ndarray, "N D"], stacklevel: int) -> None:
+    """Warns of columns that had one value in all training rows, and have another in X."""
+    moved = np.zeros(len(seen.low), bool)
+    held = np.flatnonzero(seen.low == seen.high)
+    moved[held] = ~np.isclose(X[:, held], seen.low[held], rtol=SAME, atol=0, equal_nan=True).all(axis=0)
     if moved.any():
         _warn(
             f"{_named(encoder, moved)}: one value in all training rows, others here; nothing is known of what the column does, and "
             "standard deviations do not hold it",
             stacklevel,
         )
-
-
-def constant_columns(X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " D"]:
-    """The value of each column that has only one, NaN for the others."""
-    same, step = np.arange(X.shape[1]), max(1, (1 << 20) // max(1, X.shape[1]))
-    for start in range(0, len(X), step):
-        same = same[(X[start : start + step, same] == X[0, same]).all(axis=0)]
-    found = np.full(X.shape[1], np.nan)
-    found[same] = X[0, same]
-    return found
 
 
 def _flattened(data: TrainingData) -> np.ndarray:

@@ -19,6 +19,7 @@ from stochgp.data.streams import AbstractSource, Rows
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.devices import Devices
 from stochgp.estimators.base import GPRegressor
+from stochgp.estimators.beyond import BEYOND, beyond_limits
 from stochgp.estimators.choices import feature_learner
 from stochgp.estimators.fingerprinted import (
     Inputs,
@@ -42,7 +43,7 @@ from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP
 from stochgp.numerics.seeds import words_of
 from stochgp.objectives import Moments, add_up, chunk_rows, nlml_of_spectrum, spectrum
-from stochgp.objectives.moments import pass_rows
+from stochgp.objectives.moments import pass_rows, with_idle
 from stochgp.objectives.student import add_up_weighted, belief_of
 from stochgp.parameters import cast, frozen, positive
 from stochgp.posteriors import AbstractPosterior, Dispersion, FeaturePosterior
@@ -191,7 +192,7 @@ class FeatureGPRegressor(GPRegressor):
             said.append(caution_of(found, "these rows, by what was learned before,"))
         kept = {name: told for name, told in self.plan_.items() if name != "caution"}
         self.plan_ = kept | warned([text for text in said if text][:1], stacklevel=3)
-        self._fitted = self._fitted.with_slope(0.0, 0.0, forget).with_targets(y, weight)
+        self._fitted = self._fitted.with_inputs(X).with_slope(0.0, 0.0, forget).with_targets(y, weight)
         self._take_in(added(stream, more, forget), (self.n_rows_ if forget > 0 else 0) + len(y))
         return self
 
@@ -204,6 +205,8 @@ class FeatureGPRegressor(GPRegressor):
         check_is_fitted(self)
         check_is_fitted(other)
         check_mergeable(self._fitted, other._fitted)
+        if (seen := other._fitted.seen) is not None:
+            self._fitted = self._fitted.with_inputs(np.stack([seen.low, seen.high]))
         self._fitted = self._fitted.with_slope(other._fitted.log_slope, other._fitted.slope_rows)
         self._take_in(added(self._to_go_on(), other._to_go_on().moments), self.n_rows_ + other.n_rows_)
         return self
@@ -232,6 +235,8 @@ class FeatureGPRegressor(GPRegressor):
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = jnp.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
         given = {"n_inputs": data.n_inputs, "X_sample": sample, "dtype": self.dtype}
+        if features.is_network(self.features):
+            given["limits"] = data.inputs.transform(data.limits, self.dtype)
         phi = features.resolve(self.features, self._kernel_for(data), self.n_features, key=map_key, **given)
         phi = cast(phi, self.dtype)
         size = float(_mean_square(phi, sample[:SCALE_ROWS]))
@@ -319,11 +324,18 @@ class FeatureGPRegressor(GPRegressor):
             )
         variances = float(gp.variance), float(gp.noise_variance)
         posterior = FeaturePosterior.of(gp.features, learned.spectrum, *variances, gp.noise)
-        self._stream = begun(gp, learned.evidence.moments)
+        moments, told = learned.evidence.moments, {}
+        if features.is_network(self.features):
+            beyond = beyond_limits(posterior, variances[0], data, key=jax.random.fold_in(run.start_key, 2))
+            moments, told = with_idle(moments, beyond.n_features), {"features_beyond": choice(*BEYOND)}
+            both = features.Sum(gp.features, beyond)
+            posterior = FeaturePosterior.of(both, spectrum(moments), *variances, gp.noise)
+        self._stream = begun(gp, moments)
         return (
             posterior,
             None,
-            {
+            told
+            | {
                 "n_features": choice(gp.n_features, "the size of the feature map"),
                 "variance": choice("exact", "the posterior of the features' weights is computed exactly"),
                 "moment_rows": choice(

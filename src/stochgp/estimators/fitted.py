@@ -25,6 +25,7 @@ from stochgp.distributions import (
     Warped,
 )
 from stochgp.estimators.blocked_rows import in_blocks, standardised
+from stochgp.estimators.cautions import Seen
 from stochgp.estimators.function_draws import FunctionDraws, JoinedFunctions
 from stochgp.estimators.inputs import Encoder, refuse_no_counts, refuse_targets_outside
 from stochgp.likelihoods import AbstractLikelihood, StudentT
@@ -61,9 +62,7 @@ class Fitted:
     targets: Standardiser
     posterior: AbstractPosterior
     dtype: str
-    constant: Float[np.ndarray, " D"] | None = (
-        None  # the value of input columns that had only one, NaN for others
-    )
+    seen: Seen | None = None  # the ranges of the training rows, None of packed fingerprints
     likelihood: AbstractLikelihood | None = (
         None  # of the standardised targets; None: Gaussian, of the posterior's noise
     )
@@ -124,6 +123,10 @@ class Fitted:
             refuse_no_counts(y)
         refuse_targets_outside(self.transform, y)
         return np.asarray(self.transform(y), np.float64)
+
+    def with_inputs(self, X: Float[np.ndarray, "n D"]) -> "Fitted":
+        """With new rows among those that were seen."""
+        return self if self.seen is None else dataclasses.replace(self, seen=self.seen.with_rows(X))
 
     def with_targets(self, y: Float[np.ndarray, " n"], count: Float[np.ndarray, " n"] | None) -> "Fitted":
         """With new targets in the mean of log T'."""

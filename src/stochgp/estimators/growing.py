@@ -161,10 +161,7 @@ def _fed(estimator: Any, before: Fitted, rows: TrainingRows) -> tuple[Fitted, li
     passes = estimator.epochs or (1 if "steps" in estimator.plan_ else _passes)
     stream, losses = feed(learner, before.stream, X, y, rows.weight, passes=passes)
     posterior = VariationalPosterior.of(stream.gp, X.shape[1]) if losses else before.posterior
-    constant = before.constant
-    if constant is not None:
-        constant = np.where((constant == rows.X).all(axis=0), constant, np.nan)
-    return dataclasses.replace(before, posterior=posterior, stream=stream, constant=constant), losses
+    return dataclasses.replace(before.with_inputs(rows.X), posterior=posterior, stream=stream), losses
 
 
 def _passes(n_steps: int) -> int:

@@ -1,5 +1,6 @@
 """The part of the doors that all regressors share: everything that follows from a posterior."""
 
+import logging
 import os
 import warnings
 from typing import Any
@@ -15,9 +16,12 @@ from stochgp.estimators.cautions import warn_of_moved
 from stochgp.estimators.fitted import Fitted, draw_keys
 from stochgp.estimators.function_draws import FunctionDraws
 from stochgp.estimators.inputs import read_inputs
+from stochgp.estimators.progress import say
 from stochgp.estimators.saving import pack, save, unpack
 from stochgp.numerics.seeds import as_key
 from stochgp.posteriors import Request
+
+logger = logging.getLogger("stochgp.estimators")
 
 
 class PosteriorEstimator(BaseEstimator):
@@ -57,8 +61,12 @@ class PosteriorEstimator(BaseEstimator):
                     stacklevel=3,
                 )
         found = read_inputs(self, encoder, X, Budget.of(self.memory_limit))
-        if self._fitted.constant is not None:
-            warn_of_moved(encoder, self._fitted.constant, found, stacklevel=3)
+        seen = self._fitted.seen
+        if seen is not None:
+            warn_of_moved(encoder, seen, found, stacklevel=3)
+            if seen.look_at(encoder, found):
+                logger.info(seen.note())
+                say(self.verbose, seen.note())
         return found
 
     def _reserve(self, request: Request, what: str, results: int = 0) -> Budget:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from stochgp import features
 from stochgp.estimators.report import notes
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
 from stochgp.parameters import value_of
@@ -73,8 +74,10 @@ def _of_model(estimator: Any) -> list[str]:
         if len(listed) > MOST_LISTED:
             lines.append(f"  and {len(listed) - MOST_LISTED} less relevant inputs")
     if hasattr(estimator, "features_"):
-        phi = estimator.features_
-        lines.append(f"Features: {phi.n_features} of {type(phi).__name__}")
+        phi, beyond = estimator.features_, ""
+        if isinstance(phi, features.Sum) and isinstance(phi.right, features.Beyond):
+            phi, beyond = phi.left, f", {phi.right.n_features} beyond the range of the rows"
+        lines.append(f"Features: {phi.n_features} of {type(phi).__name__}{beyond}")
     if hasattr(estimator, "noise_variance_"):
         std, scale = estimator.noise_variance_**0.5, estimator._fitted.target_scale
         share = (std / scale) ** 2
@@ -96,7 +99,9 @@ def _of_fit(estimator: Any) -> list[str]:
 
 
 def _of_notes(estimator: Any) -> list[str]:
-    found = notes(estimator.plan_, estimator.n_rows_)
+    seen = estimator._fitted.seen
+    outside = "" if seen is None else seen.note()
+    found = [*notes(estimator.plan_, estimator.n_rows_), *filter(None, [outside])]
     return [textwrap.fill(f"Note: {note}", WIDTH, subsequent_indent="      ") for note in found]
 
 

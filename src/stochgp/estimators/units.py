@@ -87,7 +87,10 @@ class TrainingData:
         targets = Standardiser.identity(()) if keeps else targets
         everything = None
         if not is_whole:
-            everything = StandardisedRows(found.rows, found.size, found.inputs.count, inputs, targets, dtype)
+            limits = np.stack([found.inputs.low, found.inputs.high])
+            everything = StandardisedRows(
+                found.rows, found.size, found.inputs.count, limits, inputs, targets, dtype
+            )
         return cls(data.rows, inputs, targets, dtype, standardize and not keeps, True, everything)
 
     @property
@@ -145,6 +148,13 @@ class TrainingData:
     def y(self) -> Float[np.ndarray, " N"]:
         """Standardised, in float64."""
         return self.targets.transform(self.rows.y)
+
+    @functools.cached_property
+    def limits(self) -> Float[np.ndarray, "2 D"]:
+        """The smallest and the largest value of each input of all rows, in the user's units."""
+        if self.everything is not None:
+            return self.everything.limits
+        return np.stack([self.rows.X.min(axis=0), self.rows.X.max(axis=0)]).astype(np.float64)
 
     @property
     def count(self) -> Float[np.ndarray, " N"]:

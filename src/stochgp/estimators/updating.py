@@ -68,10 +68,7 @@ def updated(
     new = NewRows(np.asarray(X), np.asarray(y, np.float64), rows.count)
     with jax.enable_x64(True):
         posterior, solved = _grown(fitted.posterior, new, wanted, budget, key)
-    constant = fitted.constant
-    if constant is not None:
-        constant = np.where((constant == rows.X).all(axis=0), constant, np.nan)
-    found = dataclasses.replace(fitted, posterior=posterior, constant=constant)
+    found = dataclasses.replace(fitted.with_inputs(rows.X), posterior=posterior)
     return found.with_targets(rows.y, rows.count), solved
 
 

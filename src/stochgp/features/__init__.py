@@ -1,6 +1,8 @@
 """Feature maps: φ with φ(x)·φ(z) ≈ k(x, z), so that a GP costs O(N M²)."""
 
 from stochgp.features.base import AbstractFeatureMap as AbstractFeatureMap
+from stochgp.features.beyond import Beyond as Beyond
+from stochgp.features.build import is_network as is_network
 from stochgp.features.build import resolve as resolve
 from stochgp.features.compose import Composed as Composed
 from stochgp.features.compose import Scaled as Scaled

@@ -17,11 +17,12 @@ from stochgp.features.hashing import TanimotoHashes
 from stochgp.features.network import Network
 from stochgp.features.nystrom import Nystrom
 from stochgp.names import lookup
-from stochgp.networks import Embedded, attention, mlp, periodic, piecewise_linear, smooth_clip
+from stochgp.networks import Embedded, attention, mlp, periodic, piecewise_linear, smooth_clip, within
 from stochgp.parameters import value_of
 
 MLPS = ("mlp", "robust-mlp", "piecewise-mlp", "periodic-mlp")
 NAMES = (*MLPS, "attention", "rff", "orf", "nystrom", "tanimoto")
+UNBOUNDED = ("mlp", "attention")  # networks of the inputs as they are
 N_NETWORK, N_ATTENTION, N_FOURIER, N_NYSTROM = 128, 32, 1000, 512  # the sizes of the papers
 N_HASHES = 1000
 
@@ -34,6 +35,7 @@ def resolve(
     n_inputs: int,
     key: PRNGKeyArray,
     X_sample: Float[Array, "N D"] | None = None,
+    limits: Float[np.ndarray, "2 D"] | None = None,
     dtype: DTypeLike = jnp.float32,
 ) -> AbstractFeatureMap:
     """The feature map that `spec` asks for, for rows of `n_inputs` standardised inputs.
@@ -51,7 +53,8 @@ def resolve(
     | the networks | random Fourier features of z | stationary, one lengthscale | 1000 |
     | a feature map | as it is | None | its own |
 
-    `kernel` is a name or a kernel. Raises ValueError for an unknown name (naming the nearest one) and for
+    `kernel` is a name or a kernel. `limits`, the smallest and the largest value of each input of all rows, bound what "mlp" and "attention" see of
+    others (`networks.within`, from `X_sample`); the embeddings of the other names are bounded in any case. Raises ValueError for an unknown name (naming the nearest one) and for
     options that contradict one another, TypeError for a `spec` of another kind.
     """
     if isinstance(spec, AbstractFeatureMap):
@@ -64,6 +67,8 @@ def resolve(
         if name in (*MLPS, "attention"):
             width = n_features if _is_linear(kernel) else None
             network = _named_network(name, n_inputs, width, X_sample, network_key, dtype)
+            if limits is not None and name in UNBOUNDED and X_sample is not None:
+                network = Embedded(within(np.asarray(X_sample), limits, dtype=dtype), network)
             return _on_network(Network(network), kernel, n_features, feature_key, dtype)
         usual = "tanimoto" if name == "tanimoto" else "rbf"
         kernel = _kernel(usual if kernel is None else kernel, n_inputs, ard=True, dtype=dtype)
@@ -81,6 +86,11 @@ def resolve(
     raise TypeError(
         f"features must be one of {', '.join(NAMES)}, a feature map or a network, but got {spec!r}"
     )
+
+
+def is_network(spec: Any) -> bool:
+    """Whether `resolve` makes a network for it, of inputs that are bounded where it knows their limits."""
+    return isinstance(spec, str) and spec in (*MLPS, "attention")
 
 
 def _is_linear(kernel: Any) -> bool:

@@ -5,9 +5,11 @@ from .embeddings import (
     Periodic,
     PiecewiseLinear,
     SmoothClip,
+    Within,
     periodic,
     piecewise_linear,
     smooth_clip,
+    within,
 )
 from .layers import MLP, Activation, Attention, Dense, EncoderLayer, attention, mlp, relu
 
@@ -21,10 +23,12 @@ __all__ = [
     "Periodic",
     "PiecewiseLinear",
     "SmoothClip",
+    "Within",
     "attention",
     "mlp",
     "periodic",
     "piecewise_linear",
     "relu",
     "smooth_clip",
+    "within",
 ]

@@ -13,6 +13,7 @@ from stochgp.numerics.precision import einsum
 from stochgp.parameters import Frozen, frozen, value_of
 
 BOUND = 3.0  # of a smoothly clipped input
+REACH = 0.5  # beyond the range of the rows, in standard deviations
 QUARTILES = 1.349  # their distance, in standard deviations of a Gaussian
 BINS = 8
 N_FREQUENCIES, N_COMPONENTS, FREQUENCY = (
@@ -48,6 +49,30 @@ class SmoothClip(eqx.Module):
         )
         u = (x - center) * slope
         return (u / jnp.sqrt(1 + (u / BOUND) ** 2) - mean) / scale
+
+
+class Within(eqx.Module):
+    """z_d = c_d + w_d tanh((x_d − c_d)/w_d), c_d = min(max(x_d, low_d), high_d): x_d itself from low_d to high_d, and nowhere more than w_d beyond.
+
+    A network extrapolates linearly for ever; so it is asked nothing far from where it has learned. Nothing in it trains. See `within`.
+    """
+
+    low: Frozen  # [D]
+    high: Frozen  # [D]
+    width: Frozen  # w [D], a width of 0 keeps to the range
+
+    @property
+    def n_inputs(self) -> int:
+        return self.low.content.shape[0]
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n_inputs
+
+    def __call__(self, x: Float[Array, " D"]) -> Float[Array, " D"]:
+        low, high, width = (value_of(part, x.dtype) for part in (self.low, self.high, self.width))
+        nearest = jnp.minimum(jnp.maximum(x, low), high)
+        return nearest + width * jnp.tanh((x - nearest) / jnp.where(width > 0, width, 1))
 
 
 class PiecewiseLinear(eqx.Module):
@@ -128,6 +153,13 @@ def smooth_clip(X: Float[Any, "N D"], *, dtype: DTypeLike = jnp.float32) -> Smoo
     scale = clipped.std(axis=0)
     parts = center, slope, clipped.mean(axis=0), np.where(scale > 0, scale, 1.0)
     return SmoothClip(*(frozen(jnp.asarray(part, dtype)) for part in parts))
+
+
+def within(X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike = jnp.float32) -> Within:
+    """The range from `limits[0]` to `limits[1]`, and half a standard deviation of the rows X on either side."""
+    low, high = np.asarray(limits, np.float64)
+    parts = low, high, REACH * np.asarray(X, np.float64).std(axis=0)
+    return Within(*(frozen(jnp.asarray(part, dtype)) for part in parts))
 
 
 def piecewise_linear(

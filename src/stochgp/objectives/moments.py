@@ -56,6 +56,12 @@ def add_up(gp: FeatureGP, chunks: Iterable[Rows], devices: Devices = ONE) -> Mom
     return total_of(_jitted(gp, rows) for rows in chunks)
 
 
+def with_idle(moments: Moments, n_features: int) -> Moments:
+    """Of so many further features that are 0 on all rows: the sums gain rows and columns of 0."""
+    gram = jnp.pad(jnp.asarray(moments.gram), (0, n_features))
+    return moments._replace(gram=gram, cross=jnp.pad(jnp.asarray(moments.cross), (0, n_features)))
+
+
 def total_of(parts: Iterable[T]) -> T:
     """The sum of moments, or other trees of sums, that come one after the other. Raises ValueError where none come."""
     total = None

@@ -1,0 +1,53 @@
+"""What a feature GP on a network says of rows beyond the range of those it was learned from."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.estimators.units import TrainingData
+from stochgp.features import Beyond
+from stochgp.features.beyond import N_BEYOND
+from stochgp.numerics.precision import matmul
+from stochgp.posteriors import FeaturePosterior
+
+SLOPE_ROWS = 1_000  # at which slopes are taken
+LONGEST = 10.0  # standard deviations beyond the range after which no input is without effect
+BEYOND = (
+    N_BEYOND,
+    "0 in the range of the training rows; beyond it f's standard deviation grows to that of the targets",
+)
+
+
+def beyond_limits(
+    posterior: FeaturePosterior, variance: float, data: TrainingData, *, key: PRNGKeyArray
+) -> Beyond:
+    """Features of the excess of rows over the range of the training rows, for a model whose k is multiplied by `variance`.
+
+    Far from the range f varies as the targets do, and near it with the root mean square slopes of the posterior mean inside: as a stationary
+    function of that variance and these slopes would.
+    """
+    some = np.linspace(0, data.n_rows - 1, min(data.n_rows, SLOPE_ROWS)).astype(np.int64)
+    X = data.inputs.transform(data.rows.X[some], data.dtype)
+    slopes = np.asarray(_slopes(posterior, jnp.asarray(X)), np.float64)
+    limits = data.inputs.transform(data.limits, data.dtype)
+    scale = 1.0 if data.standardized else np.maximum(data.rows.X[some].std(axis=0), 1e-30)
+    return Beyond.init(
+        limits,
+        data.spread / variance,
+        slopes / variance**0.5,
+        longest=LONGEST * scale,
+        key=key,
+        dtype=data.dtype,
+    )
+
+
+@eqx.filter_jit
+def _slopes(posterior: FeaturePosterior, X: Float[Array, "n D"]) -> Float[Array, " D"]:
+    """√mean (∂m/∂x_d)² over rows."""
+
+    def mean(x: Array) -> Array:
+        return matmul(posterior.features(x[None]).astype(posterior.weights.dtype), posterior.weights)[0]
+
+    return jnp.sqrt(jnp.mean(jax.vmap(jax.grad(mean))(X) ** 2, axis=0))
