@@ -95,6 +95,8 @@ def test_merged_models_hold_the_rows_of_both(first):
     assert merged.n_rows_ == other_way.n_rows_ == N
     for model in (merged, other_way):
         assert_allclose(model.predict(NEW, return_std=True), wanted.predict(NEW, return_std=True), **TIGHT)
+        seen = model._fitted.seen
+        np.testing.assert_array_equal([seen.low, seen.high], [X.min(axis=0), X.max(axis=0)])
 
 
 def test_models_of_other_features_are_not_merged(first):
