@@ -92,7 +92,7 @@ class FeatureGPRegressor(GPRegressor):
                     mini-batches where that saves time, which `plan_` says (docs/methods/devices.md). Where it does not, 1, 2, 4 and 8 of them give the same bits
 
     After `fit`, in units of the targets given (nlml = that of standardised targets + log s, variances times s²):
-    `features_` φ on standardised inputs; `noise_variance_`; `nlml_` exact negative log marginal likelihood per datum of all rows, with heavy tails a
+    `features_` φ on standardised inputs, of a network by name with `features.Beyond` beside it, which is 0 in the range of the rows; `noise_variance_`; `nlml_` exact negative log marginal likelihood per datum of all rows, with heavy tails a
     bound of it from above;
     `n_iter_` steps; `converged_` as the learner's docstring says, False when a budget ended the run; `history_` a dict per visit (docs/methods/history.md);
     `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames; `target_name_`, the name of y if it has one.
@@ -179,7 +179,7 @@ class FeatureGPRegressor(GPRegressor):
             raise ValueError(f"forget is {forget!r}; it must lie between 0 and 1")
         if "_fitted" not in vars(self):
             return typing.cast(FeatureGPRegressor, self.fit(X, y, sample_weight))
-        stream, X, y = self._to_go_on(), self._read(X), read_targets(y)
+        stream, X, y = self._to_go_on(), self._read(X, learns=True), read_targets(y)
         if is_packed(self._fitted.encoder):
             refuse_further_counts(X)
         check_consistent_length(X, y)

@@ -11,8 +11,8 @@ from sklearn.utils import check_consistent_length
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.deadline import TimeIsUpError
-from stochgp.estimators.cautions import warn_of
-from stochgp.estimators.fingerprinted import Inputs
+from stochgp.estimators.cautions import Seen, warn_of
+from stochgp.estimators.fingerprinted import Inputs, is_packed
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import ROWS, caution_of, is_judged, scores, shift_of, warned
 from stochgp.estimators.inputs import TrainingRows, read_inputs_at_fit, read_more_weights, read_targets
@@ -117,7 +117,7 @@ def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, encoder: Any) -> T
     if y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
     if "_fitted" in vars(estimator):
-        X = estimator._read(X)
+        X = estimator._read(X, learns=True)
     else:
         encoder, X = read_inputs_at_fit(estimator, X, Budget.of(estimator.memory_limit), estimator.missing)
     y = read_targets(y)
@@ -140,7 +140,9 @@ def _begun(estimator: Any, data: TrainingData) -> tuple[Fitted, dict[str, Any]]:
         "gradients": choice(*learner.exactness({})),
     }
     posterior = VariationalPosterior.of(gp, data.n_inputs)
-    return Fitted(data.encoder, data.inputs, data.targets, posterior, estimator.dtype, stream=stream), told
+    seen = None if is_packed(data.encoder) else Seen(*data.limits)
+    fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, estimator.dtype, seen, stream=stream)
+    return fitted, told
 
 
 def stream_of(

@@ -50,7 +50,8 @@ class PosteriorEstimator(BaseEstimator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(unpack(state))
 
-    def _read(self, X: Any) -> Float[np.ndarray, "N D"]:
+    def _read(self, X: Any, *, learns: bool = False) -> Float[np.ndarray, "N D"]:
+        """Checked inputs; what is odd about them is said, but of rows that are to be learned from not that they are new."""
         encoder = self._fitted.encoder
         if encoder is not None:
             unknown = [name for name in encoder.unknown(X) if name != self.target_name_]
@@ -64,7 +65,7 @@ class PosteriorEstimator(BaseEstimator):
         seen = self._fitted.seen
         if seen is not None:
             warn_of_moved(encoder, seen, found, stacklevel=3)
-            if seen.look_at(encoder, found):
+            if not learns and seen.look_at(encoder, found):
                 logger.info(seen.note())
                 say(self.verbose, seen.note())
         return found

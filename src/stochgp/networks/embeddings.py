@@ -13,7 +13,8 @@ from stochgp.numerics.precision import einsum
 from stochgp.parameters import Frozen, frozen, value_of
 
 BOUND = 3.0  # of a smoothly clipped input
-REACH = 0.5  # beyond the range of the rows, in standard deviations
+# Beyond the range of the rows, in standard deviations. Particulate matter of a fifth year from four: RMSE .74 at 0, .75, .77 at .25, .82 at .5, .88 at 1, .94 without.
+REACH = 0.1
 QUARTILES = 1.349  # their distance, in standard deviations of a Gaussian
 BINS = 8
 N_FREQUENCIES, N_COMPONENTS, FREQUENCY = (
@@ -156,7 +157,7 @@ def smooth_clip(X: Float[Any, "N D"], *, dtype: DTypeLike = jnp.float32) -> Smoo
 
 
 def within(X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike = jnp.float32) -> Within:
-    """The range from `limits[0]` to `limits[1]`, and half a standard deviation of the rows X on either side."""
+    """The range from `limits[0]` to `limits[1]`, and REACH standard deviations of the rows X on either side."""
     low, high = np.asarray(limits, np.float64)
     parts = low, high, REACH * np.asarray(X, np.float64).std(axis=0)
     return Within(*(frozen(jnp.asarray(part, dtype)) for part in parts))
