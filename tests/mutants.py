@@ -376,8 +376,8 @@ MUTATIONS = (
     Mutation(
         "trees have no weights",
         "learners/dispersion.py",
-        "tuple(rows.count * part for part in slopes(rows.squares, eta, start))",
-        "slopes(rows.squares, eta, start)",
+        "return rows.count * g, rows.count * h",
+        "return g, h",
         "test_dispersion.py::test_trees_of_rows_that_count_are_those_of_repeated_rows",
     ),
     Mutation(

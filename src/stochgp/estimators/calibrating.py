@@ -60,16 +60,16 @@ def calibrated(
 ) -> tuple[Fitted, dict[str, Any]]:
     """(With the correction, what `plan_` says of it beside what was `told`): what one half of the rows left out brings the other half."""
     found, halves = fitted.distribution(left_out.X), _halves(len(left_out.y), left_out.group)
-    given = {"groups": left_out.group, "weight": left_out.weight}
+    y, group, weight = left_out.y, left_out.group, left_out.weight
     if method == PIT:
-        made = recalibration(found, left_out.y, **given)
+        made = recalibration(found, y, groups=group, weight=weight)
         scores = [_nlpd(found, left_out, fit, score) for fit, score in (halves, halves[::-1])]
         before, after = np.mean(scores, axis=0)
         what = f"NLPD of left-out rows {before:.4f} before and {after:.4f} after, half by half"
         name = "identity" if made.is_identity else f"Beta({made.a:.3g}, {made.b:.3g}) of F"
         why = f"by {made.n_rows} rows left out; {what}"
     else:
-        made = ConformalScores.of(found, left_out.y, **given)
+        made = ConformalScores.of(found, y, groups=group, weight=weight)
         scores = [_coverages(found, left_out, fit, score) for fit, score in (halves, halves[::-1])]
         before, after = np.mean(scores, axis=0)
         name = CONFORMAL

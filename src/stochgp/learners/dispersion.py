@@ -159,7 +159,11 @@ def _trees(rows: LeftOut, others: LeftOut, seed: int, boosting: Boosting) -> Tre
     """By the Student-t law of TREE_DF degrees of freedom, from its best constant scale; log s has the mean 0 over the rows."""
     start = Shape(student_shape(rows.squares, weight=rows.weight).factor, TREE_DF)
     loss = lambda eta: -float(np.average(start.log_density(others.squares, eta), weights=others.weight))
-    of_rows = lambda eta: tuple(rows.count * part for part in slopes(rows.squares, eta, start))
+
+    def of_rows(eta: Float[np.ndarray, " R"]) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
+        g, h = slopes(rows.squares, eta, start)
+        return rows.count * g, rows.count * h
+
     found = boosting.fit(rows.X, of_rows, others.X, loss, seed, rows.weight)
     if found is None:
         return None

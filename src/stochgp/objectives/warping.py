@@ -111,7 +111,7 @@ def _fitted(
         def loss(vector: Array) -> Array:
             theta, gamma = vector[: len(start)], vector[len(start) :]
             T = None if transform is None else transform.from_raw(gamma) if raw else transform
-            return _loss(theta, T, *data, on_device(start, np.float64), log_unit)
+            return _loss(theta, T, *data, start=on_device(start, np.float64), log_unit=log_unit)
 
         value_and_grad: Callable = jax.jit(jax.value_and_grad(loss))
 
