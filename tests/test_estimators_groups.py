@@ -1,5 +1,6 @@
 """Groups at the door: what they may be, that they keep company with their rows, what they change, and what is refused."""
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +9,8 @@ from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels
 from stochgp.budget import Budget
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.learners import FullBatch, LeaveOneOut
+from stochgp.posteriors import LocalPosterior
+from stochgp.posteriors.calibration import calibrated
 
 N = 60
 
@@ -129,7 +132,8 @@ def test_intervals_of_new_groups_hold_their_rows(settings):
     """Rows of a group are near each other and share an offset, three quarters of the variance around f, which the kernel given takes for noise.
 
     Of 100 groups, 95 % intervals hold 89 to 99 % of the rows of new ones: their share has the standard error √(.05 · .95/400) of as many groups, and that of c,
-    √(2/100)/2 of the reach of an interval. Left out one by one, rows have mates that know the offset, and c is a half.
+    √(2/100)/2 of the reach of an interval. c = (1 + nz̄²)/(1 + n) is that of n = 100 groups: of the posterior that has it z̄² is z̄²/c, so that another
+    would be 1 + (1 − 1/c)/(1 + n); a local posterior finds its own again.
     """
     generator = np.random.default_rng(0)
     group = np.arange(500).repeat(5)
@@ -141,8 +145,13 @@ def test_intervals_of_new_groups_hold_their_rows(settings):
     low, high = model.predict_interval(X[500:]).T
     held = np.mean((low < y[500:]) & (y[500:] < high))
     assert 0.89 < held < 0.99
-    if "prediction" not in settings:
-        assert "groups" in model.plan_["scale"]["why"]
+    posterior, own = model._fitted.posterior, group[:500][np.lexsort((y[:500], X[:500, 1], X[:500, 0]))]
+    with jax.enable_x64(True):
+        if isinstance(posterior, LocalPosterior):
+            np.testing.assert_allclose(posterior.calibrated(500, 0, own).scale, posterior.scale, rtol=1e-6)
+            return
+        c, again = model.plan_["scale"]["choice"], calibrated(posterior, own)[1]
+    np.testing.assert_allclose(again, 1 + (1 - 1 / c) / 101, rtol=1e-5)
 
 
 def test_feature_gps_hold_out_whole_groups():
