@@ -109,7 +109,14 @@ def local() -> dict:
     same = all(map(np.array_equal, kept.predict(NEW, return_std=True), wanted))
     one = model.update(NEW[:3], np.zeros(3)).predict(NEW)
     other = alone.update(NEW[:3], np.zeros(3)).predict(NEW)
-    return {"far": far, "told": told, "same": same, "updated": float(np.max(np.abs(one - other)))}
+    updated = float(np.max(np.abs(one - other) / np.abs(other)))
+    return {
+        "far": far,
+        "told": told,
+        "same": same,
+        "updated": updated,
+        "after": model._fitted.posterior.devices.count,
+    }
 
 
 def counts() -> list[int]:

@@ -164,6 +164,9 @@ def test_what_is_not_supported_is_refused():
     local = KernelGPRegressor(KERNEL, learner=None, noise_variance=0.01, prediction="local").fit(X, y)
     with pytest.raises(ValueError, match="prediction='global'"):
         PosteriorModel(local)
+    counts = KernelGPRegressor(KERNEL, learner=None, noise_variance=0.01, target="positive").fit(X, y)
+    with pytest.raises(ValueError, match="no Gaussian around f"):
+        PosteriorModel(counts)
 
 
 def test_the_example_of_the_page_runs():

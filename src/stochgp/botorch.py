@@ -19,11 +19,10 @@ from botorch.models.model import Model
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
 from jaxtyping import Float
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from stochgp.estimators import FunctionDraws, PosteriorRegressor
-from stochgp.posteriors.joint import JointMoments
+from stochgp.estimators.joint_predictions import JointPredictions
 
 JITTER = 1e-8  # of the largest variance of a set, on the diagonal of its covariance: points that come twice
 ROWS = 512  # points at which functions are evaluated at a time
@@ -32,30 +31,18 @@ ROWS = 512  # points at which functions are evaluated at a time
 class PosteriorModel(Model):
     """A fitted estimator with one output: `posterior(X)` at points X [b, q, D] is Gaussian, jointly over the q points of each set.
 
-    Mean and covariance are those of the estimator's posterior. With an iterative solver the covariance is estimated from the
-    function samples that were solved for (`n_samples`, with a relative standard error of √(2/S)); otherwise it is exact.
+    Mean and covariance of f are those of `predict`, scaled as the law of observations says (`estimators.joint_predictions`). With an iterative
+    solver the covariance is estimated from the function samples that were solved for (`n_samples`, with a relative standard error of √(2/S));
+    otherwise it is exact.
 
-    Raises ValueError for an estimator whose posterior knows no covariances, whose inputs are not numbers alone, or whose targets are transformed.
+    Raises TypeError for what is no regressor, ValueError for a posterior that knows no covariances, inputs that are not numbers alone, and
+    targets that are transformed or counts.
     """
 
     def __init__(self, estimator: PosteriorRegressor):
         super().__init__()
-        check_is_fitted(estimator)
-        fitted = estimator._fitted
-        if fitted.encoder is not None:
-            raise ValueError(
-                "the estimator was fitted to a table whose columns are encoded: fit it to an array of numbers"
-            )
-        if fitted.transform is not None:
-            raise ValueError(
-                "the estimator transforms its targets, which have no Gaussian posterior: fit it to transformed targets"
-            )
+        self._joint = JointPredictions(estimator)
         self.estimator = estimator
-        self._joint = JointMoments(fitted.posterior)
-        self._center, self._scale = (
-            np.asarray(part, np.float64) for part in (fitted.inputs.mean, fitted.inputs.scale)
-        )
-        self._target_mean, self._target_scale = float(fitted.targets.mean), fitted.target_scale
 
     @property
     def num_outputs(self) -> int:
@@ -72,10 +59,10 @@ class PosteriorModel(Model):
         observation_noise: bool | Tensor = False,
         posterior_transform: Any = None,
     ) -> Any:
-        """Of the function, or with `observation_noise` of observations: True adds the estimator's noise, a tensor [… q, 1] is added as it is."""
+        """Of f, or with `observation_noise` of observations: True gives their variance by `predict`, a tensor [… q, 1] is added as it is."""
         _check_outputs(output_indices, 1)
         X = self.transform_inputs(X)
-        _check_points(X, len(self._center))
+        _check_points(X, self._joint.n_inputs)
         mean, covariance = _Moments.apply(X, self)  # pyright: ignore[reportGeneralTypeIssues]
         noise = self._noise(X, observation_noise)
         jitter = JITTER * covariance.detach().diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
@@ -105,8 +92,7 @@ class PosteriorModel(Model):
         if not observation_noise:
             return X.new_zeros(X.shape[:-1])
         rows = _numbers(X).reshape(-1, X.shape[-1])
-        variances = self._target_scale**2 * self.estimator._fitted._noise_variances(rows)
-        return _tensor(variances.reshape(X.shape[:-1]), X)
+        return _tensor(self._joint.noise(rows).reshape(X.shape[:-1]), X)
 
 
 class FunctionModel(DeterministicModel):
@@ -145,22 +131,20 @@ class _Moments(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, model: PosteriorModel) -> tuple[Tensor, Tensor]:
-        Z = (_numbers(X) - model._center) / model._scale
-        mean, covariance = model._joint.value(Z.reshape(-1, *X.shape[-2:]))
-        ctx.model, ctx.shape = model, X.shape
+        mean, covariance = model._joint.value(_numbers(X).reshape(-1, *X.shape[-2:]))
+        ctx.model = model
         ctx.save_for_backward(X)
-        s = model._target_scale
-        shaped = (model._target_mean + s * mean).reshape(X.shape[:-1])
-        return _tensor(shaped, X), _tensor((s**2 * covariance).reshape(*X.shape[:-1], X.shape[-2]), X)
+        return _tensor(mean.reshape(X.shape[:-1]), X), _tensor(
+            covariance.reshape(*X.shape[:-1], X.shape[-2]), X
+        )
 
     @staticmethod
     def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (X,), model = ctx.saved_tensors, ctx.model
-        q, s = X.shape[-2], model._target_scale
-        Z = ((_numbers(X) - model._center) / model._scale).reshape(-1, *X.shape[-2:])
+        (X,), q = ctx.saved_tensors, pulls[0].shape[-1]
         by_mean, by_covariance = (_numbers(pull) for pull in pulls)
-        slope = model._joint.pull(Z, s * by_mean.reshape(-1, q), s**2 * by_covariance.reshape(-1, q, q))
-        return _tensor((slope / model._scale).reshape(X.shape), X), None
+        sets = _numbers(X).reshape(-1, *X.shape[-2:])
+        slope = ctx.model._joint.pull(sets, by_mean.reshape(-1, q), by_covariance.reshape(-1, q, q))
+        return _tensor(slope.reshape(X.shape), X), None
 
 
 class _Values(torch.autograd.Function):

@@ -1,0 +1,93 @@
+"""What `predict` says of points together, with slopes: what optimisers of acquisition functions ask of an estimator."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from sklearn.utils.validation import check_is_fitted
+
+from stochgp.estimators.predictor import PosteriorRegressor
+from stochgp.likelihoods import ConstantNoise, TreeNoise
+from stochgp.posteriors import AbstractPosterior, DispersedPosterior
+from stochgp.posteriors.joint import Covariances, JointMoments, Means, Sets
+
+
+class JointPredictions:
+    """Mean and covariance of f at sets of points X [B, Q, D], in the units of the inputs and of the targets given to `fit`.
+
+    The mean and the diagonal of the covariance are those of `predict(X, return_std=True)`, the scale that was chosen for variances included:
+
+        C(x, z) = s² √(c(x) c(z)) C₀(x, z),   c the multipliers of variances, constant or by trees, whose slopes are 0 almost everywhere.
+
+    Raises TypeError for what is no regressor of this package. Raises ValueError for inputs that are not numbers alone, for targets of which f
+    is not the mean (transformed ones, and counts, whose f is the logarithm of a rate), and for a posterior without covariances.
+    """
+
+    def __init__(self, estimator: Any):
+        if not isinstance(estimator, PosteriorRegressor):
+            raise TypeError(f"a fitted regressor of stochgp is wanted, not {type(estimator).__name__}")
+        check_is_fitted(estimator)
+        fitted = estimator._fitted
+        if fitted.encoder is not None:
+            raise ValueError(
+                "the estimator was fitted to a table whose columns are encoded: fit it to an array of numbers"
+            )
+        if fitted.outward is not None:
+            raise ValueError(
+                "observations of the estimator are no Gaussian around f (transformed targets, or counts of a rate e^f): fit transformed targets, "
+                "such as log(y + 1/2), with likelihood='gaussian', or take functions by sample_functions, which are in the units of the targets"
+            )
+        self._fitted = fitted
+        self._layers, base = _layers(fitted.predictive)
+        self._joint = JointMoments(base)
+
+    @property
+    def n_inputs(self) -> int:
+        return len(self._fitted.inputs.mean)
+
+    def value(self, X: Sets) -> tuple[Means, Covariances]:
+        """(Mean, covariance) of f at each set."""
+        s, Z = self._fitted.target_scale, self._standardised(X)
+        mean, covariance = self._joint.value(Z)
+        root = self._root(Z)
+        return float(self._fitted.targets.mean) + s * mean, s**2 * root[:, :, None] * covariance * root[
+            :, None
+        ]
+
+    def pull(self, X: Sets, by_mean: Means, by_covariance: Covariances) -> Sets:
+        """The gradient in X of a function whose gradients in means and covariances are given."""
+        s, Z = self._fitted.target_scale, self._standardised(X)
+        root = self._root(Z)
+        by_own = s**2 * root[:, :, None] * by_covariance * root[:, None]
+        return self._joint.pull(Z, s * by_mean, by_own) / np.asarray(self._fitted.inputs.scale, np.float64)
+
+    def noise(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        """What the variance of an observation has more than that of f, as `predict(X, return_std=True, include_noise=True)` says; at least 0."""
+        (_, with_noise), (_, of_f) = (
+            self._fitted.mean_and_std(X, include_noise=given) for given in (True, False)
+        )
+        return np.maximum(with_noise**2 - of_f**2, 0.0)
+
+    def _standardised(self, X: Sets) -> Sets:
+        inputs = self._fitted.inputs
+        return (X - np.asarray(inputs.mean, np.float64)) / np.asarray(inputs.scale, np.float64)
+
+    def _root(self, Z: Sets) -> Means:
+        """√c of every point."""
+        rows, root = Z.reshape(-1, Z.shape[-1]), np.ones(Z.shape[0] * Z.shape[1])
+        for layer in self._layers:
+            root = root * np.sqrt(layer.multiplier(np.asarray(rows, self._fitted.dtype)))
+        return root.reshape(Z.shape[:2])
+
+
+def _layers(posterior: AbstractPosterior) -> tuple[list[DispersedPosterior], AbstractPosterior]:
+    """(What multiplies its variances, the posterior beneath). Raises ValueError for multipliers that have slopes."""
+    layers = []
+    while isinstance(posterior, DispersedPosterior):
+        if not isinstance(posterior.noise, ConstantNoise | TreeNoise):
+            raise ValueError(
+                "the variances of f are multiplied by a smooth function of the input, whose slopes are not known here: fit with likelihood='gaussian'"
+            )
+        layers.append(posterior)
+        posterior = posterior.base
+    return layers, posterior

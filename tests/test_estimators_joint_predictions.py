@@ -1,0 +1,125 @@
+"""Predictions of several points together, which the bridge to BoTorch takes: those of `predict`, with slopes, or a refusal when made."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from stochgp import (
+    FeatureGPRegressor,
+    KernelGPRegressor,
+    SparseGPClassifier,
+    SparseGPRegressor,
+    kernels,
+    solvers,
+)
+from stochgp.distributions import PITRecalibration, SplineCurve
+from stochgp.estimators.joint_predictions import JointPredictions
+from stochgp.numerics.trees import Trees
+from stochgp.parameters import frozen
+from stochgp.posteriors import Dispersion
+
+_generator = np.random.default_rng(0)
+X = _generator.uniform([0, 10], [1, 12], (50, 2))
+y = 40 + 5 * np.sin(5 * X[:, 0]) * (X[:, 1] - 10.5) + 0.1 * _generator.normal(size=50)
+SETS = _generator.uniform([0, 10], [1, 12], (3, 4, 2))
+ROWS = SETS.reshape(-1, 2)
+KERNEL = kernels.Matern52([1.0, 1.2], 1.0)
+KEPT = {"learner": None, "noise_variance": 0.01, "dtype": "float64", "random_state": 0}
+TREES = frozen(
+    Trees(jnp.array([[0, 1]], jnp.int32), jnp.array([[0.1, -0.2]]), jnp.array([[0.3, -0.5, 0.9, 0.1]]))
+)
+LAWS = {
+    "factor": Dispersion(3.1),
+    "trees and Student's t": Dispersion(0.4, TREES, 5.0),
+    "curve": Dispersion(2.0, None, None, SplineCurve.of(_generator.uniform(size=4000) ** 1.4)),
+}
+MAKERS = {
+    "exact": lambda: KernelGPRegressor(KERNEL, solver="cholesky", **KEPT),
+    "samples": lambda: KernelGPRegressor(KERNEL, solver=solvers.CG(), n_samples=64, **KEPT),
+    "feature": lambda: FeatureGPRegressor(
+        "rff", kernel=KERNEL, n_features=40, learner="full-batch", epochs=5, dtype="float64", random_state=0
+    ),
+    "sparse": lambda: SparseGPRegressor(
+        KERNEL, likelihood="student-t", n_inducing=20, epochs=2, random_state=0
+    ),
+}
+_made = {}
+
+
+def made(name, law=None):
+    if name not in _made:
+        _made[name] = MAKERS[name]().fit(X, y)
+    model = _made[name]
+    model._fitted = dataclasses.replace(model._fitted, law=LAWS.get(law))
+    return model
+
+
+CASES = (
+    [(name, None) for name in MAKERS]
+    + [("exact", law) for law in LAWS]
+    + [("samples", "trees and Student's t")]
+)
+
+
+@pytest.mark.parametrize(("name", "law"), CASES)
+def test_moments_are_those_of_predict(name, law):
+    model = made(name, law)
+    found = JointPredictions(model)
+    mean, covariance = found.value(SETS)
+    expected, std = model.predict(ROWS, return_std=True)
+    assert_allclose(mean.ravel(), expected, rtol=1e-6)
+    assert_allclose(np.diagonal(covariance, axis1=1, axis2=2).ravel(), std**2, rtol=1e-5, atol=1e-6)
+    if name != "samples":
+        whole = model.predict(SETS[1], return_cov=True)[1]
+        assert_allclose(covariance[1], whole, rtol=1e-5, atol=1e-5)
+    observed = model.predict(ROWS, return_std=True, include_noise=True)[1]
+    assert_allclose(found.noise(ROWS) + std**2, observed**2, rtol=1e-9)
+
+
+@pytest.mark.parametrize("law", [None, *LAWS])
+def test_slopes_are_differences(law):
+    """Of a random linear function of means and covariances."""
+    found = JointPredictions(made("exact", law))
+    by_mean, by_covariance = _generator.normal(size=(3, 4)), _generator.normal(size=(3, 4, 4))
+
+    def total(sets):
+        mean, covariance = found.value(sets)
+        return np.sum(by_mean * mean) + np.sum(by_covariance * covariance)
+
+    slope = found.pull(SETS, by_mean, by_covariance)
+    for place in [(0, 0, 0), (1, 2, 1), (2, 3, 0)]:
+        step = np.zeros_like(SETS)
+        step[place] = 1e-5
+        assert_allclose(slope[place], (total(SETS + step) - total(SETS - step)) / 2e-5, rtol=1e-4, atol=1e-4)
+
+
+def test_a_corrected_spread_of_observations_is_in_the_noise():
+    model = made("exact")
+    model._fitted = dataclasses.replace(model._fitted, calibration=PITRecalibration(0.6, 0.6, 0.1, 200))
+    std, observed = (model.predict(ROWS, return_std=True, include_noise=given)[1] for given in (False, True))
+    assert_allclose(JointPredictions(model).noise(ROWS), observed**2 - std**2, rtol=1e-9)
+    model._fitted = dataclasses.replace(model._fitted, calibration=None)
+
+
+COUNTS = np.random.default_rng(1).poisson(3.0, 50)
+REFUSED = {
+    "log rate": (lambda: SparseGPRegressor(likelihood="poisson", n_inducing=5, epochs=1).fit(X, COUNTS), "no Gaussian around f"),
+    "transformed": (lambda: KernelGPRegressor(KERNEL, target="positive", **KEPT).fit(X, y), "no Gaussian around f"),
+    "local": (lambda: KernelGPRegressor(KERNEL, prediction="local", **KEPT).fit(X, y), "prediction='global'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_gaussian_posterior_of_targets_is_refused_when_made(name):
+    make, words = REFUSED[name]
+    with pytest.raises(ValueError, match=words) as caught:
+        JointPredictions(make())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_classifier_is_refused():
+    with pytest.raises(TypeError, match="a fitted regressor of stochgp is wanted, not SparseGPClassifier"):
+        JointPredictions(SparseGPClassifier())
