@@ -7,12 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 from jax.test_util import check_grads
+from scipy.special import ndtri
 
 from stochgp import likelihoods
 from stochgp.distributions import student_multipliers
 from stochgp.likelihoods.noise import AbstractNoise
+from stochgp.likelihoods.softmax import mirrored, sobol
 from stochgp.parameters import AbstractParameter, cast, frozen, partition, positive
 from stochgp.transforms import SinhArcsinh
 
@@ -270,6 +273,31 @@ def test_student_s_moments_that_do_not_exist(double):
     with pytest.warns(UserWarning, match="no mean"):
         assert likelihoods.StudentT(0.8, 1.0).predictive(m, v, X[:1]).mean == 0
     assert float(likelihoods.StudentT(4.0).df) > 2 and likelihoods.StudentT(4.0).df.lower == 2.0
+
+
+@pytest.mark.parametrize("C", [3, 10])
+def test_expectations_of_classes_by_points_are_unbiased_and_tell_their_error(C, double):
+    """Against 2¹⁵ points: averages of fresh draws, and of the scrambles whose spread is the error; within 4 and (of 8 only) 6 of its standard errors."""
+    likelihood, generator = likelihoods.Softmax(C), np.random.default_rng(3)
+    mean, v = 2 * generator.normal(size=(40, C)), np.full((40, C), 6.0)
+    z = mirrored(ndtri(sobol(2**14, C, 99)))
+    exact = np.stack([-np.mean(scipy.special.logsumexp(m + np.sqrt(6.0) * z, axis=1)) for m in mean])
+    args = jnp.asarray(mean[:, 0] * 0), jnp.asarray(mean), jnp.asarray(v), jnp.zeros((40, 1))
+    exact = exact + mean[:, 0]
+    drawn = jax.jit(jax.vmap(lambda key: likelihood.drawn_log_density(*args, key=key)))
+    for estimates, n_se in (
+        (drawn(jax.random.split(jax.random.key(0), 64)), 4),
+        (likelihood.expected_by_part(*args), 6),
+    ):
+        errors = np.mean(np.asarray(estimates) - exact, axis=1)  # of all rows, whose errors are alike
+        assert (
+            errors.std() > 0 and abs(errors.mean()) < n_se * errors.std(ddof=1) / np.sqrt(len(errors)) + 1e-4
+        )
+    np.testing.assert_allclose(
+        likelihood.expected_log_density(*args),
+        np.mean(likelihood.expected_by_part(*args), axis=0),
+        rtol=1e-12,
+    )
 
 
 def test_many_failures_are_poisson_s_counts():

@@ -14,9 +14,10 @@ from toy import KEY, all_batches
 from stochgp.data.streams import DeviceRows, Rows
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.learners import SVGP, Problem, constant, fit
+from stochgp.likelihoods import Softmax
 from stochgp.models import SparseGP
 from stochgp.networks import mlp
-from stochgp.objectives.elbo import elbo, elbo_of_all, sites
+from stochgp.objectives.elbo import bound_of_all, elbo, elbo_of_all, sites
 from stochgp.parameters import cast, frozen
 from stochgp.planning.steps import StepPlan
 from stochgp.posteriors import VariationalPosterior
@@ -161,6 +162,25 @@ def test_steps_are_unbiased(natural_rate):
         jax.tree.map(lambda *a: np.mean(a, axis=0), *parts), _moved(take(np.arange(N))), strict=True
     ):
         assert_allclose(mean, all_rows, rtol=1e-9, atol=1e-11)
+
+
+def test_steps_of_classes_are_by_fresh_draws_of_the_bound():
+    """The mean loss of steps with 64 keys is the bound of all rows; natural gradients see the same draws."""
+    labels = np.arange(N) % 3.0
+    gp = SparseGP(kernel(), InducingPoints.of(jnp.asarray(Z), n_latent=3, jitter=JITTER), Softmax(3))
+    root = jnp.asarray(np.tile(1.5 * np.eye(M), (3, 1, 1)))
+    q = InducingPoints(gp.approximation.points, jnp.asarray(_generator.normal(size=(3, M))), root, JITTER)
+    gp = eqx.tree_at(lambda g: g.approximation, gp, q)
+    learner = SVGP(N, learning_rate=0.1, natural_rate=0.3, optimizer=optax.sgd, decay=constant)
+    batch = Rows(jnp.asarray(X), jnp.asarray(labels), jnp.asarray(ONES))
+    begun, take = _begun(learner, gp), eqx.filter_jit(learner.step)
+    steps = [take(begun, batch, key=key) for key in jax.random.split(KEY, 64)]
+    losses = np.array([float(info.loss) for _, info in steps])
+    found = bound_of_all(begun.gp, DeviceRows(X, labels, dtype=jnp.float64))
+    error = np.hypot(losses.std(ddof=1) / 8, found.error)
+    assert found.error > 0 and losses.std() > 0
+    assert abs(-losses.mean() - found.value) < 4 * error
+    assert np.ptp([float(state.naturals.precision[0, 0, 0]) for state, _ in steps]) > 0
 
 
 def _moved(state):

@@ -18,7 +18,8 @@ from stochgp.estimators.units import TrainingData
 from stochgp.learners.sgpr import EVALUATION
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.models import SparseGP
-from stochgp.objectives import elbo_of_all, lower_bound
+from stochgp.objectives import bound_of_all, lower_bound
+from stochgp.objectives.elbo import Bound
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
 from stochgp.posteriors.variational import BLOCK
@@ -87,7 +88,10 @@ def posterior_of(
     if data.everything is not None:
         of_all = isinstance(gp.likelihood, Gaussian)
         choices["closing_rows"] = choice(data.n_all if of_all else data.n_rows, learned_from(data, of_all))
-    choices["elbo"] = bound_told(bound, data)
+    choices["elbo"] = bound_told(bound.value, data)
+    if bound.error > 0:
+        why = "of elbo, a standard error in nats per row: of the expectations, by independent scrambles of their points"
+        choices["elbo_stderr"] = choice(bound.error, why)
     return VariationalPosterior.of(gp, data.n_inputs), None, choices
 
 
@@ -141,13 +145,13 @@ def _pass_seconds(n_inducing: int, n_rows: int) -> float:
     return COMPILING_PASS + EVALUATION * n_rows * n_inducing**2
 
 
-def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseGP, float, tuple[str, str]]:
+def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseGP, Bound, tuple[str, str]]:
     """(The model with the best q(u) that a pass finds, its bound per row, how)."""
     source = data.passes
     if not isinstance(gp.likelihood, Gaussian):
         return (
             gp,
-            devices.broadcast(elbo_of_all(gp, source, devices)),
+            devices.broadcast(bound_of_all(gp, source, devices)),
             ("learned", "only Gaussian noise has an optimum in closed form"),
         )
     wide = cast(gp, np.float64)
@@ -160,4 +164,4 @@ def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseG
         "optimal",
         f"of all rows in closed form, for the {points.n_inducing} inducing points that were learned",
     )
-    return SparseGP(wide.kernel, best, wide.likelihood), found.bound / source.count, told
+    return SparseGP(wide.kernel, best, wide.likelihood), Bound(found.bound / source.count, 0.0), told

@@ -51,7 +51,7 @@ class SVGP(AbstractLearner):
         S⁻¹ ← (1−γ) S⁻¹ + γ (I + (N/B) Σ β_i w_i w_iᵀ),    S⁻¹m ← (1−γ) S⁻¹m + γ (N/B) Σ r_i w_i,
 
     which is SVI. One such step with γ = 1 and all rows is the optimum, if the likelihood is Gaussian. O(B M² + M³) per step. M × M numbers
-    of q(u) are in float64, the rest in the dtype of the rows.
+    of q(u) are in float64, the rest in the dtype of the rows. Expectations that are not known in closed form, of several classes, are by fresh draws.
 
     batch_size     B; all rows where there are fewer
     epochs         of N/B steps; None = as many as make `steps`
@@ -134,7 +134,7 @@ class SVGP(AbstractLearner):
             process: Any = gp.process()
             W = process.whitened(batch.X)
             mean, variance = process.moments_of(W, process.kernel.diag(batch.X))
-            total = scale * jnp.sum(expected_log_density(gp, batch, mean, variance))
+            total = scale * jnp.sum(expected_log_density(gp, batch, mean, variance, key))
             divergence = process.divergence()
             return (divergence - total) / state.count, (W, mean, variance, divergence, process.jitter)
 
@@ -146,7 +146,7 @@ class SVGP(AbstractLearner):
         gp = eqx.combine(theta, rest)
         if state.naturals is None or self.natural_rate is None:
             return SVGPState(gp, descent, None, state.n_rows, state.count), info
-        best = optimum(W, *sites(state.gp, batch, mean, variance), scale)
+        best = optimum(W, *sites(state.gp, batch, mean, variance, key), scale)
         naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
         gp = at_naturals(gp, naturals)
         return SVGPState(gp, descent, naturals, state.n_rows, state.count), info

@@ -58,6 +58,18 @@ class AbstractLikelihood(eqx.Module):
         values = jax.vmap(lambda z: self.log_density(y, mean + z * std, X))(nodes)  # [K, N]
         return jnp.tensordot(weights, values, 1)
 
+    def expected_by_part(
+        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
+    ) -> Float[Array, "R N"]:
+        """R estimates of `expected_log_density`, independent of one another, of which it is the mean; R = 1 where it is no estimate."""
+        return self.expected_log_density(y, mean, variance, X)[None]
+
+    def drawn_log_density(
+        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows, *, key: PRNGKeyArray
+    ) -> Float[Array, " N"]:
+        """An unbiased estimate of `expected_log_density` by few draws, for steps; itself where it is known without draws."""
+        return self.expected_log_density(y, mean, variance, X)
+
     @abc.abstractmethod
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> AbstractDistribution:
         """∫ p(y | f) N(f; mean_i, diag variance_i) df: the distribution of an observation at each row, on the host."""

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import AbstractPasses, Rows
 from stochgp.devices import ONE, Devices
@@ -24,20 +24,39 @@ class Sites(NamedTuple):
     linear: Float[Array, "N L"]  # r
 
 
+class Bound(NamedTuple):
+    """Per datum."""
+
+    value: float
+    error: float  # a standard error, of expectations that are estimated; 0 for others
+
+
 def expected_log_density(
-    gp: SparseGP, rows: Rows, mean: Float[Array, "N L"], variance: Float[Array, "N L"]
+    gp: SparseGP,
+    rows: Rows,
+    mean: Float[Array, "N L"],
+    variance: Float[Array, "N L"],
+    key: PRNGKeyArray | None = None,
 ) -> Float[Array, " N"]:
-    """ρ_i E log p(y_i | f), f ~ N(mean, diag variance)."""
+    """ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key an unbiased estimate by fresh draws where the likelihood needs some."""
+    if key is not None:
+        return rows.count * gp.likelihood.drawn_log_density(rows.y, mean, variance, rows.X, key=key)
     return rows.count * gp.likelihood.expected_log_density(rows.y, mean, variance, rows.X)
 
 
-def sites(gp: SparseGP, rows: Rows, mean: Float[Array, "N L"], variance: Float[Array, "N L"]) -> Sites:
+def sites(
+    gp: SparseGP,
+    rows: Rows,
+    mean: Float[Array, "N L"],
+    variance: Float[Array, "N L"],
+    key: PRNGKeyArray | None = None,
+) -> Sites:
     """β = −2 ∂_v E, but at least 0, and r = ∂_m E + β m, with E = ρ E_q log p(y | f) (Khan and Lin 2017).
 
     A step of size 1 from any q to the prior times these factors is the natural gradient's; for a Gaussian likelihood they do not depend
-    on q.
+    on q. `key` is that of `expected_log_density`.
     """
-    total = lambda m, v: jnp.sum(expected_log_density(gp, rows, m, v))
+    total = lambda m, v: jnp.sum(expected_log_density(gp, rows, m, v, key))
     by_mean, by_variance = jax.grad(total, (0, 1))(mean, variance)
     beta = jnp.maximum(-2 * by_variance, 0)
     return Sites(beta, by_mean + beta * mean)
@@ -51,16 +70,24 @@ def elbo(gp: SparseGP, rows: Rows, n_rows: Any) -> Float[Array, ""]:
 
 
 def elbo_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -> float:
-    """The bound of all rows, per datum, in float64: one pass, which devices share, memory for one chunk."""
+    """`bound_of_all`, without its error."""
+    return bound_of_all(gp, source, devices).value
+
+
+def bound_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -> Bound:
+    """The bound of all rows in float64: one pass, which devices share, memory for one chunk."""
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
         process = _process(wide)
         if devices.mesh is None:
-            total = sum(float(_expected(wide, rows, process)) for rows in source.chunks(CHUNK_ROWS))
+            total = sum(np.asarray(_expected(wide, rows, process)) for rows in source.chunks(CHUNK_ROWS))
         else:
             chunks = source.chunks(devices.shards * CHUNK_ROWS)
-            total = float(add_up_in_order(_expected, wide, chunks, devices, process))
-        return (total - float(process.divergence())) / source.count
+            total = np.asarray(add_up_in_order(_expected, wide, chunks, devices, process))
+        parts = np.atleast_1d(total)
+        value = (float(np.mean(parts)) - float(process.divergence())) / source.count
+        error = float(np.std(parts, ddof=1) / np.sqrt(len(parts))) if len(parts) > 1 else 0.0
+        return Bound(value, error / source.count)
 
 
 @eqx.filter_jit
@@ -69,6 +96,8 @@ def _process(gp: SparseGP) -> Any:
 
 
 @eqx.filter_jit
-def _expected(gp: SparseGP, rows: Rows, process: Any) -> Array:
+def _expected(gp: SparseGP, rows: Rows, process: Any) -> Float[Array, " R"]:
+    """The sum over rows of each of the likelihood's estimates."""
     rows = cast(rows, jnp.float64)
-    return jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
+    each = gp.likelihood.expected_by_part(rows.y, *process.moments(rows.X), rows.X)
+    return jnp.sum(rows.count * each, axis=1)
