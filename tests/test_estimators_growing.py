@@ -23,7 +23,7 @@ X = _generator.uniform(-2, 2, size=(400, 2)) * [1.0, 100.0]
 y = 5 + 3 * np.sin(2 * X[:, 0]) + 0.3 * _generator.normal(size=400)
 # Of models that take a few steps, as most do here.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:the last rows", "ignore:these rows, by what", "ignore:.* of the last rows", "ignore:training rows"
+    "ignore:the last rows", "ignore:these rows, by what", "ignore:.* of the last rows"
 )
 SETTINGS = {"approximation": "svdgp", "n_inducing": 16, "n_inducing_mean": 96, "random_state": 0}
 STREAM = SETTINGS | {"learning_rate": 0.03, "batch_size": 40, "epochs": 12}
