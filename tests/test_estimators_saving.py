@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 
 import stochgp
 from stochgp import FeatureGPRegressor, learners
+from stochgp.storage import load_tree, save_tree
 
 QUICK = {"epochs": 2, "learning_rate": 0.01, "random_state": 0}
 
@@ -88,3 +89,30 @@ def test_a_setting_that_no_file_holds_is_named(tmp_path):
     with pytest.warns(UserWarning, match="learner"):
         fitted.save(tmp_path / "model.stochgp")
     assert_array_equal(stochgp.load(tmp_path / "model.stochgp").predict(X), fitted.predict(X))
+
+
+BROKEN = {
+    "no attributes": (lambda tree, facts: facts.pop("attributes"), "holds no whole FeatureGPRegressor"),
+    "attributes that are none": (lambda tree, facts: facts.update(attributes=None), "holds no whole"),
+    "another estimator": (lambda tree, facts: facts.update(estimator="KernelGPRegressor"), "holds no whole"),
+    "no estimator": (lambda tree, facts: facts.pop("estimator"), "holds no fitted estimator"),
+    "NaN": (lambda tree, facts: to_nan(tree["fitted"]), "holds NaN"),
+}
+
+
+def to_nan(fitted):
+    nothing = lambda leaf: leaf * np.nan if eqx.is_inexact_array(leaf) else leaf
+    object.__setattr__(fitted, "posterior", jax.tree.map(nothing, fitted.posterior))
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_that_holds_no_whole_model_says_so_when_it_is_loaded(name, model, tmp_path):
+    """Not at predict, where the user's rows would be blamed."""
+    path, (spoil, words) = tmp_path / "model.stochgp", BROKEN[name]
+    model[0].save(path)
+    tree, facts = load_tree(path)
+    spoil(tree, facts)
+    save_tree(path, tree, facts)
+    with pytest.raises(ValueError, match=words) as caught:
+        stochgp.load(path)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from stochgp import data, features, kernels, networks
+from stochgp import data, features, kernels, models, networks
 from stochgp.data.streams import Rows
 from stochgp.parameters import bounded, frozen
 from stochgp.storage import files
@@ -202,7 +202,74 @@ def _write_header(path, **changes):
 def test_a_newer_format_asks_for_an_upgrade(path):
     _write_header(path, format=3, version="9.0")
     message = refusal(load_tree, path)
-    assert "was written by format 3 (stochgp 9.0); this version reads up to 1: upgrade stochgp" in message
+    assert "was written by format 3 (stochgp 9.0); this version reads up to 2: upgrade stochgp" in message
+
+
+@pytest.mark.parametrize("kind", ["tree", "arrays"])
+def test_every_changed_byte_is_noticed(kind, path):
+    """Of header and arrays: 200 places, and both ends of the numbers."""
+    array = np.random.default_rng(0).normal(size=(30, 2))
+    if kind == "tree":
+        save_tree(path, {"a": array, "kernel": kernels.RBF(2.0)}, {"note": "x"})
+    else:
+        save_arrays(path, [array, 1.0], {"note": "x"})
+    load = load_tree if kind == "tree" else load_arrays
+    whole = path.read_bytes()
+    assert load(path)[1] == {"note": "x"}
+    header = 8 + int.from_bytes(whole[:8], "little")
+    for at in {*range(8, len(whole), len(whole) // 200), header, len(whole) - 1}:
+        if whole[at : at + 1] != b" ":  # the blanks that fill up the header
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            assert str(path) in refusal(load, path), at
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, '{"a":' * 200_000, json.dumps({"format": 1, "kind": "tree"})]
+)
+def test_a_header_that_is_nested_or_cut_is_damaged(text, path):
+    safetensors.numpy.save_file({}, path, metadata={"stochgp": text})
+    assert "damaged" in refusal(load_tree, path)
+
+
+@pytest.mark.parametrize("metadata", [None, [], "x", 1])
+def test_facts_are_named_values(metadata, path):
+    _write_header(path, metadata=metadata)
+    assert "damaged" in refusal(load_tree, path)
+    _write_header(path, metadata=metadata, kind="arrays")
+    assert "damaged" in refusal(load_arrays, path)
+
+
+def with_another_kind(encoder):
+    object.__setattr__(encoder.columns[0], "kind", "words")  # past the checks of the constructor
+    return encoder
+
+
+WRONG_FIELDS = {
+    "a kernel where noise is wanted": (
+        lambda: models.FeatureGP(_network(), 1.0),
+        lambda tree: eqx.tree_at(lambda gp: gp.noise, tree, kernels.RBF()),
+        "'noise', where AbstractNoise belongs",
+    ),
+    "transposed rows": (
+        lambda: Rows(ROWS, ROWS[:, 0], ROWS[:, 1]),
+        lambda tree: eqx.tree_at(lambda rows: rows.X, tree, ROWS.T),
+        "an array float32 (7,)",
+    ),
+    "text for a number": (
+        lambda: data.TableEncoder((data.ColumnRule("a", "text", ("x", "y")),)),
+        with_another_kind,
+        "as its 'kind'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FIELDS)
+def test_fields_hold_what_their_class_declares(name, path):
+    make, change, words = WRONG_FIELDS[name]
+    save_tree(path, make(), {})
+    load_tree(path)
+    save_tree(path, change(make()), {})
+    assert words in refusal(load_tree, path)
 
 
 def test_a_model_is_not_a_checkpoint(path):

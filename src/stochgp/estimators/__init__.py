@@ -30,6 +30,6 @@ _KINDS: dict[str, type] = {
 def load(path: str | os.PathLike) -> Any:
     """The estimator that `save` wrote to `path`; it predicts the same, to the last bit.
 
-    Raises ValueError in one line for a file that is not of stochgp, truncated, or of a newer format.
+    Raises ValueError in one line for a file that is not of stochgp, truncated, changed since it was written, or of a newer format.
     """
     return load_estimator(path, _KINDS)

@@ -5,6 +5,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax
 import numpy as np
 
 from stochgp.estimators.fitted import Fitted
@@ -28,13 +30,25 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
 def load_estimator(path: str | os.PathLike, kinds: dict[str, type]) -> Any:
     """The estimator of a file of `save`; it predicts the same to the last bit.
 
-    Raises ValueError in one line for a file that is not of stochgp, truncated, of a newer format, or not of an estimator.
+    Raises ValueError in one line for a file that is not of stochgp, truncated or changed, of a newer format, or not of an estimator.
     """
     tree, metadata = load_tree(Path(path))
     kind = kinds.get(str(metadata.get("estimator")))
     if kind is None or not isinstance(tree, dict) or not isinstance(tree.get("fitted"), Fitted):
         raise ValueError(f"{path} holds no fitted estimator of this version of stochgp")
-    return restored(tree, metadata, kind)
+    _refuse_nan(path, tree["fitted"])
+    try:
+        return restored(tree, metadata, kind)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} holds no whole {kind.__name__}: {type(error).__name__} {error}") from error
+
+
+def _refuse_nan(path: str | os.PathLike, fitted: Fitted) -> None:
+    """Raises ValueError, naming the array, for numbers that no fit leaves behind: predictions would blame the rows given to them."""
+    for part in ("inputs", "targets", "posterior"):
+        for where, leaf in jax.tree_util.tree_leaves_with_path(vars(getattr(fitted, part))):
+            if eqx.is_inexact_array_like(leaf) and np.isnan(np.asarray(leaf, np.float64)).any():
+                raise ValueError(f"{path} is damaged: its {part}{jax.tree_util.keystr(where)} holds NaN")
 
 
 def stored(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -13,12 +13,15 @@ import importlib
 import inspect
 import math
 import sys
+import types
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import AbstractArray
 
 _CLASSES = ("stochgp", "equinox.nn")  # these packages and what is in them
 _FUNCTIONS = ("jax.nn", "jax.numpy")  # these modules, and everything in _CLASSES
@@ -134,12 +137,61 @@ def _make(kind: Any, name: str, values: dict[str, Any]) -> Any:
     if names is None or set(names) != set(values):
         found, wanted = ", ".join(sorted(values)), ", ".join(sorted(names or ()))
         raise ValueError(f"{name} has the fields ({found}) in the file and ({wanted}) here")
+    _check_fields(kind, name, values)
     if issubclass(kind, tuple):
         return tuple.__new__(kind, [values[field] for field in names])
     made = object.__new__(kind)
     for field, value in values.items():
         object.__setattr__(made, field, value)
     return made
+
+
+def _check_fields(kind: type, name: str, values: dict[str, Any]) -> None:
+    """Raises ValueError for a value that the class's annotations exclude. A letter in shapes is one number in all fields of an object."""
+    try:
+        hints = typing.get_type_hints(kind)
+    except NameError:  # of names that are imported for type checkers alone
+        return
+    sizes: dict[str, int] = {}
+    for field, value in values.items():
+        if not _is_a(value, hints.get(field, Any), sizes):
+            array = isinstance(value, jax.Array | np.ndarray)
+            shown = f"an array {value.dtype} {value.shape}" if array else f"a {type(value).__name__}"
+            wanted = getattr(hints[field], "__name__", str(hints[field]))
+            raise ValueError(f"{name} has {shown} as its {field!r}, where {wanted} belongs")
+
+
+def _is_a(value: Any, hint: Any, sizes: dict[str, int]) -> bool:
+    """Whether a value may be what an annotation says, the letters in shapes standing for `sizes`; True where that cannot be told."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_is_a(value, one, sizes) for one in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin is tuple and isinstance(value, tuple):
+        wanted = arguments[:1] * len(value) if Ellipsis in arguments else arguments
+        return len(wanted) == len(value) and all(
+            _is_a(*pair, sizes) for pair in zip(value, wanted, strict=True)
+        )
+    hint = origin or hint
+    if hint is Any or not isinstance(hint, type):
+        return True
+    if issubclass(hint, AbstractArray):  # of JAX or of NumPy
+        return isinstance(value, hint.dtype[Any, "..."]) and _has_shape(
+            value.shape, hint.dim_str.split(), sizes
+        )
+    if hint is float:
+        return isinstance(value, float | int | np.number | np.ndarray | jax.Array)
+    return isinstance(value, hint)
+
+
+def _has_shape(shape: tuple[int, ...], letters: list[str], sizes: dict[str, int]) -> bool:
+    if letters and letters[0][0] in ".*":  # any axes before the others
+        shape, letters = shape[max(0, len(shape) - len(letters) + 1) :], letters[1:]
+    same = lambda n, letter: (
+        letter == "_" or n == (int(letter) if letter.isdigit() else sizes.setdefault(letter, n))
+    )
+    return len(shape) == len(letters) and all(map(same, shape, letters))
 
 
 def _default(kind: Any, argument: str) -> Any:

@@ -1,9 +1,11 @@
 """Models and checkpoints as files: one safetensors file, whose arrays any safetensors reader shows, and a JSON header.
 
-A file is written beside its place, forced to disk and moved there at once, so a file that has the right name is whole. Reading
+A file is written beside its place, forced to disk and moved there at once, so a file that has the right name is whole. It holds the
+SHA-256 digest of its JSON and arrays, which reading compares. Reading
 runs no code of the file: no pickle, and classes and functions only of this package, `equinox.nn`, `jax.nn` and `jax.numpy`.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -18,8 +20,9 @@ import safetensors.numpy
 from stochgp.storage.codec import as_numbers, decode, encode, is_key
 from stochgp.version import __version__
 
-FORMAT = 1
+FORMAT = 2  # the first that ends with a digest
 _HEADER = "stochgp"
+_DIGEST = ', "sha256": "'  # the last entry of the JSON header
 _START = b'{"__metadata__":{"stochgp":'  # of every such file, after the eight bytes that give the length of its header
 
 
@@ -39,7 +42,8 @@ def load_tree(path: str | os.PathLike) -> tuple[Any, dict[str, Any]]:
     """(tree, metadata) of a file of `save_tree`: the same classes, and the same bits in every array.
 
     Arrays keep their dtype and are again of JAX or of NumPy, as they were; float64 ones also outside of an x64 context, in which
-    they can be cast. Raises ValueError in one line when the file is not of stochgp, truncated, or of a newer format.
+    they can be cast. Raises ValueError in one line when the file is not of stochgp, truncated, changed since it was written, or of a
+    newer format.
     """
     header, tensors = _read(path, "tree")
     try:
@@ -77,6 +81,7 @@ def _write(path: str | os.PathLike, tensors: dict[str, np.ndarray], header: dict
     if not path.parent.is_dir():
         raise ValueError(f"{path} cannot be written: there is no folder {path.parent}")
     text = json.dumps({"format": FORMAT, "version": __version__} | header)
+    text = f'{text[:-1]}{_DIGEST}{_digest(text, tensors)}"}}'
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         partial.touch()  # refuses in Python's words where the folder cannot be written
@@ -97,11 +102,28 @@ def _read(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dict[str,
         raise ValueError(f"{path} is {'not' if start else 'too short to be'} a file of stochgp")
     try:
         with safetensors.safe_open(path, "np") as file:
-            header = json.loads(file.metadata()[_HEADER])
+            text = file.metadata()[_HEADER]
+            header = json.loads(text)
             _check_header(path, header, kind)
-            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
-    except (safetensors.SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
+    except (safetensors.SafetensorError, json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is truncated or damaged ({error})") from error
+    body, _, digest = text.rpartition(_DIGEST)
+    if header["format"] > 1 and digest != _digest(body + "}", tensors) + '"}':
+        raise ValueError(
+            f"{path} is damaged: its content is not what was written (the SHA-256 digest differs)"
+        )
+    return header, tensors
+
+
+def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of the JSON and of the names, types, shapes and bytes of the arrays."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name} {array.dtype} {tensors[name].shape}".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def _check_header(path: str | os.PathLike, header: Any, kind: str) -> None:
@@ -113,3 +135,5 @@ def _check_header(path: str | os.PathLike, header: Any, kind: str) -> None:
     if header["kind"] != kind:
         names = {"tree": "a model", "arrays": "a checkpoint"}
         raise ValueError(f"{path} holds {names.get(header['kind'], 'something else')}, not {names[kind]}")
+    if not isinstance(header["metadata"], dict) or kind == "tree" and "structure" not in header:
+        raise TypeError("its header lacks what it describes")
