@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.special
 import scipy.stats
 from scipy.special import ndtr
 
@@ -24,6 +25,7 @@ from stochgp.distributions import (
     SplineCurve,
     Student,
     Warped,
+    counts,
     student_multipliers,
 )
 from stochgp.distributions import base as distributions_base
@@ -485,3 +487,23 @@ def test_the_spline_goes_through_the_shares():
     below, above = curve.tails(np.array([1e-12, 1 - 1e-12]), np.array([1.0 - 1e-12, 1e-12]))
     np.testing.assert_allclose(below[0] / 1e-12, curve.slopes[0], rtol=1e-6)
     np.testing.assert_allclose(above[1] / 1e-12, curve.slopes[-1], rtol=1e-6)
+
+
+RATES = [(1e3, 0.05), (1e3, 0.5), (100.0, 0.5), (1e4, 0.01), (1e6, 0.09)]  # e^m, v
+
+
+@pytest.mark.parametrize(("rate", "variance"), RATES)
+def test_many_counts_are_summed_by_gamma_variables(rate, variance, monkeypatch):
+    """P(Y ≤ k) is the integral over the rate, which takes as many nodes as counts are sharp; the least count with F ≥ p is found."""
+    found = Counts(np.array([math.log(rate)]), np.array([variance]))
+    p = np.array([1e-6, 0.025, 0.5, 0.975, 1 - 1e-6])
+    z, step = np.linspace(-10, 10, 200_001, retstep=True)
+    w = step * scipy.stats.norm.pdf(z)
+    mu = np.exp(math.log(rate) + math.sqrt(variance) * z)
+    with monkeypatch.context() as patched:
+        patched.setattr(counts, "gammaincc", None)
+        k = found.quantile(p)
+        F, S = found.cdf(k), found.sf(k)
+        assert np.all(found.cdf(k - 1)[0] < p) and np.all(p <= F[0])
+    np.testing.assert_allclose(F[0], [scipy.special.gammaincc(at + 1, mu) @ w for at in k[0]], rtol=1e-9)
+    np.testing.assert_allclose(S[0], [scipy.special.gammainc(at + 1, mu) @ w for at in k[0]], rtol=1e-9)

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.special import betainc, gammainc, gammaincc, gammaln, logsumexp
+from scipy.special import betainc, gammainc, gammaincc, gammaln, logsumexp, ndtr, ndtri
 
 from stochgp.distributions.base import LONGEST, AbstractDistribution, PerRow, Points
 from stochgp.distributions.roots import solve_increasing
@@ -14,6 +14,11 @@ FAR = 9.0  # standard deviations that the trapezoid rule of the distribution fun
 MOST_NODES = 4000  # of that rule
 LEAST_TAIL = 1e-13  # beyond the counts of a sum
 SCORE_NODES = 64  # of either half of the integral that stands for a long sum
+# Counts from MANY on, where the rate varies over SHARP or more standard deviations of a count, have a rule that does not grow with them.
+MANY, SHARP = 50, 4.0
+FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # of its trapezoid rule, and its step
+AROUND = 10.0  # standard deviations of a count given its rate, in which a quantile is looked for first
+MOST_LOG = 300.0  # of the rate there
 
 
 class Counts(AbstractDistribution):
@@ -74,8 +79,17 @@ class Counts(AbstractDistribution):
 
     def _smooth_tails(self, k: Points) -> tuple[Points, Points]:
         """`_tails` at k > −1, continued smoothly between the counts by the incomplete gamma and beta functions."""
-        m, std = self.center[:, None, None], np.sqrt(self.variance)[:, None, None]
-        at = k[..., None]
+        m, std = (np.broadcast_to(part[:, None], k.shape) for part in (self.center, np.sqrt(self.variance)))
+        below, above = np.empty(k.shape), np.empty(k.shape)
+        sharp = (k >= MANY) & (std * np.sqrt(np.maximum(k, 0.0)) >= SHARP) & (self.shape is None)
+        for rows, rule in ((sharp, _tails_of_many), (~sharp, self._tails_by_rate)):
+            if rows.any():
+                below[rows], above[rows] = rule(k[rows], m[rows], std[rows])
+        return below, above
+
+    def _tails_by_rate(self, k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
+        """E P(Y ≤ k | f) and E P(Y > k | f), by the trapezoid rule in z, f = m + √v z."""
+        at, m, std = k[:, None], m[:, None], std[:, None]
         sharp = float(np.max(std * np.sqrt(np.maximum(at, np.exp(np.minimum(m, 40.0))) + 1)))
         n = min(MOST_NODES, math.ceil(2 * FAR * max(2.0, sharp)) + 1)
         z = np.linspace(-FAR, FAR, n)
@@ -90,8 +104,12 @@ class Counts(AbstractDistribution):
         return below @ w, above @ w
 
     def _quantile(self, p: Points) -> Points:
-        """The least count k with F(k) ≥ p, by halving from 0 and a count that is beyond it."""
-        low, high = np.full(p.shape, -1.0), np.broadcast_to(np.ceil(self.mean)[:, None] + 1, p.shape)
+        """The least count k with F(k) ≥ p, by halving between counts on both sides of it."""
+        rate = np.exp(np.minimum(self.center[:, None] + np.sqrt(self.variance)[:, None] * ndtri(p), MOST_LOG))
+        more = 0.0 if self.shape is None else 1 / self.shape
+        around = AROUND * (np.sqrt(rate + more * rate**2) + 1)
+        low, high = np.maximum(np.floor(rate - around), -1.0), np.ceil(rate + around)
+        low = np.where(self._tails(low)[0] < p, low, -1.0)
         while (short := self._tails(high)[0] < p).any():
             low, high = np.where(short, high, low), np.where(short, 2 * high, high)
         while (high - low > 1).any():
@@ -166,3 +184,16 @@ class Counts(AbstractDistribution):
         return solve_increasing(
             value_and_slope, low, np.where(std > 0, np.minimum(high, np.maximum(first, 0)), 0.0)
         )
+
+
+def _tails_of_many(k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
+    """E Φ(z) and E Φ(−z), z = (log G − m)/√v, G ~ Gamma(k + 1): P(Y ≤ k | f) = P(G > e^f) for a Poisson count Y.
+
+    By the trapezoid rule in t, log G = log(k + 1) + t/√(k + 1).
+    """
+    n = k[:, None] + 1
+    d = np.arange(FROM, TO + OF_GAMMA / 2, OF_GAMMA) / np.sqrt(n)
+    w = np.exp(-n * (np.expm1(d) - d))
+    w = w / w.sum(axis=1, keepdims=True)
+    z = (np.log(n) + d - m[:, None]) / std[:, None]
+    return np.sum(w * ndtr(z), axis=1), np.sum(w * ndtr(-z), axis=1)
