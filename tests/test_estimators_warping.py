@@ -1,5 +1,7 @@
 """Transformed targets: everything in the units of y, positive intervals of positive targets, a gate that refuses what does not help."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -384,3 +386,27 @@ def test_names_that_only_regressors_know_are_refused_by_the_likelihood_itself():
         likelihoods.Warped("gaussian", "auto").log_density(y, y[:, None], y[:, None])
     with pytest.raises(ValueError, match="unknown likelihood 'row-noise'"):
         likelihoods.Warped("row-noise", "log").log_density(y, y[:, None], y[:, None])
+
+
+def test_one_program_serves_every_transform(monkeypatch):
+    """That of the density and its derivatives, most of the time of a comparison; the derivatives are those of differences."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(20, 2))
+    y = np.exp(X[:, 0] + 0.1 * generator.normal(size=20))
+    seen = []
+
+    def minimize(evaluate, begin, **options):
+        point = begin + 0.1 * generator.normal(size=len(begin))
+        value, slope = evaluate(point)
+        steps = 1e-5 * np.eye(len(point))
+        assert_allclose(
+            slope, [(evaluate(point + h)[0] - evaluate(point - h)[0]) / 2e-5 for h in steps], atol=1e-6
+        )
+        seen.append(value)
+        return SimpleNamespace(x=point)
+
+    monkeypatch.setattr(warping.scipy.optimize, "minimize", minimize)
+    before = warping._density_and_slopes._cache_size()
+    for transform in (transforms.SinhArcsinh(), transforms.BoxCox(), transforms.Log()):
+        fit_transform(transform, X, y, seed=0)
+    assert len(seen) == 6 and warping._density_and_slopes._cache_size() == before + 1

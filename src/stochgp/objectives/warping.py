@@ -10,7 +10,6 @@ of log p(y) over other rows, which weigh ρ, gains more than 2 standard errors, 
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -105,19 +104,15 @@ def _fitted(
     low, high = np.quantile(all_y, [0.25, 0.75])
     log_unit = math.log(float(high - low) / (2 * QUARTILE) or float(np.std(all_y)) or 1.0)
     with jax.enable_x64(True):
-        data = tuple(on_device(part, np.float64) for part in (X, y, count))
-
-        @jax.jit
-        def loss(vector: Array) -> Array:
-            theta, gamma = vector[: len(start)], vector[len(start) :]
-            T = None if transform is None else transform.from_raw(gamma) if raw else transform
-            return _loss(theta, T, *data, start=on_device(start, np.float64), log_unit=log_unit)
-
-        value_and_grad: Callable = jax.jit(jax.value_and_grad(loss))
+        X, y, count, begin_theta = (on_device(part, np.float64) for part in (X, y, count, start))
+        n = float(count.sum())
+        outward = jax.jit(lambda gamma: _outward(transform, gamma, y, count, log_unit))
 
         def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
-            value, slope = value_and_grad(vector)
-            value, slope = float(value), np.asarray(slope, np.float64)
+            z, jacobian, others, others_slope = outward(vector[len(start) :])
+            value, (of_theta, of_z) = _density_and_slopes(vector[: len(start)], z, X, count, begin_theta)
+            slope = np.concatenate([of_theta, of_z @ jacobian + others_slope]) / n
+            value = float(value + others) / n
             return (value, slope) if math.isfinite(value) else (1e10, np.zeros_like(slope))
 
         options = {"maxiter": STEPS}
@@ -128,20 +123,33 @@ def _fitted(
     return fitted, best[: len(start)]
 
 
-def _loss(theta: Array, T: Any, X: Array, y: Array, count: Array, start: Array, log_unit: float) -> Array:
-    """Nats per datum, of Σρ."""
-    z, n = y if T is None else T(y), jnp.sum(count)
+def _outward(
+    transform: AbstractTransform | None, gamma: Array, y: Array, count: Array, log_unit: float
+) -> tuple[Array, Array, Array, Array]:
+    """(z = T(y), ∂z/∂γ, what the loss of all rows has beside the density of z, its derivative by γ)."""
+
+    def others(gamma: Array) -> tuple[Array, Array]:
+        if transform is None:
+            return y, jnp.zeros((), y.dtype)
+        T = transform.from_raw(gamma) if transform.raw else transform
+        slopes = T.log_slope(y)
+        excess = jnp.maximum(slopes + log_unit - STEEPEST, 0.0)
+        beyond = T.roughness + PENALTY * jnp.sum(count * jnp.square(excess))
+        return T(y), beyond - jnp.sum(count * slopes)
+
+    (z, value), (jacobian, slope) = others(gamma), jax.jacfwd(others)(gamma)
+    return z, jacobian, value, slope
+
+
+def _negative_density(theta: Array, z: Array, X: Array, count: Array, start: Array) -> Array:
+    """−log of the density of Σρ observations z under N(μ, K_θ + diag(σ²/ρ)), and the prior of θ, in nats. One program serves every transform."""
     L, _, half = _factored(theta, X, z, count)
     repeats = jnp.sum((count - 1) * (math.log(2 * math.pi) + theta[-1]) + jnp.log(count)) / 2
-    log_density = -0.5 * half @ half - jnp.sum(jnp.log(jnp.diag(L))) - 0.5 * len(y) * math.log(2 * math.pi)
-    log_density = log_density - repeats
-    prior = jnp.sum((theta - start) ** 2) / (2 * SPREAD**2)
-    if T is None:
-        return (prior - log_density) / n
-    slopes = T.log_slope(y)
-    excess = jnp.maximum(slopes + log_unit - STEEPEST, 0.0)
-    beyond = T.roughness + PENALTY * jnp.sum(count * jnp.square(excess))
-    return (prior - log_density - jnp.sum(count * slopes) + beyond) / n
+    log_density = -0.5 * half @ half - jnp.sum(jnp.log(jnp.diag(L))) - 0.5 * len(z) * math.log(2 * math.pi)
+    return jnp.sum((theta - start) ** 2) / (2 * SPREAD**2) - (log_density - repeats)
+
+
+_density_and_slopes = jax.jit(jax.value_and_grad(_negative_density, argnums=(0, 1)))
 
 
 def _factored(theta: Array, X: Array, z: Array, count: Array) -> tuple[Array, Array, Array]:
