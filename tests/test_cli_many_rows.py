@@ -197,6 +197,28 @@ def test_a_large_file_is_read_block_by_block(folder, monkeypatch, tmp_path, caps
         np.testing.assert_array_equal(whole[name], data.read_table(tmp_path / "q.csv")[name])
 
 
+def test_a_fault_of_any_file_is_named_with_the_file_and_its_row(rows, folder, tmp_path, capsys):
+    """At predict and evaluate as at fit; the second file's third block has it."""
+    (tmp_path / "bad").mkdir()
+    pa_parquet.write_table(rows.slice(0, 200), tmp_path / "bad" / "0.parquet")
+    a, y = (rows[name].to_numpy().copy() for name in ("a", "y"))
+    for column, name in ((a, "a"), (y, "y")):
+        values = column.copy()
+        values[450] = np.inf
+        changed = rows.set_column(rows.column_names.index(name), name, pa.array(values)).slice(200, 400)
+        pa_parquet.write_table(changed, tmp_path / "bad" / "1.parquet")
+        place = f"{tmp_path / 'bad' / '1.parquet'}: "
+        calls = {
+            "predict": [folder / "model", tmp_path / "bad", "--out", tmp_path / "p.csv"],
+            "evaluate": [folder / "model", tmp_path / "bad"],
+            "fit": [tmp_path / "bad", "--target", "y", "--out", tmp_path / "m", *QUICK],
+        }
+        for command, arguments in calls.items():
+            code, _, err = run(capsys, command, *arguments)
+            if (command, name) != ("predict", "y"):  # which reads no target
+                assert code == 2 and place in err and "data row 251" in err and err.count("\n") == 1, err
+
+
 def test_a_small_file_of_much_content_is_large(tmp_path):
     """A million zeros: 24 MB of numbers, in files of a few kB; a tenth of 100 MB is what a table may take."""
     limit = budget.in_use() + 100_000_000

@@ -293,3 +293,24 @@ def test_target_refusals():
 @pytest.mark.parametrize("broken", [{}, {"columns": [], "target": None, "named": True}, {"columns": [1]}])
 def test_broken_stored_rules(broken):
     assert "stored table encoder" in refusal(TableEncoder.from_dict, broken)
+
+
+def test_a_column_without_a_finite_value_is_dropped_at_fit_and_not_at_predict():
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [0.0, 1.0]})
+    bad = frame.assign(b=np.inf)
+    assert refusal(TableEncoder.fit, bad).endswith(
+        "column 'b' holds no values: all 2 are missing or infinite; drop it"
+    )
+    at_predict = refusal(TableEncoder.fit(frame).transform, bad)
+    assert at_predict.endswith("column 'b' holds no values: all 2 are missing or infinite")
+
+
+def test_columns_of_arrays_are_counted_from_0_and_that_is_said():
+    array = np.arange(6.0).reshape(2, 3)
+    bad = np.where(array == 5, np.inf, array)
+    for call in (TableEncoder.fit, TableEncoder.fit(array).transform):
+        message = refusal(call, bad)
+        assert (
+            "column 'x2' has 1" in message
+            and "the columns of an array are called x0, x1, … in their order" in message
+        )

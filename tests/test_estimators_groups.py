@@ -87,8 +87,9 @@ REFUSED = {
     ),
     "a number": (lambda g: 3, r"one entry for each of the 60 rows, but has shape \(\)"),
     "one group": (lambda g: 0 * g, "one group; at least two"),
-    "missing number": (lambda g: np.where(g == 2, np.nan, g), "groups contains missing values"),
-    "missing text": (lambda g: np.array([None, *"a" * 59], object), "none missing"),
+    "missing number": (lambda g: np.where(g == 2, np.nan, g), "the group of row"),
+    "missing text": (lambda g: np.array([None, *"a" * 59], object), "the group of row 1 is missing, 1 of 60"),
+    "missing text in a list": (lambda g: ["a", float("nan"), *"a" * 58], "the group of row 2 is missing"),
     "two kinds": (lambda g: np.array([1, *"a" * 59], object), "of one kind"),
 }
 

@@ -268,3 +268,11 @@ def test_impossible_settings_are_refused(name):
 def test_one_class_is_refused():
     with pytest.raises(ValueError, match="one class only, 'a'"):
         SparseGPClassifier().fit(X, ["a"] * 80)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_missing_label_is_named(missing):
+    X, y = np.arange(6.0)[:, None], ["a", "b", missing, "a", "b", missing]
+    for labels in (y, np.array(y, object)):
+        with pytest.raises(ValueError, match="the label of row 3 is missing, 2 of 6 are"):
+            SparseGPClassifier().fit(X, labels)

@@ -227,7 +227,7 @@ def predict(
     """
     from stochgp import data
     from stochgp.cli.divisions import known_division
-    from stochgp.cli.many_rows import is_large, tables
+    from stochgp.cli.many_rows import blocks_of, is_large, placing
     from stochgp.cli.reports import parsed_quantiles, prediction_columns
     from stochgp.cli.tables import left_out, naming, read_inputs, without
 
@@ -235,12 +235,13 @@ def predict(
     asked = parsed_quantiles(quantiles)
     estimator = stochgp.load(model)
     if is_large(source, estimator.memory_limit):
-        parts = tables(source, estimator)
+        parts = ((block.table, placing(block)) for block in blocks_of(source, estimator))
     else:
-        parts = [read_inputs(source, known_division(estimator, source) or {}, estimator.memory_limit)]
+        table = read_inputs(source, known_division(estimator, source) or {}, estimator.memory_limit)
+        parts = [(table, naming(source))]
     with data.table_writer(out) as write:
-        for table in parts:
-            with naming(source):
+        for table, place in parts:
+            with place:
                 write(prediction_columns(estimator, without(table, left_out(estimator)), asked))
 
 

@@ -13,7 +13,7 @@ from stochgp.budget import Budget
 from stochgp.cli.reports import scores
 from stochgp.cli.tables import Labelled, Wanted, columns_left_out, left_out, split_off, without
 from stochgp.data.bad_rows import are_bad
-from stochgp.data.blocks import TooNarrowError
+from stochgp.data.blocks import Block, TooNarrowError
 from stochgp.data.encoding import LABELS
 from stochgp.data.file_targets import ClassTargets
 from stochgp.data.files import DAMAGE
@@ -98,11 +98,9 @@ def _kind_of(blocks: data.Blocks, target: str) -> str:
     levels: set[Any] = set()
     try:
         for block in blocks.only((target,)):
-            try:
+            with placing(block):
                 if not data.holds_classes(block.table, target):
                     return "numbers"
-            except ValueError as error:
-                raise block.placed(data.TableError(str(error).removeprefix("the table, "))) from error
             levels.update(block.table[target].unique().to_pylist())
             if len(levels) > data.MAX_LEVELS + 1:  # None among them
                 raise data.TableError(
@@ -122,31 +120,41 @@ def labelled_blocks(source: str, target: str | None, kind: str = "numbers", **op
     return LabelledBlocks(blocks, target, kind)
 
 
-def tables(source: str, estimator: Any) -> Iterator[pa.Table]:
+def blocks_of(source: str, estimator: Any) -> Iterator[Block]:
     """The rows of DATA in blocks, for a fitted estimator: columns of a text file have the types that they had at its fit."""
     rules = estimator._fitted.encoder.columns if estimator._fitted.encoder is not None else ()
     types = {rule.name: TYPES[rule.kind] for rule in rules if rule.kind in TYPES}
     try:
-        for block in data.Blocks(Path(source), types=types):
-            yield block.table
+        yield from data.Blocks(Path(source), types=types)
     except TooNarrowError as narrow:
         raise ValueError(
             f"{source}: column {narrow.name!r} holds other values than its first rows, and than at fit"
         ) from None
 
 
+@contextlib.contextmanager
+def placing(block: Block) -> Iterator[None]:
+    """Puts the file, and the rows' numbers in it, into what is wrong with a block."""
+    try:
+        yield
+    except data.TableError as error:
+        raise block.placed(data.TableError(str(error).removeprefix("the table, "))) from error
+
+
 def scores_by_blocks(estimator: Any, rows: LabelledBlocks, source: str) -> dict[str, float]:
     """`reports.scores` of all rows: means over the blocks, of the squared error for rmse."""
     blocks, total, n_rows = rows.inputs, dict[str, float](), 0
-    for table in tables(str(blocks.path), estimator):
+    for block in blocks_of(str(blocks.path), estimator):
+        table = block.table
         if blocks.bad_rows == "skip":
             table = _good_rows(table, estimator, rows)
             if table.num_rows == 0:
                 continue
-        part = _set_aside(estimator, table, rows, source)
-        if len(part.targets) == 0:
-            continue
-        found = scores(estimator, part, source)
+        with placing(block):
+            part = _set_aside(estimator, table, rows)
+            if len(part.targets) == 0:
+                continue
+            found = scores(estimator, part, "")
         n = int(found.pop("n"))
         n_rows += n
         for name, value in found.items():
@@ -166,9 +174,9 @@ def _good_rows(table: pa.Table, estimator: Any, rows: LabelledBlocks) -> pa.Tabl
     )
 
 
-def _set_aside(estimator: Any, table: pa.Table, rows: LabelledBlocks, source: str) -> Labelled:
+def _set_aside(estimator: Any, table: pa.Table, rows: LabelledBlocks) -> Labelled:
     """The rows of the block that are in the part."""
-    blocks, found = rows.inputs, split_off(table, rows.targets, source, rows.kind)
+    blocks, found = rows.inputs, split_off(table, rows.targets, "the table", rows.kind)
     if blocks.part is None:
         return found
     numbers = estimator._fitted.encoder.transform(without(found.inputs, left_out(estimator)))

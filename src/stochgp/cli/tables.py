@@ -152,7 +152,7 @@ def naming(source: str) -> Iterator[None]:
         yield
     except data.TableError as error:
         named = str(error).startswith(source)  # rows of blocks know their file
-        raise ValueError(str(error) if named else f"{source}: {error}") from error
+        raise data.TableError(str(error) if named else f"{source}: {error}") from error
 
 
 def as_table(X: Float[np.ndarray, "N D"], names: tuple[str, ...]) -> pa.Table:

@@ -77,11 +77,13 @@ def refuse_spans(columns: Mapping[str, Any]) -> None:
         )
 
 
-def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = "") -> Column:
+def read_column(
+    name: str, raw: Any, allow_missing: bool = False, remedy: str = "", without_values: str = ""
+) -> Column:
     """What a series or a one-dimensional array holds.
 
     Raises TableError, naming the column, on infinite values and, unless allowed, missing ones (with the first row and the count; and
-    `remedy`), on times of day and durations, on mixtures of kinds, on integers beyond 2⁵³, and on types that are none of these.
+    `remedy`; `without_values` where no row has a value), on times of day and durations, on mixtures of kinds, on integers beyond 2⁵³, and on types that are none of these.
     """
     column = _read(name, raw)
     numeric = column.kind in ("number", "boolean")
@@ -90,7 +92,12 @@ def read_column(name: str, raw: Any, allow_missing: bool = False, remedy: str = 
     if bad.any():
         row = int(np.argmax(bad))
         absent = bool(column.missing[row])
-        _refuse_values(name, bad, "missing" if absent else str(column.values[row]), remedy if absent else "")
+        _refuse_values(
+            name,
+            bad,
+            "missing" if absent else str(column.values[row]),
+            (remedy if absent else "", without_values),
+        )
     return column
 
 
@@ -191,13 +198,13 @@ def _numeric(name: str, values: np.ndarray, kind: Kind) -> Column:
     return Column(name, kind, values, np.isnan(values))
 
 
-def _refuse_values(name: str, bad: np.ndarray, first: str, remedy: str) -> None:
+def _refuse_values(name: str, bad: np.ndarray, first: str, remedies: tuple[str, str]) -> None:
     count = int(bad.sum())
     if count == len(bad) > 1:
-        raise TableError(f"column {name!r} holds no values: all {count} are missing or infinite; drop it")
+        raise TableError(f"column {name!r} holds no values: all {count} are missing or infinite{remedies[1]}")
     values = "value, at" if count == 1 else "values, the first at"
     raise TableError(
-        f"column {name!r} has {count} missing or infinite {values} data row {row_of_first(bad)}: {first} {_ROW}{remedy}"
+        f"column {name!r} has {count} missing or infinite {values} data row {row_of_first(bad)}: {first} {_ROW}{remedies[0]}"
     )
 
 
@@ -226,7 +233,7 @@ def _as_text(series: nw.Series) -> Any:
 
 
 def _read_objects(name: str, values: list[Any]) -> Column:
-    missing = np.array([_is_missing(value) for value in values])
+    missing = np.array([is_missing(value) for value in values])
     present = [row for row, absent in enumerate(missing) if not absent]
     kinds = {row: _object_kind(values[row]) for row in present}
     found = set(kinds.values())
@@ -265,7 +272,8 @@ def _shown(values: list[Any], row: int, kinds: Mapping[int, str]) -> str:
     return f"{_NAMES_OF_KINDS.get(kinds[row], kinds[row])} ({text} at data row {row + 1})"
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
+    """Whether it stands for no value: None, NaN, NaT, pandas' NA."""
     if value is None or type(value).__name__ == "NAType":  # pandas
         return True
     if isinstance(value, decimal.Decimal):

@@ -10,7 +10,7 @@ import pyarrow as pa
 from .bad_rows import BadRows, good_blocks
 from .blocks import Block, Blocks, TooNarrowError
 from .columns import Column, TableError, read_column, table_columns
-from .encoding import REMEDY, TableEncoder
+from .encoding import DROP, REMEDY, TableEncoder
 from .file_targets import REAL, AbstractTargets
 from .rules import ColumnRule, rule_of, with_dates_read
 from .times import PARTS, part_of
@@ -88,7 +88,7 @@ def _seen(
         targets = targets_seen(block, targets, target)
         for name, raw in _inputs(block, blocks.inputs(block.table, target)):
             try:
-                column = read_column(name, raw, allow_missing=missing == "impute", remedy=REMEDY)
+                column = read_column(name, raw, missing == "impute", REMEDY, DROP)
             except TableError as error:
                 raise block.placed(error) from error
             seen.setdefault(name, _Seen(name)).add(column)

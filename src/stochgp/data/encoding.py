@@ -15,6 +15,7 @@ from .rules import ColumnRule, encode, refuse_foreign, refuse_no_labels, rule_fr
 
 REMEDY = '; fit with missing="impute" (--set missing=impute) to fill such values in'
 LABELS = "; if its values are labels of classes, give --task classes"
+DROP = "; drop it"
 _MISSING = ("refuse", "impute")
 
 
@@ -49,10 +50,12 @@ class TableEncoder:
         inputs = {name: raw for name, raw in columns.items() if name != target}
         if not inputs:
             raise TableError(f"the table has no input columns beside the target {target!r}")
-        refuse_spans(inputs)
-        rules = tuple(
-            rule_of(_column(name, raw, missing), missing == "impute") for name, raw in inputs.items()
-        )
+        with _naming_columns_of(table):
+            refuse_spans(inputs)
+            rules = tuple(
+                rule_of(_column(name, raw, missing, DROP), missing == "impute")
+                for name, raw in inputs.items()
+            )
         return cls(rules, target, not is_array(table), missing)
 
     @property
@@ -73,7 +76,8 @@ class TableEncoder:
         start = 0
         for rule in self.columns:
             stop = start + len(rule.output_names)
-            encode(rule, _column(rule.name, inputs[rule.name], self.missing), X[:, start:stop])
+            with _naming_columns_of(table):
+                encode(rule, _column(rule.name, inputs[rule.name], self.missing), X[:, start:stop])
             start = stop
         return X
 
@@ -140,12 +144,12 @@ def target_column(table: Any, name: str, source: str = "the table") -> Float64[n
         with _naming_target(source):
             refuse_foreign(name, texts)
         first = first_not_number(texts) or 0
-        raise ValueError(
+        raise TableError(
             f"{source}, target column {name!r} holds text ({texts[first]!r} at data row {first + 1}); "
             "the target must be numbers"
         )
     if column.kind == "time":
-        raise ValueError(
+        raise TableError(
             f"{source}, target column {name!r} holds dates or times; the target must be numbers, such as days since a start"
         )
     return column.values
@@ -171,7 +175,7 @@ def label_column(table: Any, name: str, source: str = "the table") -> Shaped[np.
     """
     column = _named_column(table, name, source)
     if column.kind == "time":
-        raise ValueError(
+        raise TableError(
             f"{source}, target column {name!r} holds dates or times; classes are text or numbers"
         )
     if column.kind == "text":
@@ -193,8 +197,19 @@ def _naming_target(source: str, remedy: str = "") -> Iterator[None]:
     try:
         yield
     except TableError as error:
-        raise ValueError(f"{source}, target {error}{remedy}") from error
+        raise TableError(f"{source}, target {error}{remedy}") from error
 
 
-def _column(name: str, raw: Any, missing: str) -> Column:
-    return read_column(name, raw, allow_missing=missing == "impute", remedy=REMEDY)
+@contextlib.contextmanager
+def _naming_columns_of(table: Any) -> Iterator[None]:
+    """Says which columns of an array the names in messages are."""
+    try:
+        yield
+    except TableError as error:
+        if not is_array(table):
+            raise
+        raise TableError(f"{error}; the columns of an array are called x0, x1, … in their order") from error
+
+
+def _column(name: str, raw: Any, missing: str, without_values: str = "") -> Column:
+    return read_column(name, raw, missing == "impute", REMEDY, without_values)

@@ -18,7 +18,7 @@ from stochgp.estimators.choices import classifier_learner
 from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.helps import Scores
-from stochgp.estimators.inputs import read_training_rows
+from stochgp.estimators.inputs import read_training_rows, refuse_missing
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import (
@@ -152,6 +152,7 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
             return self._read_classes_of_files(X, y, {"sample_weight": sample_weight, "groups": groups}, run)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        refuse_missing(y, "the label")
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         classes, numbers = np.unique(labels, return_inverse=True)

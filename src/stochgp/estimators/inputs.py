@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d, validat
 
 from stochgp.budget import Budget
 from stochgp.data import TableEncoder
-from stochgp.data.columns import is_array
+from stochgp.data.columns import is_array, is_missing
 from stochgp.data.fingerprints import FingerprintEncoder, Fingerprints
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.survey import LARGEST_WEIGHT
@@ -189,18 +189,27 @@ def read_more_weights(sample_weight: Any, X: np.ndarray) -> Float[np.ndarray, " 
 def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
     """Numbers, from 0, of what says for each row which group it is in: numbers, text, or anything else that can be sorted."""
     found = np.asarray(groups)
+    refuse_missing(groups, "the group")
     if found.shape != (n_rows,):
         raise ValueError(
             f"groups must have one entry for each of the {n_rows} rows, but has shape {found.shape}"
         )
     try:
-        labels, number = np.unique(found, return_inverse=True)
-        missing = bool((labels != labels).any())
+        number = np.unique(found, return_inverse=True)[1]
     except TypeError as error:
-        raise ValueError(f"groups must be numbers or text, of one kind, none missing: {error}") from error
-    if missing:
-        raise ValueError("groups contains missing values: give every row a group")
+        raise ValueError(f"groups must be numbers or text, of one kind: {error}") from error
     return number.astype(np.int32)
+
+
+def refuse_missing(labels: Any, what: str) -> None:
+    """ValueError, with the first row, for labels that are None or NaN; in a list, before NumPy makes text of them."""
+    values = np.asarray(labels) if hasattr(labels, "dtype") else np.asarray(labels, object)
+    if values.dtype.kind not in "fO":
+        return
+    missing = np.isnan(values) if values.dtype.kind == "f" else np.array([is_missing(v) for v in values.flat])
+    if missing.any():
+        row, count = int(np.argmax(missing)) + 1, int(missing.sum())
+        raise ValueError(f"{what} of row {row} is missing, {count} of {missing.size} are (rows count from 1)")
 
 
 def refuse_not_finite(X: Float[np.ndarray, "N D"], allow_missing: bool = False) -> None:
@@ -213,7 +222,7 @@ def refuse_not_finite(X: Float[np.ndarray, "N D"], allow_missing: bool = False) 
             row, column = (int(i) for i in np.argwhere(bad)[0])
             what = "NaN" if np.isnan(X[start + row, column]) else "infinity (inf)"
             raise ValueError(
-                f"Input X contains {what} at row {start + row + 1}, column {column + 1} (rows and columns count from 1)"
+                f"Input X contains {what} at row {start + row + 1}, column {column + 1}, x{column} (rows and columns count from 1)"
             )
 
 
