@@ -1167,7 +1167,7 @@ MUTATIONS = (
     Mutation(
         "the derivative by a transform leaves the density out",
         "objectives/warping.py",
-        "of_z @ jacobian + others_slope",
+        "np.asarray(of_z) @ np.asarray(jacobian) + others_slope",
         "others_slope",
         "test_estimators_warping.py::test_one_program_serves_every_transform",
     ),

@@ -507,3 +507,11 @@ def test_many_counts_are_summed_by_gamma_variables(rate, variance, monkeypatch):
         assert np.all(found.cdf(k - 1)[0] < p) and np.all(p <= F[0])
     np.testing.assert_allclose(F[0], [scipy.special.gammaincc(at + 1, mu) @ w for at in k[0]], rtol=1e-9)
     np.testing.assert_allclose(S[0], [scipy.special.gammainc(at + 1, mu) @ w for at in k[0]], rtol=1e-9)
+
+
+def test_counts_beyond_all_whole_numbers_have_quantiles():
+    """Where neighbouring numbers of float64 are more than 1 apart, those of the rate are found to their last digits."""
+    found = Counts(np.array([60.0]), np.array([4.0])).quantile([1e-9, 0.5, 1 - 1e-16])[0]
+    np.testing.assert_allclose(
+        np.log(found), 60 + 2 * scipy.stats.norm.ppf([1e-9, 0.5, 1 - 1e-16]), rtol=1e-3
+    )

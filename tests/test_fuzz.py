@@ -4,6 +4,7 @@ STOCHGP_FUZZ=500 tries that many instead of 40, and prints how many of them reac
 """
 
 import datetime
+import gzip
 import os
 import warnings
 from collections import Counter
@@ -14,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp import FeatureGPRegressor, KernelGPRegressor, data
+from stochgp.data.blocks import TooNarrowError
 
 ASKED = os.environ.get("STOCHGP_FUZZ")
 EXAMPLES = int(ASKED or "40")
@@ -144,6 +146,79 @@ def test_a_clear_error_or_finite_answers(models, capsys):
         with capsys.disabled():
             print(f"\n{tally['answered']} of {tally['tried']} inputs, {share:.0%}, reached predict")
     assert share >= LEAST_SHARE, tally
+
+
+CELLS = [
+    "1",
+    "2.5",
+    "-3e5",
+    "",
+    "NA",
+    " ",
+    "x",
+    "ü",
+    '"1,5"',
+    '"',
+    ";",
+    "\t",
+    "0x1f",
+    "inf",
+    "1e400",
+    "2020-01-01",
+    "true",
+    "\0",
+    str(10**20),
+]
+HEADS = ["a", "b", "y", "größe", " a ", '"c, d"', "", "a", "1"]
+
+
+@st.composite
+def files(draw):
+    """(Name, bytes) of a text file: odd cells, names, line ends and encodings, commas that end lines, missing cells, truncation."""
+    n = draw(st.integers(1, 3))
+    head = draw(st.lists(st.sampled_from(HEADS), min_size=n, max_size=n))
+    rows = draw(st.lists(st.lists(st.sampled_from(CELLS), min_size=n, max_size=n), max_size=6))
+    usual = draw(st.sampled_from(CELLS[:3]))
+    rows += [[usual] * n] * draw(st.sampled_from((0, 0, 60)))
+    separator, end = draw(st.sampled_from(",,,;\t")), draw(st.sampled_from(["\n", "\r\n", "\r", ",\n"]))
+    text = end.join(separator.join(cells) for cells in [head, *rows]) + draw(st.sampled_from(["", end]))
+    content = text.encode(draw(st.sampled_from(["utf-8", "utf-8", "utf-8-sig", "latin-1", "utf-16"])))
+    packed = draw(st.booleans())
+    content = gzip.compress(content) if packed else content
+    kept = draw(st.sampled_from((len(content), len(content), len(content) // 2)))
+    return ("t.csv.gz" if packed else "t.csv"), content[:kept]
+
+
+@settings(max_examples=5 * EXAMPLES, deadline=None, derandomize=True)
+@given(files())
+def test_a_text_file_is_a_table_or_one_clear_line(tmp_path_factory, file):
+    """The same rows at once and in blocks; what its columns are as inputs, numbers and labels is said, or why they are none."""
+    path = tmp_path_factory.mktemp("text") / file[0]
+    path.write_bytes(file[1])
+    table = or_one_clear_line(data.read_table, path)
+    try:
+        n_rows = or_one_clear_line(lambda: sum(block.table.num_rows for block in data.Blocks.of(path)))
+    except TooNarrowError:
+        n_rows = None
+    if table is None:
+        return
+    assert n_rows in (table.num_rows, None)
+    for name in table.column_names:
+        or_one_clear_line(data.TableEncoder.fit, table, name)
+        for read in (data.target_column, data.label_column, data.holds_classes):
+            found = or_one_clear_line(read, table, name, str(path))
+            assert found is None or isinstance(found, bool) or len(found) == table.num_rows
+
+
+def or_one_clear_line(call, *arguments):
+    """What it returns; None where it refuses in one line."""
+    try:
+        return call(*arguments)
+    except ValueError as error:
+        if not isinstance(error, TooNarrowError):
+            assert_one_clear_line(error)
+            return None
+        raise
 
 
 def assert_answers(model, X):

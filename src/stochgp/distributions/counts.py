@@ -19,6 +19,7 @@ MANY, SHARP = 50, 4.0
 FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # of its trapezoid rule, and its step
 AROUND = 10.0  # standard deviations of a count given its rate, in which a quantile is looked for first
 MOST_LOG = 300.0  # of the rate there
+CLOSEST = 1e-15  # relative distance of counts that are told apart
 
 
 class Counts(AbstractDistribution):
@@ -109,13 +110,18 @@ class Counts(AbstractDistribution):
         more = 0.0 if self.shape is None else 1 / self.shape
         around = AROUND * (np.sqrt(rate + more * rate**2) + 1)
         low, high = np.maximum(np.floor(rate - around), -1.0), np.ceil(rate + around)
-        low = np.where(self._tails(low)[0] < p, low, -1.0)
-        while (short := self._tails(high)[0] < p).any():
-            low, high = np.where(short, high, low), np.where(short, 2 * high, high)
-        while (high - low > 1).any():
+
+        def reached(k: Points) -> Points:
+            below, above = self._tails(k)
+            return np.where(p < 0.5, below >= p, above <= 1 - p)
+
+        low = np.where(reached(low), -1.0, low)
+        while not (there := reached(high)).all():
+            low, high = np.where(there, low, high), np.where(there, high, 2 * high)
+        while (high - low > np.maximum(1.0, CLOSEST * high)).any():  # counts beyond 2⁵³ are not all numbers
             middle = np.floor((low + high) / 2)
-            reached = self._tails(middle)[0] >= p
-            low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+            is_there = reached(middle)
+            low, high = np.where(is_there, low, middle), np.where(is_there, middle, high)
         return high
 
     def _crps(self, y: Points) -> Points:

@@ -5,8 +5,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stochgp.estimators.fitted import Fitted
@@ -47,7 +47,8 @@ def _refuse_nan(path: str | os.PathLike, fitted: Fitted) -> None:
     """Raises ValueError, naming the array, for numbers that no fit leaves behind: predictions would blame the rows given to them."""
     for part in ("inputs", "targets", "posterior"):
         for where, leaf in jax.tree_util.tree_leaves_with_path(vars(getattr(fitted, part))):
-            if eqx.is_inexact_array_like(leaf) and np.isnan(np.asarray(leaf, np.float64)).any():
+            is_float = isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
+            if is_float and np.isnan(np.asarray(leaf)).any():
                 raise ValueError(f"{path} is damaged: its {part}{jax.tree_util.keystr(where)} holds NaN")
 
 

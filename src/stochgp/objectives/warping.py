@@ -104,15 +104,16 @@ def _fitted(
     low, high = np.quantile(all_y, [0.25, 0.75])
     log_unit = math.log(float(high - low) / (2 * QUARTILE) or float(np.std(all_y)) or 1.0)
     with jax.enable_x64(True):
-        X, y, count, begin_theta = (on_device(part, np.float64) for part in (X, y, count, start))
-        n = float(count.sum())
-        outward = jax.jit(lambda gamma: _outward(transform, gamma, y, count, log_unit))
+        data = tuple(on_device(part, np.float64) for part in (X, count, start))
+        targets, n = on_device(y, np.float64), float(np.sum(count))
+        outward = jax.jit(lambda gamma: _outward(transform, gamma, targets, data[1], log_unit))
 
         def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
             z, jacobian, others, others_slope = outward(vector[len(start) :])
-            value, (of_theta, of_z) = _density_and_slopes(vector[: len(start)], z, X, count, begin_theta)
-            slope = np.concatenate([of_theta, of_z @ jacobian + others_slope]) / n
-            value = float(value + others) / n
+            value, (of_theta, of_z) = _density_and_slopes(vector[: len(start)], z, *data)
+            of_gamma = np.asarray(of_z) @ np.asarray(jacobian) + others_slope
+            slope = np.concatenate([of_theta, of_gamma]) / n
+            value = (float(value) + float(others)) / n
             return (value, slope) if math.isfinite(value) else (1e10, np.zeros_like(slope))
 
         options = {"maxiter": STEPS}

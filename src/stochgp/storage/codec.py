@@ -180,8 +180,8 @@ def _is_a(value: Any, hint: Any, sizes: dict[str, int]) -> bool:
         return isinstance(value, hint.dtype[Any, "..."]) and _has_shape(
             value.shape, hint.dim_str.split(), sizes
         )
-    if hint is float:
-        return isinstance(value, float | int | np.number | np.ndarray | jax.Array)
+    if hint in (bool, int, float):  # NumPy's and JAX's scalars too
+        return isinstance(value, float | int | np.generic | np.ndarray | jax.Array)
     return isinstance(value, hint)
 
 
