@@ -136,6 +136,7 @@ def test_data_list_names_every_set(capsys):
         (["fit", "T", "--target", "late", "--out", "O", "--set", "epochs=three"], "a whole number"),
         (["fit", "T", "--target", "late", "--out", "O", "--set", "epochs"], "expected name=value"),
         (["fit", "T", "--target", "late", "--out", "O", "--test-fraction", "2"], "between 0 and 1"),
+        (["fit", "T", "--target", "late", "--out", "O", "--new-rows", "afer"], "did you mean 'after'"),
         (["fit", "T", "--target", "late", "--out", "O/none/m"], "there is no folder"),
         (["fit", "T", "--target", "late"], "--out"),
         (["fit", "T", "--trget", "late", "--out", "O"], "--target"),

@@ -48,7 +48,7 @@ def fit(capsys, folder, *arguments):
 
 def test_given_hyperparameters_are_kept_and_the_report_says_so(folder, capsys):
     arguments = ["--hyperparameters", folder / "given.json", "--test-fraction", "0.1", "--json", "--quiet"]
-    report = json.loads(fit(capsys, folder, *arguments)[0])
+    report = json.loads(fit(capsys, folder, *arguments, "--new-rows", "after")[0])
     assert report["hyperparameters"] == "as given, nothing was learned"
     assert (report["solver"], report["variance"], report["prediction"]) == ("Cholesky", "exact", "global")
     assert report["converged"] is True and report["residual"] < 1e-6 and np.isfinite(report["nlml"])
@@ -56,6 +56,7 @@ def test_given_hyperparameters_are_kept_and_the_report_says_so(folder, capsys):
     assert (report["n"], report["n_train"]) == (6, 54)
     model = stochgp.load(folder / "model")
     assert model.learner is None and model.noise_variance == 0.02
+    assert model.plan_["new_rows"]["choice"] == "after" and "as asked" in model.plan_["new_rows"]["why"]
     assert_allclose(model.kernel_.lengthscale, [1.0, 3.0], rtol=1e-6)
     assert_allclose(report["noise_variance"], 0.02 * model._fitted.target_scale**2, rtol=1e-6)
 

@@ -6,6 +6,8 @@ import pytest
 
 from stochgp import KernelGPRegressor
 from stochgp.budget import Budget
+from stochgp.data import Blocks
+from stochgp.estimators.files import read_files
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.new_rows import blocks, dependence, groups_in_time, increasing, n_blocks
 from stochgp.estimators.report import notes
@@ -160,6 +162,20 @@ def test_after_as_asked_takes_the_order_of_the_rows():
         groups_in_time(X[["a"]].to_numpy(), y, None, "after", in_order=False)
     with pytest.raises(ValueError, match="new_rows"):
         KernelGPRegressor(new_rows="later").fit(X, y)
+
+
+def test_rows_in_files_have_the_same_blocks_by_their_dates(tmp_path):
+    """Though a sample of them is in no order; columns that belong together take the place of blocks."""
+    X, y = table()
+    X.assign(y=y, shop=np.arange(SOME) % 5).to_parquet(tmp_path / "rows.parquet")
+    read_of = lambda source: read_files(
+        KernelGPRegressor(), source, "y", {}, Budget.of(None), 0, keeps_all=False
+    )
+    source = Blocks.of(tmp_path / "rows.parquet")
+    found, rows = read_of(source.only(("when", "a", "b", "y")))[0].rows, read(X, y)
+    np.testing.assert_array_equal(found.group, rows.group)
+    assert dict(found.told) == rows.told
+    assert not read_of(Blocks.of(tmp_path / "rows.parquet", split_by=("shop",)))[0].rows.told
 
 
 def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
