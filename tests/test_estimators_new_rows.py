@@ -162,6 +162,7 @@ def test_after_as_asked_takes_the_order_of_the_rows():
         groups_in_time(X[["a"]].to_numpy(), y, None, "after", in_order=False)
     with pytest.raises(ValueError, match="new_rows"):
         KernelGPRegressor(new_rows="later").fit(X, y)
+    assert KernelGPRegressor(calibration="pit")._new_rows == "between"
 
 
 def test_rows_in_files_have_the_same_blocks_by_their_dates(tmp_path):

@@ -27,11 +27,8 @@ LEAST_GAIN = 0.01  # nats a row
 UNRELATED = 0.1  # of the correlation, from which lag on rows count as unrelated
 # Blocks: how far ahead new rows lie is not known. Of every third row of Beijing's PM2.5, the last fifth in time held out, 200, 100, 50 and 20 blocks
 # gave a kernel GP 0.88, 0.75, 0.77 and 0.86 nats a row at one RMSE; of Tetouan's power 100 and 20 gave 1.37 and 2.13, of steel −7.18 and −7.14.
-MOST_BLOCKS, FEWEST_BLOCKS, RANGES = (
-    100,
-    20,
-    2,
-)  # the last: a block reaches so many times as far as dependence
+MOST_BLOCKS, FEWEST_BLOCKS = 100, 20
+RANGES = 2  # a block is at least so many times as long as dependence reaches
 SEED = 0
 
 
