@@ -968,9 +968,9 @@ MUTATIONS = (
     Mutation(
         "a row's neighbours of its own group scale local variances",
         "posteriors/local.py",
-        "            if group is None:\n                return rows, tree",
-        "            if True:\n                return rows, tree",
-        "test_posteriors_local.py::test_calibration_leaves_whole_groups_out",
+        "            if group is None:\n                return rows, index",
+        "            if True:\n                return rows, index",
+        "test_posteriors_local.py::test_calibration_leaves_groups_out",
     ),
     Mutation(
         "local prediction is calibrated without the groups of the fit",
