@@ -100,7 +100,9 @@ def time_order(X: Float[np.ndarray, "N D"], encoder: Any, in_order: bool) -> Tim
         start += len(rule.output_names)
     if dates:
         return next((one for one in dates if (np.diff(one.position) >= 0).all()), dates[0])
-    columns, changes = increasing(X) if in_order else ([], None)
+    if not in_order:
+        return None
+    columns, changes = increasing(X)
     if not columns:
         return None
     names = encoder.output_names if isinstance(encoder, TableEncoder) and encoder.named else None
