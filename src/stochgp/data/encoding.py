@@ -180,7 +180,8 @@ def label_column(table: Any, name: str, source: str = "the table") -> Shaped[np.
         )
     if column.kind == "text":
         return np.array(column.values.to_pylist(), dtype=object)
-    whole = column.values.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # numbers that no integer holds
+        whole = column.values.astype(np.int64)
     return whole if (whole == column.values).all() else column.values
 
 

@@ -138,7 +138,10 @@ def _outward(
         beyond = T.roughness + PENALTY * jnp.sum(count * jnp.square(excess))
         return T(y), beyond - jnp.sum(count * slopes)
 
-    (z, value), (jacobian, slope) = others(gamma), jax.jacfwd(others)(gamma)
+    z, value = others(gamma)
+    if len(gamma) == 0:
+        return z, jnp.zeros((len(z), 0), y.dtype), value, jnp.zeros(0, y.dtype)
+    jacobian, slope = jax.jacfwd(others)(gamma)
     return z, jacobian, value, slope
 
 

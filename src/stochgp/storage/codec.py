@@ -157,7 +157,7 @@ def _check_fields(kind: type, name: str, values: dict[str, Any]) -> None:
         if not _is_a(value, hints.get(field, Any), sizes):
             array = isinstance(value, jax.Array | np.ndarray)
             shown = f"an array {value.dtype} {value.shape}" if array else f"a {type(value).__name__}"
-            wanted = getattr(hints[field], "__name__", str(hints[field]))
+            wanted = hints[field].__name__ if isinstance(hints[field], type) else str(hints[field])
             raise ValueError(f"{name} has {shown} as its {field!r}, where {wanted} belongs")
 
 
