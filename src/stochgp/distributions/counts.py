@@ -19,6 +19,7 @@ MANY, SHARP = 50, 4.0
 FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # of its trapezoid rule, and its step
 AROUND = 10.0  # standard deviations of a count given its rate, in which a quantile is looked for first
 MOST_LOG = 300.0  # of the rate there
+MOST = 1e300  # for counts that are infinite
 CLOSEST = 1e-15  # relative distance of counts that are told apart
 
 
@@ -111,7 +112,7 @@ class Counts(AbstractDistribution):
         around = AROUND * (np.sqrt(rate + more * rate**2) + 1)
         low, high = np.maximum(np.floor(rate - around), -1.0), np.ceil(rate + around)
 
-        def reached(k: Points) -> Points:
+        def reached(k: Points) -> np.ndarray:
             below, above = self._tails(k)
             return np.where(p < 0.5, below >= p, above <= 1 - p)
 
@@ -197,7 +198,7 @@ def _tails_of_many(k: PerRow, m: PerRow, std: PerRow) -> tuple[PerRow, PerRow]:
 
     By the trapezoid rule in t, log G = log(k + 1) + t/√(k + 1).
     """
-    n = k[:, None] + 1
+    n = np.minimum(k[:, None], MOST) + 1
     d = np.arange(FROM, TO + OF_GAMMA / 2, OF_GAMMA) / np.sqrt(n)
     w = np.exp(-n * (np.expm1(d) - d))
     w = w / w.sum(axis=1, keepdims=True)
