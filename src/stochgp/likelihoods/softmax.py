@@ -83,7 +83,8 @@ def sobol(n: int, dimension: int, seed: int) -> Float64[np.ndarray, "S C"]:
     """n scrambled points of Sobol's sequence in the open cube: each uniform on it, together evenly spread."""
     from scipy.stats.qmc import Sobol  # takes a while to load
 
-    return np.clip(Sobol(dimension, scramble=True, seed=seed).random(n), NEAREST, 1 - NEAREST)
+    points = Sobol(dimension, scramble=True, seed=seed)  # pyright: ignore[reportCallIssue]
+    return np.clip(points.random(n), NEAREST, 1 - NEAREST)
 
 
 def mirrored(z: Float64[np.ndarray, "S C"]) -> Float64[np.ndarray, "P C"]:

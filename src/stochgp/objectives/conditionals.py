@@ -61,7 +61,7 @@ def conditional(A: Float[Array, "m m"], y: Float[Array, " m"]) -> Conditional:
 
 
 def system(
-    gp: Any, X: Float[Array, "m D"], y: Float[Array, " m"], count: Float[Array, " m"], joint: bool
+    gp: Any, X: Float[Array, "m D"], y: Float[Array, " m"], count: Float[Array, " m"], *, joint: bool
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
     """(A = k(X, X) + Σ, y) of a neighbourhood. A row of count 0 is no neighbour: nothing in A connects it, and its target is 0.
 
@@ -122,7 +122,7 @@ def batch_gradient(
 
     def parts(theta: AbstractGP) -> tuple[tuple[Array, Array], Array]:
         gp = eqx.combine(theta, rest)
-        A, y = jax.vmap(lambda *part: system(gp, *part, joint))(*rows)
+        A, y = jax.vmap(lambda *part: system(gp, *part, joint=joint))(*rows)
         more = repeats(gp, rows.X[:, -1], rows.count[:, -1]) if joint else jnp.zeros(B, A.dtype)
         return (A, more), y
 
@@ -163,7 +163,7 @@ def curvature(
     away = losses - weights * (loss * per_weight)
     sums = _sums_by_cell(np.concatenate([away[:, None], gradients], axis=1), cells) / (d * len(near))
     error, spread = np.sqrt(np.sum(np.square(sums[:, 0]))), sums[:, 1:].T @ sums[:, 1:]
-    squares, jittered = squares * per_weight, sum(jittered) / len(near)
+    squares, jittered = squares * per_weight, np.float64(sum(jittered) / len(near))
     return Curvature(loss / d, gradient / d, hessian / d, scores / d**2, squares, jittered, spread, error)
 
 
@@ -215,7 +215,7 @@ def _in_blocks(
 
 @eqx.filter_jit
 def _conditionals(gp: Any, rows: Rows, there: Any) -> tuple[Array, ...]:
-    return jax.vmap(lambda *part: conditional(*system(gp, *part, False)))(*rows)
+    return jax.vmap(lambda *part: conditional(*system(gp, *part, joint=False)))(*rows)
 
 
 @eqx.filter_jit
@@ -224,7 +224,9 @@ def _sums(theta: Any, rest: Any, width: int, joint: bool, rows: Rows, there: Any
     dtype = rows.y.dtype
 
     def one(X: Array, y: Array, count: Array) -> tuple[Conditional, Array, Array]:
-        A, pull, y = jax.vjp(lambda t: system(eqx.combine(t, rest), X, y, count, joint), theta, has_aux=True)
+        A, pull, y = jax.vjp(
+            lambda t: system(eqx.combine(t, rest), X, y, count, joint=joint), theta, has_aux=True
+        )
         found, by_variance, by_error = with_cotangents(A, y)
         J = [_flat(pull(cotangent)[0], width, dtype) for cotangent in (by_variance, by_error)]
         return found, J[0], J[1]

@@ -99,5 +99,6 @@ def _process(gp: SparseGP) -> Any:
 def _expected(gp: SparseGP, rows: Rows, process: Any) -> Float[Array, " R"]:
     """The sum over rows of each of the likelihood's estimates."""
     rows = cast(rows, jnp.float64)
-    each = gp.likelihood.expected_by_part(rows.y, *process.moments(rows.X), rows.X)
+    mean, variance = process.moments(rows.X)
+    each = gp.likelihood.expected_by_part(rows.y, mean, variance, rows.X)
     return jnp.sum(rows.count * each, axis=1)
