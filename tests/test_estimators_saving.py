@@ -101,7 +101,7 @@ BROKEN = {
 
 
 def to_nan(fitted):
-    nothing = lambda leaf: leaf * np.nan if eqx.is_inexact_array(leaf) else leaf
+    nothing = lambda leaf: np.full(leaf.shape, np.nan, leaf.dtype) if eqx.is_inexact_array(leaf) else leaf
     object.__setattr__(fitted, "posterior", jax.tree.map(nothing, fitted.posterior))
 
 
