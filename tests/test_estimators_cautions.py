@@ -42,6 +42,14 @@ def test_usual_data_say_nothing(name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("share, says", [(0.6, True), (0.4, False)])
+def test_counts_that_are_mostly_0_are_said(name, share, says):
+    counts = np.where(np.arange(N) < share * N, 0.0, 1.0 + np.arange(N) % 5)
+    found = said(lambda: FAMILIES[name]().set_params(target="count").fit(X, counts))
+    assert any("60% of the counts are the smallest one" in text for text in found) == says
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_few_rows_are_said(name):
     """Rows that differ count, however often each is repeated."""
     rows = np.arange(FEW_ROWS - 1)

@@ -9,7 +9,7 @@ from stochgp.budget import Budget
 from stochgp.data import Blocks
 from stochgp.estimators.files import read_files
 from stochgp.estimators.inputs import read_training_rows
-from stochgp.estimators.new_rows import blocks, dependence, groups_in_time, increasing, n_blocks
+from stochgp.estimators.new_rows import between_if, blocks, dependence, groups_in_time, increasing, n_blocks
 from stochgp.estimators.report import notes
 from stochgp.learners import LeaveOneOut
 
@@ -162,7 +162,7 @@ def test_after_as_asked_takes_the_order_of_the_rows():
         groups_in_time(X[["a"]].to_numpy(), y, None, "after", in_order=False)
     with pytest.raises(ValueError, match="new_rows"):
         KernelGPRegressor(new_rows="later").fit(X, y)
-    assert KernelGPRegressor(calibration="pit")._new_rows == "between"
+    assert between_if(True, "auto") == "between" and between_if(False, "auto") == "auto"
 
 
 def test_rows_in_files_have_the_same_blocks_by_their_dates(tmp_path):

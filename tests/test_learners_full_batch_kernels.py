@@ -304,6 +304,15 @@ def test_a_chain_ends_where_its_last_learner_ends():
     np.testing.assert_allclose(change["loss"], before["loss"], rtol=1e-12)
 
 
+def test_fits_begin_where_the_model_is_and_not_where_it_was_prepared():
+    """As a chain's last learner does, which was prepared with the first one."""
+    learner, source, moved = FullBatch(), make_source(), make_gp(0.4, 2.0, 0.3)
+    plan = learner.plan(source.size, 1, ByLoss())
+    problem = Problem(source, plan, learner.prepare(make_gp(), source, plan, (0,)))
+    begun = learner.model(learner.init(moved, problem, key=KEY))
+    np.testing.assert_allclose(raw_of(begun), raw_of(moved), rtol=1e-12)
+
+
 def test_a_chain_ends_with_the_steps_of_its_last_learner():
     """Not with those that the learners before have not used."""
     first = FullBatch(epochs=40, subset_rows=8)

@@ -28,7 +28,7 @@ from stochgp.estimators.fingerprinted import Inputs, is_packed
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import Scores, caution_after_fit, scores
 from stochgp.estimators.inputs import read_training_rows, refuse_no_counts
-from stochgp.estimators.new_rows import AUTO, BETWEEN
+from stochgp.estimators.new_rows import between_if
 from stochgp.estimators.observation import data_of_counts
 from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
 from stochgp.estimators.progress import progress_line, say
@@ -247,10 +247,9 @@ class GPEstimator(PosteriorEstimator):
             more = {"keeps_all": self._keeps_all_rows, "targets": targets}
             data, found = read_files(self, X, y, others, run.budget, seed, **more)
             return warped_files(data, found) if wanted is not None else data
-        given = X, y, sample_weight, run.budget, self.missing, groups, inputs, self._new_rows
-        rows = read_training_rows(self, *given)
-        leaves = inputs is not Inputs.NUMBERS
-        settings = bool(self.standardize), self.mean, self.dtype, leaves
+        place = between_if(self._calibration is not None, self.new_rows)
+        rows = read_training_rows(self, X, y, sample_weight, run.budget, self.missing, groups, inputs, place)
+        settings = bool(self.standardize), self.mean, self.dtype, inputs is not Inputs.NUMBERS
         left_out = None
         if self._calibration is not None:
             rows, left_out = set_aside(rows, self._calibration, self._target, run.sample_seed)
@@ -267,11 +266,6 @@ class GPEstimator(PosteriorEstimator):
     def _calibration(self) -> str | None:
         """Of observations, by rows left out of the fit."""
         return getattr(self, "calibration", None)
-
-    @property
-    def _new_rows(self) -> str:
-        """`new_rows=`; a calibration is for exchangeable rows, and wants more groups than there would be blocks of time."""
-        return BETWEEN if self.new_rows == AUTO and self._calibration is not None else self.new_rows
 
     @property
     def _target(self) -> str:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from stochgp.estimators.inputs import Encoder
 from stochgp.estimators.units import TrainingData
+from stochgp.transforms import ShiftedLog
 
 # Different rows below which intervals of learned models were too narrow now and then: of simulated sets, three kinds of function in two inputs,
 # 95 % intervals held less than 80 % of new observations in 6 of 24 fits to 6 rows, 1 to 12, 1 to 20, none to 40.
@@ -18,10 +19,11 @@ LOOKED_AT = 2_000  # rows whose quantiles are taken
 FLAT = 1e-3  # of a column's standard deviation
 SAME = 1e-6  # relative difference of values that count as equal
 MOST_NAMED = 5
+MOST_ALIKE = 0.5  # of counts with one value: a transform of a Gaussian gives no value so large a share
 
 
 def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
-    """Warns of too few rows to learn from, of rows that are repeated, of targets without a scale, of columns that an outlier flattens."""
+    """Warns of too few rows to learn from, of repeated rows, of targets without a scale, of counts mostly 0, of columns that an outlier flattens."""
     if learns and data.n_rows < FEW_ROWS:
         _warn(
             f"only {data.n_rows} different row(s): what is learned from fewer than {FEW_ROWS} is uncertain, intervals may be too narrow",
@@ -36,6 +38,14 @@ def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
     if data.standardized and np.ptp(data.rows.y) == 0:
         _warn(
             "all targets are equal: their scale is unknown, and standard deviations are as if it were 1",
+            stacklevel,
+        )
+    counts = isinstance(data.transform, ShiftedLog)
+    alike = float(np.average(data.rows.y == data.rows.y.min(), weights=data.count)) if counts else 0.0
+    if alike > MOST_ALIKE:
+        _warn(
+            f"{alike:.0%} of the counts are the smallest one: a rounded transform of a Gaussian says too little of how rare the others are; "
+            "SparseGPRegressor with likelihood='poisson' or 'negative-binomial' takes them as they are",
             stacklevel,
         )
     flat = _flattened(data)

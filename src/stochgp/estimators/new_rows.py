@@ -53,6 +53,11 @@ class Dependence(NamedTuple):
         return least > 0 and -0.5 * math.log1p(-(min(least, 0.999) ** 2)) > LEAST_GAIN
 
 
+def between_if(calibrated: bool, new_rows: str) -> str:
+    """`new_rows`, with "between" for "auto" where a calibration follows: it is for exchangeable rows, and wants more groups than there are blocks."""
+    return BETWEEN if calibrated and new_rows == AUTO else new_rows
+
+
 def groups_in_time(
     X: Float[np.ndarray, "N D"] | None,
     y: Float[np.ndarray, " N"],

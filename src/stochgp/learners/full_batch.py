@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Float, Float64, PRNGKeyArray
 
 from stochgp import deadline
 from stochgp.data.streams import AbstractSource, Rows
@@ -49,9 +49,10 @@ class SetFit(eqx.Module):
 
 
 class Prepared(NamedTuple):
-    """The rows of every set, where their fits begin, and how long an evaluation takes."""
+    """The rows of every set, the parameters they were prepared at, where fits of these begin, and how long an evaluation takes."""
 
     sets: tuple[Rows, ...]
+    given: Float64[np.ndarray, " P"]
     start: Quasi
     pace: Pace
 
@@ -159,11 +160,12 @@ class FullBatch(AbstractLearner):
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> "Prepared":
         """The rows of every set, on the host in float64, and where their fits begin."""
         sets = self._sets_of_rows(gp, source, seed)
-        start = lbfgs.begin(packed(self.partition(gp)[0]))
+        given = packed(self.partition(gp)[0])
+        start = lbfgs.begin(given)
         if self.optimizer is None and self.warm_rows is not None and len(sets[0].y) > 2 * self.warm_rows:
             chosen = np.random.default_rng((*seed, 1)).permutation(len(sets[0].y))[: self.warm_rows]
             start = self._warm(gp, Rows(*(part[np.sort(chosen)] for part in sets[0])), start)
-        return Prepared(sets, start, Pace(EVALUATION * len(sets[0].y) ** 3))
+        return Prepared(sets, given, start, Pace(EVALUATION * len(sets[0].y) ** 3))
 
     def _warm(self, gp: AbstractGP, rows: Rows, start: Quasi) -> Quasi:
         """The optimum of a few rows and the curvature around it, nothing known of the loss of others."""
@@ -191,7 +193,9 @@ class FullBatch(AbstractLearner):
         return tuple(source.on_host(rows) for rows in indices)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> FullBatchState:
-        start, descent = problem.prepared.start, None
+        own, descent = packed(self.partition(gp)[0]), None
+        is_given = np.array_equal(own, problem.prepared.given)
+        start = problem.prepared.start if is_given else lbfgs.begin(own)  # after another learner
         if self.optimizer is not None:
             rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
             descent = begin(on_device(start.x), self.optimizer, rate, problem.plan.total_steps)
