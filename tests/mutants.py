@@ -463,6 +463,8 @@ MUTATIONS = (
         "if 2 * number_of(weight) * gain <= SURE:",
         "if 2 * weight.sum() * gain <= SURE:",
         "test_distributions_calibrating.py::test_equal_weights_are_no_more_rows",
+    ),
+    Mutation(
         "a row that is left out is the mean of as many as it weighs",
         "objectives/conditionals.py",
         "count = count if joint else count.at[-1].set(1)",
@@ -531,6 +533,8 @@ MUTATIONS = (
         "(*held.keys, key))",
         "(*held.keys, (*held.keys, key)[0]))",
         "test_estimators_update.py::test_the_noise_of_new_rows_is_independent_of_that_of_all_before",
+    ),
+    Mutation(
         "the second moment of rounded targets counts every count once too few",
         "distributions/rounded.py",
         "(above + below) @ (2.0 * j + 1)",
@@ -561,9 +565,11 @@ MUTATIONS = (
     Mutation(
         "conformal scores of counts are not randomised",
         "distributions/calibrating.py",
-        "np.sort(np.abs(found.pit(y, seed) - 0.5))",
-        "np.sort(np.abs(found.cdf(y - 1) - 0.5))",
+        "scores = np.abs(found.pit(y, seed) - 0.5)",
+        "scores = np.abs(found.cdf(y - 1) - 0.5)",
         "test_distributions.py::test_conformal_intervals_of_counts_hold_their_share",
+    ),
+    Mutation(
         "the upper bound takes the trace of one row",
         "objectives/collapsed.py",
         "second = _statistics(gp, process, source, float(first.trace))",
@@ -625,6 +631,8 @@ MUTATIONS = (
         "batches.count * factors.astype(batches.count.dtype)",
         "batches.count",
         "test_learners_weights.py::test_an_epoch_of_batches_adds_up_to_all_rows",
+    ),
+    Mutation(
         "variational: the divergence of q(u) leaves out its dimension",
         "variational/inducing.py",
         "0.5 * (squares - diagonal.size)",
@@ -766,9 +774,9 @@ MUTATIONS = (
     ),
     Mutation(
         "botorch: slopes are by standardised inputs",
-        "botorch.py",
-        "return _tensor((slope / model._scale).reshape(X.shape), X), None",
-        "return _tensor(slope.reshape(X.shape), X), None",
+        "estimators/joint_predictions.py",
+        "by_own) / np.asarray(self._fitted.inputs.scale, np.float64)",
+        "by_own)",
         "test_botorch_standin.py::test_slopes_of_means_and_covariances_are_differences",
     ),
     Mutation(
@@ -802,8 +810,8 @@ MUTATIONS = (
     Mutation(
         "iVSGPR's mean keeps all of what was",
         "learners/ivsgpr.py",
-        "b = (1 - gamma) * b + gamma",
-        "b = b + gamma",
+        "b = (1 - gamma) * linear_part(gp) + gamma",
+        "b = linear_part(gp) + gamma",
         "test_learners_decoupled.py::test_mirror_steps_are_the_natural_gradient_steps_of_svi",
     ),
     Mutation(
@@ -830,8 +838,8 @@ MUTATIONS = (
     Mutation(
         "SVGP's natural gradient takes its batch for all rows",
         "learners/svgp.py",
-        "sites(state.gp, batch, mean, variance), scale)",
-        "sites(state.gp, batch, mean, variance), 1.0)",
+        "sites(state.gp, batch, mean, variance, key), scale)",
+        "sites(state.gp, batch, mean, variance, key), 1.0)",
         "test_variational.py::test_steps_are_unbiased",
     ),
     Mutation(
@@ -938,6 +946,8 @@ MUTATIONS = (
         "for name in wanted.inputs or names if name not in (wanted.ignore or ())]",
         "for name in wanted.inputs or names]",
         "test_cli_tables.py::test_inputs_and_ignore_leave_the_same_model",
+    ),
+    Mutation(
         "blocks of time cut rows of one time",
         "estimators/new_rows.py",
         "np.unique(first * n // len(position)",
@@ -978,6 +988,8 @@ MUTATIONS = (
         'run.planned("neighbours"), data.rows.group',
         'run.planned("neighbours"), None',
         "test_estimators_local_choice.py::test_local_variances_are_scaled_by_rows_left_out_with_their_groups",
+    ),
+    Mutation(
         "beyond the range: networks see any input",
         "estimators/feature.py",
         'given["limits"] = data.inputs.transform(data.limits, self.dtype)',
@@ -1095,6 +1107,8 @@ MUTATIONS = (
         "    tolerance[0] = min(tolerance[0], posterior.tolerance)\n",
         "",
         "test_estimators_update.py::test_a_tolerance_below_that_of_new_solves_is_kept",
+    ),
+    Mutation(
         "a target of numbers with one bad cell is classes",
         "data/encoding.py",
         "            refuse_no_labels(column)\n",

@@ -75,7 +75,7 @@ def test_within_its_limits_a_row_is_itself_and_beyond_it_is_bounded_and_smooth()
         )
         assert np.all(excess <= width + 1e-12) and np.all(np.diff(excess, axis=0) >= -1e-12)
     slopes = jax.vmap(jax.grad(lambda x, d: bound(x)[d]), (0, 0))(
-        jnp.asarray(limits)[[0, 1, 1]], jnp.arange(3)
+        jnp.asarray(limits[[0, 1, 1]]), jnp.arange(3)
     )
     assert_allclose(np.asarray(slopes)[np.arange(3), np.arange(3)], 1)
 

@@ -139,11 +139,13 @@ def test_calibration_leaves_each_row_out():
 
 
 def test_calibration_mends_a_wrong_noise():
-    """With σ² and k four times too large, c is 1/4 of what it is."""
+    """With σ² and k four times too large, c is 1/4 of what it is, but for its one more row; n of unequal weights is (Σρ)²/Σρ²."""
     data = _data(300)
+    rho = data[2][LocalPosterior(GP, *data, 30).left_out(200, (1, 2))[0]]
+    n = np.sum(rho) ** 2 / np.sum(rho**2)
     wrong = KernelGP(RBF([0.7, 1.5], 4 * 1.3), 0.08)
     right, found = (LocalPosterior(gp, *data, 30).calibrated(200, (1, 2)).scale for gp in (GP, wrong))
-    np.testing.assert_allclose(found, right / 4 + 0.75 / 201, rtol=1e-5)
+    np.testing.assert_allclose(found, right / 4 + 0.75 / (1 + n), rtol=1e-5)
 
 
 def test_the_fewest_neighbours_that_lose_little():

@@ -28,7 +28,7 @@ from stochgp.estimators.fingerprinted import Inputs, is_packed
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import Scores, caution_after_fit, scores
 from stochgp.estimators.inputs import read_training_rows, refuse_no_counts
-from stochgp.estimators.new_rows import between_if
+from stochgp.estimators.new_rows import BETWEEN, between_if
 from stochgp.estimators.observation import data_of_counts
 from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
 from stochgp.estimators.progress import progress_line, say
@@ -76,7 +76,7 @@ class GPEstimator(PosteriorEstimator):
     mean: float | None
     standardize: bool
     random_state: Any
-    new_rows: str
+    new_rows: str = BETWEEN
     plan: dict[str, Any] | None
     _keeps_all_rows: ClassVar[bool] = True  # whether the posterior needs all rows in memory
     _shares_learning: ClassVar[bool] = True  # whether devices and processes share what learners do

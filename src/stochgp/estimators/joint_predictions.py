@@ -7,7 +7,6 @@ from jaxtyping import Float
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.estimators.predictor import PosteriorRegressor
-from stochgp.likelihoods import ConstantNoise, TreeNoise
 from stochgp.posteriors import AbstractPosterior, DispersedPosterior
 from stochgp.posteriors.joint import Covariances, JointMoments, Means, Sets
 
@@ -81,13 +80,9 @@ class JointPredictions:
 
 
 def _layers(posterior: AbstractPosterior) -> tuple[list[DispersedPosterior], AbstractPosterior]:
-    """(What multiplies its variances, the posterior beneath). Raises ValueError for multipliers that have slopes."""
+    """(What multiplies its variances, constants and trees, the posterior beneath)."""
     layers = []
     while isinstance(posterior, DispersedPosterior):
-        if not isinstance(posterior.noise, ConstantNoise | TreeNoise):
-            raise ValueError(
-                "the variances of f are multiplied by a smooth function of the input, whose slopes are not known here: fit with likelihood='gaussian'"
-            )
         layers.append(posterior)
         posterior = posterior.base
     return layers, posterior
