@@ -136,7 +136,7 @@ def _counted(mean: float) -> Callable:
         f, X, new = _function(generator), _rows(generator, n), _rows(generator, NEW_ROWS)
         rate = lambda Z: mean * np.exp(0.5 * f(Z) - 0.125)
         y, y_new = (generator.poisson(rate(Z)).astype(float) for Z in (X, new))
-        y[: 2 - int(np.count_nonzero(y > 0))] += 1  # some count above 0 there must be
+        y[: max(0, 2 - int(np.count_nonzero(y)))] += 1  # some count above 0 there must be
         return Drawn(X, y, new, y_new, np.sqrt(rate(new)), {})
 
     return drawn
