@@ -460,7 +460,7 @@ MUTATIONS = (
     Mutation(
         "weights are rows of their own to a recalibration",
         "distributions/calibrating.py",
-        "if 2 * number_of(weight) * gain <= SURE:",
+        "if 2 * effective_number(weight) * gain <= SURE:",
         "if 2 * weight.sum() * gain <= SURE:",
         "test_distributions_calibrating.py::test_equal_weights_are_no_more_rows",
     ),

@@ -199,5 +199,32 @@ def probability_nodes() -> tuple[np.ndarray, np.ndarray]:
     return np.sin(theta) ** 2, weights * np.pi / 4 * 2 * np.sin(theta) * np.cos(theta)
 
 
+def crps_of_counts(
+    distribution: AbstractDistribution,
+    y: Points,
+    least_tail: float,
+    F: Callable[[Any, np.ndarray], np.ndarray],
+    of_many: Callable[[Any, float, float, float], float],
+) -> Points:
+    """Σ_k (F(k) − 1[k ≥ y])² of each row: of the counts k from the quantile of `least_tail` to that of 1 − `least_tail`, by `F(row, k)`; beyond
+
+    them F is 0, or 1. Where they are more than 10⁴, `of_many(row, y, first, last)` for each y.
+    """
+    ends = (
+        distribution._quantile(np.full((distribution.n_rows, 1), p))[:, 0]
+        for p in (least_tail, 1 - least_tail)
+    )
+    found = np.empty_like(y)
+    for i, (low, high) in enumerate(zip(*ends, strict=True)):
+        row = distribution[i : i + 1]
+        if high - low > LONGEST:
+            found[i] = [of_many(row, at, low, high) for at in y[i]]
+            continue
+        k = np.arange(low, high + 1)
+        within = np.sum((F(row, k) - (k >= y[i][:, None])) ** 2, axis=1)
+        found[i] = within + np.maximum(low - y[i], 0) + np.maximum(y[i] - high - 1, 0)
+    return found
+
+
 def inside(p: np.ndarray) -> np.ndarray:
     return np.clip(p, 1e-300, 1 - 1e-16)

@@ -19,6 +19,7 @@ from jaxtyping import Float64
 from stochgp.distributions.base import AbstractDistribution
 from stochgp.distributions.curves import BetaCurve
 from stochgp.distributions.recalibrated import Recalibrated
+from stochgp.numerics.arrays import effective_number
 
 FEWEST = 100  # rows of a recalibration
 SURE = 9.2  # of twice the log likelihood ratio: the 1 % point of χ² with two degrees of freedom
@@ -81,7 +82,7 @@ class ConformalScores(eqx.Module):
     @property
     def number(self) -> float:
         """How many rows of equal weight are as sure."""
-        return number_of(self.weight)
+        return effective_number(self.weight)
 
     def at(self, level: float) -> Conformal:
         """Raises ValueError for a level that needs more rows."""
@@ -121,7 +122,7 @@ def recalibration(
         loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-10}
     )
     gain = -float(best.fun)
-    if 2 * number_of(weight) * gain <= SURE:
+    if 2 * effective_number(weight) * gain <= SURE:
         return PITRecalibration(1.0, 1.0, 0.0, n)
     a, b = (float(v) for v in np.exp(best.x))
     return PITRecalibration(a, b, gain, n)
@@ -150,12 +151,6 @@ def conformal(
             f"from {n:.4g} left-out rows, coverage of {level:g} varies by ± {deviation:.3f}", stacklevel=2
         )
     return made
-
-
-def number_of(weight: Float64[np.ndarray, " n"]) -> float:
-    """(Σρ)²/Σρ²: how many rows of equal weight are as sure."""
-    share = weight / weight.max()
-    return float(share.sum() ** 2 / np.sum(share**2))
 
 
 def _one_of_each(

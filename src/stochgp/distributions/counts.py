@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.special import betainc, gammainc, gammaincc, gammaln, logsumexp, ndtr, ndtri
 
-from stochgp.distributions.base import LONGEST, AbstractDistribution, PerRow, Points
+from stochgp.distributions.base import AbstractDistribution, PerRow, Points, crps_of_counts
 from stochgp.distributions.roots import solve_increasing
 
 REACH, STEP = 4.2, 0.1  # of the trapezoid rule in t, f = mode + s sinh t
@@ -127,31 +127,22 @@ class Counts(AbstractDistribution):
 
     def _crps(self, y: Points) -> Points:
         """Σ_k (F(k) − 1[k ≥ y])², the integral of the same for distribution functions that are steps; by nodes beyond 10⁴ counts."""
-        low, high = (self._quantile(np.full((self.n_rows, 1), p))[:, 0] for p in (LEAST_TAIL, 1 - LEAST_TAIL))
-        found = np.empty_like(y)
-        for i in range(self.n_rows):
-            row = self[i : i + 1]
-            if high[i] - low[i] > LONGEST:
-                inside = [row._crps_of_many(at, low[i], high[i]) for at in np.clip(y[i], low[i], high[i] + 1)]
-            else:
-                k = np.arange(low[i], high[i] + 1)
-                F = np.cumsum(np.exp(row.logpdf(k[None])[0]))
-                inside = np.sum((F - (k >= y[i][:, None])) ** 2, axis=1)
-            found[i] = inside + np.maximum(low[i] - y[i], 0) + np.maximum(y[i] - high[i] - 1, 0)
-        return found
+        F = lambda row, k: np.cumsum(np.exp(row.logpdf(k[None])[0]))
+        return crps_of_counts(self, y, LEAST_TAIL, F, Counts._crps_of_many)
 
     def _crps_of_many(self, y: float, low: float, high: float) -> float:
-        """Of one row and low ≤ y ≤ high + 1: ∫ F(k)² dk up to y − ½ and ∫ (1 − F(k))² dk from there on, Gauss–Legendre in log(k + 1).
+        """Of one row, for low ≤ y ≤ high + 1: ∫ F(k)² dk up to y − ½ and ∫ (1 − F(k))² dk from there on, Gauss–Legendre in log(k + 1).
 
         F rises with k, so that each integral is within ½ of the sum that it stands for.
         """
         nodes, weights = np.polynomial.legendre.leggauss(SCORE_NODES)
-        ends, total = np.log(np.array([low, y, high + 1]) + 0.5), 0.0
+        at = float(np.clip(y, low, high + 1))
+        ends, total = np.log(np.array([low, at, high + 1]) + 0.5), 0.0
         for side in (0, 1):
             half = (ends[side + 1] - ends[side]) / 2
             x = np.exp(ends[side] + half * (nodes + 1))
             total += half * np.sum(weights * x * self._smooth_tails(x[None] - 1)[side][0] ** 2)
-        return float(total)
+        return float(total) + max(low - y, 0) + max(y - high - 1, 0)
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         normal = generator.standard_normal((self.n_rows, n))

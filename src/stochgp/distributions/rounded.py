@@ -11,6 +11,7 @@ from stochgp.distributions.base import (
     AbstractDistribution,
     PerRow,
     Points,
+    crps_of_counts,
     inside,
     probability_nodes,
 )
@@ -82,17 +83,8 @@ class Rounded(AbstractDistribution):
 
     def _crps(self, y: Points) -> Points:
         """Σ_k (F(k) − 1[k ≥ y])², one by one where at most 10⁴ counts have a probability."""
-        low, high = (self._quantile(np.full((self.n_rows, 1), p))[:, 0] for p in (LEAST_TAIL, 1 - LEAST_TAIL))
-        found = np.empty_like(y)
-        for i in range(self.n_rows):
-            if high[i] - low[i] > LONGEST:
-                found[i] = [self[i : i + 1]._crps_of_many(at) for at in y[i]]
-                continue
-            k = np.arange(low[i], high[i] + 1)
-            F = self.base[i : i + 1].cdf(k[None] + 0.5)[0]
-            inside = np.sum((F - (k >= y[i][:, None])) ** 2, axis=1)
-            found[i] = inside + np.maximum(low[i] - y[i], 0) + np.maximum(y[i] - high[i] - 1, 0)
-        return found
+        F = lambda row, k: row.base.cdf(k[None] + 0.5)[0]
+        return crps_of_counts(self, y, LEAST_TAIL, F, lambda row, at, *_: row._crps_of_many(at))
 
     def _crps_of_many(self, y: float) -> float:
         """Of one row: Σ_{j ≥ 0} P(Z > y + j + ½)² + Σ_{j < y} P(Z ≤ y − j − ½)², integrals of the base beyond the first LONGEST/2 terms.

@@ -24,7 +24,7 @@ from stochgp.devices import ONE, Devices
 from stochgp.estimators.calibrating import calibrated, set_aside
 from stochgp.estimators.cautions import Seen, warn_of
 from stochgp.estimators.files import are_files, read_files
-from stochgp.estimators.fingerprinted import Inputs, is_packed
+from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import Scores, caution_after_fit, scores
 from stochgp.estimators.inputs import read_training_rows, refuse_no_counts
@@ -212,9 +212,8 @@ class GPEstimator(PosteriorEstimator):
                 law, of_law = self._law_of(gp, learned, posterior, data, run)
             stream = self._stream_of(gp, learned, data, run)
         seen = self.dtype if posterior.dtype is None else posterior.dtype
-        ranges = None if is_packed(data.encoder) else Seen(*data.limits)
         self._fitted = Fitted(
-            data.encoder, data.inputs, data.targets, posterior, seen, ranges,
+            data.encoder, data.inputs, data.targets, posterior, seen, Seen.of(data),
             likelihood=self._likelihood_of(learned, posterior), law=law, transform=data.transform,
             log_slope=data.log_slope, slope_rows=data.passes.count, counts=self._target == "count",
             stream=stream,

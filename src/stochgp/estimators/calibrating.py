@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from stochgp.distributions import ConformalScores, recalibration
-from stochgp.distributions.calibrating import FEWEST, number_of, rows_for
+from stochgp.distributions.calibrating import FEWEST, rows_for
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import TrainingRows
 from stochgp.estimators.report import choice
+from stochgp.numerics.arrays import effective_number
 
 PIT, CONFORMAL = "pit", "conformal"
 SHARE, MOST = 0.1, 2000  # of the rows, and rows
@@ -41,7 +42,7 @@ def set_aside(rows: TrainingRows, method: str, target: str, seed: Any) -> tuple[
         left = _groups(rows.group, n, generator)
     aside = rows.some(left)
     if method == CONFORMAL and rows.group is None and aside.weight is not None:
-        counted, wanted = number_of(aside.weight), rows_for(LEVEL)
+        counted, wanted = effective_number(aside.weight), rows_for(LEVEL)
         if counted < wanted:
             raise ValueError(
                 f"calibration={method!r} wants at least {wanted} rows, and the {n} set aside count as {counted:.3g}: a few weights are far above the others"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from stochgp.estimators.fingerprinted import is_packed
 from stochgp.estimators.inputs import Encoder
 from stochgp.estimators.units import TrainingData
 from stochgp.transforms import ShiftedLog
@@ -66,6 +67,11 @@ class Seen:
     n_rows: int = 0
     n_outside: int = 0
     farthest: str = ""  # the column in which one lay farthest outside, for its range
+
+    @classmethod
+    def of(cls, data: TrainingData) -> "Seen | None":
+        """Of the training rows; None of packed fingerprints, whose numbers are words of bits."""
+        return None if is_packed(data.encoder) else cls(*data.limits)
 
     def with_rows(self, X: Float[np.ndarray, "n D"]) -> "Seen":
         """With further rows among those of training; those given since are counted anew."""

@@ -28,7 +28,7 @@ from stochgp.estimators.fingerprinted import (
     refuse_further_counts,
     with_packing,
 )
-from stochgp.estimators.helps import ROWS, caution_of, is_judged, scores, shift_of, warned
+from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
 from stochgp.estimators.inputs import read_targets, read_weights
 from stochgp.estimators.report import choice
 from stochgp.estimators.row_noise import BOTH, ROW_NOISE, Asked, closed, with_noise
@@ -186,10 +186,7 @@ class FeatureGPRegressor(GPRegressor):
         weight = read_weights(sample_weight, X)
         more = moments_of(self._fitted, X, y, weight)
         self.drift_ = drift(self._fitted, X, y)
-        said = [shift_of(self._fitted, X, y)]
-        if is_judged(y):
-            found = scores(self._fitted, X[:ROWS], y[:ROWS])
-            said.append(caution_of(found, "these rows, by what was learned before,"))
+        said = shift_of(self._fitted, X, y), caution_of_rows(self._fitted, X, y, BEFORE)
         kept = {name: told for name, told in self.plan_.items() if name != "caution"}
         self.plan_ = kept | warned([text for text in said if text][:1], stacklevel=3)
         self._fitted = self._fitted.with_inputs(X).with_slope(0.0, 0.0, forget).with_targets(y, weight)

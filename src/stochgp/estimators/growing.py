@@ -12,9 +12,9 @@ from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.cautions import Seen, warn_of
-from stochgp.estimators.fingerprinted import Inputs, is_packed
+from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.helps import ROWS, caution_of, is_judged, scores, shift_of, warned
+from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
 from stochgp.estimators.inputs import TrainingRows, read_inputs_at_fit, read_more_weights, read_targets
 from stochgp.estimators.report import PLANNED, choice
 from stochgp.estimators.run import Run
@@ -140,9 +140,8 @@ def _begun(estimator: Any, data: TrainingData) -> tuple[Fitted, dict[str, Any]]:
         "gradients": choice(*learner.exactness({})),
     }
     posterior = VariationalPosterior.of(gp, data.n_inputs)
-    seen = None if is_packed(data.encoder) else Seen(*data.limits)
-    fitted = Fitted(data.encoder, data.inputs, data.targets, posterior, estimator.dtype, seen, stream=stream)
-    return fitted, told
+    places = data.encoder, data.inputs, data.targets
+    return Fitted(*places, posterior, estimator.dtype, Seen.of(data), stream=stream), told
 
 
 def stream_of(
@@ -177,10 +176,9 @@ def _said(before: Fitted, found: Fitted, rows: TrainingRows, has_learned: bool) 
     if has_learned:
         last = found.stream.waiting
         X, y = found.inputs.inverse(np.asarray(last.X)), found.targets.inverse(np.asarray(last.y))
-        said.append(caution_of(scores(found, X[:ROWS], y[:ROWS]), "the last rows") if is_judged(y) else "")
-    if not any(said) and before.stream.n_steps > 0 and is_judged(rows.y):
-        new = scores(before, rows.X[:ROWS], rows.y[:ROWS])
-        said.append(caution_of(new, "these rows, by what was learned before,"))
+        said.append(caution_of_rows(found, X, y, "the last rows"))
+    if not any(said) and before.stream.n_steps > 0:
+        said.append(caution_of_rows(before, rows.X, rows.y, BEFORE))
     return [text for text in said if text]
 
 

@@ -16,13 +16,14 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.report import choice
 from stochgp.estimators.streaming import drift
 from stochgp.learners.judge import SETTLED_BY
+from stochgp.numerics.clustered import SURE
 from stochgp.posteriors import Request
 from stochgp.results import RESULTS, FitResult
 
 ROWS = 512  # that are predicted
 SECONDS = 2.0  # of a time limit, for predicting them
-SURE = 2.0  # standard errors of a mean difference
 LEVEL, INSIDE = 0.95, 0.8  # of intervals, and the share of rows in them below which they are too narrow
+BEFORE = "these rows, by what was learned before,"  # of a stream
 SHIFT, CERTAIN = 1.0, 4.0  # in standard deviations of the first rows, and of the mean of the new ones
 
 
@@ -80,6 +81,13 @@ def caution_after_fit(estimator: Any, learned: FitResult, X: np.ndarray, y: np.n
     if not is_judged(y) or deadline.left() < SECONDS or need > budget.free():
         return ""
     return caution_of(estimator._scores(X, y), "training rows")
+
+
+def caution_of_rows(
+    fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, " n"], what: str
+) -> str:
+    """`caution_of` the first of these rows, "" where they say nothing of a model."""
+    return caution_of(scores(fitted, X[:ROWS], y[:ROWS]), what) if is_judged(y) else ""
 
 
 def is_judged(y: Float[np.ndarray, " n"]) -> bool:

@@ -89,7 +89,7 @@ def read_training_rows(
         weight, group = (None if part is None else part[there] for part in (weight, group))
     if group is not None and (group == group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
-    told: Mapping[str, Any] = MappingProxyType({})
+    told: Mapping[str, Any] = {}
     if group is None:
         group, told = groups_in_time(X if inputs is Inputs.NUMBERS else None, y, encoder, new_rows)
     return merged_rows(TrainingRows(X, y, weight, encoder, group, told))

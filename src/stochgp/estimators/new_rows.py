@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int, Int32
 from stochgp.data import Standardiser, TableEncoder
 from stochgp.data.neighbours import Neighbours
 from stochgp.deadline import granted
+from stochgp.numerics.clustered import SURE
 
 AUTO, BETWEEN, AFTER = "auto", "between", "after"
 FEWEST = 500  # rows, and different times, from which "auto" chooses
@@ -22,7 +23,6 @@ LEAST_SHARE = 0.25  # of the rows, that have a time of their own by a column of 
 FIRST = 1_000  # rows by which most columns are seen not to increase
 
 PAIRS, NEAREST, MOST_ROWS, FOLDS = 2_000, 10, 20_000, 40  # of `dependence`; rows of a tree
-SURE = 2.0  # standard errors
 LEAST_GAIN = 0.01  # nats a row
 UNRELATED = 0.1  # of the correlation, from which lag on rows count as unrelated
 # Blocks: how far ahead new rows lie is not known. Of every third row of Beijing's PM2.5, the last fifth in time held out, 200, 100, 50 and 20 blocks

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -69,10 +68,8 @@ class TrainingData:
     ) -> "TrainingData":
         """The sample, standardised by all rows, and where all rows are. Classes and counts are not standardised."""
         X, y, weight, key = found.sample
-        if key is not None:
-            group, told = groups_of(key), MappingProxyType({})
-        else:
-            group, told = groups_in_time(X, y, found.rows.encoder, new_rows, in_order=False)
+        in_time = lambda: groups_in_time(X, y, found.rows.encoder, new_rows, in_order=False)
+        group, told = in_time() if key is None else (groups_of(key), {})
         rows = TrainingRows(X, y, weight, found.rows.encoder, group, told)
         is_whole, keeps = found.size == len(y), not found.rows.targets.scaled
         data = cls.of(merged_rows(rows) if is_whole else rows, standardize, mean, dtype)

@@ -21,7 +21,8 @@ from stochgp.networks import Embedded, attention, mlp, periodic, piecewise_linea
 from stochgp.parameters import value_of
 
 MLPS = ("mlp", "robust-mlp", "piecewise-mlp", "periodic-mlp")
-NAMES = (*MLPS, "attention", "rff", "orf", "nystrom", "tanimoto")
+NETWORKS = (*MLPS, "attention")
+NAMES = (*NETWORKS, "rff", "orf", "nystrom", "tanimoto")
 UNBOUNDED = ("mlp", "attention")  # networks of the inputs as they are
 N_NETWORK, N_ATTENTION, N_FOURIER, N_NYSTROM = 128, 32, 1000, 512  # the sizes of the papers
 N_HASHES = 1000
@@ -64,7 +65,7 @@ def resolve(
     network_key, feature_key = jax.random.split(key)
     if isinstance(spec, str):
         name = lookup(spec, {name: name for name in NAMES}, "features")
-        if name in (*MLPS, "attention"):
+        if name in NETWORKS:
             width = n_features if _is_linear(kernel) else None
             network = _named_network(name, n_inputs, width, X_sample, network_key, dtype)
             if limits is not None and name in UNBOUNDED and X_sample is not None:
@@ -90,7 +91,7 @@ def resolve(
 
 def is_network(spec: Any) -> bool:
     """Whether `resolve` makes a network for it, of inputs that are bounded where it knows their limits."""
-    return isinstance(spec, str) and spec in (*MLPS, "attention")
+    return isinstance(spec, str) and spec in NETWORKS
 
 
 def _is_linear(kernel: Any) -> bool:

@@ -134,9 +134,8 @@ class LocalPosterior(AbstractPosterior):
         if request.covariance or request.n_samples:
             return 0
         N, D = self.X.shape
-        there = (
-            "_index" in vars(self) and isinstance(self._index.tree, Neighbours) and self._index.tree.is_tree
-        )
+        tree = vars(self._index).get("tree") if "_index" in vars(self) else None
+        there = isinstance(tree, Neighbours) and tree.is_tree
         rows, points = 0 if there else N, min(request.n_rows, MOST_ROWS)
         search = neighbours_bytes(self.gp.kernel, rows, D, points, self.n_neighbours)
         return 64 * request.n_rows + search + COMPILER_BYTES
@@ -306,10 +305,15 @@ class _Index:
             kernel = value_of(kernel.kernel)
         self.kernel = kernel
         self.Z = self.warp(X)
-        places = self.place(self.Z)
-        self.tree = (
-            Neighbours(places, slack_of(len(X))) if kernel.has_places else ComparedRows(kernel, places)
-        )
+
+    @functools.cached_property
+    def tree(self) -> Neighbours | ComparedRows:
+        """Made when it is first asked: rows of other groups have a search of their own."""
+        with jax.enable_x64(True):
+            places = self.place(self.Z)
+        if self.kernel.has_places:
+            return Neighbours(places, slack_of(len(places)))
+        return ComparedRows(self.kernel, places)
 
     def others(
         self, rows: Int[np.ndarray, " P"], k: int, group: Int[np.ndarray, " N"]
