@@ -17,7 +17,7 @@ ALL_READY := $(VENV)/.all-ready
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # What must hold as well for users who run all of JAX in 64 bits.
-EITHER_PRECISION := tests/test_parameters.py tests/test_kernels_contract.py tests/test_features_contract.py
+EITHER_PRECISION := tests/test_parameters.py tests/kernels/test_contract.py tests/features/test_contract.py
 
 # A process for each core, and a file of tests on one of them: what it compiles is used by its tests only.
 TEST_OPTIONS := -q -n auto --maxprocesses=4 --dist loadfile

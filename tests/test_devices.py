@@ -14,7 +14,7 @@ import pytest
 
 from stochgp.devices import ONE, Devices
 
-SCRIPT = Path(__file__).with_name("devices_worker.py")
+SCRIPT = Path(__file__).parent / "support" / "devices_worker.py"
 
 
 def begin(names, n_devices, *processes, environment=os.environ):

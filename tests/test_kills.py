@@ -15,7 +15,7 @@ import pytest
 from sweeps import some_of
 
 KILLS = int(os.environ.get("STOCHGP_KILLS", "2"))
-SCRIPT = Path(__file__).with_name("killed_run.py")
+SCRIPT = Path(__file__).parent / "support" / "killed_run.py"
 
 
 KINDS = [f"{kind} {rows}" for kind in ("feature", "kernel") for rows in (500, 3000, 10_000, 20_000)]

@@ -15,7 +15,7 @@ from stochgp import KernelGPRegressor
 from stochgp.budget import Budget
 from stochgp.planning.prediction import most_columns
 
-WORKER = Path(__file__).with_name("memory_worker.py")
+WORKER = Path(__file__).parent / "support" / "memory_worker.py"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="peaks are reset by Linux alone")
 ROOM = 120_000_000  # bytes by which a need may be above three peaks: what compiling may leave behind
 

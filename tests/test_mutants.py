@@ -1,7 +1,8 @@
 """The mutations of `make mutants` can be applied to the source as it is."""
 
-import mutants
 import pytest
+
+from tests import mutants
 
 
 def test_every_room_and_every_learner_has_a_mutation():

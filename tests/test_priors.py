@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import scipy.stats
 from sweeps import some_of
-from test_kernels_contract import FEW, KERNELS, D
 
 from stochgp import kernels, priors
 from stochgp.kernels import terms
 from stochgp.parameters import frozen
 from stochgp.priors import prior_functions, random_features
 from stochgp.storage.files import load_tree, save_tree
+from tests.kernels.test_contract import FEW, KERNELS, D
 
 N_SE = 4.0
 X = jnp.asarray(np.random.default_rng(0).normal(size=(4, D)), jnp.float32)

@@ -48,7 +48,7 @@ def _written(folder, names):
 
 def _run(folder, workers, extras):
     command = ["-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", "-n", workers, str(folder)]
-    paths = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    paths = os.pathsep.join(filter(None, [str(TESTS), str(TESTS / "support"), os.environ.get("PYTHONPATH")]))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     kept |= {"PYTHONPATH": paths, "STOCHGP_TYPECHECK": "0", "STOCHGP_EXTRAS": extras}
     done = subprocess.run([sys.executable, *command], cwd=folder, env=kept, capture_output=True, text=True)

@@ -15,7 +15,7 @@ from sweeps import some_of
 import stochgp
 
 ROOT = Path(__file__).parents[1]
-WORKER = Path(__file__).with_name("wheel_worker.py")
+WORKER = Path(__file__).parent / "support" / "wheel_worker.py"
 OF_TESTS = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "STOCHGP_TYPECHECK", "JAX_ENABLE_X64", "PYTHONPATH")
 DEFAULTS = [name for name in stochgp.__all__ if name.endswith(("Regressor", "Classifier"))]
 

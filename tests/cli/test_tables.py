@@ -1,0 +1,162 @@
+"""The command line's tables: columns chosen and left out, files as they come, and messages that name the file."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pytest
+
+import stochgp
+from stochgp.cli import main
+
+BIKES = Path(__file__).parents[3] / "shared" / "data" / "bike_hourly" / "hour.csv.gz"
+QUICK = ["--model", "kernel", "--set", "learner=none", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tables")
+    generator = np.random.default_rng(0)
+    a, b = generator.normal(size=(2, 40))
+    table = {
+        "id": np.arange(40),
+        "a": a,
+        "b": b,
+        "kind": generator.choice(["p", "q"], 40),
+        "y": np.sin(a) + b,
+    }
+    pa_csv.write_csv(pa.table(table), path / "t.csv")
+    assert (
+        main(["fit", str(path / "t.csv"), *f"--target y --ignore id,kind --out {path / 'm'}".split(), *QUICK])
+        == 0
+    )
+    return path
+
+
+def run(capsys, *arguments):
+    capsys.readouterr()
+    code = main([str(argument) for argument in arguments])
+    return code, *capsys.readouterr()
+
+
+def complaint(capsys, *arguments):
+    """The one line of a run that is refused."""
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "") and err.count("\n") == 1, err
+    return err
+
+
+def test_inputs_and_ignore_leave_the_same_model(folder, tmp_path, capsys):
+    options = ["--target", "y", "--inputs", "b, a", "--ignore", "kind", "--out", tmp_path / "m"]
+    code, _, err = run(capsys, "fit", folder / "t.csv", *options, *QUICK)
+    assert code == 0, err
+    models = [stochgp.load(path) for path in (folder / "m", tmp_path / "m")]
+    assert [list(model.feature_names_in_) for model in models] == [["a", "b"]] * 2
+    table = pa_csv.read_csv(folder / "t.csv").select(["a", "b"])
+    np.testing.assert_array_equal(*(model.predict(table) for model in models))
+
+
+def test_ignored_columns_may_be_there_or_not_at_predict(folder, tmp_path, capsys):
+    table = pa_csv.read_csv(folder / "t.csv")
+    pa_csv.write_csv(table.drop_columns(["id", "kind"]), tmp_path / "short.csv")
+    for source, out in ((folder / "t.csv", "all.csv"), (tmp_path / "short.csv", "short_out.csv")):
+        assert run(capsys, "predict", folder / "m", source, "--out", tmp_path / out) == (0, "", "")
+        code, text, err = run(capsys, "evaluate", folder / "m", source, "--json")
+        assert (code, err) == (0, "") and json.loads(text)["n"] == 40
+    assert (tmp_path / "all.csv").read_text() == (tmp_path / "short_out.csv").read_text()
+
+
+def test_inputs_of_a_named_set(tmp_path, capsys):
+    names = stochgp.data.load("fun:levy:60").feature_names
+    options = ["--inputs", names[0], "--ignore", names[2], "--out", tmp_path / "m"]
+    code, out, err = run(capsys, "fit", "fun:levy:60", *options, *QUICK, "--json")
+    assert code == 0, err
+    model = stochgp.load(tmp_path / "m")
+    assert list(model.feature_names_in_) == [names[0]]
+    scores = json.loads(run(capsys, "evaluate", tmp_path / "m", "fun:levy:60", "--json")[1])
+    assert scores == {name: json.loads(out)[name] for name in scores}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--inputs", "a,bb"], "--inputs: no column 'bb' in "),
+        (["--inputs", "A"], "did you mean 'a'?"),
+        (["--ignore", "idd"], "did you mean 'id'?"),
+        (["--inputs", "a,y"], "--inputs names 'y', which is the target"),
+        (["--ignore", "y"], "--ignore names 'y', which is the target"),
+        (["--inputs", "a,b", "--ignore", "b"], "'b' is named by --inputs and by --ignore"),
+        (["--ignore", "id,a,b,kind"], "--ignore leaves no columns beside the target 'y'"),
+        (["--inputs", "a,,b"], "expected column names with commas between them"),
+        (["--set", "missing=drop"], "unknown missing 'drop'"),
+        (["--set", "mean=nan"], "mean is nan; it must be None or a finite number"),
+    ],
+)
+def test_choices_of_columns_that_cannot_be_made(folder, tmp_path, capsys, options, message):
+    arguments = ["fit", folder / "t.csv", "--target", "y", *options, "--out", tmp_path / "m", *QUICK]
+    assert message in complaint(capsys, *arguments) and not (tmp_path / "m").exists()
+
+
+HEADER, ROWS = " a , b,y\n", [f"{i / 7},{i % 3},{i}" for i in range(12)]
+
+
+def put(path, row, text):
+    """A table whose `row`, counted from 1, is the text."""
+    path.write_text(HEADER + "\n".join(ROWS[: row - 1] + [text] + ROWS[row:]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("?,1,2", "column 'a' has 1 missing or infinite value, at data row 5: missing"),
+        ("1,100000000000000000,2", "column 'b' holds the integer 100000000000000000 at data row 5"),
+        ("1,1,NA", "target column 'y' has 1 missing or infinite value, at data row 5"),
+        ("1,1e999,2", "column 'b' has 1 missing or infinite value, at data row 5: inf"),
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--test-fraction", "0.3"]])
+def test_what_is_wrong_with_a_file_names_file_column_and_row(tmp_path, capsys, text, message, options):
+    path = put(tmp_path / "t.csv", 5, text)
+    arguments = ["fit", path, "--target", "y", "--out", tmp_path / "m", *QUICK, *options]
+    err = complaint(capsys, *arguments)
+    assert err.startswith(f"stochgp: {path}") and message in err
+
+
+def test_missing_values_are_imputed_on_request_and_named_at_predict_otherwise(tmp_path, capsys):
+    path, whole = put(tmp_path / "t.csv", 5, "?,1,2"), put(tmp_path / "whole.csv", 5, "1,1,2")
+    command = ["fit", "--target", "y", "--out", tmp_path / "m", *QUICK]
+    assert run(capsys, *command[:1], path, *command[1:], "--set", "missing=impute")[0] == 0
+    model = stochgp.load(tmp_path / "m")
+    assert model._fitted.encoder.output_names == ("a", "a=(missing)", "b")
+    assert run(capsys, "predict", tmp_path / "m", path, "--out", tmp_path / "p.csv")[0] == 0
+    assert run(capsys, *command[:1], whole, *command[1:])[0] == 0
+    for arguments in (
+        ["predict", tmp_path / "m", path, "--out", tmp_path / "p.csv"],
+        ["evaluate", tmp_path / "m", path],
+    ):
+        assert complaint(capsys, *arguments).startswith(f"stochgp: {path}: column 'a' has 1 missing")
+
+
+def test_the_bikes_of_every_hour_as_the_file_comes(tmp_path, capsys):
+    if not BIKES.is_file():
+        pytest.skip(f"{BIKES} is not there: the original file of UCI's data set 275, Bike Sharing")
+    with gzip.open(BIKES, "rt") as file:
+        header, *lines = file.read().splitlines()
+    (tmp_path / "hour.csv").write_text("\n".join([header, *lines[::60]]) + "\n")
+    options = ["--target", "cnt", "--ignore", "instant,casual,registered", "--out", tmp_path / "m", *QUICK]
+    code, out, err = run(capsys, "fit", tmp_path / "hour.csv", *options, "--test-fraction", "0.2", "--json")
+    assert (code, err) == (0, "")
+    report, model = json.loads(out), stochgp.load(tmp_path / "m")
+    assert model._fitted.encoder.output_names[:3] == ("dteday.days", "dteday.month", "dteday.weekday")
+    assert report["n_train"] + report["n"] == 290
+    assert report["rmse"] < np.std(pa_csv.read_csv(tmp_path / "hour.csv")["cnt"])
+    code, _, err = run(capsys, "predict", tmp_path / "m", tmp_path / "hour.csv", "--out", tmp_path / "p.csv")
+    assert (code, err) == (0, "")
+    bad = (tmp_path / "hour.csv").read_text().replace(lines[60].split(",")[1], "yesterday", 1)
+    (tmp_path / "bad.csv").write_text(bad)
+    err = complaint(capsys, "predict", tmp_path / "m", tmp_path / "bad.csv", "--out", tmp_path / "p.csv")
+    assert f"{tmp_path / 'bad.csv'}: column 'dteday'" in err and "'yesterday' at data row 2 is not one" in err

@@ -1,0 +1,103 @@
+"""Kernel and sparse models on forced devices of one processor, against those without devices."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_devices import answers, free_port
+
+SCRIPT = Path(__file__).parents[1] / "support" / "shared_fits_worker.py"
+
+
+@functools.cache
+def worker(name):
+    """What a process of four devices says of this."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
+    found = subprocess.run(
+        [sys.executable, SCRIPT, name], capture_output=True, text=True, env=environment, timeout=280
+    )
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout)[name]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("solver", ["cg", "sdd", "sgd"])
+def test_shared_solves_predict_what_one_device_predicts(solver):
+    """In float64, to rounding: twelve steps of CG, some epochs of SDD and SGD, with four samples, on 1, 2 and 4 devices or on 1 and 4."""
+    found = worker("kernel")[solver]
+    n = len(found["far"])
+    assert found["far"][0] == 0 and 0 < max(found["far"][1:]) < 1e-11
+    assert [told["choice"]["solve"] for told in found["told"]] == ["one device", *["gather"] * (n - 1)]
+    assert [told["why"] for told in found["told"]] == ["one device", *["as asked"] * (n - 1)]
+    assert found["converged"][0] == found["converged"][1] and found["on_one"]
+    assert worker("kernel")["again"]  # with the plan of a shared fit, to the same bits
+
+
+def test_devices_of_one_processor_change_nothing_but_the_plan():
+    found = worker("kept")
+    assert all(one["same"] and one["rest"] for one in found.values())
+    assert {one["told"]["choice"]["solve"] for one in found.values()} == {"one device"}
+    assert "share its cores" in found["sdd"]["told"]["why"]
+    assert found["cholesky"]["told"]["why"] == "cholesky factorises on one device"
+
+
+def test_local_predictions_are_spread_and_are_those_of_one_device():
+    """To the last bits, and spread after `update` too. Devices that share cores are not used."""
+    found = worker("local")
+    assert found["far"][0] == 0 and max(found["far"]) < 1e-11
+    assert found["after"] == 4 and found["updated"] < 1e-11
+    assert [told["choice"]["points"] for told in found["told"]] == [
+        "one device",
+        "spread",
+        "spread",
+        "one device",
+    ]
+    assert found["same"] and "share its cores" in found["told"][-1]["why"]
+
+
+@pytest.mark.timeout(300)
+def test_bounds_of_sparse_models_are_summed_in_one_order_on_any_number_of_devices():
+    """The lower bound, its gradient, the optimal q(u) and the bound at any q(u), of weighted rows: 1, 2 and 4 devices, the same bits."""
+    found = worker("bounds")
+    assert len(found["bits"]) == 3 and len(set(found["bits"])) == 1 and max(found["far"]) < 1e-13
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["sgpr", "svgp", "classes"])
+def test_sparse_fits_predict_the_same_on_any_number_of_devices(name):
+    """The same bits on 2 and 4; on one device the compiler may write other code for a kernel, which rounds otherwise."""
+    found = worker("sparse")[name]
+    assert found["bits"][1] == found["bits"][2] and max(found["far"]) < 1e-11
+    none, *told = found["told"]
+    assert none is None and [one["choice"]["count"] for one in told] == [1, 2, 4]
+    assert {one["choice"]["batches"] for one in told} == {"whole"}
+    assert "passes over the rows are shared" in told[-1]["why"]
+
+
+@pytest.mark.timeout(300)
+def test_two_processes_share_sparse_fits_and_refuse_kernel_ones():
+    """Of two devices each: the bits of four devices of one process, in both."""
+    port, names = free_port(), "bounds,sparse,refused"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
+    begun = [
+        subprocess.Popen(
+            [sys.executable, SCRIPT, names, *map(str, (port, 2, i))],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for i in range(2)
+    ]
+    first, second = answers(begun)
+    assert first == second
+    assert first["refused"]["said"] == "KernelGPRegressor is fitted in one process, not in 2"
+    assert first["bounds"]["bits"][0] == worker("bounds")["bits"][2]
+    for name, found in first["sparse"].items():
+        assert found["bits"][0] == worker("sparse")[name]["bits"][2], name
+        assert found["told"][1]["choice"]["processes"] == 2

@@ -1,0 +1,101 @@
+"""An operator spread over four devices, forced on the processor of this machine, against one on one device."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from sharded_worker import SIZES
+from systems import KERNEL, NOISE, X
+
+from stochgp.devices import ONE
+from stochgp.operators import ShardedOperator
+from tests.kernels.test_contract import KERNELS
+
+SCRIPT = Path(__file__).parents[1] / "support" / "sharded_worker.py"
+N, D, S, B, G = (SIZES[name] for name in "NDSBG")
+PRODUCT = 2 * N * N * (D + S)  # operations of a product of an RBF kernel
+
+
+@functools.cache
+def worker(name, optimised="0"):
+    """What the worker says of this."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(G)}
+    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if optimised == "1" else "1"
+    found = subprocess.run(
+        [sys.executable, SCRIPT, name], capture_output=True, text=True, env=environment, timeout=280
+    )
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout)[name]
+
+
+def test_every_way_of_multiplying_is_the_dense_product():
+    """For every kernel; 13 rows and 3 on 4 devices, in tiles of at most 3."""
+    distances = worker("products")
+    assert {name.rpartition(" ")[0] for name in distances} == set(KERNELS)
+    assert {name for name, found in distances.items() if len(found) != 3 or max(found) > 1e-12} == set()
+
+
+def test_parts_of_the_operator_are_those_of_one_device():
+    assert {name: far for name, far in worker("parts").items() if far > 1e-12} == {}
+
+
+def test_solves_go_the_same_way_as_on_one_device():
+    for name, found in worker("solves").items():
+        assert found["steps"][0] == found["steps"][1] >= 10, name
+        assert found["value"] < 1e-10 and found["residual"] < 1e-10, (name, found)
+
+
+def test_ten_steps_are_those_of_one_device():
+    assert {name: far for name, far in worker("steps").items() if max(far) > 1e-10} == {}
+
+
+def test_samples_have_the_same_bits_and_posteriors_are_those_of_one_device():
+    found = worker("posteriors")
+    assert found["same_bits"] and found["back"]
+    assert max(found["distances"]) < 1e-8  # of solves to 1e-12
+
+
+def test_a_factorisation_is_refused():
+    assert "Cholesky factorises on one device, but the rows lie on 4" in worker("refused")["said"]
+
+
+def test_products_send_rows_and_vectors_once_and_outside_of_tiles():
+    """(G − 1)/G of N (D + 1 + S) numbers; only the ring's messages are in a loop, that of its turns. Each device does its share of the work."""
+    programs = worker("programs", "1")
+    assert programs["one"] == {"flops": PRODUCT, "sent": {}, "depth": {}}
+    rows, vectors = ((G - 1) * N * each * 4 // G for each in (D + 1, S))
+    gather, ring, scatter = (programs[name] for name in ("Gather", "Ring", "Scatter"))
+    assert gather["sent"] == {"all-gather": rows + vectors} and gather["depth"] == {"all-gather": 0}
+    assert ring["sent"] == {"collective-permute": rows + vectors} and ring["depth"] == {
+        "collective-permute": 1
+    }
+    assert scatter["sent"] == {"all-gather": rows, "reduce-scatter": vectors}
+    assert set(scatter["depth"].values()) == {0}
+    assert {programs[name]["flops"] for name in ("Gather", "Ring", "Scatter")} == {PRODUCT // G}
+
+
+def test_steps_send_what_their_rows_need_and_divide_their_products():
+    """In float32, two steps each; CG's two branches both count. SGD: rows, noise and z twice, b, K z; features of 20 columns; a norm, a mean."""
+    programs, m, R = worker("programs", "1"), 20, 10
+    sdd, cg, sgd = (programs[name] for name in ("sdd", "cg", "sgd"))
+    assert sdd["sent"] == {"all-reduce": 2 * 4 * B * (D + 2 + 4 * S)}
+    assert sdd["flops"] == 2 * (2 * B * N * (D + S) // G + 2 * 2 * B * B * S)
+    branches = ((D + 1 + S), (D + 1 + 2 * S))
+    assert cg["sent"]["all-gather"] == 2 * sum((G - 1) * N * 4 // G * numbers for numbers in branches)
+    assert cg["sent"]["all-reduce"] <= 2 * 8 * S * (R + 8)
+    assert cg["flops"] == 2 * (2 * N * N * (2 * D + 3 * S) + 2 * 2 * R * N * S) // G
+    assert sgd["sent"]["all-reduce"] <= 2 * 4 * (B * (D + 3 + 4 * S) + m * S + S + 1)
+    work = 2 * B * N * (D + 2 * S) + 2 * N * (D * m // 2 + 2 * m * S)
+    assert sgd["flops"] <= 1.1 * 2 * work / G
+    assert all(max(one["depth"].values()) <= 1 for one in (sdd, cg, sgd))  # in the loop of steps alone
+
+
+def test_one_device_without_a_mesh_is_refused():
+    with jax.enable_x64(True), pytest.raises(ValueError, match="use KernelOperator"):
+        ShardedOperator.of(KERNEL, jnp.asarray(X), jnp.asarray(NOISE), ONE)

@@ -1,0 +1,59 @@
+"""Means and covariances of sets of rows, and their slopes, against the posteriors' own and against differences."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from stochgp.posteriors.joint import JointMoments
+from tests.posteriors.test_contract import GLOBAL, D, local, made
+
+pytestmark = pytest.mark.usefixtures("double")
+_generator = np.random.default_rng(4)
+Z = _generator.uniform(-2, 2, (3, 4, D))
+FAR = Z + 50.0
+
+
+@pytest.mark.parametrize("name", GLOBAL)
+def test_moments_of_sets_are_those_of_the_posterior(name):
+    posterior, joint = made(name), JointMoments(made(name))
+    for sets in (Z, FAR):
+        mean, covariance = joint.value(sets)
+        assert mean.shape == (3, 4) and covariance.shape == (3, 4, 4)
+        for rows, m, C in zip(sets, mean, covariance, strict=True):
+            expected, variance = (np.asarray(part) for part in posterior.mean_and_variance(rows))
+            assert_allclose(m, expected, rtol=1e-7, atol=1e-8)
+            assert_allclose(np.diagonal(C), variance, rtol=1e-6, atol=1e-8)
+            assert np.linalg.eigvalsh(C).min() > -1e-9
+            if name != "kernel by samples":
+                assert_allclose(C, posterior.covariance(rows), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", GLOBAL)
+def test_slopes_are_differences(name):
+    """Of a random linear function of means and covariances, not symmetric in the latter."""
+    joint = JointMoments(made(name))
+    by_mean, by_covariance = _generator.normal(size=(3, 4)), _generator.normal(size=(3, 4, 4))
+
+    def total(sets):
+        mean, covariance = joint.value(sets)
+        return np.sum(by_mean * mean) + np.sum(by_covariance * covariance)
+
+    slope = joint.pull(Z, by_mean, by_covariance)
+    assert slope.shape == Z.shape
+    for place in [(0, 0, 0), (1, 2, 1), (2, 3, 0)]:
+        step = np.zeros_like(Z)
+        step[place] = 1e-5
+        assert_allclose(slope[place], (total(Z + step) - total(Z - step)) / 2e-5, rtol=1e-5, atol=1e-6)
+
+
+def test_a_set_does_not_depend_on_the_others():
+    joint = JointMoments(made("kernel by samples"))
+    mean, covariance = joint.value(Z)
+    alone = joint.value(Z[1:2])
+    assert_allclose(alone[0][0], mean[1], rtol=1e-12)
+    assert_allclose(alone[1][0], covariance[1], rtol=1e-10, atol=1e-14)
+
+
+def test_posteriors_without_covariances_are_refused():
+    with pytest.raises(ValueError, match="knows no covariances between rows"):
+        JointMoments(local())

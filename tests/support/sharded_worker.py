@@ -1,0 +1,223 @@
+"""Operators, solvers and predictions on four forced devices, in a process of its own, for the tests of them: prints one JSON object.
+
+The arguments are the names of what is asked.
+"""
+
+import functools
+import json
+import sys
+from pathlib import Path
+
+import equinox as eqx
+import exchanges as compiled
+import jax
+import jax.numpy as jnp
+import numpy as np
+import systems
+
+from stochgp import kernels
+from stochgp.devices import Devices
+from stochgp.operators import KernelOperator
+from stochgp.operators.products import Gather, Ring, Scatter
+from stochgp.operators.sharded import ShardedOperator
+from stochgp.posteriors import KernelSystem, SampledKernelPosterior, sample_targets
+from stochgp.posteriors.base import known_noise
+from stochgp.priors import prior_functions
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from stochgp.solvers import CG, SDD, SGD, Cholesky, solve
+from stochgp.solvers.solve import _take_steps
+from tests.kernels.test_contract import KERNELS
+
+
+@functools.cache
+def devices() -> Devices:
+    return Devices.of(4)
+
+
+SIZES = {"N": 4096, "D": 8, "S": 3, "B": 64, "G": 4}  # of the compiled programs
+WAYS = (Gather(), Ring(), Scatter())
+FEW_ROWS = ("rbf", "tanimoto", "warped-sum")
+RNG = np.random.default_rng(0)
+
+
+def distance(found, wanted) -> float:
+    """The largest, relative to the largest number wanted."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    return float(np.max(np.abs(found - wanted)) / np.max(np.abs(wanted)))
+
+
+def both(product=None):
+    """The system of `systems` on one device and on four, 40 rows in 3 tiles and in 12."""
+    given = systems.KERNEL, jnp.asarray(systems.X), systems.NOISE
+    many = ShardedOperator.of(*given, devices(), tile=4, product=product)
+    return KernelOperator.of(*given, tile=14), many
+
+
+def products() -> dict:
+    """Each way's distance from the dense product: of 13 rows, and for some kernels of 3, fewer than devices."""
+    multiply = eqx.filter_jit(lambda ops, V: [op.unpad(op.matvec(op.pad(V), n_rows=3)) for op in ops])
+    found = {}
+    for name, make in KERNELS.items():
+        for N in (13, 3) if name in FEW_ROWS else (13,):
+            kernel, X, V = make(), jnp.asarray(RNG.normal(size=(N, 3))), RNG.normal(size=(N, 2))
+            noise = RNG.uniform(0.1, 0.3, size=N)
+            wanted = np.asarray(KernelOperator.of(kernel, X, noise).dense()) @ V
+            operators = [ShardedOperator.of(kernel, X, noise, devices(), tile=3, product=way) for way in WAYS]
+            found[f"{name} {N}"] = [distance(one, wanted) for one in multiply(operators, jnp.asarray(V))]
+    return found
+
+
+def parts() -> dict:
+    """How far everything else that an operator gives is from what one device gives; nothing else of it may matter."""
+    V, Z = jnp.asarray(RNG.normal(size=(systems.N, 2))), jnp.asarray(RNG.normal(size=(6, 2)))
+    order, few = jnp.asarray(RNG.permutation(systems.N)), jnp.array([39, 0, 7, 39])
+
+    @eqx.filter_jit
+    def of(op):
+        W, rows = op.pad(V), op.prepare(Z)
+        moved, change = op.reordered(order), jnp.ones((4, 2))
+        read = lambda part: part[0] - 0.3 * part[1]
+        given = {
+            "padded": op.unpad(W),
+            "slice": op.slice(W, 9, 15),
+            "pick": op.pick(op.noise, few),
+            "add": op.unpad(op.add(W, change, few)),
+            "add_slice": op.unpad(op.add_slice(W, change, 10)),
+            "cleared": op.unpad(op.cleared(W + 1)),
+            "times": op.times(rows, W),
+            "own_times": op.own_times(rows, W),
+            "block_times": op.block_times(8, 9, (W, 2 * W), read),
+            "rows_times": op.rows_times(few, W),
+            "features": op.unpad(op.features_times(jnp.sin, W)),
+            "matrix_rows": op.matrix_rows(few)[:, : systems.N],
+            "diagonal": op.diagonal(),
+            "columns": op.columns(few),
+            "dense": op.dense(),
+            "reordered": moved.unpad(moved.matvec(moved.pad(V))),
+            "astype": op.astype(jnp.float32).pick(op.noise, few),
+        }
+        slope = jax.grad(lambda Z: jnp.sum(jnp.sin(op.times(op.prepare(Z), W))))(Z)
+        return given | {"slope": slope}, op.matvec(W)[op.size :]
+
+    (wanted, _), (found, beyond) = (of(op) for op in both())
+    distances = {name: distance(found[name], wanted[name]) for name in wanted}
+    return distances | {"beyond": float(jnp.abs(beyond).max())}
+
+
+def solves() -> dict:
+    """Of solutions after ten steps or some more, and of their residuals: how far those of four devices are from those of one."""
+    runs = {
+        "cg": (CG(rank=5, epochs=10), Ring()),
+        "sdd": (SDD(batch_size=8, epochs=3), None),
+    }
+    found = {}
+    for name, (solver, product) in runs.items():
+        one, many = (
+            solve(op, systems.B, solver, key=jax.random.key(0), tolerance=1e-14) for op in both(product)
+        )
+        found[name] = {
+            "value": distance(many.value, one.value),
+            "residual": distance(many.residual_norms, one.residual_norms),
+            "steps": [one.n_steps, many.n_steps],
+        }
+    return found
+
+
+def steps() -> dict:
+    """The same of what ten steps of other solvers reach from a start that is not 0."""
+    solvers = {
+        "sdd of random rows": SDD(batch_size=8, step_size=0.02, averaging=0.1),
+        "sgd": SGD(batch_size=8, n_features=20, step_size=0.02),
+    }
+    found = {}
+    for name, solver in solvers.items():
+        reached = []
+        for op in both():
+            arranged = solver.arrange(op, key=jax.random.key(0))
+            b, start = op.pad(jnp.asarray(systems.B)), op.pad(jnp.asarray(systems.EXACT + 0.1))
+            batches = jax.tree.map(lambda leaf: leaf[None], solver.batches(systems.N, 0, 10, (0, 0)))
+            state = solver.at_epoch(arranged, solver.init(arranged, b, start), 0, 0)
+            state, info = _take_steps(solver, arranged, b, state, batches)
+            reached.append((op.unpad(solver.value(state)), info.residual_squares))
+        found[name] = [distance(many, one) for one, many in zip(*reached, strict=True)]
+    return found
+
+
+def posteriors() -> dict:
+    """Whether right-hand sides of samples have the same bits on four devices as on one, and how far moments and new functions are."""
+    noise, D = known_noise(0.3), systems.X.shape[1]
+    alone = KernelSystem(systems.KERNEL, jnp.asarray(systems.X), np.ones(systems.N), noise, 14)
+    y, Z = systems.B[:, :1], jnp.asarray(RNG.uniform(0, 12, size=(6, D)))
+    keys = jax.random.split(jax.random.key(0), 3)
+    prior = prior_functions(alone.kernel, D, 3, n_features=20, key=keys[0], dtype=jnp.dtype(jnp.float64))
+    targets, found = [], []
+    for system in (alone, alone.spread_over(devices())):
+        targets.append(sample_targets(system.operator, prior, system.X, key=keys[1]))
+        b = jnp.concatenate([jnp.asarray(y), targets[-1]], axis=1)
+        alpha = solve(system.operator, b, CG(), key=keys[2], tolerance=1e-12).value
+        posterior = SampledKernelPosterior(system, alpha[:, :1], 1.0, prior, alpha[:, 1:], CG(), 1e-12)
+        found.append([*posterior.mean_and_variance(Z), posterior.functions(2, key=keys[2])(Z)])
+    return {
+        "same_bits": bool(np.array_equal(*targets)),
+        "distances": [distance(many, one) for one, many in zip(*found, strict=True)],
+        "back": alone.spread_over(Devices()) is alone,
+    }
+
+
+def refused() -> dict:
+    try:
+        solve(both()[1], systems.B, Cholesky(), key=jax.random.key(0))
+    except ValueError as error:
+        return {"said": str(error)}
+    return {"said": ""}
+
+
+def programs() -> dict:
+    """What the compiled products and steps of a system in float32 send, and how much they multiply; see SIZES."""
+    N, D, S, B = (SIZES[name] for name in "NDSB")
+    X, b = (
+        jnp.asarray(RNG.normal(size=(N, D)), jnp.float32),
+        jnp.asarray(RNG.normal(size=(N, S)), jnp.float32),
+    )
+    kernel = kernels.RBF(2.0)
+    many = [ShardedOperator.of(kernel, X, 0.1, devices(), tile=512, product=way) for way in WAYS]
+    multiply = eqx.filter_jit(lambda op, V: op.matvec(V, n_rows=256))
+    found = {}
+    for op in (KernelOperator.of(kernel, X, 0.1, tile=512), *many):
+        name = type(op.product).__name__ if isinstance(op, ShardedOperator) else "one"
+        found[name] = described(multiply.lower(op, op.pad(b)))
+    with jax.enable_x64(True):
+        for solver in (
+            SDD(batch_size=B, epochs=1),
+            CG(rank=10),
+            SGD(batch_size=B, n_features=20, step_size=0.1),
+        ):
+            arranged = solver.arrange(many[0], key=jax.random.key(0))
+            padded = many[0].pad(b)
+            batches = jax.tree.map(lambda leaf: leaf[None], solver.batches(N, 0, 2, (0, 0)))
+            state = solver.at_epoch(arranged, solver.init(arranged, padded, None), 0, 0)
+            found[solver.name] = described(_take_steps.lower(solver, arranged, padded, state, batches))
+    return found
+
+
+def described(lowered) -> dict:
+    program = compiled.read(lowered.compile().compiled.as_text())
+    kinds = sorted({exchange.kind for exchange in program.exchanges})
+    return {
+        "flops": program.flops,
+        "sent": {kind: compiled.sent(program, kind, SIZES["G"]) for kind in kinds},
+        "depth": {kind: max(e.depth for e in program.exchanges if e.kind == kind) for kind in kinds},
+    }
+
+
+def main(names: list[str]) -> dict:
+    found = {}
+    for name in names:
+        with jax.enable_x64(name != "programs"):
+            found[name] = globals()[name]()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1:])))

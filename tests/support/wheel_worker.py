@@ -1,0 +1,58 @@
+"""What users do, as a process of its own: `python wheel_worker.py NAME` fits the estimator of that name, or runs the Python of the README.
+
+No test's import hook is at work, and no flag of XLA. It prints where the package was found.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import stochgp
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def rows():
+    """A small table: inputs, targets with noise, inputs to predict and their values of the function."""
+    generator = np.random.default_rng(0)
+    X, X_new = generator.uniform(-2, 2, (80, 2)), generator.uniform(-2, 2, (50, 2))
+    value = lambda X: np.sin(2 * X[:, 0]) + X[:, 1]
+    return X, value(X) + 0.1 * generator.normal(size=80), X_new, value(X_new)
+
+
+def fit_at_defaults(name):
+    """Fit, predict, score, save, load: as good as it must be, and the same after loading."""
+    X, y, X_new, f = rows()
+    classes = name.endswith("Classifier")
+    model = getattr(stochgp, name)(random_state=0).fit(X, y > 0 if classes else y)
+    model.save("model.stochgp")
+    again = stochgp.load("model.stochgp")
+    assert again.summary() == model.summary()
+    if classes:
+        assert model.score(X_new, f > 0) > 0.85
+        np.testing.assert_array_equal(model.predict_proba(X_new), again.predict_proba(X_new))
+        return
+    mean, std = model.predict(X_new, return_std=True)
+    assert (
+        model.score(X_new, f) > 0.9 and np.all(std > 0) and np.isfinite(model.predict_interval(X_new)).all()
+    )
+    np.testing.assert_array_equal(again.predict(X_new, return_std=True), (mean, std))
+
+
+def run_the_readme():
+    """Its Python blocks, in order in one namespace."""
+    X, y, X_new, _ = rows()
+    names = {"X": X, "y": y, "X_new": X_new}
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    for block in blocks:
+        exec(block, names)
+    assert len(blocks) >= 2 and len(names["mean"]) == len(X_new)
+
+
+if __name__ == "__main__":
+    run_the_readme() if sys.argv[1] == "README" else fit_at_defaults(sys.argv[1])
+    print(stochgp.__file__)

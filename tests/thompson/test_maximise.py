@@ -1,0 +1,108 @@
+"""How functions are maximised: own rows, padding, proposals, and the maximum found against a grid."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from stochgp.kernels import RBF, Linear, Matern32
+from stochgp.thompson.maximise import (
+    Box,
+    Maximiser,
+    Observed,
+    half_lengthscales,
+    ladder,
+    maximise,
+    padded,
+    proposals,
+    values_at,
+)
+from tests.posteriors.test_contract import D, made
+
+pytestmark = pytest.mark.usefixtures("double")
+BOX = Box(np.array([-2.0, -1.5]), np.array([2.0, 1.0]))
+_generator = np.random.default_rng(0)
+OBSERVED = Observed(_generator.uniform(BOX.lower, BOX.upper, (30, D)), _generator.normal(size=30))
+NEARBY = np.array([0.35, 0.75])
+GRID = np.stack(np.meshgrid(*(np.linspace(a, b, 81) for a, b in zip(*BOX, strict=True))), axis=-1).reshape(
+    -1, 2
+)
+
+
+def functions(name, n_samples=6):
+    return made(name).functions(n_samples, key=jax.random.key(3))
+
+
+@pytest.mark.parametrize("name", ["feature", "kernel exact", "kernel by samples"])
+@pytest.mark.parametrize("n_samples", [1, 6])
+def test_values_at_own_rows_are_those_of_all_functions(name, n_samples):
+    f = functions(name, n_samples)
+    Z = jnp.asarray(_generator.uniform(-2, 2, (n_samples, 5, D)))
+    whole = np.stack([np.asarray(f(Z[s]))[:, s] for s in range(n_samples)])
+    assert_allclose(f.at_own(Z), whole, rtol=1e-9, atol=1e-9)
+    slope = jax.grad(lambda Z: f.at_own(Z)[0, 2])(Z)
+    assert_allclose(slope[0, 2], jax.grad(lambda z: f(z[None])[0, 0])(Z[0, 2]), rtol=1e-7, atol=1e-8)
+    assert not np.any(np.asarray(slope)[1:]) and not np.any(np.delete(slope[0], 2, axis=0))
+
+
+def test_padding_changes_no_value_and_few_sizes_occur():
+    f = functions("kernel exact")
+    rows = jnp.asarray(OBSERVED.X)
+    assert_allclose(padded(f)(rows), f(rows), rtol=1e-10, atol=1e-10)
+    sizes = [ladder(n) for n in range(1, 3000)]
+    assert all(n <= size <= 1.125 * n + 1 for n, size in zip(range(1, 3000), sizes, strict=True))
+    assert len(set(sizes[1023:2047])) == 8 + 1
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_maximum_is_not_below_that_of_a_grid(sign):
+    f = functions("kernel exact")
+    best = np.max(sign * np.asarray(values_at(f, jnp.asarray(GRID))), axis=0)
+    found, values = maximise(
+        f, Maximiser(candidates=200), BOX, OBSERVED, NEARBY, sign=sign, generator=np.random.default_rng(1)
+    )
+    assert np.all((found >= BOX.lower) & (found <= BOX.upper))
+    at_found = np.diagonal(np.asarray(f(jnp.asarray(found))))
+    assert_allclose(values, at_found, rtol=1e-9, atol=1e-9)
+    assert np.all(sign * values > best - 1e-3 * np.ptp(best))
+
+
+def test_without_steps_the_best_candidate_is_the_answer():
+    f, how = functions("kernel exact"), Maximiser(rounds=2, candidates=50, steps=0)
+    points = proposals(how, BOX, OBSERVED, NEARBY, generator=np.random.default_rng(5)).reshape(-1, D)
+    found, _ = maximise(f, how, BOX, OBSERVED, NEARBY, generator=np.random.default_rng(5))
+    values = np.asarray(f(jnp.asarray(points)))
+    assert_allclose(found, points[np.argmax(values, axis=0)], rtol=1e-12)
+
+
+def test_proposals_are_drawn_around_rows_in_proportion_to_what_they_are_better_by():
+    how = Maximiser(rounds=4, candidates=5000)
+    X, y = np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 0.5]]), np.array([1.0, 2.0, 4.0])  # shifted: 0, 1, 3
+    found = proposals(how, BOX, Observed(X, y), np.full(2, 1e-3), generator=np.random.default_rng(0))
+    near = found[:, 500:].reshape(-1, 2)  # the first tenth is uniform
+    counts = [np.sum(np.abs(near - x).max(axis=1) < 0.01) for x in X]
+    assert counts[0] == 0 and sum(counts) == len(near)
+    assert abs(counts[2] / len(near) - 0.75) < 4 * np.sqrt(0.75 * 0.25 / len(near))
+    spread = (near - X[np.argmin(np.abs(near[:, :1] - X[:, 0]), axis=1)]).std(axis=0) / 1e-3
+    assert_allclose(spread, 1, atol=4 / np.sqrt(2 * len(near)))
+    anywhere = found[:, :500].reshape(-1, 2)
+    error = BOX.width / np.sqrt(12 * len(anywhere))
+    assert np.all(np.abs(anywhere.mean(axis=0) - (BOX.lower + BOX.upper) / 2) < 4 * error)
+    wide = proposals(how, BOX, Observed(X, y), np.full(2, 5.0), generator=np.random.default_rng(0))
+    assert np.all((wide >= BOX.lower) & (wide <= BOX.upper))
+
+
+def test_nearby_is_half_a_lengthscale_or_a_tenth_of_the_box():
+    assert_allclose(half_lengthscales(Matern32([0.4, 9.0]), BOX), [0.2, 2.5], rtol=1e-6)
+    assert_allclose(half_lengthscales(RBF(0.4), BOX), [0.2, 0.2], rtol=1e-6)
+    for kernel in (RBF(0.4) + Linear(), RBF(0.4, active_dims=[0])):
+        assert_array_equal(half_lengthscales(kernel, BOX), 0.1 * BOX.width)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rounds": 0}, {"candidates": 0}, {"steps": -1}, {"uniform": 1.5}, {"step_size": 0.0}]
+)
+def test_settings_are_checked(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        Maximiser(**settings)
