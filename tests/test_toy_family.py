@@ -3,6 +3,7 @@
 f(x) = c for every x, c ~ N(0, v), y = c + ε. The posterior of c is N(S, 1/(1/v + n/σ²)): all that is tested has a closed form.
 """
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -111,12 +112,11 @@ class ConstantPosterior(AbstractPosterior):
         return 16 * request.n_rows
 
 
+@dataclass(eq=False, repr=False)
 class ConstantRegressor(GPRegressor):
-    def __init__(self, learner="moments", memory_limit=None, random_state=0):
-        self.learner, self.memory_limit, self.random_state = learner, memory_limit, random_state
-
-    standardize, mean, time_limit, dtype, verbose = True, None, None, "float64", 0
-    missing, plan, batch_size, epochs, learning_rate = "refuse", None, None, None, None
+    learner: Any = "moments"
+    dtype: str = field(default="float64", kw_only=True)
+    random_state: Any = field(default=0, kw_only=True)
 
     def _start(self, data: TrainingData, run: Run) -> tuple[ConstantGP, dict[str, Any]]:
         return ConstantGP(), {}

@@ -8,6 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
@@ -28,7 +29,7 @@ from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import Scores, caution_after_fit, scores
 from stochgp.estimators.inputs import read_training_rows, refuse_no_counts
-from stochgp.estimators.new_rows import BETWEEN, between_if
+from stochgp.estimators.new_rows import between_if
 from stochgp.estimators.observation import data_of_counts
 from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
 from stochgp.estimators.progress import progress_line, say
@@ -67,19 +68,59 @@ logger = logging.getLogger("stochgp.estimators")
 STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class GPEstimator(PosteriorEstimator):
-    """An estimator of one family: a leaf says how its model starts, which learner trains it, and what the posterior is."""
+    """An estimator of one family: a leaf says how its model starts, which learner trains it, and what the posterior is.
 
-    batch_size: int | None
-    epochs: int | None
-    learning_rate: float | None
-    mean: float | None
-    standardize: bool
-    random_state: Any
-    new_rows: str = BETWEEN
-    plan: dict[str, Any] | None
+    Learning
+    batch_size, epochs, learning_rate
+                    of the learner: None = its own, or chosen for you; given here and in a learner: ValueError
+    new_rows        "between" the training rows, or "after" them in time: then rows are held out and left out in blocks of time; "auto": after, where a column
+                    of dates, or columns that only increase with the rows, say when rows were taken and neighbours in time resemble each other
+    random_state    None, an integer, a NumPy RandomState or Generator
+    plan            `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits
+
+    Data
+    standardize     inputs, and real targets, to mean 0 and standard deviation 1 by the (weighted) training rows
+    missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
+    dtype           "float32" or "float64" for rows, kernel and features; sums over rows and small factorisations are float64 in any case
+
+    Resources
+    memory_limit    "1GB", bytes or None (half of what is available) for the process during a call; what exceeds it is refused
+    time_limit      seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
+    devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: what they share, `plan_` says (docs/methods/devices.md)
+    verbose         1 shows progress on stderr
+    """
+
+    __no_type_check__: ClassVar[bool] = (
+        True  # scikit-learn wants any value taken by `__init__`, and judged in `fit`
+    )
+    batch_size: int | None = None
+    epochs: int | None = None
+    learning_rate: float | None = None
+    standardize: bool = True
+    memory_limit: str | int | float | None = None
+    time_limit: float | None = None
+    dtype: str = "float32"
+    random_state: Any = None
+    verbose: int = 0
+    missing: str = "refuse"
+    plan: dict[str, Any] | None = None
+    devices: Any = None
+    new_rows: str = "auto"
     _keeps_all_rows: ClassVar[bool] = True  # whether the posterior needs all rows in memory
     _shares_learning: ClassVar[bool] = True  # whether devices and processes share what learners do
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        """`help` shows the parameters that all estimators share, and all regressors, after those of the family."""
+        super().__init_subclass__(**given)
+        if cls.__doc__ is not None and "{shared}" in cls.__doc__:
+            shared = [
+                str(base.__doc__).partition("\n\n")[2]
+                for base in cls.__mro__[1:]
+                if issubclass(base, GPEstimator)
+            ]
+            cls.__doc__ = cls.__doc__.replace("{shared}", "\n\n    ".join(part.strip() for part in shared))
 
     @abc.abstractmethod
     def _start(self, data: TrainingData, run: Run) -> tuple[AbstractGP, dict[str, Any]]:
@@ -248,7 +289,7 @@ class GPEstimator(PosteriorEstimator):
             return warped_files(data, found) if wanted is not None else data
         place = between_if(self._calibration is not None, self.new_rows)
         rows = read_training_rows(self, X, y, sample_weight, run.budget, self.missing, groups, inputs, place)
-        settings = bool(self.standardize), self.mean, self.dtype, inputs is not Inputs.NUMBERS
+        settings = bool(self.standardize), getattr(self, "mean", None), self.dtype, inputs is not Inputs.NUMBERS
         left_out = None
         if self._calibration is not None:
             rows, left_out = set_aside(rows, self._calibration, self._target, run.sample_seed)
@@ -392,8 +433,21 @@ class GPEstimator(PosteriorEstimator):
             self.nlml_ = nlml + data.log_unit
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class GPRegressor(PosteriorRegressor, GPEstimator):
-    """A regressor of one family."""
+    """A regressor of one family.
+
+    Targets
+    mean            prior mean in target units; None = the average of the targets, or 0 with standardize=False
+    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
+    calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
+                    that the fit does not see
+    """
+
+    mean: float | None = None
+    likelihood: Any = "auto"
+    target: str = "real"
+    calibration: str | None = None
 
     def _scores(self, X: Any, y: Any) -> Scores:
         return scores(self._fitted, X, y)

@@ -1,7 +1,8 @@
 """The sparse GP classifier behind scikit-learn's door."""
 
 import typing
-from typing import Any, no_type_check
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -40,6 +41,7 @@ BOUND_SHARE = 0.1  # of a time limit, for the bound of all rows
 START_VARIANCE = 4.0  # of the latent functions: a typical one says 98 % of the time which of two classes, with probit noise
 
 
+@dataclass(eq=False, repr=False)
 class SparseGPClassifier(ClassifierMixin, GPEstimator):
     """Gaussian process classification from a few inducing points, by mini-batches on the evidence lower bound.
 
@@ -49,62 +51,17 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
     kernel          "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included
     n_inducing      inducing points; all rows where there are fewer
     learner         "auto" = "svgp", or a learner of `stochgp.learners`
-    batch_size, epochs, learning_rate
-                    None = the learner's own, or chosen for you; given here and in a learner: ValueError
-    standardize     inputs to mean 0 and standard deviation 1 by the (weighted) training rows
-    memory_limit    "1GB", bytes or None (half of what is available) for the process during a call; what exceeds it is refused
-    time_limit      seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
-    dtype           "float32" or "float64" for rows and kernel; q(u) and predictions are float64 in any case
-    random_state    None, an integer, a NumPy RandomState or Generator
-    verbose         1 shows progress on stderr
-    missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
-    new_rows        "between" the training rows, or "after" them in time: then rows are held out and left out in blocks of time; "auto": after, where a column
-                    of dates, or columns that only increase with the rows, say when rows were taken and neighbours in time resemble each other
-    plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
-    devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: they share the passes over the rows, and
-                    mini-batches where that saves time, which `plan_` says (docs/methods/devices.md)
+
+    {shared}
 
     After `fit`: `classes_`, sorted; `kernel_` on the data that the kernel sees; `elbo_`, a lower bound of the log probability of the training
     labels, per row; `n_iter_` steps; `converged_` as the learner's docstring says; `history_`, `plan_`, `fit_seconds_`, `n_features_in_`,
     `feature_names_in_`, `target_name_` as of the regressors.
     """
 
-    @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
-    def __init__(
-        self,
-        kernel: Any = "rbf",
-        n_inducing: int = 512,
-        learner: Any = "auto",
-        batch_size: int | None = None,
-        epochs: int | None = None,
-        learning_rate: float | None = None,
-        standardize: bool = True,
-        memory_limit: str | int | float | None = None,
-        time_limit: float | None = None,
-        dtype: str = "float32",
-        random_state: Any = None,
-        verbose: int = 0,
-        missing: str = "refuse",
-        plan: dict[str, Any] | None = None,
-        devices: Any = None,
-        new_rows: str = "auto",
-    ):
-        self.kernel = kernel
-        self.n_inducing = n_inducing
-        self.learner = learner
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.standardize = standardize
-        self.memory_limit = memory_limit
-        self.time_limit = time_limit
-        self.dtype = dtype
-        self.random_state = random_state
-        self.verbose = verbose
-        self.missing = missing
-        self.plan = plan
-        self.devices = devices
-        self.new_rows = new_rows
+    kernel: Any = "rbf"
+    n_inducing: int = 512
+    learner: Any = "auto"
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:

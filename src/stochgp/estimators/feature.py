@@ -3,7 +3,8 @@
 import math
 import typing
 from collections.abc import Iterable
-from typing import Any, ClassVar, no_type_check
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -36,6 +37,7 @@ from stochgp.estimators.run import Run
 from stochgp.estimators.streaming import Stream, added, begun, check_mergeable, drift, moments_of, taken_in
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.warping import transform_wanted
+from stochgp.features import AbstractFeatureMap
 from stochgp.learners import AbstractLearner
 from stochgp.learners.log import Report
 from stochgp.likelihoods import AbstractLikelihood, StudentT, constant_noise
@@ -56,6 +58,7 @@ SHARE_FOR_CLOSING = 0.9  # of the time that is left after learning
 SCALE_ROWS = 1_000  # on which the starting variance is found
 
 
+@dataclass(eq=False, repr=False)
 class FeatureGPRegressor(GPRegressor):
     """Gaussian process regression with k(x, z) = variance · φ(x)·φ(z), φ finite-dimensional: `predict` is of the function without noise.
 
@@ -64,16 +67,6 @@ class FeatureGPRegressor(GPRegressor):
                     stationary kernel = random Fourier features of its output
     n_features      dimension of φ: None = 128 for networks, 1000 for Fourier features, 512 for Nyström
     learner         "scgd", "minimax", "bsgd", "full-batch", or a learner of `stochgp.learners`
-    batch_size, epochs, learning_rate
-                    None = the learner's own, or chosen for you; given here and in a learner: ValueError
-    mean            prior mean in target units; None = the average of the targets, or 0 with standardize=False
-    standardize     inputs and targets to mean 0 and standard deviation 1 by the (weighted) training rows
-    memory_limit    "1GB", bytes or None (half of what is available) for the process during a call; what exceeds it is refused
-    time_limit      seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
-    dtype           "float32" or "float64" for rows and features; moments and posteriors are float64 in any case
-    random_state    None, an integer, a NumPy RandomState or Generator
-    verbose         1 shows progress on stderr
-    missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
     smiles          the column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel,
                     and `missing="skip"` leaves out those that cannot be read (predictions NaN)
     likelihood      "gaussian": noise of one variance; "row-noise": Gaussian with a variance that depends on the input, learned by a network;
@@ -82,14 +75,8 @@ class FeatureGPRegressor(GPRegressor):
                     rows want it; `Gaussian(noise)` or `StudentT(df, noise)` of
                     `stochgp.likelihoods`, whose noise is learned with the features; or
                     `likelihoods.Warped(one of these, transform)`: the targets are transformed, and everything is said in their units
-    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
-    calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
-                    that the fit does not see
-    new_rows        "between" the training rows, or "after" them in time: then rows are held out and left out in blocks of time; "auto": after, where a column
-                    of dates, or columns that only increase with the rows, say when rows were taken and neighbours in time resemble each other
-    plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
-    devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: they share the passes over the rows, and
-                    mini-batches where that saves time, which `plan_` says (docs/methods/devices.md). Where it does not, 1, 2, 4 and 8 of them give the same bits
+
+    {shared}
 
     After `fit`, in units of the targets given (nlml = that of standardised targets + log s, variances times s²):
     `features_` φ on standardised inputs, of a network by name with `features.Beyond` beside it, which is 0 in the range of the rows; `noise_variance_`; `nlml_` exact negative log marginal likelihood per datum of all rows, with heavy tails a
@@ -98,59 +85,15 @@ class FeatureGPRegressor(GPRegressor):
     `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames; `target_name_`, the name of y if it has one.
     """
 
+    features: Any = "mlp"
+    kernel: Any = None
+    n_features: int | None = None
+    learner: Any = "scgd"
+    smiles: Any = field(default=None, kw_only=True)
     _keeps_all_rows: ClassVar[bool] = False
 
-    @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
-    def __init__(
-        self,
-        features: Any = "mlp",
-        kernel: Any = None,
-        n_features: int | None = None,
-        learner: Any = "scgd",
-        batch_size: int | None = None,
-        epochs: int | None = None,
-        learning_rate: float | None = None,
-        mean: float | None = None,
-        standardize: bool = True,
-        memory_limit: str | int | float | None = None,
-        time_limit: float | None = None,
-        dtype: str = "float32",
-        random_state: Any = None,
-        verbose: int = 0,
-        missing: str = "refuse",
-        smiles: Any = None,
-        plan: dict[str, Any] | None = None,
-        likelihood: Any = "auto",
-        target: str = "real",
-        calibration: str | None = None,
-        devices: Any = None,
-        new_rows: str = "auto",
-    ):
-        self.features = features
-        self.kernel = kernel
-        self.n_features = n_features
-        self.learner = learner
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.mean = mean
-        self.standardize = standardize
-        self.memory_limit = memory_limit
-        self.time_limit = time_limit
-        self.dtype = dtype
-        self.random_state = random_state
-        self.verbose = verbose
-        self.missing = missing
-        self.smiles = smiles
-        self.plan = plan
-        self.likelihood = likelihood
-        self.target = target
-        self.calibration = calibration
-        self.devices = devices
-        self.new_rows = new_rows
-
     @property
-    def features_(self) -> features.AbstractFeatureMap:
+    def features_(self) -> AbstractFeatureMap:
         """φ with its learned parameters, on the rows that the model sees (standardised when `standardize=True`)."""
         if "_fitted" not in vars(self):
             raise AttributeError("features_ is there after fit")

@@ -1,7 +1,8 @@
 """The kernel GP behind scikit-learn's door."""
 
 import typing
-from typing import Any, ClassVar, no_type_check
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +43,7 @@ LEAST_SECONDS = 2.0  # of learning, compilation included
 UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows before them
 
 
+@dataclass(eq=False, repr=False)
 class KernelGPRegressor(GPRegressor):
     """Gaussian process regression with any kernel and any number of rows: `predict` is of the function without noise.
 
@@ -53,29 +55,13 @@ class KernelGPRegressor(GPRegressor):
     solver          "auto", "cholesky", "cg", "sgd", "sdd", or a solver of `stochgp.solvers`
     prediction      "auto", "global" or "local"
     n_samples       function samples solved with the mean, for variances where exact ones do not fit; 0 = none
-    batch_size, epochs, learning_rate
-                    of the learner: None = its own
-    mean            prior mean in target units; None = the average of the targets, or 0 with standardize=False
-    standardize     inputs and targets to mean 0 and standard deviation 1 by the (weighted) training rows
-    memory_limit    "1GB", bytes or None (half of what is available) for the process during a call; what exceeds it is refused
-    time_limit      seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
-    dtype           "float32" or "float64" for rows and kernel
-    random_state    None, an integer, a NumPy RandomState or Generator
-    verbose         1 shows progress on stderr
-    missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
     smiles          the column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel,
                     and `missing="skip"` leaves out those that cannot be read (predictions NaN)
     likelihood      "auto" (constant Gaussian noise, unless rows left out say clearly otherwise: see docs/methods/row_noise.md), "gaussian",
                     "student-t", or `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`, whose noise is learned with the kernel; or
                     `Warped(one of these, transform)`: the targets are transformed, and everything is said in their units
-    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
-    calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
-                    that the fit does not see
-    new_rows        "between" the training rows, or "after" them in time: then rows are held out and left out in blocks of time; "auto": after, where a column
-                    of dates, or columns that only increase with the rows, say when rows were taken and neighbours in time resemble each other
-    plan            `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits
-    devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: they share a solve by CG, SDD or SGD where that
-                    saves time, and local prediction in this process, which `plan_` says (docs/methods/devices.md). Learning is on one
+
+    {shared}
 
     After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_`, `nlml_` (exact, where the
     solver is direct), `nlml_estimate_` and `nlml_stderr_` (see there); `n_iter_`; `converged_`: the residual, measured on all rows, is within the tolerance of the plan; `history_` (docs/methods/history.md);
@@ -83,60 +69,14 @@ class KernelGPRegressor(GPRegressor):
     `fit_seconds_`; `n_features_in_`, `feature_names_in_`; `target_name_`. A saved model holds the standardised training rows and targets.
     """
 
+    kernel: Any = "matern32"
+    learner: Any = "auto"
+    noise_variance: float | None = None
+    solver: Any = "auto"
+    prediction: str = "auto"
+    n_samples: int = 64
+    smiles: Any = field(default=None, kw_only=True)
     _shares_learning: ClassVar[bool] = False
-
-    @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
-    def __init__(
-        self,
-        kernel: Any = "matern32",
-        learner: Any = "auto",
-        noise_variance: float | None = None,
-        solver: Any = "auto",
-        prediction: str = "auto",
-        n_samples: int = 64,
-        batch_size: int | None = None,
-        epochs: int | None = None,
-        learning_rate: float | None = None,
-        mean: float | None = None,
-        standardize: bool = True,
-        memory_limit: str | int | float | None = None,
-        time_limit: float | None = None,
-        dtype: str = "float32",
-        random_state: Any = None,
-        verbose: int = 0,
-        missing: str = "refuse",
-        smiles: Any = None,
-        plan: dict[str, Any] | None = None,
-        likelihood: Any = "auto",
-        target: str = "real",
-        calibration: str | None = None,
-        devices: Any = None,
-        new_rows: str = "auto",
-    ):
-        self.kernel = kernel
-        self.learner = learner
-        self.noise_variance = noise_variance
-        self.solver = solver
-        self.prediction = prediction
-        self.n_samples = n_samples
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.mean = mean
-        self.standardize = standardize
-        self.memory_limit = memory_limit
-        self.time_limit = time_limit
-        self.dtype = dtype
-        self.random_state = random_state
-        self.verbose = verbose
-        self.missing = missing
-        self.smiles = smiles
-        self.plan = plan
-        self.likelihood = likelihood
-        self.target = target
-        self.calibration = calibration
-        self.devices = devices
-        self.new_rows = new_rows
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.

@@ -1,6 +1,7 @@
 """The sparse GP behind scikit-learn's door."""
 
-from typing import Any, ClassVar, no_type_check
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from sklearn.utils.metaestimators import available_if
 
@@ -33,6 +34,7 @@ CLOSING_SHARE = 0.5  # of a time limit, for the optimal q(u) of all rows
 APPROXIMATIONS = ("svgp", "sgpr", *growing.GROWING)
 
 
+@dataclass(eq=False, repr=False)
 class SparseGPRegressor(GPRegressor):
     """Gaussian process regression from a few inducing points: `predict` is of the function without noise.
 
@@ -45,27 +47,11 @@ class SparseGPRegressor(GPRegressor):
                     "negative-binomial"; or a value of `stochgp.likelihoods` of one of these kinds. All but Gaussian noise need "svgp".
                     `likelihoods.Warped(one of real numbers, transform)`: the targets are transformed, and everything is said in their units
     learner         "auto" = that of the approximation, "svgp", "sgpr", "svdgp", "ivsgpr", or a learner of `stochgp.learners`
-    batch_size, epochs, learning_rate
-                    None = the learner's own, or chosen for you; given here and in a learner: ValueError
-    mean            prior mean in target units; None = the average of the targets, or 0 with standardize=False
-    standardize     inputs and targets to mean 0 and standard deviation 1 by the (weighted) training rows
-    memory_limit    "1GB", bytes or None (half of what is available) for the process during a call; what exceeds it is refused
-    time_limit      seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
-    dtype           "float32" or "float64" for rows and kernel; q(u) and predictions are float64 in any case
-    random_state    None, an integer, a NumPy RandomState or Generator
-    verbose         1 shows progress on stderr
-    missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
-    new_rows        "between" the training rows, or "after" them in time: then rows are held out and left out in blocks of time; "auto": after, where a column
-                    of dates, or columns that only increase with the rows, say when rows were taken and neighbours in time resemble each other
-    plan            `plan_` of another fit, whose choices are taken over: nothing of the machine is measured again
-    calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
-                    that the fit does not see
-    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
-    devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: they share the passes over the rows, and
-                    mini-batches where that saves time, which `plan_` says (docs/methods/devices.md)
 
     Counts are not standardised. Their latent function is the logarithm of their mean: `predict` is of that mean e^f, `kernel` of f, and
     `mean` the mean count that f starts from, 1 with standardize=False.
+
+    {shared}
 
     After `fit`: `kernel_` on the data that the kernel sees, `likelihood_`; in units of the targets given `noise_variance_` (of Gaussian and
     Student-t noise) and `elbo_`, a lower bound of the log marginal likelihood per datum; `n_iter_` steps; `converged_` as the learner's
@@ -74,56 +60,13 @@ class SparseGPRegressor(GPRegressor):
     that serve as inducing points.
     """
 
+    kernel: Any = "rbf"
+    approximation: str = "svgp"
+    n_inducing: int = 512
+    n_inducing_mean: int | None = None
+    likelihood: Any = field(default="gaussian", kw_only=True)
+    learner: Any = "auto"
     _keeps_all_rows: ClassVar[bool] = False
-
-    @no_type_check  # scikit-learn wants any value taken here, and judged in `fit`
-    def __init__(
-        self,
-        kernel: Any = "rbf",
-        approximation: str = "svgp",
-        n_inducing: int = 512,
-        n_inducing_mean: int | None = None,
-        likelihood: Any = "gaussian",
-        learner: Any = "auto",
-        batch_size: int | None = None,
-        epochs: int | None = None,
-        learning_rate: float | None = None,
-        mean: float | None = None,
-        standardize: bool = True,
-        memory_limit: str | int | float | None = None,
-        time_limit: float | None = None,
-        dtype: str = "float32",
-        random_state: Any = None,
-        verbose: int = 0,
-        missing: str = "refuse",
-        plan: dict[str, Any] | None = None,
-        target: str = "real",
-        calibration: str | None = None,
-        devices: Any = None,
-        new_rows: str = "auto",
-    ):
-        self.kernel = kernel
-        self.approximation = approximation
-        self.n_inducing = n_inducing
-        self.n_inducing_mean = n_inducing_mean
-        self.likelihood = likelihood
-        self.learner = learner
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.mean = mean
-        self.standardize = standardize
-        self.memory_limit = memory_limit
-        self.time_limit = time_limit
-        self.dtype = dtype
-        self.random_state = random_state
-        self.verbose = verbose
-        self.missing = missing
-        self.plan = plan
-        self.target = target
-        self.calibration = calibration
-        self.devices = devices
-        self.new_rows = new_rows
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
