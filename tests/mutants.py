@@ -320,8 +320,8 @@ MUTATIONS = (
     Mutation(
         "the gain of row noise takes rows for independent ones",
         "learners/row_noise.py",
-        "paired(one.value - other.value, one.cell, one.count)",
-        "paired(one.value - other.value, np.arange(len(one.value)), one.count)",
+        "{what: -other.value}, one.cell, one.count)",
+        "{what: -other.value}, np.arange(len(one.value)), one.count)",
         "estimators/test_row_noise.py::test_the_gain_is_that_of_rows",
     ),
     Mutation(
@@ -390,8 +390,8 @@ MUTATIONS = (
     Mutation(
         "laws are compared without weights",
         "learners/dispersion.py",
-        "paired(scores[name] - scores[chosen], cell, tested.weight)",
-        "paired(scores[name] - scores[chosen], cell)",
+        "{name: scores[name]}, cell, tested.weight)",
+        "{name: scores[name]}, cell)",
         "learners/test_dispersion.py::test_rows_that_count_choose_what_repeated_rows_choose",
     ),
     Mutation(

@@ -11,6 +11,7 @@ ROOMS = [
     "names",
     "deadline",
     "numerics",
+    "choosing",
     "devices",
     "parameters",
     "storage",

@@ -35,13 +35,13 @@ def found():
         COMPARED.extend(run.evidence for run in runs)
         return row_noise.best_constant(*runs)
 
-    def gain(*evidence):
-        COMPARED.extend(evidence)
-        return row_noise.gain(*evidence)
+    def compared(first, second, what):
+        COMPARED.extend((first, second))
+        return row_noise.compared(first, second, what)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choosing, "best_constant", best)
-        patch.setattr(choosing, "gain", gain)
+        patch.setattr(choosing, "compared", compared)
         return FeatureGPRegressor(learner=LEARNER, **QUICK).fit(X, y)
 
 
@@ -101,23 +101,28 @@ def evidence_of(value, count, cell):
     return learners.Evidence(None, None, 0.0, 0.0, 0.0)._replace(held_out=held_out)
 
 
+def gain_of(first, second):
+    return row_noise.compared(first, second, "other").gains["other"]
+
+
 def test_the_gain_is_that_of_rows():
     """Rows weigh what they count, and equal rows of a cell are one row: repeated ones gain as much, with the same error."""
     generator = np.random.default_rng(0)
     one, other = generator.normal(size=(2, 400))
     count, cell = generator.integers(1, 4, 400), np.arange(400) // 5
     first, second = (evidence_of(v, count.astype(float), cell) for v in (one, other))
-    found, better = row_noise.gain(first, second), one - other
+    found, better = gain_of(first, second), one - other
     mean = np.average(better, weights=count)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-12)
     sums = (count / count.sum() * (better - mean)).reshape(80, 5).sum(axis=1)
     np.testing.assert_allclose(found.error, np.sqrt(80 / 79 * np.sum(sums**2)), rtol=1e-12)
     repeated = [np.repeat(part, count) for part in (one, other, cell)]
     ones = np.ones(count.sum())
-    again = row_noise.gain(*(evidence_of(v, ones, repeated[2]) for v in repeated[:2]))
+    again = gain_of(*(evidence_of(v, ones, repeated[2]) for v in repeated[:2]))
     np.testing.assert_allclose(again[:2], found[:2], rtol=1e-12)
-    assert not row_noise.gain(first, first).is_clear
-    assert row_noise.gain(first, evidence_of(one - 1, count.astype(float), cell)).is_clear
+    assert row_noise.compared(first, first, "the same").name is None
+    better = evidence_of(one - 1, count.astype(float), cell)
+    assert row_noise.compared(first, better, "better").name == "better"
 
 
 def test_a_gain_that_rows_of_a_group_share_is_one_of_groups():
@@ -128,7 +133,7 @@ def test_a_gain_that_rows_of_a_group_share_is_one_of_groups():
         gains = np.repeat(generator.normal(size=20), 30) + 0.1 * generator.normal(size=600)
         for name, cell in (("groups", np.arange(600) // 30), ("rows", np.arange(600))):
             first, second = (evidence_of(v, np.ones(600), cell) for v in (gains, 0 * gains))
-            clear[name] += row_noise.gain(first, second).is_clear
+            clear[name] += row_noise.compared(first, second, name).name is not None
     assert clear["groups"] <= 5 and clear["rows"] >= 10
 
 

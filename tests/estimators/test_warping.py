@@ -18,11 +18,11 @@ from stochgp import (
     metrics,
     transforms,
 )
+from stochgp.choosing import Preference, prefer
 from stochgp.distributions import Rounded, Warped
 from stochgp.estimators import warping as choosing
-from stochgp.numerics.clustered import paired
 from stochgp.objectives import warping
-from stochgp.objectives.warping import Warping, fit_transform
+from stochgp.objectives.warping import Warping, fit_transforms
 
 RNG = np.random.default_rng(8)
 N = 120
@@ -122,9 +122,10 @@ def test_a_fitted_transform_has_a_higher_held_out_density():
     """Of targets whose logarithms are a GP with noise; the logarithm itself has the highest."""
     x = RNG.uniform(-2, 2, size=(450, 1))
     y = np.exp(np.sin(2 * x[:, 0]) + 0.3 * RNG.normal(size=450))
-    found = fit_transform(transforms.SinhArcsinh(), x, y, seed=0)
-    assert found.n_held == 150 and found.is_worth_it
-    assert fit_transform(transforms.Log(), x, y, seed=0).gain > found.gain - 2 * found.error
+    found = fit_transforms({"a": transforms.SinhArcsinh(), "log": transforms.Log()}, x, y, seed=0)
+    assert found.n_held == 150 and found.found.name is not None
+    a, log = found.found.gains["a"], found.found.gains["log"]
+    assert a.mean > 2 * a.error and log.mean > a.mean - 2 * a.error
 
 
 def test_an_asked_for_transform_is_used_with_its_evidence():
@@ -151,8 +152,8 @@ def test_gaussian_targets_refuse_a_transform(seed):
     rng = np.random.default_rng(seed)
     x = rng.uniform(-2, 2, size=(450, 1))
     y = np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=450)
-    found = fit_transform(transforms.SinhArcsinh(), x, y, seed=seed)
-    assert found.n_held == 150 and not found.is_worth_it
+    found = fit_transforms({"a": transforms.SinhArcsinh()}, x, y, seed=seed)
+    assert found.n_held == 150 and found.found.name is None
 
 
 COUNT = np.random.default_rng(1).integers(1, 5, N)
@@ -161,15 +162,18 @@ COUNT = np.random.default_rng(1).integers(1, 5, N)
 def test_whole_groups_judge_and_rows_weigh_what_they_count(monkeypatch):
     """Errors of gains are those of sums over groups, here of 4 of 12."""
     group, seen = np.repeat(np.arange(12), 10).astype(np.int32), []
-    monkeypatch.setattr(warping, "paired", lambda *given: seen.append(given) or paired(*given))
-    found = fit_transform(transforms.Log(), X, Y, seed=0, group=group, weight=COUNT.astype(float))
+    monkeypatch.setattr(
+        warping, "prefer", lambda *given, **more: seen.append(given) or prefer(*given, **more)
+    )
+    found = fit_transforms({"a": transforms.Log()}, X, Y, seed=0, group=group, weight=COUNT.astype(float))
     assert found.n_held == 40
     _, held = warping._sides(N, 0, group)
-    gains, cell, weight = seen[0]
+    base, scores, cell, weight = seen[0]
+    gains = scores["a"] - base
     assert_array_equal(weight, COUNT[held])
     assert_array_equal(cell[:, None] == cell, group[held][:, None] == group[held])
     sums = np.bincount(cell, weight * (gains - np.average(gains, weights=weight))) / weight.sum()
-    assert found.error == pytest.approx(np.sqrt(4 / 3 * np.sum(sums**2)), rel=1e-12)
+    assert found.found.gains["a"].error == pytest.approx(np.sqrt(4 / 3 * np.sum(sums**2)), rel=1e-12)
 
 
 @pytest.mark.parametrize("T", [None, transforms.anchored(transforms.SinhArcsinh(0.8, 0.2), Y)])
@@ -197,11 +201,11 @@ def test_rows_that_count_are_repeated_rows_in_the_fit_of_a_transform(T):
 def test_weights_reach_the_fit_of_a_transform(name, monkeypatch):
     seen = []
 
-    def judged(transform, X, y, **given):
+    def judged(tried, X, y, **given):
         seen.append(given["weight"])
-        return Warping(transforms.Log(), 0.0, np.inf, 0)
+        return Warping(tried, Preference(None, {}), 0)
 
-    monkeypatch.setattr(choosing, "fit_transform", judged)
+    monkeypatch.setattr(choosing, "fit_transforms", judged)
     settings = GIVEN | {"likelihood": likelihoods.Warped("gaussian", name)}
     KernelGPRegressor(**settings).fit(X, Y, COUNT)
     order = np.lexsort((Y, X[:, 1], X[:, 0]))
@@ -413,6 +417,6 @@ def test_one_program_serves_every_transform(monkeypatch):
 
     monkeypatch.setattr(warping.scipy.optimize, "minimize", minimize)
     before = warping._density_and_slopes._cache_size()
-    for transform in (transforms.SinhArcsinh(), transforms.BoxCox(), transforms.Log()):
-        fit_transform(transform, X, y, seed=0)
-    assert len(seen) == 6 and warping._density_and_slopes._cache_size() == before + 1
+    tried = {"a": transforms.SinhArcsinh(), "b": transforms.BoxCox(), "c": transforms.Log()}
+    fit_transforms(tried, X, y, seed=0)
+    assert len(seen) == 4 and warping._density_and_slopes._cache_size() == before + 1

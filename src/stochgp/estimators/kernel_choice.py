@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from stochgp import kernels
+from stochgp.choosing import prefer
 from stochgp.data.streams import AbstractSource
 from stochgp.estimators.report import choice
 from stochgp.kernels.nearest import NearestRows
@@ -15,7 +16,7 @@ from stochgp.learners import LeaveOneOut, fit
 from stochgp.learners.conditionals import N_NEIGHBOURS
 from stochgp.learners.sampling import host_inputs
 from stochgp.models import KernelGP
-from stochgp.numerics.clustered import SURE, clusters, paired
+from stochgp.numerics.clustered import clusters
 from stochgp.objectives.conditionals import evaluate, is_small
 from stochgp.parameters import positive
 
@@ -49,12 +50,10 @@ def best_kernel(
     means = {name: float(np.average(found, weights=count)) for name, found in scores.items()}
     best = min(means, key=means.__getitem__)
     cell = clusters(X[rows], None if source.group is None else source.group[rows])
-    gain, error = paired(scores[USUAL] - scores[best], cell, count)
-    chosen = best if gain > SURE * error else USUAL
+    found = prefer(-scores[USUAL], {best: -scores[best]}, cell, count, least=0.0)
+    gain, chosen = found.gains[best], found.name or USUAL
     told = ", ".join(f"{name} {mean:.4f}" for name, mean in means.items())
-    why = (
-        f"nats per row left out, {len(rows)} rows: {told}; {best} gains {gain:.4f} ± {error:.4f} over {USUAL}"
-    )
+    why = f"nats per row left out, {len(rows)} rows: {told}; {best} gains {gain.mean:.4f} ± {gain.error:.4f} over {USUAL}"
     return chosen, choice(chosen, why)
 
 

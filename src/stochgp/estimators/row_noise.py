@@ -22,7 +22,7 @@ from stochgp.learners.log import Report
 from stochgp.learners.row_noise import (
     Going,
     best_constant,
-    gain,
+    compared,
     head_features,
     learned_further,
     rate_of,
@@ -161,10 +161,12 @@ def _chosen(
     )
 
     def is_clear(one: FitResult, other: FitResult, what: str) -> bool:
-        better = gain(one.evidence, other.evidence)
-        short = "" if better.is_clear else ": less than two standard errors, or than 0.01"
-        told.append(f"held-out rows gain {better.told} by {what}{short}")
-        return better.is_clear
+        better = compared(one.evidence, other.evidence, what)
+        gain, is_better = better.gains[what], better.name is not None
+        short = "" if is_better else ": less than two standard errors, or than 0.01"
+        numbers = f"{gain.mean:.3f} ± {gain.error:.3f} nats each, {gain.n_rows} of them,"
+        told.append(f"held-out rows gain {numbers} by {what}{short}")
+        return is_better
 
     if head is not None:
         base = best_constant(first, twin(head, first, learner, rows, key=run.learn_key, devices=run.devices))

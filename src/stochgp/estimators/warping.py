@@ -16,7 +16,7 @@ from stochgp.estimators.units import TrainingData
 from stochgp.likelihoods import Warped
 from stochgp.likelihoods.warped import TRANSFORMS, as_transform
 from stochgp.names import lookup
-from stochgp.objectives.warping import fit_transform
+from stochgp.objectives.warping import Warping, fit_transforms
 from stochgp.transforms import AbstractTransform, Log, ShiftedLog
 
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
@@ -129,8 +129,9 @@ def _found(
     if isinstance(wanted, str):
         return _chosen(X, rows, seed)
     refuse_targets_outside(wanted, rows.y)
-    found = fit_transform(wanted, X, rows.y, seed=seed, group=rows.group, weight=rows.weight)
-    return found.transform, f"{why}; {found.evidence}"
+    name = type(wanted).__name__
+    found = fit_transforms({name: wanted}, X, rows.y, seed=seed, group=rows.group, weight=rows.weight)
+    return found.fitted[name], f"{why}; {_told(found, name)}"
 
 
 def _chosen(X: np.ndarray, rows: TrainingRows, seed: Any) -> tuple[AbstractTransform | None, str]:
@@ -138,11 +139,19 @@ def _chosen(X: np.ndarray, rows: TrainingRows, seed: Any) -> tuple[AbstractTrans
     if deadline.left() < SECONDS:
         return None, "there was no time to compare transforms"
     names = CANDIDATES + (POSITIVE_CANDIDATES if rows.y.min() > 0 else ())
-    settings = {"seed": seed, "group": rows.group, "weight": rows.weight}
-    tried = {name: fit_transform(TRANSFORMS[name], X, rows.y, **settings) for name in names}
-    worthy = [found for found in tried.values() if found.is_worth_it]
-    told = "; ".join(f"{name!r}: {found.evidence}" for name, found in tried.items())
-    best = max(worthy, key=lambda found: found.gain, default=None)
+    tried = {name: TRANSFORMS[name] for name in names}
+    found = fit_transforms(tried, X, rows.y, seed=seed, group=rows.group, weight=rows.weight)
+    told, best = "; ".join(f"{name!r}: {_told(found, name)}" for name in names), found.found.name
     return (
-        (None, f"none gains more than 2 standard errors: {told}") if best is None else (best.transform, told)
+        (None, f"none gains more than 2 standard errors: {told}")
+        if best is None
+        else (found.fitted[best], told)
     )
+
+
+def _told(found: Warping, name: str) -> str:
+    """What that transform gains."""
+    if found.n_held == 0:
+        return "there are too few rows to judge it"
+    gain = found.found.gains[name]
+    return f"{found.n_held} rows that it was not fitted to gain {gain.mean:.3f} ± {gain.error:.3f} nats each"

@@ -3,8 +3,8 @@
 import numpy as np
 from jaxtyping import Float, Int
 
+from stochgp.choosing import prefer
 from stochgp.distributions import SplineCurve
-from stochgp.numerics.clustered import SURE, paired
 
 CURVED = ", recalibrated"  # after the name of a law whose probabilities are corrected
 FEWEST = 2000  # rows
@@ -36,7 +36,7 @@ def chosen_curve(
     for fit in (first, ~first):
         gains[~fit] = SplineCurve.of(u[fit], count[fit]).log_slope(u[~fit], 1 - u[~fit])
     gains += before
-    gain, error = paired(gains, cell, count)
-    told = f"half by half, {n} rows left out gain {gain:.4f} ± {error:.4f} nats a row"
-    clear = gain > max(SURE * error, LEAST_GAIN)
-    return SplineCurve.of(u, count) if clear else None, told
+    found = prefer(np.zeros(n), {CURVED: gains}, cell, count, least=LEAST_GAIN)
+    gain = found.gains[CURVED]
+    told = f"half by half, {n} rows left out gain {gain.mean:.4f} ± {gain.error:.4f} nats a row"
+    return None if found.name is None else SplineCurve.of(u, count), told

@@ -5,15 +5,15 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from stochgp.choosing import prefer
 from stochgp.likelihoods.tree_noise import LARGEST
-from stochgp.numerics.clustered import SURE, clusters, median, paired
+from stochgp.numerics.clustered import clusters, median
 from stochgp.numerics.trees import Boosting, Trees
 from stochgp.objectives.dispersion import Shape, gaussian_shape, slopes, student_shape
 
 GAUSSIAN, STUDENT = "gaussian", "student-t"
 OF_INPUT = ", scale of the input"
 LAWS = (GAUSSIAN, STUDENT, GAUSSIAN + OF_INPUT, STUDENT + OF_INPUT)  # the simplest first
-LEAST_GAIN = 0.01  # nats a row
 FEWEST, FEWEST_OF_INPUT = 100, 500  # rows, to choose anything, or a scale of the input
 FEWEST_GROUPS = 20
 PARTS = 4
@@ -117,10 +117,10 @@ def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING, *, heavy_tai
     tested = rows.some(scored)
     cell, chosen, told = tested.cells(), GAUSSIAN, []
     for name in laws[1:]:
-        gain, error = paired(scores[name] - scores[chosen], cell, tested.weight)
-        told.append(f"{name!r} gains {gain:.3f} ± {error:.3f} over {chosen!r}")
-        if gain > max(SURE * error, LEAST_GAIN):
-            chosen = name
+        found = prefer(scores[chosen], {name: scores[name]}, cell, tested.weight)
+        gain = found.gains[name]
+        told.append(f"{name!r} gains {gain.mean:.3f} ± {gain.error:.3f} over {chosen!r}")
+        chosen = found.name or chosen
     return Evidence(chosen, len(scored), "; ".join(told))
 
 

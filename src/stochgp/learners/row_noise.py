@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from stochgp.choosing import Preference, prefer
 from stochgp.data.streams import AbstractSource
 from stochgp.devices import ONE, Devices
 from stochgp.features import AbstractFeatureMap, Network
@@ -19,11 +20,9 @@ from stochgp.learners.run import WHOLE, Extent
 from stochgp.likelihoods import HeadNoise
 from stochgp.models import FeatureGP
 from stochgp.networks import Embedded, mlp, smooth_clip
-from stochgp.numerics.clustered import SURE, paired
 from stochgp.results import RESULTS, FitResult
 
 FEWEST_HELD_OUT = 500  # rows that a choice of noise needs
-LEAST_GAIN = 0.01  # nats a row: less is not worth another noise, and its standard error is that of two models that are the same but for rounding
 SHARE_OF_STEPS = 1 / 3  # of the steps planned for constant noise
 SHARE_OF_RATE = 1 / 3  # of the rate found for it
 WIDTHS = (64, 64)  # of the network whose outputs the head is linear in
@@ -38,22 +37,6 @@ class Going(NamedTuple):
     checkpoint: str | os.PathLike | None = None
     extent: Extent = WHOLE
     devices: Devices = ONE
-
-
-class Gain(NamedTuple):
-    """How much better held-out rows are predicted, nats a row."""
-
-    mean: float
-    error: float  # its standard error
-    n_rows: int
-
-    @property
-    def told(self) -> str:
-        return f"{self.mean:.3f} ± {self.error:.3f} nats each, {self.n_rows} of them,"
-
-    @property
-    def is_clear(self) -> bool:
-        return self.mean > max(SURE * self.error, LEAST_GAIN)
 
 
 def refusal(first: FitResult, *, to_choose: bool) -> str | None:
@@ -115,13 +98,12 @@ def best_constant(*runs: FitResult) -> FitResult:
     return runs[int(np.nanargmin([np.inf if score is None else score for score in scores]))]
 
 
-def gain(first: Evidence, second: Evidence) -> Gain:
-    """Of the second over the first, row by row; rows weigh what they count, and those of a cell or group are related."""
+def compared(first: Evidence, second: Evidence, what: str) -> Preference:
+    """Whether the second, called `what`, predicts held-out rows better than the first; rows weigh what they count."""
     one, other = first.held_out, second.held_out
     if one is None or other is None:
         raise ValueError("a gain is that of rows which were held out of both runs, and there are none")
-    mean, error = paired(one.value - other.value, one.cell, one.count)
-    return Gain(mean, error, len(one.value))
+    return prefer(-one.value, {what: -other.value}, one.cell, one.count)
 
 
 def _joined(first: FitResult, second: FitResult) -> FitResult:

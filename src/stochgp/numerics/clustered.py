@@ -4,7 +4,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 CELLS = 64  # of near rows, whose sums are taken as independent
-SURE = 2.0  # standard errors that a difference is to exceed
 
 
 def paired(

@@ -10,6 +10,7 @@ of log p(y) over other rows, which weigh ρ, gains more than 2 standard errors, 
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -19,9 +20,10 @@ import scipy.optimize
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int32
 
+from stochgp.choosing import Preference, prefer
 from stochgp.kernels import Matern32
 from stochgp.numerics.arrays import on_device
-from stochgp.numerics.clustered import SURE, clusters, paired
+from stochgp.numerics.clustered import clusters
 from stochgp.parameters import Positive
 from stochgp.transforms import AbstractTransform, anchored
 from stochgp.transforms.anchored import QUARTILE
@@ -35,28 +37,15 @@ MOST_LENGTHS = 20  # inputs up to which each has a lengthscale of its own
 
 
 class Warping(NamedTuple):
-    """A transform and its evidence: gain ± error in nats per row over no transform, on `n_held` rows that it was not fitted to."""
+    """Transforms by their names, with parameters learned; which of them is preferred to none by `n_held` rows that none was fitted to."""
 
-    transform: AbstractTransform
-    gain: float
-    error: float
+    fitted: dict[str, AbstractTransform]
+    found: Preference
     n_held: int
 
-    @property
-    def is_worth_it(self) -> bool:
-        return self.n_held >= FEWEST_HELD and self.gain > SURE * self.error
 
-    @property
-    def evidence(self) -> str:
-        if self.n_held == 0:
-            return "there are too few rows to judge it"
-        return (
-            f"{self.n_held} rows that it was not fitted to gain {self.gain:.3f} ± {self.error:.3f} nats each"
-        )
-
-
-def fit_transform(
-    transform: AbstractTransform,
+def fit_transforms(
+    transforms: Mapping[str, AbstractTransform],
     X: Float[np.ndarray, "N D"],
     y: Float[np.ndarray, " N"],
     *,
@@ -64,19 +53,22 @@ def fit_transform(
     group: Int32[np.ndarray, " N"] | None = None,
     weight: Float[np.ndarray, " N"] | None = None,
 ) -> Warping:
-    """The transform with parameters learned from these rows, inputs standardised; none of a group is on both sides."""
+    """Each transform with parameters learned from the same rows, inputs standardised; none of a group is on both sides."""
     fit, held = _sides(len(y), seed, group)
     count = np.ones(len(y)) if weight is None else weight
-    start = anchored(transform, y)
-    scores = []
-    for T in (start, None):
+
+    def scored(T: AbstractTransform | None) -> tuple[Any, Float[np.ndarray, " V"]]:
         found = _fitted(T, X[fit], y[fit], count[fit], y)
-        scores.append(_held_out(found, X[fit], y[fit], count[fit], X[held], y[held]))
-        start = found[0] if T is not None else start
+        return found[0], _held_out(found, X[fit], y[fit], count[fit], X[held], y[held])
+
+    tried = {name: scored(anchored(T, y)) for name, T in transforms.items()}
+    fitted = {name: T for name, (T, _) in tried.items()}
     if len(held) < 2:
-        return Warping(start, 0.0, math.inf, 0)
+        return Warping(fitted, Preference(None, {}), 0)
     cell = clusters(X[held], None if group is None else group[held])
-    return Warping(start, *paired(scores[0] - scores[1], cell, count[held]), len(held))
+    scores = {name: score for name, (_, score) in tried.items()}
+    found = prefer(scored(None)[1], scores, cell, count[held], least=0.0, fewest_rows=FEWEST_HELD)
+    return Warping(fitted, found, len(held))
 
 
 def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
