@@ -1,13 +1,18 @@
-"""How a fit chooses between models: a rival replaces the default where it clearly predicts rows better that neither was fitted to."""
+"""How a fit decides: the default stays unless a rival clearly predicts rows better that neither was fitted to; and `plan_`, which says what was decided.
 
+Scores are log densities in nats. Whoever compares them asks `prefer`.
+"""
+
+import textwrap
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from stochgp.numerics.clustered import paired
 
+WIDTH = 100  # of lines that are shown
 SURE = 2.0  # standard errors that a gain is to exceed
 LEAST_GAIN = 0.01  # nats a row: less is not worth another model, and between two that are the same but for rounding no error says more
 
@@ -45,3 +50,45 @@ def prefer(
     clear = {name: gain for name, gain in gains.items() if gain.mean > max(SURE * gain.error, least)}
     clear = clear if len(base) >= fewest_rows else {}
     return Preference(max(clear, key=lambda name: clear[name].mean, default=None), gains)
+
+
+class Decision(NamedTuple):
+    """What was taken, and why."""
+
+    choice: Any
+    why: str
+
+
+class Decisions(dict[str, dict[str, Any]]):
+    """`plan_`: name → {"choice": …, "why": …}, of JSON values. `plan_.solver.choice` is `plan_["solver"]["choice"]`; `print(plan_)` shows a line for each."""
+
+    def __getattr__(self, name: str) -> Decision:
+        if name not in self:
+            raise AttributeError(f"the plan has no {name!r}")
+        return Decision(self[name]["choice"], self[name].get("why", ""))
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self]
+
+    def __or__(self, others: Mapping[str, Any]) -> "Decisions":
+        return Decisions({**self, **others})
+
+    def __str__(self) -> str:
+        lines = (f"{name} = {_short(entry['choice'])}: {entry['why']}" for name, entry in self.items())
+        wrapped = (
+            textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent="      ") for line in lines
+        )
+        return "\n".join(wrapped)
+
+
+def choice(choice: Any, why: str) -> dict[str, Any]:
+    """An entry of `plan_`."""
+    return {"choice": choice, "why": why}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_short(item)}" for name, item in value.items()) + "}"
+    return str(value)

@@ -17,6 +17,7 @@ from sklearn.utils import estimator_html_repr
 
 from stochgp import deadline
 from stochgp.budget import Budget
+from stochgp.choosing import Decisions, choice
 from stochgp.data.file_targets import CountTargets
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.streams import AbstractSource, SomeRows
@@ -35,7 +36,6 @@ from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
 from stochgp.estimators.progress import progress_line, say
 from stochgp.estimators.report import (
     PLANNED,
-    choice,
     describe_end,
     describe_learning,
     learning_text,
@@ -263,7 +263,7 @@ class GPEstimator(PosteriorEstimator):
             self._fitted, of_law = calibrated(self._fitted, data.left_out, self._calibration, of_law)
         name = y if data.is_of_files else getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
-        self.plan_ = dict(data.rows.told) | data.told | start | choices | more | of_law
+        self.plan_ = Decisions(data.rows.told) | data.told | start | choices | more | of_law
         self._judge(learned, data)
         for note in notes(self.plan_, data.n_rows):
             logger.info(note)

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from stochgp.choosing import choice
 from stochgp.distributions import ConformalScores, recalibration
 from stochgp.distributions.calibrating import FEWEST, rows_for
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import TrainingRows
-from stochgp.estimators.report import choice
 from stochgp.numerics.arrays import effective_number
 
 PIT, CONFORMAL = "pit", "conformal"

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, features, kernels
 from stochgp.budget import release
+from stochgp.choosing import Decisions, choice
 from stochgp.data.streams import AbstractSource, Rows
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.devices import Devices
@@ -31,7 +32,6 @@ from stochgp.estimators.fingerprinted import (
 )
 from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
 from stochgp.estimators.inputs import read_targets, read_weights
-from stochgp.estimators.report import choice
 from stochgp.estimators.row_noise import BOTH, ROW_NOISE, Asked, closed, with_noise
 from stochgp.estimators.run import Run
 from stochgp.estimators.streaming import Stream, added, begun, check_mergeable, drift, moments_of, taken_in
@@ -130,7 +130,7 @@ class FeatureGPRegressor(GPRegressor):
         more = moments_of(self._fitted, X, y, weight)
         self.drift_ = drift(self._fitted, X, y)
         said = shift_of(self._fitted, X, y), caution_of_rows(self._fitted, X, y, BEFORE)
-        kept = {name: told for name, told in self.plan_.items() if name != "caution"}
+        kept = Decisions({name: told for name, told in self.plan_.items() if name != "caution"})
         self.plan_ = kept | warned([text for text in said if text][:1], stacklevel=3)
         self._fitted = self._fitted.with_inputs(X).with_slope(0.0, 0.0, forget).with_targets(y, weight)
         self._take_in(added(stream, more, forget), (self.n_rows_ if forget > 0 else 0) + len(y))

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from stochgp.budget import Budget
+from stochgp.choosing import choice
 from stochgp.data import Blocks
 from stochgp.data.bad_rows import BadRows
 from stochgp.data.file_targets import REAL, AbstractTargets
 from stochgp.data.survey import Survey, survey
-from stochgp.estimators.report import choice
 from stochgp.estimators.units import TrainingData
 from stochgp.names import lookup
 

@@ -10,13 +10,14 @@ from sklearn.utils import check_consistent_length
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
+from stochgp.choosing import Decisions, choice
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.cautions import Seen, warn_of
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
 from stochgp.estimators.inputs import TrainingRows, read_inputs_at_fit, read_more_weights, read_targets
-from stochgp.estimators.report import PLANNED, choice
+from stochgp.estimators.report import PLANNED
 from stochgp.estimators.run import Run
 from stochgp.estimators.settings import check_settings
 from stochgp.estimators.units import TrainingData
@@ -98,7 +99,9 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
         found, losses = _fed(estimator, before, rows)
     said = _said(before, found, rows, bool(losses))
     estimator._fitted, s = found, found.target_scale
-    kept = {name: told for name, told in estimator.plan_.items() if name not in ("elbo", "caution")}
+    kept = Decisions(
+        {name: told for name, told in estimator.plan_.items() if name not in ("elbo", "caution")}
+    )
     estimator.plan_ = kept | _told() | warned(said, stacklevel=4)
     estimator.noise_variance_ = found.noise_variance * s**2
     estimator.n_rows_ += found.stream.n_rows - before.stream.n_rows

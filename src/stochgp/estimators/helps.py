@@ -10,11 +10,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import SURE
+from stochgp.choosing import SURE, choice
 from stochgp.distributions import AbstractDistribution, Counts, Normal
 from stochgp.estimators.cautions import FEW_ROWS
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.report import choice
 from stochgp.estimators.streaming import drift
 from stochgp.learners.judge import SETTLED_BY
 from stochgp.posteriors import Request

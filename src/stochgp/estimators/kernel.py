@@ -10,13 +10,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
+from stochgp.choosing import choice
 from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.choices import HURRIED, kernel_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_level, with_packing
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
 from stochgp.estimators.kernel_posterior import WantedPosterior
 from stochgp.estimators.law_choice import AUTO, check_likelihood, law_of, start_noise
-from stochgp.estimators.report import choice
 from stochgp.estimators.run import Run
 from stochgp.estimators.solving import KernelPosterior, Wanted
 from stochgp.estimators.units import TrainingData, in_target_units

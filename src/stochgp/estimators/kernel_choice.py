@@ -8,9 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from stochgp import kernels
-from stochgp.choosing import prefer
+from stochgp.choosing import choice, prefer
 from stochgp.data.streams import AbstractSource
-from stochgp.estimators.report import choice
 from stochgp.kernels.nearest import NearestRows
 from stochgp.learners import LeaveOneOut, fit
 from stochgp.learners.conditionals import N_NEIGHBOURS

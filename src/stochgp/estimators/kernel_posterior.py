@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 from stochgp import deadline
 from stochgp.budget import Budget
+from stochgp.choosing import choice
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.choices import LOCAL_ROWS
 from stochgp.estimators.local_choice import calibrated_locally, sharing
 from stochgp.estimators.raised_noise import raised_for_solving
-from stochgp.estimators.report import choice
 from stochgp.estimators.run import Run
 from stochgp.estimators.settings import DTYPES
 from stochgp.estimators.solving import Wanted, posterior_of

@@ -8,10 +8,10 @@ import numpy as np
 
 from stochgp import deadline
 from stochgp.budget import Budget
+from stochgp.choosing import choice
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import SplineCurve
 from stochgp.estimators.left_out import SEED, predicted_by_others, search_bytes, some_rows
-from stochgp.estimators.report import choice
 from stochgp.estimators.tails import df_told, known_df
 from stochgp.estimators.units import TrainingData
 from stochgp.learners.curves import CURVED, chosen_curve

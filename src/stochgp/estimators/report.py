@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stochgp.budget import Budget, format_bytes
+from stochgp.choosing import choice
 from stochgp.devices import Devices
 from stochgp.estimators.new_rows import AFTER
 from stochgp.estimators.units import TrainingData
@@ -27,11 +28,6 @@ _SHORTENED = {
 }  # those that come first count
 
 LOCAL = "single rows have means and variances; there are no functions, covariances or likelihood"
-
-
-def choice(choice: Any, why: str) -> dict[str, Any]:
-    """An entry of `plan_`."""
-    return {"choice": choice, "why": why}
 
 
 def describe_learning(

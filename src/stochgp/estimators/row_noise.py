@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from stochgp.choosing import choice
 from stochgp.data.streams import AbstractSource
 from stochgp.distributions import SplineCurve
 from stochgp.estimators.left_out import SEED
-from stochgp.estimators.report import choice
 from stochgp.estimators.run import Run
 from stochgp.estimators.tails import df_told, known_df
 from stochgp.learners import AbstractLearner

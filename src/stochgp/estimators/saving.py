@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stochgp.choosing import Decisions
 from stochgp.estimators.fitted import Fitted
 from stochgp.storage.codec import decode, encode
 from stochgp.storage.files import load_tree, save_tree
@@ -61,7 +62,7 @@ def restored(tree: dict[str, Any], metadata: dict[str, Any], kind: type) -> Any:
     """The estimator of these parts."""
     estimator = kind(**tree["settings"])
     for name, value in metadata["attributes"].items():
-        setattr(estimator, name, value)
+        setattr(estimator, name, Decisions(value) if name == "plan_" else value)
     if metadata["feature_names"] is not None:
         estimator.feature_names_in_ = np.array(metadata["feature_names"], dtype=object)
     classes = metadata.get("classes")

@@ -16,11 +16,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
 from stochgp.budget import Budget
+from stochgp.choosing import choice
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import ONE, Devices
 from stochgp.estimators.left_out import typical_error
 from stochgp.estimators.progress import progress_line
-from stochgp.estimators.report import choice
 from stochgp.estimators.units import TrainingData
 from stochgp.likelihoods.noise import noise_of_rows
 from stochgp.models import KernelGP

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 from sklearn.utils.metaestimators import available_if
 
 from stochgp import kernels
+from stochgp.choosing import choice
 from stochgp.estimators import growing
 from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.choices import sparse_learner
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.observation import is_of_counts, refuse_learner, started
-from stochgp.estimators.report import choice
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import (

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from stochgp import features
+from stochgp.choosing import WIDTH
 from stochgp.estimators.report import notes
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
 from stochgp.parameters import value_of
 
-WIDTH = 100
 MOST_LISTED = 12  # inputs, the most relevant first
 
 
@@ -28,10 +28,7 @@ def summarise(estimator: Any) -> str:
         "",
         "Chosen:",
     ]
-    for name, entry in estimator.plan_.items():
-        text = f"{name} = {_short(entry['choice'])}: {entry['why']}"
-        parts.append(textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="      "))
-    return "\n".join(parts)
+    return "\n".join([*parts, str(estimator.plan_)])
 
 
 def relevance(estimator: Any) -> list[tuple[str, str, float]]:
@@ -123,11 +120,3 @@ def _lengths(kernel: AbstractStationary, names: list[str]) -> list[tuple[str, st
     used = names if kernel.active_dims is None else [names[i] for i in kernel.active_dims]
     lengths = np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), (len(used),))
     return [(name, type(kernel).__name__, float(length)) for name, length in zip(used, lengths, strict=True)]
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_short(item)}" for name, item in value.items()) + "}"
-    return str(value)

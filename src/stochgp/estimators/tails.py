@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stochgp.estimators.report import choice
+from stochgp.choosing import choice
 from stochgp.likelihoods import StudentT
 from stochgp.parameters import Frozen
 

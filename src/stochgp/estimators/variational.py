@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stochgp import deadline, kernels
+from stochgp.choosing import choice
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import Devices
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles
-from stochgp.estimators.report import choice
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.learners.sgpr import EVALUATION

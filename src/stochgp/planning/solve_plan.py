@@ -6,6 +6,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from stochgp.choosing import choice
 from stochgp.planning.sharing import WAYS, Shared
 from stochgp.solvers import CG, SDD, SGD, AbstractSolver, Cholesky
 
@@ -51,25 +52,25 @@ class SolvePlan(NamedTuple):
         """For `plan_`: name → {choice, why}, JSON values only."""
         origin = _MEASURED if self.measured else _TYPICAL
         return {
-            "solver": _choice(name_of(self.solver), self.reason),
-            "solver_settings": _choice(
+            "solver": choice(name_of(self.solver), self.reason),
+            "solver_settings": choice(
                 _settings(self.solver), "the solver's own, or as given or shrunk to fit"
             ),
-            "tile": _choice(self.tile, "columns of K evaluated at a time"),
-            "keep_rows": _choice(self.keep_rows, _why_kept(self.keep_rows)),
-            "n_samples": _choice(self.n_samples, "function samples solved together with the mean"),
-            "variance": _choice(self.variance, _why_variance(self)),
-            "solve_dtype": _choice(
+            "tile": choice(self.tile, "columns of K evaluated at a time"),
+            "keep_rows": choice(self.keep_rows, _why_kept(self.keep_rows)),
+            "n_samples": choice(self.n_samples, "function samples solved together with the mean"),
+            "variance": choice(self.variance, _why_variance(self)),
+            "solve_dtype": choice(
                 self.dtype, "float64 where asked for, or where rounding in float32 may count beside the noise"
             ),
-            "workspace": _choice(
+            "workspace": choice(
                 self.workspace, f"numbers that a product holds for an entry of its tile, {origin}"
             ),
-            "solve_seconds": _choice(self.seconds, origin),
-            "solver_seconds": _choice(
+            "solve_seconds": choice(self.seconds, origin),
+            "solver_seconds": choice(
                 self.alternatives, f"{origin}; null = does not fit, or was not to be chosen"
             ),
-            "solve_memory": _choice(self.need, "bytes needed beyond those in use"),
+            "solve_memory": choice(self.need, "bytes needed beyond those in use"),
             **_described(self.shared),
         }
 
@@ -134,10 +135,6 @@ def _plain(value: Any) -> Any:
     return value if value is None or finite or type(value) in (bool, int, str) else repr(value)
 
 
-def _choice(choice: Any, why: str) -> dict[str, Any]:
-    return {"choice": choice, "why": why}
-
-
 def _why_kept(keep_rows: int) -> str:
     return (
         "there is memory for them, and reading is faster" if keep_rows else "no memory for them, or no gain"
@@ -157,7 +154,7 @@ def _described(shared: Shared | None) -> dict[str, Any]:
     """Nothing where no devices were given."""
     if shared is None:
         return {}
-    return {"devices": _choice({"count": shared.count, "solve": shared.way or "one device"}, shared.why)}
+    return {"devices": choice({"count": shared.count, "solve": shared.way or "one device"}, shared.why)}
 
 
 def _shared(described: Mapping[str, Any]) -> Shared | None:

@@ -39,7 +39,7 @@ def encode(value: Any, tensors: dict[str, np.ndarray], where: str = "model") -> 
     if type(value) in (list, tuple):
         items = [encode(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]
         return {type(value).__name__: items}
-    if type(value) is dict and all(type(key) is str for key in value):
+    if isinstance(value, dict) and all(type(key) is str for key in value):
         return {"dict": {key: encode(item, tensors, f"{where}[{key!r}]") for key, item in value.items()}}
     if not isinstance(value, type) and (names := _field_names(type(value))) is not None:
         return _encode_fields(value, names, tensors, where)

@@ -1,0 +1,96 @@
+"""The one gate between a default and its rivals, and the ledger of decisions."""
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import stochgp
+from stochgp import KernelGPRegressor
+from stochgp.choosing import LEAST_GAIN, Decisions, choice, prefer
+
+R = 600
+CELL = np.arange(R) // 10
+
+
+def scores(seed, mean=0.0):
+    return mean + np.random.default_rng(seed).normal(size=R)
+
+
+def test_a_gain_and_its_error_are_those_of_sums_over_cells_by_hand():
+    base, rival = scores(0), scores(1, 0.2)
+    weight = np.random.default_rng(2).integers(1, 5, R).astype(float)
+    gain = prefer(base, {"rival": rival}, CELL, weight).gains["rival"]
+    mean = sum(w * (b - a) for w, a, b in zip(weight, base, rival, strict=True)) / sum(weight)
+    squares = 0.0
+    for g in range(60):
+        rows = range(10 * g, 10 * g + 10)
+        squares += (sum(weight[i] * (rival[i] - base[i] - mean) for i in rows) / sum(weight)) ** 2
+    assert_allclose((gain.mean, gain.error), (mean, np.sqrt(60 / 59 * squares)), rtol=1e-12)
+    assert gain.n_rows == R
+
+
+def test_rows_that_count_are_equal_rows_and_multiples_of_weights_change_nothing():
+    base, rivals = scores(0), {"a": scores(1, 0.2), "b": scores(2, 0.3)}
+    count = np.random.default_rng(3).integers(1, 5, R)
+    many = {name: np.repeat(rival, count) for name, rival in rivals.items()}
+    wanted = prefer(np.repeat(base, count), many, np.repeat(CELL, count))
+    for weight in (count.astype(float), 0.1 * count):
+        found = prefer(base, rivals, CELL, weight)
+        assert found.name == wanted.name == "b"
+        for name in rivals:
+            assert_allclose(found.gains[name][:2], wanted.gains[name][:2], rtol=1e-12)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e-15, 0.9 * LEAST_GAIN])
+def test_a_rival_that_is_equal_or_gains_next_to_nothing_is_not_preferred(shift):
+    base = scores(0)
+    assert prefer(base, {"rival": base + shift}, CELL).name is None
+
+
+def test_of_clear_rivals_the_one_that_gains_most_is_preferred():
+    base, alike = scores(0), np.repeat(np.random.default_rng(4).normal(0.5, 3.0, 60), 10)
+    rivals = {"less": base + 0.1, "more": base + 0.2, "not clear": base + alike}
+    found = prefer(base, rivals, CELL)
+    gain = found.gains["not clear"]
+    assert 0.2 < gain.mean < 2 * gain.error
+    assert found.name == "more"
+
+
+def test_one_cell_prefers_nothing():
+    base = scores(0)
+    assert prefer(base, {"rival": base + 5 + scores(1)}, np.zeros(R, int)).name is None
+
+
+PLAN = Decisions({"solver": choice("CG", "the fastest"), "seconds": choice({"cg": 1 / 3}, "measured")})
+
+
+def test_decisions_are_a_dict_with_attributes_and_a_table():
+    assert PLAN["solver"]["choice"] == PLAN.solver.choice == "CG"
+    assert PLAN.solver.why == "the fastest" and "solver" in dir(PLAN)
+    assert str(PLAN).splitlines() == ["  solver = CG: the fastest", "  seconds = {cg: 0.3333}: measured"]
+    assert json.loads(json.dumps(PLAN)) == PLAN == dict(PLAN)
+    with pytest.raises(AttributeError, match="no 'kernel'"):
+        PLAN.kernel  # noqa: B018
+    more = PLAN | {"kernel": choice("rbf", "as asked")}
+    assert more.kernel.choice == "rbf" and "kernel" not in PLAN
+    for again in (copy.copy(PLAN), copy.deepcopy(PLAN), pickle.loads(pickle.dumps(PLAN))):
+        assert type(again) is Decisions and again == PLAN
+
+
+def test_decisions_of_a_fit_come_back_from_files_and_are_followed(tmp_path):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    settings = {"learner": None, "noise_variance": 0.1, "random_state": 0, "likelihood": "gaussian"}
+    model = KernelGPRegressor("rbf", **settings).fit(X, np.sin(X[:, 0]))
+    assert model.plan_.solver.choice == model.plan_["solver"]["choice"]
+    assert str(model.plan_) in model.summary()
+    again = KernelGPRegressor("rbf", plan=model.plan_, **settings).fit(X, np.sin(X[:, 0]))
+    assert again.plan_.solver == (model.plan_.solver.choice, "as given")
+    again.save(tmp_path / "model")
+    found = stochgp.load(tmp_path / "model")
+    assert found.plan_ == again.plan_ and found.plan_.solver == again.plan_.solver
+    assert found.plan == model.plan_
+    np.testing.assert_array_equal(found.predict(X), model.predict(X))
