@@ -8,6 +8,7 @@ import pytest
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.data import TableEncoder, read_table
+from stochgp.storage.codec import decode, encode
 
 GAPS = pd.DataFrame(
     {
@@ -50,7 +51,7 @@ def test_medians_levels_and_indicators():
     encoder = TableEncoder.fit(GAPS, missing="impute")
     assert encoder.output_names == tuple(FILLED)
     np.testing.assert_array_equal(encoder.transform(GAPS), np.array(list(FILLED.values())).T)
-    assert TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict()))) == encoder
+    assert decode(json.loads(json.dumps(encode(encoder, {}))), {}) == encoder
 
 
 def test_without_gaps_imputing_is_refusing():

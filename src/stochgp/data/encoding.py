@@ -1,8 +1,8 @@
 """From a table with text columns to a matrix of numbers, the same way at fit and at predict."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from jaxtyping import Float64, Shaped
 from stochgp.names import did_you_mean, lookup, quoted
 
 from .columns import Column, TableError, first_not_number, is_array, read_column, refuse_spans, table_columns
-from .rules import ColumnRule, encode, refuse_foreign, refuse_no_labels, rule_from_dict, rule_of
+from .rules import ColumnRule, encode, refuse_foreign, refuse_no_labels, rule_of
 
 REMEDY = '; fit with missing="impute" (--set missing=impute) to fill such values in'
 LABELS = "; if its values are labels of classes, give --task classes"
@@ -87,29 +87,6 @@ class TableEncoder:
             return ()
         known = {rule.name for rule in self.columns} | {self.target}
         return tuple(name for name in table_columns(table) if name not in known)
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON value from which `from_dict` restores an equal encoder."""
-        columns = [
-            asdict(rule) | {"levels": list(rule.levels), "parts": list(rule.parts)} for rule in self.columns
-        ]
-        return {"columns": columns, "target": self.target, "named": self.named, "missing": self.missing}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "TableEncoder":
-        """The inverse of `to_dict`; ValueError where the value is not one of its results."""
-        try:
-            rules = tuple(rule_from_dict(rule) for rule in value["columns"])
-            encoder = cls(rules, value["target"], bool(value["named"]), value["missing"])
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(
-                "a stored table encoder needs 'columns', 'target', 'named' and 'missing'"
-            ) from error
-        if not rules or encoder.missing not in _MISSING:
-            raise ValueError(
-                f"a stored table encoder has {len(rules)} columns and the rule {encoder.missing!r} for missing values"
-            )
-        return encoder
 
     def _matched(self, table: Any) -> dict[str, Any]:
         columns = table_columns(table)

@@ -6,7 +6,6 @@ training rows. What another row has beyond them, in all columns together, is one
 is exact, and two new rows share the smaller of their two further counts.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,13 +130,6 @@ class FingerprintEncoder:
     def unknown(self, X: Any) -> tuple[str, ...]:
         """None: columns have no names."""
         return ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"levels": list(self.levels)}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "FingerprintEncoder":
-        return cls(tuple(int(level) for level in value["levels"]))
 
 
 def checked_counts(X: Any) -> Any:

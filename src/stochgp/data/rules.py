@@ -1,7 +1,7 @@
 """How one column becomes numbers: a rule found on the training rows, and applied to any rows."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +17,6 @@ from .times import part_of, row_of_first_not_time, times_of_texts, varying_parts
 
 MAX_LEVELS = 50
 
-_KINDS = ("number", "boolean", "text", "time")
 # Numbers and dates as some countries write them. As text they would be levels, whose order is lost.
 _FOREIGN = (
     (
@@ -82,15 +81,6 @@ def rule_of(column: Column, impute: bool) -> ColumnRule:
     return ColumnRule(
         column.name, column.kind, fill=None if fill is None else float(fill), indicator=indicator
     )
-
-
-def rule_from_dict(value: Mapping[str, Any]) -> ColumnRule:
-    """A rule of its fields as JSON values. Raises TypeError or ValueError for others."""
-    lists: dict[str, Any] = {name: tuple(value.get(name, ())) for name in ("levels", "parts")}
-    rule = ColumnRule(**dict(value) | lists)
-    if rule.kind not in _KINDS:
-        raise ValueError(f"a stored table encoder has the column kind {rule.kind!r}")
-    return rule
 
 
 def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"]) -> None:

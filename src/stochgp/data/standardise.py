@@ -1,9 +1,8 @@
 """Shift and scale by the training rows, and back."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Real
@@ -78,21 +77,6 @@ class Standardiser:
         if self.mean.ndim == 1:
             self._check_shape(Z)
         return Z * self.scale + self.mean
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON value from which `from_dict` restores every bit."""
-        return {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Standardiser":
-        """The inverse of `to_dict`; ValueError where the value is not one of its results."""
-        try:
-            mean, scale = (np.asarray(value[key], np.float64) for key in ("mean", "scale"))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError("a stored standardiser needs numbers under 'mean' and 'scale'") from error
-        if mean.ndim > 1 or mean.shape != scale.shape or not np.all((scale > 0) & np.isfinite(mean + scale)):
-            raise ValueError("a stored standardiser needs finite means and positive scales of one shape")
-        return cls(mean, scale)
 
     def _check_shape(self, X: np.ndarray) -> None:
         if X.ndim != 1 + self.mean.ndim or X.shape[1:] != self.mean.shape:
