@@ -23,6 +23,7 @@ from torch import Tensor
 
 from stochgp.estimators import FunctionDraws, PosteriorRegressor
 from stochgp.estimators.joint_predictions import JointPredictions
+from stochgp.numerics.arrays import by_blocks
 
 JITTER = 1e-8  # of the largest variance of a set, on the diagonal of its covariance: points that come twice
 ROWS = 512  # points at which functions are evaluated at a time
@@ -181,15 +182,11 @@ def _pulled(functions: FunctionDraws, X: Any, by_value: Any) -> Any:
 
 def _by_rows(evaluate: Callable, dtype: str, *arrays: Float[np.ndarray, "n _"]) -> Float[np.ndarray, "n _"]:
     """In blocks of `ROWS` rows, the last one filled up to a power of two."""
-    found = []
     with jax.enable_x64(True):
-        for first in range(0, len(arrays[0]), ROWS):
-            parts = [array[first : first + ROWS] for array in arrays]
-            n = len(parts[0])
-            full = min(ROWS, 1 << (n - 1).bit_length())
-            wide = [np.concatenate([part, np.repeat(part[:1], full - n, axis=0)]) for part in parts]
-            found.append(np.asarray(evaluate(*(jnp.asarray(part, dtype) for part in wide)), np.float64)[:n])
-    return np.concatenate(found)
+        (found,) = by_blocks(
+            lambda *rows: (evaluate(*(jnp.asarray(part, dtype) for part in rows)),), ROWS, *arrays
+        )
+    return found
 
 
 def _numbers(X: Tensor) -> Float[np.ndarray, "..."]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from stochgp.numerics.arrays import on_device
+from stochgp.numerics.arrays import filled_up, on_device
 
 from .standardise import Standardiser
 
@@ -65,10 +65,13 @@ class AbstractSource(AbstractPasses):
 
     def chunks(self, size: int) -> Iterator[Rows]:
         """All rows in order, in chunks of min(`size`, padded_size(N)) rows: the last one is padded by rows of count 0."""
-        size = min(size, padded_size(self.size))
+        return self.blocks(min(size, padded_size(self.size)))
+
+    def blocks(self, size: int) -> Iterator[Rows]:
+        """All rows in order, in blocks of `size` rows: the last one is filled up by rows of count 0."""
         for start in range(0, self.size, size):
             part = np.arange(start, min(start + size, self.size))
-            rows = self.take(np.concatenate([part, np.zeros(size - len(part), part.dtype)]))
+            rows = self.take(filled_up(part, size))
             if len(part) < size:
                 rows = rows._replace(count=_first(rows.count, len(part)))
             yield rows
@@ -85,7 +88,7 @@ class DeviceRows(AbstractSource):
         self.size, self.n_inputs = _checked_shape(X, y, y if weight is None else weight)
         self.group = _checked_group(group, self.size)
         count = np.ones(self.size) if weight is None else weight
-        self._rows = Rows(*(_padded(part, dtype) for part in (X, y, count)))
+        self._rows = Rows(*(_padded(part, dtype, padded_size(self.size)) for part in (X, y, count)))
         self.count = float(self.size) if weight is None else float(np.sum(weight, dtype=np.float64))
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
@@ -178,10 +181,8 @@ def on_device_padded(
     X: np.ndarray, y: np.ndarray, size: int, dtype: Any, count: np.ndarray | None = None
 ) -> Rows:
     """Rows on the device, with these counts (None = 1), filled up to `size` by rows of count 0."""
-    filled = [np.zeros((size, *part.shape[1:]), dtype) for part in (X, y, y)]
-    for values, part in zip(filled, (X, y, 1.0 if count is None else count), strict=True):
-        values[: len(y)] = part
-    return Rows(*(on_device(values, dtype) for values in filled))
+    parts = (X, y, np.ones(len(y)) if count is None else count)
+    return Rows(*(_padded(part, dtype, size) for part in parts))
 
 
 def padded_size(n: int) -> int:
@@ -240,11 +241,9 @@ def _rows_on_host(parts: Iterable[Any]) -> Rows:
     return Rows(*found)
 
 
-def _padded(part: Any, dtype: Any) -> Array:
-    """On the device, with zeros up to the padded size."""
-    missing = padded_size(len(part)) - len(part)
-    part = np.asarray(part, dtype)
-    return on_device(np.concatenate([part, np.zeros((missing, *part.shape[1:]), dtype)]) if missing else part)
+def _padded(part: Any, dtype: Any, size: int) -> Array:
+    """On the device, with zeros up to `size` rows."""
+    return on_device(filled_up(np.asarray(part, dtype), size, 0.0))
 
 
 @jax.jit

@@ -7,6 +7,7 @@ import numpy as np
 
 from stochgp.data import Standardiser
 from stochgp.estimators.inputs import refuse_not_finite
+from stochgp.numerics.arrays import filled_up
 from stochgp.posteriors.base import MOST_ROWS
 
 
@@ -23,8 +24,7 @@ def in_blocks(
     with jax.enable_x64(True):
         for start in range(0, len(X), step):
             part = X[start : start + step]
-            Z = np.zeros((n_block or len(part), X.shape[1]), dtype)
-            Z[: len(part)] = standardised(inputs, part, dtype, start)
+            Z = filled_up(standardised(inputs, part, dtype, start), n_block or 0, 0.0)
             values = [np.asarray(value)[: len(part)] for value in evaluate(Z)]
             if not results:
                 results = tuple(np.empty((len(X), *value.shape[1:]), np.float64) for value in values)

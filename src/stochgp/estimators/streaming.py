@@ -2,17 +2,15 @@
 
 import dataclasses
 import typing
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from stochgp.data import Standardiser
-from stochgp.data.streams import HostRows, Rows
+from stochgp.data.streams import HostRows
 from stochgp.estimators.fitted import Fitted
 from stochgp.likelihoods import StudentT
 from stochgp.models import FeatureGP
@@ -47,9 +45,9 @@ def moments_of(fitted: Fitted, X: np.ndarray, y: np.ndarray, weight: np.ndarray 
     with jax.enable_x64(True):
         if isinstance(fitted.likelihood, StudentT):
             before = Belief(posterior.weights, posterior.root, np.float64(float(posterior.noise.level)))
-            found = add_up_weighted(gp, _blocks(rows), before, float(fitted.likelihood.df))
+            found = add_up_weighted(gp, rows.blocks(BLOCK), before, float(fitted.likelihood.df))
         else:
-            found = add_up(gp, _blocks(rows))
+            found = add_up(gp, rows.blocks(BLOCK))
         return jax.tree.map(_wide, found)
 
 
@@ -89,14 +87,6 @@ def check_mergeable(one: Fitted, other: Fitted) -> None:
 
 def _posterior(fitted: Fitted) -> FeaturePosterior:
     return typing.cast(FeaturePosterior, fitted.posterior)
-
-
-def _blocks(source: HostRows) -> Iterator[Rows]:
-    """All rows in blocks of BLOCK, the last one filled up by rows of count 0."""
-    for start in range(0, source.size, BLOCK):
-        there = np.arange(start, start + BLOCK)
-        rows = source.take(np.minimum(there, source.size - 1))
-        yield rows._replace(count=jnp.where(there < source.size, rows.count, 0))
 
 
 def _wide(part: Any) -> np.ndarray:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Int32, UInt64
 from stochgp import deadline
 from stochgp.data.neighbours import centre_first
 from stochgp.deadline import Pace
-from stochgp.numerics.arrays import on_device
+from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.parameters import cast, value_of
 
 POINTS = 128  # compared together
@@ -57,11 +57,11 @@ class ComparedRows:
 
     def _best(self, points: Float[np.ndarray, "P D"], k: int) -> Int32[np.ndarray, "P k"]:
         width = min(COLUMNS, self.size)
-        filled = on_device(_filled(points, min(POINTS, max(self.size, len(points)))))
+        filled = on_device(filled_up(points, min(POINTS, max(self.size, len(points))), 0.0))
         best = np.zeros((len(points), 0), np.uint64)
         for start in range(0, self.size, width):
             rows = self.X[start : start + width]
-            values = np.asarray(_correlations(self.kernel, filled, on_device(_filled(rows, width))))
+            values = np.asarray(_correlations(self.kernel, filled, on_device(filled_up(rows, width, 0.0))))
             keys = _keys(values[: len(points), : len(rows)], start)
             best = np.concatenate([best, keys], axis=1)
             if best.shape[1] > k:
@@ -83,13 +83,6 @@ def _keys(values: Float[np.ndarray, "P C"], first: int) -> UInt64[np.ndarray, "P
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
     rows = np.arange(first, first + values.shape[1], dtype=np.uint64)
     return (bits << np.uint64(32)) | (_LAST - rows)[None, :]
-
-
-def _filled(rows: Float[np.ndarray, "n D"], size: int) -> Float[np.ndarray, "m D"]:
-    """The rows and zeros after them: one program serves all pieces."""
-    filled = np.zeros((max(size, len(rows)), rows.shape[1]))
-    filled[: len(rows)] = rows
-    return filled
 
 
 @eqx.filter_jit

@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from stochgp.kernels.base import AbstractKernel
+from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.dense_factor import NEGLIGIBLE
 from stochgp.parameters import Frozen, partition, value_of
 
@@ -73,12 +74,9 @@ def gradient(kernel: Kernel, X: Matrix, G: Float[np.ndarray, "N N"]) -> Any:
 
 
 def _tiles(X: Matrix) -> Any:
-    """(first row, rows filled up to TILE by repeating the first one) of each tile."""
+    """(first row, rows filled up to TILE by repeating the last one) of each tile."""
     for start in range(0, len(X), TILE):
-        part = X[start : start + TILE]
-        if len(part) < TILE:
-            part = np.concatenate([part, np.repeat(part[:1], TILE - len(part), axis=0)])
-        yield start, part
+        yield start, filled_up(X[start : start + TILE], TILE)
 
 
 @eqx.filter_jit

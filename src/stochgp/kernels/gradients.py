@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from stochgp.kernels.base import AbstractKernel
+from stochgp.numerics.arrays import extended
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import Frozen, partition, value_of
 
@@ -63,12 +64,8 @@ def equal_tiles(n_rows: int, most: int = TILE) -> int:
 
 def prepared(kernel: Kernel, X: Float[Array, "N D"], tile: int) -> Tiles:
     """The rows as the kernel's `between` wants them."""
-
-    def extend(leaf: Array) -> Array:
-        return jnp.pad(leaf, ((0, -X.shape[0] % tile),) + ((0, 0),) * (leaf.ndim - 1), mode="edge")
-
     rows = value_of(kernel).prepare(X, jax.lax.stop_gradient(jnp.mean(X, axis=0)))
-    return Tiles(jax.tree.map(extend, rows), tile)
+    return Tiles(extended(rows, -X.shape[0] % tile), tile)
 
 
 @eqx.filter_jit

@@ -10,6 +10,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float64
 
+from stochgp.numerics.arrays import filled_up
 from stochgp.parameters import AbstractParameter, cast, partition, positive, value_of
 
 NOISE_FLOOR = 1e-6
@@ -99,15 +100,8 @@ def gradient_of_noise(
 def _tiles(X: np.ndarray, count: np.ndarray, weights: np.ndarray) -> Any:
     """Parts of TILE rows, the last one filled up with rows of weight 0."""
     for start in range(0, len(X), TILE):
-        parts = [values[start : start + TILE] for values in (X, count, weights)]
-        missing = TILE - len(parts[0])
-        if missing:
-            fill = (np.repeat(parts[0][:1], missing, axis=0), np.ones(missing), np.zeros(missing))
-            parts = [
-                np.concatenate([part, more.astype(part.dtype)])
-                for part, more in zip(parts, fill, strict=True)
-            ]
-        yield parts
+        x, rho, w = (values[start : start + TILE] for values in (X, count, weights))
+        yield filled_up(x, TILE), filled_up(rho, TILE, 1.0), filled_up(w, TILE, 0.0)
 
 
 @eqx.filter_jit

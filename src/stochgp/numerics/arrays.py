@@ -1,13 +1,15 @@
 """Arrays between host and device, without programs of one operation, which cost more to compile than a small fit."""
 
 import time
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 T = TypeVar("T")
 LONGEST_NAP, SHARE_OF_NAP = 0.02, 0.01  # seconds, and of what was waited so far
@@ -27,6 +29,33 @@ def when_ready(values: T) -> T:
         while isinstance(leaf, jax.Array) and not leaf.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
             time.sleep(min(LONGEST_NAP, SHARE_OF_NAP * (time.perf_counter() - begun)))
     return values
+
+
+def filled_up(rows: np.ndarray, size: int, fill: float | None = None) -> np.ndarray:
+    """The rows [n, …] and after them the last one again, or `fill`, up to `size` rows: so that a last block shares the program of the others."""
+    missing = size - len(rows)
+    if missing <= 0:
+        return rows
+    more = rows[-1:] if fill is None else np.asarray(fill, rows.dtype)
+    return np.concatenate([rows, np.broadcast_to(more, (missing, *rows.shape[1:]))])
+
+
+def extended(rows: PyTree, missing: int, mode: str = "edge") -> PyTree:
+    """Each leaf of a traced tree with its last row repeated `missing` times more; with the mode "constant" with so many rows of 0."""
+    pad: Any = jnp.pad
+    return jax.tree.map(lambda leaf: pad(leaf, ((0, missing),) + ((0, 0),) * (leaf.ndim - 1), mode), rows)
+
+
+def by_blocks(evaluate: Callable, size: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The arrays that `evaluate` returns for blocks of `size` rows of these arrays, joined; the last is filled up to a power of two of rows."""
+    found = []
+    for start in range(0, len(arrays[0]), size):
+        parts = [array[start : start + size] for array in arrays]
+        n = len(parts[0])
+        full = min(size, 1 << (n - 1).bit_length())
+        values = evaluate(*(filled_up(part, full) for part in parts))
+        found.append([np.asarray(value, np.float64)[:n] for value in values])
+    return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
 
 
 def packed(tree: Any) -> Float[np.ndarray, " P"]:

@@ -13,7 +13,7 @@ from stochgp.data.streams import AbstractSource, Rows
 from stochgp.kernels.nearest import NONE
 from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import AbstractGP
-from stochgp.numerics.arrays import packed
+from stochgp.numerics.arrays import filled_up, packed
 from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.parameters import partition, value_of
@@ -205,8 +205,7 @@ def _in_blocks(
     def of_block(start: int) -> tuple:
         part = near[start : start + BLOCK]
         there = np.arange(BLOCK) < len(part)
-        part = part[np.minimum(np.arange(BLOCK), len(part) - 1)]
-        found = program(*args, neighbourhoods(source, part, wide), there)
+        found = program(*args, neighbourhoods(source, filled_up(part, BLOCK), wide), there)
         return tuple(np.asarray(value, np.float64) for value in found)
 
     with one_blas_thread():

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from stochgp.data.streams import Rows
 from stochgp.devices import AXIS, ONE, Devices
 from stochgp.models import FeatureGP
-from stochgp.numerics.arrays import on_device, when_ready
+from stochgp.numerics.arrays import extended, on_device, when_ready
 from stochgp.numerics.precision import matmul
 
 CHUNK_BYTES = 16_000_000
@@ -127,7 +127,7 @@ def _filled(rows: Rows, devices: Devices) -> Rows:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _with_padding(rows: Rows, missing: int) -> Rows:
-    return jax.tree.map(lambda part: jnp.pad(part, [(0, missing)] + [(0, 0)] * (part.ndim - 1)), rows)
+    return extended(rows, missing, "constant")
 
 
 def pass_rows(n_features: int, devices: Devices = ONE) -> int:

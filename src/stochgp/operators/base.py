@@ -169,13 +169,6 @@ class AbstractOperator(eqx.Module):
         """The same numbers in another dtype, nothing kept."""
 
 
-def extended(rows: PyTree, missing: int) -> PyTree:
-    """Each leaf with its last row repeated `missing` times more."""
-    return jax.tree.map(
-        lambda leaf: jnp.pad(leaf, ((0, missing),) + ((0, 0),) * (leaf.ndim - 1), mode="edge"), rows
-    )
-
-
 def filled(
     out: Float[Array, "P S"], size: int, n_rows: int, rows_from: Callable[[Array], Float[Array, "B S"]]
 ) -> Float[Array, "P S"]:

@@ -9,8 +9,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PyTree
 
 from stochgp.kernels import AbstractKernel
+from stochgp.numerics.arrays import extended
 from stochgp.numerics.precision import einsum, matmul
-from stochgp.operators.base import AbstractOperator, Read, as_it_is, extended, filled, one_row
+from stochgp.operators.base import AbstractOperator, Read, as_it_is, filled, one_row
 from stochgp.parameters import Frozen, cast, value_of
 
 TILE = 8192  # most columns of a tile: with 512 rows it is 16 MB of float32

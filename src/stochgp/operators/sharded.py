@@ -13,8 +13,9 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from stochgp.devices import AXIS, Devices
 from stochgp.kernels import AbstractKernel
+from stochgp.numerics.arrays import extended
 from stochgp.numerics.precision import matmul
-from stochgp.operators.base import AbstractOperator, Read, as_it_is, extended, one_row
+from stochgp.operators.base import AbstractOperator, Read, as_it_is, one_row
 from stochgp.operators.kernel import TILE, KernelOperator
 from stochgp.operators.products import AbstractProduct, Gather
 from stochgp.parameters import Frozen, cast

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from stochgp.numerics.arrays import by_blocks
 from stochgp.numerics.precision import matmul
 from stochgp.posteriors.base import AbstractPosterior
 from stochgp.posteriors.exact import ExactKernelPosterior
@@ -77,17 +78,11 @@ class JointMoments:
 
     def _by_chunk(self, evaluate: Callable, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """In chunks of about `ROWS` rows, the last one filled up to a power of two of sets, so that few sizes are compiled."""
-        n, Q = arrays[0].shape[:2]
-        step, found = max(1, ROWS // Q), []
+        step = max(1, ROWS // arrays[0].shape[1])
         with jax.enable_x64(True):
-            for first in range(0, n, step):
-                parts = [array[first : first + step] for array in arrays]
-                size = len(parts[0])
-                full = min(step, 1 << (size - 1).bit_length())
-                wide = [np.concatenate([part, np.repeat(part[:1], full - size, axis=0)]) for part in parts]
-                values = evaluate(*(jnp.asarray(part, self.dtype) for part in wide))
-                found.append([np.asarray(value, np.float64)[:size] for value in values])
-        return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+            return by_blocks(
+                lambda *sets: evaluate(*(jnp.asarray(part, self.dtype) for part in sets)), step, *arrays
+            )
 
 
 def _traced(posterior: AbstractPosterior) -> tuple[Callable, tuple]:

@@ -383,9 +383,9 @@ def _ahead(index: _Index, chunks: list[np.ndarray], k: int) -> Iterator[Int[np.n
 
 
 def _blocks(n_points: int, bytes_per_point: int) -> tuple[list[Int[np.ndarray, " rows"]], ...]:
-    """(Row numbers of large blocks as long as there are enough rows, then of small ones, the last of which is filled up by row 0)."""
+    """(Row numbers of large blocks as long as there are enough rows, then of small ones, the last of which is filled up by the last row)."""
     size = max(BLOCK_BYTES // bytes_per_point // SMALL_BLOCK, 1) * SMALL_BLOCK
     covered = n_points // size * size
     large = [np.arange(start, start + size) for start in range(0, covered, size)]
     small = [np.arange(start, start + SMALL_BLOCK) for start in range(covered, n_points, SMALL_BLOCK)]
-    return large, [np.where(rows < n_points, rows, 0) for rows in small]
+    return large, [np.minimum(rows, n_points - 1) for rows in small]

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from stochgp.kernels import AbstractKernel
 from stochgp.kernels.nearest import NONE, earlier_rows
+from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.numerics.threads import one_blas_thread
@@ -109,7 +110,7 @@ def _regressions(
     found = []
     with one_blas_thread():
         for start in range(0, N, BLOCK):
-            rows = np.minimum(np.arange(start, start + BLOCK), N - 1)
+            rows = filled_up(np.arange(start, min(start + BLOCK, N)), BLOCK)
             there, beside = near[rows] != NONE, np.maximum(near[rows], 0)
             every = np.concatenate([beside, rows[:, None]], axis=1)  # the row itself last
             part = _of_block(kernel, X[every], features[every], noise[every], there, rounding)

@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array, Float
 
 from stochgp.kernels import AbstractStationary
+from stochgp.numerics.arrays import extended
 from stochgp.operators import KernelOperator
 from stochgp.parameters import value_of
 from stochgp.posteriors import AbstractFunctions, KernelFunctions
@@ -136,7 +137,7 @@ def padded(functions: AbstractFunctions) -> AbstractFunctions:
     if not isinstance(old, KernelOperator) or old.inputs is None:
         return functions
     size, rows = ladder(old.size), jnp.asarray(old.inputs)
-    X = jnp.pad(rows, ((0, size - old.size), (0, 0)), mode="edge")
+    X = extended(rows, size - old.size)
     operator = KernelOperator.of(old.kernel, X, jnp.ones(size, old.dtype), tile=old.tile)
     operator = eqx.tree_at(lambda op: op.inputs, operator, None, is_leaf=lambda leaf: leaf is None)
     weights = jnp.pad(old.unpad(functions.weights), ((0, operator.padded - old.size), (0, 0)))
@@ -194,6 +195,6 @@ def values_at(functions: AbstractFunctions, points: Float[Array, "C D"]) -> Floa
     """f_s at every point, by blocks of points."""
     n = min(BLOCK, len(points))
     n_blocks = -(-len(points) // n)
-    rows = jnp.pad(points, ((0, n_blocks * n - len(points)), (0, 0)), mode="edge")
+    rows = extended(points, n_blocks * n - len(points))
     found = jax.lax.map(functions, rows.reshape(n_blocks, n, -1))
     return found.reshape(n_blocks * n, -1)[: len(points)]
