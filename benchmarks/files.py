@@ -90,7 +90,7 @@ def write(folder: Path, kind: str, n_rows: int) -> None:
 
 def rows_of(n_rows: int, seed: tuple[int, ...], *, noise: bool = True) -> pa.Table:
     """Inputs uniform on the box, and y."""
-    from stochgp.data.functions import FUNCTIONS
+    from stochgp.datasets.functions import FUNCTIONS
 
     function, generator = FUNCTIONS["borehole"], np.random.default_rng(seed)
     low, high = np.array(function.low), np.array(function.high)
@@ -104,7 +104,7 @@ def measure(folder: str) -> dict:
     warnings.simplefilter("ignore")
     import stochgp
     from stochgp import budget
-    from stochgp.data.functions import FUNCTIONS
+    from stochgp.datasets.functions import FUNCTIONS
 
     begun = time.perf_counter()
     model = stochgp.FeatureGPRegressor(memory_limit=LIMIT, random_state=0).fit(folder, "y")

@@ -55,7 +55,7 @@ def measure(name: str, quick: bool) -> dict:
     warnings.simplefilter("ignore")
     import stochgp
     from stochgp import budget, metrics
-    from stochgp.data.functions import FUNCTIONS, load_function
+    from stochgp.datasets.functions import FUNCTIONS, load_function
 
     n_rows, limit = (QUICK_ROWS, None) if quick else CASES[name]
     n_test = QUICK_ROWS if quick else TEST_ROWS

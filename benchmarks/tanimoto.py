@@ -72,7 +72,7 @@ def _molecules(n: int) -> tuple[list[Any], Any]:
     from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
 
     from stochgp.data import Fingerprints
-    from stochgp.data.molecule_sets import read_molecule_file
+    from stochgp.datasets.molecule_sets import read_molecule_file
 
     use_shared_data()
     generator = GetMorganGenerator(radius=2, fpSize=N_BITS)

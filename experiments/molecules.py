@@ -58,8 +58,8 @@ def cost(cell: Cell) -> float:
 
 def run(cell: Cell) -> dict:
     from stochgp.budget import peak_resident
-    from stochgp.data.molecule_sets import load_molecules
     from stochgp.data.molecules import fingerprints_of
+    from stochgp.datasets.molecule_sets import load_molecules
 
     use_shared_data()
     molecules = load_molecules(cell["set"])
@@ -159,7 +159,7 @@ def _gp(X: Any, y: np.ndarray, X_test: Any, target: str) -> tuple:
 def _published(solver: str) -> Any:
     def fit(X: Any, y: np.ndarray, X_test: Any, target: str) -> tuple:
         from stochgp import KernelGPRegressor, kernels
-        from stochgp.data.molecule_sets import DOCKSTRING
+        from stochgp.datasets.molecule_sets import DOCKSTRING
 
         known = DOCKSTRING[target]
         kernel, noise = kernels.Tanimoto(known.variance), known.noise_variance

@@ -697,10 +697,10 @@ MUTATIONS = (
     ),
     Mutation(
         "data: a division tears groups",
-        "data/splits.py",
+        "datasets/dataset.py",
         "if group is not None:",
         "if False:",
-        "data/test_splits.py::test_groups_are_not_torn",
+        "datasets/test_splits.py::test_groups_are_not_torn",
     ),
     Mutation(
         "storage: arrays of 64 bits come back with 32",

@@ -18,6 +18,7 @@ ROOMS = [
     "budget",
     "metrics",
     "data",
+    "datasets",
     "networks",
     "kernels",
     "features",

@@ -12,8 +12,8 @@ import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, data
 from stochgp.cli import main
 from stochgp.data import Fingerprints, Morgan
-from stochgp.data.molecule_sets import DOCKSTRING, load_molecules
 from stochgp.data.molecules import MoleculeEncoder, fingerprints_of
+from stochgp.datasets.molecule_sets import DOCKSTRING, load_molecules
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 pytest.importorskip("skfp", reason="molecules need the extra `molecules`")

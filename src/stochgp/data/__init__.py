@@ -1,18 +1,27 @@
-"""Data: tables from frames and files, numbers from their columns, standardising, splits, named sets, nearest rows."""
+"""Data: tables from frames and files, numbers from their columns, standardising, nearest rows; and the named sets of `stochgp.datasets`."""
+
+from typing import TYPE_CHECKING, Any
 
 from .blocks import Blocks
 from .columns import Column, TableError, read_column, table_columns
-from .dataset import Dataset
 from .encoding import TableEncoder, holds_classes, label_column, target_column
 from .files import SUFFIXES, read_table, table_writer, write_table
 from .fingerprints import Fingerprints
-from .functions import load_function
 from .molecules import Morgan
-from .named import NamedSet, is_named, list_named, load
 from .neighbours import Neighbours
 from .rules import MAX_LEVELS, ColumnRule
-from .splits import train_test_indices
 from .standardise import Standardiser
+
+if TYPE_CHECKING:
+    from stochgp.datasets import (
+        Dataset,
+        NamedSet,
+        is_named,
+        list_named,
+        load,
+        load_function,
+        train_test_indices,
+    )
 
 __all__ = [
     "MAX_LEVELS",
@@ -42,3 +51,12 @@ __all__ = [
     "train_test_indices",
     "write_table",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `stochgp.datasets`, which is made from this room, at its first use (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from stochgp import datasets
+
+    return getattr(datasets, name)

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from .dataset import Dataset
-from .splits import train_test_indices
+from .dataset import Dataset, train_test_indices
 
 FLIGHT_ROWS = 273_853
 FLIGHT_INPUTS = (

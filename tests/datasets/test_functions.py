@@ -5,9 +5,9 @@ from math import cos, log, pi, prod, radians, sin, sqrt
 import numpy as np
 import pytest
 
-import stochgp.data.functions as functions
+import stochgp.datasets.functions as functions
 from stochgp.data import load, load_function
-from stochgp.data.functions import FUNCTIONS
+from stochgp.datasets.functions import FUNCTIONS
 
 PRINTED_RMSE = {"levy": 0.265, "griewank": 0.071, "borehole": 0.172, "otl": 0.401, "wing": 0.072}  # sgGP
 

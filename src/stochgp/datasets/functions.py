@@ -17,8 +17,7 @@ from numpy.typing import DTypeLike
 from stochgp import budget
 from stochgp.names import did_you_mean
 
-from .dataset import Dataset
-from .splits import count_test_rows
+from .dataset import Dataset, count_test_rows
 
 _CHUNK_ROWS = 1 << 16
 

@@ -14,8 +14,7 @@ import pyarrow.csv as pa_csv
 
 from stochgp.names import did_you_mean
 
-from .dataset import Dataset
-from .places import data_folders
+from .dataset import Dataset, data_folders
 
 N_SPLITS = 10
 MASK_FILE = "test_mask.csv.gz"

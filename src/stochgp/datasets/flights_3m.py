@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
-from .dataset import Dataset
-from .places import data_folders
-from .splits import train_test_indices
-from .times import part_of, times_of_arrow
+from stochgp.data.times import part_of, times_of_arrow
+
+from .dataset import Dataset, data_folders, train_test_indices
 
 NAME = "flights-3m"
 FLIGHTS_3M_ROWS = 3_000_000

@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from .dataset import Dataset
-from .encoding import TableEncoder
-from .places import data_folders
-from .splits import train_test_indices
+from stochgp.data.encoding import TableEncoder
+
+from .dataset import Dataset, data_folders, train_test_indices
 
 
 @dataclass(frozen=True)

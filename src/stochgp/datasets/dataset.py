@@ -1,7 +1,30 @@
-"""Division of rows into training and test rows."""
+"""A regression data set, how its rows are divided, and where files of named sets are looked for."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int, Shaped
+import pooch
+from jaxtyping import Float, Int, Shaped
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training rows X [N, D], y [N] and test rows X_test [P, D], y_test [P], as given: nothing is rescaled.
+
+    noise_std is the standard deviation of the noise in the targets, in their units, where it is known because the targets are
+    simulated: no prediction has a smaller root mean squared error on average.
+    """
+
+    X: Float[np.ndarray, "N D"]
+    y: Float[np.ndarray, " N"]
+    X_test: Float[np.ndarray, "P D"]
+    y_test: Float[np.ndarray, " P"]
+    feature_names: tuple[str, ...]
+    target_name: str
+    name: str
+    noise_std: float | None = None
 
 
 def train_test_indices(
@@ -36,3 +59,10 @@ def count_test_rows(n: int, fraction: float) -> int:
             f"of {n}; each side needs at least one"
         )
     return n_test
+
+
+def data_folders(*parts: str) -> list[Path]:
+    """The folder of these parts below $STOCHGP_DATA, where that is set, then below the user's cache, into which downloads go."""
+    given = os.environ.get("STOCHGP_DATA")
+    roots = [Path(given)] if given else []
+    return [root.joinpath(*parts) for root in (*roots, Path(pooch.os_cache("stochgp")))]
