@@ -86,20 +86,6 @@ def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch):
     assert "\n" not in message
 
 
-def test_rows_per_chunk_fill_what_is_free_and_no_more(monkeypatch):
-    monkeypatch.setattr(budget, "in_use", lambda: 200)
-    limit = Budget.of(1000)
-    assert limit.rows_per_chunk(100, at_most=50) == 8
-    assert limit.rows_per_chunk(100, at_most=5) == 5
-    assert limit.rows_per_chunk(800, at_most=5) == 1
-    with pytest.raises(ValueError, match="a chunk of 1 row needs 801 bytes"):
-        limit.rows_per_chunk(801, at_most=5)
-    with pytest.raises(ValueError, match="a chunk of 9 rows needs 900 bytes"):
-        limit.rows_per_chunk(100, at_most=50, at_least=9)
-    with pytest.raises(ValueError, match="bytes_per_row=0"):
-        limit.rows_per_chunk(0, at_most=5)
-
-
 def test_a_container_s_limit_counts(tmp_path, monkeypatch):
     for name, text in (("max", "5000000\n"), ("current", "4000000\n")):
         (tmp_path / f"memory.{name}").write_text(text)

@@ -1,4 +1,4 @@
-"""The memory limit: what the process uses, what it may still take, and how many rows fit at a time.
+"""The memory limit: what the process uses, and what it may still take.
 
 On a CPU memory is the process's resident memory; where JAX's default device is an accelerator, it is the bytes that JAX's allocator
 has in use there. Sizes are decimal: 1 GB = 10⁹ bytes. Nothing is remembered between calls.
@@ -75,19 +75,6 @@ class Budget:
             f"{what} needs {format_bytes(need_bytes)} on top of the {format_bytes(used)} in use, together "
             f"{format_bytes(used + need_bytes)}, but memory_limit is {format_bytes(self.limit)}"
         )
-
-    def rows_per_chunk(self, bytes_per_row: int, at_most: int, at_least: int = 1) -> int:
-        """How many rows of `bytes_per_row` fit into what is free: between `at_least` and `at_most`.
-
-        Raises ValueError, with both numbers, if not even `at_least` rows fit.
-        """
-        if bytes_per_row < 1 or not 1 <= at_least <= at_most:
-            sizes = f"bytes_per_row={bytes_per_row}, at_least={at_least}, at_most={at_most}"
-            raise ValueError(f"sizes must be at least 1 and at_least at most at_most, but got {sizes}")
-        rows = min(self.free() // bytes_per_row, at_most)
-        if rows < at_least:
-            self.require(at_least * bytes_per_row, f"a chunk of {at_least} row{'s' * (at_least > 1)}")
-        return max(rows, at_least)
 
 
 def parse_bytes(size: Any) -> int | None:

@@ -21,7 +21,7 @@ from toy import (
 
 from stochgp.data.streams import Rows
 from stochgp.learners import BSGD, SCGD, ByEvidence, Minimax, constant
-from stochgp.likelihoods import HeadNoise, head_noise
+from stochgp.likelihoods import HeadNoise
 from stochgp.models import FeatureGP
 from stochgp.objectives import moments_of_rows, nlml, nlml_of_rows, nlml_of_spectrum, spectrum
 from stochgp.parameters import partition, positive
@@ -131,7 +131,7 @@ def test_bsgd_has_the_gradient_of_its_batch():
 
 def test_a_head_begins_as_constant_noise():
     X = jnp.asarray(make_toy(N).X)
-    noise = head_noise(0.3, Tanh(jnp.ones((2, 3))), dtype=jnp.float64)
+    noise = HeadNoise(positive(0.3, dtype=jnp.float64), Tanh(jnp.ones((2, 3))), jnp.zeros(3))
     assert_close(noise.multiplier(X), np.ones(N))
     assert_close(noise.variance(X, jnp.full(N, 2.0)), np.full(N, 0.15), rtol=1e-6)
 

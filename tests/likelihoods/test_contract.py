@@ -13,7 +13,6 @@ from jax.test_util import check_grads
 from scipy.special import ndtri
 
 from stochgp import likelihoods
-from stochgp.distributions import student_multipliers
 from stochgp.likelihoods.noise import AbstractNoise
 from stochgp.likelihoods.softmax import mirrored, sobol
 from stochgp.parameters import AbstractParameter, cast, frozen, partition, positive
@@ -36,7 +35,6 @@ class TiltedNoise(AbstractNoise):
 class Case(NamedTuple):
     likelihood: likelihoods.AbstractLikelihood
     targets: str  # "real", "positive", "counts" or "classes"
-    wrong: float  # no target of it
     expected: float = (
         1e-9  # how far the expectation of the log density may be from quadrature, for variances up to 0.6
     )
@@ -44,23 +42,21 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "gaussian": Case(likelihoods.Gaussian(0.3), "real", np.nan),
-    "gaussian, row noise": Case(likelihoods.Gaussian(TiltedNoise(positive(0.3))), "real", np.inf),
-    "student": Case(likelihoods.StudentT(3.5, 0.4), "real", np.nan, 1e-4),
-    "student, row noise": Case(likelihoods.StudentT(30.0, TiltedNoise(positive(0.4))), "real", np.nan, 1e-5),
-    "probit": Case(likelihoods.Bernoulli(), "classes", 2),
-    "logit": Case(likelihoods.Bernoulli(likelihoods.Logit()), "classes", 0.5),
-    "poisson": Case(likelihoods.Poisson(), "counts", 1.5),
-    "negative binomial": Case(likelihoods.NegativeBinomial(3.0), "counts", -1),
-    "negative binomial, shifted": Case(
-        likelihoods.Shifted(likelihoods.NegativeBinomial(3.0), 0.7), "counts", -1
-    ),
-    "student, shifted": Case(likelihoods.Shifted(likelihoods.StudentT(3.5, 0.4), -0.4), "real", np.nan, 1e-4),
-    "negative binomial, nearly Poisson": Case(likelihoods.NegativeBinomial(1e4), "counts", 0.5),
-    "latent noise": Case(likelihoods.LatentNoiseGaussian(0.5), "real", np.nan),
-    "warped": Case(likelihoods.Warped(likelihoods.Gaussian(0.3), SinhArcsinh(0.8, 0.1)), "real", np.nan),
-    "lognormal": Case(likelihoods.Warped(likelihoods.Gaussian(0.3), "log"), "positive", -1.0),
-    "softmax": Case(likelihoods.Softmax(3), "classes", 3, 8e-3, 1e-3),
+    "gaussian": Case(likelihoods.Gaussian(0.3), "real"),
+    "gaussian, row noise": Case(likelihoods.Gaussian(TiltedNoise(positive(0.3))), "real"),
+    "student": Case(likelihoods.StudentT(3.5, 0.4), "real", 1e-4),
+    "student, row noise": Case(likelihoods.StudentT(30.0, TiltedNoise(positive(0.4))), "real", 1e-5),
+    "probit": Case(likelihoods.Bernoulli(), "classes"),
+    "logit": Case(likelihoods.Bernoulli(likelihoods.Logit()), "classes"),
+    "poisson": Case(likelihoods.Poisson(), "counts"),
+    "negative binomial": Case(likelihoods.NegativeBinomial(3.0), "counts"),
+    "negative binomial, shifted": Case(likelihoods.Shifted(likelihoods.NegativeBinomial(3.0), 0.7), "counts"),
+    "student, shifted": Case(likelihoods.Shifted(likelihoods.StudentT(3.5, 0.4), -0.4), "real", 1e-4),
+    "negative binomial, nearly Poisson": Case(likelihoods.NegativeBinomial(1e4), "counts"),
+    "latent noise": Case(likelihoods.LatentNoiseGaussian(0.5), "real"),
+    "warped": Case(likelihoods.Warped(likelihoods.Gaussian(0.3), SinhArcsinh(0.8, 0.1)), "real"),
+    "lognormal": Case(likelihoods.Warped(likelihoods.Gaussian(0.3), "log"), "positive"),
+    "softmax": Case(likelihoods.Softmax(3), "classes", 8e-3, 1e-3),
 }
 
 
@@ -221,13 +217,6 @@ def test_means_are_those_of_the_transform(case):
         np.testing.assert_allclose(case.likelihood.mean_transform.inverse(mean[:, 0]), wanted, rtol=1e-9)
 
 
-def test_wrong_targets_are_refused_in_one_line(case):
-    case.likelihood.check_targets(targets(case))
-    with pytest.raises(ValueError, match="at row 2") as caught:
-        case.likelihood.check_targets(np.array([targets(case)[0], case.wrong]))
-    assert "\n" not in str(caught.value)
-
-
 def test_frozen_parameters_do_not_train(case):
     held = frozen(case.likelihood)
     assert jax.tree.leaves(partition(held)[0]) == []
@@ -247,17 +236,6 @@ def test_bound_of_student_s_expectation_is_one(double):
             )
         )
         assert jnp.all(likelihood.bound(y, m, v, x) <= likelihood.expected_log_density(y, m, v, x) + 1e-3)
-
-
-def test_weights_of_student_s_errors_are_posterior_means(double):
-    """λ | error ~ Gamma: the mean under w_k N(e; 0, σ²/λ_k)."""
-    likelihood = cast(likelihoods.StudentT(5.0, 0.3), np.float64)
-    errors = np.array([0.0, 0.4, 3.0])
-    multipliers, log_w = student_multipliers(5.0)
-    joint = np.exp(log_w) * scipy.stats.norm.pdf(errors[:, None], 0, np.sqrt(0.3 * multipliers))
-    wanted = (joint / multipliers).sum(axis=1) / joint.sum(axis=1)
-    found = likelihood.expected_weights(jnp.asarray(errors**2), jnp.zeros((3, 1)))
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_many_degrees_of_freedom_are_gaussian_noise(double):

@@ -4,7 +4,7 @@ from .base import AbstractLikelihood
 from .bernoulli import AbstractLink, Bernoulli, Logit, Probit
 from .counts import NegativeBinomial, Poisson
 from .gaussian import Gaussian
-from .heads import HeadNoise, head_noise
+from .heads import HeadNoise
 from .latent_noise import LatentNoiseGaussian
 from .noise import AbstractNoise, ConstantNoise, constant_noise
 from .shifted import Shifted
@@ -32,5 +32,4 @@ __all__ = [
     "TreeNoise",
     "Warped",
     "constant_noise",
-    "head_noise",
 ]

@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
 from stochgp.distributions import AbstractDistribution
-from stochgp.likelihoods.targets import AbstractTargets
 from stochgp.transforms import AbstractTransform
 
 LARGEST_EXPONENT = 40.0  # beyond it exponentials go on as straight lines
@@ -29,11 +28,6 @@ class AbstractLikelihood(eqx.Module):
     X [N, D] are the rows as the model sees them; only a noise that depends on the input looks at them. What trains is every
     floating array that is not frozen, as in a model.
     """
-
-    @property
-    @abc.abstractmethod
-    def targets(self) -> AbstractTargets:
-        """Which targets it takes."""
 
     @property
     @abc.abstractmethod
@@ -77,10 +71,6 @@ class AbstractLikelihood(eqx.Module):
     @abc.abstractmethod
     def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
         """One observation of each row given its latent values."""
-
-    def check_targets(self, y: Any) -> None:
-        """Raises ValueError, in one line, for targets that have no probability under this likelihood."""
-        self.targets.check(np.asarray(y), type(self).__name__)
 
 
 def hermite(n: int = NODES) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:

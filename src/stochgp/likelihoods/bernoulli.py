@@ -14,7 +14,6 @@ from scipy.special import log_ndtr as log_ndtr_on_host
 
 from stochgp.distributions import Categorical
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
-from stochgp.likelihoods.targets import AbstractTargets, Classes
 
 REACH, STEP = 9.0, 0.1  # standard deviations of the trapezoid rule over f
 ROWS = 1 << 13  # of one of its evaluations
@@ -62,10 +61,6 @@ class Bernoulli(AbstractLikelihood):
     """P(y = 1 | f) = F(f) for the classes 0 and 1; the `link` is `Probit()`, whose predictions are in closed form, or `Logit()`."""
 
     link: AbstractLink = Probit()
-
-    @property
-    def targets(self) -> AbstractTargets:
-        return Classes(2)
 
     @property
     def n_latent(self) -> int:

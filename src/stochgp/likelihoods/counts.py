@@ -10,8 +10,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.distributions import Counts
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows, safe_exp
-from stochgp.likelihoods.targets import AbstractTargets
-from stochgp.likelihoods.targets import Counts as CountTargets
 from stochgp.parameters import AbstractParameter, as_positive, value_of
 from stochgp.transforms import Log
 
@@ -21,10 +19,6 @@ LARGEST_RATE = 1e6  # of a draw
 
 class Poisson(AbstractLikelihood):
     """P(y | f) = e^(yf − e^f)/y!: f is the log of the mean, which is also the variance."""
-
-    @property
-    def targets(self) -> AbstractTargets:
-        return CountTargets()
 
     @property
     def n_latent(self) -> int:
@@ -59,10 +53,6 @@ class NegativeBinomial(AbstractLikelihood):
     """
 
     shape: AbstractParameter = eqx.field(converter=as_positive, default=10.0)
-
-    @property
-    def targets(self) -> AbstractTargets:
-        return CountTargets()
 
     @property
     def n_latent(self) -> int:

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.distributions import Normal
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
 from stochgp.likelihoods.noise import AbstractNoise, as_noise, row_variances, wide_variances
-from stochgp.likelihoods.targets import AbstractTargets, Real
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -20,10 +19,6 @@ class Gaussian(AbstractLikelihood):
     """y = f(x) + ε, ε ~ N(0, σ² s(x)): `noise` is a noise model, or a number as the variance σ² of constant noise."""
 
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
-
-    @property
-    def targets(self) -> AbstractTargets:
-        return Real()
 
     @property
     def n_latent(self) -> int:

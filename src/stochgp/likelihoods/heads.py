@@ -12,16 +12,15 @@ from stochgp.likelihoods.noise import NOISE_FLOOR, AbstractNoise
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import AbstractParameter, positive
 
-LARGEST = math.log(
-    1e3
-)  # |log s|: no row has more than a thousand times the noise variance of the middle, nor less than a thousandth
+# |log s|: no row has more than a thousand times the noise variance of the middle, nor less than a thousandth
+LARGEST = math.log(1e3)
 
 
 class HeadNoise(AbstractNoise):
     """s(x) = exp η(x), η = b tanh(ψ(x)·u / b), b = log 1000: `features` ψ [N, H] and `weights` u [H] train, unless they are frozen.
 
     With frozen features it is a linear head, with those of a network a network. At u = 0 the noise is constant. The level σ² is the variance where
-    ψ(x)·u = 0. See `head_noise`.
+    ψ(x)·u = 0.
     """
 
     level: AbstractParameter
@@ -35,16 +34,3 @@ class HeadNoise(AbstractNoise):
 
     def multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return jnp.exp(self.log_multiplier(X))
-
-
-def head_noise(
-    variance: Any,
-    features: AbstractFeatureMap,
-    lower: float = NOISE_FLOOR,
-    dtype: DTypeLike | None = None,
-) -> HeadNoise:
-    """A head on these features that begins as constant noise of this variance: a parameter as it is, a number as one that stays above `lower`."""
-    is_parameter = isinstance(variance, AbstractParameter)
-    level = variance if is_parameter else positive(variance, lower=lower, dtype=dtype)
-    weights = jnp.zeros(features.n_features, level.dtype)
-    return HeadNoise(level, features, weights)

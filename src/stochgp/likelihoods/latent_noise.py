@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.distributions import ScaleMixture
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows, safe_exp
-from stochgp.likelihoods.targets import AbstractTargets, Real
 from stochgp.parameters import AbstractParameter, as_positive, value_of
 
 LOG_2PI = math.log(2 * math.pi)
@@ -24,10 +23,6 @@ class LatentNoiseGaussian(AbstractLikelihood):
     """
 
     level: AbstractParameter = eqx.field(converter=as_positive, default=0.1)
-
-    @property
-    def targets(self) -> AbstractTargets:
-        return Real()
 
     @property
     def n_latent(self) -> int:

@@ -5,7 +5,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.distributions import AbstractDistribution
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
-from stochgp.likelihoods.targets import AbstractTargets
 from stochgp.transforms import AbstractTransform, Anchored
 
 
@@ -17,10 +16,6 @@ class Shifted(AbstractLikelihood):
 
     likelihood: AbstractLikelihood
     shift: float = eqx.field(static=True)
-
-    @property
-    def targets(self) -> AbstractTargets:
-        return self.likelihood.targets
 
     @property
     def n_latent(self) -> int:

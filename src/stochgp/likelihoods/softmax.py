@@ -11,7 +11,6 @@ from scipy.special import log_softmax, logsumexp, ndtri
 
 from stochgp.distributions import Categorical
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
-from stochgp.likelihoods.targets import AbstractTargets, Classes
 
 EXPECTED, PREDICTED = 128, 1024  # points, each with its mirror image beside it
 SCRAMBLES = 8  # independent sets of EXPECTED points, whose spread is the error of what is reported
@@ -33,10 +32,6 @@ class Softmax(AbstractLikelihood):
     def __check_init__(self) -> None:
         if self.n_classes < 2:
             raise ValueError(f"n_classes is {self.n_classes}; it must be at least 2")
-
-    @property
-    def targets(self) -> AbstractTargets:
-        return Classes(self.n_classes)
 
     @property
     def n_latent(self) -> int:

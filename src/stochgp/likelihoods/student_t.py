@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.distributions import ScaleMixture, student_multipliers
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
 from stochgp.likelihoods.noise import AbstractNoise, as_noise, row_variances, wide_variances
-from stochgp.likelihoods.targets import AbstractTargets, Real
 from stochgp.parameters import AbstractParameter, positive, value_of
 
 FINITE_STD = 2.0  # degrees of freedom above which there is a standard deviation
@@ -38,10 +37,6 @@ class StudentT(AbstractLikelihood):
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
 
     @property
-    def targets(self) -> AbstractTargets:
-        return Real()
-
-    @property
     def n_latent(self) -> int:
         return 1
 
@@ -52,11 +47,6 @@ class StudentT(AbstractLikelihood):
     def bound(self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows) -> Float[Array, " N"]:
         """The log density at the squared error (y − m)² + v: by Jensen at most `expected_log_density`, and in closed form."""
         return self._of_squares(jnp.square(y - mean[:, 0]) + variance[:, 0], X)
-
-    def expected_weights(self, squares: Float[Array, " N"], X: Rows) -> Float[Array, " N"]:
-        """λ̄ = (ν + 1)/(ν + E(y − f)²/σ²): what the precision of a row is multiplied by, given the expected squares of its errors."""
-        nu, s2 = value_of(self.df, squares.dtype), row_variances(self.noise, X, squares.dtype)
-        return (nu + 1) / (nu + squares / s2)
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> ScaleMixture:
         """N(m, v) + σ t_ν. For ν ≤ 2 its standard deviation is inf; for ν ≤ 1 its mean is its median, with a warning."""

@@ -3,13 +3,11 @@
 from typing import Any
 
 import equinox as eqx
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp import distributions
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
 from stochgp.likelihoods.gaussian import Gaussian
-from stochgp.likelihoods.targets import Above, AbstractTargets
 from stochgp.names import lookup
 from stochgp.transforms import AbstractTransform, BoxCox, Log, ShiftedLog, SinhArcsinh, Spline, YeoJohnson
 
@@ -46,11 +44,6 @@ class Warped(AbstractLikelihood):
 
     likelihood: Any = "gaussian"
     transform: Any = eqx.field(converter=as_transform, default="log")
-
-    @property
-    def targets(self) -> AbstractTargets:
-        lower = self._known.lower
-        return self._inner.targets if lower == -np.inf else Above(lower)
 
     @property
     def n_latent(self) -> int:
