@@ -289,7 +289,12 @@ class GPEstimator(PosteriorEstimator):
             return warped_files(data, found) if wanted is not None else data
         place = between_if(self._calibration is not None, self.new_rows)
         rows = read_training_rows(self, X, y, sample_weight, run.budget, self.missing, groups, inputs, place)
-        settings = bool(self.standardize), getattr(self, "mean", None), self.dtype, inputs is not Inputs.NUMBERS
+        settings = (
+            bool(self.standardize),
+            getattr(self, "mean", None),
+            self.dtype,
+            inputs is not Inputs.NUMBERS,
+        )
         left_out = None
         if self._calibration is not None:
             rows, left_out = set_aside(rows, self._calibration, self._target, run.sample_seed)

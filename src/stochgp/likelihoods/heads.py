@@ -1,16 +1,14 @@
 """Noise whose variance depends on the input through a head: a linear function of features."""
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from stochgp.features import AbstractFeatureMap
-from stochgp.likelihoods.noise import NOISE_FLOOR, AbstractNoise
+from stochgp.likelihoods.noise import AbstractNoise
 from stochgp.numerics.precision import matmul
-from stochgp.parameters import AbstractParameter, positive
+from stochgp.parameters import AbstractParameter
 
 # |log s|: no row has more than a thousand times the noise variance of the middle, nor less than a thousandth
 LARGEST = math.log(1e3)
