@@ -1110,7 +1110,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a target of numbers with one bad cell is classes",
-        "data/encoding.py",
+        "data/targets.py",
         "            refuse_no_labels(column)\n",
         "            pass\n",
         "cli/test_sparse.py::test_the_task_that_is_asked_for_is_done",

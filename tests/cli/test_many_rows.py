@@ -13,7 +13,7 @@ import stochgp
 from stochgp import budget, data
 from stochgp.cli.main import main
 from stochgp.cli.many_rows import is_large
-from stochgp.data import blocks as blocks_module
+from stochgp.data import files as files_module
 from stochgp.data.survey import FileRows
 
 QUICK = ["--set", "epochs=10", "--set", "n_features=16"]
@@ -23,7 +23,7 @@ N = 600
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(blocks_module, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(files_module, "BLOCK_ROWS", 100)
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from stochgp import data
-from stochgp.data import blocks as blocks_module
+from stochgp.data import files as files_module
 from stochgp.data.blocks import Blocks
 from stochgp.data.hashing import hash_rows, is_below
-from stochgp.data.summaries import Summary
+from stochgp.data.standardise import Summary
 from stochgp.data.survey import FileRows, survey
 
 N = 700
@@ -25,8 +25,8 @@ WRITERS = {
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(blocks_module, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(blocks_module, "CSV_BYTES", 2048)
+    monkeypatch.setattr(files_module, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(files_module, "CSV_BYTES", 2048)
 
 
 @pytest.fixture(scope="module")

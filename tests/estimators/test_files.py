@@ -283,7 +283,7 @@ def test_targets_of_files_that_cannot_be_learned_are_named_with_file_and_row(fol
 
 
 def test_labels_that_are_many_or_of_two_kinds_are_no_classes(table, tmp_path, monkeypatch):
-    monkeypatch.setattr("stochgp.data.file_targets.MOST_CLASSES", 100)
+    monkeypatch.setattr("stochgp.data.targets.MOST_CLASSES", 100)
     many = table.append_column("id", pa.array([f"r{i}" for i in range(N)]))
     pa_parquet.write_table(many, tmp_path / "many.parquet")
     with pytest.raises(ValueError, match="more than 100 different labels"):

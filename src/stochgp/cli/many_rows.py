@@ -12,12 +12,10 @@ from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli.reports import scores
 from stochgp.cli.tables import Labelled, Wanted, columns_left_out, left_out, split_off, without
-from stochgp.data.bad_rows import are_bad
-from stochgp.data.blocks import Block, TooNarrowError
-from stochgp.data.encoding import LABELS
-from stochgp.data.file_targets import ClassTargets
+from stochgp.data.blocks import Block, TooNarrowError, are_bad
 from stochgp.data.files import DAMAGE
 from stochgp.data.hashing import hash_keys
+from stochgp.data.targets import LABELS, ClassTargets
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
 # Bytes in memory, the matrix of numbers included, for a byte of the file.

@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 from .blocks import Blocks
 from .columns import Column, TableError, read_column, table_columns
-from .encoding import TableEncoder, holds_classes, label_column, target_column
+from .encoding import TableEncoder
 from .files import SUFFIXES, read_table, table_writer, write_table
 from .fingerprints import Fingerprints
 from .molecules import Morgan
 from .neighbours import Neighbours
 from .rules import MAX_LEVELS, ColumnRule
 from .standardise import Standardiser
+from .targets import holds_classes, label_column, target_column
 
 if TYPE_CHECKING:
     from stochgp.datasets import (

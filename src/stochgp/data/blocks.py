@@ -1,4 +1,4 @@
-"""The rows of a file, or of all files of a folder, block by block: memory for a block, never for all rows."""
+"""The rows of a file, or of all files of a folder, block by block, and which of them cannot be learned from: memory for a block, never for all rows."""
 
 import os
 import re
@@ -9,20 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pa_csv
-import pyarrow.parquet as pa_parquet
+import pyarrow.compute as pc
 from jaxtyping import Bool, Float, Int, UInt64
 
 from stochgp.names import did_you_mean, lookup, quoted
 
 from .columns import TableError
-from .files import CSV_NULLS, DAMAGE, check_csv_start, checked_names, damaged, file_suffix
+from .files import BLOCK_SUFFIXES, DAMAGE, checked_names, csv_names, damaged, file_suffix, tables_of
 from .hashing import hash_again, hash_rows, is_below
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npy")
-BLOCK_ROWS = 1 << 16
-CSV_BYTES = 1 << 22  # of text that are parsed at a time
-BUFFER_BYTES = 1 << 20  # of a column of parquet that are read at a time
+LARGEST = 1e150  # whose square is still a number
+NAMED = 5  # bad rows that a message names
+REMEDY = 'bad_rows="skip" (--bad-rows skip) leaves such rows out, and missing="impute" (--set missing=impute) fills missing inputs in'
 
 _WIDER = {"null": pa.float64(), "int64": pa.float64()}  # all else becomes text
 _ROW = re.compile(r"data row (\d+)")
@@ -117,13 +115,13 @@ class Blocks:
     def files(self) -> tuple[Path, ...]:
         """The file, or those of the folder and of folders in it, sorted by their names."""
         if not self.path.is_dir():
-            file_suffix(self.path, SUFFIXES)
+            file_suffix(self.path, BLOCK_SUFFIXES)
             if not self.path.is_file():
                 raise ValueError(f"{self.path}: no such file")
             return (self.path,)
         found = [path for path in self.path.rglob("*") if path.is_file() and path.name[0] not in "._"]
         files = tuple(sorted(found, key=lambda path: path.relative_to(self.path).as_posix()))
-        suffixes = sorted({file_suffix(path, SUFFIXES) for path in files})
+        suffixes = sorted({file_suffix(path, BLOCK_SUFFIXES) for path in files})
         if not files:
             raise ValueError(f"{self.path}: the folder holds no files")
         if len({suffix.removesuffix(".gz") for suffix in suffixes}) > 1:
@@ -134,12 +132,12 @@ class Blocks:
         """Of all columns of the first file. Raises ValueError, with its name, where it cannot be read."""
         first = self.files()[0]
         try:
-            block = next(_reader(first)(first, None, {}), None)
+            table = next(tables_of(first), None)
         except DAMAGE as error:
             raise self._fault(first, error) from error
-        if block is None:
+        if table is None:
             raise ValueError(f"{first}: the file holds no rows")
-        return checked_names(first, block.table)
+        return checked_names(first, table)
 
     def only(self, columns: tuple[str, ...]) -> "Blocks":
         """These columns. Raises ValueError for a name that the first file does not have, with the nearest."""
@@ -179,7 +177,7 @@ class Blocks:
         wanted = None if self.columns is None else tuple(dict.fromkeys((*self.columns, *self.beside)))
         for file in self.files():
             try:
-                yield from _whole(file, _reader(file)(file, wanted, self.types), wanted)
+                yield from _whole(file, tables_of(file, wanted, self.types), wanted)
             except DAMAGE as error:
                 if isinstance(error, TableError):
                     raise
@@ -190,103 +188,103 @@ class Blocks:
         narrow = _NARROW.search(str(error))
         if narrow is None:
             return error if str(error).startswith(str(file)) else damaged(file, error)
-        name = _csv_names(file)[int(narrow[1])].strip()
+        name = csv_names(file)[int(narrow[1])].strip()
         return TooNarrowError(name, _WIDER.get(narrow[2], pa.string()))
 
 
-def _reader(file: Path) -> Any:
-    return _READERS[file_suffix(file, SUFFIXES)]
-
-
-def _whole(file: Path, blocks: Iterator[Block], columns: tuple[str, ...] | None) -> Iterator[Block]:
-    """The blocks, cut to the usual size, of files that have the columns."""
-    for block in blocks:
-        names = checked_names(file, block.table)
-        table = block.table.rename_columns(names)
+def _whole(file: Path, tables: Iterator[pa.Table], columns: tuple[str, ...] | None) -> Iterator[Block]:
+    """The blocks of a file that has the columns."""
+    first = 0
+    for table in tables:
+        names = checked_names(file, table)
+        table = table.rename_columns(names)
         absent = [name for name in columns or () if name not in names]
         if absent:
             raise TableError(f"{file}: there is no column {quoted(absent)}; {did_you_mean(absent[0], names)}")
         table = table if columns is None else table.select(list(columns))
-        for start in range(0, table.num_rows, BLOCK_ROWS):
-            yield Block(table.slice(start, BLOCK_ROWS), file, block.first_row + start)
-
-
-def _of_parquet(file: Path, columns: tuple[str, ...] | None, types: Any) -> Iterator[Block]:
-    # pre_buffer would hold all columns of the file in memory.
-    with pa_parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as parquet:
-        wanted, first = None if columns is None else _own_names(parquet.schema_arrow.names, columns), 0
-        if parquet.metadata.num_rows == 0:
-            yield Block(parquet.schema_arrow.empty_table(), file, 0)
-        for batch in parquet.iter_batches(batch_size=BLOCK_ROWS, columns=wanted):
-            yield Block(pa.Table.from_batches([batch]), file, first)
-            first += batch.num_rows
-
-
-def _own_names(names: list[str], columns: tuple[str, ...]) -> list[str]:
-    """Those of the columns as the file spells them: blanks around names do not count."""
-    return [name for name in names if name.strip() in columns]
-
-
-def _of_feather(file: Path, columns: tuple[str, ...] | None, types: Any) -> Iterator[Block]:
-    with pa.OSFile(str(file)) as opened, pa.ipc.open_file(opened) as batches:
-        first = 0
-        for number in range(batches.num_record_batches):
-            table = pa.Table.from_batches([batches.get_batch(number)])
+        if table.num_rows:
             yield Block(table, file, first)
-            first += table.num_rows
+        first += table.num_rows
 
 
-def _of_csv(file: Path, columns: tuple[str, ...] | None, types: Mapping[str, pa.DataType]) -> Iterator[Block]:
-    """All columns are read, since messages number them as they are in the file."""
-    with pa.input_stream(str(file)) as stream:
-        check_csv_start(file, stream.read(1 << 16))
-    typed = {name: types[name.strip()] for name in _csv_names(file) if name.strip() in types}
-    first = 0
-    with _open_csv(file, typed) as batches:
-        for batch in batches:
-            yield Block(pa.Table.from_batches([batch]), file, first)
-            first += batch.num_rows
+class Fault(NamedTuple):
+    """The first column of a bad row that makes it one."""
+
+    file: str
+    row: int  # of the data in its file, from 1
+    column: str
+    value: str  # or "" where it is missing
+
+    def __str__(self) -> str:
+        held = f"holds {self.value}" if self.value else "has a missing value"
+        return f"{self.file}: column {self.column!r} {held} at data row {self.row}"
 
 
-def _csv_names(file: Path) -> list[str]:
-    with _open_csv(file, {}) as batches:
-        checked_names(file, batches.schema.empty_table())
-        return batches.schema.names
+@dataclass
+class BadRows:
+    """What a pass over all rows has shown."""
+
+    n_rows: int = 0
+    count: int = 0
+    first: list[Fault] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        named = "; ".join(map(str, self.first))
+        return f"{self.count} of {self.n_rows} rows cannot be used, the first: {named}"
+
+    def refuse(self) -> TableError:
+        """What is raised where bad rows are not left out."""
+        return TableError(f"{self.first[0] if self.count == 1 else self}; {REMEDY}")
 
 
-def _open_csv(file: Path, types: Mapping[str, pa.DataType]) -> Any:
-    return pa_csv.open_csv(
-        file,
-        read_options=pa_csv.ReadOptions(block_size=CSV_BYTES),
-        parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-        convert_options=pa_csv.ConvertOptions(
-            column_types=types, null_values=CSV_NULLS, strings_can_be_null=True
-        ),
-    )
+def good_blocks(blocks: Blocks, target: str, missing: str, bad: BadRows) -> Iterator[Block]:
+    """The blocks without their bad rows, which `bad` counts.
+
+    A row is bad where a value is missing (of inputs only where `missing` is "refuse"), infinite or beyond 1e150, and where a weight is
+    negative. Raises TableError at the end where bad rows are refused, or no other ones are there: with the number of all, and file, row, column
+    and value of the first five.
+    """
+    for block in blocks:
+        is_bad = are_bad(block.table, blocks, target, missing)
+        bad.n_rows += len(is_bad)
+        if not is_bad.any():
+            yield block
+            continue
+        bad.count += int(is_bad.sum())
+        rows = np.flatnonzero(is_bad)[: NAMED - len(bad.first)]
+        bad.first += [_fault(block, int(row), blocks, target, missing) for row in rows]
+        if not is_bad.all():
+            kept = np.flatnonzero(~is_bad)
+            yield block._replace(table=block.table.filter(pa.array(~is_bad)), kept=kept)
+    if bad.count and (blocks.bad_rows == "refuse" or bad.count == bad.n_rows):
+        raise bad.refuse()
 
 
-def _of_npy(file: Path, columns: tuple[str, ...] | None, types: Any) -> Iterator[Block]:
-    """By reading: pages of a memory map would count as memory in use."""
-    with open(file, "rb") as opened:
-        version = np.lib.format.read_magic(opened)
-        read_header = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
-        shape, fortran, dtype = read_header(opened)
-        if len(shape) != 2 or fortran or dtype.kind not in "biuf":
-            raise TableError(f"{file}: expected an array of numbers [N, D] in C order, not {dtype} {shape}")
-        for first in range(0, shape[0], BLOCK_ROWS):
-            values = np.empty((min(BLOCK_ROWS, shape[0] - first), shape[1]), dtype)
-            if opened.readinto(values.data.cast("B")) != values.nbytes:
-                raise TableError(f"{file}: the file ends before its {shape[0]} rows")
-            names = [f"x{j}" for j in range(shape[1])]
-            yield Block(pa.table([pa.array(values[:, j]) for j in range(shape[1])], names), file, first)
+def are_bad(table: pa.Table, blocks: Blocks, target: str, missing: str) -> Bool[np.ndarray, " N"]:
+    """Which rows of a table of the blocks are bad."""
+    found, needed = np.zeros(table.num_rows, bool), (target, *blocks.beside)
+    for name in table.column_names:
+        found |= _is_bad(table[name], name not in needed and missing == "impute")
+    if blocks.weight in table.column_names and _is_numeric(table[blocks.weight].type):
+        found |= pc.fill_null(pc.call_function("less", [table[blocks.weight], 0]), False).to_numpy()
+    return found
 
 
-_READERS = {
-    ".csv": _of_csv,
-    ".csv.gz": _of_csv,
-    ".parquet": _of_parquet,
-    ".feather": _of_feather,
-    ".npy": _of_npy,
-}
+def _is_bad(values: Any, may_be_missing: bool) -> Bool[np.ndarray, " N"]:
+    if not _is_numeric(values.type):
+        absent = values.is_null().to_numpy()
+        return np.zeros_like(absent) if may_be_missing else absent
+    numbers = pc.cast(values, pa.float64(), safe=False).to_numpy()
+    return np.abs(numbers) > LARGEST if may_be_missing else ~(np.abs(numbers) <= LARGEST)
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+def _fault(block: Block, row: int, blocks: Blocks, target: str, missing: str) -> Fault:
+    one = block.table.slice(row, 1)
+    name = next(name for name in one.column_names if are_bad(one.select([name]), blocks, target, missing)[0])
+    value: Any = one[name][0].as_py()
+    held = "" if value is None or value != value else f"{value:g}"
+    return Fault(str(block.file), block.first_row + row + 1, name, held)

@@ -1,4 +1,4 @@
-"""Tables from files and predictions to files: .csv, .csv.gz, .parquet, .feather, .npz.
+"""Tables from files, whole or some rows at a time, and predictions to files: .csv, .csv.gz, .parquet, .feather, .npz, .npy.
 
 A text table has a header line and is separated by commas. Every fault of the file is one line of ValueError
 that begins with the path.
@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,16 @@ import pyarrow.parquet as pa_parquet
 from stochgp.budget import Budget, format_bytes
 from stochgp.names import did_you_mean, quoted
 
+from .columns import TableError
+
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
+BLOCK_SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npy")
 WRITABLE_SUFFIXES = (".csv", ".parquet", ".feather")
 MISSING_VALUES = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
 CSV_NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES)]  # as after a comma and a blank
+BLOCK_ROWS = 1 << 16
+CSV_BYTES = 1 << 22  # of text that are parsed at a time
+BUFFER_BYTES = 1 << 20  # of a column of parquet that are read at a time
 
 _WRITERS = {
     ".csv": pa_csv.CSVWriter,
@@ -134,7 +141,7 @@ def _read_csv(path: Path) -> pa.Table:
             start = stream.read(1 << 16)
     except DAMAGE as error:
         raise damaged(path, error) from error
-    check_csv_start(path, start)
+    _check_csv_start(path, start)
     try:
         return _parse_csv(path, use_threads=True)
     except DAMAGE as error:
@@ -142,12 +149,12 @@ def _read_csv(path: Path) -> pa.Table:
 
 
 def _parse_csv(path: Path, use_threads: bool) -> pa.Table:
-    return pa_csv.read_csv(
-        path,
-        read_options=pa_csv.ReadOptions(use_threads=use_threads),
-        parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-        convert_options=pa_csv.ConvertOptions(null_values=CSV_NULLS, strings_can_be_null=True),
-    )
+    return pa_csv.read_csv(path, read_options=pa_csv.ReadOptions(use_threads=use_threads), **_csv_options())
+
+
+def _csv_options(**converting: Any) -> dict[str, Any]:
+    converted = pa_csv.ConvertOptions(null_values=CSV_NULLS, strings_can_be_null=True, **converting)
+    return {"parse_options": pa_csv.ParseOptions(newlines_in_values=True), "convert_options": converted}
 
 
 def _with_row_number(path: Path, error: Exception) -> Exception:
@@ -159,7 +166,7 @@ def _with_row_number(path: Path, error: Exception) -> Exception:
     return error
 
 
-def check_csv_start(path: Path, start: bytes) -> None:
+def _check_csv_start(path: Path, start: bytes) -> None:
     lines = start.removeprefix(b"\xef\xbb\xbf").strip().splitlines()
     if not lines:
         raise ValueError(f"{path}: the file is empty")
@@ -220,15 +227,18 @@ def _read_npz(path: Path, budget: Budget) -> pa.Table:
 def _npy_bytes(archive: zipfile.ZipFile, name: str) -> int:
     """Of an array, as its header says. ValueError for a file in the archive that is none."""
     with archive.open(name) as file:
-        try:
-            version = np.lib.format.read_magic(file)
-        except ValueError as error:
-            raise ValueError(f"{name!r} in it is no array") from error
-        read = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = read(file)
+        shape, _, dtype = _npy_header(file, f"{name!r} in it is no array")
     return math.prod(shape) * dtype.itemsize
+
+
+def _npy_header(file: Any, otherwise: str | None = None) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """(Shape, whether in Fortran's order, dtype) of an array. ValueError for what is none."""
+    form = np.lib.format
+    try:
+        version = form.read_magic(file)
+    except ValueError as error:
+        raise ValueError(otherwise or str(error)) from error
+    return (form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0)(file)
 
 
 def _npz_columns(path: Path, name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
@@ -286,3 +296,79 @@ def damaged(path: Path, error: Exception) -> ValueError:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def tables_of(
+    file: Path,
+    columns: tuple[str, ...] | None = None,
+    types: Mapping[str, pa.DataType] = MappingProxyType({}),
+) -> Iterator[pa.Table]:
+    """The rows of a .csv, .csv.gz, .parquet, .feather or .npy file, in tables of at most 65,536 rows: memory for one of them, never for all.
+
+    `columns` are the ones that are wanted, None = all; further ones may be among those read. `types` are of columns of text files.
+    """
+    for table in _READERS[file_suffix(file, BLOCK_SUFFIXES)](file, columns, types):
+        for start in range(0, max(1, table.num_rows), BLOCK_ROWS):
+            yield table.slice(start, BLOCK_ROWS)
+
+
+def csv_names(file: Path) -> list[str]:
+    """The names in the first line, as they are."""
+    with _open_csv(file, {}) as batches:
+        checked_names(file, batches.schema.empty_table())
+        return batches.schema.names
+
+
+def _of_parquet(file: Path, columns: tuple[str, ...] | None, types: Any) -> Iterator[pa.Table]:
+    # pre_buffer would hold all columns of the file in memory.
+    with pa_parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as parquet:
+        names = parquet.schema_arrow.names  # as the file spells them: blanks around names do not count
+        wanted = None if columns is None else [name for name in names if name.strip() in columns]
+        if parquet.metadata.num_rows == 0:
+            yield parquet.schema_arrow.empty_table()
+        for batch in parquet.iter_batches(batch_size=BLOCK_ROWS, columns=wanted):
+            yield pa.Table.from_batches([batch])
+
+
+def _of_feather(file: Path, columns: Any, types: Any) -> Iterator[pa.Table]:
+    with pa.OSFile(str(file)) as opened, pa.ipc.open_file(opened) as batches:
+        for number in range(batches.num_record_batches):
+            yield pa.Table.from_batches([batches.get_batch(number)])
+
+
+def _of_csv(file: Path, columns: Any, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
+    """All columns are read, since messages number them as they are in the file."""
+    with pa.input_stream(str(file)) as stream:
+        _check_csv_start(file, stream.read(1 << 16))
+    typed = {name: types[name.strip()] for name in csv_names(file) if name.strip() in types}
+    with _open_csv(file, typed) as batches:
+        for batch in batches:
+            yield pa.Table.from_batches([batch])
+
+
+def _open_csv(file: Path, types: Mapping[str, pa.DataType]) -> Any:
+    read_options = pa_csv.ReadOptions(block_size=CSV_BYTES)
+    return pa_csv.open_csv(file, read_options=read_options, **_csv_options(column_types=types))
+
+
+def _of_npy(file: Path, columns: Any, types: Any) -> Iterator[pa.Table]:
+    """By reading: pages of a memory map would count as memory in use."""
+    with open(file, "rb") as opened:
+        shape, fortran, dtype = _npy_header(opened)
+        if len(shape) != 2 or fortran or dtype.kind not in "biuf":
+            raise TableError(f"{file}: expected an array of numbers [N, D] in C order, not {dtype} {shape}")
+        for first in range(0, shape[0], BLOCK_ROWS):
+            values = np.empty((min(BLOCK_ROWS, shape[0] - first), shape[1]), dtype)
+            if opened.readinto(values.data.cast("B")) != values.nbytes:
+                raise TableError(f"{file}: the file ends before its {shape[0]} rows")
+            names = [f"x{j}" for j in range(shape[1])]
+            yield pa.table([pa.array(values[:, j]) for j in range(shape[1])], names)
+
+
+_READERS = {
+    ".csv": _of_csv,
+    ".csv.gz": _of_csv,
+    ".parquet": _of_parquet,
+    ".feather": _of_feather,
+    ".npy": _of_npy,
+}

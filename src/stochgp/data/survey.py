@@ -7,16 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt64
 
-from .bad_rows import BadRows, good_blocks
-from .blocks import Block, Blocks
+from .blocks import BadRows, Block, Blocks, good_blocks
 from .columns import TableError, read_column, table_columns
-from .columns_of_blocks import encoder_of
-from .encoding import TableEncoder
-from .file_targets import REAL, AbstractTargets
+from .encoding import TableEncoder, encoder_of
 from .hashing import hash_keys, hash_rows
-from .standardise import Standardiser
+from .standardise import Standardiser, Summary
 from .streams import AbstractPasses, Rows, on_device_padded
-from .summaries import Summary
+from .targets import REAL, AbstractTargets
 
 LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
 SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division

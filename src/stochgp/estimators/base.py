@@ -18,9 +18,9 @@ from sklearn.utils import estimator_html_repr
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import Decisions, choice
-from stochgp.data.file_targets import CountTargets
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.streams import AbstractSource, SomeRows
+from stochgp.data.targets import CountTargets
 from stochgp.deadline import granted, within
 from stochgp.devices import ONE, Devices
 from stochgp.estimators.calibrating import calibrated, set_aside

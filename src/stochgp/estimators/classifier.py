@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from stochgp import kernels
 from stochgp.data import Standardiser
-from stochgp.data.file_targets import ClassTargets
+from stochgp.data.targets import ClassTargets
 from stochgp.estimators.base import GPEstimator
 from stochgp.estimators.blocked_rows import in_blocks
 from stochgp.estimators.choices import classifier_learner

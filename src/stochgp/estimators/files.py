@@ -9,9 +9,9 @@ import numpy as np
 from stochgp.budget import Budget
 from stochgp.choosing import choice
 from stochgp.data import Blocks
-from stochgp.data.bad_rows import BadRows
-from stochgp.data.file_targets import REAL, AbstractTargets
+from stochgp.data.blocks import BadRows
 from stochgp.data.survey import Survey, survey
+from stochgp.data.targets import REAL, AbstractTargets
 from stochgp.estimators.units import TrainingData
 from stochgp.names import lookup
 

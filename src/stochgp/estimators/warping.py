@@ -9,8 +9,8 @@ from jaxtyping import Float
 
 from stochgp import deadline
 from stochgp.choosing import choice
-from stochgp.data.file_targets import REAL, AbstractTargets, CountTargets, refuse_targets
 from stochgp.data.survey import Survey
+from stochgp.data.targets import REAL, AbstractTargets, CountTargets, refuse_targets
 from stochgp.estimators.inputs import TrainingRows, refuse_targets_outside
 from stochgp.estimators.units import TrainingData
 from stochgp.likelihoods import Warped
