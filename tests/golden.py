@@ -46,7 +46,7 @@ GROUP = np.arange(N) // 4
 COUNTS = np.random.default_rng(3).poisson(np.exp(0.5 * np.sin(X[:, 0]) + 1)).astype(np.float64)
 X_MANY = np.concatenate([X, X + 0.1, X - 0.1])
 Y_MANY = np.tile(Y, 3) + np.random.default_rng(4).normal(size=3 * N)
-CLASSES = np.array(["a", "b", "c"])[np.digitize(Y, [36, 44])]
+CLASSES = np.array(["a", "b", "c"])[np.digitize(Y, np.quantile(Y, [0.3, 0.7]))]
 SMILES = ["C" * k + tail for k in range(1, 11) for tail in ("O", "N", "C(=O)O", "c1ccccc1", "Cl", "C#N")]
 
 

@@ -38,6 +38,7 @@ ROOMS = [
     "thompson",
     "botorch",
     "plots",
+    "extending",
     "cli",
     "__main__",
     "__init__",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SparseGPRegressor,
         load,
     )
+    from stochgp.extending import register
 
 __all__ = [
     "FeatureGPRegressor",
@@ -46,6 +47,7 @@ __all__ = [
     "networks",
     "parameters",
     "plots",
+    "register",
     "solvers",
     "thompson",
     "transforms",
@@ -64,9 +66,10 @@ def __getattr__(name: str) -> Any:
     """A public name at its first use (PEP 562): JAX and scikit-learn take seconds to load, which `stochgp --help` does not need."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name not in _OF_ESTIMATORS:
+    if name not in _OF_ESTIMATORS and name != "register":
         return importlib.import_module(f"{__name__}.{name}")
-    value = getattr(importlib.import_module(f"{__name__}.estimators"), name)
+    room = "extending" if name == "register" else "estimators"
+    value = getattr(importlib.import_module(f"{__name__}.{room}"), name)
     globals()[name] = value
     return value
 

@@ -2,19 +2,28 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 _LISTED = 8
+REGISTERED: dict[
+    str, dict[str, Any]
+] = {}  # what → name → the class or value that a user has registered (`extending.register`)
 
 
 def lookup(name: str, table: Mapping[str, T], what: str) -> T:
-    """table[name]. For an unknown name a ValueError gives the nearest valid one, and all."""
+    """table[name], or what a user has registered of that kind. For an unknown name a ValueError gives the nearest valid one, and all."""
+    table = {**table, **REGISTERED.get(what, {})}
     if name in table:
         return table[name]
     near = nearest(name, table)
     hint = f"; did you mean {near!r}?" if near is not None else ""
     raise ValueError(f"unknown {what} {name!r}{hint} (valid: {', '.join(map(repr, table))})")
+
+
+def class_of(registered: Any) -> type | None:
+    """The class that was registered, of an entry of a table of `REGISTERED`."""
+    return registered if isinstance(registered, type | None) else type(registered)
 
 
 def nearest(word: str, options: Iterable[str]) -> str | None:

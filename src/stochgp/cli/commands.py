@@ -7,6 +7,7 @@ from cyclopts import Parameter
 
 import stochgp
 from stochgp.cli.output import check_can_write, check_picture, plain, show, write_picture
+from stochgp.extending import load_code
 from stochgp.names import lookup
 
 _MODELS = {"feature": "FeatureGPRegressor", "kernel": "KernelGPRegressor", "sparse": "SparseGPRegressor"}
@@ -39,6 +40,7 @@ def fit(
     coordinator: str | None = None,
     processes: int | None = None,
     process: int | None = None,
+    code: Annotated[list[str] | None, Parameter(name="--with", negative="")] = None,
 ) -> None:
     """Learn from DATA and write the model. After Ctrl-C the best model so far is written within seconds, and the exit code is 130.
 
@@ -97,7 +99,10 @@ def fit(
         How many there are.
     process
         Which one this is, from 0.
+    code
+        A Python file, or the name of a module, in which `stochgp.register` names parts of your own: it is run first. May be given again.
     """
+    load_code(code)
     from stochgp.cli.many_rows import divided_blocks, is_large
     from stochgp.cli.processes import Asked, joined
     from stochgp.cli.tables import Wanted, names_in, naming, read_divided
@@ -192,10 +197,10 @@ def _estimator(
     from stochgp.cli.hyperparameters import with_hyperparameters
     from stochgp.cli.settings import parse_settings
 
-    name = lookup(model, _MODELS, "model")
+    own = lookup(model, _MODELS, "model")
     if classify and model not in _CLASSIFIERS:
         raise ValueError(f"--task classes: {model} models do not classify; use --model sparse")
-    kind = getattr(stochgp, _CLASSIFIERS[model] if classify else name)
+    kind = getattr(stochgp, _CLASSIFIERS[model] if classify else own) if isinstance(own, str) else own
     settings = parse_settings(setting, kind)
     if hyperparameters is not None:
         settings = with_hyperparameters(settings, hyperparameters, source, kind)
@@ -209,6 +214,7 @@ def predict(
     *,
     out: str,
     quantiles: str | None = None,
+    code: Annotated[list[str] | None, Parameter(name="--with", negative="")] = None,
 ) -> None:
     """Write the columns mean, std, lower_95, upper_95 for every row of DATA; they are of observations, noise included.
 
@@ -224,7 +230,10 @@ def predict(
         A .csv, .parquet or .feather file.
     quantiles
         Further columns: 0.1,0.9 adds quantile_0.1 and quantile_0.9.
+    code
+        A Python file, or the name of a module, in which `stochgp.register` names parts of your own: it is run first. May be given again.
     """
+    load_code(code)
     from stochgp import data
     from stochgp.cli.divisions import known_division
     from stochgp.cli.many_rows import blocks_of, is_large, placing
@@ -255,6 +264,7 @@ def evaluate(
     test_fraction: float | None = None,
     report: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    code: Annotated[list[str] | None, Parameter(name="--with", negative="")] = None,
 ) -> None:
     """Print n, rmse, nlpd, crps and coverage_95 of a model on the rows of DATA, noise included; of a classifier n, accuracy and log_loss.
 
@@ -275,7 +285,10 @@ def evaluate(
         depend on the two most relevant inputs.
     as_json
         One JSON object on stdout.
+    code
+        A Python file, or the name of a module, in which `stochgp.register` names parts of your own: it is run first. May be given again.
     """
+    load_code(code)
     from stochgp.cli.divisions import division_for_scores
     from stochgp.cli.many_rows import is_large, labelled_blocks, scores_by_blocks
     from stochgp.cli.reports import picture, scores

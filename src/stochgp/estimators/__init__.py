@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+from stochgp.names import REGISTERED
+
 from .base import PosteriorRegressor
 from .classifier import SparseGPClassifier
 from .feature import FeatureGPRegressor
@@ -32,4 +34,5 @@ def load(path: str | os.PathLike) -> Any:
 
     Raises ValueError in one line for a file that is not of stochgp, truncated, changed since it was written, or of a newer format.
     """
-    return load_estimator(path, _KINDS)
+    own = {kind.__name__: kind for kind in REGISTERED.get("model", {}).values()}
+    return load_estimator(path, _KINDS | own)

@@ -65,6 +65,8 @@ def resolve(
     network_key, feature_key = jax.random.split(key)
     if isinstance(spec, str):
         name = lookup(spec, {name: name for name in NAMES}, "features")
+        if not isinstance(name, str):  # a class that a user has registered
+            return name.init(n_inputs, n_features, key=feature_key, dtype=dtype)
         if name in NETWORKS:
             width = n_features if _is_linear(kernel) else None
             network = _named_network(name, n_inputs, width, X_sample, network_key, dtype)

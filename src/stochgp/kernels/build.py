@@ -1,5 +1,7 @@
 """A kernel from its name."""
 
+import inspect
+
 import numpy as np
 from jax.typing import DTypeLike
 
@@ -17,16 +19,16 @@ from stochgp.kernels.tanimoto import Tanimoto
 from stochgp.names import lookup
 from stochgp.parameters import positive
 
-_WITH_LENGTHSCALE = {
+NAMED = {
     "rbf": RBF,
     "matern12": Matern12,
     "matern32": Matern32,
     "matern52": Matern52,
     "rational-quadratic": RationalQuadratic,
     "periodic": Periodic,
+    "linear": Linear,
+    "tanimoto": Tanimoto,
 }
-_WITHOUT = {"linear": Linear, "tanimoto": Tanimoto}
-NAMES = (*_WITH_LENGTHSCALE, *_WITHOUT)
 
 
 def resolve(
@@ -46,11 +48,12 @@ def resolve(
         return kernel
     if not isinstance(kernel, str):
         raise TypeError(
-            f"a kernel is wanted, or one of the names {', '.join(map(repr, NAMES))}, but got {kernel!r}"
+            f"a kernel is wanted, or one of the names {', '.join(map(repr, NAMED))}, but got {kernel!r}"
         )
-    kind = lookup(kernel, _WITH_LENGTHSCALE | _WITHOUT, "kernel")
-    amplitude = positive(variance, dtype=dtype)
-    if kind in _WITHOUT.values():
-        return kind(variance=amplitude)
-    lengthscale = positive(np.full((n_inputs,) if ard else (), n_inputs**0.5), dtype=dtype)
-    return kind(lengthscale, amplitude)
+    kind = lookup(kernel, NAMED, "kernel")
+    start = {
+        "lengthscale": lambda: np.full((n_inputs,) if ard else (), n_inputs**0.5),
+        "variance": lambda: variance,
+    }
+    taken = inspect.signature(kind).parameters
+    return kind(**{name: positive(made(), dtype=dtype) for name, made in start.items() if name in taken})

@@ -8,6 +8,7 @@ import numpy as np
 
 from stochgp.budget import Budget, format_bytes, release
 from stochgp.devices import ONE, Devices
+from stochgp.names import lookup
 from stochgp.operators import TILE
 from stochgp.planning.devices import GAIN, Team
 from stochgp.planning.machine import TYPICAL, calibrate
@@ -144,9 +145,7 @@ def _solvers(solver: str | AbstractSolver) -> list[tuple[AbstractSolver, bool]]:
         return [(solver, False)]
     if solver == "auto":
         return [(NAMES[name], True) for name in AUTOMATIC]
-    if solver not in NAMES:
-        raise ValueError(f"solver is {solver!r}; it must be 'auto', one of {', '.join(NAMES)}, or a solver")
-    return [(NAMES[solver], True)]
+    return [(lookup(solver, NAMES, "solver"), True)]
 
 
 def _candidates(

@@ -5,7 +5,7 @@ other float                           {"float": "inf"}
 list, tuple, dict                     {"list": […]}, {"tuple": […]}, {"dict": {key: …}}
 array, NumPy scalar, PRNG key         {"array": name, "kind": "jax" | "numpy" | "scalar"}, {"key": name, "implementation": …}
 function                              {"function": "jax.nn:relu"}, {"default": "equinox.nn:MLP", "argument": …}
-module, dataclass, named tuple        {"class": "stochgp.kernels:RBF", "fields": {name: …}}
+module, dataclass, named tuple        {"class": "stochgp.kernels:RBF", "fields": {name: …}}, one that a user has registered {"class": "registered kernel:cosine", …}
 """
 
 import dataclasses
@@ -23,9 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import AbstractArray
 
+from stochgp.names import REGISTERED, class_of
+
 _CLASSES = ("stochgp", "equinox.nn")  # these packages and what is in them
 _FUNCTIONS = ("jax.nn", "jax.numpy")  # these modules, and everything in _CLASSES
 _ALL = (*_FUNCTIONS, *_CLASSES)
+_REGISTERED = "registered "
 
 
 def encode(value: Any, tensors: dict[str, np.ndarray], where: str = "model") -> Any:
@@ -201,7 +204,12 @@ def _default(kind: Any, argument: str) -> Any:
 
 
 def _public_name(thing: Any, allowed: tuple[str, ...]) -> str | None:
-    """ "module:name" in the outermost allowed module that offers the thing; None if none does. Files survive moves inside a room."""
+    """ "module:name" in the outermost allowed module that offers the thing, or "registered kind:name"; None if none does. Files survive moves inside a room."""
+    if isinstance(thing, type):
+        for what, table in REGISTERED.items():
+            for known, entry in table.items():
+                if class_of(entry) is thing:
+                    return f"{_REGISTERED}{what}:{known}"
     home, name = getattr(thing, "__module__", None), getattr(thing, "__name__", None)
     if not isinstance(home, str) or not isinstance(name, str):
         return None
@@ -216,6 +224,13 @@ def _public_name(thing: Any, allowed: tuple[str, ...]) -> str | None:
 def _find(name: str, allowed: tuple[str, ...]) -> Callable[..., Any]:
     """What "module:name" stands for. Raises ValueError unless it was defined under that name in an allowed module."""
     module, _, attribute = name.partition(":")
+    if module.startswith(_REGISTERED):
+        what = module.removeprefix(_REGISTERED)
+        if (own := class_of(REGISTERED.get(what, {}).get(attribute))) is not None:
+            return own
+        raise ValueError(
+            f"it holds the {what} {attribute!r} of somebody's own: register its class before (`stochgp.register`, `--with` of the command line)"
+        )
     if _allows(allowed, module) and "__" not in name:
         try:
             found = getattr(importlib.import_module(module), attribute, None)
@@ -237,7 +252,7 @@ def _refusal(value: Any, where: str) -> str:
     else:
         kind = type(value)
         what = f"an object of {kind.__module__}.{kind.__qualname__}"
-        remedy = "build it from modules of stochgp and equinox.nn"
+        remedy = "build it from modules of stochgp and equinox.nn, register its class (`stochgp.register`)"
     return (
         f"{where} is {what}, and a file of stochgp holds no code: {remedy}, "
         "or save the arrays with equinox.tree_serialise_leaves and load them into a model that your code builds"

@@ -1,0 +1,168 @@
+"""One of each kind, as a user would write it in a file of their own: `stochgp fit … --with own_parts.py`."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import stochgp
+from stochgp.distributions import ScaleMixture
+from stochgp.features import AbstractFeatureMap
+from stochgp.kernels.fields import as_active_dims, as_amplitude, as_positive
+from stochgp.kernels.stationary import AbstractStationary
+from stochgp.learners import AbstractLearner, constant
+from stochgp.likelihoods import AbstractLikelihood, constant_noise
+from stochgp.models import KernelGP
+from stochgp.parameters import AbstractParameter, positive, value_of
+from stochgp.planning.steps import StepPlan
+from stochgp.solvers import AbstractIterativeSolver
+from stochgp.solvers.base import Arranged, StepInfo
+from tests.test_toy_family import ConstantPosterior, ConstantRegressor
+
+
+@stochgp.register("cauchy")
+class Cauchy(AbstractStationary):
+    """k = variance / (1 + s), s the squared scaled distance."""
+
+    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
+    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
+    active_dims: Any = eqx.field(static=True, converter=as_active_dims, default=None)
+
+    def profile(self, s):
+        return 1 / (1 + s)
+
+    def frequency_scales(self, n, *, key, dtype=jnp.float32):
+        """1/(1 + s) = E exp(−s t), t ~ Exp(1): frequencies are normal with variance 2t."""
+        return jnp.sqrt(2 * jax.random.exponential(key, (n,), dtype))
+
+
+@stochgp.register("waves")
+class Waves(AbstractFeatureMap):
+    """sin and cos of whole multiples of each input."""
+
+    multiples: Any = eqx.field(static=True)
+    n_inputs: int = eqx.field(static=True)
+
+    @classmethod
+    def init(cls, n_inputs, n_features, *, key, dtype):
+        return cls(3 if n_features is None else n_features // (2 * n_inputs), n_inputs)
+
+    @property
+    def n_features(self):
+        return 2 * self.multiples * self.n_inputs
+
+    def __call__(self, X):
+        turns = (X[:, :, None] * jnp.arange(1, self.multiples + 1, dtype=X.dtype)).reshape(len(X), -1)
+        return jnp.concatenate([jnp.sin(turns), jnp.cos(turns)], axis=1) / (self.multiples**0.5)
+
+
+@stochgp.register("laplace")
+class Laplace(AbstractLikelihood):
+    """p(y | f) = exp(−|y − f|/b)/(2b): a normal whose variance is 2b² times an exponential variable."""
+
+    scale: AbstractParameter = eqx.field(converter=positive, default=0.3)
+
+    @property
+    def n_latent(self):
+        return 1
+
+    def log_density(self, y, f, X):
+        b = value_of(self.scale, f.dtype)
+        return -jnp.abs(y - f[:, 0]) / b - jnp.log(2 * b)
+
+    def predictive(self, mean, variance, X):
+        t, weight = np.polynomial.laguerre.laggauss(40)
+        b = float(self.scale)
+        return ScaleMixture(
+            mean[:, 0], variance[:, 0], np.full(len(mean), 2 * b**2), t, np.log(np.maximum(weight, 1e-300))
+        )
+
+    def sample(self, f, X, *, key):
+        return f[:, 0] + value_of(self.scale, f.dtype) * jax.random.laplace(key, f.shape[:1], f.dtype)
+
+
+@stochgp.register("richardson")
+class Richardson(AbstractIterativeSolver):
+    """α ← α + (b − A α)/‖A‖."""
+
+    epochs: int = 4000
+    check_every: int = 50
+    steps_per_group = 1
+    patience = None
+
+    def arrange(self, operator, *, key):
+        v = jnp.ones((operator.padded, 1), operator.dtype)
+        for _ in range(20):
+            w = operator.matvec(v)
+            norm = jnp.linalg.norm(w) / jnp.linalg.norm(v)
+            v = w / jnp.linalg.norm(w)
+        return Arranged(operator, None, 0.9 / norm, 0.0)
+
+    def init(self, arranged, b, start, left=None):
+        return jnp.zeros_like(b) if start is None else start
+
+    def steps_per_epoch(self, size):
+        return 1
+
+    def batches(self, size, first, n_steps, seed):
+        return np.zeros((n_steps, 1))
+
+    def step(self, arranged, b, state, batch):
+        left = b - arranged.operator.matvec(state)
+        return state + (arranged.extra * left).astype(state.dtype), StepInfo(jnp.sum(left**2, axis=0))
+
+    def regroup(self, state):
+        return state
+
+    def value(self, state):
+        return state
+
+    def at_epoch(self, arranged, state, epoch, n_failures):
+        return state
+
+    def after_check(self, state):
+        return state
+
+
+class Held(eqx.Module):
+    gp: KernelGP
+
+
+@stochgp.register("differences")
+class Differences(AbstractLearner):
+    """σ² is half of the mean squared difference of neighbours along the first input; the kernel stays as it is."""
+
+    batch_size: int | None = None
+    epochs: int | None = None
+    learning_rate: float | None = None
+    optimizer: Any = optax.sgd
+    decay: Any = constant
+    judge: Any = None
+
+    def plan(self, n_rows, n_inputs, judge):
+        return StepPlan(n_rows, 1, 1, 1)
+
+    def need_bytes(self, gp, n_rows, n_inputs):
+        return 16 * n_rows
+
+    def prepare(self, gp, source, plan, seed):
+        return None
+
+    def init(self, gp, problem, *, key):
+        return Held(gp)
+
+    def advance(self, state, problem, first_step, n_steps, seed):
+        rows = problem.source.on_host(np.arange(problem.source.size))
+        y = np.asarray(rows.y)[np.argsort(np.asarray(rows.X)[:, 0])]
+        s2 = float(np.mean(np.diff(y) ** 2) / 2)
+        kernel = state.gp.kernel
+        return Held(KernelGP(kernel, constant_noise(s2, dtype=jnp.float32))), {
+            "loss": 0.5 * float(np.log(s2))
+        }
+
+
+stochgp.register("constant")(ConstantRegressor)
+stochgp.register()(ConstantPosterior)
