@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from stochgp.data.streams import DeviceRows, Rows, shuffled_batches
+from stochgp.data.streams import Batch, DeviceRows, shuffled_batches
 from stochgp.features import RandomFourier
 from stochgp.kernels import RBF
 from stochgp.learners import AbstractLearner, Minimax, Problem
@@ -61,7 +61,7 @@ class Recovery(NamedTuple):
 
 
 def make(seed: int, rows: int = ROWS, n_features: int = FEATURES) -> Recovery:
-    """Rows, features and targets of one seed."""
+    """Batch, features and targets of one seed."""
     kernel = frozen(RBF(lengthscale=LENGTHSCALE, variance=1.0))
     features = RandomFourier.init(kernel, 1, n_features, key=jax.random.key(seed), orthogonal=True)
     generator = np.random.default_rng(seed)
@@ -122,12 +122,12 @@ def _place(learner: AbstractLearner, state: Any, step: int) -> tuple[int, float,
 
 
 @eqx.filter_jit
-def run_steps(learner: AbstractLearner, state: Any, batches: Rows) -> Any:
+def run_steps(learner: AbstractLearner, state: Any, batches: Batch) -> Any:
     """The state after one step on each of a stack of batches."""
     dynamic, static = eqx.partition(state, eqx.is_array)
     key = jax.random.key(0)  # the learners of these experiments draw nothing inside a step
 
-    def body(carry: Any, batch: Rows) -> tuple[Any, None]:
+    def body(carry: Any, batch: Batch) -> tuple[Any, None]:
         new, _ = learner.step(eqx.combine(carry, static), batch, key=key)
         return eqx.filter(new, eqx.is_array), None
 

@@ -320,8 +320,8 @@ MUTATIONS = (
     Mutation(
         "the gain of row noise takes rows for independent ones",
         "learners/row_noise.py",
-        "{what: -other.value}, one.cell, one.count)",
-        "{what: -other.value}, np.arange(len(one.value)), one.count)",
+        "{what: -other.value}, one.cell, one.weight)",
+        "{what: -other.value}, np.arange(len(one.value)), one.weight)",
         "estimators/test_row_noise.py::test_the_gain_is_that_of_rows",
     ),
     Mutation(
@@ -334,7 +334,7 @@ MUTATIONS = (
     Mutation(
         "the choice of a kernel has no weights",
         "estimators/kernel_choice.py",
-        "count = np.asarray(source.on_host(rows).count, np.float64)",
+        "count = np.asarray(source.on_host(rows).weight, np.float64)",
         "count = np.ones(len(rows))",
         "estimators/test_kernel_choice.py::test_rows_that_count_decide_as_repeated_rows_do",
     ),
@@ -355,7 +355,7 @@ MUTATIONS = (
     Mutation(
         "the Jacobian of a fit has no weights",
         "estimators/warping.py",
-        "slope = float(np.average(found.log_slope(rows.y), weights=data.count))",
+        "slope = float(np.average(found.log_slope(rows.y), weights=data.weight))",
         "slope = float(np.average(found.log_slope(rows.y)))",
         "estimators/test_warping.py::test_the_likelihood_has_the_jacobian_of_rows_that_count",
     ),
@@ -488,7 +488,7 @@ MUTATIONS = (
     Mutation(
         "a held-out row of weight 10 is ten observations of its error",
         "objectives/held_out.py",
-        "share * held_out.count  # n w²",
+        "share * held_out.weight  # n w²",
         "share",
         "objectives/test_held_out.py::test_weights_are_repeated_rows_and_their_multiples_change_nothing",
     ),
@@ -628,8 +628,8 @@ MUTATIONS = (
     Mutation(
         "heavy rows count as if they were drawn",
         "learners/steps.py",
-        "batches.count * factors.astype(batches.count.dtype)",
-        "batches.count",
+        "batches.weight * factors.astype(batches.weight.dtype)",
+        "batches.weight",
         "learners/test_weights.py::test_an_epoch_of_batches_adds_up_to_all_rows",
     ),
     Mutation(
@@ -1091,7 +1091,7 @@ MUTATIONS = (
         "the log slopes of files are those of the sample",
         "estimators/base.py",
         "slope_rows=data.passes.count",
-        "slope_rows=float(data.count.sum())",
+        "slope_rows=float(data.weight.sum())",
         "estimators/test_files.py::test_the_posterior_of_a_sample_is_of_all_rows",
     ),
     Mutation(

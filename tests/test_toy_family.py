@@ -126,8 +126,8 @@ class ConstantRegressor(GPRegressor):
 
     def _posterior_of(self, gp: Any, learned: Any, data: TrainingData, run: Run) -> Any:
         s2 = float(gp.noise_variance)
-        v = 1 / (1 / PRIOR + data.count.sum() / s2)
-        posterior = ConstantPosterior(float(v * (data.count @ data.y) / s2), float(v), known_noise(s2))
+        v = 1 / (1 / PRIOR + data.weight.sum() / s2)
+        posterior = ConstantPosterior(float(v * (data.weight @ data.y) / s2), float(v), known_noise(s2))
         return posterior, None, {"variance": choice("exact", "a closed form")}
 
     def _nlml(self, learned: Any) -> float | None:

@@ -176,7 +176,7 @@ def test_adadelta_takes_bsgds_steps_of_the_sum_over_the_batch():
         theta, rest = partition(gp)
 
         def loss(theta):
-            A = eqx.combine(theta, rest).covariance(batch.X, batch.count)
+            A = eqx.combine(theta, rest).covariance(batch.X, batch.weight)
             return batch.y @ jnp.linalg.solve(A, batch.y) + jnp.linalg.slogdet(A)[1]
 
         rule = optax.adadelta(library.RATES["adadelta"])

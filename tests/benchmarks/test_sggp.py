@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="the rivals of the benchmarks need P
 
 from benchmarks.problem import make_problem  # noqa: E402
 from benchmarks.rivals_sggp import SgGP  # noqa: E402
-from stochgp.data.streams import Rows  # noqa: E402
+from stochgp.data.streams import Batch  # noqa: E402
 from stochgp.kernels import resolve  # noqa: E402
 from stochgp.learners.bsgd import batch_gradient  # noqa: E402
 from stochgp.models import KernelGP  # noqa: E402
@@ -22,7 +22,7 @@ def test_the_rival_has_the_same_gradient(by_hand):
     rival = SgGP(3, by_hand=by_hand, dtype=torch.float64)
     rival.gradient(*(torch.tensor(part, dtype=torch.float64) for part in (problem.X, problem.y)))
     with jax.enable_x64(True):
-        rows = Rows(*(jnp.asarray(part, jnp.float64) for part in (problem.X, problem.y, np.ones(12))))
+        rows = Batch(*(jnp.asarray(part, jnp.float64) for part in (problem.X, problem.y, np.ones(12))))
         gp = KernelGP(resolve("rbf", 3, dtype=jnp.float64), positive(0.1, lower=1e-6, dtype=jnp.float64))
         _, wanted = batch_gradient(*partition(gp), rows)
     found = (part.grad.numpy() for part in rival.parameters)

@@ -42,7 +42,7 @@ def test_standard_deviations_hardly_change():
     assert "raised" in choice["why"]
     variances = []
     for model in (gp, found):
-        local = LocalPosterior(model, data.X, data.y, data.count)
+        local = LocalPosterior(model, data.X, data.y, data.weight)
         v = local.left_out(200, 1)[1].variance
         variances.append(v + float(model.noise_variance))
     assert 1 < np.median(variances[1]) / np.median(variances[0]) < 1 + 2 * SHARE

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from toy import KEY, begin, make_gp, make_toy, rows_of
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.learners import BSGD, SCGD, ByEvidence, Chain, FullBatch, Iterative, Minimax, constant
 from stochgp.solvers import Cholesky
 
@@ -59,9 +59,9 @@ def test_losses_of_feature_learners_are_those_of_a_density(learner):
     for s in (1.0, SCALE):
         gp = make_gp(variance=1.3 * s**2, noise_variance=0.4 * s**2)
         rows = rows_of(toy)
-        rows = Rows(rows.X, rows.y * s, rows.count)
+        rows = Batch(rows.X, rows.y * s, rows.weight)
         if isinstance(learner, Minimax):
-            rows = Rows(*(jnp.stack([part, part]) for part in rows))
+            rows = Batch(*(jnp.stack([part, part]) for part in rows))
         state = begin(learner, gp, toy)
         state = dataclasses.replace(state, weights=jnp.linspace(-1.0, 1.0, gp.n_features))
         found.append(float(learner.step(state, rows, key=KEY)[1].loss))

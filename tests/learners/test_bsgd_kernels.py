@@ -9,7 +9,7 @@ import pytest
 from reference import finite_differences
 from toy import KEY, all_batches
 
-from stochgp.data.streams import DeviceRows, HostRows, Rows
+from stochgp.data.streams import Batch, DeviceRows, HostRows
 from stochgp.features import Network
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.learners import BSGD, ByLoss, NearestNeighbours, PowerLaw, Problem, Uniform, constant, fit
@@ -37,7 +37,7 @@ def _raw(value, dtype=jnp.float64):
 
 def _rows(X, y, weight=None, dtype=jnp.float64):
     weight = np.ones(len(y)) if weight is None else weight
-    return Rows(*(jnp.asarray(a, dtype) for a in (X, y, weight)))
+    return Batch(*(jnp.asarray(a, dtype) for a in (X, y, weight)))
 
 
 def _gradient(gp, rows, **settings):
@@ -112,7 +112,7 @@ def test_the_conditional_expectation_is_the_closed_form(strict_double):
 
 def _gradient_pair(gp, X, y, tau):
     trainable, rest = partition(gp)
-    rows = Rows(jnp.asarray(X), y, jnp.ones(len(X)))
+    rows = Batch(jnp.asarray(X), y, jnp.ones(len(X)))
     _, gradient = batch_gradient(trainable, rest, rows, tau)
     return gradient.kernel.variance.raw, gradient.noise_variance.raw
 

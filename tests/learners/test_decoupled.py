@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
-from stochgp.data.streams import DeviceRows, Rows
+from stochgp.data.streams import Batch, DeviceRows
 from stochgp.kernels import RBF, Linear
 from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem, fit
 from stochgp.learners.growing import grown
@@ -41,7 +41,7 @@ def empty(n_mean, n_covariance, spread=False, dtype=jnp.float64):
 
 
 def rows(S):
-    return Rows(*(jnp.asarray(part[np.asarray(S)]) for part in (X, y, COUNT)))
+    return Batch(*(jnp.asarray(part[np.asarray(S)]) for part in (X, y, COUNT)))
 
 
 def begun(learner, gp):

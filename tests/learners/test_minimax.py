@@ -36,7 +36,7 @@ from toy import (
     theta_of,
 )
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.learners import ByEvidence, Minimax, PowerLaw, constant
 from stochgp.learners.minimax import project_spectrum
 
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("strict_double")
 
 
 def _pair(toy, S, S_bar):
-    return Rows(*(jnp.stack(parts) for parts in zip(rows_of(toy, S), rows_of(toy, S_bar), strict=True)))
+    return Batch(*(jnp.stack(parts) for parts in zip(rows_of(toy, S), rows_of(toy, S_bar), strict=True)))
 
 
 def _point(state):

@@ -19,7 +19,7 @@ from toy import (
     stepper,
 )
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.learners import BSGD, SCGD, ByEvidence, Minimax, constant
 from stochgp.likelihoods import HeadNoise
 from stochgp.models import FeatureGP
@@ -44,7 +44,7 @@ def model(M=M):
 
 def twice_log_density(gp, rows):
     """−2 log p(y) of rows that stand for `count` rows each with the same target, from n × n matrices of the repeated rows."""
-    times = np.asarray(rows.count, int)
+    times = np.asarray(rows.weight, int)
     X, y = jnp.asarray(np.repeat(rows.X, times, 0)), jnp.asarray(np.repeat(rows.y, times))
     Phi, noise = gp.scaled_features(X), gp.noise.variance(X, jnp.ones(len(y)))
     C = Phi @ Phi.T + jnp.diag(noise)
@@ -116,7 +116,7 @@ def test_at_its_saddle_minimax_is_unbiased():
     state, step = begin(learner, gp, toy, rate=rate, anchor=True), stepper(learner)
     found = []
     for S in all_batches(N, B):
-        pair = Rows(*(jnp.stack([part, part]) for part in rows_of(toy, S)))
+        pair = Batch(*(jnp.stack([part, part]) for part in rows_of(toy, S)))
         found.append(moved(gp, step(state, pair).gp, rate))
     assert_close(mean(found), gradient(gp, rows_of(toy)), rtol=1e-6, atol=1e-6)
 

@@ -29,7 +29,7 @@ class Total(SVGP):
     """A learner whose loss is Σ count · y of a batch."""
 
     def step(self, state, batch, *, key):
-        return state, Seen(jnp.sum(batch.count * batch.y))
+        return state, Seen(jnp.sum(batch.weight * batch.y))
 
 
 def test_rows_are_heavy_that_a_batch_in_proportion_would_have_more_than_twice():
@@ -73,7 +73,7 @@ def test_without_heavy_rows_it_is_uniform():
 def test_every_source_says_its_weights():
     some = np.array([4, 1])
     for source in (DeviceRows(X, y, WEIGHT, dtype=jnp.float64), HostRows(X, y, WEIGHT)):
-        assert_allclose(source.counts(), WEIGHT, rtol=1e-12)
-        assert_allclose(super(type(source), source).counts(), WEIGHT, rtol=1e-6)  # by chunks
-        assert_allclose(SomeRows(source, some).counts(), WEIGHT[some], rtol=1e-12)
-    assert_array_equal(HostRows(X, y).counts(), np.ones(N))
+        assert_allclose(source.weights(), WEIGHT, rtol=1e-12)
+        assert_allclose(super(type(source), source).weights(), WEIGHT, rtol=1e-6)  # by chunks
+        assert_allclose(SomeRows(source, some).weights(), WEIGHT[some], rtol=1e-12)
+    assert_array_equal(HostRows(X, y).weights(), np.ones(N))

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.kernels import RBF, Matern32
 from stochgp.models import SparseGP
 from stochgp.objectives import decoupled
@@ -78,7 +78,7 @@ def moments(gp, Z):
 
 def rows(S=None):
     S = np.arange(len(y)) if S is None else np.asarray(S)
-    return Rows(jnp.asarray(X[S]), jnp.asarray(y[S]), jnp.ones(len(S)))
+    return Batch(jnp.asarray(X[S]), jnp.asarray(y[S]), jnp.ones(len(S)))
 
 
 def k_loop(x, z, c=None, e=None):
@@ -317,7 +317,7 @@ def test_estimates_from_batches_are_unbiased(spread):
 
     def estimate(g, drawn):
         S, J = drawn
-        parts = decoupled.bound_parts(g, Rows(*(part[S] for part in rows())), 6.0, J)
+        parts = decoupled.bound_parts(g, Batch(*(part[S] for part in rows())), 6.0, J)
         return parts.fit - parts.of_mean - parts.of_covariance
 
     slope, as_array = _by_columns(gp, estimate), lambda S: jnp.asarray(S, jnp.int32)

@@ -9,7 +9,7 @@ import pytest
 from reference import dense_posterior, features
 from toy import make_gp, make_toy, rows_of, theta_of
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.objectives import moments_of_rows, nlml_of_spectrum, refit, spectrum
 from stochgp.objectives.feature import NOISE_RANGE, VARIANCE_RANGE, minimise_variances
 from stochgp.objectives.held_out import (
@@ -77,7 +77,7 @@ def test_rows_are_the_same_in_blocks(monkeypatch, df):
 
 def _repeated(held_out):
     """A row of weight ρ as ρ rows of weight 1."""
-    times = held_out.count.astype(int)
+    times = held_out.weight.astype(int)
     P, y, multiplier = (
         np.repeat(part, times, axis=0) for part in (held_out.P, held_out.y, held_out.multiplier)
     )
@@ -100,7 +100,7 @@ def test_weights_are_repeated_rows_and_their_multiples_change_nothing():
     error = np.sqrt(np.sum(share**2 * (each - dense) ** 2))
     np.testing.assert_allclose(few[0], dense + STANDARD_ERRORS * error, rtol=1e-10)
     for k in (0.1, 10.0):
-        more = held_out._replace(count=k * weight)
+        more = held_out._replace(weight=k * weight)
         for of, wanted in ((nlpd_of_spectrum, found), (pessimistic_nlpd, few)):
             for a, b in zip(of(s, more, 0.8, 0.3), wanted, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-12)
@@ -181,7 +181,7 @@ def test_rows_that_contradict_each_other_are_seen_jointly_only():
     rows = rows_of(toy)
     train = jax.tree.map(lambda part: part[:2], rows)
     X = np.stack([toy.X[3], toy.X[3]])
-    two = Rows(jnp.asarray(X), jnp.asarray([1.0, -1.0]), jnp.ones(2))
+    two = Batch(jnp.asarray(X), jnp.asarray([1.0, -1.0]), jnp.ones(2))
     s, more = spectrum(moments_of_rows(gp, train)), moments_of_rows(gp, two)
     both = spectrum(jax.tree.map(jnp.add, moments_of_rows(gp, train), more))
     Phi = features(theta_of(gp)._replace(raw_variance=0.0), X)

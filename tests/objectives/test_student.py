@@ -66,7 +66,7 @@ def test_the_bound_is_below_the_log_evidence():
     gp, rows = model(M=1), rows_of(make_toy(N))
     Phi, noise = (
         np.asarray(gp.scaled_features(rows.X))[:, 0],
-        np.asarray(gp.noise.variance(rows.X, rows.count)),
+        np.asarray(gp.noise.variance(rows.X, rows.weight)),
     )
     log_t = lambda w: stats.t.logpdf(np.asarray(rows.y), DF, Phi * w, noise**0.5).sum()
     evidence = np.log(integrate.quad(lambda w: np.exp(log_t(w) + stats.norm.logpdf(w)), -8, 8)[0])
@@ -96,7 +96,7 @@ def test_light_tails_are_those_of_a_gaussian():
 def test_a_count_is_so_many_rows():
     gp, rows = model(), rows_of(make_toy(N), weight=COUNTS)
     times = COUNTS.astype(int)
-    repeated = type(rows)(*(jnp.repeat(part, times, axis=0) for part in rows))._replace(count=jnp.ones(10))
+    repeated = type(rows)(*(jnp.repeat(part, times, axis=0) for part in rows))._replace(weight=jnp.ones(10))
     found, wanted = (robust_moments(gp, lambda r=r: [r], DF) for r in (rows, repeated))
     assert_close(found, wanted)
 
@@ -104,7 +104,7 @@ def test_a_count_is_so_many_rows():
 def test_weights_are_those_of_the_expected_squares():
     """λ̄ = (ν + 1)/(ν + E(y − f)²/(σ²s)), from the dense posterior."""
     gp, rows = model(), rows_of(make_toy(N), weight=COUNTS)
-    Phi, noise = np.asarray(gp.scaled_features(rows.X)), np.asarray(gp.noise.variance(rows.X, rows.count))
+    Phi, noise = np.asarray(gp.scaled_features(rows.X)), np.asarray(gp.noise.variance(rows.X, rows.weight))
     K = Phi @ Phi.T
     gain = np.linalg.solve(K + np.diag(noise), K)
     mean, variance = gain.T @ np.asarray(rows.y), np.diag(K - K @ gain)

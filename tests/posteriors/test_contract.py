@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
 from stochgp.data import Standardiser
-from stochgp.data.streams import DeviceRows, Rows
+from stochgp.data.streams import Batch, DeviceRows
 from stochgp.estimators.fitted import Fitted
 from stochgp.features import RandomFourier
 from stochgp.kernels import Matern32
@@ -89,7 +89,7 @@ def variational():
     """At the rows, whose optimal q(f) is the posterior."""
     points = InducingPoints.of(jnp.asarray(X), jitter=1e-12)
     gp = SparseGP(kernel(), points, known_noise(NOISE))
-    rows = Rows(jnp.asarray(X), jnp.asarray(y), jnp.asarray(COUNT))
+    rows = Batch(jnp.asarray(X), jnp.asarray(y), jnp.asarray(COUNT))
     process = gp.process()
     best = optimum(process.whitened(rows.X), *sites(gp, rows, *process.moments(rows.X)))
     return VariationalPosterior.of(SparseGP(gp.kernel, points.at(best), gp.noise), D)

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 
 from stochgp import data, features, kernels, models, networks
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.parameters import bounded, frozen
 from stochgp.storage import files
 from stochgp.storage.files import load_arrays, load_tree, save_arrays, save_tree
@@ -82,7 +82,7 @@ def test_every_kind_of_value_survives(path):
     tree = {
         "plain": [None, True, 3, -0.1, "ε", (), ((1,),), {}, math.inf, -math.inf],
         "standard": data.Standardiser.fit(np.arange(6.0).reshape(3, 2)),
-        "rows": Rows(ROWS, ROWS[:, 0], ROWS[:, 1]),
+        "rows": Batch(ROWS, ROWS[:, 0], ROWS[:, 1]),
         "encoder": encoder,
         "jax": [jnp.arange(3), jnp.float32(2.0), jnp.zeros((0, 2), jnp.bfloat16), jnp.array([True])],
         "numpy": [np.arange(6.0).reshape(2, 3).T, np.float64(0.1), np.arange(3, dtype=">i4"), np.array(1.0)],
@@ -251,7 +251,7 @@ WRONG_FIELDS = {
         "'noise', where AbstractNoise belongs",
     ),
     "transposed rows": (
-        lambda: Rows(ROWS, ROWS[:, 0], ROWS[:, 1]),
+        lambda: Batch(ROWS, ROWS[:, 0], ROWS[:, 1]),
         lambda tree: eqx.tree_at(lambda rows: rows.X, tree, ROWS.T),
         "an array float32 (7,)",
     ),

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from reference import Theta, Toy
 
-from stochgp.data.streams import DeviceRows, Rows
+from stochgp.data.streams import Batch, DeviceRows
 from stochgp.features import AbstractFeatureMap
 from stochgp.learners import Problem
 from stochgp.learners.evidence import EvidenceVisit, Variances
@@ -65,7 +65,7 @@ def with_theta(gp, theta):
 def rows_of(toy, S=None, weight=None, dtype=jnp.float64):
     S = np.arange(len(toy.y)) if S is None else np.asarray(S)
     weight = np.ones(len(toy.y)) if weight is None else weight
-    return Rows(*(jnp.asarray(a[S], dtype) for a in (toy.X, toy.y, weight)))
+    return Batch(*(jnp.asarray(a[S], dtype) for a in (toy.X, toy.y, weight)))
 
 
 def all_batches(n, size):

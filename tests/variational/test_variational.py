@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 from toy import KEY, all_batches
 
-from stochgp.data.streams import DeviceRows, Rows
+from stochgp.data.streams import Batch, DeviceRows
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.learners import SVGP, Problem, constant, fit
 from stochgp.likelihoods import Softmax
@@ -52,7 +52,7 @@ def drawn(gp, seed=1):
 
 def rows(S=None, count=ONES):
     S = np.arange(N) if S is None else S
-    return Rows(jnp.asarray(X[S]), jnp.asarray(y[S]), jnp.asarray(count[S]))
+    return Batch(jnp.asarray(X[S]), jnp.asarray(y[S]), jnp.asarray(count[S]))
 
 
 def k(a, b):
@@ -172,7 +172,7 @@ def test_steps_of_classes_are_by_fresh_draws_of_the_bound():
     q = InducingPoints(gp.approximation.points, jnp.asarray(_generator.normal(size=(3, M))), root, JITTER)
     gp = eqx.tree_at(lambda g: g.approximation, gp, q)
     learner = SVGP(N, learning_rate=0.1, natural_rate=0.3, optimizer=optax.sgd, decay=constant)
-    batch = Rows(jnp.asarray(X), jnp.asarray(labels), jnp.asarray(ONES))
+    batch = Batch(jnp.asarray(X), jnp.asarray(labels), jnp.asarray(ONES))
     begun, take = _begun(learner, gp), eqx.filter_jit(learner.step)
     steps = [take(begun, batch, key=key) for key in jax.random.split(KEY, 64)]
     losses = np.array([float(info.loss) for _, info in steps])
@@ -234,7 +234,7 @@ def test_inducing_points_pass_through_the_network():
     deep = Warped(RBF(jnp.ones(4), jnp.asarray(1.3)), network)
     of = lambda kernel, points: SparseGP(kernel, InducingPoints.of(jnp.asarray(points), jitter=1e-9), 0.3)
     warped = lambda A: np.asarray(deep.rows(jnp.asarray(A)))
-    inside = Rows(jnp.asarray(warped(X)), jnp.asarray(y), jnp.asarray(ONES))
+    inside = Batch(jnp.asarray(warped(X)), jnp.asarray(y), jnp.asarray(ONES))
     gp, shallow = of(deep, Z), of(deep.kernel, warped(Z))
     assert_allclose(elbo(gp, rows(), N), elbo(shallow, inside, N), rtol=1e-10)
     slope = eqx.filter_grad(lambda g: elbo(g, rows(), N))(drawn(gp))

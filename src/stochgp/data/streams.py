@@ -18,15 +18,15 @@ SMALLEST_STEPPED, LARGEST_PADDED = 1 << 10, 1 << 14
 DRAWN_TOGETHER = 64  # steps whose independent batches come from one generator
 
 
-class Rows(NamedTuple):
-    """Inputs, targets and counts of some rows. A row of count ρ stands for ρ rows with the same target; count 0 marks padding.
+class Batch(NamedTuple):
+    """Inputs, targets and weights of some rows. A row of weight ρ stands for ρ rows with the same target; weight 0 marks padding.
 
-    Leading axes may be added: a stack of K batches is Rows([K, B, D], [K, B], [K, B]).
+    Leading axes may be added: a stack of K batches is Batch([K, B, D], [K, B], [K, B]).
     """
 
     X: Float[Array, "... N D"]
     y: Float[Array, "... N"]
-    count: Float[Array, "... N"]
+    weight: Float[Array, "... N"]
 
 
 class AbstractPasses(abc.ABC):
@@ -36,8 +36,8 @@ class AbstractPasses(abc.ABC):
     count: float  # Σρ: how many rows they stand for
 
     @abc.abstractmethod
-    def chunks(self, size: int) -> Iterator[Rows]:
-        """All rows in order, in chunks of at most `size` rows on the device; rows of count 0 fill chunks up."""
+    def chunks(self, size: int) -> Iterator[Batch]:
+        """All rows in order, in chunks of at most `size` rows on the device; rows of weight 0 fill chunks up."""
 
 
 class AbstractSource(AbstractPasses):
@@ -47,33 +47,33 @@ class AbstractSource(AbstractPasses):
     group: Int[np.ndarray, " N"] | None  # of each row; None = every row is a group of its own
 
     @abc.abstractmethod
-    def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
+    def take(self, indices: Int[np.ndarray, "..."]) -> Batch:
         """The rows at `indices` (any shape), on the device."""
 
     @abc.abstractmethod
-    def on_host(self, indices: Int[np.ndarray, " n"]) -> Rows:
+    def on_host(self, indices: Int[np.ndarray, " n"]) -> Batch:
         """The rows at `indices`, on the host in float64."""
 
     @abc.abstractmethod
-    def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
+    def weight_of(self, indices: Int[np.ndarray, " n"]) -> float:
         """Σρ of some of the rows."""
 
-    def counts(self) -> Float[np.ndarray, " N"]:
+    def weights(self) -> Float[np.ndarray, " N"]:
         """ρ of every row."""
-        parts = [np.asarray(rows.count) for rows in self.chunks(LARGEST_PADDED)]
+        parts = [np.asarray(rows.weight) for rows in self.chunks(LARGEST_PADDED)]
         return np.concatenate(parts)[: self.size]
 
-    def chunks(self, size: int) -> Iterator[Rows]:
-        """All rows in order, in chunks of min(`size`, padded_size(N)) rows: the last one is padded by rows of count 0."""
+    def chunks(self, size: int) -> Iterator[Batch]:
+        """All rows in order, in chunks of min(`size`, padded_size(N)) rows: the last one is padded by rows of weight 0."""
         return self.blocks(min(size, padded_size(self.size)))
 
-    def blocks(self, size: int) -> Iterator[Rows]:
-        """All rows in order, in blocks of `size` rows: the last one is filled up by rows of count 0."""
+    def blocks(self, size: int) -> Iterator[Batch]:
+        """All rows in order, in blocks of `size` rows: the last one is filled up by rows of weight 0."""
         for start in range(0, self.size, size):
             part = np.arange(start, min(start + size, self.size))
             rows = self.take(filled_up(part, size))
             if len(part) < size:
-                rows = rows._replace(count=_first(rows.count, len(part)))
+                rows = rows._replace(weight=_first(rows.weight, len(part)))
             yield rows
 
 
@@ -81,27 +81,27 @@ class DeviceRows(AbstractSource):
     """Rows that lie on the device."""
 
     def __init__(self, X: Any, y: Any, weight: Any = None, *, group: Any = None, dtype: Any = jnp.float32):
-        """X [N, D], y [N] and counts `weight` [N] (None = 1) are used as they are; `group` [N] numbers the rows' groups.
+        """X [N, D], y [N] and weights [N] (None = 1) are used as they are; `group` [N] numbers the rows' groups.
 
         Raises ValueError for shapes that do not fit.
         """
         self.size, self.n_inputs = _checked_shape(X, y, y if weight is None else weight)
         self.group = _checked_group(group, self.size)
         count = np.ones(self.size) if weight is None else weight
-        self._rows = Rows(*(_padded(part, dtype, padded_size(self.size)) for part in (X, y, count)))
+        self._rows = Batch(*(_padded(part, dtype, padded_size(self.size)) for part in (X, y, count)))
         self.count = float(self.size) if weight is None else float(np.sum(weight, dtype=np.float64))
 
-    def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
+    def take(self, indices: Int[np.ndarray, "..."]) -> Batch:
         return _gather(self._rows, np.asarray(indices, np.int32))
 
-    def on_host(self, indices: Int[np.ndarray, " n"]) -> Rows:
+    def on_host(self, indices: Int[np.ndarray, " n"]) -> Batch:
         return _rows_on_host(np.asarray(part)[indices] for part in self._rows)
 
-    def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
-        return float(np.sum(np.asarray(self._rows.count)[indices], dtype=np.float64))
+    def weight_of(self, indices: Int[np.ndarray, " n"]) -> float:
+        return float(np.sum(np.asarray(self._rows.weight)[indices], dtype=np.float64))
 
-    def counts(self) -> Float[np.ndarray, " N"]:
-        return np.asarray(self._rows.count)[: self.size]
+    def weights(self) -> Float[np.ndarray, " N"]:
+        return np.asarray(self._rows.weight)[: self.size]
 
 
 class HostRows(AbstractSource):
@@ -129,7 +129,7 @@ class HostRows(AbstractSource):
         self.inputs = Standardiser.identity((self.n_inputs,)) if inputs is None else inputs
         self.targets = Standardiser.identity(()) if targets is None else targets
 
-    def on_host(self, indices: Int[np.ndarray, " n"]) -> Rows:
+    def on_host(self, indices: Int[np.ndarray, " n"]) -> Batch:
         X, y = (
             self.inputs.transform(self.X[indices], self.dtype),
             self.targets.transform(self.y[indices], self.dtype),
@@ -137,21 +137,21 @@ class HostRows(AbstractSource):
         count = np.ones(len(indices)) if self.weight is None else self.weight[indices]
         return _rows_on_host((X, y, count.astype(self.dtype)))
 
-    def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
+    def take(self, indices: Int[np.ndarray, "..."]) -> Batch:
         shape, flat = np.shape(indices), np.ravel(indices)
         X = self.inputs.transform(self.X[flat], self.dtype).reshape(*shape, self.n_inputs)
         y = self.targets.transform(self.y[flat], self.dtype).reshape(shape)
         count = np.ones(shape) if self.weight is None else self.weight[indices]
-        return Rows(*(on_device(part, self.dtype) for part in (X, y, count)))
+        return Batch(*(on_device(part, self.dtype) for part in (X, y, count)))
 
-    def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
+    def weight_of(self, indices: Int[np.ndarray, " n"]) -> float:
         return (
             float(len(indices))
             if self.weight is None
             else float(np.sum(self.weight[indices], dtype=np.float64))
         )
 
-    def counts(self) -> Float[np.ndarray, " N"]:
+    def weights(self) -> Float[np.ndarray, " N"]:
         return np.ones(self.size) if self.weight is None else self.weight
 
 
@@ -161,28 +161,28 @@ class SomeRows(AbstractSource):
     def __init__(self, source: AbstractSource, indices: Int[np.ndarray, " n"]):
         self.source, self.indices = source, indices
         self.size, self.n_inputs = len(indices), source.n_inputs
-        self.count = source.count_of(indices)
+        self.count = source.weight_of(indices)
         self.group = None if source.group is None else source.group[indices]
 
-    def take(self, indices: Int[np.ndarray, "..."]) -> Rows:
+    def take(self, indices: Int[np.ndarray, "..."]) -> Batch:
         return self.source.take(self.indices[indices])
 
-    def on_host(self, indices: Int[np.ndarray, " n"]) -> Rows:
+    def on_host(self, indices: Int[np.ndarray, " n"]) -> Batch:
         return self.source.on_host(self.indices[indices])
 
-    def count_of(self, indices: Int[np.ndarray, " n"]) -> float:
-        return self.source.count_of(self.indices[indices])
+    def weight_of(self, indices: Int[np.ndarray, " n"]) -> float:
+        return self.source.weight_of(self.indices[indices])
 
-    def counts(self) -> Float[np.ndarray, " N"]:
-        return self.source.counts()[self.indices]
+    def weights(self) -> Float[np.ndarray, " N"]:
+        return self.source.weights()[self.indices]
 
 
 def on_device_padded(
     X: np.ndarray, y: np.ndarray, size: int, dtype: Any, count: np.ndarray | None = None
-) -> Rows:
-    """Rows on the device, with these counts (None = 1), filled up to `size` by rows of count 0."""
+) -> Batch:
+    """Rows on the device, with these counts (None = 1), filled up to `size` by rows of weight 0."""
     parts = (X, y, np.ones(len(y)) if count is None else count)
-    return Rows(*(_padded(part, dtype, size) for part in parts))
+    return Batch(*(_padded(part, dtype, size) for part in parts))
 
 
 def padded_size(n: int) -> int:
@@ -235,10 +235,10 @@ def _shuffle(n: int, seed: tuple[int, ...]) -> Int[np.ndarray, " n"]:
     return np.random.default_rng(seed).permutation(np.arange(n, dtype=np.int32))
 
 
-def _rows_on_host(parts: Iterable[Any]) -> Rows:
-    """Of NumPy arrays, in float64: `Rows` names the device's arrays, which most code sees."""
+def _rows_on_host(parts: Iterable[Any]) -> Batch:
+    """Of NumPy arrays, in float64: `Batch` names the device's arrays, which most code sees."""
     found: tuple[Any, ...] = tuple(part.astype(np.float64) for part in parts)
-    return Rows(*found)
+    return Batch(*found)
 
 
 def _padded(part: Any, dtype: Any, size: int) -> Array:
@@ -247,13 +247,13 @@ def _padded(part: Any, dtype: Any, size: int) -> Array:
 
 
 @jax.jit
-def _first(count: Float[Array, " B"], n: Any) -> Float[Array, " B"]:
+def _first(weight: Float[Array, " B"], n: Any) -> Float[Array, " B"]:
     """The first n of them, and 0 for the others."""
-    return jnp.where(jnp.arange(count.shape[0]) < n, count, 0)
+    return jnp.where(jnp.arange(weight.shape[0]) < n, weight, 0)
 
 
 @jax.jit
-def _gather(rows: Rows, indices: Array) -> Rows:
+def _gather(rows: Batch, indices: Array) -> Batch:
     return jax.tree.map(lambda values: values[indices], rows)
 
 

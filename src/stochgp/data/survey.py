@@ -12,7 +12,7 @@ from .columns import TableError, read_column, table_columns
 from .encoding import TableEncoder, encoder_of
 from .hashing import hash_keys, hash_rows
 from .standardise import Standardiser, Summary
-from .streams import AbstractPasses, Rows, on_device_padded
+from .streams import AbstractPasses, Batch, on_device_padded
 from .targets import REAL, AbstractTargets
 
 LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
@@ -42,7 +42,7 @@ class FileRows:
     targets: AbstractTargets = REAL
 
     def read(self) -> Iterator[tuple[Numbers, Block]]:
-        """(Rows, the block they are of), block by block, without rows of weight 0. Raises TableError, with file and row, for what cannot be used."""
+        """(Batch, the block they are of), block by block, without rows of weight 0. Raises TableError, with file and row, for what cannot be used."""
         part = self.blocks.part
         for block in good_blocks(self.blocks, self.target, self.encoder.missing, BadRows()):
             try:
@@ -161,8 +161,8 @@ class StandardisedRows(AbstractPasses):
     targets: Standardiser
     dtype: str
 
-    def chunks(self, size: int) -> Iterator[Rows]:
-        """All rows in order, in chunks of `size` rows on the device, the last of a block filled up by rows of count 0."""
+    def chunks(self, size: int) -> Iterator[Batch]:
+        """All rows in order, in chunks of `size` rows on the device, the last of a block filled up by rows of weight 0."""
         for rows, block in self.rows.read():
             for start in range(0, len(rows.y), size):
                 part = rows.take(slice(start, start + size))

@@ -30,9 +30,9 @@ def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
             f"only {data.n_rows} different row(s): what is learned from fewer than {FEW_ROWS} is uncertain, intervals may be too narrow",
             stacklevel,
         )
-    if learns and data.count.mean() >= OFTEN:
+    if learns and data.weight.mean() >= OFTEN:
         _warn(
-            f"the {data.n_rows} different rows count as {data.count.sum():.6g}: each is taken for observations that agree exactly; if they are "
+            f"the {data.n_rows} different rows count as {data.weight.sum():.6g}: each is taken for observations that agree exactly; if they are "
             "copies or averages, the noise is underestimated",
             stacklevel,
         )
@@ -42,7 +42,7 @@ def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
             stacklevel,
         )
     counts = isinstance(data.transform, ShiftedLog)
-    alike = float(np.average(data.rows.y == data.rows.y.min(), weights=data.count)) if counts else 0.0
+    alike = float(np.average(data.rows.y == data.rows.y.min(), weights=data.weight)) if counts else 0.0
     if alike > MOST_ALIKE:
         _warn(
             f"{alike:.0%} of the counts are the smallest one: a rounded transform of a Gaussian says too little of how rare the others are; "

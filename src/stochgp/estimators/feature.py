@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from stochgp import deadline, features, kernels
 from stochgp.budget import release
 from stochgp.choosing import Decisions, choice
-from stochgp.data.streams import AbstractSource, Rows
+from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.devices import Devices
 from stochgp.estimators.base import GPRegressor
@@ -314,7 +314,7 @@ class FeatureGPRegressor(GPRegressor):
         return closed, {"closing_rows": choice(data.n_all, why)}
 
 
-def _moments(learned: FitResult, chunks: Iterable[Rows], devices: Devices) -> Moments:
+def _moments(learned: FitResult, chunks: Iterable[Batch], devices: Devices) -> Moments:
     """Of rows beyond those learned from; under Student-t noise they weigh as the posterior of these says."""
     gp, df = learned.gp, learned.evidence.df
     if df is None:

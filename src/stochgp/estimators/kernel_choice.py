@@ -44,7 +44,7 @@ def best_kernel(
     """
     rows = np.sort(np.random.default_rng(0).permutation(source.size)[:SCORED]).astype(np.int32)
     X = host_inputs(source)
-    count = np.asarray(source.on_host(rows).count, np.float64)
+    count = np.asarray(source.on_host(rows).weight, np.float64)
     scores = {name: _scores(start(name), source, X, rows, key) for name in CANDIDATES}
     means = {name: float(np.average(found, weights=count)) for name, found in scores.items()}
     best = min(means, key=means.__getitem__)

@@ -141,7 +141,7 @@ class WantedPosterior(NamedTuple):
             neighbours_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
             f"local prediction from {N} rows",
         )
-        local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)
+        local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight)
         local, shared = sharing(local, run.devices)
         rows = run.planned("calibration_rows")
         if rows is None:

@@ -39,7 +39,7 @@ def raised_for_solving(gp: KernelGP, data: TrainingData) -> Raised:
     learned = float(gp.noise_variance)
     if len(data.y) <= SMALL:
         return Raised(gp, {"choice": learned, "why": "learned, of what the kernel sees"}, 0.0)
-    local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.count)
+    local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight)
     usual = float(np.median(local.left_out(ROWS, 0)[1].variance))
     kernel = value_of(gp.kernel)
     signal = float(mean_variance(kernel, data.X[:: max(1, len(data.y) // ROWS)][:ROWS]))

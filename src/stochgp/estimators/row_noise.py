@@ -136,10 +136,10 @@ def _recalibrated(found: FitResult, *, planned: bool) -> tuple[FitResult, str]:
     shape, z = Shape(1.0 if df is None else 1 - 2 / df, df), rows.error / rows.std
     u = shape.probability(z)
     if planned:
-        curve, why = SplineCurve.of(u, rows.count), "as given"
+        curve, why = SplineCurve.of(u, rows.weight), "as given"
     else:
         before = shape.log_density(z**2, np.zeros(1)) - np.log(rows.std) + rows.value
-        curve, why = chosen_curve(u, rows.cell, SEED, before, rows.count)
+        curve, why = chosen_curve(u, rows.cell, SEED, before, rows.weight)
     return found._replace(evidence=found.evidence._replace(curve=curve)), why
 
 

@@ -80,7 +80,7 @@ def posterior_of(
     Raises TimeIsUpError where the solve of more than 3,000 rows is predicted to end after the deadline.
     """
     noise = with_level(gp.noise, float(gp.noise_variance))
-    system = KernelSystem(value_of(gp.kernel), on_device(data.X), data.count, noise, TILE)
+    system = KernelSystem(value_of(gp.kernel), on_device(data.X), data.weight, noise, TILE)
     if wanted.plan is None:
         wanted = wanted._replace(typical_error=typical_error(gp, data, budget))
     chosen = _kept_plan(system, data.y, wanted, budget)
@@ -131,7 +131,7 @@ def _solved(
 ) -> tuple[KernelPosterior, Solution]:
     solver, dtype = chosen.solver, chosen.dtype
     kernel, X = cast((system.kernel, system.X), dtype)
-    system = KernelSystem(kernel, X, system.count, system.noise, chosen.tile)
+    system = KernelSystem(kernel, X, system.weight, system.noise, chosen.tile)
     if isinstance(solver, AbstractDirectSolver):
         return solved_directly(system, solver, y)
     prior_key, sample_key, run_key = jax.random.split(key, 3)
@@ -250,7 +250,7 @@ def _kept_plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted,
 def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budget: Budget) -> SolvePlan:
     """Solver, tiles and samples; the machine is measured where more than one solver could be the fastest."""
     X = np.asarray(system.X)
-    noise = float(np.mean(noise_of_rows(system.noise, X, system.count)))
+    noise = float(np.mean(noise_of_rows(system.noise, X, system.weight)))
     tolerance = float(tolerances(noise, y, 1, wanted.typical_error)[0])
     if len(X) <= SMALL:
         (N, D), itemsize = X.shape, X.dtype.itemsize

@@ -154,7 +154,7 @@ class TrainingData:
         return np.stack([self.rows.X.min(axis=0), self.rows.X.max(axis=0)]).astype(np.float64)
 
     @property
-    def count(self) -> Float[np.ndarray, " N"]:
+    def weight(self) -> Float[np.ndarray, " N"]:
         """How many rows each stands for."""
         return np.ones(self.n_rows) if self.rows.weight is None else self.rows.weight
 

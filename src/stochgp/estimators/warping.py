@@ -64,7 +64,7 @@ def warped_data(
         mean = float(found(np.asarray(mean, np.float64)))
     z = np.asarray(found(rows.y), np.float64)
     data = TrainingData.of(rows._replace(y=z), standardize, mean, dtype, leaves)
-    slope = float(np.average(found.log_slope(rows.y), weights=data.count))
+    slope = float(np.average(found.log_slope(rows.y), weights=data.weight))
     told = {"transform": choice(type(getattr(found, "inner", found)).__name__, why)}
     return dataclasses.replace(data, transform=found, log_slope=slope, told=told)
 
@@ -102,7 +102,7 @@ def warped_files(data: TrainingData, found: Survey) -> TrainingData:
     """The data of files with their transform. Of T = log(y + c) the mean of log T' is minus that of T, of all rows."""
     T = typing.cast(TransformedTargets, found.rows.targets).transform
     whole = data.everything is None
-    mean = np.average(data.rows.y, weights=data.count) if whole else found.targets.mean[0]
+    mean = np.average(data.rows.y, weights=data.weight) if whole else found.targets.mean[0]
     told = {"transform": choice(type(T).__name__, "as asked; it has no parameters to learn")}
     return dataclasses.replace(data, transform=T, log_slope=-float(mean), told=data.told | told)
 

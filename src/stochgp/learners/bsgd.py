@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource, Rows
+from stochgp.data.streams import AbstractSource, Batch
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
@@ -109,7 +109,7 @@ class BSGD(AbstractLearner):
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         return "biased", "of the likelihood of each batch: rows of different batches count as unrelated"
 
-    def step(self, state: BSGDState, batch: Rows, *, key: PRNGKeyArray) -> tuple[BSGDState, BSGDInfo]:
+    def step(self, state: BSGDState, batch: Batch, *, key: PRNGKeyArray) -> tuple[BSGDState, BSGDInfo]:
         """(State after one step on `batch`, what it saw). Pure; fit for jit and scan."""
         trainable, rest = partition(state.gp)
         info, gradient = batch_gradient(trainable, rest, batch, self.signal_scale)
@@ -119,7 +119,7 @@ class BSGD(AbstractLearner):
 
 
 def batch_gradient(
-    trainable: AbstractGP, rest: AbstractGP, batch: Rows, signal_scale: float | None = None
+    trainable: AbstractGP, rest: AbstractGP, batch: Batch, signal_scale: float | None = None
 ) -> tuple[BSGDInfo, AbstractGP]:
     """(NLML per datum of the batch, g): the gradient by automatic differentiation of A only, its cotangent written out."""
     B = batch.y.shape[0]
@@ -136,9 +136,9 @@ def batch_gradient(
     return BSGDInfo(loss, jitter), gradient
 
 
-def _covariance(gp: Any, batch: Rows) -> Float[Array, "B B"]:
+def _covariance(gp: Any, batch: Batch) -> Float[Array, "B B"]:
     """A of the batch, of a model that has `covariance`, as both of `models` have."""
-    return gp.covariance(batch.X, batch.count)
+    return gp.covariance(batch.X, batch.weight)
 
 
 def _scale_signal(gradient: AbstractGP, factor: float) -> AbstractGP:

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource, Rows
+from stochgp.data.streams import AbstractSource, Batch
 from stochgp.kernels.nearest import NONE, NearestRows, earlier_rows, nearest_bytes
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
@@ -139,7 +139,7 @@ class AbstractConditionals(AbstractLearner):
         if self.joint:
             n_data = len(drawn) * weight_per_row(source, drawn, True)
         else:
-            n_data = effective_number(np.asarray(source.on_host(drawn).count))
+            n_data = effective_number(np.asarray(source.on_host(drawn).weight))
         return Prepared(order, group, drawn, X, packed(partition(gp)[0]), cells, n_data)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
@@ -362,11 +362,11 @@ def _numbers(
 
 @eqx.filter_jit
 def _descend(
-    learner: Any, theta: Any, rest: Any, descent: Descent, batches: Rows, per_row: Any
+    learner: Any, theta: Any, rest: Any, descent: Descent, batches: Batch, per_row: Any
 ) -> tuple[Any, Descent, Any]:
     """(θ and its optimiser after a step on each batch, mean loss, z² and share with jitter of each)."""
 
-    def body(carry: Any, batch: Rows) -> tuple[Any, Any]:
+    def body(carry: Any, batch: Batch) -> tuple[Any, Any]:
         theta, descent = carry
         found, gradient = batch_gradient(theta, rest, batch, learner.joint, per_row)
         size = step_size(descent, learner.learning_rate, learner.decay)

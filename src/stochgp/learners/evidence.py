@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 from scipy.optimize import minimize_scalar
 
-from stochgp.data.streams import AbstractSource, Rows, SomeRows
+from stochgp.data.streams import AbstractSource, Batch, SomeRows
 from stochgp.distributions import SplineCurve
 from stochgp.learners.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
 from stochgp.likelihoods.noise import NOISE_FLOOR
@@ -97,7 +97,7 @@ class HeldOutRows(NamedTuple):
     """How each held-out row was predicted, before it joined."""
 
     value: np.ndarray  # −log p [V]
-    count: np.ndarray  # how many rows it stands for [V]
+    weight: np.ndarray  # how many rows it stands for [V]
     error: np.ndarray  # y − m [V]
     std: np.ndarray  # of an observation [V]
     cell: np.ndarray  # numbers of groups, or of cells of near rows, whose sums are taken as independent [V]
@@ -240,7 +240,7 @@ class ByEvidence(AbstractJudge):
             rows = _held_out(visit.gp, division.held_out, s)._replace(df=visit.df)
             value = densities_of_spectrum(s, rows, *visit.chosen).value
             errors = errors_of_spectrum(s, rows, *visit.chosen)
-            held_out = HeldOutRows(value, rows.count, *errors, _cells(division.held_out))
+            held_out = HeldOutRows(value, rows.weight, *errors, _cells(division.held_out))
             moments = self._together(moments, gp, division)
             s = spectrum(moments)
         nlml = nlml_of_spectrum(s, *visit.chosen)[0]
@@ -309,7 +309,7 @@ def _constant_nlpd(division: Division) -> float | None:
 def _cells(source: AbstractSource) -> np.ndarray:
     """Of the rows that count, in their order."""
     parts = _read(source)
-    there = np.concatenate([part.count for part in parts]) > 0
+    there = np.concatenate([part.weight for part in parts]) > 0
     group = None if source.group is None else source.group[there]
     return clusters(np.concatenate([part.X for part in parts])[there], group)
 
@@ -317,10 +317,10 @@ def _cells(source: AbstractSource) -> np.ndarray:
 def _targets(source: AbstractSource) -> tuple[np.ndarray, np.ndarray]:
     """(y, counts)."""
     parts = _read(source)
-    return np.concatenate([part.y for part in parts]), np.concatenate([part.count for part in parts])
+    return np.concatenate([part.y for part in parts]), np.concatenate([part.weight for part in parts])
 
 
-def _read(source: AbstractSource) -> list[Rows]:
+def _read(source: AbstractSource) -> list[Batch]:
     return [
         source.on_host(np.arange(start, min(start + TARGET_ROWS, source.size)))
         for start in range(0, source.size, TARGET_ROWS)
@@ -361,8 +361,8 @@ def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> HeldOut:
     parts: list[tuple[Any, ...]] = []
     for rows in source.chunks(chunk_rows(gp.n_features)):
         Phi, multiplier = _features(gp, rows.X)
-        seen = (np.asarray(Phi, np.float64) @ s.basis, rows.y, rows.count, multiplier)
-        there = np.asarray(rows.count) > 0
+        seen = (np.asarray(Phi, np.float64) @ s.basis, rows.y, rows.weight, multiplier)
+        there = np.asarray(rows.weight) > 0
         parts.append(tuple(np.asarray(part, np.float64)[there] for part in seen))
     P, y, count, multiplier = (np.concatenate(part) for part in zip(*parts, strict=True))
     return HeldOut(P, y, count, multiplier)

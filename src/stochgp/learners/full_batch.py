@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Float64, PRNGKeyArray
 
 from stochgp import deadline
-from stochgp.data.streams import AbstractSource, Rows
+from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
@@ -51,7 +51,7 @@ class SetFit(eqx.Module):
 class Prepared(NamedTuple):
     """The rows of every set, the parameters they were prepared at, where fits of these begin, and how long an evaluation takes."""
 
-    sets: tuple[Rows, ...]
+    sets: tuple[Batch, ...]
     given: Float64[np.ndarray, " P"]
     start: Quasi
     pace: Pace
@@ -164,10 +164,10 @@ class FullBatch(AbstractLearner):
         start = lbfgs.begin(given)
         if self.optimizer is None and self.warm_rows is not None and len(sets[0].y) > 2 * self.warm_rows:
             chosen = np.random.default_rng((*seed, 1)).permutation(len(sets[0].y))[: self.warm_rows]
-            start = self._warm(gp, Rows(*(part[np.sort(chosen)] for part in sets[0])), start)
+            start = self._warm(gp, Batch(*(part[np.sort(chosen)] for part in sets[0])), start)
         return Prepared(sets, given, start, Pace(EVALUATION * len(sets[0].y) ** 3))
 
-    def _warm(self, gp: AbstractGP, rows: Rows, start: Quasi) -> Quasi:
+    def _warm(self, gp: AbstractGP, rows: Batch, start: Quasi) -> Quasi:
         """The optimum of a few rows and the curvature around it, nothing known of the loss of others."""
         loss = _Loss(self, gp, rows, Pace())
         fit = SetFit(start, None, np.full(PATIENCE + 1, np.inf), np.bool_(False))
@@ -180,7 +180,7 @@ class FullBatch(AbstractLearner):
             empty.x, empty.value, empty.gradient, fit.at.steps, fit.at.changes, fit.at.n_pairs, empty.stuck
         )
 
-    def _sets_of_rows(self, gp: AbstractGP, source: AbstractSource, seed: Seed) -> tuple[Rows, ...]:
+    def _sets_of_rows(self, gp: AbstractGP, source: AbstractSource, seed: Seed) -> tuple[Batch, ...]:
         count, size = self.sets(source.size)
         if count > 1 and not self.hold_networks and not _only_parameters(gp):
             raise ValueError(
@@ -289,11 +289,11 @@ class _Loss:
     Raises TimeIsUpError instead of an evaluation that would end after the deadline.
     """
 
-    def __init__(self, learner: FullBatch, gp: AbstractGP, rows: Rows, pace: Pace):
+    def __init__(self, learner: FullBatch, gp: AbstractGP, rows: Batch, pace: Pace):
         self.theta, self.rest = learner.partition(gp)
         self.start, self.rows, self.precision = packed(self.theta), rows, learner.precision
         self.hold_networks = learner.hold_networks
-        self.pull = 0.0 if learner.spread is None else 1 / (learner.spread**2 * float(rows.count.sum()))
+        self.pull = 0.0 if learner.spread is None else 1 / (learner.spread**2 * float(rows.weight.sum()))
         self.evaluations, self.jitter, self.pace = 0, 0.0, pace
 
     @property

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource, Rows
+from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import COMPILING
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
@@ -61,7 +61,7 @@ class AbstractGrowing(AbstractLearner):
 
     @abc.abstractmethod
     def step(
-        self, state: GrowingState, batch: Rows, *, key: PRNGKeyArray
+        self, state: GrowingState, batch: Batch, *, key: PRNGKeyArray
     ) -> tuple[GrowingState, GrowingInfo]:
         """(State after one step on `batch`, what it saw). Pure; fit for jit and scan."""
 
@@ -116,7 +116,7 @@ class AbstractGrowing(AbstractLearner):
     def ascend(
         self,
         gp: SparseGP,
-        batch: Rows,
+        batch: Batch,
         state: GrowingState,
         columns: Int32[Array, " J"] | None,
         carried: Callable[[SparseGP], SparseGP] = lambda gp: gp,
@@ -146,7 +146,7 @@ class AbstractGrowing(AbstractLearner):
         return size / (1 + self.slowing * jnp.sqrt(descent.step))
 
 
-def grown(gp: SparseGP, batch: Rows, n: int, start: Float[Array, " n"] | None = None) -> SparseGP:
+def grown(gp: SparseGP, batch: Batch, n: int, start: Float[Array, " n"] | None = None) -> SparseGP:
     """With functions of the first n rows of the batch, as far as there is room; `start` on the diagonal of L, None = 0."""
     q: Any = gp.approximation
     X = batch.X[:n]

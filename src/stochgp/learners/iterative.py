@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource, Rows
+from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import TimeIsUpError
 from stochgp.kernels.gradients import quadratic_gradient
 from stochgp.learners.base import AbstractLearner, Problem
@@ -52,7 +52,7 @@ class IterativeState(eqx.Module):
 class Prepared(NamedTuple):
     """The rows on the device, and what is random of the probes."""
 
-    rows: Rows
+    rows: Batch
     drawn: Any
 
 
@@ -210,15 +210,17 @@ def _noise_and_targets(
     return noise, probes.targets(drawn, gp, X, noise)
 
 
-def _gradient(probes: AbstractProbes, gp: KernelGP, rows: Rows, targets: Array, solutions: Array) -> KernelGP:
+def _gradient(
+    probes: AbstractProbes, gp: KernelGP, rows: Batch, targets: Array, solutions: Array
+) -> KernelGP:
     alpha, u = solutions[:, :1], solutions[:, 1:]
-    count = jnp.maximum(rows.count, SMALLEST_COUNT)
+    count = jnp.maximum(rows.weight, SMALLEST_COUNT)
     twice = 2 * jnp.sum(count)
     U = jnp.concatenate([-alpha, u / probes.n_probes], axis=1) / twice
     V = jnp.concatenate([alpha, probes.partners(targets, u)], axis=1)
     by_kernel = quadratic_gradient(gp.kernel, rows.X, U, V)
     theta, rest = partition(gp.noise)
-    noise, pull = jax.vjp(lambda t: eqx.combine(t, rest).variance(rows.X, rows.count), theta)
+    noise, pull = jax.vjp(lambda t: eqx.combine(t, rest).variance(rows.X, rows.weight), theta)
     (by_noise,) = pull(jnp.sum(U * V, axis=1) + (count - 1) / (twice * noise))
     where = lambda g: (g.kernel, g.noise)
     return eqx.tree_at(where, partition(gp)[0], (by_kernel, by_noise), is_leaf=lambda x: x is None)

@@ -9,7 +9,7 @@ import optax
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.learners.descent import Optimizer
 from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
 from stochgp.learners.judge import AbstractJudge, ByLoss
@@ -71,7 +71,7 @@ class IVSGPR(AbstractGrowing):
         return all_but_q(gp)
 
     def step(
-        self, state: GrowingState, batch: Rows, *, key: PRNGKeyArray
+        self, state: GrowingState, batch: Batch, *, key: PRNGKeyArray
     ) -> tuple[GrowingState, GrowingInfo]:
         gp = grown(state.gp, batch, self.growth)
         scale = state.n_rows / batch.y.shape[0]

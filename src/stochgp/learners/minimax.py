@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from stochgp.data.streams import AbstractSource, Rows
+from stochgp.data.streams import AbstractSource, Batch
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, decaying, move, slowed, start_rate, step_size
 from stochgp.learners.evidence import ByEvidence, EvidenceVisit, Variances, refitted
@@ -148,10 +148,10 @@ class Minimax(AbstractLearner):
         )
 
     def step(
-        self, state: MinimaxState, batch: Rows, *, key: PRNGKeyArray
+        self, state: MinimaxState, batch: Batch, *, key: PRNGKeyArray
     ) -> tuple[MinimaxState, MinimaxInfo]:
         """`batch` is a stack of two: S and S̄."""
-        first, second = (Rows(*(values[i] for values in batch)) for i in range(2))
+        first, second = (Batch(*(values[i] for values in batch)) for i in range(2))
         trainable, rest = self._split(state.gp)
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, first.X), trainable)
         counts = scaled_count(first, state.n_rows)
@@ -239,7 +239,7 @@ class Minimax(AbstractLearner):
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.judge.refit)
 
-    def _ascend(self, state: MinimaxState, gp: FeatureGP, A: Array, batch: Rows) -> tuple[Array, Descent]:
+    def _ascend(self, state: MinimaxState, gp: FeatureGP, A: Array, batch: Batch) -> tuple[Array, Descent]:
         """B ← proj(B + b ∂_BΨ) at the new θ and A, on the second batch."""
         Phi, s2 = gp.scaled_features(batch.X), gp.noise_variance.value
         weighted = Phi * (scaled_count(batch, state.n_rows) / gp.noise.multiplier(batch.X))[:, None]

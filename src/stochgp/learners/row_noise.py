@@ -103,7 +103,7 @@ def compared(first: Evidence, second: Evidence, what: str) -> Preference:
     one, other = first.held_out, second.held_out
     if one is None or other is None:
         raise ValueError("a gain is that of rows which were held out of both runs, and there are none")
-    return prefer(-one.value, {what: -other.value}, one.cell, one.count)
+    return prefer(-one.value, {what: -other.value}, one.cell, one.weight)
 
 
 def _joined(first: FitResult, second: FitResult) -> FitResult:

@@ -82,7 +82,7 @@ class HeavyInAll(AbstractSampling):
     def prepare(self, source: AbstractSource, batch_size: int, total_steps: int, seed: Seed) -> Shares:
         rows = np.arange(source.size, dtype=np.int32)
         heavy = (
-            np.zeros(0, np.int32) if batch_size >= source.size else heavy_rows(source.counts(), batch_size)
+            np.zeros(0, np.int32) if batch_size >= source.size else heavy_rows(source.weights(), batch_size)
         )
         return Shares(heavy, np.delete(rows, heavy))
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from stochgp.data.streams import AbstractSource, Rows
+from stochgp.data.streams import AbstractSource, Batch
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
 from stochgp.learners.evidence import ByEvidence, EvidenceVisit, refitted
@@ -141,7 +141,7 @@ class SCGD(AbstractLearner):
     ) -> tuple[SCGDState, Numbers]:
         return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed)
 
-    def step(self, state: SCGDState, batch: Rows, *, key: PRNGKeyArray) -> tuple[SCGDState, SCGDInfo]:
+    def step(self, state: SCGDState, batch: Batch, *, key: PRNGKeyArray) -> tuple[SCGDState, SCGDInfo]:
         trainable, rest = self._split(state.gp)
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
         counts = scaled_count(batch, state.n_rows)
@@ -223,7 +223,7 @@ class SCGD(AbstractLearner):
         return "biased", f"a tracker with constant b = {self.tracking:g} penalises log|F| too little"
 
     def _precisions(
-        self, state: SCGDState, seen: tuple[Array, Array, Array], batch: Rows
+        self, state: SCGDState, seen: tuple[Array, Array, Array], batch: Batch
     ) -> Float[Array, " B"]:
         """λ̄ of each row of a batch of which (Φ̃, σ², s) is `seen`, at the state's w and M; 1 of Gaussian noise."""
         Phi, s2, s = seen
@@ -237,7 +237,7 @@ class SCGD(AbstractLearner):
         return split(gp, hold_variances=self.anchored and self.judge.refit)
 
     def _track(
-        self, state: SCGDState, seen: tuple[Array, Array, Array], batch: Rows, counts: Array, rest: Any
+        self, state: SCGDState, seen: tuple[Array, Array, Array], batch: Batch, counts: Array, rest: Any
     ) -> tuple[Tracker, Array, Array]:
         """The tracker after this batch, of which (Φ̃, σ², s) is `seen`, its inverse factor, and 1 where it had none and the last one stays."""
         Phi, s2, s = seen
@@ -262,9 +262,9 @@ class SCGD(AbstractLearner):
         return tracker, jnp.where(works, factor, state.factor), jnp.where(works, nothing, nothing + 1)
 
 
-def scaled_count(batch: Rows, n_rows: Array) -> Array:
+def scaled_count(batch: Batch, n_rows: Array) -> Array:
     """(n/B) ρ: how much a row of a batch counts in an estimate of a sum over all n rows."""
-    return (n_rows / batch.y.shape[0]) * batch.count
+    return (n_rows / batch.y.shape[0]) * batch.weight
 
 
 def _batch_moments(Phi: Array, s2: Array, y: Array, weights: Array) -> Tracker:

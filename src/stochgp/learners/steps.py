@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.judge import Numbers, Seed
@@ -76,7 +76,7 @@ def advance_by_batches(
     indices = streams[0] if n_streams == 1 else np.stack(streams, axis=1)
     batches, devices = problem.source.take(indices), problem.devices
     if (factors := sampling.factors(problem.prepared, B)) is not None:
-        batches = batches._replace(count=batches.count * factors.astype(batches.count.dtype))
+        batches = batches._replace(weight=batches.weight * factors.astype(batches.weight.dtype))
     if devices.steps:
         state, batches = devices.replicate(state), devices.place(batches, axis=indices.ndim - 1)
     with one_blas_thread():
@@ -88,7 +88,7 @@ def advance_by_batches(
 
 
 @eqx.filter_jit
-def _scan(learner: Any, state: Any, batches: Rows, first_step: Any, seed: Any) -> tuple[Any, Any, Array]:
+def _scan(learner: Any, state: Any, batches: Batch, first_step: Any, seed: Any) -> tuple[Any, Any, Array]:
     """(State after a step on each of a stack of batches, means of what the steps saw, that of the squared losses).
 
     A step's key depends on its number alone.

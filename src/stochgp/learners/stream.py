@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.learners.base import Problem
 from stochgp.learners.descent import Descent, decaying
 from stochgp.learners.growing import AbstractGrowing, GrowingState
@@ -29,7 +29,7 @@ class Stream(eqx.Module):
     rate: Float[Array, ""]
     seen: Float[Array, ""]  # rows learned from; those that wait do not count
     count: Float[Array, ""]  # Σρ of these
-    waiting: Rows  # [B, D], [B], [B]
+    waiting: Batch  # [B, D], [B], [B]
     n_waiting: np.int64
     n_steps: np.int64
     seed: UInt32[Array, " words"]
@@ -86,7 +86,7 @@ def continue_run(
     The learning rate goes on from step `n_steps` of its rule; `decay`, which is of a run with an end, no longer counts.
     """
     B, zero = learner.batch_size, np.int64(0)
-    waiting = Rows(*(jnp.zeros((B, *shape), dtype) for shape in ((n_inputs,), (), ())))
+    waiting = Batch(*(jnp.zeros((B, *shape), dtype) for shape in ((n_inputs,), (), ())))
     leaves = tuple(jax.tree.leaves(state.descent.optimizer_state))
     seed = jax.random.key_data(jax.random.fold_in(key, 1))
     return Stream(
@@ -122,7 +122,7 @@ def feed(
         raise ValueError(
             f"expected rows [N, {stream.waiting.X.shape[1]}] with N targets and weights, but got {X.shape}, {np.shape(y)}, {np.shape(rho)}"
         )
-    given, B, losses, start = Rows(X, y, rho), len(stream.waiting.y), [], 0  # pyright: ignore[reportArgumentType]
+    given, B, losses, start = Batch(X, y, rho), len(stream.waiting.y), [], 0  # pyright: ignore[reportArgumentType]
     while start < len(y):
         n = min(B - int(stream.n_waiting), len(y) - start)
         stream = _received(stream, jax.tree.map(lambda part, s=start, n=n: part[s : s + n], given))
@@ -141,7 +141,7 @@ class _NoRows:
     size, count = 0, 0.0
 
 
-def _received(stream: Stream, rows: Rows) -> Stream:
+def _received(stream: Stream, rows: Batch) -> Stream:
     """With more rows waiting."""
     at, n = int(stream.n_waiting), len(rows.y)
     put = lambda all_, part: jnp.asarray(
@@ -156,7 +156,7 @@ def _learned(learner: AbstractGrowing, stream: Stream, passes: int) -> tuple[Str
     batch, state, losses = stream.waiting, stream.state(learner), []
     f = state.n_rows.dtype
     n_rows = state.n_rows + jnp.asarray(len(batch.y), f)
-    count = state.count + jnp.sum(batch.count).astype(f)
+    count = state.count + jnp.sum(batch.weight).astype(f)
     state = GrowingState(state.gp, state.descent, n_rows, count)
     for i in range(passes):
         state, loss = _step(learner, state, batch, stream.seed, np.uint32(int(stream.n_steps) + i))
@@ -165,7 +165,7 @@ def _learned(learner: AbstractGrowing, stream: Stream, passes: int) -> tuple[Str
 
 
 @eqx.filter_jit
-def _step(learner: Any, state: Any, batch: Rows, seed: Any, number: Any) -> tuple[Any, Array]:
+def _step(learner: Any, state: Any, batch: Batch, seed: Any, number: Any) -> tuple[Any, Array]:
     key = jax.random.fold_in(jax.random.wrap_key_data(seed), number)
     state, info = learner.step(state, batch, key=key)
     return state, info.loss

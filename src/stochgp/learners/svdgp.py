@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PRNGKeyArray
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.learners.descent import Optimizer
 from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
 from stochgp.learners.judge import AbstractJudge, ByLoss
@@ -73,7 +73,7 @@ class SVDGP(AbstractGrowing):
         return all_but_q(gp, "weights", *(() if self.mirror_rate is not None else ("root",)))
 
     def step(
-        self, state: GrowingState, batch: Rows, *, key: PRNGKeyArray
+        self, state: GrowingState, batch: Batch, *, key: PRNGKeyArray
     ) -> tuple[GrowingState, GrowingInfo]:
         first = jax.tree.map(lambda part: part[: self.growth], batch)
         seen = sites(state.gp, first, *state.gp.process().moments(first.X))
@@ -87,7 +87,7 @@ class SVDGP(AbstractGrowing):
         J = columns_to_draw(q.mean_functions.used, self.n_columns or batch.y.shape[0], key=key)
         return self.ascend(gp, batch, state, J, moving)
 
-    def _mirrored(self, gp: SparseGP, batch: Rows, state: GrowingState, gamma: Any) -> SparseGP:
+    def _mirrored(self, gp: SparseGP, batch: Batch, state: GrowingState, gamma: Any) -> SparseGP:
         """After the mirror step of B, of size γ."""
         q: Any = gp.approximation
         precision = sites(gp, batch, *gp.process().moments(batch.X)).precision[:, 0]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource, Rows
+from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import COMPILING
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
@@ -124,7 +124,7 @@ class SVGP(AbstractLearner):
             mask = eqx.tree_at(lambda g: (g.approximation.mean, g.approximation.root), mask, (False, False))
         return eqx.partition(gp, mask)
 
-    def step(self, state: SVGPState, batch: Rows, *, key: PRNGKeyArray) -> tuple[SVGPState, SVGPInfo]:
+    def step(self, state: SVGPState, batch: Batch, *, key: PRNGKeyArray) -> tuple[SVGPState, SVGPInfo]:
         """(State after one step on `batch`, what it saw). Pure; fit for jit and scan."""
         trainable, rest = self.partition(state.gp)
         scale = state.n_rows / batch.y.shape[0]

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 
-from stochgp.data.streams import AbstractPasses, AbstractSource, Rows
+from stochgp.data.streams import AbstractPasses, AbstractSource, Batch
 from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP
@@ -145,10 +145,10 @@ def _process(gp: SparseGP) -> Any:
 
 
 @eqx.filter_jit
-def _of_rows(gp: SparseGP, rows: Rows, process: Any, more: Any) -> Statistics:
+def _of_rows(gp: SparseGP, rows: Batch, process: Any, more: Any) -> Statistics:
     rows = cast(rows, WIDE)
     nu = row_variances(gp.noise, rows.X, rows.y.dtype) + more
-    omega = rows.count / nu
+    omega = rows.weight / nu
     root = jnp.sqrt(omega)
     W = process.whitened(rows.X) * root
     left = jnp.maximum(omega * process.kernel.diag(rows.X) - jnp.sum(W**2, axis=0), 0)
@@ -156,7 +156,7 @@ def _of_rows(gp: SparseGP, rows: Rows, process: Any, more: Any) -> Statistics:
         gram=symmetric_product(W, W),
         cross=matmul(W, root * rows.y),
         square=jnp.sum(omega * rows.y**2),
-        log_noise=jnp.sum(rows.count * jnp.log(2 * jnp.pi * nu)),
+        log_noise=jnp.sum(rows.weight * jnp.log(2 * jnp.pi * nu)),
         unexplained=jnp.sum(left),
         trace=jnp.sum(nu * left),
     )
@@ -203,16 +203,16 @@ def _slope_among(theta: Any, rest: Any, weights: Weights) -> Any:
 
 
 @eqx.filter_jit
-def _add_slopes(theta: Any, rest: Any, weights: Weights, rows: Rows, total: Any) -> Any:
+def _add_slopes(theta: Any, rest: Any, weights: Weights, rows: Batch, total: Any) -> Any:
     """The derivatives so far, and those of these rows."""
     return jax.tree.map(lambda a, b, c: a + b + c, total, *_slopes(theta, rest, weights, rows))
 
 
-def _slopes_of_rows(theta: Any, rows: Rows, rest: Any, weights: Weights) -> Any:
+def _slopes_of_rows(theta: Any, rows: Batch, rest: Any, weights: Weights) -> Any:
     return jax.tree.map(jnp.add, *_slopes(theta, rest, weights, rows))
 
 
-def _slopes(theta: Any, rest: Any, weights: Weights, rows: Rows) -> tuple[Any, Any]:
+def _slopes(theta: Any, rest: Any, weights: Weights, rows: Batch) -> tuple[Any, Any]:
     """The derivatives (through k(Z, X) and k(x, x), through the noise) of these rows."""
     rows, gp = cast(rows, WIDE), eqx.combine(theta, rest)
 
@@ -221,7 +221,7 @@ def _slopes(theta: Any, rest: Any, weights: Weights, rows: Rows) -> tuple[Any, A
         return gp.approximation.across(gp.kernel, rows.X), value_of(gp.kernel).diag(rows.X)
 
     (K, prior), pull = jax.vjp(values, theta)
-    omega = rows.count / row_variances(gp.noise, rows.X, rows.y.dtype)
+    omega = rows.weight / row_variances(gp.noise, rows.X, rows.y.dtype)
     PK, mean = matmul(weights.explained, K), matmul(weights.mean, K)
     (by_kernel,) = pull((omega * (PK + jnp.outer(weights.mean, rows.y - mean)), -0.5 * omega))
     variance = jnp.maximum(prior - jnp.sum(K * PK, axis=0), 0)

@@ -9,7 +9,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
-from stochgp.data.streams import AbstractSource, Rows
+from stochgp.data.streams import AbstractSource, Batch
 from stochgp.kernels.nearest import NONE
 from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import AbstractGP
@@ -101,17 +101,17 @@ def repeats(gp: Any, X: Float[Array, "B D"], count: Float[Array, " B"]) -> Float
 
 def weight_per_row(source: AbstractSource, centres: Int[np.ndarray, " C"], joint: bool) -> float:
     """What the mean over centres is divided by: their mean ρ, as each weighs ρ; in a joint density n/N, to be per datum."""
-    return source.count / source.size if joint else source.count_of(centres) / len(centres)
+    return source.count / source.size if joint else source.weight_of(centres) / len(centres)
 
 
-def weights_of(rows: Rows, joint: bool) -> Float[Array, " B"]:
+def weights_of(rows: Batch, joint: bool) -> Float[Array, " B"]:
     """What the centre of each neighbourhood weighs: ρ; 1 in a joint density, where `repeats` are the other ρ − 1."""
-    rho = rows.count[:, -1]
+    rho = rows.weight[:, -1]
     return jnp.ones_like(rho) if joint else rho
 
 
 def batch_gradient(
-    trainable: AbstractGP, rest: AbstractGP, rows: Rows, joint: bool = False, per_row: Any = 1.0
+    trainable: AbstractGP, rest: AbstractGP, rows: Batch, joint: bool = False, per_row: Any = 1.0
 ) -> tuple[Conditional, AbstractGP]:
     """(`conditional` of each centre, ∇ of their mean loss) for stacked neighbourhoods [B, m], each with its centre last.
 
@@ -123,7 +123,7 @@ def batch_gradient(
     def parts(theta: AbstractGP) -> tuple[tuple[Array, Array], Array]:
         gp = eqx.combine(theta, rest)
         A, y = jax.vmap(lambda *part: system(gp, *part, joint=joint))(*rows)
-        more = repeats(gp, rows.X[:, -1], rows.count[:, -1]) if joint else jnp.zeros(B, A.dtype)
+        more = repeats(gp, rows.X[:, -1], rows.weight[:, -1]) if joint else jnp.zeros(B, A.dtype)
         return (A, more), y
 
     (A, more), pull, y = jax.vjp(parts, trainable, has_aux=True)
@@ -177,24 +177,24 @@ def _sums_by_cell(
     return found
 
 
-def is_small(gp: Any, rows: Rows) -> bool:
+def is_small(gp: Any, rows: Batch) -> bool:
     """Whether the noise of some row is so small beside the prior variance that neighbourhoods are to be factorised in float64."""
-    signal, noise = (np.asarray(part) for part in _scales(gp, rows.X, rows.count))
+    signal, noise = (np.asarray(part) for part in _scales(gp, rows.X, rows.weight))
     return bool(noise.min() < WIDE_BELOW * signal.mean())
 
 
-def neighbourhoods(source: AbstractSource, near: Int[np.ndarray, "... m"], wide: bool) -> Rows:
+def neighbourhoods(source: AbstractSource, near: Int[np.ndarray, "... m"], wide: bool) -> Batch:
     """The rows of each neighbourhood; what stands for no neighbour has count 0, and so no influence."""
     rows = _on_host(source, near) if wide else source.take(np.maximum(near, 0))
     missing = near == NONE
-    return rows._replace(count=_without(rows.count, missing)) if missing.any() else rows
+    return rows._replace(weight=_without(rows.weight, missing)) if missing.any() else rows
 
 
-def _on_host(source: AbstractSource, near: Int[np.ndarray, "... m"]) -> Rows:
+def _on_host(source: AbstractSource, near: Int[np.ndarray, "... m"]) -> Batch:
     flat = source.on_host(np.maximum(near, 0).ravel())
     X, y, count = (np.reshape(part, (*near.shape, *part.shape[1:])) for part in flat)
     found: tuple[Any, ...] = (X, y, count)
-    return Rows(*found)
+    return Batch(*found)
 
 
 def _in_blocks(
@@ -213,12 +213,12 @@ def _in_blocks(
 
 
 @eqx.filter_jit
-def _conditionals(gp: Any, rows: Rows, there: Any) -> tuple[Array, ...]:
+def _conditionals(gp: Any, rows: Batch, there: Any) -> tuple[Array, ...]:
     return jax.vmap(lambda *part: conditional(*system(gp, *part, joint=False)))(*rows)
 
 
 @eqx.filter_jit
-def _sums(theta: Any, rest: Any, width: int, joint: bool, rows: Rows, there: Any) -> tuple[Array, ...]:
+def _sums(theta: Any, rest: Any, width: int, joint: bool, rows: Batch, there: Any) -> tuple[Array, ...]:
     """Sums over the centres that are there, of what `Curvature` has; then the weight, the loss and the gradient of each."""
     dtype = rows.y.dtype
 
@@ -237,7 +237,7 @@ def _sums(theta: Any, rest: Any, width: int, joint: bool, rows: Rows, there: Any
     loss, gradients = found.loss, (0.5 * (1 - jnp.square(z)))[:, None] * J_V + z[:, None] * J_e
     H = 0.5 * (J_V * weight[:, None]).T @ J_V + (J_e * weight[:, None]).T @ J_e
     if joint:
-        loss = loss + repeats(eqx.combine(theta, rest), rows.X[:, -1], rows.count[:, -1])
+        loss = loss + repeats(eqx.combine(theta, rest), rows.X[:, -1], rows.weight[:, -1])
         J_s, extra = _of_repeats(theta, rest, width, rows)
         gradients = gradients + 0.5 * extra[:, None] * J_s
         # A row that stands for less than one has less curvature than that of its conditional; H keeps it, to stay positive.
@@ -250,14 +250,14 @@ def _sums(theta: Any, rest: Any, width: int, joint: bool, rows: Rows, there: Any
     )  # fmt: skip
 
 
-def _of_repeats(theta: Any, rest: Any, width: int, rows: Rows) -> tuple[Array, Array]:
+def _of_repeats(theta: Any, rest: Any, width: int, rows: Batch) -> tuple[Array, Array]:
     """(∇ log(σ² s) [B, P], ρ − 1 [B]) of the centres, in float64."""
 
     def slope(x: Array) -> Array:
         by_theta = jax.grad(lambda t: _log_noise(eqx.combine(t, rest), x[None])[0])(theta)
         return _flat(by_theta, width, rows.y.dtype)
 
-    return jax.vmap(slope)(rows.X[:, -1]).astype(jnp.float64), rows.count[:, -1].astype(jnp.float64) - 1
+    return jax.vmap(slope)(rows.X[:, -1]).astype(jnp.float64), rows.weight[:, -1].astype(jnp.float64) - 1
 
 
 def _log_noise(gp: Any, X: Float[Array, "B D"]) -> Float[Array, " B"]:

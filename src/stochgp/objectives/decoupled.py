@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import expected_log_density
 
@@ -45,7 +45,7 @@ def sampled_mean_divergence(gp: SparseGP, J: Int[Array, " n"]) -> Float[Array, "
     return whole - 0.5 * jax.lax.stop_gradient(whole)
 
 
-def bound_parts(gp: SparseGP, rows: Rows, n_rows: Any, J: Int[Array, " n"] | None) -> Parts:
+def bound_parts(gp: SparseGP, rows: Batch, n_rows: Any, J: Int[Array, " n"] | None) -> Parts:
     """Estimates of the bound's parts from B of `n_rows` rows, and of ½ aᵀK_α a from the columns J (None: all of them).
 
     The bound's gradient is unbiased if the batch is uniform and J is of `columns_to_draw`.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import AbstractPasses, Rows
+from stochgp.data.streams import AbstractPasses, Batch
 from stochgp.devices import ONE, Devices
 from stochgp.models import SparseGP
 from stochgp.objectives.moments import add_up_in_order
@@ -33,20 +33,20 @@ class Bound(NamedTuple):
 
 def expected_log_density(
     gp: SparseGP,
-    rows: Rows,
+    rows: Batch,
     mean: Float[Array, "N L"],
     variance: Float[Array, "N L"],
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, " N"]:
     """ρ_i E log p(y_i | f), f ~ N(mean, diag variance); with a key an unbiased estimate by fresh draws where the likelihood needs some."""
     if key is not None:
-        return rows.count * gp.likelihood.drawn_log_density(rows.y, mean, variance, rows.X, key=key)
-    return rows.count * gp.likelihood.expected_log_density(rows.y, mean, variance, rows.X)
+        return rows.weight * gp.likelihood.drawn_log_density(rows.y, mean, variance, rows.X, key=key)
+    return rows.weight * gp.likelihood.expected_log_density(rows.y, mean, variance, rows.X)
 
 
 def sites(
     gp: SparseGP,
-    rows: Rows,
+    rows: Batch,
     mean: Float[Array, "N L"],
     variance: Float[Array, "N L"],
     key: PRNGKeyArray | None = None,
@@ -62,7 +62,7 @@ def sites(
     return Sites(beta, by_mean + beta * mean)
 
 
-def elbo(gp: SparseGP, rows: Rows, n_rows: Any) -> Float[Array, ""]:
+def elbo(gp: SparseGP, rows: Batch, n_rows: Any) -> Float[Array, ""]:
     """(N/B) Σ_i ρ_i E log p(y_i | f(x_i)) − KL: for B of N rows drawn uniformly, an unbiased estimate of the bound of all."""
     process = gp.process()
     total = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
@@ -96,9 +96,9 @@ def _process(gp: SparseGP) -> Any:
 
 
 @eqx.filter_jit
-def _expected(gp: SparseGP, rows: Rows, process: Any) -> Float[Array, " R"]:
+def _expected(gp: SparseGP, rows: Batch, process: Any) -> Float[Array, " R"]:
     """The sum over rows of each of the likelihood's estimates."""
     rows = cast(rows, jnp.float64)
     mean, variance = process.moments(rows.X)
     each = gp.likelihood.expected_by_part(rows.y, mean, variance, rows.X)
-    return jnp.sum(rows.count * each, axis=1)
+    return jnp.sum(rows.weight * each, axis=1)

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import minimize
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import on_device
 from stochgp.objectives.evaluation import Evaluation
@@ -47,7 +47,7 @@ def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Arr
     return (fit + complexity + n * jnp.log(2 * jnp.pi)) / (2 * n)
 
 
-def nlml_of_rows(gp: FeatureGP, rows: Rows) -> Float[Array, ""]:
+def nlml_of_rows(gp: FeatureGP, rows: Batch) -> Float[Array, ""]:
     """The exact NLML per datum of `gp` on all `rows`, differentiable in θ; memory for one chunk of features, O(N M² + M³) time.
 
     The backward pass computes each chunk's features again instead of keeping them.
@@ -65,16 +65,16 @@ def nlml_of_rows(gp: FeatureGP, rows: Rows) -> Float[Array, ""]:
     return nlml(total, gp.variance.value.astype(dtype), gp.noise_variance.value.astype(dtype))
 
 
-def nlml_and_gradient(gp: FeatureGP, rows: Rows, *, dtype: str | None = None) -> Evaluation:
+def nlml_and_gradient(gp: FeatureGP, rows: Batch, *, dtype: str | None = None) -> Evaluation:
     """The exact NLML per datum of `rows` and its gradient by what trains, in float64: `dtype` has no part in it."""
     with jax.enable_x64(True):
-        here = Rows(*(on_device(part, np.float64) for part in rows))
+        here = Batch(*(on_device(part, np.float64) for part in rows))
         value, gradient = _value_and_gradient(*partition(gp), here)
         return Evaluation(float(value), gradient, 0.0)
 
 
 @eqx.filter_jit
-def _value_and_gradient(theta: FeatureGP, rest: FeatureGP, rows: Rows) -> tuple[Array, FeatureGP]:
+def _value_and_gradient(theta: FeatureGP, rest: FeatureGP, rows: Batch) -> tuple[Array, FeatureGP]:
     return jax.value_and_grad(lambda t: nlml_of_rows(eqx.combine(t, rest), rows))(theta)
 
 

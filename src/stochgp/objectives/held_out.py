@@ -20,7 +20,7 @@ class HeldOut(NamedTuple):
 
     P: np.ndarray  # φ(x)ᵀQ [V, M]
     y: np.ndarray  # [V]
-    count: np.ndarray  # ρ [V]
+    weight: np.ndarray  # ρ [V]
     multiplier: np.ndarray  # s [V]: the noise variance of an observation is σ² s, whatever ρ is
     df: float | None = None  # ν of Student-t noise, whose squared scale is that variance; None = Gaussian
 
@@ -28,7 +28,7 @@ class HeldOut(NamedTuple):
         """The rows, `ROWS` at a time: many rows need the memory of P, and no multiple of it."""
         for first in range(0, max(len(self.y), 1), ROWS):
             rows = slice(first, first + ROWS)
-            yield HeldOut(self.P[rows], self.y[rows], self.count[rows], self.multiplier[rows], self.df)
+            yield HeldOut(self.P[rows], self.y[rows], self.weight[rows], self.multiplier[rows], self.df)
 
 
 class Densities(NamedTuple):
@@ -115,7 +115,7 @@ def nlpd_of_spectrum(
 ) -> tuple[float, tuple[float, float]]:
     """(The mean of the densities, its derivatives by the two variances): a row counts ρ times."""
     found = densities_of_spectrum(s, held_out, variance, noise_variance)
-    value, by_v, by_s2 = (float(held_out.count @ part / held_out.count.sum()) for part in found)
+    value, by_v, by_s2 = (float(held_out.weight @ part / held_out.weight.sum()) for part in found)
     return value, (by_v, by_s2)
 
 
@@ -128,9 +128,9 @@ def pessimistic_nlpd(
     that differ much from row to row: few rows may all be good ones by chance.
     """
     found = densities_of_spectrum(s, held_out, variance, noise_variance)
-    share, n = held_out.count / held_out.count.sum(), held_out.count.sum()
+    share, n = held_out.weight / held_out.weight.sum(), held_out.weight.sum()
     mean, *slopes = (float(share @ part) for part in found)
-    away, squared = found.value - mean, share * held_out.count  # n w²
+    away, squared = found.value - mean, share * held_out.weight  # n w²
     error = math.sqrt(float(squared @ away**2) / n)
     parts = (squared @ (away * (part - slope)) for part, slope in zip(found[1:], slopes, strict=True))
     by = [float(part) / (n * error) if error > 0 else 0.0 for part in parts]

@@ -18,7 +18,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.kernels import dense
 from stochgp.likelihoods.noise import SMALLEST_COUNT, gradient_of_noise, noise_of_rows
 from stochgp.models import KernelGP
@@ -40,7 +40,7 @@ class _OnHost(NamedTuple):
     noise: Float[np.ndarray, " N"]
 
 
-def nlml_and_gradient(gp: KernelGP, rows: Rows, *, dtype: str | None = "float64") -> Evaluation:
+def nlml_and_gradient(gp: KernelGP, rows: Batch, *, dtype: str | None = "float64") -> Evaluation:
     """NLML per datum and its gradient: N² numbers of `dtype` on the host, N³ products, O(N² D) for the kernel and its derivatives.
 
     Entries of A are computed in float64. With `dtype` "float32" the factor, the inverse and the derivatives of the kernel are in
@@ -83,7 +83,7 @@ def mean_variance(kernel: Any, X: Any) -> Array:
     return jnp.mean(kernel.diag(X))
 
 
-def nlml(gp: KernelGP, rows: Rows, *, dtype: str = "float64") -> float:
+def nlml(gp: KernelGP, rows: Batch, *, dtype: str = "float64") -> float:
     """NLML per datum: N² numbers of `dtype`, N³/3 products."""
     with jax.enable_x64(True):
         at = _on_host(gp, rows)
@@ -106,7 +106,7 @@ def covariance(
     return A
 
 
-def _on_host(gp: KernelGP, rows: Rows) -> _OnHost:
+def _on_host(gp: KernelGP, rows: Batch) -> _OnHost:
     X, y, count = (np.asarray(part, np.float64) for part in rows)
     count = np.maximum(count, SMALLEST_COUNT)
     return _OnHost(X, y, count, noise_of_rows(gp.noise, X, count))

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.devices import AXIS, ONE, Devices
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import extended, on_device, when_ready
@@ -31,21 +31,21 @@ class Moments(NamedTuple):
     log_multiplier: Float[Array, ""] | float = 0.0  # Σ ρ log s
 
 
-def moments_of_rows(gp: FeatureGP, rows: Rows) -> Moments:
+def moments_of_rows(gp: FeatureGP, rows: Batch) -> Moments:
     """The moments of a few rows: features in the rows' dtype; their products in float64 where x64 is enabled.
 
     A float32 product would lose what lies below 1e-7 of the largest eigenvalue, often the noise. O(N M²).
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     Phi = gp.features(rows.X).astype(wide)
-    y, count, s = (part.astype(wide) for part in (rows.y, rows.count, gp.noise.multiplier(rows.X)))
+    y, count, s = (part.astype(wide) for part in (rows.y, rows.weight, gp.noise.multiplier(rows.X)))
     precision = count / s
     weighted = Phi * precision[:, None]
     sums = jnp.sum(precision * y**2), jnp.sum(count), jnp.sum(count * jnp.log(s))
     return Moments(matmul(weighted.T, Phi), matmul(y, weighted), *sums)
 
 
-def add_up(gp: FeatureGP, chunks: Iterable[Rows], devices: Devices = ONE) -> Moments:
+def add_up(gp: FeatureGP, chunks: Iterable[Batch], devices: Devices = ONE) -> Moments:
     """The moments of all chunks, which are read one after the other: memory for one chunk and the sums. At least one chunk.
 
     On several devices each chunk is cut into L virtual shards, and every device adds up those that are its own. The L sums are added in their
@@ -73,7 +73,7 @@ def total_of(parts: Iterable[T]) -> T:
 
 
 def add_up_in_order(
-    of_rows: Callable[..., T], gp: Any, chunks: Iterable[Rows], devices: Devices, *more: Any
+    of_rows: Callable[..., T], gp: Any, chunks: Iterable[Batch], devices: Devices, *more: Any
 ) -> T:
     """Σ of_rows(gp, rows, *more), a tree of sums, over the rows of all chunks, by virtual shards, which are added in their order. See `add_up`."""
     n_own = np.asarray(devices.shards // devices.count, np.int32)
@@ -86,7 +86,7 @@ def add_up_in_order(
 
 @eqx.filter_jit
 def _of_shards(
-    of_rows: Callable[..., T], given: tuple[Any, ...], rows: Rows, n_own: Any, devices: Devices
+    of_rows: Callable[..., T], given: tuple[Any, ...], rows: Batch, n_own: Any, devices: Devices
 ) -> T:
     """The sums of each of the L virtual shards of a chunk, [L, …], on the device that has its rows.
 
@@ -96,7 +96,7 @@ def _of_shards(
     dynamic, static = eqx.partition(given, eqx.is_array)
     each = devices.shards // devices.count
 
-    def own(dynamic: tuple[Any, ...], rows: Rows, n_own: Array) -> T:
+    def own(dynamic: tuple[Any, ...], rows: Batch, n_own: Array) -> T:
         dynamic = jax.lax.pcast(dynamic, AXIS, to="varying")  # so that derivatives are those of the own rows
         gp, *more = eqx.combine(dynamic, static)
         shards = jax.tree.map(lambda part: _and_zeros(part.reshape(each, -1, *part.shape[1:])), rows)
@@ -119,14 +119,14 @@ def _and_zeros(shards: Array) -> Array:
     return jnp.concatenate([shards, jnp.zeros_like(shards[:1])])
 
 
-def _filled(rows: Rows, devices: Devices) -> Rows:
-    """With rows of count 0 at the end, so that there are equal shards."""
+def _filled(rows: Batch, devices: Devices) -> Batch:
+    """With rows of weight 0 at the end, so that there are equal shards."""
     missing = devices.padded(len(rows.y)) - len(rows.y)
     return rows if missing == 0 else _with_padding(rows, missing)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _with_padding(rows: Rows, missing: int) -> Rows:
+def _with_padding(rows: Batch, missing: int) -> Batch:
     return extended(rows, missing, "constant")
 
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from stochgp.data.streams import Rows
+from stochgp.data.streams import Batch
 from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.student_t import half_step
 from stochgp.models import FeatureGP
@@ -49,7 +49,7 @@ def belief_of(s: Spectrum, variance: float, noise_variance: float) -> Belief:
 
 
 def expected_precisions(
-    gp: FeatureGP, rows: Rows, belief: Belief, df: float | Float[Any, ""]
+    gp: FeatureGP, rows: Batch, belief: Belief, df: float | Float[Any, ""]
 ) -> tuple[Array, Array, Array]:
     """(λ̄ of each row, the features, s), in float64 where x64 is enabled."""
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
@@ -60,10 +60,10 @@ def expected_precisions(
     return (df + 1) / (df + squares / (noise_variance * s)), Phi, s
 
 
-def weighted_moments(gp: FeatureGP, rows: Rows, belief: Belief, df: float | Float[Any, ""]) -> Moments:
+def weighted_moments(gp: FeatureGP, rows: Batch, belief: Belief, df: float | Float[Any, ""]) -> Moments:
     """The moments of rows of precision ρλ̄/s, the terms of the bound with their logarithms."""
     precisions, Phi, s = expected_precisions(gp, rows, belief, df)
-    y, count = (part.astype(Phi.dtype) for part in (rows.y, rows.count))
+    y, count = (part.astype(Phi.dtype) for part in (rows.y, rows.weight))
     weight = count * precisions / s
     weighted = Phi * weight[:, None]
     logs = jnp.log(s) - jnp.log(precisions) - 2 * slack(precisions, jnp.asarray(df, Phi.dtype))
@@ -78,7 +78,7 @@ def slack(precisions: Float[Array, " N"], df: Float[Array, ""]) -> Float[Array, 
 
 
 def add_up_weighted(
-    gp: FeatureGP, chunks: Iterable[Rows], belief: Belief, df: float, devices: Devices = ONE
+    gp: FeatureGP, chunks: Iterable[Batch], belief: Belief, df: float, devices: Devices = ONE
 ) -> Moments:
     """The weighted moments of all chunks: memory for one chunk and the sums. On several devices in order, as `add_up`."""
     if devices.mesh is not None:
@@ -88,7 +88,7 @@ def add_up_weighted(
 
 def robust_moments(
     gp: FeatureGP,
-    chunks: Callable[[], Iterable[Rows]],
+    chunks: Callable[[], Iterable[Batch]],
     df: float,
     rounds: int = ROUNDS,
     devices: Devices = ONE,

@@ -60,7 +60,7 @@ def calibrated(posterior: Any, group: Int[np.ndarray, " N"] | None = None) -> tu
         z = left_out_errors(posterior, rows)
     if z is None:
         return posterior, 1.0
-    scale = scale_of(np.square(z), posterior.system.count[rows], group)
+    scale = scale_of(np.square(z), posterior.system.weight[rows], group)
     return scaled(posterior, scale), scale
 
 
@@ -68,7 +68,7 @@ def scaled(posterior: Any, c: float) -> Any:
     """The posterior for c k and c σ²: the same mean, and c times every variance. α becomes α/c, samples' A⁻¹(f₀ + ε) are divided by √c."""
     old = posterior.system
     system = KernelSystem(
-        old.kernel.times(c), old.X, old.count, with_level(old.noise, c * float(old.noise.level)), old.tile
+        old.kernel.times(c), old.X, old.weight, with_level(old.noise, c * float(old.noise.level)), old.tile
     )
     weights = _divided(posterior.weights, c)
     more: dict[str, Any] = {"system": system, "weights": weights, "explained": posterior.explained / c}
@@ -108,7 +108,7 @@ def left_out_variances(posterior: SampledKernelPosterior) -> Float[np.ndarray, "
     if S < FEWEST_SAMPLES:
         return None
     u = np.asarray(posterior.sample_weights, np.float64)
-    inverse, one = (S - 2) / np.sum(u**2, axis=1), posterior.system.count == 1
+    inverse, one = (S - 2) / np.sum(u**2, axis=1), posterior.system.weight == 1
     if one.all():
         return inverse
     squares, own = posterior.squared_deviations, posterior.system.row_noise
@@ -119,7 +119,7 @@ def _of_one(
     system: KernelSystem, rows: Int[np.ndarray, " P"], variance: Float[np.ndarray, " P"]
 ) -> Float[np.ndarray, " P"]:
     """V_i of one observation, from the variance of the mean of ρ_i: at least σ²s_i; as it is where ρ_i = 1."""
-    count = system.count[rows]
+    count = system.weight[rows]
     if (count == 1).all():
         return variance
     own = system.row_noise[rows]
@@ -141,7 +141,7 @@ def _without_groups(
     if posterior.y is None:
         return np.arange(N), None
     gp = KernelGP(kernel=system.kernel, noise=system.noise)
-    local = LocalPosterior(gp=gp, X=np.asarray(system.X), y=posterior.y, weight=system.count)
+    local = LocalPosterior(gp=gp, X=np.asarray(system.X), y=posterior.y, weight=system.weight)
     return local.left_out_errors(ROWS_OF_GROUPS, 0, group)
 
 

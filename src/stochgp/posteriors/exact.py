@@ -108,7 +108,7 @@ class ExactKernelPosterior(AbstractPosterior):
 
         ρ equal rows with noise σ² have the likelihood of one row with noise σ²/ρ, up to (ρ − 1)(log 2π + log σ²) + log ρ.
         """
-        rho = self.system.count
+        rho = self.system.weight
         n = float(rho.sum())
         with jax.enable_x64(True):
             s2 = noise_of_rows(self.noise, np.asarray(self.system.X, np.float64), np.ones_like(rho))

@@ -53,7 +53,7 @@ class NewRows(NamedTuple):
 def joined(system: KernelSystem, new: NewRows) -> KernelSystem:
     """The system of the rows so far and, after them, the new ones."""
     X = np.concatenate([np.asarray(system.X), np.asarray(new.X, system.X.dtype)])
-    count = np.concatenate([system.count, new.count])
+    count = np.concatenate([system.weight, new.count])
     return KernelSystem(system.kernel, on_device(X), count, system.noise, system.tile)
 
 

@@ -49,7 +49,7 @@ class KernelSystem(eqx.Module):
 
     kernel: Any
     X: Float[Array, "N D"]
-    count: Float[np.ndarray, " N"]  # ρ
+    weight: Float[np.ndarray, " N"]  # ρ
     noise: AbstractNoise
     tile: int
 
@@ -69,13 +69,13 @@ class KernelSystem(eqx.Module):
     def row_noise(self) -> Float[np.ndarray, " N"]:
         """diag(Σ), in float64 on the host."""
         with jax.enable_x64(True):
-            return noise_of_rows(self.noise, np.asarray(self.X, np.float64), self.count)
+            return noise_of_rows(self.noise, np.asarray(self.X, np.float64), self.weight)
 
     @functools.cached_property
     def operator(self) -> AbstractOperator:
         """Computed when it is first wanted, at once also where a function that uses it is being traced."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
-            spread = noise_variances(self.noise, self.X, self.count).astype(self.X.dtype)
+            spread = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
             return _operator(self.kernel, self.X, spread, self.tile)
 
     def spread_over(self, devices: Devices, product: AbstractProduct | None = None) -> "KernelSystem":
@@ -84,7 +84,7 @@ class KernelSystem(eqx.Module):
             return self
         made = dataclasses.replace(self)
         with jax.enable_x64(True):
-            spread = noise_variances(self.noise, self.X, self.count).astype(self.X.dtype)
+            spread = noise_variances(self.noise, self.X, self.weight).astype(self.X.dtype)
             many = ShardedOperator.of(self.kernel, self.X, spread, devices, tile=self.tile, product=product)
         vars(made)["operator"] = many  # what its property would make on one device
         return made
@@ -299,7 +299,7 @@ class SampledKernelPosterior(AbstractPosterior):
     def nlml_estimate(self) -> Estimate:
         """The NLML per datum with an estimated log-determinant, and its standard error."""
         system, key = self.system, jax.random.key(0)
-        return nlml_estimate(system.operator, self.explained, self.weights, key=key, weight=system.count)
+        return nlml_estimate(system.operator, self.explained, self.weights, key=key, weight=system.weight)
 
     def _solve(self, b: Any) -> Solution:
         return solve(self.system.operator, b, self.solver, key=jax.random.key(0), tolerance=self.tolerance)
