@@ -270,7 +270,7 @@ MUTATIONS = (
     ),
     Mutation(
         "variances by a factor have no floor",
-        "numerics/rounding.py",
+        "numerics/dense_factor.py",
         "return np.minimum(of_noise + np.maximum(rest, rounding), prior)",
         "return np.clip(of_noise + rest, 0, prior)",
         "posteriors/test_noiseless.py::test_variances_are_never_below_the_true_ones_but_for_rounding",
@@ -641,7 +641,7 @@ MUTATIONS = (
     ),
     Mutation(
         "variational: a natural-gradient step keeps all of what was",
-        "variational/natural.py",
+        "variational/base.py",
         "(1 - gamma) * mine + gamma * theirs",
         "mine + gamma * theirs",
         "variational/test_variational.py::test_one_natural_step_over_all_rows_reaches_the_collapsed_bound",
@@ -662,14 +662,14 @@ MUTATIONS = (
     ),
     Mutation(
         "distributions: a corrected density has no slope of the curve",
-        "distributions/recalibrated.py",
+        "distributions/curves.py",
         " + self.curve.log_slope(*self.base._tails(y))",
         "",
         "distributions/test_distributions.py::test_density_is_the_derivative_of_the_distribution_function",
     ),
     Mutation(
         "distributions: the CRPS of Student's t is that of half its spread",
-        "distributions/student.py",
+        "distributions/location_scale.py",
         "near - 2 * math.sqrt(nu)",
         "near - math.sqrt(nu)",
         "distributions/test_distributions.py::test_crps_is_its_integral",

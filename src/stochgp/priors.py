@@ -29,8 +29,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.features.fourier import normal_rows, orthogonal_directions
 from stochgp.features.hashing import draw_hashes, hash_signs
-from stochgp.kernels.base import as_kernel
-from stochgp.kernels.fields import select
+from stochgp.kernels.base import as_kernel, select
 from stochgp.kernels.terms import Rows, Term, share, terms_of
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.numerics.sine_cosine import cos_sin

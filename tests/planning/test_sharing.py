@@ -3,14 +3,21 @@
 import pytest
 
 from stochgp.budget import Budget
-from stochgp.planning.devices import ACROSS, INSIDE, Team
+from stochgp.planning.devices import (
+    ACROSS,
+    INSIDE,
+    Team,
+    exchange_seconds,
+    shared_bytes,
+    shared_seconds,
+    way_of,
+)
 from stochgp.planning.machine import TYPICAL
-from stochgp.planning.sharing import exchange_seconds, shared_bytes, shared_seconds, way_of
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import choose
 from stochgp.solvers import CG, SDD, SGD, Cholesky, Layout, SystemSize
 from stochgp.solvers.base import CHECKS
-from stochgp.solvers.costs import epoch_seconds
+from stochgp.solvers.sizes import epoch_seconds
 
 GPUS = Team("gpu", 4)
 SIZE = SystemSize(100_000, 10, 64, row_bytes=48, has_neighbours=False)

@@ -9,7 +9,7 @@ import pytest
 from stochgp.budget import Budget
 from stochgp.planning.solver import choose
 from stochgp.solvers import CG, SDD, SGD, AbstractIterativeSolver, Cholesky, Layout, SystemSize
-from stochgp.solvers.costs import Costs
+from stochgp.solvers.sizes import Costs
 
 FROZEN = json.loads(
     (Path(__file__).parents[1] / "support" / "frozen_solves.json").read_text(encoding="utf-8")

@@ -18,8 +18,7 @@ import systems
 from stochgp import kernels
 from stochgp.devices import Devices
 from stochgp.operators import KernelOperator
-from stochgp.operators.products import Gather, Ring, Scatter
-from stochgp.operators.sharded import ShardedOperator
+from stochgp.operators.sharded import Gather, Ring, Scatter, ShardedOperator
 from stochgp.posteriors import KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.posteriors.base import known_noise
 from stochgp.priors import prior_functions

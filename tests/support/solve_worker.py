@@ -18,7 +18,7 @@ import numpy as np
 from stochgp import budget, kernels
 from stochgp.budget import Budget
 from stochgp.operators import KernelOperator
-from stochgp.planning.prediction import ROWS
+from stochgp.planning.memory import ROWS
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import choose, plan
 from stochgp.posteriors import sample_targets

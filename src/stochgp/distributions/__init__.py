@@ -4,14 +4,11 @@ from .base import AbstractDistribution
 from .calibrating import Conformal, ConformalScores, PITRecalibration, conformal, recalibration
 from .categorical import Categorical
 from .counts import Counts
-from .curves import AbstractCurve, BetaCurve, SplineCurve
-from .location_scale import LocationScale
+from .curves import AbstractCurve, BetaCurve, Recalibrated, SplineCurve
+from .location_scale import LocationScale, Normal, Student
 from .mixture import Mixture
-from .normal import Normal
-from .recalibrated import Recalibrated
 from .rounded import Rounded
 from .scale_mixture import ScaleMixture, student_multipliers
-from .student import Student
 from .warped import Warped
 
 __all__ = [

@@ -17,8 +17,7 @@ import scipy.optimize
 from jaxtyping import Float64
 
 from stochgp.distributions.base import AbstractDistribution
-from stochgp.distributions.curves import BetaCurve
-from stochgp.distributions.recalibrated import Recalibrated
+from stochgp.distributions.curves import BetaCurve, Recalibrated
 from stochgp.numerics.arrays import effective_number
 
 FEWEST = 100  # rows of a recalibration

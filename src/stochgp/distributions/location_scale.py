@@ -1,10 +1,12 @@
-"""Distributions of one shape, moved and stretched row by row."""
+"""Distributions of one shape, moved and stretched row by row: normal, Student's t, or of any unit."""
 
 import dataclasses
+import math
 from typing import Any
 
 import equinox as eqx
 import numpy as np
+from scipy.special import betaln, gammaln, ndtr, ndtri, stdtr, stdtrit
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points
 
@@ -93,3 +95,95 @@ class LocationScale(AbstractLocationScale):
 def _alike(evaluate: Any, values: Points) -> Points:
     """Of the unit's one row at all these numbers."""
     return evaluate(values.reshape(1, -1)).reshape(values.shape)
+
+
+LOG_2PI = math.log(2 * math.pi)
+NODES = 32  # of integrals over it
+
+
+class Normal(AbstractLocationScale):
+    """Y = mean + std · ε, ε ~ N(0, 1); `std` [N] is a standard deviation."""
+
+    center: PerRow
+    spread: PerRow
+
+    @property
+    def mean(self) -> PerRow:
+        return self.center
+
+    @property
+    def std(self) -> PerRow:
+        return self.spread
+
+    def _logpdf(self, y: Points) -> Points:
+        return -0.5 * LOG_2PI - np.log(self.spread)[:, None] - 0.5 * self._z(y) ** 2
+
+    def _tails(self, y: Points) -> tuple[Points, Points]:
+        z = self._z(y)
+        return ndtr(z), ndtr(-z)
+
+    def _quantile(self, p: Points) -> Points:
+        return self.center[:, None] + self.spread[:, None] * ndtri(p)
+
+    def _crps(self, y: Points) -> Points:
+        """s [z (2Φ(z) − 1) + 2 φ(z) − 1/√π], z = (y − m)/s (Gneiting and Raftery 2007, section 4.2)."""
+        z = self._z(y)
+        density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+        return self.spread[:, None] * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+
+    def _draw(self, generator: np.random.Generator, n: int) -> Points:
+        return self.center[:, None] + self.spread[:, None] * generator.standard_normal((self.n_rows, n))
+
+    def _nodes(self) -> tuple[Points, np.ndarray]:
+        """Of Gauss and Hermite."""
+        z, w = np.polynomial.hermite_e.hermegauss(NODES)
+        return self.center[:, None] + self.spread[:, None] * z, w / math.sqrt(2 * math.pi)
+
+
+class Student(AbstractLocationScale):
+    """Y = center + spread · T, T Student-t with `df` degrees of freedom; `std` is spread √(df/(df − 2)), inf for df ≤ 2."""
+
+    center: PerRow
+    spread: PerRow
+    df: float
+
+    @property
+    def mean(self) -> PerRow:
+        return self.center
+
+    @property
+    def std(self) -> PerRow:
+        return self.spread * (math.sqrt(self.df / (self.df - 2)) if self.df > 2 else math.inf)
+
+    @property
+    def tail_index(self) -> float:
+        return self.df
+
+    def _logpdf(self, y: Points) -> Points:
+        return log_student(self._z(y) ** 2, self.df) - np.log(self.spread)[:, None]
+
+    def _tails(self, y: Points) -> tuple[Points, Points]:
+        z = self._z(y)
+        return stdtr(self.df, z), stdtr(self.df, -z)
+
+    def _quantile(self, p: Points) -> Points:
+        t = stdtrit(self.df, np.minimum(p, 1 - p))
+        return self.center[:, None] + self.spread[:, None] * np.where(p < 0.5, t, -t)
+
+    def _crps(self, y: Points) -> Points:
+        """σ{z (2F(z) − 1) + 2f(z) (ν + z²)/(ν − 1) − 2√ν/(ν − 1) B(½, ν − ½)/B(½, ν/2)²} for ν > 1 (Jordan et al. 2019)."""
+        if self.df <= 1:
+            return np.full_like(y, math.inf)
+        z, nu = self._z(y), self.df
+        apart = math.exp(float(betaln(0.5, nu - 0.5) - 2 * betaln(0.5, nu / 2)))
+        near = z * (1 - 2 * stdtr(nu, -z)) + 2 * np.exp(log_student(z**2, nu)) * (nu + z**2) / (nu - 1)
+        return self.spread[:, None] * (near - 2 * math.sqrt(nu) / (nu - 1) * apart)
+
+    def _draw(self, generator: np.random.Generator, n: int) -> Points:
+        return self.center[:, None] + self.spread[:, None] * generator.standard_t(self.df, (self.n_rows, n))
+
+
+def log_student(squares: np.ndarray, df: float) -> np.ndarray:
+    """log f(t) of a Student-t T at T² = `squares`."""
+    constant = float(gammaln((df + 1) / 2) - gammaln(df / 2)) - 0.5 * math.log(df * math.pi)
+    return constant - 0.5 * (df + 1) * np.log1p(squares / df)

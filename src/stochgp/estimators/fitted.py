@@ -30,7 +30,7 @@ from stochgp.estimators.function_draws import FunctionDraws, JoinedFunctions
 from stochgp.estimators.inputs import Encoder, refuse_no_counts, refuse_targets_outside
 from stochgp.likelihoods import AbstractLikelihood, StudentT
 from stochgp.parameters import cast
-from stochgp.planning.prediction import most_columns
+from stochgp.planning.memory import most_columns
 from stochgp.posteriors import AbstractPosterior, Dispersion
 from stochgp.posteriors.base import Request, noise_variances
 from stochgp.transforms import AbstractTransform

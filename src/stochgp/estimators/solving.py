@@ -28,7 +28,7 @@ from stochgp.numerics.arrays import on_device
 from stochgp.objectives.kernel import SOME_ROWS, mean_variance
 from stochgp.operators import TILE, AbstractOperator
 from stochgp.parameters import cast, value_of
-from stochgp.planning.sharing import WAYS
+from stochgp.planning.devices import WAYS
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from stochgp.features.base import AbstractFeatureMap
 from stochgp.features.network import Network
-from stochgp.kernels.fields import as_amplitude
+from stochgp.kernels.base import as_amplitude
 from stochgp.parameters import AbstractParameter, value_of
 
 

@@ -1,6 +1,7 @@
-"""What a kernel is; sums and products of kernels."""
+"""What a kernel is; sums and products of kernels; the fields that kernels have in common: columns, amplitude, lengths."""
 
 import abc
+from collections.abc import Iterable
 from typing import Any, final
 
 import equinox as eqx
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from stochgp.parameters import Frozen, times, value_of
+from stochgp.parameters import AbstractParameter, Frozen, as_positive, times, value_of
 
 
 class AbstractKernel(eqx.Module):
@@ -149,3 +150,55 @@ class Product(AbstractKernel):
     def has_places(self) -> bool:
         """Whether both have."""
         return value_of(self.left).has_places and value_of(self.right).has_places
+
+
+ActiveDims = tuple[int, ...] | None
+
+
+def as_amplitude(variance: Any) -> AbstractParameter:
+    """One positive number as a parameter. Raises ValueError for an array of them."""
+    parameter = as_positive(variance)
+    if parameter.shape != ():
+        raise ValueError(f"a variance or an exponent is one number, but got shape {parameter.shape}")
+    return parameter
+
+
+def as_active_dims(dims: Iterable[int] | None) -> ActiveDims:
+    """The columns that a kernel sees, as a tuple; None = all.
+
+    Raises ValueError for negative, repeated or no columns.
+    """
+    if dims is None:
+        return None
+    columns = tuple(int(dim) for dim in dims)
+    if len(columns) == 0 or min(columns) < 0 or len(set(columns)) < len(columns):
+        raise ValueError(
+            f"active_dims must be different column numbers from 0 up, at least one, but got {columns}"
+        )
+    return columns
+
+
+def select(x: Float[Array, "... D"], dims: ActiveDims) -> Float[Array, "... A"]:
+    """The active columns. Raises ValueError when the rows are not floating or lack one of the columns."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(f"a kernel takes rows of floating numbers, but got dtype {x.dtype}")
+    if dims is None:
+        return x
+    if max(dims) >= x.shape[-1]:
+        raise ValueError(
+            f"active_dims {dims} need at least {max(dims) + 1} inputs, but the rows have {x.shape[-1]}"
+        )
+    return x[..., jnp.asarray(dims, dtype=jnp.int32)]
+
+
+def per_input(name: str, parameter: Any, x: Float[Array, "... A"]) -> Float[Array, "... A"]:
+    """The value of a parameter that is one number or one per active input, spread over x.
+
+    Raises ValueError for other shapes.
+    """
+    value = value_of(parameter, x.dtype)
+    if value.shape not in ((), (1,), x.shape[-1:]):
+        raise ValueError(
+            f"the {name} has shape {value.shape}, but the kernel sees rows of {x.shape[-1]} inputs"
+        )
+    return jnp.broadcast_to(value, x.shape)

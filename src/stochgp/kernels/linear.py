@@ -4,8 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stochgp.kernels.base import AbstractKernel
-from stochgp.kernels.fields import ActiveDims, as_active_dims, as_amplitude, select
+from stochgp.kernels.base import AbstractKernel, ActiveDims, as_active_dims, as_amplitude, select
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import AbstractParameter, value_of
 

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.kernels.base import AbstractKernel
-from stochgp.kernels.distances import Points, points, squared_distance, squared_distances
-from stochgp.kernels.fields import (
+from stochgp.kernels.base import (
+    AbstractKernel,
     ActiveDims,
     as_active_dims,
     as_amplitude,
     per_input,
     select,
 )
+from stochgp.kernels.distances import Points, points, squared_distance, squared_distances
 from stochgp.parameters import AbstractParameter, as_positive, partition, value_of
 
 APART = 2  # coordinates whose distances are summed directly

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stochgp.kernels.base import AbstractKernel
-from stochgp.kernels.fields import ActiveDims, as_active_dims, as_amplitude, select
+from stochgp.kernels.base import AbstractKernel, ActiveDims, as_active_dims, as_amplitude, select
 from stochgp.numerics.words import n_bits_of, n_bits_shared, words_of
 from stochgp.parameters import AbstractParameter, value_of
 

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.kernels.base import Product, Sum
-from stochgp.kernels.fields import select
+from stochgp.kernels.base import Product, Sum, select
 from stochgp.kernels.linear import Constant, Linear
 from stochgp.kernels.periodic import Periodic
 from stochgp.kernels.stationary import AbstractStationary

@@ -11,11 +11,10 @@ from .iterative import Iterative
 from .ivsgpr import IVSGPR
 from .judge import AbstractJudge, ByLoss
 from .minimax import Minimax
-from .optimizers import muon
 from .probes import AbstractProbes, Hutchinson, Pathwise
 from .sampling import AbstractSampling, HeavyInAll, NearestNeighbours, Uniform
 from .scgd import SCGD
-from .schedules import InverseRoot, PowerLaw, constant, cosine
+from .schedules import InverseRoot, PowerLaw, constant, cosine, muon
 from .sgpr import SGPR
 from .stream import Stream, begin_stream, continue_run, feed
 from .svdgp import SVDGP

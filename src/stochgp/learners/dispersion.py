@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from stochgp.choosing import prefer
-from stochgp.likelihoods.tree_noise import LARGEST
+from stochgp.likelihoods.noise import LARGEST_OF_TREES
 from stochgp.numerics.clustered import clusters, median
 from stochgp.numerics.trees import Boosting, Trees
 from stochgp.objectives.dispersion import Shape, gaussian_shape, slopes, student_shape
@@ -188,4 +188,4 @@ def _values(trees: Trees | None, X: Float[np.ndarray, "R D"]) -> Float[np.ndarra
     """log s(x)."""
     if trees is None:
         return np.zeros(len(X))
-    return np.clip(trees.on_host(np.asarray(X, np.float64)), -LARGEST, LARGEST)
+    return np.clip(trees.on_host(np.asarray(X, np.float64)), -LARGEST_OF_TREES, LARGEST_OF_TREES)

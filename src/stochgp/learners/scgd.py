@@ -12,9 +12,8 @@ from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
 from stochgp.learners.evidence import ByEvidence, EvidenceVisit, refitted
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
-from stochgp.learners.optimizers import muon
 from stochgp.learners.sampling import Uniform, row_bytes
-from stochgp.learners.schedules import Schedule, at_step, cosine
+from stochgp.learners.schedules import Schedule, at_step, cosine, muon
 from stochgp.learners.steps import advance_by_batches
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.precision import matmul

@@ -4,14 +4,11 @@ from .base import AbstractLikelihood
 from .bernoulli import AbstractLink, Bernoulli, Logit, Probit
 from .counts import NegativeBinomial, Poisson
 from .gaussian import Gaussian
-from .heads import HeadNoise
 from .latent_noise import LatentNoiseGaussian
-from .noise import AbstractNoise, ConstantNoise, constant_noise
-from .shifted import Shifted
+from .noise import AbstractNoise, ConstantNoise, HeadNoise, TreeNoise, constant_noise
 from .softmax import Softmax
 from .student_t import StudentT
-from .tree_noise import TreeNoise
-from .warped import Warped
+from .warped import Shifted, Warped
 
 __all__ = [
     "AbstractLikelihood",

@@ -1,17 +1,15 @@
-"""Factors and inverses of small symmetric positive definite matrices inside a step."""
+"""Factors, inverses and triangular products of small matrices inside a step.
+
+XLA has no products of triangular matrices, nor to symmetric or triangular ones. Here what is known to be 0, or equal, is not computed: by halves
+down to LEAF they take 3/4 of a full product's operations at 512, 5/8 at 1,024. Up to LEAF they are plain products.
+"""
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from stochgp.numerics.precision import matmul
-from stochgp.numerics.triangular import (
-    lower_of_product,
-    lower_times,
-    symmetric_product,
-    transposed_times,
-)
+from stochgp.numerics.precision import einsum, matmul
 
 LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one solve
 LARGEST_FACTOR = 512  # a matrix up to this size is factorised by one call
@@ -114,3 +112,46 @@ whiten.defvjp(_whiten_forwards, _whiten_backwards)
 def _halved(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """Φ of a lower triangular matrix: half of its diagonal."""
     return lower - 0.5 * jnp.diag(jnp.diagonal(lower))
+
+
+LEAF = 256
+
+
+def lower_times(L: Float[Array, "M M"], X: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    """L X, L lower triangular: [[P, 0], [Q, R]] [X₁, X₂] = [P X₁, Q X₁ + R X₂]."""
+    n = L.shape[0]
+    if n <= LEAF:
+        return matmul(L, X)
+    h = n // 2
+    below = matmul(L[h:, :h], X[:h]) + lower_times(L[h:, h:], X[h:])
+    return jnp.concatenate([lower_times(L[:h, :h], X[:h]), below])
+
+
+def transposed_times(L: Float[Array, "*K M M"], X: Float[Array, "M N"]) -> Float[Array, "*K M N"]:
+    """Lᵀ X for each of the L, all lower triangular: [[P, 0], [Q, R]]ᵀ [X₁, X₂] = [PᵀX₁ + QᵀX₂, RᵀX₂]."""
+    n = L.shape[-1]
+    if n <= LEAF:
+        return einsum("...ij,in->...jn", L, X)
+    h = n // 2
+    above = transposed_times(L[..., :h, :h], X[:h]) + einsum("...ij,in->...jn", L[..., h:, :h], X[h:])
+    return jnp.concatenate([above, transposed_times(L[..., h:, h:], X[h:])], axis=-2)
+
+
+def symmetric_product(A: Float[Array, "M N"], B: Float[Array, "M N"]) -> Float[Array, "M M"]:
+    """A Bᵀ where it is known to be symmetric: of the blocks off the diagonal one is the other's transpose."""
+    n = A.shape[0]
+    if n <= LEAF:
+        return matmul(A, B.T)
+    h = n // 2
+    Q = matmul(A[h:], B[:h].T)
+    return jnp.block([[symmetric_product(A[:h], B[:h]), Q.T], [Q, symmetric_product(A[h:], B[h:])]])
+
+
+def lower_of_product(A: Float[Array, "M N"], B: Float[Array, "M N"]) -> Float[Array, "M M"]:
+    """The lower triangle of A Bᵀ, zero above it."""
+    n = A.shape[0]
+    if n <= LEAF:
+        return jnp.tril(matmul(A, B.T))
+    h = n // 2
+    above, Q = jnp.zeros((h, n - h), A.dtype), matmul(A[h:], B[:h].T)
+    return jnp.block([[lower_of_product(A[:h], B[:h]), above], [Q, lower_of_product(A[h:], B[h:])]])

@@ -17,9 +17,8 @@ from stochgp.likelihoods.noise import row_variances
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import when_ready
 from stochgp.numerics.precision import matmul
-from stochgp.numerics.small_matrices import inverse_factor
+from stochgp.numerics.small_matrices import inverse_factor, symmetric_product, transposed_times
 from stochgp.numerics.threads import one_blas_thread
-from stochgp.numerics.triangular import symmetric_product, transposed_times
 from stochgp.objectives.elbo import expected_log_density
 from stochgp.objectives.moments import add_up_in_order, total_of
 from stochgp.parameters import cast, partition, value_of

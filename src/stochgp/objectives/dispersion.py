@@ -14,7 +14,7 @@ from jaxtyping import Float
 from scipy.optimize import minimize
 from scipy.special import ndtr, stdtr
 
-from stochgp.distributions.student import log_student
+from stochgp.distributions.location_scale import log_student
 from stochgp.numerics.clustered import median
 
 LEAST_DF, MOST_DF = 2.1, 1000.0  # so that there is a standard deviation

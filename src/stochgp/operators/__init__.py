@@ -2,8 +2,7 @@
 
 from .base import AbstractOperator
 from .kernel import TILE, KernelOperator
-from .products import AbstractProduct, Gather, Ring, Scatter
-from .sharded import ShardedOperator
+from .sharded import AbstractProduct, Gather, Ring, Scatter, ShardedOperator
 
 __all__ = [
     "TILE",

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from stochgp.numerics.precision import matmul
 from stochgp.operators import KernelOperator
-from stochgp.solvers.costs import HALF_ORDER, Costs
+from stochgp.solvers.sizes import HALF_ORDER, Costs
 
 BLOCK = 512  # rows of the measured block
 MOST_COLUMNS = 8192  # of the measured block

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from stochgp.choosing import choice
-from stochgp.planning.sharing import WAYS, Shared
+from stochgp.planning.devices import WAYS, Shared
 from stochgp.solvers import CG, SDD, SGD, AbstractSolver, Cholesky
 
 KINDS = {kind.__name__: kind for kind in (Cholesky, CG, SDD, SGD)}

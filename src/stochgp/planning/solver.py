@@ -10,15 +10,13 @@ from stochgp.budget import Budget, format_bytes, release
 from stochgp.devices import ONE, Devices
 from stochgp.names import lookup
 from stochgp.operators import TILE
-from stochgp.planning.devices import GAIN, Team
+from stochgp.planning.devices import GAIN, Shared, Team, may_share, shared_bytes, shared_seconds, way_of
 from stochgp.planning.machine import TYPICAL, calibrate
 from stochgp.planning.memory import plannable, room_for_rows
-from stochgp.planning.sharing import Shared, may_share, shared_bytes, shared_seconds, way_of
 from stochgp.planning.solve_plan import SolvePlan, variance_by
 from stochgp.solvers import CG, SDD, SGD, AbstractSolver, Cholesky, Layout, SystemSize
 from stochgp.solvers.base import AbstractIterativeSolver
-from stochgp.solvers.costs import Costs
-from stochgp.solvers.sizes import SMALL, padded
+from stochgp.solvers.sizes import SMALL, Costs, padded
 
 TILES = (TILE, 4096, 2048, 1024, 512, 256)
 SHARE_OF_TEST = 0.1  # rows whose standard deviations are expected to be wanted, per training row

@@ -17,10 +17,10 @@ from stochgp.devices import Devices
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows
-from stochgp.numerics.rounding import rounding_error, safe_covariance
+from stochgp.numerics.dense_factor import rounding_error, safe_covariance
 from stochgp.objectives.slq import Estimate, estimate_bytes, nlml_estimate
 from stochgp.operators import AbstractOperator, AbstractProduct, KernelOperator, ShardedOperator
-from stochgp.planning.prediction import (
+from stochgp.planning.memory import (
     COMPILER_BYTES,
     chunk_bytes,
     covariance_bytes,
@@ -233,7 +233,7 @@ class SampledKernelPosterior(AbstractPosterior):
         """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy:
 
         CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀk(X, Z) + CᵀKC], never below the exact one, and equal to it where C is exact. Where rounding makes
-        the bracket indefinite, its nearest semi-definite matrix stands for it (`numerics.rounding`).
+        the bracket indefinite, its nearest semi-definite matrix stands for it (`numerics.dense_factor`).
         """
         return self._covariance(np.asarray(X), len(X))
 

@@ -64,7 +64,7 @@ class LocalPosterior(AbstractPosterior):
     have a fixed order. A kernel without places, Tanimoto, finds the rows of highest correlation by comparing all.
 
     The variance is that of the predictor bᵀy_S, b as near to A_S⁻¹k(X_S, x) as rounding and a jitter allow: c [bᵀΣb + hᵀK⁺h], the second term at
-    least its rounding error 4 eps k(x, x)(1 + ‖b‖²) in float64, and together at most the prior's (`numerics.rounding`).
+    least its rounding error 4 eps k(x, x)(1 + ‖b‖²) in float64, and together at most the prior's (`numerics.dense_factor`).
     `scale` is c: the model with k and σ² multiplied by c has the same mean (see `calibrated`). What is learned of one point says
     nothing of its covariance with another.
     """

@@ -10,10 +10,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.likelihoods import AbstractLikelihood, AbstractNoise
 from stochgp.models import SparseGP
+from stochgp.numerics.dense_factor import rounding_error, safe_covariance
 from stochgp.numerics.precision import einsum, matmul
-from stochgp.numerics.rounding import rounding_error, safe_covariance
 from stochgp.parameters import cast, value_of
-from stochgp.planning.prediction import COMPILER_BYTES, FEATURES
+from stochgp.planning.memory import COMPILER_BYTES, FEATURES
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions

@@ -16,22 +16,20 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from stochgp.numerics.dense_factor import Factor
 from stochgp.operators import AbstractOperator
 from stochgp.results import Solution
-from stochgp.solvers.costs import (
-    Costs,
-    compile_seconds,
-    epoch_seconds,
-    kept_seconds,
-    prediction_seconds,
-    prior_seconds,
-)
 from stochgp.solvers.sizes import (
     BLOCK,
     MARGIN,
+    Costs,
     Layout,
     SystemSize,
     column_bytes,
+    compile_seconds,
+    epoch_seconds,
     kept_bytes,
+    kept_seconds,
     left_by_compiler,
+    prediction_seconds,
+    prior_seconds,
     working_bytes,
 )
 

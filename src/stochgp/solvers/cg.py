@@ -14,10 +14,18 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
-from stochgp.solvers.costs import TOUCH, Costs
 from stochgp.solvers.full_scale import low_rank_plus_neighbours
 from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
-from stochgp.solvers.sizes import SMALL, Layout, SystemSize, column_bytes, has_neighbours, padded
+from stochgp.solvers.sizes import (
+    SMALL,
+    TOUCH,
+    Costs,
+    Layout,
+    SystemSize,
+    column_bytes,
+    has_neighbours,
+    padded,
+)
 
 NEIGHBOURS = 24
 LARGEST_RANK = 1000

@@ -15,16 +15,20 @@ from stochgp.numerics.dense_factor import NEGLIGIBLE, Factor, factorised
 from stochgp.operators import AbstractOperator, KernelOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers.base import AbstractDirectSolver
-from stochgp.solvers.costs import HALF_ORDER, TOUCH, Costs, epoch_seconds, twice
 from stochgp.solvers.sizes import (
+    HALF_ORDER,
     MARGIN,
     SMALL,
+    TOUCH,
+    Costs,
     Layout,
     SystemSize,
     column_bytes,
+    epoch_seconds,
     kept_bytes,
     left_by_compiler,
     product_bytes,
+    twice,
     working_bytes,
 )
 

@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.numerics.precision import matmul
 from stochgp.operators import AbstractOperator
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
-from stochgp.solvers.costs import Costs
 from stochgp.solvers.momentum import (
     SHORTEST_HORIZON,
     SMALLEST_SCALE,
@@ -31,7 +30,7 @@ from stochgp.solvers.momentum import (
     where_it_is,
     with_coefficients,
 )
-from stochgp.solvers.sizes import Layout, SystemSize, column_bytes, operator_bytes
+from stochgp.solvers.sizes import Costs, Layout, SystemSize, column_bytes, operator_bytes
 
 FIRST_STAGE = 3  # epochs; then every stage ends at twice the epochs of the one before
 SLOWEST_DECAY = 0.75  # of the accelerated rules, in one step

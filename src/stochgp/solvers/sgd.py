@@ -13,8 +13,7 @@ from stochgp.numerics.precision import matmul
 from stochgp.operators import AbstractOperator
 from stochgp.priors import RandomFeatures, random_features
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
-from stochgp.solvers.costs import TOUCH, Costs
-from stochgp.solvers.sizes import Layout, SystemSize, column_bytes, padded
+from stochgp.solvers.sizes import TOUCH, Costs, Layout, SystemSize, column_bytes, padded
 
 PROBES, POWERS = (
     8,

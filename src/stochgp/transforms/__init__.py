@@ -2,9 +2,7 @@
 
 from .anchored import Anchored, anchored
 from .base import AbstractTransform
-from .power import BoxCox, Log, YeoJohnson
-from .shifted_log import ShiftedLog
-from .sinh_arcsinh import SinhArcsinh
+from .power import BoxCox, Log, ShiftedLog, SinhArcsinh, YeoJohnson
 from .spline import Spline, spline_of
 
 __all__ = [

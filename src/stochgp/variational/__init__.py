@@ -1,10 +1,9 @@
 """Variational approximations of GP posteriors: q(f) that a few numbers say."""
 
-from .base import AbstractApproximation, AbstractProcess
+from .base import AbstractApproximation, AbstractProcess, Naturals, optimum
 from .decoupled import Decoupled, DecoupledCorrection, DecoupledProcess, from_coupled, to_coupled
 from .functions import InducingFunctions, functions_at, no_functions
 from .inducing import InducingCorrection, InducingPoints, InducingProcess, choose_points
-from .natural import Naturals, optimum
 
 __all__ = [
     "AbstractApproximation",

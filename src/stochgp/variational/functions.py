@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from stochgp.kernels.fields import select
+from stochgp.kernels.base import select
 from stochgp.kernels.gradients import equal_tiles
 from stochgp.kernels.stationary import RBF
 from stochgp.numerics.precision import matmul

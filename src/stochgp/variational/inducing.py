@@ -11,11 +11,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.features.nystrom import kmeans_landmarks
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
-from stochgp.numerics.small_matrices import safe_inverse_factor, whiten
-from stochgp.numerics.triangular import transposed_times
+from stochgp.numerics.small_matrices import safe_inverse_factor, transposed_times, whiten
 from stochgp.parameters import value_of
-from stochgp.variational.base import AbstractApproximation, AbstractProcess
-from stochgp.variational.natural import Naturals
+from stochgp.variational.base import AbstractApproximation, AbstractProcess, Naturals
 
 ROUNDINGS = 4.0  # in eps k(x, x): what is unexplained of a variance at least
 KMEANS_ROWS = 5_000  # of which clusters are made
