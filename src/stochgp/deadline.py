@@ -81,10 +81,10 @@ def _agreed(seconds: float) -> float:
 
 
 class Pace:
-    """How long a piece of one kind takes: as long as the one before it.
+    """The seconds that the next piece of a kind is expected to take: those of the piece before it.
 
-    The first piece also compiles. At most `COMPILING` seconds of it, and at most 70 %, are taken for that; but never so little that more
-    than ten times the typical seconds are left, where these are known. `expected` begins as they are, `seconds` are those of the last piece.
+    `seconds` are those of the last piece, `expected` those of the next, which begins as `typical`, 0 where nothing is known. The first piece, of
+    t seconds, also compiles. After it `expected` is max(0.3 t, t − 3), the part that was work, and at most 10 `typical` where that is known.
     """
 
     def __init__(self, typical: float = 0.0):

@@ -11,7 +11,7 @@ import optax
 import stochgp
 from stochgp.distributions import ScaleMixture
 from stochgp.features import AbstractFeatureMap
-from stochgp.kernels.fields import as_active_dims, as_amplitude, as_positive
+from stochgp.kernels.base import as_active_dims, as_amplitude, as_positive
 from stochgp.kernels.stationary import AbstractStationary
 from stochgp.learners import AbstractLearner, constant
 from stochgp.likelihoods import AbstractLikelihood, constant_noise

@@ -206,9 +206,10 @@ def crps_of_counts(
     F: Callable[[Any, np.ndarray], np.ndarray],
     of_many: Callable[[Any, float, float, float], float],
 ) -> Points:
-    """Σ_k (F(k) − 1[k ≥ y])² of each row: of the counts k from the quantile of `least_tail` to that of 1 − `least_tail`, by `F(row, k)`; beyond
+    """Σ_k (F(k) − 1[k ≥ y])² of each row, F(k) = `F(row, k)`.
 
-    them F is 0, or 1. Where they are more than 10⁴, `of_many(row, y, first, last)` for each y.
+    F is evaluated at the counts k from the quantile of `least_tail` to that of 1 − `least_tail`. Below them it counts as 0, above them as 1.
+    Where they are more than 10⁴, the sum is `of_many(row, y, first, last)` for each y.
     """
     ends = (
         distribution._quantile(np.full((distribution.n_rows, 1), p))[:, 0]

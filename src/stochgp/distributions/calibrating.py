@@ -46,11 +46,11 @@ class PITRecalibration(eqx.Module):
 
 
 class Conformal(eqx.Module):
-    """Intervals (q(½ − r), q(½ + r)), r the smallest |u_i − ½| of n left-out rows with a share of at least (1 + 1/n) level at or below it: the
+    """Intervals (q(½ − r), q(½ + r)), r the k-th smallest |u_i − ½| of n left-out rows, k = ⌈(n + 1) level⌉.
 
-    k-th smallest, k = ⌈(n + 1) level⌉, where weights are equal. For exchangeable rows they hold a new observation with a probability in
-    [level, level + 1/(n + 1)], on average over rows; given the n rows, with one that is distributed as Beta(k, n + 1 − k). Where r is ½ they
-    reach as far as the distribution does.
+    With weights r is the smallest |u_i − ½| that a share of at least (1 + 1/n) level of the rows does not exceed. For exchangeable rows the
+    intervals hold a new observation with a probability in [level, level + 1/(n + 1)], on average over rows. Given the n rows, that probability
+    is distributed as Beta(k, n + 1 − k). Where r is ½ they reach as far as the distribution does.
     """
 
     reach: float  # r

@@ -102,7 +102,9 @@ class Rounded(AbstractDistribution):
         return float(total) + max(-y, 0.0)
 
     def _moments(self) -> tuple[Points, Points]:
-        """(Mean, standard deviation), [N, 1]. With k the median and Z the base,
+        """(Mean, standard deviation), [N, 1].
+
+        With k the median and Z the base,
 
             E Y − k = Σ_{j ≥ 0} P(Z > k + j + ½) − Σ_{j < k} P(Z ≤ k − j − ½),   E (Y − k)² = Σ (2j + 1) (the same probabilities, added).
 

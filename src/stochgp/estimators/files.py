@@ -47,12 +47,11 @@ def read_files(
     keeps_all: bool,
     targets: AbstractTargets = REAL,
 ) -> tuple[TrainingData, Survey]:
-    """(A uniform sample of the rows in files, standardised by all of them, and where all are; what was found of them). `targets` says what their
+    """(A uniform sample of the rows in files, standardised by all of them, and where all are; what was found of them).
 
-    targets are. Sets `n_features_in_` and `feature_names_in_`.
-
-    `others` are arguments of `fit` that belong to rows in memory. Raises ValueError or TypeError, in one line, with file and row for what
-    cannot be used, and where a family that `keeps_all` rows cannot.
+    `targets` says what the numbers of the target's column stand for. `others` are arguments of `fit` that belong to rows in memory. Sets
+    `n_features_in_` and `feature_names_in_`. Raises ValueError or TypeError, in one line, with file and row for what cannot be used, and where
+    a family that `keeps_all` rows cannot.
     """
     lookup(estimator.missing, dict.fromkeys(("refuse", "impute")), "missing")
     if not isinstance(target, str):

@@ -259,9 +259,10 @@ class Fitted:
     def with_noise(
         self, values: Float[np.ndarray, "N S"], X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
-        """Observations at rows where functions have these values; each row's are of `distribution`.
+        """Observations y at rows X, given values f of functions there: each row's y has the predictive `distribution` F of that row.
 
-        Where that is not of f and Gaussian noise, the ranks are those of f and Gaussian noise: rows stay related as these are (a Gaussian copula).
+        For Gaussian noise y = f + ε. For another F it is y = F⁻¹(Φ((f + ε − m)/s)), with m and s the mean and the standard deviation of f + ε:
+        rows are then related as f + ε is (a Gaussian copula).
         """
         is_corrected = isinstance(self.calibration, PITRecalibration)
         if self._of_likelihood is not None:

@@ -65,13 +65,13 @@ def start_noise(likelihood: Any, given: float | None, spread: float, dtype: str)
 def law_of(
     asked: Any, posterior: Any, gp: Any, data: TrainingData, budget: Budget, planned: str | None
 ) -> tuple[Dispersion | None, dict[str, Any]]:
-    """(The law asked for, or planned, or chosen for "auto", None where variances and noise stay as they are; what `plan_` says of it).
+    """(How errors are distributed, as asked for, as planned, or as chosen for "auto"; what `plan_` says of it). None = N(m, V) as the posterior has it.
 
-    "auto" corrects the probabilities of the law, too, where the rows left out say clearly that they are off (`chosen_curve`), and are predicted as new
-    rows are: not where their neighbours stand for all rows. On pol that made the density of test rows 0.04 nats worse.
-    Of transformed targets "auto" compares heavy tails only where the mean of T⁻¹(z) is sure to exist: not for logarithms.
+    "auto" chooses by left-out rows. It also recalibrates probabilities where these rows clearly gain by it (`chosen_curve`), but only where they
+    are predicted as the posterior predicts new rows. On pol, where neighbours stood in for all rows, recalibration made the density of test rows
+    0.04 nats worse. Of transformed targets it compares Student-t errors only where the mean of T⁻¹(z) is sure to exist: not for logarithms.
 
-    Raises ValueError, with both numbers, for a law asked for that the memory does not allow.
+    Raises ValueError, with both numbers, for a choice by the user that the memory does not allow.
     """
     df, asked = known_df(asked), STUDENT if isinstance(asked, StudentT) else asked
     if isinstance(asked, Gaussian) or asked == GAUSSIAN:

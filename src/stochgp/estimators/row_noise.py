@@ -126,9 +126,10 @@ def with_noise(
 
 
 def _recalibrated(found: FitResult, *, planned: bool) -> tuple[FitResult, str]:
-    """(With the curve that corrects the probabilities of rows held out, where they clearly want one or it is planned; why).
+    """(The fit with a recalibration curve R, where held-out rows gain clearly by it or it is planned; why).
 
-    It is of the law of whole errors, y = m + √V T with T of variance 1: one curve for all rows, however much of V is noise.
+    P(y ≤ m + √V t) = R(P(T ≤ t)), with m and V the mean and the variance of an observation and T of variance 1: one curve for all rows,
+    whatever part of V is noise.
     """
     rows, df = found.evidence.held_out, found.evidence.df
     if rows is None:
@@ -151,9 +152,10 @@ def _chosen(
     rows: AbstractSource,
     run: Run,
 ) -> tuple[FitResult, str]:
-    """(The simplest noise that no other one clearly beats on held-out rows, why): noise of the input, heavy tails around what it left, and where these
+    """(The simplest noise model that no other one clearly beats on held-out rows, why).
 
-    hid that noise both together. What has a head is compared with constant noise after as many steps.
+    Compared are constant noise, noise that depends on the input, Student-t errors around the better of the two, and, where Student-t errors
+    won over constant noise, both together. A model with a head is compared with constant noise that had as many steps.
     """
     told, found, base = list[str](), first, first
     student = functools.partial(

@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
     @property
     def extent(self) -> Extent:
-        """How far learning went, where the plan given is of a fit that was cut."""
+        """How many steps and trials of rates to take: those of the given plan where its fit was cut short, else no limit."""
         if self.plan is None:
             return Extent()
         is_cut = self.planned("result") in CUT
@@ -48,7 +48,7 @@ class Run(NamedTuple):
 
     @property
     def may_choose(self) -> bool:
-        """Whether a time limit may choose what is done: not where a plan says it, nor where a checkpoint is to be gone on from without limit."""
+        """Whether a time limit may change what is done: not where a plan states it, nor where a checkpoint may have to be resumed."""
         return self.plan is None and self.checkpoint is None
 
     @property

@@ -202,14 +202,17 @@ def tolerances(
     typical_error: float | None = None,
     share: float = 1.0,
 ) -> Float[np.ndarray, " S"]:
-    """Relative residuals to reach, times √(N/10,000) where N is smaller: 0.2 (σ / rms y)^¾, at most 0.1, for the mean; for samples
+    """Relative residuals ‖b − Aα‖/‖b‖ to reach, of the mean first and then of each sample.
 
-    3.5 times that, from 0.03 to 0.08; a solver's `share` of them. An empirical rule: on pol, elevators and bike, with noise standard deviations
-    of 0.037, 0.31 and 0.006, the RMSE on test rows was within 1 % of the exact one at residuals of 0.022, 0.09 and 0.005, and the NLPD within
-    0.04 of that of exactly solved samples at 0.05. Smaller sets, where it costs little, are solved more exactly.
+        mean:     c t,  t = min(0.2 (σ / rms y)^¾, 0.1),  c = share · min(1, √(N/10,000))
+        samples:  c · min(max(3.5 t, 0.03), 0.08)
 
-    For the mean at most 0.4 times the typical error of rows left out, as a share of rms y: a residual of no particular direction adds about
-    its own size to the errors of predictions. Where tails are heavy most of them are far smaller than the noise.
+    An empirical rule: on pol, elevators and bike, with noise standard deviations of 0.037, 0.31 and 0.006, the RMSE on test rows was within 1 %
+    of the exact one at residuals of 0.022, 0.09 and 0.005, and the NLPD within 0.04 of that of exactly solved samples at 0.05. Smaller sets,
+    where it costs little, are solved more exactly.
+
+    The tolerance of the mean is also at most 0.4 `typical_error` / rms y, the typical error being that of left-out rows: a residual of no
+    particular direction adds about its own size to the errors of predictions. Where tails are heavy most errors are far smaller than the noise.
     """
     size = max(math.sqrt(float(np.mean(np.square(y)))), SMALLEST)
     mean = min(TOLERANCE * (math.sqrt(noise_variance) / size) ** POWER, MOST_TOLERANCE)

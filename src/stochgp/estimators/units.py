@@ -100,7 +100,7 @@ class TrainingData:
 
     @property
     def n_all(self) -> int:
-        """Of all rows, where they are a sample too."""
+        """How many rows the data have, those outside the sample included."""
         return self.n_rows if self.everything is None else self.everything.size
 
     @property
@@ -114,7 +114,7 @@ class TrainingData:
 
     @property
     def log_unit(self) -> float:
-        """What densities per datum of the model's targets lack in nats to be of the user's: log s, less the mean of log T'."""
+        """log s − mean log T'(y): the NLML per datum in the user's units less that in the model's, whose targets are T(y)/s but for a shift."""
         return math.log(self.scale) - self.log_slope
 
     @functools.cached_property

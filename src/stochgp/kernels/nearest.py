@@ -191,7 +191,10 @@ def _earlier_of_level(
     positions: Int[np.ndarray, " P"],
     k: int,
 ) -> Int32[np.ndarray, "P _"]:
-    """At most k of the `first` rows of the order for each of these `rows`: where not all are before them, all are ranked."""
+    """For each of these `rows` the nearest of the `first` rows of the order that come before it, at most k; NONE fills up.
+
+    Where some of `first` come after some of `rows`, all of `first` are ranked by distance, and those that come after are put last.
+    """
     wide = min(k, len(first)) if positions.min() >= len(first) else len(first)
     near = NearestRows(kernel, X[first]).query(X[rows], wide)
     later = near >= positions[:, None]

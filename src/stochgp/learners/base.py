@@ -91,7 +91,7 @@ class AbstractLearner(eqx.Module):
 
     @property
     def loss_shift(self) -> float:
-        """What "loss" gains for targets s times as large and variances s² times, in units of log s: 1 as a density does, or 0 for a change of one."""
+        """c, where the loss of targets s·y and variances s²·v is loss(y, v) + c log s: 1 of a negative log density per datum, 0 of a difference of two."""
         return 1.0
 
     @property
@@ -116,10 +116,7 @@ class AbstractLearner(eqx.Module):
         return False
 
     def standard_errors(self, state: Any) -> tuple[Any, float] | None:
-        """(Standard errors of the unconstrained parameters, as a tree like those that train; that of the loss) at a state, or None where it
-
-        does not know them.
-        """
+        """(Standard errors of the unconstrained parameters at a state, as a tree like those that train; that of the loss); None where unknown."""
         return None
 
     def to_go_on(self, state: Any) -> Any:

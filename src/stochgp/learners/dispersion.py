@@ -95,10 +95,11 @@ def fitted(
 
 
 def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING, *, heavy_tails: bool = True) -> Evidence:
-    """The law whose mean log density on rows that it was not fitted to exceeds that of the constant Gaussian, and of every simpler one chosen
+    """The predictive distribution that held-out rows prefer: from the simplest to the richest, each must clearly beat the best one before it.
 
-    before it, by more than 2 standard errors and 0.01 nats. Differences are paired row by row, and weigh ρ; their errors are those of sums over
-    64 cells of near rows, or over the groups. Fewer than 100 rows choose nothing, fewer than 500 no scale of the input. Without `heavy_tails` the Student-t is not compared.
+    It does where its mean log density, on rows that it was not fitted to, is higher by more than 2 standard errors and 0.01 nats. Differences
+    are paired row by row, and weigh ρ. Their errors are those of sums over 64 cells of near rows, or over the groups. With fewer than 100 rows
+    it is the constant Gaussian, with fewer than 500 no scale depends on the input. Without `heavy_tails` no Student-t is compared.
     """
     R = len(rows.squares)
     if R < FEWEST:

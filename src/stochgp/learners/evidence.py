@@ -129,8 +129,9 @@ class ByEvidence(AbstractJudge):
     df                   ν of Student-t noise, from which held-out rows find a better one, unless `keeps_df`; None = Gaussian noise. The moments are
                          those of `objectives.student`, and for the exact NLML stands its bound from above
 
-    Settled: of a run in cycles, the last one gained less than 0.01 nats per datum; of others, the best criterion improved by less than 0.01 nats per datum since the first quarter of the steps, in which a cosine rate
-    makes half of its way, and the run did not only ever get worse than its start. Fewer than four visits cannot tell.
+    A run in cycles has settled where its last cycle gained less than 0.01 nats per datum. Any other run has settled where the lowest criterion
+    fell by less than 0.01 nats per datum after the first quarter of the steps, in which a cosine rate makes half of its way; but not where the
+    start was never bettered and the end is worse by more than 0.01. Fewer than four evaluations cannot tell.
     """
 
     refit: bool = True

@@ -40,7 +40,7 @@ class Going(NamedTuple):
 
 
 def refusal(first: FitResult, *, to_choose: bool) -> str | None:
-    """Why no other noise is tried, where none is; `to_choose` it held-out rows are wanted."""
+    """Why no other noise model is tried; None where one can be. Choosing between them (`to_choose`) takes held-out rows."""
     if first.evidence is None:
         return "the learner knows no other"
     held_out = first.evidence.held_out
@@ -67,7 +67,7 @@ def with_head(gp: FeatureGP, features: AbstractFeatureMap) -> FeatureGP:
 def learned_further(
     first: FitResult, gp: FeatureGP, learner: AbstractLearner, source: AbstractSource, going: Going
 ) -> FitResult:
-    """The run that goes on from `first` with the model `gp`: in one cycle, with the same rows held out where the key is that of `first`."""
+    """Further steps from `first` on with the model `gp`, in one cycle. With the key of `first` the same rows are held out."""
     per_epoch = first.plan.steps_per_epoch
     options: dict[str, Any] = {"epochs": max(1, round(SHARE_OF_STEPS * first.plan.total_steps / per_epoch))}
     if (rate := rate_of(first, learner)) is not None:
@@ -87,7 +87,10 @@ def twin(
     key: PRNGKeyArray,
     devices: Devices = ONE,
 ) -> FitResult:
-    """The features of `second` with the constant noise of `first`, both variances fitted again: what more steps alone have brought."""
+    """The fit that `second` is compared with: its features, and constant noise as in `first`, with both variances fitted again.
+
+    So that the further steps of `second` do not count as a gain of its noise model.
+    """
     gp = FeatureGP(features=second.gp.features, noise=first.gp.noise, variance=second.gp.variance)
     return fit(learner, gp, source, key=key, extent=Extent(0, 0), devices=devices)
 

@@ -73,7 +73,7 @@ def row_variances(noise: AbstractNoise, X: Float[Any, "N D"], dtype: DTypeLike) 
 
 
 def wide_variances(noise: AbstractNoise, X: Float[Any, "N D"]) -> Float64[np.ndarray, " N"]:
-    """The same in float64, on the host, by a program that does not know how many rows there are."""
+    """σ² s(x) of rows that each count as one, in float64 on the host; compiled once for any number of rows."""
     with jax.enable_x64(True):
         rows = np.asarray(X, np.float64)
         return noise_of_rows(cast(noise, np.float64), rows, np.ones(len(rows)))
@@ -82,7 +82,7 @@ def wide_variances(noise: AbstractNoise, X: Float[Any, "N D"]) -> Float64[np.nda
 def noise_of_rows(
     noise: AbstractNoise, X: Float[np.ndarray, "N D"], count: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, " N"]:
-    """The noise variance of each row, on the host, by a program that does not know how many rows there are."""
+    """σ² s(x) / ρ of each row, on the host; compiled once for any number of rows."""
     found = [np.asarray(_variances(noise, x, rho)) for x, rho, _ in _tiles(X, count, count)]
     return np.concatenate(found)[: len(X)]
 

@@ -153,9 +153,9 @@ class _Tree(NamedTuple):
 def edges_of(
     X: Float[np.ndarray, "N D"], n_bins: int, weight: Float[np.ndarray, " N"] | None = None
 ) -> list[Float[np.ndarray, " _"]]:
-    """At most n_bins − 1 thresholds of each input, halfway to the next larger value: of its quantiles, or of all values where they are few.
+    """At most n_bins − 1 thresholds of each input: midpoints between a value and the next larger one.
 
-    A row of weight ρ counts as ρ equal ones.
+    The values are all of the input where it has at most n_bins, else its quantiles at 1/n_bins, 2/n_bins, … A row of weight ρ counts as ρ equal ones.
     """
     found = []
     weight = np.ones(len(X)) if weight is None else weight
@@ -173,13 +173,13 @@ def edges_of(
 
 
 def binned(X: Float[np.ndarray, "N D"], edges: list[Float[np.ndarray, " _"]]) -> Int[np.ndarray, "N D"]:
-    """How many thresholds lie below each value: bin b > c exactly where the value is above threshold c."""
+    """b_ij, how many thresholds of input j lie below x_ij: b_ij > c exactly where x_ij is above threshold c."""
     columns = [np.searchsorted(edge, column, side="left") for edge, column in zip(edges, X.T, strict=True)]
     return np.asfortranarray(np.stack(columns, axis=1))
 
 
 def _joined(trees: list[_Tree], edges: list[np.ndarray]) -> Trees:
-    """With thresholds in place of bins; what all rows are below has an infinite one."""
+    """The trees as arrays, their cuts as thresholds instead of bins; a cut above the last threshold is +∞."""
     after = [np.append(edge, np.inf) for edge in edges]
     thresholds = [
         [after[j][min(cut, len(after[j]) - 1)] for j, cut in zip(tree.inputs, tree.cuts, strict=True)]

@@ -33,9 +33,11 @@ class Conditional(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """Means over the centres, w the centre's ρ over the mean of all: L = mean wl, ∇L, H = mean w(½J^V J^Vᵀ + J^e J^eᵀ), Γ = mean w² ∇l ∇lᵀ, of
+    """Means over the centres, in the unconstrained parameters, w the centre's ρ over the mean of all:
 
-    the unconstrained parameters. `squares` is mean wz², `jittered` the share of centres whose matrix was factorised with jitter. Of a joint density
+        L = mean wl,   ∇L,   H = mean w(½J^V J^Vᵀ + J^e J^eᵀ),   Γ = mean w² ∇l ∇lᵀ.
+
+    `squares` is mean wz², `jittered` the share of centres whose matrix was factorised with jitter. Of a joint density
     w is 1, and L, ∇L and H are per datum with what `repeats` adds: ½(ρ − 1) J^s J^sᵀ to H, J^s = ∇ log(σ² s). Γ is of gradients that are per datum too.
 
     `spread` is the covariance of ∇L, and `error` the standard error of L, by cells of centres that share no neighbours: C⁻² Σ_cells S Sᵀ, S the

@@ -122,9 +122,10 @@ def nlml_estimate(
 
 
 def estimate_bytes(size: SystemSize, layout: Layout, n_steps: int = STEPS) -> int:
-    """What `nlml_estimate` takes: five times the factor of the preconditioner, twice the vectors of all probes and steps, products of
+    """What `nlml_estimate` takes.
 
-    blocks of rows with a vector of every probe.
+    That is five times the factor of the preconditioner, twice the vectors of all probes and steps, and products of blocks of rows with a
+    vector of every probe.
     """
     rank = min(LARGEST_RANK, math.isqrt(ENTRIES_PER_ROW * size.n_rows))
     arrays = 8 * size.n_rows * (5 * rank + 2 * PROBES * n_steps)

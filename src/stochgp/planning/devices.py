@@ -157,9 +157,10 @@ def shared_seconds(
 
 
 def exchange_seconds(solver: AbstractIterativeSolver, size: SystemSize, team: Team) -> float:
-    """Of an epoch. A product with all of K sends (G − 1)/G of N (D + 1 + S) numbers to a device; a step on B rows adds up B (D + 2 + 4 S)
+    """Seconds in which G devices exchange the numbers of one epoch.
 
-    of them in two messages, which sends each twice.
+    A product with all of K sends (G − 1)/G of N (D + 1 + S) numbers to a device. A step on B rows adds up B (D + 2 + 4 S) numbers in two
+    messages, which sends each number twice.
     """
     n_steps, S, link = solver.steps_per_epoch(size.n_rows), size.n_columns, team.link
     seconds = (team.count - 1) / team.count * size.itemsize / link.bytes  # of a number that every device gets

@@ -45,9 +45,9 @@ def covariance_bytes(size: SystemSize, n_test: int, layout: Layout, variance: st
 def sliced_covariance_bytes(
     size: SystemSize, n_test: int, layout: Layout, solver: AbstractSolver, n_columns: int
 ) -> int:
-    """The covariance of the test rows, found `n_columns` of them at a time: four squares, and in float64 six blocks of as many columns by
+    """The covariance of the test rows, found `n_columns` of them at a time.
 
-    training rows, beside what a solve for them takes.
+    That is four squares of the test rows, six blocks of `n_columns` by training rows in float64, and what a solve for these columns takes.
     """
     arrays = 8 * (4 * n_test**2 + n_columns * (6 * size.n_rows + 2 * n_test))
     return int(MARGIN * arrays) + solver.need_bytes(size._replace(n_samples=n_columns - 1), layout)

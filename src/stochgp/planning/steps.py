@@ -102,7 +102,7 @@ def few_epochs(n_rows: int, batch_size: int) -> int | None:
 
 
 def held_out_rows(n_rows: int, fraction: float) -> int:
-    """The `fraction` of the rows, at most 30,000; where that is fewer than 100, up to 100 but at most a third of them; none if that is fewer than 5."""
+    """How many of N rows are held out: max(min(fraction · N, 30,000), min(100, N/3)), and 0 where that is below 5 or the fraction is 0."""
     if fraction == 0:
         return 0
     n_held_out = max(min(round(n_rows * fraction), MOST_HELD_OUT), min(ENOUGH_HELD_OUT, n_rows // 3))
@@ -119,7 +119,7 @@ def trial_steps(plan: StepPlan) -> int:
 
 
 def in_cycles(plan: StepPlan) -> StepPlan:
-    """Cycles LONGER each, together MORE_STEPS times the steps, up to MOST_PATIENT_STEPS and a step a row, or as many as before where those are more."""
+    """The plan in cycles of c, 3c and 9c steps, 13c = max(T, min(2.5 T, 20,000, N)) in all, of `plan` with T steps for N rows."""
     rows = plan.batch_size * plan.steps_per_epoch
     asked = max(plan.total_steps, min(round(MORE_STEPS * plan.total_steps), MOST_PATIENT_STEPS, rows))
     first = max(1, round(asked / CYCLES / plan.chunk_steps)) * plan.chunk_steps

@@ -91,9 +91,9 @@ class LocalPosterior(AbstractPosterior):
         return ONE
 
     def spread_over(self, devices: Devices) -> "LocalPosterior":
-        """The same with its points spread over these devices. A file holds it without them. Raises ValueError where a block of points has
+        """The same with its points spread over these devices, of which a file keeps nothing.
 
-        no equal parts: there must be 1, 2, 4, 8 or 16.
+        Raises ValueError unless there are 1, 2, 4, 8 or 16 of them: a block of points has no other equal parts.
         """
         if SMALL_BLOCK % devices.count:
             raise ValueError(f"points are spread over 1, 2, 4, 8 or 16 devices, not over {devices.count}")

@@ -62,7 +62,9 @@ def nesterov(rho: float, step_size: float, averaging: float, dtype: DTypeLike) -
 
 
 def accelerated(horizon: float, n_blocks: int, dtype: DTypeLike) -> Coefficients:
-    """Accelerated random block descent (Nesterov 2012; Tu et al. 2017): three sequences w, v, z with
+    """Accelerated random block descent (Nesterov 2012; Tu et al. 2017).
+
+    It has three sequences w, v, z with
 
         w = z − E δ,   v ← β v + (1 − β) z − γ E δ,   z ← a v + (1 − a) w,
         β = 1 − √(μ/ν), γ = 1/√(μν), a = 1/(1 + γν), ν = n_blocks, μ = 1 / (n_blocks horizon²),

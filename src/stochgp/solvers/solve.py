@@ -49,13 +49,16 @@ def solve(
 ) -> Solution:
     """α with A α = b for every column of b.
 
-    `tolerance` bounds ‖b − Aα‖ / ‖b‖ of each column (one number, or one per column). Iterative solvers estimate the residual from the
-    rows that they use and measure it on all rows where the estimate is within the tolerance, every `check_every` epochs, and at the
-    end; what is returned, column by column, is the measured point nearest to the solution: that of the lowest dual objective
-    ½ αᵀAα − αᵀb = ½ ‖α − A⁻¹b‖²_A + constant, which the residual gives. `start` is where they begin; its residual is measured first, and
-    where it is within the tolerance nothing else is done. `time_limit`, in seconds,
-    a deadline around this call (`deadline.within`) and Ctrl-C end the run with the best point so far; after the first epoch none is begun
-    that is expected to end later, nor more than `most_epochs`: those of a run that a time limit has cut. With `throw`, a run that does not reach the tolerance raises RuntimeError.
+    tolerance    bounds ‖b − Aα‖ / ‖b‖ of each column: one number, or one per column
+    start        where an iterative solver begins; where it is within the tolerance already, nothing else is done
+    time_limit   seconds. After the first epoch none is begun that is expected to end later, nor after a deadline around this call
+                 (`deadline.within`). Then, and on Ctrl-C, the best point so far is returned
+    most_epochs  no more epochs than these: a plan repeats a run that a time limit has cut
+    throw        whether a run that does not reach the tolerance raises RuntimeError
+
+    Iterative solvers estimate the residual from the rows that they use. They measure it on all rows where the estimate is within the tolerance,
+    every `check_every` epochs, and at the end. Returned is, column by column, the measured point nearest to the solution: that of the lowest
+    dual objective ½ αᵀAα − αᵀb = ½ ‖α − A⁻¹b‖²_A + constant, which the residual gives.
 
     Raises ValueError for shapes that do not fit and for a tolerance that is not positive.
     """

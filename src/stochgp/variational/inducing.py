@@ -37,9 +37,9 @@ class InducingPoints(AbstractApproximation):
     def of(
         cls, points: Any, *, n_latent: int = 1, diagonal: bool = False, jitter: float | None = None
     ) -> "InducingPoints":
-        """At the points Z [M, D], an array or a frozen one; q(u) is the prior. `jitter` None = 4 M eps of their dtype, above the rounding error
+        """At the points Z [M, D], an array or a frozen one; q(u) is the prior.
 
-        of the factor.
+        `jitter` None = 4 M eps of the points' dtype, above the rounding error of the factor.
         """
         Z = value_of(points)
         if Z.ndim != 2 or Z.shape[0] == 0:
