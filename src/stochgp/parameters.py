@@ -39,12 +39,17 @@ class AbstractParameter(eqx.Module):
         """The constrained value."""
 
     @property
+    @abc.abstractmethod
+    def stored(self) -> Any:
+        """What is stored, of the shape and dtype of the value."""
+
+    @property
     def shape(self) -> tuple[int, ...]:
-        return self.value.shape
+        return self.stored.shape
 
     @property
     def dtype(self) -> Any:
-        return self.value.dtype
+        return self.stored.dtype
 
     @property
     def known(self) -> np.ndarray:
@@ -75,6 +80,10 @@ class Positive(AbstractParameter):
     lower: float = eqx.field(static=True, default=0.0)
 
     @property
+    def stored(self) -> Float[Array, "..."]:
+        return self.raw
+
+    @property
     def value(self) -> Float[Array, "..."]:
         return jnp.exp(self.raw) + self.lower
 
@@ -91,6 +100,10 @@ class Bounded(AbstractParameter):
     upper: float = eqx.field(static=True)
 
     @property
+    def stored(self) -> Float[Array, "..."]:
+        return self.raw
+
+    @property
     def value(self) -> Float[Array, "..."]:
         return self.lower + (self.upper - self.lower) * jax.nn.sigmoid(self.raw)
 
@@ -104,6 +117,10 @@ class Frozen(AbstractParameter):
     """
 
     content: Any
+
+    @property
+    def stored(self) -> Any:
+        return self.content
 
     @property
     def value(self) -> Any:

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.estimators.units import TrainingData
 from stochgp.features import Beyond
 from stochgp.features.beyond import N_BEYOND
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import matmul
 from stochgp.posteriors import FeaturePosterior
 
@@ -33,7 +34,7 @@ def beyond_limits(
     """
     some = np.linspace(0, data.n_rows - 1, min(data.n_rows, SLOPE_ROWS)).astype(np.int64)
     X = data.inputs.transform(data.rows.X[some], data.dtype)
-    slopes = np.asarray(_slopes(posterior, jnp.asarray(X)), np.float64)
+    slopes = np.asarray(_slopes(posterior, on_device(X)), np.float64)
     limits = data.inputs.transform(data.limits, data.dtype)
     scale = 1.0 if data.standardized else np.maximum(data.rows.X[some].std(axis=0), 1e-30)
     return Beyond.init(

@@ -43,6 +43,8 @@ from stochgp.learners.log import Report
 from stochgp.likelihoods import AbstractLikelihood, StudentT, constant_noise
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP
+from stochgp.numerics import draws
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.seeds import words_of
 from stochgp.objectives import Moments, add_up, chunk_rows, nlml_of_spectrum, spectrum
 from stochgp.objectives.moments import pass_rows, with_idle
@@ -171,9 +173,9 @@ class FeatureGPRegressor(GPRegressor):
     def _start(self, data: TrainingData, run: Run) -> tuple[FeatureGP, dict[str, Any]]:
         """Features for the rows, noise START_NOISE, and k(x, x) ≈ 1 on average, times the targets' mean square."""
         asked = self._asked(False)
-        map_key, sample_key = jax.random.split(run.start_key)
+        map_key, sample_key = draws.split(run.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
-        sample = jnp.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
+        sample = on_device(data.inputs.transform(data.rows.X[chosen], self.dtype))
         given = {"n_inputs": data.n_inputs, "X_sample": sample, "dtype": self.dtype}
         if features.is_network(self.features):
             given["limits"] = data.inputs.transform(data.limits, self.dtype)
@@ -266,7 +268,7 @@ class FeatureGPRegressor(GPRegressor):
         posterior = FeaturePosterior.of(gp.features, learned.spectrum, *variances, gp.noise)
         moments, told = learned.evidence.moments, {}
         if features.is_network(self.features):
-            beyond = beyond_limits(posterior, variances[0], data, key=jax.random.fold_in(run.start_key, 2))
+            beyond = beyond_limits(posterior, variances[0], data, key=draws.fold_in(run.start_key, 2))
             moments, told = with_idle(moments, beyond.n_features), {"features_beyond": choice(*BEYOND)}
             both = features.Sum(gp.features, beyond)
             posterior = FeaturePosterior.of(both, spectrum(moments), *variances, gp.noise)

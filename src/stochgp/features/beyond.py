@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp import kernels
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.features.fourier import RandomFourier
+from stochgp.numerics.arrays import on_device
 from stochgp.parameters import Frozen, frozen, value_of
 
 N_BEYOND = 128
@@ -44,8 +45,8 @@ class Beyond(AbstractFeatureMap):
         """
         least = np.finfo(np.float32).tiny
         lengthscale = np.minimum(np.sqrt(variance / 2) / np.maximum(slopes, least), longest)
-        kernel = kernels.RBF(jnp.asarray(lengthscale, dtype), jnp.asarray(variance / 2, dtype))
-        low, high = (frozen(jnp.asarray(side, dtype)) for side in limits)
+        kernel = kernels.RBF(on_device(lengthscale, dtype), on_device(variance / 2, dtype))
+        low, high = (frozen(on_device(side, dtype)) for side in limits)
         size = len(lengthscale), n_features
         return cls(RandomFourier.init(frozen(kernel), *size, key=key, paired=True, dtype=dtype), low, high)
 

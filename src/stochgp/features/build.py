@@ -18,6 +18,7 @@ from stochgp.features.network import Network
 from stochgp.features.nystrom import Nystrom
 from stochgp.names import lookup
 from stochgp.networks import Embedded, attention, mlp, periodic, piecewise_linear, smooth_clip, within
+from stochgp.numerics import draws
 from stochgp.parameters import value_of
 
 MLPS = ("mlp", "robust-mlp", "piecewise-mlp", "periodic-mlp")
@@ -62,7 +63,7 @@ def resolve(
         if kernel is not None or n_features is not None:
             raise ValueError("a feature map brings its own kernel and n_features: leave both None")
         return spec
-    network_key, feature_key = jax.random.split(key)
+    network_key, feature_key = draws.split(key)
     if isinstance(spec, str):
         name = lookup(spec, {name: name for name in NAMES}, "features")
         if not isinstance(name, str):  # a class that a user has registered

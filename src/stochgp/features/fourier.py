@@ -5,11 +5,14 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.kernels import AbstractStationary
+from stochgp.numerics import draws
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import Frozen, frozen, value_of
 
@@ -58,7 +61,7 @@ class RandomFourier(AbstractFeatureMap):
         if n_features < 1 or (paired and n_features % 2):
             wanted = "an even number, at least 2" if paired else "at least 1"
             raise ValueError(f"n_features is {n_features}; it must be {wanted}")
-        direction_key, scale_key, phase_key = jax.random.split(key, 3)
+        direction_key, scale_key, phase_key = draws.split(key, 3)
         row = jax.ShapeDtypeStruct((n_inputs,), dtype)
         n_active = jax.eval_shape(value_of(kernel).scaled, row).shape[0]
         n_frequencies = n_features // 2 if paired else n_features
@@ -67,9 +70,11 @@ class RandomFourier(AbstractFeatureMap):
         )
         scales = value_of(kernel).frequency_scales(n_frequencies, key=scale_key, dtype=dtype)
         phases = (
-            None if paired else frozen(jax.random.uniform(phase_key, (n_features,), dtype, maxval=2 * jnp.pi))
+            None
+            if paired
+            else frozen(on_device(draws.uniform(phase_key, (n_features,), dtype, 0.0, 2 * np.pi)))
         )
-        return cls(kernel, frozen((directions * scales[:, None]).T), phases, n_inputs)
+        return cls(kernel, frozen(_frequencies(directions, scales)), phases, n_inputs)
 
     @property
     def n_features(self) -> int:
@@ -92,7 +97,7 @@ def orthogonal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) 
 
     With D = 1 they are independent draws.
     """
-    direction_key, length_key = jax.random.split(key)
+    direction_key, length_key = draws.split(key)
     lengths = jnp.linalg.norm(jax.random.normal(length_key, (n, n_inputs), dtype), axis=1)
     return lengths[:, None] * orthogonal_directions(n, n_inputs, direction_key, dtype)
 
@@ -106,4 +111,9 @@ def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DType
 
 def normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
     """Rows ω_j ~ N(0, I_D), independent."""
-    return jax.random.normal(key, (n, n_inputs), dtype)
+    return on_device(draws.normal(key, (n, n_inputs), dtype))
+
+
+@jax.jit
+def _frequencies(directions: Float[Array, "F D"], scales: Float[Array, " F"]) -> Float[Array, "D F"]:
+    return (directions * scales[:, None]).T

@@ -10,6 +10,7 @@ import abc
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -22,6 +23,7 @@ from stochgp.kernels.base import (
     select,
 )
 from stochgp.kernels.distances import Points, points, squared_distance, squared_distances
+from stochgp.numerics.arrays import on_device
 from stochgp.parameters import AbstractParameter, as_positive, partition, value_of
 
 APART = 2  # coordinates whose distances are summed directly
@@ -93,7 +95,7 @@ class RBF(AbstractStationary):
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
     ) -> Float[Array, " n"]:
-        return jnp.ones(n, dtype)
+        return on_device(np.ones(n), dtype)
 
 
 class Matern12(AbstractStationary):

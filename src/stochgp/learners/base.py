@@ -1,6 +1,7 @@
 """What a learner is: a frozen value that says how θ is learned. `fit` owns the loop."""
 
 import abc
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -134,6 +135,16 @@ class AbstractLearner(eqx.Module):
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         """("exact", "unbiased", "estimated", "biased" or "unknown"; how so) of the gradients that θ follows; `entry` is the history's last."""
         return "unknown", "the learner does not say"
+
+    @property
+    def unread(self) -> dict[str, Any]:
+        """Values of fields that no step reads, the same for all learners that take the same steps."""
+        return {}
+
+    def of_steps(self) -> Any:
+        """The learner as a compiled step knows it: what no step reads is no part of the program's key. A numeric rate is in the state."""
+        rate = self.learning_rate if callable(self.learning_rate) else None
+        return dataclasses.replace(self, **{"epochs": None, "learning_rate": rate, **self.unread})
 
     def check_common(self) -> None:
         """Raises ValueError, naming the field, for impossible settings."""

@@ -106,6 +106,10 @@ class BSGD(AbstractLearner):
         sampling = self.sampling_for(state.gp)
         return advance_by_batches(self, sampling, state, problem, first_step, n_steps, seed)
 
+    @property
+    def unread(self) -> dict[str, Any]:
+        return {"batch_size": 2, "judge": None, "sampling": None}
+
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         return "biased", "of the likelihood of each batch: rows of different batches count as unrelated"
 

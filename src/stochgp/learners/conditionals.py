@@ -223,6 +223,10 @@ class AbstractConditionals(AbstractLearner):
         few = len(problem.prepared.start) <= MOST_SCORED
         return SEARCHES * problem.plan.steps_per_visit if few else problem.plan.total_steps
 
+    @property
+    def unread(self) -> dict[str, Any]:
+        return {"n_neighbours": 1, "n_centres": 1, "spread": None, "judge": None}
+
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
         """With the neighbours in the metric learned so far."""
         near = self.neighbours(state.gp, problem.prepared, state.near.shape[1] - 1)
@@ -245,7 +249,7 @@ class AbstractConditionals(AbstractLearner):
             descent = state.descent
             for part in np.array_split(order, max(1, len(order) // STACKED)):
                 rows = neighbourhoods(problem.source, state.near[part], wide)
-                theta, descent, found = _descend(self, theta, rest, descent, rows, per_row)
+                theta, descent, found = _descend(self.of_steps(), theta, rest, descent, rows, per_row)
                 losses.append(np.mean(np.asarray(found), axis=0))
         loss, squares, jittered = np.mean(losses, axis=0)
         gp = eqx.combine(theta, rest)

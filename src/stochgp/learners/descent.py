@@ -6,10 +6,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree
 
 from stochgp.learners.schedules import Schedule
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import full_precision
 
 NEVER = 1e9  # a step that no run reaches
@@ -33,10 +35,9 @@ class Descent(eqx.Module):
 
 def begin(parameters: PyTree, optimizer: Optimizer, rate: float, total: int) -> Descent:
     """Step 0 of `total`."""
-    state = optimizer(1.0).init(jax.tree.leaves(parameters))
-    f = jnp.float32
-    zero = jnp.asarray(0, f)
-    return Descent(state, jnp.asarray(rate, f), zero, jnp.asarray(total, f), zero)
+    state, f = _started(optimizer, jax.tree.leaves(parameters)), np.float32
+    zero = on_device(0, f)
+    return Descent(state, on_device(rate, f), zero, on_device(total, f), zero)
 
 
 def step_size(descent: Descent, learning_rate: float | Schedule | None, decay: Schedule) -> Array:
@@ -84,14 +85,16 @@ def move(
 
 def decaying(descent: Descent, n_steps: int | None) -> Descent:
     """The same state with a rate that decays over the next `n_steps` steps; None = one that does not."""
-    f = descent.step.dtype
-    start = jnp.asarray(NEVER, f) if n_steps is None else descent.step
-    return eqx.tree_at(lambda d: (d.start, d.total), descent, (start, start + (n_steps or NEVER)))
+    f = descent.step.dtype.type
+    start = f(NEVER) if n_steps is None else f(descent.step)
+    end = start + f(n_steps or NEVER)
+    return eqx.tree_at(lambda d: (d.start, d.total), descent, (on_device(start), on_device(end)))
 
 
 def slowed(descent: Descent, factor: float) -> Descent:
     """The same state with a smaller rate."""
-    return eqx.tree_at(lambda d: d.rate, descent, descent.rate * jnp.asarray(factor, descent.rate.dtype))
+    rate = np.asarray(descent.rate)
+    return eqx.tree_at(lambda d: d.rate, descent, on_device(rate * rate.dtype.type(factor)))
 
 
 def start_rate(learning_rate: Any, chosen: float | None) -> float:
@@ -103,3 +106,8 @@ def start_rate(learning_rate: Any, chosen: float | None) -> float:
     if chosen is None:
         raise ValueError("learning_rate is None: give one, or let `fit` choose it")
     return chosen
+
+
+@eqx.filter_jit
+def _started(optimizer: Optimizer, parameters: list[Array]) -> PyTree:
+    return optimizer(1.0).init(parameters)

@@ -5,8 +5,6 @@ import typing
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 from scipy.optimize import minimize_scalar
@@ -43,7 +41,7 @@ from stochgp.objectives.held_out import (
     nlpd_of_spectrum,
     robust_nlpd,
 )
-from stochgp.objectives.moments import pass_rows
+from stochgp.objectives.moments import pass_rows, total_of
 from stochgp.objectives.student import robust_moments
 from stochgp.planning.steps import (
     FEW_ROWS,
@@ -260,7 +258,7 @@ class ByEvidence(AbstractJudge):
         held_out = typing.cast(AbstractSource, division.held_out)
         if self.df is not None:
             return self._moments(gp, division, division.train, held_out)
-        return jax.tree.map(jnp.add, moments, self._moments(gp, division, held_out))
+        return total_of((moments, self._moments(gp, division, held_out)))
 
 
 def refitted(visit: EvidenceVisit) -> FeatureGP:

@@ -30,6 +30,7 @@ from stochgp.learners.run import (
 )
 from stochgp.learners.steps import take_stretch
 from stochgp.models import AbstractGP
+from stochgp.numerics.arrays import on_host
 from stochgp.numerics.seeds import key_of, seed_of, split
 from stochgp.results import RESULTS, FitResult
 from stochgp.storage import checkpoint as checkpoints
@@ -274,9 +275,10 @@ def _finish(setting: Setting, at: Progress, log: Log, result: RESULTS) -> FitRes
 
 def _state_of(setting: Setting, at: Progress, gp: AbstractGP) -> Any:
     """The state that the run ended with, where its model is the one returned; else None."""
-    if at.state is None or not eqx.tree_equal(setting.learner.model(at.state), gp):
+    if at.state is None:
         return None
-    return at.state
+    same = eqx.tree_equal(on_host(setting.learner.model(at.state)), on_host(gp))
+    return at.state if same else None
 
 
 def _mark(setting: Setting) -> str:

@@ -14,7 +14,7 @@ from stochgp.deadline import COMPILING
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
-from stochgp.learners.sampling import AbstractSampling, row_bytes
+from stochgp.learners.sampling import AbstractSampling, Uniform, row_bytes
 from stochgp.learners.steps import advance_by_batches
 from stochgp.models import SparseGP
 from stochgp.objectives.decoupled import Parts, bound_parts
@@ -105,6 +105,10 @@ class AbstractGrowing(AbstractLearner):
 
     def to_go_on(self, state: GrowingState) -> GrowingState:
         return state
+
+    @property
+    def unread(self) -> dict[str, Any]:
+        return {"batch_size": 1, "judge": None, "sampling": Uniform()}
 
     @property
     def first_seconds(self) -> float:

@@ -214,6 +214,10 @@ class Minimax(AbstractLearner):
             (refitted(visit), *(jnp.asarray(part, dtype) for part in exact)),
         )
 
+    @property
+    def unread(self) -> dict[str, Any]:
+        return {"batch_size": 1, "judge": ByEvidence(refit=self.judge.refit), "sampling": Uniform()}
+
     def work_of_row(self, gp: FeatureGP) -> float:
         """φᵀB of the first batch, φφᵀ of the second."""
         return 4.0 * gp.n_features**2

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.data.streams import AbstractSource, Batch
@@ -16,6 +17,7 @@ from stochgp.learners.sampling import Uniform, row_bytes
 from stochgp.learners.schedules import Schedule, at_step, cosine, muon
 from stochgp.learners.steps import advance_by_batches
 from stochgp.models import FeatureGP, features_and_noise, split
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import apply_inverse, inverse_factor
 from stochgp.planning.steps import CHUNK_BYTES, StepPlan
@@ -119,20 +121,19 @@ class SCGD(AbstractLearner):
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> SCGDState:
         """w = 0, F̃ = σ²I, c̃ = 0."""
         M, dtype = gp.n_features, gp.noise_variance.dtype
-        s2 = gp.noise_variance.value
-        eye = jnp.eye(M, dtype=dtype)
-        zeros = jnp.zeros(M, dtype)
+        s2 = np.asarray(gp.noise_variance)
+        eye, zeros = np.eye(M, dtype=dtype), on_device(np.zeros(M, dtype))
         trainable, _ = self._split(gp)
         rate = start_rate(self.learning_rate, problem.rate)
         return SCGDState(
             gp=gp,
             weights=zeros,
-            tracker=Tracker(eye * s2, zeros),
-            factor=eye / jnp.sqrt(s2),
+            tracker=Tracker(on_device(eye * s2), zeros),
+            factor=on_device(eye / np.sqrt(s2)),
             previous=trainable if self.corrected else None,
             descent=begin((trainable, zeros), self.optimizer, rate, problem.plan.total_steps),
-            n_rows=jnp.asarray(problem.source.size, dtype),
-            count=jnp.asarray(problem.source.count, dtype),
+            n_rows=on_device(problem.source.size, dtype),
+            count=on_device(problem.source.count, dtype),
         )
 
     def advance(
@@ -193,14 +194,22 @@ class SCGD(AbstractLearner):
         gp = refitted(visit)
         return SCGDState(
             gp=gp,
-            weights=jnp.asarray(Q @ (c / d), dtype),
-            tracker=Tracker(jnp.asarray((Q * d) @ Q.T, dtype), jnp.asarray(Q @ c, dtype)),
-            factor=jnp.asarray((Q / d**0.5).T, dtype),  # any R with RᵀR = F⁻¹ serves
+            weights=on_device(Q @ (c / d), dtype),
+            tracker=Tracker(on_device((Q * d) @ Q.T, dtype), on_device(Q @ c, dtype)),
+            factor=on_device((Q / d**0.5).T, dtype),  # any R with RᵀR = F⁻¹ serves
             previous=self._split(gp)[0] if self.corrected else None,
             descent=state.descent,
             n_rows=state.n_rows,
             count=state.count,
         )
+
+    @property
+    def unread(self) -> dict[str, Any]:
+        return {
+            "batch_size": 1,
+            "judge": ByEvidence(refit=self.judge.refit, df=self.judge.df),
+            "sampling": Uniform(),
+        }
 
     def work_of_row(self, gp: FeatureGP) -> float:
         """Two triangular products with L⁻¹, and φφᵀ for a tracker."""

@@ -81,7 +81,7 @@ def advance_by_batches(
         state, batches = devices.replicate(state), devices.place(batches, axis=indices.ndim - 1)
     with one_blas_thread():
         state, info, squares = _scan(
-            learner, state, batches, np.asarray(first_step), np.asarray(seed, np.uint32)
+            learner.of_steps(), state, batches, np.asarray(first_step), np.asarray(seed, np.uint32)
         )
         numbers = {name: float(value) for name, value in info._asdict().items()} | {SQUARES: float(squares)}
         return devices.local(state) if devices.steps else state, numbers

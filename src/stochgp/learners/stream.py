@@ -159,7 +159,7 @@ def _learned(learner: AbstractGrowing, stream: Stream, passes: int) -> tuple[Str
     count = state.count + jnp.sum(batch.weight).astype(f)
     state = GrowingState(state.gp, state.descent, n_rows, count)
     for i in range(passes):
-        state, loss = _step(learner, state, batch, stream.seed, np.uint32(int(stream.n_steps) + i))
+        state, loss = _step(learner.of_steps(), state, batch, stream.seed, np.uint32(int(stream.n_steps) + i))
         losses.append(float(loss))
     return stream.after(state, passes), losses
 

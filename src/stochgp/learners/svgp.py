@@ -13,7 +13,7 @@ from stochgp.deadline import COMPILING
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
 from stochgp.learners.judge import AbstractJudge, ByLoss, Numbers, Seed
-from stochgp.learners.sampling import AbstractSampling, HeavyInAll, row_bytes
+from stochgp.learners.sampling import AbstractSampling, HeavyInAll, Uniform, row_bytes
 from stochgp.learners.schedules import PowerLaw, Schedule, at_step, cosine
 from stochgp.learners.steps import advance_by_batches
 from stochgp.models import SparseGP
@@ -109,6 +109,10 @@ class SVGP(AbstractLearner):
         self, state: SVGPState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[SVGPState, Numbers]:
         return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed)
+
+    @property
+    def unread(self) -> dict[str, Any]:
+        return {"batch_size": 1, "judge": None, "sampling": Uniform(), "steps": 1}
 
     @property
     def first_seconds(self) -> float:

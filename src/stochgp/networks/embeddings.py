@@ -3,12 +3,13 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.numerics import draws
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import einsum
 from stochgp.parameters import Frozen, frozen, value_of
 
@@ -153,14 +154,14 @@ def smooth_clip(X: Float[Any, "N D"], *, dtype: DTypeLike = jnp.float32) -> Smoo
     clipped = u / np.sqrt(1 + (u / BOUND) ** 2)
     scale = clipped.std(axis=0)
     parts = center, slope, clipped.mean(axis=0), np.where(scale > 0, scale, 1.0)
-    return SmoothClip(*(frozen(jnp.asarray(part, dtype)) for part in parts))
+    return SmoothClip(*(frozen(on_device(part, dtype)) for part in parts))
 
 
 def within(X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike = jnp.float32) -> Within:
     """The range from `limits[0]` to `limits[1]`, and REACH standard deviations of the rows X on either side."""
     low, high = np.asarray(limits, np.float64)
     parts = low, high, REACH * np.asarray(X, np.float64).std(axis=0)
-    return Within(*(frozen(jnp.asarray(part, dtype)) for part in parts))
+    return Within(*(frozen(on_device(part, dtype)) for part in parts))
 
 
 def piecewise_linear(
@@ -189,13 +190,13 @@ def periodic(
     """ω ~ N(0, frequency²) per unit of the clipped input, β ~ U(0, 1), W ~ U(−1/√H, 1/√H), c = 0."""
     clip, H, K = smooth_clip(X, dtype=dtype), n_frequencies, n_components
     D = clip.n_inputs
-    frequency_key, phase_key, weight_key = jax.random.split(key, 3)
+    frequency_key, phase_key, weight_key = draws.split(key, 3)
     reach = H**-0.5
     return Periodic(
         clip=clip,
-        frequencies=frequency * jax.random.normal(frequency_key, (D, H), dtype),
-        phases=jax.random.uniform(phase_key, (D, H), dtype),
-        weight=jax.random.uniform(weight_key, (D, H, K), dtype, minval=-reach, maxval=reach),
+        frequencies=on_device(frequency * draws.normal(frequency_key, (D, H), dtype)),
+        phases=on_device(draws.uniform(phase_key, (D, H), dtype, 0.0, 1.0)),
+        weight=on_device(draws.uniform(weight_key, (D, H, K), dtype, -reach, reach)),
         bias=jnp.zeros((D, K), dtype),
     )
 

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.numerics import draws
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import einsum, matmul
 
 Activation = Callable[[Array], Array]
@@ -83,7 +85,7 @@ def mlp(
         raise ValueError(
             f"a network needs sizes of at least 1 and a layer, but got n_inputs={n_inputs}, widths={widths}"
         )
-    keys = jax.random.split(key, len(sizes) - 1)
+    keys = draws.split(key, len(sizes) - 1)
     layers = tuple(_he_layer(a, b, k, dtype) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
     return MLP(layers, activation, final_activation)
 
@@ -173,12 +175,12 @@ def attention(
     if min(width, n_heads, n_layers, feedforward) < 1 or width % n_heads:
         sizes = f"width={width}, n_heads={n_heads}, n_layers={n_layers}, feedforward={feedforward}"
         raise ValueError(f"sizes must be at least 1 and width a multiple of n_heads, but got {sizes}")
-    token_key, summary_key, *layer_keys = jax.random.split(key, 2 + n_layers)
+    token_key, summary_key, *layer_keys = draws.split(key, 2 + n_layers)
     return Attention(
         input_norm=eqx.nn.LayerNorm(n_inputs, dtype=dtype),
         token_weight=_xavier((n_inputs, width), token_key, dtype),
         token_bias=jnp.zeros((n_inputs, width), dtype),
-        summary=jax.random.normal(summary_key, (width,), dtype) * 0.02,
+        summary=on_device(draws.normal(summary_key, (width,), dtype) * 0.02),
         layers=tuple(_encoder_layer(width, n_heads, feedforward, k, dtype) for k in layer_keys),
         output_norm=eqx.nn.LayerNorm(width, dtype=dtype),
     )
@@ -187,8 +189,8 @@ def attention(
 def _encoder_layer(
     width: int, n_heads: int, feedforward: int, key: PRNGKeyArray, dtype: DTypeLike
 ) -> EncoderLayer:
-    projection_key, mixing_key, expand_key, contract_key = jax.random.split(key, 4)
-    query_key_value = [_xavier((width, width), k, dtype) for k in jax.random.split(projection_key, 3)]
+    projection_key, mixing_key, expand_key, contract_key = draws.split(key, 4)
+    query_key_value = [_xavier((width, width), k, dtype) for k in draws.split(projection_key, 3)]
     return EncoderLayer(
         attention_norm=eqx.nn.LayerNorm(width, dtype=dtype),
         projection=Dense(jnp.concatenate(query_key_value, axis=1), jnp.zeros(3 * width, dtype)),
@@ -201,10 +203,11 @@ def _encoder_layer(
 
 
 def _he_layer(n_inputs: int, n_outputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Dense:
-    weight_key, bias_key = jax.random.split(key)
-    weight = jax.random.normal(weight_key, (n_inputs, n_outputs), dtype) * (2 / n_inputs) ** 0.5
+    weight_key, bias_key = draws.split(key)
+    weight = draws.normal(weight_key, (n_inputs, n_outputs), dtype) * (2 / n_inputs) ** 0.5
     reach = n_inputs**-0.5
-    return Dense(weight, jax.random.uniform(bias_key, (n_outputs,), dtype, minval=-reach, maxval=reach))
+    bias = draws.uniform(bias_key, (n_outputs,), dtype, -reach, reach)
+    return Dense(on_device(weight), on_device(bias))
 
 
 def _xavier_layer(n_inputs: int, n_outputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Dense:
@@ -213,7 +216,7 @@ def _xavier_layer(n_inputs: int, n_outputs: int, key: PRNGKeyArray, dtype: DType
 
 def _xavier(shape: tuple[int, int], key: PRNGKeyArray, dtype: DTypeLike) -> Array:
     reach = (6 / sum(shape)) ** 0.5
-    return jax.random.uniform(key, shape, dtype, minval=-reach, maxval=reach)
+    return on_device(draws.uniform(key, shape, dtype, -reach, reach))
 
 
 def _check_row(x: Array, n_inputs: int) -> None:

@@ -22,6 +22,11 @@ def on_device(values: Any, dtype: DTypeLike | None = None) -> Array:
     return jax.device_put(np.asarray(values, dtype))
 
 
+def on_host(tree: T) -> T:
+    """The tree with every array as one of NumPy."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, tree)
+
+
 def when_ready(values: T) -> T:
     """The same values, once they are computed; Ctrl-C ends the wait at once, and not only then."""
     begun = time.perf_counter()

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import PRNGKeyArray, UInt32
 
 Words = tuple[int, int]  # of 32 bits
 
@@ -53,8 +53,14 @@ def split(key: PRNGKeyArray, n: int) -> list[Words]:
 
 def seed_of(words: Words) -> Words:
     """`jax.random.bits(key_of(words), (2,), "uint32")`: a seed of NumPy's generators, apart from the key's own draws."""
-    high, low = _threefry(words, np.zeros(2, np.uint32), np.arange(2, dtype=np.uint32))
-    return int(high[0] ^ low[0]), int(high[1] ^ low[1])
+    first, second = bits_of(words, 2)
+    return int(first), int(second)
+
+
+def bits_of(words: Words, n: int) -> UInt32[np.ndarray, " n"]:
+    """`jax.random.bits(key_of(words), (n,), "uint32")`."""
+    high, low = _threefry(words, np.zeros(n, np.uint32), np.arange(n, dtype=np.uint32))
+    return high ^ low
 
 
 def words_of(key: PRNGKeyArray) -> tuple[int, ...]:

@@ -58,8 +58,10 @@ def add_up(gp: FeatureGP, chunks: Iterable[Batch], devices: Devices = ONE) -> Mo
 
 def with_idle(moments: Moments, n_features: int) -> Moments:
     """Of so many further features that are 0 on all rows: the sums gain rows and columns of 0."""
-    gram = jnp.pad(jnp.asarray(moments.gram), (0, n_features))
-    return moments._replace(gram=gram, cross=jnp.pad(jnp.asarray(moments.cross), (0, n_features)))
+    gram, cross = (
+        on_device(np.pad(np.asarray(part), (0, n_features))) for part in (moments.gram, moments.cross)
+    )
+    return moments._replace(gram=gram, cross=cross)
 
 
 def total_of(parts: Iterable[T]) -> T:
