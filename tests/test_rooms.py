@@ -10,6 +10,7 @@ ROOMS = [
     "results",
     "names",
     "deadline",
+    "compiled",
     "numerics",
     "choosing",
     "devices",

@@ -11,7 +11,8 @@ import pyarrow.csv as pa_csv
 import pytest
 
 import stochgp
-from stochgp.cli import compiled, main, reports
+from stochgp import compiled
+from stochgp.cli import main, reports
 
 QUICK = ["--model", "kernel", "--set", "learner=none", "--set", "n_samples=0", "--quiet"]
 
@@ -46,23 +47,6 @@ def test_a_second_process_compiles_nothing(command, fresh, tmp_path):
         found.append(kept(fresh))
     assert found[0] == found[1] != set()
     assert fresh.is_relative_to(tmp_path / "user") and kept(tmp_path) == found[0]
-
-
-def test_the_folder_that_the_user_names_is_taken(fresh, monkeypatch):
-    for name in ("", "elsewhere"):
-        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", name)
-        compiled.keep_compiled_code()
-        assert os.environ["JAX_COMPILATION_CACHE_DIR"] == name
-        assert "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    compiled.keep_compiled_code()
-    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(fresh)
-
-
-def test_a_folder_that_cannot_be_written_is_left_alone(fresh, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    compiled.keep_compiled_code()
-    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
 def test_commands_called_from_python_change_no_setting(fresh, capsys):

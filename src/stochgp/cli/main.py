@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import cyclopts
 
 from stochgp.cli.commands import data_list, evaluate, fit, predict
-from stochgp.cli.compiled import keep_compiled_code
 from stochgp.cli.processes import LostProcessError, end_at_once
 from stochgp.version import __version__
 
@@ -36,13 +35,9 @@ for command in (fit, predict, evaluate, _data):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; the arguments are those of the process unless given. Returns the exit code.
-
-    A process whose own arguments they are keeps what JAX compiles for the next one; a caller's settings of JAX are left alone.
-    """
+    """Runs one command; the arguments are those of the process unless given. Returns the exit code."""
     if arguments is not None:
         return _run(arguments)
-    keep_compiled_code()
     code = _run(sys.argv[1:])
     if code == INTERRUPTED or (code and end_at_once()):  # what still computes would keep the process
         sys.stdout.flush()

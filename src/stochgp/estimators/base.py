@@ -18,6 +18,7 @@ from sklearn.utils import estimator_html_repr
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import Decisions, choice
+from stochgp.compiled import kept_on_disk
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.data.targets import CountTargets
@@ -216,7 +217,7 @@ class GPEstimator(PosteriorEstimator):
         devices = Devices.of(getattr(self, "devices", None))
         if devices.processes > 1 and not self._shares_learning:
             raise ValueError(f"{type(self).__name__} is fitted in one process, not in {devices.processes}")
-        with devices.as_one(), within(self.time_limit):
+        with devices.as_one(), within(self.time_limit), kept_on_disk():
             self._fit(X, y, sample_weight, groups, checkpoint, callback, devices)
         self.fit_seconds_ = time.perf_counter() - begun
         return self

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from stochgp.compiled import kept_on_disk
 from stochgp.data import Standardiser
 from stochgp.estimators.inputs import refuse_not_finite
 from stochgp.numerics.arrays import filled_up
@@ -21,7 +22,7 @@ def in_blocks(
     """
     results: tuple[np.ndarray, ...] = ()
     step = MOST_ROWS if n_block is None else n_block
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), kept_on_disk():
         for start in range(0, len(X), step):
             part = X[start : start + step]
             Z = filled_up(standardised(inputs, part, dtype, start), n_block or 0, 0.0)

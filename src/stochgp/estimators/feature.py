@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from stochgp import deadline, features, kernels
 from stochgp.budget import release
 from stochgp.choosing import Decisions, choice
+from stochgp.compiled import kept_on_disk
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.devices import Devices
@@ -129,7 +130,8 @@ class FeatureGPRegressor(GPRegressor):
             refuse_further_counts(X)
         check_consistent_length(X, y)
         weight = read_weights(sample_weight, X)
-        more = moments_of(self._fitted, X, y, weight)
+        with kept_on_disk():
+            more = moments_of(self._fitted, X, y, weight)
         self.drift_ = drift(self._fitted, X, y)
         said = shift_of(self._fitted, X, y), caution_of_rows(self._fitted, X, y, BEFORE)
         kept = Decisions({name: told for name, told in self.plan_.items() if name != "caution"})

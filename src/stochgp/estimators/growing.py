@@ -11,6 +11,7 @@ from sklearn.utils import check_consistent_length
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.choosing import Decisions, choice
+from stochgp.compiled import kept_on_disk
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.cautions import Seen, warn_of
 from stochgp.estimators.fingerprinted import Inputs
@@ -89,7 +90,7 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
     if before is not None and before.stream is None:
         raise ValueError("the model was not fitted as one that learns from a stream: fit it again")
     rows = _read(estimator, X, y, sample_weight, None if before is None else before.encoder)
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), kept_on_disk():
         if before is None:
             settings = bool(estimator.standardize), estimator.mean, estimator.dtype
             data = TrainingData.of(rows, *settings, leaves)

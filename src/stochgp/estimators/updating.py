@@ -9,6 +9,7 @@ from jaxtyping import Float, PRNGKeyArray
 from sklearn.utils import check_consistent_length
 
 from stochgp.budget import Budget
+from stochgp.compiled import kept_on_disk
 from stochgp.estimators.fingerprinted import is_packed, refuse_further_counts
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_inputs, read_more_weights, read_targets
@@ -66,7 +67,7 @@ def updated(
     dtype = np.dtype(fitted.dtype)
     X, y = fitted.inputs.transform(rows.X, dtype), fitted.targets.transform(fitted.transformed(rows.y))
     new = NewRows(np.asarray(X), np.asarray(y, np.float64), rows.count)
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), kept_on_disk():
         posterior, solved = _grown(fitted.posterior, new, wanted, budget, key)
     found = dataclasses.replace(fitted.with_inputs(rows.X), posterior=posterior)
     return found.with_targets(rows.y, rows.count), solved

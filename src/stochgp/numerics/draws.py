@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float32, PRNGKeyArray
 
@@ -47,13 +48,15 @@ def uniform(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike, minval:
         return jax.random.uniform(key, shape, dtype, minval, maxval)
     low, high = np.float32(minval), np.float32(maxval)
     fraction = _fractions(key, math.prod(shape)).astype(np.float64)
-    scaled = (fraction * np.float64(high - low) + low).astype(np.float32)  # rounded once, as XLA does
+    scaled = (fraction * np.float64(high - low) + low).astype(
+        np.float32
+    )  # rounded once, as by XLA with all optimisations
     return np.maximum(low, scaled).reshape(shape)
 
 
 def _is_plain(key: PRNGKeyArray) -> bool:
     """Whether it is a single key of JAX's default generator that is not being traced."""
-    if isinstance(key, jax.core.Tracer) or not getattr(jax.config, "jax_threefry_partitionable", True):
+    if isinstance(key, Tracer) or not getattr(jax.config, "jax_threefry_partitionable", True):
         return False
     return key.shape == () and str(jax.random.key_impl(key)) == "threefry2x32"
 
