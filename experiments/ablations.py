@@ -85,6 +85,8 @@ def load(rows: int | None = None) -> Held:
 
 
 class AbstractEstimator(eqx.Module):
+    """An estimate of the gradient g of the dual objective."""
+
     @abc.abstractmethod
     def __call__(
         self, system: System, z: Float[Array, " N"], rows: Int[Array, " B"], seed: Int[Array, ""]
@@ -149,6 +151,8 @@ def _scattered(system: System, rows: Int[Array, " B"], values: Float[Array, " B"
 
 
 class AbstractOptimiser(eqx.Module):
+    """A rule by which estimates of the gradient move α."""
+
     @abc.abstractmethod
     def init(self, alpha: Float[Array, " N"]) -> Any:
         """The state before the first step."""

@@ -87,7 +87,7 @@ def _estimator(family: str, case: str, seed: int) -> Any:
     kind = {"kernel": KernelGPRegressor, "feature": FeatureGPRegressor, "sparse": SparseGPRegressor}[family]
     more: dict[str, Any] = {"target": "count"} if case.startswith("counts") else {}
     if family == "sparse":
-        likelihood = {"counts": "poisson", "student": "student-t"}.get(case.split()[0], "gaussian")
+        likelihood = {"counts": "poisson", "student": "student-t"}.get(case.split(maxsplit=1)[0], "gaussian")
         more = {"likelihood": likelihood, "n_inducing": 128}
     return kind(random_state=seed, **more)
 

@@ -46,7 +46,7 @@ QUICK = Sizes(256, 16, 32, 16, 16, 128, 64, 64, 16, 16, 120)
 
 
 def load(name: str, output: int, frames: int = walking.FRAMES) -> Data:
-    """ "walking" (23 inputs), "walking-46" (with the frame before) or "sarcos": 90 % of the rows to train on, drawn at random."""
+    """The rows of "walking" (23 inputs), "walking-46" (with the frame before) or "sarcos": 90 % of the rows to train on, drawn at random."""
     if name == "sarcos":
         with np.load(places.shared("data/robot/sarcos_test.npz")) as found:
             X, Y = found["X"], found["Y"]

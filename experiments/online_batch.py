@@ -1,5 +1,7 @@
-"""The batch baselines of `online`: VSGPR (Titsias 2009) and exact GPs on some of the rows, by L-BFGS, where the paper has conjugate
-gradients."""
+"""The batch baselines of `online`: VSGPR (Titsias 2009) and exact GPs on some of the rows, by L-BFGS.
+
+The paper has conjugate gradients in its place.
+"""
 
 import time
 from typing import Any

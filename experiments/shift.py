@@ -59,6 +59,8 @@ SOURCES = {
 
 
 class Division(NamedTuple):
+    """Training and test rows."""
+
     X: pa.Table
     y: np.ndarray
     X_test: pa.Table

@@ -47,6 +47,8 @@ REACHED = 1e-7  # a relative residual below which no method goes within its seco
 
 
 class Size(NamedTuple):
+    """How large a run is."""
+
     initial: int
     rounds: int
     batch: int

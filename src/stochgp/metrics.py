@@ -56,8 +56,10 @@ def crps(y: Any, mean: Any, std: Any = None) -> float:
 
 
 def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
-    """Fraction of the y_i inside the central interval of probability `level`, ends included: `coverage(y, distribution)`, or
-    |y_i − m_i| ≤ Φ⁻¹((1 + level)/2) s_i."""
+    """Fraction of the y_i inside the central interval of probability `level`, ends included.
+
+    The interval is that of the distribution in `coverage(y, distribution)`, else |y_i − m_i| ≤ Φ⁻¹((1 + level)/2) s_i.
+    """
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; it must lie between 0 and 1")
     if _is_distribution(mean, std):

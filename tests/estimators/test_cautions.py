@@ -42,7 +42,7 @@ def test_usual_data_say_nothing(name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("share, says", [(0.6, True), (0.4, False)])
+@pytest.mark.parametrize(("share", "says"), [(0.6, True), (0.4, False)])
 def test_counts_that_are_mostly_0_are_said(name, share, says):
     counts = np.where(np.arange(N) < share * N, 0.0, 1.0 + np.arange(N) % 5)
     found = said(lambda: FAMILIES[name]().set_params(target="count").fit(X, counts))

@@ -112,7 +112,8 @@ def test_the_scale_of_local_variances_is_that_of_errors_standardised_row_by_row(
 
 def test_identities_of_row_noise():
     """Q_ii = (σ_i² − v_i)/σ_i⁴, y_i − m_i = σ_i² α_i, and −2 log p changes with η_i = log s_i at the rate ρ_i − E_i/σ_i²,
-    E_i = (y_i − m_i)² + v_i."""
+    E_i = (y_i − m_i)² + v_i.
+    """
     K, noise = dense()
     posterior = solved("cholesky")
     with jax.enable_x64(True):

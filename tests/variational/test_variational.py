@@ -151,7 +151,6 @@ def test_bounds_of_batches_are_unbiased():
 @pytest.mark.parametrize("natural_rate", [0.3, None])
 def test_steps_are_unbiased(natural_rate):
     """Plain descent: the mean over all batches of the parameters after a step is the step of all rows."""
-
     learner = SVGP(2, learning_rate=0.1, natural_rate=natural_rate, optimizer=optax.sgd, decay=constant)
     gp = drawn(model())
     gp = gp if natural_rate is None else optimal(gp, rows([0, 1, 2]))

@@ -92,7 +92,7 @@ def divided_blocks(
 
 
 def _kind_of(blocks: data.Blocks, target: str) -> str:
-    """ "classes" for text and booleans, as `data.holds_classes` has it, else "numbers". Raises TableError as that does, of all rows."""
+    """The task of a target: "classes" for text and booleans, as `data.holds_classes` has it, else "numbers". Raises TableError as that does, of all rows."""
     levels: set[Any] = set()
     try:
         for block in blocks.only((target,)):

@@ -59,7 +59,7 @@ def picture(estimator: Any, rows: Labelled, source: str) -> Any:
 
     fitted = estimator._fitted
     with naming(source):
-        X = estimator._read(without(rows.inputs, left_out(estimator)))
+        X = estimator._read(without(rows.inputs, left_out(estimator)))  # noqa: SLF001  # rows as `predict` reads them
     found = fitted.distribution(X)
     of_numbers = (
         None if is_packed(fitted.encoder) else SimpleNamespace(predict_distribution=fitted.distribution)

@@ -37,8 +37,10 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """values: float64 [N] for numbers and booleans (0 and 1), NaN where missing; an Arrow array of strings for text; int64 [N],
-    microseconds since 1970, for times, which are UTC where `zoned`. A column of which nothing is known counts as numbers.
+    """A column by its kind. One of which nothing is known counts as numbers.
+
+    values: float64 [N] for numbers and booleans (0 and 1), NaN where missing; an Arrow array of strings for text; int64 [N], microseconds since
+    1970, for times, which are UTC where `zoned`.
     """
 
     name: str

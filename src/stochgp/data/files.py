@@ -291,6 +291,7 @@ def _lengths(lengths: Mapping[str, int]) -> str:
 
 
 def damaged(path: Path, error: Exception) -> ValueError:
+    """The error of a file that a reader gave up on."""
     return ValueError(f"{path}: cannot be read; truncated or damaged? ({_one_line(error)})")
 
 

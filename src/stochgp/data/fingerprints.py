@@ -157,6 +157,7 @@ def holds_fractions(X: Any) -> bool:
 
 
 def refuse_fractions(X: Any) -> None:
+    """Raises ValueError, naming the first, for numbers that are not whole."""
     if holds_fractions(X):
         _refuse(X, lambda v: v != np.floor(v), "packed fingerprints hold whole numbers")
 

@@ -104,6 +104,7 @@ def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"]) ->
 
 
 def with_dates_read(column: Column) -> Column:
+    """A column of texts that are all dates as one of times; any other as it is."""
     times = times_of_texts(column.values) if column.kind == "text" else None
     if times is None:
         return column
@@ -111,8 +112,10 @@ def with_dates_read(column: Column) -> Column:
 
 
 def refuse_no_labels(column: Column) -> None:
-    """TableError for a column of text that is none of labels: numbers or dates in a form that is not read, or with a few texts among
-    them (the first, and its row), and more than 50 different texts.
+    """Raises TableError for a column of text that is none of labels.
+
+    That is numbers or dates in a form that is not read, or with a few texts among them (the first is named, with its row), and more than 50
+    different texts.
     """
     levels = _texts(column)
     refuse_foreign(column.name, levels, share=0.5)

@@ -67,7 +67,7 @@ def row_of_first_not_time(texts: Any, zoned: bool) -> int:
 
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
-    """ "days", and those of month, weekday and hour that are not the same in all rows."""
+    """The parts of times that vary: "days", and those of month, weekday and hour that are not the same in all rows."""
     return ("days", *(name for name in PARTS if np.ptp(part_of(name, micros, 0))))
 
 

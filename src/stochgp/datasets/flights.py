@@ -7,6 +7,7 @@ those of the airline benchmark of the Gaussian process literature (Hensman, Fusi
 import importlib.util
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -79,7 +80,7 @@ def _flights_with_age(folder: Path) -> pa.Table:
     return flights.append_column("year", planes["year"].take(plane)).drop_columns(["tailnum"]).drop_null()
 
 
-def _read_columns(file, numbers: tuple[str, ...]) -> pa.Table:
+def _read_columns(file: Any, numbers: tuple[str, ...]) -> pa.Table:
     options = pa_csv.ConvertOptions(
         include_columns=["tailnum", *numbers],
         column_types={"tailnum": pa.string()} | {name: pa.int32() for name in numbers},

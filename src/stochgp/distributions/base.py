@@ -228,4 +228,5 @@ def crps_of_counts(
 
 
 def inside(p: np.ndarray) -> np.ndarray:
+    """Probabilities kept off 0 and 1, where quantiles are infinite."""
     return np.clip(p, 1e-300, 1 - 1e-16)

@@ -197,7 +197,7 @@ class KernelGPRegressor(GPRegressor):
         data: TrainingData,
         run: Run,
     ) -> tuple[Dispersion | None, dict[str, Any]]:
-        """ "auto" compares laws only where the noise was learned."""
+        """How errors are distributed: "auto" compares only where the noise was learned."""
         asked, kept = self._likelihood, self.learner is None or self.noise_variance is not None
         if asked == AUTO and kept:
             return None, {"likelihood": choice(GAUSSIAN, "the noise was not learned")}

@@ -38,8 +38,9 @@ def kernel_called(name: str, n_inputs: int, *, variance: float, dtype: Any) -> k
 def best_kernel(
     start: Callable[[str], KernelGP], source: AbstractSource, *, key: PRNGKeyArray
 ) -> tuple[str, dict[str, Any]]:
-    """(The name of the kernel, the choice and its reason): the lowest mean −log p(y_i | its neighbours) of 2,048 rows after a short
-    leave-one-out fit of each candidate, rows weighing ρ. Matérn 3/2 unless another is better by more than 2 standard errors of the difference,
+    """(The name of the kernel, the choice and its reason).
+
+    It has the lowest mean −log p(y_i | its neighbours) of 2,048 rows after a short leave-one-out fit of each candidate, rows weighing ρ. Matérn 3/2 unless another is better by more than 2 standard errors of the difference,
     row by row, by the sums of 64 cells of near rows, or of the groups.
     """
     rows = np.sort(np.random.default_rng(0).permutation(source.size)[:SCORED]).astype(np.int32)

@@ -27,11 +27,15 @@ STEPS = 4096
 
 
 class BSGDState(eqx.Module):
+    """What a step carries on: the model and its descent."""
+
     gp: AbstractGP
     descent: Descent
 
 
 class BSGDInfo(NamedTuple):
+    """What a step says."""
+
     loss: Float[Array, ""]  # NLML per datum of the batch
     jitter: Float[Array, ""]  # added to the diagonal of A_S to factorise it
 

@@ -23,6 +23,8 @@ from stochgp.planning.steps import StepPlan
 
 
 class ChainState(eqx.Module):
+    """The states of the learners, and which of them takes the next step."""
+
     stage: np.int64
     taken: np.int64  # steps of this stage
     states: tuple[Any, ...]  # of every learner

@@ -53,6 +53,8 @@ NEGLIGIBLE = 1e-4  # nats a datum that scoring still promises: many rows know θ
 
 
 class Prepared(NamedTuple):
+    """The rows as the steps use them, and where θ starts."""
+
     order: Int32[np.ndarray, " N"]  # random, of all rows
     group: Int[np.ndarray, " N"] | None
     centres: Int32[np.ndarray, " C"]
@@ -63,6 +65,8 @@ class Prepared(NamedTuple):
 
 
 class ConditionalState(eqx.Module):
+    """What a step carries on: the model, the neighbours of its centres, and the loss with its curvature there."""
+
     gp: AbstractGP
     near: Int32[np.ndarray, "C m"]  # neighbours of each centre, itself last
     descent: Descent  # of the mini-batches
@@ -164,7 +168,7 @@ class AbstractConditionals(AbstractLearner):
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[ConditionalState, Numbers]:
-        """ "loss" is L, with its prior when scored; "distance" T²/P, "gain" the nats per datum that a scoring step still promises."""
+        """Takes steps. "loss" is L, with its prior when scored; "distance" T²/P, "gain" the nats per datum that a scoring step still promises."""
         numbers: list[Numbers] = []
         for step in range(first_step, first_step + n_steps):
             searched = self._searched(problem)

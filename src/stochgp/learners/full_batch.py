@@ -58,6 +58,8 @@ class Prepared(NamedTuple):
 
 
 class FullBatchState(eqx.Module):
+    """The best points found so far, one for each set of rows."""
+
     gp: AbstractGP  # the structure, and what does not train
     fits: tuple[SetFit, ...]
 

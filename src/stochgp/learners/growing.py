@@ -33,6 +33,8 @@ TRIAL_RATES = (
 
 
 class GrowingState(eqx.Module):
+    """What a step carries on: the model, its descent, and how many rows there are."""
+
     gp: SparseGP
     descent: Descent
     n_rows: Float[Array, ""]  # N
@@ -40,14 +42,18 @@ class GrowingState(eqx.Module):
 
 
 class GrowingInfo(NamedTuple):
+    """What a step says."""
+
     loss: Float[Array, ""]  # −bound per datum, estimated by the batch
     divergence: Float[Array, ""]  # KL(q ‖ p) per datum
     functions: Float[Array, ""]  # of the mean that are there
 
 
 class AbstractGrowing(AbstractLearner):
-    """A learner of `Decoupled` (Cheng and Boots 2017, algorithm 1). Every step takes a batch, makes functions of its first `growth` rows as
-    long as there is room, and moves the model."""
+    """A learner of `Decoupled` (Cheng and Boots 2017, algorithm 1).
+
+    Every step takes a batch, makes functions of its first `growth` rows as long as there is room, and moves the model.
+    """
 
     batch_size: eqx.AbstractVar[int]
     optimizer: eqx.AbstractVar[Optimizer]

@@ -41,6 +41,8 @@ SMALLEST_ANGLE = 1e-6  # between two solutions, squared, that still says somethi
 
 
 class IterativeState(eqx.Module):
+    """What a step carries on: the model, its descent, and the solutions that the next solve starts from."""
+
     gp: KernelGP
     descent: Descent
     solutions: Float[Array, "N C"]  # of y and of the C − 1 probes, at the θ before the last step

@@ -29,6 +29,8 @@ SHARE_ROUNDING = 1e-3  # of μ/μ*, in float32
 
 
 class MinimaxState(eqx.Module):
+    """What a step carries on: (θ, w, A) and B of algorithm 1, their descent and ascent, and the bounds of A and of the parameters."""
+
     gp: FeatureGP
     weights: Float[Array, " M"]  # w, of the scaled features
     A: Float[Array, "M M"]  # stands for F
@@ -44,6 +46,8 @@ class MinimaxState(eqx.Module):
 
 
 class MinimaxInfo(NamedTuple):
+    """What a step says."""
+
     loss: Float[Array, ""]  # estimate of g(θ)/(2n) without constants, with n log σ² for (n − M) log σ²
     penalty_share: Float[Array, ""]  # μ/μ*
     decomposed: Float[Array, ""]  # 1 where the projection of A needed an eigendecomposition

@@ -31,6 +31,8 @@ class Tracker(NamedTuple):
 
 
 class SCGDState(eqx.Module):
+    """What a step carries on: θ and w, the tracked F, and the factor of it."""
+
     gp: FeatureGP
     weights: Float[Array, " M"]  # w, of the scaled features
     tracker: Tracker
@@ -42,6 +44,8 @@ class SCGDState(eqx.Module):
 
 
 class SCGDInfo(NamedTuple):
+    """What a step says."""
+
     loss: Float[Array, ""]  # estimate of ℓ/(2n) without constants and log|F/σ²|
     factor_failed: Float[Array, ""]  # 1 where F̃ had no Cholesky factor and the last one stayed
 

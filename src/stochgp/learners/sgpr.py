@@ -30,6 +30,8 @@ EVALUATION = 4e-10  # seconds of a first evaluation, per row and square of the i
 
 
 class SGPRState(eqx.Module):
+    """What a step carries on: the point of L-BFGS and the optimal q(v) there."""
+
     gp: SparseGP  # the structure, and what does not train
     at: Quasi
     naturals: Naturals  # the optimal q(v) there

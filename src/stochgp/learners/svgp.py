@@ -27,6 +27,8 @@ TRIAL_RATES = (0.01, 0.03, 0.1)
 
 
 class SVGPState(eqx.Module):
+    """What a step carries on: the model, its descent, and q(u)."""
+
     gp: SparseGP
     descent: Descent
     naturals: Naturals | None  # of q(u); None where the optimiser moves it
@@ -35,6 +37,8 @@ class SVGPState(eqx.Module):
 
 
 class SVGPInfo(NamedTuple):
+    """What a step says."""
+
     loss: Float[Array, ""]  # −ELBO per datum, estimated by the batch
     divergence: Float[Array, ""]  # KL(q ‖ p) per datum
     jitter: Float[Array, ""]  # on the diagonal of k(Z, Z)

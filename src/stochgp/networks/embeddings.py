@@ -144,8 +144,11 @@ class Embedded(eqx.Module):
 
 
 def smooth_clip(X: Float[Any, "N D"], *, dtype: DTypeLike = jnp.float32) -> SmoothClip:
-    """Centres at the medians of the rows X; slopes 1.349/(distance of the quartiles), which is 1/σ of Gaussian inputs; 2/range of an input whose
-    quartiles are equal, 0 of a constant one."""
+    """The clip with centres at the medians of the rows X.
+
+    Slopes are 1.349/(distance of the quartiles), which is 1/σ of Gaussian inputs; 2/range of an input whose quartiles are equal, 0 of a
+    constant one.
+    """
     X = np.asarray(X, np.float64)
     low, center, high = np.quantile(X, [0.25, 0.5, 0.75], axis=0)
     width = np.where(high > low, (high - low) / QUARTILES, np.ptp(X, axis=0) / 2)

@@ -99,8 +99,10 @@ def safe_variance(
 def safe_covariance(
     of_noise: Float[np.ndarray, "N N"], rest: Float[np.ndarray, "N N"], rounding: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, "N N"]:
-    """BᵀΣB + HᵀK⁺H + diag(rounding error): the second term as the nearest matrix without negative eigenvalues, if rounding gave it any
-    beyond its error. In the memory of `rest`."""
+    """BᵀΣB + HᵀK⁺H + diag(rounding error), in the memory of `rest`.
+
+    The second term is the nearest matrix without negative eigenvalues, if rounding gave it any beyond its error.
+    """
     rest += rest.T.copy()
     rest *= 0.5
     rest[np.diag_indices(len(rest))] += rounding

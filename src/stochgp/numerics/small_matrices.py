@@ -66,6 +66,7 @@ def safe_cholesky(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Ar
 
 
 def symmetrise(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """½(A + Aᵀ)."""
     return 0.5 * (A + A.T)
 
 

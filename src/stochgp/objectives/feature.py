@@ -132,7 +132,6 @@ def refit(
     L-BFGS-B in their logarithms within the two ranges; a range of one point fixes a variance. It never returns a higher NLML than that
     of the start moved into the ranges.
     """
-
     return minimise_variances(
         lambda v, s2: nlml_of_spectrum(s, v, s2), (variance, noise_variance), (variance_range, noise_range)
     )

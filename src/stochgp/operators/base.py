@@ -16,6 +16,7 @@ Read = Callable[[PyTree], Float[Array, "T S"]]
 
 
 def as_it_is(v: Any) -> Any:
+    """v, for a step at which nothing is sent."""
     return v
 
 
@@ -182,4 +183,5 @@ def filled(
 
 
 def one_row(row: PyTree) -> PyTree:
+    """A row of arrays [...] as rows [1, ...]."""
     return jax.tree.map(lambda leaf: leaf[None], row)

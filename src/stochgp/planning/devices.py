@@ -130,7 +130,7 @@ def may_share(solver: AbstractSolver, team: Team) -> TypeGuard[AbstractIterative
 
 
 def way_of(size: SystemSize, team: Team, free: int) -> str:
-    """ "gather" where rows and vectors may lie on every device, else "ring"; "scatter" sends as many bytes as "gather", and holds as many."""
+    """How products are divided: "gather" where rows and vectors may lie on every device, else "ring"; "scatter" sends as many bytes as "gather", and holds as many."""
     return "gather" if team.in_one_memory * _gathered(size) <= SHARE_GATHERED * free else "ring"
 
 

@@ -90,9 +90,9 @@ def choose(
     n_test: int | None = None,
     team: Team | None = None,
 ) -> SolvePlan:
-    """The fastest of the candidates that fit: all solvers for "auto" (up to 3,000 rows a direct one, if it fits), one for a name, the
-    given one with its own settings.
+    """The fastest of the candidates that fit.
 
+    They are all solvers for "auto" (up to 3,000 rows a direct one, if it fits), one for a name, and the given one with its own settings.
     `tolerance` is the relative residual that the mean is solved to; `n_test` the rows whose standard deviations are expected to be wanted
     (None = a tenth of the training rows). To fit, tiles are made smaller, and solvers take their `variants`; rows of K are kept where
     memory is left. Devices, a `team`, may share an iterative solve; they keep no rows, and find no neighbours.

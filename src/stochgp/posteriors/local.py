@@ -185,7 +185,7 @@ class LocalPosterior(AbstractPosterior):
             for n in counts:
                 if n >= near.shape[1]:
                     break
-                fewer = self.changed(n_neighbours=n)._calibrated_by(rows, near[:, :n], group)
+                fewer = self.changed(n_neighbours=n)._calibrated_by(rows, near[:, :n], group)  # noqa: SLF001  # of this class
                 lost[n] = fewer.loss - whole.loss
                 if lost[n] <= most_lost:
                     return fewer.posterior, lost

@@ -18,9 +18,10 @@ def fingerprint(*parts: Any) -> str:
     """A digest of what must be the same for a run to go on: settings by their text, arrays by their bytes."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(parts):
-        if is_key(leaf):
-            leaf = jax.random.key_data(leaf)
-        digest.update(np.asarray(leaf).tobytes() if eqx.is_array_like(leaf) else _text(leaf).encode())
+        content = jax.random.key_data(leaf) if is_key(leaf) else leaf
+        digest.update(
+            np.asarray(content).tobytes() if eqx.is_array_like(content) else _text(content).encode()
+        )
     digest.update(_text(jax.tree.structure(parts)).encode())
     return digest.hexdigest()
 

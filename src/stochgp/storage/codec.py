@@ -204,7 +204,7 @@ def _default(kind: Any, argument: str) -> Any:
 
 
 def _public_name(thing: Any, allowed: tuple[str, ...]) -> str | None:
-    """ "module:name" in the outermost allowed module that offers the thing, or "registered kind:name"; None if none does. Files survive moves inside a room."""
+    """The text "module:name", with the outermost allowed module that offers the thing, or "registered kind:name"; None if none does. Files survive moves inside a room."""
     if isinstance(thing, type):
         for what, table in REGISTERED.items():
             for known, entry in table.items():

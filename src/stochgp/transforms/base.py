@@ -68,6 +68,7 @@ def softplus(x: Any) -> Any:
 
 
 def logit(p: float) -> float:
+    """log(p/(1 − p))."""
     return math.log(p) - math.log1p(-p)
 
 
