@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from measuring import tables
 from measuring.store import Cell, Record
 from stochgp import learners
+from stochgp.data.rows import Rows
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import Matern32
 from stochgp.likelihoods import constant_noise
@@ -34,7 +35,7 @@ from stochgp.posteriors.growing import sides, warm_start
 from stochgp.posteriors.kernel import NoiseDraws
 from stochgp.priors import prior_functions
 from stochgp.solvers import CG, SDD, SGD, solve
-from stochgp.thompson.maximise import Box, Maximiser, Observed, maximise
+from stochgp.thompson.maximise import Box, Maximiser, maximise
 from stochgp.variational import InducingPoints
 
 D, NOISE, FEATURES, TILE = 8, 1e-6, 2000, 8192
@@ -130,7 +131,7 @@ class _Run:
         with jax.enable_x64(True):
             condition = self.inducing if self.method == "svgp" else self.conditioned
             functions = condition(number, residuals)
-            observed, nearby = Observed(self.X, self.y), np.asarray(self.kernel.lengthscale.value) / 2
+            observed, nearby = Rows(self.X, self.y), np.asarray(self.kernel.lengthscale.value) / 2
             points, _ = maximise(
                 functions, self.size.maximiser, BOX, observed, nearby, generator=self.generator
             )

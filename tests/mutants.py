@@ -971,8 +971,8 @@ MUTATIONS = (
     Mutation(
         "blocks of time take the place of given groups",
         "estimators/inputs.py",
-        "    if group is None:\n        group, told",
-        "    if True:\n        group, told",
+        "    if rows.group is None:\n        numbers",
+        "    if True:\n        numbers",
         "estimators/test_new_rows.py::test_what_is_left_as_it_is",
     ),
     Mutation(

@@ -60,6 +60,10 @@ def rows_of(blocks, sample=N, **options):
     return survey(blocks, "y", seed=0, sample=lambda n_inputs: sample, **{"missing": "refuse"} | options)
 
 
+def pair(rows):
+    return rows.X, rows.y
+
+
 def in_order(X, y):
     return np.column_stack([X, y])[np.lexsort(np.column_stack([X, y]).T)]
 
@@ -74,7 +78,7 @@ def test_a_survey_finds_what_the_whole_table_says(table, tmp_path, suffix):
     assert found.size == N
     np.testing.assert_allclose(found.inputs.standardiser().mean, whole.mean, rtol=1e-12)
     np.testing.assert_allclose(found.inputs.standardiser().scale, whole.scale, rtol=1e-11)
-    np.testing.assert_array_equal(in_order(*found.sample[:2]), in_order(X, y))
+    np.testing.assert_array_equal(in_order(*pair(found.sample)), in_order(X, y))
 
 
 def test_a_sample_depends_neither_on_the_order_of_rows_nor_on_their_files(table, tmp_path):
@@ -84,7 +88,7 @@ def test_a_sample_depends_neither_on_the_order_of_rows_nor_on_their_files(table,
         (tmp_path / "many" / str(part % 2)).mkdir(parents=True, exist_ok=True)
         written(table.take(rows), tmp_path / "many" / str(part % 2) / f"{part}.parquet")
     many = rows_of(Blocks.of(tmp_path / "many"), sample=100)
-    for a, b in zip(one.sample[:2], many.sample[:2], strict=True):
+    for a, b in zip(pair(one.sample), pair(many.sample), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -100,11 +104,11 @@ def test_a_sample_is_uniform():
 def test_a_division_is_of_the_rows_and_its_parts_are_all_of_them(table, tmp_path):
     path = written(table, tmp_path / "rows.parquet")
     rest, aside = Blocks.of(path).divided(0.3, seed=5)
-    both = [in_order(*rows_of(part).sample[:2]) for part in (rest, aside)]
+    both = [in_order(*pair(rows_of(part).sample)) for part in (rest, aside)]
     assert len(both[0]) + len(both[1]) == N
     assert abs(len(both[1]) - 0.3 * N) < 4 * np.sqrt(N * 0.3 * 0.7)
     np.testing.assert_array_equal(
-        in_order(*rows_of(Blocks.of(path)).sample[:2]),
+        in_order(*pair(rows_of(Blocks.of(path)).sample)),
         np.array(sorted(map(tuple, np.concatenate(both)), key=lambda r: r[::-1])),
     )
 
@@ -177,13 +181,13 @@ def test_rows_that_are_skipped_are_as_if_they_were_not_there(tmp_path):
     found = rows_of(blocks)
     assert found.rows.encoder == whole.rows.encoder
     assert (found.size, found.bad.count, found.bad.n_rows) == (593, 7, 600)
-    np.testing.assert_array_equal(in_order(*found.sample[:2]), in_order(*whole.sample[:2]))
+    np.testing.assert_array_equal(in_order(*pair(found.sample)), in_order(*pair(whole.sample)))
     for a, b in zip(found.inputs[3:], whole.inputs[3:], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
     parts = [rows_of(part).sample for part in blocks.divided(0.3, seed=1)]
     of_good = [rows_of(part).sample for part in Blocks.of(tmp_path / "good.parquet").divided(0.3, seed=1)]
     for a, b in zip(parts, of_good, strict=True):
-        np.testing.assert_array_equal(in_order(*a[:2]), in_order(*b[:2]))
+        np.testing.assert_array_equal(in_order(*pair(a)), in_order(*pair(b)))
 
 
 def test_bad_rows_are_counted_and_the_first_five_have_their_places(tmp_path):
@@ -272,7 +276,7 @@ def test_rows_that_belong_together_are_on_one_side_of_a_division(table, tmp_path
         encoder = data.TableEncoder.fit(table.drop_columns(["y", column]))
         for is_aside, half in enumerate(kept.divided(1 / 3, seed=2)):
             for rows, _ in FileRows(half, encoder, "y").read():
-                sides += [(key, is_aside) for key in rows.key.tolist()]
+                sides += [(key, is_aside) for key in rows.group.tolist()]
     assert len(sides) == N
     groups = dict(sides)
     assert len(set(sides)) == len(groups) == len(table[column].unique())
@@ -296,7 +300,7 @@ def test_npy_has_numbered_columns(tmp_path):
         Blocks.of(tmp_path / "rows.npy"), "x2", missing="refuse", seed=0, sample=lambda n_inputs: N
     )
     np.testing.assert_array_equal(
-        in_order(*found.sample[:2]), in_order(values[:, :2].astype(float), values[:, 2].astype(float))
+        in_order(*pair(found.sample)), in_order(values[:, :2].astype(float), values[:, 2].astype(float))
     )
 
 

@@ -1,5 +1,7 @@
 """Blocks of time as groups: which columns say the time, when blocks are worth it, how they are cut, and that a fit takes them as it takes groups."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -37,7 +39,8 @@ def table(n=SOME):
 
 
 def read(X, y, new_rows="auto", **more):
-    return read_training_rows(KernelGPRegressor(), X, y, None, Budget.of(None), new_rows=new_rows, **more)
+    found = read_training_rows(KernelGPRegressor(), X, y, None, Budget.of(None), new_rows=new_rows, **more)
+    return SimpleNamespace(X=found[0].X, group=found[0].group, told=found[2])
 
 
 @pytest.mark.parametrize("n", [2, 7, 20])
@@ -173,10 +176,10 @@ def test_rows_in_files_have_the_same_blocks_by_their_dates(tmp_path):
         KernelGPRegressor(), source, "y", {}, Budget.of(None), 0, keeps_all=False
     )
     source = Blocks.of(tmp_path / "rows.parquet")
-    found, rows = read_of(source.only(("when", "a", "b", "y")))[0].rows, read(X, y)
-    np.testing.assert_array_equal(found.group, rows.group)
+    found, rows = read_of(source.only(("when", "a", "b", "y")))[0], read(X, y)
+    np.testing.assert_array_equal(found.rows.group, rows.group)
     assert dict(found.told) == rows.told
-    assert not read_of(Blocks.of(tmp_path / "rows.parquet", split_by=("shop",)))[0].rows.told
+    assert not read_of(Blocks.of(tmp_path / "rows.parquet", split_by=("shop",)))[0].told
 
 
 def test_a_fit_takes_blocks_of_time_as_it_takes_groups():

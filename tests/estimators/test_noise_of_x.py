@@ -10,7 +10,7 @@ from toy import KEY
 
 from stochgp.budget import Budget
 from stochgp.data import Standardiser
-from stochgp.estimators.inputs import TrainingRows
+from stochgp.data.rows import Rows
 from stochgp.estimators.solving import Wanted, posterior_of
 from stochgp.estimators.units import TrainingData
 from stochgp.kernels import Matern52
@@ -59,7 +59,7 @@ def exact_at(Z):
 
 
 def data():
-    rows = TrainingRows(X, y, COUNT, None, None)
+    rows = Rows(X, y, COUNT)
     identity = Standardiser.identity((D,))
     return TrainingData(rows, identity, Standardiser(np.zeros(()), np.ones(())), "float64")
 

@@ -6,7 +6,7 @@ import pytest
 
 from stochgp import kernels
 from stochgp.data import Standardiser
-from stochgp.estimators.inputs import TrainingRows
+from stochgp.data.rows import Rows
 from stochgp.estimators.raised_noise import ROUNDINGS, SHARE, raised_for_solving
 from stochgp.estimators.units import TrainingData
 from stochgp.models import KernelGP
@@ -23,7 +23,7 @@ def make_rows(n=N, dtype=jnp.float32):
     X = generator.uniform(-2, 2, (n, 4))
     y = np.sin(2 * X[:, 0]) + np.cos(3 * X[:, 1]) * X[:, 2]
     plain = Standardiser(np.zeros(4), np.ones(4)), Standardiser(np.zeros(()), np.ones(()))
-    return TrainingData(TrainingRows(X, y, None, None), *plain, jnp.dtype(dtype).name)
+    return TrainingData(Rows(X, y), *plain, jnp.dtype(dtype).name)
 
 
 @pytest.mark.parametrize(("n", "noise"), [(200, 1e-5), (N, 0.1)])

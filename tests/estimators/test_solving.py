@@ -6,9 +6,10 @@ import pytest
 from stochgp import KernelGPRegressor
 from stochgp.budget import Budget
 from stochgp.data import Standardiser
+from stochgp.data.rows import Rows
 from stochgp.estimators.left_out import typical_error
 from stochgp.estimators.solving import tolerances
-from stochgp.estimators.units import TrainingData, TrainingRows
+from stochgp.estimators.units import TrainingData
 from stochgp.kernels import Matern32
 from stochgp.likelihoods import constant_noise
 from stochgp.models import KernelGP
@@ -56,7 +57,7 @@ def test_the_typical_error_is_that_of_most_rows_and_none_is_looked_for_among_few
     plain = (Standardiser.identity((1,)), Standardiser.identity(()))
     found = []
     for n in (len(X), 3_000):
-        rows = TrainingRows(X[:n], np.sin(X[:n, 0]) + noise[:n], None, None)
+        rows = Rows(X[:n], np.sin(X[:n, 0]) + noise[:n])
         found.append(
             typical_error(gp, TrainingData(rows, *plain, "float64"), Budget(10**11))
         )  # whatever the process holds

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from stochgp.data.rows import Rows
 from stochgp.kernels import RBF, Linear, Matern32
 from stochgp.thompson.maximise import (
     Box,
     Maximiser,
-    Observed,
     half_lengthscales,
     ladder,
     maximise,
@@ -23,7 +23,7 @@ from tests.posteriors.test_contract import D, made
 pytestmark = pytest.mark.usefixtures("double")
 BOX = Box(np.array([-2.0, -1.5]), np.array([2.0, 1.0]))
 _generator = np.random.default_rng(0)
-OBSERVED = Observed(_generator.uniform(BOX.lower, BOX.upper, (30, D)), _generator.normal(size=30))
+OBSERVED = Rows(_generator.uniform(BOX.lower, BOX.upper, (30, D)), _generator.normal(size=30))
 NEARBY = np.array([0.35, 0.75])
 GRID = np.stack(np.meshgrid(*(np.linspace(a, b, 81) for a, b in zip(*BOX, strict=True))), axis=-1).reshape(
     -1, 2
@@ -79,7 +79,7 @@ def test_without_steps_the_best_candidate_is_the_answer():
 def test_proposals_are_drawn_around_rows_in_proportion_to_what_they_are_better_by():
     how = Maximiser(rounds=4, candidates=5000)
     X, y = np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 0.5]]), np.array([1.0, 2.0, 4.0])  # shifted: 0, 1, 3
-    found = proposals(how, BOX, Observed(X, y), np.full(2, 1e-3), generator=np.random.default_rng(0))
+    found = proposals(how, BOX, Rows(X, y), np.full(2, 1e-3), generator=np.random.default_rng(0))
     near = found[:, 500:].reshape(-1, 2)  # the first tenth is uniform
     counts = [np.sum(np.abs(near - x).max(axis=1) < 0.01) for x in X]
     assert counts[0] == 0 and sum(counts) == len(near)
@@ -89,7 +89,7 @@ def test_proposals_are_drawn_around_rows_in_proportion_to_what_they_are_better_b
     anywhere = found[:, :500].reshape(-1, 2)
     error = BOX.width / np.sqrt(12 * len(anywhere))
     assert np.all(np.abs(anywhere.mean(axis=0) - (BOX.lower + BOX.upper) / 2) < 4 * error)
-    wide = proposals(how, BOX, Observed(X, y), np.full(2, 5.0), generator=np.random.default_rng(0))
+    wide = proposals(how, BOX, Rows(X, y), np.full(2, 5.0), generator=np.random.default_rng(0))
     assert np.all((wide >= BOX.lower) & (wide <= BOX.upper))
 
 

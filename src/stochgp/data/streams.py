@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from stochgp.numerics.arrays import filled_up, on_device
 
+from .rows import Rows
 from .standardise import Standardiser
 
 SMALLEST_STEPPED, LARGEST_PADDED = 1 << 10, 1 << 14
@@ -177,12 +178,9 @@ class SomeRows(AbstractSource):
         return self.source.weights()[self.indices]
 
 
-def on_device_padded(
-    X: np.ndarray, y: np.ndarray, size: int, dtype: Any, count: np.ndarray | None = None
-) -> Batch:
-    """Rows on the device, with these counts (None = 1), filled up to `size` by rows of weight 0."""
-    parts = (X, y, np.ones(len(y)) if count is None else count)
-    return Batch(*(_padded(part, dtype, size) for part in parts))
+def on_device_padded(rows: Rows, size: int, dtype: Any) -> Batch:
+    """Rows on the device, filled up to `size` by rows of weight 0."""
+    return Batch(*(_padded(part, dtype, size) for part in (rows.X, rows.y, rows.weights)))
 
 
 def padded_size(n: int) -> int:
@@ -236,7 +234,7 @@ def _shuffle(n: int, seed: tuple[int, ...]) -> Int[np.ndarray, " n"]:
 
 
 def _rows_on_host(parts: Iterable[Any]) -> Batch:
-    """Of NumPy arrays, in float64: `Batch` names the device's arrays, which most code sees."""
+    """Of NumPy arrays, in float64: `Batch` says which arrays the device has, as most code sees them."""
     found: tuple[Any, ...] = tuple(part.astype(np.float64) for part in parts)
     return Batch(*found)
 

@@ -1,35 +1,22 @@
 """What is to be known of rows in files before a model learns from them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float, UInt64
+from jaxtyping import Float
 
 from .blocks import BadRows, Block, Blocks, good_blocks
 from .columns import TableError, read_column, table_columns
 from .encoding import TableEncoder, encoder_of
 from .hashing import hash_keys, hash_rows
+from .rows import Rows
 from .standardise import Standardiser, Summary
 from .streams import AbstractPasses, Batch, on_device_padded
 from .targets import REAL, AbstractTargets
 
 LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
 SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division
-
-
-class Numbers(NamedTuple):
-    """Some rows as numbers: X [N, D], y [N]; weights, all above 0, or None = 1; the hash of what each belongs with, or None = nothing."""
-
-    X: Float[np.ndarray, "N D"]
-    y: Float[np.ndarray, " N"]
-    weight: Float[np.ndarray, " N"] | None = None
-    key: UInt64[np.ndarray, " N"] | None = None
-
-    def take(self, which: Any) -> "Numbers":
-        weight, key = (None if part is None else part[which] for part in self[2:])
-        return Numbers(self.X[which], self.y[which], weight, key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +28,8 @@ class FileRows:
     target: str
     targets: AbstractTargets = REAL
 
-    def read(self) -> Iterator[tuple[Numbers, Block]]:
-        """(Batch, the block they are of), block by block, without rows of weight 0. Raises TableError, with file and row, for what cannot be used."""
+    def read(self) -> Iterator[tuple[Rows, Block]]:
+        """(Rows, with the hash of what each belongs with as its group, the block they are of), block by block, without rows of weight 0. Raises TableError, with file and row, for what cannot be used."""
         part = self.blocks.part
         for block in good_blocks(self.blocks, self.target, self.encoder.missing, BadRows()):
             try:
@@ -50,15 +37,15 @@ class FileRows:
             except TableError as error:
                 raise block.placed(error) from error
             if part is not None:
-                rows = rows.take(part.holds(rows.X, rows.y, rows.key))
+                rows = rows.some(part.holds(rows.X, rows.y, rows.group))
             if rows.weight is not None:
-                rows = rows.take(rows.weight > 0)
-            if len(rows.y):
-                yield rows._replace(y=self.targets.learned(rows.y)), block
+                rows = rows.some(rows.weight > 0)
+            if len(rows):
+                yield replace(rows, y=self.targets.learned(rows.y)), block
 
-    def _numbers(self, block: Block) -> Numbers:
+    def _numbers(self, block: Block) -> Rows:
         blocks = self.blocks
-        return Numbers(
+        return Rows(
             self.encoder.transform(block.table),
             self._targets(block),
             None if blocks.weight is None else _weights(block, blocks.weight),
@@ -77,30 +64,26 @@ class Sample:
 
     def __init__(self, size: int, seed: int):
         self.size, self.seed = size, seed
-        self._parts: list[tuple[np.ndarray, Numbers]] = []
+        self._parts: list[tuple[np.ndarray, Rows]] = []
         self._largest = np.uint64(2**64 - 1)
 
-    def add(self, rows: Numbers) -> None:
+    def add(self, rows: Rows) -> None:
         hashes = hash_rows(rows.X, rows.y, self.seed)
         near = hashes <= self._largest
-        self._parts.append((hashes[near], rows.take(near)))
+        self._parts.append((hashes[near], rows.some(near)))
         if sum(len(part[0]) for part in self._parts) > 2 * self.size:
             self._shrink()
 
-    def rows(self) -> Numbers:
+    def rows(self) -> Rows:
         """In the order of their hashes."""
         self._shrink()
         return self._parts[0][1]
 
     def _shrink(self) -> None:
         hashes = np.concatenate([hashes for hashes, _ in self._parts])
-        found: list[Any] = [
-            None if part[0] is None else np.concatenate(part)
-            for part in zip(*(rows for _, rows in self._parts), strict=True)
-        ]
-        rows = Numbers(*found)
+        rows = Rows.joined([rows for _, rows in self._parts])
         kept = np.argsort(hashes, kind="stable")[: self.size]
-        self._parts = [(hashes[kept], rows.take(kept))]
+        self._parts = [(hashes[kept], rows.some(kept))]
         self._largest = hashes[kept[-1]] if len(kept) == self.size else self._largest
 
 
@@ -112,7 +95,7 @@ class Survey:
     size: int  # of all rows
     inputs: Summary
     targets: Summary
-    sample: Numbers
+    sample: Rows
     bad: BadRows  # which are left out
 
 
@@ -164,16 +147,13 @@ class StandardisedRows(AbstractPasses):
     def chunks(self, size: int) -> Iterator[Batch]:
         """All rows in order, in chunks of `size` rows on the device, the last of a block filled up by rows of weight 0."""
         for rows, block in self.rows.read():
-            for start in range(0, len(rows.y), size):
-                part = rows.take(slice(start, start + size))
+            for start in range(0, len(rows), size):
+                part = rows.some(slice(start, start + size))
                 try:
-                    Z, t = (
-                        self.inputs.transform(part.X, self.dtype),
-                        self.targets.transform(part.y, self.dtype),
-                    )
+                    part = part.standardised(self.inputs, self.targets, self.dtype)
                 except ValueError as error:
                     raise ValueError(f"{block.file}: {error}") from error
-                yield on_device_padded(Z, t, size, self.dtype, part.weight)
+                yield on_device_padded(part, size, self.dtype)
 
 
 def _weights(block: Block, name: str) -> Float[np.ndarray, " N"]:

@@ -264,7 +264,7 @@ class GPEstimator(PosteriorEstimator):
             self._fitted, of_law = calibrated(self._fitted, data.left_out, self._calibration, of_law)
         name = y if data.is_of_files else getattr(y, "name", None)
         self.target_name_ = name if isinstance(name, str) else None
-        self.plan_ = Decisions(data.rows.told) | data.told | start | choices | more | of_law
+        self.plan_ = Decisions(data.told) | start | choices | more | of_law
         self._judge(learned, data)
         for note in notes(self.plan_, data.n_rows):
             logger.info(note)
@@ -289,7 +289,8 @@ class GPEstimator(PosteriorEstimator):
             data, found = read_files(self, X, y, others, run.budget, seed, **more)
             return warped_files(data, found) if wanted is not None else data
         place = between_if(self._calibration is not None, self.new_rows)
-        rows = read_training_rows(self, X, y, sample_weight, run.budget, self.missing, groups, inputs, place)
+        given = X, y, sample_weight, run.budget, self.missing, groups, inputs, place
+        rows, encoder, told = read_training_rows(self, *given)
         settings = (
             bool(self.standardize),
             getattr(self, "mean", None),
@@ -300,13 +301,14 @@ class GPEstimator(PosteriorEstimator):
         if self._calibration is not None:
             rows, left_out = set_aside(rows, self._calibration, self._target, run.sample_seed)
         if self._counts_as_they_are:
-            return dataclasses.replace(data_of_counts(rows, settings[0], self.dtype), left_out=left_out)
-        if wanted is None:
-            return dataclasses.replace(TrainingData.of(rows, *settings), left_out=left_out)
-        if self._target == "count":
-            refuse_no_counts(rows.y)
-        data = warped_data(rows, wanted, settings, run.sample_seed, run.plan)
-        return dataclasses.replace(data, left_out=left_out)
+            data = data_of_counts(rows, settings[0], self.dtype)
+        elif wanted is None:
+            data = TrainingData.of(rows, *settings)
+        else:
+            if self._target == "count":
+                refuse_no_counts(rows.y)
+            data = warped_data(rows, wanted, settings, run.sample_seed, run.plan)
+        return dataclasses.replace(data, left_out=left_out, encoder=encoder, told=told | data.told)
 
     @property
     def _calibration(self) -> str | None:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from stochgp.choosing import choice
+from stochgp.data.rows import Rows
 from stochgp.distributions import ConformalScores, recalibration
 from stochgp.distributions.calibrating import FEWEST, rows_for
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.inputs import TrainingRows
 from stochgp.numerics.arrays import effective_number
 
 PIT, CONFORMAL = "pit", "conformal"
@@ -19,7 +19,7 @@ TIED = 0.002  # of all pairs of targets, which may be equal: rounded numbers are
 LEVEL = 0.95  # at which the coverage of conformal intervals is told
 
 
-def set_aside(rows: TrainingRows, method: str, target: str, seed: Any) -> tuple[TrainingRows, TrainingRows]:
+def set_aside(rows: Rows, method: str, target: str, seed: Any) -> tuple[Rows, Rows]:
     """(The rows of the fit, those for the calibration): random ones, whole groups where there are groups.
 
     Raises ValueError, in one line, where there are too few of them, and for targets that are repeated: their F(y) are no continuous numbers.
@@ -57,7 +57,7 @@ def _tied(y: np.ndarray) -> float:
 
 
 def calibrated(
-    fitted: Fitted, left_out: TrainingRows, method: str | None, told: dict[str, Any]
+    fitted: Fitted, left_out: Rows, method: str | None, told: dict[str, Any]
 ) -> tuple[Fitted, dict[str, Any]]:
     """(With the correction, what `plan_` says of it beside what was `told`): what one half of the rows left out brings the other half."""
     found, halves = fitted.distribution(left_out.X), _halves(len(left_out.y), left_out.group)
@@ -78,7 +78,7 @@ def calibrated(
     return dataclasses.replace(fitted, calibration=made), told | {"calibration": choice(name, why)}
 
 
-def _nlpd(found: Any, rows: TrainingRows, fit: np.ndarray, score: np.ndarray) -> tuple[float, float]:
+def _nlpd(found: Any, rows: Rows, fit: np.ndarray, score: np.ndarray) -> tuple[float, float]:
     """(Before, after), of the rows `score`, which weigh ρ; as before where a half is too small to correct by."""
     half, new = rows.some(fit), rows.some(score)
     mean = lambda of: -float(np.average(of.logpdf(new.y), weights=new.weight))
@@ -89,7 +89,7 @@ def _nlpd(found: Any, rows: TrainingRows, fit: np.ndarray, score: np.ndarray) ->
     return before, mean(made(found[score]))
 
 
-def _coverages(found: Any, rows: TrainingRows, fit: np.ndarray, score: np.ndarray) -> tuple[float, float]:
+def _coverages(found: Any, rows: Rows, fit: np.ndarray, score: np.ndarray) -> tuple[float, float]:
     half, new = rows.some(fit), rows.some(score)
     share = lambda low, high: float(np.average((low <= new.y) & (new.y <= high), weights=new.weight))
     before = share(*found[score].interval(LEVEL).T)

@@ -19,7 +19,7 @@ from stochgp.estimators.choices import classifier_learner
 from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.helps import Scores
-from stochgp.estimators.inputs import read_training_rows, refuse_missing
+from stochgp.estimators.inputs import read_training_rows, refuse_missing, refuse_no_targets
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import (
@@ -107,26 +107,22 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         """Rows whose targets are numbers of classes; sets `classes_`: of files all labels in them. Raises ValueError for fewer than two."""
         if are_files(X):
             return self._read_classes_of_files(X, y, {"sample_weight": sample_weight, "groups": groups}, run)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        refuse_no_targets(self, y)
         refuse_missing(y, "the label")
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         classes, numbers = np.unique(labels, return_inverse=True)
         targets, inputs = numbers.astype(np.float64), self._inputs()
         given = X, targets, sample_weight, run.budget, self.missing, groups, inputs, self.new_rows
-        rows = read_training_rows(self, *given)
+        rows, encoder, told = read_training_rows(self, *given)
         if len(np.unique(rows.y)) < 2:
             only = classes.tolist()[int(rows.y[0])]
             raise ValueError(f"y has one class only, {only!r}: at least two are needed")
         self.classes_ = classes
-        weights = rows.weight
-        scales = (
-            Standardiser.fit(rows.X, weights)
-            if self.standardize
-            else Standardiser.identity((rows.X.shape[1],))
-        )
-        return TrainingData(rows, scales, Standardiser.identity(()), self.dtype, False)
+        unchanged = Standardiser.identity((rows.X.shape[1],))
+        scales = Standardiser.fit(rows.X, rows.weight) if self.standardize else unchanged
+        targets, more = Standardiser.identity(()), {"encoder": encoder, "told": told}
+        return TrainingData(rows, scales, targets, self.dtype, False, **more)
 
     def _read_classes_of_files(self, X: Any, target: Any, others: dict[str, Any], run: Run) -> TrainingData:
         self._inputs()  # refuses kernels of fingerprints

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, features, kernels
@@ -28,11 +27,10 @@ from stochgp.estimators.fingerprinted import (
     Inputs,
     inputs_with_smiles,
     is_packed,
-    refuse_further_counts,
     with_packing,
 )
 from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
-from stochgp.estimators.inputs import read_targets, read_weights
+from stochgp.estimators.inputs import read_rows
 from stochgp.estimators.row_noise import BOTH, ROW_NOISE, Asked, closed, with_noise
 from stochgp.estimators.run import Run
 from stochgp.estimators.streaming import Stream, added, begun, check_mergeable, drift, moments_of, taken_in
@@ -125,19 +123,17 @@ class FeatureGPRegressor(GPRegressor):
             raise ValueError(f"forget is {forget!r}; it must lie between 0 and 1")
         if "_fitted" not in vars(self):
             return typing.cast(FeatureGPRegressor, self.fit(X, y, sample_weight))
-        stream, X, y = self._to_go_on(), self._read(X, learns=True), read_targets(y)
-        if is_packed(self._fitted.encoder):
-            refuse_further_counts(X)
-        check_consistent_length(X, y)
-        weight = read_weights(sample_weight, X)
+        stream, fitted = self._to_go_on(), self._fitted
+        rows = read_rows(self._read(X, learns=True), y, sample_weight, joins=fitted.encoder)
         with kept_on_disk():
-            more = moments_of(self._fitted, X, y, weight)
-        self.drift_ = drift(self._fitted, X, y)
-        said = shift_of(self._fitted, X, y), caution_of_rows(self._fitted, X, y, BEFORE)
+            more = moments_of(fitted, rows)
+        self.drift_ = drift(fitted, rows.X, rows.y)
+        said = shift_of(fitted, rows.X, rows.y), caution_of_rows(fitted, rows.X, rows.y, BEFORE)
         kept = Decisions({name: told for name, told in self.plan_.items() if name != "caution"})
         self.plan_ = kept | warned([text for text in said if text][:1], stacklevel=3)
-        self._fitted = self._fitted.with_inputs(X).with_slope(0.0, 0.0, forget).with_targets(y, weight)
-        self._take_in(added(stream, more, forget), (self.n_rows_ if forget > 0 else 0) + len(y))
+        fitted = fitted.with_inputs(rows.X).with_slope(0.0, 0.0, forget)
+        self._fitted = fitted.with_targets(rows.y, rows.weight)
+        self._take_in(added(stream, more, forget), (self.n_rows_ if forget > 0 else 0) + len(rows))
         return self
 
     def merge(self, other: "FeatureGPRegressor") -> "FeatureGPRegressor":

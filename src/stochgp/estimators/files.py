@@ -77,7 +77,9 @@ def read_files(
         mean = float(targets.learned(np.array([mean], np.float64))[0])
     settings = bool(estimator.standardize), mean, estimator.dtype, estimator.new_rows
     data = TrainingData.of_files(found, *settings)
-    return dataclasses.replace(data, told=_left_out(found.bad) if blocks.bad_rows == "skip" else {}), found
+    return dataclasses.replace(
+        data, told=data.told | (_left_out(found.bad) if blocks.bad_rows == "skip" else {})
+    ), found
 
 
 def _left_out(bad: BadRows) -> dict[str, Any]:

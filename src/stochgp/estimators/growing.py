@@ -6,18 +6,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from sklearn.utils import check_consistent_length
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.choosing import Decisions, choice
 from stochgp.compiled import kept_on_disk
+from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.cautions import Seen, warn_of
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
-from stochgp.estimators.inputs import TrainingRows, read_inputs_at_fit, read_more_weights, read_targets
+from stochgp.estimators.inputs import read_inputs_at_fit, read_rows, refuse_no_targets
 from stochgp.estimators.report import PLANNED
 from stochgp.estimators.run import Run
 from stochgp.estimators.settings import check_settings
@@ -89,11 +89,11 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
     begun, before = time.perf_counter(), vars(estimator).get("_fitted")
     if before is not None and before.stream is None:
         raise ValueError("the model was not fitted as one that learns from a stream: fit it again")
-    rows = _read(estimator, X, y, sample_weight, None if before is None else before.encoder)
+    rows, encoder = _read(estimator, X, y, sample_weight, before)
     with jax.enable_x64(True), kept_on_disk():
         if before is None:
             settings = bool(estimator.standardize), estimator.mean, estimator.dtype
-            data = TrainingData.of(rows, *settings, leaves)
+            data = dataclasses.replace(TrainingData.of(rows, *settings, leaves), encoder=encoder)
             warn_of(data, learns=True, stacklevel=3)
             before, told = _begun(estimator, data)
             estimator.plan_, estimator.n_rows_ = told, 0
@@ -116,17 +116,14 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
     estimator.fit_seconds_ = time.perf_counter() - begun
 
 
-def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, encoder: Any) -> TrainingRows:
-    """The rows in their order; a stream is neither sorted nor merged."""
-    if y is None:
-        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
-    if "_fitted" in vars(estimator):
-        X = estimator._read(X, learns=True)
+def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, before: Fitted | None) -> tuple[Rows, Any]:
+    """(The rows in their order, what makes numbers of them); a stream is neither sorted nor merged."""
+    refuse_no_targets(estimator, y)
+    if before is not None:
+        encoder, X = before.encoder, estimator._read(X, learns=True)
     else:
         encoder, X = read_inputs_at_fit(estimator, X, Budget.of(estimator.memory_limit), estimator.missing)
-    y = read_targets(y)
-    check_consistent_length(X, y)
-    return TrainingRows(X, y, read_more_weights(sample_weight, X), encoder)
+    return read_rows(X, y, sample_weight, may_weigh_nothing=True), encoder
 
 
 def _begun(estimator: Any, data: TrainingData) -> tuple[Fitted, dict[str, Any]]:
@@ -159,13 +156,13 @@ def stream_of(
     return continue_run(learner, learned.to_go_on, learned.n_iter, data.n_inputs, key=key, dtype=dtype)
 
 
-def _fed(estimator: Any, before: Fitted, rows: TrainingRows) -> tuple[Fitted, list[float]]:
+def _fed(estimator: Any, before: Fitted, rows: Rows) -> tuple[Fitted, list[float]]:
     """After these rows."""
     learner, _ = _learner(estimator, len(before.stream.waiting.y))
-    X, y = before.inputs.transform(rows.X, estimator.dtype), before.targets.transform(rows.y, estimator.dtype)
+    new = rows.standardised(before.inputs, before.targets, estimator.dtype)
     passes = estimator.epochs or (1 if "steps" in estimator.plan_ else _passes)
-    stream, losses = feed(learner, before.stream, X, y, rows.weight, passes=passes)
-    posterior = VariationalPosterior.of(stream.gp, X.shape[1]) if losses else before.posterior
+    stream, losses = feed(learner, before.stream, new.X, new.y, new.weight, passes=passes)
+    posterior = VariationalPosterior.of(stream.gp, new.X.shape[1]) if losses else before.posterior
     return dataclasses.replace(before.with_inputs(rows.X), posterior=posterior, stream=stream), losses
 
 
@@ -174,7 +171,7 @@ def _passes(n_steps: int) -> int:
     return EARLY_STEPS if n_steps < STEPS else LATER_STEPS
 
 
-def _said(before: Fitted, found: Fitted, rows: TrainingRows, has_learned: bool) -> list[str]:
+def _said(before: Fitted, found: Fitted, rows: Rows, has_learned: bool) -> list[str]:
     """What to say after these rows: of a shift, and of predictions of the last batch, which the model has seen, or of them, which it had not."""
     said = [shift_of(before, rows.X, rows.y)] if before.stream.n_steps > 0 else []
     if has_learned:

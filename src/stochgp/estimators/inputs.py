@@ -1,8 +1,7 @@
 """What comes in at the door: tables, arrays, targets and weights as checked numbers."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int32
@@ -15,38 +14,25 @@ from stochgp.data import TableEncoder
 from stochgp.data.columns import is_array, is_missing
 from stochgp.data.fingerprints import FingerprintEncoder, Fingerprints
 from stochgp.data.molecules import MoleculeEncoder
+from stochgp.data.rows import Rows
 from stochgp.data.survey import LARGEST_WEIGHT
-from stochgp.estimators.fingerprinted import Inputs, read_fingerprints, without_skipped
+from stochgp.estimators.fingerprinted import (
+    Inputs,
+    is_packed,
+    read_fingerprints,
+    refuse_further_counts,
+    without_skipped,
+)
 from stochgp.estimators.new_rows import BETWEEN, groups_in_time
 from stochgp.names import lookup
 from stochgp.transforms import AbstractTransform
 
 Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
 
-MERGED_ROWS = 10_000
 LARGEST_TARGET = 1e150  # its square is still a number
 
 _FLOATS = (np.float64, np.float32)
 _FINITE_CHUNK = 1 << 20
-
-
-class TrainingRows(NamedTuple):
-    """Checked rows: X [N, D] and y [N] in the user's units, weights [N] or None where all are 1, numbers of groups [N] or None.
-
-    `told` is what `plan_` says of groups that are blocks of time.
-    """
-
-    X: Float[np.ndarray, "N D"]
-    y: Float[np.ndarray, " N"]
-    weight: Float[np.ndarray, " N"] | None
-    encoder: Encoder | None
-    group: Int32[np.ndarray, " N"] | None = None
-    told: Mapping[str, Any] = MappingProxyType({})
-
-    def some(self, which: Any) -> "TrainingRows":
-        """The rows of these numbers, or where a mask says so."""
-        weight, group = (None if part is None else part[which] for part in (self.weight, self.group))
-        return self._replace(X=self.X[which], y=self.y[which], weight=weight, group=group)
 
 
 def read_training_rows(
@@ -59,50 +45,66 @@ def read_training_rows(
     groups: Any = None,
     inputs: Inputs = Inputs.NUMBERS,
     new_rows: str = BETWEEN,
-) -> TrainingRows:
-    """Checks everything given to `fit` and sets `n_features_in_` and `feature_names_in_`.
+) -> tuple[Rows, Encoder | None, dict[str, Any]]:
+    """(The rows given to `fit`, checked, in the user's units; what makes numbers of their inputs; what `plan_` says of groups that are blocks of time).
 
-    Up to 10,000 rows are put in lexicographic order, and equal ones become one row with the sum of their weights: the same
-    likelihood, and the same fit whichever of the two ways the rows were given. Rows of different groups stay apart. Rows of weight 0 are
-    left out.
-    `missing` is what becomes of missing values: "refuse" or "impute", as `TableEncoder` does it, for arrays too.
+    Sets `n_features_in_` and `feature_names_in_`. Up to 10,000 rows are put in lexicographic order, and equal ones become one row with the sum
+    of their weights: the same likelihood, and the same fit whichever of the two ways the rows were given. Rows of different groups stay
+    apart. Rows of weight 0 are left out. `missing` is what becomes of missing values: "refuse" or "impute", as `TableEncoder` does it, for arrays too.
     Without `groups`, `new_rows` says whether they are blocks of time (`groups_in_time`).
     Raises ValueError or TypeError, naming row and column, for what cannot be used.
     """
     lookup(missing, dict.fromkeys(("refuse", "impute", "skip")), "missing")
-    if y is None:
-        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    refuse_no_targets(estimator, y)
     if inputs is Inputs.FINGERPRINTS:
         encoder, X = read_fingerprints(estimator, X, budget)
     else:
         encoder, X = read_inputs_at_fit(estimator, X, budget, missing)
+    rows = without_weightless(read_rows(X, y, sample_weight, groups))
+    if missing == "skip":
+        rows = rows.some(without_skipped(rows.X))
+    if rows.group is not None and (rows.group == rows.group[0]).all():
+        raise ValueError("groups puts all rows into one group; at least two are needed")
+    told: dict[str, Any] = {}
+    if rows.group is None:
+        numbers = rows.X if inputs is Inputs.NUMBERS else None
+        group, told = groups_in_time(numbers, rows.y, encoder, new_rows)
+        rows = dataclasses.replace(rows, group=group)
+    return rows.merged(), encoder, told
+
+
+def read_rows(
+    X: np.ndarray,
+    y: Any,
+    sample_weight: Any,
+    groups: Any = None,
+    *,
+    joins: Encoder | None = None,
+    may_weigh_nothing: bool = False,
+) -> Rows:
+    """Checked rows of inputs that are numbers already, in their order. `joins` is the encoder of a fitted model whose rows they join.
+
+    Raises ValueError, naming the row, for targets, weights and groups that cannot be used, for all weights 0 unless that may be, and for packed
+    fingerprints that the encoder has no bits for.
+    """
+    if is_packed(joins):
+        refuse_further_counts(X)
     y = read_targets(y)
     check_consistent_length(X, y)
     group = None if groups is None else read_groups(groups, len(y))
-    weight = read_weights(sample_weight, X)
-    if weight is not None and (weight == 0).any():
-        there = weight > 0
-        X, y, weight, group = X[there], y[there], weight[there], None if group is None else group[there]
-    if missing == "skip":
-        there = without_skipped(X)
-        X, y = X[there], y[there]
-        weight, group = (None if part is None else part[there] for part in (weight, group))
-    if group is not None and (group == group[0]).all():
-        raise ValueError("groups puts all rows into one group; at least two are needed")
-    told: Mapping[str, Any] = {}
-    if group is None:
-        group, told = groups_in_time(X if inputs is Inputs.NUMBERS else None, y, encoder, new_rows)
-    return merged_rows(TrainingRows(X, y, weight, encoder, group, told))
+    return Rows(X, y, read_weights(sample_weight, X, may_weigh_nothing), group)
 
 
-def merged_rows(rows: TrainingRows) -> TrainingRows:
-    """Up to 10,000 rows in lexicographic order, equal ones as one with the sum of their weights; more as they are."""
-    X, y, weight, _, group, _ = rows
-    if len(y) <= MERGED_ROWS:
-        X, y, weight, group = _merged(X, y, weight, group)
-    if weight is not None and (weight == 1).all():
-        weight = None
-    return rows._replace(X=X, y=y, weight=weight, group=group)
+def without_weightless(rows: Rows) -> Rows:
+    """Those of positive weight."""
+    if rows.weight is None or (rows.weight > 0).all():
+        return rows
+    return rows.some(rows.weight > 0)
+
+
+def refuse_no_targets(estimator: BaseEstimator, y: Any) -> None:
+    if y is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
 
 
 def read_inputs(
@@ -164,16 +166,10 @@ def read_targets(y: Any) -> Float[np.ndarray, " N"]:
     return y
 
 
-def read_weights(sample_weight: Any, X: np.ndarray) -> Float[np.ndarray, " N"] | None:
-    """The weights [N], None where all are 1. Raises ValueError for negative ones and a sum of 0."""
-    weight = read_more_weights(sample_weight, X)
-    if weight is not None and weight.sum() < np.finfo(np.float32).tiny:
-        raise ValueError("the sum of sample_weight is zero, or too small a number")
-    return weight
-
-
-def read_more_weights(sample_weight: Any, X: np.ndarray) -> Float[np.ndarray, " N"] | None:
-    """Those of rows that join others, so that all of them may be 0. Raises ValueError for negative ones and those beyond 1e30."""
+def read_weights(
+    sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False
+) -> Float[np.ndarray, " N"] | None:
+    """The weights [N], None where none are given. Raises ValueError for negative ones, those beyond 1e30, and a sum of 0 unless that may be."""
     if sample_weight is None:
         return None
     found = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -183,6 +179,8 @@ def read_more_weights(sample_weight: Any, X: np.ndarray) -> Float[np.ndarray, " 
             f"sample_weight is {found[row]:g} at row {row + 1} (rows count from 1); a weight is the number of rows that a row stands for, at "
             f"most {LARGEST_WEIGHT:g}"
         )
+    if not may_be_nothing and found.sum() < np.finfo(np.float32).tiny:
+        raise ValueError("the sum of sample_weight is zero, or too small a number")
     return found
 
 
@@ -252,15 +250,3 @@ def _encoded(encoder: TableEncoder, X: Any, budget: Budget) -> np.ndarray:
     n_columns = len(encoder.output_names)
     budget.require(8 * len(X) * n_columns, f"a matrix of {len(X)} rows and {n_columns} columns")
     return encoder.transform(X)
-
-
-def _merged(
-    X: np.ndarray, y: np.ndarray, weight: np.ndarray | None, group: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    D = X.shape[1]
-    columns = [X, y] if group is None else [X, y, group]
-    rows = np.column_stack(columns).astype(np.float64) + 0.0  # -0.0 becomes 0.0
-    unique, which = np.unique(rows, axis=0, return_inverse=True)
-    total = np.bincount(which.ravel(), weights=weight, minlength=len(unique)).astype(np.float64)
-    group = None if group is None else unique[:, -1].astype(np.int32)
-    return np.ascontiguousarray(unique[:, :D]), unique[:, D].copy(), total, group

@@ -14,13 +14,14 @@ from stochgp.choosing import choice
 from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.choices import HURRIED, kernel_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_level, with_packing
+from stochgp.estimators.inputs import read_inputs, read_rows, without_weightless
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
 from stochgp.estimators.kernel_posterior import WantedPosterior
 from stochgp.estimators.law_choice import AUTO, check_likelihood, law_of, start_noise
 from stochgp.estimators.run import Run
 from stochgp.estimators.solving import KernelPosterior, Wanted
 from stochgp.estimators.units import TrainingData, in_target_units
-from stochgp.estimators.updating import read_new_rows, updated
+from stochgp.estimators.updating import updated
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner, FullBatch
 from stochgp.learners.dispersion import GAUSSIAN
@@ -90,14 +91,16 @@ class KernelGPRegressor(GPRegressor):
         """
         check_is_fitted(self)
         budget = Budget.of(self.memory_limit)
-        rows = read_new_rows(self, X, y, sample_weight, budget)
-        if len(rows.y) == 0:
+        encoder = self._fitted.encoder
+        X = read_inputs(self, encoder, X, budget).astype(float, copy=False)
+        rows = without_weightless(read_rows(X, y, sample_weight, joins=encoder, may_weigh_nothing=True))
+        if len(rows) == 0:
             return self
         n_updates = self.plan_.get("updates", {"choice": 0})["choice"] + 1
         key = jax.random.fold_in(as_key(UPDATE_SEED), self.n_rows_)
         with deadline.within(self.time_limit):
             self._fitted, solved = updated(self._fitted, rows, self._wanted_solve(), budget, key=key)
-        self.n_rows_ += len(rows.y)
+        self.n_rows_ += len(rows)
         self.plan_ = self.plan_ | {"updates": choice(n_updates, "calls that took in more rows after the fit")}
         if solved is not None:
             self._report_solved(solved)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from stochgp.data import Standardiser
-from stochgp.estimators.inputs import TrainingRows, refuse_no_counts
+from stochgp.data.rows import Rows
+from stochgp.estimators.inputs import refuse_no_counts
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import SVGP, AbstractLearner
 from stochgp.likelihoods import (
@@ -62,7 +63,7 @@ def refuse_learner(likelihood: Any, learner: AbstractLearner | None) -> None:
         )
 
 
-def data_of_counts(rows: TrainingRows, standardize: bool, dtype: str) -> TrainingData:
+def data_of_counts(rows: Rows, standardize: bool, dtype: str) -> TrainingData:
     """Counts are not standardised, inputs are. Raises ValueError for targets that are no counts."""
     refuse_no_counts(rows.y)
     unchanged = Standardiser.identity((rows.X.shape[1],))

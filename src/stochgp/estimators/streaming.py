@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from stochgp.data import Standardiser
+from stochgp.data.rows import Rows
 from stochgp.data.streams import HostRows
 from stochgp.estimators.fitted import Fitted
 from stochgp.likelihoods import StudentT
@@ -33,15 +34,15 @@ def begun(gp: FeatureGP, moments: Moments) -> Stream:
     return Stream(jax.tree.map(_wide, moments), float(gp.variance))
 
 
-def moments_of(fitted: Fitted, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> Moments:
+def moments_of(fitted: Fitted, new: Rows) -> Moments:
     """The sums over rows in the user's units. Always by blocks of BLOCK rows, so that no row's features depend on how rows are cut into calls.
 
     Under Student-t noise rows weigh as the posterior before them says.
     """
     posterior = _posterior(fitted)
     gp = FeatureGP(features=posterior.features, noise=posterior.noise)
-    z = fitted.transformed(y)
-    rows = HostRows(X, z, weight, inputs=fitted.inputs, targets=fitted.targets, dtype=np.dtype(fitted.dtype))
+    units = {"inputs": fitted.inputs, "targets": fitted.targets, "dtype": np.dtype(fitted.dtype)}
+    rows = HostRows(new.X, fitted.transformed(new.y), new.weight, **units)
     with jax.enable_x64(True):
         if isinstance(fitted.likelihood, StudentT):
             before = Belief(posterior.weights, posterior.root, np.float64(float(posterior.noise.level)))

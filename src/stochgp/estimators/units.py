@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import Float, Int, Int32, UInt64
 
 from stochgp.data import Standardiser
+from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractPasses, AbstractSource, DeviceRows, HostRows
 from stochgp.data.survey import StandardisedRows, Survey
-from stochgp.estimators.inputs import Encoder, TrainingRows, merged_rows
+from stochgp.estimators.inputs import Encoder
 from stochgp.estimators.new_rows import BETWEEN, groups_in_time
 from stochgp.transforms import AbstractTransform
 
@@ -25,7 +26,7 @@ _SCALED = ("variance", "noise_variance")
 class TrainingData:
     """Checked rows in the user's units, and what standardises them."""
 
-    rows: TrainingRows
+    rows: Rows  # in the user's units
     inputs: Standardiser
     targets: Standardiser
     dtype: str
@@ -35,13 +36,14 @@ class TrainingData:
     leaves_inputs: bool = False  # what the kernel sees of them is as given
     transform: AbstractTransform | None = None  # T of the user's targets; `rows` hold T(y)
     log_slope: float = 0.0  # the mean of log T' over the rows
-    told: dict[str, Any] = dataclasses.field(default_factory=dict)  # what `plan_` says of T
-    left_out: TrainingRows | None = None  # in the user's units, for the calibration of observations
+    told: dict[str, Any] = dataclasses.field(default_factory=dict)  # what `plan_` says of groups and of T
+    left_out: Rows | None = None  # in the user's units, for the calibration of observations
+    encoder: Encoder | None = None  # what made numbers of the inputs
 
     @classmethod
     def of(
         cls,
-        rows: TrainingRows,
+        rows: Rows,
         standardize: bool,
         mean: float | None,
         dtype: str,
@@ -67,12 +69,12 @@ class TrainingData:
         cls, found: Survey, standardize: bool, mean: float | None, dtype: str, new_rows: str = BETWEEN
     ) -> "TrainingData":
         """The sample, standardised by all rows, and where all rows are. Classes and counts are not standardised."""
-        X, y, weight, key = found.sample
-        in_time = lambda: groups_in_time(X, y, found.rows.encoder, new_rows, in_order=False)
-        group, told = in_time() if key is None else (groups_of(key), {})
-        rows = TrainingRows(X, y, weight, found.rows.encoder, group, told)
-        is_whole, keeps = found.size == len(y), not found.rows.targets.scaled
-        data = cls.of(merged_rows(rows) if is_whole else rows, standardize, mean, dtype)
+        rows, encoder = found.sample, found.rows.encoder
+        in_time = lambda: groups_in_time(rows.X, rows.y, encoder, new_rows, in_order=False)
+        group, told = in_time() if rows.group is None else (groups_of(rows.group), {})
+        rows = dataclasses.replace(rows, group=group)
+        is_whole, keeps = found.size == len(rows), not found.rows.targets.scaled
+        data = cls.of(rows.merged() if is_whole else rows, standardize, mean, dtype)
         inputs, targets = data.inputs, data.targets
         if standardize and not is_whole:
             of_y = found.targets.standardiser()
@@ -88,11 +90,8 @@ class TrainingData:
             everything = StandardisedRows(
                 found.rows, found.size, found.inputs.count, limits, inputs, targets, dtype
             )
-        return cls(data.rows, inputs, targets, dtype, standardize and not keeps, True, everything)
-
-    @property
-    def encoder(self) -> Encoder | None:
-        return self.rows.encoder
+        scaled, more = standardize and not keeps, {"told": told, "encoder": encoder}
+        return cls(data.rows, inputs, targets, dtype, scaled, True, everything, **more)
 
     @property
     def n_rows(self) -> int:
@@ -156,7 +155,7 @@ class TrainingData:
     @property
     def weight(self) -> Float[np.ndarray, " N"]:
         """How many rows each stands for."""
-        return np.ones(self.n_rows) if self.rows.weight is None else self.rows.weight
+        return self.rows.weights
 
     def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
         """These rows, standardised by all."""
@@ -178,9 +177,9 @@ class TrainingData:
         """Standardised rows for a learner: on the device, or on the host and standardised as they are taken."""
         if on_device:
             return DeviceRows(self.X, self.y, self.rows.weight, group=self.rows.group, dtype=self.dtype)
-        X, y, weight, _, group, _ = self.rows
-        dtype = np.dtype(self.dtype)
-        return HostRows(X, y, weight, group=group, inputs=self.inputs, targets=self.targets, dtype=dtype)
+        rows, dtype = self.rows, np.dtype(self.dtype)
+        seen = {"group": rows.group, "inputs": self.inputs, "targets": self.targets, "dtype": dtype}
+        return HostRows(rows.X, rows.y, rows.weight, **seen)
 
 
 def groups_of(key: UInt64[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:

@@ -1,18 +1,16 @@
 """New rows for a fitted kernel GP: read, standardised as the rows of the fit were, solved for from where the last solve ended."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
-from sklearn.utils import check_consistent_length
 
 from stochgp.budget import Budget
 from stochgp.compiled import kept_on_disk
-from stochgp.estimators.fingerprinted import is_packed, refuse_further_counts
+from stochgp.data.rows import Rows
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.inputs import read_inputs, read_more_weights, read_targets
 from stochgp.estimators.solving import (
     KernelPosterior,
     Wanted,
@@ -28,37 +26,14 @@ from stochgp.posteriors import (
     LocalPosterior,
     SampledKernelPosterior,
 )
-from stochgp.posteriors.growing import NewRows, extended, grown_draws, joined, sides, warm_start
+from stochgp.posteriors.growing import extended, grown_draws, joined, sides, warm_start
 from stochgp.posteriors.local import NEIGHBOURS, neighbours_bytes
 from stochgp.results import Solution
 from stochgp.solvers import Factor
 
 
-class Read(NamedTuple):
-    """New rows in the user's units."""
-
-    X: Float[np.ndarray, "n D"]
-    y: Float[np.ndarray, " n"]
-    count: Float[np.ndarray, " n"]
-
-
-def read_new_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, budget: Budget) -> Read:
-    """Checked as by `fit`; rows of weight 0 are left out. Raises ValueError or TypeError, naming row and column."""
-    encoder = estimator._fitted.encoder
-    numbers = np.asarray(read_inputs(estimator, encoder, X, budget), np.float64)
-    if is_packed(encoder):
-        refuse_further_counts(numbers)
-    targets = read_targets(y)
-    check_consistent_length(numbers, targets)
-    weight = read_more_weights(sample_weight, numbers)
-    if weight is None:
-        return Read(numbers, targets, np.ones(len(targets)))
-    there = weight > 0
-    return Read(numbers[there], targets[there], weight[there])
-
-
 def updated(
-    fitted: Fitted, rows: Read, wanted: Wanted, budget: Budget, *, key: PRNGKeyArray
+    fitted: Fitted, rows: Rows, wanted: Wanted, budget: Budget, *, key: PRNGKeyArray
 ) -> tuple[Fitted, Solution | None]:
     """(What the fit left behind with the rows taken in, how that was solved for; None for local prediction).
 
@@ -66,15 +41,15 @@ def updated(
     """
     dtype = np.dtype(fitted.dtype)
     X, y = fitted.inputs.transform(rows.X, dtype), fitted.targets.transform(fitted.transformed(rows.y))
-    new = NewRows(np.asarray(X), np.asarray(y, np.float64), rows.count)
+    new = Rows(X, y, rows.weights)
     with jax.enable_x64(True), kept_on_disk():
         posterior, solved = _grown(fitted.posterior, new, wanted, budget, key)
     found = dataclasses.replace(fitted.with_inputs(rows.X), posterior=posterior)
-    return found.with_targets(rows.y, rows.count), solved
+    return found.with_targets(rows.y, rows.weights), solved
 
 
 def _grown(
-    posterior: AbstractPosterior, new: NewRows, wanted: Wanted, budget: Budget, key: PRNGKeyArray
+    posterior: AbstractPosterior, new: Rows, wanted: Wanted, budget: Budget, key: PRNGKeyArray
 ) -> tuple[AbstractPosterior, Solution | None]:
     match posterior:
         case DispersedPosterior():  # its law of observations stays that of the fit
@@ -89,19 +64,19 @@ def _grown(
     raise TypeError(f"{type(posterior).__name__} takes in no new rows")
 
 
-def _grown_locally(posterior: LocalPosterior, new: NewRows, budget: Budget) -> LocalPosterior:
+def _grown_locally(posterior: LocalPosterior, new: Rows, budget: Budget) -> LocalPosterior:
     """The scale of the variances stays that of the fit."""
     N, D = len(posterior.X) + len(new.X), new.X.shape[1]
     need = neighbours_bytes(posterior.gp.kernel, N, D, 1, NEIGHBOURS) + 8 * N * (D + 2)
     budget.require(need, f"local prediction from {N} rows")
-    parts = zip((posterior.X, posterior.y, posterior.weight), new, strict=True)
+    parts = (posterior.X, new.X), (posterior.y, new.y), (posterior.weight, new.weights)
     X, y, weight = (np.concatenate([old, more.astype(old.dtype)]) for old, more in parts)
     grown = dataclasses.replace(posterior, X=X, y=y, weight=weight)
     return grown.spread_over(posterior.devices) if "devices" in vars(posterior) else grown
 
 
 def _grown_exactly(
-    posterior: ExactKernelPosterior, new: NewRows, budget: Budget
+    posterior: ExactKernelPosterior, new: Rows, budget: Budget
 ) -> tuple[ExactKernelPosterior, Solution]:
     """By the factor of before with new rows, where there is one and room for two; else by a new one."""
     y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
@@ -116,7 +91,7 @@ def _grown_exactly(
 
 
 def _grown_by_solving(
-    posterior: SampledKernelPosterior, new: NewRows, wanted: Wanted, budget: Budget, key: PRNGKeyArray
+    posterior: SampledKernelPosterior, new: Rows, wanted: Wanted, budget: Budget, key: PRNGKeyArray
 ) -> tuple[SampledKernelPosterior, Solution]:
     y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
     size, layout = system.sizes(posterior.n_samples)
@@ -124,7 +99,7 @@ def _grown_by_solving(
     need = solver.need_bytes(size, layout)
     budget.require(need, what)
     noise_key, start_key, run_key = jax.random.split(key, 3)
-    draws = grown_draws(posterior, len(new.y), key=noise_key)
+    draws = grown_draws(posterior, len(new), key=noise_key)
     operator = system.operator
     b = sides(operator, system.X, y, posterior.prior, draws)
     tolerance = tolerances_of(solver, system, y, b.shape[1])
@@ -154,7 +129,7 @@ def held_weights(posterior: SampledKernelPosterior) -> Float[np.ndarray, "N C"]:
     return np.concatenate(parts, axis=1)
 
 
-def _targets(posterior: KernelPosterior, new: NewRows) -> Float[np.ndarray, " N"]:
+def _targets(posterior: KernelPosterior, new: Rows) -> Float[np.ndarray, " N"]:
     if posterior.y is None:
         raise ValueError(
             "the model was saved without its targets, by an older version: fit it again for update"

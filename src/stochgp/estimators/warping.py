@@ -9,9 +9,10 @@ from jaxtyping import Float
 
 from stochgp import deadline
 from stochgp.choosing import choice
+from stochgp.data.rows import Rows
 from stochgp.data.survey import Survey
 from stochgp.data.targets import REAL, AbstractTargets, CountTargets, refuse_targets
-from stochgp.estimators.inputs import TrainingRows, refuse_targets_outside
+from stochgp.estimators.inputs import refuse_targets_outside
 from stochgp.estimators.units import TrainingData
 from stochgp.likelihoods import Warped
 from stochgp.likelihoods.warped import TRANSFORMS, as_transform
@@ -43,7 +44,7 @@ def untransformed(likelihood: Any) -> Any:
 
 
 def warped_data(
-    rows: TrainingRows,
+    rows: Rows,
     wanted: AbstractTransform | str,
     settings: tuple[bool, float | None, str, bool],
     seed: Any,
@@ -63,7 +64,7 @@ def warped_data(
         refuse_targets_outside(found, np.atleast_1d(np.float64(mean)))
         mean = float(found(np.asarray(mean, np.float64)))
     z = np.asarray(found(rows.y), np.float64)
-    data = TrainingData.of(rows._replace(y=z), standardize, mean, dtype, leaves)
+    data = TrainingData.of(dataclasses.replace(rows, y=z), standardize, mean, dtype, leaves)
     slope = float(np.average(found.log_slope(rows.y), weights=data.weight))
     told = {"transform": choice(type(getattr(found, "inner", found)).__name__, why)}
     return dataclasses.replace(data, transform=found, log_slope=slope, told=told)
@@ -108,7 +109,7 @@ def warped_files(data: TrainingData, found: Survey) -> TrainingData:
 
 
 def _found(
-    wanted: AbstractTransform | str, rows: TrainingRows, plain: TrainingData, seed: Any, plan: Any
+    wanted: AbstractTransform | str, rows: Rows, plain: TrainingData, seed: Any, plan: Any
 ) -> tuple[AbstractTransform | None, str]:
     """(The transform with its parameters, None where there is none; why)."""
     why = "as asked"
@@ -134,7 +135,7 @@ def _found(
     return found.fitted[name], f"{why}; {_told(found, name)}"
 
 
-def _chosen(X: np.ndarray, rows: TrainingRows, seed: Any) -> tuple[AbstractTransform | None, str]:
+def _chosen(X: np.ndarray, rows: Rows, seed: Any) -> tuple[AbstractTransform | None, str]:
     """The one that gains most on held-out rows, of those that clearly gain."""
     if deadline.left() < SECONDS:
         return None, "there was no time to compare transforms"

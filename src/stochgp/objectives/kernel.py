@@ -9,7 +9,7 @@ derivatives go through A and, beside it, through the noise:
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float
 
+from stochgp.data.rows import Rows
 from stochgp.data.streams import Batch
 from stochgp.kernels import dense
 from stochgp.likelihoods.noise import SMALLEST_COUNT, gradient_of_noise, noise_of_rows
@@ -31,15 +32,6 @@ SOME_ROWS = 100  # on which the signal is looked at
 SMALL = 1024  # rows up to which the factor is in float64 unless another dtype is asked for
 
 
-class _OnHost(NamedTuple):
-    """Rows in float64 with the noise variances that the model gives them."""
-
-    X: Float[np.ndarray, "N D"]
-    y: Float[np.ndarray, " N"]
-    count: Float[np.ndarray, " N"]
-    noise: Float[np.ndarray, " N"]
-
-
 def nlml_and_gradient(gp: KernelGP, rows: Batch, *, dtype: str | None = "float64") -> Evaluation:
     """NLML per datum and its gradient: N² numbers of `dtype` on the host, N³ products, O(N² D) for the kernel and its derivatives.
 
@@ -49,32 +41,32 @@ def nlml_and_gradient(gp: KernelGP, rows: Batch, *, dtype: str | None = "float64
     1e-3 of its mean diagonal.
     """
     with jax.enable_x64(True):
-        at = _on_host(gp, rows)
-        factor = _factor(gp, at, dtype)
+        at, noise = _on_host(gp, rows)
+        factor = _factor(gp, at, noise, dtype)
         dtype = factor.L.dtype.name
-        value, alpha = _value(factor, at)
+        value, alpha = _value(factor, at, noise)
         G = _minus_outer(_inverse(factor.L), alpha.astype(dtype))
-        twice = 2 * float(at.count.sum())
-        by_noise = (np.diagonal(G) + (at.count - 1) / at.noise) / twice
+        twice = 2 * float(at.weights.sum())
+        by_noise = (np.diagonal(G) + (at.weights - 1) / noise) / twice
         by_kernel = dense.gradient(gp.kernel, at.X.astype(dtype), G)
         by_kernel = jax.tree.map(lambda g: np.asarray(g) / g.dtype.type(twice), by_kernel)
-        by_noise = gradient_of_noise(gp.noise, at.X, at.count, by_noise)
+        by_noise = gradient_of_noise(gp.noise, at.X, at.weights, by_noise)
         where = lambda g: (g.kernel, g.noise)
         gradient = eqx.tree_at(where, gp, (by_kernel, by_noise), is_leaf=lambda x: x is None)
         return Evaluation(value, gradient, factor.jitter)
 
 
-def _factor(gp: KernelGP, at: _OnHost, dtype: str | None) -> Factor:
+def _factor(gp: KernelGP, at: Rows, noise: np.ndarray, dtype: str | None) -> Factor:
     if dtype is None and len(at.y) <= SMALL:
         dtype = "float64"
     if dtype is not None:
-        return factorised(gp.kernel, at.X, at.noise, dtype)
+        return factorised(gp.kernel, at.X, noise, dtype)
     signal = float(mean_variance(gp.kernel, at.X[:: max(1, len(at.y) // SOME_ROWS)][:SOME_ROWS]))
-    if float(at.noise.min()) > SMALLEST_RATIO * signal:
-        factor = factorised(gp.kernel, at.X, at.noise, "float32")
+    if float(noise.min()) > SMALLEST_RATIO * signal:
+        factor = factorised(gp.kernel, at.X, noise, "float32")
         if factor.jitter == 0:
             return factor
-    return factorised(gp.kernel, at.X, at.noise, "float64")
+    return factorised(gp.kernel, at.X, noise, "float64")
 
 
 @eqx.filter_jit
@@ -86,8 +78,8 @@ def mean_variance(kernel: Any, X: Any) -> Array:
 def nlml(gp: KernelGP, rows: Batch, *, dtype: str = "float64") -> float:
     """NLML per datum: N² numbers of `dtype`, N³/3 products."""
     with jax.enable_x64(True):
-        at = _on_host(gp, rows)
-        return _value(factorised(gp.kernel, at.X, at.noise, dtype), at)[0]
+        at, noise = _on_host(gp, rows)
+        return _value(factorised(gp.kernel, at.X, noise, dtype), at, noise)[0]
 
 
 def factorised(
@@ -106,18 +98,19 @@ def covariance(
     return A
 
 
-def _on_host(gp: KernelGP, rows: Batch) -> _OnHost:
-    X, y, count = (np.asarray(part, np.float64) for part in rows)
-    count = np.maximum(count, SMALLEST_COUNT)
-    return _OnHost(X, y, count, noise_of_rows(gp.noise, X, count))
+def _on_host(gp: KernelGP, rows: Batch) -> tuple[Rows, Float[np.ndarray, " N"]]:
+    """(The rows in float64, the noise variances that the model gives them)."""
+    X, y, weight = (np.asarray(part, np.float64) for part in rows)
+    weight = np.maximum(weight, SMALLEST_COUNT)
+    return Rows(X, y, weight), noise_of_rows(gp.noise, X, weight)
 
 
-def _value(factor: Factor, at: _OnHost) -> tuple[float, Float[np.ndarray, " N"]]:
+def _value(factor: Factor, at: Rows, noise: np.ndarray) -> tuple[float, Float[np.ndarray, " N"]]:
     """(NLML per datum, α)."""
     half = factor.half(at.y[:, None])[:, 0].astype(np.float64)
-    repeated = np.sum((at.count - 1) * np.log(2 * math.pi * at.count * at.noise) + np.log(at.count))
+    repeated = np.sum((at.weights - 1) * np.log(2 * math.pi * at.weights * noise) + np.log(at.weights))
     total = half @ half + factor.log_determinant() + len(at.y) * math.log(2 * math.pi) + repeated
-    return float(total) / (2 * float(at.count.sum())), factor.solve(at.y[:, None])[:, 0]
+    return float(total) / (2 * float(at.weights.sum())), factor.solve(at.y[:, None])[:, 0]
 
 
 def _inverse(L: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N N"]:

@@ -12,7 +12,7 @@ costs m/N of a product with A', and m³/3.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -22,6 +22,7 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp import deadline
+from stochgp.data.rows import Rows
 from stochgp.kernels.nearest import NearestRows
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.dense_factor import Factor
@@ -42,19 +43,11 @@ ENOUGH = 0.98  # of the tolerance, to be reached
 DAMPING = 8.0  # of a block, times the rounding error of products
 
 
-class NewRows(NamedTuple):
-    """Rows as a posterior sees them, standardised where the model is: X in its dtype; row i counts as `count[i]` rows."""
-
-    X: Float[np.ndarray, "n D"]
-    y: Float[np.ndarray, " n"]
-    count: Float[np.ndarray, " n"]
-
-
-def joined(system: KernelSystem, new: NewRows) -> KernelSystem:
+def joined(system: KernelSystem, new: Rows) -> KernelSystem:
     """The system of the rows so far and, after them, the new ones."""
     X = np.concatenate([np.asarray(system.X), np.asarray(new.X, system.X.dtype)])
-    count = np.concatenate([system.weight, new.count])
-    return KernelSystem(system.kernel, on_device(X), count, system.noise, system.tile)
+    weight = np.concatenate([system.weight, new.weights])
+    return KernelSystem(system.kernel, on_device(X), weight, system.noise, system.tile)
 
 
 def grown_draws(posterior: SampledKernelPosterior, n_new: int, *, key: PRNGKeyArray) -> NoiseDraws:

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from stochgp.data.rows import Rows
 from stochgp.kernels import AbstractStationary
 from stochgp.numerics.arrays import extended
 from stochgp.operators import KernelOperator
@@ -62,18 +63,11 @@ class Box(NamedTuple):
         return self.upper - self.lower
 
 
-class Observed(NamedTuple):
-    """Rows so far, and the observations there; the larger the better."""
-
-    X: Float[np.ndarray, "N D"]
-    y: Float[np.ndarray, " N"]
-
-
 def maximise(
     functions: AbstractFunctions,
     how: Maximiser,
     box: Box,
-    observed: Observed,
+    observed: Rows,
     nearby: Float[np.ndarray, " D"],
     *,
     sign: float = 1.0,
@@ -81,7 +75,7 @@ def maximise(
 ) -> tuple[Float[np.ndarray, "S D"], Float[np.ndarray, " S"]]:
     """(Where each function is largest, its value there); with `sign` −1 where it is smallest.
 
-    `nearby` are the standard deviations of proposals around observed rows. Call it inside of `jax.enable_x64(True)`.
+    `observed` are the rows so far; the larger their targets the better. `nearby` are the standard deviations of proposals around observed rows. Call it inside of `jax.enable_x64(True)`.
     """
     dtype = observed.X.dtype
     points = proposals(how, box, observed, nearby, generator=generator).astype(dtype)
@@ -100,7 +94,7 @@ def maximise(
 def proposals(
     how: Maximiser,
     box: Box,
-    observed: Observed,
+    observed: Rows,
     nearby: Float[np.ndarray, " D"],
     *,
     generator: np.random.Generator,

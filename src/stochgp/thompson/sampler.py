@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from stochgp.budget import Budget
 from stochgp.data import Fingerprints
+from stochgp.data.rows import Rows
 from stochgp.estimators import KernelGPRegressor
 from stochgp.estimators.saving import restored, stored
 from stochgp.posteriors import AbstractFunctions, KernelFunctions, SampledKernelPosterior
@@ -24,7 +25,7 @@ from stochgp.thompson.checks import (
     read_observations,
     read_points,
 )
-from stochgp.thompson.maximise import BLOCK, Box, Maximiser, Observed, half_lengthscales, maximise, values_at
+from stochgp.thompson.maximise import BLOCK, Box, Maximiser, half_lengthscales, maximise, values_at
 
 GROWN = 2  # hyperparameters are learned again from so many times the rows
 ARRAYS = 6  # of the size of a block of K, while slopes of functions are computed
@@ -253,7 +254,7 @@ class ThompsonSampler:
             inputs, dtype = fitted.inputs, fitted.dtype
             ends = inputs.transform(np.stack(self._box), np.float64)
             box, sign = Box(*ends), 1.0 if self.maximize else -1.0
-            observed = Observed(inputs.transform(self._X, dtype), sign * self._y)
+            observed = Rows(inputs.transform(self._X, dtype), sign * self._y)
             nearby = half_lengthscales(self._model.kernel_, box)
             functions = self._functions()
             found, _ = maximise(
