@@ -204,7 +204,7 @@ CELLS: dict[str, Callable[[], Any]] = {
     "sparse student": lambda: fitted(sparse(likelihood="student-t")),
     "sparse row noise": lambda: fitted(sparse(likelihood="row-noise")),
     "sparse file": lambda: from_file(sparse()),
-    "sparse partial fit": lambda: streamed(sparse()),
+    "sparse partial fit": lambda: streamed(sparse(approximation="svdgp")),
     "classifier two": lambda: fitted(classifier(), y=CLASSES == "b"),
     "classifier three": lambda: fitted(classifier(), y=CLASSES),
 }  # fmt: skip

@@ -7,10 +7,11 @@ import pickle
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 
 import stochgp
 from stochgp import KernelGPRegressor
-from stochgp.choosing import LEAST_GAIN, Decisions, choice, prefer
+from stochgp.choosing import FEWEST_GROUPS, FEWEST_ROWS, LEAST_GAIN, Decisions, choice, decide, prefer
 
 R = 600
 CELL = np.arange(R) // 10
@@ -31,6 +32,7 @@ def test_a_gain_and_its_error_are_those_of_sums_over_cells_by_hand():
         squares += (sum(weight[i] * (rival[i] - base[i] - mean) for i in rows) / sum(weight)) ** 2
     assert_allclose((gain.mean, gain.error), (mean, np.sqrt(60 / 59 * squares)), rtol=1e-12)
     assert gain.n_rows == R
+    assert str(gain) == f"gains {mean:.4f} ± {gain.error:.4f} nats a row by 600 rows"
 
 
 def test_rows_that_count_are_equal_rows_and_multiples_of_weights_change_nothing():
@@ -60,9 +62,50 @@ def test_of_clear_rivals_the_one_that_gains_most_is_preferred():
     assert found.name == "more"
 
 
-def test_one_cell_prefers_nothing():
+@pytest.mark.parametrize("n", [1, 2, FEWEST_GROUPS - 1, FEWEST_GROUPS])
+def test_few_cells_prefer_nothing(n):
     base = scores(0)
-    assert prefer(base, {"rival": base + 5 + scores(1)}, np.zeros(R, int)).name is None
+    found = prefer(base, {"rival": base + 5 + scores(1)}, np.arange(R) % n)
+    assert (found.name is None) == (n < FEWEST_GROUPS) == ("groups are too few" in found.why)
+
+
+@pytest.mark.parametrize("n", [FEWEST_ROWS - 1, FEWEST_ROWS])
+def test_few_rows_prefer_nothing(n):
+    base = scores(0)[:n]
+    found = prefer(base, {"rival": base + 5}, np.arange(n))
+    assert (found.name is None) == (n < FEWEST_ROWS) == ("rows are too few" in found.why)
+    assert prefer(base, {"rival": base + 5}, np.arange(n), fewest=n + 1).name is None
+
+
+def test_the_fewest_groups_mislead_in_less_than_4_of_100_draws():
+    """G sums of equal models: the gain exceeds 2 errors as Student's t of G − 1 degrees of freedom exceeds 2."""
+    wanted, n = stats.t(FEWEST_GROUPS - 1).sf(2), 4000
+    assert wanted < 0.04
+    sums = np.random.default_rng(5).normal(size=(n, FEWEST_GROUPS))
+    cell = np.repeat(np.arange(FEWEST_GROUPS), 10)
+    draws = [prefer(np.zeros(len(cell)), {"rival": np.repeat(gains, 10)}, cell).name for gains in sums]
+    assert abs(np.mean([name is not None for name in draws]) - wanted) < 4 * np.sqrt(wanted / n)
+
+
+def test_a_lost_rival_is_not_preferred_and_of_a_lost_default_the_best_that_finished_takes_the_place():
+    base, lost = scores(0), np.where(np.arange(R) == 7, np.nan, scores(1, 9.0))
+    found = prefer(base, {"lost": lost, "more": base + 0.1}, CELL)
+    assert found.name == "more" and "'lost' has no finite scores" in found.why
+    rivals = {"worse": base - 1, "best": base - 0.5, "lost": lost}
+    for value in (np.nan, -np.inf):
+        none = np.where(np.arange(R) == 3, value, base)
+        assert prefer(none, rivals, CELL).name == "best"
+        assert prefer(none, {"lost": lost}, CELL).name is None
+
+
+def test_a_plan_is_followed_before_all_else_and_a_refusal_keeps_the_default():
+    compare = lambda: ("rival", "it is better")
+    plan = Decisions({"kernel": choice("planned", "")})
+    assert decide("kernel", plan, "usual", "no time", compare) == ("planned", "as given")
+    assert decide("kernel", None, "usual", "no time", compare) == ("usual", "no time")
+    assert decide("kernel", None, "usual", None, compare) == compare()
+    with pytest.raises(ValueError, match="plan has no 'solver'"):
+        decide("solver", plan, "usual", None, compare)
 
 
 PLAN = Decisions({"solver": choice("CG", "the fastest"), "seconds": choice({"cg": 1 / 3}, "measured")})

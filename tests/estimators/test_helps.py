@@ -7,7 +7,8 @@ from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor
-from stochgp.estimators.helps import Scores, caution_of, constant_of, scores
+from stochgp.data.rows import Rows
+from stochgp.estimators.helps import Scores, caution_of, cells_of, constant_of, scores
 from stochgp.learners import BSGD, SVGP
 
 _generator = np.random.default_rng(0)
@@ -18,40 +19,72 @@ ONES = np.ones(N)
 
 
 def test_the_constant_knows_mean_and_variance():
-    found = constant_of(y, False).logpdf(y)
+    found = constant_of(y, np.ones(80), False).logpdf(y)
     assert_allclose(-np.mean(found), 0.5 * np.log(2 * np.pi * np.e * np.var(y)), rtol=1e-12)
 
 
 def test_the_constant_of_counts_has_their_mean_and_variance_and_is_poisson_where_these_are_equal():
     counts = _generator.negative_binomial(2, 0.3, 3000).astype(float)
-    found = constant_of(counts, True)
+    found = constant_of(counts, np.ones(3000), True)
     assert_allclose(found.mean[0], counts.mean(), rtol=1e-9)
     assert_allclose(found.std[0] ** 2, counts.var(), rtol=1e-9)
     few = np.array([1.0, 2.0, 2.0, 3.0, 1.0])
-    assert_allclose(constant_of(few, True).logpdf(few), stats.poisson(few.mean()).logpmf(few), rtol=1e-6)
+    assert_allclose(
+        constant_of(few, np.ones(5), True).logpdf(few), stats.poisson(few.mean()).logpmf(few), rtol=1e-6
+    )
 
 
-def test_a_model_is_worse_by_two_standard_errors_or_not_at_all():
-    """Differences d per row: their mean must exceed 0.01 + 2/n and 2 √(var d/n) more."""
-    noise = _generator.normal(size=N)
-    noise = (noise - noise.mean()) / noise.std()
-    least = 0.01 + 2 / N + 2 * 1.0 / np.sqrt(N)
+def caution(found, cell=None, weight=ONES):
+    return caution_of(found, np.arange(N) if cell is None else cell, weight, "rows")
+
+
+def test_a_model_is_worse_by_two_standard_errors_of_cells_or_not_at_all():
+    """Differences d per row, alike in cells of 4: their mean must exceed 2/n and 2 √(Σd²/(G(G − 1))) more, of G = 100 cells."""
+    noise = _generator.normal(size=100)
+    noise = np.repeat((noise - noise.mean()) / noise.std(), 4)
+    least = 2 / N + 2 / np.sqrt(99)
     for more, is_worse in ((least + 1e-6, True), (least - 1e-6, False), (-1.0, False), (np.nan, True)):
-        found = caution_of(Scores(noise + more, 0 * ONES, ONES), "rows")
+        found = caution(Scores(-noise - more, 0 * ONES, ONES), np.arange(N) // 4)
         assert ("worse than by a constant" in found) == is_worse
+
+
+def test_next_to_nothing_is_not_worse():
+    for more, is_worse in ((2 / N + 0.0101, True), (2 / N + 0.0099, False)):
+        assert ("worse" in caution(Scores(-more * ONES, 0 * ONES, ONES))) == is_worse
+
+
+def test_rows_that_count_are_judged_as_equal_rows():
+    count = _generator.integers(1, 4, 80).astype(float)
+    model = KernelGPRegressor("rbf", learner=None, noise_variance=0.1, likelihood="gaussian").fit(X, y)
+    rows = Rows(X, y + 10 * _generator.normal(size=80), count, np.arange(80) // 4)
+    many = rows.some(np.repeat(np.arange(80), count.astype(int)))
+    many = Rows(many.X, many.y, None, many.group)
+    said = [
+        caution_of(scores(model._fitted, part), cells_of(part, model._fitted), part.weights, "rows")
+        for part in (rows, many)
+    ]
+    assert said[0] == said[1] != ""
+    found = constant_of(rows.y, count, False)
+    assert_allclose(found.std[0], np.std(many.y), rtol=1e-12)
+
+
+def test_few_groups_give_way_to_cells_of_near_rows():
+    model = KernelGPRegressor("rbf", learner=None, noise_variance=0.1, likelihood="gaussian").fit(X, y)
+    cells = lambda group: cells_of(Rows(X, y, None, group), model._fitted)
+    assert np.array_equal(cells(np.arange(80) // 8), np.arange(80) // 8)
+    assert len(np.unique(cells(np.arange(80) // 10))) == 64
+    assert len(Rows(X, y, np.arange(80) % 2).counted()) == 40
 
 
 def test_intervals_that_hold_too_few_rows_are_said():
     inside = np.where(np.arange(N) < 0.79 * N, 1.0, 0.0)
-    assert caution_of(Scores(-ONES, 0 * ONES, inside), "rows").startswith(
-        "79% of rows lie within their 95% intervals"
-    )
-    assert caution_of(Scores(-ONES, 0 * ONES, np.where(np.arange(N) < 0.8 * N, 1.0, 0.0)), "rows") == ""
+    assert caution(Scores(ONES, 0 * ONES, inside)).startswith("79% of rows lie within their 95% intervals")
+    assert caution(Scores(ONES, 0 * ONES, np.where(np.arange(N) < 0.8 * N, 1.0, 0.0))) == ""
 
 
 def test_a_useless_fit_warns_and_has_not_converged(monkeypatch):
     """Both families without held-out rows: targets ten standard deviations from what is predicted."""
-    shifted = lambda fitted, X, y: scores(fitted, X, y + 10 * np.std(y))
+    shifted = lambda fitted, rows: scores(fitted, rows._replace(y=rows.y + 10 * np.std(rows.y)))
     monkeypatch.setattr("stochgp.estimators.base.scores", shifted)
     for model in (
         KernelGPRegressor("rbf", learner=BSGD(batch_size=16, epochs=2), random_state=0),

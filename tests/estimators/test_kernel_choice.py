@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from stochgp import KernelGPRegressor
+from stochgp.choosing import FEWEST_ROWS
 from stochgp.data.streams import DeviceRows
 from stochgp.estimators import kernel_choice
-from stochgp.estimators.kernel import FEWEST_FOR_CHOICE
 from stochgp.numerics.clustered import paired
 
 
@@ -38,15 +38,19 @@ def test_a_random_walk_asks_for_a_rough_kernel_and_a_plan_repeats_the_choice(qui
 
 
 def test_few_rows_have_the_usual_kernel():
-    X, y = walk(FEWEST_FOR_CHOICE - 1)
+    X, y = walk(FEWEST_ROWS - 1)
     model = KernelGPRegressor("auto", epochs=2, random_state=0).fit(X, y)
     assert model.plan_["kernel"]["choice"] == kernel_choice.USUAL
+    X, y = walk(400)
+    model = KernelGPRegressor("auto", epochs=2, random_state=0).fit(X, y, groups=np.arange(400) % 9)
+    assert model.plan_["kernel"]["choice"] == kernel_choice.USUAL
+    assert "groups are too few" in model.plan_["kernel"]["why"]
 
 
-def compared(monkeypatch, gains, group=None, weight=None):
+def compared(monkeypatch, gains, group=None, weight=None, usual=0.0):
     """The kernel chosen where Matérn 1/2 gains so much over the usual one at each row, which has its number as input."""
     source = DeviceRows(np.arange(len(gains), dtype=float)[:, None], 0 * gains, weight, group=group)
-    scores = {kernel_choice.USUAL: lambda rows: gains[rows], "matern12": lambda rows: 0 * gains[rows]}
+    scores = {kernel_choice.USUAL: lambda rows: usual - gains[rows], "matern12": lambda rows: 0 * gains[rows]}
     monkeypatch.setattr(kernel_choice, "CANDIDATES", tuple(scores))
     monkeypatch.setattr(kernel_choice, "_scores", lambda name, _, X, rows, key: scores[name](rows))
     return kernel_choice.best_kernel(lambda name: name, source, key=jax.random.key(0))
@@ -57,9 +61,9 @@ def test_rows_that_gain_together_are_no_independent_evidence(monkeypatch):
     gains = np.repeat(np.random.default_rng(2).normal(0.1, 0.8, size=40), 25)
     assert np.mean(gains) > 3 * np.std(gains) / 1000**0.5
     shuffled = np.random.default_rng(0).permutation(1000)
-    name, told = compared(monkeypatch, gains[shuffled], (shuffled // 25).astype(np.int32))
+    name, why = compared(monkeypatch, gains[shuffled], (shuffled // 25).astype(np.int32))
     _, error = paired(gains, np.arange(1000) // 25)
-    assert name == kernel_choice.USUAL and f"± {error:.4f}" in told["why"]
+    assert name == kernel_choice.USUAL and f"± {error:.4f}" in why
     assert compared(monkeypatch, gains[shuffled])[0] == "matern12"  # neighbours have nothing in common
     assert compared(monkeypatch, gains)[0] == kernel_choice.USUAL
 
@@ -71,8 +75,13 @@ def test_rows_that_count_decide_as_repeated_rows_do(monkeypatch):
     found = compared(monkeypatch, gains, np.arange(300, dtype=np.int32), count.astype(float))
     wanted = compared(monkeypatch, gains[many], many)
     assert found[0] == wanted[0]
-    without = lambda told: told["why"].partition("rows: ")[2]
-    assert without(found[1]) == without(wanted[1])
+    without = lambda why: why.partition(" by 300 rows")[0]
+    assert without(found[1]) == wanted[1].partition(f" by {len(many)} rows")[0] and "±" in without(found[1])
+
+
+def test_where_the_usual_kernel_is_lost_the_best_that_finished_is_taken(monkeypatch):
+    gains = np.random.default_rng(4).normal(size=200)
+    assert compared(monkeypatch, gains, usual=np.nan)[0] == "matern12"
 
 
 def test_a_sum_has_a_broad_and_a_short_term():

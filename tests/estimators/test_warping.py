@@ -123,7 +123,7 @@ def test_a_fitted_transform_has_a_higher_held_out_density():
     x = RNG.uniform(-2, 2, size=(450, 1))
     y = np.exp(np.sin(2 * x[:, 0]) + 0.3 * RNG.normal(size=450))
     found = fit_transforms({"a": transforms.SinhArcsinh(), "log": transforms.Log()}, x, y, seed=0)
-    assert found.n_held == 150 and found.found.name is not None
+    assert found.found.gains["a"].n_rows == 150 and found.found.name is not None
     a, log = found.found.gains["a"], found.found.gains["log"]
     assert a.mean > 2 * a.error and log.mean > a.mean - 2 * a.error
 
@@ -153,27 +153,31 @@ def test_gaussian_targets_refuse_a_transform(seed):
     x = rng.uniform(-2, 2, size=(450, 1))
     y = np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=450)
     found = fit_transforms({"a": transforms.SinhArcsinh()}, x, y, seed=seed)
-    assert found.n_held == 150 and found.found.name is None
+    assert found.found.gains["a"].n_rows == 150 and found.found.name is None
 
 
 COUNT = np.random.default_rng(1).integers(1, 5, N)
 
 
 def test_whole_groups_judge_and_rows_weigh_what_they_count(monkeypatch):
-    """Errors of gains are those of sums over groups, here of 4 of 12."""
-    group, seen = np.repeat(np.arange(12), 10).astype(np.int32), []
+    """Errors of gains are those of sums over groups, here of 12 of 36."""
+    group, seen, rng = np.repeat(np.arange(36), 10).astype(np.int32), [], np.random.default_rng(2)
+    rows, count = rng.uniform(-2, 2, size=(360, 2)), rng.integers(1, 5, 360)
+    y = np.exp(np.sin(2 * rows[:, 0]) + 0.2 * rng.normal(size=360))
     monkeypatch.setattr(
         warping, "prefer", lambda *given, **more: seen.append(given) or prefer(*given, **more)
     )
-    found = fit_transforms({"a": transforms.Log()}, X, Y, seed=0, group=group, weight=COUNT.astype(float))
-    assert found.n_held == 40
-    _, held = warping._sides(N, 0, group)
+    tried = {"a": transforms.Log()}
+    found = fit_transforms(tried, rows, y, seed=0, group=group, weight=count.astype(float)).found
+    _, held = warping._sides(360, 0, group)
     base, scores, cell, weight = seen[0]
     gains = scores["a"] - base
-    assert_array_equal(weight, COUNT[held])
+    assert_array_equal(weight, count[held])
     assert_array_equal(cell[:, None] == cell, group[held][:, None] == group[held])
     sums = np.bincount(cell, weight * (gains - np.average(gains, weights=weight))) / weight.sum()
-    assert found.found.gains["a"].error == pytest.approx(np.sqrt(4 / 3 * np.sum(sums**2)), rel=1e-12)
+    assert found.gains["a"].error == pytest.approx(np.sqrt(12 / 11 * np.sum(sums**2)), rel=1e-12)
+    few = fit_transforms(tried, X, Y, seed=0, group=np.repeat(np.arange(12), 10).astype(np.int32)).found
+    assert few.name is None and "too few" in few.why
 
 
 @pytest.mark.parametrize("T", [None, transforms.anchored(transforms.SinhArcsinh(0.8, 0.2), Y)])
@@ -203,7 +207,7 @@ def test_weights_reach_the_fit_of_a_transform(name, monkeypatch):
 
     def judged(tried, X, y, **given):
         seen.append(given["weight"])
-        return Warping(tried, Preference(None, {}), 0)
+        return Warping(tried, Preference(None, {}, ""))
 
     monkeypatch.setattr(choosing, "fit_transforms", judged)
     settings = GIVEN | {"likelihood": likelihoods.Warped("gaussian", name)}

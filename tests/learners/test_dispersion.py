@@ -1,5 +1,7 @@
 """The law of errors of rows left out: trees, densities, evidence, and posteriors of that law."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ from stochgp.learners.dispersion import (
     STUDENT,
     Law,
     LeftOut,
+    _parts_scored,
     choose,
     fitted,
     split,
@@ -242,7 +245,7 @@ def test_too_few_rows_ties_and_few_groups_choose_nothing():
     assert OF_INPUT not in choose(clear.some(np.arange(450)), 0, QUICK).chosen
     tied = clear._replace(z=np.where(np.arange(4000) % 5 == 0, 0, clear.z))
     assert "tied" in choose(tied, 0, QUICK).told
-    assert "groups" in choose(clear._replace(group=np.arange(4000) % 6), 0, QUICK).told
+    assert "groups" in choose(clear._replace(group=np.arange(4000) % 9), 0, QUICK).told
 
 
 @pytest.mark.parametrize("df", [None, 4.0])
@@ -366,8 +369,15 @@ def test_rows_that_count_choose_what_repeated_rows_choose():
     """To the printed digits of every gain and every error."""
     one, many = counted(600, 23, df=4.0, slope=0.6)
     found, wanted = (choose(rows, 0, QUICK._replace(share=1.0)) for rows in (one, many))
-    assert (found.chosen, found.told) == (wanted.chosen, wanted.told)
-    assert found.told != choose(one._replace(weight=None), 0, QUICK._replace(share=1.0)).told
+    numbers = lambda evidence: re.findall(r"gains (\S+ ± \S+) nats", evidence.told)
+    assert (found.chosen, numbers(found)) == (wanted.chosen, numbers(wanted))
+    assert numbers(found) != numbers(choose(one._replace(weight=None), 0, QUICK._replace(share=1.0)))
+
+
+def test_as_many_parts_are_scored_as_have_enough_groups():
+    """Of many rows one part of four, where that has 10 groups."""
+    found = [_parts_scored(np.arange(8000) % n) for n in (10, 13, 14, 20, 39, 40, 8000)]
+    assert found == [4, 4, 3, 2, 2, 1, 1] and _parts_scored(None) == 1
 
 
 def test_curves_of_rows_that_count_are_those_of_repeated_rows():
@@ -382,4 +392,4 @@ def test_curves_of_rows_that_count_are_those_of_repeated_rows():
     for fit in (first, ~first):
         half = SplineCurve.of(np.repeat(u[fit], count[fit]))
         gains[~fit] = half.log_slope(u[~fit], 1 - u[~fit])
-    assert f"gain {np.average(gains, weights=count):.4f}" in told
+    assert f"gains {np.average(gains, weights=count):.4f}" in told

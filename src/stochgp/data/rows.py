@@ -38,6 +38,10 @@ class Rows:
         weight, group = (None if part is None else part[which] for part in (self.weight, self.group))
         return Rows(self.X[which], self.y[which], weight, group)
 
+    def counted(self) -> "Rows":
+        """Those of positive weight."""
+        return self if self.weight is None else self.some(self.weight > 0)
+
     @classmethod
     def joined(cls, parts: Sequence["Rows"]) -> "Rows":
         """All rows of all parts, in order: every part has weights and groups, or none has."""

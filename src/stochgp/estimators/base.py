@@ -20,6 +20,7 @@ from stochgp.budget import Budget
 from stochgp.choosing import Decisions, choice
 from stochgp.compiled import kept_on_disk
 from stochgp.data.molecules import MoleculeEncoder
+from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.data.targets import CountTargets
 from stochgp.deadline import granted, within
@@ -412,12 +413,13 @@ class GPEstimator(PosteriorEstimator):
         """Warns of a fit that does not help, where no held-out rows have said so, and lets `plan_` say it."""
         if learned is None or "held_out_nlpd" in self.plan_ and learned.n_iter > 0:
             return
-        if said := caution_after_fit(self, learned, data.rows.X, data.given_targets(self._target == "count")):
+        rows = dataclasses.replace(data.rows, y=data.given_targets(self._target == "count"))
+        if said := caution_after_fit(self, learned, rows):
             self.plan_ |= {"caution": choice(said, "of predictions of rows that the fit has seen")}
             warnings.warn(said, ConvergenceWarning, stacklevel=4)
 
     @abc.abstractmethod
-    def _scores(self, X: Any, y: Any) -> Scores:
+    def _scores(self, rows: Rows) -> Scores:
         """How rows of numbers, and targets as `fit` reads them, are predicted."""
 
     def _report(self, learned: FitResult | None, solved: Solution | None, data: TrainingData) -> None:
@@ -457,5 +459,5 @@ class GPRegressor(PosteriorRegressor, GPEstimator):
     target: str = "real"
     calibration: str | None = None
 
-    def _scores(self, X: Any, y: Any) -> Scores:
-        return scores(self._fitted, X, y)
+    def _scores(self, rows: Rows) -> Scores:
+        return scores(self._fitted, rows)

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from stochgp import kernels
 from stochgp.data import Standardiser
+from stochgp.data.rows import Rows
 from stochgp.data.targets import ClassTargets
 from stochgp.estimators.base import GPEstimator
 from stochgp.estimators.blocked_rows import in_blocks
@@ -91,12 +92,12 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         rows = fitted.inputs.transform(X, fitted.dtype)
         return posterior.likelihood.predictive(mean, variance, rows).log_probabilities  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _scores(self, X: Any, y: Any) -> Scores:
-        """`y` numbers the classes; the constant knows how frequent each is among these rows."""
-        c, n = y.astype(np.int64), len(y)
-        frequent = np.bincount(c, minlength=len(self.classes_)) / n
-        found = self._log_probabilities(X)[np.arange(n), c]
-        return Scores(-found, -np.log(frequent[c]), np.ones(n))
+    def _scores(self, rows: Rows) -> Scores:
+        """Targets number the classes; the constant knows how frequent each is among these rows."""
+        c, n = rows.y.astype(np.int64), len(rows.y)
+        frequent = np.bincount(c, rows.weights, minlength=len(self.classes_)) / rows.weights.sum()
+        found = self._log_probabilities(rows.X)[np.arange(n), c]
+        return Scores(found, np.log(frequent[c]), np.ones(n))
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
         """The most probable class of each row."""

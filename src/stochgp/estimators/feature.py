@@ -128,7 +128,7 @@ class FeatureGPRegressor(GPRegressor):
         with kept_on_disk():
             more = moments_of(fitted, rows)
         self.drift_ = drift(fitted, rows.X, rows.y)
-        said = shift_of(fitted, rows.X, rows.y), caution_of_rows(fitted, rows.X, rows.y, BEFORE)
+        said = shift_of(fitted, rows.X, rows.y), caution_of_rows(fitted, rows, BEFORE)
         kept = Decisions({name: told for name, told in self.plan_.items() if name != "caution"})
         self.plan_ = kept | warned([text for text in said if text][:1], stacklevel=3)
         fitted = fitted.with_inputs(rows.X).with_slope(0.0, 0.0, forget)

@@ -177,9 +177,9 @@ def _said(before: Fitted, found: Fitted, rows: Rows, has_learned: bool) -> list[
     if has_learned:
         last = found.stream.waiting
         X, y = found.inputs.inverse(np.asarray(last.X)), found.targets.inverse(np.asarray(last.y))
-        said.append(caution_of_rows(found, X, y, "the last rows"))
+        said.append(caution_of_rows(found, Rows(X, y, np.asarray(last.weight, np.float64)), "the last rows"))
     if not any(said) and before.stream.n_steps > 0:
-        said.append(caution_of_rows(before, rows.X, rows.y, BEFORE))
+        said.append(caution_of_rows(before, rows, BEFORE))
     return [text for text in said if text]
 
 

@@ -5,17 +5,18 @@ import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import SURE, choice
+from stochgp.choosing import choice, prefer, too_few
+from stochgp.data.rows import Rows
 from stochgp.distributions import AbstractDistribution, Counts, Normal
 from stochgp.estimators.cautions import FEW_ROWS
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.streaming import drift
-from stochgp.learners.judge import SETTLED_BY
+from stochgp.numerics.clustered import clusters
 from stochgp.posteriors import Request
 from stochgp.results import RESULTS, FitResult
 
@@ -27,24 +28,27 @@ SHIFT, CERTAIN = 1.0, 4.0  # in standard deviations of the first rows, and of th
 
 
 class Scores(NamedTuple):
-    """Of some rows: −log p(y) in nats by the model, and by the distribution of these targets taken as one; whether y was in its interval."""
+    """Of some rows: log p(y) in nats by the model, and by the distribution of these targets taken as one; whether y was in its interval."""
 
     model: Float[np.ndarray, " n"]
     constant: Float[np.ndarray, " n"]
     inside: Float[np.ndarray, " n"]
 
 
-def scores(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, " n"]) -> Scores:
-    """Of rows in the user's units, whose targets are not all equal."""
-    found = fitted.distribution(X)
+def scores(fitted: Fitted, rows: Rows) -> Scores:
+    """Of rows whose targets are not all equal."""
+    found, y = fitted.distribution(rows.X), rows.y
     low, high = found.interval(LEVEL).T
-    is_counts = fitted.counts or isinstance(found, Counts)
-    return Scores(-found.logpdf(y), -constant_of(y, is_counts).logpdf(y), ((low <= y) & (y <= high)) * 1.0)
+    constant = constant_of(y, rows.weights, fitted.counts or isinstance(found, Counts))
+    return Scores(found.logpdf(y), constant.logpdf(y), ((low <= y) & (y <= high)) * 1.0)
 
 
-def constant_of(y: Float[np.ndarray, " n"], is_counts: bool) -> AbstractDistribution:
+def constant_of(
+    y: Float[np.ndarray, " n"], weight: Float[np.ndarray, " n"], is_counts: bool
+) -> AbstractDistribution:
     """The normal distribution of mean and variance of y at each row; of counts one of a log-normal rate, of the same mean and variance."""
-    mean, variance = float(np.mean(y)), float(np.var(y))
+    mean = float(np.average(y, weights=weight))
+    variance = float(np.average((y - mean) ** 2, weights=weight))
     alike = lambda value: np.full(len(y), value)
     if not is_counts:
         return Normal(alike(mean), alike(math.sqrt(variance)))
@@ -52,46 +56,55 @@ def constant_of(y: Float[np.ndarray, " n"], is_counts: bool) -> AbstractDistribu
     return Counts(alike(math.log(mean) - v / 2), alike(v))
 
 
-def caution_of(found: Scores, what: str) -> str:
-    """What to say of a model that predicts rows worse than a constant does, by two standard errors, or too surely; "" of any other.
+def caution_of(found: Scores, cell: Int[np.ndarray, " n"], weight: Float[np.ndarray, " n"], what: str) -> str:
+    """What to say of a model to which a constant is preferred by these rows, or that predicts them too surely; "" of any other.
 
-    The constant knows the mean and the variance of these rows, which two numbers fitted to n rows are worth 1/n nats a row.
+    The constant knows the mean and the variance of these rows: its gain has to be 2/n nats a row more.
     """
-    n, more = len(found.model), found.model - found.constant
-    excess, error = float(np.mean(more)), float(np.std(more)) / math.sqrt(n)
-    if not excess <= SETTLED_BY + 2 / n + (SURE * error if math.isfinite(error) else 0.0):
+    constant = found.constant - 2 / weight.sum()
+    mean = lambda values: float(np.average(values, weights=weight))
+    if prefer(found.model, {"a constant": constant}, cell, weight, fewest=FEW_ROWS).name is not None:
         return (
-            f"{what} are predicted worse than by a constant: {np.mean(found.model):.3f} nats per row, against {np.mean(found.constant):.3f} "
+            f"{what} are predicted worse than by a constant: {-mean(found.model):.3f} nats per row, against {-mean(found.constant):.3f} "
             "for their mean and variance. Predictions and their uncertainty may be useless"
         )
-    inside = float(np.mean(found.inside))
+    inside = mean(found.inside)
     if inside < INSIDE:
         return f"{inside:.0%} of {what} lie within their {LEVEL:.0%} intervals: standard deviations are too small"
     return ""
 
 
-def caution_after_fit(estimator: Any, learned: FitResult, X: np.ndarray, y: np.ndarray) -> str:
+def caution_after_fit(estimator: Any, learned: FitResult, rows: Rows) -> str:
     """Of training rows, where there is time and memory to predict some: what to say of the fit, "" of one that helps."""
     if learned.n_iter == 0 and learned.result is RESULTS.time_limit:
         return "the time limit left no time to learn: no step was taken, parameters are as they began, and predictions may be those of the prior"
-    some = np.sort(np.random.default_rng(0).permutation(len(y))[:ROWS])
-    X, y, budget = X[some], y[some], Budget.of(estimator.memory_limit)
-    need = estimator._fitted.posterior.need_bytes(Request(len(y)))
-    if not is_judged(y) or deadline.left() < SECONDS or need > budget.free():
+    rows = rows.counted()
+    rows = rows.some(np.sort(np.random.default_rng(0).permutation(len(rows.y))[:ROWS]))
+    fitted, budget = estimator._fitted, Budget.of(estimator.memory_limit)
+    need = fitted.posterior.need_bytes(Request(len(rows.y)))
+    if not _is_telling(rows) or deadline.left() < SECONDS or need > budget.free():
         return ""
-    return caution_of(estimator._scores(X, y), "training rows")
+    return caution_of(estimator._scores(rows), cells_of(rows, fitted), rows.weights, "training rows")
 
 
-def caution_of_rows(
-    fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, " n"], what: str
-) -> str:
+def caution_of_rows(fitted: Fitted, rows: Rows, what: str) -> str:
     """`caution_of` the first of these rows, "" where they say nothing of a model."""
-    return caution_of(scores(fitted, X[:ROWS], y[:ROWS]), what) if is_judged(y) else ""
+    rows = rows.counted().some(slice(ROWS))
+    if not _is_telling(rows):
+        return ""
+    return caution_of(scores(fitted, rows), cells_of(rows, fitted), rows.weights, what)
 
 
-def is_judged(y: Float[np.ndarray, " n"]) -> bool:
-    """Whether rows say anything of a model: as many as are not warned of for being few, whose targets differ."""
-    return len(y) >= FEW_ROWS and bool(np.ptp(y) > 0)
+def cells_of(rows: Rows, fitted: Fitted) -> Int[np.ndarray, " n"]:
+    """The groups of rows in the user's units, where they are enough to tell, else cells of near rows."""
+    few = rows.group is None or too_few(len(rows), rows.group, 0)
+    X = np.asarray(fitted.inputs.transform(rows.X, np.float64), np.float64)
+    return clusters(X, None if few else rows.group)
+
+
+def _is_telling(rows: Rows) -> bool:
+    """Whether they say anything of a model: as many as are not warned of for being few, whose targets differ."""
+    return len(rows) >= FEW_ROWS and bool(np.ptp(rows.y) > 0)
 
 
 def shift_of(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, " n"]) -> str:

@@ -103,6 +103,7 @@ def without_weightless(rows: Rows) -> Rows:
 
 
 def refuse_no_targets(estimator: BaseEstimator, y: Any) -> None:
+    """Raises ValueError, as scikit-learn words it, where y is None."""
     if y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
 

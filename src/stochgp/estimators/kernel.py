@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
-from stochgp.choosing import choice
+from stochgp.choosing import choice, decide, too_few
 from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.choices import HURRIED, kernel_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_level, with_packing
@@ -39,7 +39,6 @@ from stochgp.posteriors import (
 from stochgp.posteriors.base import Request
 from stochgp.results import FitResult, Solution
 
-FEWEST_FOR_CHOICE = 100  # rows
 LEAST_SECONDS = 2.0  # of learning, compilation included
 UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows before them
 
@@ -182,15 +181,11 @@ class KernelGPRegressor(GPRegressor):
             if named == "tanimoto":
                 kernel = with_level(kernel, spread, dtype)
             return with_kernel(with_packing(kernel, is_packed(data.encoder))), {}
-        planned = run.planned("kernel")
-        if planned is not None:
-            return start(planned), {"kernel": choice(planned, "as given")}
-        if self._is_hurried() or data.n_rows < FEWEST_FOR_CHOICE:
-            return start(USUAL), {
-                "kernel": choice(USUAL, "too few rows, or too little time, to compare kernels")
-            }
-        name, told = best_kernel(start, data.source(False), key=run.start_key)
-        return start(name), {"kernel": told}
+        late = "there was no time to compare kernels" if self._is_hurried() else None
+        compare = lambda: best_kernel(start, data.source(False), key=run.start_key)
+        refusal = late or too_few(data.n_rows, data.rows.group)
+        name, why = decide("kernel", run.plan, USUAL, refusal, compare)
+        return start(name), {"kernel": choice(name, why)}
 
     def _law_of(
         self,

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import choice
+from stochgp.choosing import AS_ASKED, choice, decide
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.choices import LOCAL_ROWS
 from stochgp.estimators.local_choice import calibrated_locally, sharing
@@ -69,10 +69,9 @@ class WantedPosterior(NamedTuple):
 
     def _prediction(self, data: TrainingData, run: Run) -> tuple[str, str]:
         """("global" or "local", why)."""
-        prediction = run.planned("prediction") or self.prediction
-        if prediction != "auto":
-            return prediction, "as asked" if self.prediction != "auto" else "as given"
-        return "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
+        asked = None if self.prediction == "auto" else AS_ASKED
+        by_size = "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
+        return decide("prediction", run.plan, self.prediction, asked, lambda: by_size)
 
     def _solve_seconds(self, data: TrainingData, budget: Budget) -> float:
         """Of the whole solve, by typical costs."""
@@ -128,7 +127,7 @@ class WantedPosterior(NamedTuple):
         some = data.some(run.some(SMALL, data.n_rows))
         wanted = self.solve._replace(solver=Cholesky(), n_samples=0, devices=run.devices)
         posterior, solved, choices = posterior_of(gp, some, wanted, run.budget, key=run.solve_key)
-        choices["prediction"] = choice("global", "as asked")
+        choices["prediction"] = choice("global", AS_ASKED)
         choices["posterior_rows"] = choice(SMALL, "random ones: there was no time for a solve of all")
         return posterior, solved, choices | {"late": f"{late}; the posterior is that of {SMALL} rows"}
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import choice
+from stochgp.choosing import AS_ASKED, AS_GIVEN, choice, too_few
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import SplineCurve
 from stochgp.estimators.left_out import SEED, predicted_by_others, search_bytes, some_rows
 from stochgp.estimators.tails import df_told, known_df
 from stochgp.estimators.units import TrainingData
 from stochgp.learners.curves import CURVED, chosen_curve
-from stochgp.learners.dispersion import FEWEST, GAUSSIAN, STUDENT, Law, LeftOut, choose, fitted, split
+from stochgp.learners.dispersion import GAUSSIAN, STUDENT, Law, LeftOut, choose, fitted, split
 from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT, constant_noise
 from stochgp.names import lookup
 from stochgp.objectives.dispersion import LEAST_DF, Shape
@@ -75,9 +75,9 @@ def law_of(
     """
     df, asked = known_df(asked), STUDENT if isinstance(asked, StudentT) else asked
     if isinstance(asked, Gaussian) or asked == GAUSSIAN:
-        return _constant("as asked")
+        return _constant(AS_ASKED)
     if planned == GAUSSIAN:
-        return _constant("as given")
+        return _constant(AS_GIVEN)
     chooses = asked == AUTO and planned is None
     refusal = _refusal(gp, data, budget) if chooses else "there are no others" if data.n_rows < 2 else None
     if refusal is not None:
@@ -93,10 +93,10 @@ def law_of(
         law, others = _fitted(name, rows, df)
         u = law.probabilities(others)
         curve = SplineCurve.of(u, others.weight) if planned == name + CURVED else None
-        return _dispersion(law, curve, "as asked" if planned is None else "as given")
+        return _dispersion(law, curve, AS_ASKED if planned is None else AS_GIVEN)
     heavy = data.transform is None or data.transform.growth < LEAST_DF
     found = choose(rows, SEED, heavy_tails=heavy)
-    why, curve = f"by {found.n_rows} rows left out, nats a row: {found.told}", None
+    why, curve = f"by rows left out: {found.told}", None
     law, others = _fitted(found.chosen, rows, df)
     if found.compared and as_new:
         curve, told = chosen_curve(law.probabilities(others), others.cells(), SEED, weight=others.weight)
@@ -129,8 +129,8 @@ def _dispersion(law: Law, curve: SplineCurve | None, why: str) -> tuple[Dispersi
 
 def _refusal(gp: Any, data: TrainingData, budget: Budget) -> str | None:
     """Why nothing is compared with constant Gaussian noise, where that is so."""
-    if data.n_rows < FEWEST:
-        return f"{data.n_rows} rows are too few to choose another: {FEWEST} are wanted"
+    if few := too_few(data.n_rows, data.rows.group):
+        return few
     numbers = min(data.n_rows, ROWS) * data.n_inputs
     if deadline.left() < TYPICAL_SECONDS + SECONDS_PER_NUMBER * numbers:
         return "there was no time to choose another"

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from stochgp import deadline
-from stochgp.choosing import choice
+from stochgp.choosing import AS_GIVEN, choice
 from stochgp.data.neighbours import EXACT_ROWS
 from stochgp.devices import Devices
 from stochgp.planning.devices import Team
@@ -27,7 +27,7 @@ def calibrated_locally(
     """
     if planned is not None:
         local = local.changed(n_neighbours=planned)
-        return local.calibrated(n_rows, 0, group), choice(planned, "as given")
+        return local.calibrated(n_rows, 0, group), choice(planned, AS_GIVEN)
     n = local.n_neighbours
     if deadline.left() <= COMPARING_SECONDS:
         return local.calibrated(n_rows, 0, group), choice(n, "there was no time to compare with fewer")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from stochgp.choosing import choice
+from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
 from stochgp.data.streams import AbstractSource
 from stochgp.distributions import SplineCurve
 from stochgp.estimators.left_out import SEED
@@ -97,7 +97,7 @@ def with_noise(
     planned = None if run.plan is None else run.planned("likelihood")
     name = asked.name if planned is None else planned.removesuffix(CURVED)
     curved = planned is not None and planned.endswith(CURVED)
-    why_not = "as asked" if name == GAUSSIAN and not curved else refusal(first, to_choose=name == AUTO)
+    why_not = AS_ASKED if name == GAUSSIAN and not curved else refusal(first, to_choose=name == AUTO)
     if why_not is not None:
         return first, {"likelihood": choice(GAUSSIAN, why_not)}
     head = None
@@ -106,7 +106,7 @@ def with_noise(
     if name == AUTO:
         found, why = _chosen(asked, first, head, learner, rows, run)
     else:
-        found, why = first if head is None else head, "as asked" if planned is None else "as given"
+        found, why = first if head is None else head, AS_ASKED if planned is None else AS_GIVEN
         if name in (STUDENT, BOTH):
             found = heavy_tailed(found, learner, rows, key=run.learn_key, df=asked.df, devices=run.devices)
     heads = head is not None and isinstance(found.gp.noise, HeadNoise)
@@ -137,7 +137,7 @@ def _recalibrated(found: FitResult, *, planned: bool) -> tuple[FitResult, str]:
     shape, z = Shape(1.0 if df is None else 1 - 2 / df, df), rows.error / rows.std
     u = shape.probability(z)
     if planned:
-        curve, why = SplineCurve.of(u, rows.weight), "as given"
+        curve, why = SplineCurve.of(u, rows.weight), AS_GIVEN
     else:
         before = shape.log_density(z**2, np.zeros(1)) - np.log(rows.std) + rows.value
         curve, why = chosen_curve(u, rows.cell, SEED, before, rows.weight)
@@ -164,17 +164,15 @@ def _chosen(
 
     def is_clear(one: FitResult, other: FitResult, what: str) -> bool:
         better = compared(one.evidence, other.evidence, what)
-        gain, is_better = better.gains[what], better.name is not None
-        short = "" if is_better else ": less than two standard errors, or than 0.01"
-        numbers = f"{gain.mean:.3f} ± {gain.error:.3f} nats each, {gain.n_rows} of them,"
-        told.append(f"held-out rows gain {numbers} by {what}{short}")
-        return is_better
+        told.append(better.why)
+        return better.name is not None
 
     if head is not None:
         base = best_constant(first, twin(head, first, learner, rows, key=run.learn_key, devices=run.devices))
         found = head if is_clear(base, head, "noise that depends on the input") else first
     if asked.transformed:
-        return found, "; ".join([*told, "heavy tails are not compared for transformed targets"])
+        why = "; ".join([*told, "heavy tails are not compared for transformed targets"])
+        return found, f"by held-out rows: {why}" if told else why
     tails = student(found)
     if is_clear(found, tails, "heavy tails"):
         both = None if head is None or found is head else student(head)
@@ -184,7 +182,7 @@ def _chosen(
             found = (
                 both if is_clear(rival, both, "noise that depends on the input, with heavy tails") else tails
             )
-    return found, "; ".join(told)
+    return found, f"by held-out rows: {'; '.join(told)}"
 
 
 def _with_head(

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int, PRNGKeyArray
 
 from stochgp.budget import Budget
+from stochgp.choosing import planned
 from stochgp.devices import ONE, Devices
 from stochgp.learners.run import Extent
 from stochgp.numerics.seeds import seed_of, split
@@ -30,11 +31,7 @@ class Run(NamedTuple):
 
     def planned(self, name: str) -> Any:
         """The choice of this name in the plan given; None without a plan. ValueError where the plan has none."""
-        if self.plan is None:
-            return None
-        if not isinstance(self.plan, dict) or name not in self.plan:
-            raise ValueError(f"plan has no {name!r}: give `plan_` of a fit of the same estimator")
-        return self.plan[name]["choice"]
+        return None if self.plan is None else planned(self.plan, name)
 
     @property
     def extent(self) -> Extent:

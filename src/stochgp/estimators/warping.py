@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from stochgp import deadline
-from stochgp.choosing import choice
+from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
 from stochgp.data.rows import Rows
 from stochgp.data.survey import Survey
 from stochgp.data.targets import REAL, AbstractTargets, CountTargets, refuse_targets
@@ -17,7 +17,7 @@ from stochgp.estimators.units import TrainingData
 from stochgp.likelihoods import Warped
 from stochgp.likelihoods.warped import TRANSFORMS, as_transform
 from stochgp.names import lookup
-from stochgp.objectives.warping import Warping, fit_transforms
+from stochgp.objectives.warping import fit_transforms
 from stochgp.transforms import AbstractTransform, Log, ShiftedLog
 
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
@@ -112,13 +112,13 @@ def _found(
     wanted: AbstractTransform | str, rows: Rows, plain: TrainingData, seed: Any, plan: Any
 ) -> tuple[AbstractTransform | None, str]:
     """(The transform with its parameters, None where there is none; why)."""
-    why = "as asked"
+    why = AS_ASKED
     if isinstance(wanted, str) and plan is not None and "transform" in plan:
         names = {type(T).__name__: T for T in TRANSFORMS.values()}
         planned = plan["transform"]["choice"]
         if planned is None:
-            return None, "as given"
-        wanted, why = lookup(planned, names, "transform"), "as given"
+            return None, AS_GIVEN
+        wanted, why = lookup(planned, names, "transform"), AS_GIVEN
     if isinstance(wanted, Log | ShiftedLog):
         refuse_targets_outside(wanted, rows.y)
         return wanted, f"{why}; it has no parameters to learn"
@@ -132,7 +132,7 @@ def _found(
     refuse_targets_outside(wanted, rows.y)
     name = type(wanted).__name__
     found = fit_transforms({name: wanted}, X, rows.y, seed=seed, group=rows.group, weight=rows.weight)
-    return found.fitted[name], f"{why}; {_told(found, name)}"
+    return found.fitted[name], f"{why}; rows that it was not fitted to: {found.found.why}"
 
 
 def _chosen(X: np.ndarray, rows: Rows, seed: Any) -> tuple[AbstractTransform | None, str]:
@@ -141,18 +141,5 @@ def _chosen(X: np.ndarray, rows: Rows, seed: Any) -> tuple[AbstractTransform | N
         return None, "there was no time to compare transforms"
     names = CANDIDATES + (POSITIVE_CANDIDATES if rows.y.min() > 0 else ())
     tried = {name: TRANSFORMS[name] for name in names}
-    found = fit_transforms(tried, X, rows.y, seed=seed, group=rows.group, weight=rows.weight)
-    told, best = "; ".join(f"{name!r}: {_told(found, name)}" for name in names), found.found.name
-    return (
-        (None, f"none gains more than 2 standard errors: {told}")
-        if best is None
-        else (found.fitted[best], told)
-    )
-
-
-def _told(found: Warping, name: str) -> str:
-    """What that transform gains."""
-    if found.n_held == 0:
-        return "there are too few rows to judge it"
-    gain = found.found.gains[name]
-    return f"{found.n_held} rows that it was not fitted to gain {gain.mean:.3f} ± {gain.error:.3f} nats each"
+    fitted, found = fit_transforms(tried, X, rows.y, seed=seed, group=rows.group, weight=rows.weight)
+    return None if found.name is None else fitted[found.name], f"by rows that none was fitted to: {found.why}"

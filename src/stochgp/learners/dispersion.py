@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from stochgp.choosing import prefer
+from stochgp.choosing import FEWEST_GROUPS, prefer, too_few
 from stochgp.likelihoods.noise import LARGEST_OF_TREES
 from stochgp.numerics.clustered import clusters, median
 from stochgp.numerics.trees import Boosting, Trees
@@ -14,8 +14,7 @@ from stochgp.objectives.dispersion import Shape, gaussian_shape, slopes, student
 GAUSSIAN, STUDENT = "gaussian", "student-t"
 OF_INPUT = ", scale of the input"
 LAWS = (GAUSSIAN, STUDENT, GAUSSIAN + OF_INPUT, STUDENT + OF_INPUT)  # the simplest first
-FEWEST, FEWEST_OF_INPUT = 100, 500  # rows, to choose anything, or a scale of the input
-FEWEST_GROUPS = 20
+FEWEST_OF_INPUT = 500  # rows, to choose a scale of the input
 PARTS = 4
 MANY = 8000  # rows from which one part is enough to score
 TREE_DF = 4.0  # of the law that trees are fitted to: errors far off move them little
@@ -99,13 +98,11 @@ def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING, *, heavy_tai
 
     It does where its mean log density, on rows that it was not fitted to, is higher by more than 2 standard errors and 0.01 nats. Differences
     are paired row by row, and weigh ρ. Their errors are those of sums over 64 cells of near rows, or over the groups. With fewer than 100 rows
-    it is the constant Gaussian, with fewer than 500 no scale depends on the input. Without `heavy_tails` no Student-t is compared.
+    or 10 groups it is the constant Gaussian, with fewer than 500 no scale depends on the input. Without `heavy_tails` no Student-t is compared.
     """
     R = len(rows.squares)
-    if R < FEWEST:
-        return Evidence(GAUSSIAN, R, f"{R} rows are too few to tell: {FEWEST} are wanted", False)
-    if rows.group is not None and len(np.unique(rows.group)) < FEWEST_GROUPS:
-        return Evidence(GAUSSIAN, R, f"fewer than {FEWEST_GROUPS} groups are too few to tell", False)
+    if few := too_few(R, rows.group):
+        return Evidence(GAUSSIAN, R, few, False)
     if np.average(rows.squares == 0, weights=rows.weight) > TIED:
         why = "targets are tied: more than a tenth of the rows left out are predicted exactly"
         return Evidence(GAUSSIAN, R, why, False)
@@ -119,8 +116,7 @@ def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING, *, heavy_tai
     cell, chosen, told = tested.cells(), GAUSSIAN, []
     for name in laws[1:]:
         found = prefer(scores[chosen], {name: scores[name]}, cell, tested.weight)
-        gain = found.gains[name]
-        told.append(f"{name!r} gains {gain.mean:.3f} ± {gain.error:.3f} over {chosen!r}")
+        told.append(f"{found.why} over {chosen!r}")
         chosen = found.name or chosen
     return Evidence(chosen, len(scored), "; ".join(told))
 
@@ -139,10 +135,10 @@ def _scores(
 ) -> tuple[Int[np.ndarray, " S"], dict[str, Float[np.ndarray, " S"]]]:
     """(Rows that are scored, their log densities under each law): two parts fit, one decides how many trees and the shape, one is scored.
 
-    Every part is scored in turn where rows are few.
+    Every part is scored in turn where rows are few, and as many as have 10 groups where groups are.
     """
     part = split(rows, seed)
-    n_scored = 1 if len(part) >= MANY else PARTS
+    n_scored = PARTS if len(part) < MANY else _parts_scored(rows.group)
     scored, found = [], {name: [] for name in laws}
     for k in range(n_scored):
         at, stop = np.flatnonzero(part == k), np.flatnonzero(part == (k + 1) % PARTS)
@@ -154,6 +150,11 @@ def _scores(
             law = _on_trees(name, trees, others) if OF_INPUT in name else fitted(name, first, others, seed)
             found[name].append(law.log_density(tested))
     return np.concatenate(scored), {name: np.concatenate(values) for name, values in found.items()}
+
+
+def _parts_scored(group: Int[np.ndarray, " R"] | None) -> int:
+    """Of many rows: one part, or as many as have enough groups to tell."""
+    return 1 if group is None else min(PARTS, -(-PARTS * FEWEST_GROUPS // len(np.unique(group))))
 
 
 def _trees(rows: LeftOut, others: LeftOut, seed: int, boosting: Boosting) -> Trees | None:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from stochgp.choosing import Preference, prefer
+from stochgp.choosing import Preference, prefer, too_few
 from stochgp.data.streams import AbstractSource
 from stochgp.devices import ONE, Devices
 from stochgp.features import AbstractFeatureMap, Network
@@ -44,8 +44,10 @@ def refusal(first: FitResult, *, to_choose: bool) -> str | None:
     if first.evidence is None:
         return "the learner knows no other"
     held_out = first.evidence.held_out
-    if to_choose and (held_out is None or len(held_out.value) < FEWEST_HELD_OUT):
-        return f"fewer than {FEWEST_HELD_OUT} rows were held out, too few to choose another"
+    if to_choose:
+        few = too_few(0) if held_out is None else too_few(len(held_out.value), held_out.cell, FEWEST_HELD_OUT)
+        if few is not None:
+            return f"held out {few}"
     if first.result not in (RESULTS.successful, RESULTS.not_settled):
         return "the run was ended before another could be tried"
     return None

@@ -6,7 +6,7 @@ On up to FIT_ROWS random rows the parameters γ of T and the hyperparameters θ 
 
 with a weak prior of θ, and with log T' held below log 50 (in the units of the targets' spread): at repeated targets it could grow
 without bound. A row of weight ρ counts as ρ equal ones: the density is that of all of them. A transform is preferred to none where the mean
-of log p(y) over other rows, which weigh ρ, gains more than 2 standard errors, by the sums of cells of near rows, or of groups.
+of log p(y) over other rows, which weigh ρ, gains more than 2 standard errors and 0.01 nats, by the sums of cells of near rows, or of groups.
 """
 
 import math
@@ -28,7 +28,7 @@ from stochgp.parameters import Positive
 from stochgp.transforms import AbstractTransform, anchored
 from stochgp.transforms.anchored import QUARTILE
 
-FIT_ROWS, HELD_ROWS, FEWEST_HELD = 300, 1000, 100
+FIT_ROWS, HELD_ROWS = 300, 1000
 STEPS = 60
 STEEPEST = math.log(50.0)
 PENALTY = 10.0  # nats per squared excess of log T', and row
@@ -37,11 +37,10 @@ MOST_LENGTHS = 20  # inputs up to which each has a lengthscale of its own
 
 
 class Warping(NamedTuple):
-    """Transforms by their names, with parameters learned; which of them is preferred to none by `n_held` rows that none was fitted to."""
+    """Transforms by their names, with parameters learned; which of them is preferred to none by rows that none was fitted to."""
 
     fitted: dict[str, AbstractTransform]
     found: Preference
-    n_held: int
 
 
 def fit_transforms(
@@ -64,11 +63,10 @@ def fit_transforms(
     tried = {name: scored(anchored(T, y)) for name, T in transforms.items()}
     fitted = {name: T for name, (T, _) in tried.items()}
     if len(held) < 2:
-        return Warping(fitted, Preference(None, {}), 0)
+        return Warping(fitted, Preference(None, {}, "there are too few"))
     cell = clusters(X[held], None if group is None else group[held])
     scores = {name: score for name, (_, score) in tried.items()}
-    found = prefer(scored(None)[1], scores, cell, count[held], least=0.0, fewest_rows=FEWEST_HELD)
-    return Warping(fitted, found, len(held))
+    return Warping(fitted, prefer(scored(None)[1], scores, cell, count[held]))
 
 
 def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from stochgp.budget import Budget, format_bytes, release
+from stochgp.choosing import AS_GIVEN
 from stochgp.devices import ONE, Devices
 from stochgp.names import lookup
 from stochgp.operators import TILE
@@ -234,8 +235,8 @@ def _as_given(given: SolvePlan, size: SystemSize, budget: Budget, free: int, aim
         found = found._replace(need=need, way=given.way)
     if found.need > free:
         _refuse(found, size.n_columns, budget)
-    made = _plan(found, "as given", {given.solver.name: found.seconds}, measured=False)
-    return made if aim.team is None else made._replace(shared=Shared(aim.team.count, found.way, "as given"))
+    made = _plan(found, AS_GIVEN, {given.solver.name: found.seconds}, measured=False)
+    return made if aim.team is None else made._replace(shared=Shared(aim.team.count, found.way, AS_GIVEN))
 
 
 def _plan(
