@@ -516,8 +516,8 @@ MUTATIONS = (
     Mutation(
         "a held-out row of weight 10 is ten observations of its error",
         "objectives/held_out.py",
-        "share * held_out.weight  # n w²",
-        "share",
+        "of_groups(share * (part - m))",
+        "of_groups(np.sqrt(share / held_out.weight.sum()) * (part - m))",
         "objectives/test_held_out.py::test_weights_are_repeated_rows_and_their_multiples_change_nothing",
     ),
     Mutation(

@@ -166,9 +166,27 @@ def test_pessimism_adds_standard_errors_of_the_mean_density():
     np.testing.assert_allclose(pessimistic_nlpd(s, held_out, 0.8, 0.3)[0], wanted, rtol=1e-10)
 
 
+def test_pessimism_of_groups_is_that_of_their_sums():
+    """By hand; groups of a row each are rows, and equal rows of a group are one of their weight."""
+    weight = np.tile([1.0, 3.0, 2.0], 4)
+    s, _, held_out, *_ = _both(weight=weight)
+    each, share = densities_of_spectrum(s, held_out, 0.8, 0.3).value, weight / weight.sum()
+    mean, group = share @ each, np.arange(12) // 3
+    found = lambda rows, group: pessimistic_nlpd(s, rows._replace(group=group), 0.8, 0.3)
+    squares = [np.sum((share * (each - mean))[3 * g : 3 * g + 3]) ** 2 for g in range(4)]
+    wanted = mean + STANDARD_ERRORS * np.sqrt(sum(squares))
+    np.testing.assert_allclose(found(held_out, group)[0], wanted, rtol=1e-12)
+    np.testing.assert_allclose(found(held_out, np.arange(12))[1], found(held_out, None)[1], rtol=1e-12)
+    many = found(_repeated(held_out), np.repeat(group, weight.astype(int)))
+    np.testing.assert_allclose(many[0], wanted, rtol=1e-12)
+    np.testing.assert_allclose(many[1], found(held_out, group)[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_derivatives_of_what_judges_few_rows(weighted):
+def test_derivatives_of_what_judges_few_rows(weighted, grouped):
     s, both, held_out, *_ = _both(weight=np.linspace(0.5, 3.0, 12) if weighted else None)
+    held_out = held_out._replace(group=np.arange(12) // 2 if grouped else None)
     loss, v, s2, h = robust_nlpd(s, held_out, both), 0.8, 0.3, 1e-6
     by_v, by_s2 = loss(v, s2)[1]
     np.testing.assert_allclose(by_v, (loss(v + h, s2)[0] - loss(v - h, s2)[0]) / (2 * h), rtol=1e-6)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 from scipy.optimize import minimize_scalar
 
+from stochgp.choosing import too_few
 from stochgp.data.streams import AbstractSource, Batch, SomeRows
 from stochgp.distributions import SplineCurve
 from stochgp.learners.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
@@ -194,7 +195,8 @@ class ByEvidence(AbstractJudge):
         held_out, few = _held_out(gp, division.held_out, s)._replace(df=self.df), _are_few(gp, division)
         loss: Loss = lambda v, s2: nlpd_of_spectrum(s, held_out, v, s2)
         if few:
-            loss = robust_nlpd(s, held_out, spectrum(self._together(moments, gp, division)))
+            grouped = held_out._replace(group=_groups(division.held_out))
+            loss = robust_nlpd(s, grouped, spectrum(self._together(moments, gp, division)))
         ranges = limits["variance_range"], limits["noise_range"]
         chosen = _best(loss, fitted, ranges, again=few) if self.refit else own
         if self.df is not None and not self.keeps_df:
@@ -311,6 +313,14 @@ def _cells(source: AbstractSource) -> np.ndarray:
     there = np.concatenate([part.weight for part in parts]) > 0
     group = None if source.group is None else source.group[there]
     return clusters(np.concatenate([part.X for part in parts])[there], group)
+
+
+def _groups(source: AbstractSource) -> np.ndarray | None:
+    """Numbers of the groups of the rows that count; None where there are none, or so few that errors by them tell nothing."""
+    if source.group is None:
+        return None
+    group = source.group[_targets(source)[1] > 0]
+    return None if too_few(len(group), group, 0) else np.unique(group, return_inverse=True)[1]
 
 
 def _targets(source: AbstractSource) -> tuple[np.ndarray, np.ndarray]:

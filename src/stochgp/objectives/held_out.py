@@ -23,9 +23,10 @@ class HeldOut(NamedTuple):
     weight: np.ndarray  # ρ [V]
     multiplier: np.ndarray  # s [V]: the noise variance of an observation is σ² s, whatever ρ is
     df: float | None = None  # ν of Student-t noise, whose squared scale is that variance; None = Gaussian
+    group: np.ndarray | None = None  # whose sums are taken as independent; None = every row is one
 
     def blocks(self) -> "Iterator[HeldOut]":
-        """The rows, `ROWS` at a time: many rows need the memory of P, and no multiple of it."""
+        """The rows, `ROWS` at a time, without groups: many rows need the memory of P, and no multiple of it."""
         for first in range(0, max(len(self.y), 1), ROWS):
             rows = slice(first, first + ROWS)
             yield HeldOut(self.P[rows], self.y[rows], self.weight[rows], self.multiplier[rows], self.df)
@@ -124,16 +125,16 @@ def pessimistic_nlpd(
 ) -> tuple[float, tuple[float, float]]:
     """(The mean of the densities and STANDARD_ERRORS standard errors more, its derivatives by the two variances).
 
-    The error is √Σ w_i² (l_i − l̄)², w_i the row's share of Σρ: a row of any weight is one observation. A model that is sure of itself has densities
-    that differ much from row to row: few rows may all be good ones by chance.
+    The error is √Σ_g (Σ_(i in g) w_i (l_i − l̄))², w_i the row's share of Σρ: a row of any weight is one observation. A model that is sure of itself has
+    densities that differ much from row to row: few rows may all be good ones by chance.
     """
     found = densities_of_spectrum(s, held_out, variance, noise_variance)
-    share, n = held_out.weight / held_out.weight.sum(), held_out.weight.sum()
+    share = held_out.weight / held_out.weight.sum()
     mean, *slopes = (float(share @ part) for part in found)
-    away, squared = found.value - mean, share * held_out.weight  # n w²
-    error = math.sqrt(float(squared @ away**2) / n)
-    parts = (squared @ (away * (part - slope)) for part, slope in zip(found[1:], slopes, strict=True))
-    by = [float(part) / (n * error) if error > 0 else 0.0 for part in parts]
+    of_groups = lambda part: part if held_out.group is None else np.bincount(held_out.group, part)
+    sums, *moved = (of_groups(share * (part - m)) for part, m in zip(found, (mean, *slopes), strict=True))
+    error = math.sqrt(float(sums @ sums))
+    by = [float(sums @ part) / error if error > 0 else 0.0 for part in moved]
     value = mean + STANDARD_ERRORS * error
     return value, (slopes[0] + STANDARD_ERRORS * by[0], slopes[1] + STANDARD_ERRORS * by[1])
 
