@@ -13,6 +13,7 @@ from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.base import as_kernel
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.likelihoods.noise import AbstractNoise, as_noise
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import (
     AbstractParameter,
@@ -175,7 +176,13 @@ def revalued(parameter: AbstractParameter, value: float) -> AbstractParameter:
     lower = float(getattr(parameter, "lower", 0.0))
     if isinstance(parameter, Positive):
         least = JUST_ABOVE * lower or float(jnp.finfo(parameter.dtype).tiny)
-        return Positive(jnp.asarray(math.log(max(value - lower, least)), parameter.dtype), lower)
+        return Positive(on_device(math.log(max(value - lower, least)), parameter.dtype), lower)
     upper = float(getattr(parameter, "upper", math.inf))
     fraction = min(max((value - lower) / (upper - lower), 1e-6), 1 - 1e-6)
-    return Bounded(jnp.asarray(math.log(fraction / (1 - fraction)), parameter.dtype), lower, upper)
+    return Bounded(on_device(math.log(fraction / (1 - fraction)), parameter.dtype), lower, upper)
+
+
+@eqx.filter_jit
+def process_of(gp: SparseGP) -> AbstractProcess:
+    """`gp.process()`, by the one program that all who want it share."""
+    return gp.process()

@@ -41,3 +41,10 @@ def test_other_generators_and_traced_keys_are_those_of_jax(key):
     np.testing.assert_array_equal(found, jax.random.normal(jax.random.split(key)[0], shape, jnp.float32))
     wide = draws.normal(key, shape, jnp.float32)
     np.testing.assert_array_equal(wide, jax.random.normal(key, shape, jnp.float32))
+
+
+@pytest.mark.parametrize("most", [5, 2**16 + 1, 2**31 - 1])
+def test_integer(most):
+    for seed in range(20):
+        expected = jax.random.randint(jax.random.key(seed), (), 0, most, dtype=jnp.int32)
+        assert draws.integer(jax.random.key(seed), most) == int(expected)

@@ -4,6 +4,7 @@ import math
 import typing
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
@@ -23,7 +24,7 @@ from stochgp.objectives.elbo import Bound
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
 from stochgp.posteriors.variational import BLOCK
-from stochgp.variational import InducingPoints, choose_points
+from stochgp.variational import InducingPoints, Naturals, choose_points
 
 LATE = "as it was"  # q(u), where there is no time for the pass
 COMPILING_PASS = 1.5  # seconds of its programs
@@ -159,9 +160,14 @@ def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseG
     with jax.enable_x64(True):
         found = lower_bound(SparseGP(wide.kernel, points, wide.likelihood), source, devices)
         found = devices.broadcast(found)
-        best = points.at(found.naturals)
+        best = _at(points, found.naturals)
     told = (
         "optimal",
         f"of all rows in closed form, for the {points.n_inducing} inducing points that were learned",
     )
     return SparseGP(wide.kernel, best, wide.likelihood), Bound(found.bound / source.count, 0.0), told
+
+
+@eqx.filter_jit
+def _at(points: InducingPoints, naturals: Naturals) -> InducingPoints:
+    return points.at(naturals)

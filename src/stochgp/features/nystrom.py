@@ -11,6 +11,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.features.base import AbstractFeatureMap, check_rows
 from stochgp.kernels import AbstractKernel
 from stochgp.kernels.base import as_kernel
+from stochgp.numerics import draws
+from stochgp.numerics.arrays import on_device
 from stochgp.parameters import Frozen, frozen, value_of
 
 
@@ -72,9 +74,9 @@ def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyAr
     from sklearn.cluster import KMeans  # half a second to load, for this alone
 
     _check_enough(X, n_landmarks)
-    seed = int(jax.random.randint(key, (), 0, 2**31 - 1, dtype=jnp.int32))
+    seed = draws.integer(key, 2**31 - 1)
     centres = KMeans(n_landmarks, n_init="auto", random_state=seed).fit(np.asarray(X)).cluster_centers_
-    return jnp.asarray(centres, dtype=X.dtype)
+    return on_device(centres, X.dtype)
 
 
 def _check_enough(X: Array, n_landmarks: int) -> None:

@@ -17,6 +17,7 @@ from stochgp.learners.sampling import AbstractSampling, HeavyInAll, Uniform, row
 from stochgp.learners.schedules import PowerLaw, Schedule, at_step, cosine
 from stochgp.learners.steps import advance_by_batches
 from stochgp.models import SparseGP
+from stochgp.numerics.arrays import on_device
 from stochgp.objectives.elbo import expected_log_density, sites
 from stochgp.parameters import trainable_mask
 from stochgp.planning.steps import CHUNK_BYTES, StepPlan
@@ -103,11 +104,11 @@ class SVGP(AbstractLearner):
             raise TypeError(f"SVGP learns InducingPoints, not {type(q).__name__}")
         if self.natural_rate is not None and q.is_diagonal:
             raise ValueError("a diagonal covariance has no natural-gradient step here: natural_rate=None")
-        naturals = None if self.natural_rate is None else Naturals.of_gaussian(q.mean, q.root)
+        naturals = None if self.natural_rate is None else _naturals(q.mean, q.root)
         rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
         descent = begin(self.partition(gp)[0], self.optimizer, rate, problem.plan.total_steps)
         n, count = problem.source.size, problem.source.count
-        return SVGPState(gp, descent, naturals, jnp.asarray(n, f), jnp.asarray(count, f))
+        return SVGPState(gp, descent, naturals, on_device(n, f), on_device(count, f))
 
     def advance(
         self, state: SVGPState, problem: Problem, first_step: int, n_steps: int, seed: Seed
@@ -163,3 +164,6 @@ class SVGP(AbstractLearner):
 def at_naturals(gp: SparseGP, naturals: Naturals) -> SparseGP:
     """The model of inducing points with the q(u) of these natural parameters."""
     return eqx.tree_at(lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(naturals))
+
+
+_naturals = eqx.filter_jit(Naturals.of_gaussian)  # one program in place of one for each operation

@@ -54,6 +54,15 @@ def uniform(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike, minval:
     return np.maximum(low, scaled).reshape(shape)
 
 
+def integer(key: PRNGKeyArray, most: int) -> int:
+    """`jax.random.randint(key, (), 0, most, "int32")`."""
+    if not _is_plain(key):
+        return int(jax.random.randint(key, (), 0, most, jnp.int32))
+    high, low = (int(bits_of(words, 1)[0]) for words in words_of_split(key, 2))
+    factor = (2**16 % most) ** 2 % 2**32 % most
+    return ((high % most) * factor % 2**32 + low % most) % 2**32 % most
+
+
 def _is_plain(key: PRNGKeyArray) -> bool:
     """Whether it is a single key of JAX's default generator that is not being traced."""
     if isinstance(key, Tracer) or not getattr(jax.config, "jax_threefry_partitionable", True):

@@ -14,8 +14,8 @@ from scipy.linalg import solve_triangular
 from stochgp.data.streams import AbstractPasses, AbstractSource, Batch
 from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.noise import row_variances
-from stochgp.models import SparseGP
-from stochgp.numerics.arrays import when_ready
+from stochgp.models import SparseGP, process_of
+from stochgp.numerics.arrays import on_device, when_ready
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import inverse_factor, symmetric_product, transposed_times
 from stochgp.numerics.threads import one_blas_thread
@@ -54,14 +54,14 @@ def lower_bound(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) ->
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
-        return _collapsed(_statistics(gp, _process(gp), source, 0.0, devices))
+        return _collapsed(_statistics(gp, process_of(gp), source, 0.0, devices))
 
 
 def upper_bound(gp: SparseGP, source: AbstractSource) -> float:
     """−½ [n log 2π + log|Q + Σ| + yᵀ(Q + Σ + tI)⁻¹y] ≥ log p(y), t = tr(K − Q), in nats of all rows (Titsias 2014): two passes."""
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
-        process = _process(gp)
+        process = process_of(gp)
         first = _statistics(gp, process, source, 0.0)
         second = _statistics(gp, process, source, float(first.trace))
         log_determinant, _ = _solved(first)
@@ -104,9 +104,9 @@ def lower_bound_and_gradient(
     """
     with jax.enable_x64(True), one_blas_thread():
         gp = cast(gp, WIDE)
-        found = _collapsed(_statistics(gp, _process(gp), source, 0.0, devices))
+        found = _collapsed(_statistics(gp, process_of(gp), source, 0.0, devices))
         theta, rest = split(gp)
-        weights = _weights(_process(gp).inverse, found.naturals)
+        weights = _weights(process_of(gp).inverse, found.naturals)
         total = _slope_among(theta, rest, weights)
         chunks = source.chunks(_pass_rows(gp, devices))
         if devices.mesh is not None:
@@ -136,11 +136,6 @@ def _statistics(
     if devices.mesh is not None:
         return add_up_in_order(_of_rows, gp, chunks, devices, *given)
     return total_of(_of_rows(gp, rows, *given) for rows in chunks)
-
-
-@eqx.filter_jit
-def _process(gp: SparseGP) -> Any:
-    return gp.process()
 
 
 @eqx.filter_jit
@@ -174,9 +169,10 @@ def _collapsed(s: Statistics) -> Collapsed:
         log_determinant = explained = math.nan
     else:
         log_determinant, explained = _solved(s)
-    total = float(s.log_noise + s.square + s.unexplained) - explained + log_determinant
-    eye = jnp.eye(s.gram.shape[0], dtype=s.gram.dtype)
-    return Collapsed(-0.5 * total, Naturals((eye + s.gram)[None], s.cross[None]))
+    gram, cross = np.asarray(s.gram), np.asarray(s.cross)
+    total = float(s.log_noise) + float(s.square) + float(s.unexplained) - explained + log_determinant
+    precision = np.eye(len(gram), dtype=gram.dtype) + gram
+    return Collapsed(-0.5 * total, Naturals(on_device(precision[None]), on_device(cross[None])))
 
 
 @jax.jit

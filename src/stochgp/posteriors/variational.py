@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.likelihoods import AbstractLikelihood, AbstractNoise
-from stochgp.models import SparseGP
+from stochgp.models import SparseGP, process_of
 from stochgp.numerics.dense_factor import rounding_error, safe_covariance
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import cast, value_of
@@ -59,7 +59,7 @@ class VariationalPosterior(AbstractPosterior):
         """q(f) of the model, computed in float64; call it where x64 is enabled."""
         dtype = str(jax.tree.leaves(gp.approximation)[0].dtype)
         gp = cast(gp, jnp.float64)
-        return cls(value_of(gp.kernel), _process(gp), gp.likelihood, n_inputs, dtype)
+        return cls(value_of(gp.kernel), process_of(gp), gp.likelihood, n_inputs, dtype)
 
     @property
     def noise(self) -> AbstractNoise:
@@ -107,11 +107,6 @@ class VariationalPosterior(AbstractPosterior):
     def _covariance(self, X: Rows) -> tuple[Array, Array]:
         K, W, V = self.process.covariance_parts(_wide(X))
         return K - matmul(W.T, W), einsum("mi,mj->ij", V[0], V[0])
-
-
-@eqx.filter_jit
-def _process(gp: SparseGP) -> AbstractProcess:
-    return gp.process()
 
 
 @eqx.filter_jit

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features.nystrom import kmeans_landmarks
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.numerics.small_matrices import safe_inverse_factor, transposed_times, whiten
@@ -48,7 +49,7 @@ class InducingPoints(AbstractApproximation):
         mean = np.zeros((n_latent, Z.shape[0]), Z.dtype)
         root = np.ones_like(mean) if diagonal else np.tile(np.eye(Z.shape[0]), (n_latent, 1, 1))
         relative = 4 * Z.shape[0] * float(jnp.finfo(Z.dtype).eps) if jitter is None else float(jitter)
-        return cls(points, jnp.asarray(mean), jnp.asarray(root.astype(Z.dtype)), relative)
+        return cls(points, on_device(mean), on_device(root.astype(Z.dtype)), relative)
 
     @property
     def n_inducing(self) -> int:
@@ -187,6 +188,6 @@ def choose_points(
         raise ValueError(f"inducing points are chosen by 'kmeans' or from 'data', not by {how!r}")
     order = np.random.default_rng(words_of(key)).permutation(len(X))
     if how == "data" or n_points >= len(X):
-        return jnp.asarray(X[np.resize(order, n_points)])
-    some = jnp.asarray(X[order[: max(KMEANS_ROWS, n_points)]])
+        return on_device(X[np.resize(order, n_points)])
+    some = on_device(X[order[: max(KMEANS_ROWS, n_points)]])
     return kmeans_landmarks(some, n_points, key=key)
