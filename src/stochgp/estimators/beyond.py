@@ -1,5 +1,7 @@
 """What a feature GP on a network says of rows beyond the range of those it was learned from."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.estimators.units import TrainingData
 from stochgp.features import Beyond
 from stochgp.features.beyond import N_BEYOND
-from stochgp.numerics.arrays import on_device
+from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.precision import matmul
 from stochgp.posteriors import FeaturePosterior
 
@@ -34,7 +36,8 @@ def beyond_limits(
     """
     some = np.linspace(0, data.n_rows - 1, min(data.n_rows, SLOPE_ROWS)).astype(np.int64)
     X = data.inputs.transform(data.rows.X[some], data.dtype)
-    slopes = np.asarray(_slopes(posterior, on_device(X)), np.float64)
+    found = np.asarray(_slopes(posterior, filled_up(np.asarray(X), SLOPE_ROWS)))[: len(X)]
+    slopes = np.asarray(np.median(np.abs(found), axis=0) / found.dtype.type(MEDIAN), np.float64)
     limits = data.inputs.transform(data.limits, data.dtype)
     scale = 1.0 if data.standardized else np.maximum(data.rows.X[some].std(axis=0), 1e-30)
     return Beyond.init(
@@ -48,10 +51,10 @@ def beyond_limits(
 
 
 @eqx.filter_jit
-def _slopes(posterior: FeaturePosterior, X: Float[Array, "n D"]) -> Float[Array, " D"]:
-    """median |∂m/∂x_d| over rows, by that of a standard Gaussian."""
+def _slopes(posterior: FeaturePosterior, X: Float[Any, "n D"]) -> Float[Array, "n D"]:
+    """∂m/∂x_d of each row."""
 
     def mean(x: Array) -> Array:
         return matmul(posterior.features(x[None]).astype(posterior.weights.dtype), posterior.weights)[0]
 
-    return jnp.median(jnp.abs(jax.vmap(jax.grad(mean))(X)), axis=0) / MEDIAN
+    return jax.vmap(jax.grad(mean))(jnp.asarray(X))

@@ -43,7 +43,7 @@ from stochgp.likelihoods import AbstractLikelihood, StudentT, constant_noise
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP
 from stochgp.numerics import draws
-from stochgp.numerics.arrays import on_device
+from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.numerics.seeds import words_of
 from stochgp.objectives import Moments, add_up, chunk_rows, nlml_of_spectrum, spectrum
 from stochgp.objectives.moments import pass_rows, with_idle
@@ -173,13 +173,15 @@ class FeatureGPRegressor(GPRegressor):
         asked = self._asked(False)
         map_key, sample_key = draws.split(run.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
-        sample = on_device(data.inputs.transform(data.rows.X[chosen], self.dtype))
-        given = {"n_inputs": data.n_inputs, "X_sample": sample, "dtype": self.dtype}
+        sample = np.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
+        given = {"n_inputs": data.n_inputs, "X_sample": on_device(sample), "dtype": self.dtype}
         if features.is_network(self.features):
             given["limits"] = data.inputs.transform(data.limits, self.dtype)
         phi = features.resolve(self.features, self._kernel_for(data), self.n_features, key=map_key, **given)
         phi = cast(phi, self.dtype)
-        size = float(_mean_square(phi, sample[:SCALE_ROWS]))
+        some = sample[:SCALE_ROWS]
+        there = filled_up(np.ones(len(some), some.dtype), SCALE_ROWS, 0.0)
+        size = float(_mean_square(phi, filled_up(some, SCALE_ROWS), there))
         if not math.isfinite(size):
             raise ValueError(
                 "the features of the inputs are not finite numbers: standardise the inputs, or check the feature map"
@@ -324,6 +326,6 @@ def _moments(learned: FitResult, chunks: Iterable[Batch], devices: Devices) -> M
 
 
 @eqx.filter_jit
-def _mean_square(phi: features.AbstractFeatureMap, X: Array) -> Array:
-    """The mean of φ(x)·φ(x) over rows."""
-    return jnp.mean(jnp.sum(phi(X) ** 2, axis=1))
+def _mean_square(phi: features.AbstractFeatureMap, X: Array, there: Array) -> Array:
+    """The mean of φ(x)·φ(x) over the rows that are there."""
+    return jnp.sum(there * jnp.sum(phi(X) ** 2, axis=1)) / jnp.sum(there)

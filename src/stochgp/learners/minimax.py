@@ -148,6 +148,7 @@ class Minimax(AbstractLearner):
             n_steps,
             seed,
             n_streams=2,
+            fills=True,
         )
 
     def step(

@@ -143,7 +143,7 @@ class SCGD(AbstractLearner):
     def advance(
         self, state: SCGDState, problem: Problem, first_step: int, n_steps: int, seed: Seed
     ) -> tuple[SCGDState, Numbers]:
-        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed)
+        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed, fills=True)
 
     def step(self, state: SCGDState, batch: Batch, *, key: PRNGKeyArray) -> tuple[SCGDState, SCGDInfo]:
         trainable, rest = self._split(state.gp)

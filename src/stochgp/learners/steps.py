@@ -7,14 +7,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
 from stochgp.data.streams import Batch
 from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.judge import Numbers, Seed
 from stochgp.learners.sampling import AbstractSampling
+from stochgp.numerics.arrays import on_device
 from stochgp.numerics.threads import one_blas_thread
+from stochgp.planning.steps import size_of_few
 
 SQUARES = "loss_squared"  # of the steps, on their way to the standard error of their mean
 
@@ -65,8 +67,11 @@ def advance_by_batches(
     seed: Seed,
     *,
     n_streams: int = 1,
+    fills: bool = False,
 ) -> tuple[Any, Numbers]:
     """`advance` of learners whose `step(state, batch, *, key)` takes a mini-batch, or a stack of `n_streams` independent ones.
+
+    With `fills` a batch of all rows is filled up by rows of weight 0 to one of few sizes, so that sets of nearby sizes share the compiled scan.
 
     Factorisations inside a step are of blocks, each on one thread: beside the threads of XLA's products those of LAPACK wait longer than they work.
     """
@@ -74,9 +79,13 @@ def advance_by_batches(
     seeds = [seed] if n_streams == 1 else [(*seed, i) for i in range(n_streams)]
     streams = [sampling.batches(problem.prepared, first_step, n_steps, B, s) for s in seeds]
     indices = streams[0] if n_streams == 1 else np.stack(streams, axis=1)
-    batches, devices = problem.source.take(indices), problem.devices
-    if (factors := sampling.factors(problem.prepared, B)) is not None:
-        batches = batches._replace(weight=batches.weight * factors.astype(batches.weight.dtype))
+    factors, devices = sampling.factors(problem.prepared, B), problem.devices
+    if fills and problem.source.size == B and not devices.steps:
+        indices, factors = _filled(indices, np.ones(B) if factors is None else factors)
+    batches = problem.source.take(indices)
+    if factors is not None:
+        weight = np.asarray(batches.weight)
+        batches = batches._replace(weight=on_device(weight * factors.astype(weight.dtype)))
     if devices.steps:
         state, batches = devices.replicate(state), devices.place(batches, axis=indices.ndim - 1)
     with one_blas_thread():
@@ -85,6 +94,16 @@ def advance_by_batches(
         )
         numbers = {name: float(value) for name, value in info._asdict().items()} | {SQUARES: float(squares)}
         return devices.local(state) if devices.steps else state, numbers
+
+
+def _filled(
+    indices: Int[np.ndarray, "... B"], factors: Float[np.ndarray, " B"]
+) -> tuple[Int[np.ndarray, "... P"], Float[np.ndarray, " P"]]:
+    """Row 0 at further places, whose weights are multiplied by 0; all others by P/B, since steps divide by the size P."""
+    B = len(factors)
+    P = size_of_few(B)
+    wider = np.pad(indices, [(0, 0)] * (indices.ndim - 1) + [(0, P - B)])
+    return wider, np.concatenate([factors * (P / B), np.zeros(P - B)])
 
 
 @eqx.filter_jit

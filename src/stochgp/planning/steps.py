@@ -77,6 +77,12 @@ def power_of_two(n: int) -> int:
     return 1 << (max(n, 1).bit_length() - 1)
 
 
+def size_of_few(n: int) -> int:
+    """The least of the sizes 8, 16, 24, 32, then four between a power of two and the next, that is at least n."""
+    step = max(8, power_of_two(n - 1) // 4)
+    return -(-n // step) * step
+
+
 def default_epochs(steps_per_epoch: int) -> int:
     """40; fewer where that is above 80,000 steps, but at least 5; more where that is too few for small sets.
 
