@@ -26,6 +26,7 @@ BENCHMARKS = {
     "sggp_fits": "whole fits by mini-batches of neighbours against GPyTorch's SGPR and SVGP",
     "gpboost_fits": "the default kernel GP against GPBoost's Vecchia approximation on four UCI sets",
     "first_fits": "seconds of import, first and next fit and help in fresh processes, against scikit-learn",
+    "programs": "how many programs a first fit, a fit of other rows and a grid search compile",
     "many_rows": "default kernel GPs of a million rows, learned and predicted from",
     "memory": "peak resident memory against batch size and against N",
     "files": "fits of files of more rows than memory, under a limit of 1 GB",

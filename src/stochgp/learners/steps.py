@@ -71,7 +71,7 @@ def advance_by_batches(
 ) -> tuple[Any, Numbers]:
     """`advance` of learners whose `step(state, batch, *, key)` takes a mini-batch, or a stack of `n_streams` independent ones.
 
-    With `fills` a batch of all rows is filled up by rows of weight 0 to one of few sizes, so that sets of nearby sizes share the compiled scan.
+    With `fills` a batch is filled up by rows of weight 0 to one of few sizes, so that runs of nearby sizes share the compiled scan.
 
     Factorisations inside a step are of blocks, each on one thread: beside the threads of XLA's products those of LAPACK wait longer than they work.
     """
@@ -80,7 +80,7 @@ def advance_by_batches(
     streams = [sampling.batches(problem.prepared, first_step, n_steps, B, s) for s in seeds]
     indices = streams[0] if n_streams == 1 else np.stack(streams, axis=1)
     factors, devices = sampling.factors(problem.prepared, B), problem.devices
-    if fills and problem.source.size == B and not devices.steps:
+    if fills and size_of_few(B) > B and not devices.steps:
         indices, factors = _filled(indices, np.ones(B) if factors is None else factors)
     batches = problem.source.take(indices)
     if factors is not None:
