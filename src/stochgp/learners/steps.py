@@ -80,7 +80,7 @@ def advance_by_batches(
     streams = [sampling.batches(problem.prepared, first_step, n_steps, B, s) for s in seeds]
     indices = streams[0] if n_streams == 1 else np.stack(streams, axis=1)
     factors, devices = sampling.factors(problem.prepared, B), problem.devices
-    if fills and size_of_few(B) > B and not devices.steps:
+    if fills and size_of_few(B) > B and size_of_few(B) % devices.count == 0:
         indices, factors = _filled(indices, np.ones(B) if factors is None else factors)
     batches = problem.source.take(indices)
     if factors is not None:
