@@ -93,10 +93,11 @@ class DeviceRows(AbstractSource):
         self.count = float(self.size) if weight is None else float(np.sum(weight, dtype=np.float64))
 
     def take(self, indices: Int[np.ndarray, "..."]) -> Batch:
+        """On the host of a CPU: a program would have to be compiled for each shape."""
         indices = np.asarray(indices, np.int32)
         if jax.default_backend() != "cpu":
             return _gather(self._rows, indices)
-        return Batch(*(on_device(np.asarray(part)[indices]) for part in self._rows))  # no program for each shape
+        return Batch(*(on_device(np.asarray(part)[indices]) for part in self._rows))
 
     def on_host(self, indices: Int[np.ndarray, " n"]) -> Batch:
         return _rows_on_host(np.asarray(part)[indices] for part in self._rows)

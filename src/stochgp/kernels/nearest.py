@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Int32
 
 from stochgp.data.neighbours import Neighbours, search_bytes, slack_of
 from stochgp.kernels.compared import ComparedRows, compared_bytes
-from stochgp.numerics.arrays import on_device
+from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.parameters import cast, value_of
 
 CANDIDATES = 4  # times the rows wanted, from each term of a kernel with several
@@ -107,10 +107,13 @@ class NearestRows:
         with jax.enable_x64(True):
             for start in range(0, len(X), PLACED_TOGETHER):
                 part = np.asarray(X[start : start + PLACED_TOGETHER], np.float64)
-                places = _places(self.kernel, on_device(part))
+                full = min(
+                    PLACED_TOGETHER, 1 << (len(part) - 1).bit_length()
+                )  # sets of nearby sizes share a program
+                places = _places(self.kernel, on_device(filled_up(part, full)))
                 found = found or [np.empty((len(X), p.shape[1])) for p in places]
                 for whole, own in zip(found, places, strict=True):
-                    whole[start : start + len(part)] = own
+                    whole[start : start + len(part)] = np.asarray(own)[: len(part)]
         return found if found else [np.ascontiguousarray(X, np.float64)]
 
     def _best(

@@ -1,0 +1,62 @@
+"""A program is compiled once: fits with other epochs, rates, judges and numbers of rows find those of the first."""
+
+import numpy as np
+import pytest
+
+from measuring.programs import compiled, counts
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor
+from stochgp.learners import SCGD, SVGP, ByEvidence, LeaveOneOut
+
+ROWS, OTHER = 130, 133
+
+
+def rows(n, seed):
+    X = np.random.default_rng(seed).normal(size=(n, 3))
+    return X, np.sin(X[:, 0]) + 0.1 * X[:, 1]
+
+
+def programs(model, n, seed):
+    """The names of what a fit and a prediction compile."""
+    X, y = rows(n, seed)
+    with compiled() as found:
+        model.fit(X, y).predict(X[:50], return_std=True)
+    return counts(found)
+
+
+# (a first model; others, of other rows)
+FAMILIES = {
+    "kernel": (lambda: KernelGPRegressor(random_state=0), lambda: KernelGPRegressor(random_state=1)),
+    "loo": (
+        lambda: KernelGPRegressor(learner=LeaveOneOut(epochs=2, n_centres=128), random_state=0),
+        lambda: KernelGPRegressor(learner=LeaveOneOut(epochs=3, n_centres=128, spread=0.5), random_state=1),
+    ),
+    "feature": (
+        lambda: FeatureGPRegressor(n_features=16, epochs=20, learning_rate=0.01, random_state=0),
+        lambda: FeatureGPRegressor(n_features=16, epochs=21, learning_rate=0.02, random_state=1),
+    ),
+    "judge": (
+        lambda: FeatureGPRegressor(
+            n_features=16, learner=SCGD(learning_rate=0.01, epochs=20), random_state=0
+        ),
+        lambda: FeatureGPRegressor(
+            n_features=16,
+            learner=SCGD(learning_rate=0.02, epochs=20, judge=ByEvidence(validation_fraction=0.25)),
+            random_state=1,
+        ),
+    ),
+    "sparse": (
+        lambda: SparseGPRegressor(
+            n_inducing=8, learner=SVGP(batch_size=64, epochs=40, learning_rate=0.01, steps=64), random_state=0
+        ),
+        lambda: SparseGPRegressor(
+            n_inducing=8, learner=SVGP(batch_size=64, epochs=41, learning_rate=0.02), random_state=1
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_settings_and_other_rows_compile_nothing(family):
+    first, other = FAMILIES[family]
+    programs(first(), ROWS, seed=0)
+    assert programs(other(), OTHER, seed=1) == {}
