@@ -16,9 +16,9 @@ def compiled() -> Iterator[Compiled]:
     """The programs that are compiled inside, of all threads."""
     found: Compiled = []
 
-    def listen(event: str, seconds: float, **facts: object) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == EVENT:
-            found.append((str(facts.get("fun_name", "?")), seconds))
+            found.append((str(kwargs.get("fun_name", "?")), duration_secs))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:

@@ -656,8 +656,8 @@ MUTATIONS = (
     Mutation(
         "heavy rows count as if they were drawn",
         "learners/steps.py",
-        "batches.weight * factors.astype(batches.weight.dtype)",
-        "batches.weight",
+        "on_device(weight * factors.astype(weight.dtype))",
+        "on_device(weight)",
         "learners/test_weights.py::test_an_epoch_of_batches_adds_up_to_all_rows",
     ),
     Mutation(

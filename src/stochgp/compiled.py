@@ -60,18 +60,15 @@ def compiled_folder() -> Path:
 def _enter() -> bool:
     with _KEEPING.lock:
         if not _KEEPING.inside:
-            if FOLDER in os.environ or getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
+            if FOLDER in os.environ or _setting(FOLDER.lower()) is not None:
                 return False
-            if (
-                not getattr(jax.config, "jax_enable_compilation_cache", True)
-                or (folder := _ready(_KEEPING)) is None
-            ):
+            if not _setting("jax_enable_compilation_cache") or (folder := _ready(_KEEPING)) is None:
                 return False
             settings = {
                 "jax_compilation_cache_dir": str(folder),
                 "jax_persistent_cache_min_compile_time_secs": 0.0,
             }
-            _KEEPING.before = {name: getattr(jax.config, name) for name in settings}
+            _KEEPING.before = {name: _setting(name) for name in settings}
             _set(settings)
         _KEEPING.inside += 1
         return True
@@ -83,6 +80,10 @@ def _leave() -> None:
         if not _KEEPING.inside:
             _set(_KEEPING.before)
             reset_cache()  # else JAX would go on with the folder, whatever its settings say
+
+
+def _setting(name: str) -> Any:
+    return getattr(jax.config, name)
 
 
 def _set(settings: dict[str, Any]) -> None:
