@@ -299,13 +299,12 @@ def evaluate(
     estimator = stochgp.load(model)
     name = getattr(estimator, "target_name_", None) if target is None else target
     targets = "classes" if hasattr(estimator, "classes_") else "numbers"
+    large = is_large(source, estimator.memory_limit)
     if report is not None and targets == "classes":
         raise ValueError("--report: there is a picture of numbers, not of classes")
-    if is_large(source, estimator.memory_limit):
-        if report is not None:
-            raise ValueError(
-                f"--report: {source} is too large to be held in memory; give a sample of its rows"
-            )
+    if report is not None and large:
+        raise ValueError(f"--report: {source} is too large to be held in memory; give a sample of its rows")
+    if large:
         show(scores_by_blocks(estimator, labelled_blocks(source, name, targets), source), as_json)
         return
     division = division_for_scores(estimator, source, seed, test_fraction)

@@ -56,13 +56,20 @@ def demo(
         One JSON object on stdout.
     """
     check_picture(out)
+    report = _compared(out, seed, verbose=0 if quiet else 1)
+    if as_json:
+        show(report, True)
+    else:
+        _print(report)
+
+
+def _compared(out: str, seed: int, *, verbose: int) -> dict[str, Any]:
+    """The scores of all methods on all divisions; the picture of the first one."""
     report: dict[str, Any] = {"splits": {}}
     peak = 0
     sets = {split: data.load(name, seed=seed) for split, name in SPLITS.items()}
     for split, flights in sets.items():
-        model = KernelGPRegressor(
-            KERNEL, memory_limit=MEMORY_LIMIT, random_state=seed, verbose=0 if quiet else 1
-        )
+        model = KernelGPRegressor(KERNEL, memory_limit=MEMORY_LIMIT, random_state=seed, verbose=verbose)
         ours = _timed(_gp, model, flights)
         peak = max(peak, peak_resident())
         if not report["splits"]:
@@ -72,11 +79,7 @@ def demo(
     for split, flights in sets.items():  # apart, so that their memory does not count as ours
         for rival, predict in _rivals(seed):
             report["splits"][split]["models"][rival] = _scores(flights.y_test, _timed(predict, flights))
-    report |= {"peak_memory": peak, "picture": out}
-    if as_json:
-        show(report, True)
-    else:
-        _print(report)
+    return report | {"peak_memory": peak, "picture": out}
 
 
 def _gp(model: KernelGPRegressor, flights: data.Dataset) -> AbstractDistribution:

@@ -63,32 +63,47 @@ def resolve(
         if kernel is not None or n_features is not None:
             raise ValueError("a feature map brings its own kernel and n_features: leave both None")
         return spec
-    network_key, feature_key = draws.split(key)
     if isinstance(spec, str):
-        name = lookup(spec, {name: name for name in NAMES}, "features")
-        if not isinstance(name, str):  # a class that a user has registered
-            return name.init(n_inputs, n_features, key=feature_key, dtype=dtype)
-        if name in NETWORKS:
-            width = n_features if _is_linear(kernel) else None
-            network = _named_network(name, n_inputs, width, X_sample, network_key, dtype)
-            if limits is not None and name in UNBOUNDED and X_sample is not None:
-                network = Embedded(within(np.asarray(X_sample), limits, dtype=dtype), network)
-            return _on_network(Network(network), kernel, n_features, feature_key, dtype)
-        usual = "tanimoto" if name == "tanimoto" else "rbf"
-        kernel = _kernel(usual if kernel is None else kernel, n_inputs, ard=True, dtype=dtype)
-        if name == "tanimoto":
-            M = N_HASHES if n_features is None else n_features
-            return TanimotoHashes.init(kernel, n_inputs, M, key=feature_key, dtype=dtype)
-        if name == "nystrom":
-            return _nystrom(kernel, n_features, X_sample, feature_key)
-        n_features = N_FOURIER if n_features is None else n_features
-        return RandomFourier.init(
-            kernel, n_inputs, n_features, key=feature_key, orthogonal=name == "orf", dtype=dtype
-        )
+        return _named(spec, kernel, n_features, n_inputs, key, X_sample, limits, dtype)
     if callable(value_of(spec)):
+        _, feature_key = draws.split(key)
         return _on_network(Network(spec, n_inputs), kernel, n_features, feature_key, dtype)
     raise TypeError(
         f"features must be one of {', '.join(NAMES)}, a feature map or a network, but got {spec!r}"
+    )
+
+
+def _named(
+    spec: str,
+    kernel: Any,
+    n_features: int | None,
+    n_inputs: int,
+    key: PRNGKeyArray,
+    X_sample: Float[Array, "N D"] | None,
+    limits: Float[np.ndarray, "2 D"] | None,
+    dtype: DTypeLike,
+) -> AbstractFeatureMap:
+    """The feature map of a name."""
+    network_key, feature_key = draws.split(key)
+    name = lookup(spec, {name: name for name in NAMES}, "features")
+    if not isinstance(name, str):  # a class that a user has registered
+        return name.init(n_inputs, n_features, key=feature_key, dtype=dtype)
+    if name in NETWORKS:
+        width = n_features if _is_linear(kernel) else None
+        network = _named_network(name, n_inputs, width, X_sample, network_key, dtype)
+        if limits is not None and name in UNBOUNDED and X_sample is not None:
+            network = Embedded(within(np.asarray(X_sample), limits, dtype=dtype), network)
+        return _on_network(Network(network), kernel, n_features, feature_key, dtype)
+    usual = "tanimoto" if name == "tanimoto" else "rbf"
+    kernel = _kernel(usual if kernel is None else kernel, n_inputs, ard=True, dtype=dtype)
+    if name == "tanimoto":
+        M = N_HASHES if n_features is None else n_features
+        return TanimotoHashes.init(kernel, n_inputs, M, key=feature_key, dtype=dtype)
+    if name == "nystrom":
+        return _nystrom(kernel, n_features, X_sample, feature_key)
+    n_features = N_FOURIER if n_features is None else n_features
+    return RandomFourier.init(
+        kernel, n_inputs, n_features, key=feature_key, orthogonal=name == "orf", dtype=dtype
     )
 
 

@@ -1,4 +1,4 @@
-"""What comes in at the sampler's door: boxes, candidates, points and observations, checked."""
+"""What a sampler is given, checked: boxes, candidates, points and observations."""
 
 from typing import Any
 
@@ -13,6 +13,14 @@ from stochgp.parameters import Frozen
 from stochgp.thompson.maximise import Box
 
 OUTSIDE = 1e-6  # of the width of the box: what lies outside by less is rounding
+
+
+def check_points(bounds: Any, candidates: Any, batch_size: Any) -> None:
+    """Raises ValueError unless there is one of a box and candidates, and `batch_size` is a whole number of at least 1."""
+    if (bounds is None) == (candidates is None):
+        raise ValueError("give either bounds, a box, or candidates, the points that there are")
+    if isinstance(batch_size, bool) or int(batch_size) != batch_size or batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number of at least 1")
 
 
 def read_box(bounds: Any) -> Box:

@@ -18,6 +18,7 @@ from stochgp.posteriors.base import Request
 from stochgp.storage import load_tree, save_tree
 from stochgp.thompson.checks import (
     check_hyperparameters,
+    check_points,
     packed_candidates,
     read_box,
     read_candidates,
@@ -91,10 +92,7 @@ class ThompsonSampler:
         random_state: int = 0,
         checkpoint: str | None = None,
     ):
-        if (bounds is None) == (candidates is None):
-            raise ValueError("give either bounds, a box, or candidates, the points that there are")
-        if isinstance(batch_size, bool) or int(batch_size) != batch_size or batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number of at least 1")
+        check_points(bounds, candidates, batch_size)
         check_hyperparameters(kernel, noise_variance, learner)
         self.kernel, self.noise_variance, self.solver, self.learner = kernel, noise_variance, solver, learner
         self.bounds = None if bounds is None else np.asarray(bounds, np.float64)
@@ -104,10 +102,8 @@ class ThompsonSampler:
         self.maximiser = Maximiser() if maximiser is None else maximiser
         self.fresh_functions, self.standardize = fresh_functions, standardize
         self.memory_limit, self.time_limit, self.dtype = memory_limit, time_limit, dtype
-        self.random_state, self.checkpoint = (
-            int(random_state),
-            None if checkpoint is None else str(checkpoint),
-        )
+        self.random_state = int(random_state)
+        self.checkpoint = None if checkpoint is None else str(checkpoint)
         self._box = self._box_of()
         self._X, self._y = np.zeros((0, len(self._box.lower))), np.zeros(0)
         self._taken = np.zeros(0, np.int64)
