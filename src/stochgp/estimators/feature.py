@@ -326,6 +326,6 @@ def _moments(learned: FitResult, chunks: Iterable[Batch], devices: Devices) -> M
 
 
 @eqx.filter_jit
-def _mean_square(phi: features.AbstractFeatureMap, X: Array, there: Array) -> Array:
+def _mean_square(phi: features.AbstractFeatureMap, X: Any, there: Any) -> Array:
     """The mean of φ(x)·φ(x) over the rows that are there."""
     return jnp.sum(there * jnp.sum(phi(X) ** 2, axis=1)) / jnp.sum(there)

@@ -104,9 +104,10 @@ def lower_bound_and_gradient(
     """
     with jax.enable_x64(True), one_blas_thread():
         gp = cast(gp, WIDE)
-        found = _collapsed(_statistics(gp, process_of(gp), source, 0.0, devices))
+        process: Any = process_of(gp)  # of inducing points
+        found = _collapsed(_statistics(gp, process, source, 0.0, devices))
         theta, rest = split(gp)
-        weights = _weights(process_of(gp).inverse, found.naturals)
+        weights = _weights(process.inverse, found.naturals)
         total = _slope_among(theta, rest, weights)
         chunks = source.chunks(_pass_rows(gp, devices))
         if devices.mesh is not None:
