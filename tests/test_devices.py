@@ -15,6 +15,7 @@ import pytest
 from stochgp.devices import ONE, Devices
 
 SCRIPT = Path(__file__).parent / "support" / "devices_worker.py"
+QUICK = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS")  # by which tests compile quickly
 
 
 def begin(names, n_devices, *processes, environment=os.environ):
@@ -123,7 +124,7 @@ def test_the_gradient_of_a_spread_batch_is_that_of_one_device(learner):
 
 def test_a_step_exchanges_sums_of_its_gradients_alone():
     """Numbers, all float32: of θ, w, what the noise sees and Σρ log s; M² and M more for a tracker, M² and two for the second batch of MINIMAX."""
-    plain = {name: value for name, value in os.environ.items() if name != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
+    plain = {name: value for name, value in os.environ.items() if name not in QUICK}
     found, M = answers([begin("collectives", 4, environment=plain)])[0]["collectives"], 10
     P = found["parameters"]
     assert found["scgd"] == [["all-reduce", ["f32"], P + M + 2]]

@@ -16,7 +16,13 @@ import stochgp
 
 ROOT = Path(__file__).parents[1]
 WORKER = Path(__file__).parent / "support" / "wheel_worker.py"
-OF_TESTS = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "STOCHGP_TYPECHECK", "JAX_ENABLE_X64", "PYTHONPATH")
+OF_TESTS = (
+    "JAX_DISABLE_MOST_OPTIMIZATIONS",
+    "XLA_FLAGS",
+    "STOCHGP_TYPECHECK",
+    "JAX_ENABLE_X64",
+    "PYTHONPATH",
+)
 DEFAULTS = [name for name in stochgp.__all__ if name.endswith(("Regressor", "Classifier"))]
 
 

@@ -23,15 +23,21 @@ PRODUCT = 2 * N * N * (D + S)  # operations of a product of an RBF kernel
 
 
 @functools.cache
-def worker(name, optimised="0"):
-    """What the worker says of this."""
+def answers(names, optimised):
+    """What a worker says of these, separated by spaces."""
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(G)}
-    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if optimised == "1" else "1"
+    environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""} if optimised else {}
     found = subprocess.run(
-        [sys.executable, SCRIPT, name], capture_output=True, text=True, env=environment, timeout=280
+        [sys.executable, SCRIPT, *names.split()], capture_output=True, text=True, env=environment, timeout=280
     )
     assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout)[name]
+    return json.loads(found.stdout)
+
+
+def worker(name):
+    """What one process says of this, or of the programs another with all of XLA's optimisations."""
+    names = "programs" if name == "programs" else "products parts solves steps posteriors refused"
+    return answers(names, optimised=name == "programs")[name]
 
 
 def test_every_way_of_multiplying_is_the_dense_product():
@@ -67,7 +73,7 @@ def test_a_factorisation_is_refused():
 
 def test_products_send_rows_and_vectors_once_and_outside_of_tiles():
     """(G − 1)/G of N (D + 1 + S) numbers; only the ring's messages are in a loop, that of its turns. Each device does its share of the work."""
-    programs = worker("programs", "1")
+    programs = worker("programs")
     assert programs["one"] == {"flops": PRODUCT, "sent": {}, "depth": {}}
     rows, vectors = ((G - 1) * N * each * 4 // G for each in (D + 1, S))
     gather, ring, scatter = (programs[name] for name in ("Gather", "Ring", "Scatter"))
@@ -82,7 +88,7 @@ def test_products_send_rows_and_vectors_once_and_outside_of_tiles():
 
 def test_steps_send_what_their_rows_need_and_divide_their_products():
     """In float32, two steps each; CG's two branches both count. SGD: rows, noise and z twice, b, K z; features of 20 columns; a norm, a mean."""
-    programs, m, R = worker("programs", "1"), 20, 10
+    programs, m, R = worker("programs"), 20, 10
     sdd, cg, sgd = (programs[name] for name in ("sdd", "cg", "sgd"))
     assert sdd["sent"] == {"all-reduce": 2 * 4 * B * (D + 2 + 4 * S)}
     assert sdd["flops"] == 2 * (2 * B * N * (D + S) // G + 2 * 2 * B * B * S)
