@@ -4,6 +4,8 @@ Nothing else of the package imports this module, and it alone needs torch. Value
 the inputs; tensors come back in the dtype and on the device of the points. Everything is computed by JAX on the host's default device; a custom autograd
 function carries the gradients over.
 """
+# pyright: reportMissingImports=false
+# torch, gpytorch and botorch are an extra.
 
 from collections.abc import Callable
 from typing import Any
@@ -89,7 +91,7 @@ class PosteriorModel(Model):
     def _noise(self, X: Tensor, observation_noise: bool | Tensor) -> Tensor:
         """Variances [… q]."""
         if isinstance(observation_noise, Tensor):
-            return observation_noise.squeeze(-1).expand(X.shape[:-1])
+            return observation_noise.squeeze(-1).expand(X.shape[:-1])  # pyright: ignore[reportAttributeAccessIssue]
         if not observation_noise:
             return X.new_zeros(X.shape[:-1])
         rows = _numbers(X).reshape(-1, X.shape[-1])
