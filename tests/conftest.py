@@ -1,6 +1,7 @@
-"""For all tests: one core a worker, compiled code on disk instead of in memory, the annotations' shapes and dtypes checked, and no skip without a name.
+"""For all tests: one core a worker, compiled code on disk too, the annotations' shapes and dtypes checked in some files, and no skip without a name.
 
-Set STOCHGP_TYPECHECK=0 to leave the check of annotations out, and STOCHGP_EXTRAS=1 where the extras are installed, whose tests may then not be skipped.
+Set STOCHGP_TYPECHECK=1 to check annotations in all files, or 0 in none, and STOCHGP_EXTRAS=1 where the extras are installed, whose tests may then
+not be skipped.
 """
 
 import os
@@ -17,12 +18,18 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 
-if os.environ.get("STOCHGP_TYPECHECK", "1") != "0":
+if os.environ.get("STOCHGP_TYPECHECK") != "0":
     jaxtyping.install_import_hook("stochgp", "typecheck.checked")  # before the first import of the package
 
 import hypothesis
 import jax
+import psutil
 import pytest
+import typecheck
+from costs import Costs
+
+TYPECHECK = os.environ.get("STOCHGP_TYPECHECK", "")
+typecheck.switch(TYPECHECK == "1")
 
 # The same examples in every run, however slow the machine; STOCHGP_FUZZ asks for more.
 hypothesis.settings.register_profile("stochgp", derandomize=True, deadline=None)
@@ -41,6 +48,10 @@ SKIPS = (
 )
 SKIPS_OF_EXTRAS = ("torch", "PyTorch", "BoTorch", "gymnasium")  # heavy ones: `make test-all` installs them
 _skipped: dict[str, str] = {}  # reasons by node
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(Costs())
 
 
 def pytest_runtest_logreport(report):
@@ -93,8 +104,49 @@ def strict_double(double):
         yield
 
 
+MOST_MAPS = 40_000  # memory maps: Linux allows a process 65,530
+MOST_BYTES = 3_000_000_000  # resident, of one worker
+
+
+def _memory_is_short() -> bool:
+    """Every compiled program holds memory maps, of which thousands of tests would run out."""
+    maps = Path("/proc/self/maps")
+    many = maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS
+    return many or psutil.Process().memory_info().rss > MOST_BYTES
+
+
 @pytest.fixture(scope="module", autouse=True)
 def compiled_code_is_let_go():
-    """Every compiled function holds memory maps, of which Linux allows a process 65,530: thousands of tests would run out."""
+    """Where maps or memory run short. Else the files that follow use the programs of those before them."""
+    yield
+    if _memory_is_short():
+        jax.clear_caches()
+
+
+# Files in which every kind is called in every way: here annotations are checked. Checking is a seventh of the time of what is traced.
+CHECKED = (
+    "test_contract.py",
+    "learners/test_fit_by_evidence.py",
+    "learners/test_fit_by_loss.py",
+    "test_toy_family.py",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def annotations_are_checked(request):
+    """In the files of CHECKED, whose functions are traced afresh for it."""
+    chosen = TYPECHECK == "" and request.node.nodeid.endswith(CHECKED)
+    if chosen:
+        jax.clear_caches()
+        typecheck.switch(True)
+    yield
+    if chosen:
+        typecheck.switch(False)
+
+
+@pytest.fixture
+def traced_afresh():
+    """For a test that replaces what traced code reads: no program of before serves it, and none of its own serves others."""
+    jax.clear_caches()
     yield
     jax.clear_caches()

@@ -131,7 +131,7 @@ def test_lengths_of_frequencies_are_stratified():
     assert np.var(beyond) < 0.25 * 200 * 0.05 * 0.95  # of independent ones: 200 · 0.05 · 0.95
 
 
-def test_rows_are_evaluated_in_blocks(monkeypatch):
+def test_rows_are_evaluated_in_blocks(monkeypatch, traced_afresh):
     monkeypatch.setattr(priors, "BLOCK", 5)
     kernel = kernels.RBF() + kernels.Linear() * kernels.Matern32() + kernels.Constant()
     functions = prior_functions(kernel, D, 3, n_features=20, key=KEY)

@@ -420,6 +420,7 @@ def test_one_program_serves_every_transform(monkeypatch):
         return SimpleNamespace(x=point)
 
     monkeypatch.setattr(warping.scipy.optimize, "minimize", minimize)
+    jax.clear_caches()  # of the tests before
     before = warping._density_and_slopes._cache_size()
     tried = {"a": transforms.SinhArcsinh(), "b": transforms.BoxCox(), "c": transforms.Log()}
     fit_transforms(tried, X, y, seed=0)

@@ -170,7 +170,7 @@ def test_the_divergence_is_that_of_the_values_on_all_functions(spread):
 
 
 @pytest.mark.parametrize("spread", [False, True])
-def test_tiles_of_functions_add_up_to_all(spread, monkeypatch):
+def test_tiles_of_functions_add_up_to_all(spread, monkeypatch, traced_afresh):
     """The bound and all of its gradient, from drawn columns and from every one: five functions in tiles of two."""
     gp, some = made(spread=spread), jnp.asarray([4, 1], jnp.int32)
     slope = lambda J: _gradient(gp, lambda g: sum(decoupled.bound_parts(g, rows(), 6.0, J)))
@@ -300,7 +300,7 @@ def test_the_gradient_by_a_is_the_papers_with_its_factor():
     assert_allclose(found, 5 / 2 * K[:, [1, 3]] @ np.asarray(q.a)[[1, 3]], rtol=1e-11)
 
 
-def test_every_function_is_drawn_equally_often(monkeypatch):
+def test_every_function_is_drawn_equally_often(monkeypatch, traced_afresh):
     """Over a grid of starts finer than every boundary; n = m gives all functions at once."""
     used, drawn = jnp.asarray(5, jnp.int32), []
     for u in (np.arange(3 * 5) + 0.5) / 15:

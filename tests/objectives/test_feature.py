@@ -109,7 +109,7 @@ def test_gradient_of_rows_is_the_dense_one(n, M):
 
 
 @pytest.mark.parametrize("n", [12, 14])  # whole chunks, and one left over
-def test_chunks_change_nothing(n, monkeypatch):
+def test_chunks_change_nothing(n, monkeypatch, traced_afresh):
     toy, gp, theta = _problem(n, 5)
     monkeypatch.setattr("stochgp.objectives.feature.chunk_rows", lambda n_features: 4)
     value, gradient = _value_and_gradient(gp, rows_of(toy))
