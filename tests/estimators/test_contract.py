@@ -1,8 +1,8 @@
 """scikit-learn's own tests of an estimator, none excepted.
 
 Runs are short, as scikit-learn's are for its own iterative estimators: nearly all of the time is compiling for each shape of data. What the
-checks look at is the door, the same for every map and learner; the default ones, which compile the longest, are checked in full by
-`make test-all`.
+checks look at is the door, the same for every map and learner. `make test` makes all checks of the kernel GP; of the other estimators those of
+construction, fits, weights and predictions, but not those of how arguments are read, which is one function for all. `make test-all` makes all.
 """
 
 import warnings
@@ -24,6 +24,15 @@ COLLAPSED = SparseGPRegressor(approximation="sgpr", n_inducing=20, epochs=5)
 CLASSES = SparseGPClassifier(n_inducing=20, batch_size=32, epochs=10, learning_rate=0.03)
 
 
+READING = (  # of X, y and the weights, before anything of an estimator's own
+    "array_api_input", "complex_data", "dtype_object", "estimator_sparse_array", "estimator_sparse_matrix", "estimators_empty_data_messages",
+    "estimators_nan_inf", "f_contiguous_array_estimator", "fit1d", "fit2d_predict1d", "readonly_memmap_input", "regressor_data_not_an_array",
+    "all_zero_sample_weights_error", "sample_weights_list", "sample_weights_not_an_array",
+    "sample_weights_not_overwritten", "sample_weights_pandas_series", "sample_weights_shape", "supervised_y_2d", "supervised_y_no_nan",
+    "requires_y_none", "positive_only_tag_during_fit", "dict_unchanged", "dont_overwrite_parameters", "estimators_overwrite_params",
+    "n_features_in", "n_features_in_after_fitting", "estimators_fit_returns_self", "fit_check_is_fitted",
+    "pipeline_consistency",
+)  # fmt: skip
 SHORT = {
     "deep features": ("check_regressors_train", "check_fit_idempotent"),
     "sgpr": (),
@@ -50,7 +59,8 @@ def checks():
     for name, estimator in named.items():
         for made, check in estimator_checks_generator(estimator, legacy=True):
             function = check.func.__name__
-            long = function not in SHORT.get(name, (function,))
+            reads = name != "kernel" and function.removeprefix("check_") in READING
+            long = reads or function not in SHORT.get(name, (function,))
             marks = [pytest.mark.long] if long else []
             found.append(pytest.param(made, check, marks=marks, id=f"{name}-{function}"))
     return found
