@@ -35,6 +35,7 @@ test: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel
 test: CHOSEN := -m "not long"
 test-all: export STOCHGP_EXTRAS := 1
 test-all: export STOCHGP_TYPECHECK := 1
+test-all: export STOCHGP_FUZZ ?= 40
 test-all: $(ALL_READY)
 test test-all: $(LINT_READY) $(READY)
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Default estimators on simulated data: against the oracle that knows the process, and on inputs that are made to mislead.
 
-STOCHGP_FUZZ=500 simulates that many sets of misleading inputs instead of 12.
+STOCHGP_FUZZ=500 simulates that many sets of misleading inputs instead of 6.
 """
 
 import os
@@ -15,7 +15,7 @@ import scipy.linalg
 from stochgp import FeatureGPRegressor, KernelGPRegressor, features, kernels
 from stochgp.parameters import frozen
 
-EXAMPLES = int(os.environ.get("STOCHGP_FUZZ", "12"))
+EXAMPLES = int(os.environ.get("STOCHGP_FUZZ", "6"))
 LEAST_COVERAGE = 0.8  # of 95 % intervals, without a warning
 
 # ---- a known process: f ~ GP(0, k), k Matérn-3/2 of lengthscales 1, 2 and variance 1, noise of standard deviation 0.2
@@ -159,7 +159,7 @@ def simulated(seed):
 SETTINGS = [{}, {"kernel": "rbf"}, {"dtype": "float64"}, {"prediction": "local"}, {"kernel": "linear"}]
 
 
-@pytest.mark.timeout(60 + 10 * EXAMPLES)
+@pytest.mark.timeout(max(300, 60 + 10 * EXAMPLES))
 def test_misleading_inputs_are_never_covered_badly_without_a_warning():
     """All answers are finite, all variances above 0, and 95 % intervals hold at least 80 % of new observations, or a warning was given."""
     bad = []

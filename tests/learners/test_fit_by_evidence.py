@@ -10,6 +10,7 @@ import optax
 import pytest
 from killing import KilledError, stop_at
 from reference import dense_nlml
+from sweeps import some_of
 from toy import KEY, make_gp, make_toy
 
 from stochgp.data.standardise import Standardiser
@@ -207,7 +208,7 @@ def test_without_refit_the_variances_are_those_of_the_descent():
 
 
 @sweep
-@pytest.mark.parametrize("entry", [2, 3])
+@pytest.mark.parametrize("entry", some_of([2, 3], [3]))
 def test_a_killed_run_resumes_to_the_same_bits(name, entry, tmp_path):
     path, gp = tmp_path / "run", make_gp(M=5, dtype=jnp.float32)
     with pytest.raises(KilledError):
