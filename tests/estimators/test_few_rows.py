@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
+from sweeps import some_of
 
 from stochgp import FeatureGPRegressor
 from stochgp.learners import SCGD, ByEvidence
@@ -34,7 +35,7 @@ def scores(seed, random_state, epochs=None):
 
 
 @pytest.mark.parametrize("epochs", [None, 60])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", some_of([0, 1, 2], [1]))
 def test_nothing_collapses(seed, epochs):
     """Before, seed 1 ended with noise at its floor, intervals that held 5 %, and an NLPD of 611; a constant has 1.42."""
     rmse, nlpd, coverage = scores(seed, 0, epochs)
