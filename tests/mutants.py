@@ -291,16 +291,16 @@ MUTATIONS = (
     ),
     Mutation(
         "noise of the input multiplies the variance of f too",
-        "posteriors/dispersed.py",
-        "noise_variances(self.scale, X, np.ones(len(X)))",
-        "noise_variances(with_level(self.noise, float(self.scale.level)), X, np.ones(len(X)))",
+        "observations/observation.py",
+        "lambda Z: (multiplier(Z),)",
+        "lambda Z: (multiplier(Z) * np.asarray(self.likelihood.noise.multiplier(jnp.asarray(Z))),)",
         "learners/test_dispersion.py::test_deviations_and_noise_are_those_of_the_base_times_the_scale",
     ),
     Mutation(
         "trees replace the noise of the input",
-        "posteriors/dispersed.py",
-        "self.scale.trees, self.base.noise)",
-        "self.scale.trees)",
+        "observations/dispersion.py",
+        "self.trees, noise)",
+        "self.trees)",
         "learners/test_dispersion.py::test_deviations_and_noise_are_those_of_the_base_times_the_scale",
     ),
     Mutation(
@@ -1083,15 +1083,15 @@ MUTATIONS = (
     Mutation(
         "the bridge forgets the scale of variances",
         "estimators/joint_predictions.py",
-        "layers.append(posterior)",
-        "pass",
+        "return np.sqrt(inflation.multiplier(rows)).reshape(Z.shape[:2])",
+        "return np.ones(Z.shape[:2])",
         "estimators/test_joint_predictions.py::test_moments_are_those_of_predict",
     ),
     Mutation(
         "the bridge takes the logarithm of a rate for targets",
         "estimators/joint_predictions.py",
-        "if fitted.outward is not None:",
-        "if fitted.transform is not None:",
+        "if fitted.observation.outward is not None:",
+        "if fitted.observation.transform is not None:",
         "estimators/test_joint_predictions.py::test_what_has_no_gaussian_posterior_of_targets_is_refused_when_made",
     ),
     Mutation(

@@ -29,6 +29,7 @@ ROOMS = [
     "likelihoods",
     "variational",
     "models",
+    "observations",
     "operators",
     "solvers",
     "objectives",

@@ -21,11 +21,11 @@ from stochgp.estimators.choices import named_learner
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner, Problem, constant
-from stochgp.likelihoods import AbstractNoise, constant_noise
+from stochgp.likelihoods import AbstractNoise, Gaussian, constant_noise
 from stochgp.likelihoods.noise import as_noise
 from stochgp.models import AbstractGP
 from stochgp.planning.steps import StepPlan
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request, known_noise
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request
 from stochgp.storage import load_tree, save_tree
 
 PRIOR = 4.0  # v, of standardised targets
@@ -93,7 +93,6 @@ class ConstantPosterior(AbstractPosterior):
 
     m: float
     v: float
-    noise: AbstractNoise
     block_rows: ClassVar[int | None] = None
 
     def mean(self, X: Any) -> Any:
@@ -127,8 +126,11 @@ class ConstantRegressor(GPRegressor):
     def _posterior_of(self, gp: Any, learned: Any, data: TrainingData, run: Run) -> Any:
         s2 = float(gp.noise_variance)
         v = 1 / (1 / PRIOR + data.weight.sum() / s2)
-        posterior = ConstantPosterior(float(v * (data.weight @ data.y) / s2), float(v), known_noise(s2))
+        posterior = ConstantPosterior(float(v * (data.weight @ data.y) / s2), float(v))
         return posterior, None, {"variance": choice("exact", "a closed form")}
+
+    def _likelihood_of(self, gp: Any, learned: Any, posterior: Any) -> Gaussian:
+        return Gaussian(gp.noise)
 
     def _nlml(self, learned: Any) -> float | None:
         return None
@@ -178,6 +180,6 @@ def test_a_checkpoint_and_a_file_serve_it(fitted, tmp_path, monkeypatch):
     monkeypatch.setattr(Moments, "advance", lambda *a: steps.append(a))
     again = ConstantRegressor().fit(X, y, checkpoint=tmp_path / "run")
     assert steps == [] and again.predict(X[:1]) == first.predict(X[:1])
-    tree = {"m": model._fitted.posterior.m, "noise": model._fitted.posterior.noise}
+    tree = {"m": model._fitted.posterior.m, "likelihood": model._fitted.observation.likelihood}
     save_tree(tmp_path / "model", tree, {})
     assert load_tree(tmp_path / "model")[0]["m"] == tree["m"]

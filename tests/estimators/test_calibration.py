@@ -36,7 +36,7 @@ def test_recalibration_pays_on_new_rows(pit):
     X, y = rows(3000, seed=1)
     assert "Beta" in pit.plan_["calibration"]["choice"]
     found = pit.predict_distribution(X)
-    made = pit._fitted.calibration
+    made = pit._fitted.observation.correction
     assert isinstance(made, PITRecalibration)
     assert made.n_rows == N // 10
     base = found.base
@@ -51,7 +51,7 @@ def test_conformal_intervals_cover_as_they_promise():
     """Given n rows left out, coverage is Beta(k, n + 1 − k): within 4 of its standard deviations, and those of the new rows."""
     model, (X, y) = fitted(calibration="conformal"), rows(3000, seed=1)
     n = N // 10
-    assert len(model._fitted.calibration.scores) == n
+    assert len(model._fitted.observation.correction.scores) == n
     for level in (0.5, 0.8, 0.95):
         lower, upper = model.predict_interval(X, level).T
         share = np.mean((lower <= y) & (y <= upper))
@@ -131,7 +131,7 @@ def test_weights_of_the_fit_enter_its_correction(calibration):
     given = Rows(X[order], y[order], weight[order])
     left = set_aside(given, calibration, "real", pit_seed(model))[1]
     base = dataclasses.replace(model._fitted, calibration=None).distribution(left.X)
-    found = model._fitted.calibration
+    found = model._fitted.observation.correction
     if calibration == "pit":
         assert found == recalibration(base, left.y, weight=left.weight)
     else:
@@ -167,7 +167,7 @@ def test_whole_groups_are_left_out_and_count_once():
     model = KernelGPRegressor(
         "rbf", learner=None, noise_variance=0.5, random_state=0, calibration="conformal"
     )
-    assert len(model.fit(X, y, groups=group)._fitted.calibration.scores) == 100
+    assert len(model.fit(X, y, groups=group)._fitted.observation.correction.scores) == 100
 
 
 def test_numbers_rounded_finely_are_no_atoms():

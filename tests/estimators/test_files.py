@@ -123,10 +123,10 @@ def test_the_posterior_of_a_sample_is_of_all_rows(table, sampled):
             dtype=np.float32,
         )
         posterior = fitted.posterior
-        gp = FeatureGP(posterior.features, fitted.noise_variance)
+        gp = FeatureGP(posterior.features, fitted.observation.noise_variance)
         variance = sampled.history_[-1]["variance"] / fitted.targets.scale**2
         whole = FeaturePosterior.of(
-            gp.features, spectrum(add_up(gp, rows.chunks(256))), variance, fitted.noise_variance
+            gp.features, spectrum(add_up(gp, rows.chunks(256))), variance, fitted.observation.noise_variance
         )
         Z = fitted.inputs.transform(X[:50], np.float32)
         np.testing.assert_allclose(posterior.mean(Z), whole.mean(Z), atol=1e-4)
@@ -149,7 +149,7 @@ def test_q_of_a_sparse_model_is_of_all_rows_where_a_sample_chose_its_points(fold
     kernel, Z = fitted.posterior.kernel, np.asarray(fitted.posterior.process.points, np.float64)
     ell, v = np.asarray(kernel.lengthscale), float(kernel.variance)
     gram = lambda A, B: v * np.exp(-0.5 * np.sum(((A[:, None] - B[None]) / ell) ** 2, axis=2))
-    K, across, s2 = gram(Z, Z) + 1e-8 * v * np.eye(12), gram(Z, X), fitted.noise_variance
+    K, across, s2 = gram(Z, Z) + 1e-8 * v * np.eye(12), gram(Z, X), fitted.observation.noise_variance
     A = K + across @ across.T / s2
     new = across[:, :40]
     np.testing.assert_allclose(

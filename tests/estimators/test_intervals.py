@@ -78,7 +78,8 @@ def test_the_distribution_says_what_predictions_intervals_and_quantiles_say(mode
 def with_likelihood(model, likelihood):
     """The same posterior with another likelihood, of the standardised targets."""
     other = copy.copy(model)
-    other._fitted = dataclasses.replace(model._fitted, likelihood=likelihood)
+    observation = dataclasses.replace(model._fitted.observation, likelihood=likelihood)
+    other._fitted = dataclasses.replace(model._fitted, observation=observation)
     return other
 
 

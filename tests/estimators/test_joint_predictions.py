@@ -18,8 +18,8 @@ from stochgp import (
 from stochgp.distributions import PITRecalibration, SplineCurve
 from stochgp.estimators.joint_predictions import JointPredictions
 from stochgp.numerics.trees import Trees
+from stochgp.observations import Dispersion
 from stochgp.parameters import frozen
-from stochgp.posteriors import Dispersion
 
 _generator = np.random.default_rng(0)
 X = _generator.uniform([0, 10], [1, 12], (50, 2))
@@ -53,7 +53,8 @@ def made(name, law=None):
     if name not in _made:
         _made[name] = MAKERS[name]().fit(X, y)
     model = _made[name]
-    model._fitted = dataclasses.replace(model._fitted, law=LAWS.get(law))
+    observation = dataclasses.replace(model._fitted.observation, inflation=LAWS.get(law))
+    model._fitted = dataclasses.replace(model._fitted, observation=observation)
     return model
 
 

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sweeps import some_of
 
 from stochgp import KernelGPRegressor, solvers
-from stochgp.estimators.fitted import Fitted
+from stochgp.observations import Observation
 from tests.estimators.test_kernel import X_NEW, X, dense, given, y
 from tests.kernels.test_contract import KERNELS
 
@@ -79,7 +79,7 @@ def test_the_random_state_decides_the_functions(fitted):
 def test_parts_of_functions_and_noise_are_drawn_from_keys_of_their_own(monkeypatch):
     """No key is another's, nor one that a split or `fold_in` of another gives: else parts and noise share normal numbers."""
     model, drawn = given(n_samples=0).fit(X, y), []
-    normal, kind = Fitted.draw_noise, type(model._fitted.posterior)
+    normal, kind = Observation.draw_noise, type(model._fitted.posterior)
     functions = kind.functions
 
     def recorded(of, where):
@@ -90,7 +90,7 @@ def test_parts_of_functions_and_noise_are_drawn_from_keys_of_their_own(monkeypat
         monkeypatch.setattr(*where, call)
 
     recorded(functions, (kind, "functions"))
-    recorded(normal, (Fitted, "draw_noise"))
+    recorded(normal, (Observation, "draw_noise"))
     monkeypatch.setattr("stochgp.estimators.fitted.most_columns", lambda *_: 1)
     model.sample_y(X_NEW, 3, random_state=5, include_noise=True)
     assert len(drawn) == 4

@@ -45,7 +45,7 @@ def dense(model, X, y, precision):
             seen = jnp.asarray(fitted.inputs.transform(Z, fitted.dtype))
             return np.asarray(fitted.posterior.features(seen), np.float64)
 
-    z, s2 = fitted.targets.transform(y), fitted.noise_variance
+    z, s2 = fitted.targets.transform(y), fitted.observation.noise_variance
     A = variance * phi(X) @ phi(X).T + np.diag(s2 / precision)
     cross = variance * phi(NEW) @ phi(X).T
     mean = cross @ np.linalg.solve(A, z)

@@ -10,9 +10,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import stochgp
 from stochgp import KernelGPRegressor, kernels, solvers
+from stochgp.likelihoods.noise import known_noise
 from stochgp.numerics.dense_factor import Factor, factorised
-from stochgp.posteriors import Dispersion, KernelSystem, growing
-from stochgp.posteriors.base import known_noise
+from stochgp.observations import Dispersion
+from stochgp.posteriors import KernelSystem, growing
 from stochgp.posteriors.growing import extended, sides, warm_start
 
 KERNEL = kernels.Matern32([0.4, 0.7], 1.3)
@@ -240,8 +241,8 @@ def test_another_law_of_observations_stays_when_rows_come():
     """Means and deviations are those of the Gaussian model of all rows; the law multiplies variances as it did."""
     found = model()
     found.fit(X[:N], y[:N])
-    base = found._fitted.posterior
-    found._fitted = dataclasses.replace(found._fitted, posterior=Dispersion(factor=4.0).of(base))
+    observation = dataclasses.replace(found._fitted.observation, inflation=Dispersion(factor=4.0))
+    found._fitted = dataclasses.replace(found._fitted, observation=observation)
     mean, std = found.update(X[N:], y[N:]).predict(Z, return_std=True)
     expected, one = model().fit(X, y).predict(Z, return_std=True)
     assert_allclose(mean, expected, rtol=1e-9)

@@ -10,7 +10,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import integrate, stats
 from toy import KEY
 
+from stochgp.budget import Budget
+from stochgp.data import Standardiser
 from stochgp.distributions import SplineCurve
+from stochgp.estimators.fitted import Fitted
 from stochgp.kernels import RBF
 from stochgp.learners.curves import chosen_curve
 from stochgp.learners.dispersion import (
@@ -24,13 +27,14 @@ from stochgp.learners.dispersion import (
     fitted,
     split,
 )
-from stochgp.likelihoods import AbstractNoise
+from stochgp.likelihoods import AbstractNoise, Gaussian
+from stochgp.likelihoods.noise import known_noise
 from stochgp.numerics.clustered import cells, clusters, median, paired
 from stochgp.numerics.trees import Boosting, Trees, binned, edges_of
 from stochgp.objectives.dispersion import Shape, gaussian_shape, slopes, student_shape
-from stochgp.parameters import AbstractParameter, frozen, value_of
-from stochgp.posteriors import Dispersion, ExactKernelPosterior, KernelSystem
-from stochgp.posteriors.base import known_noise
+from stochgp.observations import Dispersion, Observation
+from stochgp.parameters import AbstractParameter, frozen
+from stochgp.posteriors import ExactKernelPosterior, KernelSystem
 from stochgp.solvers import Cholesky
 
 QUICK = Boosting(n_trees=40, depth=3, n_bins=16)
@@ -299,8 +303,8 @@ class Sloped(AbstractNoise):
         return jnp.exp(self.slope * X[:, 0])
 
 
-def make_posterior(slope, trees):
-    """(Of noise 0.1 exp(slope x₁), the same of a law c = 0.7 with trees or without)."""
+def make_fitted(slope, law):
+    """A posterior with noise 0.1 exp(slope x₁), and that law of observations."""
     rows = draws(30, 14)
     with jax.enable_x64(True):
         X, noise = jnp.asarray(rows.X), Sloped(known_noise(0.1).level, slope)
@@ -308,29 +312,28 @@ def make_posterior(slope, trees):
         A = np.asarray(system.operator.dense())
         weights = jnp.asarray(np.linalg.solve(A, np.sin(3 * rows.X[:, :1])))
         base = ExactKernelPosterior(system=system, weights=weights, explained=1.0, solver=Cholesky())
-        law = Dispersion(0.7, frozen(some_trees().plus(-20.0)) if trees else None, 5.0)
-        return base, law.of(base)
+    observation = Observation(Standardiser.identity(()), Gaussian(noise), law)
+    return Fitted(None, Standardiser.identity((3,)), base, "float64", observation)
 
 
 @pytest.mark.parametrize(("slope", "trees"), [(0.0, True), (0.8, False), (0.8, True)])
 def test_deviations_and_noise_are_those_of_the_base_times_the_scale(slope, trees):
     """c s(x), s of the trees alone: what the noise of the base has of the input is in the noise once, and not in f."""
-    base, found = make_posterior(slope, trees)
+    law = Dispersion(0.7, frozen(some_trees().plus(-20.0)) if trees else None, 5.0)
+    base, found = (make_fitted(slope, given) for given in (None, law))
     Z = draws(9, 15).X
     s = 0.7 * (np.exp(np.clip(some_trees().on_host(Z) - 20, -16, 16)) if trees else np.ones(9))
-    with jax.enable_x64(True):
-        (mean, v), (wanted, v0) = found.mean_and_variance(Z), base.mean_and_variance(Z)
-        assert_allclose(mean, wanted)
-        assert_allclose(v, s * v0, rtol=1e-12)
-        noise = found.noise.variance(jnp.asarray(Z), np.ones(9))
-        assert_allclose(noise, 0.1 * s * np.exp(slope * Z[:, 0]), rtol=1e-12)
-        assert_allclose(found.covariance(Z), np.sqrt(np.outer(s, s)) * base.covariance(Z), rtol=1e-9)
-        drawn, plain = (p.functions(3, key=KEY) for p in (found, base))
-        m = np.asarray(wanted)[:, None]
-        assert_allclose(
-            drawn(jnp.asarray(Z)), m + np.sqrt(s)[:, None] * (plain(jnp.asarray(Z)) - m), rtol=1e-6
-        )
-    assert_allclose(value_of(found.noise.level), 0.07)
+    (mean, std), (wanted, plain) = (of.mean_and_std(Z, include_noise=False) for of in (found, base))
+    assert_allclose(mean, wanted)
+    assert_allclose(std**2, s * plain**2, rtol=1e-12)
+    noisy = found.mean_and_std(Z, include_noise=True)[1]
+    assert_allclose(noisy**2 - std**2, 0.1 * s * np.exp(slope * Z[:, 0]), rtol=1e-9)
+    (ours, theirs) = (of.covariance(Z, include_noise=False, free=10**9) for of in (found, base))
+    assert_allclose(ours, np.sqrt(np.outer(s, s)) * theirs, rtol=1e-9)
+    drawn, without = (of.sample_functions(3, key=KEY, budget=Budget.of(None))(Z) for of in (found, base))
+    m = wanted[:, None]
+    assert_allclose(drawn, m + np.sqrt(s)[:, None] * (without - m), rtol=1e-6)
+    assert_allclose(found.observation.noise_variance, 0.07)
 
 
 COUNTS = np.random.default_rng(0).integers(1, 5, 600).astype(float)

@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from stochgp import kernels
+from stochgp.likelihoods.noise import known_noise
 from stochgp.numerics.dense_factor import factorised
 from stochgp.posteriors import (
     ExactKernelPosterior,
@@ -17,7 +18,6 @@ from stochgp.posteriors import (
     calibration,
     sample_targets,
 )
-from stochgp.posteriors.base import known_noise
 from stochgp.posteriors.kernel import NoiseDraws
 from stochgp.priors import prior_functions
 from stochgp.solvers import CG, Cholesky

@@ -8,10 +8,10 @@ from numpy.testing import assert_allclose
 
 from stochgp import KernelGPRegressor
 from stochgp.kernels import RBF, Matern32
+from stochgp.likelihoods.noise import known_noise
 from stochgp.models import KernelGP
 from stochgp.numerics.dense_factor import safe_covariance
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, LocalPosterior
-from stochgp.posteriors.base import known_noise
 from stochgp.solvers import Cholesky
 
 EPS = float(np.finfo(np.float64).eps)

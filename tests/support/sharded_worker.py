@@ -17,10 +17,10 @@ import systems
 
 from stochgp import kernels
 from stochgp.devices import Devices
+from stochgp.likelihoods.noise import known_noise
 from stochgp.operators import KernelOperator
 from stochgp.operators.sharded import Gather, Ring, Scatter, ShardedOperator
 from stochgp.posteriors import KernelSystem, SampledKernelPosterior, sample_targets
-from stochgp.posteriors.base import known_noise
 from stochgp.priors import prior_functions
 
 sys.path.insert(0, str(Path(__file__).parents[2]))

@@ -158,3 +158,13 @@ def _naming_target(source: str, remedy: str = "") -> Iterator[None]:
         yield
     except TableError as error:
         raise TableError(f"{source}, target {error}{remedy}") from error
+
+
+def refuse_no_counts(y: np.ndarray) -> None:
+    """Raises ValueError, giving the first, for targets that are no counts."""
+    bad = (y < 0) | (y != np.floor(y))
+    if bad.any():
+        first = y[int(np.argmax(bad))]
+        raise ValueError(
+            f"counts are whole numbers of at least 0, but {bad.sum()} of {bad.size} targets are not, such as {first:g}"
+        )

@@ -22,7 +22,7 @@ from stochgp.compiled import kept_on_disk
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractSource, SomeRows
-from stochgp.data.targets import CountTargets
+from stochgp.data.targets import CountTargets, refuse_no_counts
 from stochgp.deadline import granted, within
 from stochgp.devices import ONE, Devices
 from stochgp.estimators.calibrating import calibrated, set_aside
@@ -31,7 +31,7 @@ from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import Scores, caution_after_fit, scores
-from stochgp.estimators.inputs import read_training_rows, refuse_no_counts
+from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.new_rows import between_if
 from stochgp.estimators.observation import data_of_counts
 from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
@@ -62,7 +62,8 @@ from stochgp.learners.placing import place, rows_in_time
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import AbstractGP
 from stochgp.numerics.seeds import as_key, key_of, split
-from stochgp.posteriors import AbstractPosterior, Dispersion
+from stochgp.observations import Dispersion, Observation
+from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
 
 logger = logging.getLogger("stochgp.estimators")
@@ -153,11 +154,11 @@ class GPEstimator(PosteriorEstimator):
         """(The law of observations, None for that of the likelihood; what `plan_` says of it)."""
         return None, {}
 
+    @abc.abstractmethod
     def _likelihood_of(
-        self, learned: FitResult | None, posterior: AbstractPosterior
-    ) -> AbstractLikelihood | None:
-        """Of the standardised targets, None for Gaussian noise, that of the posterior."""
-        return None
+        self, gp: AbstractGP, learned: FitResult | None, posterior: AbstractPosterior
+    ) -> AbstractLikelihood:
+        """Of the standardised targets."""
 
     def _least_seconds(self) -> float:
         """Seconds that learning takes in any case, where nothing would be learned without them."""
@@ -255,11 +256,13 @@ class GPEstimator(PosteriorEstimator):
                 law, of_law = self._law_of(gp, learned, posterior, data, run)
             stream = self._stream_of(gp, learned, data, run)
         seen = self.dtype if posterior.dtype is None else posterior.dtype
+        observation = Observation(
+            data.targets, self._likelihood_of(gp, learned, posterior), law, data.transform,
+            rounding=self._target == "count",
+        )  # fmt: skip
         self._fitted = Fitted(
-            data.encoder, data.inputs, data.targets, posterior, seen, Seen.of(data),
-            likelihood=self._likelihood_of(learned, posterior), law=law, transform=data.transform,
-            log_slope=data.log_slope, slope_rows=data.passes.count, counts=self._target == "count",
-            stream=stream,
+            data.encoder, data.inputs, posterior, seen, observation, Seen.of(data),
+            log_slope=data.log_slope, slope_rows=data.passes.count, stream=stream,
         )  # fmt: skip
         if data.left_out is not None:
             self._fitted, of_law = calibrated(self._fitted, data.left_out, self._calibration, of_law)
@@ -425,8 +428,8 @@ class GPEstimator(PosteriorEstimator):
     def _report(self, learned: FitResult | None, solved: Solution | None, data: TrainingData) -> None:
         """The fitted attributes, in target units."""
         s, parts = data.scale, [part for part in (learned, solved) if part is not None]
-        if self._fitted.has_noise:
-            self.noise_variance_ = self._fitted.noise_variance * s**2
+        if self._fitted.observation.has_noise:
+            self.noise_variance_ = self._fitted.observation.noise_variance * s**2
         self.n_iter_ = int(
             learned.n_iter if learned is not None else solved.n_steps if solved is not None else 0
         )

@@ -75,7 +75,8 @@ def calibrated(
         before, after = np.mean(scores, axis=0)
         name = CONFORMAL
         why = f"intervals, by {len(made.scores)} rows left out; {LEVEL:.0%} of them held {before:.1%} before and {after:.1%} after, half by half"
-    return dataclasses.replace(fitted, calibration=made), told | {"calibration": choice(name, why)}
+    observation = dataclasses.replace(fitted.observation, correction=made)
+    return dataclasses.replace(fitted, observation=observation), told | {"calibration": choice(name, why)}
 
 
 def _nlpd(found: Any, rows: Rows, fit: np.ndarray, score: np.ndarray) -> tuple[float, float]:

@@ -14,8 +14,8 @@ from stochgp import kernels
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
 from stochgp.data.targets import ClassTargets
+from stochgp.distributions import Categorical
 from stochgp.estimators.base import GPEstimator
-from stochgp.estimators.blocked_rows import in_blocks
 from stochgp.estimators.choices import classifier_learner
 from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs
@@ -28,14 +28,14 @@ from stochgp.estimators.variational import (
     closing_seconds,
     inputs_of,
     kernel_of,
+    likelihood_of,
     posterior_of,
     start,
 )
 from stochgp.learners import AbstractLearner
-from stochgp.likelihoods import Bernoulli, Softmax
+from stochgp.likelihoods import AbstractLikelihood, Bernoulli, Softmax
 from stochgp.models import SparseGP
 from stochgp.posteriors import Request, VariationalPosterior
-from stochgp.posteriors.variational import BLOCK
 from stochgp.results import FitResult, Solution
 
 BOUND_SHARE = 0.1  # of a time limit, for the bound of all rows
@@ -86,11 +86,8 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         return self._log_probabilities(X)
 
     def _log_probabilities(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N C"]:
-        fitted = self._fitted
-        posterior = fitted.posterior
-        mean, variance = in_blocks(posterior.latent_moments, fitted.inputs, X, fitted.dtype, BLOCK)  # pyright: ignore[reportAttributeAccessIssue]
-        rows = fitted.inputs.transform(X, fitted.dtype)
-        return posterior.likelihood.predictive(mean, variance, rows).log_probabilities  # pyright: ignore[reportAttributeAccessIssue]
+        found = self._fitted.distribution(X)
+        return typing.cast(Categorical, found).log_probabilities
 
     def _scores(self, rows: Rows) -> Scores:
         """Targets number the classes; the constant knows how frequent each is among these rows."""
@@ -149,6 +146,11 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         n = len(self.classes_)
         likelihood = Bernoulli() if n == 2 else Softmax(n)
         return start(self, data, likelihood, START_VARIANCE, key=run.start_key)
+
+    def _likelihood_of(
+        self, gp: SparseGP, learned: FitResult | None, posterior: VariationalPosterior
+    ) -> AbstractLikelihood:
+        return likelihood_of(gp)
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
         return closing_seconds(int(self.n_inducing), data.n_all, BOUND_SHARE)

@@ -39,7 +39,7 @@ from stochgp.estimators.warping import transform_wanted
 from stochgp.features import AbstractFeatureMap
 from stochgp.learners import AbstractLearner
 from stochgp.learners.log import Report
-from stochgp.likelihoods import AbstractLikelihood, StudentT, constant_noise
+from stochgp.likelihoods import AbstractLikelihood, Gaussian, StudentT, constant_noise
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP
 from stochgp.numerics import draws
@@ -48,8 +48,9 @@ from stochgp.numerics.seeds import words_of
 from stochgp.objectives import Moments, add_up, chunk_rows, nlml_of_spectrum, spectrum
 from stochgp.objectives.moments import pass_rows, with_idle
 from stochgp.objectives.student import add_up_weighted, belief_of
+from stochgp.observations import Dispersion
 from stochgp.parameters import cast, frozen, positive
-from stochgp.posteriors import AbstractPosterior, Dispersion, FeaturePosterior
+from stochgp.posteriors import AbstractPosterior, FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 from stochgp.results import RESULTS, FitResult, Solution
 
@@ -229,12 +230,14 @@ class FeatureGPRegressor(GPRegressor):
         return asked._replace(hashed=hashed, transformed=transform is not None)
 
     def _likelihood_of(
-        self, learned: FitResult | None, posterior: AbstractPosterior
-    ) -> AbstractLikelihood | None:
-        df = None if learned is None or learned.evidence is None else learned.evidence.df
+        self, gp: FeatureGP, learned: FitResult | None, posterior: FeaturePosterior
+    ) -> AbstractLikelihood:
+        df, noise = (
+            None if learned is None or learned.evidence is None else learned.evidence.df,
+            posterior.noise,
+        )
         if df is None:
-            return None
-        noise = typing.cast(FeaturePosterior, posterior).noise
+            return Gaussian(noise)
         with jax.enable_x64(True):
             return StudentT(frozen(np.float64(df)), noise)
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from stochgp.data import Standardiser
-from stochgp.estimators.blocked_rows import in_blocks
+from stochgp.data.model_rows import ModelRows
 from stochgp.estimators.fingerprinted import is_packed
 from stochgp.estimators.inputs import Encoder
 from stochgp.parameters import cast
@@ -61,7 +61,8 @@ class FunctionDraws(eqx.Module):
         """The values at rows whose text columns are encoded already."""
         inputs = Standardiser(np.asarray(self.center), np.asarray(self.scale))
         targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
-        (values,) = in_blocks(lambda Z: (_apply(self.functions, Z),), inputs, X, self.dtype, ROWS)
+        rows = ModelRows(X, inputs, self.dtype)
+        (values,) = rows.by_block(lambda Z: (_apply(self.functions, Z),), ROWS)
         return self._back(targets.inverse(values))
 
     def _on_device(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:

@@ -22,7 +22,13 @@ from stochgp.estimators.report import PLANNED
 from stochgp.estimators.run import Run
 from stochgp.estimators.settings import check_settings
 from stochgp.estimators.units import TrainingData
-from stochgp.estimators.variational import COMPILING_PASS, bound_told, learned_from, predictions_told
+from stochgp.estimators.variational import (
+    COMPILING_PASS,
+    bound_told,
+    learned_from,
+    likelihood_of,
+    predictions_told,
+)
 from stochgp.estimators.warping import transform_wanted
 from stochgp.learners import Stream, begin_stream, continue_run, feed
 from stochgp.learners.growing import STEPS, AbstractGrowing
@@ -30,6 +36,7 @@ from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import SparseGP
 from stochgp.numerics.seeds import as_key
 from stochgp.objectives import elbo_of_all
+from stochgp.observations import Observation
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
 from stochgp.results import FitResult
@@ -104,7 +111,7 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
         {name: told for name, told in estimator.plan_.items() if name not in ("elbo", "caution")}
     )
     estimator.plan_ = kept | _told() | warned(said, stacklevel=4)
-    estimator.noise_variance_ = found.noise_variance * s**2
+    estimator.noise_variance_ = found.observation.noise_variance * s**2
     estimator.n_rows_ += found.stream.n_rows - before.stream.n_rows
     estimator.n_iter_ = int(found.stream.n_steps)
     first = estimator.n_iter_ - len(losses)
@@ -141,8 +148,9 @@ def _begun(estimator: Any, data: TrainingData) -> tuple[Fitted, dict[str, Any]]:
         "gradients": choice(*learner.exactness({})),
     }
     posterior = VariationalPosterior.of(gp, data.n_inputs)
-    places = data.encoder, data.inputs, data.targets
-    return Fitted(*places, posterior, estimator.dtype, Seen.of(data), stream=stream), told
+    observation = Observation(data.targets, likelihood_of(gp))
+    places = data.encoder, data.inputs, posterior, estimator.dtype, observation
+    return Fitted(*places, Seen.of(data), stream=stream), told
 
 
 def stream_of(
@@ -162,8 +170,12 @@ def _fed(estimator: Any, before: Fitted, rows: Rows) -> tuple[Fitted, list[float
     new = rows.standardised(before.inputs, before.targets, estimator.dtype)
     passes = estimator.epochs or (1 if "steps" in estimator.plan_ else _passes)
     stream, losses = feed(learner, before.stream, new.X, new.y, new.weight, passes=passes)
-    posterior = VariationalPosterior.of(stream.gp, new.X.shape[1]) if losses else before.posterior
-    return dataclasses.replace(before.with_inputs(rows.X), posterior=posterior, stream=stream), losses
+    found = dataclasses.replace(before.with_inputs(rows.X), stream=stream)
+    if not losses:
+        return found, losses
+    observation = dataclasses.replace(before.observation, likelihood=likelihood_of(stream.gp))
+    posterior = VariationalPosterior.of(stream.gp, new.X.shape[1])
+    return dataclasses.replace(found, posterior=posterior, observation=observation), losses
 
 
 def _passes(n_steps: int) -> int:

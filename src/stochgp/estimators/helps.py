@@ -39,7 +39,7 @@ def scores(fitted: Fitted, rows: Rows) -> Scores:
     """Of rows whose targets are not all equal."""
     found, y = fitted.distribution(rows.X), rows.y
     low, high = found.interval(LEVEL).T
-    constant = constant_of(y, rows.weights, fitted.counts or isinstance(found, Counts))
+    constant = constant_of(y, rows.weights, fitted.observation.rounding or isinstance(found, Counts))
     return Scores(found.logpdf(y), constant.logpdf(y), ((low <= y) & (y <= high)) * 1.0)
 
 

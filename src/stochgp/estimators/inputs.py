@@ -13,6 +13,7 @@ from stochgp.budget import Budget
 from stochgp.data import TableEncoder
 from stochgp.data.columns import is_array, is_missing
 from stochgp.data.fingerprints import FingerprintEncoder, Fingerprints
+from stochgp.data.model_rows import refuse_not_finite
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.rows import Rows
 from stochgp.data.survey import LARGEST_WEIGHT
@@ -25,14 +26,12 @@ from stochgp.estimators.fingerprinted import (
 )
 from stochgp.estimators.new_rows import BETWEEN, groups_in_time
 from stochgp.names import lookup
-from stochgp.transforms import AbstractTransform
 
 Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
 
 LARGEST_TARGET = 1e150  # its square is still a number
 
 _FLOATS = (np.float64, np.float32)
-_FINITE_CHUNK = 1 << 20
 
 
 def read_training_rows(
@@ -127,27 +126,6 @@ def read_inputs(
     return X
 
 
-def refuse_targets_outside(T: AbstractTransform, y: np.ndarray) -> None:
-    """Raises ValueError, naming the first, for targets that the transform does not take."""
-    bad = y <= T.lower
-    if bad.any():
-        row = int(np.argmax(bad))
-        wanted = "positive targets" if T.lower == 0 else f"targets above {T.lower:g}"
-        raise ValueError(
-            f"{wanted} are wanted by {type(T).__name__}, but {bad.sum()} of {bad.size} are not, such as {y[row]:g}"
-        )
-
-
-def refuse_no_counts(y: np.ndarray) -> None:
-    """Raises ValueError, giving the first, for targets that are no counts."""
-    bad = (y < 0) | (y != np.floor(y))
-    if bad.any():
-        first = y[int(np.argmax(bad))]
-        raise ValueError(
-            f"counts are whole numbers of at least 0, but {bad.sum()} of {bad.size} targets are not, such as {first:g}"
-        )
-
-
 def read_targets(y: Any) -> Float[np.ndarray, " N"]:
     """y [N] in float64; a column vector is taken with scikit-learn's DataConversionWarning."""
     y = column_or_1d(y, warn=True)
@@ -209,20 +187,6 @@ def refuse_missing(labels: Any, what: str) -> None:
     if missing.any():
         row, count = int(np.argmax(missing)) + 1, int(missing.sum())
         raise ValueError(f"{what} of row {row} is missing, {count} of {missing.size} are (rows count from 1)")
-
-
-def refuse_not_finite(X: Float[np.ndarray, "N D"], allow_missing: bool = False) -> None:
-    """ValueError with the first row and column whose value is infinite, or NaN unless that is allowed."""
-    size = max(1, _FINITE_CHUNK // max(1, X.shape[1]))
-    for start in range(0, len(X), size):
-        part = X[start : start + size]
-        bad = np.isinf(part) if allow_missing else ~np.isfinite(part)
-        if bad.any():
-            row, column = (int(i) for i in np.argwhere(bad)[0])
-            what = "NaN" if np.isnan(X[start + row, column]) else "infinity (inf)"
-            raise ValueError(
-                f"Input X contains {what} at row {start + row + 1}, column {column + 1}, x{column} (rows and columns count from 1)"
-            )
 
 
 def read_inputs_at_fit(

@@ -7,7 +7,6 @@ from jaxtyping import Float
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.estimators.predictor import PosteriorRegressor
-from stochgp.posteriors import AbstractPosterior, DispersedPosterior
 from stochgp.posteriors.joint import Covariances, JointMoments, Means, Sets
 
 
@@ -31,14 +30,13 @@ class JointPredictions:
             raise ValueError(
                 "the estimator was fitted to a table whose columns are encoded: fit it to an array of numbers"
             )
-        if fitted.outward is not None:
+        if fitted.observation.outward is not None:
             raise ValueError(
                 "observations of the estimator are no Gaussian around f (transformed targets, or counts of a rate e^f): fit transformed targets, "
                 "such as log(y + 1/2), with likelihood='gaussian', or take functions by sample_functions, which are in the units of the targets"
             )
         self._fitted = fitted
-        self._layers, base = _layers(fitted.predictive)
-        self._joint = JointMoments(base)
+        self._joint = JointMoments(fitted.posterior)
 
     @property
     def n_inputs(self) -> int:
@@ -73,16 +71,8 @@ class JointPredictions:
 
     def _root(self, Z: Sets) -> Means:
         """√c of every point."""
-        rows, root = Z.reshape(-1, Z.shape[-1]), np.ones(Z.shape[0] * Z.shape[1])
-        for layer in self._layers:
-            root = root * np.sqrt(layer.multiplier(np.asarray(rows, self._fitted.dtype)))
-        return root.reshape(Z.shape[:2])
-
-
-def _layers(posterior: AbstractPosterior) -> tuple[list[DispersedPosterior], AbstractPosterior]:
-    """(What multiplies its variances, constants and trees, the posterior beneath)."""
-    layers = []
-    while isinstance(posterior, DispersedPosterior):
-        layers.append(posterior)
-        posterior = posterior.base
-    return layers, posterior
+        inflation = self._fitted.observation.inflation
+        if inflation is None or not inflation.is_scaling:
+            return np.ones(Z.shape[:2])
+        rows = np.asarray(Z.reshape(-1, Z.shape[-1]), self._fitted.dtype)
+        return np.sqrt(inflation.multiplier(rows)).reshape(Z.shape[:2])

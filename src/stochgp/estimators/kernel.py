@@ -25,13 +25,14 @@ from stochgp.estimators.updating import updated
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner, FullBatch
 from stochgp.learners.dispersion import GAUSSIAN
+from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.models import AbstractGP, KernelGP
 from stochgp.numerics.seeds import as_key
 from stochgp.objectives.slq import Estimate
+from stochgp.observations import Dispersion
 from stochgp.parameters import cast
 from stochgp.posteriors import (
     AbstractPosterior,
-    Dispersion,
     ExactKernelPosterior,
     LocalPosterior,
     SampledKernelPosterior,
@@ -186,6 +187,12 @@ class KernelGPRegressor(GPRegressor):
         refusal = late or too_few(data.n_rows, data.rows.group)
         name, why = decide("kernel", run.plan, USUAL, refusal, compare)
         return start(name), {"kernel": choice(name, why)}
+
+    def _likelihood_of(
+        self, gp: KernelGP, learned: FitResult | None, posterior: KernelPosterior | LocalPosterior
+    ) -> AbstractLikelihood:
+        """The noise of the posterior, raised or scaled with it."""
+        return Gaussian(posterior.noise)
 
     def _law_of(
         self,

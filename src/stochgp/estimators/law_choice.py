@@ -19,8 +19,9 @@ from stochgp.learners.dispersion import GAUSSIAN, STUDENT, Law, LeftOut, choose,
 from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT, constant_noise
 from stochgp.names import lookup
 from stochgp.objectives.dispersion import LEAST_DF, Shape
+from stochgp.observations import Dispersion
 from stochgp.parameters import frozen
-from stochgp.posteriors import Dispersion, ExactKernelPosterior, LocalPosterior
+from stochgp.posteriors import ExactKernelPosterior, LocalPosterior
 from stochgp.posteriors.calibration import left_out_errors
 from stochgp.posteriors.kernel import SampledKernelPosterior
 from stochgp.solvers.sizes import SMALL

@@ -8,7 +8,7 @@ import numpy as np
 
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
-from stochgp.estimators.inputs import refuse_no_counts
+from stochgp.data.targets import refuse_no_counts
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import SVGP, AbstractLearner
 from stochgp.likelihoods import (

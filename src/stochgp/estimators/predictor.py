@@ -137,7 +137,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
             raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
         X = self._read(X)
         self._reserve(Request(len(X)), f"intervals at {len(X)} rows", 32 * len(X))
-        return self._fitted.interval(self._fitted.distribution(X), level)
+        return self._fitted.observation.interval(self._fitted.distribution(X), level)
 
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False

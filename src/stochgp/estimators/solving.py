@@ -22,7 +22,7 @@ from stochgp.devices import ONE, Devices
 from stochgp.estimators.left_out import typical_error
 from stochgp.estimators.progress import progress_line
 from stochgp.estimators.units import TrainingData
-from stochgp.likelihoods.noise import noise_of_rows
+from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
 from stochgp.objectives.kernel import SOME_ROWS, mean_variance
@@ -32,7 +32,6 @@ from stochgp.planning.devices import WAYS
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
-from stochgp.posteriors.base import with_level
 from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated
 from stochgp.posteriors.kernel import NoiseDraws
 from stochgp.posteriors.local import NEIGHBOURS, neighbours_bytes

@@ -19,11 +19,12 @@ from stochgp.estimators.variational import (
     closing_seconds,
     inputs_of,
     kernel_of,
+    likelihood_of,
     posterior_of,
     start,
 )
 from stochgp.learners import AbstractLearner
-from stochgp.likelihoods import AbstractLikelihood, Gaussian, Shifted
+from stochgp.likelihoods import AbstractLikelihood, Shifted
 from stochgp.models import SparseGP
 from stochgp.names import lookup
 from stochgp.posteriors import VariationalPosterior
@@ -83,7 +84,7 @@ class SparseGPRegressor(GPRegressor):
         """The likelihood with its learned parameters, of the standardised targets; of counts, which are not standardised, as they are."""
         if "_fitted" not in vars(self):
             raise AttributeError("likelihood_ is there after fit")
-        found = self._fitted.posterior.likelihood  # pyright: ignore[reportAttributeAccessIssue]
+        found = self._fitted.observation.likelihood
         return found.likelihood if isinstance(found, Shifted) else found
 
     def _inputs(self) -> Inputs:
@@ -137,9 +138,9 @@ class SparseGPRegressor(GPRegressor):
         return started(self._likelihood, data, self)
 
     def _likelihood_of(
-        self, learned: FitResult | None, posterior: VariationalPosterior
-    ) -> AbstractLikelihood | None:
-        return None if isinstance(posterior.likelihood, Gaussian) else posterior.likelihood
+        self, gp: SparseGP, learned: FitResult | None, posterior: VariationalPosterior
+    ) -> AbstractLikelihood:
+        return likelihood_of(gp)
 
     @property
     def _counts_as_they_are(self) -> bool:

@@ -42,11 +42,12 @@ def moments_of(fitted: Fitted, new: Rows) -> Moments:
     posterior = _posterior(fitted)
     gp = FeatureGP(features=posterior.features, noise=posterior.noise)
     units = {"inputs": fitted.inputs, "targets": fitted.targets, "dtype": np.dtype(fitted.dtype)}
-    rows = HostRows(new.X, fitted.transformed(new.y), new.weight, **units)
+    rows = HostRows(new.X, fitted.observation.transformed(new.y), new.weight, **units)
     with jax.enable_x64(True):
-        if isinstance(fitted.likelihood, StudentT):
+        likelihood = fitted.observation.likelihood
+        if isinstance(likelihood, StudentT):
             before = Belief(posterior.weights, posterior.root, np.float64(float(posterior.noise.level)))
-            found = add_up_weighted(gp, rows.blocks(BLOCK), before, float(fitted.likelihood.df))
+            found = add_up_weighted(gp, rows.blocks(BLOCK), before, float(likelihood.df))
         else:
             found = add_up(gp, rows.blocks(BLOCK))
         return jax.tree.map(_wide, found)
@@ -68,7 +69,7 @@ def taken_in(fitted: Fitted, stream: Stream) -> tuple[Fitted, float]:
 
 def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> dict[str, Any]:
     """Mean and standard deviation of rows in standardised units: 0 and 1 where they are like those of the fit."""
-    Z, z = fitted.inputs.transform(X), fitted.targets.transform(fitted.transformed(y))
+    Z, z = fitted.inputs.transform(X), fitted.observation.to_model(y)
     return {
         "inputs": {"mean": Z.mean(axis=0).tolist(), "std": Z.std(axis=0).tolist()},
         "targets": {"mean": float(z.mean()), "std": float(z.std())},
@@ -78,7 +79,7 @@ def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"
 def check_mergeable(one: Fitted, other: Fitted) -> None:
     """Raises ValueError unless both models see rows in the same way: equal features, noise and standardisers."""
     same = _same(one.inputs, other.inputs) and _same(one.targets, other.targets)
-    same = same and bool(eqx.tree_equal(one.transform, other.transform))
+    same = same and bool(eqx.tree_equal(one.observation.transform, other.observation.transform))
     leaves = [jax.tree.leaves((_posterior(f).features, _posterior(f).noise)) for f in (one, other)]
     if not (same and len(leaves[0]) == len(leaves[1]) and all(map(_alike, *leaves))):
         raise ValueError(

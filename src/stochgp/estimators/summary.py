@@ -9,6 +9,7 @@ from stochgp import features
 from stochgp.choosing import WIDTH
 from stochgp.estimators.report import notes
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
+from stochgp.likelihoods import Gaussian
 from stochgp.parameters import value_of
 
 MOST_LISTED = 12  # inputs, the most relevant first
@@ -54,10 +55,11 @@ def _of_data(estimator: Any) -> list[str]:
 
 
 def _of_targets(fitted: Any) -> str:
-    if fitted.transform is None and fitted.outward is not None:
+    transform = fitted.observation.transform
+    if transform is None and fitted.observation.outward is not None:
         return "targets are counts"
     mean, scale = float(fitted.targets.mean), fitted.target_scale
-    which = "targets" if fitted.transform is None else "transformed targets"
+    which = "targets" if transform is None else "transformed targets"
     return f"{which} {mean:.4g} ± {scale:.4g} (mean and standard deviation taken out)"
 
 
@@ -79,7 +81,8 @@ def _of_model(estimator: Any) -> list[str]:
         std, scale = estimator.noise_variance_**0.5, estimator._fitted.target_scale
         share = (std / scale) ** 2
         lines.append(f"Noise: standard deviation {std:.4g}, {share:.2%} of the targets' variance")
-    if estimator._fitted.law is not None or estimator._fitted.likelihood is not None:
+    observation = estimator._fitted.observation
+    if observation.inflation is not None or not isinstance(observation.likelihood, Gaussian):
         lines.append(f"Observations around predictions: {estimator.plan_['likelihood']['choice']}")
     return lines
 

@@ -21,7 +21,6 @@ from stochgp.estimators.solving import (
 )
 from stochgp.posteriors import (
     AbstractPosterior,
-    DispersedPosterior,
     ExactKernelPosterior,
     LocalPosterior,
     SampledKernelPosterior,
@@ -40,7 +39,7 @@ def updated(
     Raises ValueError where it would exceed the budget, and for a posterior without its targets.
     """
     dtype = np.dtype(fitted.dtype)
-    X, y = fitted.inputs.transform(rows.X, dtype), fitted.targets.transform(fitted.transformed(rows.y))
+    X, y = fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.y)
     new = Rows(X, y, rows.weights)
     with jax.enable_x64(True), kept_on_disk():
         posterior, solved = _grown(fitted.posterior, new, wanted, budget, key)
@@ -52,9 +51,6 @@ def _grown(
     posterior: AbstractPosterior, new: Rows, wanted: Wanted, budget: Budget, key: PRNGKeyArray
 ) -> tuple[AbstractPosterior, Solution | None]:
     match posterior:
-        case DispersedPosterior():  # its law of observations stays that of the fit
-            base, solved = _grown(posterior.base, new, wanted, budget, key)
-            return dataclasses.replace(posterior, base=base), solved
         case LocalPosterior():
             return _grown_locally(posterior, new, budget), None
         case ExactKernelPosterior():

@@ -121,6 +121,12 @@ def bound_told(bound: float, data: TrainingData) -> dict[str, Any]:
     return choice(bound - float(np.log(data.scale)) + data.log_slope, told)
 
 
+def likelihood_of(gp: SparseGP) -> AbstractLikelihood:
+    """With its parameters in float64, as q(f) has them."""
+    with jax.enable_x64(True):
+        return cast(gp.likelihood, np.float64)
+
+
 def closing_seconds(n_inducing: int, n_rows: int, share: float) -> float:
     """What `posterior_of` takes of the time that is left, by typical costs; 0 where that is more than a share, and learning is worth more."""
     left, wanted = deadline.left(), _pass_seconds(n_inducing, n_rows)

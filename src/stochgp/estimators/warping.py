@@ -12,7 +12,6 @@ from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
 from stochgp.data.rows import Rows
 from stochgp.data.survey import Survey
 from stochgp.data.targets import REAL, AbstractTargets, CountTargets, refuse_targets
-from stochgp.estimators.inputs import refuse_targets_outside
 from stochgp.estimators.units import TrainingData
 from stochgp.likelihoods import Warped
 from stochgp.likelihoods.warped import TRANSFORMS, as_transform
@@ -61,7 +60,7 @@ def warped_data(
     if found is None:
         return dataclasses.replace(plain, told={"transform": choice(None, why)})
     if mean is not None:
-        refuse_targets_outside(found, np.atleast_1d(np.float64(mean)))
+        found.check(np.atleast_1d(np.float64(mean)))
         mean = float(found(np.asarray(mean, np.float64)))
     z = np.asarray(found(rows.y), np.float64)
     data = TrainingData.of(dataclasses.replace(rows, y=z), standardize, mean, dtype, leaves)
@@ -84,7 +83,7 @@ class TransformedTargets(AbstractTargets):
         return y
 
     def learned(self, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        refuse_targets_outside(self.transform, y)
+        self.transform.check(y)
         return np.asarray(self.transform(y), np.float64)
 
 
@@ -120,7 +119,7 @@ def _found(
             return None, AS_GIVEN
         wanted, why = lookup(planned, names, "transform"), AS_GIVEN
     if isinstance(wanted, Log | ShiftedLog):
-        refuse_targets_outside(wanted, rows.y)
+        wanted.check(rows.y)
         return wanted, f"{why}; it has no parameters to learn"
     if plain.leaves_inputs:
         raise ValueError(
@@ -129,7 +128,7 @@ def _found(
     X = plain.X.astype(np.float64)
     if isinstance(wanted, str):
         return _chosen(X, rows, seed)
-    refuse_targets_outside(wanted, rows.y)
+    wanted.check(rows.y)
     name = type(wanted).__name__
     found = fit_transforms({name: wanted}, X, rows.y, seed=seed, group=rows.group, weight=rows.weight)
     return found.fitted[name], f"{why}; rows that it was not fitted to: {found.found.why}"

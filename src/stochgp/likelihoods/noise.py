@@ -15,7 +15,7 @@ from stochgp.features import AbstractFeatureMap
 from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.trees import Trees
-from stochgp.parameters import AbstractParameter, Frozen, cast, partition, positive, value_of
+from stochgp.parameters import AbstractParameter, Frozen, cast, frozen, partition, positive, value_of
 
 NOISE_FLOOR = 1e-6
 TILE = 256  # rows
@@ -65,6 +65,27 @@ def constant_noise(
 def as_noise(value: Any) -> AbstractNoise:
     """A noise model as it is; a parameter or a number as constant noise of that variance."""
     return value if isinstance(value, AbstractNoise) else constant_noise(value)
+
+
+def known_noise(variance: float) -> AbstractNoise:
+    """Constant noise of exactly this variance, which nothing trains."""
+    with jax.enable_x64(True):
+        return constant_noise(frozen(np.float64(variance)))
+
+
+def with_level(noise: AbstractNoise, variance: float) -> AbstractNoise:
+    """The noise with exactly this σ², which nothing trains, and the same multipliers s(x)."""
+    with jax.enable_x64(True):
+        return eqx.tree_at(lambda n: n.level, noise, frozen(np.float64(variance)))
+
+
+@eqx.filter_jit
+def noise_variances(
+    noise: AbstractNoise, X: Float[Any, "N D"], count: Float[Any, " N"]
+) -> Float[Array, " N"]:
+    """σ² s(x)/ρ of each row, in float64 where it may be used."""
+    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+    return cast(noise, wide).variance(jnp.asarray(X, wide), count)
 
 
 def row_variances(noise: AbstractNoise, X: Float[Any, "N D"], dtype: DTypeLike) -> Float[Array, " N"]:

@@ -1,7 +1,7 @@
 """Posteriors: what is known of the function after the data."""
 
 from .base import AbstractFunctions, AbstractPosterior, Request
-from .dispersed import DispersedPosterior, Dispersion
+from .dispersed import DispersedFunctions
 from .exact import ExactKernelPosterior
 from .feature import FeaturePosterior, FunctionSamples
 from .kernel import KernelFunctions, KernelSystem, SampledKernelPosterior, sample_targets
@@ -11,8 +11,7 @@ from .variational import VariationalFunctions, VariationalPosterior
 __all__ = [
     "AbstractFunctions",
     "AbstractPosterior",
-    "DispersedPosterior",
-    "Dispersion",
+    "DispersedFunctions",
     "ExactKernelPosterior",
     "FeaturePosterior",
     "FunctionSamples",

@@ -1,7 +1,7 @@
 """What every posterior can do, in the units of the model: inputs and targets as the model sees them."""
 
 import abc
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,11 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.likelihoods import AbstractNoise, constant_noise
 from stochgp.numerics.arrays import effective_number
-from stochgp.parameters import cast, frozen
-
-MOST_ROWS = 1 << 16  # of one call where any number of rows is alike
 
 Rows = Float[Array | np.ndarray, "N D"]
 PerRow = Float[Array | np.ndarray, " N"]
@@ -47,23 +43,14 @@ class AbstractFunctions(eqx.Module):
 
 
 class AbstractPosterior(eqx.Module):
-    """f given the data, without noise. Means, variances and covariances are of f; observations add `noise`.
+    """f given the data. Means, variances and covariances are of f; what is observed of it is `observations.Observation`.
 
     Call the methods inside of `jax.enable_x64(True)`. They may compile for a number of rows, or compute on the host. `mean` and
     `mean_and_variance` are for one block of `block_rows` rows: a caller fills up the last block, so that nothing more is compiled and
-    the bits of a row do not depend on other rows. `block_rows` is None where any number of rows, up to MOST_ROWS, is alike.
+    the bits of a row do not depend on other rows. `block_rows` is None where any number of rows is alike.
     """
 
     block_rows: eqx.AbstractClassVar[int | None]
-    # Checkers take an abstract variable for an argument of every `__init__`, also of leaves that have it as a property.
-    if TYPE_CHECKING:
-
-        @property
-        @abc.abstractmethod
-        def noise(self) -> AbstractNoise: ...
-
-    else:
-        noise: eqx.AbstractVar[AbstractNoise]
 
     @property
     def dtype(self) -> str | None:
@@ -77,6 +64,13 @@ class AbstractPosterior(eqx.Module):
     @abc.abstractmethod
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         """(E f(x), var f(x)) for each row; the second a variance, at least 0."""
+
+    def latent_moments(
+        self, X: Rows
+    ) -> tuple[Float[Array | np.ndarray, "N L"], Float[Array | np.ndarray, "N L"]]:
+        """(Mean, variance) of every latent function, for one block of rows; of f where that is the only one."""
+        mean, variance = self.mean_and_variance(X)
+        return mean[:, None], variance[:, None]
 
     @abc.abstractmethod
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
@@ -97,25 +91,6 @@ class AbstractPosterior(eqx.Module):
     def variance(self, X: Rows) -> PerRow:
         """var f(x) for each row."""
         return self.mean_and_variance(X)[1]
-
-
-def known_noise(variance: float) -> AbstractNoise:
-    """Constant noise of exactly this variance, which nothing trains."""
-    with jax.enable_x64(True):
-        return constant_noise(frozen(np.float64(variance)))
-
-
-def with_level(noise: AbstractNoise, variance: float) -> AbstractNoise:
-    """The noise with exactly this σ², which nothing trains, and the same multipliers s(x)."""
-    with jax.enable_x64(True):
-        return eqx.tree_at(lambda n: n.level, noise, frozen(np.float64(variance)))
-
-
-@eqx.filter_jit
-def noise_variances(noise: AbstractNoise, X: Rows, count: PerRow) -> Float[Array, " N"]:
-    """σ² s(x)/ρ of each row, in float64 where it may be used."""
-    wide = jax.dtypes.canonicalize_dtype(jnp.float64)
-    return cast(noise, wide).variance(jnp.asarray(X, wide), count)
 
 
 def scale_of(

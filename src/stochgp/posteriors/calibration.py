@@ -31,9 +31,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from stochgp.likelihoods.noise import with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
-from stochgp.posteriors.base import scale_of, with_level
+from stochgp.posteriors.base import scale_of
 from stochgp.posteriors.exact import ExactKernelPosterior
 from stochgp.posteriors.kernel import KernelSystem, SampledKernelPosterior
 from stochgp.posteriors.local import LocalPosterior

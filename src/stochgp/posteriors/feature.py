@@ -10,17 +10,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features import AbstractFeatureMap
 from stochgp.likelihoods import AbstractNoise
+from stochgp.likelihoods.noise import known_noise, with_level
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.feature import Spectrum
-from stochgp.posteriors.base import (
-    AbstractFunctions,
-    AbstractPosterior,
-    PerRow,
-    Request,
-    Rows,
-    known_noise,
-    with_level,
-)
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 
 BLOCK = 256  # rows of a compiled evaluation
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.devices import Devices
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
-from stochgp.likelihoods.noise import noise_of_rows
+from stochgp.likelihoods.noise import noise_of_rows, noise_variances
 from stochgp.numerics.dense_factor import rounding_error, safe_covariance
 from stochgp.objectives.slq import Estimate, estimate_bytes, nlml_estimate
 from stochgp.operators import AbstractOperator, AbstractProduct, KernelOperator, ShardedOperator
@@ -28,14 +28,7 @@ from stochgp.planning.memory import (
     result_bytes,
     sliced_covariance_bytes,
 )
-from stochgp.posteriors.base import (
-    AbstractFunctions,
-    AbstractPosterior,
-    PerRow,
-    Request,
-    Rows,
-    noise_variances,
-)
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Solution
 from stochgp.solvers import AbstractSolver, Layout, SystemSize, solve

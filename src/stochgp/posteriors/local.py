@@ -13,24 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.data.model_rows import MOST_ROWS
 from stochgp.data.neighbours import Neighbours, search_bytes, slack_of
 from stochgp.devices import ONE, Devices
 from stochgp.kernels import RBF, AbstractKernel, AbstractStationary, Warped
 from stochgp.kernels.compared import ComparedRows, compared_bytes
 from stochgp.kernels.nearest import NearestRows
 from stochgp.likelihoods import AbstractNoise, ConstantNoise
-from stochgp.likelihoods.noise import SMALLEST_COUNT, noise_of_rows
+from stochgp.likelihoods.noise import SMALLEST_COUNT, noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.threads import in_threads, one_blas_thread
 from stochgp.parameters import cast, value_of
-from stochgp.posteriors.base import (
-    MOST_ROWS,
-    AbstractFunctions,
-    AbstractPosterior,
-    Request,
-    scale_of,
-    with_level,
-)
+from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request, scale_of
 from stochgp.posteriors.local_points import Points, at_points
 
 NEIGHBOURS = 256

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.likelihoods import AbstractLikelihood, AbstractNoise
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.dense_factor import rounding_error, safe_covariance
 from stochgp.numerics.precision import einsum, matmul
@@ -49,7 +48,6 @@ class VariationalPosterior(AbstractPosterior):
 
     kernel: Any
     process: AbstractProcess
-    likelihood: AbstractLikelihood
     n_inputs: int = eqx.field(static=True)
     draws_dtype: str = eqx.field(static=True)  # of the draws of the prior
     block_rows: ClassVar[int | None] = BLOCK
@@ -59,12 +57,7 @@ class VariationalPosterior(AbstractPosterior):
         """q(f) of the model, computed in float64; call it where x64 is enabled."""
         dtype = str(jax.tree.leaves(gp.approximation)[0].dtype)
         gp = cast(gp, jnp.float64)
-        return cls(value_of(gp.kernel), process_of(gp), gp.likelihood, n_inputs, dtype)
-
-    @property
-    def noise(self) -> AbstractNoise:
-        """Of a likelihood that has one; AttributeError otherwise."""
-        return self.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]
+        return cls(value_of(gp.kernel), process_of(gp), n_inputs, dtype)
 
     @eqx.filter_jit
     def mean(self, X: Rows) -> PerRow:

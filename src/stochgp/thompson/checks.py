@@ -6,8 +6,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from stochgp.data import Fingerprints
+from stochgp.data.model_rows import refuse_not_finite
 from stochgp.estimators.fingerprinted import Inputs, inputs_of
-from stochgp.estimators.inputs import read_targets, refuse_not_finite
+from stochgp.estimators.inputs import read_targets
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
 from stochgp.thompson.maximise import Box

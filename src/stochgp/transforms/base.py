@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import equinox as eqx
+import numpy as np
 
 LARGEST_EXPONENT = 600.0  # of exponentials in float64
 
@@ -24,6 +25,16 @@ class AbstractTransform(eqx.Module):
     def growth(self) -> float:
         """The power of |z| with which T⁻¹(z) grows; inf where it grows exponentially."""
         return 1.0
+
+    def check(self, y: np.ndarray) -> None:
+        """Raises ValueError, naming the first, for targets that are not above `lower`."""
+        bad = y <= self.lower
+        if bad.any():
+            row = int(np.argmax(bad))
+            wanted = "positive targets" if self.lower == 0 else f"targets above {self.lower:g}"
+            raise ValueError(
+                f"{wanted} are wanted by {type(self).__name__}, but {bad.sum()} of {bad.size} are not, such as {y[row]:g}"
+            )
 
     @abc.abstractmethod
     def __call__(self, y: Any) -> Any:

@@ -1,0 +1,237 @@
+"""What is observed of f, as one value: noise or another likelihood, transforms, corrections, rounding."""
+
+import math
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+from scipy.special import ndtr
+
+from stochgp.data import Standardiser
+from stochgp.data.model_rows import ModelRows
+from stochgp.data.targets import refuse_no_counts
+from stochgp.distributions import (
+    AbstractDistribution,
+    ConformalScores,
+    Normal,
+    PITRecalibration,
+    Rounded,
+    Warped,
+)
+from stochgp.likelihoods import AbstractLikelihood, AbstractNoise, Gaussian, StudentT
+from stochgp.likelihoods.noise import noise_variances
+from stochgp.observations.dispersion import Dispersion
+from stochgp.parameters import cast
+from stochgp.transforms import AbstractTransform
+
+NOISE_ROWS = 1024  # of one evaluation of the noise
+
+PerRow = Float[np.ndarray, " N"]
+Latent = Float[np.ndarray, "N L"]
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """y given f: z | f ~ `likelihood`, T(y) = s z + m, y rounded to a whole number of at least 0 with `rounding`.
+
+    s and m are the scale and the mean of `targets`, T is `transform`, None for y itself. An `inflation` says the predictive distribution of z
+    in place of the likelihood, whose noise is then that of V alone. `correction` is of the distributions of y, or of their intervals.
+    Means and variances [N, L] are of the latent functions as the posterior says them, in the units of z.
+    """
+
+    targets: Standardiser
+    likelihood: AbstractLikelihood
+    inflation: Dispersion | None = None
+    transform: AbstractTransform | None = None
+    correction: PITRecalibration | ConformalScores | None = None
+    rounding: bool = False
+
+    @property
+    def scale(self) -> float:
+        return float(self.targets.scale)
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether z is f(x) and a noise of known variance."""
+        return isinstance(self.likelihood, Gaussian | StudentT)
+
+    @property
+    def outward(self) -> AbstractTransform | None:
+        """T with y = T⁻¹(f + noise), or E(y | f) = T⁻¹(f) of a likelihood; None where that is f itself, with the standardising undone."""
+        return self.likelihood.mean_transform if self.transform is None else self.transform
+
+    @property
+    def noise_variance(self) -> float:
+        """Of the noise of z where its multiplier is 1."""
+        return self._noise_factor * float(self._noise.level)
+
+    @property
+    def corrects_probabilities(self) -> bool:
+        """Whether the correction is of the whole distributions."""
+        return isinstance(self.correction, PITRecalibration)
+
+    @property
+    def draws_by_moments(self) -> bool:
+        """Whether `sample` wants the moments of f: where z is not f and Gaussian noise."""
+        return not self._is_normal or self._is_copula
+
+    def transformed(self, y: PerRow) -> PerRow:
+        """T(y). Raises ValueError for targets that T does not take."""
+        if self.transform is None:
+            return y
+        if self.rounding:
+            refuse_no_counts(y)
+        self.transform.check(y)
+        return np.asarray(self.transform(y), np.float64)
+
+    def to_model(self, y: PerRow) -> PerRow:
+        """z of targets in the user's units. Raises ValueError for those that T does not take."""
+        return self.targets.transform(self.transformed(y))
+
+    def predict(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
+        """The distribution of an observation at each row."""
+        found = self._untransformed(mean, variance, X)
+        if self.transform is not None:
+            found = Warped(found, self.transform)
+        if isinstance(self.correction, PITRecalibration):
+            found = self.correction(found)
+        return Rounded(found) if self.rounding else found
+
+    def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
+        """That holds an observation with the probability `level`, of its distributions; conformal ones where that is the correction."""
+        if isinstance(self.correction, ConformalScores):
+            return self.correction.at(level).interval(found)
+        return found.interval(level)
+
+    def of_function(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:
+        """(Mean of f with the standardising undone, standard deviation of T⁻¹(f)), T here `outward`; variances [N] are of f alone."""
+        mean, std = self._in_units(mean, self._inflated(variance, X))
+        return mean, std if self.outward is None else Warped(Normal(mean, std), self.outward).std
+
+    def mean_and_std(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
+        """(Mean, standard deviation) of an observation at each row; where the inflation has a curve the mean is that of f."""
+        if self.corrects_probabilities or not self._is_normal or self.transform is not None:
+            found = self.predict(mean, variance, X)
+            return found.mean, found.std
+        mean, std = self._normal(mean, variance, X)
+        return mean, std if self.inflation is None else self.inflation.corrected(std)
+
+    def noise_variances(self, X: ModelRows, moments: tuple[Latent, Latent] | None = None) -> PerRow:
+        """Of z at these rows, each counting as one; `moments` of the latent functions where that is no noise of known variance."""
+        if not self.has_noise:
+            assert moments is not None
+            return self._by_likelihood(*moments, X).std ** 2 - moments[1][:, 0]
+        ones, noise = np.ones(NOISE_ROWS), self._noise
+        (found,) = X.by_block(lambda Z: (noise_variances(noise, Z, ones),), NOISE_ROWS)
+        return self._noise_factor * found
+
+    def with_inflation(self, covariance: Float[np.ndarray, "N N"], X: ModelRows) -> Float[np.ndarray, "N N"]:
+        """c √(s(x) s(z)) cov(f(x), f(z))."""
+        if self.inflation is None or not self.inflation.is_scaling:
+            return covariance
+        root = np.sqrt(self.inflation.multiplier(X.standardised()))
+        return root[:, None] * np.asarray(covariance) * root
+
+    def sample(
+        self,
+        values: Float[np.ndarray, "N S"],
+        X: ModelRows,
+        moments: tuple[Latent, Latent] | None = None,
+        *,
+        key: PRNGKeyArray,
+    ) -> Float[np.ndarray, "N S"]:
+        """Observations at rows where functions have these values; each row's are of `predict`, from the `moments` where `draws_by_moments`.
+
+        Where that is not of f and Gaussian noise, the ranks are those of f and Gaussian noise: rows stay related as these are (a Gaussian copula).
+        """
+        if not self._is_normal:
+            assert moments is not None
+            drawn = self._drawn(values, *moments, X, key=key)
+            if self.corrects_probabilities:
+                return self.predict(*moments, X)._quantile(self._untransformed(*moments, X)._tails(drawn)[0])
+        else:
+            noise = self.draw_noise(X, values.shape[1], key=key)
+            drawn = (values if self.transform is None else self.transform(values)) + noise
+            if self._is_copula:
+                assert moments is not None
+                mean, std = self._normal(*moments, X)
+                return self.predict(*moments, X)._quantile(ndtr((drawn - mean[:, None]) / std[:, None]))
+        if self.transform is None:
+            return drawn
+        found = self.transform.inverse(drawn)
+        return np.maximum(np.rint(found), 0.0) if self.rounding else found
+
+    def draw_noise(self, X: ModelRows, n_samples: int, *, key: PRNGKeyArray) -> Float[np.ndarray, "N S"]:
+        """Independent Gaussian noise in the units of T(y)."""
+        draws = np.asarray(jax.random.normal(key, (len(X.X), n_samples), jnp.float32), np.float64)
+        return self.scale * np.sqrt(self.noise_variances(X))[:, None] * draws
+
+    @property
+    def _is_normal(self) -> bool:
+        """Whether V is the variance of f and of a noise, of which z is Gaussian or as the inflation says."""
+        return self.inflation is not None or isinstance(self.likelihood, Gaussian)
+
+    @property
+    def _is_copula(self) -> bool:
+        """Whether y is not T⁻¹ of a Gaussian."""
+        is_gaussian = self.inflation is None or self.inflation.is_gaussian
+        return self.corrects_probabilities or not is_gaussian
+
+    @property
+    def _noise(self) -> AbstractNoise:
+        noise = self.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]
+        return noise if self.inflation is None else self.inflation.of_noise(noise)
+
+    @property
+    def _noise_factor(self) -> float:
+        """What the variance of noise is of its squared scale: ν/(ν − 2) of Student-t noise."""
+        if not isinstance(self.likelihood, StudentT):
+            return 1.0
+        nu = float(self.likelihood.df)
+        return nu / (nu - 2) if nu > 2 else math.inf
+
+    def _untransformed(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
+        """Of T(y)."""
+        if self._is_normal:
+            mean, std = self._normal(mean, variance, X)
+            return Normal(mean, std) if self.inflation is None else self.inflation.observed(mean, std)
+        found, units = self._by_likelihood(mean, variance, X), (self.scale, float(self.targets.mean))
+        return found if units == (1.0, 0.0) else found.affine(*units)
+
+    def _normal(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
+        """(m, √V) of T(y)."""
+        return self._in_units(mean[:, 0], self._inflated(variance[:, 0], X) + self.noise_variances(X))
+
+    def _by_likelihood(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
+        """Of z."""
+        return self.likelihood.predictive(mean, variance, X.standardised("float64"))
+
+    def _inflated(self, variance: PerRow, X: ModelRows) -> PerRow:
+        if self.inflation is None or not self.inflation.is_scaling:
+            return variance
+        multiplier = self.inflation.multiplier
+        (found,) = X.by_block(lambda Z: (multiplier(Z),), NOISE_ROWS)
+        return variance * found
+
+    def _in_units(self, mean: PerRow, variance: PerRow) -> tuple[PerRow, PerRow]:
+        """(Mean, standard deviation) with the standardising undone, but not T."""
+        return self.targets.inverse(mean), self.scale * np.sqrt(variance)
+
+    def _drawn(
+        self, values: np.ndarray, mean: Latent, variance: Latent, X: ModelRows, *, key: PRNGKeyArray
+    ) -> Float[np.ndarray, "N S"]:
+        """Draws of T(y) by the likelihood given that the first latent function has these values; the others are drawn too, each row by itself."""
+        m, v = mean, variance
+        with jax.enable_x64(True):
+            others, own = jax.random.split(key)
+            inward = values if self.outward is None else self.outward(values)
+            f = (inward - self.targets.mean) / self.scale
+            z = jax.random.normal(others, (f.shape[1], *m[:, 1:].shape), jnp.float32)
+            latents = np.concatenate([f.T[..., None], m[:, 1:] + np.sqrt(v[:, 1:]) * np.asarray(z)], axis=-1)
+            Z, wide = X.standardised("float64"), cast(self.likelihood, np.float64)
+            draw = lambda latent, key: wide.sample(latent, jnp.asarray(Z), key=key)
+            draws = eqx.filter_jit(jax.vmap(draw))(jnp.asarray(latents), jax.random.split(own, f.shape[1]))
+        return self.targets.inverse(np.asarray(draws).T)
