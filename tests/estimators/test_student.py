@@ -144,7 +144,7 @@ def test_further_rows_far_off_move_little(found):
 
 def test_other_values_are_refused():
     X, y = rows()
-    with pytest.raises(TypeError, match="SparseGPRegressor"):
+    with pytest.raises(TypeError, match="classes are for SparseGPClassifier"):
         FeatureGPRegressor(likelihood=Bernoulli(), **QUICK).fit(X[:50], y[:50])
     with pytest.raises(ValueError, match="df is 1.5"):
         FeatureGPRegressor(likelihood=StudentT(frozen(1.5)), **QUICK).fit(X[:50], y[:50])

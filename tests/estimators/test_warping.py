@@ -233,7 +233,7 @@ def test_the_likelihood_has_the_jacobian_of_rows_that_count():
         ({"target": "money"}, Y, "target"),
         ({"target": "positive", "likelihood": likelihoods.Warped("gaussian", "log")}, Y, "leave it"),
         ({"likelihood": likelihoods.Warped("normal", "log")}, Y, "unknown likelihood 'normal'"),
-        ({"likelihood": likelihoods.Warped(likelihoods.Bernoulli(), "log")}, Y, "likelihood must be a name"),
+        ({"likelihood": likelihoods.Warped(likelihoods.Bernoulli(), "log")}, Y, "likelihood must be one of"),
     ],
 )
 def test_what_cannot_be_used_is_refused(settings, y, words):

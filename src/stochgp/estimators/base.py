@@ -32,8 +32,8 @@ from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import Scores, caution_after_fit, scores
 from stochgp.estimators.inputs import read_training_rows
+from stochgp.estimators.likelihood import data_of_counts
 from stochgp.estimators.new_rows import between_if
-from stochgp.estimators.observation import data_of_counts
 from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
 from stochgp.estimators.progress import progress_line, say
 from stochgp.estimators.report import (

@@ -31,7 +31,8 @@ from stochgp.estimators.fingerprinted import (
 )
 from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
 from stochgp.estimators.inputs import read_rows
-from stochgp.estimators.row_noise import BOTH, ROW_NOISE, Asked, closed, with_noise
+from stochgp.estimators.likelihood import BOTH, FEATURE, ROW_NOISE, Asked, starting_noise
+from stochgp.estimators.row_noise import closed, with_noise
 from stochgp.estimators.run import Run
 from stochgp.estimators.streaming import Stream, added, begun, check_mergeable, drift, moments_of, taken_in
 from stochgp.estimators.units import TrainingData
@@ -39,8 +40,7 @@ from stochgp.estimators.warping import transform_wanted
 from stochgp.features import AbstractFeatureMap
 from stochgp.learners import AbstractLearner
 from stochgp.learners.log import Report
-from stochgp.likelihoods import AbstractLikelihood, Gaussian, StudentT, constant_noise
-from stochgp.likelihoods.noise import NOISE_FLOOR
+from stochgp.likelihoods import AbstractLikelihood, Gaussian, StudentT
 from stochgp.models import FeatureGP
 from stochgp.numerics import draws
 from stochgp.numerics.arrays import filled_up, on_device
@@ -54,7 +54,6 @@ from stochgp.posteriors import AbstractPosterior, FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 from stochgp.results import RESULTS, FitResult, Solution
 
-START_NOISE = 0.1  # of the targets' mean square
 SAMPLE_ROWS = 10_000  # from which landmarks are chosen
 SHARE_FOR_CLOSING = 0.9  # of the time that is left after learning
 SCALE_ROWS = 1_000  # on which the starting variance is found
@@ -170,7 +169,7 @@ class FeatureGPRegressor(GPRegressor):
         )
 
     def _start(self, data: TrainingData, run: Run) -> tuple[FeatureGP, dict[str, Any]]:
-        """Features for the rows, noise START_NOISE, and k(x, x) ≈ 1 on average, times the targets' mean square."""
+        """Features for the rows, `starting_noise`, and k(x, x) ≈ 1 on average, times the targets' mean square."""
         asked = self._asked(False)
         map_key, sample_key = draws.split(run.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
@@ -188,9 +187,7 @@ class FeatureGPRegressor(GPRegressor):
                 "the features of the inputs are not finite numbers: standardise the inputs, or check the feature map"
             )
         spread = data.spread
-        noise = asked.noise
-        if noise is None:
-            noise = constant_noise(START_NOISE * spread, lower=NOISE_FLOOR * spread, dtype=self.dtype)
+        noise = starting_noise(FEATURE, spread, self.dtype) if asked.noise is None else asked.noise
         noise = cast(noise, self.dtype)
         variance = positive(spread / min(max(size, 1e-6), 1e6), dtype=self.dtype)
         return FeatureGP(features=phi, noise=noise, variance=variance), {}
@@ -221,7 +218,7 @@ class FeatureGPRegressor(GPRegressor):
 
     def _asked(self, hashed: bool) -> Asked:
         """`likelihood=`. Raises ValueError for row noise of fingerprints: a network of numbers says it."""
-        asked = Asked.of(self._likelihood)
+        asked = Asked.of(self._likelihood, FEATURE)
         if hashed and asked.name in (ROW_NOISE, BOTH):
             raise ValueError(
                 f"likelihood={asked.name!r} is noise of inputs that are numbers, and these are fingerprints: 'gaussian' and 'student-t' are there"
@@ -232,14 +229,10 @@ class FeatureGPRegressor(GPRegressor):
     def _likelihood_of(
         self, gp: FeatureGP, learned: FitResult | None, posterior: FeaturePosterior
     ) -> AbstractLikelihood:
-        df, noise = (
-            None if learned is None or learned.evidence is None else learned.evidence.df,
-            posterior.noise,
-        )
-        if df is None:
-            return Gaussian(noise)
+        if learned is None or learned.evidence is None or learned.evidence.df is None:
+            return Gaussian(posterior.noise)
         with jax.enable_x64(True):
-            return StudentT(frozen(np.float64(df)), noise)
+            return StudentT(frozen(np.float64(learned.evidence.df)), posterior.noise)
 
     def _law_of(
         self,

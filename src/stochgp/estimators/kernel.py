@@ -17,7 +17,8 @@ from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_pack
 from stochgp.estimators.inputs import read_inputs, read_rows, without_weightless
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
 from stochgp.estimators.kernel_posterior import WantedPosterior
-from stochgp.estimators.law_choice import AUTO, check_likelihood, law_of, start_noise
+from stochgp.estimators.law_choice import law_of, start_noise
+from stochgp.estimators.likelihood import AUTO, KERNEL, Asked
 from stochgp.estimators.run import Run
 from stochgp.estimators.solving import KernelPosterior, Wanted
 from stochgp.estimators.units import TrainingData, in_target_units
@@ -165,10 +166,9 @@ class KernelGPRegressor(GPRegressor):
         return self.plan.get("learner", {}).get("choice") == FullBatch.__name__
 
     def _start(self, data: TrainingData, run: Run) -> tuple[KernelGP, dict[str, Any]]:
-        """The kernel given, or of that name; the noise given, which nothing trains, or one that starts from START_NOISE."""
-        check_likelihood(self._likelihood)
+        """The kernel given, or of that name; the noise given, which nothing trains, or `starting_noise`."""
         dtype, spread = jnp.dtype(self.dtype), data.spread
-        noise = start_noise(self._likelihood, self.noise_variance, spread, self.dtype)
+        noise = start_noise(self._asked, self.noise_variance, spread, self.dtype)
 
         def with_kernel(kernel: kernels.AbstractKernel) -> KernelGP:
             return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
@@ -203,13 +203,17 @@ class KernelGPRegressor(GPRegressor):
         run: Run,
     ) -> tuple[Dispersion | None, dict[str, Any]]:
         """How errors are distributed: "auto" compares only where the noise was learned."""
-        asked, kept = self._likelihood, self.learner is None or self.noise_variance is not None
-        if asked == AUTO and kept:
+        asked, kept = self._asked, self.learner is None or self.noise_variance is not None
+        if asked.name == AUTO and kept:
             return None, {"likelihood": choice(GAUSSIAN, "the noise was not learned")}
-        if asked == AUTO and is_packed(data.encoder):
+        if asked.name == AUTO and is_packed(data.encoder):
             return None, {"likelihood": choice(GAUSSIAN, "of fingerprints no other is compared")}
         planned = run.planned("likelihood") if run.plan is not None and "likelihood" in run.plan else None
         return law_of(asked, posterior, gp, data, run.budget, planned)
+
+    @property
+    def _asked(self) -> Asked:
+        return Asked.of(self._likelihood, KERNEL)
 
     def _least_seconds(self) -> float:
         """The hyperparameters at the start are those of no data: predictions with them would be too certain or not certain enough."""

@@ -12,12 +12,11 @@ from stochgp.choosing import AS_ASKED, AS_GIVEN, choice, too_few
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import SplineCurve
 from stochgp.estimators.left_out import SEED, predicted_by_others, search_bytes, some_rows
-from stochgp.estimators.tails import df_told, known_df
+from stochgp.estimators.likelihood import AUTO, KERNEL, Asked, df_told, starting_noise
 from stochgp.estimators.units import TrainingData
 from stochgp.learners.curves import CURVED, chosen_curve
-from stochgp.learners.dispersion import GAUSSIAN, STUDENT, Law, LeftOut, choose, fitted, split
-from stochgp.likelihoods import AbstractNoise, Gaussian, StudentT, constant_noise
-from stochgp.names import lookup
+from stochgp.learners.dispersion import GAUSSIAN, Law, LeftOut, choose, fitted, split
+from stochgp.likelihoods import AbstractNoise, constant_noise
 from stochgp.objectives.dispersion import LEAST_DF, Shape
 from stochgp.observations import Dispersion
 from stochgp.parameters import frozen
@@ -26,45 +25,32 @@ from stochgp.posteriors.calibration import left_out_errors
 from stochgp.posteriors.kernel import SampledKernelPosterior
 from stochgp.solvers.sizes import SMALL
 
-AUTO = "auto"
-START_NOISE, LEAST_NOISE = 0.1, 1e-10  # of the targets' mean square
 ROWS = 65_536  # left out: half as many lost 0.01 nats on the flights, twice as many gained 0.001
 TYPICAL_SECONDS, SECONDS_PER_NUMBER = 4.0, 2e-5  # to choose, compilation included; for each input of each row
 BYTES_PER_NUMBER = 64  # of trees, for each input of each row
 
 
-def check_likelihood(value: Any) -> None:
-    """Raises ValueError or TypeError for what is neither a name nor a Gaussian or Student-t likelihood."""
-    if isinstance(value, str):
-        lookup(value, dict.fromkeys((AUTO, GAUSSIAN, STUDENT)), "likelihood")
-    elif not isinstance(value, Gaussian | StudentT):
-        raise TypeError(
-            f"likelihood must be a name, or Gaussian(noise) or StudentT(df, noise) of stochgp.likelihoods, or a Warped of these, not {value!r}"
-        )
-    known_df(value)
-
-
-def start_noise(likelihood: Any, given: float | None, spread: float, dtype: str) -> AbstractNoise:
-    """The noise of a likelihood; or the variance given, which nothing trains; or START_NOISE of the targets' mean square, to be learned.
+def start_noise(asked: Asked, given: float | None, spread: float, dtype: str) -> AbstractNoise:
+    """The noise of a likelihood; or the variance given, which nothing trains; or `starting_noise`.
 
     Raises ValueError for a variance that the dtype cannot hold, and where both are given.
     """
-    if isinstance(likelihood, Gaussian | StudentT):
+    if asked.noise is not None:
         if given is not None:
             raise ValueError(
                 "noise_variance and the noise of likelihood are both given: leave one of them out"
             )
-        return likelihood.noise
-    kind = jnp.dtype(dtype)
+        return asked.noise
     if given is None:
-        return constant_noise(START_NOISE * spread, lower=LEAST_NOISE * spread, dtype=kind)
+        return starting_noise(KERNEL, spread, dtype)
+    kind = jnp.dtype(dtype)
     if float(jnp.finfo(kind).tiny) <= given <= float(jnp.finfo(kind).max):
         return constant_noise(frozen(np.asarray(given, kind)))
     raise ValueError(f"noise_variance is {given!r}, which {dtype} cannot hold")
 
 
 def law_of(
-    asked: Any, posterior: Any, gp: Any, data: TrainingData, budget: Budget, planned: str | None
+    asked: Asked, posterior: Any, gp: Any, data: TrainingData, budget: Budget, planned: str | None
 ) -> tuple[Dispersion | None, dict[str, Any]]:
     """(How errors are distributed, as asked for, as planned, or as chosen for "auto"; what `plan_` says of it). None = N(m, V) as the posterior has it.
 
@@ -74,12 +60,11 @@ def law_of(
 
     Raises ValueError, with both numbers, for a choice by the user that the memory does not allow.
     """
-    df, asked = known_df(asked), STUDENT if isinstance(asked, StudentT) else asked
-    if isinstance(asked, Gaussian) or asked == GAUSSIAN:
+    if asked.name == GAUSSIAN:
         return _constant(AS_ASKED)
     if planned == GAUSSIAN:
         return _constant(AS_GIVEN)
-    chooses = asked == AUTO and planned is None
+    chooses = asked.name == AUTO and planned is None
     refusal = _refusal(gp, data, budget) if chooses else "there are no others" if data.n_rows < 2 else None
     if refusal is not None:
         return _constant(refusal)
@@ -90,15 +75,15 @@ def law_of(
     except (TimeIsUpError, KeyboardInterrupt):
         return _constant("the fit was ended before another was chosen")
     if planned is not None or not chooses:
-        name = (asked if planned is None else planned).removesuffix(CURVED)
-        law, others = _fitted(name, rows, df)
+        name = (asked.name if planned is None else planned).removesuffix(CURVED)
+        law, others = _fitted(name, rows, asked.df)
         u = law.probabilities(others)
         curve = SplineCurve.of(u, others.weight) if planned == name + CURVED else None
         return _dispersion(law, curve, AS_ASKED if planned is None else AS_GIVEN)
     heavy = data.transform is None or data.transform.growth < LEAST_DF
     found = choose(rows, SEED, heavy_tails=heavy)
     why, curve = f"by rows left out: {found.told}", None
-    law, others = _fitted(found.chosen, rows, df)
+    law, others = _fitted(found.chosen, rows, asked.df)
     if found.compared and as_new:
         curve, told = chosen_curve(law.probabilities(others), others.cells(), SEED, weight=others.weight)
         why = f"{why}; its probabilities: {told}"

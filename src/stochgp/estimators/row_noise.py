@@ -3,7 +3,7 @@
 import functools
 import logging
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,11 +12,12 @@ from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
 from stochgp.data.streams import AbstractSource
 from stochgp.distributions import SplineCurve
 from stochgp.estimators.left_out import SEED
+from stochgp.estimators.likelihood import AUTO, BOTH, ROW_NOISE, Asked, df_told
 from stochgp.estimators.run import Run
-from stochgp.estimators.tails import df_told, known_df
 from stochgp.learners import AbstractLearner
 from stochgp.learners.closing import closes, on_all_rows
 from stochgp.learners.curves import CURVED, chosen_curve
+from stochgp.learners.dispersion import GAUSSIAN, STUDENT
 from stochgp.learners.heavy_tails import heavy_tailed, learned_with_tails
 from stochgp.learners.log import Report
 from stochgp.learners.row_noise import (
@@ -31,43 +32,12 @@ from stochgp.learners.row_noise import (
     with_head,
 )
 from stochgp.learners.run import Extent
-from stochgp.likelihoods import AbstractNoise, Gaussian, HeadNoise, StudentT
+from stochgp.likelihoods import HeadNoise
 from stochgp.models import FeatureGP
-from stochgp.names import lookup
 from stochgp.objectives.dispersion import Shape
 from stochgp.results import FitResult
 
-AUTO, GAUSSIAN, ROW_NOISE, STUDENT = "auto", "gaussian", "row-noise", "student-t"
-BOTH = f"{ROW_NOISE}-{STUDENT}"
-LIKELIHOODS = (AUTO, GAUSSIAN, ROW_NOISE, STUDENT, BOTH)
-
 logger = logging.getLogger("stochgp.estimators")
-
-
-class Asked(NamedTuple):
-    """`likelihood=` taken apart."""
-
-    name: str
-    noise: AbstractNoise | None = None  # a model of its own, learned with the features
-    df: float | None = None  # degrees of freedom that are not to be learned
-    hashed: bool = False  # whether inputs are fingerprints, which no network takes
-    transformed: bool = False  # whether targets are T(y), whose mean heavy tails may not have
-
-    @classmethod
-    def of(cls, value: Any) -> "Asked":
-        """Raises TypeError or ValueError, in one line, for what feature GPs do not take."""
-        if isinstance(value, str):
-            lookup(value, dict.fromkeys(LIKELIHOODS), "likelihood")
-            return cls(value)
-        if isinstance(value, Gaussian):
-            return cls(GAUSSIAN, value.noise)
-        if not isinstance(value, StudentT):
-            names = ", ".join(map(repr, LIKELIHOODS))
-            raise TypeError(
-                f"likelihood must be one of {names}, Gaussian(noise) or StudentT(df, noise) of stochgp.likelihoods, or a Warped of these, not {value!r}; "
-                "SparseGPRegressor and SparseGPClassifier have others"
-            )
-        return cls(STUDENT, value.noise, known_df(value))
 
 
 def closed(

@@ -11,7 +11,7 @@ from stochgp.estimators import growing
 from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.choices import sparse_learner
 from stochgp.estimators.fingerprinted import Inputs
-from stochgp.estimators.observation import is_of_counts, refuse_learner, started
+from stochgp.estimators.likelihood import SPARSE, Asked, refuse_learner, started
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import (
@@ -133,9 +133,10 @@ class SparseGPRegressor(GPRegressor):
         return gp, told | {"likelihood": choice(name, "as asked")}
 
     def _start_likelihood(self, data: TrainingData) -> tuple[AbstractLikelihood, float]:
-        """(The likelihood before learning, the variance that kernels start from). Raises as `observation.refuse_learner`."""
-        refuse_learner(self._likelihood, self._named_learner()[0])
-        return started(self._likelihood, data, self)
+        """(The likelihood before learning, the variance that kernels start from). Raises as `refuse_learner`."""
+        asked = Asked.of(self._likelihood, SPARSE)
+        refuse_learner(asked, self._named_learner()[0])
+        return started(asked, data, self)
 
     def _likelihood_of(
         self, gp: SparseGP, learned: FitResult | None, posterior: VariationalPosterior
@@ -144,7 +145,7 @@ class SparseGPRegressor(GPRegressor):
 
     @property
     def _counts_as_they_are(self) -> bool:
-        return is_of_counts(self._likelihood)
+        return Asked.of(self._likelihood, SPARSE).is_of_counts
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
         return 0.0 if self._grows else closing_seconds(int(self.n_inducing), data.n_all, CLOSING_SHARE)
