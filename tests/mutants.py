@@ -299,8 +299,8 @@ MUTATIONS = (
     Mutation(
         "trees replace the noise of the input",
         "observations/dispersion.py",
-        "self.trees, noise)",
-        "self.trees)",
+        "frozen(self.trees), noise)",
+        "frozen(self.trees))",
         "learners/test_dispersion.py::test_deviations_and_noise_are_those_of_the_base_times_the_scale",
     ),
     Mutation(

@@ -19,7 +19,6 @@ from stochgp.distributions import PITRecalibration, SplineCurve
 from stochgp.estimators.joint_predictions import JointPredictions
 from stochgp.numerics.trees import Trees
 from stochgp.observations import Dispersion
-from stochgp.parameters import frozen
 
 _generator = np.random.default_rng(0)
 X = _generator.uniform([0, 10], [1, 12], (50, 2))
@@ -28,12 +27,10 @@ SETS = _generator.uniform([0, 10], [1, 12], (3, 4, 2))
 ROWS = SETS.reshape(-1, 2)
 KERNEL = kernels.Matern52([1.0, 1.2], 1.0)
 KEPT = {"learner": None, "noise_variance": 0.01, "dtype": "float64", "random_state": 0}
-TREES = frozen(
-    Trees(jnp.array([[0, 1]], jnp.int32), jnp.array([[0.1, -0.2]]), jnp.array([[0.3, -0.5, 0.9, 0.1]]))
-)
+TREES = Trees(jnp.array([[0, 1]], jnp.int32), jnp.array([[0.1, -0.2]]), jnp.array([[0.3, -0.5, 0.9, 0.1]]))
 LAWS = {
     "factor": Dispersion(3.1),
-    "trees and Student's t": Dispersion(0.4, TREES, 5.0),
+    "trees and Student's t": Dispersion(0.4, 5.0, TREES),
     "curve": Dispersion(2.0, None, None, SplineCurve.of(_generator.uniform(size=4000) ** 1.4)),
 }
 MAKERS = {

@@ -245,7 +245,7 @@ class FeatureGPRegressor(GPRegressor):
         """Where held-out rows want their probabilities corrected, that of whole errors."""
         if learned is None or learned.evidence is None or learned.evidence.curve is None:
             return None, {}
-        return Dispersion(1.0, df=learned.evidence.df, curve=learned.evidence.curve), {}
+        return Dispersion(None, learned.evidence.df, curve=learned.evidence.curve), {}
 
     def _posterior_of(
         self, gp: FeatureGP, learned: FitResult | None, data: TrainingData, run: Run

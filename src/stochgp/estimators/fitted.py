@@ -168,7 +168,7 @@ class Fitted:
         drawn, inflation = self.posterior.functions(n_samples, key=key), self.observation.inflation
         if inflation is None or not inflation.is_scaling:
             return drawn
-        return DispersedFunctions(self.posterior, inflation, drawn)
+        return DispersedFunctions(self.posterior, inflation.scale, drawn)
 
     def _rows(self, X: np.ndarray) -> ModelRows:
         return ModelRows(X, self.inputs, self.dtype, isinstance(self.encoder, MoleculeEncoder))

@@ -1,10 +1,12 @@
 """likelihood="auto": the law of observations around their predictions, from training rows that are left out."""
 
+import dataclasses
 import math
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from stochgp import deadline
 from stochgp.budget import Budget
@@ -15,9 +17,9 @@ from stochgp.estimators.left_out import SEED, predicted_by_others, search_bytes,
 from stochgp.estimators.likelihood import AUTO, KERNEL, Asked, df_told, starting_noise
 from stochgp.estimators.units import TrainingData
 from stochgp.learners.curves import CURVED, chosen_curve
-from stochgp.learners.dispersion import GAUSSIAN, Law, LeftOut, choose, fitted, split
+from stochgp.learners.dispersion import GAUSSIAN, LeftOut, choose, fitted, split
 from stochgp.likelihoods import AbstractNoise, constant_noise
-from stochgp.objectives.dispersion import LEAST_DF, Shape
+from stochgp.objectives.dispersion import LEAST_DF
 from stochgp.observations import Dispersion
 from stochgp.parameters import frozen
 from stochgp.posteriors import ExactKernelPosterior, LocalPosterior
@@ -77,40 +79,47 @@ def law_of(
     if planned is not None or not chooses:
         name = (asked.name if planned is None else planned).removesuffix(CURVED)
         law, others = _fitted(name, rows, asked.df)
-        u = law.probabilities(others)
-        curve = SplineCurve.of(u, others.weight) if planned == name + CURVED else None
-        return _dispersion(law, curve, AS_ASKED if planned is None else AS_GIVEN)
+        curve = None
+        if planned == name + CURVED:
+            curve = SplineCurve.of(_probabilities(law, others), others.weight)
+        return _with_curve(name, law, curve, AS_ASKED if planned is None else AS_GIVEN)
     heavy = data.transform is None or data.transform.growth < LEAST_DF
     found = choose(rows, SEED, heavy_tails=heavy)
     why, curve = f"by rows left out: {found.told}", None
     law, others = _fitted(found.chosen, rows, asked.df)
     if found.compared and as_new:
-        curve, told = chosen_curve(law.probabilities(others), others.cells(), SEED, weight=others.weight)
+        curve, told = chosen_curve(_probabilities(law, others), others.cells(), SEED, weight=others.weight)
         why = f"{why}; its probabilities: {told}"
-    return _dispersion(law, curve, why)
+    return _with_curve(found.chosen, law, curve, why)
 
 
 def _constant(why: str) -> tuple[None, dict[str, Any]]:
     return None, {"likelihood": choice(GAUSSIAN, why)}
 
 
-def _fitted(name: str, rows: LeftOut, df: float | None) -> tuple[Law, LeftOut]:
+def _fitted(name: str, rows: LeftOut, df: float | None) -> tuple[Dispersion, LeftOut]:
     """(The law, the rows that no tree was fitted to): three quarters fit trees, the last stops them; the constant Gaussian stays as it is."""
     if name == GAUSSIAN:
-        return Law(name, Shape(1.0, None), None), rows
+        return Dispersion(), rows
     part = split(rows, SEED)
     most, last = (rows.some(np.flatnonzero(where)) for where in (part != 0, part == 0))
     law = fitted(name, most, last, SEED, df=df)
     return law, rows if law.trees is None else last
 
 
-def _dispersion(law: Law, curve: SplineCurve | None, why: str) -> tuple[Dispersion | None, dict[str, Any]]:
+def _probabilities(law: Dispersion, rows: LeftOut) -> Float[np.ndarray, " R"]:
+    """F(y) of each row."""
+    return law.probability(rows.z * np.exp(-law.log_scale(rows.X) / 2))
+
+
+def _with_curve(
+    name: str, law: Dispersion, curve: SplineCurve | None, why: str
+) -> tuple[Dispersion | None, dict[str, Any]]:
     """(The law with that correction, None where it changes nothing; what `plan_` says of it)."""
-    if curve is None and law.name == GAUSSIAN:
+    if curve is None and name == GAUSSIAN:
         return _constant(why)
-    trees = None if law.trees is None else frozen(law.trees)
-    found = choice(law.name if curve is None else law.name + CURVED, why)
-    return Dispersion(law.shape.variance, trees, law.shape.df, curve), {"likelihood": found} | _told(law)
+    found = choice(name if curve is None else name + CURVED, why)
+    return dataclasses.replace(law, curve=curve), {"likelihood": found} | _told(law)
 
 
 def _refusal(gp: Any, data: TrainingData, budget: Budget) -> str | None:
@@ -157,14 +166,12 @@ def _knows(posterior: Any, n_rows: int) -> bool:
     return isinstance(posterior, SampledKernelPosterior) and len(posterior.weights) == n_rows
 
 
-def _told(law: Law) -> dict[str, Any]:
-    told = {
-        "likelihood_scale": choice(law.shape.factor, "of the variances of observations, by the rows left out")
-    }
+def _told(law: Dispersion) -> dict[str, Any]:
+    told = {"likelihood_scale": choice(law.factor, "of the variances of observations, by the rows left out")}
     if law.trees is not None:
         told["likelihood_trees"] = choice(
             len(law.trees.leaves), "of 2^5 leaves, whose sum is the logarithm of the scale of the input"
         )
-    if law.shape.df is not None:
-        told |= df_told(law.shape.df, "by the rows left out")
+    if law.df is not None:
+        told |= df_told(law.df, "by the rows left out")
     return told

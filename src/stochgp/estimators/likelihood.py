@@ -8,8 +8,8 @@ import numpy as np
 
 from stochgp.choosing import choice
 from stochgp.data import Standardiser
+from stochgp.data.rows import Rows
 from stochgp.data.targets import refuse_no_counts
-from stochgp.estimators.inputs import TrainingRows
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import SVGP, AbstractLearner
 from stochgp.learners.dispersion import GAUSSIAN, STUDENT
@@ -152,7 +152,7 @@ def started(asked: Asked, data: TrainingData, estimator: Any) -> tuple[AbstractL
     return likelihood, spread
 
 
-def data_of_counts(rows: TrainingRows, standardize: bool, dtype: str) -> TrainingData:
+def data_of_counts(rows: Rows, standardize: bool, dtype: str) -> TrainingData:
     """Counts are not standardised, inputs are. Raises ValueError for targets that are no counts."""
     refuse_no_counts(rows.y)
     unchanged = Standardiser.identity((rows.X.shape[1],))

@@ -34,7 +34,7 @@ from stochgp.learners.row_noise import (
 from stochgp.learners.run import Extent
 from stochgp.likelihoods import HeadNoise
 from stochgp.models import FeatureGP
-from stochgp.objectives.dispersion import Shape
+from stochgp.observations import Dispersion
 from stochgp.results import FitResult
 
 logger = logging.getLogger("stochgp.estimators")
@@ -104,7 +104,7 @@ def _recalibrated(found: FitResult, *, planned: bool) -> tuple[FitResult, str]:
     rows, df = found.evidence.held_out, found.evidence.df
     if rows is None:
         return found, "no rows were held out"
-    shape, z = Shape(1.0 if df is None else 1 - 2 / df, df), rows.error / rows.std
+    shape, z = Dispersion(None, df), rows.error / rows.std
     u = shape.probability(z)
     if planned:
         curve, why = SplineCurve.of(u, rows.weight), AS_GIVEN

@@ -1,15 +1,16 @@
 """Which law the errors of rows left out have: constant or of a scale that depends on the input, Gaussian or Student-t."""
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from stochgp.choosing import FEWEST_GROUPS, prefer, too_few
-from stochgp.likelihoods.noise import LARGEST_OF_TREES
 from stochgp.numerics.clustered import clusters, median
 from stochgp.numerics.trees import Boosting, Trees
-from stochgp.objectives.dispersion import Shape, gaussian_shape, slopes, student_shape
+from stochgp.objectives.dispersion import gaussian_dispersion, slopes, student_dispersion
+from stochgp.observations import Dispersion
 
 GAUSSIAN, STUDENT = "gaussian", "student-t"
 OF_INPUT = ", scale of the input"
@@ -49,21 +50,6 @@ class LeftOut(NamedTuple):
         return clusters(self.X, self.group)
 
 
-class Law(NamedTuple):
-    """One of `LAWS`, fitted: y = m + √(V κ s(x)) T, log s(x) = trees(x) or 0."""
-
-    name: str
-    shape: Shape
-    trees: Trees | None
-
-    def log_density(self, rows: LeftOut) -> Float[np.ndarray, " R"]:
-        return self.shape.log_density(rows.squares, _values(self.trees, rows.X))
-
-    def probabilities(self, rows: LeftOut) -> Float[np.ndarray, " R"]:
-        """F(y) of each row."""
-        return self.shape.probability(rows.z * np.exp(-_values(self.trees, rows.X) / 2))
-
-
 class Evidence(NamedTuple):
     """What the rows left out say of the laws: mean log densities, in the units of √V, and what the best of the others gained."""
 
@@ -80,7 +66,7 @@ def fitted(
     seed: int,
     boosting: Boosting = BOOSTING,
     df: float | None = None,
-) -> Law:
+) -> Dispersion:
     """The law of that name: trees from `rows`, as many as serve the others; shape by the others, by all rows without trees.
 
     `df` are the degrees of freedom of "student-t"; None = learned.
@@ -89,7 +75,7 @@ def fitted(
         squares, count = (
             np.concatenate(two) for two in zip(*((r.squares, r.count) for r in (rows, others)), strict=True)
         )
-        return Law(name, _shape(name, squares, count, df), None)
+        return _constant(name, squares, count, df)
     return _on_trees(name, _trees(rows, others, seed, boosting), others)
 
 
@@ -148,7 +134,7 @@ def _scores(
         scored.append(at)
         for name in laws:
             law = _on_trees(name, trees, others) if OF_INPUT in name else fitted(name, first, others, seed)
-            found[name].append(law.log_density(tested))
+            found[name].append(law.log_density(tested.squares, law.log_scale(tested.X)))
     return np.concatenate(scored), {name: np.concatenate(values) for name, values in found.items()}
 
 
@@ -159,7 +145,7 @@ def _parts_scored(group: Int[np.ndarray, " R"] | None) -> int:
 
 def _trees(rows: LeftOut, others: LeftOut, seed: int, boosting: Boosting) -> Trees | None:
     """By the Student-t law of TREE_DF degrees of freedom, from its best constant scale; log s has the mean 0 over the rows."""
-    start = Shape(student_shape(rows.squares, weight=rows.weight).factor, TREE_DF)
+    start = Dispersion(student_dispersion(rows.squares, weight=rows.weight).factor, TREE_DF)
     loss = lambda eta: -float(np.average(start.log_density(others.squares, eta), weights=others.weight))
 
     def of_rows(eta: Float[np.ndarray, " R"]) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
@@ -172,22 +158,18 @@ def _trees(rows: LeftOut, others: LeftOut, seed: int, boosting: Boosting) -> Tre
     return found.plus(-float(np.average(found.on_host(rows.X), weights=rows.weight)))
 
 
-def _on_trees(name: str, trees: Trees | None, others: LeftOut) -> Law:
-    squares = others.squares * np.exp(-_values(trees, others.X))
-    return Law(name, _shape(name, squares, others.weight), trees)
+def _on_trees(name: str, trees: Trees | None, others: LeftOut) -> Dispersion:
+    eta = Dispersion(trees=trees).log_scale(others.X)
+    found = _constant(name, others.squares * np.exp(-eta), others.weight)
+    return dataclasses.replace(found, trees=trees)
 
 
-def _shape(
+def _constant(
     name: str,
     squares: Float[np.ndarray, " R"],
     weight: Float[np.ndarray, " R"] | None,
     df: float | None = None,
-) -> Shape:
-    return student_shape(squares, df, weight) if name.startswith(STUDENT) else gaussian_shape(squares, weight)
-
-
-def _values(trees: Trees | None, X: Float[np.ndarray, "R D"]) -> Float[np.ndarray, " R"]:
-    """log s(x)."""
-    if trees is None:
-        return np.zeros(len(X))
-    return np.clip(trees.on_host(np.asarray(X, np.float64)), -LARGEST_OF_TREES, LARGEST_OF_TREES)
+) -> Dispersion:
+    if name.startswith(STUDENT):
+        return student_dispersion(squares, df, weight)
+    return gaussian_dispersion(squares, weight)

@@ -1,11 +1,11 @@
-"""Predictive variances that are multiplied by a function of the input, and the distribution of errors in units of them."""
+"""The errors of predictions in units of their standard deviations: Gaussian or Student-t, of a scale that depends on the input."""
 
 import math
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float64
+from jaxtyping import Float, Float64
+from scipy.special import ndtr, stdtr
 
 from stochgp.distributions import (
     AbstractCurve,
@@ -15,65 +15,101 @@ from stochgp.distributions import (
     Recalibrated,
     Student,
 )
+from stochgp.distributions.location_scale import log_student
 from stochgp.likelihoods import AbstractNoise, TreeNoise
-from stochgp.likelihoods.noise import known_noise, noise_variances, with_level
-from stochgp.parameters import Frozen
+from stochgp.likelihoods.noise import LARGEST_OF_TREES, known_noise, noise_variances, with_level
+from stochgp.numerics.trees import Trees
+from stochgp.parameters import frozen
+
+LOG_2PI = math.log(2 * math.pi)
 
 OnHost = Float64[np.ndarray, " N"]
+Eta = Float[np.ndarray, "#N"]
 
 
 class Dispersion(eqx.Module):
-    """An observation around its prediction m ± √V, V the variance of f and of the noise: y = m + √(c s(x) V) T, T Student-t or Gaussian of variance 1.
+    """An observation around its prediction m ± √V, V the variance of f and of the noise: y = m + √(κ s(x) V) T.
 
-    `trees` are log s(x), None for 1; `df` the degrees of freedom of T, None for a Gaussian; `curve` corrects the probabilities of T.
-    Where s hardly changes among the rows that matter for x, variances c s(x) var f and noise c s(x) σ² s₀(x) are those of the kernel
+    T is standard normal, or Student-t with `df` = ν degrees of freedom; κ is `factor`, and None says that V is the variance of y; `trees` are
+    log s(x), None for 0; `curve` corrects the probabilities of T. With z² = (y − m)²/V and η = log s(x), and up to −½ log V,
+
+        log p = −½(η + log κ) + log f(√(z² e^(−η)/κ)),   f the density of T.
+
+    Variances c s(x) var f, c = κ var T, and noise c s(x) σ² s₀(x) are, where s hardly changes among the rows that matter for x, those of the kernel
     c √(s(x) s(z)) k(x, z) and of that noise: one factor of both leaves every mean as it is.
     """
 
-    factor: float  # c
-    trees: Frozen | None = None
+    factor: float | None = 1.0
     df: float | None = None
+    trees: Trees | None = None
     curve: AbstractCurve | None = None
+
+    @property
+    def kappa(self) -> float:
+        """κ; of V that is the variance of y, 1/var T."""
+        if self.factor is not None:
+            return self.factor
+        return 1.0 if self.df is None else 1 - 2 / self.df
+
+    @property
+    def variance(self) -> float:
+        """c = κ var T, var T = ν/(ν − 2) of a Student-t."""
+        if self.factor is None:
+            return 1.0
+        return self.factor * (1.0 if self.df is None else self.df / (self.df - 2))
 
     @property
     def is_scaling(self) -> bool:
         """Whether variances change."""
-        return self.factor != 1.0 or self.trees is not None
+        return self.variance != 1.0 or self.trees is not None
 
     @property
     def is_gaussian(self) -> bool:
         return self.df is None and self.curve is None
 
+    def log_scale(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        """η = log s(x), by NumPy."""
+        if self.trees is None:
+            return np.zeros(len(X))
+        return np.clip(self.trees.on_host(np.asarray(X, np.float64)), -LARGEST_OF_TREES, LARGEST_OF_TREES)
+
+    def log_density(self, squares: OnHost, eta: Eta) -> OnHost:
+        """log p + ½ log V of each row: in the units of √V."""
+        zeta = squares * np.exp(-eta) / self.kappa
+        log_f = -0.5 * (LOG_2PI + zeta) if self.df is None else log_student(zeta, self.df)
+        return -0.5 * (eta + math.log(self.kappa)) + log_f
+
+    def probability(self, z: OnHost) -> OnHost:
+        """P(Y ≤ y) of z = (y − m) e^(−η/2)/√V."""
+        t = z / math.sqrt(self.kappa)
+        return ndtr(t) if self.df is None else stdtr(self.df, t)
+
+    @property
+    def scale(self) -> AbstractNoise:
+        """c s(x) as the variances of a noise."""
+        scale = known_noise(self.variance)
+        return scale if self.trees is None else TreeNoise(scale.level, frozen(self.trees))
+
     def multiplier(self, X: Float[np.ndarray, "N D"]) -> OnHost:
         """c s(x)."""
-        return np.asarray(noise_variances(self._scale, X, np.ones(len(X))))
-
-    def traced_multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """c s(x) in the dtype of the rows, inside of a program."""
-        return self._scale.variance(X, jnp.ones(X.shape[0], X.dtype))
+        return np.asarray(noise_variances(self.scale, X, np.ones(len(X))))
 
     def of_noise(self, noise: AbstractNoise) -> AbstractNoise:
         """The noise c s(x) σ² s₀(x), σ² s₀(x) the one given."""
         if not self.is_scaling:
             return noise
-        level = float(self._scale.level) * float(noise.level)
+        level = float(self.scale.level) * float(noise.level)
         if self.trees is not None:
-            return TreeNoise(known_noise(level).level, self.trees, noise)
+            return TreeNoise(known_noise(level).level, frozen(self.trees), noise)
         return with_level(noise, level)
 
     def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
-        """Of observations with these means and standard deviations, noise included, before the curve corrects them."""
+        """Of observations with these means and standard deviations, noise and c s(x) included, before the curve corrects them."""
         return self._plain(mean, std) if self.curve is None else LocationScale(mean, std, self._unit)
 
     def corrected(self, std: OnHost) -> OnHost:
         """The standard deviations of `observed`."""
         return std if self.curve is None else std * self._unit.std[0]
-
-    @property
-    def _scale(self) -> AbstractNoise:
-        """c s(x) as the variances of a noise."""
-        scale = known_noise(self.factor)
-        return scale if self.trees is None else TreeNoise(scale.level, self.trees)
 
     @property
     def _unit(self) -> AbstractDistribution:

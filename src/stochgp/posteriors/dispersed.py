@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stochgp.observations import Dispersion
+from stochgp.likelihoods import AbstractNoise
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior
 
 
@@ -11,7 +11,7 @@ class DispersedFunctions(AbstractFunctions):
     """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior whose mean is m."""
 
     base: AbstractPosterior
-    dispersion: Dispersion
+    scale: AbstractNoise  # c s(x) are its variances
     functions: AbstractFunctions
 
     @property
@@ -20,5 +20,5 @@ class DispersedFunctions(AbstractFunctions):
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         mean = jnp.asarray(self.base.mean(X), X.dtype)[:, None]
-        root = jnp.sqrt(self.dispersion.traced_multiplier(X))[:, None]
+        root = jnp.sqrt(self.scale.variance(X, jnp.ones(X.shape[0], X.dtype)))[:, None]
         return mean + root * (self.functions(X) - mean)
