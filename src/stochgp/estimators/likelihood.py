@@ -16,12 +16,15 @@ from stochgp.learners.dispersion import GAUSSIAN, STUDENT
 from stochgp.likelihoods import (
     AbstractLikelihood,
     AbstractNoise,
+    Bernoulli,
     Gaussian,
     LatentNoiseGaussian,
     NegativeBinomial,
     Poisson,
     Shifted,
+    Softmax,
     StudentT,
+    Warped,
     constant_noise,
 )
 from stochgp.likelihoods.noise import NOISE_FLOOR
@@ -32,11 +35,8 @@ AUTO, ROW_NOISE = "auto", "row-noise"
 BOTH = f"{ROW_NOISE}-{STUDENT}"
 KERNEL, FEATURE, SPARSE = FAMILIES = "KernelGPRegressor", "FeatureGPRegressor", "SparseGPRegressor"
 START_NOISE = 0.1  # of the targets' mean square
-LEAST_NOISE = {
-    KERNEL: 1e-10,
-    FEATURE: NOISE_FLOOR,
-    SPARSE: NOISE_FLOOR,
-}  # the same; a kernel GP can interpolate
+# Its bound from below, of the same: a kernel GP can interpolate, and is solved in float64 where rows are few.
+LEAST_NOISE = {KERNEL: 1e-10, FEATURE: NOISE_FLOOR, SPARSE: NOISE_FLOOR}
 START_DF, START_SHAPE = 4.0, 10.0  # of a Student-t; of a negative binomial
 COUNT_VARIANCE = 1.0  # that kernels of the logarithm of a rate start from
 LEAST_COUNT = 0.5  # the sum of counts is taken to be at least this
@@ -44,34 +44,33 @@ LEAST_DF = 2.2  # below it the bound of ν governs standard deviations
 AT_BOUND = "; at its bound: standard deviations are governed by it, quantiles are not"
 
 
+# Of classes, and what a regressor takes apart, or puts around others.
+NOT_SPARSE = (Bernoulli, Softmax, Shifted, Warped)
+
+
 class Named(NamedTuple):
-    """What a name stands for: a class, the families that take the name and those that take a value of the class, and where it starts."""
+    """What a name stands for: a class, the families that take the name, and where it starts."""
 
     kind: type[AbstractLikelihood] | None
-    by_name: tuple[str, ...]
-    by_value: tuple[str, ...] = ()
+    families: tuple[str, ...]
     start: Callable[[AbstractNoise], AbstractLikelihood] | None = None  # from constant noise
 
 
 LIKELIHOODS = {
     AUTO: Named(None, (KERNEL, FEATURE)),
-    GAUSSIAN: Named(Gaussian, FAMILIES, FAMILIES, Gaussian),
-    STUDENT: Named(StudentT, FAMILIES, FAMILIES, lambda noise: StudentT(START_DF, noise)),
-    ROW_NOISE: Named(
-        LatentNoiseGaussian, (FEATURE, SPARSE), (SPARSE,), lambda noise: LatentNoiseGaussian(noise.level)
-    ),
+    GAUSSIAN: Named(Gaussian, FAMILIES, Gaussian),
+    STUDENT: Named(StudentT, FAMILIES, lambda noise: StudentT(START_DF, noise)),
+    ROW_NOISE: Named(LatentNoiseGaussian, (FEATURE, SPARSE), lambda noise: LatentNoiseGaussian(noise.level)),
     BOTH: Named(None, (FEATURE,)),
-    "poisson": Named(Poisson, (SPARSE,), (SPARSE,), lambda _: Poisson()),
-    "negative-binomial": Named(
-        NegativeBinomial, (SPARSE,), (SPARSE,), lambda _: NegativeBinomial(START_SHAPE)
-    ),
+    "poisson": Named(Poisson, (SPARSE,), lambda _: Poisson()),
+    "negative-binomial": Named(NegativeBinomial, (SPARSE,), lambda _: NegativeBinomial(START_SHAPE)),
 }
 
 
 class Asked(NamedTuple):
     """`likelihood=` taken apart."""
 
-    name: str  # one of LIKELIHOODS
+    name: str  # one of LIKELIHOODS, or that of the class of another value
     value: AbstractLikelihood | None = None  # that was given, and is learned from there on
     df: float | None = None  # degrees of freedom that are not to be learned
     hashed: bool = False  # whether inputs are fingerprints, which no network takes
@@ -80,15 +79,17 @@ class Asked(NamedTuple):
     @classmethod
     def of(cls, value: Any, family: str) -> "Asked":
         """Raises ValueError for a name and TypeError for a value that the family does not take; the line says which family does."""
+        value = _named(value, family) if isinstance(value, str) else value
         if isinstance(value, str):
-            return cls(_known_name(value, family))
-        for name, named in LIKELIHOODS.items():
-            if named.kind is not None and isinstance(value, named.kind) and family in named.by_value:
-                return cls(name, value, None if family == SPARSE else known_df(value))
-        kinds = [one.kind.__name__ for one in LIKELIHOODS.values() if one.kind and family in one.by_value]
+            return cls(value)
+        if family == SPARSE and isinstance(value, AbstractLikelihood) and not isinstance(value, NOT_SPARSE):
+            return cls(_name_of(value), value)
+        if isinstance(value, Gaussian | StudentT):
+            return cls(_name_of(value), value, known_df(value))
+        values = "" if family == SPARSE else "Gaussian(noise) or StudentT(df, noise) as "
         raise TypeError(
-            f"likelihood must be one of {quoted(_names(family))}, a value of {', '.join(kinds)} of stochgp.likelihoods, or a Warped of these, "
-            f"not {value!r}{_others(value, family)}"
+            f"likelihood must be one of {quoted(_names(family))}, {values}a value of stochgp.likelihoods, or a Warped of one, "
+            f"not {value!r}{_others(value)}"
         )
 
     @property
@@ -99,31 +100,36 @@ class Asked(NamedTuple):
     @property
     def is_of_counts(self) -> bool:
         """Whether its targets are counts as they are."""
-        return LIKELIHOODS[self.name].kind in (Poisson, NegativeBinomial)
+        kind = LIKELIHOODS[self.name].kind if self.value is None else type(self.value)
+        return kind is not None and kind.is_of_counts
 
 
 def _names(family: str) -> list[str]:
-    return [name for name, named in LIKELIHOODS.items() if family in named.by_name]
+    return [name for name, named in LIKELIHOODS.items() if family in named.families]
 
 
-def _known_name(name: str, family: str) -> str:
-    families = LIKELIHOODS[name].by_name if name in LIKELIHOODS else (family,)
+def _named(name: str, family: str) -> Any:
+    """The name, or the value that a user has registered under it."""
+    families = LIKELIHOODS[name].families if name in LIKELIHOODS else (family,)
     if family not in families:
         raise ValueError(
             f"likelihood {name!r} is of {' and '.join(families)}; {family} has {quoted(_names(family))}"
         )
-    lookup(name, dict.fromkeys(_names(family)), "likelihood")
-    return name
+    return lookup(name, {known: known for known in _names(family)}, "likelihood")
 
 
-def _others(value: Any, family: str) -> str:
-    """Which family takes a likelihood that this one does not."""
-    if not isinstance(value, AbstractLikelihood):
-        return ""
-    for named in LIKELIHOODS.values():
-        if named.kind is not None and isinstance(value, named.kind):
-            return f"; {' and '.join(named.by_value)} takes it"
-    return "; classes are for SparseGPClassifier"
+def _name_of(value: AbstractLikelihood) -> str:
+    """In LIKELIHOODS; of another likelihood that of its class."""
+    names = (name for name, named in LIKELIHOODS.items() if named.kind and isinstance(value, named.kind))
+    return next(names, type(value).__name__)
+
+
+def _others(value: Any) -> str:
+    """Which family takes a likelihood that the one asked does not."""
+    if isinstance(value, Bernoulli | Softmax):
+        return ": classes are for SparseGPClassifier"
+    is_taken = isinstance(value, AbstractLikelihood) and not isinstance(value, NOT_SPARSE)
+    return f": {SPARSE} takes it" if is_taken else ""
 
 
 def starting_noise(family: str, spread: float, dtype: str) -> AbstractNoise:
@@ -134,7 +140,7 @@ def starting_noise(family: str, spread: float, dtype: str) -> AbstractNoise:
 def refuse_learner(asked: Asked, learner: AbstractLearner | None) -> None:
     """Raises ValueError for a likelihood that is not Gaussian with a learner other than SVGP."""
     if asked.name != GAUSSIAN and not isinstance(learner, SVGP):
-        kind: Any = LIKELIHOODS[asked.name].kind
+        kind: Any = LIKELIHOODS[asked.name].kind if asked.value is None else type(asked.value)
         raise ValueError(
             f"{type(learner).__name__} takes Gaussian noise, but the likelihood is {kind.__name__}: approximation='svgp' takes any"
         )
@@ -143,9 +149,9 @@ def refuse_learner(asked: Asked, learner: AbstractLearner | None) -> None:
 def started(asked: Asked, data: TrainingData, estimator: Any) -> tuple[AbstractLikelihood, float]:
     """(A sparse regressor's likelihood of standardised targets at its start, or the one given; the variance that kernels start from)."""
     spread = 1.0 if asked.is_of_counts else data.spread
-    likelihood, start = asked.value, LIKELIHOODS[asked.name].start
+    likelihood = asked.value
     if likelihood is None:
-        assert start is not None
+        start: Any = LIKELIHOODS[asked.name].start
         likelihood = start(starting_noise(SPARSE, spread, estimator.dtype))
     if asked.is_of_counts:
         return Shifted(likelihood, _prior_log_rate(data, estimator)), COUNT_VARIANCE

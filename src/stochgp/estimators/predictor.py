@@ -38,7 +38,7 @@ class PosteriorEstimator(BaseEstimator):
     def save(self, path: str | os.PathLike) -> None:
         """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps rows and targets.
 
-        Raises ValueError, naming it, for a part that is neither of this package nor of Equinox (a network of your own), and warns
+        Raises ValueError, naming it, for a part that is neither of this package nor of Equinox, nor registered by `stochgp.register`, and warns
         of settings that the file cannot hold.
         """
         check_is_fitted(self)

@@ -2,7 +2,7 @@
 
 import abc
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -28,6 +28,10 @@ class AbstractLikelihood(eqx.Module):
     X [N, D] are the rows as the model sees them; only a noise that depends on the input looks at them. What trains is every
     floating array that is not frozen, as in a model.
     """
+
+    is_of_counts: ClassVar[bool] = (
+        False  # targets without units, which are not standardised; f is the logarithm of their mean
+    )
 
     @property
     @abc.abstractmethod

@@ -1,6 +1,6 @@
 """Counts: 0, 1, 2, …"""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -19,6 +19,8 @@ LARGEST_RATE = 1e6  # of a draw
 
 class Poisson(AbstractLikelihood):
     """P(y | f) = e^(yf − e^f)/y!: f is the log of the mean, which is also the variance."""
+
+    is_of_counts: ClassVar[bool] = True
 
     @property
     def n_latent(self) -> int:
@@ -53,6 +55,7 @@ class NegativeBinomial(AbstractLikelihood):
     """
 
     shape: AbstractParameter = eqx.field(converter=as_positive, default=10.0)
+    is_of_counts: ClassVar[bool] = True
 
     @property
     def n_latent(self) -> int:

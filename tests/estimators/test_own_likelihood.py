@@ -1,0 +1,91 @@
+"""A likelihood of the user's own, in a file of its own, from `fit` to a file and back."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from own_parts import Laplace
+from scipy import stats
+
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, likelihoods, load
+
+_generator = np.random.default_rng(0)
+X = _generator.uniform(-2, 2, (600, 1))
+NOISE = 0.4  # b
+Y = 7 + 3 * (np.sin(2 * X[:, 0]) + NOISE * _generator.laplace(size=600))
+NEW = np.linspace(-1.8, 1.8, 20)[:, None]
+QUICK = {"n_inducing": 20, "epochs": 60, "batch_size": 100, "learning_rate": 0.03, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return SparseGPRegressor(likelihood=Laplace(0.5), **QUICK).fit(X, Y)
+
+
+def test_it_is_learned_and_predicts_in_target_units(model):
+    assert model.plan_["likelihood"]["choice"] == "Laplace"
+    b = float(model.likelihood_.scale) * Y.std()
+    assert_allclose(b, 3 * NOISE, rtol=0.2)  # the standard error of b is 4 %
+    mean, std = model.predict(NEW, return_std=True)
+    assert np.abs(mean - 7 - 3 * np.sin(2 * NEW[:, 0])).max() < 0.8
+    found = model.predict_distribution(NEW)
+    assert_allclose(found.mean, mean, rtol=1e-9)
+    assert_allclose(found.std**2, std**2 + 2 * b**2, rtol=1e-5)
+    noisy = model.predict(NEW, return_std=True, include_noise=True)[1]
+    assert_array_equal(noisy, found.std)
+    assert_allclose(model.predict_interval(NEW, 0.9), found.quantile([0.05, 0.95]))
+    assert_allclose(np.diag(model.predict(NEW, return_cov=True, include_noise=True)[1]), noisy**2, rtol=1e-6)
+    low, high = model.predict_interval(X, 0.9).T
+    assert np.mean((low <= Y) & (high >= Y)) == pytest.approx(0.9, abs=4 * (0.09 / 600) ** 0.5)
+
+
+def test_draws_of_observations_are_of_it(model):
+    draws = model.sample_y(NEW[:1], 400, include_noise=True)[0]
+    found = model.predict_distribution(NEW[:1]).cdf(draws[None])[0]
+    assert stats.kstest(found, "uniform").pvalue > 1e-4
+
+
+def test_a_file_holds_it_where_it_is_registered(model, tmp_path):
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert isinstance(again.likelihood_, Laplace)
+    quantiles = [of.predict_quantiles(NEW, [0.1, 0.9]) for of in (again, model)]
+    assert_array_equal(*quantiles)
+    code = f"import stochgp; stochgp.load({str(tmp_path / 'm')!r})"
+    alone = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert "register its class before" in alone.stderr
+
+
+def test_it_may_be_transformed_and_calibrated():
+    settings = {"likelihood": likelihoods.Warped(Laplace(0.4), "log"), "calibration": "pit"}
+    model = SparseGPRegressor(**settings, **QUICK).fit(X, np.exp(Y / 4))
+    assert np.isfinite(model.predict_distribution(NEW).logpdf(np.exp(NEW[:, 0]))).all()
+
+
+@pytest.mark.parametrize("kind", [KernelGPRegressor, FeatureGPRegressor])
+def test_other_families_say_which_takes_it(kind):
+    with pytest.raises(TypeError, match="SparseGPRegressor takes it") as caught:
+        kind(likelihood=Laplace()).fit(X[:30], Y[:30])
+    assert "\n" not in str(caught.value)
+
+
+def test_it_has_the_name_under_which_it_is_registered(model):
+    named = SparseGPRegressor(likelihood="laplace", **QUICK | {"epochs": 1}).fit(X, Y)
+    assert isinstance(named.likelihood_, Laplace)
+    with pytest.raises(TypeError, match="SparseGPRegressor takes it"):
+        KernelGPRegressor(likelihood="laplace").fit(X[:30], Y[:30])
+
+
+def test_a_learner_that_cannot_take_it_says_which_can():
+    with pytest.raises(ValueError, match="likelihood is Laplace: approximation='svgp' takes any"):
+        SparseGPRegressor(likelihood=Laplace(), approximation="sgpr").fit(X[:30], Y[:30])
+
+
+def test_a_name_of_another_family_is_told():
+    with pytest.raises(ValueError, match="'poisson' is of SparseGPRegressor; KernelGPRegressor has 'auto'"):
+        KernelGPRegressor(likelihood="poisson").fit(X[:30], Y[:30])
