@@ -96,10 +96,11 @@ def test_slopes_are_differences(law):
 
 def test_a_corrected_spread_of_observations_is_in_the_noise():
     model = made("exact")
-    model._fitted = dataclasses.replace(model._fitted, calibration=PITRecalibration(0.6, 0.6, 0.1, 200))
+    correction = PITRecalibration(0.6, 0.6, 0.1, 200)
+    observation = dataclasses.replace(model._fitted.observation, correction=correction)
+    model._fitted = dataclasses.replace(model._fitted, observation=observation)
     std, observed = (model.predict(ROWS, return_std=True, include_noise=given)[1] for given in (False, True))
     assert_allclose(JointPredictions(model).noise(ROWS), observed**2 - std**2, rtol=1e-9)
-    model._fitted = dataclasses.replace(model._fitted, calibration=None)
 
 
 COUNTS = np.random.default_rng(1).poisson(3.0, 50)

@@ -90,7 +90,7 @@ class Dispersion(eqx.Module):
         scale = known_noise(self.variance)
         return scale if self.trees is None else TreeNoise(scale.level, frozen(self.trees))
 
-    def multiplier(self, X: Float[np.ndarray, "N D"]) -> OnHost:
+    def multiplier(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
         """c s(x)."""
         return np.asarray(noise_variances(self.scale, X, np.ones(len(X))))
 
