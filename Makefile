@@ -19,8 +19,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 # What must hold as well for users who run all of JAX in 64 bits.
 EITHER_PRECISION := tests/test_parameters.py tests/kernels/test_contract.py tests/features/test_contract.py
 
-# A process for each core, and a file of tests on one of them: what it compiles is used by its tests only.
-TEST_OPTIONS := -q -n auto --maxprocesses=4 --dist loadfile
+# A process for each core, and a file of tests on one of them, in the order of conftest.FIRST.
+TEST_OPTIONS := -q -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all mutants lint setup
 .DEFAULT_GOAL := test

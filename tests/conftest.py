@@ -50,6 +50,28 @@ SKIPS_OF_EXTRAS = ("torch", "PyTorch", "BoTorch", "gymnasium")  # heavy ones: `m
 _skipped: dict[str, str] = {}  # reasons by node
 
 
+# Workers take files in this order, then the others: a slow one that came last would be waited for. From the list that is printed at the end.
+FIRST = (
+    "tests/estimators/test_contract.py",
+    "tests/test_simulated.py",
+    "tests/test_processes.py",
+    "tests/test_docs.py",
+    "tests/test_kills.py",
+    "tests/test_wheel.py",
+    "tests/estimators/test_kernel.py",
+    "tests/estimators/test_feature.py",
+    "tests/planning/test_solver.py",
+    "tests/test_devices.py",
+    "tests/estimators/test_devices.py",
+    "tests/test_experiments.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    places = {file: place for place, file in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(FIRST)))
+
+
 def pytest_configure(config):
     config.pluginmanager.register(Costs())
 
