@@ -348,8 +348,8 @@ MUTATIONS = (
     Mutation(
         "cautions take few groups for many",
         "estimators/helps.py",
-        "return clusters(X, None if few else self.group)",
-        "return clusters(X, self.group)",
+        "return clusters(X, None if few else rows.group)",
+        "return clusters(X, rows.group)",
         "estimators/test_helps.py::test_few_groups_give_way_to_cells_of_near_rows",
     ),
     Mutation(

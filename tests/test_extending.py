@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import stochgp
-from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor
 from stochgp.cli.main import main
 from stochgp.names import REGISTERED
 
@@ -30,6 +30,10 @@ OWN = {
         ),
     ),
     "learner": ("kernel", lambda: KernelGPRegressor(learner="differences", random_state=0)),
+    "likelihood": (
+        "sparse",
+        lambda: SparseGPRegressor(likelihood="laplace", n_inducing=16, epochs=40, random_state=0),
+    ),
     "family": ("constant", lambda: own_parts.ConstantRegressor(random_state=0)),
 }  # fmt: skip
 SETTINGS = {
@@ -37,6 +41,7 @@ SETTINGS = {
     "features": ["features=waves", "learner=full-batch"],
     "solver": ["solver=richardson", "learner=none", "noise_variance=0.1", "n_samples=4"],
     "learner": ["learner=differences"],
+    "likelihood": ["likelihood=laplace", "n_inducing=16", "epochs=40"],
     "family": [],
 }
 
