@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from benchmarks import __main__ as door
+from benchmarks import __main__ as entry
 from benchmarks import demo, first_fits, gpboost_fits, library, memory, sggp_fits, solver_steps, solver_times
 from benchmarks.problem import make_problem
 from measuring import store
@@ -17,8 +17,8 @@ from stochgp.parameters import partition
 
 
 def test_list_names_every_benchmark(capsys):
-    assert door.main(["--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(door.BENCHMARKS)
+    assert entry.main(["--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(entry.BENCHMARKS)
 
 
 class Counting:
@@ -39,12 +39,12 @@ class Counting:
 
 @pytest.fixture
 def counting(monkeypatch):
-    monkeypatch.setattr(door.importlib, "import_module", lambda name: Counting)
+    monkeypatch.setattr(entry.importlib, "import_module", lambda name: Counting)
     return Counting
 
 
 def test_a_run_leaves_a_line_for_each_row(counting, tmp_path, capsys):
-    assert door.main(["memory", "--json", "--results", str(tmp_path)]) == 0
+    assert entry.main(["memory", "--json", "--results", str(tmp_path)]) == 0
     printed, lines = json.loads(capsys.readouterr().out), store.read(tmp_path / "memory.jsonl")
     assert [r["settings"] for r in lines] == [
         {"dtype": "float32", "side": side, "size": 3} for side in ("ours", "theirs")
@@ -57,7 +57,7 @@ def test_a_run_leaves_a_line_for_each_row(counting, tmp_path, capsys):
 
 
 def test_a_quick_trial_leaves_none(counting, tmp_path, capsys):
-    assert door.main(["memory", "--quick", "--results", str(tmp_path)]) == 0
+    assert entry.main(["memory", "--quick", "--results", str(tmp_path)]) == 0
     assert "theirs" in capsys.readouterr().out and list(tmp_path.iterdir()) == []
 
 
@@ -65,8 +65,8 @@ def test_a_missing_rival_is_one_line(monkeypatch, capsys):
     def missing(name):
         raise ModuleNotFoundError("no", name="torch")
 
-    monkeypatch.setattr(door.importlib, "import_module", missing)
-    assert door.main(["feature_steps"]) == 1
+    monkeypatch.setattr(entry.importlib, "import_module", missing)
+    assert entry.main(["feature_steps"]) == 1
     said = capsys.readouterr()
     assert (
         said.out == ""
@@ -130,9 +130,9 @@ def test_keys_are_the_names_of_the_cells(benchmark):
 
 def test_every_benchmark_module_imports_without_its_rivals_or_says_which(capsys):
     """Here, with or without PyTorch: a module either imports or the command names the package."""
-    for name in door.BENCHMARKS:
+    for name in entry.BENCHMARKS:
         try:
-            module = door.importlib.import_module(f"benchmarks.{name}")
+            module = entry.importlib.import_module(f"benchmarks.{name}")
         except ModuleNotFoundError as error:
             assert error.name == "torch" and name in ("feature_steps", "sggp")
         else:

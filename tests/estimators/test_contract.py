@@ -1,7 +1,7 @@
 """scikit-learn's own tests of an estimator, none excepted.
 
 Runs are short, as scikit-learn's are for its own iterative estimators: nearly all of the time is compiling for each shape of data. What the
-checks look at is the door, the same for every map and learner. `make test` makes all checks of the kernel GP; of the other estimators those of
+checks look at is the interface, the same for every map and learner. `make test` makes all checks of the kernel GP; of the other estimators those of
 construction, fits, weights and predictions, but not those of how arguments are read, which is one function for all. `make test-all` makes all.
 """
 
@@ -44,7 +44,7 @@ SHORT = {
 def checks():
     """Every check of each estimator. Those of the default features are `long` but for the ones that ask for a good fit, and of the other
 
-    sparse learners but for one that calls `partial_fit` after `fit`: the door is the same.
+    sparse learners but for one that calls `partial_fit` after `fit`: the interface is the same.
     """
     found = []
     named = {

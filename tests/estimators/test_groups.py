@@ -1,4 +1,4 @@
-"""Groups at the door: what they may be, that they keep company with their rows, what they change, and what is refused."""
+"""Groups given to `fit`: what they may be, that they keep company with their rows, what they change, and what is refused."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""The scikit-learn door."""
+"""Estimators with the interface of scikit-learn."""
 
 import os
 from typing import Any

@@ -17,7 +17,7 @@ from sklearn.utils import estimator_html_repr
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import Decisions, choice
+from stochgp.choosing import AS_GIVEN, Decisions, choice
 from stochgp.compiled import kept_on_disk
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.rows import Rows
@@ -234,17 +234,12 @@ class GPEstimator(PosteriorEstimator):
         callback: Any,
         devices: Devices = ONE,
     ) -> None:
-        learn_key, solve_key, start_key = map(key_of, split(as_key(self.random_state), 3))
-        budget = Budget.of(self.memory_limit)
-        budget.require(STARTING_BYTES, "to begin, a fit")
-        run = Run(learn_key, solve_key, start_key, budget, checkpoint, callback, self.plan, devices)
+        run = self._run(checkpoint, callback, devices)
         data = self._read_data(X, y, sample_weight, groups, run)
         warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
         with jax.enable_x64(True):
             gp, start = self._start(data, run)
-            if data.leaves_inputs:
-                what = f"{data.encoder.described}, " if isinstance(data.encoder, MoleculeEncoder) else ""
-                start["inputs"] = choice("as given", what + self._inputs().value)
+            start |= self._told_of_inputs(data)
             learned, choices = self._learn(gp, data, run)
             if learned is not None:
                 learned, closing = self._close(learned, data, run)
@@ -255,25 +250,44 @@ class GPEstimator(PosteriorEstimator):
             with within(0.0 if is_over else None):
                 law, of_law = self._law_of(gp, learned, posterior, data, run)
             stream = self._stream_of(gp, learned, data, run)
-        seen = self.dtype if posterior.dtype is None else posterior.dtype
+        likelihood = self._likelihood_of(gp, learned, posterior)
         observation = Observation(
-            data.targets, self._likelihood_of(gp, learned, posterior), law, data.transform,
-            rounding=self._target == "count",
-        )  # fmt: skip
-        self._fitted = Fitted(
-            data.encoder, data.inputs, posterior, seen, observation, Seen.of(data),
-            log_slope=data.log_slope, slope_rows=data.passes.count, stream=stream,
-        )  # fmt: skip
+            data.targets, likelihood, law, data.transform, rounding=self._target == "count"
+        )
+        self._fitted = self._fitted_of(data, posterior, observation, stream)
         if data.left_out is not None:
             self._fitted, of_law = calibrated(self._fitted, data.left_out, self._calibration, of_law)
-        name = y if data.is_of_files else getattr(y, "name", None)
-        self.target_name_ = name if isinstance(name, str) else None
+        self.target_name_ = _name_of(y, data.is_of_files)
         self.plan_ = Decisions(data.told) | start | choices | more | of_law
         self._judge(learned, data)
         for note in notes(self.plan_, data.n_rows):
             logger.info(note)
             say(self.verbose if run.devices.is_writer else 0, note)
         self._report(learned, solved, data)
+
+    def _run(self, checkpoint: Any, callback: Any, devices: Devices) -> Run:
+        """What this call is given beside its data. Raises ValueError where there is no memory to begin."""
+        learn_key, solve_key, start_key = map(key_of, split(as_key(self.random_state), 3))
+        budget = Budget.of(self.memory_limit)
+        budget.require(STARTING_BYTES, "to begin, a fit")
+        return Run(learn_key, solve_key, start_key, budget, checkpoint, callback, self.plan, devices)
+
+    def _told_of_inputs(self, data: TrainingData) -> dict[str, Any]:
+        """What `plan_` says of inputs that stay as they are."""
+        if not data.leaves_inputs:
+            return {}
+        what = f"{data.encoder.described}, " if isinstance(data.encoder, MoleculeEncoder) else ""
+        return {"inputs": choice(AS_GIVEN, what + self._inputs().value)}
+
+    def _fitted_of(
+        self, data: TrainingData, posterior: AbstractPosterior, observation: Observation, stream: Any
+    ) -> Fitted:
+        """What predictions are made from."""
+        seen = self.dtype if posterior.dtype is None else posterior.dtype
+        return Fitted(
+            data.encoder, data.inputs, posterior, seen, observation, Seen.of(data),
+            log_slope=data.log_slope, slope_rows=data.passes.count, stream=stream,
+        )  # fmt: skip
 
     def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
         """What the model learns from, of rows in memory or in files."""
@@ -444,6 +458,12 @@ class GPEstimator(PosteriorEstimator):
         nlml = self._nlml(learned)
         if nlml is not None:
             self.nlml_ = nlml + data.log_unit
+
+
+def _name_of(y: Any, is_of_files: bool) -> str | None:
+    """The name of the targets, where they have one."""
+    name = y if is_of_files else getattr(y, "name", None)
+    return name if isinstance(name, str) else None
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

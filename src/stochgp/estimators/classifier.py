@@ -1,4 +1,4 @@
-"""The sparse GP classifier behind scikit-learn's door."""
+"""The sparse GP classifier as a scikit-learn estimator."""
 
 import typing
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The feature GP behind scikit-learn's door."""
+"""The feature GP as a scikit-learn estimator."""
 
 import math
 import typing

@@ -1,4 +1,4 @@
-"""Rows in files at the door: what is learned from them, and all of them for the posterior."""
+"""Rows in files, as `fit` is given them: what is learned from them, and all of them for the posterior."""
 
 import dataclasses
 import os
@@ -53,14 +53,7 @@ def read_files(
     `n_features_in_` and `feature_names_in_`. Raises ValueError or TypeError, in one line, with file and row for what cannot be used, and where
     a family that `keeps_all` rows cannot.
     """
-    lookup(estimator.missing, dict.fromkeys(("refuse", "impute")), "missing")
-    if not isinstance(target, str):
-        raise TypeError(
-            f"y must be the name of the target's column where X names files, but is {type(target).__name__}"
-        )
-    for name, value in others.items():
-        if value is not None:
-            raise ValueError(f"{name} is for rows in memory: X names files")
+    _check(estimator, target, others)
     blocks = X if isinstance(X, Blocks) else Blocks.of(X)
     wanted = rows_that_fit if keeps_all else sample_rows
     most = lambda n_inputs: wanted(n_inputs, budget)
@@ -96,3 +89,15 @@ def _name_inputs(estimator: Any, columns: Any) -> None:
 def _bytes_of_row(n_inputs: int) -> int:
     """In float64, with its hash, twice while a sample grows; and once in float32 on the device."""
     return 2 * 8 * (n_inputs + 2) + 4 * (n_inputs + 2)
+
+
+def _check(estimator: Any, target: Any, others: dict[str, Any]) -> None:
+    """Raises ValueError or TypeError for settings, and arguments of `fit`, that files do not take."""
+    lookup(estimator.missing, dict.fromkeys(("refuse", "impute")), "missing")
+    if not isinstance(target, str):
+        raise TypeError(
+            f"y must be the name of the target's column where X names files, but is {type(target).__name__}"
+        )
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"{name} is for rows in memory: X names files")

@@ -1,4 +1,4 @@
-"""What comes in at the door: tables, arrays, targets and weights as checked numbers."""
+"""What `fit`, `update` and `partial_fit` are given: tables, arrays, targets and weights as checked numbers."""
 
 import dataclasses
 from typing import Any

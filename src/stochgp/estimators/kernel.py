@@ -1,4 +1,4 @@
-"""The kernel GP behind scikit-learn's door."""
+"""The kernel GP as a scikit-learn estimator."""
 
 import typing
 from dataclasses import dataclass, field

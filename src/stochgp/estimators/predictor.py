@@ -1,4 +1,4 @@
-"""The part of the doors that all regressors share: everything that follows from a posterior."""
+"""What all regressors share: everything that follows from a posterior."""
 
 import logging
 import os

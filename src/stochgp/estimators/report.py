@@ -44,39 +44,50 @@ def describe_learning(
     seen = learner.seen_rows(n_rows)
     rate = next((entry["rate"] for entry in found.history if "rate" in entry), None)
     tried = sorted({entry["trial_rate"] for entry in found.history if "trial_rate" in entry})
-    return _scores(found, data.log_unit) | {
-        "learner": choice(type(learner).__name__, why),
-        "learner_settings": choice(
-            _settings(learner), "those that can be written down; see the learner's docstring"
-        ),
-        "gradients": choice(*learner.exactness(found.history[-1] if found.history else {})),
-        "learning_rows": choice(seen, _rows_reason(seen, data.n_rows)),
-        "batch_size": choice(
-            plan.batch_size, _batch_reason(learner, plan.batch_size, asked.get("batch_size"))
-        ),
-        "epochs": choice(plan.total_steps / plan.steps_per_epoch, _epochs_reason(learner)),
-        "learning_rate": choice(rate, _rate_reason(learner, tried)),
-        "held_out_rows": choice(
-            found.held_out_rows,
-            "they judge states and choose rate and noise; they join the posterior at the end",
-        ),
+    return (
+        _scores(found, data.log_unit)
+        | _in_memory(placed, budget)
+        | {
+            "learner": choice(type(learner).__name__, why),
+            "learner_settings": choice(
+                _settings(learner), "those that can be written down; see the learner's docstring"
+            ),
+            "gradients": choice(*learner.exactness(found.history[-1] if found.history else {})),
+            "learning_rows": choice(seen, _rows_reason(seen, data.n_rows)),
+            "batch_size": choice(
+                plan.batch_size, _batch_reason(learner, plan.batch_size, asked.get("batch_size"))
+            ),
+            "epochs": choice(plan.total_steps / plan.steps_per_epoch, _epochs_reason(learner)),
+            "learning_rate": choice(rate, _rate_reason(learner, tried)),
+            "held_out_rows": choice(
+                found.held_out_rows,
+                "they judge states and choose rate and noise; they join the posterior at the end",
+            ),
+            "rows_in_time": choice(*_rows_in_time(n_rows, data.n_rows)),
+            "steps": choice(
+                found.n_iter, "taken by the learner; a fit by this plan takes as many if this one was cut"
+            ),
+            "rate_trials": choice(
+                sum("trial_rate" in entry for entry in found.history),
+                "of learning rates, before the first step",
+            ),
+            "result": choice(found.result.name, found.result.value),
+            **_standard_errors(found),
+        }
+    )
+
+
+def _in_memory(placed: Placement, budget: Budget) -> dict[str, Any]:
+    """Where the rows of learning are, and what it takes."""
+    return {
         "rows": choice(
             "device" if placed.on_device else "host",
             f"standardised copies on the device take at most {SHARE_FOR_ROWS:.0%} of the free memory",
         ),
-        "learning_memory": choice(placed.free, "bytes that the learner was told it may make use of"),
+        "learning_memory": choice(placed.free, "bytes that the learner may make use of"),
         "memory": choice(
             placed.need, f"bytes needed beyond those in use, within a limit of {format_bytes(budget.limit)}"
         ),
-        "rows_in_time": choice(*_rows_in_time(n_rows, data.n_rows)),
-        "steps": choice(
-            found.n_iter, "taken by the learner; a fit by this plan takes as many if this one was cut"
-        ),
-        "rate_trials": choice(
-            sum("trial_rate" in entry for entry in found.history), "of learning rates, before the first step"
-        ),
-        "result": choice(found.result.name, found.result.value),
-        **_standard_errors(found),
     }
 
 

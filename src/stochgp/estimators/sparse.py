@@ -1,4 +1,4 @@
-"""The sparse GP behind scikit-learn's door."""
+"""The sparse GP as a scikit-learn estimator."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

@@ -42,19 +42,9 @@ def on_all_rows(
     A third of few rows is held out, and which third that is, and rounding, moved the error by a half. Features of all rows vary little. Their own likelihood
     would say too small a noise, as they come near to interpolating; so both variances are those of `first`, chosen by rows that it had not seen.
     """
-    plan, judge = first.plan, judge_of(learner, gp)
-    B = plan.batch_size
-    options: dict[str, Any] = {
-        "batch_size": B,
-        "epochs": max(1, round(first.n_iter / max(1, source.size // B))),
-    }
-    if rate is not None:
-        options["learning_rate"] = rate
-    options["judge"] = dataclasses.replace(judge, validation_fraction=0.0)
+    learner = _closing(first, gp, learner, source.size, rate)
     file = None if checkpoint is None else f"{os.fspath(checkpoint)}.closing"
-    second = fit(
-        dataclasses.replace(learner, **options), gp, source, key=key, checkpoint=file, devices=devices
-    )
+    second = fit(learner, gp, source, key=key, checkpoint=file, devices=devices)
     if second.result not in DONE or second.evidence is None:
         return first
     variances = float(first.gp.variance), float(first.gp.noise_variance)
@@ -70,3 +60,13 @@ def on_all_rows(
         n_iter=first.n_iter + second.n_iter,
         seconds=first.seconds + second.seconds,
     )
+
+
+def _closing(
+    first: FitResult, gp: FeatureGP, learner: AbstractLearner, n_rows: int, rate: float | None
+) -> AbstractLearner:
+    """The learner with as many steps as `first` took, at that rate, that holds no rows out."""
+    B, judge = first.plan.batch_size, dataclasses.replace(judge_of(learner, gp), validation_fraction=0.0)
+    options: dict[str, Any] = {"batch_size": B, "epochs": max(1, round(first.n_iter / max(1, n_rows // B)))}
+    options |= {} if rate is None else {"learning_rate": rate}
+    return dataclasses.replace(learner, **options, judge=judge)

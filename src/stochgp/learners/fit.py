@@ -121,19 +121,16 @@ def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> Fi
         return _finish(setting, Progress(None, None, first, first.criterion, 0, 0), log, RESULTS.time_limit)
     first_seconds = setting.learner.first_seconds
     log.pieces.expected = max(log.pieces.expected, log.visits.seconds, first_seconds)  # all compile
-    any_rate = next(
-        iter(setting.judge.rates(setting.division.train.size)), None
-    )  # a state has the shape of a checkpoint's whatever its rate
+    # A state has the shape of a checkpoint's whatever its rate.
+    any_rate = next(iter(setting.judge.rates(setting.division.train.size)), None)
     at, result = begun(with_rate(setting, any_rate), first), RESULTS.interrupted
     mark = "" if checkpoint is None else _mark(setting)
     devices = setting.division.devices
     resumed = None if checkpoint is None else _read(checkpoint, at, mark, devices)
 
     def save(at: Progress) -> None:
-        if checkpoint is None:
-            return
-        facts = log.facts()
-        if devices.is_writer:
+        facts = log.facts() if checkpoint is not None else {}
+        if checkpoint is not None and devices.is_writer:
             checkpoints.write(checkpoint, at, facts, mark)
 
     try:

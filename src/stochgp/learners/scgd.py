@@ -165,15 +165,13 @@ class SCGD(AbstractLearner):
         by_s = counts / s - weights / s * zeta
         (by_theta,) = pull_back((by_Phi, by_noise, by_s))
         by_w = 2 * (matmul(weighted[:, 0] * residual, Phi) / s2 + w)
-        if self.profiled:
-            by_w = jnp.zeros_like(by_w)
+        by_w = jnp.zeros_like(by_w) if self.profiled else by_w
 
         size = step_size(state.descent, self.learning_rate, self.decay)
         (theta, w_next), descent = move((trainable, w), (by_theta, by_w), state.descent, self.optimizer, size)
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
-        if self.df is None:
-            of_rows = squares / s2
-        else:
+        of_rows = squares / s2
+        if self.df is not None:
             of_rows = (self.df + 1) * jnp.sum(counts * jnp.log1p(zeta / (self.df * s)))
         loss = (of_rows + jnp.sum(w**2) + levels) / (2 * state.count)
         new = SCGDState(

@@ -62,19 +62,11 @@ def solve(
 
     Raises ValueError for shapes that do not fit and for a tolerance that is not positive.
     """
-    shape = np.shape(b)
-    if len(shape) != 2 or shape[0] != operator.size or shape[1] == 0:
-        raise ValueError(
-            f"b must be [N, S] with N = {operator.size} rows and at least one column, but got {shape}"
-        )
-    if start is not None and np.shape(start) != shape:
-        raise ValueError(f"start must have the shape of b, {shape}, but got {np.shape(start)}")
-    if not np.all(np.asarray(tolerance) > 0):
-        raise ValueError(f"tolerance is {tolerance}; it must be positive")
+    _check(operator, np.shape(b), start, tolerance)
     with jax.enable_x64(True), within(time_limit):
         if isinstance(solver, AbstractIterativeSolver):
             limits = _Limits(
-                np.broadcast_to(np.asarray(tolerance, np.float64), shape[1:]), most_epochs, progress
+                np.broadcast_to(np.asarray(tolerance, np.float64), np.shape(b)[1:]), most_epochs, progress
             )
             solution = _Run(solver, operator, b, key, start, limits).go()
         elif isinstance(solver, AbstractDirectSolver):
@@ -86,6 +78,18 @@ def solve(
             f"{solution.result.value} (largest relative residual {solution.residual_norms.max():.3g})"
         )
     return solution
+
+
+def _check(operator: AbstractOperator, shape: tuple[int, ...], start: Any, tolerance: Any) -> None:
+    """Raises ValueError for what `solve` does not take; `shape` is that of b."""
+    if len(shape) != 2 or shape[0] != operator.size or shape[1] == 0:
+        raise ValueError(
+            f"b must be [N, S] with N = {operator.size} rows and at least one column, but got {shape}"
+        )
+    if start is not None and np.shape(start) != shape:
+        raise ValueError(f"start must have the shape of b, {shape}, but got {np.shape(start)}")
+    if not np.all(np.asarray(tolerance) > 0):
+        raise ValueError(f"tolerance is {tolerance}; it must be positive")
 
 
 class _Limits(NamedTuple):
