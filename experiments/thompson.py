@@ -26,11 +26,11 @@ from stochgp.data.rows import Rows
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import Matern32
 from stochgp.likelihoods import constant_noise
+from stochgp.likelihoods.noise import known_noise
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device
 from stochgp.parameters import frozen
 from stochgp.posteriors import AbstractFunctions, KernelFunctions, KernelSystem, VariationalPosterior
-from stochgp.posteriors.base import known_noise
 from stochgp.posteriors.growing import sides, warm_start
 from stochgp.posteriors.kernel import NoiseDraws
 from stochgp.priors import prior_functions

@@ -4,7 +4,9 @@ Set STOCHGP_TYPECHECK=1 to check annotations in all files, or 0 in none, and STO
 not be skipped.
 """
 
+import importlib
 import os
+import sys
 from pathlib import Path
 
 import jaxtyping
@@ -172,3 +174,11 @@ def traced_afresh():
     jax.clear_caches()
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def own_parts():
+    """`support/own_parts.py`, whose parts are registered for the tests of one file alone."""
+    yield importlib.import_module("own_parts")
+    importlib.import_module("stochgp.names").REGISTERED.clear()
+    del sys.modules["own_parts"]

@@ -39,9 +39,9 @@ class AbstractParameter(eqx.Module):
         """The constrained value."""
 
     @property
-    @abc.abstractmethod
     def stored(self) -> Any:
-        """What is stored, of the shape and dtype of the value."""
+        """What is stored, of the shape and dtype of the value; where a leaf does not say it, the value."""
+        return self.value
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -107,7 +107,7 @@ def test_figures_of_rows_that_count_are_those_of_repeated_rows():
     count = np.concatenate([np.ones(200), np.random.default_rng(4).integers(1, 5, 200)])
     found, given, fit, score = halves(count)
     many = np.repeat(score, count[score].astype(int))
-    plain = given._replace(weight=None)
+    plain = dataclasses.replace(given, weight=None)
     for figures in (_nlpd, _coverages):
         wanted = figures(found, plain, fit, many)
         np.testing.assert_allclose(figures(found, given, fit, score), wanted, rtol=1e-12)
@@ -130,8 +130,9 @@ def test_weights_of_the_fit_enter_its_correction(calibration):
     order = np.lexsort(np.column_stack([X, y]).T[::-1])
     given = Rows(X[order], y[order], weight[order])
     left = set_aside(given, calibration, "real", pit_seed(model))[1]
-    base = dataclasses.replace(model._fitted, calibration=None).distribution(left.X)
     found = model._fitted.observation.correction
+    uncorrected = dataclasses.replace(model._fitted.observation, correction=None)
+    base = dataclasses.replace(model._fitted, observation=uncorrected).distribution(left.X)
     if calibration == "pit":
         assert found == recalibration(base, left.y, weight=left.weight)
     else:

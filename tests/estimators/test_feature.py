@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import FeatureGPRegressor, features, kernels, learners, networks
-from stochgp.estimators.inputs import MERGED_ROWS
+from stochgp.data.rows import MERGED_ROWS
 
 QUICK = {
     "features": "rff",

@@ -242,7 +242,7 @@ def test_the_bound_of_a_sample_of_counts_or_classes_is_of_all_rows(name, labelle
     with jax.enable_x64(True):
         posterior = fitted.posterior
         rows = next(DeviceRows(X, y, dtype=np.float64).chunks(N))
-        expected = posterior.likelihood.expected_log_density(
+        expected = fitted.observation.likelihood.expected_log_density(
             rows.y, *posterior.process.moments(rows.X), rows.X
         )
         bound = float(np.sum(expected) - posterior.process.divergence()) / N

@@ -1,5 +1,7 @@
 """Whether a fit helps: rows predicted by it against a constant, in every family."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -84,7 +86,7 @@ def test_intervals_that_hold_too_few_rows_are_said():
 
 def test_a_useless_fit_warns_and_has_not_converged(monkeypatch):
     """Both families without held-out rows: targets ten standard deviations from what is predicted."""
-    shifted = lambda fitted, rows: scores(fitted, rows._replace(y=rows.y + 10 * np.std(rows.y)))
+    shifted = lambda fitted, rows: scores(fitted, dataclasses.replace(rows, y=rows.y + 10 * np.std(rows.y)))
     monkeypatch.setattr("stochgp.estimators.base.scores", shifted)
     for model in (
         KernelGPRegressor("rbf", learner=BSGD(batch_size=16, epochs=2), random_state=0),

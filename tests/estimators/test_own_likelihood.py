@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from own_parts import Laplace
 from scipy import stats
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, likelihoods, load
@@ -21,7 +20,12 @@ QUICK = {"n_inducing": 20, "epochs": 60, "batch_size": 100, "learning_rate": 0.0
 
 
 @pytest.fixture(scope="module")
-def model():
+def Laplace(own_parts):
+    return own_parts.Laplace
+
+
+@pytest.fixture(scope="module")
+def model(Laplace):
     return SparseGPRegressor(likelihood=Laplace(0.5), **QUICK).fit(X, Y)
 
 
@@ -48,7 +52,7 @@ def test_draws_of_observations_are_of_it(model):
     assert stats.kstest(found, "uniform").pvalue > 1e-4
 
 
-def test_a_file_holds_it_where_it_is_registered(model, tmp_path):
+def test_a_file_holds_it_where_it_is_registered(Laplace, model, tmp_path):
     model.save(tmp_path / "m")
     again = load(tmp_path / "m")
     assert isinstance(again.likelihood_, Laplace)
@@ -61,27 +65,27 @@ def test_a_file_holds_it_where_it_is_registered(model, tmp_path):
     assert "register its class before" in alone.stderr
 
 
-def test_it_may_be_transformed_and_calibrated():
+def test_it_may_be_transformed_and_calibrated(Laplace):
     settings = {"likelihood": likelihoods.Warped(Laplace(0.4), "log"), "calibration": "pit"}
     model = SparseGPRegressor(**settings, **QUICK).fit(X, np.exp(Y / 4))
     assert np.isfinite(model.predict_distribution(NEW).logpdf(np.exp(NEW[:, 0]))).all()
 
 
 @pytest.mark.parametrize("kind", [KernelGPRegressor, FeatureGPRegressor])
-def test_other_families_say_which_takes_it(kind):
+def test_other_families_say_which_takes_it(kind, Laplace):
     with pytest.raises(TypeError, match="SparseGPRegressor takes it") as caught:
         kind(likelihood=Laplace()).fit(X[:30], Y[:30])
     assert "\n" not in str(caught.value)
 
 
-def test_it_has_the_name_under_which_it_is_registered(model):
+def test_it_has_the_name_under_which_it_is_registered(Laplace, model):
     named = SparseGPRegressor(likelihood="laplace", **QUICK | {"epochs": 1}).fit(X, Y)
     assert isinstance(named.likelihood_, Laplace)
     with pytest.raises(TypeError, match="SparseGPRegressor takes it"):
         KernelGPRegressor(likelihood="laplace").fit(X[:30], Y[:30])
 
 
-def test_a_learner_that_cannot_take_it_says_which_can():
+def test_a_learner_that_cannot_take_it_says_which_can(Laplace):
     with pytest.raises(ValueError, match="likelihood is Laplace: approximation='svgp' takes any"):
         SparseGPRegressor(likelihood=Laplace(), approximation="sgpr").fit(X[:30], Y[:30])
 

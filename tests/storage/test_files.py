@@ -138,7 +138,7 @@ class Mine(eqx.Module):
     [
         (features.Network(lambda x: x[:2], D), ["model.network", "'<lambda>'"]),
         (_network(activation=lambda x: x), ["model.network.activation", "'<lambda>'"]),
-        ({"net": Mine(ROWS)}, ["model['net']", "test_storage_files.Mine", "equinox.nn"]),
+        ({"net": Mine(ROWS)}, ["model['net']", "test_files.Mine", "equinox.nn"]),
         ([np.array(["a"])], ["model[0]", "real numbers"]),
         ([np.array([1j])], ["model[0]", "complex128"]),
         (os.system, ["'system'"]),

@@ -82,7 +82,8 @@ def _of_model(estimator: Any) -> list[str]:
         share = (std / scale) ** 2
         lines.append(f"Noise: standard deviation {std:.4g}, {share:.2%} of the targets' variance")
     observation = estimator._fitted.observation
-    if observation.inflation is not None or not isinstance(observation.likelihood, Gaussian):
+    other = observation.inflation is not None or not isinstance(observation.likelihood, Gaussian)
+    if other and "likelihood" in estimator.plan_:  # a classifier's is known by its classes
         lines.append(f"Observations around predictions: {estimator.plan_['likelihood']['choice']}")
     return lines
 

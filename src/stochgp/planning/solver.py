@@ -144,7 +144,7 @@ def _solvers(solver: str | AbstractSolver) -> list[tuple[AbstractSolver, bool]]:
         return [(solver, False)]
     if solver == "auto":
         return [(NAMES[name], True) for name in AUTOMATIC]
-    return [(lookup(solver, NAMES, "solver"), True)]
+    return [(lookup(solver, {"auto": None} | NAMES, "solver"), True)]
 
 
 def _candidates(
