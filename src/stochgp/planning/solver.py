@@ -144,7 +144,8 @@ def _solvers(solver: str | AbstractSolver) -> list[tuple[AbstractSolver, bool]]:
         return [(solver, False)]
     if solver == "auto":
         return [(NAMES[name], True) for name in AUTOMATIC]
-    return [(lookup(solver, {"auto": None} | NAMES, "solver"), True)]
+    named: dict[str, Any] = {"auto": None, **NAMES}  # "auto" for the message alone
+    return [(lookup(solver, named, "solver"), True)]
 
 
 def _candidates(
