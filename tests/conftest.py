@@ -179,6 +179,8 @@ def traced_afresh():
 @pytest.fixture(scope="module")
 def own_parts():
     """`support/own_parts.py`, whose parts are registered for the tests of one file alone."""
+    from stochgp.names import REGISTERED
+
     yield importlib.import_module("own_parts")
-    importlib.import_module("stochgp.names").REGISTERED.clear()
+    REGISTERED.clear()
     del sys.modules["own_parts"]

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor
 from stochgp.cli.main import main
+from stochgp.extending import load_code
 from stochgp.names import REGISTERED
 
 pytestmark = pytest.mark.usefixtures("own_parts")
@@ -104,3 +105,13 @@ def test_a_model_of_a_class_that_is_not_registered_says_which(tmp_path, monkeypa
     monkeypatch.setitem(REGISTERED, "kernel", {})
     with pytest.raises(ValueError, match="the kernel 'cauchy' of somebody's own: register its class before"):
         stochgp.load(tmp_path / "model")
+
+
+def test_a_file_is_run_whatever_it_is_called(tmp_path):
+    """Also by the name of a module that is there."""
+    path = tmp_path / "json.py"
+    path.write_text('import stochgp\n\n\n@stochgp.register("own-part")\nclass Part:\n    pass\n')
+    load_code([str(path)])
+    first = REGISTERED["part"]["own-part"]
+    load_code([str(path)])
+    assert first.__name__ == "Part" and REGISTERED["part"]["own-part"] is first

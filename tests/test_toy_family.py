@@ -16,8 +16,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.choosing import choice
 from stochgp.data.streams import AbstractSource
-from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.choices import named_learner
+from stochgp.estimators.regressor import GPRegressor
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner, Problem, constant

@@ -113,6 +113,10 @@ class Decisions(dict[str, dict[str, Any]]):
     def __or__(self, others: Mapping[str, Any]) -> "Decisions":
         return Decisions({**self, **others})
 
+    def without(self, *names: str) -> "Decisions":
+        """The others."""
+        return Decisions({name: entry for name, entry in self.items() if name not in names})
+
     def __str__(self) -> str:
         lines = (f"{name} = {_short(entry['choice'])}: {entry['why']}" for name, entry in self.items())
         wrapped = (

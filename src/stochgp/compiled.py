@@ -1,6 +1,7 @@
 """Compiled code that outlives the process: a large part of a small fit is compiling."""
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -115,7 +116,9 @@ def _make_room(folder: Path, largest: int = LARGEST) -> None:
             total -= facts.st_size
 
 
+@functools.cache
 def _instructions() -> str:
+    """Of this processor; a file of some hundred kilobytes on a large machine, and every prediction asks."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

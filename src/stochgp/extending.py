@@ -1,10 +1,11 @@
 """Parts of a user's own, by name: for estimators, for the command line and for saved models."""
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stochgp.names import REGISTERED, class_of
 
@@ -44,15 +45,23 @@ def register(name: str | None = None) -> Callable[[Part], Part]:
 def load_code(sources: Sequence[str] | None) -> None:
     """Runs Python files, or imports modules, in which parts are registered. Raises ValueError where there is none of that name."""
     for source in sources or ():
-        path = Path(source)
-        found = importlib.util.find_spec(source) if path.suffix != ".py" else None
-        if path.suffix == ".py" and path.exists():
-            found = importlib.util.spec_from_file_location(path.stem, path)
-        if found is None or found.loader is None:
+        if not source.endswith(".py"):
+            if importlib.util.find_spec(source) is None:
+                raise ValueError(f"--with {source}: there is no such file or module")
+            importlib.import_module(source)
+            continue
+        path = Path(source).resolve()
+        if not path.exists():
             raise ValueError(f"--with {source}: there is no such file or module")
-        if found.name not in sys.modules:
-            module = sys.modules[found.name] = importlib.util.module_from_spec(found)
-            found.loader.exec_module(module)
+        if not any(getattr(module, "__file__", None) == str(path) for module in list(sys.modules.values())):
+            _run(path)
+
+
+def _run(path: Path) -> None:
+    """As a module that is named by its whole path, which no other module is."""
+    spec: Any = importlib.util.spec_from_file_location(str(path), path)
+    module = sys.modules[str(path)] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 
 def _kind_of(part: type) -> str:

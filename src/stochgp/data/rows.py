@@ -40,7 +40,9 @@ class Rows:
 
     def counted(self) -> "Rows":
         """Those of positive weight."""
-        return self if self.weight is None else self.some(self.weight > 0)
+        if self.weight is None or (self.weight > 0).all():
+            return self
+        return self.some(self.weight > 0)
 
     @classmethod
     def joined(cls, parts: Sequence["Rows"]) -> "Rows":

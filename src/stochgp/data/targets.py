@@ -56,7 +56,7 @@ class CountTargets(AbstractTargets):
 
     def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
         y = target_column(table, name)
-        refuse_targets(name, y, (y < 0) | (y != np.floor(y)), "counts are whole numbers of at least 0")
+        refuse_targets(name, y, _no_counts(y), "counts are whole numbers of at least 0")
         return y
 
 
@@ -162,9 +162,14 @@ def _naming_target(source: str, remedy: str = "") -> Iterator[None]:
 
 def refuse_no_counts(y: np.ndarray) -> None:
     """Raises ValueError, giving the first, for targets that are no counts."""
-    bad = (y < 0) | (y != np.floor(y))
+    bad = _no_counts(y)
     if bad.any():
         first = y[int(np.argmax(bad))]
         raise ValueError(
             f"counts are whole numbers of at least 0, but {bad.sum()} of {bad.size} targets are not, such as {first:g}"
         )
+
+
+def _no_counts(y: Float[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
+    """Which are no whole numbers of at least 0."""
+    return (y < 0) | (y != np.floor(y))

@@ -5,11 +5,11 @@ from typing import Any
 
 from stochgp.names import REGISTERED
 
-from .base import PosteriorRegressor
 from .classifier import SparseGPClassifier
 from .feature import FeatureGPRegressor
 from .function_draws import FunctionDraws
 from .kernel import KernelGPRegressor
+from .predictor import PosteriorRegressor
 from .saving import load_estimator
 from .sparse import SparseGPRegressor
 

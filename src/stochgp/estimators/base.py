@@ -16,25 +16,19 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import estimator_html_repr
 
 from stochgp import deadline
-from stochgp.budget import Budget
 from stochgp.choosing import AS_GIVEN, Decisions, choice
 from stochgp.compiled import kept_on_disk
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractSource, SomeRows
-from stochgp.data.targets import CountTargets, refuse_no_counts
 from stochgp.deadline import granted, within
 from stochgp.devices import ONE, Devices
-from stochgp.estimators.calibrating import calibrated, set_aside
+from stochgp.estimators.calibrating import calibrated
 from stochgp.estimators.cautions import Seen, warn_of
-from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.helps import Scores, caution_after_fit, scores
-from stochgp.estimators.inputs import read_training_rows
-from stochgp.estimators.likelihood import data_of_counts
-from stochgp.estimators.new_rows import between_if
-from stochgp.estimators.predictor import PosteriorEstimator, PosteriorRegressor
+from stochgp.estimators.helps import Scores, caution_after_fit
+from stochgp.estimators.predictor import PosteriorEstimator
 from stochgp.estimators.progress import progress_line, say
 from stochgp.estimators.report import (
     PLANNED,
@@ -49,26 +43,16 @@ from stochgp.estimators.run import Run
 from stochgp.estimators.settings import DTYPES, check_settings
 from stochgp.estimators.summary import summarise
 from stochgp.estimators.units import TrainingData, in_target_units
-from stochgp.estimators.warping import (
-    targets_in_files,
-    transform_wanted,
-    untransformed,
-    warped_data,
-    warped_files,
-)
 from stochgp.learners import AbstractLearner, fit
 from stochgp.learners.log import Report
 from stochgp.learners.placing import place, rows_in_time
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import AbstractGP
-from stochgp.numerics.seeds import as_key, key_of, split
 from stochgp.observations import Dispersion, Observation
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
 
 logger = logging.getLogger("stochgp.estimators")
-
-STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -95,9 +79,8 @@ class GPEstimator(PosteriorEstimator):
     verbose         1 shows progress on stderr
     """
 
-    __no_type_check__: ClassVar[bool] = (
-        True  # scikit-learn wants any value taken by `__init__`, and judged in `fit`
-    )
+    # scikit-learn wants any value taken by `__init__`, and judged in `fit`.
+    __no_type_check__: ClassVar[bool] = True
     batch_size: int | None = None
     epochs: int | None = None
     learning_rate: float | None = None
@@ -234,7 +217,7 @@ class GPEstimator(PosteriorEstimator):
         callback: Any,
         devices: Devices = ONE,
     ) -> None:
-        run = self._run(checkpoint, callback, devices)
+        run = Run.of(self, checkpoint, callback, devices)
         data = self._read_data(X, y, sample_weight, groups, run)
         warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
         with jax.enable_x64(True):
@@ -265,13 +248,6 @@ class GPEstimator(PosteriorEstimator):
             say(self.verbose if run.devices.is_writer else 0, note)
         self._report(learned, solved, data)
 
-    def _run(self, checkpoint: Any, callback: Any, devices: Devices) -> Run:
-        """What this call is given beside its data. Raises ValueError where there is no memory to begin."""
-        learn_key, solve_key, start_key = map(key_of, split(as_key(self.random_state), 3))
-        budget = Budget.of(self.memory_limit)
-        budget.require(STARTING_BYTES, "to begin, a fit")
-        return Run(learn_key, solve_key, start_key, budget, checkpoint, callback, self.plan, devices)
-
     def _told_of_inputs(self, data: TrainingData) -> dict[str, Any]:
         """What `plan_` says of inputs that stay as they are."""
         if not data.leaves_inputs:
@@ -289,64 +265,19 @@ class GPEstimator(PosteriorEstimator):
             log_slope=data.log_slope, slope_rows=data.passes.count, stream=stream,
         )  # fmt: skip
 
+    @abc.abstractmethod
     def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
         """What the model learns from, of rows in memory or in files."""
-        inputs, wanted = self._inputs(), transform_wanted(getattr(self, "likelihood", None), self._target)
-        if are_files(X) and self._calibration is not None:
-            raise ValueError("calibration takes rows in memory, not files: read the table first")
-        if self._counts_as_they_are and wanted is not None:
-            raise ValueError(
-                f"likelihood {self._likelihood!r} takes counts as they are: leave the transform, or target=, out"
-            )
-        if are_files(X):
-            if inputs is not Inputs.NUMBERS:
-                raise ValueError("the Tanimoto kernel takes rows in memory, not files: read the table first")
-            targets = CountTargets() if self._counts_as_they_are else targets_in_files(wanted, self._target)
-            others, seed = {"sample_weight": sample_weight, "groups": groups}, run.sample_seed
-            more = {"keeps_all": self._keeps_all_rows, "targets": targets}
-            data, found = read_files(self, X, y, others, run.budget, seed, **more)
-            return warped_files(data, found) if wanted is not None else data
-        place = between_if(self._calibration is not None, self.new_rows)
-        given = X, y, sample_weight, run.budget, self.missing, groups, inputs, place
-        rows, encoder, told = read_training_rows(self, *given)
-        settings = (
-            bool(self.standardize),
-            getattr(self, "mean", None),
-            self.dtype,
-            inputs is not Inputs.NUMBERS,
-        )
-        left_out = None
-        if self._calibration is not None:
-            rows, left_out = set_aside(rows, self._calibration, self._target, run.sample_seed)
-        if self._counts_as_they_are:
-            data = data_of_counts(rows, settings[0], self.dtype)
-        elif wanted is None:
-            data = TrainingData.of(rows, *settings)
-        else:
-            if self._target == "count":
-                refuse_no_counts(rows.y)
-            data = warped_data(rows, wanted, settings, run.sample_seed, run.plan)
-        return dataclasses.replace(data, left_out=left_out, encoder=encoder, told=told | data.told)
 
     @property
     def _calibration(self) -> str | None:
         """Of observations, by rows left out of the fit."""
-        return getattr(self, "calibration", None)
+        return None
 
     @property
     def _target(self) -> str:
         """Which numbers the targets are: "real", "positive" or "count"."""
-        return getattr(self, "target", "real")
-
-    @property
-    def _counts_as_they_are(self) -> bool:
-        """Whether the likelihood is of counts, which are neither transformed nor standardised."""
-        return False
-
-    @property
-    def _likelihood(self) -> Any:
-        """`likelihood=` of the targets that the model sees, which may be transformed."""
-        return untransformed(getattr(self, "likelihood", None))
+        return "real"
 
     def _posterior_in_time(
         self, gp: AbstractGP, learned: FitResult | None, data: TrainingData, run: Run, fewer: bool
@@ -464,23 +395,3 @@ def _name_of(y: Any, is_of_files: bool) -> str | None:
     """The name of the targets, where they have one."""
     name = y if is_of_files else getattr(y, "name", None)
     return name if isinstance(name, str) else None
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class GPRegressor(PosteriorRegressor, GPEstimator):
-    """A regressor of one family.
-
-    Targets
-    mean            prior mean in target units; None = the average of the targets, or 0 with standardize=False
-    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
-    calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
-                    that the fit does not see
-    """
-
-    mean: float | None = None
-    likelihood: Any = "auto"
-    target: str = "real"
-    calibration: str | None = None
-
-    def _scores(self, rows: Rows) -> Scores:
-        return scores(self._fitted, rows)

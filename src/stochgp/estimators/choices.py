@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from stochgp.choosing import AS_ASKED, AS_GIVEN
 from stochgp.learners import (
     BSGD,
     IVSGPR,
@@ -122,13 +123,13 @@ def named_learner(learner: Any, named: Mapping[str, Any], options: dict[str, Any
     of a learner that uses all rows; TypeError for something else than a name or a learner.
     """
     if isinstance(learner, str):
-        found, why = lookup(learner, named, "learner"), "as asked"
+        found, why = lookup(learner, named, "learner"), AS_ASKED
         if "batch_size" in options and found.batch_size is None:
             raise ValueError(
                 f"batch_size is {options['batch_size']!r}, but the learner {learner!r} uses all rows: leave it None"
             )
     elif isinstance(learner, AbstractLearner):
-        found, why = learner, "as given"
+        found, why = learner, AS_GIVEN
         for name in options:
             if getattr(learner, name) is not None:
                 raise ValueError(

@@ -15,12 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, features, kernels
 from stochgp.budget import release
-from stochgp.choosing import Decisions, choice
+from stochgp.choosing import choice
 from stochgp.compiled import kept_on_disk
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.devices import Devices
-from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.beyond import BEYOND, beyond_limits
 from stochgp.estimators.choices import feature_learner
 from stochgp.estimators.fingerprinted import (
@@ -32,6 +31,7 @@ from stochgp.estimators.fingerprinted import (
 from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
 from stochgp.estimators.inputs import read_rows
 from stochgp.estimators.likelihood import BOTH, FEATURE, ROW_NOISE, Asked, starting_noise
+from stochgp.estimators.regressor import GPRegressor
 from stochgp.estimators.row_noise import closed, with_noise
 from stochgp.estimators.run import Run
 from stochgp.estimators.streaming import Stream, added, begun, check_mergeable, drift, moments_of, taken_in
@@ -129,7 +129,7 @@ class FeatureGPRegressor(GPRegressor):
             more = moments_of(fitted, rows)
         self.drift_ = drift(fitted, rows.X, rows.y)
         said = shift_of(fitted, rows.X, rows.y), caution_of_rows(fitted, rows, BEFORE)
-        kept = Decisions({name: told for name, told in self.plan_.items() if name != "caution"})
+        kept = self.plan_.without("caution")
         self.plan_ = kept | warned([text for text in said if text][:1], stacklevel=3)
         fitted = fitted.with_inputs(rows.X).with_slope(0.0, 0.0, forget)
         self._fitted = fitted.with_targets(rows.y, rows.weight)

@@ -9,7 +9,7 @@ import numpy as np
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
-from stochgp.choosing import Decisions, choice
+from stochgp.choosing import AS_ASKED, Decisions, choice
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
@@ -62,7 +62,7 @@ def start(
         q = Decoupled.of(n, None, data.n_inputs, dtype=dtype)
     else:
         n_mean = room(MEAN_FOR_EACH * estimator.n_inducing if asked is None else asked)
-        why = "as asked" if asked is not None else f"{MEAN_FOR_EACH} for each of the covariance"
+        why = AS_ASKED if asked is not None else f"{MEAN_FOR_EACH} for each of the covariance"
         told["n_inducing_mean"] = choice(n_mean, f"{why}; no more than rows")
         q = Decoupled.of(n_mean, n, data.n_inputs, dtype=dtype)
     return cast(SparseGP(kernel, q, likelihood), dtype), told
@@ -103,13 +103,11 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
             data = dataclasses.replace(TrainingData.of(rows, *settings, leaves), encoder=encoder)
             warn_of(data, learns=True, stacklevel=3)
             before, told = _begun(estimator, data)
-            estimator.plan_, estimator.n_rows_ = told, 0
+            estimator.plan_, estimator.n_rows_ = Decisions(told), 0
         found, losses = _fed(estimator, before, rows)
     said = _said(before, found, rows, bool(losses))
     estimator._fitted, s = found, found.target_scale
-    kept = Decisions(
-        {name: told for name, told in estimator.plan_.items() if name not in ("elbo", "caution")}
-    )
+    kept = estimator.plan_.without("elbo", "caution")
     estimator.plan_ = kept | _told() | warned(said, stacklevel=4)
     estimator.noise_variance_ = found.observation.noise_variance * s**2
     estimator.n_rows_ += found.stream.n_rows - before.stream.n_rows

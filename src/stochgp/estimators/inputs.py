@@ -59,7 +59,7 @@ def read_training_rows(
         encoder, X = read_fingerprints(estimator, X, budget)
     else:
         encoder, X = read_inputs_at_fit(estimator, X, budget, missing)
-    rows = without_weightless(read_rows(X, y, sample_weight, groups))
+    rows = read_rows(X, y, sample_weight, groups).counted()
     if missing == "skip":
         rows = rows.some(without_skipped(rows.X))
     if rows.group is not None and (rows.group == rows.group[0]).all():
@@ -92,13 +92,6 @@ def read_rows(
     check_consistent_length(X, y)
     group = None if groups is None else read_groups(groups, len(y))
     return Rows(X, y, read_weights(sample_weight, X, may_weigh_nothing), group)
-
-
-def without_weightless(rows: Rows) -> Rows:
-    """Those of positive weight."""
-    if rows.weight is None or (rows.weight > 0).all():
-        return rows
-    return rows.some(rows.weight > 0)
 
 
 def refuse_no_targets(estimator: BaseEstimator, y: Any) -> None:

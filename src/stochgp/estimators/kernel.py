@@ -11,14 +11,14 @@ from sklearn.utils.validation import check_is_fitted
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.choosing import choice, decide, too_few
-from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.choices import HURRIED, kernel_learner
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_level, with_packing
-from stochgp.estimators.inputs import read_inputs, read_rows, without_weightless
+from stochgp.estimators.inputs import read_inputs, read_rows
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
 from stochgp.estimators.kernel_posterior import WantedPosterior
 from stochgp.estimators.law_choice import law_of, start_noise
 from stochgp.estimators.likelihood import AUTO, KERNEL, Asked
+from stochgp.estimators.regressor import GPRegressor
 from stochgp.estimators.run import Run
 from stochgp.estimators.solving import KernelPosterior, Wanted
 from stochgp.estimators.units import TrainingData, in_target_units
@@ -94,7 +94,7 @@ class KernelGPRegressor(GPRegressor):
         budget = Budget.of(self.memory_limit)
         encoder = self._fitted.encoder
         X = read_inputs(self, encoder, X, budget).astype(float, copy=False)
-        rows = without_weightless(read_rows(X, y, sample_weight, joins=encoder, may_weigh_nothing=True))
+        rows = read_rows(X, y, sample_weight, joins=encoder, may_weigh_nothing=True).counted()
         if len(rows) == 0:
             return self
         n_updates = self.plan_.get("updates", {"choice": 0})["choice"] + 1

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import AS_ASKED, choice, decide
+from stochgp.choosing import AS_ASKED, AS_GIVEN, choice, decide
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.choices import LOCAL_ROWS
 from stochgp.estimators.local_choice import calibrated_locally, sharing
@@ -98,7 +98,7 @@ class WantedPosterior(NamedTuple):
                 choices["learned_noise_variance"] = choice(learned_noise, "before it was raised")
             gp, choices["noise_variance"] = raised.gp, raised.choice
         else:
-            why = "not learned: " + ("as given" if self.keeps_noise else "the starting value")
+            why = "not learned: " + (AS_GIVEN if self.keeps_noise else "the starting value")
             choices["noise_variance"] = choice(float(gp.noise_variance), why)
         wanted = self.solve._replace(
             plan=self._given_plan(run),

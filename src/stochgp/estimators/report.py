@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stochgp.budget import Budget, format_bytes
-from stochgp.choosing import choice
+from stochgp.choosing import AS_ASKED, choice
 from stochgp.devices import Devices
 from stochgp.estimators.new_rows import AFTER
 from stochgp.estimators.units import TrainingData
@@ -44,37 +44,34 @@ def describe_learning(
     seen = learner.seen_rows(n_rows)
     rate = next((entry["rate"] for entry in found.history if "rate" in entry), None)
     tried = sorted({entry["trial_rate"] for entry in found.history if "trial_rate" in entry})
-    return (
-        _scores(found, data.log_unit)
-        | _in_memory(placed, budget)
-        | {
-            "learner": choice(type(learner).__name__, why),
-            "learner_settings": choice(
-                _settings(learner), "those that can be written down; see the learner's docstring"
-            ),
-            "gradients": choice(*learner.exactness(found.history[-1] if found.history else {})),
-            "learning_rows": choice(seen, _rows_reason(seen, data.n_rows)),
-            "batch_size": choice(
-                plan.batch_size, _batch_reason(learner, plan.batch_size, asked.get("batch_size"))
-            ),
-            "epochs": choice(plan.total_steps / plan.steps_per_epoch, _epochs_reason(learner)),
-            "learning_rate": choice(rate, _rate_reason(learner, tried)),
-            "held_out_rows": choice(
-                found.held_out_rows,
-                "they judge states and choose rate and noise; they join the posterior at the end",
-            ),
-            "rows_in_time": choice(*_rows_in_time(n_rows, data.n_rows)),
-            "steps": choice(
-                found.n_iter, "taken by the learner; a fit by this plan takes as many if this one was cut"
-            ),
-            "rate_trials": choice(
-                sum("trial_rate" in entry for entry in found.history),
-                "of learning rates, before the first step",
-            ),
-            "result": choice(found.result.name, found.result.value),
-            **_standard_errors(found),
-        }
-    )
+    return _scores(found, data.log_unit) | {
+        "learner": choice(type(learner).__name__, why),
+        "learner_settings": choice(
+            _settings(learner), "those that can be written down; see the learner's docstring"
+        ),
+        "gradients": choice(*learner.exactness(found.history[-1] if found.history else {})),
+        "learning_rows": choice(seen, _rows_reason(seen, data.n_rows)),
+        "batch_size": choice(
+            plan.batch_size, _batch_reason(learner, plan.batch_size, asked.get("batch_size"))
+        ),
+        "epochs": choice(plan.total_steps / plan.steps_per_epoch, _epochs_reason(learner)),
+        "learning_rate": choice(rate, _rate_reason(learner, tried)),
+        "held_out_rows": choice(
+            found.held_out_rows,
+            "they judge states and choose rate and noise; they join the posterior at the end",
+        ),
+        **_in_memory(placed, budget),
+        "rows_in_time": choice(*_rows_in_time(n_rows, data.n_rows)),
+        "steps": choice(
+            found.n_iter, "taken by the learner; a fit by this plan takes as many if this one was cut"
+        ),
+        "rate_trials": choice(
+            sum("trial_rate" in entry for entry in found.history),
+            "of learning rates, before the first step",
+        ),
+        "result": choice(found.result.name, found.result.value),
+        **_standard_errors(found),
+    }
 
 
 def _in_memory(placed: Placement, budget: Budget) -> dict[str, Any]:
@@ -204,7 +201,7 @@ def _batch_reason(learner: AbstractLearner, used: int, asked: int | None) -> str
         return "the learner uses all rows, or all of a set"
     if used < learner.batch_size:
         return f"{learner.batch_size} was to be used, but there are only {used} rows to train on"
-    return "as asked" if asked is not None else "the learner's own"
+    return AS_ASKED if asked is not None else "the learner's own"
 
 
 def _epochs_reason(learner: AbstractLearner) -> str:

@@ -175,7 +175,7 @@ def _on_with_tails(
     """(The run with Student-t noise gone on, what `plan_` says of it)."""
     logger.info("going on with Student-t noise")
     found = learned_with_tails(first, learner, rows, _going(run, report, "heavy_tail_steps", "tails"))
-    told = df_told(found.evidence.df, "as asked" if df else "by the rows held out")
+    told = df_told(found.evidence.df, AS_ASKED if df else "by the rows held out")
     return found, told | _steps(
         "heavy_tail_steps", found, first, "with Student-t noise, from Gaussian noise on"
     )

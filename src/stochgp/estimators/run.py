@@ -11,9 +11,10 @@ from stochgp.budget import Budget
 from stochgp.choosing import planned
 from stochgp.devices import ONE, Devices
 from stochgp.learners.run import Extent
-from stochgp.numerics.seeds import seed_of, split
+from stochgp.numerics.seeds import as_key, key_of, seed_of, split
 from stochgp.results import RESULTS
 
+STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
 CUT = (RESULTS.time_limit.name, RESULTS.interrupted.name, RESULTS.stopped.name)
 
 
@@ -28,6 +29,14 @@ class Run(NamedTuple):
     callback: Callable[[dict[str, float]], object] | None
     plan: dict[str, Any] | None  # `plan_` of another fit
     devices: Devices = ONE
+
+    @classmethod
+    def of(cls, estimator: Any, checkpoint: Any, callback: Any, devices: Devices) -> "Run":
+        """By the settings of the estimator. Raises ValueError where there is no memory to begin."""
+        learn, solve, start = map(key_of, split(as_key(estimator.random_state), 3))
+        budget = Budget.of(estimator.memory_limit)
+        budget.require(STARTING_BYTES, "to begin, a fit")
+        return cls(learn, solve, start, budget, checkpoint, callback, estimator.plan, devices)
 
     def planned(self, name: str) -> Any:
         """The choice of this name in the plan given; None without a plan. ValueError where the plan has none."""

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 from sklearn.utils.metaestimators import available_if
 
 from stochgp import kernels
-from stochgp.choosing import choice
+from stochgp.choosing import AS_ASKED, choice
 from stochgp.estimators import growing
-from stochgp.estimators.base import GPRegressor
 from stochgp.estimators.choices import sparse_learner
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.likelihood import SPARSE, Asked, refuse_learner, started
+from stochgp.estimators.regressor import GPRegressor
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import (
@@ -130,7 +130,7 @@ class SparseGPRegressor(GPRegressor):
         jitter = WIDE_JITTER if self.approximation == "sgpr" else None
         gp, told = start(self, data, likelihood, variance, key=run.start_key, jitter=jitter)
         name = self._likelihood if isinstance(self._likelihood, str) else type(self._likelihood).__name__
-        return gp, told | {"likelihood": choice(name, "as asked")}
+        return gp, told | {"likelihood": choice(name, AS_ASKED)}
 
     def _start_likelihood(self, data: TrainingData) -> tuple[AbstractLikelihood, float]:
         """(The likelihood before learning, the variance that kernels start from). Raises as `refuse_learner`."""

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stochgp import deadline, kernels
-from stochgp.choosing import choice
+from stochgp.choosing import AS_ASKED, choice
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import Devices
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles
@@ -46,7 +46,7 @@ def start(
     n = min(int(estimator.n_inducing), n_rows)
     points = choose_points(data.X, n, "kmeans", key=key)
     approximation = InducingPoints.of(points, n_latent=likelihood.n_latent, jitter=jitter)
-    few = f"there are only {n_rows} different rows" if n < estimator.n_inducing else "as asked"
+    few = f"there are only {n_rows} different rows" if n < estimator.n_inducing else AS_ASKED
     told = {
         "n_inducing": choice(n, f"{few}; they start at the centres of clusters of the rows, and are learned")
     }

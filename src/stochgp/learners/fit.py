@@ -129,9 +129,8 @@ def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> Fi
     resumed = None if checkpoint is None else _read(checkpoint, at, mark, devices)
 
     def save(at: Progress) -> None:
-        facts = log.facts() if checkpoint is not None else {}
         if checkpoint is not None and devices.is_writer:
-            checkpoints.write(checkpoint, at, facts, mark)
+            checkpoints.write(checkpoint, at, log.facts(), mark)
 
     try:
         if resumed is None:

@@ -185,8 +185,8 @@ class Minimax(AbstractLearner):
         B, ascent = self._ascend(state, gp, A, second)
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
         loss = (squares / s2 + jnp.sum(state.weights**2) + levels) / (2 * state.count)
-        point = {"gp": gp, "weights": w, "A": A, "B": B, "penalty": self._next_penalty(state)}
-        new = dataclasses.replace(state, **point, descent=descent, ascent=ascent)
+        found = {"gp": gp, "weights": w, "A": A, "B": B, "penalty": self._next_penalty(state)}
+        new = dataclasses.replace(state, **found, descent=descent, ascent=ascent)
         return new, MinimaxInfo(loss, state.penalty / state.threshold, decomposed)
 
     def after_visit(self, state: MinimaxState, visit: EvidenceVisit) -> MinimaxState:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from stochgp.budget import Budget, format_bytes, release
-from stochgp.choosing import AS_GIVEN
+from stochgp.choosing import AS_ASKED, AS_GIVEN
 from stochgp.devices import ONE, Devices
 from stochgp.names import lookup
 from stochgp.operators import TILE
@@ -199,7 +199,7 @@ def _shared(chosen: Candidate, same: list[Candidate], team: Team | None) -> Shar
     if chosen.solver.exact_variances:
         return Shared(team.count, None, f"{chosen.solver.name} factorises on one device")
     if team.as_asked:
-        return Shared(team.count, chosen.way, "as asked")
+        return Shared(team.count, chosen.way, AS_ASKED)
     if team.workers == 1:
         return Shared(team.count, None, "devices of one processor share its cores: they would save no time")
     one, all_ = (

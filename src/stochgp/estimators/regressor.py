@@ -1,0 +1,98 @@
+"""What the regressors of all families share: targets as numbers, their transforms and calibrations."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from stochgp.data.rows import Rows
+from stochgp.data.targets import CountTargets, refuse_no_counts
+from stochgp.estimators.base import GPEstimator
+from stochgp.estimators.calibrating import set_aside
+from stochgp.estimators.files import are_files, read_files
+from stochgp.estimators.fingerprinted import Inputs
+from stochgp.estimators.helps import Scores, scores
+from stochgp.estimators.inputs import read_training_rows
+from stochgp.estimators.likelihood import data_of_counts
+from stochgp.estimators.new_rows import between_if
+from stochgp.estimators.predictor import PosteriorRegressor
+from stochgp.estimators.run import Run
+from stochgp.estimators.units import TrainingData
+from stochgp.estimators.warping import (
+    targets_in_files,
+    transform_wanted,
+    untransformed,
+    warped_data,
+    warped_files,
+)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class GPRegressor(PosteriorRegressor, GPEstimator):
+    """A regressor of one family.
+
+    Targets
+    mean            prior mean in target units; None = the average of the targets, or 0 with standardize=False
+    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
+    calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
+                    that the fit does not see
+    """
+
+    mean: float | None = None
+    likelihood: Any = "auto"
+    target: str = "real"
+    calibration: str | None = None
+
+    def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
+        """What the model learns from, of rows in memory or in files."""
+        inputs, wanted = self._inputs(), transform_wanted(self.likelihood, self._target)
+        if are_files(X) and self._calibration is not None:
+            raise ValueError("calibration takes rows in memory, not files: read the table first")
+        if self._counts_as_they_are and wanted is not None:
+            raise ValueError(
+                f"likelihood {self._likelihood!r} takes counts as they are: leave the transform, or target=, out"
+            )
+        if are_files(X):
+            if inputs is not Inputs.NUMBERS:
+                raise ValueError("the Tanimoto kernel takes rows in memory, not files: read the table first")
+            targets = CountTargets() if self._counts_as_they_are else targets_in_files(wanted, self._target)
+            others, seed = {"sample_weight": sample_weight, "groups": groups}, run.sample_seed
+            more = {"keeps_all": self._keeps_all_rows, "targets": targets}
+            data, found = read_files(self, X, y, others, run.budget, seed, **more)
+            return warped_files(data, found) if wanted is not None else data
+        place = between_if(self._calibration is not None, self.new_rows)
+        given = X, y, sample_weight, run.budget, self.missing, groups, inputs, place
+        rows, encoder, told = read_training_rows(self, *given)
+        settings = bool(self.standardize), self.mean, self.dtype, inputs is not Inputs.NUMBERS
+        left_out = None
+        if self._calibration is not None:
+            rows, left_out = set_aside(rows, self._calibration, self._target, run.sample_seed)
+        if self._counts_as_they_are:
+            data = data_of_counts(rows, settings[0], self.dtype)
+        elif wanted is None:
+            data = TrainingData.of(rows, *settings)
+        else:
+            if self._target == "count":
+                refuse_no_counts(rows.y)
+            data = warped_data(rows, wanted, settings, run.sample_seed, run.plan)
+        return dataclasses.replace(data, left_out=left_out, encoder=encoder, told=told | data.told)
+
+    @property
+    def _calibration(self) -> str | None:
+        return self.calibration
+
+    @property
+    def _target(self) -> str:
+        return self.target
+
+    @property
+    def _counts_as_they_are(self) -> bool:
+        """Whether the likelihood is of counts, which are neither transformed nor standardised."""
+        return False
+
+    @property
+    def _likelihood(self) -> Any:
+        """`likelihood=` of the targets that the model sees, which may be transformed."""
+        return untransformed(self.likelihood)
+
+    def _scores(self, rows: Rows) -> Scores:
+        return scores(self._fitted, rows)
