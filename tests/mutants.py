@@ -3,14 +3,16 @@
 A mutation replaces one exact text of one file, in a copy of `src`, and runs tests that must then fail. The table says of each whether it
 was killed. The tests run once without a mutation, where they must pass. Exit code 1: a mutation survived or cannot be applied any more.
 
-    python tests/mutants.py [part of a name]
+    python tests/mutants.py [part of a name] [--jobs N]
 """
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -1231,36 +1233,41 @@ def run(tests: str, source: Path) -> tuple[int, str]:
     return done.returncode, (done.stdout.strip().splitlines() or ["no output"])[-1]
 
 
-def outcome_of(mutation: Mutation, source: Path) -> str:
+def outcome_of(mutation: Mutation) -> str:
     """'killed', 'SURVIVED', or why it could not be tried: tests that do not end have noticed nothing."""
-    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-    path = source / "stochgp" / mutation.file
-    before = path.read_text(encoding="utf-8")
-    if before.count(mutation.text) != 1:
-        return f"the text is there {before.count(mutation.text)} times"
-    path.write_text(before.replace(mutation.text, mutation.replacement), encoding="utf-8")
-    status, last = run(mutation.tests, source)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        path = source / "stochgp" / mutation.file
+        before = path.read_text(encoding="utf-8")
+        if before.count(mutation.text) != 1:
+            return f"the text is there {before.count(mutation.text)} times"
+        path.write_text(before.replace(mutation.text, mutation.replacement), encoding="utf-8")
+        status, last = run(mutation.tests, source)
     if status > 1:  # pytest found no tests, could not begin or did not end
         return f"not tried: {last}"
     return "killed" if status == 1 else "SURVIVED"
 
 
-def main(part: str = "") -> int:
+def main(part: str, jobs: int) -> int:
     chosen = [mutation for mutation in MUTATIONS if part in mutation.name]
-    for tests in dict.fromkeys(mutation.tests for mutation in chosen):
-        status, last = run(tests, ROOT / "src")
-        if status != 0:
-            print(f"fails without a mutation: {tests}: {last}")
-            return 1
-    outcomes = []
-    for mutation in chosen:
-        with tempfile.TemporaryDirectory() as folder:
-            outcomes.append(outcome_of(mutation, Path(folder) / "src"))
-        print(f"{outcomes[-1]:<16} {mutation.file:<28} {mutation.name}", flush=True)
-    missed = [outcome for outcome in outcomes if outcome != "killed"]
-    print(f"{len(chosen) - len(missed)} of {len(chosen)} killed")
-    return 1 if missed or not chosen else 0
+    named = list(dict.fromkeys(mutation.tests for mutation in chosen))
+    with ThreadPoolExecutor(jobs) as pool:
+        unmutated = dict(zip(named, pool.map(lambda tests: run(tests, ROOT / "src"), named), strict=True))
+        for tests, (status, last) in unmutated.items():
+            if status != 0:
+                print(f"fails without a mutation: {tests}: {last}", flush=True)
+        tried = [mutation for mutation in chosen if unmutated[mutation.tests][0] == 0]
+        n_killed = 0
+        for mutation, outcome in zip(tried, pool.map(outcome_of, tried), strict=True):
+            n_killed += outcome == "killed"
+            print(f"{outcome:<16} {mutation.file:<28} {mutation.name}", flush=True)
+    print(f"{n_killed} of {len(chosen)} killed")
+    return 0 if 0 < n_killed == len(chosen) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description="Do tests notice mutations of the source?")
+    parser.add_argument("part", nargs="?", default="", help="only mutations whose name has this part")
+    parser.add_argument("--jobs", type=int, default=1, help="mutations tried at once")
+    sys.exit(main(**vars(parser.parse_args())))
