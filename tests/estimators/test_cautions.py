@@ -60,12 +60,21 @@ def test_few_rows_are_said(name):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_rows_that_agree_exactly_are_said(name):
-    """Given twice or with weights; not where weights are shares."""
+    """Given twice or with weights."""
     twice = np.repeat(np.arange(N), 2)
     said_so = f"the {N} different rows count as {2 * N}"
     for arguments in ((X[twice], y[twice]), (X, y, np.full(N, 2.0))):
         assert said_so in said(lambda given=arguments: FAMILIES[name]().fit(*given))[0]
-    assert said(lambda: FAMILIES[name]().fit(X, y, np.full(N, 1 / N))) == []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_that_count_as_few_are_said(name):
+    """Weights that are shares, as of importance sampling; not where rows count a little less than once."""
+    assert (
+        f"the {N} different rows count as 1,"
+        in said(lambda: FAMILIES[name]().fit(X, y, np.full(N, 1 / N)))[0]
+    )
+    assert said(lambda: FAMILIES[name]().fit(X, y, np.full(N, 0.6))) == []
 
 
 def test_what_is_given_is_not_learned_from_few_rows():

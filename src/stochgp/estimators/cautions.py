@@ -15,7 +15,7 @@ from stochgp.transforms import ShiftedLog
 # Different rows below which intervals of learned models were too narrow now and then: of simulated sets, three kinds of function in two inputs,
 # 95 % intervals held less than 80 % of new observations in 6 of 24 fits to 6 rows, 1 to 12, 1 to 20, none to 40.
 FEW_ROWS = 40
-OFTEN = 1.5  # how often a row counts
+OFTEN, SELDOM = 1.5, 0.5  # how often a row counts on average
 LOOKED_AT = 2_000  # rows whose quantiles are taken
 FLAT = 1e-3  # of a column's standard deviation
 SAME = 1e-6  # relative difference of values that count as equal
@@ -34,6 +34,12 @@ def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
         _warn(
             f"the {data.n_rows} different rows count as {data.weight.sum():.6g}: each is taken for observations that agree exactly; if they are "
             "copies or averages, the noise is underestimated",
+            stacklevel,
+        )
+    if learns and data.weight.mean() <= SELDOM:
+        _warn(
+            f"the {data.n_rows} different rows count as {data.weight.sum():.6g}, and intervals are as wide as so few rows leave them; weights "
+            "that only compare rows with each other should have the mean 1",
             stacklevel,
         )
     if data.standardized and np.ptp(data.rows.y) == 0:
