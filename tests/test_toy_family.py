@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.choosing import choice
 from stochgp.data.streams import AbstractSource
 from stochgp.estimators.choices import named_learner
-from stochgp.estimators.regressor import GPRegressor
+from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner, Problem, constant
@@ -112,7 +112,7 @@ class ConstantPosterior(AbstractPosterior):
 
 
 @dataclass(eq=False, repr=False)
-class ConstantRegressor(GPRegressor):
+class ConstantRegressor(FamilyRegressor):
     learner: Any = "moments"
     dtype: str = field(default="float64", kw_only=True)
     random_state: Any = field(default=0, kw_only=True)

@@ -31,7 +31,7 @@ from stochgp.estimators.fingerprinted import (
 from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
 from stochgp.estimators.inputs import read_rows
 from stochgp.estimators.likelihood import BOTH, FEATURE, ROW_NOISE, Asked, starting_noise
-from stochgp.estimators.regressor import GPRegressor
+from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.estimators.row_noise import closed, with_noise
 from stochgp.estimators.run import Run
 from stochgp.estimators.streaming import Stream, added, begun, check_mergeable, drift, moments_of, taken_in
@@ -60,7 +60,7 @@ SCALE_ROWS = 1_000  # on which the starting variance is found
 
 
 @dataclass(eq=False, repr=False)
-class FeatureGPRegressor(GPRegressor):
+class FeatureGPRegressor(FamilyRegressor):
     """Gaussian process regression with k(x, z) = variance · φ(x)·φ(z), φ finite-dimensional: `predict` is of the function without noise.
 
     features        "mlp", "attention", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints), a feature map of `stochgp.features`, or a network (one row ↦ one axis)

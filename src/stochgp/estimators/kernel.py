@@ -18,7 +18,7 @@ from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
 from stochgp.estimators.kernel_posterior import WantedPosterior
 from stochgp.estimators.law_choice import law_of, start_noise
 from stochgp.estimators.likelihood import AUTO, KERNEL, Asked
-from stochgp.estimators.regressor import GPRegressor
+from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.estimators.run import Run
 from stochgp.estimators.solving import KernelPosterior, Wanted
 from stochgp.estimators.units import TrainingData, in_target_units
@@ -46,7 +46,7 @@ UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows befo
 
 
 @dataclass(eq=False, repr=False)
-class KernelGPRegressor(GPRegressor):
+class KernelGPRegressor(FamilyRegressor):
     """Gaussian process regression with any kernel and any number of rows: `predict` is of the function without noise.
 
     kernel          "auto" (compared on rows left out: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`;

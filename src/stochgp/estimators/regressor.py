@@ -27,7 +27,7 @@ from stochgp.estimators.warping import (
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class GPRegressor(PosteriorRegressor, GPEstimator):
+class FamilyRegressor(PosteriorRegressor, GPEstimator):
     """A regressor of one family.
 
     Targets

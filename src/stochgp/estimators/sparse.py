@@ -11,7 +11,7 @@ from stochgp.estimators import growing
 from stochgp.estimators.choices import sparse_learner
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.likelihood import SPARSE, Asked, refuse_learner, started
-from stochgp.estimators.regressor import GPRegressor
+from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import (
@@ -36,7 +36,7 @@ APPROXIMATIONS = ("svgp", "sgpr", *growing.GROWING)
 
 
 @dataclass(eq=False, repr=False)
-class SparseGPRegressor(GPRegressor):
+class SparseGPRegressor(FamilyRegressor):
     """Gaussian process regression from a few inducing points: `predict` is of the function without noise.
 
     kernel          "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included
