@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from stochgp.estimators import (
         FeatureGPRegressor,
+        GPRegressor,
         KernelGPRegressor,
         SparseGPClassifier,
         SparseGPRegressor,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FeatureGPRegressor",
+    "GPRegressor",
     "KernelGPRegressor",
     "SparseGPClassifier",
     "SparseGPRegressor",
@@ -55,6 +57,7 @@ __all__ = [
 
 _OF_ESTIMATORS = (
     "FeatureGPRegressor",
+    "GPRegressor",
     "KernelGPRegressor",
     "SparseGPClassifier",
     "SparseGPRegressor",

@@ -78,7 +78,7 @@ def prediction_columns(estimator: Any, inputs: Any, quantiles: list[float]) -> d
     if hasattr(estimator, "classes_"):
         return _columns_of_classes(estimator, inputs, quantiles)
     found = estimator.predict_distribution(inputs)
-    lower, upper = estimator._fitted.observation.interval(found, 0.95).T
+    lower, upper = estimator._fitted.interval(found, 0.95).T
     columns = {"mean": found.mean, "std": found.std, "lower_95": lower, "upper_95": upper}
     asked = found.quantile(quantiles).T if quantiles else ()
     return columns | {f"quantile_{q:g}": values for q, values in zip(quantiles, asked, strict=True)}
@@ -97,7 +97,7 @@ def parsed_quantiles(text: str | None) -> list[float]:
 
 def _coverage(estimator: Any, found: Any, y: Any) -> float:
     """The share of the rows in their 95 % intervals."""
-    lower, upper = estimator._fitted.observation.interval(found, 0.95).T
+    lower, upper = estimator._fitted.interval(found, 0.95).T
     return float(((lower <= y) & (y <= upper)).mean())
 
 

@@ -1,10 +1,9 @@
 """Mixtures of predictive distributions."""
 
-import math
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 from scipy.special import logsumexp
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points
@@ -12,22 +11,22 @@ from stochgp.distributions.roots import solve_increasing
 
 
 class Mixture(AbstractDistribution):
-    """p(y) = Σ_j w_j p_j(y): the parts are of the same rows, continuous, and have the weights `weights`, which sum to 1."""
+    """p(y) = Σ_j w_j p_j(y): the parts are of the same rows and continuous. `weights` sum to 1 over the parts, for all rows [J] or for each [N, J]."""
 
     parts: tuple[AbstractDistribution, ...]
-    weights: Float64[np.ndarray, " J"]
+    weights: Float64[np.ndarray, " J"] | Float64[np.ndarray, "N J"]
 
     def __check_init__(self) -> None:
-        if (
-            len(self.parts) != len(self.weights)
-            or abs(self.weights.sum() - 1) > 1e-8
-            or np.any(self.weights < 0)
-        ):
+        n_parts, total = self.weights.shape[-1], self.weights.sum(axis=-1)
+        if len(self.parts) != n_parts or np.any(abs(total - 1) > 1e-8) or np.any(self.weights < 0):
             raise ValueError(
                 f"{len(self.parts)} parts need as many weights ≥ 0 that sum to 1, but got {self.weights}"
             )
-        if len({part.n_rows for part in self.parts}) > 1:
-            raise ValueError("the parts of a mixture must be of the same rows")
+        rows = {part.n_rows for part in self.parts} | (
+            {len(self.weights)} if self.weights.ndim == 2 else set()
+        )
+        if len(rows) > 1:
+            raise ValueError("the parts of a mixture and their weights must be of the same rows")
 
     @property
     def n_rows(self) -> int:
@@ -48,7 +47,8 @@ class Mixture(AbstractDistribution):
         return np.sqrt(sum(squares, np.zeros(self.n_rows)))
 
     def __getitem__(self, rows: Any) -> "Mixture":
-        return Mixture(tuple(part[rows] for part in self.parts), self.weights)
+        weights = self.weights if self.weights.ndim == 1 else self.weights[rows]
+        return Mixture(tuple(part[rows] for part in self.parts), weights)
 
     def affine(self, scale: float, shift: float) -> "Mixture":
         return Mixture(tuple(part.affine(scale, shift) for part in self.parts), self.weights)
@@ -58,17 +58,22 @@ class Mixture(AbstractDistribution):
         return max(part._held for part in self.parts)
 
     @property
-    def _weighted(self) -> list[tuple[float, AbstractDistribution]]:
-        return list(zip(self.weights.tolist(), self.parts, strict=True))
+    def _weighted(self) -> list[tuple[Any, AbstractDistribution]]:
+        """Each part with its weight, of all rows or [N]."""
+        return list(zip(np.moveaxis(self.weights, -1, 0), self.parts, strict=True))
 
     def _logpdf(self, y: Points) -> Points:
-        each = [part._logpdf(y) + (math.log(w) if w > 0 else -math.inf) for w, part in self._weighted]
+        with np.errstate(divide="ignore"):
+            each = [part._logpdf(y) + np.log(w)[..., None] for w, part in self._weighted]
         return logsumexp(np.stack(each), axis=0)
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
-        each = [part._tails(y) for part in self.parts]
-        below, above = (np.stack(side) for side in zip(*each, strict=True))
-        return np.tensordot(self.weights, below, 1), np.tensordot(self.weights, above, 1)
+        below, above = np.zeros_like(y), np.zeros_like(y)
+        for w, part in self._weighted:
+            lower, upper = part._tails(y)
+            below += w[..., None] * lower
+            above += w[..., None] * upper
+        return below, above
 
     def _quantile(self, p: Points) -> Points:
         """Between the least and the largest quantile of the parts."""
@@ -83,6 +88,17 @@ class Mixture(AbstractDistribution):
         return solve_increasing(value_and_slope, each.min(axis=0), each.max(axis=0))
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
-        which = generator.choice(len(self.parts), size=(self.n_rows, n), p=self.weights / self.weights.sum())
+        if self.weights.ndim == 1:
+            which = generator.choice(
+                len(self.parts), size=(self.n_rows, n), p=self.weights / self.weights.sum()
+            )
+        else:
+            which = which_part(self.weights, generator.uniform(size=(self.n_rows, n)))
         draws = np.stack([part._draw(generator, n) for part in self.parts])
         return np.take_along_axis(draws, which[None], axis=0)[0]
+
+
+def which_part(weights: Float64[np.ndarray, "N J"], u: Float64[np.ndarray, "N S"]) -> Int[np.ndarray, "N S"]:
+    """The first part whose cumulative weight exceeds u: part j with probability w_j, for u uniform on [0, 1]."""
+    ends = np.cumsum(weights, axis=1)[:, :-1]
+    return np.sum(u[:, :, None] >= ends[:, None, :], axis=2)

@@ -9,6 +9,7 @@ from .classifier import SparseGPClassifier
 from .feature import FeatureGPRegressor
 from .function_draws import FunctionDraws
 from .kernel import KernelGPRegressor
+from .pooled import GPRegressor
 from .predictor import PosteriorRegressor
 from .saving import load_estimator
 from .sparse import SparseGPRegressor
@@ -16,6 +17,7 @@ from .sparse import SparseGPRegressor
 __all__ = [
     "FeatureGPRegressor",
     "FunctionDraws",
+    "GPRegressor",
     "KernelGPRegressor",
     "PosteriorRegressor",
     "SparseGPClassifier",
@@ -25,7 +27,7 @@ __all__ = [
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind
-    for kind in (FeatureGPRegressor, KernelGPRegressor, SparseGPClassifier, SparseGPRegressor)
+    for kind in (FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPClassifier, SparseGPRegressor)
 }
 
 

@@ -111,6 +111,14 @@ class Fitted:
         rows = self._rows(X)
         return self.observation.predict(*self._latent(rows), rows)
 
+    def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
+        """The central interval of each row, of what `distribution` found, with the correction of intervals where there is one."""
+        return self.observation.interval(found, level)
+
+    def need_bytes(self, request: Request) -> int:
+        """Of the posterior."""
+        return self.posterior.need_bytes(request)
+
     def covariance(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int
     ) -> Float[np.ndarray, "N N"]:
@@ -155,6 +163,12 @@ class Fitted:
                 dtype=self.dtype,
                 transform=self.observation.outward,
             )
+
+    def observed(
+        self, functions: FunctionDraws, X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
+    ) -> Float[np.ndarray, "N S"]:
+        """Observations of these functions."""
+        return self.with_noise(functions.at_numbers(X), X, key=key)
 
     def with_noise(
         self, values: Float[np.ndarray, "N S"], X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray

@@ -73,7 +73,7 @@ class PosteriorEstimator(BaseEstimator):
     def _reserve(self, request: Request, what: str, results: int = 0) -> Budget:
         """Refuses what would exceed the memory limit: the request, and so many bytes of results."""
         budget = Budget.of(self.memory_limit)
-        budget.require(self._fitted.posterior.need_bytes(request) + results, what)
+        budget.require(self._fitted.need_bytes(request) + results, what)
         return budget
 
 
@@ -137,7 +137,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
             raise ValueError(f"level is {level!r}; it must be above 0 and below 1")
         X = self._read(X)
         self._reserve(Request(len(X)), f"intervals at {len(X)} rows", 32 * len(X))
-        return self._fitted.observation.interval(self._fitted.distribution(X), level)
+        return self._fitted.interval(self._fitted.distribution(X), level)
 
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False
@@ -150,10 +150,9 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         functions = self.sample_functions(n_samples, key)
         X = self._read(X)
         self._reserve(Request(), f"{n_samples} samples at {len(X)} rows", 24 * len(X) * n_samples)
-        values = functions.at_numbers(X)
         if include_noise:
-            values = self._fitted.with_noise(values, X, key=draw_keys(key).noise)
-        return values
+            return self._fitted.observed(functions, X, key=draw_keys(key).noise)
+        return functions.at_numbers(X)
 
     def sample_functions(self, n_samples: int, random_state: Any = 0) -> FunctionDraws:
         """Whole functions drawn from the posterior: `f = model.sample_functions(8)`, then `f(X)` is [rows, 8], in target units.
