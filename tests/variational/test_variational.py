@@ -288,3 +288,27 @@ def test_impossible_settings_are_refused():
     with pytest.raises(ValueError, match="natural_rate=None"):
         _begun(SVGP(), gp)
     assert _begun(dataclasses.replace(SVGP(), natural_rate=None), gp).naturals is None
+
+
+def test_factorisations_of_several_latent_functions_are_single_ones():
+    """A batch of them waits on a thread of the pool that its parts need: two batches at once wait for ever on two threads."""
+    M, L = 200, 3
+    q = Naturals(jnp.broadcast_to(jnp.eye(M), (L, M, M)), jnp.zeros((L, M)))
+    root = jnp.broadcast_to(jnp.eye(M), (L, M, M))
+    for program in (
+        jax.make_jaxpr(Naturals.of_gaussian)(jnp.zeros((L, M)), root),
+        jax.make_jaxpr(lambda a, b: Naturals(a, b).gaussian())(q.precision, q.linear),
+    ):
+        sizes = [shape for name, shape in operands(program.jaxpr) if name in ("cholesky", "triangular_solve")]
+        assert sizes and all(len(shape) == 2 for shape in sizes)
+
+
+def operands(jaxpr):
+    """(Name, shape of the first operand) of every operation, those of inner programs too."""
+    for equation in jaxpr.eqns:
+        if equation.invars:
+            yield equation.primitive.name, getattr(equation.invars[0].aval, "shape", ())
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from operands(inner)

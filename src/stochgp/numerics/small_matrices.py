@@ -4,6 +4,8 @@ XLA has no products of triangular matrices, nor to symmetric or triangular ones.
 down to LEAF they take 3/4 of a full product's operations at 512, 5/8 at 1,024. Up to LEAF they are plain products.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
@@ -41,6 +43,15 @@ def invert_lower(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
     P, R = invert_lower(L[:h, :h]), invert_lower(L[h:, h:])
     Q = -matmul(R, matmul(L[h:, :h], P))
     return jnp.block([[P, jnp.zeros((h, n - h), L.dtype)], [Q, R]])
+
+
+def one_by_one(of: Callable[[Array], Array], matrices: Float[Array, "L M M"]) -> Float[Array, "L ..."]:
+    """`of` each matrix, one after the other.
+
+    Not by `vmap` where `of` has factorisations that do not depend on each other: JAX shares a batch of them among the threads of one pool, and
+    waits for them on one of these threads. On two threads two batches at once then wait for ever (JAX 0.10.2).
+    """
+    return of(matrices[0])[None] if len(matrices) == 1 else jax.lax.map(of, matrices)
 
 
 def safe_cholesky(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.numerics.precision import einsum, matmul
-from stochgp.numerics.small_matrices import cholesky, invert_lower, symmetric_product
+from stochgp.numerics.small_matrices import cholesky, invert_lower, one_by_one, symmetric_product
 
 
 class AbstractProcess(eqx.Module):
@@ -72,7 +72,7 @@ class Naturals(eqx.Module):
     def of_gaussian(cls, mean: Float[Array, "L M"], root: Float[Array, "L M M"]) -> "Naturals":
         """Those of N(m, RRᵀ)."""
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
-        inverse = jax.vmap(invert_lower)(jnp.tril(root.astype(wide)))
+        inverse = one_by_one(invert_lower, jnp.tril(root.astype(wide)))
         precision = einsum("lki,lkj->lij", inverse, inverse)
         return cls(precision, einsum("lij,lj->li", precision, mean.astype(wide)))
 
@@ -89,7 +89,7 @@ class Naturals(eqx.Module):
             L = cholesky(precision[::-1, ::-1])  # Λ ⪰ I, in float64: nothing to retry
             return invert_lower(L)[::-1, ::-1].T
 
-        R = jax.vmap(root_of)(self.precision)
+        R = one_by_one(root_of, self.precision)
         return einsum("lij,lkj,lk->li", R, R, self.linear), R
 
 
