@@ -56,6 +56,10 @@ CONTINUOUS = {
     "warped": lambda: Warped(Normal(MEAN, STD), SinhArcsinh(0.7, 0.2)),
     "warped student": lambda: Warped(student(4.0), YeoJohnson(1.2)),
     "mixture": lambda: Mixture((Normal(MEAN, STD), Normal(MEAN + 1, 2 * STD)), np.array([0.7, 0.3])),
+    "mixture of each row's weights": lambda: Mixture(
+        (Normal(MEAN, STD), Normal(MEAN + 1, 2 * STD)),
+        np.stack([W := np.linspace(0.1, 0.9, N), 1 - W], axis=1),
+    ),
     "recalibrated": lambda: Recalibrated(Normal(MEAN, STD), BetaCurve(1.3, 0.8)),
     "recalibrated by a spline": lambda: Recalibrated(Normal(MEAN, STD), skewed_curve()),
     "exact student": lambda: Student(MEAN, STD, 4.0),

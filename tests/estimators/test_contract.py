@@ -10,11 +10,18 @@ import warnings
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPClassifier, SparseGPRegressor
+from stochgp import (
+    FeatureGPRegressor,
+    GPRegressor,
+    KernelGPRegressor,
+    SparseGPClassifier,
+    SparseGPRegressor,
+)
 
 QUICK = FeatureGPRegressor("rff", n_features=20, batch_size=8, epochs=1, learning_rate=0.01)
 DEFAULT = FeatureGPRegressor(epochs=100, learning_rate=0.01)
 KERNEL = KernelGPRegressor(epochs=20)
+POOL = GPRegressor({"kernel": KernelGPRegressor(epochs=20)}, missing="refuse")
 SPARSE = SparseGPRegressor(n_inducing=20, batch_size=8, epochs=1, learning_rate=0.01)
 STREAMS = {
     name: SparseGPRegressor(approximation=name, n_inducing=8, batch_size=8, epochs=epochs, learning_rate=0.01)
@@ -50,6 +57,7 @@ def checks():
     named = {
         "features": QUICK,
         "kernel": KERNEL,
+        "pool": POOL,
         "sparse": SPARSE,
         "sgpr": COLLAPSED,
         **STREAMS,

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import Decisions, choice
+from stochgp.choosing import AS_GIVEN, Decisions, choice, planned
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
 from stochgp.deadline import within
@@ -25,7 +25,16 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.kernel import KernelGPRegressor
 from stochgp.estimators.pool import Pool
-from stochgp.estimators.pooling import Chosen, Pooling, Predicted, chosen, distance_of, limited
+from stochgp.estimators.pooling import (
+    Chosen,
+    Distance,
+    Pooling,
+    Predicted,
+    alone,
+    chosen,
+    distance_of,
+    limited,
+)
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.estimators.progress import say
 from stochgp.estimators.regressor import FamilyRegressor
@@ -85,6 +94,8 @@ class GPRegressor(PosteriorRegressor):
     every estimator.
     """
 
+    # scikit-learn wants any value taken by `__init__`, and judged in `fit`.
+    __no_type_check__: ClassVar[bool] = True
     members: Any = "auto"
     ensemble: bool = True
     target: str = field(default="real", kw_only=True)
@@ -163,17 +174,7 @@ class GPRegressor(PosteriorRegressor):
         seen = rows if division is None else rows.some(~division.all)
         found, seconds = self._fitted_members(candidates, seen, given)
         self.estimators_, self.scores_ = found, {name: {"seconds": seconds[name]} for name in found}
-        if division is None:
-            picked = Chosen(
-                [0],
-                np.zeros(1),
-                np.zeros(1),
-                np.ones(1),
-                f"{len(rows):,} rows are too few to compare members",
-            )
-            distance = None
-        else:
-            picked, distance = self._compared(rows, division)
+        picked, distance = self._picked(rows, division)
         names = [list(found)[k] for k in picked.members]
         self.estimators_ = {name: found[name] for name in names}
         self.weights_ = dict(zip(names, picked.average.tolist(), strict=True))
@@ -186,7 +187,19 @@ class GPRegressor(PosteriorRegressor):
                 _take_in(member, rows.some(division.all))
         for member in self.estimators_.values():
             _with_encoder(member, encoder, self)
-        self._report(rows, told, of_curve, division, picked)
+        self._report(rows, told | of_curve, division, picked)
+
+    def _picked(self, rows: Rows, division: HeldOut | None) -> tuple[Chosen, Distance | None]:
+        """(The members that stay and their weights, what these may depend on)."""
+        if division is None:
+            return alone(0, f"{len(rows):,} rows are too few to compare members"), None
+        picked, distance = self._compared(rows, division)
+        if self.plan is None:
+            return picked, distance
+        given = planned(self.plan, "pooling")
+        level, slope = (np.array(given[name], np.float64) for name in ("level", "slope"))
+        average = np.array(list(planned(self.plan, "weights").values()), np.float64)
+        return Chosen(list(range(len(level))), level, slope, average, AS_GIVEN), distance
 
     def _seeds(self, n: int) -> list[int]:
         """The first n of as many seeds as are asked for: the first one is that of the division."""
@@ -196,11 +209,15 @@ class GPRegressor(PosteriorRegressor):
 
     def _candidates(self, in_time: bool, singles: bool, compares: bool) -> dict[str, tuple[Any, bool]]:
         """Name → (an estimator, whether it is given the groups)."""
+        names = (
+            list(FAMILIES)[:2]
+            if isinstance(self.members, str) and self.members == "auto"
+            else list(self.members)
+        )
+        if not compares:
+            names = names[:1]
         if isinstance(self.members, Mapping):
-            return {name: (clone(member), True) for name, member in self.members.items()}
-        names = self.members
-        if isinstance(names, str) and names == "auto":
-            names = ["kernel", "feature"] if compares else ["kernel"]
+            return {name: (clone(self.members[name]), True) for name in names}
         made = lambda name: lookup(name, FAMILIES, "members")()
         if not (in_time and singles):
             return {name: (made(name), True) for name in names}
@@ -212,7 +229,10 @@ class GPRegressor(PosteriorRegressor):
         """(Those that could be fitted, their seconds). Raises the last error where there is none."""
         found, seconds, error = {}, {}, None
         seeds = self._seeds(len(candidates) + 1)[1:]
+        wanted = list(candidates) if self.plan is None else planned(self.plan, "members")
         for k, (name, (member, takes_groups)) in enumerate(candidates.items()):
+            if name not in wanted:
+                continue
             if found and deadline.left() < SECONDS:
                 break
             say(self.verbose, f"{name}, {k + 1} of {len(candidates)}: {type(member).__name__}")
@@ -253,7 +273,7 @@ class GPRegressor(PosteriorRegressor):
             }
         member.set_params(**shared)
 
-    def _compared(self, rows: Rows, division: HeldOut) -> tuple[Chosen, Any]:
+    def _compared(self, rows: Rows, division: HeldOut) -> tuple[Chosen, Distance | None]:
         """(The members that stay and their weights, the distance these may depend on)."""
         where = np.flatnonzero(division.all)
         new, members = rows.some(where), self.estimators_
@@ -283,7 +303,7 @@ class GPRegressor(PosteriorRegressor):
                 if discrete
                 else "ensemble=False: that of the best held-out density"
             )
-            return Chosen([best], np.zeros(1), np.zeros(1), np.ones(1), why), None
+            return alone(best, why), None
         return chosen(predicted, list(members), by_distance=True), distance
 
     def _corrected(self, new: Rows) -> dict[str, Any]:
@@ -302,14 +322,7 @@ class GPRegressor(PosteriorRegressor):
         why = f"gains {made.gain:.4f} nats a row by {made.n_rows:,} held-out rows"
         return {"probabilities": choice(f"Beta({made.a:.3g}, {made.b:.3g}) of F", why)}
 
-    def _report(
-        self,
-        rows: Rows,
-        told: dict[str, Any],
-        of_curve: dict[str, Any],
-        division: HeldOut | None,
-        picked: Chosen,
-    ) -> None:
+    def _report(self, rows: Rows, told: dict[str, Any], division: HeldOut | None, picked: Chosen) -> None:
         members = self.estimators_
         plans = {
             f"{name}.{key}": entry for name, member in members.items() for key, entry in member.plan_.items()
@@ -320,12 +333,16 @@ class GPRegressor(PosteriorRegressor):
         own = {
             "members": choice(list(members), picked.why),
             "weights": choice(self.weights_, "mean over the held-out rows"),
+            "pooling": choice(
+                {"level": picked.level.tolist(), "slope": picked.slope.tolist()},
+                "w = softmax(level + slope · d)",
+            ),
             "held_out_rows": choice(
                 n, "that no member had seen when they were compared; they then joined the posteriors"
             ),
             "ended": late,
         }
-        self.plan_ = Decisions(told) | own | of_curve | plans
+        self.plan_ = Decisions(told) | own | plans
         self.n_rows_ = len(rows)
         self.n_iter_ = sum(member.n_iter_ for member in members.values())
         self.converged_ = all(member.converged_ for member in members.values())

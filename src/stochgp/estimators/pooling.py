@@ -83,6 +83,11 @@ class Chosen(NamedTuple):
     why: str
 
 
+def alone(member: int, why: str) -> Chosen:
+    """One member."""
+    return Chosen([member], np.zeros(1), np.zeros(1), np.ones(1), why)
+
+
 def chosen(found: Predicted, names: Sequence[str], *, by_distance: bool) -> Chosen:
     """The pool, unless held-out rows prefer one member; weights that depend on the distance, where they prefer these.
 
@@ -93,24 +98,25 @@ def chosen(found: Predicted, names: Sequence[str], *, by_distance: bool) -> Chos
     best = max(singles, key=lambda name: float(np.average(singles[name], weights=found.weight)))
     few = too_few(len(found.y), found.cell)
     if len(names) == 1 or few:
-        only = list(names).index(best)
-        return Chosen([only], np.zeros(1), np.zeros(1), np.ones(1), few or "there is no other member")
+        return alone(list(names).index(best), few or "there is no other member")
     constant = _half_by_half(found, False)
     choice = prefer(constant, singles, found.cell, found.weight)
     if choice.name is not None:
         why = (
             f"{choice.name!r} alone predicts held-out rows better than the pool: {choice.gains[choice.name]}"
         )
-        return Chosen([list(names).index(choice.name)], np.zeros(1), np.zeros(1), np.ones(1), why)
+        return alone(list(names).index(choice.name), why)
     gate = by_distance and _gains(constant, _half_by_half(found, True), found)
     kept = list(range(len(names)))
-    while True:
+    level, slope, average = np.zeros(1), np.zeros(1), np.ones(1)
+    while len(kept) > 1:
         part = found.of(kept)
         level, slope = fitted_weights(part, gate)
         average = np.average(_weights(level, slope, part.distance), axis=0, weights=part.weight)
         if average.min() >= LEAST_WEIGHT:
             break
         kept = [k for k, share in zip(kept, average, strict=True) if share > average.min()]
+        level, slope, average = np.zeros(1), np.zeros(1), np.ones(1)
     gained = prefer(singles[best], {"the pool": constant}, found.cell, found.weight)
     gain = (
         f"the pool {gained.gains['the pool']} over {best!r}, densities and means together"

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import numpy as np
 
 from stochgp.choosing import Decisions
 from stochgp.estimators.fitted import Fitted
+from stochgp.estimators.pooling import Pooling
 from stochgp.storage.codec import decode, encode
 from stochgp.storage.files import load_tree, save_tree
+
+EMPTY: Mapping[str, type] = {}
 
 
 def save(estimator: Any, path: str | os.PathLike) -> None:
@@ -35,13 +39,22 @@ def load_estimator(path: str | os.PathLike, kinds: dict[str, type]) -> Any:
     """
     tree, metadata = load_tree(Path(path))
     kind = kinds.get(str(metadata.get("estimator")))
-    if kind is None or not isinstance(tree, dict) or not isinstance(tree.get("fitted"), Fitted):
+    if kind is None or not _is_whole(tree):
         raise ValueError(f"{path} holds no fitted estimator of this version of stochgp")
-    _refuse_nan(path, tree["fitted"])
+    for part in tree["members"].values() if "members" in tree else [tree]:
+        _refuse_nan(path, part["fitted"])
     try:
-        return restored(tree, metadata, kind)
+        return restored(tree, metadata, kind, kinds)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} holds no whole {kind.__name__}: {type(error).__name__} {error}") from error
+
+
+def _is_whole(tree: Any) -> bool:
+    """Whether the tree holds a fit, or a pool and the fits of its members."""
+    if isinstance(tree, dict) and isinstance(tree.get("fitted"), Pooling):
+        members = tree.get("members")
+        return isinstance(members, dict) and len(members) > 0 and all(map(_is_whole, members.values()))
+    return isinstance(tree, dict) and isinstance(tree.get("fitted"), Fitted)
 
 
 def _refuse_nan(path: str | os.PathLike, fitted: Fitted) -> None:
@@ -58,8 +71,10 @@ def stored(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return _parts(estimator)[:2]
 
 
-def restored(tree: dict[str, Any], metadata: dict[str, Any], kind: type) -> Any:
-    """The estimator of these parts."""
+def restored(
+    tree: dict[str, Any], metadata: dict[str, Any], kind: type, kinds: Mapping[str, type] = EMPTY
+) -> Any:
+    """The estimator of these parts; its members, of a pool, are of `kinds`."""
     estimator = kind(**tree["settings"])
     for name, value in metadata["attributes"].items():
         setattr(estimator, name, Decisions(value) if name == "plan_" else value)
@@ -68,6 +83,14 @@ def restored(tree: dict[str, Any], metadata: dict[str, Any], kind: type) -> Any:
     classes = metadata.get("classes")
     if classes is not None:
         estimator.classes_ = np.array(classes["values"], dtype=classes["dtype"])
+    if "members" in tree:
+        of_members = metadata["members"]
+        estimator.estimators_ = {
+            name: restored(part, of_members[name], kinds[of_members[name]["estimator"]])
+            for name, part in tree["members"].items()
+        }
+        estimator._pooling, estimator._correction = tree["fitted"], tree["correction"]
+        return estimator
     estimator._fitted = tree["fitted"]
     if "stream" in tree:
         estimator._stream = tree["stream"]
@@ -82,13 +105,20 @@ def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         for name, value in vars(estimator).items()
         if name.endswith("_") and not name.startswith("_")
     }
-    names, classes = (attributes.pop(name, None) for name in ("feature_names_in_", "classes_"))
+    names, classes, members = (
+        attributes.pop(name, None) for name in ("feature_names_in_", "classes_", "estimators_")
+    )
     metadata = {
         "estimator": type(estimator).__name__,
         "attributes": attributes,
         "feature_names": None if names is None else [str(name) for name in names],
         "classes": None if classes is None else {"dtype": classes.dtype.str, "values": classes.tolist()},
     }
+    if members is not None:
+        parts = {name: _parts(member) for name, member in members.items()}
+        metadata["members"] = {name: part[1] for name, part in parts.items()}
+        tree = {"fitted": estimator._pooling, "correction": estimator._correction, "settings": settings}
+        return tree | {"members": {name: part[0] for name, part in parts.items()}}, metadata, left_out
     stream = {"stream": estimator._stream} if "_stream" in vars(estimator) else {}
     return {"fitted": estimator._fitted, "settings": settings} | stream, metadata, left_out
 

@@ -1,0 +1,204 @@
+"""`GPRegressor`: what members see, and that the pool's predictions are the mixture of theirs."""
+
+import pickle
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, load
+from stochgp.data.rows import Rows
+from stochgp.distributions import Mixture
+from stochgp.estimators import pooled
+from stochgp.estimators.pooling import Pooling, distance_of, limited
+
+N = 1_200
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.uniform(-2, 2, (N, 2))
+F = np.sin(2 * X[:, 0]) + X[:, 1]
+Y = 10 + F + 0.3 * GENERATOR.normal(size=N)
+NEW = GENERATOR.uniform(-2, 2, (40, 2))
+QUICK = {
+    "kernel": partial(KernelGPRegressor, likelihood="gaussian", epochs=5, n_samples=8),
+    "feature": partial(FeatureGPRegressor, "rff", n_features=60, epochs=2, likelihood="gaussian"),
+    "sparse": partial(FeatureGPRegressor, "orf", n_features=60, epochs=2, likelihood="gaussian"),
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_members(monkeypatch):
+    monkeypatch.setattr(pooled, "FAMILIES", QUICK)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Of members whose weights are set, so that both count."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pooled, "FAMILIES", QUICK)
+        found = GPRegressor(random_state=0).fit(X, Y)
+        both = GPRegressor(["feature", "sparse"], random_state=0)
+        picked = pooled.alone(0, "")._replace(
+            members=[0, 1], level=np.array([0.0, 0.4]), slope=np.zeros(2), average=np.array([0.4, 0.6])
+        )
+        patched.setattr(pooled, "chosen", lambda *_, **__: picked)
+        return found, both.fit(X, Y)
+
+
+def test_a_pool_predicts_and_knows_all_rows(model):
+    found = model[0]
+    assert found.n_rows_ == N and set(found.weights_) <= {"kernel", "feature"}
+    assert abs(sum(found.weights_.values()) - 1) < 1e-9
+    for member in found.estimators_.values():
+        assert member.n_rows_ == N
+    mean = found.predict(NEW)
+    assert np.sqrt(np.mean((mean - 10 - np.sin(2 * NEW[:, 0]) - NEW[:, 1]) ** 2)) < 0.2
+    assert {"kernel", "feature"} == set(found.scores_)
+    assert "weight" in found.summary() and "NLPD" in found.summary()
+
+
+def test_predictions_are_the_mixture_of_the_members(model):
+    pool = model[1]
+    w = np.exp([0.0, 0.4]) / np.exp([0.0, 0.4]).sum()
+    members = list(pool.estimators_.values())
+    for noise in (False, True):
+        each = [member.predict(NEW, return_std=True, include_noise=noise) for member in members]
+        mean, std = pool.predict(NEW, return_std=True, include_noise=noise)
+        wanted = w[0] * each[0][0] + w[1] * each[1][0]
+        squares = sum(a * (s**2 + (m - wanted) ** 2) for a, (m, s) in zip(w, each, strict=True))
+        assert_allclose(mean, wanted)
+        assert_allclose(std, np.sqrt(squares))
+        covariance = pool.predict(NEW, return_cov=True, include_noise=noise)[1]
+        assert_allclose(np.diag(covariance), std**2, rtol=1e-5)
+        assert np.linalg.eigvalsh(covariance).min() > -1e-8
+    found = pool.predict_distribution(NEW)
+    base = found if isinstance(found, Mixture) else found.base
+    parts = [member.predict_distribution(NEW) for member in members]
+    assert_allclose(base.cdf(10.0), w[0] * parts[0].cdf(10.0) + w[1] * parts[1].cdf(10.0))
+    lower, upper = pool.predict_interval(NEW, 0.9).T
+    assert_allclose(found.cdf(lower), 0.05, atol=1e-6)
+    assert_allclose(found.cdf(upper), 0.95, atol=1e-6)
+
+
+def test_functions_are_of_the_members_in_proportion_to_their_weights(model):
+    pool, S = model[1], 3_000
+    draws = pool.sample_functions(S, 0)(NEW[:5])
+    mean, std = pool.predict(NEW[:5], return_std=True)
+    assert np.all(abs(draws.mean(axis=1) - mean) < 4 * std / S**0.5)
+    assert_allclose(draws.std(axis=1), std, rtol=0.1)
+    observed = pool.sample_y(NEW[:5], S, include_noise=True)
+    assert_allclose(observed.std(axis=1), pool.predict(NEW[:5], True, include_noise=True)[1], rtol=0.1)
+
+
+def test_weights_that_depend_on_the_row_give_the_mixture_of_each_row(model):
+    pool, members = model[1], list(model[1].estimators_.values())
+    distance = limited(distance_of(X[:50], np.ones(2), 0), X[50:300])
+    other = pickle.loads(pickle.dumps(pool))
+    other._pooling = Pooling(np.array([0.0, 0.4]), np.array([0.0, 2.0]), distance)
+    w = other._pooling.weights(NEW)
+    assert np.ptp(w[:, 0]) > 0.1
+    means = np.stack([member.predict(NEW) for member in members], axis=1)
+    assert_allclose(other.predict(NEW), np.sum(w * means, axis=1))
+    covariance = other.predict(NEW, return_cov=True)[1]
+    assert_allclose(np.diag(covariance), other.predict(NEW, return_std=True)[1] ** 2, rtol=1e-5)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-8
+    draws = other.sample_functions(4_000, 1)(NEW[:5])
+    assert np.all(abs(draws.mean(axis=1) - other.predict(NEW[:5])) < 4 * draws.std(axis=1) / 4_000**0.5)
+    row = other.predict_distribution(NEW)[3:4]
+    assert_allclose(row.cdf(10.0), other.predict_distribution(NEW).cdf(10.0)[3:4])
+
+
+def test_files_pickles_and_plans_give_the_same_bits(model, tmp_path):
+    pool = model[1]
+    pool.save(tmp_path / "pool.safetensors")
+    for other in (load(tmp_path / "pool.safetensors"), pickle.loads(pickle.dumps(pool))):
+        assert_array_equal(other.predict(NEW, True)[1], pool.predict(NEW, True)[1])
+        assert other.plan_ == pool.plan_ and other.weights_ == pool.weights_
+        assert_array_equal(
+            other.estimators_["feature"].predict(NEW), pool.estimators_["feature"].predict(NEW)
+        )
+    found = model[0]
+    again = GPRegressor(random_state=0, plan=found.plan_).fit(X, Y)
+    assert_array_equal(again.predict(NEW), found.predict(NEW))
+
+
+def test_held_out_rows_are_seen_by_no_member_before_they_are_compared(monkeypatch):
+    given = []
+
+    class Spy(FeatureGPRegressor):
+        def fit(self, X, y, *more, **others):
+            given.append(np.asarray(X))
+            return super().fit(X, y, *more, **others)
+
+    monkeypatch.setattr(pooled, "FAMILIES", {"kernel": partial(Spy, "rff", n_features=20, epochs=1)})
+    scored = []
+    monkeypatch.setattr(
+        pooled, "chosen", lambda found, *_, **__: scored.append(found) or pooled.alone(0, "as is")
+    )
+    GPRegressor(["kernel"], random_state=1).fit(X, Y)
+    assert len(given[0]) == N - 200 and len(scored[0].y) == 200
+    y_of = {tuple(x): y for x, y in zip(X, Y, strict=True)}
+    seen = {y_of[tuple(x)] for x in given[0]}
+    scale = np.std(Y)
+    assert not any(np.isclose(y * scale, list(seen), rtol=1e-12).any() for y in scored[0].y)
+
+
+@pytest.mark.parametrize("singles", [False, True])
+def test_groups_stay_whole(singles):
+    group = np.repeat(np.arange(60, dtype=np.int32), 20)
+    found = pooled.held_out(Rows(X, Y, None, group), singles, np.random.default_rng(0))
+    for g in range(60):
+        assert found.blocks[group == g].all() or not found.blocks[group == g].any()
+    assert 0.1 * N <= found.blocks.sum() <= 0.2 * N
+    assert found.single.any() == singles and not (found.single & found.blocks).any()
+    if singles:
+        assert found.blocks[group >= 57].all()  # the last ones are after all others
+
+
+def test_tables_with_a_time_have_members_for_rows_near_and_far():
+    n = 1_500
+    hour = np.arange(n) // 2
+    slow = np.interp(hour, np.arange(0, n, 30), GENERATOR.normal(size=n // 30))
+    z = GENERATOR.normal(size=n)
+    table = pd.DataFrame({"when": pd.Timestamp("2020-01-01") + pd.to_timedelta(hour, "h"), "z": z})
+    y = slow + np.sin(z) + 0.1 * GENERATOR.normal(size=n)
+    found = GPRegressor(["feature"], random_state=0).fit(table, y)
+    assert set(found.scores_) == {"feature", "feature_by_blocks"}
+    assert found.plan_.new_rows.choice == "after"
+    between = GPRegressor(["feature"], random_state=0, new_rows="between").fit(table, y)
+    assert set(between.scores_) == {"feature"}
+    for member in found.estimators_.values():
+        assert_array_equal(member.feature_names_in_, ["when", "z"])
+        assert member.predict(table[:3]).shape == (3,)
+
+
+def test_few_rows_have_a_kernel_alone():
+    found = GPRegressor(random_state=0).fit(X[:200], Y[:200])
+    alone = QUICK["kernel"](random_state=pooled.seed_of(pooled.split(pooled.as_key(0), 2)[1])[0]).fit(
+        X[:200], Y[:200]
+    )
+    assert list(found.estimators_) == ["kernel"]
+    assert_array_equal(found.predict(NEW), alone.predict(NEW))
+    assert "too few" in found.plan_.members.why
+
+
+def test_one_member_on_request_and_members_of_one_s_own():
+    own = {"a": QUICK["feature"](), "b": QUICK["sparse"](n_features=10)}
+    found = GPRegressor(own, ensemble=False, random_state=0).fit(X, Y)
+    assert list(found.weights_.values()) == [1.0]
+    best = min(found.scores_, key=lambda name: found.scores_[name]["nlpd"])
+    assert list(found.estimators_) == [best]
+    assert own["a"].get_params()["random_state"] is None and not hasattr(own["a"], "plan_")
+
+
+def test_counts_are_predicted_by_one_member():
+    counts = np.random.default_rng(0).poisson(np.exp(0.5 * F)).astype(float)
+    found = GPRegressor(["feature", "sparse"], target="count", random_state=0).fit(X, counts)
+    assert len(found.estimators_) == 1 and "counts" in found.plan_.members.why
+    assert found.predict_distribution(NEW).is_discrete
+
+
+def test_unknown_members_are_refused():
+    with pytest.raises(ValueError, match="did you mean 'kernel'"):
+        GPRegressor(["kernle"]).fit(X, Y)
