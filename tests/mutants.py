@@ -1190,8 +1190,8 @@ MUTATIONS = (
     Mutation(
         "a model of NaN is loaded",
         "estimators/saving.py",
-        """    _refuse_nan(path, tree["fitted"])\n""",
-        "",
+        """        _refuse_nan(path, part["fitted"])\n""",
+        "        pass\n",
         "estimators/test_saving.py::test_a_file_that_holds_no_whole_model_says_so_when_it_is_loaded",
     ),
     Mutation(

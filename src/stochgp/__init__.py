@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from stochgp.estimators import (
         FeatureGPRegressor,
+        GPClassifier,
         GPRegressor,
         KernelGPRegressor,
         SparseGPClassifier,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FeatureGPRegressor",
+    "GPClassifier",
     "GPRegressor",
     "KernelGPRegressor",
     "SparseGPClassifier",
@@ -57,6 +59,7 @@ __all__ = [
 
 _OF_ESTIMATORS = (
     "FeatureGPRegressor",
+    "GPClassifier",
     "GPRegressor",
     "KernelGPRegressor",
     "SparseGPClassifier",

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, load
 from stochgp.data.rows import Rows
 from stochgp.distributions import Mixture
-from stochgp.estimators import pooled
+from stochgp.estimators import pooled, pooled_regressor
 from stochgp.estimators.pooling import Pooling, distance_of, limited
 
 N = 1_200
@@ -29,20 +29,20 @@ QUICK = {
 
 @pytest.fixture(autouse=True)
 def quick_members(monkeypatch):
-    monkeypatch.setattr(pooled, "FAMILIES", QUICK)
+    monkeypatch.setattr(pooled_regressor, "FAMILIES", QUICK)
 
 
 @pytest.fixture(scope="module")
 def model():
     """Of members whose weights are set, so that both count."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pooled, "FAMILIES", QUICK)
+        patched.setattr(pooled_regressor, "FAMILIES", QUICK)
         found = GPRegressor(random_state=0).fit(X, Y)
         both = GPRegressor(["feature", "sparse"], random_state=0)
         picked = pooled.alone(0, "")._replace(
             members=[0, 1], level=np.array([0.0, 0.4]), slope=np.zeros(2), average=np.array([0.4, 0.6])
         )
-        patched.setattr(pooled, "chosen", lambda *_, **__: picked)
+        patched.setattr(pooled_regressor, "chosen", lambda *_, **__: picked)
         return found, both.fit(X, Y)
 
 
@@ -55,7 +55,7 @@ def test_a_pool_predicts_and_knows_all_rows(model):
     mean = found.predict(NEW)
     assert np.sqrt(np.mean((mean - 10 - np.sin(2 * NEW[:, 0]) - NEW[:, 1]) ** 2)) < 0.2
     assert {"kernel", "feature"} == set(found.scores_)
-    assert "weight" in found.summary() and "NLPD" in found.summary()
+    assert "weight" in found.summary() and "nlpd" in found.summary()
 
 
 def test_predictions_are_the_mixture_of_the_members(model):
@@ -131,10 +131,12 @@ def test_held_out_rows_are_seen_by_no_member_before_they_are_compared(monkeypatc
             given.append(np.asarray(X))
             return super().fit(X, y, *more, **others)
 
-    monkeypatch.setattr(pooled, "FAMILIES", {"kernel": partial(Spy, "rff", n_features=20, epochs=1)})
+    monkeypatch.setattr(
+        pooled_regressor, "FAMILIES", {"kernel": partial(Spy, "rff", n_features=20, epochs=1)}
+    )
     scored = []
     monkeypatch.setattr(
-        pooled, "chosen", lambda found, *_, **__: scored.append(found) or pooled.alone(0, "as is")
+        pooled_regressor, "chosen", lambda found, *_, **__: scored.append(found) or pooled.alone(0, "as is")
     )
     GPRegressor(["kernel"], random_state=1).fit(X, Y)
     assert len(given[0]) == N - 200 and len(scored[0].y) == 200

@@ -9,7 +9,8 @@ from .classifier import SparseGPClassifier
 from .feature import FeatureGPRegressor
 from .function_draws import FunctionDraws
 from .kernel import KernelGPRegressor
-from .pooled import GPRegressor
+from .pooled_classifier import GPClassifier
+from .pooled_regressor import GPRegressor
 from .predictor import PosteriorRegressor
 from .saving import load_estimator
 from .sparse import SparseGPRegressor
@@ -17,6 +18,7 @@ from .sparse import SparseGPRegressor
 __all__ = [
     "FeatureGPRegressor",
     "FunctionDraws",
+    "GPClassifier",
     "GPRegressor",
     "KernelGPRegressor",
     "PosteriorRegressor",
@@ -27,7 +29,14 @@ __all__ = [
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind
-    for kind in (FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPClassifier, SparseGPRegressor)
+    for kind in (
+        FeatureGPRegressor,
+        GPClassifier,
+        GPRegressor,
+        KernelGPRegressor,
+        SparseGPClassifier,
+        SparseGPRegressor,
+    )
 }
 
 

@@ -1,5 +1,6 @@
-"""`GPRegressor`: members of several families, pooled by how each predicts rows that none of them has seen."""
+"""What pools share: members of several families learn from nine tenths of the rows, and are weighed by how they predict the others."""
 
+import abc
 import dataclasses
 import os
 import time
@@ -9,49 +10,23 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, PRNGKeyArray
 from sklearn.base import clone
 
 from stochgp import deadline
-from stochgp.budget import Budget
 from stochgp.choosing import AS_GIVEN, Decisions, choice, planned
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
 from stochgp.deadline import within
-from stochgp.distributions import recalibration
-from stochgp.estimators.feature import FeatureGPRegressor
-from stochgp.estimators.files import are_files, read_files
-from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.inputs import read_training_rows
-from stochgp.estimators.kernel import KernelGPRegressor
-from stochgp.estimators.pool import Pool
-from stochgp.estimators.pooling import (
-    Chosen,
-    Distance,
-    Pooling,
-    Predicted,
-    alone,
-    chosen,
-    distance_of,
-    limited,
-)
-from stochgp.estimators.predictor import PosteriorRegressor
+from stochgp.estimators.files import are_files
+from stochgp.estimators.pooling import Chosen, Distance, Pooling, alone
+from stochgp.estimators.predictor import PosteriorEstimator
 from stochgp.estimators.progress import say
-from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.estimators.report import PLANNED
 from stochgp.estimators.settings import check_settings
-from stochgp.estimators.sparse import SparseGPRegressor
-from stochgp.kernels import AbstractStationary
 from stochgp.names import lookup
-from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import as_key, seed_of, split
-from stochgp.parameters import value_of
 
-FAMILIES: dict[str, type] = {
-    "kernel": KernelGPRegressor,
-    "feature": FeatureGPRegressor,
-    "sparse": SparseGPRegressor,
-}
 FEWEST_ROWS = 1_000  # from which rows are held out and members compared
 SHARE, MOST, LEAST = 0.1, 2_000, 200  # of the rows that are held out, at most and at least, without groups
 LAST_BLOCKS = 0.5  # of the held-out blocks of time
@@ -70,35 +45,37 @@ class HeldOut(NamedTuple):
         return self.single | self.blocks
 
 
+class Given(NamedTuple):
+    """What one `fit` was given beside its data."""
+
+    key: PRNGKeyArray
+    checkpoint: Any
+    callback: Any
+
+    def of(self, name: str) -> dict[str, Any]:
+        """For the member of this name."""
+        path = None if self.checkpoint is None else f"{os.fspath(self.checkpoint)}.{name}"
+        return {"checkpoint": path, "callback": self.callback}
+
+    def seeds(self, n: int) -> list[int]:
+        """The first is that of the division, the others are those of the members."""
+        return [seed_of(words)[0] for words in split(self.key, n)]
+
+
 @dataclass(eq=False, repr=False)
-class GPRegressor(PosteriorRegressor):
-    """Gaussian process regression for any table: members of several families, mixed by how each predicts rows that none of them has seen.
-
-    A tenth of the rows is held out (whole groups, where there are groups; where the table says when its rows were taken, blocks of time besides single
-    rows). Each member learns from the others. An observation is predicted as p(y | x) = Σ_k w_k(x) p_k(y | x), where the weights have the highest mean of
-    log p(y) + log N(y | Σ_k w_k m_k, S) over the held-out rows, S the mean square of y − Σ_k w_k m_k: by densities and by means alike. They depend on the
-    distance to the nearest training row where held-out rows gain by that: what is best between the training rows is not always best far from them. A
-    member stays where it pays. The held-out rows then join the posteriors of those that stay. Fewer than 1,000 rows have a kernel GP alone.
-
-    members         "auto": a kernel GP and a feature GP, and in tables with a time further ones that are judged by whole blocks of time; a list of
-                    names, "kernel", "feature", "sparse"; or {name: estimator}
-    ensemble        False: the one member that predicts held-out rows best
-    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and the better member predicts counts
+class PooledEstimator(PosteriorEstimator):
+    """An estimator of several: a leaf says what the members are, how they are compared, and how held-out rows join them.
 
     missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan
                     as of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members
-
-    After `fit`: `estimators_`, the members that stay, by name, which predict on their own too; `weights_`, the mean weight of each over the held-out rows;
-    `scores_`, of every member that was tried its NLPD and RMSE by held-out rows in target units, and its seconds; `plan_`, choices and reasons, those of a
-    member under "member.name"; `n_rows_`, `n_iter_`, `converged_`, `history_`, `fit_seconds_`, `n_features_in_`, `feature_names_in_`, `target_name_` as of
-    every estimator.
     """
 
     # scikit-learn wants any value taken by `__init__`, and judged in `fit`.
     __no_type_check__: ClassVar[bool] = True
+    _pooling: ClassVar[Any] = None
+    _correction: ClassVar[Any] = None  # of the pool's probabilities
     members: Any = "auto"
     ensemble: bool = True
-    target: str = field(default="real", kw_only=True)
     missing: str = field(default="impute", kw_only=True)
     new_rows: str = field(default="auto", kw_only=True)
     random_state: Any = field(default=None, kw_only=True)
@@ -117,7 +94,7 @@ class GPRegressor(PosteriorRegressor):
         groups: Any = None,
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
-    ) -> "GPRegressor":
+    ) -> "PooledEstimator":
         """Fit the members and their weights, from what every estimator's `fit` takes: see `KernelGPRegressor.fit`.
 
         A `checkpoint` is a file for each member, its name with the member's at the end. Raises ValueError or TypeError, in one line, for data or settings that
@@ -126,51 +103,59 @@ class GPRegressor(PosteriorRegressor):
         check_settings(self.get_params(deep=False))
         begun = time.perf_counter()
         with within(self.time_limit), kept_on_disk():
-            rows, encoder, told = self._read_rows(X, y, sample_weight, groups)
-            self._fit(rows, encoder, told, groups is not None, _Given(checkpoint, callback))
+            given = Given(as_key(self.random_state), checkpoint, callback)
+            rows, encoder, told = self._read_rows(X, y, sample_weight, groups, given)
+            self._fit(rows, encoder, told, groups is not None, given)
         self.target_name_ = y if are_files(X) else _name_of(y)
         self.fit_seconds_ = time.perf_counter() - begun
         return self
 
-    @property
-    def _fitted(self) -> Any:
-        """The members as one."""
-        parts = tuple(member._fitted for member in self.estimators_.values())
-        return Pool(parts, self._pooling, self._correction)
+    @abc.abstractmethod
+    def _read_rows(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, given: Given
+    ) -> tuple[Rows, Any, dict[str, Any]]:
+        """(Rows in the user's units, what made numbers of them, what `plan_` says of that)."""
+
+    @abc.abstractmethod
+    def _families(self) -> Mapping[str, Callable[[], Any]]:
+        """Members by name; "auto" takes the first two, few rows the first."""
+
+    @abc.abstractmethod
+    def _compared(self, rows: Rows, division: HeldOut) -> tuple[Chosen, Distance | None]:
+        """(The members that stay and their weights, the distance these may depend on); adds to `scores_`."""
+
+    @abc.abstractmethod
+    def _closed(self, rows: Rows, division: HeldOut, given: Given) -> dict[str, Any]:
+        """The held-out rows join the members that stay; what `plan_` says of that."""
+
+    def _shared(self) -> dict[str, Any]:
+        """Settings that all members get beside those of every estimator."""
+        return {}
+
+    def _division(self, rows: Rows, singles: bool, generator: np.random.Generator) -> HeldOut:
+        return held_out(rows, singles, generator)
 
     def summary(self) -> str:
         """What was tried, what it scored and cost, what stays with which weight, and what was decided; `estimators_[name].summary()` says more of one."""
         lines = [
-            f"GPRegressor{f' of {self.target_name_!r}' if self.target_name_ else ''}, fitted in {self.fit_seconds_:.1f} s",
+            f"{type(self).__name__}{f' of {self.target_name_!r}' if self.target_name_ else ''}, fitted in {self.fit_seconds_:.1f} s",
             f"Data: {self.n_rows_} rows (equal ones counted once)",
             "Members, by held-out rows:" if len(self.scores_) > 1 else "Member:",
         ]
         for name, found in self.scores_.items():
             weight = f"weight {self.weights_[name]:.2f}" if name in self.weights_ else "left out"
-            scored = f"NLPD {found['nlpd']:.4f}, RMSE {found['rmse']:.4g}, " if "nlpd" in found else ""
+            scored = "".join(f"{score} {found[score]:.4g}, " for score in found if score != "seconds")
             lines.append(f"  {name}: {weight}; {scored}{found['seconds']:.1f} s")
         own = Decisions({name: entry for name, entry in self.plan_.items() if "." not in name})
         return "\n".join([*lines, "", "Chosen:", str(own)])
 
-    def _read_rows(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> tuple[Rows, Any, dict[str, Any]]:
-        budget = Budget.of(self.memory_limit)
-        if not are_files(X):
-            return read_training_rows(
-                self, X, y, sample_weight, budget, self.missing, groups, new_rows=self.new_rows
-            )
-        like = FeatureGPRegressor(missing=self.missing, new_rows=self.new_rows, dtype=self.dtype)
-        others = {"sample_weight": sample_weight, "groups": groups}
-        data, _ = read_files(like, X, y, others, budget, self._seeds(1)[0], keeps_all=True)
-        for name in ("n_features_in_", "feature_names_in_"):
-            setattr(self, name, getattr(like, name))
-        return data.rows, data.encoder, data.told
-
-    def _fit(self, rows: Rows, encoder: Any, told: dict[str, Any], grouped: bool, given: "_Given") -> None:
+    def _fit(self, rows: Rows, encoder: Any, told: dict[str, Any], grouped: bool, given: Given) -> None:
         compares = len(rows) >= FEWEST_ROWS
         in_time = rows.group is not None and not grouped
         singles = in_time and self.new_rows == "auto"
-        division = held_out(rows, singles, np.random.default_rng(self._seeds(1)[0])) if compares else None
-        candidates = self._candidates(in_time, singles, compares)
+        generator = np.random.default_rng(given.seeds(1)[0])
+        division = self._division(rows, singles, generator) if compares else None
+        candidates = self._candidates(in_time and singles, compares)
         seen = rows if division is None else rows.some(~division.all)
         found, seconds = self._fitted_members(candidates, seen, given)
         self.estimators_, self.scores_ = found, {name: {"seconds": seconds[name]} for name in found}
@@ -180,11 +165,7 @@ class GPRegressor(PosteriorRegressor):
         self.weights_ = dict(zip(names, picked.average.tolist(), strict=True))
         self._pooling = Pooling(picked.level, picked.slope, distance if picked.slope.any() else None)
         self._correction = None
-        of_curve: dict[str, Any] = {}
-        if division is not None:
-            of_curve = self._corrected(rows.some(division.all))
-            for member in self.estimators_.values():
-                _take_in(member, rows.some(division.all))
+        of_curve = {} if division is None else self._closed(rows, division, given)
         for member in self.estimators_.values():
             _with_encoder(member, encoder, self)
         self._report(rows, told | of_curve, division, picked)
@@ -201,34 +182,28 @@ class GPRegressor(PosteriorRegressor):
         average = np.array(list(planned(self.plan, "weights").values()), np.float64)
         return Chosen(list(range(len(level))), level, slope, average, AS_GIVEN), distance
 
-    def _seeds(self, n: int) -> list[int]:
-        """The first n of as many seeds as are asked for: the first one is that of the division."""
-        if "_key" not in vars(self) or self._key[0] is not self.random_state:
-            self._key = (self.random_state, as_key(self.random_state))
-        return [seed_of(words)[0] for words in split(self._key[1], n)]
-
-    def _candidates(self, in_time: bool, singles: bool, compares: bool) -> dict[str, tuple[Any, bool]]:
-        """Name → (an estimator, whether it is given the groups)."""
-        names = (
-            list(FAMILIES)[:2]
-            if isinstance(self.members, str) and self.members == "auto"
-            else list(self.members)
-        )
+    def _candidates(self, by_blocks: bool, compares: bool) -> dict[str, tuple[Any, bool]]:
+        """Name → (an estimator, whether it is given the groups). `by_blocks`: of rows near and far, one for the first and all for the others."""
+        known = self._families()
+        named = not isinstance(self.members, str)
+        names = list(self.members) if named else list(known)[:2]
+        if not named:
+            lookup(self.members, {"auto": None}, "members")
         if not compares:
             names = names[:1]
         if isinstance(self.members, Mapping):
             return {name: (clone(self.members[name]), True) for name in names}
-        made = lambda name: lookup(name, FAMILIES, "members")()
-        if not (in_time and singles):
+        made = lambda name: lookup(name, known, "members")()
+        if not by_blocks:
             return {name: (made(name), True) for name in names}
         return {names[0]: (made(names[0]), False)} | {name + ON_BLOCKS: (made(name), True) for name in names}
 
     def _fitted_members(
-        self, candidates: dict[str, tuple[Any, bool]], rows: Rows, given: "_Given"
-    ) -> tuple[dict[str, FamilyRegressor], dict[str, float]]:
+        self, candidates: dict[str, tuple[Any, bool]], rows: Rows, given: Given
+    ) -> tuple[dict[str, Any], dict[str, float]]:
         """(Those that could be fitted, their seconds). Raises the last error where there is none."""
         found, seconds, error = {}, {}, None
-        seeds = self._seeds(len(candidates) + 1)[1:]
+        seeds = given.seeds(len(candidates) + 1)[1:]
         wanted = list(candidates) if self.plan is None else planned(self.plan, "members")
         for k, (name, (member, takes_groups)) in enumerate(candidates.items()):
             if name not in wanted:
@@ -264,63 +239,15 @@ class GPRegressor(PosteriorRegressor):
         left = None if self.time_limit is None else max(deadline.left(), 0.1) / n_left
         shared = {
             "dtype": self.dtype, "memory_limit": self.memory_limit, "time_limit": left, "verbose": self.verbose,
-            "target": self.target, "new_rows": "between", "plan": of_plan, "random_state": seed, "missing": "refuse",
+            "new_rows": "between", "plan": of_plan, "random_state": seed, "missing": "refuse",
         }  # fmt: skip
+        shared |= self._shared()
         if isinstance(self.members, Mapping):  # what the user has set there stays
             default = type(member)()
             shared = {
                 key: value for key, value in shared.items() if getattr(member, key) == getattr(default, key)
             }
         member.set_params(**shared)
-
-    def _compared(self, rows: Rows, division: HeldOut) -> tuple[Chosen, Distance | None]:
-        """(The members that stay and their weights, the distance these may depend on)."""
-        where = np.flatnonzero(division.all)
-        new, members = rows.some(where), self.estimators_
-        distributions = [member._fitted.distribution(new.X) for member in members.values()]
-        logp = np.stack([d.logpdf(new.y) for d in distributions], axis=1)
-        means = np.stack([member._fitted.mean(new.X) for member in members.values()], axis=1)
-        scale = max(float(np.std(rows.y)), 1e-300)
-        weight = new.weights.astype(np.float64)
-        if division.single.any() and division.blocks.any():  # both kinds of new rows count alike
-            is_single = division.single[where]
-            totals = weight[is_single].sum(), weight[~is_single].sum()
-            weight = weight / np.where(is_single, *totals) * weight.sum() / 2
-        first = next(iter(members.values()))._fitted
-        distance = limited(distance_of(rows.some(~division.all).X, _metric(first, members), 0), new.X)
-        cell = clusters(first.inputs.transform(new.X, np.float64), new.group)
-        log_scale = np.log(scale)
-        predicted = Predicted(logp + log_scale, means / scale, new.y / scale, weight, cell, distance(new.X))
-        for k, name in enumerate(members):
-            square = np.average((new.y - means[:, k]) ** 2, weights=weight)
-            nlpd = -np.average(logp[:, k], weights=weight)
-            self.scores_[name] |= {"nlpd": float(nlpd), "rmse": float(square**0.5)}
-        discrete = any(d.is_discrete for d in distributions)
-        if not self.ensemble or discrete:
-            best = min(range(len(members)), key=lambda k: self.scores_[list(members)[k]]["nlpd"])
-            why = (
-                "counts are predicted by one member"
-                if discrete
-                else "ensemble=False: that of the best held-out density"
-            )
-            return alone(best, why), None
-        return chosen(predicted, list(members), by_distance=True), distance
-
-    def _corrected(self, new: Rows) -> dict[str, Any]:
-        """The pool's probabilities by the held-out rows, where these ask for it (a beta-transformed pool: Ranjan and Gneiting 2010); what `plan_` says of it."""
-        if len(self.estimators_) < 2:
-            return {}
-        try:
-            made = recalibration(self._fitted.distribution(new.X), new.y, groups=new.group, weight=new.weight)
-        except ValueError as refusal:
-            return {"probabilities": choice("as they are", str(refusal))}
-        if made.is_identity:
-            return {
-                "probabilities": choice("as they are", "held-out rows do not clearly gain by another curve")
-            }
-        self._correction = made
-        why = f"gains {made.gain:.4f} nats a row by {made.n_rows:,} held-out rows"
-        return {"probabilities": choice(f"Beta({made.a:.3g}, {made.b:.3g}) of F", why)}
 
     def _report(self, rows: Rows, told: dict[str, Any], division: HeldOut | None, picked: Chosen) -> None:
         members = self.estimators_
@@ -349,17 +276,6 @@ class GPRegressor(PosteriorRegressor):
         self.history_ = [entry for member in members.values() for entry in member.history_]
 
 
-class _Given(NamedTuple):
-    """What `fit` was given for every member."""
-
-    checkpoint: Any
-    callback: Any
-
-    def of(self, name: str) -> dict[str, Any]:
-        path = None if self.checkpoint is None else f"{os.fspath(self.checkpoint)}.{name}"
-        return {"checkpoint": path, "callback": self.callback}
-
-
 def held_out(rows: Rows, singles: bool, generator: np.random.Generator) -> HeldOut:
     """A tenth of the rows: at random, or whole groups; with `singles` half of them at random, and groups, which are blocks of time in their order, half of them the last."""
     N = len(rows)
@@ -382,16 +298,6 @@ def held_out(rows: Rows, singles: bool, generator: np.random.Generator) -> HeldO
     return HeldOut(single, blocks)
 
 
-def _take_in(member: Any, rows: Rows) -> None:
-    """The held-out rows into the posterior, where the family can: hyperparameters and features stay."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if isinstance(member, KernelGPRegressor):
-            member.update(rows.X, rows.y, rows.weight)
-        elif isinstance(member, FeatureGPRegressor):
-            member.partial_fit(rows.X, rows.y, rows.weight)
-
-
 def _with_encoder(member: Any, encoder: Any, pool: Any) -> None:
     """So that the member takes the tables that the pool takes."""
     member._fitted = dataclasses.replace(member._fitted, encoder=encoder)
@@ -400,16 +306,6 @@ def _with_encoder(member: Any, encoder: Any, pool: Any) -> None:
             setattr(member, name, getattr(pool, name))
         elif hasattr(member, name):
             delattr(member, name)
-
-
-def _metric(fitted: Fitted, members: Mapping[str, Any]) -> Float[np.ndarray, " D"]:
-    """The lengthscales of the first member with a stationary kernel, in the units of the inputs; their standard deviations without one."""
-    scale = np.asarray(fitted.inputs.scale, np.float64)
-    for member in members.values():
-        kernel = value_of(getattr(member, "kernel_", None))
-        if isinstance(kernel, AbstractStationary) and kernel.active_dims is None:
-            return scale * np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), scale.shape)
-    return scale
 
 
 def _name_of(y: Any) -> str | None:

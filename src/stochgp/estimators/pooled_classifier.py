@@ -1,0 +1,137 @@
+"""`GPClassifier`: sparse GP classifiers of a smooth and of a rough kernel, pooled."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Shaped
+from scipy.special import logsumexp
+from sklearn.base import ClassifierMixin, clone
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from stochgp import deadline
+from stochgp.budget import Budget
+from stochgp.choosing import choice
+from stochgp.data.rows import Rows
+from stochgp.estimators.classifier import SparseGPClassifier
+from stochgp.estimators.files import are_files
+from stochgp.estimators.inputs import read_training_rows, refuse_missing, refuse_no_targets
+from stochgp.estimators.pooled import Given, HeldOut, PooledEstimator
+from stochgp.estimators.pooling import Chosen, Distance, Predicted, alone, chosen
+from stochgp.numerics.clustered import clusters
+
+FEWEST_OF_A_CLASS = 10  # rows, below which none of a class is held out
+INDUCING = 256
+
+FAMILIES: dict[str, Callable[[], Any]] = {
+    "smooth": partial(SparseGPClassifier, "rbf", INDUCING),
+    "rough": partial(SparseGPClassifier, "matern12", INDUCING),
+}
+
+
+@dataclass(eq=False, repr=False)
+class GPClassifier(ClassifierMixin, PooledEstimator):
+    """Gaussian process classification for any table: classifiers of a smooth and of a rough kernel, mixed by how they predict rows they have not seen.
+
+    A tenth of the rows is held out (whole groups, where there are groups). P(y = c | x) = Σ_k w_k P_k(y = c | x), where the weights have the highest mean
+    of log P(y) over the held-out rows. A member stays where it pays, and learns again from all rows where there is time. Fewer than 1,000 rows have the
+    smooth kernel alone.
+
+    members         "auto"; a list of names, "smooth" (RBF), "rough" (Matérn 1/2); or {name: estimator}
+    ensemble        False: the one member that predicts held-out rows best
+
+    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan
+                    as of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members
+
+    After `fit`: `classes_`, sorted, and what `GPRegressor` leaves; `scores_` hold the mean of −log P(y) and the accuracy on held-out rows.
+    """
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
+        """P(y = c) of each row and class, in the order of `classes_`."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict_log_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
+        """The logarithms of the probabilities, accurate where these are small."""
+        check_is_fitted(self)
+        each = np.stack([self._of_all_classes(member, X) for member in self.estimators_.values()])
+        with np.errstate(divide="ignore"):
+            weights = np.log(self._pooling.weights(np.empty((0, 0))))
+        return np.asarray(logsumexp(each + weights[:, None, None], axis=0))
+
+    def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
+        """The most probable class of each row."""
+        return self.classes_[np.argmax(self.predict_log_proba(X), axis=1)]
+
+    def _of_all_classes(self, member: Any, X: Any) -> Float[np.ndarray, "N C"]:
+        """A member knows the classes by number, and those alone of which it has seen rows."""
+        known = member.predict_log_proba(X)
+        found = np.full((len(known), len(self.classes_)), -np.inf)
+        found[:, member.classes_.astype(np.int64)] = known
+        return found
+
+    def _read_rows(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, given: Given
+    ) -> tuple[Rows, Any, dict[str, Any]]:
+        if are_files(X):
+            raise ValueError(
+                "GPClassifier takes rows in memory; SparseGPClassifier reads files block by block"
+            )
+        refuse_no_targets(self, y)
+        refuse_missing(y, "the label")
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        classes, numbers = np.unique(labels, return_inverse=True)
+        budget, place = Budget.of(self.memory_limit), self.new_rows
+        targets = numbers.astype(np.float64)
+        rows, encoder, told = read_training_rows(
+            self, X, targets, sample_weight, budget, self.missing, groups, new_rows=place
+        )
+        if len(np.unique(rows.y)) < 2:
+            only = classes.tolist()[int(rows.y[0])]
+            raise ValueError(f"y has one class only, {only!r}: at least two are needed")
+        self.classes_ = classes
+        return rows, encoder, told
+
+    def _families(self) -> Mapping[str, Callable[[], Any]]:
+        return FAMILIES
+
+    def _division(self, rows: Rows, singles: bool, generator: np.random.Generator) -> HeldOut:
+        """Rows of rare classes are held out by none: a member knows the classes that it has seen."""
+        found = super()._division(rows, singles, generator)
+        number = rows.y.astype(np.int64)
+        left = np.bincount(number, ~found.all)[number]
+        rare = (np.bincount(number)[number] < FEWEST_OF_A_CLASS) | (left == 0)
+        return HeldOut(found.single & ~rare, found.blocks & ~rare)
+
+    def _compared(self, rows: Rows, division: HeldOut) -> tuple[Chosen, Distance | None]:
+        new, names = rows.some(division.all), list(self.estimators_)
+        at = np.arange(len(new)), new.y.astype(np.int64)
+        each = [self._of_all_classes(member, new.X) for member in self.estimators_.values()]
+        logp = np.stack([found[at] for found in each], axis=1)
+        for k, name in enumerate(names):
+            right = np.argmax(each[k], axis=1) == at[1]
+            self.scores_[name] |= {
+                "log_loss": -float(np.average(logp[:, k], weights=new.weights)),
+                "accuracy": float(np.average(right, weights=new.weights)),
+            }
+        if not self.ensemble:
+            best = min(range(len(names)), key=lambda k: self.scores_[names[k]]["log_loss"])
+            return alone(best, "ensemble=False: that of the best held-out probabilities"), None
+        first = next(iter(self.estimators_.values()))._fitted
+        cell = clusters(np.asarray(first.inputs.transform(new.X, np.float64)), new.group)
+        nothing = np.zeros(len(new))  # no means to be right: log probabilities decide alone
+        found = Predicted(logp, np.zeros_like(logp), nothing, new.weights.astype(np.float64), cell, nothing)
+        return chosen(found, names, by_distance=False), None
+
+    def _closed(self, rows: Rows, division: HeldOut, given: Given) -> dict[str, Any]:
+        """Members learn again, from all rows, where that takes no longer than what is left."""
+        seconds = 1.5 * sum(self.scores_[name]["seconds"] for name in self.estimators_)
+        if seconds > deadline.left():
+            return {"refit": choice(False, "there was no time to learn again from all rows")}
+        for name, member in self.estimators_.items():
+            again = clone(member).set_params(time_limit=None if self.time_limit is None else deadline.left())
+            self.estimators_[name] = again.fit(rows.X, rows.y, rows.weight, groups=rows.group)
+        return {"refit": choice(True, "the members that stay learned again from all rows")}

@@ -1,0 +1,164 @@
+"""`GPRegressor`: a kernel GP and a feature GP, pooled."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from stochgp.budget import Budget
+from stochgp.choosing import choice
+from stochgp.data.rows import Rows
+from stochgp.distributions import recalibration
+from stochgp.estimators.feature import FeatureGPRegressor
+from stochgp.estimators.files import are_files, read_files
+from stochgp.estimators.fitted import Fitted
+from stochgp.estimators.inputs import read_training_rows
+from stochgp.estimators.kernel import KernelGPRegressor
+from stochgp.estimators.pool import Pool
+from stochgp.estimators.pooled import Given, HeldOut, PooledEstimator
+from stochgp.estimators.pooling import Chosen, Distance, Predicted, alone, chosen, distance_of, limited
+from stochgp.estimators.predictor import PosteriorRegressor
+from stochgp.estimators.sparse import SparseGPRegressor
+from stochgp.kernels import AbstractStationary
+from stochgp.numerics.clustered import clusters
+from stochgp.parameters import value_of
+
+FAMILIES: dict[str, Callable[[], Any]] = {
+    "kernel": KernelGPRegressor,
+    "feature": FeatureGPRegressor,
+    "sparse": SparseGPRegressor,
+}
+
+
+@dataclass(eq=False, repr=False)
+class GPRegressor(PosteriorRegressor, PooledEstimator):
+    """Gaussian process regression for any table: members of several families, mixed by how each predicts rows that none of them has seen.
+
+    A tenth of the rows is held out (whole groups, where there are groups; where the table says when its rows were taken, blocks of time besides single
+    rows). Each member learns from the others. An observation is predicted as p(y | x) = Σ_k w_k(x) p_k(y | x), where the weights have the highest mean of
+    log p(y) + log N(y | Σ_k w_k m_k, S) over the held-out rows, S the mean square of y − Σ_k w_k m_k: by densities and by means alike. They depend on the
+    distance to the nearest training row where held-out rows gain by that: what is best between the training rows is not always best far from them. A
+    member stays where it pays. The held-out rows then join the posteriors of those that stay. Fewer than 1,000 rows have a kernel GP alone.
+
+    members         "auto": a kernel GP and a feature GP, and in tables with a time further ones that are judged by whole blocks of time; a list of
+                    names, "kernel", "feature", "sparse"; or {name: estimator}
+    ensemble        False: the one member that predicts held-out rows best
+    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and the better member predicts counts
+
+    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan
+                    as of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members
+
+    After `fit`: `estimators_`, the members that stay, by name, which predict on their own too; `weights_`, the mean weight of each over the held-out rows;
+    `scores_`, of every member that was tried its NLPD and RMSE by held-out rows in target units, and its seconds; `plan_`, choices and reasons, those of a
+    member under "member.name"; `n_rows_`, `n_iter_`, `converged_`, `history_`, `fit_seconds_`, `n_features_in_`, `feature_names_in_`, `target_name_` as of
+    every estimator.
+    """
+
+    target: str = field(default="real", kw_only=True)
+
+    @property
+    def _fitted(self) -> Any:
+        """The members as one."""
+        parts = tuple(member._fitted for member in self.estimators_.values())
+        return Pool(parts, self._pooling, self._correction)
+
+    def _read_rows(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, given: Given
+    ) -> tuple[Rows, Any, dict[str, Any]]:
+        budget = Budget.of(self.memory_limit)
+        if not are_files(X):
+            return read_training_rows(
+                self, X, y, sample_weight, budget, self.missing, groups, new_rows=self.new_rows
+            )
+        like = FeatureGPRegressor(missing=self.missing, new_rows=self.new_rows, dtype=self.dtype)
+        others = {"sample_weight": sample_weight, "groups": groups}
+        data, _ = read_files(like, X, y, others, budget, given.seeds(1)[0], keeps_all=True)
+        for name in ("n_features_in_", "feature_names_in_"):
+            setattr(self, name, getattr(like, name))
+        return data.rows, data.encoder, data.told
+
+    def _families(self) -> Mapping[str, Callable[[], Any]]:
+        return FAMILIES
+
+    def _shared(self) -> dict[str, Any]:
+        return {"target": self.target}
+
+    def _compared(self, rows: Rows, division: HeldOut) -> tuple[Chosen, Distance | None]:
+        """(The members that stay and their weights, the distance these may depend on)."""
+        where = np.flatnonzero(division.all)
+        new, members = rows.some(where), self.estimators_
+        distributions = [member._fitted.distribution(new.X) for member in members.values()]
+        logp = np.stack([d.logpdf(new.y) for d in distributions], axis=1)
+        means = np.stack([member._fitted.mean(new.X) for member in members.values()], axis=1)
+        scale = max(float(np.std(rows.y)), 1e-300)
+        weight = new.weights.astype(np.float64)
+        if division.single.any() and division.blocks.any():  # both kinds of new rows count alike
+            is_single = division.single[where]
+            totals = weight[is_single].sum(), weight[~is_single].sum()
+            weight = weight / np.where(is_single, *totals) * weight.sum() / 2
+        first = next(iter(members.values()))._fitted
+        distance = limited(distance_of(rows.some(~division.all).X, _metric(first, members), 0), new.X)
+        cell = clusters(first.inputs.transform(new.X, np.float64), new.group)
+        log_scale = np.log(scale)
+        predicted = Predicted(logp + log_scale, means / scale, new.y / scale, weight, cell, distance(new.X))
+        for k, name in enumerate(members):
+            square = np.average((new.y - means[:, k]) ** 2, weights=weight)
+            nlpd = -np.average(logp[:, k], weights=weight)
+            self.scores_[name] |= {"nlpd": float(nlpd), "rmse": float(square**0.5)}
+        discrete = any(d.is_discrete for d in distributions)
+        if not self.ensemble or discrete:
+            best = min(range(len(members)), key=lambda k: self.scores_[list(members)[k]]["nlpd"])
+            why = (
+                "counts are predicted by one member"
+                if discrete
+                else "ensemble=False: that of the best held-out density"
+            )
+            return alone(best, why), None
+        return chosen(predicted, list(members), by_distance=True), distance
+
+    def _closed(self, rows: Rows, division: HeldOut, given: Given) -> dict[str, Any]:
+        """Into the posteriors, where the family can take them: hyperparameters and features stay."""
+        new = rows.some(division.all)
+        found = self._corrected(new)
+        for member in self.estimators_.values():
+            _take_in(member, new)
+        return found
+
+    def _corrected(self, new: Rows) -> dict[str, Any]:
+        """The pool's probabilities by the held-out rows, where these ask for it (a beta-transformed pool: Ranjan and Gneiting 2010); what `plan_` says of it."""
+        if len(self.estimators_) < 2:
+            return {}
+        try:
+            made = recalibration(self._fitted.distribution(new.X), new.y, groups=new.group, weight=new.weight)
+        except ValueError as refusal:
+            return {"probabilities": choice("as they are", str(refusal))}
+        if made.is_identity:
+            return {
+                "probabilities": choice("as they are", "held-out rows do not clearly gain by another curve")
+            }
+        self._correction = made
+        why = f"gains {made.gain:.4f} nats a row by {made.n_rows:,} held-out rows"
+        return {"probabilities": choice(f"Beta({made.a:.3g}, {made.b:.3g}) of F", why)}
+
+
+def _take_in(member: Any, rows: Rows) -> None:
+    """The held-out rows into the posterior, where the family can: hyperparameters and features stay."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if isinstance(member, KernelGPRegressor):
+            member.update(rows.X, rows.y, rows.weight)
+        elif isinstance(member, FeatureGPRegressor):
+            member.partial_fit(rows.X, rows.y, rows.weight)
+
+
+def _metric(fitted: Fitted, members: Mapping[str, Any]) -> Float[np.ndarray, " D"]:
+    """The lengthscales of the first member with a stationary kernel, in the units of the inputs; their standard deviations without one."""
+    scale = np.asarray(fitted.inputs.scale, np.float64)
+    for member in members.values():
+        kernel = value_of(getattr(member, "kernel_", None))
+        if isinstance(kernel, AbstractStationary) and kernel.active_dims is None:
+            return scale * np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), scale.shape)
+    return scale
