@@ -42,6 +42,8 @@ def command(folder, out, epochs=30):
         str(folder / "t.csv"),
         "--target",
         "y",
+        "--model",
+        "feature",
         "--out",
         str(folder / out),
         "--json",

@@ -37,6 +37,10 @@ _CONTROL_GROUPS = (  # limit, use, and the name of what can be dropped, in the s
 )
 
 
+class MemoryLimitError(ValueError):
+    """More is needed than the memory limit leaves."""
+
+
 @dataclass(frozen=True)
 class Budget:
     """A limit in bytes on the memory in use, present use included."""
@@ -69,9 +73,9 @@ class Budget:
             self.refuse(need_bytes, what)
 
     def refuse(self, need_bytes: int, what: str) -> NoReturn:
-        """Raises ValueError, with both numbers."""
+        """Raises MemoryLimitError, with both numbers."""
         used = in_use()
-        raise ValueError(
+        raise MemoryLimitError(
             f"{what} needs {format_bytes(need_bytes)} on top of the {format_bytes(used)} in use, together "
             f"{format_bytes(used + need_bytes)}, but memory_limit is {format_bytes(self.limit)}"
         )

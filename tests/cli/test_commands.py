@@ -15,7 +15,7 @@ import stochgp
 from stochgp.cli import main
 from stochgp.cli.settings import parse_settings
 
-QUICK = [
+QUICK = ["--model", "feature"] + [
     f"--set={s}" for s in ("features=rff", "n_features=20", "learner=bsgd", "epochs=2", "learning_rate=0.01")
 ]
 
@@ -130,10 +130,19 @@ def test_data_list_names_every_set(capsys):
     [
         (["fit", "T", "--target", "lte", "--out", "O"], "did you mean 'late'"),
         (["fit", "T", "--out", "O"], "--target"),
-        (["fit", "T", "--target", "late", "--out", "O", "--task", "classes"], "use --model sparse"),
+        (
+            ["fit", "T", "--target", "late", "--out", "O", "--task", "classes", "--model", "kernel"],
+            "use --model auto or sparse",
+        ),
         (["fit", "T", "--target", "late", "--out", "O", "--model", "featur"], "did you mean 'feature'"),
-        (["fit", "T", "--target", "late", "--out", "O", "--set", "epoch=3"], "did you mean 'epochs'"),
-        (["fit", "T", "--target", "late", "--out", "O", "--set", "epochs=three"], "a whole number"),
+        (
+            ["fit", "T", "--target", "late", "--out", "O", "--model", "feature", "--set", "epoch=3"],
+            "did you mean 'epochs'",
+        ),
+        (
+            ["fit", "T", "--target", "late", "--out", "O", "--model", "feature", "--set", "epochs=three"],
+            "a whole number",
+        ),
         (["fit", "T", "--target", "late", "--out", "O", "--set", "epochs"], "expected name=value"),
         (["fit", "T", "--target", "late", "--out", "O", "--test-fraction", "2"], "between 0 and 1"),
         (["fit", "T", "--target", "late", "--out", "O", "--new-rows", "afer"], "did you mean 'after'"),
@@ -234,3 +243,15 @@ def test_an_interrupt_ends_the_fit_and_the_model_is_written(folder, tmp_path):
     assert stdout == "" and stderr.splitlines()[-1] == f"stochgp: interrupted; the model so far is in {out}"
     found = stochgp.load(out)
     assert np.isfinite(found.nlml_) and not found.converged_
+
+
+def test_without_a_model_s_name_members_are_pooled_and_labels_are_classes(folder, tmp_path, capsys):
+    arguments = ["fit", folder / "table.csv", "--out", tmp_path / "m", "--json", "--quiet"]
+    code, out, err = run(capsys, *arguments, "--target", "late", "--set", "members=kernel")
+    assert code == 2 and "members" in err
+    code, out, err = run(capsys, *arguments, "--target", "late")
+    assert code == 0 and json.loads(out)["members"] == {"kernel": 1.0}, err
+    assert isinstance(stochgp.load(tmp_path / "m"), stochgp.GPRegressor)
+    code, out, err = run(capsys, *arguments, "--target", "kind")
+    assert code == 0 and json.loads(out)["members"] == {"smooth": 1.0}, err
+    assert list(stochgp.load(tmp_path / "m").classes_) == ["p", "q"]

@@ -16,7 +16,7 @@ from stochgp.cli.many_rows import is_large
 from stochgp.data import files as files_module
 from stochgp.data.survey import FileRows
 
-QUICK = ["--set", "epochs=10", "--set", "n_features=16"]
+QUICK = ["--model", "feature", "--set", "epochs=10", "--set", "n_features=16"]
 A_FIFTH_ASIDE = "--test-fraction", "0.2", "--json", "--quiet"
 N = 600
 

@@ -12,6 +12,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from stochgp import (
     FeatureGPRegressor,
+    GPClassifier,
     GPRegressor,
     KernelGPRegressor,
     SparseGPClassifier,
@@ -21,7 +22,7 @@ from stochgp import (
 QUICK = FeatureGPRegressor("rff", n_features=20, batch_size=8, epochs=1, learning_rate=0.01)
 DEFAULT = FeatureGPRegressor(epochs=100, learning_rate=0.01)
 KERNEL = KernelGPRegressor(epochs=20)
-POOL = GPRegressor({"kernel": KernelGPRegressor(epochs=20)}, missing="refuse")
+POOL = GPRegressor(members={"kernel": KernelGPRegressor(epochs=20)}, missing="refuse")
 SPARSE = SparseGPRegressor(n_inducing=20, batch_size=8, epochs=1, learning_rate=0.01)
 STREAMS = {
     name: SparseGPRegressor(approximation=name, n_inducing=8, batch_size=8, epochs=epochs, learning_rate=0.01)
@@ -29,6 +30,7 @@ STREAMS = {
 }
 COLLAPSED = SparseGPRegressor(approximation="sgpr", n_inducing=20, epochs=5)
 CLASSES = SparseGPClassifier(n_inducing=20, batch_size=32, epochs=10, learning_rate=0.03)
+POOLED_CLASSES = GPClassifier(members={"smooth": CLASSES}, missing="refuse")
 
 
 READING = (  # of X, y and the weights, before anything of an estimator's own
@@ -45,6 +47,7 @@ SHORT = {
     "sgpr": (),
     "svdgp": ("check_fit_score_takes_y",),
     "ivsgpr": (),
+    "pooled classes": ("check_classifiers_train", "check_sample_weight_equivalence_on_dense_data"),
 }
 
 
@@ -62,6 +65,7 @@ def checks():
         "sgpr": COLLAPSED,
         **STREAMS,
         "classes": CLASSES,
+        "pooled classes": POOLED_CLASSES,
         "deep features": DEFAULT,
     }
     for name, estimator in named.items():

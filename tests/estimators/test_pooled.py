@@ -38,7 +38,7 @@ def model():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pooled_regressor, "FAMILIES", QUICK)
         found = GPRegressor(random_state=0).fit(X, Y)
-        both = GPRegressor(["feature", "sparse"], random_state=0)
+        both = GPRegressor(members=["feature", "sparse"], random_state=0)
         picked = pooled.alone(0, "")._replace(
             members=[0, 1], level=np.array([0.0, 0.4]), slope=np.zeros(2), average=np.array([0.4, 0.6])
         )
@@ -138,7 +138,7 @@ def test_held_out_rows_are_seen_by_no_member_before_they_are_compared(monkeypatc
     monkeypatch.setattr(
         pooled_regressor, "chosen", lambda found, *_, **__: scored.append(found) or pooled.alone(0, "as is")
     )
-    GPRegressor(["kernel"], random_state=1).fit(X, Y)
+    GPRegressor(members=["kernel"], random_state=1).fit(X, Y)
     assert len(given[0]) == N - 200 and len(scored[0].y) == 200
     y_of = {tuple(x): y for x, y in zip(X, Y, strict=True)}
     seen = {y_of[tuple(x)] for x in given[0]}
@@ -165,10 +165,10 @@ def test_tables_with_a_time_have_members_for_rows_near_and_far():
     z = GENERATOR.normal(size=n)
     table = pd.DataFrame({"when": pd.Timestamp("2020-01-01") + pd.to_timedelta(hour, "h"), "z": z})
     y = slow + np.sin(z) + 0.1 * GENERATOR.normal(size=n)
-    found = GPRegressor(["feature"], random_state=0).fit(table, y)
+    found = GPRegressor(members=["feature"], random_state=0).fit(table, y)
     assert set(found.scores_) == {"feature", "feature_by_blocks"}
     assert found.plan_.new_rows.choice == "after"
-    between = GPRegressor(["feature"], random_state=0, new_rows="between").fit(table, y)
+    between = GPRegressor(members=["feature"], random_state=0, new_rows="between").fit(table, y)
     assert set(between.scores_) == {"feature"}
     for member in found.estimators_.values():
         assert_array_equal(member.feature_names_in_, ["when", "z"])
@@ -187,7 +187,7 @@ def test_few_rows_have_a_kernel_alone():
 
 def test_one_member_on_request_and_members_of_one_s_own():
     own = {"a": QUICK["feature"](), "b": QUICK["sparse"](n_features=10)}
-    found = GPRegressor(own, ensemble=False, random_state=0).fit(X, Y)
+    found = GPRegressor(members=own, ensemble=False, random_state=0).fit(X, Y)
     assert list(found.weights_.values()) == [1.0]
     best = min(found.scores_, key=lambda name: found.scores_[name]["nlpd"])
     assert list(found.estimators_) == [best]
@@ -196,11 +196,11 @@ def test_one_member_on_request_and_members_of_one_s_own():
 
 def test_counts_are_predicted_by_one_member():
     counts = np.random.default_rng(0).poisson(np.exp(0.5 * F)).astype(float)
-    found = GPRegressor(["feature", "sparse"], target="count", random_state=0).fit(X, counts)
+    found = GPRegressor(members=["feature", "sparse"], target="count", random_state=0).fit(X, counts)
     assert len(found.estimators_) == 1 and "counts" in found.plan_.members.why
     assert found.predict_distribution(NEW).is_discrete
 
 
 def test_unknown_members_are_refused():
     with pytest.raises(ValueError, match="did you mean 'kernel'"):
-        GPRegressor(["kernle"]).fit(X, Y)
+        GPRegressor(members=["kernle"]).fit(X, Y)

@@ -10,8 +10,14 @@ from stochgp.cli.output import check_can_write, check_picture, plain, show, writ
 from stochgp.extending import load_code
 from stochgp.names import lookup
 
-_MODELS = {"feature": "FeatureGPRegressor", "kernel": "KernelGPRegressor", "sparse": "SparseGPRegressor"}
-_CLASSIFIERS = {"sparse": "SparseGPClassifier"}
+_MODELS = {
+    "auto": "GPRegressor",
+    "kernel": "KernelGPRegressor",
+    "feature": "FeatureGPRegressor",
+    "sparse": "SparseGPRegressor",
+}
+_CLASSIFIERS = {"auto": "GPClassifier", "sparse": "SparseGPClassifier"}
+_IN_ONE_PROCESS = ("auto", "kernel")
 _TASKS = {task: task for task in ("auto", "numbers", "classes")}
 
 
@@ -22,7 +28,7 @@ def fit(
     target: str | None = None,
     inputs: str | None = None,
     ignore: str | None = None,
-    model: str = "feature",
+    model: str = "auto",
     task: str = "auto",
     setting: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     test_fraction: float | None = None,
@@ -49,7 +55,8 @@ def fit(
     source
         A .csv, .csv.gz, .parquet, .feather, .npz or .npy file, a folder of such files, or a named set such as uci:bike:0, whose training
         rows are used. Folders, and files that would take much of the memory, are read block by block: then a feature model learns from a
-        uniform sample of the rows, its posterior is of all rows, and --test-fraction chooses rows by their values.
+        uniform sample of the rows, its posterior is of all rows, and --test-fraction chooses rows by their values. With auto the rows are kept
+        in memory where they fit, and a feature model is fitted alone where they do not.
     target
         The column to learn. Named sets have theirs.
     inputs
@@ -57,10 +64,11 @@ def fit(
     ignore
         Columns to leave out: A,B. At predict they may be there or not.
     model
-        feature; kernel: any kernel, all rows kept; sparse: any kernel, a few inducing points kept.
+        auto: kernel and feature models, weighed by rows that they have not seen; or one of them: kernel: any kernel, all rows kept; feature: a network or
+        random features; sparse: any kernel, a few inducing points kept.
     task
-        numbers, classes, or auto: with --model sparse classes where the target is true and false, or text of at most 50 different values that
-        are not mostly numbers or dates; numbers otherwise. Only --model sparse learns classes.
+        numbers, classes, or auto: with --model auto or sparse classes where the target is true and false, or text of at most 50 different values that
+        are not mostly numbers or dates; numbers otherwise. --model kernel and feature learn no classes.
     setting
         name=value: a setting of the estimator, such as --set batch_size=32. May be repeated.
     test_fraction
@@ -109,8 +117,10 @@ def fit(
 
     check_can_write(out)
     asked = Asked(distributed, coordinator, processes, process)
-    if not asked.is_alone and model == "kernel":
-        raise ValueError("--model kernel: a kernel model is fitted in one process")
+    if not asked.is_alone and model in _IN_ONE_PROCESS:
+        raise ValueError(
+            f"--model {model}: several processes fit a feature or a sparse model, and other models are fitted in one"
+        )
     with joined(asked) as devices:
         plain = {"random_state": seed, "verbose": 0 if quiet else 1, "new_rows": new_rows}
         plain |= {} if asked.is_alone else {"devices": devices}
@@ -199,7 +209,7 @@ def _estimator(
 
     own = lookup(model, _MODELS, "model")
     if classify and model not in _CLASSIFIERS:
-        raise ValueError(f"--task classes: {model} models do not classify; use --model sparse")
+        raise ValueError(f"--task classes: {model} models do not classify; use --model auto or sparse")
     kind = getattr(stochgp, _CLASSIFIERS[model] if classify else own) if isinstance(own, str) else own
     settings = parse_settings(setting, kind)
     if hyperparameters is not None:

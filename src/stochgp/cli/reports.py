@@ -22,6 +22,8 @@ def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:
     }
     if hasattr(estimator, "elbo_"):
         report["elbo"] = estimator.elbo_
+    if hasattr(estimator, "weights_"):
+        report["members"] = estimator.weights_
     if not isinstance(estimator, KernelGPRegressor):
         return report
     plan = {name: entry["choice"] for name, entry in estimator.plan_.items()}

@@ -14,7 +14,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 import scipy.optimize
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 from stochgp.distributions.base import AbstractDistribution
 from stochgp.distributions.curves import BetaCurve, Recalibrated
@@ -23,6 +23,7 @@ from stochgp.numerics.arrays import effective_number
 FEWEST = 100  # rows of a recalibration
 SURE = 9.2  # of twice the log likelihood ratio: the 1 % point of χ² with two degrees of freedom
 STEADY = 475  # rows from which the coverage of 95 % intervals varies by less than 1 %
+MOST_COARSE = 0.1  # of the rows
 NEAREST = 1e-12  # of PIT values to 0 and 1
 
 
@@ -105,15 +106,17 @@ def recalibration(
 ) -> PITRecalibration:
     """The Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n left-out rows, if 2n times that mean exceeds 9.2, else the identity.
 
-    Raises ValueError for fewer than 100 rows (or groups), and for repeated targets, whose PIT values are no continuous numbers.
+    Raises ValueError for fewer than 100 rows (or groups), and where a tenth of them have repeated targets that stand further apart than half a
+    standard deviation: their PIT values are no continuous numbers.
     """
     found, y, weight = _one_of_each(found, y, groups, seed, weight)
     n = len(y)
     if n < FEWEST:
         raise ValueError(f"{n} left-out rows are too few to recalibrate by; at least {FEWEST} are needed")
-    if len(np.unique(y)) < 0.9 * n:
+    n_coarse = int(_are_coarse(found, y).sum())
+    if n_coarse > MOST_COARSE * n:
         raise ValueError(
-            f"{n} left-out targets have only {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
+            f"{n_coarse} of {n} left-out targets are repeated and stand apart, in {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
         )
     u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
     loss = lambda raw: -float(np.average(BetaCurve(*np.exp(raw)).log_slope(u, 1 - u), weights=weight))
@@ -125,6 +128,15 @@ def recalibration(
         return PITRecalibration(1.0, 1.0, 0.0, n)
     a, b = (float(v) for v in np.exp(best.x))
     return PITRecalibration(a, b, gain, n)
+
+
+def _are_coarse(found: AbstractDistribution, y: Float64[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
+    """Which targets occur again, and have no other within half of the distance between the quantiles Φ(±½), a standard deviation of a Gaussian."""
+    values, number, counts = np.unique(y, return_inverse=True, return_counts=True)
+    apart = np.diff(values, prepend=-np.inf, append=np.inf)
+    gap = np.minimum(apart[:-1], apart[1:])[number]
+    lower, upper = found.quantile([0.3085, 0.6915]).T
+    return (counts[number] > 1) & (gap > (upper - lower) / 2)
 
 
 def conformal(

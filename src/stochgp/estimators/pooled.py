@@ -14,6 +14,7 @@ from jaxtyping import Bool, PRNGKeyArray
 from sklearn.base import clone
 
 from stochgp import deadline
+from stochgp.budget import MemoryLimitError
 from stochgp.choosing import AS_GIVEN, Decisions, choice, planned
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
@@ -66,16 +67,15 @@ class Given(NamedTuple):
 class PooledEstimator(PosteriorEstimator):
     """An estimator of several: a leaf says what the members are, how they are compared, and how held-out rows join them.
 
-    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan
+    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan, devices
                     as of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members
     """
 
     # scikit-learn wants any value taken by `__init__`, and judged in `fit`.
     __no_type_check__: ClassVar[bool] = True
-    _pooling: ClassVar[Any] = None
-    _correction: ClassVar[Any] = None  # of the pool's probabilities
-    members: Any = "auto"
+    _of_files: ClassVar[str]  # the family that reads rows block by block
     ensemble: bool = True
+    members: Any = field(default="auto", kw_only=True)
     missing: str = field(default="impute", kw_only=True)
     new_rows: str = field(default="auto", kw_only=True)
     random_state: Any = field(default=None, kw_only=True)
@@ -84,6 +84,7 @@ class PooledEstimator(PosteriorEstimator):
     dtype: str = field(default="float32", kw_only=True)
     verbose: int = field(default=0, kw_only=True)
     plan: dict[str, Any] | None = field(default=None, kw_only=True)
+    devices: Any = field(default=None, kw_only=True)
 
     def fit(
         self,
@@ -104,8 +105,14 @@ class PooledEstimator(PosteriorEstimator):
         begun = time.perf_counter()
         with within(self.time_limit), kept_on_disk():
             given = Given(as_key(self.random_state), checkpoint, callback)
-            rows, encoder, told = self._read_rows(X, y, sample_weight, groups, given)
-            self._fit(rows, encoder, told, groups is not None, given)
+            try:
+                rows, encoder, told = self._read_rows(X, y, sample_weight, groups, given)
+            except MemoryLimitError as refusal:
+                if not are_files(X):
+                    raise
+                self._fit_block_by_block(X, y, given, str(refusal))
+            else:
+                self._fit(rows, encoder, told, groups is not None, given)
         self.target_name_ = y if are_files(X) else _name_of(y)
         self.fit_seconds_ = time.perf_counter() - begun
         return self
@@ -114,11 +121,11 @@ class PooledEstimator(PosteriorEstimator):
     def _read_rows(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, given: Given
     ) -> tuple[Rows, Any, dict[str, Any]]:
-        """(Rows in the user's units, what made numbers of them, what `plan_` says of that)."""
+        """(Rows in the user's units, what made numbers of them, what `plan_` says of that). Raises MemoryLimitError for files to be read block by block."""
 
     @abc.abstractmethod
     def _families(self) -> Mapping[str, Callable[[], Any]]:
-        """Members by name; "auto" takes the first two, few rows the first."""
+        """Members by name, of those that take the pool's settings; "auto" takes the first two, few rows the first."""
 
     @abc.abstractmethod
     def _compared(self, rows: Rows, division: HeldOut) -> tuple[Chosen, Distance | None]:
@@ -127,6 +134,10 @@ class PooledEstimator(PosteriorEstimator):
     @abc.abstractmethod
     def _closed(self, rows: Rows, division: HeldOut, given: Given) -> dict[str, Any]:
         """The held-out rows join the members that stay; what `plan_` says of that."""
+
+    def _targets_of(self, rows: Rows) -> np.ndarray:
+        """What members learn, of rows in memory."""
+        return rows.y
 
     def _shared(self) -> dict[str, Any]:
         """Settings that all members get beside those of every estimator."""
@@ -168,7 +179,22 @@ class PooledEstimator(PosteriorEstimator):
         of_curve = {} if division is None else self._closed(rows, division, given)
         for member in self.estimators_.values():
             _with_encoder(member, encoder, self)
-        self._report(rows, told | of_curve, division, picked)
+        self._report(len(rows), told | of_curve, division, picked)
+
+    def _fit_block_by_block(self, files: Any, target: Any, given: Given, why: str) -> None:
+        """The one family that needs few of the rows in memory."""
+        name = self._of_files
+        member = lookup(name, self._families(), "members")()
+        self._set(member, name, given.seeds(2)[1], 1)
+        member.set_params(missing=self.missing, new_rows=self.new_rows)
+        member.fit(files, target, **given.of(name))
+        self.estimators_, self.weights_, self._correction = {name: member}, {name: 1.0}, None
+        self.scores_ = {name: {"seconds": member.fit_seconds_}}
+        self._pooling = Pooling(np.zeros(1), np.zeros(1))
+        for attribute in ("n_features_in_", "feature_names_in_", "classes_"):
+            if hasattr(member, attribute):
+                setattr(self, attribute, getattr(member, attribute))
+        self._report(member.n_rows_, {}, None, alone(0, f"the rows are read block by block: {why}"))
 
     def _picked(self, rows: Rows, division: HeldOut | None) -> tuple[Chosen, Distance | None]:
         """(The members that stay and their weights, what these may depend on)."""
@@ -218,7 +244,7 @@ class PooledEstimator(PosteriorEstimator):
                 with warnings.catch_warnings():
                     if found:  # what is odd about the rows was said of the first
                         warnings.simplefilter("ignore", UserWarning)
-                    member.fit(rows.X, rows.y, rows.weight, groups=groups, **given.of(name))
+                    member.fit(rows.X, self._targets_of(rows), rows.weight, groups=groups, **given.of(name))
             except ValueError as refused:
                 if len(candidates) == 1:
                     raise
@@ -239,7 +265,7 @@ class PooledEstimator(PosteriorEstimator):
         left = None if self.time_limit is None else max(deadline.left(), 0.1) / n_left
         shared = {
             "dtype": self.dtype, "memory_limit": self.memory_limit, "time_limit": left, "verbose": self.verbose,
-            "new_rows": "between", "plan": of_plan, "random_state": seed, "missing": "refuse",
+            "new_rows": "between", "plan": of_plan, "random_state": seed, "missing": "refuse", "devices": self.devices,
         }  # fmt: skip
         shared |= self._shared()
         if isinstance(self.members, Mapping):  # what the user has set there stays
@@ -249,7 +275,7 @@ class PooledEstimator(PosteriorEstimator):
             }
         member.set_params(**shared)
 
-    def _report(self, rows: Rows, told: dict[str, Any], division: HeldOut | None, picked: Chosen) -> None:
+    def _report(self, n_rows: int, told: dict[str, Any], division: HeldOut | None, picked: Chosen) -> None:
         members = self.estimators_
         plans = {
             f"{name}.{key}": entry for name, member in members.items() for key, entry in member.plan_.items()
@@ -270,7 +296,7 @@ class PooledEstimator(PosteriorEstimator):
             "ended": late,
         }
         self.plan_ = Decisions(told) | own | plans
-        self.n_rows_ = len(rows)
+        self.n_rows_ = n_rows
         self.n_iter_ = sum(member.n_iter_ for member in members.values())
         self.converged_ = all(member.converged_ for member in members.values())
         self.history_ = [entry for member in members.values() for entry in member.history_]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from stochgp import deadline
-from stochgp.budget import Budget
+from stochgp.budget import Budget, MemoryLimitError
 from stochgp.choosing import choice
 from stochgp.data.rows import Rows
 from stochgp.estimators.classifier import SparseGPClassifier
@@ -43,11 +43,13 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     members         "auto"; a list of names, "smooth" (RBF), "rough" (Matérn 1/2); or {name: estimator}
     ensemble        False: the one member that predicts held-out rows best
 
-    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan
+    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan, devices
                     as of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members
 
     After `fit`: `classes_`, sorted, and what `GPRegressor` leaves; `scores_` hold the mean of −log P(y) and the accuracy on held-out rows.
     """
+
+    _of_files: ClassVar[str] = "smooth"
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
         """P(y = c) of each row and class, in the order of `classes_`."""
@@ -63,22 +65,21 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
         """The most probable class of each row."""
-        return self.classes_[np.argmax(self.predict_log_proba(X), axis=1)]
+        found = self.predict_log_proba(X)
+        return self.classes_[np.argmax(found, axis=1)]
 
     def _of_all_classes(self, member: Any, X: Any) -> Float[np.ndarray, "N C"]:
-        """A member knows the classes by number, and those alone of which it has seen rows."""
+        """A member knows those classes alone of which it has seen rows."""
         known = member.predict_log_proba(X)
         found = np.full((len(known), len(self.classes_)), -np.inf)
-        found[:, member.classes_.astype(np.int64)] = known
+        found[:, np.searchsorted(self.classes_, member.classes_)] = known
         return found
 
     def _read_rows(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, given: Given
     ) -> tuple[Rows, Any, dict[str, Any]]:
         if are_files(X):
-            raise ValueError(
-                "GPClassifier takes rows in memory; SparseGPClassifier reads files block by block"
-            )
+            raise MemoryLimitError("rows in files have one classifier, that of the smooth kernel")
         refuse_no_targets(self, y)
         refuse_missing(y, "the label")
         labels = column_or_1d(y, warn=True)
@@ -94,6 +95,9 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
             raise ValueError(f"y has one class only, {only!r}: at least two are needed")
         self.classes_ = classes
         return rows, encoder, told
+
+    def _targets_of(self, rows: Rows) -> np.ndarray:
+        return self.classes_[rows.y.astype(np.int64)]
 
     def _families(self) -> Mapping[str, Callable[[], Any]]:
         return FAMILIES
@@ -132,6 +136,7 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
         if seconds > deadline.left():
             return {"refit": choice(False, "there was no time to learn again from all rows")}
         for name, member in self.estimators_.items():
-            again = clone(member).set_params(time_limit=None if self.time_limit is None else deadline.left())
-            self.estimators_[name] = again.fit(rows.X, rows.y, rows.weight, groups=rows.group)
+            again: Any = clone(member)
+            again.set_params(time_limit=None if self.time_limit is None else deadline.left())
+            self.estimators_[name] = again.fit(rows.X, self._targets_of(rows), rows.weight, groups=rows.group)
         return {"refit": choice(True, "the members that stay learned again from all rows")}

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -17,11 +17,13 @@ from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.kernel import KernelGPRegressor
+from stochgp.estimators.likelihood import AUTO, FEATURE, KERNEL, SPARSE, Asked
 from stochgp.estimators.pool import Pool
 from stochgp.estimators.pooled import Given, HeldOut, PooledEstimator
 from stochgp.estimators.pooling import Chosen, Distance, Predicted, alone, chosen, distance_of, limited
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.estimators.sparse import SparseGPRegressor
+from stochgp.estimators.warping import untransformed
 from stochgp.kernels import AbstractStationary
 from stochgp.numerics.clustered import clusters
 from stochgp.parameters import value_of
@@ -46,9 +48,10 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
     members         "auto": a kernel GP and a feature GP, and in tables with a time further ones that are judged by whole blocks of time; a list of
                     names, "kernel", "feature", "sparse"; or {name: estimator}
     ensemble        False: the one member that predicts held-out rows best
+    likelihood      "auto", or what one of the families takes (`KernelGPRegressor`, `SparseGPRegressor`): members are of families that take it
     target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and the better member predicts counts
 
-    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan
+    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan, devices
                     as of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members
 
     After `fit`: `estimators_`, the members that stay, by name, which predict on their own too; `weights_`, the mean weight of each over the held-out rows;
@@ -57,6 +60,8 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
     every estimator.
     """
 
+    _of_files: ClassVar[str] = "feature"
+    likelihood: Any = field(default="auto", kw_only=True)
     target: str = field(default="real", kw_only=True)
 
     @property
@@ -81,10 +86,24 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         return data.rows, data.encoder, data.told
 
     def _families(self) -> Mapping[str, Callable[[], Any]]:
-        return FAMILIES
+        """Raises the first family's ValueError or TypeError for a likelihood that none takes."""
+        if isinstance(self.likelihood, str) and self.likelihood == AUTO:
+            return FAMILIES
+        found, refusal = {}, None
+        for name, family in zip(FAMILIES, (KERNEL, FEATURE, SPARSE), strict=True):
+            try:
+                Asked.of(untransformed(self.likelihood), family)
+            except (TypeError, ValueError) as error:
+                refusal = refusal or error
+            else:
+                found[name] = FAMILIES[name]
+        if refusal is not None and not found:
+            raise refusal
+        return found
 
     def _shared(self) -> dict[str, Any]:
-        return {"target": self.target}
+        asked = isinstance(self.likelihood, str) and self.likelihood == AUTO  # each family's own default
+        return {"target": self.target} | ({} if asked else {"likelihood": self.likelihood})
 
     def _compared(self, rows: Rows, division: HeldOut) -> tuple[Chosen, Distance | None]:
         """(The members that stay and their weights, the distance these may depend on)."""
