@@ -1,6 +1,7 @@
-"""`python -m benchmarks NAME [--json] [--quick]` or `--list`. Progress on stderr, the figures on stdout.
+"""`python -m benchmarks NAME [--json] [--quick] [--only KEY=VALUE ...]` or `--list`. Progress on stderr, the figures on stdout.
 
-A line for each row, with the command, commit and machine, is appended to benchmarks/results/NAME.jsonl; not by --quick.
+A line for each row, with the command, commit and machine, is appended to benchmarks/results/NAME.jsonl; not by --quick. A benchmark of cells
+appends a line when a cell is finished, and passes over those that have one; `NAME --list` shows them.
 """
 
 import argparse
@@ -13,11 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import resuming
 from measuring import machine, store
 from measuring.places import BENCHMARKS as RESULTS
 
 BENCHMARKS = {
     "acquisition": "seconds and memory of a batch of 8 by qLogEI from 20,000 points, beside BoTorch's exact GP",
+    "arena": "raw tables: our estimators as they come against boosting, forests and ridge regression, tuned",
     "demo": "the demonstration on flights beside ridge regression and gradient boosting",
     "feature_steps": "time of a step of SCGD, MINIMAX and BSGD against eager PyTorch",
     "solver_steps": "time of a step of stochastic dual descent against a plain un-tiled one",
@@ -41,7 +44,7 @@ BENCHMARKS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.list:
+    if options.list and options.name is None:
         _print("\n".join(f"{name:15} {text}" for name, text in BENCHMARKS.items()))
         return 0
     if options.name is None:
@@ -51,12 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def records(name: str, keys: Sequence[str], result: dict, where: dict) -> list[store.Record]:
     """A line for each row of a result: its `keys` are settings, all else is measured."""
-    common = {
-        "benchmark": name,
-        "command": shlex.join(["python", "-m", "benchmarks", name]),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        **where,
-    }
+    common = _common(name, where) | {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     return [
         {
             "settings": result["settings"] | {k: row[k] for k in keys},
@@ -67,15 +65,30 @@ def records(name: str, keys: Sequence[str], result: dict, where: dict) -> list[s
     ]
 
 
+def _common(name: str, where: dict, only: Sequence[str] = ()) -> dict:
+    """What all lines of a run say."""
+    chosen = ["--only", *only] if only else []
+    return {"benchmark": name, "command": shlex.join(["python", "-m", "benchmarks", name, *chosen]), **where}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "name", nargs="?", choices=BENCHMARKS, metavar="NAME", help="one of: " + ", ".join(BENCHMARKS)
     )
-    parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
+    parser.add_argument(
+        "--list", action="store_true", help="list the benchmarks, or the cells of NAME, and stop"
+    )
     parser.add_argument("--json", action="store_true", help="print exactly one JSON object")
     parser.add_argument(
         "--quick", action="store_true", help="small sizes and few repetitions: a trial that leaves no lines"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only cells with these settings; VALUE,VALUE is or",
     )
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where lines go")
     return parser
@@ -90,14 +103,44 @@ def _run(options: argparse.Namespace) -> int:
             f"benchmark {name} needs the package {error.name}: pip install 'stochgp[bench]'", file=sys.stderr
         )
         return 1
+    if hasattr(benchmark, "cells"):
+        return _resume(benchmark, options)
+    if options.only or options.list:
+        print(f"benchmark {name} has no cells to choose from", file=sys.stderr)
+        return 1
     where = machine.describe()  # before the run: its load average is then that of the others on the machine
-    found = benchmark.run(options.quick, lambda line: print(line, file=sys.stderr, flush=True))
+    found = benchmark.run(options.quick, _report)
     if not options.quick:
         for record in records(name, benchmark.KEYS, found, where):
             store.append(options.results / f"{name}.jsonl", record)
-    result = {"benchmark": name, "quick": options.quick} | where | found
-    _print(json.dumps(result) if options.json else _text(result, *benchmark.table(result)))
+    _show(benchmark, where, found, options)
     return 0
+
+
+def _resume(benchmark: Any, options: argparse.Namespace) -> int:
+    """Of a benchmark of cells: those without a line are run."""
+    only = store.conditions(options.only)
+    cells = [cell for cell in benchmark.cells(options.quick) if store.wanted(cell, only)]
+    path = None if options.quick else options.results / f"{options.name}.jsonl"
+    if options.list:
+        done = set() if path is None else {store.key(record["settings"]) for record in store.read(path)}
+        _print("\n".join(f"{'done ' if store.key(c) in done else 'to do'}  {store.key(c)}" for c in cells))
+        return 0
+    where = machine.describe()
+    common = _common(options.name, where, options.only)
+    outcome = resuming.run(benchmark, cells, path, common, _report)
+    rows = [record["settings"] | record["results"] for record in outcome.records]
+    _show(benchmark, where, {"settings": {}, "rows": rows}, options)
+    return 1 if outcome.failed else 0
+
+
+def _show(benchmark: Any, where: dict, found: dict, options: argparse.Namespace) -> None:
+    result = {"benchmark": options.name, "quick": options.quick} | where | found
+    _print(json.dumps(result) if options.json else _text(result, *benchmark.table(result)))
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _text(result: dict, headings: list[str], rows: list[list]) -> str:

@@ -18,31 +18,28 @@ from measuring.places import EXPERIMENTS as RESULTS
 from measuring.places import FIGURES
 from measuring.tables import markdown
 
-Group = dict[str, tuple[str, ...]]
-"""Settings by name, each with the values that are wanted, as text."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    options.only = _conditions(options.only)
+    options.only = store.conditions(options.only)
     if options.name is None:
         sys.stdout.write(catalogue.listing())
         return 0
     experiment = importlib.import_module(f"experiments.{options.name}")
-    groups: dict[str, Group] = getattr(experiment, "GROUPS", {})
+    groups: dict[str, store.Group] = getattr(experiment, "GROUPS", {})
     if options.group not in (None, *groups):
         raise SystemExit(
             f"{options.name} has no group {options.group!r}; it has {', '.join(groups) or 'none'}"
         )
     chosen = (options.only, groups.get(options.group, {}))
     cells = experiment.cells(options.quick, options.slow)
-    cells = [cell for cell in cells if all(_wanted(cell, only) for only in chosen)]
+    cells = [cell for cell in cells if all(store.wanted(cell, only) for only in chosen)]
     path = options.results / f"{options.name}{'-quick' if options.quick else ''}.jsonl"
     if options.list:
         done = {store.key(record["settings"]) for record in store.read(path)}
         for cell in cells:
             state = "done " if store.key(cell) in done else "to do"
-            within = [name for name, group in groups.items() if _wanted(cell, group)]
+            within = [name for name, group in groups.items() if store.wanted(cell, group)]
             sys.stdout.write("  ".join([state, store.key(cell), *within]) + "\n")
         return 0
     failed = 0
@@ -82,17 +79,6 @@ def _command(arguments: Sequence[str]) -> str:
     }
     kept = [word for i, word in enumerate(arguments) if i not in places]
     return shlex.join(["python", "-m", "experiments", *kept])
-
-
-def _wanted(cell: store.Cell, only: Group) -> bool:
-    """Whether every setting named has one of its values."""
-    return all(str(cell.get(name)) in values for name, values in only.items())
-
-
-def _conditions(words: list[str]) -> Group:
-    """`key=value,value` as {key: (value, value)}."""
-    pairs = [word.partition("=") for word in words]
-    return {name: tuple(values.split(",")) for name, _, values in pairs}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from measuring.places import ROOT, WRITTEN
 
-PACKAGES = ("stochgp", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn", "torch")
+PACKAGES = (
+    "stochgp", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn", "torch", "catboost", "lightgbm", "ngboost", "quantile-forest",
+)  # fmt: skip
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",

@@ -8,6 +8,8 @@ from typing import Any
 
 Cell = dict[str, Any]
 Record = dict[str, Any]
+Group = dict[str, tuple[str, ...]]
+"""Settings by name, each with the values that are wanted, as text."""
 
 
 def key(cell: Cell) -> str:
@@ -46,6 +48,17 @@ def append(path: Path, record: Record) -> None:
 def select(records: list[Record], **settings: Any) -> list[Record]:
     """The records whose cells have these settings."""
     return [r for r in records if all(r["settings"].get(k) == v for k, v in settings.items())]
+
+
+def conditions(words: list[str]) -> Group:
+    """`key=value,value` as {key: (value, value)}."""
+    pairs = [word.partition("=") for word in words]
+    return {name: tuple(values.split(",")) for name, _, values in pairs}
+
+
+def wanted(cell: Cell, only: Group) -> bool:
+    """Whether every setting named has one of its values."""
+    return all(str(cell.get(name)) in values for name, values in only.items())
 
 
 def _finite(value: Any) -> Any:

@@ -1,0 +1,105 @@
+"""Inputs for rivals, as each takes them: dates as numbers, text as levels or one-hot, gaps left or filled. Learned from the training rows.
+
+A date becomes the days since 1970, the year, the day of the year, the weekday and the minute of the day; its format is known, which is to the rivals' advantage.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+MISSING, MOST_LEVELS, MOST_COLUMNS = "missing", 254, 50
+DAY = pd.Timedelta(days=1)
+
+
+class Levels(NamedTuple):
+    """For CatBoost: text stays text, with a level for gaps; numbers keep their gaps."""
+
+    dates: Mapping[str, str]
+    text: list[str]
+
+    @classmethod
+    def of(cls, X: pd.DataFrame, dates: Mapping[str, str]) -> "Levels":
+        return cls(dates, text_columns(with_numbers_of_dates(X, dates)))
+
+    def __call__(self, X: pd.DataFrame) -> pd.DataFrame:
+        found = with_numbers_of_dates(X, self.dates)
+        return found.assign(
+            **{name: found[name].astype(object).where(found[name].notna(), MISSING) for name in self.text}
+        )
+
+
+class Categories(NamedTuple):
+    """For histogram boosting and LightGBM: text as categories, the 254 most frequent ones and no other; gaps stay."""
+
+    dates: Mapping[str, str]
+    levels: dict[str, list[Any]]
+
+    @classmethod
+    def of(cls, X: pd.DataFrame, dates: Mapping[str, str]) -> "Categories":
+        found = with_numbers_of_dates(X, dates)
+        names = text_columns(found)
+        return cls(dates, {name: list(found[name].value_counts().index[:MOST_LEVELS]) for name in names})
+
+    def __call__(self, X: pd.DataFrame) -> pd.DataFrame:
+        found = with_numbers_of_dates(X, self.dates)
+        categories = {
+            name: pd.Categorical(found[name], categories=levels) for name, levels in self.levels.items()
+        }
+        found = found.assign(**categories)
+        return found.rename(columns={name: f"x{i}" for i, name in enumerate(found.columns)})
+
+
+class Numbers(NamedTuple):
+    """For ridge, NGBoost and forests: one-hot with at most 50 columns of a text, gaps filled by medians and shown by a column of their own."""
+
+    dates: Mapping[str, str]
+    columns: Any
+
+    @classmethod
+    def of(cls, X: pd.DataFrame, dates: Mapping[str, str]) -> "Numbers":
+        from sklearn.compose import make_column_transformer
+        from sklearn.impute import SimpleImputer
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import OneHotEncoder
+
+        found = with_numbers_of_dates(X, dates)
+        text = text_columns(found)
+        one_hot = OneHotEncoder(
+            max_categories=MOST_COLUMNS, handle_unknown="infrequent_if_exist", sparse_output=False
+        )
+        levels = make_pipeline(SimpleImputer(strategy="constant", fill_value=MISSING), one_hot)
+        numbers = [name for name in found.columns if name not in text]
+        columns = make_column_transformer(
+            (levels, text), (SimpleImputer(strategy="median", add_indicator=True), numbers)
+        )
+        return cls(dates, columns.fit(_as_objects(found, text)))
+
+    def __call__(self, X: pd.DataFrame) -> np.ndarray:
+        found = with_numbers_of_dates(X, self.dates)
+        return np.asarray(self.columns.transform(_as_objects(found, text_columns(found))), np.float64)
+
+
+def with_numbers_of_dates(X: pd.DataFrame, dates: Mapping[str, str]) -> pd.DataFrame:
+    """Each column of dates replaced by five of numbers."""
+    for name, layout in dates.items():
+        at = pd.to_datetime(X[name].astype(str), format=layout)
+        numbers = {
+            f"{name} days": (at - pd.Timestamp(0)) / DAY,
+            f"{name} year": at.dt.year,
+            f"{name} day of year": at.dt.dayofyear,
+            f"{name} weekday": at.dt.weekday,
+            f"{name} minute": 60 * at.dt.hour + at.dt.minute,
+        }
+        X = X.drop(columns=name).assign(**numbers)
+    return X
+
+
+def text_columns(X: pd.DataFrame) -> list[str]:
+    return [name for name in X.columns if not pd.api.types.is_numeric_dtype(X[name])]
+
+
+def _as_objects(X: pd.DataFrame, text: list[str]) -> pd.DataFrame:
+    """The imputer takes text as objects with NaN as gaps."""
+    return X.assign(**{name: X[name].astype(object).where(X[name].notna(), np.nan) for name in text})

@@ -1,0 +1,209 @@
+"""The arena's rivals: how each is fitted, what it predicts, and the settings that tuning draws from.
+
+`default` is a package as it comes, but for CatBoost's 1,000 trees and its loss RMSEWithUncertainty. A rival that predicts points has one standard deviation, of
+residuals of rows that it has not seen. LightGBM has a fit for the mean and one for each of `LEVELS`, and predictions of quantile rivals become distributions by
+`quantiles.QuantileDistribution`.
+"""
+
+import functools
+import importlib.util
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.arena_inputs import Categories, Levels, Numbers
+
+TREES = 1000
+LEVELS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+Settings = dict[str, Any]
+
+
+class Predicted(NamedTuple):
+    """Means [N], with deviations [N] or quantiles at LEVELS [N, K], or with neither."""
+
+    mean: np.ndarray
+    std: np.ndarray | None = None
+    quantiles: np.ndarray | None = None
+
+    @property
+    def is_point(self) -> bool:
+        return self.std is None and self.quantiles is None
+
+    def with_deviation(self, std: float) -> "Predicted":
+        return self._replace(std=np.full(len(self.mean), std))
+
+    def loss(self, y: np.ndarray) -> float:
+        """What tuning lowers: the NLPD of normal predictions, the mean pinball loss of quantiles, half the logarithm of the mean square of points."""
+        if self.quantiles is not None:
+            gap = y[:, None] - np.sort(self.quantiles, axis=1)
+            return float(np.mean(np.maximum(np.array(LEVELS) * gap, (np.array(LEVELS) - 1) * gap)))
+        if self.std is None:
+            return float(np.log(np.mean((y - self.mean) ** 2)) / 2)
+        std = np.maximum(self.std, np.finfo(float).tiny)
+        return float(np.mean(np.log(std) + ((y - self.mean) / std) ** 2 / 2) + math.log(2 * math.pi) / 2)
+
+
+Predict = Callable[[Any], Predicted]
+
+
+class Rival(NamedTuple):
+    """`fit(X, y, settings)` of inputs that `inputs` made; `draw` draws settings; a `serial` one uses one core, so that tuning runs several at once."""
+
+    package: str
+    inputs: Any
+    fit: Callable[[Any, np.ndarray, Settings], Predict]
+    draw: Callable[[np.random.Generator], Settings]
+    serial: bool = False
+
+    @property
+    def is_installed(self) -> bool:
+        return importlib.util.find_spec(self.package) is not None
+
+    def fitted(self, X: Any, y: np.ndarray, dates: Mapping[str, str], settings: Settings) -> Predict:
+        """Of a frame's rows, inputs made of these rows alone."""
+        made = self.inputs.of(X, dates)
+        predict = self.fit(made(X), y, settings)
+        return lambda X: predict(made(X))
+
+
+def _catboost(X: Any, y: np.ndarray, settings: Settings) -> Predict:
+    from catboost import CatBoostRegressor  # pyright: ignore[reportMissingImports]
+
+    from benchmarks.arena_inputs import text_columns
+
+    fixed = {
+        "loss_function": "RMSEWithUncertainty",
+        "verbose": False,
+        "allow_writing_files": False,
+        "random_seed": 0,
+    }
+    model = CatBoostRegressor(**fixed, **{"iterations": TREES} | settings)
+    model.fit(X, y, cat_features=text_columns(X))
+
+    def predict(X: Any) -> Predicted:
+        found = np.asarray(model.predict(X), np.float64)
+        return Predicted(found[:, 0], np.sqrt(found[:, 1]))
+
+    return predict
+
+
+def _lightgbm(X: Any, y: np.ndarray, settings: Settings) -> Predict:
+    from lightgbm import LGBMRegressor  # pyright: ignore[reportMissingImports]
+
+    of = functools.partial(LGBMRegressor, verbose=-1, random_state=0, **settings)
+    mean = of().fit(X, y)
+    fits = [of(objective="quantile", alpha=level).fit(X, y) for level in LEVELS]
+    return lambda X: Predicted(mean.predict(X), quantiles=np.stack([fit.predict(X) for fit in fits], axis=1))
+
+
+def _ngboost(X: Any, y: np.ndarray, settings: Settings) -> Predict:
+    from ngboost import NGBRegressor  # pyright: ignore[reportMissingImports]
+    from sklearn.tree import DecisionTreeRegressor
+
+    settings = dict(settings)
+    base = {}
+    if "max_depth" in settings:
+        tree = DecisionTreeRegressor(criterion="squared_error", max_depth=settings.pop("max_depth"))
+        base = {"Base": tree}
+    model = NGBRegressor(verbose=False, random_state=0, **base, **settings).fit(X, y)
+
+    def predict(X: Any) -> Predicted:
+        found = model.pred_dist(X)
+        return Predicted(found.loc, found.scale)
+
+    return predict
+
+
+def _quantile_forest(X: Any, y: np.ndarray, settings: Settings) -> Predict:
+    from quantile_forest import RandomForestQuantileRegressor  # pyright: ignore[reportMissingImports]
+
+    model = RandomForestQuantileRegressor(random_state=0, n_jobs=-1, **settings).fit(X, y)
+    return lambda X: Predicted(
+        model.predict(X, quantiles="mean"), quantiles=model.predict(X, quantiles=list(LEVELS))
+    )
+
+
+def _histograms(X: Any, y: np.ndarray, settings: Settings) -> Predict:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    model = HistGradientBoostingRegressor(categorical_features="from_dtype", random_state=0, **settings)
+    model.fit(X, y)
+    return lambda X: Predicted(model.predict(X))
+
+
+def _ridge(X: Any, y: np.ndarray, settings: Settings) -> Predict:
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), Ridge(**settings)).fit(X, y)
+    return lambda X: Predicted(model.predict(X))
+
+
+def _log_uniform(generator: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(generator.uniform(np.log(low), np.log(high))))
+
+
+def _of_catboost(g: np.random.Generator) -> Settings:
+    return {
+        "iterations": int(g.choice([500, 1000, 2000])),
+        "depth": int(g.integers(4, 9)),
+        "learning_rate": _log_uniform(g, 0.01, 0.3),
+        "l2_leaf_reg": _log_uniform(g, 0.1, 100),
+        "random_strength": _log_uniform(g, 0.1, 10),
+    }
+
+
+def _of_lightgbm(g: np.random.Generator) -> Settings:
+    return {
+        "n_estimators": int(g.choice([100, 300, 1000])),
+        "num_leaves": int(2 ** g.integers(3, 8)),
+        "learning_rate": _log_uniform(g, 0.01, 0.3),
+        "min_child_samples": int(_log_uniform(g, 5, 100)),
+        "reg_lambda": _log_uniform(g, 1e-3, 100),
+        "colsample_bytree": float(g.uniform(0.5, 1)),
+    }
+
+
+def _of_ngboost(g: np.random.Generator) -> Settings:
+    return {
+        "n_estimators": int(g.choice([300, 500, 1000])),
+        "learning_rate": _log_uniform(g, 0.01, 0.1),
+        "max_depth": int(g.integers(3, 7)),
+        "minibatch_frac": float(g.choice([0.5, 1.0])),
+        "col_sample": float(g.choice([0.5, 1.0])),
+    }
+
+
+def _of_quantile_forest(g: np.random.Generator) -> Settings:
+    return {
+        "n_estimators": int(g.choice([100, 300])),
+        "min_samples_leaf": int(_log_uniform(g, 1, 30)),
+        "max_features": float(g.choice([0.3, 0.5, 0.7, 1.0])),
+    }
+
+
+def _of_histograms(g: np.random.Generator) -> Settings:
+    return {
+        "max_iter": int(g.choice([100, 300, 1000])),
+        "max_leaf_nodes": int(2 ** g.integers(3, 9)),
+        "learning_rate": _log_uniform(g, 0.01, 0.3),
+        "min_samples_leaf": int(_log_uniform(g, 5, 100)),
+        "l2_regularization": _log_uniform(g, 1e-3, 100),
+    }
+
+
+def _of_ridge(g: np.random.Generator) -> Settings:
+    return {"alpha": _log_uniform(g, 1e-3, 1e4)}
+
+
+RIVALS = {
+    "catboost": Rival("catboost", Levels, _catboost, _of_catboost),
+    "lightgbm": Rival("lightgbm", Categories, _lightgbm, _of_lightgbm),
+    "ngboost": Rival("ngboost", Numbers, _ngboost, _of_ngboost, serial=True),
+    "quantile forest": Rival("quantile_forest", Numbers, _quantile_forest, _of_quantile_forest),
+    "histograms": Rival("sklearn", Categories, _histograms, _of_histograms),
+    "ridge": Rival("sklearn", Numbers, _ridge, _of_ridge),
+}

