@@ -366,12 +366,12 @@ def sggp_sets() -> str:
     )
 
 
-def of_benchmark(name: str) -> str:
-    """All lines of a benchmark as it prints them; where there are none, that it has not been measured."""
+def of_benchmark(name: str, part: str = "table") -> str:
+    """All lines of a benchmark as it prints them, or another of its tables; where there are none, that it has not been measured."""
     if not lines(name).records:
         return not_measured(f"python -m benchmarks {name}")
     rows = [record["settings"] | record["results"] for record in lines(name).records]
-    headings, cells = importlib.import_module(f"benchmarks.{name}").table({"rows": rows})
+    headings, cells = getattr(importlib.import_module(f"benchmarks.{name}"), part)({"rows": rows})
     return table(
         headings, [[printed(cell, "") if isinstance(cell, float) else cell for cell in row] for row in cells]
     )

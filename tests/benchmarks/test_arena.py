@@ -1,0 +1,343 @@
+"""The arena of raw tables: the distribution of quantile rivals, divisions, budgets of tuning, resumption, scores; one quick run."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import __main__ as entry
+from benchmarks import arena, arena_cell, arena_inputs, arena_summary, arena_tables, arena_tuning, resuming
+from benchmarks.arena_rivals import LEVELS, RIVALS, Predicted, Rival
+from benchmarks.arena_tables import TABLES, AbsentError, Rows, division
+from benchmarks.quantiles import LEAST_SLOPE, QuantileDistribution
+from measuring import store
+from stochgp import metrics
+
+
+@pytest.fixture(scope="module")
+def quantiles():
+    """Of four rows: uneven gaps, the same crossed, many that agree, and those of an exponential distribution."""
+    q = np.cumsum(np.random.default_rng(0).exponential(size=(4, len(LEVELS))), axis=1)
+    q[1] = q[0][::-1]
+    q[2, 3:8] = q[2, 3]
+    q[3] = -np.log1p(-np.array(LEVELS))
+    return QuantileDistribution.through(q)
+
+
+def over_the_line(law, integrand, *corners):
+    """∫ over y of `integrand(y [1, Q])` of a distribution of one row: Gauss–Legendre in 300 parts of each stretch between quantiles, corners and far tails."""
+    q, (s, t) = law.q[0], law.scales[0]
+    ends = np.unique([q[0] - 40 * s, *q, *corners, q[-1] + 40 * t])
+    ends = np.unique([np.linspace(a, b, 301) for a, b in itertools.pairwise(ends)])
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    half = np.diff(ends)[:, None] / 2
+    y = ends[:-1, None] + half * (1 + nodes)
+    return float(np.sum(integrand(y.reshape(1, -1)) * (half * weights).reshape(1, -1)))
+
+
+@pytest.mark.parametrize("row", range(4))
+def test_the_density_of_quantiles_integrates_to_one_and_has_their_mean(quantiles, row):
+    law = quantiles[[row]]
+    assert over_the_line(law, lambda y: np.exp(law.logpdf(y))) == pytest.approx(1, abs=1e-6)
+    assert over_the_line(law, lambda y: y * np.exp(law.logpdf(y))) == pytest.approx(law.mean[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("row", range(4))
+def test_the_crps_of_quantiles_is_that_of_numeric_integration(quantiles, row):
+    law = quantiles[[row]]
+    q, (s, t) = law.q[0], law.scales[0]
+    for at in (q[0] - 2 * s, q[0], (q[3] + q[4]) / 2, q[-2] + 0.3 * (q[-1] - q[-2]), q[-1] + t):
+        found = over_the_line(law, lambda y: np.where(y < at, law.cdf(y), law.sf(y)) ** 2, at)  # noqa: B023
+        assert law.crps(np.array([at]))[0] == pytest.approx(found, rel=1e-6)
+
+
+def test_quantiles_are_those_given_sorted_and_the_distribution_function_is_their_inverse(quantiles):
+    p = np.array([1e-9, 0.003, 0.01, 0.02, 0.3, 0.5, 0.51, 0.93, 0.98, 0.995, 1 - 1e-9])
+    np.testing.assert_allclose(
+        quantiles.cdf(quantiles.quantile(p)), np.broadcast_to(p, (4, len(p))), rtol=1e-9
+    )
+    np.testing.assert_allclose(quantiles.quantile(list(LEVELS))[1], quantiles.q[0], rtol=1e-9)
+    assert np.all(np.diff(quantiles.q, axis=1) >= LEAST_SLOPE * np.diff(LEVELS) * (1 - 1e-9))
+    beyond = quantiles.q[:, -1:] + quantiles.scales[:, 1:] * np.array([0.0, 1.0, 1e6])
+    logs = quantiles.logpdf(beyond)
+    np.testing.assert_allclose(logs[:, 1:] - logs[:, :1] + np.array([1, 1e6]), 0, atol=1e-6)  # exponential
+    both = quantiles.affine(3.0, -1.0)
+    np.testing.assert_allclose(both.crps(3 * quantiles.mean - 1), 3 * quantiles.crps(quantiles.mean))
+
+
+def test_divisions_are_those_that_the_tables_page_states():
+    """A random fifth by `default_rng(0).permutation(n)`, the last fifth as rows stand, whole groups."""
+    n = 23
+    train, test = division(n, "random")
+    np.testing.assert_array_equal(test, np.random.default_rng(0).permutation(n)[:4])
+    assert sorted([*train, *test]) == list(range(n))
+    train, test = division(n, "time")
+    assert list(test) == [19, 20, 21, 22] and list(train) == list(range(19))
+    groups = np.repeat(list("abcdefghij"), np.arange(1, 11))
+    train, test = division(len(groups), "group", groups)
+    assert len(set(groups[test])) == 2 and not set(groups[test]) & set(groups[train])
+
+
+def test_rows_are_capped_by_a_seeded_choice_in_the_order_of_the_table():
+    rows = Rows(pd.DataFrame({"x": np.arange(100)}), np.arange(100.0), np.arange(100) // 2)
+    train, test = arena_tables.divided(rows, "time", 10)
+    again, _ = arena_tables.divided(rows, "time", 10)
+    assert len(train.y) == len(test.y) == 10 and np.all(np.diff(train.y) > 0) and train.y.max() < 80
+    np.testing.assert_array_equal(train.X["x"], train.y)
+    np.testing.assert_array_equal(train.groups, train.y // 2)
+    np.testing.assert_array_equal(train.y, again.y)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_have_no_missing_target_and_not_the_target_among_the_inputs(name):
+    try:
+        rows = TABLES[name].load()
+    except AbsentError as absent:
+        if "not at hand" in str(absent):
+            pytest.skip(str(absent))
+        assert "pip install 'stochgp[bench]'" in str(absent)
+        return
+    assert np.isfinite(rows.y).all() and len(rows.X) == len(rows.y)
+    assert not {TABLES[name].target, *TABLES[name].dropped} & set(rows.X.columns)
+    few = rows.some(np.arange(20))
+    numbers = arena_inputs.with_numbers_of_dates(few.X, TABLES[name].dates)
+    assert not set(TABLES[name].dates) & set(numbers.columns)
+
+
+def test_an_absent_table_and_an_absent_rival_are_said_and_not_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(arena_tables, "shared", lambda part: tmp_path / part)
+    arena._absent.cache_clear()
+    cell = {"table": "steel", "split": "time", "side": "ridge", "variant": "default", "rows": 5}
+    assert arena.lacking(cell) == "steel: ../shared/data/tables/steel_energy.csv.gz is not at hand"
+    arena._absent.cache_clear()
+    missing = RIVALS["ridge"]._replace(package="no_such_package")
+    monkeypatch.setitem(RIVALS, "ridge", missing)
+    assert "package no_such_package is not installed" in arena.lacking(cell)
+
+
+@pytest.mark.parametrize("inputs", [arena_inputs.Levels, arena_inputs.Categories, arena_inputs.Numbers])
+def test_inputs_of_rivals_take_dates_gaps_and_new_levels(inputs):
+    X = pd.DataFrame(
+        {
+            "at": ["2/1/2018 0:15", "3/1/2018 1:00"] * 4,
+            "word": ["a", "b", None, "a"] * 2,
+            "z": [1.0, np.nan] * 4,
+        }
+    )
+    new = pd.DataFrame({"at": ["31/12/2019 23:59"], "word": ["c"], "z": [np.nan]})
+    made = inputs.of(X, {"at": "%d/%m/%Y %H:%M"})
+    rows, row = made(X), made(new)
+    assert rows.shape[1] == row.shape[1] and len(rows) == 8
+    numbers = arena_inputs.with_numbers_of_dates(new, {"at": "%d/%m/%Y %H:%M"})
+    assert numbers["at year"][0] == 2019 and numbers["at day of year"][0] == 365
+    assert numbers["at minute"][0] == 1439 and numbers["at weekday"][0] == 1
+    if inputs is arena_inputs.Numbers:
+        assert np.isfinite(rows).all() and np.isfinite(row).all()
+
+
+class Clock:
+    """Seconds that pass only while a rival is fitted: one for each row."""
+
+    def __init__(self):
+        self.now, self.fits = 0.0, []
+
+    def rival(self):
+        def fit(X, y, settings):
+            self.now += len(y)
+            self.fits.append((len(y), settings))
+            return lambda X: Predicted(np.full(len(X), y.mean() + settings.get("shift", 2.0)))
+
+        return Rival("sklearn", arena_inputs.Numbers, fit, lambda g: {"shift": float(g.uniform(-1, 1))})
+
+
+@pytest.mark.parametrize(("seconds", "n_trials"), [(None, 0), (0, 0), (1, 1), (180, 1), (270, 2), (1000, 11)])
+def test_tuning_ends_within_its_seconds_and_takes_the_best(monkeypatch, seconds, n_trials):
+    """Trials of 80 rows take 80 s here and the fit to all of 100 rows 100 s; the defaults are the first trial, and are kept where nothing else can be tried."""
+    clock = Clock()
+    monkeypatch.setattr(arena_tuning.time, "perf_counter", lambda: clock.now)
+    y = np.random.default_rng(0).normal(size=100)
+    rows = Rows(pd.DataFrame({"x": np.arange(100.0)}), y)
+    found = arena_tuning.fit(clock.rival(), rows, "random", {}, seconds)
+    trials = [(n, settings) for n, settings in clock.fits if n == 80]
+    assert found.n_trials == n_trials and len(trials) == max(n_trials, 1) and trials[0][1] == {}
+    assert clock.now <= max(seconds or 0, 180)
+    (best,) = [settings for n, settings in clock.fits if n == 100]
+    train, held = division(100, "random")
+    errors = [np.mean((y[held] - y[train].mean() - s.get("shift", 2.0)) ** 2) for _, s in trials]
+    assert best == trials[int(np.argmin(errors))][1]
+    predicted = found.predict(rows.X)  # with the deviation of the rows held out
+    np.testing.assert_allclose(predicted.std, np.sqrt(min(errors)))
+
+
+def test_scores_are_those_of_metrics_in_units_of_the_training_targets():
+    generator = np.random.default_rng(0)
+    y, mean, std, scale = (
+        generator.normal(size=50),
+        generator.normal(size=50),
+        generator.uniform(0.5, 2, 50),
+        3.0,
+    )
+    found = arena_cell.scores(Predicted(mean, std), scale * y, scale)
+    in_units = arena_cell.scores(Predicted(scale * mean, scale * std), scale * y, scale)
+    assert found["nlpd"] == pytest.approx(metrics.nlpd(scale * y, mean, std) + math.log(1 / scale))
+    assert in_units["rmse"] == pytest.approx(metrics.rmse(y, mean))
+    assert in_units["nlpd"] == pytest.approx(metrics.nlpd(y, mean, std))
+    assert in_units["crps"] == pytest.approx(metrics.crps(y, mean, std))
+    assert in_units["coverage50"] == metrics.coverage(y, mean, std, level=0.5)
+    assert in_units["coverage95"] == metrics.coverage(y, mean, std)
+    quantiles = mean[:, None] + np.linspace(-2, 2, len(LEVELS))
+    law = QuantileDistribution.through(quantiles)
+    of_quantiles = arena_cell.scores(Predicted(mean, quantiles=scale * quantiles), scale * y, scale)
+    assert of_quantiles["nlpd"] == pytest.approx(metrics.nlpd(y, law))
+    assert of_quantiles["crps"] == pytest.approx(metrics.crps(y, law))
+
+
+class Stopped:
+    """A benchmark of four cells that is killed at the third, once."""
+
+    def __init__(self):
+        self.measured, self.kill = [], True
+
+    def cells(self, quick):
+        return [{"side": side} for side in "abcd"]
+
+    def lacking(self, cell):
+        return "d is not installed" if cell["side"] == "d" else None
+
+    def depends(self, cell, records):
+        return {"before": len(records)}
+
+    def measure(self, cell):
+        self.measured.append(cell["side"])
+        if cell["side"] == "c" and self.kill:
+            self.kill = False
+            raise KeyboardInterrupt
+        if cell["side"] == "b" and self.kill:
+            self.kill = False
+            raise RuntimeError("exit status -9: ")
+        return {"score": 1.0}
+
+    def table(self, result):
+        return ["side"], [[row["side"]] for row in result["rows"]]
+
+
+def test_a_killed_run_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
+    stopped = Stopped()
+    monkeypatch.setattr(entry.importlib, "import_module", lambda name: stopped)
+    stopped.kill = False
+    call = ["arena", "--results", str(tmp_path), "--only"]
+    assert entry.main([*call, "side=a,b"]) == 0
+    stopped.kill = True
+    with pytest.raises(KeyboardInterrupt):
+        entry.main(call[:-1])
+    with (tmp_path / "arena.jsonl").open("a") as file:
+        file.write('{"settings": {"side": "c"')  # cut short
+    assert entry.main(call[:-1]) == 0
+    assert stopped.measured == ["a", "b", "c", "c"]
+    lines = store.read(tmp_path / "arena.jsonl")
+    assert [(r["settings"], r["from_others"]) for r in lines] == [
+        ({"side": s}, {"before": i}) for i, s in enumerate("abc")
+    ]
+    assert lines[0]["command"] == "python -m benchmarks arena --only side=a,b"
+    assert lines[2]["command"] == "python -m benchmarks arena"
+    said = capsys.readouterr()
+    assert said.err.count("skipped: d is not installed") == 2 and "1 cells to run" not in said.out
+    assert entry.main([*call[:-1], "--list"]) == 0
+    assert [line[:5] for line in capsys.readouterr().out.splitlines()] == ["done "] * 3 + ["to do"]
+
+
+def test_a_cell_that_fails_is_said_and_leaves_no_line(tmp_path):
+    benchmark, said = Stopped(), []
+    path = tmp_path / "lines.jsonl"
+    outcome = resuming.run(benchmark, [{"side": "b"}], path, {}, said.append)
+    assert (
+        outcome.failed == 1
+        and store.read(path) == []
+        and "FAILED" in said[-1]
+        and "exit status -9" in said[-1]
+    )
+    assert resuming.run(benchmark, [{"side": "b"}], path, {}, said.append).failed == 0
+
+
+def test_tuning_takes_the_seconds_of_the_pools_fit():
+    cell = {"table": "cars", "split": "random", "side": "ridge", "variant": "tuned", "rows": arena.ROWS}
+    pool = {"settings": cell | {"side": "pool", "variant": "default"}, "results": {"fit_seconds": 12.5}}
+    assert arena.depends(cell, []) is None
+    assert arena.depends(cell, [pool | {"settings": pool["settings"] | {"split": "time"}}]) is None
+    assert arena.depends(cell, [pool]) == {"seconds": 12.5}
+    assert arena.depends(cell, [pool | {"results": {"refused": "no"}}]) == {"seconds": arena.AFTER_REFUSAL}
+    assert arena.depends(cell | {"variant": "default"}, []) == {}
+
+
+def line(table, side, variant="default", **results):
+    of = {
+        "split": "random",
+        "rows": 9,
+        "n_train": 9,
+        "fit_seconds": 1.0,
+        "coverage50": 0.5,
+        "coverage95": 0.9,
+    }
+    return {"table": table, "side": side, "variant": variant} | of | results
+
+
+def test_shares_count_tables_where_ours_is_ahead_of_every_rival():
+    """Of three tables one is ahead by all, one behind in CRPS of a tuned rival and in RMSE of a point rival, and one refused."""
+    rows = [
+        line("a", "pool", nlpd=0.0, crps=0.1, rmse=0.3),
+        line("a", "catboost", nlpd=0.5, crps=0.2, rmse=0.4),
+        line("a", "histograms", nlpd=-9.0, crps=0.01, rmse=0.31),
+        line("b", "pool", nlpd=0.0, crps=0.1, rmse=0.3),
+        line("b", "ngboost", nlpd=None, crps=0.2, rmse=0.4),
+        line("b", "ngboost", "tuned", nlpd=0.4, crps=0.09, rmse=0.4),
+        line("b", "ridge", nlpd=0.1, crps=0.2, rmse=0.2),
+        {
+            "table": "c",
+            "side": "pool",
+            "variant": "default",
+            "split": "random",
+            "rows": 9,
+            "n_train": 9,
+            "refused": "no",
+        },
+        line("c", "lightgbm", nlpd=5.0, crps=5.0, rmse=5.0),
+    ]
+    headings, ((split, n, both, nlpd, crps, rmse, half, _), second) = arena_summary.shares({"rows": rows})
+    assert (split, n, both, nlpd, crps, rmse) == ("all", 3, "1 of 3", "2 of 3", "1 of 3", "1 of 3")
+    assert half == "0.500 (0.500 to 0.500)" and second[0] == "random" and len(headings) == len(second)
+    named, lines = arena_summary.table({"rows": rows})
+    assert [len(found) for found in lines] == [len(named)] * 3
+    assert lines[1][3:12] == [
+        "0.000",
+        "0.100",
+        "ridge",
+        "0.100",
+        "0.090",
+        "ngboost, tuned",
+        "0.300",
+        "0.200",
+        "ridge",
+    ]
+    assert lines[2][3] == "refused"
+    assert arena_summary.shares({"rows": []})[1] == []
+
+
+def test_a_quick_run_of_a_tiny_table(capsys):
+    call = [
+        "arena",
+        "--quick",
+        "--json",
+        "--only",
+        "table=diabetes",
+        "side=ridge,histograms",
+        "variant=default",
+    ]
+    assert entry.main(call) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["side"] for row in rows] == ["histograms", "ridge"]
+    for row in rows:
+        assert row["n_train"] == 354 and row["n_test"] == 88 and row["trials"] == 0
+        assert 0.5 < row["rmse"] < 1 and row["crps"] < row["rmse"] and row["nlpd"] < 1.5
