@@ -37,14 +37,19 @@ def measure(cell: dict[str, Any]) -> dict[str, Any]:
         return sizes | {"refused": f"{type(refused).__name__}: {refused}"}
     seconds = {"fit_seconds": fitted - begun, "predict_seconds": time.perf_counter() - fitted}
     peak = {"peak_bytes": resident.resident("VmHWM")} if resident.can_reset_peak() else {}
-    return sizes | seconds | peak | facts() | scores(found, test.y, float(np.std(train.y)))
+    return sizes | seconds | peak | facts() | scores(found, test.y, train.y)
 
 
-def scores(found: Any, y: np.ndarray, scale: float) -> dict[str, float]:
-    """Of predictions, ours or a rival's, in units of `scale`, the standard deviation of the training targets."""
+def scores(found: Any, y: np.ndarray, seen: np.ndarray) -> dict[str, float]:
+    """Of predictions, ours or a rival's, in units of the standard deviation of the training targets, `seen`.
+
+    `repeated` is the share of the most frequent training target: where it is large, a density says little, since it may be as great as one likes there.
+    """
     from stochgp import metrics
 
-    law, mean = law_of(found, scale)
+    scale = float(np.std(seen))
+    values, counts = np.unique(seen, return_counts=True)
+    law, mean = law_of(found, scale, float(np.diff(values).min(initial=np.inf)))
     law, y = law.affine(1 / scale, 0.0), y / scale
     found = {
         "rmse": metrics.rmse(y, mean / scale),
@@ -52,11 +57,12 @@ def scores(found: Any, y: np.ndarray, scale: float) -> dict[str, float]:
         "crps": metrics.crps(y, law),
         "coverage50": metrics.coverage(y, law, level=0.5),
         "coverage95": metrics.coverage(y, law, level=0.95),
+        "repeated": counts.max() / len(seen),
     }
     return {name: float(value) for name, value in found.items()}
 
 
-def law_of(found: Any, scale: float) -> tuple[Any, np.ndarray]:
+def law_of(found: Any, scale: float, step: float) -> tuple[Any, np.ndarray]:
     """(The distribution of each row, its mean): a rival's mean is the one that it predicts."""
     if not isinstance(found, Predicted):
         return found, found.mean
@@ -65,7 +71,7 @@ def law_of(found: Any, scale: float) -> tuple[Any, np.ndarray]:
 
     mean = np.asarray(found.mean, np.float64)
     if found.quantiles is not None:
-        return QuantileDistribution.through(found.quantiles, scale), mean
+        return QuantileDistribution.through(found.quantiles, scale, step), mean
     return Normal(mean, np.asarray(found.std, np.float64)), mean
 
 

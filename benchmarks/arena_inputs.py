@@ -45,7 +45,8 @@ class Categories(NamedTuple):
     def __call__(self, X: pd.DataFrame) -> pd.DataFrame:
         found = with_numbers_of_dates(X, self.dates)
         categories = {
-            name: pd.Categorical(found[name], categories=levels) for name, levels in self.levels.items()
+            name: pd.Categorical(found[name].where(found[name].isin(levels)), categories=levels)
+            for name, levels in self.levels.items()
         }
         found = found.assign(**categories)
         return found.rename(columns={name: f"x{i}" for i, name in enumerate(found.columns)})
@@ -88,8 +89,8 @@ def with_numbers_of_dates(X: pd.DataFrame, dates: Mapping[str, str]) -> pd.DataF
         numbers = {
             f"{name} days": (at - pd.Timestamp(0)) / DAY,
             f"{name} year": at.dt.year,
-            f"{name} day of year": at.dt.dayofyear,
-            f"{name} weekday": at.dt.weekday,
+            f"{name} day of year": at.dt.day_of_year,
+            f"{name} weekday": at.dt.day_of_week,
             f"{name} minute": 60 * at.dt.hour + at.dt.minute,
         }
         X = X.drop(columns=name).assign(**numbers)

@@ -11,7 +11,7 @@ from stochgp.distributions import AbstractDistribution
 
 LEAST_SLOPE = 1e-3  # of Q, in units of the targets' deviation: neighbours agree in no more than that
 LEAST_TAIL = 0.05  # scale of a tail, in the same units
-HALVINGS, NEWTONS = 8, 6  # of the search for p with Q(p) = y: float64, the slopes being positive
+HALVINGS, NEWTONS = 20, 4  # of the search for p with Q(p) = y: float64, the slopes being positive
 
 
 class QuantileDistribution(AbstractDistribution):
@@ -29,11 +29,13 @@ class QuantileDistribution(AbstractDistribution):
     scales: np.ndarray  # (s, t) [N, 2]
 
     @classmethod
-    def through(cls, q: np.ndarray, scale: float = 1.0) -> "QuantileDistribution":
-        """Through quantiles [N, K] of targets whose standard deviation is `scale`."""
+    def through(cls, q: np.ndarray, scale: float = 1.0, step: float = 0.0) -> "QuantileDistribution":
+        """Through quantiles [N, K] of targets whose standard deviation is `scale` and whose values are at least `step` apart."""
         p = np.asarray(LEVELS)
-        least = LEAST_SLOPE * scale * (p - 0.5)
-        q = np.maximum.accumulate(np.sort(np.asarray(q, np.float64), axis=1) - least, axis=1) + least
+        least = max(LEAST_SLOPE * scale, step) * p
+        q = np.sort(np.asarray(q, np.float64), axis=1) - least
+        up, down = np.maximum.accumulate(q, axis=1), np.minimum.accumulate(q[:, ::-1], axis=1)[:, ::-1]
+        q = (up + down) / 2 + least
         slopes = PchipInterpolator(p, q, axis=1).derivative()(p)
         gaps = np.diff(q, axis=1)[:, [0, -1]]
         scales = gaps / np.log([p[1] / p[0], (1 - p[-2]) / (1 - p[-1])])

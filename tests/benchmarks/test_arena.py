@@ -28,11 +28,12 @@ def quantiles():
 
 
 def over_the_line(law, integrand, *corners):
-    """∫ over y of `integrand(y [1, Q])` of a distribution of one row: Gauss–Legendre in 300 parts of each stretch between quantiles, corners and far tails."""
+    """∫ over y of `integrand(y [1, Q])` of a distribution of one row: Gauss–Legendre between many quantiles, corners, and points of the far tails."""
     q, (s, t) = law.q[0], law.scales[0]
-    ends = np.unique([q[0] - 40 * s, *q, *corners, q[-1] + 40 * t])
-    ends = np.unique([np.linspace(a, b, 301) for a, b in itertools.pairwise(ends)])
-    nodes, weights = np.polynomial.legendre.leggauss(8)
+    tails = q[0] - np.linspace(0, 40, 200) * s, q[-1] + np.linspace(0, 40, 200) * t
+    inner = [law.quantile(np.linspace(a, b, 201))[0] for a, b in itertools.pairwise(LEVELS)]
+    ends = np.unique(np.concatenate([*tails, *inner, corners]))
+    nodes, weights = np.polynomial.legendre.leggauss(6)
     half = np.diff(ends)[:, None] / 2
     y = ends[:-1, None] + half * (1 + nodes)
     return float(np.sum(integrand(y.reshape(1, -1)) * (half * weights).reshape(1, -1)))
@@ -174,25 +175,31 @@ def test_tuning_ends_within_its_seconds_and_takes_the_best(monkeypatch, seconds,
 
 def test_scores_are_those_of_metrics_in_units_of_the_training_targets():
     generator = np.random.default_rng(0)
-    y, mean, std, scale = (
-        generator.normal(size=50),
-        generator.normal(size=50),
-        generator.uniform(0.5, 2, 50),
-        3.0,
+    y, mean, std = generator.normal(size=50), generator.normal(size=50), generator.uniform(0.5, 2, 50)
+    seen = 3.0 * np.array([-1.0, 1.0] * 10)  # of standard deviation 3
+    found = arena_cell.scores(Predicted(3 * mean, 3 * std), 3 * y, seen)
+    assert found["rmse"] == pytest.approx(metrics.rmse(y, mean))
+    assert found["nlpd"] == pytest.approx(metrics.nlpd(y, mean, std))
+    assert found["nlpd"] == pytest.approx(metrics.nlpd(3 * y, 3 * mean, 3 * std) - math.log(3))
+    assert found["crps"] == pytest.approx(metrics.crps(y, mean, std))
+    assert found["coverage50"] == metrics.coverage(y, mean, std, level=0.5)
+    assert found["coverage95"] == metrics.coverage(y, mean, std) and found["repeated"] == 0.5
+    quantiles = mean[:, None] + 4 * np.linspace(-2, 2, len(LEVELS))
+    law = QuantileDistribution.through(quantiles, 1.0, 2.0)
+    found = arena_cell.scores(Predicted(mean, quantiles=3 * quantiles), 3 * y, seen)
+    assert found["nlpd"] == pytest.approx(metrics.nlpd(y, law))
+    assert found["crps"] == pytest.approx(metrics.crps(y, law))
+
+
+def test_quantiles_that_agree_surround_their_value_within_a_step():
+    """Zero at the levels to 0.7 of whole numbers: the density there is 1, and the central half of the distribution holds zero."""
+    q = np.array([[0.0] * 9 + [1.0, 2.0, 3.0, 5.0]])
+    law = QuantileDistribution.through(q, 4.5, 1.0)
+    assert law.quantile(0.01)[0] == -(LEVELS[8] - 0.01) / 2 and law.logpdf(0.0)[0] == pytest.approx(
+        0, abs=1e-9
     )
-    found = arena_cell.scores(Predicted(mean, std), scale * y, scale)
-    in_units = arena_cell.scores(Predicted(scale * mean, scale * std), scale * y, scale)
-    assert found["nlpd"] == pytest.approx(metrics.nlpd(scale * y, mean, std) + math.log(1 / scale))
-    assert in_units["rmse"] == pytest.approx(metrics.rmse(y, mean))
-    assert in_units["nlpd"] == pytest.approx(metrics.nlpd(y, mean, std))
-    assert in_units["crps"] == pytest.approx(metrics.crps(y, mean, std))
-    assert in_units["coverage50"] == metrics.coverage(y, mean, std, level=0.5)
-    assert in_units["coverage95"] == metrics.coverage(y, mean, std)
-    quantiles = mean[:, None] + np.linspace(-2, 2, len(LEVELS))
-    law = QuantileDistribution.through(quantiles)
-    of_quantiles = arena_cell.scores(Predicted(mean, quantiles=scale * quantiles), scale * y, scale)
-    assert of_quantiles["nlpd"] == pytest.approx(metrics.nlpd(y, law))
-    assert of_quantiles["crps"] == pytest.approx(metrics.crps(y, law))
+    lower, upper = law.interval(0.5)[0]
+    assert lower < 0 < upper
 
 
 class Stopped:
@@ -244,7 +251,7 @@ def test_a_killed_run_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     assert lines[0]["command"] == "python -m benchmarks arena --only side=a,b"
     assert lines[2]["command"] == "python -m benchmarks arena"
     said = capsys.readouterr()
-    assert said.err.count("skipped: d is not installed") == 2 and "1 cells to run" not in said.out
+    assert said.err.count("skipped: d is not installed") == 1 and "2 cells to run, 2 done" in said.err
     assert entry.main([*call[:-1], "--list"]) == 0
     assert [line[:5] for line in capsys.readouterr().out.splitlines()] == ["done "] * 3 + ["to do"]
 
