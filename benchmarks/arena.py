@@ -21,8 +21,7 @@ from benchmarks.arena_tables import TABLES, AbsentError
 from measuring import store
 from measuring.places import ROOT
 
-__all__ = ["KEYS", "cells", "depends", "lacking", "measure", "shares", "table"]
-KEYS = ("table", "split", "side", "variant", "rows")
+__all__ = ["cells", "depends", "lacking", "measure", "shares", "table"]
 ROWS, QUICK_ROWS = 40_000, 1_500
 QUICK_SECONDS = 5.0  # of tuning
 AFTER_REFUSAL = 300.0  # of tuning where our pool refused the table
