@@ -14,7 +14,7 @@ class Dataset:
     """Training rows X [N, D], y [N] and test rows X_test [P, D], y_test [P], as given: nothing is rescaled.
 
     noise_std is the standard deviation of the noise in the targets, in their units, where it is known because the targets are
-    simulated: no prediction has a smaller root mean squared error on average.
+    simulated: no prediction has a smaller root mean squared error on average. groups are those of the training rows, where rows belong together (`fit`).
     """
 
     X: Float[np.ndarray, "N D"]
@@ -25,6 +25,7 @@ class Dataset:
     target_name: str
     name: str
     noise_std: float | None = None
+    groups: Shaped[np.ndarray, " N"] | None = None
 
 
 def train_test_indices(

