@@ -20,6 +20,7 @@ from .recent import last_known
 
 AT_DEPARTURE = "flights:at-departure"
 DEPARTURE_ROWS = 327_346
+DEPARTURE_COLUMNS = 57  # numbers, a 0/1 column for each level of text, and for what is missing
 TARGET = "minutes_lost"
 MANY_LEVELS = ("dest", "tailnum", "model")  # text of more levels than a table's encoder takes
 
@@ -149,9 +150,7 @@ def _of_aircraft(folder: Path, flights: pa.Table) -> dict:
 
 def _of_weather(folder: Path, flights: pa.Table, left: np.ndarray) -> dict[str, np.ndarray]:
     """An hour's observation may be made at its end, so it counts from the next hour on."""
-    weather = read_table_of(
-        folder, "weather", ("origin",), ("month", "day", "hour"), (*_WEATHER, "wind_dir")
-    )
+    weather = read_table_of(folder, "weather", ("origin",), ("month", "day", "hour"), (*_WEATHER, "wind_dir"))
     day = day_of_year(weather["month"].to_numpy(), weather["day"].to_numpy())
     minute = (day - 1) * DAY + 60 * (weather["hour"].to_numpy().astype(np.int64) + 1)
     found = {name: _numbers(weather, name) for name in _WEATHER}
@@ -159,7 +158,10 @@ def _of_weather(folder: Path, flights: pa.Table, left: np.ndarray) -> dict[str, 
     from_ = np.deg2rad(_numbers(weather, "wind_dir"))
     steady = ~np.isnan(from_)  # a light wind has no direction
     gust = np.where(found["wind_gust"] > _STORM, np.nan, found["wind_gust"])
-    found |= {"wind_speed": speed, "wind_gust": np.where(np.isnan(gust), speed, gust)}  # told only where it gusts
+    found |= {
+        "wind_speed": speed,
+        "wind_gust": np.where(np.isnan(gust), speed, gust),
+    }  # told only where it gusts
     found["wind_north"] = np.where(steady, speed * np.cos(from_), 0.0)
     found["wind_east"] = np.where(steady, speed * np.sin(from_), 0.0)
     origin = rows_of(flights["origin"], pa.chunked_array([weather["origin"].unique()]))
@@ -183,7 +185,9 @@ def _movements(
 def _codes(texts: list[pa.ChunkedArray]) -> Int64[np.ndarray, " N"]:
     """A number for each different combination of texts."""
     joined = pc.call_function("binary_join_element_wise", [*texts, pa.scalar(" ")])
-    return pc.call_function("dictionary_encode", [joined.combine_chunks()]).indices.to_numpy().astype(np.int64)
+    return (
+        pc.call_function("dictionary_encode", [joined.combine_chunks()]).indices.to_numpy().astype(np.int64)
+    )
 
 
 def _numbers(table: pa.Table, name: str) -> Float64[np.ndarray, " N"]:

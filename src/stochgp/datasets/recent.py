@@ -42,9 +42,9 @@ def last_known(
     there = ~np.isnan(value)
     event, event_minute, value = event[there], event_minute[there], value[there]
     place, start, order = _in_order(event, event_minute, asked, asked_minute)
+    place, value = np.append(-1, place), np.append(np.nan, value[order])
     at = np.searchsorted(place, start + asked_minute, side="right") - 1
-    found = np.maximum(at, 0)
-    return np.where((at >= 0) & (place[found] >= start), value[order[found]], np.nan)
+    return np.where(place[at] >= start, value[at], np.nan)
 
 
 def _in_order(
@@ -52,7 +52,7 @@ def _in_order(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(label · span + minute of the events, ascending; label · span of what is asked; the order of the events), where span is more than any minute."""
     label = np.unique(np.concatenate([event, asked]), return_inverse=True)[1].astype(np.int64)
-    span = int(max(event_minute.max(), asked_minute.max())) + 1
+    span = int(max(event_minute.max(initial=0), asked_minute.max())) + 1
     place = label[: len(event)] * span + event_minute
     order = np.argsort(place, kind="stable")
     return place[order], label[len(event) :] * span, order
