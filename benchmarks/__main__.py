@@ -21,7 +21,7 @@ from measuring.places import BENCHMARKS as RESULTS
 BENCHMARKS = {
     "acquisition": "seconds and memory of a batch of 8 by qLogEI from 20,000 points, beside BoTorch's exact GP",
     "arena": "raw tables: our estimators as they come against boosting, forests and ridge regression, tuned",
-    "demo": "the demonstration on flights beside ridge regression and gradient boosting",
+    "demo": "the demonstration on flights that leave the gate, beside ridge regression and boosting",
     "feature_steps": "time of a step of SCGD, MINIMAX and BSGD against eager PyTorch",
     "solver_steps": "time of a step of stochastic dual descent against a plain un-tiled one",
     "solver_times": "time to a posterior mean of every solver against PyTorch and GPyTorch",

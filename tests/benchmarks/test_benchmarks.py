@@ -75,17 +75,15 @@ def test_a_missing_rival_is_one_line(monkeypatch, capsys):
 
 
 def test_the_demos_report_becomes_rows():
-    scores = {"rmse": 1.0, "nlpd": 2.0, "crps": 0.5, "coverage_95": 0.95, "seconds": 3.0}
-    part = {"models": {"stochgp": scores, "ridge": scores}, "n_train": 9, "n_test": 1}
-    found = {"splits": {"random": part, "by day": part}, "peak_memory": 7, "picture": "demo.png"}
-    result, sizes = demo.from_report(found, 4.0), {"n_train": 9, "n_test": 1}
+    scores = {"rmse": 1.0, "nlpd": 2.0, "crps": 0.5, "coverage_50": 0.5, "coverage_95": 0.95, "seconds": 3.0}
+    models = {"stochgp": scores, "ridge": scores, "CatBoost": None, "quantiles": scores | {"nlpd": None}}
+    sizes = {"n_train": 9, "n_test": 4, "test_days": 2}
+    result = demo.from_report({"models": models, "peak_memory": 7, **sizes}, 4.0)
     first, *others = result["rows"]
-    assert first == {
-        "split": "random", "side": "stochgp", **scores, **sizes, "command_seconds": 4.0, "peak_bytes": 7
-    }  # fmt: skip
-    keys = [("random", "ridge"), ("by day", "stochgp"), ("by day", "ridge")]
-    assert others == [{"split": split, "side": side, **scores, **sizes} for split, side in keys]
-    assert len(demo.table(result)[1]) == 4
+    side = {"split": demo.SPLIT, "side": "stochgp"}
+    assert first == {**side, **scores, **sizes, "command_seconds": 4.0, "peak_bytes": 7}
+    assert [(row["side"], row["nlpd"]) for row in others] == [("ridge", 2.0), ("quantiles", None)]
+    assert [row[2] for row in demo.table(result)[1]] == [2.0, 2.0, ""]
 
 
 def test_first_fits_are_told_by_medians_of_processes_that_take_turns(monkeypatch):

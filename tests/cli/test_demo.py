@@ -3,40 +3,84 @@
 import json
 
 import numpy as np
+import pyarrow as pa
+from scipy.stats import norm
 
 from stochgp import metrics
-from stochgp.cli import demo, main
-from stochgp.data import Dataset
+from stochgp.cli import demo, demo_rivals, main
+from stochgp.cli.demo_rivals import LEVELS, Quantiles
+from stochgp.cli.demo_words import Arrivals, promises_of
+from stochgp.datasets.departures import Departures
+from stochgp.distributions import Normal
+
+N, DAYS, NOISE = 900, 20, 8.0
+NUMBERS = ("dep_delay", "scheduled_duration", "visib", "precip", "now_origin")
 
 
-def test_the_demo_compares_on_both_splits_and_draws(monkeypatch, tmp_path, capsys):
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(600, 3))
-    y = 3 * X[:, 0] + 0.5 * generator.normal(size=600)
-    small = Dataset(X[:500], y[:500], X[500:], y[500:], ("a", "b", "c"), "y", "small")
-    before, asked = X.copy(), []
-    monkeypatch.setattr(demo.data, "load", lambda name, seed: asked.append(name) or small)
-    monkeypatch.setattr(demo, "KERNEL", "matern52")
-    picture = tmp_path / "report.png"
+def small(seed=0):
+    """Minutes lost are linear in what is known, with noise of 8 minutes."""
+    generator = np.random.default_rng(seed)
+    columns = {name: generator.normal(size=N) for name in NUMBERS[2:]}
+    columns["dep_delay"] = generator.integers(-5, 90, N).astype(float)
+    columns["scheduled_duration"] = generator.uniform(60, 360, N)
+    for name, levels in (
+        ("origin", "JFK LGA"),
+        ("dest", "SFO ORD MIA"),
+        ("carrier", "AA UA"),
+        ("tailnum", "N1 N2"),
+        ("model", "A B"),
+    ):
+        columns[name] = pa.array(generator.choice(levels.split(), N))
+    columns["month"] = np.ones(N)
+    columns["day_of_year"] = np.arange(N) % DAYS + 1.0
+    lost = 20 * columns["now_origin"] - 5 * columns["visib"]
+    return Departures(
+        pa.table(columns), lost + NOISE * generator.normal(size=N), np.arange(N) % DAYS + 1
+    ), lost
+
+
+def test_the_demo_compares_says_and_draws(monkeypatch, tmp_path, capsys):
+    flights, expected = small()
+    monkeypatch.setattr(demo, "departures", lambda: flights)
     monkeypatch.setattr(demo, "MEMORY_LIMIT", "8GB")
-    assert main(["demo", "--out", str(picture), "--json", "--quiet"]) == 0
+    monkeypatch.setattr(demo_rivals, "BOOSTED", 10)
+    picture = tmp_path / "report.png"
+    assert main(["demo", "--out", str(picture), "--flights", "600", "--json", "--quiet"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert asked == ["flights", "flights:by-day"]
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    np.testing.assert_array_equal(X, before)
-    best = metrics.rmse(y[500:], 3 * X[500:, 0])
-    density = metrics.nlpd(y[500:], 3 * X[500:, 0], np.full(100, 0.5))
-    for found in report["splits"].values():
-        assert (found["n_train"], found["n_test"]) == (500, 100)
-        assert {"stochgp", "ridge"} < set(found["models"])
-        for side in (
-            "stochgp",
-            "ridge",
-        ):  # 4 standard errors of an RMSE are 0.14; a constant has 3.0, and an NLPD of 2.5
-            row = found["models"][side]
-            assert abs(row["rmse"] - best) < 0.14 and abs(row["nlpd"] - density) < 0.28, side
-            assert abs(row["coverage_95"] - 0.95) < 4 * (0.95 * 0.05 / 100) ** 0.5
-            assert row["rmse_stderr"] < 0.1 and row["nlpd_stderr"] < 0.2
+    assert (report["n_train"], report["n_test"], report["test_days"]) == (600, 90, 2)
+    for path in (picture, tmp_path / "report-trust.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+    test = demo._divided(600, 0)[1]
+    best = expected[np.isin(flights.day, test.day)]
+    rmse, nlpd = metrics.rmse(test.lost, best), metrics.nlpd(test.lost, best, np.full(90, NOISE))
+    for side in ("stochgp", "ridge"):  # a constant has an RMSE of 22 and an NLPD of 4.5
+        row = report["models"][side]
+        assert abs(row["rmse"] - rmse) < 4 * NOISE / (2 * 90) ** 0.5, side
+        assert abs(row["nlpd"] - nlpd) < 4 / (2 * 90) ** 0.5, side
+        assert abs(row["coverage_95"] - 0.95) < 4 * (0.95 * 0.05 / 90) ** 0.5
+    assert all(
+        sum(r["flights"] for r in report["promises"] if r["minutes"] == m) == 90 for m in (0, 15, 30, 60)
+    )
+    for one in report["flights"]:
+        assert list(one["at_most"].values()) == sorted(one["at_most"].values())
     demo._print(report)
-    lines = [line[:7] for line in capsys.readouterr().out.splitlines() if line]
-    assert lines[3:6] == ["stochgp", "ridge  ", "boostin"]
+    out = capsys.readouterr().out
+    assert "600 flights" in out and "stochgp " in out and "ridge " in out
+
+
+def test_promises_of_true_probabilities_are_kept():
+    flights, expected = small(1)
+    found = Arrivals(Normal(expected, np.full(N, NOISE)), flights)
+    for row in promises_of(found):
+        assert abs(row["kept"] - row["promised"]) < 4 * (0.25 / row["flights"]) ** 0.5 + 0.02
+    late = flights.lost + flights.table["dep_delay"].to_numpy()
+    np.testing.assert_array_equal(found.late, late)
+    np.testing.assert_allclose(found.at_most(15), norm.cdf(15.5, late - flights.lost + expected, NOISE))
+
+
+def test_quantiles_have_nearly_the_score_of_their_distribution():
+    y = np.random.default_rng(0).normal(size=400)
+    law = Quantiles(np.tile(norm.ppf(LEVELS), (400, 1)), np.zeros(400))
+    exact = Normal(np.zeros(400), np.ones(400))
+    assert abs(np.mean(law.crps(y)) - np.mean(exact.crps(y))) < 0.03 * np.mean(exact.crps(y))
+    np.testing.assert_allclose(law.interval(0.95), exact.interval(0.95), rtol=1e-12)

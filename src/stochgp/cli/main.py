@@ -28,7 +28,7 @@ _data.command(data_list, name="list")
 app.command(
     "stochgp.cli.demo:demo",
     name="demo",
-    help="Learn the arrival delays of 273,853 flights; print metrics beside ridge regression and gradient boosting, and draw a report.",
+    help="Learn how late flights arrive, from what is known when they leave; print scores beside ridge regression and boosting, and draw two pictures.",
 )
 for command in (fit, predict, evaluate, _data):
     app.command(command)
