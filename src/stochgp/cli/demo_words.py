@@ -151,4 +151,5 @@ def said_of(report: dict[str, Any]) -> list[str]:
 def _late(minutes: float) -> str:
     if minutes == 0:
         return "on time"
-    return f"{abs(minutes):.0f} minutes {'late' if minutes > 0 else 'early'}"
+    unit = "minute" if abs(minutes) == 1 else "minutes"
+    return f"{abs(minutes):.0f} {unit} {'late' if minutes > 0 else 'early'}"
