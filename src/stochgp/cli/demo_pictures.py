@@ -34,11 +34,11 @@ def arrivals_figure(found: Arrivals, examples: list[dict[str, Any]]) -> Figure:
         right.plot(one["was_late"], 0, "^", color=color, markersize=8, clip_on=False)
     _label(left, "How late, when they leave the gate", "arrival delay (minutes)", "probability density")
     _label(right, "Will a connection be reached?", "minutes late at most", "probability (%)")
-    left.set_ylim(bottom=0)
+    left.set_ylim(0, 1.5 * left.get_ylim()[1])  # room for the legend
     right.set_ylim(0, 100)
     for minutes in MINUTES:
         right.axvline(minutes, color=_GREY, linewidth=0.6, linestyle=":")
-    left.legend(frameon=False, fontsize=9, title="thick marks: as it was", title_fontsize=9)
+    left.legend(frameon=False, fontsize=9, loc="upper left", title="thick marks: as it was", title_fontsize=9)
     return figure
 
 
