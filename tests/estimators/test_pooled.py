@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, load
 from stochgp.data.rows import Rows
+from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
 from stochgp.estimators import pooled, pooled_regressor
 from stochgp.estimators.pooling import Pooling, distance_of, limited
@@ -204,3 +205,21 @@ def test_counts_are_predicted_by_one_member():
 def test_unknown_members_are_refused():
     with pytest.raises(ValueError, match="did you mean 'kernel'"):
         GPRegressor(members=["kernle"]).fit(X, Y)
+
+
+def test_without_time_to_compare_the_first_member_stays(monkeypatch):
+    def too_late(*_):
+        raise TimeIsUpError
+
+    monkeypatch.setattr(GPRegressor, "_compared", too_late)
+    found = GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
+    assert found.weights_ == {"feature": 1.0} and "no time to compare" in found.plan_.members.why
+    assert found.estimators_["feature"].n_rows_ == N and np.isfinite(found.predict(NEW)).all()
+
+
+def test_members_are_of_the_families_that_take_the_likelihood():
+    names = lambda likelihood: list(GPRegressor(likelihood=likelihood)._families())
+    assert names("auto") == names("gaussian") == ["kernel", "feature", "sparse"]
+    assert names("poisson") == ["sparse"] and names("row-noise-student-t") == ["feature"]
+    with pytest.raises(ValueError, match="likelihood"):
+        names("gausian")

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,7 +18,8 @@ from stochgp.budget import MemoryLimitError
 from stochgp.choosing import AS_GIVEN, Decisions, choice, planned
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
-from stochgp.deadline import within
+from stochgp.deadline import TimeIsUpError, within
+from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.files import are_files
 from stochgp.estimators.pooling import Chosen, Distance, Pooling, alone
 from stochgp.estimators.predictor import PosteriorEstimator
@@ -30,6 +31,7 @@ from stochgp.numerics.seeds import as_key, seed_of, split
 
 FEWEST_ROWS = 1_000  # from which rows are held out and members compared
 SHARE, MOST, LEAST = 0.1, 2_000, 200  # of the rows that are held out, at most and at least, without groups
+FOR_THE_END = 0.25  # of a time limit: members are compared, and take in the held-out rows
 LAST_BLOCKS = 0.5  # of the held-out blocks of time
 SECONDS = 10.0  # left, below which no further member begins
 ON_BLOCKS = "_by_blocks"  # of the name of a member that is judged by whole blocks of time
@@ -44,6 +46,14 @@ class HeldOut(NamedTuple):
     @property
     def all(self) -> Bool[np.ndarray, " N"]:
         return self.single | self.blocks
+
+
+class Compared(NamedTuple):
+    """The members that stay and their weights, the distance these may depend on, and the distributions of the held-out rows by each member that was tried."""
+
+    picked: Chosen
+    distance: Distance | None = None
+    distributions: Sequence[AbstractDistribution] = ()
 
 
 class Given(NamedTuple):
@@ -128,11 +138,11 @@ class PooledEstimator(PosteriorEstimator):
         """Members by name, of those that take the pool's settings; "auto" takes the first two, few rows the first."""
 
     @abc.abstractmethod
-    def _compared(self, rows: Rows, division: HeldOut) -> tuple[Chosen, Distance | None]:
-        """(The members that stay and their weights, the distance these may depend on); adds to `scores_`."""
+    def _compared(self, rows: Rows, division: HeldOut) -> "Compared":
+        """How the members predict the held-out rows; adds to `scores_`. Raises TimeIsUpError where that would not end in time."""
 
     @abc.abstractmethod
-    def _closed(self, rows: Rows, division: HeldOut, given: Given) -> dict[str, Any]:
+    def _closed(self, rows: Rows, division: HeldOut, compared: "Compared") -> dict[str, Any]:
         """The held-out rows join the members that stay; what `plan_` says of that."""
 
     def _targets_of(self, rows: Rows) -> np.ndarray:
@@ -170,16 +180,17 @@ class PooledEstimator(PosteriorEstimator):
         seen = rows if division is None else rows.some(~division.all)
         found, seconds = self._fitted_members(candidates, seen, given)
         self.estimators_, self.scores_ = found, {name: {"seconds": seconds[name]} for name in found}
-        picked, distance = self._picked(rows, division)
+        compared = self._picked(rows, division)
+        picked = compared.picked
         names = [list(found)[k] for k in picked.members]
         self.estimators_ = {name: found[name] for name in names}
         self.weights_ = dict(zip(names, picked.average.tolist(), strict=True))
-        self._pooling = Pooling(picked.level, picked.slope, distance if picked.slope.any() else None)
+        self._pooling = Pooling(picked.level, picked.slope, compared.distance if picked.slope.any() else None)
         self._correction = None
-        of_curve = {} if division is None else self._closed(rows, division, given)
+        of_rows = {} if division is None else self._closed(rows, division, compared)
         for member in self.estimators_.values():
             _with_encoder(member, encoder, self)
-        self._report(len(rows), told | of_curve, division, picked)
+        self._report(len(rows), told | of_rows, division, picked)
 
     def _fit_block_by_block(self, files: Any, target: Any, given: Given, why: str) -> None:
         """The one family that needs few of the rows in memory."""
@@ -196,17 +207,20 @@ class PooledEstimator(PosteriorEstimator):
                 setattr(self, attribute, getattr(member, attribute))
         self._report(member.n_rows_, {}, None, alone(0, f"the rows are read block by block: {why}"))
 
-    def _picked(self, rows: Rows, division: HeldOut | None) -> tuple[Chosen, Distance | None]:
-        """(The members that stay and their weights, what these may depend on)."""
+    def _picked(self, rows: Rows, division: HeldOut | None) -> Compared:
+        """The members that stay, by their predictions or by the plan that is followed."""
         if division is None:
-            return alone(0, f"{len(rows):,} rows are too few to compare members"), None
-        picked, distance = self._compared(rows, division)
+            return Compared(alone(0, f"{len(rows):,} rows are too few to compare members"))
+        try:
+            compared = self._compared(rows, division)
+        except TimeIsUpError:
+            return Compared(alone(0, "there was no time to compare members"))
         if self.plan is None:
-            return picked, distance
+            return compared
         given = planned(self.plan, "pooling")
         level, slope = (np.array(given[name], np.float64) for name in ("level", "slope"))
         average = np.array(list(planned(self.plan, "weights").values()), np.float64)
-        return Chosen(list(range(len(level))), level, slope, average, AS_GIVEN), distance
+        return compared._replace(picked=Chosen(list(range(len(level))), level, slope, average, AS_GIVEN))
 
     def _candidates(self, by_blocks: bool, compares: bool) -> dict[str, tuple[Any, bool]]:
         """Name → (an estimator, whether it is given the groups). `by_blocks`: of rows near and far, one for the first and all for the others."""
@@ -262,7 +276,9 @@ class PooledEstimator(PosteriorEstimator):
             of_plan = {
                 key.partition(".")[2]: self.plan[key] for key in self.plan if key.startswith(f"{name}.")
             }
-        left = None if self.time_limit is None else max(deadline.left(), 0.1) / n_left
+        left = None
+        if self.time_limit is not None:
+            left = max(deadline.left() - FOR_THE_END * self.time_limit, 0.1) / n_left
         shared = {
             "dtype": self.dtype, "memory_limit": self.memory_limit, "time_limit": left, "verbose": self.verbose,
             "new_rows": "between", "plan": of_plan, "random_state": seed, "missing": "refuse", "devices": self.devices,

@@ -19,8 +19,8 @@ from stochgp.data.rows import Rows
 from stochgp.estimators.classifier import SparseGPClassifier
 from stochgp.estimators.files import are_files
 from stochgp.estimators.inputs import read_training_rows, refuse_missing, refuse_no_targets
-from stochgp.estimators.pooled import Given, HeldOut, PooledEstimator
-from stochgp.estimators.pooling import Chosen, Distance, Predicted, alone, chosen
+from stochgp.estimators.pooled import Compared, Given, HeldOut, PooledEstimator
+from stochgp.estimators.pooling import Predicted, alone, chosen
 from stochgp.numerics.clustered import clusters
 
 FEWEST_OF_A_CLASS = 10  # rows, below which none of a class is held out
@@ -110,7 +110,7 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
         rare = (np.bincount(number)[number] < FEWEST_OF_A_CLASS) | (left == 0)
         return HeldOut(found.single & ~rare, found.blocks & ~rare)
 
-    def _compared(self, rows: Rows, division: HeldOut) -> tuple[Chosen, Distance | None]:
+    def _compared(self, rows: Rows, division: HeldOut) -> Compared:
         new, names = rows.some(division.all), list(self.estimators_)
         at = np.arange(len(new)), new.y.astype(np.int64)
         each = [self._of_all_classes(member, new.X) for member in self.estimators_.values()]
@@ -123,14 +123,14 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
             }
         if not self.ensemble:
             best = min(range(len(names)), key=lambda k: self.scores_[names[k]]["log_loss"])
-            return alone(best, "ensemble=False: that of the best held-out probabilities"), None
+            return Compared(alone(best, "ensemble=False: that of the best held-out probabilities"))
         first = next(iter(self.estimators_.values()))._fitted
         cell = clusters(np.asarray(first.inputs.transform(new.X, np.float64)), new.group)
         nothing = np.zeros(len(new))  # no means to be right: log probabilities decide alone
         found = Predicted(logp, np.zeros_like(logp), nothing, new.weights.astype(np.float64), cell, nothing)
-        return chosen(found, names, by_distance=False), None
+        return Compared(chosen(found, names, by_distance=False))
 
-    def _closed(self, rows: Rows, division: HeldOut, given: Given) -> dict[str, Any]:
+    def _closed(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Members learn again, from all rows, where that takes no longer than what is left."""
         seconds = 1.5 * sum(self.scores_[name]["seconds"] for name in self.estimators_)
         if seconds > deadline.left():

@@ -1,5 +1,6 @@
 """`GPRegressor`: a kernel GP and a feature GP, pooled."""
 
+import contextlib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,8 @@ from jaxtyping import Float
 from stochgp.budget import Budget
 from stochgp.choosing import choice
 from stochgp.data.rows import Rows
-from stochgp.distributions import recalibration
+from stochgp.deadline import TimeIsUpError
+from stochgp.distributions import Mixture, recalibration
 from stochgp.estimators.feature import FeatureGPRegressor
 from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fitted import Fitted
@@ -19,8 +21,8 @@ from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.kernel import KernelGPRegressor
 from stochgp.estimators.likelihood import AUTO, FEATURE, KERNEL, SPARSE, Asked
 from stochgp.estimators.pool import Pool
-from stochgp.estimators.pooled import Given, HeldOut, PooledEstimator
-from stochgp.estimators.pooling import Chosen, Distance, Predicted, alone, chosen, distance_of, limited
+from stochgp.estimators.pooled import Compared, Given, HeldOut, PooledEstimator
+from stochgp.estimators.pooling import Predicted, alone, chosen, distance_of, limited
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.estimators.sparse import SparseGPRegressor
 from stochgp.estimators.warping import untransformed
@@ -105,8 +107,7 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         asked = isinstance(self.likelihood, str) and self.likelihood == AUTO  # each family's own default
         return {"target": self.target} | ({} if asked else {"likelihood": self.likelihood})
 
-    def _compared(self, rows: Rows, division: HeldOut) -> tuple[Chosen, Distance | None]:
-        """(The members that stay and their weights, the distance these may depend on)."""
+    def _compared(self, rows: Rows, division: HeldOut) -> Compared:
         where = np.flatnonzero(division.all)
         new, members = rows.some(where), self.estimators_
         distributions = [member._fitted.distribution(new.X) for member in members.values()]
@@ -128,30 +129,33 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
             nlpd = -np.average(logp[:, k], weights=weight)
             self.scores_[name] |= {"nlpd": float(nlpd), "rmse": float(square**0.5)}
         discrete = any(d.is_discrete for d in distributions)
-        if not self.ensemble or discrete:
+        if not self.ensemble or discrete:  # a mixture is of continuous distributions
             best = min(range(len(members)), key=lambda k: self.scores_[list(members)[k]]["nlpd"])
             why = (
                 "counts are predicted by one member"
                 if discrete
                 else "ensemble=False: that of the best held-out density"
             )
-            return alone(best, why), None
-        return chosen(predicted, list(members), by_distance=True), distance
+            return Compared(alone(best, why))
+        return Compared(chosen(predicted, list(members), by_distance=True), distance, distributions)
 
-    def _closed(self, rows: Rows, division: HeldOut, given: Given) -> dict[str, Any]:
-        """Into the posteriors, where the family can take them: hyperparameters and features stay."""
+    def _closed(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
+        """Into the posteriors, where the family can take them and there is time: hyperparameters and features stay."""
         new = rows.some(division.all)
-        found = self._corrected(new)
+        found = self._corrected(new, compared)
         for member in self.estimators_.values():
-            _take_in(member, new)
+            with contextlib.suppress(TimeIsUpError):
+                _take_in(member, new)
         return found
 
-    def _corrected(self, new: Rows) -> dict[str, Any]:
+    def _corrected(self, new: Rows, compared: Compared) -> dict[str, Any]:
         """The pool's probabilities by the held-out rows, where these ask for it (a beta-transformed pool: Ranjan and Gneiting 2010); what `plan_` says of it."""
         if len(self.estimators_) < 2:
             return {}
+        parts = tuple(compared.distributions[k] for k in compared.picked.members)
+        mixed = Mixture(parts, self._pooling.weights(new.X))
         try:
-            made = recalibration(self._fitted.distribution(new.X), new.y, groups=new.group, weight=new.weight)
+            made = recalibration(mixed, new.y, groups=new.group, weight=new.weight)
         except ValueError as refusal:
             return {"probabilities": choice("as they are", str(refusal))}
         if made.is_identity:
