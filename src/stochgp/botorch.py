@@ -103,7 +103,7 @@ class FunctionModel(DeterministicModel):
 
     def __init__(self, functions: FunctionDraws, outputs: list[int] | None = None):
         super().__init__()
-        if functions.encoder is not None:
+        if functions.encoder is not None and not getattr(functions.encoder, "is_plain", False):
             raise ValueError(
                 "the functions are of a table whose columns are encoded: draw them from a model of numbers alone"
             )

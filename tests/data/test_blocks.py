@@ -8,6 +8,7 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from stochgp import data
+from stochgp.data import csv_files
 from stochgp.data import files as files_module
 from stochgp.data.blocks import Blocks
 from stochgp.data.hashing import hash_rows, is_below
@@ -26,7 +27,7 @@ WRITERS = {
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(files_module, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(files_module, "CSV_BYTES", 2048)
+    monkeypatch.setattr(csv_files, "CSV_BYTES", 2048)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,8 @@ def test_a_survey_finds_what_the_whole_table_says(table, tmp_path, suffix):
     encoder = data.TableEncoder.fit(table.drop_columns(["y"]))
     X, y = encoder.transform(table), table["y"].to_numpy()
     whole = data.Standardiser.fit(X)
-    assert found.rows.encoder.columns == encoder.columns
+    assert found.rows.encoder.output_names == encoder.output_names
+    np.testing.assert_array_equal(found.rows.encoder.transform(table), encoder.transform(table))
     assert found.size == N
     np.testing.assert_allclose(found.inputs.standardiser().mean, whole.mean, rtol=1e-12)
     np.testing.assert_allclose(found.inputs.standardiser().scale, whole.scale, rtol=1e-11)
@@ -335,7 +337,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "cut.parquet").write_bytes(b"PAR1")
     pa_feather.write_feather(pa.table({"a": pa.array([], pa.float64())}), tmp_path / "empty.feather")
     messages = {
-        "latin.csv": "not in UTF-8",
+        "latin.csv": "no column 'a'",
         "ragged.csv": "cannot be read",
         "cut.parquet": "cannot be read",
         "empty.feather": "no",

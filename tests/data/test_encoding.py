@@ -1,6 +1,5 @@
 """From frames to matrices: one-hot against a plain loop, names, stored rules, and every refusal by name."""
 
-import datetime
 import decimal
 import importlib.util
 import json
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stochgp.data import TableEncoder, read_table, target_column
+from stochgp.data import TableEncoder, target_column
 from stochgp.storage.codec import decode, encode
 
 COLUMNS = {
@@ -84,8 +83,9 @@ def test_every_frame_gives_the_same_matrix(fit_on, apply_to):
     st.lists(st.text(max_size=5), min_size=1, max_size=30), st.lists(st.booleans(), min_size=30, max_size=30)
 )
 def test_one_hot_equals_a_plain_loop(texts, flags):
+    texts = [f"v{text}" for text in texts]  # no numbers, dates or yes and no
     frame = pd.DataFrame({"t": pd.Series(texts, dtype=object), "b": flags[: len(texts)]})
-    encoder = TableEncoder.fit(frame)
+    encoder = TableEncoder.fit(frame, missing="refuse")
     levels = sorted(set(texts))
     expected = [
         [float(text == level) for level in levels] + [float(f)] for text, f in zip(texts, flags, strict=False)
@@ -125,7 +125,7 @@ def test_missing_columns_are_named_with_the_nearest():
 
 
 def test_unseen_level_is_named_with_its_row():
-    encoder = TableEncoder.fit(pd.DataFrame(COLUMNS), target="y")
+    encoder = TableEncoder.fit(pd.DataFrame(COLUMNS), target="y", missing="refuse")
     message = refusal(encoder.transform, with_column("town name", ["Ulm", "Ulm", "Rom", "Rom"]))
     assert "'town name'" in message and "'Rom' at data row 3" in message and "2 such rows" in message
 
@@ -138,50 +138,25 @@ def test_unseen_level_is_named_with_its_row():
         (pd.array([1, None, 3, 4], dtype="Int64"), "data row 2: missing"),
         (pd.array([True, None, False, True], dtype="boolean"), "data row 2: missing"),
         (["a", "b", None, "a"], "data row 3: missing"),
-        (
-            pd.Series([1, "x", 2, 3], dtype=object),
-            "mixes kinds of values: a number (1 at data row 1) and text ('x' at data row 2)",
-        ),
         (pd.Series([1, float("nan"), 2, 3], dtype=object), "data row 2"),
         (pd.Series([1, -(10**400), 2, 3], dtype=object), "data row 2: -inf"),
         (pd.Series([decimal.Decimal(1), decimal.Decimal("sNaN")] * 2, dtype=object), "2 missing or infinite"),
         ([None] * 4, "holds no values"),
         ([np.nan] * 4, "holds no values"),
-        (pd.to_timedelta([1, 2, 3, 4]), "times of day or durations"),
-        (pd.Series([datetime.time(5)] * 4, dtype=object), "times of day or durations"),
         (pd.to_datetime(["2020-01-01", None, "2020-01-02", "2020-01-03"]), "data row 2: missing"),
-        (
-            pd.Series([datetime.date(2020, 1, 1), "x", 2, 3], dtype=object),
-            "a date (datetime.date(2020, 1, 1) at data row 1) and text ('x' at data row 2)",
-        ),
         ([1j, 2j, 3j, 4j], "neither numbers, dates nor text"),
         (
             pd.Series([1, 2, [3], [4]], dtype=object),
             "holds a value of type list ([3] at data row 3); it must hold numbers, dates or text",
         ),
         (pd.Series([[1], [1], [1], [1]], dtype=object), "holds a value of type list ([1] at data row 1)"),
-        ([1, 10**17, 3, 4], "holds the integer 100000000000000000 at data row 2: beyond 2⁵³"),
-        (pd.array([1, None, -(10**17), 4], dtype="Int64"), "the integer -100000000000000000 at data row 3"),
-        (pd.Series([1, True, 10**17, 3], dtype=object), "the integer 100000000000000000 at data row 3"),
         (pd.Series([b"a", b"b", b"c", b"d"], dtype=object), "'bad'"),
-        (
-            ["0,84", "-1,2", "3,0", "0,84"],
-            "numbers with a decimal comma, such as '-1,2': write them with a point",
-        ),
-        (["31.01.2020", "1.2.2020"] * 2, "such as '1.2.2020': write them as 2020-01-31"),
-        (["01/31/2020", "2/1/2020"] * 2, "dates that do not begin with the year"),
     ],
 )
 def test_refused_columns_are_named(values, words):
     frame = with_column("bad", values)
-    message = refusal(TableEncoder.fit, frame, "y")
+    message = refusal(TableEncoder.fit, frame, "y", "refuse")
     assert "'bad'" in message and words in message
-
-
-def test_every_column_of_durations_is_named_at_once():
-    times = pd.Series([datetime.time(5)] * 4, dtype=object)
-    frame = with_column("a", times).assign(b=pd.to_timedelta([1, 2, 3, 4]))
-    assert "columns 'a', 'b' hold times of day or durations" in refusal(TableEncoder.fit, frame, "y")
 
 
 def test_integers_up_to_two_to_the_53_are_numbers():
@@ -200,21 +175,15 @@ def test_sparse_columns_are_numbers():
 
 @pytest.mark.parametrize("n_levels", [50, 51])
 def test_at_most_fifty_levels(n_levels):
-    frame = pd.DataFrame({"id": [f"v{i}" for i in range(n_levels)]})
+    frame = pd.DataFrame({"id": [f"v{i}" for i in range(n_levels)] * 2})
     if n_levels == 50:
-        assert TableEncoder.fit(frame).transform(frame).sum() == 50
+        assert TableEncoder.fit(frame).transform(frame).sum() == 100
     else:
         assert "'id' holds text with 51 different values" in refusal(TableEncoder.fit, frame)
 
 
-def test_a_text_among_numbers_is_pointed_out(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("a,b\n" + "".join(f"{i},{i if i != 70 else 'none'}\n" for i in range(100)))
-    assert "'none' at data row 71 is not" in refusal(TableEncoder.fit, read_table(path))
-
-
 def test_kinds_that_change_between_fit_and_predict():
-    encoder = TableEncoder.fit(pd.DataFrame(COLUMNS), target="y")
+    encoder = TableEncoder.fit(pd.DataFrame(COLUMNS), target="y", missing="refuse")
     assert "held numbers at fit and holds text now: 'x' at data row 2" in refusal(
         encoder.transform, with_column("size", ["1.5", "x", "2", "3"])
     )
@@ -272,7 +241,7 @@ def test_target_is_a_numeric_column(frame):
 
 
 def test_one_row_with_a_missing_value():
-    encoder = TableEncoder.fit(pd.DataFrame(COLUMNS), target="y")
+    encoder = TableEncoder.fit(pd.DataFrame(COLUMNS), target="y", missing="refuse")
     row = pd.DataFrame(COLUMNS).iloc[:1].assign(size=np.nan)
     assert "'size' has 1 missing or infinite value, at data row 1" in refusal(encoder.transform, row)
 
@@ -294,18 +263,23 @@ def test_target_refusals():
 def test_a_column_without_a_finite_value_is_dropped_at_fit_and_not_at_predict():
     frame = pd.DataFrame({"a": [1.0, 2.0], "b": [0.0, 1.0]})
     bad = frame.assign(b=np.inf)
-    assert refusal(TableEncoder.fit, bad).endswith(
+    assert refusal(TableEncoder.fit, bad, None, "refuse").endswith(
         "column 'b' holds no values: all 2 are missing or infinite; drop it"
     )
-    at_predict = refusal(TableEncoder.fit(frame).transform, bad)
+    at_predict = refusal(TableEncoder.fit(frame, missing="refuse").transform, bad)
     assert at_predict.endswith("column 'b' holds no values: all 2 are missing or infinite")
 
 
 def test_columns_of_arrays_are_counted_from_0_and_that_is_said():
     array = np.arange(6.0).reshape(2, 3)
     bad = np.where(array == 5, np.inf, array)
-    for call in (TableEncoder.fit, TableEncoder.fit(array).transform):
-        message = refusal(call, bad)
+    strict = {"missing": "refuse"}
+    calls = (
+        (lambda: TableEncoder.fit(bad, **strict)),
+        (lambda: TableEncoder.fit(array, **strict).transform(bad)),
+    )
+    for call in calls:
+        message = refusal(call)
         assert (
             "column 'x2' has 1" in message
             and "the columns of an array are called x0, x1, … in their order" in message

@@ -61,6 +61,12 @@ def test_csv_keeps_every_bit(tmp_path_factory, values):
         (b'a,b\n"two\nlines",1\n', {"a": ["two\nlines"], "b": [1]}),
         (b"a,b\ntrue,1.5\nFalse,2\n", {"a": [True, False], "b": [1.5, 2.0]}),
         (b"0,1\n2,3\n", {"0": [2], "1": [3]}),
+        (b"a,b,a\n1,2,3\n", {"a": [1], "b": [2], "a.1": [3]}),
+        (b",b\n1,2\n", {"Unnamed: 0": [1], "b": [2]}),
+        (b"a;b\n1,5;2\n", {"a": ["1,5"], "b": [2]}),
+        (b"a\tb\n1\t2\n", {"a": [1], "b": [2]}),
+        (b"a|b\n1|2,3\n", {"a": [1], "b": ["2,3"]}),
+        ("größe,b\n1,è\n".encode("latin-1"), {"größe": [1], "b": ["è"]}),
     ],
 )
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
@@ -77,13 +83,8 @@ def test_odd_but_valid_text(tmp_path, content, expected, suffix):
         (b"\xef\xbb\xbf", "empty"),
         (b"a,b\n", "no rows"),
         (b"a,b\n1,2\n3\n", "Row #3: Expected 2 columns, got 1"),
-        (b"a,b,a\n1,2,3\n", "more than one column is called 'a'"),
-        (b",b\n1,2\n", "column 1 has no name"),
-        (b"a;b\n1,5;2\n", "semicolons"),
-        (b"a\tb\n1\t2\n", "tabs"),
         (b"0.5,1.5\n2,3\n", "first line holds numbers"),
         ("a,b\n1,2\n".encode("utf-16"), "UTF-16"),
-        (b"\xe9,b\n1,2\n", "not in UTF-8"),
         (b'a,b\n"1,2\n3,4\n', "Expected 2 columns"),
     ],
 )
@@ -126,7 +127,7 @@ def test_damage_inside_is_refused(tmp_path):
 def test_repeated_names_of_binary_files(tmp_path):
     table = pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0])], ["a", "a"])
     pa_feather.write_feather(table, tmp_path / "t.feather")
-    assert "'a'" in refusal(tmp_path / "t.feather")
+    assert read_table(tmp_path / "t.feather").to_pydict() == {"a": [1.0], "a.1": [2.0]}
     pa_parquet.write_table(table.slice(0, 0), tmp_path / "t.parquet")
     refusal(tmp_path / "t.parquet")
 
@@ -149,7 +150,6 @@ def test_npz_columns(tmp_path):
         ({"a": np.array([1j])}, "complex128"),
         ({"a": np.array([None, 1], dtype=object)}, "truncated or damaged"),
         ({"a": np.ones(0)}, "no rows"),
-        ({"a0": np.ones(2), "a": np.ones((2, 2))}, "more than one column is called 'a0'"),
         ({}, "no arrays"),
     ],
 )

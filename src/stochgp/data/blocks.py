@@ -15,12 +15,13 @@ from jaxtyping import Bool, Float, Int, UInt64
 from stochgp.names import did_you_mean, lookup, quoted
 
 from .columns import TableError
-from .files import BLOCK_SUFFIXES, DAMAGE, checked_names, csv_names, damaged, file_suffix, tables_of
+from .csv_files import csv_names
+from .files import BLOCK_SUFFIXES, DAMAGE, checked_names, damaged, file_suffix, tables_of
 from .hashing import hash_again, hash_rows, is_below
 
 LARGEST = 1e150  # whose square is still a number
 NAMED = 5  # bad rows that a message names
-REMEDY = 'bad_rows="skip" (--bad-rows skip) leaves such rows out, and missing="impute" (--set missing=impute) fills missing inputs in'
+REMEDY = 'bad_rows="skip" (--bad-rows skip) leaves such rows out, and missing="auto" (--set missing=auto) fills missing inputs in'
 
 _WIDER = {"null": pa.float64(), "int64": pa.float64()}  # all else becomes text
 _ROW = re.compile(r"data row (\d+)")
@@ -264,7 +265,7 @@ def are_bad(table: pa.Table, blocks: Blocks, target: str, missing: str) -> Bool[
     """Which rows of a table of the blocks are bad."""
     found, needed = np.zeros(table.num_rows, bool), (target, *blocks.beside)
     for name in table.column_names:
-        found |= _is_bad(table[name], name not in needed and missing == "impute")
+        found |= _is_bad(table[name], name not in needed and missing != "refuse")
     if blocks.weight in table.column_names and _is_numeric(table[blocks.weight].type):
         found |= pc.fill_null(pc.call_function("less", [table[blocks.weight], 0]), False).to_numpy()
     return found

@@ -6,8 +6,7 @@ Row numbers in messages are data rows counted from 1, without the header.
 import datetime
 import decimal
 import numbers
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import narwhals as nw
@@ -24,11 +23,13 @@ Kind = Literal["number", "boolean", "text", "time"]
 
 LARGEST_INTEGER = 2**53  # up to it float64 holds every integer
 
+MISSING_VALUES = ("", "?", "-", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
+
+OF_DAY = "times of day, in hours"
 _ROW = "(rows count from 1, header excluded)"
-_SPANS = (nw.Time, nw.Duration)
-_SPAN_OBJECTS = (datetime.time, datetime.timedelta, np.timedelta64)
 _TIME_OBJECTS = (datetime.date, np.datetime64)
-_NAMES_OF_KINDS = {"number": "a number", "boolean": "true or false", "text": "text", "time": "a date"}
+_SPAN_OBJECTS = (datetime.time, datetime.timedelta, np.timedelta64)
+_KINDS = ("number", "boolean", "text", "time", "span")
 
 
 class TableError(ValueError):
@@ -48,6 +49,8 @@ class Column:
     values: Any
     missing: Bool[np.ndarray, " N"]
     zoned: bool = False
+    note: str = ""  # what of its reading a user may not expect
+    category: bool = False  # texts that are declared to be levels
 
 
 def table_columns(table: Any) -> dict[str, Any]:
@@ -68,24 +71,13 @@ def is_array(table: Any) -> bool:
     return not hasattr(type(table), "columns")  # asked of the type: some frames compute the attribute
 
 
-def refuse_spans(columns: Mapping[str, Any]) -> None:
-    """TableError that names every column of times of day or durations."""
-    names = [name for name, raw in columns.items() if _holds_spans(raw)]
-    if names:
-        plural = "s" if len(names) > 1 else ""
-        raise TableError(
-            f"column{plural} {quoted(names)} hold{'' if plural else 's'} times of day or durations; give numbers instead, "
-            "such as hours, or drop them"
-        )
-
-
 def read_column(
     name: str, raw: Any, allow_missing: bool = False, remedy: str = "", without_values: str = ""
 ) -> Column:
     """What a series or a one-dimensional array holds.
 
-    Raises TableError, naming the column, on infinite values and, unless allowed, missing ones (with the first row and the count; and
-    `remedy`; `without_values` where no row has a value), on times of day and durations, on mixtures of kinds, on integers beyond 2⁵³, and on types that are none of these.
+    Times of day become hours, durations seconds; of mixed kinds all become text. Raises TableError, naming the column, on infinite values and, unless allowed,
+    missing ones (with the first row and the count; and `remedy`; `without_values` where no row has a value), and on types that are none of these.
     """
     column = _read(name, raw)
     numeric = column.kind in ("number", "boolean")
@@ -103,19 +95,40 @@ def read_column(
     return column
 
 
+def read_any(name: str, raw: Any) -> Column:
+    """As `read_column`, with infinite values, and texts that stand for none such as "NA" and "?", as missing ones."""
+    column = _read(name, raw)
+    if column.kind == "text":
+        texts = pc.call_function("utf8_trim_whitespace", [column.values])
+        absent = pc.fill_null(pc.is_in(texts, pa.array(MISSING_VALUES, texts.type)), False)
+        absent = absent.to_numpy(zero_copy_only=False) if isinstance(absent, pa.Array) else absent.to_numpy()
+        if not absent.any():
+            return column
+        texts = pc.if_else(pa.array(absent), None, column.values)
+        return replace(column, values=texts, missing=column.missing | absent)
+    if column.kind == "time":
+        return column
+    infinite = np.isinf(column.values)
+    if not infinite.any():
+        return column
+    row, values = int(np.argmax(infinite)), np.where(infinite, np.nan, column.values)
+    said = f"{int(infinite.sum())} infinite value(s) are taken as missing, {first_of(str(column.values[row]), row)}"
+    return replace(column, values=values, missing=column.missing | infinite, note=both(column.note, said))
+
+
+def first_of(shown: str, row: int) -> str:
+    """The place of the first of some values; `row` counts from 0."""
+    return f"the first, {shown}, at data row {row + 1}"
+
+
+def both(a: str, b: str) -> str:
+    """What is said of two things."""
+    return "; ".join(filter(None, (a, b)))
+
+
 def row_of_first(bad: np.ndarray) -> int:
     """Data row, from 1, of the first True."""
     return int(np.argmax(bad)) + 1
-
-
-def first_not_number(texts: list[Any]) -> int | None:
-    """Position of the first text that float() does not read."""
-    for position, text in enumerate(texts):
-        try:
-            float(text)
-        except (TypeError, ValueError):
-            return position
-    return None
 
 
 def _frame_columns(table: Any) -> dict[str, Any]:
@@ -154,32 +167,20 @@ def _as_series(raw: Any) -> nw.Series:
     return nw.from_native(pa.chunked_array([pa.array(values)]), series_only=True)
 
 
-def _holds_spans(raw: Any) -> bool:
-    if isinstance(raw, np.ndarray) and raw.dtype.kind != "O":
-        return raw.dtype.kind == "m"
-    if isinstance(raw, nw.Series) and raw.dtype != nw.Object:
-        return raw.dtype in _SPANS
-    return any(isinstance(value, _SPAN_OBJECTS) for value in _objects(raw))
-
-
-def _objects(raw: Any) -> list[Any]:
-    return raw.tolist() if isinstance(raw, np.ndarray) else raw.to_list()
-
-
 def _read(name: str, raw: Any) -> Column:
     if isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf":
         return _numeric(name, np.asarray(raw, np.float64), "boolean" if raw.dtype.kind == "b" else "number")
-    refuse_spans({name: raw})
+    if isinstance(raw, np.ndarray) and raw.dtype.kind == "m":
+        return _seconds(name, raw.astype("timedelta64[us]").astype(np.float64) / 1e6, np.isnat(raw))
     if isinstance(raw, np.ndarray) and raw.dtype.kind == "O":
         return _read_objects(name, raw.tolist())
     series = _as_series(raw)
     dtype = series.dtype
     if dtype == nw.Object:
         return _read_objects(name, series.to_list())
-    if dtype.is_integer():
-        _refuse_long_integers(name, series.to_arrow())
     if dtype.is_numeric():  # a missing number becomes NaN
-        return _numeric(name, np.asarray(series.cast(nw.Float64).to_numpy(), np.float64), "number")
+        numbers = _numeric(name, np.asarray(series.cast(nw.Float64).to_numpy(), np.float64), "number")
+        return _noting_long(numbers) if dtype.is_integer() else numbers
     missing = series.is_null().to_numpy().astype(bool)
     if missing.all():
         return _numeric(name, np.full(len(missing), np.nan), "number")
@@ -189,11 +190,16 @@ def _read(name: str, raw: Any) -> Column:
     if dtype in (nw.Date, nw.Datetime):
         micros, zoned = times_of_arrow(series.to_arrow())
         return Column(name, "time", micros, missing, zoned)
+    if dtype in (nw.Time, nw.Duration):
+        return _of_series_of_spans(name, series, missing)
     if dtype in (nw.String, nw.Categorical, nw.Enum):
-        return Column(name, "text", _as_text(series), missing)
-    if dtype == nw.Binary:
-        raise TableError(f"column {name!r} holds bytes, not text; is the file in UTF-8?")
-    raise TableError(f"column {name!r} has type {dtype}, which is neither numbers, dates nor text")
+        return Column(name, "text", _as_text(series), missing, category=dtype != nw.String)
+    what = (
+        "holds bytes, not text; is the file in UTF-8?"
+        if dtype == nw.Binary
+        else f"has type {dtype}, which is neither numbers, dates nor text"
+    )
+    raise TableError(f"column {name!r} {what}")
 
 
 def _numeric(name: str, values: np.ndarray, kind: Kind) -> Column:
@@ -210,21 +216,27 @@ def _refuse_values(name: str, bad: np.ndarray, first: str, remedies: tuple[str, 
     )
 
 
-def _refuse_long_integers(name: str, values: Any) -> None:
-    """TableError for an integer that float64 may not hold: mostly the number of an account, not a quantity."""
-    low, high = (bound.as_py() for bound in pc.call_function("min_max", [values]).values())
-    if low is None or max(-low, high) <= LARGEST_INTEGER:
-        return
-    _refuse_long(name, values.to_pylist())
+def _of_series_of_spans(name: str, series: nw.Series, missing: np.ndarray) -> Column:
+    """Times of day in hours, durations in seconds."""
+    of_day, values = series.dtype == nw.Time, series.to_arrow()
+    exact = values.cast(pa.time64("us") if of_day else pa.duration("us"), safe=False).cast(pa.int64())
+    seconds = _seconds(name, np.asarray(pc.fill_null(exact, 0).to_numpy(), np.float64) / 1e6, missing)
+    return replace(seconds, values=seconds.values / 3600, note=OF_DAY) if of_day else seconds
 
 
-def _refuse_long(name: str, values: list[Any]) -> None:
-    for row, value in enumerate(values, start=1):
-        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            raise TableError(
-                f"column {name!r} holds the integer {value} at data row {row}: beyond 2⁵³ digits would be lost; "
-                "drop the column if it is an identifier, or give floating-point numbers"
-            )
+def _seconds(name: str, values: np.ndarray, missing: np.ndarray) -> Column:
+    """Of durations."""
+    return Column(name, "number", np.where(missing, np.nan, values), missing, note="durations, in seconds")
+
+
+def _noting_long(column: Column) -> Column:
+    """With a note of integers that float64 may not hold: mostly the number of an account, not a quantity."""
+    long = np.abs(np.where(column.missing, 0.0, column.values)) > LARGEST_INTEGER
+    if not long.any():
+        return column
+    row = int(np.argmax(long))
+    said = f"integers beyond 2⁵³ lose digits, {first_of(f'{column.values[row]:.0f}', row)}: drop the column if it is an identifier"
+    return replace(column, note=said)
 
 
 def _as_text(series: nw.Series) -> Any:
@@ -239,39 +251,46 @@ def _read_objects(name: str, values: list[Any]) -> Column:
     present = [row for row, absent in enumerate(missing) if not absent]
     kinds = {row: _object_kind(values[row]) for row in present}
     found = set(kinds.values())
-    if found <= {"number", "boolean"}:
-        numeric = np.array(
-            [np.nan if absent else _as_float(v) for v, absent in zip(values, missing, strict=True)]
+    strange = next((row for row, kind in kinds.items() if kind not in _KINDS), None)
+    if strange is not None:
+        shown = " ".join(repr(values[strange]).split())
+        shown = shown if len(shown) <= 40 else f"{shown[:37]}…"
+        raise TableError(
+            f"column {name!r} holds {kinds[strange]} ({shown} at data row {strange + 1}); it must hold numbers, dates or text"
         )
-        if np.isfinite(numeric[~missing]).all():
-            _refuse_long(name, values)
-        return _numeric(name, numeric.astype(np.float64), "boolean" if found == {"boolean"} else "number")
-    if found == {"text"}:
-        texts = [None if absent else value for value, absent in zip(values, missing, strict=True)]
-        return Column(name, "text", pa.array(texts, pa.large_string()), missing)
+    if found <= {"number", "boolean"}:
+        pairs = zip(values, missing, strict=True)
+        numeric = np.array([np.nan if absent else _as_float(v) for v, absent in pairs], np.float64)
+        return _noting_long(_numeric(name, numeric, "boolean" if found == {"boolean"} else "number"))
     if found == {"time"}:
         try:
             micros, zoned = times_of_objects(values, missing)
         except ValueError as error:
             raise TableError(f"column {name!r} {error}") from error
         return Column(name, "time", micros, missing, zoned)
-    raise TableError(f"column {name!r} {_unusable(values, kinds)}")
+    if found == {"span"}:
+        return _of_spans(name, values, missing)
+    texts = [None if absent else str(value) for value, absent in zip(values, missing, strict=True)]
+    mixed = (
+        ""
+        if found == {"text"}
+        else f"holds values of more than one kind ({', '.join(sorted(found))}), taken as text"
+    )
+    return Column(name, "text", pa.array(texts, pa.large_string()), missing, note=mixed)
 
 
-def _unusable(values: list[Any], kinds: Mapping[int, str]) -> str:
-    """Which kinds of values a column holds that are no kind of column."""
-    first = next(iter(kinds))
-    strange = next((row for row, kind in kinds.items() if kind not in _NAMES_OF_KINDS), None)
-    if strange is not None:
-        return f"holds {_shown(values, strange, kinds)}; it must hold numbers, dates or text"
-    other = next(row for row, kind in kinds.items() if kind != kinds[first])
-    return f"mixes kinds of values: {_shown(values, first, kinds)} and {_shown(values, other, kinds)} {_ROW}"
-
-
-def _shown(values: list[Any], row: int, kinds: Mapping[int, str]) -> str:
-    text = " ".join(repr(values[row]).split())
-    text = text if len(text) <= 40 else f"{text[:37]}…"
-    return f"{_NAMES_OF_KINDS.get(kinds[row], kinds[row])} ({text} at data row {row + 1})"
+def _of_spans(name: str, values: list[Any], missing: np.ndarray) -> Column:
+    """Durations in seconds, times of day in hours."""
+    found, of_day = np.full(len(values), np.nan), False
+    for row in np.flatnonzero(~missing):
+        value = values[row]
+        if isinstance(value, datetime.time):
+            found[row] = value.hour + value.minute / 60 + (value.second + value.microsecond / 1e6) / 3600
+            of_day = True
+        else:
+            found[row] = np.timedelta64(value, "us").astype(np.int64) / 1e6
+    column = _seconds(name, found, missing)
+    return replace(column, note=OF_DAY) if of_day else column
 
 
 def is_missing(value: Any) -> bool:
@@ -280,7 +299,10 @@ def is_missing(value: Any) -> bool:
         return True
     if isinstance(value, decimal.Decimal):
         return value.is_nan()
-    return isinstance(value, float | np.floating | datetime.datetime | np.datetime64) and value != value
+    return (
+        isinstance(value, float | np.floating | datetime.datetime | np.datetime64 | np.timedelta64)
+        and value != value
+    )
 
 
 def _as_float(value: Any) -> float:
@@ -298,4 +320,6 @@ def _object_kind(value: Any) -> str:
         return "number"
     if isinstance(value, _TIME_OBJECTS):
         return "time"
+    if isinstance(value, _SPAN_OBJECTS):
+        return "span"
     return "text" if isinstance(value, str) else f"a value of type {type(value).__name__}"

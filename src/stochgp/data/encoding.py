@@ -1,90 +1,148 @@
-"""From a table with text columns to a matrix of numbers, the same way at fit and at predict; the rules of a table in files are found in one pass."""
+"""From a table with text columns to a matrix of numbers, the same way at fit and at predict."""
 
 import contextlib
+import hashlib
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64
+from scipy.stats import rankdata
 
 from stochgp.names import did_you_mean, lookup, quoted
 
-from .blocks import BadRows, Block, Blocks, TooNarrowError, good_blocks
-from .columns import Column, TableError, is_array, read_column, refuse_spans, table_columns
-from .rules import ColumnRule, encode, rule_of, with_dates_read
-from .targets import REAL, AbstractTargets
-from .times import PARTS, part_of
+from .columns import Column, TableError, is_array, read_any, read_column, table_columns
+from .files import notes_of
+from .levels import LevelTargets, out_of_fold
+from .rules import ColumnRule, dropped, encode, rule_of, texts_of
 
-REMEDY = '; fit with missing="impute" (--set missing=impute) to fill such values in'
+REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
 DROP = "; drop it"
-_MISSING = ("refuse", "impute")
+MISSING = ("auto", "impute", "refuse")
+INDEX_NAMES = (
+    "",
+    "index",
+    "rownames",
+    "row.names",
+)  # of columns that count the rows, where all their numbers differ
+UNNAMED = "Unnamed: "
+LEAK, LEAK_ROWS = 0.9999, 5_000  # correlation of ranks; rows by which it is found
+FEWEST_FOR_LEAK = 100  # different targets
 
-MOST_TEXTS = 1_000  # different ones that are remembered: more than any rule takes
-OF_A_BLOCK = 64  # values that a median is taken of
+logger = logging.getLogger("stochgp.data")
 
 
 @dataclass(frozen=True)
 class TableEncoder:
     """A table's columns as a float64 matrix [N, D], by rules found on the training table.
 
-    Numbers stay, booleans become 0 and 1, text and categories with at most 50 levels become one 0/1 column per
-    level, levels in alphabetical order. Dates and times, also as text of ISO 8601, become days since the first of the
-    training rows, and month, weekday and hour where these vary. `named` says that columns are matched by name; where the
-    training table was an array, they are matched by position.
+    Numbers stay, but for values far beyond all others (`bounds.Bound`); booleans, yes and no become 0 and 1; text and categories with at most
+    50 levels become one 0/1 column per level, in alphabetical order, with more statistics of the targets within each level (`levels`). Dates
+    and times in any common writing become days since the first of the training rows, and month, weekday and hour where these vary. Numbers with
+    units, currencies, percent signs or marks between thousands are read (`readings`). `named` says that columns are matched by name; where
+    the training table was an array, they are matched by position, and none is left out.
 
-    `missing` is "refuse" or "impute": then a missing number or time becomes the median of the training column, a missing
-    text has no level, and where the training column had missing values, a further 0/1 column says which they are.
+    `missing` is "auto" (or "impute", the same) or "refuse". "auto": a missing or infinite number, or a missing time, becomes the median of the training
+    column, a missing text has no level, and where the training column had missing values, a further 0/1 column says which they are. A few
+    cells that cannot be read are missing, and levels that are new at predict are none. Columns of one value, without values, equal to another,
+    or that only count the rows are left out. "refuse": such values are errors, and all columns stay.
     """
 
     columns: tuple[ColumnRule, ...]
     target: str | None = None
     named: bool = True
-    missing: str = "refuse"
+    missing: str = "auto"
 
     @classmethod
-    def fit(cls, table: Any, target: str | None = None, missing: str = "refuse") -> "TableEncoder":
+    def fit(
+        cls, table: Any, target: str | None = None, missing: str = "auto", targets: LevelTargets | None = None
+    ) -> "TableEncoder":
         """The rules for every column but `target` of a data frame (pandas, polars, pyarrow) or array [N, D].
 
-        Raises TableError, a ValueError, naming the column, for times of day and durations, text with more than 50 levels,
-        infinite values and, unless they are imputed, missing ones (with the first data row and the count), columns without
-        any value, and types that are neither numbers, dates nor text.
+        Text with more than 50 levels needs `targets` of the rows, or the column `target` of numbers. Raises TableError, a ValueError, naming the column,
+        where these are not there, for types that are neither numbers, dates nor text, and, with `missing="refuse"`, for missing and infinite
+        values (with the first data row and the count).
         """
-        lookup(missing, dict.fromkeys(_MISSING), "missing")
+        lookup(missing, dict.fromkeys(MISSING), "missing")
         columns = table_columns(table)
         inputs = {name: raw for name, raw in columns.items() if name != target}
         if not inputs:
             raise TableError(f"the table has no input columns beside the target {target!r}")
+        if targets is None and target in columns:
+            targets = _targets_of(target, columns[target])
+        rules = _Rules(missing != "refuse", not is_array(table), targets)
         with _naming_columns_of(table):
-            refuse_spans(inputs)
-            rules = tuple(
-                rule_of(_column(name, raw, missing, DROP), missing == "impute")
-                for name, raw in inputs.items()
-            )
-        return cls(rules, target, not is_array(table), missing)
+            for name, raw in inputs.items():
+                rules.add(name, raw)
+        said = notes_of(table)
+        found = tuple(rule.noting(said.get(rule.name, "")) for rule in rules.all())
+        return cls(found, target, not is_array(table), missing)
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the D columns of the matrix."""
         return tuple(name for rule in self.columns for name in rule.output_names)
 
+    @property
+    def imputes(self) -> bool:
+        """Whether missing values are filled in."""
+        return self.missing != "refuse"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is of an array of numbers that stay as they are, where they are finite."""
+        return not self.named and all(rule.is_plain for rule in self.columns)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What a user may not expect, by column."""
+        return {rule.name: rule.note for rule in self.columns if rule.note}
+
+    @property
+    def needs_targets(self) -> bool:
+        """Whether some columns are encoded by statistics of the targets."""
+        return any(rule.statistics is not None for rule in self.columns)
+
     def transform(self, table: Any) -> Float64[np.ndarray, "N D"]:
         """The matrix of a table: columns by name, in any order; further columns are passed over (`unknown`).
 
-        Raises TableError, naming the column, for a missing column, a level not seen at fit or text that is no date (with the
-        row), another kind of values than at fit, infinite values and, unless they are imputed, missing ones.
+        What may not be expected of the values is logged. Raises TableError, naming the column, for a missing column and another kind of values than
+        at fit, and, with `missing="refuse"`, for missing, infinite and unknown values (with the row).
         """
+        X, notes = self.encoded(table)
+        for note in notes:
+            logger.info(note)
+        return X
+
+    def encoded(self, table: Any) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
+        """(`transform` of the table, what may not be expected of its values: a line for a column)."""
         inputs = self._matched(table)
-        refuse_spans(inputs)
-        n_rows = len(next(iter(inputs.values())))
+        n_rows = len(next(iter(table_columns(table).values())))
         X = np.zeros((n_rows, len(self.output_names)), np.float64)
-        start = 0
+        notes, start = [], 0
+        with _naming_columns_of(table):
+            for rule in self.columns:
+                stop = start + len(rule.output_names)
+                if rule.name in inputs:
+                    column = _column(rule.name, inputs[rule.name], self.imputes)
+                    said = encode(rule, column, X[:, start:stop], not self.imputes)
+                    notes += [f"column {rule.name!r}: {said}"] if said else []
+                start = stop
+        return X, notes
+
+    def training_matrix(self, table: Any, targets: LevelTargets) -> Float64[np.ndarray, "N D"]:
+        """`transform` of the training table, with statistics of a row's level by the rows of other folds: no row sees its own target."""
+        X = self.encoded(table)[0]
+        inputs, start = self._matched(table), 0
         for rule in self.columns:
-            stop = start + len(rule.output_names)
-            with _naming_columns_of(table):
-                encode(rule, _column(rule.name, inputs[rule.name], self.missing), X[:, start:stop])
-            start = stop
+            if rule.statistics is not None:
+                texts = texts_of(_column(rule.name, inputs[rule.name], self.imputes))
+                stop = start + len(rule.statistics.names)
+                X[:, start:stop] = out_of_fold(texts, rule.statistics, targets)
+            start += len(rule.output_names)
         return X
 
     def unknown(self, table: Any) -> tuple[str, ...]:
@@ -95,6 +153,7 @@ class TableEncoder:
         return tuple(name for name in table_columns(table) if name not in known)
 
     def _matched(self, table: Any) -> dict[str, Any]:
+        """Those of the columns that the table has; of those left out at fit not all must be there."""
         columns = table_columns(table)
         names = [rule.name for rule in self.columns]
         if not self.named or is_array(table):
@@ -102,7 +161,7 @@ class TableEncoder:
             if len(inputs) != len(names):
                 raise TableError(f"expected {len(names)} columns ({quoted(names)}), got {len(inputs)}")
             return dict(zip(names, inputs, strict=True))
-        absent = [name for name in names if name not in columns]
+        absent = [rule.name for rule in self.columns if rule.name not in columns and rule.kind != "dropped"]
         if absent:
             others = [name for name in columns if name not in names]
             near = (
@@ -112,7 +171,108 @@ class TableEncoder:
             )
             plural = "s" if len(absent) > 1 else ""
             raise TableError(f"the table lacks the column{plural} {quoted(absent)}; {near}")
-        return {name: columns[name] for name in names}
+        return {name: columns[name] for name in names if name in columns}
+
+
+class _Rules:
+    """The rules of a table's columns, one after the other."""
+
+    def __init__(self, imputes: bool, named: bool, targets: LevelTargets | None):
+        self.imputes, self.named, self.targets = imputes, named, targets
+        self.kept: list[ColumnRule] = []  # all of them
+        self.instead: list[ColumnRule] = []  # without columns that are left out
+        self._alike: dict[bytes, str] = {}
+
+    def add(self, name: str, raw: Any) -> None:
+        rule, column = rule_of(_column(name, raw, self.imputes, DROP), self.imputes, self.targets)
+        self.kept.append(rule)
+        if self.imputes and self.named:
+            rule = self._left_out(rule, column)
+        if self.targets is not None and len(self.targets.names) == 1 and rule.kind in ("number", "time"):
+            rule = rule.noting(_leak(column, self.targets.values[:, 0]))
+        self.instead.append(rule)
+
+    def all(self) -> list[ColumnRule]:
+        """With those that would be left out, where nothing else is there."""
+        return self.instead if any(rule.kind != "dropped" for rule in self.instead) else self._constant()
+
+    def _constant(self) -> list[ColumnRule]:
+        if not any(rule.kind != "dropped" for rule in self.kept):
+            raise TableError(
+                f"the table has no column to learn from: {self.kept[0].name!r}: {self.kept[0].note}"
+            )
+        return self.kept
+
+    def _left_out(self, rule: ColumnRule, column: Column) -> ColumnRule:
+        if rule.kind == "dropped":
+            return rule
+        if _counts_rows(column):
+            return dropped(rule, "it only counts the rows")
+        if (
+            not column.missing.any()
+            and rule.kind != "text"
+            and len(column.values) > 1
+            and np.ptp(column.values) == 0
+        ):
+            value = None if rule.kind == "time" else float(column.values[0])
+            return dropped(rule, "it has one value in all rows", value)
+        if (
+            not column.missing.any()
+            and rule.kind == "text"
+            and len(rule.levels) == 1
+            and len(column.missing) > 1
+        ):
+            return dropped(rule, "it has one value in all rows")
+        first = self._alike.setdefault(_print_of(column), rule.name)
+        return rule if first == rule.name else dropped(rule, f"it equals the column {first!r}")
+
+
+def _column(name: str, raw: Any, imputes: bool, without_values: str = "") -> Column:
+    return read_any(name, raw) if imputes else read_column(name, raw, False, REMEDY, without_values)
+
+
+def _counts_rows(column: Column) -> bool:
+    """Whether it is an index, by its name and its numbers."""
+    if column.name.lower() not in INDEX_NAMES and not column.name.startswith(UNNAMED):
+        return False
+    x = column.values
+    return column.kind == "number" and bool((x == np.floor(x)).all()) and len(np.unique(x)) == len(x) > 1
+
+
+def _print_of(column: Column) -> bytes:
+    """The same for columns of the same values."""
+    digest = hashlib.blake2b(column.kind.encode(), digest_size=16)
+    if column.kind == "text":
+        texts = column.values
+        whole = pa.concat_arrays(texts.chunks) if isinstance(texts, pa.ChunkedArray) else texts
+        coded = whole.dictionary_encode()
+        digest.update("\0".join(coded.dictionary.to_pylist()).encode())
+        digest.update(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).tobytes())
+    else:
+        digest.update(np.where(column.missing, 0, column.values).tobytes())
+        digest.update(column.missing.tobytes())
+    return digest.digest()
+
+
+def _leak(column: Column, y: Float64[np.ndarray, " N"]) -> str:
+    """What is said of a column that determines the target on its own, by the correlation of ranks."""
+    rows = np.flatnonzero(~column.missing)
+    rows = rows[:: max(1, len(rows) // LEAK_ROWS)]
+    x, y = column.values[rows], y[rows]
+    if len(np.unique(y)) < FEWEST_FOR_LEAK or np.ptp(x) == 0:
+        return ""
+    found = float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
+    if abs(found) <= LEAK:
+        return ""
+    return f"it determines the target on its own (correlation of ranks {found:.5f}): is it known before the target is?"
+
+
+def _targets_of(name: str, raw: Any) -> LevelTargets | None:
+    """Of a column of numbers."""
+    column = read_column(name, raw, allow_missing=True)
+    if column.kind != "number" or column.missing.any():
+        return None
+    return LevelTargets.of(column.values, 0)
 
 
 @contextlib.contextmanager
@@ -126,123 +286,23 @@ def _naming_columns_of(table: Any) -> Iterator[None]:
         raise TableError(f"{error}; the columns of an array are called x0, x1, … in their order") from error
 
 
-def _column(name: str, raw: Any, missing: str, without_values: str = "") -> Column:
-    return read_column(name, raw, missing == "impute", REMEDY, without_values)
-
-
-@dataclass
-class _Seen:
-    """What the blocks so far have shown of a column."""
-
-    name: str
-    shown: Column | None = None  # few values, which have the rule of all
-    some: list[np.ndarray] = field(default_factory=list)  # values for the median
-    is_missing: bool = False
-
-    def add(self, column: Column) -> None:
-        """Raises TooNarrowError where text joins other values."""
-        column, there = with_dates_read(column), ~column.missing
-        self.is_missing |= bool(column.missing.any())
-        if not there.any():
-            return
-        if column.kind != "text":
-            present = column.values[there]
-            self.some.append(present[:: max(1, len(present) // OF_A_BLOCK)].copy())  # a view holds the block
-        self.shown = _few(column, there) if self.shown is None else _joined(self.shown, _few(column, there))
-
-    def rule(self, missing: str) -> ColumnRule:
-        if self.shown is None:
-            raise TableError(f"column {self.name!r} holds no values: all are missing; drop it")
-        rule = rule_of(self.shown, False)
-        if missing == "refuse":
-            return rule
-        if rule.kind == "text":
-            return replace(rule, indicator=self.is_missing)
-        median = np.median(np.concatenate(self.some))
-        fill = int(median) if rule.kind == "time" else float(median)
-        return replace(rule, fill=fill, indicator=self.is_missing)
-
-
-def encoder_of(
-    blocks: Blocks, target: str, missing: str, targets: AbstractTargets = REAL
-) -> tuple[Blocks, TableEncoder, BadRows, AbstractTargets]:
-    """(The blocks, their columns as wide as their values need; the rules that `TableEncoder.fit` finds for all their rows together; which are bad;
-
-    `targets` that have seen all).
-
-    Bad rows are refused, or left out, as the blocks say. What `missing="impute"` fills in is the median of at least 64 evenly spaced values of every block. Raises TableError as
-    `TableEncoder.fit` does, with the file and the row in it.
-    """
-    while True:
-        try:
-            bad = BadRows()
-            seen, known = _seen(blocks, target, missing, bad, targets)
+def rows_without_values(table: Any) -> np.ndarray:
+    """Which rows of a table have no value in any column."""
+    empty: Any = None
+    for name, raw in table_columns(table).items():
+        found = read_any(name, raw).missing
+        empty = found if empty is None else empty & found
+        if not empty.any():
             break
-        except TooNarrowError as narrow:
-            if blocks.types.get(narrow.name) == narrow.wider:
-                raise TableError(
-                    f"{blocks.path}: column {narrow.name!r} holds numbers or dates in some files and text in others"
-                ) from None
-            blocks = blocks.widened(narrow)
-    try:
-        encoder = TableEncoder(tuple(column.rule(missing) for column in seen), None, True, missing)
-        return blocks, encoder, bad, known
-    except TableError as error:
-        raise TableError(f"{blocks.path}: {error}") from error
+    return empty
 
 
-def _seen(
-    blocks: Blocks, target: str, missing: str, bad: BadRows, targets: AbstractTargets
-) -> tuple[list[_Seen], AbstractTargets]:
-    seen: dict[str, _Seen] = {}
-    for block in good_blocks(blocks, target, missing, bad):
-        targets = targets_seen(block, targets, target)
-        for name, raw in _inputs(block, blocks.inputs(block.table, target)):
-            try:
-                column = read_column(name, raw, missing == "impute", REMEDY, DROP)
-            except TableError as error:
-                raise block.placed(error) from error
-            seen.setdefault(name, _Seen(name)).add(column)
-    if not seen:
-        raise TableError(f"{blocks.path}: there are no input columns with rows beside the target {target!r}")
-    return list(seen.values()), targets
-
-
-def targets_seen(block: Block, targets: AbstractTargets, target: str) -> AbstractTargets:
-    """`targets` after this block. Raises TableError with the file in it."""
-    try:
-        return targets.sees(block.table, target)
-    except ValueError as error:
-        raise block.placed(TableError(str(error).removeprefix("the table, "))) from error
-
-
-def _inputs(block: Block, names: list[str]) -> Iterator[tuple[str, Any]]:
-    return ((name, raw) for name, raw in table_columns(block.table).items() if name in names)
-
-
-def _few(column: Column, there: np.ndarray) -> Column:
-    """Values of the column that have its rule: its texts once each, the ends of its numbers, of its times and of their parts."""
-    if column.kind == "text":
-        texts = column.values.drop_null().unique()[:MOST_TEXTS]
-        return Column(column.name, "text", texts, np.zeros(len(texts), bool))
-    present = column.values[there]
-    scales = [present]
-    if column.kind == "time":
-        scales += [part_of(part, present, 0) for part in PARTS]
-    rows = np.unique([end(values) for values in scales for end in (np.argmin, np.argmax)])
-    return Column(column.name, column.kind, present[rows], np.zeros(len(rows), bool), column.zoned)
-
-
-def _joined(a: Column, b: Column) -> Column:
-    kind = a.kind if a.kind == b.kind else "number"
-    if not ({a.kind, b.kind} <= {kind, "boolean"} and a.zoned == b.zoned):
-        raise TooNarrowError(a.name, pa.string())
-    is_text = a.kind == "text"
-    chunks = (
-        [chunk for part in (a.values, b.values) for chunk in getattr(part, "chunks", [part])]
-        if is_text
-        else []
-    )
-    values = pa.chunked_array(chunks) if is_text else np.concatenate([a.values, b.values])
-    there = np.ones(len(values), bool)
-    return _few(Column(a.name, kind, values, ~there, a.zoned), there)
+def some_rows(part: Any, kept: np.ndarray) -> Any:
+    """These rows of a table, an array or a series."""
+    if hasattr(part, "iloc"):
+        return part[kept] if part.ndim == 1 else part.loc[kept]
+    if hasattr(part, "filter") and not isinstance(part, np.ndarray):
+        return part.filter(
+            pa.array(kept) if isinstance(part, pa.Table | pa.Array | pa.ChunkedArray) else kept
+        )
+    return np.asarray(part)[kept]

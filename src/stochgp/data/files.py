@@ -1,17 +1,16 @@
 """Tables from files, whole or some rows at a time, and predictions to files: .csv, .csv.gz, .parquet, .feather, .npz, .npy.
 
-A text table has a header line and is separated by commas. Every fault of the file is one line of ValueError
-that begins with the path.
+A text table has a header line (`csv_files`). Every fault of the file is one line of ValueError that begins with the path.
 """
 
 import contextlib
 import functools
+import json
 import math
 import os
 import secrets
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -27,14 +26,13 @@ from stochgp.budget import Budget, format_bytes
 from stochgp.names import did_you_mean, quoted
 
 from .columns import TableError
+from .csv_files import csv_tables, read_csv
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
 BLOCK_SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npy")
 WRITABLE_SUFFIXES = (".csv", ".parquet", ".feather")
-MISSING_VALUES = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
-CSV_NULLS = [*MISSING_VALUES, *(f" {text}" for text in MISSING_VALUES)]  # as after a comma and a blank
 BLOCK_ROWS = 1 << 16
-CSV_BYTES = 1 << 22  # of text that are parsed at a time
+_NOTES = b"stochgp.notes"  # of a schema's metadata
 BUFFER_BYTES = 1 << 20  # of a column of parquet that are read at a time
 
 _WRITERS = {
@@ -50,12 +48,12 @@ DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.
 def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
     """The table in a file, by its suffix. An npz file whose arrays would exceed `memory_limit` (as of the estimators) is refused unread.
 
-    csv: first line the names; empty cells and ?, NA, n/a, NaN, null, None are missing; numbers, true/false, ISO dates
-    and times are recognised, all else is text. npz: a one-dimensional array becomes a column of its name, an
+    csv: first line the names; cells are separated by commas, semicolons, tabs or bars; empty ones and ?, -, NA, n/a, NaN, null, None are missing;
+    numbers, true/false, ISO dates and times are recognised, all else is text. npz: a one-dimensional array becomes a column of its name, an
     array X [N, D] the columns X0 … X(D-1). Blanks around names are left out.
 
     Raises ValueError, in one line, where the file is missing, of unknown suffix, empty, without rows, ragged,
-    truncated or damaged, or where a column has no name or shares one.
+    truncated or damaged.
     """
     path = Path(path)
     suffix = file_suffix(path, SUFFIXES)
@@ -64,12 +62,16 @@ def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
     if path.stat().st_size == 0:
         raise ValueError(f"{path}: the file is empty")
     if suffix in (".csv", ".csv.gz"):
-        table = _read_csv(path)
+        try:
+            table = read_csv(path)
+        except DAMAGE as error:
+            raise error if str(error).startswith(str(path)) else damaged(path, error) from error
     elif suffix == ".npz":
         table = _read_npz(path, Budget.of(memory_limit))
     else:
         table = _read_arrow(path, suffix)
-    table = table.rename_columns(checked_names(path, table))
+    names = checked_names(path, table)
+    table = _noting_names(table.rename_columns(names), table)
     if table.num_rows == 0:
         raise ValueError(f"{path}: the table has column names ({quoted(table.column_names)}) but no rows")
     return table
@@ -133,62 +135,6 @@ def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:
     what = f"unknown file type {suffix!r}" if suffix else "the name has no file type"
     near = did_you_mean(suffix, known) if suffix else f"valid: {quoted(known)}"
     raise ValueError(f"{path}: {what}; {near}")
-
-
-def _read_csv(path: Path) -> pa.Table:
-    try:
-        with pa.input_stream(str(path)) as stream:
-            start = stream.read(1 << 16)
-    except DAMAGE as error:
-        raise damaged(path, error) from error
-    _check_csv_start(path, start)
-    try:
-        return _parse_csv(path, use_threads=True)
-    except DAMAGE as error:
-        raise damaged(path, _with_row_number(path, error)) from error
-
-
-def _parse_csv(path: Path, use_threads: bool) -> pa.Table:
-    return pa_csv.read_csv(path, read_options=pa_csv.ReadOptions(use_threads=use_threads), **_csv_options())
-
-
-def _csv_options(**converting: Any) -> dict[str, Any]:
-    converted = pa_csv.ConvertOptions(null_values=CSV_NULLS, strings_can_be_null=True, **converting)
-    return {"parse_options": pa_csv.ParseOptions(newlines_in_values=True), "convert_options": converted}
-
-
-def _with_row_number(path: Path, error: Exception) -> Exception:
-    """The same fault read again on one thread, where the reader knows which line it is on."""
-    try:
-        _parse_csv(path, use_threads=False)
-    except DAMAGE as numbered:
-        return numbered
-    return error
-
-
-def _check_csv_start(path: Path, start: bytes) -> None:
-    lines = start.removeprefix(b"\xef\xbb\xbf").strip().splitlines()
-    if not lines:
-        raise ValueError(f"{path}: the file is empty")
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise ValueError(f"{path}: the text is UTF-16; save it as UTF-8")
-    header = lines[0].decode("utf-8", "replace")
-    for separator, name in ((";", "semicolons"), ("\t", "tabs")):
-        if separator in header and "," not in header:
-            raise ValueError(f"{path}: the columns are separated by {name}; save them with commas")
-    cells = [cell.strip().strip('"') for cell in header.split(",")]
-    if all(_is_number(cell) for cell in cells) and not all(cell.isdigit() for cell in cells):
-        raise ValueError(
-            f"{path}: the first line holds numbers ({header[:40]}); it must hold the column names"
-        )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _read_arrow(path: Path, suffix: str) -> pa.Table:
@@ -272,18 +218,34 @@ def _to_table(path: Path, columns: Mapping[str, np.ndarray]) -> pa.Table:
 
 
 def checked_names(path: Path, table: pa.Table) -> list[str]:
-    """The names without blanks around them."""
+    """The names without blanks around them; of columns without one "Unnamed: 3", of the second of a name "a.1", as pandas has them."""
     try:
         names = [name.strip() for name in table.column_names]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: the column names are not in UTF-8") from error
-    for position, name in enumerate(names, start=1):
-        if not name:
-            raise ValueError(f"{path}: column {position} has no name (a row index? leave it out or name it)")
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise ValueError(f"{path}: more than one column is called {quoted(repeated)}")
-    return names
+    found: list[str] = []
+    for position, name in enumerate(names):
+        name = name or f"Unnamed: {position}"
+        others = [f"{name}.{n}" for n in range(1, len(names)) if f"{name}.{n}" not in names]
+        found.append(name if name not in found else next(other for other in others if other not in found))
+    return found
+
+
+def notes_of(table: Any) -> dict[str, str]:
+    """What `read_table` has to say of columns, by name."""
+    metadata = getattr(getattr(table, "schema", None), "metadata", None)
+    return json.loads(metadata[_NOTES]) if isinstance(metadata, dict) and _NOTES in metadata else {}
+
+
+def _noting_names(table: pa.Table, before: pa.Table) -> pa.Table:
+    """With notes of columns that share their name with an earlier one."""
+    pairs = zip(table.column_names, before.column_names, strict=True)
+    said = {
+        new: f"a further column called {old.strip()!r}" for new, old in pairs if old.strip() not in ("", new)
+    }
+    if not said:
+        return table
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), _NOTES: json.dumps(said)})
 
 
 def _lengths(lengths: Mapping[str, int]) -> str:
@@ -313,13 +275,6 @@ def tables_of(
             yield table.slice(start, BLOCK_ROWS)
 
 
-def csv_names(file: Path) -> list[str]:
-    """The names in the first line, as they are."""
-    with _open_csv(file, {}) as batches:
-        checked_names(file, batches.schema.empty_table())
-        return batches.schema.names
-
-
 def _of_parquet(file: Path, columns: tuple[str, ...] | None, types: Any) -> Iterator[pa.Table]:
     # pre_buffer would hold all columns of the file in memory.
     with pa_parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as parquet:
@@ -339,17 +294,7 @@ def _of_feather(file: Path, columns: Any, types: Any) -> Iterator[pa.Table]:
 
 def _of_csv(file: Path, columns: Any, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
     """All columns are read, since messages number them as they are in the file."""
-    with pa.input_stream(str(file)) as stream:
-        _check_csv_start(file, stream.read(1 << 16))
-    typed = {name: types[name.strip()] for name in csv_names(file) if name.strip() in types}
-    with _open_csv(file, typed) as batches:
-        for batch in batches:
-            yield pa.Table.from_batches([batch])
-
-
-def _open_csv(file: Path, types: Mapping[str, pa.DataType]) -> Any:
-    read_options = pa_csv.ReadOptions(block_size=CSV_BYTES)
-    return pa_csv.open_csv(file, read_options=read_options, **_csv_options(column_types=types))
+    return csv_tables(file, types)
 
 
 def _of_npy(file: Path, columns: Any, types: Any) -> Iterator[pa.Table]:

@@ -72,12 +72,18 @@ class ModelRows:
             raise ValueError(f"in the rows from {start + 1} on: {error}") from error
 
 
-def refuse_not_finite(X: Float[np.ndarray, "N D"], allow_missing: bool = False) -> None:
-    """ValueError with the first row and column whose value is infinite, or NaN unless that is allowed."""
+def is_finite(X: Float[np.ndarray, "N D"]) -> bool:
+    """Whether all values are, in blocks of rows."""
+    size = max(1, _FINITE_CHUNK // max(1, X.shape[1]))
+    return all(np.isfinite(X[start : start + size]).all() for start in range(0, len(X), size))
+
+
+def refuse_not_finite(X: Float[np.ndarray, "N D"]) -> None:
+    """ValueError with the first row and column whose value is infinite or NaN."""
     size = max(1, _FINITE_CHUNK // max(1, X.shape[1]))
     for start in range(0, len(X), size):
         part = X[start : start + size]
-        bad = np.isinf(part) if allow_missing else ~np.isfinite(part)
+        bad = ~np.isfinite(part)
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             what = "NaN" if np.isnan(X[start + row, column]) else "infinity (inf)"

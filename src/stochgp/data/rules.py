@@ -1,31 +1,21 @@
 """How one column becomes numbers: a rule found on the training rows, and applied to any rows."""
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64
 
-from stochgp.names import quoted
-
-from .columns import Column, TableError, first_not_number, row_of_first
-from .times import part_of, row_of_first_not_time, times_of_texts, varying_parts
+from .bounds import Bound, bound_of
+from .columns import Column, TableError, both, first_of, row_of_first
+from .levels import LevelStatistics, LevelTargets, statistics_of
+from .readings import Reading, as_read, reading_of, unread
+from .times import part_of, times_of_texts, varying_parts
 
 MAX_LEVELS = 50
-
-# Numbers and dates as some countries write them. As text they would be levels, whose order is lost.
-_FOREIGN = (
-    (
-        r"[+-]?(\d+|\d{1,3}([. ]\d{3})+),\d+([eE][+-]?\d+)?",
-        "numbers with a decimal comma",
-        "write them with a point",
-    ),
-    (r"\d{1,2}([./])\d{1,2}\1\d{4}", "dates that do not begin with the year", "write them as 2020-01-31"),
-)
+UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
 _HELD = {"number": "numbers", "boolean": "true and false", "text": "text", "time": "dates"}
 
 
@@ -33,23 +23,28 @@ _HELD = {"number": "numbers", "boolean": "true and false", "text": "text", "time
 class ColumnRule:
     """How one column becomes numbers.
 
-    number, boolean   itself; true and false are 1 and 0
-    text              one 0/1 column for each of `levels`
+    number, boolean   itself, within `bound`; true and false are 1 and 0
+    text              one 0/1 column for each of `levels`, or `statistics` of the targets within each of many levels
     time              one column for each of `parts`: days since `start`, month, weekday, hour
+    dropped           nothing; `fill` is its only value, where it had one number
 
-    `start` is in microseconds since 1970, and so is the `fill` of times: what stands in for a missing value. No fill, and text that
-    has no column for it: a missing value is 0 in all columns. `indicator` adds a column that is 1 where the value was missing.
-    `zoned` says that times had a time zone, and are UTC.
+    `reading` says how texts are read that stand for numbers or dates. `start` is in microseconds since 1970, and so is the `fill` of times: what
+    stands in for a missing value. No fill, and text that has no column for it: a missing value is 0 in all columns. `indicator` adds a column
+    that is 1 where the value was missing. `zoned` says that times had a time zone, and are UTC. `note` is what a user may not expect.
     """
 
     name: str
-    kind: Literal["number", "boolean", "text", "time"]
+    kind: Literal["number", "boolean", "text", "time", "dropped"]
     levels: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     start: int = 0
     zoned: bool = False
     fill: float | int | None = None
     indicator: bool = False
+    reading: Reading | None = None
+    bound: Bound | None = None
+    statistics: LevelStatistics | None = None
+    note: str = ""
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -57,54 +52,132 @@ class ColumnRule:
         names = {
             "text": tuple(f"{self.name}={level}" for level in self.levels),
             "time": tuple(f"{self.name}.{part}" for part in self.parts),
+            "dropped": (),
         }.get(self.kind, (self.name,))
+        if self.statistics is not None:
+            names = tuple(f"{self.name}.{name}" for name in self.statistics.names)
         return (*names, f"{self.name}=(missing)") if self.indicator else names
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether numbers stay as they are."""
+        return self.kind in ("number", "boolean") and self.bound is None and not self.indicator
 
-def rule_of(column: Column, impute: bool) -> ColumnRule:
-    """The rule for a training column. Raises TableError for text with more than 50 levels, or with numbers or dates in a form that is not read, and where there are no values."""
+    def noting(self, text: str) -> "ColumnRule":
+        """With this to be said as well."""
+        return replace(self, note=both(self.note, text))
+
+
+def dropped(rule: ColumnRule, why: str, value: float | None = None) -> ColumnRule:
+    """The rule of a column that is not learned from."""
+    return ColumnRule(rule.name, "dropped", fill=value, note=f"not learned from: {why}")
+
+
+def rule_of(column: Column, imputes: bool, targets: LevelTargets | None = None) -> tuple[ColumnRule, Column]:
+    """(The rule for a training column, the column as it is read).
+
+    Where values are imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50
+    levels without `targets`, and, where nothing is imputed, for a column without values.
+    """
+    name = column.name
     if column.missing.all():
-        raise TableError(
-            f"column {column.name!r} holds no values: all {len(column.missing)} are missing; drop it"
-        )
-    column = with_dates_read(column)
-    indicator = impute and bool(column.missing.any())
+        if not imputes:
+            raise TableError(
+                f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it"
+            )
+        return ColumnRule(name, "dropped", note="not learned from: it holds no values"), column
+    note, reading = column.note, None
     if column.kind == "text":
-        return ColumnRule(column.name, "text", _levels(column), indicator=indicator)
+        reading, said = reading_of(column, strict=not imputes)
+        note = both(note, said)
+    if reading is not None:
+        read, bad = as_read(reading, column)
+        what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[reading.kind]
+        note, column = both(note, unread(column, bad, what)), read
+    indicator = imputes and bool(column.missing.any())
+    if column.kind == "text":
+        return _rule_of_levels(column, indicator, imputes, targets, note), column
     present = column.values[~column.missing]
-    fill = np.median(present) if impute else None
+    fill = np.median(present) if imputes else None
     if column.kind == "time":
         return ColumnRule(
-            column.name, "time", parts=varying_parts(present), start=int(present.min()), zoned=column.zoned,
-            fill=None if fill is None else int(fill), indicator=indicator,
-        )  # fmt: skip
+            name, "time", parts=varying_parts(present), start=int(present.min()), zoned=column.zoned,
+            fill=None if fill is None else int(fill), indicator=indicator, reading=reading, note=note,
+        ), column  # fmt: skip
+    bound = bound_of(present) if imputes and column.kind == "number" else None
+    if bound is not None:
+        most = float(present[np.argmax(np.abs(present - bound.center))])
+        reach = bound.scale * bound.limit
+        note = both(
+            note,
+            f"values up to {most:.6g} lie far beyond the others: those below {bound.center - reach:.6g} or above "
+            f"{bound.center + reach:.6g} are moved nearer, by a logarithm",
+        )
     return ColumnRule(
-        column.name, column.kind, fill=None if fill is None else float(fill), indicator=indicator
-    )
+        name, column.kind, fill=None if fill is None else float(fill), indicator=indicator, reading=reading, bound=bound, note=note
+    ), column  # fmt: skip
 
 
-def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"]) -> None:
-    """Write the column's numbers into zeros, one column for each of the rule's `output_names`.
+def _rule_of_levels(
+    column: Column, indicator: bool, imputes: bool, targets: LevelTargets | None, note: str
+) -> ColumnRule:
+    levels = tuple(sorted(column.values.drop_null().unique().to_pylist()))
+    rule = ColumnRule(column.name, "text", levels, indicator=indicator, note=note)
+    if len(levels) <= MAX_LEVELS:
+        return rule
+    if imputes and len(levels) > UNIQUE * int((~column.missing).sum()):
+        return dropped(rule, f"{len(levels)} different texts, nearly one for each row (an identifier?)")
+    if targets is None:
+        raise TableError(
+            f"column {column.name!r} holds text with {len(levels)} different values; at most {MAX_LEVELS} are encoded without targets: "
+            "group them, give numbers, or drop the column"
+        )
+    found = statistics_of(column.values, levels, targets)
+    said = f"{len(levels)} different texts are encoded by {', '.join(found.names)} of the targets of their rows, for training rows by other rows"
+    return replace(rule, levels=(), statistics=found).noting(said)
 
-    Raises TableError, naming column and row, for a value that the rule does not know.
+
+def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], strict: bool = False) -> str:
+    """Write the column's numbers into zeros, one column for each of the rule's `output_names`; what is to be said of its values.
+
+    Raises TableError, naming column and row, for values of another kind than at fit, and where `strict` for any that the rule does not know.
     """
+    if rule.kind == "dropped":
+        return _moved(rule, column)
+    column, said = _as_at_fit(rule, column, strict)
     if rule.indicator:
         out[:, -1] = column.missing
+    elif column.missing.any() and not said:
+        row, count = int(np.argmax(column.missing)), int(column.missing.sum())
+        stand_in = "the median" if rule.kind != "text" else "no level"
+        said = f"{count} missing value(s) in a column that had none at fit are taken as {stand_in}, the first at data row {row + 1}"
     if rule.kind == "text":
-        _encode_levels(rule, column, out)
-    elif rule.kind == "time":
-        micros = np.where(column.missing, rule.fill or 0, _micros(rule, column))
+        return both(said, _encode_levels(rule, column, out, strict))
+    if rule.kind == "time":
+        micros = np.where(column.missing, rule.fill or 0, column.values)
         for j, part in enumerate(rule.parts):
             out[:, j] = part_of(part, micros, rule.start)
-    else:
-        _check_numbers(rule, column)
-        out[:, 0] = column.values
-        if rule.fill is not None:
-            out[column.missing, 0] = rule.fill
+        return said
+    values = (
+        column.values if rule.bound is None else rule.bound(np.where(column.missing, np.nan, column.values))
+    )
+    out[:, 0] = values
+    if rule.fill is not None:
+        out[column.missing, 0] = rule.fill
+    return said
+
+
+def texts_of(column: Column) -> Any:
+    """A column's values as texts: 1.0 as "1", booleans as "true" and "false"; None where missing."""
+    if column.kind == "text":
+        return column.values
+    values, codes = np.unique(np.where(column.missing, 0.0, column.values), return_inverse=True)
+    texts = pa.array([_number_text(value, column.kind) for value in values], pa.large_string())
+    return texts.take(pa.array(codes.ravel(), mask=column.missing))
 
 
 def with_dates_read(column: Column) -> Column:
-    """A column of texts that are all dates as one of times; any other as it is."""
+    """A column of texts that are all dates of ISO 8601 as one of times; any other as it is."""
     times = times_of_texts(column.values) if column.kind == "text" else None
     if times is None:
         return column
@@ -112,141 +185,121 @@ def with_dates_read(column: Column) -> Column:
 
 
 def refuse_no_labels(column: Column) -> None:
-    """Raises TableError for a column of text that is none of labels.
-
-    That is numbers or dates in a form that is not read, or with a few texts among them (the first is named, with its row), and more than 50
-    different texts.
-    """
-    levels = _texts(column)
-    refuse_foreign(column.name, levels, share=0.5)
-    stray = _stray_text(column)
-    if stray or len(levels) > MAX_LEVELS:
-        raise TableError(f"column {column.name!r} holds text with {len(levels)} different values{stray}")
-
-
-def refuse_foreign(name: str, texts: Sequence[str], share: float = 1.0) -> None:
-    """TableError where at least this share of the texts are numbers or dates as some countries write them."""
-    for pattern, what, remedy in _FOREIGN:
-        found = [text for text in texts if re.fullmatch(pattern, text.strip())]
-        if found and len(found) >= share * len(texts):
-            raise TableError(f"column {name!r} holds {what}, such as {found[0]!r}: {remedy}")
-
-
-def _texts(column: Column) -> list[str]:
-    return sorted(column.values.drop_null().unique().to_pylist())
-
-
-def _levels(column: Column) -> tuple[str, ...]:
-    levels = _texts(column)
-    refuse_foreign(column.name, levels)
+    """Raises TableError for a column of text with more than 50 different ones, which is none of labels."""
+    levels = column.values.drop_null().unique()
     if len(levels) > MAX_LEVELS:
-        raise TableError(
-            f"column {column.name!r} holds text with {len(levels)} different values{_stray_text(column)}; at most "
-            f"{MAX_LEVELS} are encoded: group them, give numbers, or drop the column"
-        )
-    return tuple(levels)
+        raise TableError(f"column {column.name!r} holds text with {len(levels)} different values")
 
 
-def _stray_text(column: Column) -> str:
-    """For a column of numbers or dates that a few texts spoil: the first of them."""
-    texts = column.values.to_pylist()
-    for what, is_one in (("numbers", _is_number), ("dates", _is_date)):
-        sample = [text for text in texts[:1000] if text is not None]
-        if 2 * sum(map(is_one, sample)) < len(sample):
-            continue
-        first = next((row for row, text in enumerate(texts) if text is not None and not is_one(text)), None)
-        if first is not None:
-            return f" (most are {what}, but {texts[first]!r} at data row {first + 1} is not)"
-    return ""
-
-
-def _is_number(text: str) -> bool:
-    return first_not_number([text]) is None
-
-
-def _is_date(text: str) -> bool:
-    return times_of_texts(pa.array([text], pa.large_string())) is not None
-
-
-def _micros(rule: ColumnRule, column: Column) -> Int64[np.ndarray, " N"]:
-    """The microseconds of a column that held dates at fit."""
+def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, str]:
+    """(The column of the rule's kind, what is said of cells that are not)."""
+    said = column.note if column.note != rule.note else ""
+    if rule.kind == "text":
+        if column.kind == "time":
+            raise _changed(rule, column)
+        return column, ""
     if column.missing.all():
-        return np.zeros(len(column.missing), np.int64)
-    was = "with a time zone" if rule.zoned else "without a time zone"
+        values = (
+            np.zeros(len(column.missing), np.int64)
+            if rule.kind == "time"
+            else np.full(len(column.missing), np.nan)
+        )
+        return replace(column, kind=rule.kind, values=values, zoned=rule.zoned), ""
     if column.kind == "text":
-        times = times_of_texts(column.values)
-        if times is None:
-            row = row_of_first_not_time(column.values, rule.zoned)
-            text = column.values[row].as_py()
-            raise TableError(
-                f"column {rule.name!r} held dates {was} at fit, and {text!r} at data row {row + 1} is not one: write dates as "
-                f"2011-01-31, with a time as 2011-01-31{'T05:00:00Z' if rule.zoned else ' 05:00:00'}"
-            )
-        micros, zoned = times
-    elif column.kind == "time":
-        micros, zoned = column.values, column.zoned
-    else:
+        reading = rule.reading or Reading(rule.kind, zoned=rule.zoned)
+        read, bad = as_read(reading, column)
+        if bad.any() and strict:
+            raise _changed(rule, column, int(np.argmax(bad)))
+        return read, unread(column, bad, _HELD[rule.kind]) if bad.any() else ""
+    if (column.kind == "time") != (rule.kind == "time"):
         raise _changed(rule, column)
-    if zoned != rule.zoned:
+    if column.kind == "time" and column.zoned != rule.zoned:
         raise TableError(
-            f"column {rule.name!r} held dates {was} at fit, and now they are with{'' if zoned else 'out'} one, from data row "
+            f"column {rule.name!r} held dates {_zone(rule.zoned)} at fit, and now they are with{'' if column.zoned else 'out'} one, from data row "
             f"{row_of_first(~column.missing)} on"
         )
-    return micros
+    if rule.kind == "boolean":
+        _refuse_no_boolean(rule, column)
+    return column, said
 
 
-def _check_numbers(rule: ColumnRule, column: Column) -> None:
-    if column.kind in ("text", "time"):
-        raise _changed(rule, column)
+def _refuse_no_boolean(rule: ColumnRule, column: Column) -> None:
     strange = ~column.missing & (column.values != 0.0) & (column.values != 1.0)
-    if rule.kind == "boolean" and strange.any():
+    if strange.any():
         value = column.values[np.argmax(strange)]
         raise TableError(
             f"column {rule.name!r} held true and false at fit and holds {value:g} now at data row {row_of_first(strange)}"
         )
 
 
-def _changed(rule: ColumnRule, column: Column) -> TableError:
+def _moved(rule: ColumnRule, column: Column) -> str:
+    """What is said of other values in a column that had only one."""
+    if rule.fill is None or column.kind not in ("number", "boolean"):
+        return ""
+    other = ~column.missing & (column.values != rule.fill)
+    if not other.any():
+        return ""
+    row = int(np.argmax(other))
+    return f"{int(other.sum())} value(s) differ from the only one at fit, {rule.fill:g}, {first_of(f'{column.values[row]:g}', row)}: nothing is known of what they do"
+
+
+def _zone(zoned: bool) -> str:
+    return "with a time zone" if zoned else "without a time zone"
+
+
+def _changed(rule: ColumnRule, column: Column, row: int | None = None) -> TableError:
     """A column of another kind than at fit; the first value that says so."""
-    row = int(np.argmin(column.missing))
+    row = int(np.argmin(column.missing)) if row is None else row
+    held = (
+        "times of day or durations"
+        if rule.reading is not None and rule.reading.kind == "span"
+        else _HELD[rule.kind]
+    )
     if column.kind == "text":
-        texts = column.values.to_pylist()
-        row = next((i for i, text in enumerate(texts) if text is not None and not _is_number(text)), row)
-        shown = repr(texts[row])
+        shown = repr(column.values[row].as_py())
+        if rule.kind == "time":
+            return TableError(
+                f"column {rule.name!r} held dates {_zone(rule.zoned)} at fit, and {shown} at data row {row + 1} is not one: write dates as "
+                f"2011-01-31, with a time as 2011-01-31{'T05:00:00Z' if rule.zoned else ' 05:00:00'}"
+            )
     else:
-        shown = str(
-            column.values[row].astype("datetime64[us]") if column.kind == "time" else column.values[row]
-        )
+        value = column.values[row]
+        shown = str(value.astype("datetime64[us]") if column.kind == "time" else value)
     return TableError(
-        f"column {rule.name!r} held {_HELD[rule.kind]} at fit and holds {_HELD[column.kind]} now: {shown} at data row {row + 1}"
+        f"column {rule.name!r} held {held} at fit and holds {_HELD[column.kind]} now: {shown} at data row {row + 1}"
     )
 
 
-def _encode_levels(rule: ColumnRule, column: Column, out: np.ndarray) -> None:
-    if column.kind == "time":
-        raise _changed(rule, column)
-    texts = column.values if column.kind == "text" else _number_texts(column)
-    for j, level in enumerate(rule.levels):
-        out[:, j] = pc.fill_null(pc.call_function("equal", [texts, level]), False).to_numpy(
-            zero_copy_only=False
-        )
-    unseen = ~column.missing & (out[:, : len(rule.levels)].sum(axis=1) == 0)
-    if unseen.any():
-        row = row_of_first(unseen)
+def _encode_levels(rule: ColumnRule, column: Column, out: np.ndarray, strict: bool) -> str:
+    texts = texts_of(column)
+    if rule.statistics is not None:
+        values, unseen = rule.statistics.encoded(texts)
+        out[:, : values.shape[1]] = values
+        stand_in = "the average of all levels"
+    else:
+        for j, level in enumerate(rule.levels):
+            equal = pc.fill_null(pc.call_function("equal", [texts, level]), False)
+            out[:, j] = equal.to_numpy(zero_copy_only=False)
+        unseen = ~column.missing & (out[:, : len(rule.levels)].sum(axis=1) == 0)
+        stand_in = "no level"
+    return _say_unseen(rule, texts, unseen, stand_in, strict) if unseen.any() else ""
+
+
+def _say_unseen(
+    rule: ColumnRule, texts: Any, unseen: Bool[np.ndarray, " N"], stand_in: str, strict: bool
+) -> str:
+    row, count = int(np.argmax(unseen)), int(unseen.sum())
+    level = repr(texts[row].as_py())
+    if strict:
         raise TableError(
-            f"column {rule.name!r} has the level {texts[row - 1].as_py()!r} at data row {row}, which was not in the training "
-            f"data ({int(unseen.sum())} such rows; known: {quoted(rule.levels)})"
+            f"column {rule.name!r} has the level {level} at data row {row + 1}, which was not in the training data ({count} such rows)"
         )
-
-
-def _number_texts(column: Column) -> Any:
-    """Numbers given where text was at fit, as text: 1.0 as "1", booleans as "true" and "false"; None where missing."""
-    values, codes = np.unique(np.where(column.missing, 0.0, column.values), return_inverse=True)
-    texts = pa.array([_number_text(value, column.kind) for value in values], pa.large_string())
-    return texts.take(pa.array(codes.ravel(), mask=column.missing))
+    return (
+        f"{count} level(s) that were not in the training rows are taken as {stand_in}, {first_of(level, row)}"
+    )
 
 
 def _number_text(value: float, kind: str) -> str:
     if kind == "boolean":
         return "true" if value else "false"
-    return str(int(value)) if value.is_integer() else str(float(value))
+    return str(int(value)) if float(value).is_integer() else str(float(value))

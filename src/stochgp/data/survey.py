@@ -8,9 +8,10 @@ from jaxtyping import Float
 
 from .blocks import BadRows, Block, Blocks, good_blocks
 from .columns import TableError, read_column, table_columns
-from .encoding import TableEncoder, encoder_of
+from .encoding import TableEncoder
 from .hashing import hash_keys, hash_rows
 from .rows import Rows
+from .rules_of_files import encoder_of
 from .standardise import Standardiser, Summary
 from .streams import AbstractPasses, Batch, on_device_padded
 from .targets import REAL, AbstractTargets

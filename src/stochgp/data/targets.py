@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -11,8 +12,11 @@ from jaxtyping import Bool, Float, Float64, Shaped
 
 from stochgp.names import did_you_mean
 
-from .columns import Column, TableError, first_not_number, read_column, table_columns
-from .rules import refuse_foreign, refuse_no_labels
+from .columns import Column, TableError, first_of, read_column, table_columns
+from .readings import Reading, as_read, reading_of
+from .rules import refuse_no_labels
+
+logger = logging.getLogger("stochgp.data")
 
 LABELS = "; if its values are labels of classes, give --task classes"
 MOST_CLASSES = 1_000  # different labels that are remembered
@@ -91,40 +95,66 @@ def refuse_targets(name: str, y: Float[np.ndarray, " N"], bad: Bool[np.ndarray, 
         raise TableError(f"target column {name!r} holds {y[row]:g} at data row {row + 1}; {wanted}")
 
 
-def target_column(table: Any, name: str, source: str = "the table") -> Float64[np.ndarray, " N"]:
-    """The numeric column `name` of a data frame, as float64.
+def target_column(
+    table: Any, name: str, source: str = "the table", allow_missing: bool = False
+) -> Float64[np.ndarray, " N"]:
+    """The column `name` of a data frame, as float64: numbers, or text that is numbers in all rows, such as $1,200 or 12%.
 
-    Raises ValueError where it is absent (with the nearest name), holds text or dates, or has missing or infinite
+    Raises ValueError where it is absent (with the nearest name), holds other text or dates, or has infinite or, unless these are allowed, missing
     values (with the first data row and the count). `source` is what messages call the table.
     """
-    column = _named_column(table, name, source)
-    if column.kind == "text":
-        texts = column.values.to_pylist()
-        with _naming_target(source):
-            refuse_foreign(name, texts)
-        first = first_not_number(texts) or 0
-        raise TableError(
-            f"{source}, target column {name!r} holds text ({texts[first]!r} at data row {first + 1}); "
-            "the target must be numbers"
-        )
+    with _naming_target(source):
+        return target_numbers(_named_column(table, name, source, allow_missing))
+
+
+def target_numbers(column: Column) -> Float64[np.ndarray, " N"]:
+    """NaN where missing. Raises TableError for a column that holds no numbers."""
     if column.kind == "time":
         raise TableError(
-            f"{source}, target column {name!r} holds dates or times; the target must be numbers, such as days since a start"
+            f"column {column.name!r} holds dates or times; the target must be numbers, such as days since a start"
         )
+    if column.kind == "text":
+        reading, said = reading_of(column, strict=True)
+        if reading is None or reading.kind != "number":
+            row = int(np.argmax(_no_number(column))) if reading is None else int(np.argmin(column.missing))
+            shown = column.values[row].as_py()
+            raise TableError(
+                f"column {column.name!r} holds text ({shown!r} at data row {row + 1}); the target must be numbers"
+            )
+        logger.info("the target is read as numbers: %s", said or "all texts are")
+        return as_read(reading, column)[0].values
     return column.values
+
+
+def _no_number(column: Column) -> Bool[np.ndarray, " N"]:
+    """Which texts are none, where most are; all otherwise."""
+    read = as_read(Reading("number"), column)[1]
+    return read if 2 * read.sum() < len(read) else ~column.missing
 
 
 def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
     """Whether the column `name` holds labels of classes: text or booleans.
 
-    Raises ValueError where it is absent, and for text that is mostly numbers or dates (with the first data row of another text), that
-    is numbers or dates in a form that is not read, or that has more than 50 different values.
+    Text that is numbers in all rows is no label. Raises ValueError where the column is absent, and for text that is mostly numbers (with the first
+    data row of another text), that is dates, or that has more than 50 different values.
     """
     column = _named_column(table, name, source, allow_missing=True)
-    if column.kind == "text":
-        with _naming_target(source, LABELS):
-            refuse_no_labels(column)
-    return column.kind in ("text", "boolean")
+    if column.kind != "text":
+        return column.kind == "boolean"
+    reading, _ = reading_of(column, strict=True)
+    if reading is not None and reading.kind == "number":
+        return False
+    with _naming_target(source, LABELS):
+        if reading is not None and reading.kind != "boolean":
+            raise TableError(f"column {name!r} holds dates or times as text")
+        stray = _no_number(column)
+        if 0 < stray.sum() < (~column.missing).sum():
+            row = int(np.argmax(stray))
+            raise TableError(
+                f"column {name!r} holds mostly numbers, but {first_of(repr(column.values[row].as_py()), row)} of other text"
+            )
+        refuse_no_labels(column)
+    return True
 
 
 def label_column(table: Any, name: str, source: str = "the table") -> Shaped[np.ndarray, " N"]:
@@ -157,6 +187,8 @@ def _naming_target(source: str, remedy: str = "") -> Iterator[None]:
     try:
         yield
     except TableError as error:
+        if str(error).startswith(f"{source}, target "):
+            raise
         raise TableError(f"{source}, target {error}{remedy}") from error
 
 

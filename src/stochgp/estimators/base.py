@@ -69,7 +69,8 @@ class GPEstimator(PosteriorEstimator):
 
     Data
     standardize     inputs, and real targets, to mean 0 and standard deviation 1 by the (weighted) training rows
-    missing         "refuse", or "impute": missing inputs become the median of their column, or a level of their own
+    missing         "auto" (or "impute"): missing and infinite inputs become the median of their column, or no level, and rows without a target are not
+                    learned from; columns that tell nothing are left out, cells that cannot be read are missing (docs/methods/data.md). "refuse": errors
     dtype           "float32" or "float64" for rows, kernel and features; sums over rows and small factorisations are float64 in any case
 
     Resources
@@ -90,7 +91,7 @@ class GPEstimator(PosteriorEstimator):
     dtype: str = "float32"
     random_state: Any = None
     verbose: int = 0
-    missing: str = "refuse"
+    missing: str = "auto"
     plan: dict[str, Any] | None = None
     devices: Any = None
     new_rows: str = "auto"

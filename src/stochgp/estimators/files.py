@@ -70,9 +70,10 @@ def read_files(
         mean = float(targets.learned(np.array([mean], np.float64))[0])
     settings = bool(estimator.standardize), mean, estimator.dtype, estimator.new_rows
     data = TrainingData.of_files(found, *settings)
-    return dataclasses.replace(
-        data, told=data.told | (_left_out(found.bad) if blocks.bad_rows == "skip" else {})
-    ), found
+    told = data.told | (_left_out(found.bad) if blocks.bad_rows == "skip" else {})
+    if noted := found.rows.encoder.notes:
+        told |= {"columns": choice(noted, "what of the files' columns was not taken as it stands")}
+    return dataclasses.replace(data, told=told), found
 
 
 def _left_out(bad: BadRows) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def _bytes_of_row(n_inputs: int) -> int:
 
 def _check(estimator: Any, target: Any, others: dict[str, Any]) -> None:
     """Raises ValueError or TypeError for settings, and arguments of `fit`, that files do not take."""
-    lookup(estimator.missing, dict.fromkeys(("refuse", "impute")), "missing")
+    lookup(estimator.missing, dict.fromkeys(("auto", "impute", "refuse")), "missing")
     if not isinstance(target, str):
         raise TypeError(
             f"y must be the name of the target's column where X names files, but is {type(target).__name__}"

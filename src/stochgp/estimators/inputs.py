@@ -1,22 +1,27 @@
 """What `fit`, `update` and `partial_fit` are given: tables, arrays, targets and weights as checked numbers."""
 
 import dataclasses
+import logging
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int32
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 
 from stochgp.budget import Budget
+from stochgp.choosing import choice
 from stochgp.data import TableEncoder
-from stochgp.data.columns import is_array, is_missing
+from stochgp.data.columns import is_array, is_missing, read_column
+from stochgp.data.encoding import rows_without_values, some_rows
 from stochgp.data.fingerprints import FingerprintEncoder, Fingerprints
-from stochgp.data.model_rows import refuse_not_finite
+from stochgp.data.levels import LevelTargets
+from stochgp.data.model_rows import is_finite, refuse_not_finite
 from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.rows import Rows
 from stochgp.data.survey import LARGEST_WEIGHT
+from stochgp.data.targets import target_numbers
 from stochgp.estimators.fingerprinted import (
     Inputs,
     is_packed,
@@ -25,7 +30,10 @@ from stochgp.estimators.fingerprinted import (
     without_skipped,
 )
 from stochgp.estimators.new_rows import BETWEEN, groups_in_time
+from stochgp.estimators.progress import say
 from stochgp.names import lookup
+
+logger = logging.getLogger("stochgp.estimators")
 
 Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
 
@@ -40,36 +48,108 @@ def read_training_rows(
     y: Any,
     sample_weight: Any,
     budget: Budget,
-    missing: str = "refuse",
+    missing: str = "auto",
     groups: Any = None,
     inputs: Inputs = Inputs.NUMBERS,
     new_rows: str = BETWEEN,
 ) -> tuple[Rows, Encoder | None, dict[str, Any]]:
-    """(The rows given to `fit`, checked, in the user's units; what makes numbers of their inputs; what `plan_` says of groups that are blocks of time).
+    """(The rows given to `fit`, checked, in the user's units; what makes numbers of their inputs; what `plan_` says of columns, of rows that cannot
+
+    be learned from, and of groups that are blocks of time).
 
     Sets `n_features_in_` and `feature_names_in_`. Up to 10,000 rows are put in lexicographic order, and equal ones become one row with the sum
     of their weights: the same likelihood, and the same fit whichever of the two ways the rows were given. Rows of different groups stay
-    apart. Rows of weight 0 are left out. `missing` is what becomes of missing values: "refuse" or "impute", as `TableEncoder` does it, for arrays too.
-    Without `groups`, `new_rows` says whether they are blocks of time (`groups_in_time`).
-    Raises ValueError or TypeError, naming row and column, for what cannot be used.
+    apart. Rows of weight 0 are left out. `missing` is what becomes of missing values: "refuse" or "auto" (or "impute"), as `TableEncoder` does it, for
+    arrays too; then rows without a target, or without any input, are not learned from. Without `groups`, `new_rows` says whether they are blocks of time
+    (`groups_in_time`). Raises ValueError or TypeError, naming row and column, for what cannot be used.
     """
-    lookup(missing, dict.fromkeys(("refuse", "impute", "skip")), "missing")
+    lookup(missing, dict.fromkeys(("auto", "refuse", "impute", "skip")), "missing")
     refuse_no_targets(estimator, y)
+    told: dict[str, Any] = {}
+    targets = None
     if inputs is Inputs.FINGERPRINTS:
         encoder, X = read_fingerprints(estimator, X, budget)
+        table = None
     else:
-        encoder, X = read_inputs_at_fit(estimator, X, budget, missing)
-    rows = read_rows(X, y, sample_weight, groups).counted()
+        table, y, sample_weight, groups, told = _to_learn_from(X, y, sample_weight, groups, missing)
+        targets = _level_targets(estimator, table, y, groups)
+        encoder, X = read_inputs_at_fit(estimator, table, budget, missing, targets)
+    rows = read_rows(X, y, sample_weight, groups)
+    there = rows.weights > 0
+    rows = rows.counted()
     if missing == "skip":
         rows = rows.some(without_skipped(rows.X))
     if rows.group is not None and (rows.group == rows.group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
-    told: dict[str, Any] = {}
+    if isinstance(encoder, TableEncoder) and encoder.notes:
+        told |= {"columns": choice(encoder.notes, "what of the table's columns was not taken as it stands")}
     if rows.group is None:
         numbers = rows.X if inputs is Inputs.NUMBERS else None
-        group, told = groups_in_time(numbers, rows.y, encoder, new_rows)
-        rows = dataclasses.replace(rows, group=group)
+        group, in_time = groups_in_time(numbers, rows.y, encoder, new_rows)
+        if (
+            group is not None
+            and targets is not None
+            and isinstance(encoder, TableEncoder)
+            and encoder.needs_targets
+        ):
+            whole = np.zeros(len(there), np.int32)
+            whole[there] = group
+            again = _level_targets(estimator, table, y, whole)
+            rows = dataclasses.replace(rows, X=encoder.training_matrix(table, again)[there])
+        rows, told = dataclasses.replace(rows, group=group), told | in_time
     return rows.merged(), encoder, told
+
+
+def _to_learn_from(
+    X: Any, y: Any, sample_weight: Any, groups: Any, missing: str
+) -> tuple[Any, np.ndarray, Any, Any, dict[str, Any]]:
+    """(Inputs, targets, weights and groups of the rows that have a target and any input; what `plan_` says of the others)."""
+    imputes = missing != "refuse"
+    y = read_targets(y, allow_missing=imputes)
+    if not imputes or not _has_rows(X, len(y)):
+        return X, y, sample_weight, groups, {}
+    unknown = np.isnan(y)
+    empty = (
+        rows_without_values(X)
+        if not is_array(X) or np.asarray(X).dtype.kind in "fO" and np.asarray(X).ndim == 2
+        else np.zeros(len(y), bool)
+    )
+    drop = unknown | empty
+    if not drop.any():
+        return X, y, sample_weight, groups, {}
+    if drop.all():
+        raise ValueError("Input y contains NaN in all rows that have inputs: there is nothing to learn from")
+    parts = [part if part is None else some_rows(part, ~drop) for part in (X, sample_weight, groups)]
+    reasons = ((unknown, "without a target"), (empty & ~unknown, "without any input"))
+    why = " and ".join(
+        f"{int(which.sum())} {what} (the first: data row {int(np.argmax(which)) + 1})"
+        for which, what in reasons
+        if which.any()
+    )
+    told = {"unused_rows": choice(int(drop.sum()), f"of {len(y)} are not learned from: {why}")}
+    return parts[0], y[~drop], parts[1], parts[2], told
+
+
+def _has_rows(X: Any, n_rows: int) -> bool:
+    """Whether it is a table or array of so many rows, which others will refuse if it is not."""
+    size = (
+        X.shape
+        if hasattr(X, "shape") and isinstance(X.shape, tuple)
+        else (len(X),)
+        if hasattr(X, "__len__")
+        else ()
+    )
+    return len(size) > 0 and size[0] == n_rows > 0 and not hasattr(X, "toarray")
+
+
+def _level_targets(estimator: Any, table: Any, y: np.ndarray, groups: Any) -> LevelTargets | None:
+    """What columns of many levels are encoded by: of tables, whose arrays have no text. Folds are those of `random_state` where that is a number."""
+    if is_array(table) or len(y) != len(table):
+        return None
+    seed = estimator.random_state if isinstance(estimator.random_state, int | np.integer) else 0
+    return LevelTargets.of(
+        y, int(seed), groups, getattr(estimator, "target", "real"), is_classifier(estimator)
+    )
 
 
 def read_rows(
@@ -109,26 +189,31 @@ def read_inputs(
         if isinstance(encoder, FingerprintEncoder) and is_table:
             X = TableEncoder.fit(X).transform(X)
         return encoder.transform(X)
-    if encoder is not None and encoder.named:
-        return _encoded(encoder, X, budget)
-    X = validate_data(estimator, X, reset=False, dtype=_FLOATS, ensure_all_finite=False)
-    if encoder is not None:  # an array whose missing values are filled in
-        refuse_not_finite(X, allow_missing=True)
-        return _encoded(encoder, X, budget)
-    refuse_not_finite(X)
+    if encoder is None or not encoder.named:
+        X = validate_data(estimator, X, reset=False, dtype=_FLOATS, ensure_all_finite=False)
+    if encoder is None:
+        refuse_not_finite(X)
+        return X
+    X, notes = _encoded(encoder, X, budget)
+    for note in notes:
+        logger.info(note)
+        say(estimator.verbose, note)
     return X
 
 
-def read_targets(y: Any) -> Float[np.ndarray, " N"]:
-    """y [N] in float64; a column vector is taken with scikit-learn's DataConversionWarning."""
+def read_targets(y: Any, allow_missing: bool = False) -> Float[np.ndarray, " N"]:
+    """y [N] in float64, NaN where missing; a column vector is taken with scikit-learn's DataConversionWarning, text where all of it is numbers."""
     y = column_or_1d(y, warn=True)
     if y.dtype.kind == "c":
         raise ValueError("Complex data not supported: y must be real numbers")
     try:
         y = np.asarray(y, np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"y must be numbers: {error}") from error
-    bad = ~(np.abs(y) <= LARGEST_TARGET)
+        try:
+            y = target_numbers(read_column("y", y, allow_missing=True))
+        except ValueError as refusal:
+            raise ValueError(f"y must be numbers: {refusal}") from error
+    bad = np.abs(y) > LARGEST_TARGET if allow_missing else ~(np.abs(y) <= LARGEST_TARGET)
     if bad.any():
         row = int(np.argmax(bad))
         what = "NaN" if np.isnan(y[row]) else "infinity or a value beyond 1e150"
@@ -183,12 +268,12 @@ def refuse_missing(labels: Any, what: str) -> None:
 
 
 def read_inputs_at_fit(
-    estimator: Any, X: Any, budget: Budget, missing: str
+    estimator: Any, X: Any, budget: Budget, missing: str, targets: LevelTargets | None = None
 ) -> tuple[TableEncoder | None, np.ndarray]:
-    """(What encodes the table, None for plain numbers; the numbers); sets `n_features_in_` and `feature_names_in_`."""
+    """(What encodes the table, None for an array of which nothing is imputed; the numbers); sets `n_features_in_` and `feature_names_in_`."""
     if not is_array(X):
-        encoder = TableEncoder.fit(X, missing=missing)
-        numbers = _encoded(encoder, X, budget)
+        encoder = TableEncoder.fit(X, missing=missing, targets=targets)
+        numbers = _encoded(encoder, X, budget, targets)[0]
         estimator.n_features_in_ = len(encoder.columns)
         if all(isinstance(name, str) for name in getattr(X, "column_names", X.columns)):
             estimator.feature_names_in_ = np.array([rule.name for rule in encoder.columns], dtype=object)
@@ -196,15 +281,26 @@ def read_inputs_at_fit(
             del estimator.feature_names_in_
         return encoder, numbers
     X = validate_data(estimator, X, dtype=_FLOATS, ensure_all_finite=False)
-    refuse_not_finite(X, allow_missing=missing == "impute")
     if missing == "refuse":
+        refuse_not_finite(X)
         return None, X
     encoder = TableEncoder.fit(X, missing=missing)
-    return encoder, _encoded(encoder, X, budget)
+    return encoder, _encoded(encoder, X, budget)[0]
 
 
-def _encoded(encoder: TableEncoder, X: Any, budget: Budget) -> np.ndarray:
-    """The numbers of a table, if they fit."""
+def _encoded(
+    encoder: TableEncoder, X: Any, budget: Budget, targets: LevelTargets | None = None
+) -> tuple[np.ndarray, list[str]]:
+    """(The numbers of a table, if they fit; what is to be said of them). Of the training table with its `targets`; an array that stays as it is is no copy."""
+    if (
+        encoder.is_plain
+        and isinstance(X, np.ndarray)
+        and X.shape[1:] == (len(encoder.columns),)
+        and is_finite(X)
+    ):
+        return X, []
     n_columns = len(encoder.output_names)
     budget.require(8 * len(X) * n_columns, f"a matrix of {len(X)} rows and {n_columns} columns")
-    return encoder.transform(X)
+    if targets is not None and encoder.needs_targets:
+        return encoder.training_matrix(X, targets), []
+    return encoder.encoded(X)

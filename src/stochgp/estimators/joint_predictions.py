@@ -26,7 +26,7 @@ class JointPredictions:
             raise TypeError(f"a fitted regressor of stochgp is wanted, not {type(estimator).__name__}")
         check_is_fitted(estimator)
         fitted = estimator._fitted
-        if fitted.encoder is not None:
+        if fitted.encoder is not None and not getattr(fitted.encoder, "is_plain", False):
             raise ValueError(
                 "the estimator was fitted to a table whose columns are encoded: fit it to an array of numbers"
             )

@@ -86,7 +86,7 @@ class PooledEstimator(PosteriorEstimator):
     _of_files: ClassVar[str]  # the family that reads rows block by block
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
-    missing: str = field(default="impute", kw_only=True)
+    missing: str = field(default="auto", kw_only=True)
     new_rows: str = field(default="auto", kw_only=True)
     random_state: Any = field(default=None, kw_only=True)
     memory_limit: str | int | float | None = field(default=None, kw_only=True)

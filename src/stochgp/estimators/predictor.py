@@ -44,6 +44,11 @@ class PosteriorEstimator(BaseEstimator):
         check_is_fitted(self)
         save(self, path)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing != "refuse"
+        return tags
+
     def __getstate__(self) -> dict[str, Any]:
         return pack(dict(vars(self)))
 

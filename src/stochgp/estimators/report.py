@@ -167,7 +167,11 @@ def _rows_reason(seen: int, n_rows: int) -> str:
 
 def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
     """What a user may not expect of the choices in `plan_`, a line each."""
-    found = []
+    found = [
+        f"column {name!r}: {note}" for name, note in plan.get("columns", {"choice": {}})["choice"].items()
+    ]
+    if "unused_rows" in plan:
+        found.append(f"{plan['unused_rows']['choice']} rows {plan['unused_rows']['why']}")
     if "learning_rows" in plan and plan["learning_rows"]["choice"] < n_rows:
         found.append(plan["learning_rows"]["why"])
     if useless := worse_than_a_constant(plan):

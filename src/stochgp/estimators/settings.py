@@ -43,7 +43,7 @@ RULES = {
 CHOICES = {
     "dtype": tuple(DTYPES),
     "prediction": ("auto", "global", "local"),
-    "missing": ("refuse", "impute", "skip"),
+    "missing": ("auto", "impute", "refuse", "skip"),
     "target": ("real", "positive", "count"),
     "new_rows": ("auto", "between", "after"),
 }

@@ -29,7 +29,7 @@ def summarise(estimator: Any) -> str:
         "",
         "Chosen:",
     ]
-    return "\n".join([*parts, str(estimator.plan_)])
+    return "\n".join([*parts, str(estimator.plan_.without("columns"))])
 
 
 def relevance(estimator: Any) -> list[tuple[str, str, float]]:

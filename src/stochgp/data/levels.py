@@ -1,0 +1,145 @@
+"""Columns of many levels as statistics of the targets within each level: of training rows by the others, so that no row sees its own target."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Float64, Int64
+
+FOLDS = 5
+MOST_CLASSES = 8  # whose frequencies within a level are inputs
+FEWEST_FOR_SPREAD = 5.0  # rows of a level, on average, from which their spread is an input
+WEIGHTS = 0.5, 1_000.0  # the least and the largest number of rows that the prior of a level counts as
+
+
+class LevelTargets(NamedTuple):
+    """What the statistics are of: C values of each of N rows, one named "mean" for real targets, for classes whether a row is of each; and its fold."""
+
+    values: Float64[np.ndarray, "N C"]
+    names: tuple[str, ...]
+    fold: Int64[np.ndarray, " N"]
+
+    @classmethod
+    def of(
+        cls,
+        y: Float64[np.ndarray, " N"],
+        seed: int,
+        group: Any = None,
+        target: str = "real",
+        classes: bool = False,
+    ) -> "LevelTargets":
+        """Real targets as they are, positive ones and counts by logarithms. Rows of a `group` share a fold."""
+        N = len(y)
+        label = np.arange(N) if group is None else np.unique(np.asarray(group), return_inverse=True)[1]
+        n_labels = int(label.max()) + 1
+        fold = (np.random.default_rng(seed).permutation(n_labels) % FOLDS)[label]
+        if classes:
+            found, count = np.unique(y, return_counts=True)
+            chosen = (
+                found[1:]
+                if len(found) == 2
+                else np.sort(found[np.argsort(-count, kind="stable")[:MOST_CLASSES]])
+            )
+            values = np.stack([y == one for one in chosen], axis=1).astype(np.float64)
+            return cls(values, tuple(f"share of {one:g}" for one in chosen), fold)
+        logs = {
+            "positive": lambda: np.log(np.maximum(y, np.finfo(float).tiny)),
+            "count": lambda: np.log(np.maximum(y, 0) + 0.5),
+        }
+        values = logs[target]() if target in logs else y
+        return cls(np.asarray(values, np.float64)[:, None], ("mean",), fold)
+
+
+@dataclass(frozen=True)
+class LevelStatistics:
+    """Of L levels: the shrunk mean of each target's value, log(1 + n), and where `with_spread` the logarithm of the shrunk standard deviation.
+
+    mean_l = (Σ_l y + k m)/(n_l + k), m the mean of all rows and k = σ²/τ², the variances within and between levels (analysis of variance), within
+    0.5 to 1,000; σ_l² = (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k). A level that is not known, or missing, has n = 0: m and σ. `rows` are (statistics of a level)
+    in the order of `levels`, the last of no level.
+    """
+
+    names: tuple[str, ...]
+    levels: tuple[str, ...]
+    rows: tuple[tuple[float, ...], ...]
+
+    def encoded(self, texts: Any) -> tuple[Float64[np.ndarray, "N S"], np.ndarray]:
+        """(The statistics of each text, which texts are no known level; a missing one is)."""
+        codes = codes_of(texts, self.levels)
+        return np.array(self.rows, np.float64)[codes], (
+            codes == len(self.levels)
+        ) & texts.is_valid().to_numpy(zero_copy_only=False)
+
+
+def codes_of(texts: Any, levels: Sequence[str]) -> Int64[np.ndarray, " N"]:
+    """The number of each text's level; the number of levels where it is none."""
+    found = pc.call_function("index_in", [texts], pc.SetLookupOptions(pa.array(levels, texts.type)))
+    return np.asarray(pc.fill_null(found, len(levels)).to_numpy(), np.int64)
+
+
+def statistics_of(texts: Any, levels: tuple[str, ...], targets: LevelTargets) -> LevelStatistics:
+    """Of all rows."""
+    codes = codes_of(texts, levels)
+    with_spread = _with_spread(codes, len(levels), targets)
+    rows = _table(codes, targets.values, len(levels), with_spread, 1.0)
+    names = (*targets.names, "log count", *(("log spread",) if with_spread else ()))
+    return LevelStatistics(names, levels, tuple(map(tuple, rows.tolist())))
+
+
+def out_of_fold(texts: Any, statistics: LevelStatistics, targets: LevelTargets) -> Float64[np.ndarray, "N S"]:
+    """Of each row by the rows of the other folds, whose counts are scaled to those of all rows."""
+    L, codes = len(statistics.levels), codes_of(texts, statistics.levels)
+    found = np.empty((len(codes), len(statistics.names)))
+    for fold in np.unique(targets.fold):
+        here = targets.fold == fold
+        scale = len(codes) / max(1, int((~here).sum()))
+        with_spread = statistics.names[-1] == "log spread"
+        found[here] = _table(codes[~here], targets.values[~here], L, with_spread, scale)[codes[here]]
+    return found
+
+
+def _with_spread(codes: Int64[np.ndarray, " N"], L: int, targets: LevelTargets) -> bool:
+    return targets.names == ("mean",) and (codes < L).sum() >= FEWEST_FOR_SPREAD * L
+
+
+def _table(
+    codes: Int64[np.ndarray, " N"], y: Float64[np.ndarray, "N C"], L: int, with_spread: bool, scale: float
+) -> Float64[np.ndarray, "L+1 S"]:
+    """The statistics of every level and of none. Missing levels tell nothing of the others, but are in the mean of all rows."""
+    known = codes < L
+    center = y.mean(axis=0) if len(y) else np.zeros(y.shape[1])
+    codes, y = codes[known], y[known]
+    n = np.bincount(codes, minlength=L).astype(np.float64)
+    columns, spread = [], None
+    for c in range(y.shape[1]):
+        sums = np.bincount(codes, y[:, c] - center[c], minlength=L)
+        means = sums / np.maximum(n, 1)
+        squares = np.bincount(codes, (y[:, c] - center[c] - means[codes]) ** 2, minlength=L)
+        k, within = _prior_rows(n, means, squares)
+        columns.append(center[c] + sums / (n + k))
+        spread = (squares + k * within) / (n + k), within
+    logs = [np.log1p(scale * n)]
+    if with_spread and spread is not None:
+        logs.append(0.5 * np.log(np.maximum(spread[0], np.finfo(np.float64).tiny)))
+    none = [*center, 0.0]
+    if with_spread and spread is not None:
+        none.append(0.5 * float(np.log(max(spread[1], np.finfo(np.float64).tiny))))
+    return np.concatenate([np.stack([*columns, *logs], axis=1), [none]])
+
+
+def _prior_rows(
+    n: Float64[np.ndarray, " L"], means: Float64[np.ndarray, " L"], squares: Float64[np.ndarray, " L"]
+) -> tuple[float, float]:
+    """(k = σ²/τ², σ²): between levels τ² = (Σ n (ȳ_l − ȳ)²/(L − 1) − σ²)/n₀, n₀ = (N − Σ n²/N)/(L − 1)."""
+    N, there = float(n.sum()), int((n > 0).sum())
+    if there < 2:
+        return WEIGHTS[1], float(squares.sum() / max(N, 1))
+    overall = float(n @ means) / N
+    between = float(n @ (means - overall) ** 2) / (there - 1)
+    within = float(squares.sum()) / (N - there) if there < N else between
+    size = (N - float(n @ n) / N) / (there - 1)
+    tau = (between - within) / size if size > 0 else 0.0
+    return float(np.clip(within / tau, *WEIGHTS)) if tau > 0 else WEIGHTS[1], within

@@ -1,0 +1,170 @@
+"""Dates and times as people write them: 31/12/2017, 1/13/17 0:10, 13-Jan-2017, Jan 13, 2017 1:20 PM, 20141013T000000, 2014:10:07 01:20."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool, Int64
+
+from .times import DAY, HOUR
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*\.?,? +)?"
+_CLOCK = (
+    r"(?P<H>\d{1,2})(?::?(?P<M>\d{2})(?::?(?P<S>\d{2})(?P<f>[.,]\d+)?)?)?"
+    r"\s*(?P<ap>[AaPp]\.?[Mm]\.?)?\s*(?P<z>Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?"
+)
+_DAY = r"(?P<d>\d{1,2})(?:st|nd|rd|th)?"
+_FORMS = tuple(
+    f"^{_WEEKDAY}{form}$"
+    for form in (
+        rf"(?P<y>\d{{4}})[-/.:](?P<m>\d{{1,2}})[-/.:](?P<d>\d{{1,2}})(?:[T ,:]\s*{_CLOCK})?",
+        rf"(?P<a>\d{{1,2}})[-/.](?P<b>\d{{1,2}})[-/.](?P<y>\d{{4}}|\d{{2}})(?:[T ,:]\s*{_CLOCK})?",
+        rf"(?P<y>\d{{4}})(?P<m>\d{{2}})(?P<d>\d{{2}})[T ]{_CLOCK}",
+        rf"{_DAY}[-/ .]*(?P<mon>[A-Za-z]{{3,9}})[-/ .,]*(?P<y>\d{{4}}|\d{{2}})(?:[T ,:]\s*{_CLOCK})?",
+        rf"(?P<mon>[A-Za-z]{{3,9}})\.?[- ]*{_DAY}[-, ]+(?P<y>\d{{4}})(?:[T ,:]\s*{_CLOCK})?",
+    )
+)
+_BY_NUMBERS = 1  # the form in which day and month may change places
+_CENTURY = 69  # two digits below it are of 20yy, as POSIX has it
+
+
+class Written(NamedTuple):
+    """Microseconds since 1970-01-01 (UTC where `zoned`), 0 where a text is no date; which texts are dates; which of them have a zone.
+
+    `first`, `second`: the first two numbers of dates such as 1/13/2017, 0 of others.
+    """
+
+    micros: Int64[np.ndarray, " N"]
+    is_date: Bool[np.ndarray, " N"]
+    zoned: Bool[np.ndarray, " N"]
+    first: Int64[np.ndarray, " N"]
+    second: Int64[np.ndarray, " N"]
+
+
+def dates_of(texts: Any, day_first: bool) -> Written:
+    """Of an Arrow array of texts in which none is missing. `day_first` says what 1/2/2017 is."""
+    N = len(texts)
+    texts = pc.call_function("utf8_trim_whitespace", [texts])
+    whole = lambda dtype: np.zeros(N, dtype)
+    found = Written(whole(np.int64), whole(bool), whole(bool), whole(np.int64), whole(np.int64))
+    rest = np.arange(N)
+    for number, form in enumerate(_FORMS):
+        if len(rest) == 0:
+            break
+        part = pc.call_function("extract_regex", [texts.take(pa.array(rest))], pc.ExtractRegexOptions(form))
+        matches = part.is_valid().to_numpy(zero_copy_only=False)
+        rows = rest[matches]
+        if len(rows):
+            micros, is_date, zoned = _read(
+                _Fields(part.drop_null()), day_first, number == _BY_NUMBERS, found, rows
+            )
+            found.micros[rows] = np.where(is_date, micros, 0)
+            found.is_date[rows], found.zoned[rows] = is_date, zoned & is_date
+        rest = rest[~matches]
+    return found
+
+
+def order_of(texts: Any) -> tuple[bool, str]:
+    """(Whether the day comes first in dates such as 1/2/2017, how that was found; "" where there are none).
+
+    A number above 12 decides; where there is none, the order in which times move least from row to row; else the day comes first.
+    """
+    found = dates_of(texts, True)
+    numbers = found.first > 0
+    if not numbers.any():
+        return True, ""
+    days, months = int((found.first > 12).sum()), int((found.second > 12).sum())
+    if days or months:
+        first = days >= months
+        return first, f"dates with the {'day' if first else 'month'} first"
+    steps = [np.abs(np.diff(dates_of(texts, first).micros[numbers])).sum() for first in (True, False)]
+    if steps[0] == steps[1]:
+        return True, "dates that may have the day or the month first: taken with the day first"
+    first = bool(steps[0] < steps[1])
+    what = "day" if first else "month"
+    return (
+        first,
+        f"dates that may have the day or the month first: with the {what} first they move least from row to row",
+    )
+
+
+class _Fields:
+    """The named parts of texts that match a form, as texts or integers."""
+
+    def __init__(self, found: Any):
+        whole = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+        if isinstance(whole, pa.ChunkedArray):
+            whole = pa.concat_arrays(whole.chunks)
+        self.names = [whole.type.field(i).name for i in range(whole.type.num_fields)]
+        self.parts = dict(zip(self.names, whole.flatten(), strict=True))
+        self.size = len(whole)
+
+    def text(self, name: str) -> np.ndarray:
+        return self.parts[name].to_numpy(zero_copy_only=False).astype(object)
+
+    def integer(self, name: str) -> Int64[np.ndarray, " N"]:
+        if name not in self.parts:
+            return np.zeros(self.size, np.int64)
+        part = self.parts[name]
+        given = pc.if_else(pc.call_function("equal", [part, ""]), "0", part)
+        return np.asarray(given.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _read(
+    fields: _Fields, day_first: bool, by_numbers: bool, found: Written, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(Microseconds, which are dates of the calendar, which have a zone)."""
+    year = fields.integer("y")
+    short = pc.call_function("utf8_length", [fields.parts["y"]]).to_numpy(zero_copy_only=False) == 2
+    year = np.where(short, year + np.where(year < _CENTURY, 2000, 1900), year)
+    if by_numbers:
+        a, b = fields.integer("a"), fields.integer("b")
+        found.first[rows], found.second[rows] = a, b
+        day, month = (a, b) if day_first else (b, a)
+    else:
+        day = fields.integer("d")
+        month = _months(fields.text("mon")) if "mon" in fields.parts else fields.integer("m")
+    within = (month >= 1) & (month <= 12) & (day >= 1)
+    months = (year - 1970) * 12 + np.where(within, month, 1) - 1
+    start = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    length = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) - start
+    clock, is_clock, zoned = _clock(fields)
+    return (start + day - 1) * DAY + clock, within & (day <= length) & is_clock, zoned
+
+
+def _clock(fields: _Fields) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(Microseconds since midnight of the day, which are times of a clock, which have a zone)."""
+    hour, minute, second = (fields.integer(name) for name in "HMS")
+    half = np.array([text[:1].lower() for text in fields.text("ap")], dtype="<U1")
+    is_clock = (hour < 24) & (minute < 60) & (second < 61) & ((half == "") | ((hour >= 1) & (hour <= 12)))
+    hour = np.where(half == "", hour, hour % 12 + np.where(half == "p", 12, 0))
+    micros = hour * HOUR + minute * (HOUR // 60) + second * (HOUR // 3600)
+    fractions = fields.text("f")
+    if (fractions != "").any():
+        micros = micros + np.array([int((text[1:] + "000000")[:6]) if text else 0 for text in fractions])
+    zone = fields.text("z")
+    zoned = zone != ""
+    if zoned.any():
+        ahead = {text: _ahead(text) for text in set(zone.tolist())}
+        micros = micros - np.array([ahead[text] for text in zone])
+    return micros, is_clock, zoned
+
+
+def _ahead(zone: str) -> int:
+    """Microseconds by which a zone is ahead of UTC."""
+    if not zone or zone[0] not in "+-":
+        return 0
+    digits = zone[1:].replace(":", "").ljust(4, "0")
+    size = int(digits[:2]) * HOUR + int(digits[2:]) * (HOUR // 60)
+    return size if zone[0] == "+" else -size
+
+
+def _months(names: np.ndarray) -> Int64[np.ndarray, " N"]:
+    """1 to 12; 0 for what is no month's English name."""
+    known = {
+        name: _MONTHS.index(name[:3].lower()) + 1 if name[:3].lower() in _MONTHS else 0
+        for name in set(names.tolist())
+    }
+    return np.array([known[name] for name in names], np.int64)
