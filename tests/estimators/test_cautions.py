@@ -102,9 +102,13 @@ def test_one_row_is_no_certainty():
 def test_a_column_that_an_outlier_flattens_is_named(name):
     flat = X.copy()
     flat[7, 1] = 1e8
-    assert "input column 2: outliers set the scale" in said(lambda: FAMILIES[name]().fit(flat, y))[0]
+    as_it_is = lambda: FAMILIES[name]().set_params(missing="refuse")
+    assert "input column 2: outliers set the scale" in said(lambda: as_it_is().fit(flat, y))[0]
     frame = pd.DataFrame(flat, columns=["a", "b"])
-    assert "input column 'b': outliers" in said(lambda: FAMILIES[name]().fit(frame, y))[0]
+    assert "input column 'b': outliers" in said(lambda: as_it_is().fit(frame, y))[0]
+    model = FAMILIES[name]()
+    assert said(lambda: model.fit(frame, y)) == []  # the outlier is moved near the others, and that is a note
+    assert "values up to 1e+08 lie far beyond the others" in model.plan_["columns"]["choice"]["b"]
     heavy = np.exp(3 * X)  # skewed, as real columns are
     assert said(lambda: FAMILIES[name]().fit(heavy, y)) == []
 
@@ -113,7 +117,7 @@ def test_a_column_that_an_outlier_flattens_is_named(name):
 def test_a_column_constant_at_fit_and_different_at_predict_is_named(name, tmp_path):
     """By every way to predict, and after a file; equal values, and values equal to rounding, say nothing."""
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(c=0.1)
-    model = FAMILIES[name]().fit(frame, y)
+    model = FAMILIES[name]().set_params(missing="refuse").fit(frame, y)
     model.save(tmp_path / "model")
     moved, same = frame.assign(c=0.2), frame.assign(c=np.float32(0.1))
     for found in (model, load(tmp_path / "model")):

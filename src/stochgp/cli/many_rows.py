@@ -121,7 +121,8 @@ def labelled_blocks(source: str, target: str | None, kind: str = "numbers", **op
 def blocks_of(source: str, estimator: Any) -> Iterator[Block]:
     """The rows of DATA in blocks, for a fitted estimator: columns of a text file have the types that they had at its fit."""
     rules = estimator._fitted.encoder.columns if estimator._fitted.encoder is not None else ()
-    types = {rule.name: TYPES[rule.kind] for rule in rules if rule.kind in TYPES}
+    kind_of = lambda rule: rule.kind if rule.reading is None else "text"
+    types = {rule.name: TYPES[kind_of(rule)] for rule in rules if kind_of(rule) in TYPES}
     try:
         yield from data.Blocks(Path(source), types=types)
     except TooNarrowError as narrow:

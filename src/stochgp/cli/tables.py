@@ -9,11 +9,12 @@ import pyarrow as pa
 from jaxtyping import Float, Shaped
 
 from stochgp import data
+from stochgp.data.levels import LevelTargets
 from stochgp.names import did_you_mean, quoted
 
 
 class Wanted(NamedTuple):
-    """What the user says of the columns: None = all for `inputs`, none for `ignore`. `missing` is "refuse" or "impute".
+    """What the user says of the columns: None = all for `inputs`, none for `ignore`. `missing` is "auto" (or "impute") or "refuse".
 
     `targets`: "numbers", "classes", or "auto": classes where they are text or booleans.
     """
@@ -58,15 +59,19 @@ def read_divided(source: str, wanted: Wanted, test_fraction: float | None, seed:
     targets = wanted.targets
     if targets == "auto":
         targets = "classes" if data.holds_classes(table, wanted.target, source) else "numbers"
-    everything, are_classes = split_off(table, wanted.target, source, targets), targets == "classes"
+    imputes, are_classes = wanted.missing != "refuse", targets == "classes"
+    everything = split_off(table, wanted.target, source, targets, allow_missing=imputes)
     left_out = columns_left_out(everything.inputs.column_names, wanted.target, wanted, source)
     everything = everything._replace(inputs=without(everything.inputs, left_out))
     if test_fraction is None:
         return Divided(everything, None, wanted.target, left_out, are_classes)
-    if not wanted.holds_molecules:
+    if not wanted.holds_molecules and not imputes:
+        of_levels = None if are_classes else LevelTargets.of(everything.targets, seed)
         with naming(source):  # before the division, so that the rows of messages are those of the file
-            data.TableEncoder.fit(everything.inputs, missing=wanted.missing)
+            data.TableEncoder.fit(everything.inputs, missing=wanted.missing, targets=of_levels)
     train, test = data.train_test_indices(len(everything.targets), test_fraction, seed)
+    if not are_classes:  # rows without a target cannot be scored
+        test = test[~np.isnan(everything.targets[test])]
     return Divided(_take(everything, train), _take(everything, test), wanted.target, left_out, are_classes)
 
 
@@ -94,10 +99,17 @@ def read_labelled(
     return split_off(data.read_table(source, memory_limit), target, source, targets)
 
 
-def split_off(table: pa.Table, target: str, source: str, kind: str = "numbers") -> Labelled:
-    """The inputs and the target column of a table, "numbers" or "classes". Raises ValueError where there is no such column, or no other."""
-    read = data.label_column if kind == "classes" else data.target_column
-    targets = read(table, target, source)
+def split_off(
+    table: pa.Table, target: str, source: str, kind: str = "numbers", allow_missing: bool = False
+) -> Labelled:
+    """The inputs and the target column of a table, "numbers" (NaN where missing, if that is allowed) or "classes".
+
+    Raises ValueError where there is no such column, or no other.
+    """
+    if kind == "classes":
+        targets = data.label_column(table, target, source)
+    else:
+        targets = data.target_column(table, target, source, allow_missing)
     inputs = table.drop_columns([target])
     if not inputs.column_names:
         raise ValueError(f"{source}: there are no columns beside the target {target!r}")

@@ -100,11 +100,12 @@ def read_any(name: str, raw: Any) -> Column:
     column = _read(name, raw)
     if column.kind == "text":
         texts = pc.call_function("utf8_trim_whitespace", [column.values])
-        absent = pc.fill_null(pc.is_in(texts, pa.array(MISSING_VALUES, texts.type)), False)
+        known = pc.SetLookupOptions(pa.array(MISSING_VALUES, texts.type))
+        absent = pc.fill_null(pc.call_function("is_in", [texts], known), False)
         absent = absent.to_numpy(zero_copy_only=False) if isinstance(absent, pa.Array) else absent.to_numpy()
         if not absent.any():
             return column
-        texts = pc.if_else(pa.array(absent), None, column.values)
+        texts = pc.call_function("if_else", [pa.array(absent), pa.scalar(None, texts.type), column.values])
         return replace(column, values=texts, missing=column.missing | absent)
     if column.kind == "time":
         return column

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64
-from scipy.stats import rankdata
 
 from stochgp.names import did_you_mean, lookup, quoted
 
@@ -235,8 +234,10 @@ def _counts_rows(column: Column) -> bool:
     """Whether it is an index, by its name and its numbers."""
     if column.name.lower() not in INDEX_NAMES and not column.name.startswith(UNNAMED):
         return False
-    x = column.values
-    return column.kind == "number" and bool((x == np.floor(x)).all()) and len(np.unique(x)) == len(x) > 1
+    if column.kind != "number":
+        return False
+    x = column.values[~column.missing]
+    return bool((x == np.floor(x)).all()) and len(np.unique(x)) == len(x) > 1
 
 
 def _print_of(column: Column) -> bytes:
@@ -261,10 +262,16 @@ def _leak(column: Column, y: Float64[np.ndarray, " N"]) -> str:
     x, y = column.values[rows], y[rows]
     if len(np.unique(y)) < FEWEST_FOR_LEAK or np.ptp(x) == 0:
         return ""
-    found = float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
+    found = float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
     if abs(found) <= LEAK:
         return ""
     return f"it determines the target on its own (correlation of ranks {found:.5f}): is it known before the target is?"
+
+
+def _ranks(values: np.ndarray) -> Float64[np.ndarray, " N"]:
+    """From 1; of equal values their average."""
+    _, code, count = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(count) - (count - 1) / 2)[code]
 
 
 def _targets_of(name: str, raw: Any) -> LevelTargets | None:
@@ -287,11 +294,13 @@ def _naming_columns_of(table: Any) -> Iterator[None]:
 
 
 def rows_without_values(table: Any) -> np.ndarray:
-    """Which rows of a table have no value in any column."""
-    empty: Any = None
-    for name, raw in table_columns(table).items():
-        found = read_any(name, raw).missing
-        empty = found if empty is None else empty & found
+    """Which rows of a table, or array of numbers, of two or more columns have no value in any."""
+    as_array = np.asarray(table) if is_array(table) else None
+    has_gaps = as_array is None or as_array.ndim == 2 and as_array.dtype.kind == "f" and as_array.size > 0
+    columns = table_columns(table) if has_gaps else {}
+    empty = np.full(len(table), len(columns) > 1)
+    for name, raw in columns.items() if empty.any() else ():
+        empty &= read_any(name, raw).missing
         if not empty.any():
             break
     return empty

@@ -32,10 +32,7 @@ class LevelTargets(NamedTuple):
         classes: bool = False,
     ) -> "LevelTargets":
         """Real targets as they are, positive ones and counts by logarithms. Rows of a `group` share a fold."""
-        N = len(y)
-        label = np.arange(N) if group is None else np.unique(np.asarray(group), return_inverse=True)[1]
-        n_labels = int(label.max()) + 1
-        fold = (np.random.default_rng(seed).permutation(n_labels) % FOLDS)[label]
+        fold = _folds(np.arange(len(y)) if group is None else group, seed)
         if classes:
             found, count = np.unique(y, return_counts=True)
             chosen = (
@@ -51,6 +48,16 @@ class LevelTargets(NamedTuple):
         }
         values = logs[target]() if target in logs else y
         return cls(np.asarray(values, np.float64)[:, None], ("mean",), fold)
+
+    def in_folds_of(self, group: Any, seed: int) -> "LevelTargets":
+        """With the rows of a group in one fold."""
+        return self._replace(fold=_folds(group, seed))
+
+
+def _folds(group: Any, seed: int) -> Int64[np.ndarray, " N"]:
+    """A fifth of the groups each."""
+    label = np.unique(np.asarray(group), return_inverse=True)[1]
+    return (np.random.default_rng(seed).permutation(int(label.max()) + 1) % FOLDS)[label]
 
 
 @dataclass(frozen=True)

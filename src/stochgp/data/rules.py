@@ -15,6 +15,7 @@ from .readings import Reading, as_read, reading_of, unread
 from .times import part_of, times_of_texts, varying_parts
 
 MAX_LEVELS = 50
+SAME = 1e-6  # relative difference of values that count as equal
 UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
 _HELD = {"number": "numbers", "boolean": "true and false", "text": "text", "time": "dates"}
 
@@ -206,7 +207,8 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
         )
         return replace(column, kind=rule.kind, values=values, zoned=rule.zoned), ""
     if column.kind == "text":
-        reading = rule.reading or Reading(rule.kind, zoned=rule.zoned)
+        kind: Any = rule.kind
+        reading = rule.reading or Reading(kind, zoned=rule.zoned)
         read, bad = as_read(reading, column)
         if bad.any() and strict:
             raise _changed(rule, column, int(np.argmax(bad)))
@@ -236,7 +238,7 @@ def _moved(rule: ColumnRule, column: Column) -> str:
     """What is said of other values in a column that had only one."""
     if rule.fill is None or column.kind not in ("number", "boolean"):
         return ""
-    other = ~column.missing & (column.values != rule.fill)
+    other = ~column.missing & ~np.isclose(column.values, rule.fill, rtol=SAME, atol=0)
     if not other.any():
         return ""
     row = int(np.argmax(other))

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Float64, Shaped
 
 from stochgp.names import did_you_mean
 
-from .columns import Column, TableError, first_of, read_column, table_columns
+from .columns import Column, TableError, read_column, table_columns
 from .readings import Reading, as_read, reading_of
 from .rules import refuse_no_labels
 
@@ -150,8 +150,9 @@ def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
         stray = _no_number(column)
         if 0 < stray.sum() < (~column.missing).sum():
             row = int(np.argmax(stray))
+            shown = column.values[row].as_py()
             raise TableError(
-                f"column {name!r} holds mostly numbers, but {first_of(repr(column.values[row].as_py()), row)} of other text"
+                f"column {name!r} holds text (most are numbers, but {shown!r} at data row {row + 1} is not)"
             )
         refuse_no_labels(column)
     return True

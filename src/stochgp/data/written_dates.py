@@ -108,7 +108,9 @@ class _Fields:
         if name not in self.parts:
             return np.zeros(self.size, np.int64)
         part = self.parts[name]
-        given = pc.if_else(pc.call_function("equal", [part, ""]), "0", part)
+        given = pc.call_function(
+            "if_else", [pc.call_function("equal", [part, ""]), pa.scalar("0", part.type), part]
+        )
         return np.asarray(given.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
 
 

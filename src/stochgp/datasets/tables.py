@@ -123,7 +123,7 @@ def load_table(name: str, test_fraction: float = 0.1, seed: int = 0) -> Dataset:
     if path is None:
         raise ValueError(f"{name}: {known.file} is not on this machine; {how_to_get(name)}")
     table = _read(name, path)
-    encoder = TableEncoder.fit(table, target=known.target)
+    encoder = TableEncoder.fit(table, target=known.target, missing="refuse")
     if (table.num_rows, len(encoder.output_names)) != (known.rows, known.columns):
         found = f"{table.num_rows} complete rows of {len(encoder.output_names)} inputs"
         raise ValueError(f"{name}: {path} gives {found}; expected {known.rows} of {known.columns}")

@@ -2,7 +2,8 @@
 
 import dataclasses
 import logging
-from typing import Any
+import typing
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int32
@@ -65,61 +66,57 @@ def read_training_rows(
     """
     lookup(missing, dict.fromkeys(("auto", "refuse", "impute", "skip")), "missing")
     refuse_no_targets(estimator, y)
-    told: dict[str, Any] = {}
-    targets = None
     if inputs is Inputs.FINGERPRINTS:
         encoder, X = read_fingerprints(estimator, X, budget)
-        table = None
+        given, targets = _Given(X, y, sample_weight, groups, {}), None
     else:
-        table, y, sample_weight, groups, told = _to_learn_from(X, y, sample_weight, groups, missing)
-        targets = _level_targets(estimator, table, y, groups)
-        encoder, X = read_inputs_at_fit(estimator, table, budget, missing, targets)
-    rows = read_rows(X, y, sample_weight, groups)
-    there = rows.weights > 0
-    rows = rows.counted()
+        given = _to_learn_from(X, y, sample_weight, groups, missing)
+        targets = _level_targets(estimator, given)
+        encoder, X = read_inputs_at_fit(estimator, given.X, budget, missing, targets)
+    rows = read_rows(X, given.y, given.sample_weight, given.groups)
+    there, rows = rows.weights > 0, rows.counted()
     if missing == "skip":
         rows = rows.some(without_skipped(rows.X))
     if rows.group is not None and (rows.group == rows.group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
+    told = given.told
     if isinstance(encoder, TableEncoder) and encoder.notes:
         told |= {"columns": choice(encoder.notes, "what of the table's columns was not taken as it stands")}
     if rows.group is None:
         numbers = rows.X if inputs is Inputs.NUMBERS else None
         group, in_time = groups_in_time(numbers, rows.y, encoder, new_rows)
-        if (
-            group is not None
-            and targets is not None
-            and isinstance(encoder, TableEncoder)
-            and encoder.needs_targets
-        ):
+        if group is not None and targets is not None and getattr(encoder, "needs_targets", False):
             whole = np.zeros(len(there), np.int32)
             whole[there] = group
-            again = _level_targets(estimator, table, y, whole)
-            rows = dataclasses.replace(rows, X=encoder.training_matrix(table, again)[there])
+            targets = targets.in_folds_of(whole, _seed(estimator))
+            X = typing.cast(TableEncoder, encoder).training_matrix(given.X, targets)
+            rows = dataclasses.replace(rows, X=X[there])
         rows, told = dataclasses.replace(rows, group=group), told | in_time
     return rows.merged(), encoder, told
 
 
-def _to_learn_from(
-    X: Any, y: Any, sample_weight: Any, groups: Any, missing: str
-) -> tuple[Any, np.ndarray, Any, Any, dict[str, Any]]:
-    """(Inputs, targets, weights and groups of the rows that have a target and any input; what `plan_` says of the others)."""
-    imputes = missing != "refuse"
-    y = read_targets(y, allow_missing=imputes)
-    if not imputes or not _has_rows(X, len(y)):
-        return X, y, sample_weight, groups, {}
-    unknown = np.isnan(y)
-    empty = (
-        rows_without_values(X)
-        if not is_array(X) or np.asarray(X).dtype.kind in "fO" and np.asarray(X).ndim == 2
-        else np.zeros(len(y), bool)
-    )
+class _Given(NamedTuple):
+    """What `fit` was given, without rows that cannot be learned from; what `plan_` says of these."""
+
+    X: Any
+    y: Any
+    sample_weight: Any
+    groups: Any
+    told: dict[str, Any]
+
+
+def _to_learn_from(X: Any, y: Any, sample_weight: Any, groups: Any, missing: str) -> _Given:
+    """The rows that have a target and any input. What is of another length stays, and is refused by who reads it."""
+    y = read_targets(y, allow_missing=missing != "refuse")
+    given = _Given(X, y, sample_weight, groups, {})
+    if missing == "refuse" or any(_length(part) != len(y) for part in given[:4] if part is not None):
+        return given
+    unknown, empty = np.isnan(y), rows_without_values(X)
     drop = unknown | empty
     if not drop.any():
-        return X, y, sample_weight, groups, {}
+        return given
     if drop.all():
         raise ValueError("Input y contains NaN in all rows that have inputs: there is nothing to learn from")
-    parts = [part if part is None else some_rows(part, ~drop) for part in (X, sample_weight, groups)]
     reasons = ((unknown, "without a target"), (empty & ~unknown, "without any input"))
     why = " and ".join(
         f"{int(which.sum())} {what} (the first: data row {int(np.argmax(which)) + 1})"
@@ -127,29 +124,38 @@ def _to_learn_from(
         if which.any()
     )
     told = {"unused_rows": choice(int(drop.sum()), f"of {len(y)} are not learned from: {why}")}
-    return parts[0], y[~drop], parts[1], parts[2], told
+    parts = [part if part is None else some_rows(part, ~drop) for part in given[:4]]
+    rows, known, weights, labels = parts
+    return _Given(rows, known, weights, labels, told)
 
 
-def _has_rows(X: Any, n_rows: int) -> bool:
-    """Whether it is a table or array of so many rows, which others will refuse if it is not."""
+def _length(part: Any) -> int | None:
+    """Of rows; None for what is no table, array or series."""
+    if hasattr(part, "toarray"):  # sparse, which is refused
+        return None
     size = (
-        X.shape
-        if hasattr(X, "shape") and isinstance(X.shape, tuple)
-        else (len(X),)
-        if hasattr(X, "__len__")
+        part.shape
+        if isinstance(getattr(part, "shape", None), tuple)
+        else (len(part),)
+        if hasattr(part, "__len__")
         else ()
     )
-    return len(size) > 0 and size[0] == n_rows > 0 and not hasattr(X, "toarray")
+    return int(size[0]) if size else None
 
 
-def _level_targets(estimator: Any, table: Any, y: np.ndarray, groups: Any) -> LevelTargets | None:
+def _level_targets(estimator: Any, given: _Given) -> LevelTargets | None:
     """What columns of many levels are encoded by: of tables, whose arrays have no text. Folds are those of `random_state` where that is a number."""
-    if is_array(table) or len(y) != len(table):
+    y, groups = given.y, given.groups
+    if is_array(given.X) or _length(given.X) != len(y):
         return None
-    seed = estimator.random_state if isinstance(estimator.random_state, int | np.integer) else 0
-    return LevelTargets.of(
-        y, int(seed), groups, getattr(estimator, "target", "real"), is_classifier(estimator)
-    )
+    group = None if groups is None else read_groups(groups, len(y))
+    kind = getattr(estimator, "target", "real")
+    return LevelTargets.of(y, _seed(estimator), group, kind, is_classifier(estimator))
+
+
+def _seed(estimator: Any) -> int:
+    seed = estimator.random_state
+    return int(seed) if isinstance(seed, int | np.integer) else 0
 
 
 def read_rows(
@@ -197,7 +203,7 @@ def read_inputs(
     X, notes = _encoded(encoder, X, budget)
     for note in notes:
         logger.info(note)
-        say(estimator.verbose, note)
+        say(getattr(estimator, "verbose", 0), note)
     return X
 
 
