@@ -125,11 +125,6 @@ def cells(column):
 NUMBERS = [f"{i * 0.37:.2f}" for i in range(120)]
 NO_CLASSES = {
     "one bad cell": ([*NUMBERS[:70], "n.b.", *NUMBERS[71:]], "'n.b.' at data row 71 is not"),
-    "decimal commas": ([f'"{cell.replace(".", ",")}"' for cell in NUMBERS], "write them with a point"),
-    "decimal commas, and a bad cell": (
-        [*(f'"{cell.replace(".", ",")}"' for cell in NUMBERS[:119]), "-"],
-        "write them with a point",
-    ),
     "few rows, one bad cell": ([*NUMBERS[:19], "x"], "'x' at data row 20 is not"),
     "a label of its own for every row": ([f"name {i}" for i in range(120)], "120 different values"),
 }

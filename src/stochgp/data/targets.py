@@ -44,10 +44,10 @@ class AbstractTargets(abc.ABC):
 
 
 class RealTargets(AbstractTargets):
-    """Numbers as they are."""
+    """Numbers as they are; no text, which other blocks may write otherwise."""
 
     def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
-        return target_column(table, name)
+        return target_column(table, name, reads_text=False)
 
 
 REAL = RealTargets()
@@ -59,7 +59,7 @@ class CountTargets(AbstractTargets):
     scaled: ClassVar[bool] = False
 
     def numbers(self, table: Any, name: str) -> Float[np.ndarray, " N"]:
-        y = target_column(table, name)
+        y = target_column(table, name, reads_text=False)
         refuse_targets(name, y, _no_counts(y), "counts are whole numbers of at least 0")
         return y
 
@@ -96,25 +96,25 @@ def refuse_targets(name: str, y: Float[np.ndarray, " N"], bad: Bool[np.ndarray, 
 
 
 def target_column(
-    table: Any, name: str, source: str = "the table", allow_missing: bool = False
+    table: Any, name: str, source: str = "the table", allow_missing: bool = False, reads_text: bool = True
 ) -> Float64[np.ndarray, " N"]:
-    """The column `name` of a data frame, as float64: numbers, or text that is numbers in all rows, such as $1,200 or 12%.
+    """The column `name` of a data frame, as float64: numbers, or text that is numbers in all rows, such as $1,200 or 12%, unless `reads_text` is False.
 
     Raises ValueError where it is absent (with the nearest name), holds other text or dates, or has infinite or, unless these are allowed, missing
     values (with the first data row and the count). `source` is what messages call the table.
     """
     with _naming_target(source):
-        return target_numbers(_named_column(table, name, source, allow_missing))
+        return target_numbers(_named_column(table, name, source, allow_missing), reads_text)
 
 
-def target_numbers(column: Column) -> Float64[np.ndarray, " N"]:
+def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarray, " N"]:
     """NaN where missing. Raises TableError for a column that holds no numbers."""
     if column.kind == "time":
         raise TableError(
             f"column {column.name!r} holds dates or times; the target must be numbers, such as days since a start"
         )
     if column.kind == "text":
-        reading, said = reading_of(column, strict=True)
+        reading, said = reading_of(column, strict=True) if reads_text else (None, "")
         if reading is None or reading.kind != "number":
             row = int(np.argmax(_no_number(column))) if reading is None else int(np.argmin(column.missing))
             shown = column.values[row].as_py()
