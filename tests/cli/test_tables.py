@@ -145,7 +145,7 @@ def test_a_file_as_people_have_it_is_fitted_with_notes_on_stderr(tmp_path, capsy
     rows = [f"{i};{i // 7},{i % 7};{1 + i % 28}.{1 + i // 28}.2020;{100 + i},50 €" for i in range(60)]
     rows[7] = rows[7].rpartition(";")[0] + ";"
     (tmp_path / "t.csv").write_text(
-        ";größe;tag;preis\n" + "\n".join([*rows, ";;;"]) + "\n", encoding="latin-1"
+        ";größe;tag;preis\n" + "\n".join([*rows, ";;;"]) + "\n", encoding="cp1252"
     )
     options = ["--target", "preis", "--out", tmp_path / "m", "--json", *QUICK[:-1]]
     code, out, err = run(capsys, "fit", tmp_path / "t.csv", *options)

@@ -106,6 +106,9 @@ def _decoded(start: bytes, is_cut: bool) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         if is_cut and error.start > len(start) - 4:  # within a letter
             return start[: error.start].decode(), "utf8"
+    try:  # Latin-1 as Windows has it, with €
+        return start.decode("cp1252"), "cp1252"
+    except UnicodeDecodeError:
         return start.decode("latin-1"), "latin1"
 
 
