@@ -109,7 +109,7 @@ def test_the_fit_part_is_unbiased_over_all_batches():
 def test_the_features_are_unbiased():
     """The average of ΦΦᵀz over many seeds is Kz within 4.5 standard errors."""
     solver, z = SGD(n_features=20), GENERATOR.normal(size=(N, 1))
-    n = 2000
+    n = 400
     op = operator(jnp.float64)
     b = op.pad(jnp.zeros((N, 1)))
     rows = jnp.zeros(512, jnp.int32)
@@ -124,7 +124,7 @@ def test_the_features_are_unbiased():
 
 def test_the_expected_gradient_vanishes_where_the_primal_normal_equations_hold():
     """Over all pairs of rows and many draws of features: K W (Kz − b) + σ̄²Kz = 0 at z = A⁻¹b, within 4.5 standard errors."""
-    n, n_seeds = 6, 2000
+    n, n_seeds = 6, 400
     solver = SGD(batch_size=2, n_features=20)
     op = KernelOperator.of(KERNEL, jnp.asarray(X[:n]), jnp.asarray(NOISE[:n]), tile=n)
     b = B[:n, :1]
