@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from sweeps import some_of
 from toy import KEY, make_gp
 
 import stochgp.learners.conditionals as conditionals
@@ -19,7 +20,7 @@ from stochgp.learners import ByLoss, FullBatch, LeaveOneOut, Problem, Vecchia, c
 from stochgp.learners.placing import COMPILER_BYTES
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed
-from stochgp.objectives.conditionals import conditional, curvature
+from stochgp.objectives.conditionals import curvature
 from stochgp.objectives.kernel import nlml
 from stochgp.parameters import partition, positive
 
@@ -40,11 +41,13 @@ def theta_of(gp):
     return packed(partition(gp)[0])
 
 
+_covariance = conditionals.eqx.filter_jit(lambda gp, X, count: gp.covariance(X, count))
+
+
 def covariance(gp, X, count=None):
+    count = np.ones(len(X)) if count is None else np.asarray(count)
     with jax.enable_x64(True):
-        return np.asarray(
-            gp.covariance(jnp.asarray(X), jnp.ones(len(X)) if count is None else jnp.asarray(count))
-        )
+        return np.asarray(_covariance(gp, jnp.asarray(X), count))
 
 
 @functools.cache
@@ -73,7 +76,7 @@ def searched(learner, gp, source):
 
 
 def by_differences(gp, X, y, near, centres):
-    """∇ of the mean loss of these centres, by central differences of `conditional` of dense matrices."""
+    """∇ of the mean loss of these centres, by central differences of −log p(y_i | y of its neighbours), of dense matrices."""
     theta, rest = partition(gp)
     leaves, structure = jax.tree.flatten(theta)
 
@@ -82,7 +85,12 @@ def by_differences(gp, X, y, near, centres):
         shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
         A = covariance(conditionals.eqx.combine(jax.tree.unflatten(structure, shaped), rest), X)
         rows = [near[i][near[i] >= 0] for i in centres]
-        return np.mean([conditional(jnp.asarray(A[np.ix_(r, r)]), jnp.asarray(y[r])).loss for r in rows])
+        factors = [np.linalg.cholesky(A[np.ix_(r, r)]) for r in rows]
+        last = [np.linalg.solve(L, y[r])[-1] for L, r in zip(factors, rows, strict=True)]
+        return (
+            np.mean([np.log(2 * np.pi * L[-1, -1] ** 2) + z**2 for L, z in zip(factors, last, strict=True)])
+            / 2
+        )
 
     x = packed(theta)
     return np.array([(loss(x + d) - loss(x - d)) / 2e-5 for d in 1e-5 * np.eye(len(x))])
@@ -190,12 +198,12 @@ def repeated(X, y, count):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_vecchia_of_all_earlier_rows_has_the_optimum_of_the_exact_likelihood(weighted):
     """Within what `converged` leaves: 0.01 P/(2n) nats per datum."""
-    X, y, _ = draw()
-    count = np.random.default_rng(1).integers(1, 4, 60).astype(float) if weighted else np.ones(60)
+    X, y, _ = draw(40)
+    count = np.random.default_rng(1).integers(1, 4, 40).astype(float) if weighted else np.ones(40)
     source = DeviceRows(X, y, count, dtype=jnp.float64)
-    found = fit(Vecchia(n_neighbours=59, spread=None), model(), source, key=KEY)
+    found = fit(Vecchia(n_neighbours=39, spread=None), model(), source, key=KEY)
     best = fit(FullBatch(), model(), source, key=KEY)
-    rows = source.take(np.arange(60))
+    rows = source.take(np.arange(40))
     excess = float(nlml(found.gp, rows)) - float(nlml(best.gp, rows))
     assert found.converged
     assert -1e-9 < found.loss - float(nlml(found.gp, rows)) < 1e-3  # the mean over passes that never raise it
@@ -217,8 +225,8 @@ def test_a_prior_counts_as_one_of_as_many_data_as_unequal_weights_are_worth():
 
 def test_counts_of_vecchia_are_repeated_rows():
     """With the prior: loss, gradient and optimum, within what `converged` leaves."""
-    X, y, _ = draw(30)
-    count = np.random.default_rng(1).integers(1, 4, 30).astype(float)
+    X, y, _ = draw(18)
+    count = np.random.default_rng(1).integers(1, 4, 18).astype(float)
     n = int(count.sum())
     counted = DeviceRows(X, y, count, dtype=jnp.float64)
     rows = DeviceRows(*repeated(X, y, count), dtype=jnp.float64)
@@ -236,12 +244,12 @@ def test_counts_of_vecchia_are_repeated_rows():
 
 @sweep
 def test_known_parameters_come_back(kind):
-    """Within 4 standard errors, H⁻¹ Cov(∇L) H⁻¹ with the covariance over 200 draws of the targets at the true θ."""
+    """Within 4 standard errors, H⁻¹ Cov(∇L) H⁻¹ with the covariance over 80 draws of the targets at the true θ."""
     N, m, truth = 500, 10, model(0.7, 2.0, 0.1, kernel=Matern32)
     X = np.random.default_rng(5).uniform(0, 60, size=(N, 1))
     R = np.linalg.cholesky(covariance(truth, X))
     learner = kind(n_neighbours=m, spread=None)
-    targets = np.random.default_rng(6).normal(size=(201, N)) @ R.T
+    targets = np.random.default_rng(6).normal(size=(81, N)) @ R.T
     sources = [DeviceRows(X, y, dtype=jnp.float64) for y in targets]
     state, _ = searched(learner, truth, sources[0])
     at = [curvature(truth, source, state.near, False, learner.joint) for source in sources[1:]]
@@ -252,21 +260,21 @@ def test_known_parameters_come_back(kind):
     assert found.converged
     assert np.all(np.abs(theta_of(found.gp) - theta_of(truth)) < N_SE * error)
     assert error.max() < 0.6  # the data do say something
-    bias = np.abs(gradients.mean(axis=0)) / (gradients.std(axis=0, ddof=1) / np.sqrt(200))
+    bias = np.abs(gradients.mean(axis=0)) / (gradients.std(axis=0, ddof=1) / np.sqrt(80))
     assert bias.max() < N_SE  # the estimating equation is unbiased
 
 
 def test_the_inverse_curvature_is_the_error_of_vecchia_with_all_rows():
-    """Cov(∇L) = H/N for the exact likelihood: the sample covariance over 400 draws, by its trace H⁻¹ Cov, within 4 of its errors."""
-    N, truth = 40, model(0.7, 2.0, 0.1)
+    """Cov(∇L) = H/N for the exact likelihood: the sample covariance over 200 draws, by its trace H⁻¹ Cov, within 4 of its errors."""
+    N, truth = 24, model(0.7, 2.0, 0.1)
     X, _, R = draw(N)
     learner = Vecchia(n_neighbours=N - 1, spread=None)
-    targets = np.random.default_rng(6).normal(size=(400, N)) @ R.T
+    targets = np.random.default_rng(6).normal(size=(200, N)) @ R.T
     state, _ = searched(learner, truth, DeviceRows(X, targets[0], dtype=jnp.float64))
     at = [curvature(truth, DeviceRows(X, y, dtype=jnp.float64), state.near, False, True) for y in targets]
     H = np.mean([a.hessian for a in at], axis=0)
     squares = np.array([N * a.gradient @ np.linalg.solve(H, a.gradient) for a in at])
-    assert abs(squares.mean() - 3) < N_SE * squares.std(ddof=1) / np.sqrt(400)
+    assert abs(squares.mean() - 3) < N_SE * squares.std(ddof=1) / np.sqrt(200)
 
 
 def test_rows_that_float32_can_hardly_tell_apart_do_no_harm():
@@ -369,7 +377,7 @@ def test_a_model_without_a_kernel_is_refused(kind):
 
 
 @sweep
-@pytest.mark.parametrize("terms", [1, 2])
+@pytest.mark.parametrize("terms", some_of([1, 2], [2]))
 def test_memory_stays_below_what_is_announced(kind, terms):
     """After a pass and two scoring steps of 100,000 rows."""
     X = np.random.default_rng(0).normal(size=(100_000, 4)).astype(np.float32)

@@ -64,16 +64,23 @@ def in_model(q):
     return SparseGP(kernel(), q, noise())
 
 
+@eqx.filter_jit  # one program is compiled sooner than one for each operation
 def bound(gp, rows):
     return elbo(gp, rows, len(rows.y))
 
 
+@eqx.filter_jit
 def divergence(gp):
     return gp.process().divergence()
 
 
+@eqx.filter_jit
+def _moments(gp, Z):
+    return tuple(part[:, 0] for part in gp.process().moments(Z))
+
+
 def moments(gp, Z):
-    return tuple(part[:, 0] for part in gp.process().moments(jnp.asarray(Z)))
+    return _moments(gp, jnp.asarray(Z))
 
 
 def rows(S=None):
