@@ -2,6 +2,7 @@
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ from stochgp.kernels import terms
 from stochgp.parameters import frozen
 from stochgp.priors import prior_functions, random_features
 from stochgp.storage.files import load_tree, save_tree
-from tests.kernels.test_contract import FEW, KERNELS, D
+from tests.kernels.test_contract import FEW, KERNELS, D, _matrix
 
 N_SE = 4.0
 X = jnp.asarray(np.random.default_rng(0).normal(size=(4, D)), jnp.float32)
@@ -48,21 +49,27 @@ def assert_mean(samples, expected):
 @functools.cache
 def _functions(name):
     """512 groups of 4 functions: 512 independent draws of features."""
-    return prior_functions(ALL[name](), D, 2048, n_features=13, group=4, key=KEY)
+    kernel = ALL[name]()
+    return eqx.filter_jit(lambda key: prior_functions(kernel, D, 2048, n_features=13, group=4, key=key))(KEY)
+
+
+@eqx.filter_jit  # one program is compiled sooner than one for each operation
+def _values(functions, X):
+    return functions(X)
 
 
 @sweep
 def test_functions_have_the_moments_of_the_prior(name):
     """And so have features. By groups: the functions in one share their frequencies."""
     functions = _functions(name)
-    groups = np.asarray(functions(X), np.float64).reshape(4, 512, 4)  # [row, group, function]
+    groups = np.asarray(_values(functions, X), np.float64).reshape(4, 512, 4)  # [row, group, function]
 
     def gram(draws):
         Phi = priors.RandomFeatures(functions.kernel, draws, D)(X)
         return jnp.matmul(Phi, Phi.T)
 
     grams = jax.jit(jax.vmap(gram, axis_size=512))(functions.draws)
-    expected = functions.kernel.matrix(X, X)
+    expected = _matrix(functions.kernel, X, X)
     assert_mean(groups.mean(axis=2).T, np.zeros(4))
     assert_mean(np.einsum("igs,jgs->gij", groups, groups) / 4, expected)
     assert_mean(grams, expected)
@@ -90,7 +97,7 @@ def test_saved_functions_are_the_same_functions(name, tmp_path):
     functions = _functions(name)
     save_tree(tmp_path / "prior", functions, {})
     found, _ = load_tree(tmp_path / "prior")
-    np.testing.assert_array_equal(found(X), functions(X))
+    np.testing.assert_array_equal(_values(found, X), _values(functions, X))
 
 
 def test_the_key_may_be_traced():
@@ -98,7 +105,7 @@ def test_the_key_may_be_traced():
     phi = lambda key: random_features(kernel, D, 13, key=key, orthogonal=False)(X)
     np.testing.assert_allclose(jax.jit(phi)(KEY), phi(KEY), rtol=1e-5, atol=1e-6)
     means = jax.lax.map(lambda key: jnp.matmul(phi(key), phi(key).T), jax.random.split(KEY, 1000))
-    assert_mean(means, kernel.matrix(X, X))
+    assert_mean(means, _matrix(kernel, X, X))
 
 
 def test_the_key_decides():
