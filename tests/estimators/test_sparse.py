@@ -140,8 +140,8 @@ def test_breast_cancer_probabilities_are_calibrated():
 def test_ten_digits_are_told_apart():
     rows, labels = load_digits(return_X_y=True)
     a, b, c, d = train_test_split(rows, labels, test_size=1 / 3, random_state=0, stratify=labels)
-    model = SparseGPClassifier(n_inducing=60, learning_rate=0.03, epochs=30, random_state=0).fit(a, c)
-    assert model.score(b, d) >= 0.96
+    model = SparseGPClassifier(n_inducing=40, learning_rate=0.03, epochs=20, random_state=0).fit(a, c)
+    assert model.score(b, d) >= 0.95
 
 
 def test_fewer_rows_than_points():

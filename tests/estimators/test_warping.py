@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.integrate
 from numpy.testing import assert_allclose, assert_array_equal
+from sweeps import some_of
 
 from stochgp import (
     FeatureGPRegressor,
@@ -147,7 +148,7 @@ def test_few_rows_get_no_transform_of_auto():
     assert_array_equal(model.predict(X_NEW), plain.predict(X_NEW))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", some_of([0, 1], [0]))
 def test_gaussian_targets_refuse_a_transform(seed):
     rng = np.random.default_rng(seed)
     x = rng.uniform(-2, 2, size=(450, 1))
@@ -188,15 +189,15 @@ def test_rows_that_count_are_repeated_rows_in_the_fit_of_a_transform(T):
     many = tuple(np.repeat(part, COUNT[:30], axis=0) for part in (*one[:2], np.ones(30)))
     with jax.enable_x64(True):
 
-        def loss(rows):
-            inputs, targets, count = map(jnp.asarray, rows)
+        @jax.jit
+        def loss(inputs, targets, count):
             z, _, others, _ = warping._outward(
                 T, jnp.asarray([] if T is None else T.raw), targets, count, 0.3
             )
             density = warping._negative_density(jnp.asarray(theta), z, inputs, count, jnp.asarray(start))
             return (density + others) / count.sum()
 
-        assert float(loss(one)) == pytest.approx(float(loss(many)), rel=1e-6)
+        assert float(loss(*one)) == pytest.approx(float(loss(*many)), rel=1e-6)
     found, wanted = (warping._held_out((T, theta), *rows, X[30:40], Y[30:40]) for rows in (one, many))
     assert_allclose(found, wanted, rtol=1e-5)
 
@@ -252,9 +253,9 @@ def test_unknown_transforms_are_named():
 def test_the_law_of_observations_is_that_of_the_transformed_targets():
     """Noise that depends on the input, of log y."""
     rng = np.random.default_rng(4)
-    x = rng.uniform(-2, 2, size=(700, 2))
-    z = np.sin(2 * x[:, 1]) + np.where(x[:, 0] > 0, 0.8, 0.08) * rng.normal(size=700)
-    settings = {"learner": "full-batch", "epochs": 20, "random_state": 0}
+    x = rng.uniform(-2, 2, size=(560, 2))
+    z = np.sin(2 * x[:, 1]) + np.where(x[:, 0] > 0, 0.8, 0.08) * rng.normal(size=560)
+    settings = {"learner": "full-batch", "epochs": 10, "random_state": 0}
     model = KernelGPRegressor("rbf", target="positive", **settings).fit(x, np.exp(z))
     logs = KernelGPRegressor("rbf", **settings).fit(x, np.log(np.exp(z)))
     for found in (model, logs):
@@ -381,9 +382,9 @@ def test_learned_transforms_are_saved_and_drawn_from(name, tmp_path):
     found = functions(jnp.asarray(X_NEW, jnp.float32))
     assert found.dtype == jnp.float32
     assert_allclose(np.asarray(found), functions(X_NEW), rtol=1e-3)
-    draws = model.sample_y(X_NEW, 2000, random_state=1, include_noise=True)
+    draws = model.sample_y(X_NEW, 500, random_state=1, include_noise=True)
     u = model.predict_distribution(X_NEW).cdf(draws)
-    assert np.all(np.abs(u.mean(axis=1) - 0.5) < 4 / np.sqrt(12 * 2000))
+    assert np.all(np.abs(u.mean(axis=1) - 0.5) < 4 / np.sqrt(12 * 500))
 
 
 def test_a_mean_is_one_of_the_targets_as_given():

@@ -47,8 +47,9 @@ def test_products_with_all_rows(op):
 
 def test_products_with_some_rows(op):
     padded, rows = op.pad(jnp.asarray(V)), jnp.array([3, 39, 3, 0])
-    np.testing.assert_allclose(op.times(op.take(rows), padded), K[rows] @ V, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(op.rows_times(rows, padded), K[rows] @ V, rtol=1e-10, atol=1e-10)
+    both = lambda op, rows, V: (op.times(op.take(rows), V), op.rows_times(rows, V))
+    for found in eqx.filter_jit(both)(op, rows, padded):
+        np.testing.assert_allclose(found, K[rows] @ V, rtol=1e-10, atol=1e-10)
     block = jax.jit(lambda start: op.block_times(start, 9, padded))
     for start in (0, 8, 12, N - 9):  # inside, at the end of and beyond 17 kept rows
         np.testing.assert_allclose(block(start), K[start : start + 9] @ V, rtol=1e-10, atol=1e-10)
@@ -58,9 +59,9 @@ def test_a_product_may_read_its_right_hand_side_from_several_arrays(op):
     u, d = op.pad(jnp.asarray(V)), op.pad(jnp.asarray(V[::-1].copy()))
     read = lambda part: part[0] - 0.3 * part[1]
     wanted = K[5:14] @ (V - 0.3 * V[::-1])
-    np.testing.assert_allclose(op.block_times(5, 9, (u, d), read), wanted, rtol=1e-10, atol=1e-10)
-    rows = jnp.arange(5, 14)
-    np.testing.assert_allclose(op.rows_times(rows, (u, d), read), wanted, rtol=1e-10, atol=1e-10)
+    both = lambda op, rows, parts: (op.block_times(5, 9, parts, read), op.rows_times(rows, parts, read))
+    for found in eqx.filter_jit(both)(op, jnp.arange(5, 14), (u, d)):
+        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
 
 
 def test_kept_rows_are_those_of_the_matrix(op):
@@ -70,22 +71,26 @@ def test_kept_rows_are_those_of_the_matrix(op):
 
 
 def test_parts_of_the_matrix(op):
-    np.testing.assert_allclose(op.diagonal(), A.diagonal(), rtol=1e-10)
-    np.testing.assert_allclose(op.dense(), A, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(op.columns(jnp.array([7, 0])), K[:, [7, 0]], rtol=1e-10, atol=1e-12)
+    of = eqx.filter_jit(lambda op, rows: (op.diagonal(), op.dense(), op.columns(rows)))
+    diagonal, dense, columns = of(op, jnp.array([7, 0]))
+    np.testing.assert_allclose(diagonal, A.diagonal(), rtol=1e-10)
+    np.testing.assert_allclose(dense, A, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(columns, K[:, [7, 0]], rtol=1e-10, atol=1e-12)
 
 
 def test_other_rows_against_these(op):
     Z = np.array([[0.5, 1.0], [3.0, 2.0]])
-    found = op.times(op.prepare(jnp.asarray(Z)), op.pad(jnp.asarray(V)))
+    of = eqx.filter_jit(lambda op, Z, V: op.times(op.prepare(Z), V))
+    found = of(op, jnp.asarray(Z), op.pad(jnp.asarray(V)))
     np.testing.assert_allclose(found, matern32(Z, X) @ V, rtol=1e-10, atol=1e-10)
 
 
 def test_reordering_moves_rows_and_noise_together(op):
     order = np.random.default_rng(2).permutation(N)
     moved = op.reordered(jnp.asarray(order))
-    np.testing.assert_allclose(moved.dense(), A[np.ix_(order, order)], rtol=1e-10, atol=1e-12)
-    found = moved.matvec(moved.pad(jnp.asarray(V[order])), n_rows=15)
+    of = eqx.filter_jit(lambda op, V: (op.dense(), op.matvec(V, n_rows=15)))
+    dense, found = of(moved, moved.pad(jnp.asarray(V[order])))
+    np.testing.assert_allclose(dense, A[np.ix_(order, order)], rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(moved.unpad(found), (A @ V)[order], rtol=1e-10, atol=1e-10)
     assert moved.kept is None and moved.inputs is None
 
