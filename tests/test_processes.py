@@ -123,7 +123,7 @@ def test_ctrl_c_in_one_process_ends_both_with_a_model(folder, interrupted):
 
 
 def test_a_time_limit_ends_both_processes_at_the_same_step(folder):
-    codes, outputs, errors = ended(begin(folder, "--set", "time_limit=6", epochs=100_000))
+    codes, outputs, errors = ended(begin(folder, "--set", "time_limit=3", epochs=100_000))
     assert codes == [0, 0], errors
     found = stochgp.load(folder / "together")
     assert found.plan_["ended"]["choice"] == "time_limit" and not found.converged_
