@@ -105,7 +105,7 @@ def test_bad_rows_are_skipped_by_fit_and_its_scores_and_refused_without(rows, tm
     report = json.loads(out)
     assert code == 0 and report["n"] + report["n_train"] == N - 10
     assert stochgp.load(tmp_path / "m").plan_["bad_rows"]["choice"] == 10
-    code, out, err = run(capsys, *arguments, "--quiet", *QUICK)
+    code, out, err = run(capsys, *arguments, "--quiet", *QUICK, "--set", "missing=refuse")
     assert (code, out) == (2, "") and "'y' has 10 missing" in err
     assert run(capsys, *arguments, "--bad-rows", "keep")[0] == 2
 
@@ -198,7 +198,10 @@ def test_a_large_file_is_read_block_by_block(folder, monkeypatch, tmp_path, caps
 
 
 def test_a_fault_of_any_file_is_named_with_the_file_and_its_row(rows, folder, tmp_path, capsys):
-    """At predict and evaluate as at fit; the second file's third block has it."""
+    """At predict and evaluate as at fit, where such values are to be refused; the second file's third block has it."""
+    strict = [*QUICK, "--set", "missing=refuse", "--quiet"]
+    whole = ["fit", folder / "rows", "--target", "y", "--ignore", "noise", "--out", tmp_path / "model"]
+    assert run(capsys, *whole, *strict)[0] == 0
     (tmp_path / "bad").mkdir()
     pa_parquet.write_table(rows.slice(0, 200), tmp_path / "bad" / "0.parquet")
     a, y = (rows[name].to_numpy().copy() for name in ("a", "y"))
@@ -209,9 +212,9 @@ def test_a_fault_of_any_file_is_named_with_the_file_and_its_row(rows, folder, tm
         pa_parquet.write_table(changed, tmp_path / "bad" / "1.parquet")
         place = f"{tmp_path / 'bad' / '1.parquet'}: "
         calls = {
-            "predict": [folder / "model", tmp_path / "bad", "--out", tmp_path / "p.csv"],
-            "evaluate": [folder / "model", tmp_path / "bad"],
-            "fit": [tmp_path / "bad", "--target", "y", "--out", tmp_path / "m", *QUICK],
+            "predict": [tmp_path / "model", tmp_path / "bad", "--out", tmp_path / "p.csv"],
+            "evaluate": [tmp_path / "model", tmp_path / "bad"],
+            "fit": [tmp_path / "bad", "--target", "y", "--out", tmp_path / "m", *strict],
         }
         for command, arguments in calls.items():
             code, _, err = run(capsys, command, *arguments)

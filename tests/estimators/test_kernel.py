@@ -391,10 +391,11 @@ def test_settings_of_another_type_are_refused(setting):
 def test_bad_values_are_named_with_their_place(fitted):
     bad = X.copy()
     bad[4, 1] = np.nan
+    strict = given().set_params(missing="refuse")
     with pytest.raises(ValueError, match="NaN at row 5, column 2"):
-        given().fit(bad, y)
+        strict.fit(bad, y)
     with pytest.raises(ValueError, match="NaN at row 5, column 2"):
-        fitted.predict(bad)
+        strict.fit(X, y).predict(bad)
     with pytest.raises(ValueError, match="exclude"):
         fitted.predict(X_NEW, return_std=True, return_cov=True)
 

@@ -210,7 +210,7 @@ def test_an_updated_model_is_saved_and_updated_again(tmp_path):
 
 
 def test_bad_rows_are_refused_and_leave_the_model_as_it_was():
-    found = model().fit(X[:N], y[:N])
+    found = model().set_params(missing="refuse").fit(X[:N], y[:N])
     before = found.predict(Z)
     for rows, targets, words in [
         (X[N:, :1], y[N:], "features"),
