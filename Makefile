@@ -68,3 +68,7 @@ $(ALL_READY): $(READY)
 $(LINT_READY): $(READY)
 	$(INSTALL) -e '.[lint]'
 	@touch $@
+
+docs: $(DOCS_READY)
+	$(DOCS_BIN)/sphinx-build -W --keep-going -E -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html" >&2

@@ -1,0 +1,93 @@
+"""A page of the API for each module, written when the site is built: every name of `__all__`, or every public one defined in it."""
+
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+ESTIMATORS = "GPRegressor GPClassifier KernelGPRegressor FeatureGPRegressor SparseGPRegressor SparseGPClassifier".split()
+MODULES = {
+    "data": "tables, files, columns, neighbours",
+    "datasets": "named sets and simulated functions",
+    "distributions": "what is predicted of observations",
+    "metrics": "scores of held-out rows",
+    "plots": "pictures as matplotlib figures",
+    "kernels": "covariance functions",
+    "features": "feature maps",
+    "networks": "networks of one row",
+    "likelihoods": "observation models and noise models",
+    "transforms": "increasing transforms of targets",
+    "thompson": "Thompson sampling",
+    "botorch": "fitted estimators as models of BoTorch",
+    "learners": "how parameters are learned",
+    "solvers": "how linear systems are solved",
+    "models": "a model as one value",
+    "parameters": "bounded and frozen parameters",
+    "objectives": "likelihoods and bounds",
+    "operators": "matrices that are never stored",
+    "posteriors": "posteriors as values",
+    "variational": "q(f) by inducing points and functions",
+    "priors": "functions of the prior",
+    "observations": "from f to an observation",
+    "results": "how runs end",
+    "extending": "parts of your own by name",
+}
+SCIKIT = {"get_metadata_routing", "get_params", "set_params", "set_fit_request", "set_score_request", "set_partial_fit_request", "set_predict_request"}
+
+
+def public(module: Any) -> list[str]:
+    """The names that a module offers and that have a docstring of their own."""
+    own = getattr(module, "__all__", None)
+    if own is None:
+        inside = lambda value: getattr(value, "__module__", "").startswith(module.__name__)
+        own = [name for name, value in vars(module).items() if not name.startswith("_") and inside(value)]
+    values = {name: getattr(module, name) for name in own}
+    return sorted(name for name, value in values.items() if inspect.isclass(value) or inspect.isfunction(value))
+
+
+def entry(module: str, name: str, value: Any) -> str:
+    """The directive of one class or function."""
+    if not inspect.isclass(value):
+        return f".. autofunction:: stochgp.{module}.{name}\n"
+    if inspect.isabstract(value) and module == "estimators":
+        return f".. autoclass:: stochgp.{module}.{name}\n"
+    return f".. autoclass:: stochgp.{module}.{name}\n   :members:\n"
+
+
+def estimator(name: str, kind: Any) -> str:
+    """An estimator with the methods and properties that it inherits, scikit-learn's own left out."""
+    names = [n for n in dir(kind) if not n.startswith("_") and n not in SCIKIT]
+    shown = lambda n: callable(getattr(kind, n, None)) or isinstance(inspect.getattr_static(kind, n), property)
+    members = ", ".join(n for n in names if shown(n))
+    return f"# {name}\n\n```{{eval-rst}}\n.. autoclass:: stochgp.{name}\n   :members: {members}\n   :inherited-members:\n```\n"
+
+
+def page(module: str, about: str) -> str:
+    """The page of a module."""
+    found = importlib.import_module(f"stochgp.{module}")
+    text = "\n".join(entry(module, name, getattr(found, name)) for name in public(found))
+    return f"# stochgp.{module}\n\n{about.capitalize()}.\n\n```{{eval-rst}}\n.. module:: stochgp.{module}\n\n{text}```\n"
+
+
+def write_pages(app: Any) -> None:
+    """`api/generated/*.md`, rewritten only where they change; BoTorch's only where it is installed."""
+    import stochgp
+
+    folder = Path(app.srcdir) / "api" / "generated"
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = {name: estimator(name, getattr(stochgp, name)) for name in ESTIMATORS}
+    pages["load"] = "# load\n\n```{eval-rst}\n.. autofunction:: stochgp.load\n\n.. autofunction:: stochgp.register\n```\n"
+    for module, about in MODULES.items():
+        try:
+            pages[module] = page(module, about)
+        except ImportError:
+            pages[module] = f"# stochgp.{module}\n\n{about.capitalize()}. This site was built without what it needs: see the docstrings.\n"
+    for name, text in pages.items():
+        path = folder / f"{name}.md"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def setup(app: Any) -> dict[str, bool]:
+    app.connect("builder-inited", write_pages)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,65 @@
+"""Docstrings of the package as reStructuredText: formulas and aligned lines stay as they are, text becomes paragraphs.
+
+Docstrings with numpydoc sections are left to napoleon, but for `*`, `_` and `|` in their text, which mean nothing there.
+"""
+
+import re
+from typing import Any
+
+SECTION = re.compile(r"^(Parameters|Attributes|Returns|Raises|References|Examples|Notes|Warns)\n-{4,}$", re.MULTILINE)
+CODE = re.compile(r"(`[^`]*`)")
+ALIGNED = re.compile(r"\S {2,}\S")
+PROMPT = re.compile(r"^\s*(>>>|\.\.\. )")
+
+
+def escaped(line: str) -> str:
+    """`*`, `_`, `|` and backslashes outside of backticks as themselves."""
+    parts = CODE.split(line)
+    return "".join(part if part.startswith("`") else re.sub(r"([*_|\\])", r"\\\1", part) for part in parts)
+
+
+def as_paragraph(lines: list[str]) -> list[str]:
+    """One paragraph, list or literal block."""
+    bullets = lines[0].lstrip().startswith("- ")
+    indented = any(line.startswith(" ") for line in lines) and not bullets
+    if indented or any(ALIGNED.search(line) for line in lines):
+        return ["::", "", *("    " + line for line in lines), ""]
+    return [*([escaped(line) for line in lines]), ""]
+
+
+def readable(lines: list[str]) -> list[str]:
+    """A docstring of paragraphs, formulas and aligned lines."""
+    found: list[str] = []
+    paragraph: list[str] = []
+    for line in [*lines, ""]:
+        if line.strip():
+            paragraph.append(line.rstrip())
+        elif paragraph:
+            found += as_paragraph(paragraph)
+            paragraph = []
+    return found
+
+
+def of_sections(lines: list[str]) -> list[str]:
+    """A docstring with numpydoc sections: examples stay, names of parameters are escaped by napoleon."""
+    names = re.compile(r"^\S")
+    found, in_section = [], False
+    for k, line in enumerate(lines):
+        following = lines[k + 1] if k + 1 < len(lines) else ""
+        in_section = in_section or (bool(following) and set(following) == {"-"})
+        if PROMPT.match(line) or set(line.strip()) == {"-"} or (in_section and names.match(line)):
+            found.append(line)
+        else:
+            found.append(escaped(line))
+    return found
+
+
+def convert(app: Any, what: str, name: str, subject: Any, options: Any, lines: list[str]) -> None:
+    """Before napoleon, which knows the sections."""
+    text = "\n".join(lines)
+    lines[:] = of_sections(lines) if SECTION.search(text) else readable(lines)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    app.connect("autodoc-process-docstring", convert, priority=100)
+    return {"parallel_read_safe": True}

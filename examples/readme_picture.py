@@ -1,0 +1,35 @@
+"""The picture of the README, docs/figures/readme.png: `python examples/readme_picture.py`."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from sklearn.datasets import load_diabetes
+
+from stochgp import GPRegressor
+
+PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "readme.png"
+
+
+def picture():
+    """Disease progression given the body mass index alone: observations and the predictive distribution."""
+    X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
+    model = GPRegressor(random_state=0).fit(X[["bmi"]], y)
+    grid = X[["bmi"]].iloc[:200].assign(bmi=np.linspace(X["bmi"].min(), X["bmi"].max(), 200))
+    found = model.predict_distribution(grid)
+    figure = Figure(figsize=(7, 3.4), dpi=100, layout="constrained")
+    axes = figure.subplots()
+    for level, shade in ((0.95, 0.15), (0.8, 0.22), (0.5, 0.3)):
+        low, high = found.interval(level).T
+        axes.fill_between(grid["bmi"], low, high, color="#1f5fa8", alpha=shade, lw=0, label=f"{level:.0%}")
+    axes.plot(grid["bmi"], found.mean, color="#1f5fa8", label="mean")
+    axes.plot(X["bmi"], y, ".", color="#303030", ms=3, label="observations")
+    axes.set(xlabel="body mass index", ylabel="disease progression")
+    axes.legend(loc="upper left", ncols=2, frameon=False)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.savefig(PICTURE)
+
+
+if __name__ == "__main__":
+    picture()
