@@ -1,6 +1,7 @@
 # make demo      the main job on real data        make test       format, lint, types and tests: every property of every kind
 # make lint      format, lint and types           make test-all   the same with all sweeps and the extras botorch and robot
 # make setup     only the virtual environment     make mutants    whether tests notice stated mutations of the source
+# make docs      the documentation as a site: docs/_build/html/index.html; runs its notebooks
 # Another interpreter: make PYTHON=/path/to/python3.12 ...
 
 # The first interpreter that runs, has a supported version and can make virtual environments. 3.14 is
@@ -14,6 +15,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LINT_READY := $(VENV)/.lint-ready
 ALL_READY := $(VENV)/.all-ready
+DOCS_READY := $(VENV)/.docs-ready
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # What must hold as well for users who run all of JAX in 64 bits.
@@ -22,7 +24,7 @@ EITHER_PRECISION := tests/test_parameters.py tests/kernels/test_contract.py test
 # A process for each core, and a file of tests on one of them, in the order of conftest.FIRST.
 TEST_OPTIONS := -q -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all mutants lint setup
+.PHONY: demo test test-all mutants lint docs setup
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -52,6 +54,11 @@ lint: $(LINT_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+# Every page anew, every notebook run, every warning an error. No network after the set-up.
+docs: $(DOCS_READY)
+	$(BIN)/python -m sphinx -W --keep-going -E -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html" >&2
+
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -65,10 +72,10 @@ $(ALL_READY): $(READY)
 	$(INSTALL) -e '.[botorch,robot]'
 	@touch $@
 
+$(DOCS_READY): $(READY)
+	$(INSTALL) -e '.[docs]'
+	@touch $@
+
 $(LINT_READY): $(READY)
 	$(INSTALL) -e '.[lint]'
 	@touch $@
-
-docs: $(DOCS_READY)
-	$(DOCS_BIN)/sphinx-build -W --keep-going -E -q -b html docs docs/_build/html
-	@echo "docs/_build/html/index.html" >&2

@@ -7,12 +7,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1] / "src")  # of the notebooks' processes
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress"  # tqdm, of notebooks without widgets
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # most of a build is compiling
 os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 from stochgp.version import __version__
 
-project, author, copyright = "stochgp", "The stochgp maintainers", "The stochgp maintainers"  # noqa: A001
+project, author, copyright = "stochgp", "The stochgp maintainers", "The stochgp maintainers"
 release = version = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "api", "docstrings", "outside"]
 exclude_patterns = ["_build", "_ext"]
@@ -37,4 +38,5 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True
 python_maximum_signature_line_length = 88

@@ -1,9 +1,12 @@
 """Everything that the documentation shows is run: Python blocks, what they print, and the command line.
 
 A page's ```python blocks run in order in one namespace, in an empty folder. A ```text block right after one is what it prints. Each
-line `stochgp …` of a ```sh block is run there too. Links between files must lead somewhere.
+line `stochgp …` of a ```sh block is run there too. Links between files must lead somewhere. What is run elsewhere: the README by
+`test_wheel.py`, from a wheel; the cells of notebooks, which are pages with `file_format: mystnb`, by `make docs`, where every warning
+is an error (.github/workflows/docs.yml). Here they are compiled.
 """
 
+import ast
 import contextlib
 import io
 import itertools
@@ -12,17 +15,21 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from sweeps import some_of
 
 from stochgp import budget
 from stochgp.cli import main
-from stochgp.planning import steps as planning
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SOURCES = ROOT / "src" / "stochgp"
+BUILT = ("docs/_build/", "docs/api/generated/")  # by `make docs`
+FOUND = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
+PAGES = ["README.md", *(page for page in FOUND if not page.startswith(BUILT))]
+NOTEBOOK = "---\nfile_format: mystnb\n"
+NOTEBOOKS = [page for page in PAGES if (ROOT / page).read_text().startswith(NOTEBOOK)]
+FENCE = re.compile(r"^```(\w*|\{code-cell\} ipython3)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 GENERATED = "experiments/results"  # written by the experiments, so not there in a fresh clone
 
@@ -61,25 +68,17 @@ def run_shell(block):
     return printed.getvalue()
 
 
-def given_to(page):
-    """The README's first example speaks of the reader's own rows."""
-    if page != "README.md":
-        return {}
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(300, 2))
-    return {"X": X, "y": np.sin(X[:, 0]) + 0.1 * generator.normal(size=300), "X_new": X[:5]}
-
-
-RUN = [page for page in PAGES if any(b.language in ("python", "sh") for b in blocks_of(page))]
+RUN = [page for page in PAGES[1:] if any(b.language in ("python", "sh") for b in blocks_of(page))]
+RUN = [
+    page for page in RUN if page not in (*NOTEBOOKS, "docs/start/install.md")
+]  # which shows how to install
 
 
 @pytest.mark.parametrize("page", some_of(RUN, [page for page in RUN if page != "docs/methods/iterative.md"]))
 def test_examples_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(budget, "resident", lambda: 300_000_000)  # the process of all tests may hold more
-    if page == "README.md":  # default settings, shortened
-        monkeypatch.setattr(planning, "default_epochs", lambda steps_per_epoch: 2)
-    namespace = given_to(page)
+    namespace = {}
     for block in blocks_of(page):
         if block.language not in ("python", "sh"):
             continue
@@ -95,7 +94,53 @@ def test_links_lead_somewhere(page):
     assert [str(target) for target in targets if not target.exists()] == []
 
 
-def test_every_page_is_in_the_index():
-    index = (ROOT / "docs" / "README.md").read_text()
-    missing = [page for page in PAGES if page.startswith("docs/") and page.removeprefix("docs/") not in index]
-    assert missing == ["docs/README.md"]
+@pytest.mark.parametrize("page", NOTEBOOKS)
+def test_cells_of_notebooks_are_python_and_nothing_else_is_shown_as_run(page):
+    blocks = blocks_of(page)
+    cells = [block for block in blocks if block.language == "{code-cell} ipython3"]
+    assert cells and not [block.line for block in blocks if block.language in ("python", "sh")]
+    for block in cells:
+        compile(block.text.partition(":tags:")[0] or block.text.split("\n", 1)[1], page, "exec")
+
+
+def test_every_page_is_in_one_table_of_contents():
+    listed = []
+    for page in PAGES:
+        for tree in TOCTREE.findall((ROOT / page).read_text()):
+            names = [line for line in tree.splitlines() if line and not line.startswith(":")]
+            listed += [str(Path(page).parent / f"{name}.md") for name in names]
+    listed = sorted(page for page in listed if not page.startswith(BUILT))
+    assert listed == [page for page in PAGES[1:] if page != "docs/index.md"]
+
+
+def test_every_name_of_the_page_of_the_papers_is_in_its_file():
+    """`file.py: Class.method`, `other`."""
+    missing = []
+    for row in (ROOT / "docs" / "papers.md").read_text().splitlines():
+        for file, names in re.findall(r"`([\w/]+\.py): ([\w.]+(?:`, `[\w.]+)*)`", row):
+            known = names_in(SOURCES / file)
+            missing += [f"{file}: {name}" for name in names.split("`, `") if name not in known]
+    assert missing == []
+
+
+def names_in(path):
+    """Functions and classes of a file, and methods as `Class.method`."""
+    known = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            known.add(node.name)
+            known |= {
+                f"{node.name}.{part.name}"
+                for part in ast.iter_child_nodes(node)
+                if isinstance(part, ast.FunctionDef)
+            }
+    return known
+
+
+def test_messages_that_the_page_of_questions_explains_are_those_of_the_code():
+    text = " ".join(path.read_text() for path in SOURCES.rglob("*.py"))
+    said = re.findall(
+        r"^\| `([^`]+)` \|", (ROOT / "docs" / "start" / "questions.md").read_text(), re.MULTILINE
+    )
+    parts = [part.strip() for message in said for part in message.split("…") if part.strip()]
+    assert len(said) >= 10 and [part for part in parts if part not in text] == []

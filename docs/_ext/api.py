@@ -5,7 +5,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-ESTIMATORS = "GPRegressor GPClassifier KernelGPRegressor FeatureGPRegressor SparseGPRegressor SparseGPClassifier".split()
+ESTIMATORS = ["GPRegressor", "GPClassifier", "KernelGPRegressor", "FeatureGPRegressor", "SparseGPRegressor", "SparseGPClassifier"]
 MODULES = {
     "data": "tables, files, columns, neighbours",
     "datasets": "named sets and simulated functions",
@@ -32,7 +32,15 @@ MODULES = {
     "results": "how runs end",
     "extending": "parts of your own by name",
 }
-SCIKIT = {"get_metadata_routing", "get_params", "set_params", "set_fit_request", "set_score_request", "set_partial_fit_request", "set_predict_request"}
+SCIKIT = {
+    "get_metadata_routing",
+    "get_params",
+    "set_params",
+    "set_fit_request",
+    "set_score_request",
+    "set_partial_fit_request",
+    "set_predict_request",
+}
 
 
 def public(module: Any) -> list[str]:
@@ -42,7 +50,9 @@ def public(module: Any) -> list[str]:
         inside = lambda value: getattr(value, "__module__", "").startswith(module.__name__)
         own = [name for name, value in vars(module).items() if not name.startswith("_") and inside(value)]
     values = {name: getattr(module, name) for name in own}
-    return sorted(name for name, value in values.items() if inspect.isclass(value) or inspect.isfunction(value))
+    return sorted(
+        name for name, value in values.items() if inspect.isclass(value) or inspect.isfunction(value)
+    )
 
 
 def entry(module: str, name: str, value: Any) -> str:
@@ -57,7 +67,9 @@ def entry(module: str, name: str, value: Any) -> str:
 def estimator(name: str, kind: Any) -> str:
     """An estimator with the methods and properties that it inherits, scikit-learn's own left out."""
     names = [n for n in dir(kind) if not n.startswith("_") and n not in SCIKIT]
-    shown = lambda n: callable(getattr(kind, n, None)) or isinstance(inspect.getattr_static(kind, n), property)
+    shown = lambda n: (
+        callable(getattr(kind, n, None)) or isinstance(inspect.getattr_static(kind, n), property)
+    )
     members = ", ".join(n for n in names if shown(n))
     return f"# {name}\n\n```{{eval-rst}}\n.. autoclass:: stochgp.{name}\n   :members: {members}\n   :inherited-members:\n```\n"
 
@@ -76,12 +88,16 @@ def write_pages(app: Any) -> None:
     folder = Path(app.srcdir) / "api" / "generated"
     folder.mkdir(parents=True, exist_ok=True)
     pages = {name: estimator(name, getattr(stochgp, name)) for name in ESTIMATORS}
-    pages["load"] = "# load\n\n```{eval-rst}\n.. autofunction:: stochgp.load\n\n.. autofunction:: stochgp.register\n```\n"
+    pages["load"] = (
+        "# load\n\n```{eval-rst}\n.. autofunction:: stochgp.load\n\n.. autofunction:: stochgp.register\n```\n"
+    )
     for module, about in MODULES.items():
         try:
             pages[module] = page(module, about)
         except ImportError:
-            pages[module] = f"# stochgp.{module}\n\n{about.capitalize()}. This site was built without what it needs: see the docstrings.\n"
+            pages[module] = (
+                f"# stochgp.{module}\n\n{about.capitalize()}. This site was built without what it needs: see the docstrings.\n"
+            )
     for name, text in pages.items():
         path = folder / f"{name}.md"
         if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -89,5 +105,6 @@ def write_pages(app: Any) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
+    """Sphinx asks for it."""
     app.connect("builder-inited", write_pages)
     return {"parallel_read_safe": True}

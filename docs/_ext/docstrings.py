@@ -6,7 +6,9 @@ Docstrings with numpydoc sections are left to napoleon, but for `*`, `_` and `|`
 import re
 from typing import Any
 
-SECTION = re.compile(r"^(Parameters|Attributes|Returns|Raises|References|Examples|Notes|Warns)\n-{4,}$", re.MULTILINE)
+SECTION = re.compile(
+    r"^(Parameters|Attributes|Returns|Raises|References|Examples|Notes|Warns)\n-{4,}$", re.MULTILINE
+)
 CODE = re.compile(r"(`[^`]*`)")
 ALIGNED = re.compile(r"\S {2,}\S")
 PROMPT = re.compile(r"^\s*(>>>|\.\.\. )")
@@ -61,5 +63,6 @@ def convert(app: Any, what: str, name: str, subject: Any, options: Any, lines: l
 
 
 def setup(app: Any) -> dict[str, bool]:
+    """Sphinx asks for it."""
     app.connect("autodoc-process-docstring", convert, priority=100)
     return {"parallel_read_safe": True}

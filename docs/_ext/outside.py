@@ -23,5 +23,6 @@ def name_files(app: Any, page: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
+    """Sphinx asks for it."""
     app.connect("source-read", name_files)
     return {"parallel_read_safe": True}

@@ -59,25 +59,26 @@ logger = logging.getLogger("stochgp.estimators")
 class GPEstimator(PosteriorEstimator):
     """An estimator of one family: a leaf says how its model starts, which learner trains it, and what the posterior is.
 
-    Learning
+    Parameters
+    ----------
     batch_size, epochs, learning_rate
-                    of the learner: None = its own, or chosen for you; given here and in a learner: ValueError
-    new_rows        "between" the training rows, or "after" them in time: then rows are held out and left out in blocks of time; "auto": after, where a column
-                    of dates, or columns that only increase with the rows, say when rows were taken and neighbours in time resemble each other
-    random_state    None, an integer, a NumPy RandomState or Generator
-    plan            `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits
-
-    Data
-    standardize     inputs, and real targets, to mean 0 and standard deviation 1 by the (weighted) training rows
-    missing         "auto" (or "impute"): missing and infinite inputs become the median of their column, or no level, and rows without a target are not
-                    learned from; columns that tell nothing are left out, cells that cannot be read are missing (docs/methods/data.md). "refuse": errors
-    dtype           "float32" or "float64" for rows, kernel and features; sums over rows and small factorisations are float64 in any case
-
-    Resources
-    memory_limit    "1GB", bytes or None (half of what is available) for the process during a call; what exceeds it is refused
-    time_limit      seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
-    devices         None = one; "all", a number of them, or a list of JAX's devices or their numbers: what they share, `plan_` says (docs/methods/devices.md)
-    verbose         1 shows progress on stderr
+        Of the learner: None = its own, or chosen for you; given here and in a learner: ValueError.
+    new_rows : "auto", "between" or "after"
+        Between the training rows, or after them in time: then rows are held out in blocks of time. "auto": after, where a column of dates, or columns that
+        only increase with the rows, say when rows were taken and neighbours in time resemble each other.
+    random_state : None, an integer, a NumPy RandomState or Generator
+    plan
+        `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits.
+    standardize : bool, inputs, and real targets, to mean 0 and standard deviation 1 by the (weighted) training rows
+    missing
+        "auto" (or "impute"): missing and infinite inputs become the median of their column, or no level, and rows without a target are not learned from;
+        columns that tell nothing are left out, cells that cannot be read are missing (docs/methods/data.md). "refuse": errors.
+    dtype : "float32" or "float64", of rows, kernel and features; sums over rows and small factorisations are float64 in any case
+    memory_limit : "1GB", bytes or None (half of what is available), for the process during a call; what exceeds it is refused
+    time_limit : seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
+    devices
+        None = one; "all", a number of them, or a list of JAX's devices or their numbers: what they share, `plan_` says (docs/methods/devices.md).
+    verbose : 0, or 1 for progress on stderr
     """
 
     # scikit-learn wants any value taken by `__init__`, and judged in `fit`.
@@ -103,11 +104,11 @@ class GPEstimator(PosteriorEstimator):
         super().__init_subclass__(**given)
         if cls.__doc__ is not None and "{shared}" in cls.__doc__:
             shared = [
-                str(base.__doc__).partition("\n\n")[2]
+                str(base.__doc__).partition("----------\n")[2]
                 for base in cls.__mro__[1:]
                 if issubclass(base, GPEstimator)
             ]
-            cls.__doc__ = cls.__doc__.replace("{shared}", "\n\n    ".join(part.strip() for part in shared))
+            cls.__doc__ = cls.__doc__.replace("{shared}", "\n    ".join(part.strip() for part in shared))
 
     @abc.abstractmethod
     def _start(self, data: TrainingData, run: Run) -> tuple[AbstractGP, dict[str, Any]]:
@@ -186,17 +187,25 @@ class GPEstimator(PosteriorEstimator):
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> "GPEstimator":
-        """Learn the model's parameters from rows X [N, D] (array or data frame) and targets y [N], and compute the posterior.
+        """Learn the model's parameters from rows X [N, D] and targets y [N], and compute the posterior.
 
-        A row of weight ρ counts as ρ rows: its noise variance is σ²/ρ. Text columns of a data frame are one-hot encoded, dates become
-        numbers. Of files, X is a path of a table or of a folder of tables, or `data.Blocks`, and y the name of the target's column: they are
-        read block by block, so that memory does not grow with the rows of a model that keeps none. `groups` says which rows belong together, by numbers or text: repeated measurements, days, patients. Rows of one group are
-        never split between training and held-out rows, and leave-one-out learning leaves them out together. `checkpoint` names a file that is kept up to date; a killed fit, called again with the same data and settings, goes on
-        from it to the same result. `callback` is called with every entry that learning adds to `history_`, as it comes, in target units.
-        If it returns True, or on Ctrl-C, learning ends with the best state so far.
+        Parameters
+        ----------
+        X, y
+            An array or a data frame (text columns are one-hot encoded, dates become numbers). Of files, X is a path of a table or of a folder of tables, or
+            `data.Blocks`, and y the name of the target's column: read block by block, so that memory does not grow with the rows where a model keeps none.
+        sample_weight : a row of weight ρ counts as ρ rows: its noise variance is σ²/ρ
+        groups
+            Which rows belong together, by numbers or text: repeated measurements, days, patients. None is divided between training and held-out rows, and
+            leave-one-out learning leaves a group out together.
+        checkpoint : a file that is kept up to date; a killed fit, called again with the same data and settings, goes on from it to the same result
+        callback
+            Called with every entry that learning adds to `history_`, in target units. If it returns True, or on Ctrl-C, learning ends with the best state.
 
-        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and for a fit that would exceed
-        `memory_limit` (with both numbers).
+        Raises
+        ------
+        ValueError, TypeError
+            In one line, for data or settings that cannot be used, and for a fit that would exceed `memory_limit` (with both numbers).
         """
         check_settings(self.get_params(deep=False))
         begun = time.perf_counter()

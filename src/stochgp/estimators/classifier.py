@@ -49,15 +49,26 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
     Two classes: a latent function f and P(y = second class | f) = Φ(f). More: a latent function for each, of one kernel and on one set of
     inducing points, and P(y = c | f) = softmax(f)_c. Probabilities are the average over q(f), so they know what is uncertain of f.
 
-    kernel          "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included
-    n_inducing      inducing points; all rows where there are fewer
-    learner         "auto" = "svgp", or a learner of `stochgp.learners`
-
+    Parameters
+    ----------
+    kernel
+        "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included.
+    n_inducing : int
+        Inducing points; all rows where there are fewer.
+    learner
+        "auto" = "svgp", or a learner of `stochgp.learners`.
     {shared}
 
-    After `fit`: `classes_`, sorted; `kernel_` on the data that the kernel sees; `elbo_`, a lower bound of the log probability of the training
-    labels, per row; `n_iter_` steps; `converged_` as the learner's docstring says; `history_`, `plan_`, `fit_seconds_`, `n_features_in_`,
-    `feature_names_in_`, `target_name_` as of the regressors.
+    Attributes
+    ----------
+    classes_
+        Sorted.
+    kernel_
+        On the data that the kernel sees.
+    elbo_
+        A lower bound of the log probability of the training labels, per row.
+    converged_, history_, plan_, n_iter_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
+        As of the regressors; `converged_` as the learner's docstring says.
     """
 
     kernel: Any = "rbf"

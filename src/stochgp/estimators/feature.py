@@ -63,27 +63,44 @@ SCALE_ROWS = 1_000  # on which the starting variance is found
 class FeatureGPRegressor(FamilyRegressor):
     """Gaussian process regression with k(x, z) = variance · φ(x)·φ(z), φ finite-dimensional: `predict` is of the function without noise.
 
-    features        "mlp", "attention", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints), a feature map of `stochgp.features`, or a network (one row ↦ one axis)
-    kernel          what rff, orf and nystrom approximate (None = "rbf"); on a network None = the linear kernel on its output, a
-                    stationary kernel = random Fourier features of its output
-    n_features      dimension of φ: None = 128 for networks, 1000 for Fourier features, 512 for Nyström
-    learner         "scgd", "minimax", "bsgd", "full-batch", or a learner of `stochgp.learners`
-    smiles          the column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel,
-                    and `missing="skip"` leaves out those that cannot be read (predictions NaN)
-    likelihood      "gaussian": noise of one variance; "row-noise": Gaussian with a variance that depends on the input, learned by a network;
-                    "student-t": heavy tails, of `SCGD(df=…)`; "row-noise-student-t": both; "auto": the first, and each of the others where held-out
-                    rows, 500 at least, are predicted better by more than two standard errors and 0.01 nats, and probabilities corrected where 2,000 held-out
-                    rows want it; `Gaussian(noise)` or `StudentT(df, noise)` of
-                    `stochgp.likelihoods`, whose noise is learned with the features; or
-                    `likelihoods.Warped(one of these, transform)`: the targets are transformed, and everything is said in their units
-
+    Parameters
+    ----------
+    features
+        "mlp", "attention", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints), a feature map of `stochgp.features`, or a network (one row ↦ one
+        axis).
+    kernel
+        What rff, orf and nystrom approximate (None = "rbf"); on a network None = the linear kernel on its output, a stationary kernel = random Fourier
+        features of its output.
+    n_features
+        Dimension of φ: None = 128 for networks, 1000 for Fourier features, 512 for Nyström.
+    learner
+        "scgd", "minimax", "bsgd", "full-batch", or a learner of `stochgp.learners`.
+    smiles
+        The column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` leaves
+        out those that cannot be read (predictions NaN).
+    likelihood
+        "gaussian": noise of one variance; "row-noise": Gaussian with a variance that depends on the input, learned by a network; "student-t": heavy tails, of
+        `SCGD(df=…)`; "row-noise-student-t": both; "auto": the first, and each of the others where held-out rows, 500 at least, are predicted better by more
+        than two standard errors and 0.01 nats, and probabilities corrected where 2,000 held-out rows want it; `Gaussian(noise)` or `StudentT(df, noise)` of
+        `stochgp.likelihoods`, whose noise is learned with the features; or
+        `Warped(one of these, transform)`: the targets are transformed, and everything is said in their units.
     {shared}
 
-    After `fit`, in units of the targets given (nlml = that of standardised targets + log s, variances times s²):
-    `features_` φ on standardised inputs, of a network by name with `features.Beyond` beside it, which is 0 in the range of the rows; `noise_variance_`; `nlml_` exact negative log marginal likelihood per datum of all rows, with heavy tails a
-    bound of it from above;
-    `n_iter_` steps; `converged_` as the learner's docstring says, False when a budget ended the run; `history_` a dict per visit (docs/methods/history.md);
-    `plan_` choices and reasons; `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames; `target_name_`, the name of y if it has one.
+    Attributes
+    ----------
+    features_
+        φ on standardised inputs, of a network by name with `features.Beyond` beside it, which is 0 in the range of the rows.
+    noise_variance_, nlml_
+        In units of the targets given (nlml = that of standardised targets + log s, variances times s²): the exact negative log marginal likelihood per datum
+        of all rows, with heavy tails a bound of it from above.
+    converged_
+        As the learner's docstring says, False when a budget ended the run.
+    plan_
+        Choices and reasons.
+    history_, n_iter_, fit_seconds_
+        A dict per visit of the judge (docs/methods/history.md); steps; seconds.
+    n_features_in_, feature_names_in_, target_name_
+        Of the rows; names where they come in data frames.
     """
 
     features: Any = "mlp"

@@ -49,26 +49,45 @@ UPDATE_SEED = 0  # of the noise drawn for new rows, with the number of rows befo
 class KernelGPRegressor(FamilyRegressor):
     """Gaussian process regression with any kernel and any number of rows: `predict` is of the function without noise.
 
-    kernel          "auto" (compared on rows left out: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a kernel of `stochgp.kernels`;
-                    "tanimoto" for fingerprints: `kernels.Tanimoto() + kernels.Constant()` (docs/methods/molecules.md says why)
-    learner         "auto", "loo", "vecchia", "bsgd", "full-batch", "iterative", or a learner of `stochgp.learners`; None = keep the hyperparameters given
-    noise_variance  σ², in the units of what the kernel sees (standardised targets when `standardize`): a value is kept, while the kernel is
-                    learned; None = learned, from a tenth of the targets' mean square, which `learner=None` keeps
-    solver          "auto", "cholesky", "cg", "sgd", "sdd", or a solver of `stochgp.solvers`
-    prediction      "auto", "global" or "local"
-    n_samples       function samples solved with the mean, for variances where exact ones do not fit; 0 = none
-    smiles          the column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel,
-                    and `missing="skip"` leaves out those that cannot be read (predictions NaN)
-    likelihood      "auto" (constant Gaussian noise, unless rows left out say clearly otherwise: see docs/methods/row_noise.md), "gaussian",
-                    "student-t", or `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`, whose noise is learned with the kernel; or
-                    `Warped(one of these, transform)`: the targets are transformed, and everything is said in their units
-
+    Parameters
+    ----------
+    kernel
+        "auto" (compared on held-out rows: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a
+        kernel of `stochgp.kernels`; "tanimoto" for fingerprints: `kernels.Tanimoto() + kernels.Constant()` (docs/methods/molecules.md says why).
+    learner
+        "auto", "loo", "vecchia", "bsgd", "full-batch", "iterative", or a learner of `stochgp.learners`; None = keep the hyperparameters given.
+    noise_variance
+        σ², in the units of what the kernel sees (standardised targets when `standardize`): a value is kept, while the kernel is learned; None = learned, from
+        a tenth of the targets' mean square, which `learner=None` keeps.
+    solver
+        "auto", "cholesky", "cg", "sgd", "sdd", or a solver of `stochgp.solvers`.
+    prediction : "auto", "global" or "local"
+        From all rows, or from the nearest ones of each new row.
+    n_samples : int
+        Function samples solved with the mean, for variances where exact ones do not fit; 0 = none.
+    smiles
+        The column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` leaves
+        out those that cannot be read (predictions NaN).
+    likelihood
+        "auto" (constant Gaussian noise, unless held-out rows say clearly otherwise: see docs/methods/row_noise.md), "gaussian", "student-t", or
+        `Gaussian(noise)` or `StudentT(df, noise)` of `stochgp.likelihoods`, whose noise is learned with the kernel; or
+        `Warped(one of these, transform)`: the targets are transformed, and everything is said in their units.
     {shared}
 
-    After `fit`: `kernel_` on the data that the kernel sees; in units of the targets given `noise_variance_`, `nlml_` (exact, where the
-    solver is direct), `nlml_estimate_` and `nlml_stderr_` (see there); `n_iter_`; `converged_`: the residual, measured on all rows, is within the tolerance of the plan; `history_` (docs/methods/history.md);
-    `plan_` choices and reasons, `plan_["variance"]` says how standard deviations are computed and their expected relative error;
-    `fit_seconds_`; `n_features_in_`, `feature_names_in_`; `target_name_`. A saved model holds the standardised training rows and targets.
+    Attributes
+    ----------
+    kernel_
+        With its hyperparameters, on the data that the kernel sees.
+    noise_variance_, nlml_
+        In units of the targets given; the NLML per row is exact, where the solver is direct. `nlml_estimate_` and `nlml_stderr_`: see there.
+    converged_
+        The residual, measured on all rows, is within the tolerance of the plan.
+    plan_
+        Choices and reasons; `plan_["variance"]` says how standard deviations are computed and their expected relative error.
+    history_, n_iter_, fit_seconds_
+        What learning and solving met (docs/methods/history.md); steps; seconds.
+    n_features_in_, feature_names_in_, target_name_
+        Of the rows. A saved model holds the standardised training rows and targets.
     """
 
     kernel: Any = "matern32"

@@ -92,10 +92,25 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     ) -> Any:
         """Mean and uncertainty of the latent function f, without the observation noise unless `include_noise=True`.
 
-        Returns the mean [N]; with `return_std` also the standard deviation [N]; with `return_cov` instead the covariance [N, N]
-        (variances and squared target units). All float64, in target units. Rows are taken in blocks, so that memory grows with N
-        only by the result. Raises ValueError for both at once, for inputs that cannot be used, and for a covariance over the
-        memory limit (with both numbers).
+        Rows are taken in blocks, so that memory grows with N only by the result.
+
+        Parameters
+        ----------
+        X
+            Rows [N, D], with the columns of `fit`.
+        return_std, return_cov : bool
+            One of them: the standard deviation [N], or the covariance [N, N] too.
+        include_noise : bool
+            False: of f, as in scikit-learn. True: of an observation, whose variance is that of f and of the noise.
+
+        Returns
+        -------
+        The mean [N], or a pair of it and what was asked for. All float64, in target units, covariances in their squares.
+
+        Raises
+        ------
+        ValueError
+            For both at once, for inputs that cannot be used, and for a covariance over the memory limit (with both numbers).
         """
         check_is_fitted(self)
         if return_std and return_cov:
@@ -113,7 +128,9 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     def predict_distribution(self, X: Any) -> AbstractDistribution:
         """The distribution of an observation at each row, noise included, in target units: a value of `stochgp.distributions`.
 
-        It has `logpdf`, `cdf`, `quantile`, `interval`, `mean`, `std`, `sample` and `crps`, each of all rows at once. A Gaussian's `mean`
+        Returns
+        -------
+        A value with `logpdf`, `cdf`, `sf`, `quantile`, `interval`, `mean`, `std`, `sample` and `crps`, each of all rows at once. A Gaussian's `mean`
         and `std` are those of `predict(X, return_std=True, include_noise=True)`.
         """
         check_is_fitted(self)
@@ -124,7 +141,10 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     def predict_quantiles(self, X: Any, q: Any) -> Float[np.ndarray, "N Q"]:
         """The quantiles q [Q] of an observation at each row, noise included, in target units: of a Gaussian mean + std · Φ⁻¹(q).
 
-        Raises ValueError unless every q is above 0 and below 1.
+        Raises
+        ------
+        ValueError
+            Unless every q is above 0 and below 1.
         """
         check_is_fitted(self)
         found = np.asarray(q, np.float64)
@@ -135,7 +155,12 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     def predict_interval(self, X: Any, level: float = 0.95) -> Float[np.ndarray, "N 2"]:
         """(lower, upper) that an observation at each row lies between with probability `level`, and beyond either with (1 − level)/2.
 
-        With `calibration="conformal"` between them only. Raises ValueError unless 0 < level < 1, and for a level that needs more rows left out.
+        The noise is included. With `calibration="conformal"` between them only.
+
+        Raises
+        ------
+        ValueError
+            Unless 0 < level < 1, and for a level that needs more held-out rows.
         """
         check_is_fitted(self)
         if not 0 < level < 1:

@@ -30,11 +30,15 @@ from stochgp.estimators.warping import (
 class FamilyRegressor(PosteriorRegressor, GPEstimator):
     """A regressor of one family.
 
-    Targets
-    mean            prior mean in target units; None = the average of the targets, or 0 with standardize=False
-    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts
-    calibration     None; "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them,
-                    that the fit does not see
+    Parameters
+    ----------
+    mean
+        Prior mean in target units; None = the average of the targets, or 0 with standardize=False.
+    target : "real", "positive" or "count"
+        "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts.
+    calibration : None, "pit" or "conformal"
+        "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them, that the fit does
+        not see.
     """
 
     mean: float | None = None

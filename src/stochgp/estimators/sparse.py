@@ -39,26 +39,42 @@ APPROXIMATIONS = ("svgp", "sgpr", *growing.GROWING)
 class SparseGPRegressor(FamilyRegressor):
     """Gaussian process regression from a few inducing points: `predict` is of the function without noise.
 
-    kernel          "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included
-    approximation   "svgp": mini-batches; "sgpr": the collapsed bound of all rows by L-BFGS; "svdgp": many functions for the mean, few for the
-                    covariance; "ivsgpr": mirror ascent. Functions of the last two grow from the rows, so they can learn from a stream
-    n_inducing      inducing points; all rows where there are fewer
-    n_inducing_mean functions of the mean, of "svdgp" only; None = 8 for each of the covariance
-    likelihood      "gaussian", "student-t", "row-noise" (its log variance is a second latent function); for counts "poisson" and
-                    "negative-binomial"; or a value of `stochgp.likelihoods` of one of these kinds. All but Gaussian noise need "svgp".
-                    `likelihoods.Warped(one of real numbers, transform)`: the targets are transformed, and everything is said in their units
-    learner         "auto" = that of the approximation, "svgp", "sgpr", "svdgp", "ivsgpr", or a learner of `stochgp.learners`
-
     Counts are not standardised. Their latent function is the logarithm of their mean: `predict` is of that mean e^f, `kernel` of f, and
     `mean` the mean count that f starts from, 1 with standardize=False.
 
+    Parameters
+    ----------
+    kernel
+        "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included.
+    approximation : "svgp", "sgpr", "svdgp" or "ivsgpr"
+        "svgp": mini-batches; "sgpr": the collapsed bound of all rows by L-BFGS; "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror
+        ascent. Functions of the last two grow from the rows, so they can learn from a stream.
+    n_inducing : int
+        Inducing points; all rows where there are fewer.
+    n_inducing_mean
+        Functions of the mean, of "svdgp" only; None = 8 for each of the covariance.
+    likelihood
+        "gaussian", "student-t", "row-noise" (its log variance is a second latent function); for counts "poisson" and "negative-binomial"; or a value of
+        `stochgp.likelihoods` of one of these kinds. All but Gaussian noise need "svgp". `likelihoods.Warped(one of real numbers, transform)`: the targets are
+        transformed, and everything is said in their units.
+    learner
+        "auto" = that of the approximation, "svgp", "sgpr", "svdgp", "ivsgpr", or a learner of `stochgp.learners`.
     {shared}
 
-    After `fit`: `kernel_` on the data that the kernel sees, `likelihood_`; in units of the targets given `noise_variance_` (of Gaussian and
-    Student-t noise) and `elbo_`, a lower bound of the log marginal likelihood per datum; `n_iter_` steps; `converged_` as the learner's
-    docstring says, False when a budget ended the run; `history_` a dict per visit (docs/methods/history.md); `plan_` choices and reasons;
-    `fit_seconds_`; `n_features_in_`, and `feature_names_in_` for data frames; `target_name_`. A saved model holds no training row but those
-    that serve as inducing points.
+    Attributes
+    ----------
+    kernel_, likelihood_
+        With what was learned; the kernel on the data that it sees.
+    noise_variance_, elbo_
+        In units of the targets given: of Gaussian and Student-t noise; a lower bound of the log marginal likelihood per datum.
+    converged_
+        As the learner's docstring says, False when a budget ended the run.
+    plan_
+        Choices and reasons.
+    history_, n_iter_, fit_seconds_
+        A dict per visit of the judge (docs/methods/history.md); steps; seconds.
+    n_features_in_, feature_names_in_, target_name_
+        Of the rows; names where they come in data frames. A saved model holds no training row but those that serve as inducing points.
     """
 
     kernel: Any = "rbf"
