@@ -64,11 +64,9 @@ class GPEstimator(PosteriorEstimator):
     batch_size, epochs, learning_rate
         Of the learner: None = its own, or chosen for you; given here and in a learner: ValueError.
     new_rows : "auto", "between" or "after"
-        Between the training rows, or after them in time: then rows are held out in blocks of time. "auto": after, where a column of dates, or columns that
-        only increase with the rows, say when rows were taken and neighbours in time resemble each other.
+        Between the training rows, or after them in time, held out in blocks of it. "auto": after, where dates or increasing columns say when, and it matters.
     random_state : None, an integer, a NumPy RandomState or Generator
-    plan
-        `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits.
+    plan : `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits
     standardize : bool, inputs, and real targets, to mean 0 and standard deviation 1 by the (weighted) training rows
     missing
         "auto" (or "impute"): missing and infinite inputs become the median of their column, or no level, and rows without a target are not learned from;
@@ -76,8 +74,7 @@ class GPEstimator(PosteriorEstimator):
     dtype : "float32" or "float64", of rows, kernel and features; sums over rows and small factorisations are float64 in any case
     memory_limit : "1GB", bytes or None (half of what is available), for the process during a call; what exceeds it is refused
     time_limit : seconds that the whole fit may take; what would end later is not begun, and `plan_["ended"]` says what was done instead
-    devices
-        None = one; "all", a number of them, or a list of JAX's devices or their numbers: what they share, `plan_` says (docs/methods/devices.md).
+    devices : None = one; "all", a number of them, or a list of JAX's devices or their numbers: what they share, `plan_` says (docs/methods/devices.md)
     verbose : 0, or 1 for progress on stderr
     """
 
@@ -194,18 +191,16 @@ class GPEstimator(PosteriorEstimator):
         X, y
             An array or a data frame (text columns are one-hot encoded, dates become numbers). Of files, X is a path of a table or of a folder of tables, or
             `data.Blocks`, and y the name of the target's column: read block by block, so that memory does not grow with the rows where a model keeps none.
-        sample_weight : a row of weight ρ counts as ρ rows: its noise variance is σ²/ρ
+        sample_weight
+            A row of weight ρ counts as ρ rows: its noise variance is σ²/ρ.
         groups
-            Which rows belong together, by numbers or text: repeated measurements, days, patients. None is divided between training and held-out rows, and
-            leave-one-out learning leaves a group out together.
-        checkpoint : a file that is kept up to date; a killed fit, called again with the same data and settings, goes on from it to the same result
+            Which rows belong together, by numbers or text (days, patients): held out together, and left out together by leave-one-out learning.
+        checkpoint
+            A file that is kept up to date; a killed fit, called again with the same data and settings, goes on from it to the same result.
         callback
             Called with every entry that learning adds to `history_`, in target units. If it returns True, or on Ctrl-C, learning ends with the best state.
 
-        Raises
-        ------
-        ValueError, TypeError
-            In one line, for data or settings that cannot be used, and for a fit that would exceed `memory_limit` (with both numbers).
+        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and where `memory_limit` would be exceeded (both numbers).
         """
         check_settings(self.get_params(deep=False))
         begun = time.perf_counter()
