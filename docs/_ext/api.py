@@ -5,7 +5,14 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-ESTIMATORS = ["GPRegressor", "GPClassifier", "KernelGPRegressor", "FeatureGPRegressor", "SparseGPRegressor", "SparseGPClassifier"]
+ESTIMATORS = [
+    "GPRegressor",
+    "GPClassifier",
+    "KernelGPRegressor",
+    "FeatureGPRegressor",
+    "SparseGPRegressor",
+    "SparseGPClassifier",
+]
 MODULES = {
     "data": "tables, files, columns, neighbours",
     "datasets": "named sets and simulated functions",
