@@ -82,9 +82,11 @@ def estimator(name: str, kind: Any) -> str:
 
 
 def page(module: str, about: str) -> str:
-    """The page of a module."""
+    """The page of a module; what it only passes on from another one of the list stands there."""
     found = importlib.import_module(f"stochgp.{module}")
-    text = "\n".join(entry(module, name, getattr(found, name)) for name in public(found))
+    others = tuple(f"stochgp.{other}." for other in MODULES if other != module)
+    own = [name for name in public(found) if not f"{getattr(found, name).__module__}.".startswith(others)]
+    text = "\n".join(entry(module, name, getattr(found, name)) for name in own)
     return f"# stochgp.{module}\n\n{about.capitalize()}.\n\n```{{eval-rst}}\n.. module:: stochgp.{module}\n\n{text}```\n"
 
 
