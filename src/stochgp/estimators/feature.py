@@ -98,7 +98,7 @@ class FeatureGPRegressor(FamilyRegressor):
     plan_
         Choices and reasons.
     history_, n_iter_, fit_seconds_
-        A dict per visit of the judge (docs/methods/history.md); steps; seconds.
+        A dict per evaluation (docs/methods/history.md); steps; seconds.
     n_features_in_, feature_names_in_, target_name_
         Of the rows; names where they come in data frames.
     """

@@ -72,7 +72,7 @@ class SparseGPRegressor(FamilyRegressor):
     plan_
         Choices and reasons.
     history_, n_iter_, fit_seconds_
-        A dict per visit of the judge (docs/methods/history.md); steps; seconds.
+        A dict per evaluation (docs/methods/history.md); steps; seconds.
     n_features_in_, feature_names_in_, target_name_
         Of the rows; names where they come in data frames. A saved model holds no training row but those that serve as inducing points.
     """
