@@ -34,9 +34,10 @@ nb_execution_raise_on_error = True
 nb_merge_streams = True
 
 default_role = "code"
+smartquotes = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
-napoleon_use_ivar = True
+napoleon_custom_sections = [("Attributes", "params_style")]
 python_maximum_signature_line_length = 88

@@ -39,15 +39,6 @@ MODULES = {
     "results": "how runs end",
     "extending": "parts of your own by name",
 }
-SCIKIT = {
-    "get_metadata_routing",
-    "get_params",
-    "set_params",
-    "set_fit_request",
-    "set_score_request",
-    "set_partial_fit_request",
-    "set_predict_request",
-}
 
 
 def public(module: Any) -> list[str]:
@@ -72,13 +63,14 @@ def entry(module: str, name: str, value: Any) -> str:
 
 
 def estimator(name: str, kind: Any) -> str:
-    """An estimator with the methods and properties that it inherits, scikit-learn's own left out."""
-    names = [n for n in dir(kind) if not n.startswith("_") and n not in SCIKIT]
-    shown = lambda n: (
-        callable(getattr(kind, n, None)) or isinstance(inspect.getattr_static(kind, n), property)
+    """An estimator with all that it inherits but scikit-learn's own methods."""
+    names = [n for n in dir(kind) if not n.startswith("_")]
+    theirs = [n for n in names if str(getattr(getattr(kind, n), "__module__", "")).startswith("sklearn")]
+    left_out = ", ".join(
+        sorted({*theirs, *(n for n in names if n.endswith("_request")), "get_metadata_routing", "score"})
     )
-    members = ", ".join(n for n in names if shown(n))
-    return f"# {name}\n\n```{{eval-rst}}\n.. autoclass:: stochgp.{name}\n   :members: {members}\n   :inherited-members:\n```\n"
+    options = f"   :members:\n   :inherited-members:\n   :exclude-members: {left_out}\n"
+    return f"# {name}\n\n```{{eval-rst}}\n.. autoclass:: stochgp.{name}\n{options}```\n"
 
 
 def page(module: str, about: str) -> str:

@@ -11,6 +11,7 @@ SECTION = re.compile(
 )
 CODE = re.compile(r"(`[^`]*`)")
 ALIGNED = re.compile(r"\S {2,}\S")
+COLON = "\ue000"  # stands for one
 PROMPT = re.compile(r"^\s*(>>>|\.\.\. )")
 
 
@@ -60,9 +61,17 @@ def convert(app: Any, what: str, name: str, subject: Any, options: Any, lines: l
     """Before napoleon, which knows the sections."""
     text = "\n".join(lines)
     lines[:] = of_sections(lines) if SECTION.search(text) else readable(lines)
+    if what == "property":
+        lines[:] = [line.replace(":", COLON) for line in lines]
+
+
+def restore(app: Any, what: str, name: str, subject: Any, options: Any, lines: list[str]) -> None:
+    """After napoleon, which takes what stands before the first colon of a property for its type."""
+    lines[:] = [line.replace(COLON, ":") for line in lines]
 
 
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx asks for it."""
     app.connect("autodoc-process-docstring", convert, priority=100)
+    app.connect("autodoc-process-docstring", restore, priority=900)
     return {"parallel_read_safe": True}
