@@ -54,9 +54,10 @@ lint: $(LINT_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-# Every page anew, every notebook run, every warning an error. No network after the set-up.
+# Every page anew, every notebook run, every warning an error. No network after the set-up. While one writes:
+# make docs DOCS_OPTIONS="-D nb_execution_mode=cache" runs again only the notebooks whose cells have changed.
 docs: $(DOCS_READY)
-	$(BIN)/python -m sphinx -W --keep-going -E -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -E -q $(DOCS_OPTIONS) -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html" >&2
 
 setup: $(READY)
