@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from stochgp.budget import Budget
+from stochgp.budget import Budget, MemoryLimitError
 from stochgp.choosing import choice
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
@@ -140,11 +140,11 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         return Compared(chosen(predicted, list(members), by_distance=True), distance, distributions)
 
     def _closed(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
-        """Into the posteriors, where the family can take them and there is time: hyperparameters and features stay."""
+        """Into the posteriors, where the family can take them and time and memory suffice: hyperparameters and features stay."""
         new = rows.some(division.all)
         found = self._corrected(new, compared)
         for member in self.estimators_.values():
-            with contextlib.suppress(TimeIsUpError):
+            with contextlib.suppress(TimeIsUpError, MemoryLimitError):
                 _take_in(member, new)
         return found
 
