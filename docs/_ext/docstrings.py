@@ -70,8 +70,15 @@ def restore(app: Any, what: str, name: str, subject: Any, options: Any, lines: l
     lines[:] = [line.replace(COLON, ":") for line in lines]
 
 
+def leave_out(app: Any, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+    """Functions of other packages, which are defaults of fields."""
+    module = getattr(member, "__module__", None)
+    return True if callable(member) and module and not str(module).startswith("stochgp") else None
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx asks for it."""
     app.connect("autodoc-process-docstring", convert, priority=100)
     app.connect("autodoc-process-docstring", restore, priority=900)
+    app.connect("autodoc-skip-member", leave_out)
     return {"parallel_read_safe": True}
