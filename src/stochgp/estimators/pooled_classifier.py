@@ -40,13 +40,23 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     of log P(y) over the held-out rows. A member stays where it pays, and learns again from all rows where there is time. Fewer than 1,000 rows have the
     smooth kernel alone.
 
-    members         "auto"; a list of names, "smooth" (RBF), "rough" (Matérn 1/2); or {name: estimator}
-    ensemble        False: the one member that predicts held-out rows best
-
+    Parameters
+    ----------
+    ensemble : bool
+        False: the one member that predicts held-out rows best.
+    members
+        "auto"; a list of names, "smooth" (RBF), "rough" (Matérn 1/2); or {name: estimator}.
     missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan, devices
-                    as of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members
+        As of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members.
 
-    After `fit`: `classes_`, sorted, and what `GPRegressor` leaves; `scores_` hold the mean of −log P(y) and the accuracy on held-out rows.
+    Attributes
+    ----------
+    classes_
+        Sorted.
+    scores_ : dict
+        Of every member that was tried the mean of −log P(y) and the accuracy on held-out rows, and its seconds.
+    estimators_, weights_, plan_, n_rows_, n_iter_, converged_, history_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
+        As of `GPRegressor`.
     """
 
     _of_files: ClassVar[str] = "smooth"

@@ -47,19 +47,32 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
     distance to the nearest training row where held-out rows gain by that: what is best between the training rows is not always best far from them. A
     member stays where it pays. The held-out rows then join the posteriors of those that stay. Fewer than 1,000 rows have a kernel GP alone.
 
-    members         "auto": a kernel GP and a feature GP, and in tables with a time further ones that are judged by whole blocks of time; a list of
-                    names, "kernel", "feature", "sparse"; or {name: estimator}
-    ensemble        False: the one member that predicts held-out rows best
-    likelihood      "auto", or what one of the families takes (`KernelGPRegressor`, `SparseGPRegressor`): members are of families that take it
-    target          "real"; "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and the better member predicts counts
-
+    Parameters
+    ----------
+    ensemble : bool
+        False: the one member that predicts held-out rows best.
+    members
+        "auto": a kernel GP and a feature GP, and in tables with a time further ones that are judged by whole blocks of time; a list of names, "kernel",
+        "feature", "sparse"; or {name: estimator}.
+    likelihood
+        "auto", or what one of the families takes (`KernelGPRegressor`, `SparseGPRegressor`): members are of families that take it.
+    target : "real", "positive" or "count"
+        "positive": log y is modelled, so that predictions are positive. "count": log(y + ½), and the better member predicts counts.
     missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan, devices
-                    as of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members
+        As of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members.
 
-    After `fit`: `estimators_`, the members that stay, by name, which predict on their own too; `weights_`, the mean weight of each over the held-out rows;
-    `scores_`, of every member that was tried its NLPD and RMSE by held-out rows in target units, and its seconds; `plan_`, choices and reasons, those of a
-    member under "member.name"; `n_rows_`, `n_iter_`, `converged_`, `history_`, `fit_seconds_`, `n_features_in_`, `feature_names_in_`, `target_name_` as of
-    every estimator.
+    Attributes
+    ----------
+    estimators_ : dict
+        The members that stay, by name, which predict on their own too.
+    weights_ : dict
+        The mean weight of each over the held-out rows.
+    scores_ : dict
+        Of every member that was tried its NLPD and RMSE by held-out rows, in target units, and its seconds.
+    plan_
+        Choices and reasons, those of a member under "member.name".
+    n_rows_, n_iter_, converged_, history_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
+        As of every estimator.
     """
 
     _of_files: ClassVar[str] = "feature"
