@@ -61,9 +61,10 @@ def test_ten_steps_are_those_of_one_device():
     assert {name: far for name, far in worker("steps").items() if max(far) > 1e-10} == {}
 
 
-def test_samples_have_the_same_bits_and_posteriors_are_those_of_one_device():
+def test_samples_and_posteriors_are_those_of_one_device():
+    """The same draws: on some processors the sums of a prior function are grouped otherwise where rows are shared."""
     found = worker("posteriors")
-    assert found["same_bits"] and found["back"]
+    assert found["targets"] < 1e-13 and found["back"]
     assert max(found["distances"]) < 1e-8  # of solves to 1e-12
 
 
