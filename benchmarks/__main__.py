@@ -83,13 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick", action="store_true", help="small sizes and few repetitions: a trial that leaves no lines"
     )
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="only cells with these settings; VALUE,VALUE is or",
-    )
+    store.add_only(parser)
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where lines go")
     return parser
 

@@ -93,13 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--slow", action="store_true", help="also the cells that take long on two cores")
     parser.add_argument("--jobs", type=int, default=1, metavar="K", help="processes, each pinned to one core")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="only cells with these settings; VALUE,VALUE is or",
-    )
+    store.add_only(parser)
     parser.add_argument(
         "--group", metavar="GROUP", help="only the cells of a group that the experiment names"
     )

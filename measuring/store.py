@@ -1,5 +1,6 @@
 """Results on disk: one JSON line per finished cell, appended whole or not at all."""
 
+import argparse
 import json
 import math
 import os
@@ -48,6 +49,17 @@ def append(path: Path, record: Record) -> None:
 def select(records: list[Record], **settings: Any) -> list[Record]:
     """The records whose cells have these settings."""
     return [r for r in records if all(r["settings"].get(k) == v for k, v in settings.items())]
+
+
+def add_only(parser: argparse.ArgumentParser) -> None:
+    """The option --only, whose words `conditions` reads."""
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only cells with these settings; VALUE,VALUE is or",
+    )
 
 
 def conditions(words: list[str]) -> Group:

@@ -82,7 +82,7 @@ def draw_pit(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
     for edge in (max(0.0, 1 - error), 1 + error):
         axes.axhline(edge, color=_GREY, linewidth=1, linestyle=":")
     found, level = calibration_error(y, mean, std)
-    _label(axes, "PIT values", "probability of less than the target, as predicted", "density")
+    draw_labels(axes, "PIT values", "probability of less than the target, as predicted", "density")
     axes.set(xlim=(0, 1))
     axes.set_ylim(top=1.3 * axes.get_ylim()[1])
     text = f"calibration error {found:.2g}\na calibrated forecast has {level:.2g}"
@@ -104,7 +104,7 @@ def draw_coverage(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
             va="center",
         )
     axes.axhline(0, color=_GREY, linewidth=1, linestyle="--")
-    _label(axes, "Coverage", "promised by a central interval", "held more than promised (% of the rows)")
+    draw_labels(axes, "Coverage", "promised by a central interval", "held more than promised (% of the rows)")
     axes.set_xticks(range(len(found)), [f"{100 * level:.0f} %" for level in found])
     axes.set_xlim(-0.6, len(found) - 0.2)
 
@@ -136,7 +136,7 @@ def draw_calibration(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
     axes.plot(levels, observed, color=_BLUE, linewidth=2)
     share = coverage(y, mean, std, 0.95)
     axes.plot(0.95, share, "o", color=_BLUE, markersize=5)
-    _label(axes, "Calibration", "expected coverage of a central interval", "observed coverage")
+    draw_labels(axes, "Calibration", "expected coverage of a central interval", "observed coverage")
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
     too_sure = observed.mean() < levels.mean()  # the curve runs below the diagonal: the room is above it
     x, side = (0.97, "right") if too_sure else (0.03, "left")
@@ -176,7 +176,7 @@ def draw_errors(axes: Axes, y: Any, mean: Any, std: Any = None, *, unit: str = "
     ends = [min(stds.min(), sizes.min()), max(stds.max(), sizes.max())]
     axes.plot(ends, ends, color=_GREY, linewidth=1, linestyle="--")
     in_units = f" ({unit})" if unit else ""
-    _label(
+    draw_labels(
         axes,
         "Errors against what was promised",
         f"predicted standard deviation{in_units}",
@@ -203,7 +203,7 @@ def draw_dependence(
     axes.fill_between(grid, q[:, 1], q[:, 2], color=_BLUE, alpha=0.25, linewidth=0)
     axes.plot(grid, found.mean.reshape(len(grid), -1).mean(axis=1), color=_BLUE, linewidth=2)
     label = name or f"input {column + 1}"
-    _label(axes, f"Dependence on {label}", label, quantity)
+    draw_labels(axes, f"Dependence on {label}", label, quantity)
 
 
 def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target", unit: str = "") -> None:
@@ -232,7 +232,7 @@ def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target",
     axes.plot([low, high], [low, high], color=_GREY, linewidth=1, linestyle="--")
     in_units = f" ({unit})" if unit else ""
     title = f"Predicted against actual, RMSE {rmse(y, mean):.4g}{f' {unit}' if unit else ''}"
-    _label(axes, title, f"actual {quantity}{in_units}", f"predicted {quantity}{in_units}")
+    draw_labels(axes, title, f"actual {quantity}{in_units}", f"predicted {quantity}{in_units}")
     axes.set(xlim=(low, high), ylim=(low, high))
     if not shown.all():
         note = f"{np.sum(~shown):,} of {len(y):,} rows lie outside"
@@ -249,7 +249,7 @@ def draw_history(axes: Axes, history: Sequence[Mapping[str, Any]]) -> None:
         points = np.array([pair for pair in found if np.isfinite(pair[1])], np.float64).reshape(-1, 2)
         if len(points) > 0:
             axes.plot(*points.T, color=color, linewidth=1.5, marker="o", markersize=3, label=label)
-    _label(axes, "Training", "seconds since the start", "nats per row (lower is better)")
+    draw_labels(axes, "Training", "seconds since the start", "nats per row (lower is better)")
     if axes.get_lines():
         axes.set_xlim(left=0)
         axes.legend(frameon=False, fontsize=9)
@@ -274,7 +274,8 @@ def _moments(mean: Any, std: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(pair[0], np.float64), np.asarray(pair[1], np.float64)
 
 
-def _label(axes: Axes, title: str, x: str, y: str) -> None:
+def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
+    """Title and names of the axes, in the style of all pictures."""
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlabel(x, fontsize=10)
     axes.set_ylabel(y, fontsize=10)

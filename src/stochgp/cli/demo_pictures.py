@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stochgp.cli.demo_words import MINUTES, WIDE, Arrivals
-from stochgp.plots import draw_coverage
+from stochgp.plots import draw_coverage, draw_labels
 
 _COLORS = ("#1f5fa8", "#2f9e8f", "#c8641b", "#8a3b8f")
 _GREY = "#6b6b6b"
@@ -32,8 +32,8 @@ def arrivals_figure(found: Arrivals, examples: list[dict[str, Any]]) -> Figure:
         late = np.linspace(ends[:, 0].min(), ends[:, 1].max(), _POINTS)
         right.plot(late, 100 * law[[k]].cdf((late - delay[k])[None])[0], color=color, linewidth=1.8)
         right.plot(one["was_late"], 0, "^", color=color, markersize=8, clip_on=False)
-    _label(left, "How late, when they leave the gate", "arrival delay (minutes)", "probability density")
-    _label(right, "Will a connection be reached?", "minutes late at most", "probability (%)")
+    draw_labels(left, "How late, when they leave the gate", "arrival delay (minutes)", "probability density")
+    draw_labels(right, "Will a connection be reached?", "minutes late at most", "probability (%)")
     left.set_ylim(0, 1.5 * left.get_ylim()[1])  # room for the legend
     right.set_ylim(0, 100)
     for minutes in MINUTES:
@@ -70,7 +70,7 @@ def _draw_promises(axes: Axes, promises: list[dict[str, Any]]) -> None:
             linewidth=1,
             label=f"at most {minutes} minutes late",
         )
-    _label(
+    draw_labels(
         axes,
         "Are the chances right?",
         "promised probability (%)",
@@ -95,15 +95,7 @@ def _draw_widths(axes: Axes, widths: list[dict[str, Any]]) -> None:
     axes.set_yticks(range(len(widths)), [f"{row['cause']}: {row['what']}" for row in widths])
     axes.invert_yaxis()
     axes.margins(x=0.15)
-    _label(
+    draw_labels(
         axes, "Where predictions are vague", f"mean width of the {100 * WIDE:.0f} % interval (minutes)", ""
     )
     axes.tick_params(axis="y", labelsize=8)
-
-
-def _label(axes: Axes, title: str, x: str, y: str) -> None:
-    axes.set_title(title, fontsize=11, loc="left")
-    axes.set_xlabel(x, fontsize=10)
-    axes.set_ylabel(y, fontsize=10)
-    axes.tick_params(labelsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
