@@ -127,6 +127,22 @@ def both(a: str, b: str) -> str:
     return "; ".join(filter(None, (a, b)))
 
 
+def is_number(text: str) -> bool:
+    """Whether float() reads it."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def whole(values: Any) -> Any:
+    """An Arrow column in one array."""
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+
+
 def row_of_first(bad: np.ndarray) -> int:
     """Data row, from 1, of the first True."""
     return int(np.argmax(bad)) + 1

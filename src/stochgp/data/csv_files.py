@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from .columns import MISSING_VALUES, TableError
+from .columns import MISSING_VALUES, TableError, is_number
 
 CSV_BYTES = 1 << 22  # of text that are parsed at a time
 START = 1 << 16  # bytes by which a file is known
@@ -43,7 +43,7 @@ def form_of(file: Path) -> Form:
         raise ValueError(f"{file}: the file is empty")
     delimiter = _delimiter(lines[: -1 if len(start) == START else None][:LINES] or lines)
     cells = next(csv.reader(lines[:1], delimiter=delimiter))
-    if all(_is_number(cell) for cell in cells) and not all(cell.strip().isdigit() for cell in cells):
+    if all(map(is_number, cells)) and not all(cell.strip().isdigit() for cell in cells):
         raise ValueError(
             f"{file}: the first line holds numbers ({lines[0][:40]}); it must hold the column names"
         )
@@ -65,7 +65,7 @@ def read_csv(file: Path) -> pa.Table:
 def csv_tables(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:
     """All columns, some rows at a time; `types` are of columns by their names without blanks around them."""
     form = form_of(file)
-    typed = {name: types[name.strip()] for name in csv_names(file) if name.strip() in types}
+    typed = {name: types[name.strip()] for name in _names(file, form) if name.strip() in types}
     with _opened(file, form, typed) as batches:
         for batch in batches:
             yield pa.Table.from_batches([batch])
@@ -73,7 +73,11 @@ def csv_tables(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Tabl
 
 def csv_names(file: Path) -> list[str]:
     """The names in the first line, as they are."""
-    with _opened(file, form_of(file), {}) as batches:
+    return _names(file, form_of(file))
+
+
+def _names(file: Path, form: Form) -> list[str]:
+    with _opened(file, form, {}) as batches:
         try:
             return list(batches.schema.names)
         except UnicodeDecodeError as error:
@@ -120,11 +124,3 @@ def _delimiter(lines: list[str]) -> str:
         if counts and counts[0] > most and counts.count(counts[0]) >= 0.9 * len(counts):
             best, most = delimiter, counts[0]
     return best
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

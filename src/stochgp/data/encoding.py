@@ -13,7 +13,7 @@ from jaxtyping import Float64
 
 from stochgp.names import did_you_mean, lookup, quoted
 
-from .columns import Column, TableError, is_array, read_any, read_column, table_columns
+from .columns import Column, TableError, is_array, read_any, read_column, table_columns, whole
 from .files import notes_of
 from .levels import LevelTargets, out_of_fold
 from .rules import ColumnRule, dropped, encode, rule_of, texts_of
@@ -126,7 +126,7 @@ class TableEncoder:
             for rule in self.columns:
                 stop = start + len(rule.output_names)
                 if rule.name in inputs:
-                    column = _column(rule.name, inputs[rule.name], self.imputes)
+                    column = column_of(rule.name, inputs[rule.name], self.imputes)
                     said = encode(rule, column, X[:, start:stop], not self.imputes)
                     notes += [f"column {rule.name!r}: {said}"] if said else []
                 start = stop
@@ -134,11 +134,16 @@ class TableEncoder:
 
     def training_matrix(self, table: Any, targets: LevelTargets) -> Float64[np.ndarray, "N D"]:
         """`transform` of the training table, with statistics of a row's level by the rows of other folds: no row sees its own target."""
-        X = self.encoded(table)[0]
+        return self.in_folds(self.encoded(table)[0], table, targets)
+
+    def in_folds(
+        self, X: Float64[np.ndarray, "N D"], table: Any, targets: LevelTargets
+    ) -> Float64[np.ndarray, "N D"]:
+        """X, the matrix of the training table, with these statistics written into it."""
         inputs, start = self._matched(table), 0
         for rule in self.columns:
             if rule.statistics is not None:
-                texts = texts_of(_column(rule.name, inputs[rule.name], self.imputes))
+                texts = texts_of(column_of(rule.name, inputs[rule.name], self.imputes))
                 stop = start + len(rule.statistics.names)
                 X[:, start:stop] = out_of_fold(texts, rule.statistics, targets)
             start += len(rule.output_names)
@@ -183,7 +188,7 @@ class _Rules:
         self._alike: dict[bytes, str] = {}
 
     def add(self, name: str, raw: Any) -> None:
-        rule, column = rule_of(_column(name, raw, self.imputes, DROP), self.imputes, self.targets)
+        rule, column = rule_of(column_of(name, raw, self.imputes, DROP), self.imputes, self.targets)
         self.kept.append(rule)
         if self.imputes and self.named:
             rule = self._left_out(rule, column)
@@ -226,7 +231,8 @@ class _Rules:
         return rule if first == rule.name else dropped(rule, f"it equals the column {first!r}")
 
 
-def _column(name: str, raw: Any, imputes: bool, without_values: str = "") -> Column:
+def column_of(name: str, raw: Any, imputes: bool, without_values: str = "") -> Column:
+    """What a training column holds. Raises TableError, naming it, where `imputes` is False and values are missing or infinite."""
     return read_any(name, raw) if imputes else read_column(name, raw, False, REMEDY, without_values)
 
 
@@ -244,9 +250,7 @@ def _print_of(column: Column) -> bytes:
     """The same for columns of the same values."""
     digest = hashlib.blake2b(column.kind.encode(), digest_size=16)
     if column.kind == "text":
-        texts = column.values
-        whole = pa.concat_arrays(texts.chunks) if isinstance(texts, pa.ChunkedArray) else texts
-        coded = whole.dictionary_encode()
+        coded = whole(column.values).dictionary_encode()
         digest.update("\0".join(coded.dictionary.to_pylist()).encode())
         digest.update(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).tobytes())
     else:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool
 
-from .columns import Column, first_of
+from .columns import Column, first_of, is_number, whole
 from .times import times_of_texts
 from .written_dates import dates_of, order_of
 
@@ -51,7 +51,7 @@ def reading_of(column: Column, strict: bool = False) -> tuple[Reading | None, st
 
     At most a hundredth of the cells, and one of at least 20, may be unreadable; none where `strict`.
     """
-    texts = _whole(column.values.drop_null())
+    texts = whole(column.values.drop_null())
     n = len(texts)
     if n == 0:
         return None, ""
@@ -73,7 +73,7 @@ def reading_of(column: Column, strict: bool = False) -> tuple[Reading | None, st
 
 def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, " N"]]:
     """(A column of texts as what they stand for, missing where they cannot be read; which cells that are)."""
-    texts = _whole(column.values)
+    texts = whole(column.values)
     there = np.flatnonzero(~column.missing)
     read = read_texts(reading, texts.take(pa.array(there)))
     values = np.zeros(len(column.missing), np.int64 if reading.kind == "time" else np.float64)
@@ -98,9 +98,9 @@ def unread(column: Column, bad: Bool[np.ndarray, " N"], what: str) -> str:
 def read_texts(reading: Reading, texts: Any) -> Read:
     """Of texts in which none is missing."""
     if reading.kind == "time":
-        whole = times_of_texts(texts)
-        if whole is not None and whole.zoned == reading.zoned:
-            return Read(whole.micros, np.ones(len(texts), bool))
+        iso = times_of_texts(texts)
+        if iso is not None and iso.zoned == reading.zoned:
+            return Read(iso.micros, np.ones(len(texts), bool))
         found = dates_of(texts, reading.day_first)
         return Read(found.micros, found.is_date & (found.zoned == reading.zoned))
     coded = texts.dictionary_encode()
@@ -134,24 +134,11 @@ def _numbers(different: Any, texts: Any) -> tuple[Reading, str] | None:
     values, units = both[comma]
     names, count = np.unique(units[~np.isnan(values)].astype(str), return_counts=True)
     unit = str(names[np.argmax(count)])
-    shown = (
-        next(text for text in different.to_pylist() if _is_marked(text))
-        if any(map(_is_marked, different.to_pylist()))
-        else ""
-    )
+    shown = next((text for text in different.to_pylist() if not is_number(text)), "")
     said = [f"numbers written as {shown!r}"] if shown else []
     said += ["the comma is the decimal mark"] if comma else []
     said += [f"in {unit}"] if unit else []
     return Reading("number", comma, unit), ", ".join(said)
-
-
-def _is_marked(text: str) -> bool:
-    """Whether float() does not read it."""
-    try:
-        float(text)
-    except ValueError:
-        return True
-    return False
 
 
 def _dates(different: Any, texts: Any) -> tuple[Reading, str] | None:
@@ -172,8 +159,8 @@ def _spans(different: Any, texts: Any) -> tuple[Reading, str] | None:
 
 def _number_form(comma: bool) -> str:
     mark, thousand = (",", r"\.") if comma else (r"\.", ",")
-    whole = rf"[1-9]\d{{0,2}}(?:{thousand}\d{{3}})+|\d{{1,3}}(?:{_SPACES}\d{{3}})+|\d+"
-    number = rf"(?:{whole})(?:{mark}\d*)?|{mark}\d+"
+    digits = rf"[1-9]\d{{0,2}}(?:{thousand}\d{{3}})+|\d{{1,3}}(?:{_SPACES}\d{{3}})+|\d+"
+    number = rf"(?:{digits})(?:{mark}\d*)?|{mark}\d+"
     return rf"^(?P<sign>[-+−]?)\s?(?P<before>{_CURRENCY}|)\s?(?P<again>[-+−]?)(?P<number>{number})(?P<exponent>(?:[eE][-+]?\d+)?)\s?(?P<after>(?:{_UNIT})?)$"
 
 
@@ -229,10 +216,3 @@ def _replaced(texts: Any, pattern: str, by: str) -> Any:
 
 def _objects(texts: Any) -> np.ndarray:
     return texts.to_numpy(zero_copy_only=False).astype(object)
-
-
-def _whole(texts: Any) -> Any:
-    """Texts in one Arrow array."""
-    if not isinstance(texts, pa.ChunkedArray):
-        return texts
-    return pa.concat_arrays(texts.chunks) if texts.num_chunks else pa.array([], texts.type)

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from .blocks import BadRows, Block, Blocks, TooNarrowError, good_blocks
-from .columns import Column, TableError, read_any, read_column, table_columns
-from .encoding import DROP, REMEDY, TableEncoder
+from .columns import Column, TableError, table_columns
+from .encoding import DROP, TableEncoder, column_of
 from .rules import ColumnRule, rule_of, with_dates_read
 from .targets import REAL, AbstractTargets
 from .times import PARTS, part_of
@@ -91,11 +91,7 @@ def _seen(
         targets = targets_seen(block, targets, target)
         for name, raw in _inputs(block, blocks.inputs(block.table, target)):
             try:
-                column = (
-                    read_any(name, raw)
-                    if missing != "refuse"
-                    else read_column(name, raw, False, REMEDY, DROP)
-                )
+                column = column_of(name, raw, missing != "refuse", DROP)
             except TableError as error:
                 raise block.placed(error) from error
             seen.setdefault(name, _Seen(name)).add(column)

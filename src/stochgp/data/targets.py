@@ -103,8 +103,9 @@ def target_column(
     Raises ValueError where it is absent (with the nearest name), holds other text or dates, or has infinite or, unless these are allowed, missing
     values (with the first data row and the count). `source` is what messages call the table.
     """
+    column = _named_column(table, name, source, allow_missing)
     with _naming_target(source):
-        return target_numbers(_named_column(table, name, source, allow_missing), reads_text)
+        return target_numbers(column, reads_text)
 
 
 def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarray, " N"]:
@@ -188,8 +189,6 @@ def _naming_target(source: str, remedy: str = "") -> Iterator[None]:
     try:
         yield
     except TableError as error:
-        if str(error).startswith(f"{source}, target "):
-            raise
         raise TableError(f"{source}, target {error}{remedy}") from error
 
 

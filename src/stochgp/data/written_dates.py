@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Int64
 
+from .columns import whole
 from .times import DAY, HOUR
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -47,8 +48,8 @@ def dates_of(texts: Any, day_first: bool) -> Written:
     """Of an Arrow array of texts in which none is missing. `day_first` says what 1/2/2017 is."""
     N = len(texts)
     texts = pc.call_function("utf8_trim_whitespace", [texts])
-    whole = lambda dtype: np.zeros(N, dtype)
-    found = Written(whole(np.int64), whole(bool), whole(bool), whole(np.int64), whole(np.int64))
+    zeros = lambda dtype: np.zeros(N, dtype)
+    found = Written(zeros(np.int64), zeros(bool), zeros(bool), zeros(np.int64), zeros(np.int64))
     rest = np.arange(N)
     for number, form in enumerate(_FORMS):
         if len(rest) == 0:
@@ -94,12 +95,10 @@ class _Fields:
     """The named parts of texts that match a form, as texts or integers."""
 
     def __init__(self, found: Any):
-        whole = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-        if isinstance(whole, pa.ChunkedArray):
-            whole = pa.concat_arrays(whole.chunks)
-        self.names = [whole.type.field(i).name for i in range(whole.type.num_fields)]
-        self.parts = dict(zip(self.names, whole.flatten(), strict=True))
-        self.size = len(whole)
+        array = whole(found)
+        self.names = [array.type.field(i).name for i in range(array.type.num_fields)]
+        self.parts = dict(zip(self.names, array.flatten(), strict=True))
+        self.size = len(array)
 
     def text(self, name: str) -> np.ndarray:
         return self.parts[name].to_numpy(zero_copy_only=False).astype(object)

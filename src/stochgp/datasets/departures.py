@@ -22,7 +22,11 @@ AT_DEPARTURE = "flights:at-departure"
 DEPARTURE_ROWS = 327_346
 DEPARTURE_COLUMNS = 57  # numbers, a 0/1 column for each level of text, and for what is missing
 TARGET = "minutes_lost"
-MANY_LEVELS = ("dest", "tailnum", "model")  # text of more levels than a table's encoder takes
+MANY_LEVELS = (
+    "dest",
+    "tailnum",
+    "model",
+)  # text of levels by the hundred, which statistics of the targets would encode
 
 _TEXTS, _WHOLE = (
     ("carrier", "origin", "dest", "tailnum"),
