@@ -75,6 +75,9 @@ def test_files_have_one_classifier_which_tells_their_labels(tmp_path):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pooled_classifier, "FAMILIES", QUICK)
         found = GPClassifier(random_state=0).fit(path, "where")
+        for more in ({"sample_weight": np.ones(300)}, {"groups": np.arange(300)}):
+            with pytest.raises(ValueError, match="is for rows in memory"):
+                GPClassifier(random_state=0).fit(path, "where", **more)
     assert list(found.weights_) == ["smooth"] and list(found.classes_) == list(LABELS)
     assert "block by block" in found.plan_.members.why and found._pooling.distance is None
     import pandas as pd

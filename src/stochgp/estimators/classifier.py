@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from stochgp import kernels
 from stochgp.data import Standardiser
@@ -20,7 +20,7 @@ from stochgp.estimators.choices import classifier_learner
 from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.helps import Scores
-from stochgp.estimators.inputs import read_training_rows, refuse_missing, refuse_no_targets
+from stochgp.estimators.inputs import read_labels, read_training_rows, refuse_one_class
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import (
@@ -116,17 +116,10 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         """Rows whose targets are numbers of classes; sets `classes_`: of files all labels in them. Raises ValueError for fewer than two."""
         if are_files(X):
             return self._read_classes_of_files(X, y, {"sample_weight": sample_weight, "groups": groups}, run)
-        refuse_no_targets(self, y)
-        refuse_missing(y, "the label")
-        labels = column_or_1d(y, warn=True)
-        check_classification_targets(labels)
-        classes, numbers = np.unique(labels, return_inverse=True)
-        targets, inputs = numbers.astype(np.float64), self._inputs()
+        (classes, targets), inputs = read_labels(self, y), self._inputs()
         given = X, targets, sample_weight, run.budget, self.missing, groups, inputs, self.new_rows
         rows, encoder, told = read_training_rows(self, *given)
-        if len(np.unique(rows.y)) < 2:
-            only = classes.tolist()[int(rows.y[0])]
-            raise ValueError(f"y has one class only, {only!r}: at least two are needed")
+        refuse_one_class(classes, rows.y)
         self.classes_ = classes
         unchanged = Standardiser.identity((rows.X.shape[1],))
         scales = Standardiser.fit(rows.X, rows.weight) if self.standardize else unchanged

@@ -6,9 +6,10 @@ import typing
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int32
+from jaxtyping import Float, Int32, Shaped
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import check_consistent_length
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 
 from stochgp.budget import Budget
@@ -89,7 +90,7 @@ def read_training_rows(
             whole = np.zeros(len(there), np.int32)
             whole[there] = group
             targets = targets.in_folds_of(whole, _seed(estimator))
-            X = typing.cast(TableEncoder, encoder).training_matrix(given.X, targets)
+            X = typing.cast(TableEncoder, encoder).in_folds(X, given.X, targets)
             rows = dataclasses.replace(rows, X=X[there])
         rows, told = dataclasses.replace(rows, group=group), told | in_time
     return rows.merged(), encoder, told
@@ -227,6 +228,23 @@ def read_targets(y: Any, allow_missing: bool = False) -> Float[np.ndarray, " N"]
             f"Input y contains {what}: {int(bad.sum())} such, the first at row {row + 1} (rows count from 1)"
         )
     return y
+
+
+def read_labels(estimator: BaseEstimator, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float[np.ndarray, " N"]]:
+    """(The classes, sorted; the number of each row's). Raises ValueError where labels are missing or are no classes."""
+    refuse_no_targets(estimator, y)
+    refuse_missing(y, "the label")
+    labels = column_or_1d(y, warn=True)
+    check_classification_targets(labels)
+    classes, numbers = np.unique(labels, return_inverse=True)
+    return classes, numbers.astype(np.float64)
+
+
+def refuse_one_class(classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarray, " N"]) -> None:
+    """Raises ValueError where the rows to learn from are all of one of the classes."""
+    if len(np.unique(numbers)) < 2:
+        only = classes.tolist()[int(numbers[0])]
+        raise ValueError(f"y has one class only, {only!r}: at least two are needed")
 
 
 def read_weights(

@@ -84,6 +84,7 @@ class PooledEstimator(PosteriorEstimator):
     # scikit-learn wants any value taken by `__init__`, and judged in `fit`.
     __no_type_check__: ClassVar[bool] = True
     _of_files: ClassVar[str]  # the family that reads rows block by block
+    _alone_of_files: ClassVar[str] = ""  # why it is alone also where rows would fit
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
     missing: str = field(default="auto", kw_only=True)
@@ -115,14 +116,17 @@ class PooledEstimator(PosteriorEstimator):
         begun = time.perf_counter()
         with within(self.time_limit), kept_on_disk():
             given = Given(as_key(self.random_state), checkpoint, callback)
+            why = self._alone_of_files if are_files(X) else ""
             try:
-                rows, encoder, told = self._read_rows(X, y, sample_weight, groups, given)
+                found = None if why else self._read_rows(X, y, sample_weight, groups, given)
             except MemoryLimitError as refusal:
                 if not are_files(X):
                     raise
-                self._fit_block_by_block(X, y, given, str(refusal))
+                found, why = None, str(refusal)
+            if found is None:
+                self._fit_block_by_block(X, y, {"sample_weight": sample_weight, "groups": groups}, given, why)
             else:
-                self._fit(rows, encoder, told, groups is not None, given)
+                self._fit(*found, groups is not None, given)
         self.target_name_ = y if are_files(X) else _name_of(y)
         self.fit_seconds_ = time.perf_counter() - begun
         return self
@@ -192,13 +196,15 @@ class PooledEstimator(PosteriorEstimator):
             _with_encoder(member, encoder, self)
         self._report(len(rows), told | of_rows, division, picked)
 
-    def _fit_block_by_block(self, files: Any, target: Any, given: Given, why: str) -> None:
-        """The one family that needs few of the rows in memory."""
+    def _fit_block_by_block(
+        self, files: Any, target: Any, others: dict[str, Any], given: Given, why: str
+    ) -> None:
+        """The one family that needs few of the rows in memory. `others` are arguments of `fit` of rows in memory, which it refuses."""
         name = self._of_files
         member = lookup(name, self._families(), "members")()
         self._set(member, name, given.seeds(2)[1], 1)
         member.set_params(missing=self.missing, new_rows=self.new_rows)
-        member.fit(files, target, **given.of(name))
+        member.fit(files, target, **others, **given.of(name))
         self.estimators_, self.weights_, self._correction = {name: member}, {name: 1.0}, None
         self.scores_ = {name: {"seconds": member.fit_seconds_}}
         self._pooling = Pooling(np.zeros(1), np.zeros(1))
@@ -221,6 +227,11 @@ class PooledEstimator(PosteriorEstimator):
         level, slope = (np.array(given[name], np.float64) for name in ("level", "slope"))
         average = np.array(list(planned(self.plan, "weights").values()), np.float64)
         return compared._replace(picked=Chosen(list(range(len(level))), level, slope, average, AS_GIVEN))
+
+    def _best_by(self, score: str) -> int:
+        """The number of the member whose score is the lowest."""
+        values = [self.scores_[name][score] for name in self.estimators_]
+        return values.index(min(values))
 
     def _candidates(self, by_blocks: bool, compares: bool) -> dict[str, tuple[Any, bool]]:
         """Name → (an estimator, whether it is given the groups). `by_blocks`: of rows near and far, one for the first and all for the others."""

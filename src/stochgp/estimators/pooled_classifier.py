@@ -9,17 +9,15 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from scipy.special import logsumexp
 from sklearn.base import ClassifierMixin, clone
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline
-from stochgp.budget import Budget, MemoryLimitError
+from stochgp.budget import Budget
 from stochgp.choosing import choice
 from stochgp.data.rows import Rows
 from stochgp.estimators.classifier import SparseGPClassifier
-from stochgp.estimators.files import are_files
-from stochgp.estimators.inputs import read_training_rows, refuse_missing, refuse_no_targets
-from stochgp.estimators.pooled import Compared, Given, HeldOut, PooledEstimator
+from stochgp.estimators.inputs import read_labels, read_training_rows, refuse_one_class
+from stochgp.estimators.pooled import Compared, Given, HeldOut, PooledEstimator, held_out
 from stochgp.estimators.pooling import Predicted, alone, chosen
 from stochgp.numerics.clustered import clusters
 
@@ -60,6 +58,7 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     """
 
     _of_files: ClassVar[str] = "smooth"
+    _alone_of_files: ClassVar[str] = "rows in files have one classifier, that of the smooth kernel"
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
         """P(y = c) of each row and class, in the order of `classes_`."""
@@ -88,21 +87,12 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     def _read_rows(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, given: Given
     ) -> tuple[Rows, Any, dict[str, Any]]:
-        if are_files(X):
-            raise MemoryLimitError("rows in files have one classifier, that of the smooth kernel")
-        refuse_no_targets(self, y)
-        refuse_missing(y, "the label")
-        labels = column_or_1d(y, warn=True)
-        check_classification_targets(labels)
-        classes, numbers = np.unique(labels, return_inverse=True)
+        classes, targets = read_labels(self, y)
         budget, place = Budget.of(self.memory_limit), self.new_rows
-        targets = numbers.astype(np.float64)
         rows, encoder, told = read_training_rows(
             self, X, targets, sample_weight, budget, self.missing, groups, new_rows=place
         )
-        if len(np.unique(rows.y)) < 2:
-            only = classes.tolist()[int(rows.y[0])]
-            raise ValueError(f"y has one class only, {only!r}: at least two are needed")
+        refuse_one_class(classes, rows.y)
         self.classes_ = classes
         return rows, encoder, told
 
@@ -114,7 +104,7 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
 
     def _division(self, rows: Rows, singles: bool, generator: np.random.Generator) -> HeldOut:
         """Rows of rare classes are held out by none: a member knows the classes that it has seen."""
-        found = super()._division(rows, singles, generator)
+        found = held_out(rows, singles, generator)
         number = rows.y.astype(np.int64)
         left = np.bincount(number, ~found.all)[number]
         rare = (np.bincount(number)[number] < FEWEST_OF_A_CLASS) | (left == 0)
@@ -132,8 +122,8 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
                 "accuracy": float(np.average(right, weights=new.weights)),
             }
         if not self.ensemble:
-            best = min(range(len(names)), key=lambda k: self.scores_[names[k]]["log_loss"])
-            return Compared(alone(best, "ensemble=False: that of the best held-out probabilities"))
+            why = "ensemble=False: that of the best held-out probabilities"
+            return Compared(alone(self._best_by("log_loss"), why))
         first = next(iter(self.estimators_.values()))._fitted
         cell = clusters(np.asarray(first.inputs.transform(new.X, np.float64)), new.group)
         nothing = np.zeros(len(new))  # no means to be right: log probabilities decide alone

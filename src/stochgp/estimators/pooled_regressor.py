@@ -132,24 +132,20 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
             is_single = division.single[where]
             totals = weight[is_single].sum(), weight[~is_single].sum()
             weight = weight / np.where(is_single, *totals) * weight.sum() / 2
-        first = next(iter(members.values()))._fitted
-        distance = limited(distance_of(rows.some(~division.all).X, _metric(first, members), 0), new.X)
-        cell = clusters(first.inputs.transform(new.X, np.float64), new.group)
-        log_scale = np.log(scale)
-        predicted = Predicted(logp + log_scale, means / scale, new.y / scale, weight, cell, distance(new.X))
         for k, name in enumerate(members):
             square = np.average((new.y - means[:, k]) ** 2, weights=weight)
             nlpd = -np.average(logp[:, k], weights=weight)
             self.scores_[name] |= {"nlpd": float(nlpd), "rmse": float(square**0.5)}
-        discrete = any(d.is_discrete for d in distributions)
-        if not self.ensemble or discrete:  # a mixture is of continuous distributions
-            best = min(range(len(members)), key=lambda k: self.scores_[list(members)[k]]["nlpd"])
-            why = (
-                "counts are predicted by one member"
-                if discrete
-                else "ensemble=False: that of the best held-out density"
-            )
-            return Compared(alone(best, why))
+        if any(d.is_discrete for d in distributions):  # a mixture is of continuous distributions
+            return Compared(alone(self._best_by("nlpd"), "counts are predicted by one member"))
+        if not self.ensemble:
+            return Compared(alone(self._best_by("nlpd"), "ensemble=False: that of the best held-out density"))
+        first = next(iter(members.values()))._fitted
+        distance = limited(distance_of(rows.some(~division.all).X, _metric(first, members), 0), new.X)
+        cell = clusters(first.inputs.transform(new.X, np.float64), new.group)
+        predicted = Predicted(
+            logp + np.log(scale), means / scale, new.y / scale, weight, cell, distance(new.X)
+        )
         return Compared(chosen(predicted, list(members), by_distance=True), distance, distributions)
 
     def _closed(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
