@@ -11,8 +11,17 @@ from jaxtyping import Float64
 
 from stochgp.numerics.seeds import as_key, seed_of, split
 
-HELD = 1 << 21  # numbers of one part of an evaluation
-NODES = 48  # of either half of the integral of a CRPS
+HELD = 1 << 19  # numbers of one part of an evaluation
+NODES = 48  # of an integral over probabilities
+BREAKS = (
+    1e-12,
+    1e-8,
+    1e-5,
+    1e-3,
+    0.02,
+    0.12,
+)  # probabilities, from either end, of the quantiles between which integrals over y are in pieces
+OF_PIECE = 6  # nodes of Gauss and Legendre of such a piece
 LONGEST = 10_000  # counts of a sum; beyond it integrals stand for sums
 SMALLEST = 1e-280  # a probability below it is taken from the density
 
@@ -78,6 +87,59 @@ class AbstractDistribution(eqx.Module):
     def _crps(self, y: Points) -> Points:
         return self._squares_below(y) + self._squares_above(y)
 
+    @property
+    def _pieces(self) -> int:
+        """Of integrals over y."""
+        return 2 * len(BREAKS)
+
+    def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
+        """Increasing points, between which F is smooth: the quantiles of these probabilities."""
+        return self._quantile(p)
+
+    def _own_breaks(self) -> Float64[np.ndarray, "N B"]:
+        p = np.array([*BREAKS, 0.5, *(1 - p for p in reversed(BREAKS))])
+        return self._breaks(np.broadcast_to(p, (self.n_rows, len(p))))
+
+    def _bulk(self) -> "AbstractDistribution":
+        """The same but for what changes no CRPS by more than 1e-8 of it."""
+        return self
+
+    def _integrals(
+        self, low: Points, high: Points, of_tails: Callable[[Points, Points, Points], list[Points]]
+    ) -> list[Points]:
+        """∫ g dt from `low` to `high`, for every g of `of_tails(t, F(t), 1 − F(t))`."""
+        nodes, w = np.polynomial.legendre.leggauss(OF_PIECE)
+        half = (high - low) / 2
+        t = (low + high)[..., None] / 2 + half[..., None] * nodes
+        tails = self._tails(t.reshape(len(t), -1))
+        return [half * (g @ w) for g in of_tails(t, *(tail.reshape(t.shape) for tail in tails))]
+
+    def _crps_in_pieces(self, y: Points) -> Points:
+        """∫ F² dt up to y and ∫ (1 − F)² dt from there, in pieces between `_breaks`: no quantile is solved for at every node."""
+        breaks, bulk = self._own_breaks(), self._bulk()
+        squares = lambda t, below, above: [below**2, above**2]
+        under, over = bulk._integrals(breaks[:, :-1], breaks[:, 1:], squares)
+        nothing = np.zeros((self.n_rows, 1))
+        under = np.concatenate([nothing, np.cumsum(under, axis=1)], axis=1)  # up to each break
+        over = np.concatenate([np.cumsum(over[:, ::-1], axis=1)[:, ::-1], nothing], axis=1)  # from each break
+        k = np.sum(breaks[:, None] <= y[..., None], axis=2)  # breaks that y has passed
+        before, after = np.maximum(k - 1, 0), np.minimum(k, breaks.shape[1] - 1)
+        low = np.minimum(np.take_along_axis(breaks, before, axis=1), y)
+        high = np.maximum(np.take_along_axis(breaks, after, axis=1), y)
+        found = bulk._integrals(low, y, squares)[0] + bulk._integrals(y, high, squares)[1]
+        found += np.where(k > 0, np.take_along_axis(under, before, axis=1), 0.0)
+        return found + np.where(k < breaks.shape[1], np.take_along_axis(over, after, axis=1), 0.0)
+
+    def _moments_of_pieces(self) -> tuple[Points, Points]:
+        """(Mean, standard deviation), [N, 1]: m + ∫ (1 − F) dt from m − ∫ F dt up to m, and likewise of (t − m)², m the middle one of `_breaks`."""
+        breaks = self._own_breaks()
+        m = breaks[:, [breaks.shape[1] // 2]]
+        tail = lambda t, below, above: np.where(t < m[..., None], -below, above)
+        parts = lambda t, *tails: [tail(t, *tails), 2 * (t - m[..., None]) * tail(t, *tails)]
+        first, second = self._integrals(breaks[:, :-1], breaks[:, 1:], parts)
+        shift = first.sum(axis=1, keepdims=True)
+        return m + shift, np.sqrt(np.maximum(second.sum(axis=1, keepdims=True) - shift**2, 0.0))
+
     def _draw(self, generator: np.random.Generator, n: int) -> Float64[np.ndarray, "N S"]:
         return self._quantile(generator.uniform(size=(self.n_rows, n)))
 
@@ -140,7 +202,7 @@ class AbstractDistribution(eqx.Module):
 
     def crps(self, y: Any) -> np.ndarray:
         """∫ (F(t) − 1[t ≥ y])² dt, the continuous ranked probability score, in the units of y; lower is better."""
-        return self._at(lambda part, y: part._crps(y), y)
+        return self._at(lambda part, y: part._crps(y), y, each=OF_PIECE * self._pieces)
 
     def log_mass(self, y: Any, width: float = 1.0) -> np.ndarray:
         """log(F(y + width/2) − F(y − width/2)): the log probability of a target that was rounded to multiples of `width`.
@@ -172,21 +234,21 @@ class AbstractDistribution(eqx.Module):
         generator = np.random.default_rng(seed_of(split(as_key(key), 1)[0]))
         return self._draw(generator, n)
 
-    def _at(self, evaluate: Callable, y: Any) -> np.ndarray:
-        """`evaluate(rows' distribution, their points [n, Q])` for y of any of the shapes."""
+    def _at(self, evaluate: Callable, y: Any, each: int = 1) -> np.ndarray:
+        """`evaluate(rows' distribution, their points [n, Q])` for y of any of the shapes; `each` row needs as many evaluations at once."""
         found = np.asarray(y, np.float64)
         if found.ndim > 2 or found.ndim > 0 and len(found) != self.n_rows:
             raise ValueError(
                 f"y has shape {found.shape}; a number is wanted, or {self.n_rows} rows: one value a row, or [N, Q]"
             )
         points = np.broadcast_to(found, (self.n_rows, 1)) if found.ndim == 0 else found
-        values = self._by_parts(evaluate, points.reshape(self.n_rows, -1))
+        values = self._by_parts(evaluate, points.reshape(self.n_rows, -1), each)
         return values if found.ndim == 2 else values[:, 0]
 
-    def _by_parts(self, evaluate: Callable, points: Points) -> Points:
+    def _by_parts(self, evaluate: Callable, points: Points, each: int = 1) -> Points:
         """In parts of rows that hold at most HELD numbers."""
         N, Q = points.shape
-        n = max(1, HELD // max(1, self._held * Q))
+        n = max(1, HELD // max(1, self._held * max(each, Q)))
         if n >= N:
             return evaluate(self, points)
         return np.concatenate([evaluate(self[slice(i, i + n)], points[i : i + n]) for i in range(0, N, n)])

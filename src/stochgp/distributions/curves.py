@@ -6,9 +6,9 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float64
-from scipy.special import betainc, betaincc, betaincinv, betaln, xlogy
+from scipy.special import betainc, betaincinv, betaln, xlogy
 
-from stochgp.distributions.base import SMALLEST, AbstractDistribution, PerRow, Points
+from stochgp.distributions.base import OF_PIECE, SMALLEST, AbstractDistribution, PerRow, Points
 from stochgp.transforms import Spline
 
 AT = (0.005, 0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975, 0.995)  # inner knots of a spline
@@ -19,6 +19,11 @@ Probabilities = Any  # arrays of one shape, in [0, 1]
 
 class AbstractCurve(eqx.Module):
     """R increasing from R(0) = 0 to R(1) = 1. A probability u comes with 1 − u, so that both ends are accurate."""
+
+    @property
+    def kinks(self) -> Float64[np.ndarray, " K"]:
+        """Where R is not smooth, strictly between 0 and 1."""
+        return np.empty(0)
 
     @property
     @abc.abstractmethod
@@ -53,8 +58,11 @@ class BetaCurve(AbstractCurve):
         return xlogy(self.a - 1, below) + xlogy(self.b - 1, above) - betaln(self.a, self.b)
 
     def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
-        lower = np.where(below < 0.5, betainc(self.a, self.b, below), betaincc(self.b, self.a, above))
-        upper = np.where(above < 0.5, betainc(self.b, self.a, above), betaincc(self.a, self.b, below))
+        low = below < 0.5
+        small = betainc(
+            np.where(low, self.a, self.b), np.where(low, self.b, self.a), np.where(low, below, above)
+        )
+        lower, upper = np.where(low, small, 1 - small), np.where(low, 1 - small, small)
         return lower, upper
 
     def inverse(self, p: Probabilities) -> Probabilities:
@@ -83,6 +91,10 @@ class SplineCurve(AbstractCurve):
         chords = np.log(np.diff(values) / np.diff(knots))
         slopes = np.exp(np.concatenate([chords[:1], (chords[1:] + chords[:-1]) / 2, chords[-1:]]))
         return cls(knots, values, slopes)
+
+    @property
+    def kinks(self) -> Float64[np.ndarray, " K"]:
+        return self.knots[1:-1]
 
     @property
     def tail_power(self) -> float:
@@ -123,14 +135,15 @@ class Recalibrated(AbstractDistribution):
 
     @property
     def mean(self) -> PerRow:
-        y, w = self._nodes()
-        return y @ w
+        return self._moment(0)
 
     @property
     def std(self) -> PerRow:
-        y, w = self._nodes()
-        spread = np.sqrt((y - (y @ w)[:, None]) ** 2 @ w)
-        return spread if self.tail_index > 2 else np.full(self.n_rows, np.inf)
+        return self._moment(1) if self.tail_index > 2 else np.full(self.n_rows, np.inf)
+
+    def _moment(self, k: int) -> PerRow:
+        evaluate = lambda part, _: part._moments_of_pieces()[k]
+        return self._by_parts(evaluate, np.zeros((self.n_rows, 1)), OF_PIECE * self._pieces)[:, 0]
 
     def __getitem__(self, rows: Any) -> "Recalibrated":
         return Recalibrated(self.base[rows], self.curve)
@@ -142,6 +155,20 @@ class Recalibrated(AbstractDistribution):
     def _held(self) -> int:
         return self.base._held
 
+    @property
+    def _pieces(self) -> int:
+        return self.base._pieces + len(self.curve.kinks)
+
+    def _bulk(self) -> "Recalibrated":
+        return Recalibrated(self.base._bulk(), self.curve)
+
+    def _breaks(self, p: Points) -> Points:
+        kinks = np.broadcast_to(self.curve.kinks, (self.n_rows, len(self.curve.kinks)))
+        return self.base._breaks(np.sort(np.concatenate([self._inverse(p), kinks], axis=1), axis=1))
+
+    def _crps(self, y: Points) -> Points:
+        return self._crps_in_pieces(y)
+
     def _logpdf(self, y: Points) -> Points:
         return self.base._logpdf(y) + self.curve.log_slope(*self.base._tails(y))
 
@@ -149,4 +176,7 @@ class Recalibrated(AbstractDistribution):
         return self.curve.tails(*self.base._tails(y))
 
     def _quantile(self, p: Points) -> Points:
-        return self.base._quantile(np.clip(self.curve.inverse(p), 1e-300, 1 - 1e-16))
+        return self.base._quantile(self._inverse(p))
+
+    def _inverse(self, p: Points) -> Points:
+        return np.clip(self.curve.inverse(p), 1e-300, 1 - 1e-16)

@@ -62,6 +62,17 @@ class Mixture(AbstractDistribution):
         """Each part with its weight, of all rows or [N]."""
         return list(zip(np.moveaxis(self.weights, -1, 0), self.parts, strict=True))
 
+    @property
+    def _pieces(self) -> int:
+        return sum(part._pieces + 1 for part in self.parts) - 1
+
+    def _bulk(self) -> "Mixture":
+        return Mixture(tuple(part._bulk() for part in self.parts), self.weights)
+
+    def _breaks(self, p: Points) -> Points:
+        """Those of all parts: each is smooth between its own."""
+        return np.sort(np.concatenate([part._breaks(p) for part in self.parts], axis=1), axis=1)
+
     def _logpdf(self, y: Points) -> Points:
         with np.errstate(divide="ignore"):
             each = [part._logpdf(y) + np.log(w)[..., None] for w, part in self._weighted]
@@ -75,6 +86,9 @@ class Mixture(AbstractDistribution):
             above += w[..., None] * upper
         return below, above
 
+    def _crps(self, y: Points) -> Points:
+        return self._crps_in_pieces(y)
+
     def _quantile(self, p: Points) -> Points:
         """Between the least and the largest quantile of the parts."""
         each = np.stack([part._quantile(p) for part in self.parts])
@@ -85,7 +99,11 @@ class Mixture(AbstractDistribution):
             value = np.log(tail) - np.log(np.minimum(p, 1 - p))
             return np.where(p < 0.5, value, -value), np.exp(self._logpdf(y)) / tail
 
-        return solve_increasing(value_and_slope, each.min(axis=0), each.max(axis=0))
+        low, high = each.min(axis=0), each.max(axis=0)
+        averaged = sum(
+            (w[..., None] * q for (w, _), q in zip(self._weighted, each, strict=True)), np.zeros_like(p)
+        )
+        return solve_increasing(value_and_slope, low, high, np.clip(averaged, low, high))
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         if self.weights.ndim == 1:

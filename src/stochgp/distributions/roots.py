@@ -9,13 +9,18 @@ CLOSE = 1e-13  # relative, of the probability, and of the bracket
 
 
 def solve_increasing(
-    value_and_slope: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], low: np.ndarray, high: np.ndarray
+    value_and_slope: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    low: np.ndarray,
+    high: np.ndarray,
+    start: np.ndarray | None = None,
 ) -> np.ndarray:
     """x in [low, high] with value(x) = 0, for each entry, by Newton's steps that stay in a bracket, which is halved where they leave it.
 
+    The first is from `start`, in the bracket; None is its middle.
+
     `value` increases in x; at `low` it is at most and at `high` at least 0, to rounding.
     """
-    x = 0.5 * (low + high)
+    x = 0.5 * (low + high) if start is None else start
     for _ in range(MOST_STEPS):
         value, slope = value_and_slope(x)
         low, high = np.where(value < 0, x, low), np.where(value < 0, high, x)

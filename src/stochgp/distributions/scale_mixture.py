@@ -1,18 +1,21 @@
 """Normal distributions of one mean whose noise has several variances: heavy tails, and noise that is itself uncertain."""
 
+import dataclasses
 import math
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from scipy.optimize import root_scalar
-from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
+from scipy.special import logsumexp, ndtr, ndtri
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points
 from stochgp.distributions.roots import solve_increasing
 
 FALLEN = 28.0  # nats: where the integral over λ is cut off
 FARTHEST = 1e4  # scales: the errors for which it is still right
+RARE = 1e-9  # of multipliers that are left out of scores
+COARSE = 24  # tails of a row that breaks are read from
 GAUSSIAN_DF = 100.0  # beyond it tails are thinner, and errors so large need not be reached
 
 
@@ -74,28 +77,58 @@ class ScaleMixture(AbstractDistribution):
         return logsumexp(self.log_weights - 0.5 * z**2 - np.log(t), axis=-1) - 0.5 * math.log(2 * math.pi)
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
-        z = (y - self.center[:, None])[..., None] / self._stds()[:, None]
-        return ndtr(z) @ self.weights, ndtr(-z) @ self.weights
+        z = np.abs(y - self.center[:, None])[..., None] / self._stds()[:, None]
+        small = ndtr(-z) @ self.weights
+        large = self.weights.sum() - small
+        before = y < self.center[:, None]
+        return np.where(before, small, large), np.where(before, large, small)
 
     def _quantile(self, p: Points) -> Points:
         """m ∓ d, with d solved for in log P(Y < m − d) = log min(p, 1 − p), by log d: between the quantiles of the least and largest τ_k."""
-        tail = np.minimum(p, 1 - p)
-        least = -ndtri(np.minimum(tail, 0.5))
-        middle = least < 1e-13
-        start = np.log(np.where(middle, 1.0, least))
-        t = self._stds()
-        low, high = (start + np.log(end(t, axis=1))[:, None] for end in (np.min, np.max))
+        tail, t = np.minimum(p, 1 - p), self._stds()
+        middle, low, high = self._brackets(tail, t)
 
         def value_and_slope(u: Points) -> tuple[Points, Points]:
-            d = np.exp(u)
-            z = d[..., None] / t[:, None]
-            log_tail = logsumexp(self.log_weights + log_ndtr(-z), axis=-1)
-            log_slope = logsumexp(self.log_weights - 0.5 * z**2 - np.log(t)[:, None], axis=-1)
-            slope = np.exp(log_slope - 0.5 * math.log(2 * math.pi) + u - log_tail)
-            return np.log(tail) - log_tail, slope
+            found, density = self._tail_and_density(np.exp(u), t)
+            return np.log(tail) - np.log(found), density * np.exp(u) / found
 
         d = np.where(middle, 0.0, np.exp(solve_increasing(value_and_slope, low, high)))
         return self.center[:, None] + np.where(p < 0.5, -d, d)
+
+    def _bulk(self) -> "ScaleMixture":
+        """Without the rare multipliers, w_k √c_k < 1e-9, by which a Student-t is right far out."""
+        c = self.multipliers if self.multipliers.ndim == 1 else self.multipliers.max(axis=0)
+        some = self.weights * np.sqrt(np.maximum(c, 1.0)) >= RARE
+        return dataclasses.replace(
+            self, multipliers=self.multipliers[..., some], log_weights=self.log_weights[some]
+        )
+
+    def _breaks(self, p: Points) -> Points:
+        """The quantiles as far as COARSE tails tell, between which log tails are lines in log d."""
+        tail, t = np.minimum(p, 1 - p), self._stds()
+        middle, low, high = self._brackets(tail, t)
+        ends = np.where(middle, np.inf, low).min(axis=1), np.where(middle, -np.inf, high).max(axis=1)
+        u = np.linspace(*ends, COARSE, axis=1)
+        log_tail = -np.log(self._tail_and_density(np.exp(u), t)[0])
+        wanted = np.where(middle, 0.0, -np.log(tail))
+        d = np.exp([np.interp(*row) for row in zip(wanted, log_tail, u, strict=True)])
+        return self.center[:, None] + np.where(middle, 0.0, np.where(p < 0.5, -d, d))
+
+    def _brackets(
+        self, tail: Points, t: Float64[np.ndarray, "N K"]
+    ) -> tuple[Bool[np.ndarray, "N Q"], Points, Points]:
+        """(Which are medians, log d between the quantiles of the least and the largest of the standard deviations t)."""
+        least = -ndtri(np.minimum(tail, 0.5))
+        middle = least < 1e-13
+        start = np.log(np.where(middle, 1.0, least))
+        low, high = (start + np.log(end(t, axis=1))[:, None] for end in (np.min, np.max))
+        return middle, low, high
+
+    def _tail_and_density(self, d: Points, t: Float64[np.ndarray, "N K"]) -> tuple[Points, Points]:
+        """P(Y < m − d), at least 1e-300, and p(m − d)."""
+        z = d[..., None] / t[:, None]
+        density = np.exp(-0.5 * z**2) @ (self.weights / t)[..., None]
+        return np.maximum(ndtr(-z) @ self.weights, 1e-300), density[..., 0] / math.sqrt(2 * math.pi)
 
     def _crps(self, y: Points) -> Points:
         """Σ_k w_k A(y − m, τ_k²) − ½ Σ_k Σ_l w_k w_l A(0, τ_k² + τ_l²), A(μ, τ²) = 2τφ(μ/τ) + μ(2Φ(μ/τ) − 1) (Grimit et al. 2006)."""
