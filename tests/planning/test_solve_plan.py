@@ -14,7 +14,7 @@ from stochgp.operators import KernelOperator
 from stochgp.planning.memory import HEADROOM
 from stochgp.planning.solve_plan import SolvePlan, variance_by
 from stochgp.planning.solver import choose, plan
-from stochgp.solvers import CG, SDD, SGD, Cholesky, SystemSize
+from stochgp.solvers import ADASAP, CG, SDD, SGD, Cholesky, SystemSize
 
 positive = st.floats(1e-9, 1e6)
 shares = st.floats(0.0, 0.999)
@@ -29,6 +29,7 @@ SOLVERS = {
     "sdd": st.builds(
         SDD, batch_size=whole, step_size=st.none() | positive, momentum=shares, averaging=averaging, **steps
     ),
+    "adasap": st.builds(ADASAP, batch_size=st.none() | whole, rank=whole, **steps),
     "sgd": st.builds(
         SGD, batch_size=whole, step_size=st.none() | positive, momentum=shares, averaging=st.none() | averaging,
         n_features=whole, clip=st.none() | positive, **steps,
@@ -74,7 +75,7 @@ def test_what_is_missing_is_named(name):
 @pytest.mark.parametrize(
     ("name", "choice", "says"),
     [
-        ("solver", "LU", "'LU' is not one of Cholesky, CG, SDD, SGD: a solver of your own"),
+        ("solver", "LU", "'LU' is not one of Cholesky, CG, SDD, ADASAP, SGD: a solver of your own"),
         ("solver_settings", None, "must be epochs, batch_size"),
         ("solver_settings", {"epochs": 3}, "must be epochs, batch_size"),
         ("tile", 0, "'tile' is 0"),
@@ -139,7 +140,7 @@ def never(*_):
     raise AssertionError("the machine was measured")
 
 
-@pytest.mark.parametrize("solver", ["cholesky", "cg", "sdd", "sgd"])
+@pytest.mark.parametrize("solver", ["cholesky", "cg", "sdd", "adasap", "sgd"])
 def test_a_given_plan_is_taken_as_it_is_and_nothing_is_measured(solver, monkeypatch):
     operator, budget = operator_of(4_000), Budget(in_use() + 10**9)
     size = SystemSize.of(operator, 2, 8)

@@ -25,7 +25,7 @@ from stochgp.operators import KernelOperator
 from stochgp.planning.machine import TYPICAL, calibrate
 from stochgp.planning.memory import HEADROOM
 from stochgp.planning.solver import NAMES, choose, plan
-from stochgp.solvers import CG, SDD, Cholesky, Layout, SystemSize
+from stochgp.solvers import ADASAP, CG, SDD, Cholesky, Layout, SystemSize
 
 SIZES = (100, 3_500, 13_500, 41_157, 500_000)
 SAMPLES = (0, 8, 64)
@@ -106,7 +106,7 @@ def test_what_a_user_gave_is_not_changed():
         choose(problem_of(41_157), room(2e8), solver=SDD(batch_size=4096))
     rank = CG(rank=50)
     assert choose(problem_of(20_000), room(2e9), solver=rank).solver is rank
-    with pytest.raises(ValueError, match="valid: 'auto', 'cholesky', 'cg', 'sdd', 'sgd'"):
+    with pytest.raises(ValueError, match="valid: 'auto', 'cholesky', 'cg', 'sdd', 'adasap', 'sgd'"):
         choose(problem_of(10), room(1e9), solver="lu")
 
 
@@ -155,7 +155,7 @@ def test_variances_from_samples_carry_their_error():
     assert choose(problem_of(41_157, 0), room(1e9)).variance == "none"
 
 
-@pytest.mark.parametrize("solver", [SDD(), CG()])
+@pytest.mark.parametrize("solver", [SDD(), CG(), ADASAP()])
 def test_harder_problems_are_expected_to_take_longer(solver):
     epochs = [solver.expected_epochs(10_000, tolerance) for tolerance in (0.1, 0.03, 0.01, 1e-3)]
     assert epochs == sorted(epochs)
@@ -233,7 +233,7 @@ def test_limits_hold_and_nothing_is_refused_that_fits(settings):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="peaks of memory are read from Linux and macOS")
-@pytest.mark.parametrize("solver", ["sdd", "cg"])
+@pytest.mark.parametrize("solver", ["sdd", "cg", "adasap"])
 @pytest.mark.parametrize(
     "shape",
     some_of([(20_000, 200), (4_000, 1_000)], [(4_000, 1_000)]),

@@ -60,7 +60,7 @@ class KernelGPRegressor(FamilyRegressor):
         σ², in the units of what the kernel sees (standardised targets when `standardize`): a value is kept, while the kernel is learned; None = learned, from
         a tenth of the targets' mean square, which `learner=None` keeps.
     solver
-        "auto", "cholesky", "cg", "sgd", "sdd", or a solver of `stochgp.solvers`.
+        "auto", "cholesky", "cg", "sgd", "sdd", "adasap", or a solver of `stochgp.solvers`.
     prediction : "auto", "global" or "local"
         From all rows, or from the nearest ones of each new row.
     n_samples : int

@@ -263,6 +263,7 @@ class PooledEstimator(PosteriorEstimator):
                 break
             say(self.verbose, f"{name}, {k + 1} of {len(candidates)}: {type(member).__name__}")
             self._set(member, name, seeds[k], len(candidates) - k)
+            self._suit(member, len(rows))
             begun = time.perf_counter()
             groups = rows.group if takes_groups else None
             try:
@@ -301,6 +302,9 @@ class PooledEstimator(PosteriorEstimator):
                 key: value for key, value in shared.items() if getattr(member, key) == getattr(default, key)
             }
         member.set_params(**shared)
+
+    def _suit(self, member: Any, n_rows: int) -> None:
+        """Settings of a member that depend on how many rows it learns from."""
 
     def _report(self, n_rows: int, told: dict[str, Any], division: HeldOut | None, picked: Chosen) -> None:
         members = self.estimators_

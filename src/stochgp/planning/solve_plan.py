@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from stochgp.choosing import choice
 from stochgp.planning.devices import WAYS, Shared
-from stochgp.solvers import CG, SDD, SGD, AbstractSolver, Cholesky
+from stochgp.solvers import ADASAP, CG, SDD, SGD, AbstractSolver, Cholesky
 
-KINDS = {kind.__name__: kind for kind in (Cholesky, CG, SDD, SGD)}
+KINDS = {kind.__name__: kind for kind in (Cholesky, CG, SDD, ADASAP, SGD)}
 DTYPES = ("float32", "float64")
 _MEASURED, _TYPICAL = "predicted from costs measured on this machine", "by typical costs"
 

@@ -15,13 +15,13 @@ from stochgp.planning.devices import GAIN, Shared, Team, may_share, shared_bytes
 from stochgp.planning.machine import TYPICAL, calibrate
 from stochgp.planning.memory import plannable, room_for_rows
 from stochgp.planning.solve_plan import SolvePlan, variance_by
-from stochgp.solvers import CG, SDD, SGD, AbstractSolver, Cholesky, Layout, SystemSize
+from stochgp.solvers import ADASAP, CG, SDD, SGD, AbstractSolver, Cholesky, Layout, SystemSize
 from stochgp.solvers.base import AbstractIterativeSolver
 from stochgp.solvers.sizes import SMALL, Costs, padded
 
 TILES = (TILE, 4096, 2048, 1024, 512, 256)
 SHARE_OF_TEST = 0.1  # rows whose standard deviations are expected to be wanted, per training row
-NAMES = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), SGD())}
+NAMES = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP(), SGD())}
 AUTOMATIC = ("cholesky", "cg", "sdd")  # SGD needs many times the epochs of any of them
 
 

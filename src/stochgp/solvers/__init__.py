@@ -2,6 +2,7 @@
 
 from stochgp.numerics.dense_factor import Factor
 
+from .adasap import ADASAP
 from .base import AbstractDirectSolver, AbstractIterativeSolver, AbstractSolver
 from .cg import CG
 from .cholesky import Cholesky
@@ -11,6 +12,7 @@ from .sizes import Layout, SystemSize
 from .solve import solve
 
 __all__ = [
+    "ADASAP",
     "CG",
     "SDD",
     "SGD",

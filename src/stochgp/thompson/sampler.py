@@ -55,7 +55,7 @@ class ThompsonSampler:
     bounds           [D, 2], the box in which points are looked for, or
     candidates       [C, D], the only points that there are: then `ask` gives their numbers, each at most once; with the Tanimoto kernel counts
     noise_variance   σ² of the observations; None = learned
-    solver           "auto", "cholesky", "cg", "sgd", "sdd", or a solver of `stochgp.solvers`
+    solver           "auto", "cholesky", "cg", "sgd", "sdd", "adasap", or a solver of `stochgp.solvers`
     batch_size       points of a batch
     learner          None = the hyperparameters given are kept; else as in `KernelGPRegressor`, at the first rows and whenever they have doubled
     maximize         False looks for the smallest value

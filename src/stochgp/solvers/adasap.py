@@ -1,0 +1,244 @@
+"""Accelerated sketch-and-project with low-rank blocks."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from stochgp.numerics.precision import matmul
+from stochgp.operators import AbstractOperator
+from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
+from stochgp.solvers.momentum import (
+    SMALLEST_SCALE,
+    Coefficients,
+    Moving,
+    accelerated,
+    ahead,
+    at_rest,
+    pushed,
+    regrouped,
+    where_it_is,
+    with_coefficients,
+)
+from stochgp.solvers.sdd import SLOWEST_DECAY, horizon
+from stochgp.solvers.sizes import Costs, Layout, SystemSize, column_bytes
+
+FEWEST_BLOCKS = 100  # n/100 rows a block
+SMALLEST_BLOCK, LARGEST_BLOCK = 512, 4096
+POWER_STEPS = 10
+SHIFT = 8.0  # rounding errors, of the trace of a block, that its sketch is shifted by
+SAFE = 1.1  # on the largest eigenvalue that ten steps find, which is from below
+COLUMNS = 14  # arrays [P, C], as of `SDD`
+EPOCHS = 1.35  # times ln(1 / tolerance)², as of `SDD` by blocks of 512 rows
+MADE = 8.0  # B r² products that a step's factors take, in float64
+BLOCKS = (4096, 2048, 1024, 512, 256)  # which a planner may try
+
+
+class Sketched(eqx.Module):
+    """What a step needs beside the operator."""
+
+    omega: Float[Array, "B R"]  # orthonormal columns
+    start: Float[Array, "B 1"]  # of the power iteration
+    longest: Float[Array, ""]  # horizon of the momentum, in epochs
+
+
+class ADASAP(AbstractIterativeSolver):
+    """Accelerated sketch-and-project for A α = b, A = K + Σ, with blocks approximated by their largest eigenvalues.
+
+    A step draws B rows I without replacement and moves their coordinates of the look-ahead point z by
+
+        δ = η P⁻¹ (A_I z − b_I),   P = U diag(s) Uᵀ + s_r I + Σ_I,   η = 1/λ_max(P⁻¹ A_II),
+
+    where U diag(s) Uᵀ is the Nyström approximation of K_II of rank r from r orthonormal random columns, s_r its smallest eigenvalue, and η comes from ten
+    steps of the power method. So a block costs B² r and not B³, and no step size is to be set. With r = B, δ is the exact minimiser over the block. Momentum
+    is that of accelerated block descent (`momentum.accelerated`) with μ = min(λ, 1/ν) of the published rule, ν = N/B and λ the mean noise over the mean
+    diagonal of K, or the horizon of `SDD` where that is shorter. Its two sequences are kept so that a step touches B rows.
+
+    Rathore, Derezinski, Frangella and Udell (2025, arXiv 2505.13723), Algorithm 1 (ADASAP); for means alone arXiv 2407.10070 (ASkotch).
+
+    epochs       passes over the rows, at most
+    batch_size   B; None = N/100, at least 512 and at most 4,096
+    rank         r, at most B
+    check_every  epochs between measurements of the residual on all rows
+    """
+
+    epochs: int = 300
+    batch_size: int | None = None
+    rank: int = 100
+    check_every: int = 25
+
+    def __check_init__(self) -> None:
+        B = 1 if self.batch_size is None else self.batch_size
+        if min(B, self.rank, self.epochs, self.check_every) < 1:
+            raise ValueError("batch_size, rank, epochs and check_every must be at least 1")
+
+    def block_for(self, size: int) -> int:
+        """B of so many rows."""
+        wanted = int(np.clip(size // FEWEST_BLOCKS, SMALLEST_BLOCK, LARGEST_BLOCK))
+        return min(wanted if self.batch_size is None else self.batch_size, size)
+
+    def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
+        """The random columns, the same in all steps: blocks are random."""
+        B = self.block_for(operator.size)
+        generator = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+        omega = np.linalg.qr(generator.standard_normal((B, min(self.rank, B))))[0]
+        parts = (omega, generator.standard_normal((B, 1)))
+        wide = jax.dtypes.canonicalize_dtype(jnp.float64)
+        diagonal = np.asarray(operator.diagonal(), np.float64)
+        noise = float(np.mean(np.asarray(operator.noise)[: operator.size]))
+        share = noise / max(float(diagonal.mean()) - noise, noise)
+        nu = self.steps_per_epoch(operator.size)
+        parts += (np.asarray(1 / math.sqrt(min(share, 1 / nu) * nu)),)
+        made = Sketched(*(operator.placed(jnp.asarray(part, wide), None) for part in parts))
+        return Arranged(operator.keeping(), None, made, 0.0)
+
+    def init(
+        self,
+        arranged: Arranged,
+        b: Float[Array, "P S"],
+        start: Float[Array, "P S"] | None,
+        left: Float[Array, "P S"] | None = None,
+    ) -> Moving:
+        start = jnp.zeros_like(b) if start is None else start
+        one_block = self.steps_per_epoch(arranged.operator.size) == 1
+        return at_rest(start, self._coefficients(arranged, 0, 0), average=not one_block)
+
+    def at_epoch(self, arranged: Arranged, state: Moving, epoch: int, n_failures: int) -> Moving:
+        return _continued(state, self._coefficients(arranged, epoch, n_failures))
+
+    def steps_per_epoch(self, size: int) -> int:
+        return -(-size // self.block_for(size))
+
+    @property
+    def steps_per_group(self) -> int:
+        return max(1, int(math.log(SMALLEST_SCALE) / math.log(SLOWEST_DECAY)))
+
+    def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> Int[np.ndarray, "K B"]:
+        """B rows without replacement for every step: the blocks of an epoch are those of a permutation of the rows."""
+        B, per_epoch = self.block_for(size), self.steps_per_epoch(size)
+        found = np.empty((n_steps, B), np.int32)
+        for k, step in enumerate(range(first, first + n_steps)):
+            epoch, place = divmod(step, per_epoch)
+            if k == 0 or place == 0:
+                order = np.random.default_rng((*seed, epoch)).permutation(size)
+            begin = min(place * B, size - B)
+            found[k] = order[begin : begin + B]
+        return found
+
+    def step(
+        self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, batch: Int[Array, " B"]
+    ) -> tuple[Moving, StepInfo]:
+        operator, B = arranged.operator, batch.shape[0]
+        z = ahead(state, *operator.pick((state.u, state.D), batch))
+        noise, wanted = operator.pick((operator.noise, b), batch)
+        Kz = operator.rows_times(batch, (state.u, state.D), lambda part: ahead(state, *part))
+        error = Kz + noise[:, None] * z - wanted
+        rows = operator.take(batch)
+        half, delta = _projected(operator.kernel.between(rows, rows), noise, arranged.extra, error)
+        moved = pushed(state, lambda array, factor: operator.add(array, factor * delta, batch))
+        share = operator.size / B
+        return moved, StepInfo(share * jnp.sum(error**2, axis=0), share * half)
+
+    def regroup(self, state: Moving) -> Moving:
+        return regrouped(state)
+
+    def value(self, state: Moving) -> Float[Array, "P S"]:
+        return where_it_is(state)
+
+    @property
+    def measured_share(self) -> float:
+        return 0.8
+
+    @property
+    def patience(self) -> int | None:
+        return 2
+
+    def after_check(self, state: Moving) -> Moving:
+        return state
+
+    @property
+    def left_by_compiler(self) -> int:
+        return 170_000_000
+
+    @property
+    def compiled_products(self) -> float:
+        return 26.0
+
+    @property
+    def step_rows(self) -> int:
+        return LARGEST_BLOCK if self.batch_size is None else self.batch_size
+
+    def variants(self, size: SystemSize) -> Iterator["ADASAP"]:
+        """With larger and smaller blocks."""
+        for B in BLOCKS if self.batch_size is None else (self.batch_size,):
+            yield dataclasses.replace(self, batch_size=B)
+
+    def array_bytes(self, size: SystemSize, layout: Layout) -> int:
+        """States, and a block with its factors."""
+        B = self.block_for(size.n_rows)
+        return column_bytes(size, layout, COLUMNS) + (3 * size.itemsize * B + 8 * 6 * min(self.rank, B)) * B
+
+    def wanted_epochs(self, n_rows: int, tolerance: float) -> float:
+        return EPOCHS * math.log(1 / tolerance) ** 2
+
+    def extra_seconds(self, size: SystemSize, costs: Costs, epochs: float) -> float:
+        """The blocks, their factors, and the power method."""
+        B = self.block_for(size.n_rows)
+        r = min(self.rank, B)
+        step = B**2 * (costs.evaluate + (r + POWER_STEPS) * costs.multiply) + MADE * B * r**2 * costs.factor
+        return epochs * self.steps_per_epoch(size.n_rows) * step
+
+    def _coefficients(self, arranged: Arranged, epoch: int, n_failures: int) -> Coefficients:
+        operator = arranged.operator
+        n_blocks = self.steps_per_epoch(operator.size)
+        epochs = min(horizon(epoch), float(arranged.extra.longest))
+        return accelerated(epochs / 2**n_failures, n_blocks, operator.dtype)
+
+
+_continued = eqx.filter_jit(with_coefficients)
+
+
+def _projected(
+    K: Float[Array, "B B"], noise: Float[Array, " B"], made: Sketched, error: Float[Array, "B S"]
+) -> tuple[Float[Array, " S"], Float[Array, "B S"]]:
+    """(errorᵀ δ of each column, δ = η P⁻¹ error)."""
+    wide = made.omega.dtype
+    S = matmul(K, made.omega.astype(K.dtype)).astype(wide)
+    shift = SHIFT * float(jnp.finfo(K.dtype).eps) * jnp.trace(K).astype(wide)
+    C = made.omega.T @ S + shift * jnp.eye(S.shape[1], dtype=wide)
+    L = jnp.linalg.cholesky((C + C.T) / 2)
+    half = jax.scipy.linalg.solve_triangular(
+        L, (S + shift * made.omega).T, lower=True
+    )  # K̂ + shift I ≈ halfᵀ half
+    squares, V = jnp.linalg.eigh(half @ half.T)
+    squares = jnp.maximum(squares, shift * 1e-3)
+    s = jnp.maximum(squares - shift, 0.0)
+    U = (V / jnp.sqrt(squares)).T @ half  # [r, B], orthonormal rows
+    exact = S.shape[0] == S.shape[1]
+    D = (0.0 if exact else s[0]) + noise.astype(wide)
+    # P⁻¹ = D⁻¹ − D⁻¹Uᵀ(diag(1/s) + U D⁻¹ Uᵀ)⁻¹ U D⁻¹, with √s inside so that s may be 0
+    W = jnp.sqrt(s)[:, None] * U / D
+    inner = jnp.linalg.cholesky(jnp.eye(len(s), dtype=wide) + W @ (D[:, None] * W.T))
+
+    def inverse(x: Array) -> Array:
+        x = x.astype(wide)
+        return x / D[:, None] - W.T @ jax.scipy.linalg.cho_solve((inner, True), W @ x)
+
+    def power(x: Array, _: None) -> tuple[Array, Array]:
+        y = inverse(matmul(K, x.astype(K.dtype)) + noise[:, None] * x.astype(K.dtype))
+        norm = jnp.linalg.norm(y)
+        return y / norm, norm
+
+    if exact:
+        delta = inverse(error)
+        return jnp.sum(error.astype(wide) * delta, axis=0).astype(K.dtype), delta.astype(K.dtype)
+    begin = made.start / jnp.linalg.norm(made.start)
+    norms = jax.lax.scan(power, begin, None, length=POWER_STEPS)[1]
+    largest = jnp.maximum(SAFE * norms[-1], 1.0)
+    delta = inverse(error) / largest
+    return jnp.sum(error.astype(wide) * delta, axis=0).astype(K.dtype), delta.astype(K.dtype)
