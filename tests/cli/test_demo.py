@@ -80,7 +80,7 @@ def test_promises_of_true_probabilities_are_kept():
 
 def test_quantiles_have_nearly_the_score_of_their_distribution():
     y = np.random.default_rng(0).normal(size=400)
-    law = Quantiles(np.tile(norm.ppf(LEVELS), (400, 1)), np.zeros(400))
+    predicted = Quantiles(np.tile(norm.ppf(LEVELS), (400, 1)), np.zeros(400))
     exact = Normal(np.zeros(400), np.ones(400))
-    assert abs(np.mean(law.crps(y)) - np.mean(exact.crps(y))) < 0.03 * np.mean(exact.crps(y))
-    np.testing.assert_allclose(law.interval(0.95), exact.interval(0.95), rtol=1e-12)
+    assert abs(np.mean(predicted.crps(y)) - np.mean(exact.crps(y))) < 0.03 * np.mean(exact.crps(y))
+    np.testing.assert_allclose(predicted.interval(0.95), exact.interval(0.95), rtol=1e-12)

@@ -24,6 +24,7 @@ NEW = GENERATOR.uniform(-2, 2, (40, 2))
 QUICK = {
     "kernel": partial(KernelGPRegressor, likelihood="gaussian", epochs=5, n_samples=8),
     "feature": partial(FeatureGPRegressor, "rff", n_features=60, epochs=2, likelihood="gaussian"),
+    "linear": partial(FeatureGPRegressor, "linear", epochs=5, likelihood="gaussian"),
     "sparse": partial(FeatureGPRegressor, "orf", n_features=60, epochs=2, likelihood="gaussian"),
 }
 
@@ -49,13 +50,13 @@ def model():
 
 def test_a_pool_predicts_and_knows_all_rows(model):
     found = model[0]
-    assert found.n_rows_ == N and set(found.weights_) <= {"kernel", "feature"}
+    assert found.n_rows_ == N and set(found.weights_) <= {"kernel", "feature", "linear"}
     assert abs(sum(found.weights_.values()) - 1) < 1e-9
     for member in found.estimators_.values():
         assert member.n_rows_ == N
     mean = found.predict(NEW)
     assert np.sqrt(np.mean((mean - 10 - np.sin(2 * NEW[:, 0]) - NEW[:, 1]) ** 2)) < 0.2
-    assert {"kernel", "feature"} == set(found.scores_)
+    assert {"kernel", "feature", "linear"} == set(found.scores_)
     assert "weight" in found.summary() and "nlpd" in found.summary()
 
 
@@ -219,7 +220,52 @@ def test_without_time_to_compare_the_first_member_stays(monkeypatch):
 
 def test_members_are_of_the_families_that_take_the_likelihood():
     names = lambda likelihood: list(GPRegressor(likelihood=likelihood)._families())
-    assert names("auto") == names("gaussian") == ["kernel", "feature", "sparse"]
-    assert names("poisson") == ["sparse"] and names("row-noise-student-t") == ["feature"]
+    assert names("auto") == names("gaussian") == ["kernel", "feature", "linear", "sparse"]
+    assert names("poisson") == ["sparse"] and names("row-noise-student-t") == ["feature", "linear"]
     with pytest.raises(ValueError, match="likelihood"):
         names("gausian")
+
+
+def _heavy(slope):
+    """A line, or waves, and errors of which a few are large: 8,000 rows, so that 500 can be held out to compare likelihoods."""
+    generator = np.random.default_rng(3)
+    rows = generator.uniform(-2, 2, (8_000, 2))
+    f = slope * rows[:, 0] + (1 - slope) * 3 * np.sin(2 * rows[:, 0]) * np.sin(2 * rows[:, 1])
+    return rows, f + 0.2 * generator.standard_t(2.5, len(rows))
+
+
+def test_a_linear_member_learns_its_noise_where_it_is_near(monkeypatch):
+    monkeypatch.setitem(QUICK, "linear", partial(FeatureGPRegressor, "linear", epochs=20))
+    monkeypatch.setattr(pooled_regressor, "LINEAR_SECONDS", 0.0)
+    members = ["linear", "feature"]
+    rows, y = _heavy(1.0)
+    found = GPRegressor(members=members, random_state=0).fit(rows, y)
+    assert found.weights_["linear"] > 0.5 and "student-t" in found.plan_["linear.likelihood"]["choice"]
+    far = np.array([[30.0, 0.0], [-30.0, 0.0]])
+    assert_allclose(found.estimators_["linear"].predict(far), [30, -30], rtol=0.05)
+    again = GPRegressor(members=members, random_state=0, plan=found.plan_).fit(rows, y)
+    assert_array_equal(again.predict(NEW), found.predict(NEW))
+
+
+def test_a_linear_member_that_is_far_from_the_best_stays_gaussian(monkeypatch):
+    monkeypatch.setitem(QUICK, "linear", partial(FeatureGPRegressor, "linear", epochs=20))
+    monkeypatch.setattr(pooled_regressor, "chosen", lambda *_, **__: pooled.alone(1, "it is looked at"))
+    rows, y = _heavy(0.0)
+    found = GPRegressor(members=["kernel", "linear"], random_state=0).fit(rows[:2_000], y[:2_000])
+    assert found.scores_["linear"]["nlpd"] > found.scores_["kernel"]["nlpd"] + pooled_regressor.NEAR
+    assert found.estimators_["linear"].likelihood == "gaussian"
+
+
+def test_the_kernel_of_a_large_pool_predicts_from_near_rows(monkeypatch):
+    monkeypatch.setattr(pooled_regressor, "GLOBAL_ROWS", 500)
+    found = GPRegressor(members=["kernel"], random_state=0).fit(X, Y)
+    assert found.estimators_["kernel"].prediction == "local" and found.estimators_["kernel"].n_rows_ == N
+    own = GPRegressor(members={"kernel": QUICK["kernel"]()}, random_state=0).fit(X, Y)
+    assert own.estimators_["kernel"].prediction == "auto"
+
+
+def test_probabilities_are_not_corrected_by_rows_of_other_times(model):
+    pool = pickle.loads(pickle.dumps(model[1]))
+    single, blocks = np.arange(N) < 200, np.arange(N) >= N - 200
+    told = pool._corrected(Rows(X, Y, None, None), pooled.HeldOut(single, blocks), None)
+    assert told["probabilities"]["choice"] == "as they are" and "exchangeable" in told["probabilities"]["why"]

@@ -45,6 +45,7 @@ MAPS = {
     "attention": lambda: features.Network(networks.attention(D, width=8, feedforward=8, key=KEY)),
     "equinox-mlp": lambda: features.Network(eqx.nn.MLP(D, 4, 5, 1, key=KEY, dtype=jnp.float32)),
     "function": lambda: features.Network(lambda x: jnp.tanh(x[:2]), D),
+    "linear": lambda: features.Linear(D),
     "scaled": lambda: features.Scaled(_mlp(), 2.0),
     "composed": lambda: features.Composed(
         _mlp(), features.RandomFourier.init(kernels.RBF(2.0), 5, 6, key=KEY)

@@ -109,7 +109,7 @@ def test_blocks_are_drawn_without_replacement_and_cover_the_rows():
 
 def test_one_block_is_the_direct_solution():
     found = solve(operator(), B, ADASAP(batch_size=N, rank=N), key=KEY, tolerance=1e-4)
-    assert found.n_steps == 1 and found.converged
+    assert found.n_steps <= 2 and found.converged  # the second only measures
     np.testing.assert_allclose(found.value, EXACT, rtol=1e-4, atol=1e-4)
 
 

@@ -19,18 +19,18 @@ def arrivals_figure(found: Arrivals, examples: list[dict[str, Any]]) -> Figure:
     figure = Figure(figsize=(12, 4.6), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2)
     rows = np.array([one["row"] for one in examples])
-    delay, law = found.column("dep_delay")[rows], found.law[rows]
-    ends = law.quantile([0.01, 0.99]) + delay[:, None]
+    delay, predicted = found.column("dep_delay")[rows], found.predicted[rows]
+    ends = predicted.quantile([0.01, 0.99]) + delay[:, None]
     for k, one in enumerate(examples):
         color = _COLORS[k % len(_COLORS)]
         label = f"{one['route']}, left {one['left_late']:+.0f} min"
         late = np.linspace(ends[k, 0], ends[k, 1], _POINTS)
-        density = np.exp(law[[k]].logpdf((late - delay[k])[None]))[0]
+        density = np.exp(predicted[[k]].logpdf((late - delay[k])[None]))[0]
         left.fill_between(late, density, color=color, alpha=0.25, linewidth=0)
         left.plot(late, density, color=color, linewidth=1.5, label=label)
         left.axvline(one["was_late"], ymax=0.06, color=color, linewidth=3)
         late = np.linspace(ends[:, 0].min(), ends[:, 1].max(), _POINTS)
-        right.plot(late, 100 * law[[k]].cdf((late - delay[k])[None])[0], color=color, linewidth=1.8)
+        right.plot(late, 100 * predicted[[k]].cdf((late - delay[k])[None])[0], color=color, linewidth=1.8)
         right.plot(one["was_late"], 0, "^", color=color, markersize=8, clip_on=False)
     draw_labels(left, "How late, when they leave the gate", "arrival delay (minutes)", "probability density")
     draw_labels(right, "Will a connection be reached?", "minutes late at most", "probability (%)")
@@ -47,7 +47,7 @@ def trust_figure(found: Arrivals, promises: list[dict[str, Any]], widths: list[d
     figure = Figure(figsize=(15, 5), dpi=150, layout="constrained")
     left, middle, right = figure.subplots(1, 3, gridspec_kw={"width_ratios": (1, 0.8, 1.3)})
     _draw_promises(left, promises)
-    draw_coverage(middle, found.flights.lost, found.law)
+    draw_coverage(middle, found.flights.lost, found.predicted)
     _draw_widths(right, widths)
     return figure
 

@@ -21,7 +21,7 @@ WIDE = 0.8  # of the intervals whose widths are compared
 class Arrivals:
     """Predictive distributions of the minutes that flights lose after leaving; the arrival delay is these and the departure delay."""
 
-    law: AbstractDistribution
+    predicted: AbstractDistribution
     flights: Departures
 
     def column(self, name: str) -> np.ndarray:
@@ -34,11 +34,11 @@ class Arrivals:
 
     def at_most(self, minutes: float) -> Float64[np.ndarray, " N"]:
         """P(arrival delay ≤ minutes) of each flight. Delays are whole minutes, and the distribution is continuous: half a minute more."""
-        return self.law.cdf(minutes + 0.5 - self.column("dep_delay"))
+        return self.predicted.cdf(minutes + 0.5 - self.column("dep_delay"))
 
     def width(self) -> Float64[np.ndarray, " N"]:
         """Minutes of the central interval of 80 %."""
-        lower, upper = self.law.interval(WIDE).T
+        lower, upper = self.predicted.interval(WIDE).T
         return upper - lower
 
     @property
@@ -51,7 +51,7 @@ def examples_of(found: Arrivals) -> list[dict[str, Any]]:
     order = np.argsort(found.width(), kind="stable")
     rows = order[[min(int(share * len(order)), len(order) - 1) for share in SPREADS]]
     delay = found.column("dep_delay")[rows]
-    ends = [found.law[rows].interval(level) + delay[:, None] for level in (0.5, 0.95)]
+    ends = [found.predicted[rows].interval(level) + delay[:, None] for level in (0.5, 0.95)]
     chances = [found.at_most(minutes)[rows] for minutes in MINUTES]
     return [
         {
@@ -87,7 +87,7 @@ def promises_of(found: Arrivals) -> list[dict[str, Any]]:
 def widths_of(found: Arrivals) -> list[dict[str, Any]]:
     """How wide the 80 % intervals are, and how many hold, by what was known."""
     width = found.width()
-    lower, upper = found.law.interval(WIDE).T
+    lower, upper = found.predicted.interval(WIDE).T
     held = ((lower <= found.flights.lost) & (found.flights.lost <= upper)).astype(np.float64)
     rows = []
     for cause, what, chosen in _parts(found):

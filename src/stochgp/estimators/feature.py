@@ -66,7 +66,7 @@ class FeatureGPRegressor(FamilyRegressor):
     Parameters
     ----------
     features
-        "mlp", "attention", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints), a feature map of `stochgp.features`, or a network (one row ↦ one
+        "mlp", "attention", "linear", "rff", "orf", "nystrom", "tanimoto" (hashes of fingerprints), a feature map of `stochgp.features`, or a network (one row ↦ one
         axis).
     kernel
         What rff, orf and nystrom approximate (None = "rbf"); on a network None = the linear kernel on its output, a stationary kernel = random Fourier

@@ -85,6 +85,7 @@ class PooledEstimator(PosteriorEstimator):
     __no_type_check__: ClassVar[bool] = True
     _of_files: ClassVar[str]  # the family that reads rows block by block
     _alone_of_files: ClassVar[str] = ""  # why it is alone also where rows would fit
+    _n_auto: ClassVar[int] = 2  # how many of the families "auto" takes, the first ones
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
     missing: str = field(default="auto", kw_only=True)
@@ -139,7 +140,7 @@ class PooledEstimator(PosteriorEstimator):
 
     @abc.abstractmethod
     def _families(self) -> Mapping[str, Callable[[], Any]]:
-        """Members by name, of those that take the pool's settings; "auto" takes the first two, few rows the first."""
+        """Members by name, of those that take the pool's settings; "auto" takes the first `_n_auto`, few rows the first."""
 
     @abc.abstractmethod
     def _compared(self, rows: Rows, division: HeldOut) -> "Compared":
@@ -237,7 +238,7 @@ class PooledEstimator(PosteriorEstimator):
         """Name → (an estimator, whether it is given the groups). `by_blocks`: of rows near and far, one for the first and all for the others."""
         known = self._families()
         named = not isinstance(self.members, str)
-        names = list(self.members) if named else list(known)[:2]
+        names = list(self.members) if named else list(known)[: self._n_auto]
         if not named:
             lookup(self.members, {"auto": None}, "members")
         if not compares:
@@ -263,7 +264,7 @@ class PooledEstimator(PosteriorEstimator):
                 break
             say(self.verbose, f"{name}, {k + 1} of {len(candidates)}: {type(member).__name__}")
             self._set(member, name, seeds[k], len(candidates) - k)
-            self._suit(member, len(rows))
+            self._suit(name, member, len(rows))
             begun = time.perf_counter()
             groups = rows.group if takes_groups else None
             try:
@@ -303,7 +304,7 @@ class PooledEstimator(PosteriorEstimator):
             }
         member.set_params(**shared)
 
-    def _suit(self, member: Any, n_rows: int) -> None:
+    def _suit(self, name: str, member: Any, n_rows: int) -> None:
         """Settings of a member that depend on how many rows it learns from."""
 
     def _report(self, n_rows: int, told: dict[str, Any], division: HeldOut | None, picked: Chosen) -> None:

@@ -9,6 +9,7 @@ from stochgp.features.compose import Scaled as Scaled
 from stochgp.features.compose import Sum as Sum
 from stochgp.features.fourier import RandomFourier as RandomFourier
 from stochgp.features.hashing import TanimotoHashes as TanimotoHashes
+from stochgp.features.linear import Linear as Linear
 from stochgp.features.network import Network as Network
 from stochgp.features.nystrom import Nystrom as Nystrom
 from stochgp.features.nystrom import choose_landmarks as choose_landmarks

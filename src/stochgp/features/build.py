@@ -14,6 +14,7 @@ from stochgp.features.base import AbstractFeatureMap
 from stochgp.features.compose import Composed, Scaled
 from stochgp.features.fourier import RandomFourier
 from stochgp.features.hashing import TanimotoHashes
+from stochgp.features.linear import Linear
 from stochgp.features.network import Network
 from stochgp.features.nystrom import Nystrom
 from stochgp.names import lookup
@@ -23,7 +24,7 @@ from stochgp.parameters import value_of
 
 MLPS = ("mlp", "robust-mlp", "piecewise-mlp", "periodic-mlp")
 NETWORKS = (*MLPS, "attention")
-NAMES = (*NETWORKS, "rff", "orf", "nystrom", "tanimoto")
+NAMES = (*NETWORKS, "linear", "rff", "orf", "nystrom", "tanimoto")
 UNBOUNDED = ("mlp", "attention")  # networks of the inputs as they are
 N_NETWORK, N_ATTENTION, N_FOURIER, N_NYSTROM = 128, 32, 1000, 512  # the sizes of the papers
 N_HASHES = 1000
@@ -44,6 +45,7 @@ def resolve(
 
     | spec | features φ | `kernel` | M, unless `n_features` says it |
     |---|---|---|---|
+    | "linear" | 1 and the inputs | None | D + 1 |
     | "rff", "orf" | (orthogonal) random Fourier features | stationary, None = "rbf" | 1000 |
     | "nystrom" | Nyström features, landmarks from `X_sample` | any, None = "rbf" | 512, or all rows |
     | "tanimoto" | random hashes of fingerprints | Tanimoto, None = "tanimoto" | 1000 |
@@ -94,6 +96,10 @@ def _named(
         if limits is not None and name in UNBOUNDED and X_sample is not None:
             network = Embedded(within(np.asarray(X_sample), limits, dtype=dtype), network)
         return _on_network(Network(network), kernel, n_features, feature_key, dtype)
+    if name == "linear":
+        if kernel is not None or n_features is not None:
+            raise ValueError("linear features take neither a kernel nor n_features: leave both None")
+        return Linear(n_inputs)
     usual = "tanimoto" if name == "tanimoto" else "rbf"
     kernel = _kernel(usual if kernel is None else kernel, n_inputs, ard=True, dtype=dtype)
     if name == "tanimoto":
