@@ -1,4 +1,4 @@
-"""`GPRegressor`: a kernel GP and a feature GP, pooled."""
+"""`GPRegressor`: a kernel GP, a feature GP and linear regression, pooled."""
 
 import contextlib
 import functools
