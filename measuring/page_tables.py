@@ -240,6 +240,19 @@ def demo() -> str:
     return table(heads, rows)
 
 
+def departures() -> str:
+    """`stochgp demo`: scores with their standard errors over the held-out days, of what is known at departure."""
+    rows = []
+    for r in lines("demo").where(split="at departure").records:
+        found = r["results"]
+        pairs = [f"{found[name]:.2f} ± {found[f'{name}_stderr']:.2f}" for name in ("rmse", "crps")]
+        nlpd = "–" if found["nlpd"] is None else f"{found['nlpd']:.3f} ± {found['nlpd_stderr']:.3f}"
+        rest = [f"{found['coverage_50']:.3f}, {found['coverage_95']:.3f}", f"{found['seconds']:.0f}"]
+        rows.append([r["settings"]["side"], pairs[0], nlpd, pairs[1], *rest])
+    heads = ["", "RMSE (minutes)", "NLPD", "CRPS", "coverage of 50 and 95 % intervals", "seconds"]
+    return table(heads, rows)
+
+
 def kernel_defaults() -> str:
     """`KernelGPRegressor(memory_limit="3GB")`, the limits derived from Cholesky's posteriors where there are any."""
     rows = []
