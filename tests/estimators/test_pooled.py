@@ -247,6 +247,21 @@ def test_a_linear_member_learns_its_noise_where_it_is_near(monkeypatch):
     assert_array_equal(again.predict(NEW), found.predict(NEW))
 
 
+def test_a_linear_member_learns_its_noise_by_the_groups_that_were_given(monkeypatch):
+    given = []
+
+    class Spy(FeatureGPRegressor):
+        def fit(self, X, y, *more, groups=None, **others):
+            given.append(groups)
+            return super().fit(X, y, *more, groups=groups, **others)
+
+    monkeypatch.setitem(QUICK, "linear", partial(Spy, "linear", epochs=2))
+    monkeypatch.setattr(pooled_regressor, "LINEAR_SECONDS", 0.0)
+    groups = np.repeat(np.arange(60), N // 60)
+    GPRegressor(members=["linear"], random_state=0).fit(X, Y, groups=groups)
+    assert len(given) == 2 and all(len(np.unique(part)) > 40 for part in given)
+
+
 def test_a_linear_member_that_is_far_from_the_best_stays_gaussian(monkeypatch):
     monkeypatch.setitem(QUICK, "linear", partial(FeatureGPRegressor, "linear", epochs=20))
     monkeypatch.setattr(pooled_regressor, "chosen", lambda *_, **__: pooled.alone(1, "it is looked at"))

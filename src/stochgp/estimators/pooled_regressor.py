@@ -197,13 +197,14 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         if self.plan is not None or deadline.left() < LINEAR_SECONDS:
             return []
         nlpd = {name: score["nlpd"] for name, score in self.scores_.items()}
-        changed = []
+        changed, by_blocks = [], any(name.endswith(ON_BLOCKS) for name in nlpd)
         for name, member in self.estimators_.items():
             if not self._is_linear(member) or nlpd[name] > min(nlpd.values()) + NEAR:
                 continue
             begun = time.perf_counter()
-            again: Any = clone(member).set_params(likelihood=AUTO)
-            again.fit(rows.X, rows.y, rows.weight, groups=rows.group if name.endswith(ON_BLOCKS) else None)
+            again: Any = clone(member)
+            groups = rows.group if name.endswith(ON_BLOCKS) or not by_blocks else None
+            again.set_params(likelihood=AUTO).fit(rows.X, self._targets_of(rows), rows.weight, groups=groups)
             self.estimators_[name] = again
             self.scores_[name]["seconds"] += time.perf_counter() - begun
             changed.append(name)
