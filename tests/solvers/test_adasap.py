@@ -14,11 +14,11 @@ from stochgp.solvers.adasap import SAFE, _projected
 KEY = jax.random.key(3)
 
 
-def run(solver, double_operator, n_steps, start=None, coefficients=None):
+def run(solver, double_operator, n_steps):
     """(Arranged, the state after so many steps, their batches)."""
     arranged = solver.arrange(double_operator, key=KEY)
     b = double_operator.pad(jnp.asarray(B))
-    state = solver.init(arranged, b, None if start is None else double_operator.pad(jnp.asarray(start)))
+    state = solver.init(arranged, b, None)
     batches = solver.batches(N, 0, n_steps, (1, 2))
     for batch in batches:
         state, _ = solver.step(arranged, b, state, jnp.asarray(batch))

@@ -13,14 +13,8 @@ from stochgp.numerics.seeds import as_key, seed_of, split
 
 HELD = 1 << 19  # numbers of one part of an evaluation
 NODES = 48  # of an integral over probabilities
-BREAKS = (
-    1e-12,
-    1e-8,
-    1e-5,
-    1e-3,
-    0.02,
-    0.12,
-)  # probabilities, from either end, of the quantiles between which integrals over y are in pieces
+# Probabilities, from either end, of the quantiles between which integrals over y are in pieces.
+BREAKS = (1e-12, 1e-8, 1e-5, 1e-3, 0.02, 0.12)
 OF_PIECE = 6  # nodes of Gauss and Legendre of such a piece
 LONGEST = 10_000  # counts of a sum; beyond it integrals stand for sums
 SMALLEST = 1e-280  # a probability below it is taken from the density

@@ -155,14 +155,14 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
 
     def _compared(self, rows: Rows, division: HeldOut) -> Compared:
         where = np.flatnonzero(division.all)
-        new, members = rows.some(where), self.estimators_
+        new, seen, members = rows.some(where), rows.some(~division.all), self.estimators_
         weight = new.weights.astype(np.float64)
         if division.single.any() and division.blocks.any():  # both kinds of new rows count alike
             is_single = division.single[where]
             totals = weight[is_single].sum(), weight[~is_single].sum()
             weight = weight / np.where(is_single, *totals) * weight.sum() / 2
         found = {name: self._scored(name, new, weight) for name in members}
-        for name in self._learned_again(rows.some(~division.all)):
+        for name in self._learned_again(seen):
             found[name] = self._scored(name, new, weight)
         distributions, logp, means = (list(part) for part in zip(*found.values(), strict=True))
         logp, means = np.stack(logp, axis=1), np.stack(means, axis=1)
@@ -172,7 +172,7 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         if not self.ensemble:
             return Compared(alone(self._best_by("nlpd"), "ensemble=False: that of the best held-out density"))
         first = next(iter(members.values()))._fitted
-        distance = limited(distance_of(rows.some(~division.all).X, _metric(first, members), 0), new.X)
+        distance = limited(distance_of(seen.X, _metric(first, members), 0), new.X)
         cell = clusters(first.inputs.transform(new.X, np.float64), new.group)
         predicted = Predicted(
             logp + np.log(scale), means / scale, new.y / scale, weight, cell, distance(new.X)

@@ -11,21 +11,18 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.precision import matmul
+from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator
-from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
+from stochgp.solvers.base import Arranged, StepInfo
 from stochgp.solvers.momentum import (
-    SMALLEST_SCALE,
+    AbstractMovingSolver,
     Coefficients,
     Moving,
     accelerated,
-    ahead,
-    at_rest,
+    error_ahead,
+    horizon,
     pushed,
-    regrouped,
-    where_it_is,
-    with_coefficients,
 )
-from stochgp.solvers.sdd import SLOWEST_DECAY, horizon
 from stochgp.solvers.sizes import Costs, Layout, SystemSize, column_bytes
 
 FEWEST_BLOCKS = 100  # n/100 rows a block
@@ -47,7 +44,7 @@ class Sketched(eqx.Module):
     longest: Float[Array, ""]  # horizon of the momentum, in epochs
 
 
-class ADASAP(AbstractIterativeSolver):
+class ADASAP(AbstractMovingSolver):
     """Accelerated sketch-and-project for A α = b, A = K + Σ, with blocks approximated by their largest eigenvalues.
 
     A step draws B rows I without replacement and moves their coordinates of the look-ahead point z by
@@ -85,7 +82,7 @@ class ADASAP(AbstractIterativeSolver):
     def arrange(self, operator: AbstractOperator, *, key: PRNGKeyArray) -> Arranged:
         """The random columns, the same in all steps: blocks are random."""
         B = self.block_for(operator.size)
-        generator = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+        generator = np.random.default_rng(words_of(key))
         omega = np.linalg.qr(generator.standard_normal((B, min(self.rank, B))))[0]
         parts = (omega, generator.standard_normal((B, 1)))
         wide = jax.dtypes.canonicalize_dtype(jnp.float64)
@@ -97,26 +94,8 @@ class ADASAP(AbstractIterativeSolver):
         made = Sketched(*(operator.placed(jnp.asarray(part, wide), None) for part in parts))
         return Arranged(operator.keeping(), None, made, 0.0)
 
-    def init(
-        self,
-        arranged: Arranged,
-        b: Float[Array, "P S"],
-        start: Float[Array, "P S"] | None,
-        left: Float[Array, "P S"] | None = None,
-    ) -> Moving:
-        start = jnp.zeros_like(b) if start is None else start
-        one_block = self.steps_per_epoch(arranged.operator.size) == 1
-        return at_rest(start, self._coefficients(arranged, 0, 0), average=not one_block)
-
-    def at_epoch(self, arranged: Arranged, state: Moving, epoch: int, n_failures: int) -> Moving:
-        return _continued(state, self._coefficients(arranged, epoch, n_failures))
-
     def steps_per_epoch(self, size: int) -> int:
         return -(-size // self.block_for(size))
-
-    @property
-    def steps_per_group(self) -> int:
-        return max(1, int(math.log(SMALLEST_SCALE) / math.log(SLOWEST_DECAY)))
 
     def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> Int[np.ndarray, "K B"]:
         """B rows without replacement for every step: the blocks of an epoch are those of a permutation of the rows."""
@@ -134,32 +113,16 @@ class ADASAP(AbstractIterativeSolver):
         self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, batch: Int[Array, " B"]
     ) -> tuple[Moving, StepInfo]:
         operator, B = arranged.operator, batch.shape[0]
-        z = ahead(state, *operator.pick((state.u, state.D), batch))
-        noise, wanted = operator.pick((operator.noise, b), batch)
-        Kz = operator.rows_times(batch, (state.u, state.D), lambda part: ahead(state, *part))
-        error = Kz + noise[:, None] * z - wanted
+        error, noise = error_ahead(operator, b, state, batch), operator.pick(operator.noise, batch)
         rows = operator.take(batch)
         half, delta = _projected(operator.kernel.between(rows, rows), noise, arranged.extra, error)
         moved = pushed(state, lambda array, factor: operator.add(array, factor * delta, batch))
         share = operator.size / B
         return moved, StepInfo(share * jnp.sum(error**2, axis=0), share * half)
 
-    def regroup(self, state: Moving) -> Moving:
-        return regrouped(state)
-
-    def value(self, state: Moving) -> Float[Array, "P S"]:
-        return where_it_is(state)
-
     @property
     def measured_share(self) -> float:
         return 0.8
-
-    @property
-    def patience(self) -> int | None:
-        return 2
-
-    def after_check(self, state: Moving) -> Moving:
-        return state
 
     @property
     def left_by_compiler(self) -> int:
@@ -200,9 +163,6 @@ class ADASAP(AbstractIterativeSolver):
         return accelerated(epochs / 2**n_failures, n_blocks, operator.dtype)
 
 
-_continued = eqx.filter_jit(with_coefficients)
-
-
 def _projected(
     K: Float[Array, "B B"], noise: Float[Array, " B"], made: Sketched, error: Float[Array, "B S"]
 ) -> tuple[Float[Array, " S"], Float[Array, "B S"]]:
@@ -234,11 +194,10 @@ def _projected(
         norm = jnp.linalg.norm(y)
         return y / norm, norm
 
-    if exact:
-        delta = inverse(error)
-        return jnp.sum(error.astype(wide) * delta, axis=0).astype(K.dtype), delta.astype(K.dtype)
-    begin = made.start / jnp.linalg.norm(made.start)
-    norms = jax.lax.scan(power, begin, None, length=POWER_STEPS)[1]
-    largest = jnp.maximum(SAFE * norms[-1], 1.0)
+    largest = 1.0
+    if not exact:
+        begin = made.start / jnp.linalg.norm(made.start)
+        norms = jax.lax.scan(power, begin, None, length=POWER_STEPS)[1]
+        largest = jnp.maximum(SAFE * norms[-1], 1.0)
     delta = inverse(error) / largest
     return jnp.sum(error.astype(wide) * delta, axis=0).astype(K.dtype), delta.astype(K.dtype)

@@ -227,13 +227,13 @@ class AbstractIterativeSolver(AbstractSolver):
         return 1.0
 
     @property
-    @abc.abstractmethod
     def patience(self) -> int | None:
         """How many measured residuals in a row may fail to fall. After that the run ends: its precision allows no more. None = no limit."""
+        return 2
 
-    @abc.abstractmethod
     def after_check(self, state: PyTree) -> PyTree:
-        """The state with which the run continues after a residual was measured on all rows."""
+        """The state with which the run continues after a residual was measured on all rows. By default the same."""
+        return state
 
     # What it needs and takes
 

@@ -207,10 +207,6 @@ class CG(AbstractIterativeSolver):
         """On keggdirected a residual of 0.02 left 3.3 % in RMSE, where descent by blocks left 0.9 %; one more step 0.4 %."""
         return 0.5
 
-    @property
-    def patience(self) -> int | None:
-        return 2
-
     def after_check(self, state: "CGState") -> "CGState":
         """The next step corrects the residuals."""
         return eqx.tree_at(lambda s: s.stale, state, jnp.asarray(True))

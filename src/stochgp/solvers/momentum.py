@@ -13,16 +13,24 @@ where Δu = −a E δ and Δd = −c E δ. d and e are kept as scale · array, s
 before a scale leaves float32. So a step costs O(B S) beside its kernel rows, not O(N S).
 """
 
+import abc
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+
+from stochgp.operators import AbstractOperator
+from stochgp.solvers.base import AbstractIterativeSolver, Arranged
 
 SMALLEST_SCALE = 1e-4
 SHORTEST_HORIZON = 0.75  # epochs
+FIRST_STAGE = 3  # epochs; then every stage ends at twice the epochs of the one before
+SLOWEST_DECAY = 0.75  # of the accelerated rules, in one step
+MOST_OF_A_GROUP = 64  # steps
 APART = 0.01  # least relative distance of r from 1 − ρ, where the two decays would be one
 
 
@@ -83,6 +91,11 @@ def accelerated(horizon: float, n_blocks: int, dtype: DTypeLike) -> Coefficients
     return _coefficients(rho, kappa, along, (1 - a) * (gamma - 1), kappa, (1 - rho) / 2, dtype)
 
 
+def horizon(epoch: int) -> float:
+    """Of the momentum, in epochs: 1 at first, then a third of the epochs at which the stage began, each twice the one before."""
+    return float(2 ** max(0, int(math.log2(epoch / FIRST_STAGE)))) if epoch >= FIRST_STAGE else 1.0
+
+
 def at_rest(start: Float[Array, "P S"], coefficients: Coefficients, *, average: bool) -> Moving:
     """At `start`, without velocity, which is also the average."""
     nothing, one = jnp.zeros_like(start), jnp.ones((), start.dtype)
@@ -140,3 +153,58 @@ def _share_of_velocity(coefficients: Coefficients) -> Float[Array, ""]:
 def _coefficients(*values: object) -> Coefficients:
     *numbers, dtype = values
     return Coefficients(*(jnp.asarray(number, dtype) for number in numbers))  # pyright: ignore[reportArgumentType]
+
+
+def error_ahead(
+    operator: AbstractOperator, b: Float[Array, "P S"], moving: Moving, rows: Int[Array, " B"]
+) -> Float[Array, "B S"]:
+    """(A z − b) in any rows, z the look-ahead point."""
+    z = ahead(moving, *operator.pick((moving.u, moving.D), rows))
+    noise, wanted = operator.pick((operator.noise, b), rows)
+    Kz = operator.rows_times(rows, (moving.u, moving.D), lambda part: ahead(moving, *part))
+    return Kz + noise[:, None] * z - wanted
+
+
+_continued = eqx.filter_jit(with_coefficients)  # one compilation instead of one for each operation
+
+
+class AbstractMovingSolver(AbstractIterativeSolver):
+    """A solver whose state is `Moving`: a leaf says its steps and the coefficients of its momentum."""
+
+    @abc.abstractmethod
+    def _coefficients(self, arranged: Arranged, epoch: int, n_failures: int) -> Coefficients:
+        """For this epoch of a run that has diverged so often."""
+
+    def _decays(self) -> tuple[float, ...]:
+        """By how much scales fall in one step."""
+        return (SLOWEST_DECAY,)
+
+    def _averages(self, n_steps: int) -> bool:
+        """Whether iterates are averaged, of so many steps an epoch; a step of all rows is exact."""
+        return n_steps > 1
+
+    def init(
+        self,
+        arranged: Arranged,
+        b: Float[Array, "P S"],
+        start: Float[Array, "P S"] | None,
+        left: Float[Array, "P S"] | None = None,
+    ) -> Moving:
+        start = jnp.zeros_like(b) if start is None else start
+        average = self._averages(self.steps_per_epoch(arranged.operator.size))
+        return at_rest(start, self._coefficients(arranged, 0, 0), average=average)
+
+    def at_epoch(self, arranged: Arranged, state: Moving, epoch: int, n_failures: int) -> Moving:
+        return _continued(state, self._coefficients(arranged, epoch, n_failures))
+
+    @property
+    def steps_per_group(self) -> int:
+        """As many as keep decaying scales above 1e-4."""
+        fastest = min((rate for rate in self._decays() if 0 < rate < 1), default=0.99)
+        return max(1, min(MOST_OF_A_GROUP, int(math.log(SMALLEST_SCALE) / math.log(fastest))))
+
+    def regroup(self, state: Moving) -> Moving:
+        return regrouped(state)
+
+    def value(self, state: Moving) -> Float[Array, "P S"]:
+        return where_it_is(state)

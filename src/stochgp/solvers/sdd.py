@@ -14,26 +14,24 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.precision import matmul
+from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator
-from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
+from stochgp.solvers.base import Arranged, StepInfo
 from stochgp.solvers.momentum import (
     SHORTEST_HORIZON,
-    SMALLEST_SCALE,
+    SLOWEST_DECAY,
+    AbstractMovingSolver,
     Coefficients,
     Moving,
     accelerated,
     ahead,
-    at_rest,
+    error_ahead,
+    horizon,
     nesterov,
     pushed,
-    regrouped,
-    where_it_is,
-    with_coefficients,
 )
 from stochgp.solvers.sizes import Costs, Layout, SystemSize, column_bytes, operator_bytes
 
-FIRST_STAGE = 3  # epochs; then every stage ends at twice the epochs of the one before
-SLOWEST_DECAY = 0.75  # of the accelerated rules, in one step
 JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # times a block's mean diagonal
 DAMPING = 8.0  # of the blocks, times the rounding error of products
 SMALLER = 0.3  # factor on a given step size that diverged
@@ -54,7 +52,7 @@ BLOCK_PRODUCT = (
 BLOCK_FACTOR, HALF_BLOCK = 4.3, 1000.0
 
 
-class SDD(AbstractIterativeSolver):
+class SDD(AbstractMovingSolver):
     """Stochastic dual descent for A α = b, A = K + Σ: each step needs B rows of A.
 
     With `step_size` None (the default), which has nothing to tune: the rows are divided once into random blocks I of `batch_size`, and a
@@ -104,8 +102,7 @@ class SDD(AbstractIterativeSolver):
         """By blocks: the rows in random order, and the inverse Cholesky factor of every diagonal block, [blocks, B, B]."""
         if not self.by_blocks:
             return Arranged(operator.keeping(), None, None, 0.0)
-        seed = np.asarray(jax.random.key_data(key)).ravel()
-        order = np.random.default_rng(seed).permutation(operator.size)
+        order = np.random.default_rng(words_of(key)).permutation(operator.size)
         operator = _reordered(operator, jnp.asarray(order)).keeping()
         factors, jitter = _factorise(operator, self.batch_size, DAMPING)
         return Arranged(operator, order, factors, jitter)
@@ -117,21 +114,6 @@ class SDD(AbstractIterativeSolver):
             return arranged
         factors, jitter = _factorise(arranged.operator, self.batch_size, DAMPING * 10.0**without)
         return Arranged(arranged.operator, arranged.order, factors, jitter)
-
-    def init(
-        self,
-        arranged: Arranged,
-        b: Float[Array, "P S"],
-        start: Float[Array, "P S"] | None,
-        left: Float[Array, "P S"] | None = None,
-    ) -> Moving:
-        start = jnp.zeros_like(b) if start is None else start
-        one_block = self.steps_per_epoch(arranged.operator.size) == 1  # the exact solution after one step
-        average = not one_block if self.by_blocks else self.averaging < 1
-        return at_rest(start, self._coefficients(arranged.operator, 0, 0), average=average)
-
-    def at_epoch(self, arranged: Arranged, state: Moving, epoch: int, n_failures: int) -> Moving:
-        return _continued(state, self._coefficients(arranged.operator, epoch, n_failures))
 
     @property
     def left_by_compiler(self) -> int:
@@ -174,22 +156,14 @@ class SDD(AbstractIterativeSolver):
         """0.74 to 0.83 on pol and keggdirected, for blocks of 512 and 2,048 rows, from the third epoch on."""
         return 0.8 if self.by_blocks else 1.0
 
-    @property
-    def patience(self) -> int | None:
-        return 2
-
-    def after_check(self, state: Moving) -> Moving:
-        return state
-
     def steps_per_epoch(self, size: int) -> int:
         return -(-size // self.batch_size)
 
-    @property
-    def steps_per_group(self) -> int:
-        """As many as keep decaying scales above 1e-4."""
-        rates = (SLOWEST_DECAY,) if self.by_blocks else (self.momentum, 1 - self.averaging)
-        fastest = min((rate for rate in rates if 0 < rate < 1), default=0.99)
-        return max(1, min(64, int(math.log(SMALLEST_SCALE) / math.log(fastest))))
+    def _decays(self) -> tuple[float, ...]:
+        return (SLOWEST_DECAY,) if self.by_blocks else (self.momentum, 1 - self.averaging)
+
+    def _averages(self, n_steps: int) -> bool:
+        return n_steps > 1 if self.by_blocks else self.averaging < 1
 
     def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> Int[np.ndarray, "K ..."]:
         """By blocks: where each block starts, every block once an epoch; else B independent rows for every step."""
@@ -209,12 +183,6 @@ class SDD(AbstractIterativeSolver):
     ) -> tuple[Moving, StepInfo]:
         take = self._block_step if self.by_blocks else self._random_step
         return take(arranged, b, state, batch)
-
-    def regroup(self, state: Moving) -> Moving:
-        return regrouped(state)
-
-    def value(self, state: Moving) -> Float[Array, "P S"]:
-        return where_it_is(state)
 
     def _block_step(
         self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, start: Int[Array, ""]
@@ -236,14 +204,12 @@ class SDD(AbstractIterativeSolver):
         self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, rows: Int[Array, " B"]
     ) -> tuple[Moving, StepInfo]:
         operator, share = arranged.operator, arranged.operator.size / self.batch_size
-        z = ahead(state, *operator.pick((state.u, state.D), rows))
-        noise, wanted = operator.pick((operator.noise, b), rows)
-        Kz = operator.rows_times(rows, (state.u, state.D), lambda part: ahead(state, *part))
-        error = Kz + noise[:, None] * z - wanted
+        error = error_ahead(operator, b, state, rows)
         moved = pushed(state, lambda array, factor: operator.add(array, factor * share * error, rows))
         return moved, StepInfo(share * jnp.sum(error**2, axis=0))
 
-    def _coefficients(self, operator: AbstractOperator, epoch: int, n_failures: int) -> Coefficients:
+    def _coefficients(self, arranged: Arranged, epoch: int, n_failures: int) -> Coefficients:
+        operator = arranged.operator
         if self.step_size is not None:
             return nesterov(
                 self.momentum, self.step_size * SMALLER**n_failures, self.averaging, operator.dtype
@@ -252,18 +218,10 @@ class SDD(AbstractIterativeSolver):
         return accelerated(horizon(epoch) / 2**n_failures, n_blocks, operator.dtype)
 
 
-def horizon(epoch: int) -> float:
-    """Of the momentum, in epochs: 1 at first, then a third of the epochs at which the stage began, each twice the one before."""
-    return float(2 ** max(0, int(math.log2(epoch / FIRST_STAGE)))) if epoch >= FIRST_STAGE else 1.0
-
-
 def block_starts(size: int, batch_size: int) -> Int[np.ndarray, " blocks"]:
     """Where the blocks of B rows start; the last one overlaps the one before unless B divides the rows."""
     B = min(batch_size, size)
     return np.minimum(np.arange(-(-size // B)) * B, size - B).astype(np.int32)
-
-
-_continued = eqx.filter_jit(with_coefficients)  # one compilation instead of one for each operation
 
 
 @eqx.filter_jit

@@ -190,9 +190,6 @@ class SGD(AbstractIterativeSolver):
         """Slow progress is no sign of exhausted precision here."""
         return None
 
-    def after_check(self, state: "SGDState") -> "SGDState":
-        return state
-
 
 class SGDState(eqx.Module):
     """α, v, ᾱ, the root mean square of b, and β."""
