@@ -9,6 +9,7 @@ import scipy.integrate
 import scipy.special
 import scipy.stats
 from scipy.special import ndtr
+from scipy.stats import beta
 
 from stochgp import metrics
 from stochgp.distributions import (
@@ -132,6 +133,21 @@ def test_crps_is_its_integral(named):
     np.testing.assert_allclose(
         found.crps(y), total, rtol=2e-5 if name in KINKED else 2e-6 if name in OWN_UNITS else 1e-7
     )
+
+
+@pytest.mark.parametrize("shape", [(0.05, 80.0), (80.0, 0.05), (1.3, 0.8), (3.0, 40.0)])
+def test_both_tails_of_a_corrected_probability_are_accurate_where_they_are_small(shape):
+    u = np.array([1e-12, 0.01, 0.3, 0.4, 0.49, 0.5])
+    for below, above in ((u, 1 - u), (1 - u, u)):
+        lower, upper = BetaCurve(*shape).tails(below, above)
+        exact = beta(*shape), beta(*shape[::-1])  # of u, and of 1 − u
+        small = below < 0.5
+        np.testing.assert_allclose(
+            lower, np.where(small, exact[0].cdf(below), exact[1].sf(above)), rtol=1e-10
+        )
+        np.testing.assert_allclose(
+            upper, np.where(small, exact[0].sf(below), exact[1].cdf(above)), rtol=1e-10
+        )
 
 
 def test_crps_by_quantiles_is_the_closed_form(named):

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float64
-from scipy.special import betainc, betaincinv, betaln, xlogy
+from scipy.special import betainc, betaincc, betaincinv, betaln, xlogy
 
 from stochgp.distributions.base import OF_PIECE, SMALLEST, AbstractDistribution, PerRow, Points
 from stochgp.transforms import Spline
@@ -59,11 +59,14 @@ class BetaCurve(AbstractCurve):
 
     def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
         low = below < 0.5
-        small = betainc(
+        a, b, x = np.broadcast_arrays(
             np.where(low, self.a, self.b), np.where(low, self.b, self.a), np.where(low, below, above)
         )
-        lower, upper = np.where(low, small, 1 - small), np.where(low, 1 - small, small)
-        return lower, upper
+        near = np.asarray(betainc(a, b, x))
+        far = np.asarray(1 - near)
+        large = near > 0.5  # there the difference would lose what is left
+        far[large] = betaincc(a[large], b[large], x[large])
+        return np.where(low, near, far), np.where(low, far, near)
 
     def inverse(self, p: Probabilities) -> Probabilities:
         return betaincinv(self.a, self.b, p)
