@@ -1230,6 +1230,13 @@ MUTATIONS = (
         "distributions/test_distributions.py::test_crps_is_its_integral",
     ),
     Mutation(
+        "variances from samples do not use the prior's",
+        "posteriors/kernel.py",
+        "w_a, w_g = jnp.square(largest - v), jnp.square(v)",
+        "w_a, w_g = jnp.ones_like(v), 0.0 * v",
+        "posteriors/test_kernel.py::test_its_error_is_the_stated_one",
+    ),
+    Mutation(
         "ADASAP steps as if all eigenvalues were those of its sketch",
         "solvers/adasap.py",
         "largest = jnp.maximum(SAFE * norms[-1], 1.0)",

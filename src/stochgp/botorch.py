@@ -35,7 +35,7 @@ class PosteriorModel(Model):
     """A fitted estimator with one output: `posterior(X)` at points X [b, q, D] is Gaussian, jointly over the q points of each set.
 
     Mean and covariance of f are those of `predict`, scaled as the law of observations says (`estimators.joint_predictions`). With an iterative
-    solver the covariance is estimated from the function samples that were solved for (`n_samples`, with a relative standard error of √(2/S));
+    solver the covariance is estimated from the function samples that were solved for (`n_samples`, with a relative standard error of at most √(2/S));
     otherwise it is exact.
 
     Raises TypeError for what is no regressor, ValueError for a posterior that knows no covariances, inputs that are not numbers alone, and

@@ -43,7 +43,7 @@ class SolvePlan(NamedTuple):
 
     @property
     def variance_error(self) -> float:
-        """The expected relative standard error of a variance."""
+        """The expected relative standard error of a variance: that where the rows say much of f."""
         if self.variance == "exact":
             return 0.0
         return math.sqrt(2 / self.n_samples) if self.n_samples else 1.0
@@ -146,7 +146,7 @@ def _why_variance(plan: SolvePlan) -> str:
         case "exact":
             return "from the Cholesky factor; expected relative error 0"
         case "samples":
-            return f"from {plan.n_samples} samples; expected relative error {plan.variance_error:.3g}"
+            return f"from {plan.n_samples} samples; expected relative error at most {plan.variance_error:.3g}"
     return "no samples were asked for"
 
 

@@ -2,7 +2,7 @@
 
 Sets come as Z [B, Q, D]: B sets of Q rows. By kind of posterior,
 
-    from samples    C = min(1, √(k/c))(DᵀD/S) min(1, √(k/c)), D the deviations of the S functions held, c their mean squares, k the prior's variances
+    from samples    C = √(v/c)(DᵀD/S)√(v/c), D the deviations of the S functions held, c their mean squares, v the variances (`variance_of_samples`)
     from features   C = (Rᵀφ)·(Rᵀφ)
     from a factor   C = k(Z, Z) − k(Z, X)A⁻¹k(X, Z)
 
@@ -24,7 +24,7 @@ from stochgp.numerics.precision import matmul
 from stochgp.posteriors.base import AbstractPosterior
 from stochgp.posteriors.exact import ExactKernelPosterior
 from stochgp.posteriors.feature import FeaturePosterior
-from stochgp.posteriors.kernel import SampledKernelPosterior, times
+from stochgp.posteriors.kernel import SampledKernelPosterior, times, variance_of_samples
 from stochgp.posteriors.variational import VariationalPosterior
 
 ROWS = 512  # that are evaluated at a time
@@ -115,12 +115,11 @@ def _by_samples(
 ) -> tuple[Float[Array, " Q"], Float[Array, "Q Q"]]:
     V = operator.pad(jnp.concatenate([jnp.asarray(weights), jnp.asarray(sample_weights)], axis=1))
     both, S = times(operator, Z, V), sample_weights.shape[1]
-    deviations = prior(Z)[:, :S] - both[:, 1:]
-    variance = jnp.mean(jnp.square(deviations), axis=1)
-    most = operator.kernel.diag(Z)
+    D = prior(Z)[:, :S] - both[:, 1:]
+    variance = variance_of_samples(D, both[:, 1:], operator.kernel.diag(Z))
     tiny = float(jnp.finfo(Z.dtype).tiny)
-    shrunk = jnp.sqrt(jnp.minimum(1, most / jnp.maximum(variance, tiny)))[:, None] * deviations
-    return both[:, 0], matmul(shrunk, shrunk.T) / S
+    scaled = jnp.sqrt(variance / jnp.maximum(jnp.mean(jnp.square(D), axis=1), tiny))[:, None] * D
+    return both[:, 0], matmul(scaled, scaled.T) / S
 
 
 def _by_features(

@@ -157,9 +157,8 @@ class SampledKernelPosterior(AbstractPosterior):
 
         mean(x) = k(x, X) A⁻¹y,    f_s(x) − mean(x) = f₀ₛ(x) − k(x, X) A⁻¹(f₀ₛ(X) + ε_s),
 
-    The deviation f_s − mean has mean 0 and the posterior's covariance. `weights` is A⁻¹y and `sample_weights` are A⁻¹(f₀ₛ(X) + ε_s), as far
-    as the solver came. Variances from S samples have a relative standard error of √(2/S). `solver` and `tolerance` serve the right-hand
-    sides that come later: new samples, covariances. `y`, `draws` and `left` are there for new rows (`posteriors.growing`).
+    `weights` is A⁻¹y and `sample_weights` are A⁻¹(f₀ₛ(X) + ε_s), as far as the solver came. Variances from S samples have a relative standard error of at most √(2/S) (`variance_of_samples`).
+    `solver` and `tolerance` serve the right-hand sides that come later; `y`, `draws` and `left` are there for new rows (`posteriors.growing`).
     """
 
     system: KernelSystem
@@ -324,15 +323,36 @@ def moments(
 ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
     """(E f(z), the samples' estimate of var f(z)) for each row, from one evaluation of k(z, X).
 
-    A sum of squares of f₀(z) − k(z, X)w. Its floor is the squared rounding error of one such term, eps² k(z, z)[1 + k(z, z) mean ‖w‖²].
+    The estimate is `variance_of_samples`. Its floor is the squared rounding error of one deviation, eps² k(z, z)[1 + k(z, z) mean ‖w‖²].
     """
     Z = jnp.asarray(Z)
     both = times(operator, Z, operator.pad(jnp.concatenate([weights, sample_weights], axis=1)))
-    deviations = prior(Z)[:, : sample_weights.shape[1]] - both[:, 1:]
-    largest = operator.kernel.diag(Z)
+    g, largest = both[:, 1:], operator.kernel.diag(Z)
+    variance = variance_of_samples(prior(Z)[:, : sample_weights.shape[1]] - g, g, largest)
     eps, size = float(jnp.finfo(both.dtype).eps), jnp.mean(jnp.sum(jnp.square(sample_weights), axis=0))
     rounding = eps**2 * largest * (1 + largest * size)
-    return both[:, 0], jnp.minimum(jnp.maximum(jnp.mean(jnp.square(deviations), axis=1), rounding), largest)
+    return both[:, 0], jnp.minimum(jnp.maximum(variance, rounding), largest)
+
+
+def variance_of_samples(
+    d: Float[Array, "N S"], g: Float[Array, "N S"], largest: Float[Array, " N"]
+) -> Float[Array, " N"]:
+    """The variance v of f at each row, from d_s = f₀ₛ − g_s and g_s = k(z, X)A⁻¹(f₀ₛ(X) + ε_s), and k = k(z, z), `largest`.
+
+    The posterior's mean and its error are independent: d ~ N(0, v) and g ~ N(0, k − v). With a and b the mean squares of d and g, a and k − b both have
+    the mean v. Their combination by inverse variances, which are known once v is,
+
+        v ← [(k − v)² a + v² (k − b)⁺] / [(k − v)² + v²],    from v = k a/(a + b), twice,
+
+    has the relative standard error √(2/S) (1 − t)/√(t² + (1 − t)²), t = v/k: that of a alone where the rows say much of f, and none where they say nothing.
+    """
+    a, b = (jnp.mean(jnp.square(part), axis=1) for part in (d, g))
+    tiny = float(jnp.finfo(a.dtype).tiny)
+    by_g, v = jnp.maximum(largest - b, 0), largest * a / jnp.maximum(a + b, tiny)
+    for _ in range(2):
+        w_a, w_g = jnp.square(largest - v), jnp.square(v)
+        v = jnp.minimum((w_a * a + w_g * by_g) / jnp.maximum(w_a + w_g, tiny), largest)
+    return v
 
 
 @eqx.filter_jit
