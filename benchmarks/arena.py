@@ -16,12 +16,12 @@ from typing import Any
 
 from benchmarks.arena_cell import OURS
 from benchmarks.arena_rivals import RIVALS
-from benchmarks.arena_summary import shares, table
+from benchmarks.arena_summary import ranks, shares, sides, table
 from benchmarks.arena_tables import TABLES, AbsentError
 from measuring import store
 from measuring.places import ROOT
 
-__all__ = ["cells", "depends", "lacking", "measure", "shares", "table"]
+__all__ = ["cells", "depends", "lacking", "measure", "ranks", "shares", "sides", "table"]
 ROWS, QUICK_ROWS = 40_000, 1_500
 QUICK_SECONDS = 5.0  # of tuning
 AFTER_REFUSAL = 300.0  # of tuning where our pool refused the table

@@ -1,14 +1,17 @@
-"""What the lines of the arena say: a table of ours beside the best rival, and the shares of tables on which ours is ahead."""
+"""What the lines of the arena say: a table of ours beside the best rival, on which share of the tables ours is ahead, mean ranks, and all lines."""
 
 import math
 import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from scipy.stats import rankdata, studentized_range
+
 Row = dict[str, Any]
 OURS = "pool"
 OF_DISTRIBUTIONS = ("catboost", "lightgbm", "ngboost", "quantile forest")
 SCORES = ("nlpd", "crps", "rmse")
+LEVEL = 0.05  # of Nemenyi's test
 
 
 def table(result: Row) -> tuple[list[str], list[list]]:
@@ -49,6 +52,47 @@ def shares(result: Row) -> tuple[list[str], list[list]]:
         ahead = [_share(found, ("nlpd", "crps")), *(_share(found, (score,)) for score in SCORES)]
         lines.append([name, len(found), *ahead, *(_covered(found, c) for c in ("coverage50", "coverage95"))])
     headings = ["split", "divisions", "NLPD and CRPS", "NLPD", "CRPS", "RMSE", "50 % covers", "95 % covers"]
+    return headings, lines
+
+
+def ranks(result: Row) -> tuple[list[str], list[list]]:
+    """Mean rank of each side at its default, 1 the best, over the divisions on which all of them have lines; below them the critical difference.
+
+    That is q √(k(k + 1)/6N) for k sides and N divisions (Nemenyi; Demšar, JMLR 2006, section 3.2.2). A refusal is last.
+    """
+    defaults = [row for row in result["rows"] if row["variant"] == "default"]
+    found = [{row["side"]: row for row in rows} for _, rows in _divisions(defaults)]
+    sides = list(dict.fromkeys(row["side"] for row in defaults))
+    full = [rows for rows in found if len(rows) == len(sides)]
+    headings = ["side", "divisions", *(score.upper() for score in SCORES)]
+    if len(sides) < 2 or not full:
+        return headings, []
+    by_score = [
+        [rankdata([_value(rows[side], score) for side in sides]) for rows in full] for score in SCORES
+    ]
+    means = [[statistics.fmean(ranks[i] for ranks in of) for of in by_score] for i in range(len(sides))]
+    lines = [
+        [side, len(full), *(f"{m:.2f}" for m in row)] for row, side in sorted(zip(means, sides, strict=True))
+    ]
+    k, q = len(sides), studentized_range.ppf(1 - LEVEL, len(sides), math.inf) / math.sqrt(2)
+    least = q * math.sqrt(k * (k + 1) / (6 * len(full)))
+    return headings, [*lines, ["critical difference", "", *[f"{least:.2f}"] * len(SCORES)]]
+
+
+def sides(result: Row) -> tuple[list[str], list[list]]:
+    """Every line: scores, coverages, seconds and memory of each side on each division, best NLPD first."""
+    headings = ["table", "split", "rows", "side", *(score.upper() for score in SCORES)]
+    headings += ["50 %", "95 %", "fit s", "predict s", "MB"]
+    fields = (*SCORES, "coverage50", "coverage95")
+    lines = []
+    for (name, split, _), rows in _divisions(result["rows"]):
+        for row in sorted(rows, key=lambda row: _value(row, "nlpd")):
+            seconds = [
+                f"{row[part]:.1f}" if part in row else "" for part in ("fit_seconds", "predict_seconds")
+            ]
+            memory = f"{row['peak_bytes'] / 1e6:.0f}" if "peak_bytes" in row else ""
+            scored = ["refused", *[""] * 4] if "refused" in row else [_number(row.get(f)) for f in fields]
+            lines.append([name, split, row["n_train"], _named(row), *scored, *seconds, memory])
     return headings, lines
 
 

@@ -1,4 +1,4 @@
-"""`python -m measuring report [--check]`: writes docs/measured.md from the lines of results; with --check, says whether it is up to date."""
+"""`python -m measuring report [--check]`: writes docs/measured.md and docs/comparison.md from the lines of results; with --check, says whether they are up to date."""
 
 import argparse
 import sys
@@ -9,19 +9,25 @@ from measuring import report
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m measuring", description=__doc__)
-    parser.add_argument("command", choices=["report"], help="make the page of what was measured")
+    parser.add_argument("command", choices=["report"], help="make the pages of what was measured")
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 where the page differs from the lines"
+        "--check", action="store_true", help="write nothing; exit 1 where a page differs from the lines"
     )
     options = parser.parse_args(arguments)
-    text = report.page(report.TEMPLATE.read_text(encoding="utf-8"))
-    if options.check:
-        current = report.PAGE.exists() and report.PAGE.read_text(encoding="utf-8") == text
-        sys.stdout.write(f"{report.PAGE.name} is {'up to date' if current else 'not what the lines say'}\n")
-        return 0 if current else 1
-    report.PAGE.write_text(text, encoding="utf-8")
-    sys.stdout.write(f"{report.PAGE}\n")
-    return 0
+    current = [_is_current(name, options.check) for name in report.PAGES]
+    return 0 if all(current) or not options.check else 1
+
+
+def _is_current(name: str, check: bool) -> bool:
+    """Whether the page was what the lines say; it is written unless this is a `check`."""
+    path, text = report.path_of(name), report.page(report.template_of(name))
+    current = path.exists() and path.read_text(encoding="utf-8") == text
+    if check:
+        sys.stdout.write(f"{path.name} is {'up to date' if current else 'not what the lines say'}\n")
+    else:
+        path.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{path}\n")
+    return current
 
 
 if __name__ == "__main__":

@@ -6,7 +6,13 @@ ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = ROOT / "experiments" / "results"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 FIGURES = ROOT / "docs" / "figures"
-WRITTEN = ("experiments/results", "benchmarks/results", "docs/figures", "docs/measured.md")
+WRITTEN = (
+    "experiments/results",
+    "benchmarks/results",
+    "docs/figures",
+    "docs/measured.md",
+    "docs/comparison.md",
+)
 """What runs write: changes there do not make a commit dirty."""
 
 

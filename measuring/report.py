@@ -1,21 +1,29 @@
-"""docs/measured.md from measuring/measured.template.md: every number of the page comes from a line, or is marked as given.
+"""Pages of docs from templates: every number of docs/measured.md and docs/comparison.md comes from a line, or is marked as given.
 
 In the template `{{expression | format}}` is a Python expression over `lines` (`query`), `paper` (`papers.value`), `tables` and `facts`; `{{given TEXT}}`
 is a setting or an aim, `{{earlier TEXT}}` a measurement of which no line was kept. Digits stand nowhere else but in code, links and words.
 """
 
 import re
+from pathlib import Path
 
 from measuring import acceptance, page_facts, page_tables, papers
 from measuring.places import ROOT
 from measuring.query import lines
 from measuring.tables import printed
 
-TEMPLATE = ROOT / "measuring" / "measured.template.md"
-PAGE = ROOT / "docs" / "measured.md"
+PAGES = ("measured", "comparison")
 PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)\s]*\)", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"(?<![\w./])\d")
+
+
+def template_of(name: str) -> str:
+    return (ROOT / "measuring" / f"{name}.template.md").read_text(encoding="utf-8")
+
+
+def path_of(name: str) -> Path:
+    return ROOT / "docs" / f"{name}.md"
 
 
 def page(template: str) -> str:

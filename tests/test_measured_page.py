@@ -1,4 +1,4 @@
-"""docs/measured.md says what the lines of results say: recomputed here, without running anything."""
+"""docs/measured.md and docs/comparison.md say what the lines of results say: recomputed here, without running anything."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from measuring.places import ROOT
 from measuring.query import lines
 from measuring.tables import printed
 
-TEMPLATE = report.TEMPLATE.read_text(encoding="utf-8")
+TEMPLATES = {name: report.template_of(name) for name in report.PAGES}
 FILES = query.names()
 GIVEN = re.compile(r"\{\{given (.*?)\}\}", re.DOTALL)
 NUMBER = re.compile(r"(?<![\w.])\.?\d[\d_,]*(?:\.\d+)?(?:e-?\d+)?")
@@ -28,12 +28,15 @@ EXEMPT = {
 }  # given numbers that stand in no code: this list may only shrink
 
 
-def test_the_page_is_what_the_lines_say():
-    assert report.PAGE.read_text(encoding="utf-8") == report.page(TEMPLATE), "run: python -m measuring report"
+@pytest.mark.parametrize("name", report.PAGES)
+def test_a_page_is_what_the_lines_say(name):
+    text = report.path_of(name).read_text(encoding="utf-8")
+    assert text == report.page(TEMPLATES[name]), "run: python -m measuring report"
 
 
-def test_each_number_of_the_page_has_a_line_or_is_marked_as_given():
-    assert report.unmarked(TEMPLATE) == []
+@pytest.mark.parametrize("name", report.PAGES)
+def test_each_number_of_a_page_has_a_line_or_is_marked_as_given(name):
+    assert report.unmarked(TEMPLATES[name]) == []
 
 
 def test_digits_without_a_mark_are_found():
@@ -45,7 +48,7 @@ def test_digits_without_a_mark_are_found():
 def test_given_numbers_are_those_of_the_code_or_of_the_settings_of_its_lines():
     """A number marked as given is a setting or an aim: the section's experiments and benchmarks, or what they import, have it."""
     missing = set()
-    for section in re.split(r"(?m)^(?=## )", TEMPLATE):
+    for section in re.split(r"(?m)^(?=#{1,2} )", "\n".join(TEMPLATES.values())):
         named = set(re.findall(r"`(?:python -m \w+ )?(\w+)", section.partition("\n")[0]))
         named |= set(re.findall(r"python -m \w+ (\w+)", section))
         known = set().union(*(settled(name) for name in named))
@@ -75,7 +78,7 @@ def number(text):
 
 
 def test_numbers_without_a_line_stand_in_one_place():
-    before, after = TEMPLATE.split("## Measured earlier, no line kept\n")
+    before, after = TEMPLATES["measured"].split("## Measured earlier, no line kept\n")
     inside, _, behind = after.partition("\n## ")
     assert "{{earlier" not in before + behind and "{{earlier" in inside
     assert not re.search(r"\{\{(?!earlier|given)", inside)

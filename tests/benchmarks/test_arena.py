@@ -333,6 +333,41 @@ def test_shares_count_tables_where_ours_is_ahead_of_every_rival():
     assert arena_summary.shares({"rows": []})[1] == []
 
 
+def test_mean_ranks_and_their_critical_difference():
+    """Ties share a rank, a refusal is last, a division without a side does not count; Demšar's example of 4 sides and 14 divisions has 1.25."""
+    scored = lambda table, side, nlpd: line(table, side, nlpd=nlpd, crps=-nlpd, rmse=1.0)
+    rows = [scored(t, side, k) for t in range(13) for k, side in enumerate("abcd")]
+    rows += [scored(13, side, 0.0) for side in "abc"] + [line(13, "d", refused="no")]
+    rows += [scored(14, "a", 9.0), line(0, "a", "tuned", nlpd=-9.0, crps=0.0, rmse=0.0)]
+    headings, found = arena_summary.ranks({"rows": rows})
+    assert headings == ["side", "divisions", "NLPD", "CRPS", "RMSE"]
+    assert found[0] == [
+        "a",
+        14,
+        f"{(13 * 1 + 2) / 14:.2f}",
+        f"{(13 * 4 + 2) / 14:.2f}",
+        f"{(13 * 2.5 + 2) / 14:.2f}",
+    ]
+    assert [row[0] for row in found] == [*"abcd", "critical difference"]
+    assert found[3][2] == "4.00" and found[4][2:] == ["1.25"] * 3
+    assert arena_summary.ranks({"rows": rows[:1]})[1] == []
+
+
+def test_every_line_is_shown():
+    scored = line("t", "pool", nlpd=0.5, crps=0.1, rmse=0.3, peak_bytes=3e6, predict_seconds=0.25)
+    rows = [
+        scored,
+        line("t", "ridge", "tuned", nlpd=0.25, crps=0.1, rmse=0.3),
+        line("u", "pool", refused="no"),
+    ]
+    headings, (first, second, third) = arena_summary.sides({"rows": rows})
+    assert len(headings) == len(first) == len(second) == len(third)
+    assert first[:5] == ["t", "random", 9, "ridge, tuned", "0.250"] and second[3:] == [
+        "pool", "0.500", "0.100", "0.300", "0.500", "0.900", "1.0", "0.2", "3",
+    ]  # fmt: skip
+    assert third[4] == "refused"
+
+
 def test_a_quick_run_of_a_tiny_table(capsys):
     call = [
         "arena",
