@@ -1231,7 +1231,7 @@ MUTATIONS = (
     ),
     Mutation(
         "variances from samples do not use the prior's",
-        "posteriors/kernel.py",
+        "posteriors/base.py",
         "w_a, w_g = jnp.square(largest - v), jnp.square(v)",
         "w_a, w_g = jnp.ones_like(v), 0.0 * v",
         "posteriors/test_kernel.py::test_its_error_is_the_stated_one",

@@ -1,6 +1,6 @@
 """Docstrings of the package as reStructuredText: formulas and aligned lines stay as they are, text becomes paragraphs.
 
-Docstrings with numpydoc sections are left to napoleon, but for `*`, `_` and `|` in their text, which mean nothing there.
+numpydoc sections are left to napoleon, but for `*`, `_` and `|` in their text, which mean nothing there.
 """
 
 import re
@@ -59,8 +59,9 @@ def of_sections(lines: list[str]) -> list[str]:
 
 def convert(app: Any, what: str, name: str, subject: Any, options: Any, lines: list[str]) -> None:
     """Before napoleon, which knows the sections."""
-    text = "\n".join(lines)
-    lines[:] = of_sections(lines) if SECTION.search(text) else readable(lines)
+    first = SECTION.search("\n".join(lines))
+    n_before = len(lines) if first is None else "\n".join(lines)[: first.start()].count("\n")
+    lines[:] = [*readable(lines[:n_before]), *of_sections(lines[n_before:])]
     if what == "property":
         lines[:] = [line.replace(":", COLON) for line in lines]
 

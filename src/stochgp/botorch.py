@@ -34,12 +34,17 @@ ROWS = 512  # points at which functions are evaluated at a time
 class PosteriorModel(Model):
     """A fitted estimator with one output: `posterior(X)` at points X [b, q, D] is Gaussian, jointly over the q points of each set.
 
-    Mean and covariance of f are those of `predict`, scaled as the law of observations says (`estimators.joint_predictions`). With an iterative
+    Mean and covariance of f are those of `predict`, with the scale that was chosen for its variances (`estimators.joint_predictions`). With an iterative
     solver the covariance is estimated from the function samples that were solved for (`n_samples`, with a relative standard error of at most √(2/S));
     otherwise it is exact.
 
     Raises TypeError for what is no regressor, ValueError for a posterior that knows no covariances, inputs that are not numbers alone, and
     targets that are transformed or counts.
+
+    Parameters
+    ----------
+    estimator : PosteriorRegressor
+        A fitted regressor of this package.
     """
 
     def __init__(self, estimator: PosteriorRegressor):
@@ -99,7 +104,17 @@ class PosteriorModel(Model):
 
 
 class FunctionModel(DeterministicModel):
-    """Functions drawn from a posterior (`estimator.sample_functions(S)`) as a deterministic model of S outputs."""
+    """Functions drawn from a posterior as a deterministic model, each an output.
+
+    Raises ValueError for functions of a table whose columns are encoded.
+
+    Parameters
+    ----------
+    functions : FunctionDraws
+        What `estimator.sample_functions(S)` gives: S functions, in the units of the targets.
+    outputs : list of int, optional
+        Which of the functions are outputs, counted from 0; None = all S.
+    """
 
     def __init__(self, functions: FunctionDraws, outputs: list[int] | None = None):
         super().__init__()

@@ -28,6 +28,11 @@ def register(name: str | None = None) -> Callable[[Part], Part]:
 
     Models that hold such a part, or any other dataclass or Equinox module that was registered, can be saved. Where they are loaded, the same class is
     to be registered before; the command line does so with `--with FILE.py`. Raises ValueError for a name that another class has.
+
+    Parameters
+    ----------
+    name : str or None
+        By which the class is known; None: its own.
     """
 
     def registered(part: Part) -> Part:
@@ -43,7 +48,13 @@ def register(name: str | None = None) -> Callable[[Part], Part]:
 
 
 def load_code(sources: Sequence[str] | None) -> None:
-    """Runs Python files, or imports modules, in which parts are registered. Raises ValueError where there is none of that name."""
+    """Runs Python files, or imports modules, in which parts are registered. Raises ValueError where there is none of that name.
+
+    Parameters
+    ----------
+    sources : sequence of str or None
+        Paths that end in .py, or names of modules. A file that ran already is not run again; None does nothing.
+    """
     for source in sources or ():
         if not source.endswith(".py"):
             if importlib.util.find_spec(source) is None:

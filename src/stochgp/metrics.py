@@ -16,13 +16,25 @@ LEVELS = (0.5, 0.8, 0.95, 0.99)
 
 
 def rmse(y: Any, mean: Any) -> float:
-    """√(Σ (y_i − m_i)² / N), in the units of y."""
+    """√(Σ (y_i − m_i)² / N), in the units of y.
+
+    Parameters
+    ----------
+    y, mean : array [N]
+        Observations, and what was predicted of them.
+    """
     y, mean = _checked(y=y, mean=mean)
     return float(np.sqrt(np.mean(np.square(y - mean))))
 
 
 def r2(y: Any, mean: Any) -> float:
-    """1 − Σ (y_i − m_i)² / Σ (y_i − ȳ)². Where all y are equal: 1 for an exact prediction, else 0, as in scikit-learn."""
+    """1 − Σ (y_i − m_i)² / Σ (y_i − ȳ)². Where all y are equal: 1 for an exact prediction, else 0, as in scikit-learn.
+
+    Parameters
+    ----------
+    y, mean : array [N]
+        Observations, and what was predicted of them.
+    """
     y, mean = _checked(y=y, mean=mean)
     errors, spread = np.sum(np.square(y - mean)), np.sum(np.square(y - y.mean()))
     if np.ptp(y) == 0:
@@ -35,6 +47,15 @@ def nlpd(y: Any, mean: Any, std: Any = None) -> float:
 
     `nlpd(y, distribution)`, or `nlpd(y, mean, std)`: Σ [½ log(2π s_i²) + (y_i − m_i)² / (2 s_i²)] / N. Of counts and classes it is of
     their probabilities; infinite where one was held to be impossible.
+
+    Parameters
+    ----------
+    y : array [N]
+        Observations.
+    mean : distribution or array [N]
+        The predictive distribution of N rows, or the means m_i of normal ones.
+    std : None or array [N]
+        None beside a distribution, else the standard deviations s_i, noise included.
     """
     if _is_distribution(mean, std):
         return float(np.mean(-mean.logpdf(_targets(y, mean))))
@@ -46,6 +67,15 @@ def crps(y: Any, mean: Any, std: Any = None) -> float:
     """Mean continuous ranked probability score, in the units of y: `crps(y, distribution)`, or of N(m_i, s_i²). Lower is better.
 
     ∫ (F(t) − 1[t ≥ y])² dt = s [z (2Φ(z) − 1) + 2 φ(z) − 1/√π] with z = (y − m)/s (Gneiting and Raftery 2007, section 4.2).
+
+    Parameters
+    ----------
+    y : array [N]
+        Observations.
+    mean : distribution or array [N]
+        The predictive distribution of N rows, or the means m_i of normal ones.
+    std : None or array [N]
+        None beside a distribution, else the standard deviations s_i, noise included.
     """
     if _is_distribution(mean, std):
         return float(np.mean(mean.crps(_targets(y, mean))))
@@ -59,6 +89,17 @@ def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
     """Fraction of the y_i inside the central interval of probability `level`, ends included.
 
     The interval is that of the distribution in `coverage(y, distribution)`, else |y_i − m_i| ≤ Φ⁻¹((1 + level)/2) s_i.
+
+    Parameters
+    ----------
+    y : array [N]
+        Observations.
+    mean : distribution or array [N]
+        The predictive distribution of N rows, or the means m_i of normal ones.
+    std : None or array [N]
+        None beside a distribution, else the standard deviations s_i, noise included.
+    level : float
+        Above 0 and below 1.
     """
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; it must lie between 0 and 1")
@@ -71,7 +112,17 @@ def coverage(y: Any, mean: Any, std: Any = None, level: float = 0.95) -> float:
 
 
 def coverages(y: Any, mean: Any, std: Any = None) -> dict[float, tuple[float, float]]:
-    """{level: (coverage, its standard error under calibration √(p(1 − p)/N))} at 50, 80, 95 and 99 %."""
+    """{level: (coverage, its standard error under calibration √(p(1 − p)/N))} at 50, 80, 95 and 99 %.
+
+    Parameters
+    ----------
+    y : array [N]
+        Observations.
+    mean : distribution or array [N]
+        The predictive distribution of N rows, or the means of normal ones.
+    std : None or array [N]
+        None beside a distribution, else the standard deviations, noise included.
+    """
     n = len(y)
     return {p: (coverage(y, mean, std, p), math.sqrt(p * (1 - p) / n)) for p in LEVELS}
 
@@ -79,7 +130,18 @@ def coverages(y: Any, mean: Any, std: Any = None) -> dict[float, tuple[float, fl
 def pit(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> Float64[np.ndarray, " N"]:
     """Probability integral transform, F_i(y_i), Φ((y_i − m_i)/s_i) of normal ones: uniform on [0, 1] if the predictions are calibrated.
 
-    Of counts and classes uniform numbers between P(Y < y_i) and P(Y ≤ y_i), drawn from `seed`: F_i(y_i) alone would not be uniform.
+    Of counts and classes uniform numbers between P(Y < y_i) and P(Y ≤ y_i): F_i(y_i) alone would not be uniform.
+
+    Parameters
+    ----------
+    y : array [N]
+        Observations.
+    mean : distribution or array [N]
+        The predictive distribution of N rows, or the means m_i of normal ones.
+    std : None or array [N]
+        None beside a distribution, else the standard deviations s_i, noise included.
+    seed : int
+        Of the uniform numbers.
     """
     if _is_distribution(mean, std):
         return mean.pit(_targets(y, mean), seed)
@@ -90,8 +152,19 @@ def pit(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> Float64[np.ndar
 def calibration_error(y: Any, mean: Any, std: Any = None, *, seed: int = 0) -> tuple[float, float]:
     """(√∫ (F̂_u(p) − p)² dp, √(1/(6N))): how far the PIT values u_i are from uniform, and how far N calibrated ones are on average.
 
-    F̂_u is their empirical distribution function, `seed` as in `pit`. N times the square is Cramér and von Mises's W: under calibration, for independent
+    F̂_u is their empirical distribution function. N times the square is Cramér and von Mises's W: under calibration, for independent
     rows, it has mean 1/6, and is above 0.46 in one of 20 cases.
+
+    Parameters
+    ----------
+    y : array [N]
+        Observations.
+    mean : distribution or array [N]
+        The predictive distribution of N rows, or the means of normal ones.
+    std : None or array [N]
+        None beside a distribution, else the standard deviations, noise included.
+    seed : int
+        Of the PIT values of counts and classes, as in `pit`.
     """
     u = np.sort(pit(y, mean, std, seed=seed))
     n = len(u)
@@ -144,7 +217,13 @@ def _checked(**named: Any) -> list[np.ndarray]:
 
 
 def accuracy(y: Any, predicted: Any) -> float:
-    """The share of the labels y [N] that were predicted; labels are of any kind."""
+    """The share of the labels that were predicted.
+
+    Parameters
+    ----------
+    y, predicted : array [N]
+        The labels, of any kind, and those that were predicted.
+    """
     y, predicted = np.asarray(y), np.asarray(predicted)
     if y.shape != predicted.shape or y.ndim != 1 or len(y) == 0:
         raise ValueError(
@@ -154,9 +233,18 @@ def accuracy(y: Any, predicted: Any) -> float:
 
 
 def log_loss(y: Any, log_probabilities: Any, classes: Any) -> float:
-    """Mean negative logarithm of the probability of each label y [N]; `log_probabilities` [N, C] are of the `classes` [C]. Lower is better.
+    """Mean negative logarithm of the probability of each label. Lower is better.
 
     Raises ValueError for a label that is none of the classes.
+
+    Parameters
+    ----------
+    y : array [N]
+        The labels, of any kind.
+    log_probabilities : array [N, C]
+        Logarithms of the predicted probability of each class at each row.
+    classes : array [C]
+        The labels of the classes, in the order of the columns of `log_probabilities`.
     """
     y, classes = np.asarray(y), np.asarray(classes)
     found = np.asarray(log_probabilities, np.float64)

@@ -26,6 +26,8 @@ from stochgp.parameters import (
 )
 from stochgp.variational import AbstractApproximation, AbstractProcess
 
+__all__ = ("AbstractGP", "FeatureGP", "KernelGP", "SparseGP")
+
 JUST_ABOVE = 1e-6  # of a lower bound: what a parameter at its bound is above it
 
 
@@ -61,8 +63,17 @@ def as_likelihood(value: Any) -> AbstractLikelihood:
 class FeatureGP(AbstractGP):
     """y = f(x) + ε, f(x) = √variance φ(x)ᵀw, w ~ N(0, I_M), ε of the variance that `noise` says.
 
-    So k(x, z) = variance · φ(x)·φ(z). `variance` is a variance. A number given for `noise` is the variance of constant noise, a parameter with
-    the floor 1e-6 (of targets with unit variance), the σ_min² of the papers.
+    So k(x, z) = variance · φ(x)·φ(z).
+
+    Parameters
+    ----------
+    features : AbstractFeatureMap
+        φ: rows [N, D] ↦ features [N, M].
+    noise : number, parameter or AbstractNoise
+        The noise model of ε. A number or a parameter is the variance of constant noise; a number becomes a parameter with the floor 1e-6 (of targets with
+        unit variance), the σ_min² of the papers.
+    variance : number or parameter
+        The amplitude of the prior, a variance.
     """
 
     features: AbstractFeatureMap
@@ -96,8 +107,13 @@ class FeatureGP(AbstractGP):
 class KernelGP(AbstractGP):
     """y = f(x) + ε, f ~ GP(0, k), ε of the variance that `noise` says.
 
-    `kernel` is any kernel, sums, products and warped ones included; what is frozen in it, or the whole of it, does not train. A number given for
-    `noise` is the variance of constant noise, a parameter with the floor 1e-6 (of targets with unit variance).
+    Parameters
+    ----------
+    kernel : AbstractKernel, possibly frozen
+        k: any kernel, sums, products and warped ones included; what is frozen in it, or the whole of it, does not train.
+    noise : number, parameter or AbstractNoise
+        The noise model of ε. A number or a parameter is the variance of constant noise; a number becomes a parameter with the floor 1e-6 (of targets with
+        unit variance).
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -116,8 +132,17 @@ class KernelGP(AbstractGP):
 class SparseGP(AbstractGP):
     """y_i as `likelihood` says of f(x_i), f ~ GP(0, k), and a q(f) in the place of the posterior.
 
-    `approximation` holds the parameters of q, such as `variational.InducingPoints`; they are part of θ. Where the likelihood has L latent
-    functions, they are independent, of one prior, and q is of all of them. A number or a noise model given for `likelihood` is Gaussian.
+    Where the likelihood has L latent functions, they are independent, of one prior, and q is of all of them. Raises ValueError where the approximation
+    has another number of them.
+
+    Parameters
+    ----------
+    kernel : AbstractKernel, possibly frozen
+        k, of the prior.
+    approximation : AbstractApproximation
+        The parameters of q, such as `variational.InducingPoints`; they are part of θ.
+    likelihood : number, parameter, AbstractNoise or AbstractLikelihood
+        p(y | f). A number, a parameter (variances) or a noise model is Gaussian noise.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)

@@ -74,7 +74,15 @@ class AbstractParameter(eqx.Module):
 
 
 class Positive(AbstractParameter):
-    """value = lower + exp(raw): above `lower`, and on the log scale for whatever moves `raw`."""
+    """value = lower + exp(raw): above `lower`, and on the log scale for whatever moves `raw`.
+
+    Parameters
+    ----------
+    raw : array
+        log(value − lower), of the shape and dtype of the value. `positive` makes the parameter from its value.
+    lower : float
+        In the units of the value.
+    """
 
     raw: Float[Array, "..."]
     lower: float = eqx.field(static=True, default=0.0)
@@ -93,7 +101,15 @@ class Positive(AbstractParameter):
 
 
 class Bounded(AbstractParameter):
-    """value = lower + (upper − lower) / (1 + exp(−raw)): strictly inside (lower, upper)."""
+    """value = lower + (upper − lower) / (1 + exp(−raw)): strictly inside (lower, upper).
+
+    Parameters
+    ----------
+    raw : array
+        log((value − lower)/(upper − value)), of the shape and dtype of the value. `bounded` makes the parameter from its value.
+    lower, upper : float
+        In the units of the value.
+    """
 
     raw: Float[Array, "..."]
     lower: float = eqx.field(static=True)
@@ -114,6 +130,11 @@ class Frozen(AbstractParameter):
     Gradients stop here and `partition` leaves it in the rest.
 
     A frozen callable is called as it was before: `frozen(network)(x)`.
+
+    Parameters
+    ----------
+    content : Any
+        An array or a module, which `value` returns.
     """
 
     content: Any
@@ -137,8 +158,16 @@ def positive(
 ) -> Positive:
     """The `Positive` parameter that is worth `value`.
 
-    `dtype` None keeps the dtype of a floating array; numbers, lists and integers become float32.
     Raises ValueError unless `lower` is finite and at least 0, and `value` is finite and above it.
+
+    Parameters
+    ----------
+    value : number, list or array
+        The constrained value, of any shape.
+    lower : float
+        In the units of the value.
+    dtype : dtype or None
+        None keeps the dtype of a floating array; numbers, lists and integers become float32.
     """
     if not (math.isfinite(lower) and lower >= 0):
         raise ValueError(
@@ -154,9 +183,18 @@ def positive(
 def bounded(
     value: ArrayLike | Sequence[float], lower: float, upper: float, dtype: DTypeLike | None = None
 ) -> Bounded:
-    """The `Bounded` parameter that is worth `value`; dtype as in `positive`.
+    """The `Bounded` parameter that is worth `value`.
 
     Raises ValueError unless lower < value < upper, all finite.
+
+    Parameters
+    ----------
+    value : number, list or array
+        The constrained value, of any shape.
+    lower, upper : float
+        In the units of the value.
+    dtype : dtype or None
+        As in `positive`.
     """
     if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
         raise ValueError(
@@ -169,7 +207,13 @@ def bounded(
 
 
 def frozen(value: Any) -> Frozen:
-    """Keeps `value` out of training: a number, an array, a parameter, a network, a kernel, any module."""
+    """Keeps `value` out of training: a number, an array, a parameter, a network, a kernel, any module.
+
+    Parameters
+    ----------
+    value : Any
+        Numbers and lists become arrays, of float32; a floating array keeps its dtype. Of a parameter the value is held, anything else as it is.
+    """
     if isinstance(value, Frozen):
         return value
     if isinstance(value, AbstractParameter):
@@ -181,12 +225,27 @@ def as_positive(value: Any, dtype: DTypeLike | None = None) -> AbstractParameter
     """A parameter as it is; a number or an array as a trainable `Positive`.
 
     Raises ValueError for values that are not positive.
+
+    Parameters
+    ----------
+    value : number, array or parameter
+        Its value, or the parameter itself.
+    dtype : dtype or None
+        Of a new parameter, as in `positive`.
     """
     return value if isinstance(value, AbstractParameter) else positive(value, dtype=dtype)
 
 
 def times(parameter: AbstractParameter, factor: float) -> AbstractParameter:
-    """A parameter worth `factor` > 0 times as much, with the lower bound scaled alike; frozen where it was."""
+    """A parameter worth `factor` > 0 times as much, with the lower bound scaled alike; frozen where it was.
+
+    Parameters
+    ----------
+    parameter : parameter
+        With a value that is known, not traced. What comes of a `Bounded` one is `Positive`.
+    factor : float
+        Without unit.
+    """
     value = np.asarray(parameter, np.float64) * factor
     if isinstance(parameter, Frozen):
         return Frozen(on_device(value, parameter.dtype))
@@ -195,13 +254,27 @@ def times(parameter: AbstractParameter, factor: float) -> AbstractParameter:
 
 
 def value_of(value: Any, dtype: DTypeLike | None = None) -> Any:
-    """What a parameter is worth; anything else as it is. With `dtype`, as an array of that dtype."""
+    """What a parameter is worth; anything else as it is. With `dtype`, as an array of that dtype.
+
+    Parameters
+    ----------
+    value : Any
+        A parameter, a number, an array, a module.
+    dtype : dtype or None
+        None: nothing is converted.
+    """
     value = value.value if isinstance(value, AbstractParameter) else value
     return value if dtype is None else jnp.asarray(value, dtype=dtype)
 
 
 def trainable_mask(tree: PyTree) -> PyTree:
-    """The tree with every leaf replaced by whether it trains: floating arrays that are not inside a `Frozen`."""
+    """The tree with every leaf replaced by whether it trains: floating arrays that are not inside a `Frozen`.
+
+    Parameters
+    ----------
+    tree : pytree
+        A model, or a part of one.
+    """
 
     def mark(node: Any) -> Any:
         return jax.tree.map(lambda _: False, node) if isinstance(node, Frozen) else eqx.is_inexact_array(node)
@@ -213,12 +286,23 @@ def partition(tree: T) -> tuple[T, T]:
     """(trainable, rest): two copies of the tree, None where the other has the leaf.
 
     `equinox.combine` puts them together.
+
+    Parameters
+    ----------
+    tree : pytree
+        A model, or a part of one.
     """
     return eqx.partition(tree, trainable_mask(tree))
 
 
 def in_parameters(tree: PyTree) -> PyTree:
-    """The tree with every leaf replaced by whether it trains and is in a parameter, not a plain array such as weights of a network."""
+    """The tree with every leaf replaced by whether it trains and is in a parameter, not a plain array such as weights of a network.
+
+    Parameters
+    ----------
+    tree : pytree
+        A model, or a part of one.
+    """
 
     def mark(node: Any) -> Any:
         return trainable_mask(node) if isinstance(node, AbstractParameter) else False
@@ -227,7 +311,15 @@ def in_parameters(tree: PyTree) -> PyTree:
 
 
 def cast(tree: T, dtype: DTypeLike) -> T:
-    """The tree with every floating array, frozen ones included, in `dtype`."""
+    """The tree with every floating array, frozen ones included, in `dtype`.
+
+    Parameters
+    ----------
+    tree : pytree
+        A model, a parameter or whatever holds arrays.
+    dtype : dtype
+        A floating one.
+    """
 
     def convert(leaf: Any) -> Any:
         if not eqx.is_inexact_array(leaf) or leaf.dtype == dtype:

@@ -29,9 +29,18 @@ def fit_report(
 ) -> Figure:
     """Three panels: calibration, predicted against actual, and the training criterion against time.
 
-    `y`, `mean` and `std` are arrays [N] of held-out targets and their predictions, noise included in the standard deviation, in `unit`.
-    A predictive distribution may stand in place of `mean` and `std`. `history` is an estimator's `history_`: entries with `seconds` and `nlml`, `held_out_nlpd` or `loss`; others are left out.
     Raises ValueError as `metrics.pit` does.
+
+    Parameters
+    ----------
+    y : array [N]
+        Held-out targets.
+    mean, std : distribution and None, or arrays [N]
+        Their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
+    history : sequence of dictionaries
+        An estimator's `history_`: entries with `seconds` and `nlml`, `held_out_nlpd` or `loss` are drawn.
+    quantity, unit : str
+        What the targets are and their unit, on the axes; without a unit "".
     """
     figure = Figure(figsize=(13.5, 4.2), dpi=150, layout="constrained")
     left, middle, right = figure.subplots(1, 3, gridspec_kw={"wspace": 0.08})
@@ -53,8 +62,22 @@ def evaluation_report(
 ) -> Figure:
     """How far predictions can be trusted: PIT values with the calibration error, coverage, errors against deviations, predicted against actual.
 
-    `y` are held-out targets and `found` their predictive distributions. With a `model` and its rows X [N, D], an array with one of `names` for each
-    input, also how its predictions depend on the two most relevant inputs (`relevances`).
+    With a model also how its predictions depend on the two most relevant inputs (`relevances`).
+
+    Parameters
+    ----------
+    y : array [N]
+        Held-out targets.
+    found : distribution
+        What was predicted of them.
+    model : fitted regressor or None
+        Whatever has `predict_distribution`. None: without the panels of the inputs.
+    X : array [N, D] or None
+        The rows of numbers that `model` predicts from; not used without a model.
+    names : sequence of D str
+        Of the inputs; () numbers them.
+    quantity, unit : str
+        What the targets are and their unit, on the axes; without a unit "".
     """
     n_columns = 2 if model is None else 3
     figure = Figure(figsize=(4.5 * n_columns, 8.2), dpi=150, layout="constrained")
@@ -74,7 +97,17 @@ def evaluation_report(
 
 
 def draw_pit(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
-    """Density of the PIT values: 1 everywhere if calibrated, within the dotted ± 2 standard errors in 19 of 20 bins. High ends: too sure; a high middle: not sure enough."""
+    """Density of the PIT values: 1 everywhere if calibrated, within the dotted ± 2 standard errors in 19 of 20 bins.
+
+    High ends: too sure; a high middle: not sure enough.
+
+    Parameters
+    ----------
+    axes, y : matplotlib Axes; array [N]
+        To draw on. Held-out targets.
+    mean, std : distribution and None, or arrays [N]
+        Their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
+    """
     values = pit(y, mean, std)
     error = 2 * np.sqrt((_BINS - 1) / len(values))
     axes.hist(values, bins=_BINS, range=(0, 1), density=True, color=_BLUE, alpha=0.5)
@@ -90,7 +123,15 @@ def draw_pit(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
 
 
 def draw_coverage(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
-    """How many more rows than promised central intervals of 50, 80, 95 and 99 % hold, in percent of the rows; bars are ± 2 standard errors of a calibrated one."""
+    """How many more rows than promised central intervals of 50, 80, 95 and 99 % hold, in percent of the rows; bars are ± 2 standard errors of a calibrated one.
+
+    Parameters
+    ----------
+    axes, y : matplotlib Axes; array [N]
+        To draw on. Held-out targets.
+    mean, std : distribution and None, or arrays [N]
+        Their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
+    """
     found = coverages(y, mean, std)
     for at, (level, (share, error)) in enumerate(found.items()):
         axes.bar(at, 400 * error, bottom=-200 * error, width=0.5, color=_GREY, alpha=0.25, linewidth=0)
@@ -112,7 +153,14 @@ def draw_coverage(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
 def relevances(model: Any, X: Any) -> np.ndarray:
     """How much mean predictions change where one input's values are exchanged between rows, for each input [D]: root mean squares.
 
-    At most 200 rows of X [N, D] are used. Of more than 1,000 inputs the first ones are compared, and others are worth 0.
+    At most 200 rows are used. Of more than 1,000 inputs the first ones are compared, and others are worth 0.
+
+    Parameters
+    ----------
+    model : fitted regressor
+        Whatever has `predict_distribution`.
+    X : array [N, D]
+        Rows of numbers that it predicts from.
     """
     rows = np.asarray(X, np.float64)
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_OF_DEPENDENCE)).astype(int)]
@@ -126,7 +174,15 @@ def relevances(model: Any, X: Any) -> np.ndarray:
 
 
 def draw_calibration(axes: Axes, y: Any, mean: Any, std: Any = None) -> None:
-    """Observed against expected coverage of central intervals, with the PIT histogram inside; grey is ± 2 standard errors."""
+    """Observed against expected coverage of central intervals, with the PIT histogram inside; grey is ± 2 standard errors.
+
+    Parameters
+    ----------
+    axes, y : matplotlib Axes; array [N]
+        To draw on. Held-out targets.
+    mean, std : distribution and None, or arrays [N]
+        Their predictive distribution alone, or the means and standard deviations of normal ones, noise included.
+    """
     values = pit(y, mean, std)
     levels = np.linspace(0, 1, 101)
     observed = np.searchsorted(np.sort(np.abs(2 * values - 1)), levels, side="right") / len(values)
@@ -150,6 +206,15 @@ def draw_errors(axes: Axes, y: Any, mean: Any, std: Any = None, *, unit: str = "
 
     Rows are in up to 20 parts of as many each, without those of infinite deviations; bars are ± 2 standard errors. On the diagonal the deviations are as
     large as the errors.
+
+    Parameters
+    ----------
+    axes, y : matplotlib Axes; array [N]
+        To draw on. Held-out targets.
+    mean, std : distribution and None, or arrays [N]
+        Their predictive distribution alone, or means and standard deviations, noise included.
+    unit : str
+        Of the targets, on the axes.
     """
     center, spread = _moments(mean, std)
     squares, there = (np.asarray(y, np.float64) - center) ** 2, np.isfinite(spread)
@@ -187,9 +252,22 @@ def draw_errors(axes: Axes, y: Any, mean: Any, std: Any = None, *, unit: str = "
 def draw_dependence(
     axes: Axes, model: Any, X: Any, column: int, *, name: str = "", quantity: str = "target"
 ) -> None:
-    """Mean prediction as one input runs through its range and all others stay as in the rows X [N, D], an array; bands are 80 and 95 %.
+    """Mean prediction as one input runs through its range and all others stay as in the rows; bands are 80 and 95 %.
 
     The bands are means over the rows of the quantiles of observations, noise included. At most 200 rows are used.
+
+    Parameters
+    ----------
+    axes, model : matplotlib Axes; fitted regressor
+        To draw on. Whatever has `predict_distribution`.
+    X : array [N, D]
+        Rows of numbers that it predicts from.
+    column : int
+        Which input, from 0; its range is that between its 2 % and 98 % quantiles.
+    name : str
+        Of the input; "" numbers it.
+    quantity : str
+        What the targets are, on the axis.
     """
     rows = np.asarray(X, np.float64)
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_OF_DEPENDENCE)).astype(int)]
@@ -207,7 +285,15 @@ def draw_dependence(
 
 
 def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target", unit: str = "") -> None:
-    """Predicted against actual: points, or counts where there are many; the few rows beyond the middle 99.8 % are counted in words."""
+    """Predicted against actual: points, or counts where there are many; the few rows beyond the middle 99.8 % are counted in words.
+
+    Parameters
+    ----------
+    axes, y, mean : matplotlib Axes; array [N]
+        To draw on. Held-out targets, and what was predicted of them.
+    quantity, unit : str
+        What the targets are and their unit, on the axes; without a unit "".
+    """
     y, mean = np.asarray(y, np.float64), np.asarray(mean, np.float64)
     low, high = _shown_range(np.concatenate([y, mean]))
     shown = (y >= low) & (y <= high) & (mean >= low) & (mean <= high)
@@ -240,7 +326,13 @@ def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target",
 
 
 def draw_history(axes: Axes, history: Sequence[Mapping[str, Any]]) -> None:
-    """The exact NLML per row, and the held-out NLPD where there is one, against seconds; where there is neither, the learner's loss."""
+    """The exact NLML per row, and the held-out NLPD where there is one, against seconds; where there is neither, the learner's loss.
+
+    Parameters
+    ----------
+    axes, history : matplotlib Axes; sequence of dictionaries
+        To draw on. An estimator's `history_`: entries with `seconds` and `nlml`, `held_out_nlpd` or `loss`, in nats, are drawn.
+    """
     lines = {"nlml": ("NLML, training rows", _BLUE), "held_out_nlpd": ("NLPD, held-out rows", _ORANGE)}
     if not any(name in entry for entry in history for name in lines):
         lines = {"loss": ("loss of the learner", _BLUE)}
@@ -275,7 +367,13 @@ def _moments(mean: Any, std: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
-    """Title and names of the axes, in the style of all pictures."""
+    """Title and names of the axes, in the style of all pictures.
+
+    Parameters
+    ----------
+    axes, title, x, y : matplotlib Axes; str
+        To draw on. The title, and the names of the horizontal and of the vertical axis.
+    """
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlabel(x, fontsize=10)
     axes.set_ylabel(y, fontsize=10)

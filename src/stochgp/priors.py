@@ -7,8 +7,8 @@ frequency gives a term the paired features
 
 because the cosine of a sum of independent symmetric angles is, on average, the product of the cosines; ξ_h = ±1 is a
 random sign of a hash (`features.hashing`). A term without waves and hashes has exact features, the products of the
-coordinates. If there is no room for all of them, its features are Π_l r_lᵀx_l. Sources: Rahimi and Recht (2007); Yu et al. (2016) for orthogonal directions; Kar and Karnick (2012) for
-random linear forms.
+coordinates. If there is no room for all of them, its features are Π_l r_lᵀx_l. Sources: Rahimi and Recht (2007); Yu et al.
+(2016) for orthogonal directions; Kar and Karnick (2012) for random linear forms.
 
 Near many rows a posterior function varies only by its high frequencies. A spectral density with heavy tails has few of
 them, so independent draws would have sometimes too many and sometimes too few. The lengths of the frequencies are
@@ -45,6 +45,15 @@ class RandomFeatures(AbstractFeatureMap):
 
     The draws are frozen. Lengthscales and variances are read at every call. The `alpha` of a rational quadratic kernel is
     not: the draws were made with its value at the time.
+
+    Parameters
+    ----------
+    kernel : kernel
+        k; it may be frozen.
+    draws : frozen tuple
+        A `Draw` of each term of k, None where its features are exact.
+    n_inputs : int
+        D, the number of inputs.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -68,10 +77,23 @@ class PriorFunctions(eqx.Module):
     There are G groups of functions, each with random features φ of its own. So the error of the features averages out
     over many functions. Beside the result it takes memory for the features of `BLOCK` rows. Build it with
     `prior_functions`.
+
+    Parameters
+    ----------
+    kernel : kernel
+        k; it may be frozen.
+    draws : frozen tuple
+        As in `RandomFeatures`, with an axis G in front.
+    weights : array [G, M, L]
+        w of L functions in each group.
+    n_inputs : int
+        D, the number of inputs.
+    n_samples : int
+        S, at most G · L.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
-    draws: Frozen  # as in `RandomFeatures`, with an axis G in front
+    draws: Frozen
     weights: Float[Array, "G M L"]
     n_inputs: int = eqx.field(static=True)
     n_samples: int = eqx.field(static=True)
@@ -98,13 +120,24 @@ def random_features(
     """A draw of at most `n_features` random features of `kernel`, for rows of `n_inputs` inputs.
 
     Shapes depend only on the kernel's structure and on the two numbers, so the key and the hyperparameters may be
-    traced. The terms of a sum share the features equally. A term with exact features may need fewer than its share; the
-    rest goes to the other terms. `orthogonal` directions with stratified lengths have less variance; independent
-    frequencies are cheaper to draw.
-
-    For one stationary or periodic kernel, or a product of such kernels, φ(x)·φ(x) = k(x, x).
+    traced. For one stationary or periodic kernel, or a product of such kernels, φ(x)·φ(x) = k(x, x).
 
     Raises TypeError for a kernel without random features, ValueError when `n_features` are too few.
+
+    Parameters
+    ----------
+    kernel : kernel
+        k, one of the package or another kind of `kernels.AbstractStationary`; it may be frozen.
+    n_inputs : int
+        D, the number of inputs.
+    n_features : int
+        The most. The terms of a sum share them equally; what terms with exact features do not need of theirs goes to the others.
+    key : PRNG key
+        Of all draws.
+    orthogonal : bool
+        True: orthogonal directions with stratified lengths, of less variance; False: independent frequencies, cheaper to draw.
+    dtype : dtype
+        Of the draws.
     """
     terms, columns = _plan(kernel, n_inputs, n_features, dtype)
     return RandomFeatures(kernel, _draws(terms, columns, key, orthogonal, dtype), n_inputs)
@@ -122,10 +155,26 @@ def prior_functions(
 ) -> PriorFunctions:
     """`n_samples` draws from GP(0, kernel), on rows of `n_inputs` inputs, at the kernel's present hyperparameters.
 
-    Each group of up to `group` functions has `n_features` features of its own. Their number is also the cost of one
-    function at one row. Given the features a draw is exactly Gaussian. Over all keys its mean is 0 and its covariance is k.
+    Given the features a draw is exactly Gaussian. Over all keys its mean is 0 and its covariance is k.
 
     Raises as `random_features` does, and ValueError when `n_samples` or `group` is below 1.
+
+    Parameters
+    ----------
+    kernel : kernel
+        k, of those that `random_features` takes.
+    n_inputs : int
+        D, the number of inputs.
+    n_samples : int
+        S, the number of functions.
+    n_features : int
+        Of each group of functions, at most; also the cost of one function at one row.
+    group : int
+        The most functions that share their features. The errors of functions that do are alike.
+    key : PRNG key
+        Of features and weights.
+    dtype : dtype
+        Of the draws and weights.
     """
     if n_samples < 1 or group < 1:
         raise ValueError(f"n_samples is {n_samples} and group {group}; they must be at least 1")
@@ -141,6 +190,15 @@ def spread_values(
 
     A wave of frequency ω has Π_d √c_d exp(−(c_d² − 1) ℓ_d² ω_d²/4) of its height there: what makes the covariance of two such values the
     generalised SE-ARD kernel, and c = 1 the function itself.
+
+    Parameters
+    ----------
+    functions : PriorFunctions
+        Of an RBF kernel.
+    X : array [N, D]
+        The points, in the units of the inputs.
+    log_scales : array [N, D]
+        ln c of each point and input, without unit.
     """
     kernel = value_of(functions.kernel)
     terms, c = terms_of(kernel, X), select(log_scales, kernel.active_dims)
@@ -157,9 +215,16 @@ def spread_values(
 
 
 class Draw(NamedTuple):
-    """The random part of a term's F features: directions r_l [A, F], and all frequencies [ΣA, F] in turns (1 turn = 2π).
+    """The random part of a term's F features.
 
-    Of the F hashes of each factor, whose numbers are many, the keys [F, 2] are kept; `_drawn` puts the numbers in their place.
+    Parameters
+    ----------
+    directions : tuple of arrays [A, F]
+        r_l of each linear factor, which sees A inputs.
+    frequencies : array [ΣA, F] or None
+        Of all waves together, in turns (1 turn = 2π); None where there are none.
+    hashes : tuple
+        For each factor that is hashed the F keys [F, 2] of its hashes, whose numbers are many; `_drawn` puts the numbers in their place.
     """
 
     directions: tuple[Array, ...]

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from stochgp.posteriors import sample_targets
-from stochgp.posteriors.kernel import variance_of_samples
+from stochgp.posteriors.base import variance_of_samples
 from stochgp.priors import prior_functions
 from tests.posteriors.test_calibration import dense, sampled
 

@@ -75,22 +75,32 @@ class TooNarrowError(ValueError):
 class Blocks:
     """Rows that are read from files whenever they are iterated over, in the same order: files by their names, at most 65,536 rows at a time.
 
-    `path` is a .csv, .csv.gz, .parquet, .feather or .npy file (an array [N, D], its columns x0 … x(D−1)), or a folder whose files are all of
-    one of these types and have the same columns. `columns` are the ones to read, None = all.
-
     Of text files a column has the type that its first rows show. Iterating raises TooNarrowError where later ones need another: go on
-    with `widened`.
+    with `widened`. Made by `Blocks.of`, which checks that the files are there.
 
-    `weight` names a column of weights, which is no input: a row of weight ρ counts as ρ rows. `split_by` names columns whose values belong
-    together, such as patients or months: rows that agree in them are on the same side of every division. They are inputs unless `columns`
-    leaves them out.
-
-    `bad_rows` says what becomes of rows that cannot be learned from (`bad_rows.good_blocks`): "refuse" or "skip". Iterating gives all rows.
+    Parameters
+    ----------
+    path : Path
+        A .csv, .csv.gz, .parquet, .feather or .npy file (an array [N, D], its columns x0 … x(D−1)), or a folder whose files are all of one of these
+        types and have the same columns.
+    columns : tuple of str, optional
+        The ones to read; None = all.
+    part : Part, optional
+        Of a random division, the rows that a reader is to keep; None = all. Iterating gives all rows.
+    types : mapping of str to Arrow types
+        Of columns of text files whose first rows do not show their type.
+    bad_rows : "refuse" or "skip"
+        What becomes of rows that cannot be learned from (`good_blocks`). Iterating gives all rows.
+    weight : str, optional
+        A column of weights, which is no input: a row of weight ρ counts as ρ rows.
+    split_by : tuple of str
+        Columns whose values belong together, such as patients or months: rows that agree in them are on the same side of every division. They are inputs
+        unless `columns` leaves them out.
     """
 
     path: Path
     columns: tuple[str, ...] | None = None
-    part: Part | None = None  # of the rows that a reader is to keep
+    part: Part | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     bad_rows: str = "refuse"
     weight: str | None = None

@@ -40,8 +40,22 @@ class TableError(ValueError):
 class Column:
     """A column by its kind. One of which nothing is known counts as numbers.
 
-    values: float64 [N] for numbers and booleans (0 and 1), NaN where missing; an Arrow array of strings for text; int64 [N], microseconds since
-    1970, for times, which are UTC where `zoned`.
+    Parameters
+    ----------
+    name : str
+        Of the column.
+    kind : "number", "boolean", "text" or "time"
+        What it holds.
+    values : array [N]
+        float64 for numbers and booleans (0 and 1), NaN where missing; an Arrow array of strings for text; int64, microseconds since 1970, for times.
+    missing : bool array [N]
+        Which rows have no value.
+    zoned : bool
+        Whether times had a time zone; then they are UTC.
+    note : str
+        What of its reading a user may not expect.
+    category : bool
+        Whether its texts are declared to be levels.
     """
 
     name: str
@@ -49,14 +63,19 @@ class Column:
     values: Any
     missing: Bool[np.ndarray, " N"]
     zoned: bool = False
-    note: str = ""  # what of its reading a user may not expect
-    category: bool = False  # texts that are declared to be levels
+    note: str = ""
+    category: bool = False
 
 
 def table_columns(table: Any) -> dict[str, Any]:
     """Name → series for a data frame; x0 … x(D-1) → array for a two-dimensional array.
 
     Raises TypeError for what is neither, ValueError for no rows, no columns or a repeated name.
+
+    Parameters
+    ----------
+    table : data frame or array [N, D]
+        Of pandas, polars or pyarrow; lists of rows count as arrays.
     """
     columns = _array_columns(table) if is_array(table) else _frame_columns(table)
     if not columns:
@@ -77,7 +96,18 @@ def read_column(
     """What a series or a one-dimensional array holds.
 
     Times of day become hours, durations seconds; of mixed kinds all become text. Raises TableError, naming the column, on infinite values and, unless allowed,
-    missing ones (with the first row and the count; and `remedy`; `without_values` where no row has a value), and on types that are none of these.
+    missing ones (with the first row and the count), and on types that are none of these.
+
+    Parameters
+    ----------
+    name : str
+        What messages call the column.
+    raw : series or array [N]
+        As `table_columns` gives it.
+    allow_missing : bool
+        Whether values may be missing.
+    remedy, without_values : str
+        What a message ends with: where values are missing; where no row has a value.
     """
     column = _read(name, raw)
     numeric = column.kind in ("number", "boolean")

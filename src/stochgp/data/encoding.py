@@ -41,13 +41,21 @@ class TableEncoder:
     Numbers stay, but for values far beyond all others (`bounds.Bound`); booleans, yes and no become 0 and 1; text and categories with at most
     50 levels become one 0/1 column per level, in alphabetical order, with more statistics of the targets within each level (`levels`). Dates
     and times in any common writing become days since the first of the training rows, and month, weekday and hour where these vary. Numbers with
-    units, currencies, percent signs or marks between thousands are read (`readings`). `named` says that columns are matched by name; where
-    the training table was an array, they are matched by position, and none is left out.
+    units, currencies, percent signs or marks between thousands are read (`readings`). Made by `TableEncoder.fit`.
 
-    `missing` is "auto" (or "impute", the same) or "refuse". "auto": a missing or infinite number, or a missing time, becomes the median of the training
-    column, a missing text has no level, and where the training column had missing values, a further 0/1 column says which they are. A few
-    cells that cannot be read are missing, and levels that are new at predict are none. Columns of one value, without values, equal to another,
-    or that only count the rows are left out. "refuse": such values are errors, and all columns stay.
+    Parameters
+    ----------
+    columns : tuple of ColumnRule
+        How each column of the training table becomes numbers, in their order; those left out included.
+    target : str, optional
+        The column that is no input, where the table has one.
+    named : bool
+        Whether columns are matched by name. Where the training table was an array, they are matched by position, and none is left out.
+    missing : "auto", "impute" or "refuse"
+        "auto" and "impute" are the same: a missing or infinite number, or a missing time, becomes the median of the training column, a missing text has no
+        level, and where the training column had missing values, a further 0/1 column says which they are. A few cells that cannot be read are missing,
+        and levels that are new at predict are none. Columns of one value, without values, equal to another, or that only count the rows are left out.
+        "refuse": such values are errors, and all columns stay.
     """
 
     columns: tuple[ColumnRule, ...]

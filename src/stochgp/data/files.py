@@ -46,7 +46,7 @@ DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.
 
 
 def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
-    """The table in a file, by its suffix. An npz file whose arrays would exceed `memory_limit` (as of the estimators) is refused unread.
+    """The table in a file, by its suffix.
 
     csv: first line the names; cells are separated by commas, semicolons, tabs or bars; empty ones and ?, -, NA, n/a, NaN, null, None are missing;
     numbers, true/false, ISO dates and times are recognised, all else is text. npz: a one-dimensional array becomes a column of its name, an
@@ -54,6 +54,13 @@ def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
 
     Raises ValueError, in one line, where the file is missing, of unknown suffix, empty, without rows, ragged,
     truncated or damaged.
+
+    Parameters
+    ----------
+    path : path
+        A .csv, .csv.gz, .parquet, .feather or .npz file.
+    memory_limit : str or int, optional
+        As of the estimators: an npz file whose arrays would exceed it is refused unread.
     """
     path = Path(path)
     suffix = file_suffix(path, SUFFIXES)
@@ -78,7 +85,15 @@ def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
 
 
 def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> None:
-    """Write columns of equal length to a .csv, .parquet or .feather file, as `table_writer` does."""
+    """Write columns of equal length to a .csv, .parquet or .feather file, as `table_writer` does.
+
+    Parameters
+    ----------
+    path : path
+        The file, which is made anew.
+    columns : mapping of str to array [N]
+        The values of each column by its name.
+    """
     with table_writer(path) as write:
         write(columns)
 
@@ -91,6 +106,11 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
     before. csv numbers have the digits that give the same number back.
 
     Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
+
+    Parameters
+    ----------
+    path : path
+        The file, which is made anew.
     """
     path = Path(path)
     suffix = file_suffix(path, WRITABLE_SUFFIXES)

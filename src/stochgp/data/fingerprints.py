@@ -21,9 +21,16 @@ CHUNK_ELEMENTS = 1 << 24  # of the bits that are packed together
 
 @dataclass(frozen=True, eq=False)
 class Fingerprints:
-    """N packed rows: column d is stored as `levels`[d] bits, 31 of them a number (`numerics.words`); the last number counts what is beyond.
+    """N packed rows of counts, for `fit` and `predict` of an estimator with the Tanimoto kernel. Made by `pack` or `from_bytes`.
 
-    Rows of bits of 1,024 columns take 140 bytes each. `fit` and `predict` of an estimator with the Tanimoto kernel take them as rows.
+    Rows of bits of 1,024 columns take 140 bytes each.
+
+    Parameters
+    ----------
+    levels : tuple of int
+        How many bits each column is stored as: its largest count among the training rows.
+    words : float32 array [N, W]
+        The packed rows, 31 bits a number (`numerics.words`); the last number of a row counts what it has beyond the levels.
     """
 
     levels: tuple[int, ...]

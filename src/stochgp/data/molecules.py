@@ -24,8 +24,20 @@ AT_A_TIME = 2048  # molecules: as objects of RDKit they take some 30 kB each
 class Morgan:
     """Morgan fingerprints of the SMILES in `column`: how often each circular fragment of up to `radius` bonds occurs (Rogers and Hahn 2010).
 
-    Fragments are folded into `n_bits` columns, as many as RDKit has by default; `counts=False` keeps only which of them occur, and
-    `chirality` tells mirror images apart. As in RDKit, through scikit-fingerprints.
+    As in RDKit, through scikit-fingerprints. Raises ValueError for a negative radius and for no bits.
+
+    Parameters
+    ----------
+    column : str
+        The column of a data frame that holds SMILES.
+    radius : int
+        Of the largest fragment, in bonds from its centre.
+    n_bits : int
+        Columns into which fragments are folded; RDKit has as many by default.
+    counts : bool
+        False keeps only which fragments occur.
+    chirality : bool
+        Whether mirror images are told apart.
     """
 
     column: str

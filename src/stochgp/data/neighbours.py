@@ -24,18 +24,21 @@ class Neighbours:
 
     The rows are taken as they are: standardise them first, so that the inputs count alike. The answer for a point does not depend on
     what else is asked; a tree's queries are run in spatial order, because a search in the region of the last one finds the tree in the cache.
-    A tree visits few rows where the rows have few independent directions, and nearly all where they have twenty or more. Where the rows
+    A tree compares few rows where the rows have few independent directions, and nearly all where they have twenty or more. Where the rows
     have more than 8 (`directions`), all are compared, by matrix products (`BlockedSearch`).
 
-    With `slack` a tree may return rows at most (1 + slack) times as far as the nearest ones: at 0.5 it visits a quarter of the rows, and finds
-    96 to 99 % of the nearest 49 (`recall`).
+    Raises ValueError for no rows and for values that are not finite.
+
+    Parameters
+    ----------
+    rows : array [N, D]
+        Contiguous float64 rows are not copied, and must not change afterwards; others become float64.
+    slack : float
+        A tree may return rows at most (1 + slack) times as far as the nearest ones: at 0.5 it compares a quarter of the rows, and finds 96 to 99 % of the
+        nearest 49 (`recall`); at 0 it is exact. Without a tree it has no effect.
     """
 
     def __init__(self, rows: Float[np.ndarray, "N D"], slack: float = 0.0):
-        """Contiguous float64 rows are not copied, and must not change afterwards; others become float64.
-
-        Raises ValueError for no rows and for values that are not finite.
-        """
         if rows.ndim != 2 or not 1 <= rows.shape[0] <= np.iinfo(np.int32).max:
             raise ValueError(f"expected rows of shape [N, D] with N from 1 to 2³¹ − 1, but got {rows.shape}")
         _check_finite(rows)

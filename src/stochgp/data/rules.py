@@ -24,14 +24,34 @@ _HELD = {"number": "numbers", "boolean": "true and false", "text": "text", "time
 class ColumnRule:
     """How one column becomes numbers.
 
-    number, boolean   itself, within `bound`; true and false are 1 and 0
-    text              one 0/1 column for each of `levels`, or `statistics` of the targets within each of many levels
-    time              one column for each of `parts`: days since `start`, month, weekday, hour
-    dropped           nothing; `fill` is its only value, where it had one number
-
-    `reading` says how texts are read that stand for numbers or dates. `start` is in microseconds since 1970, and so is the `fill` of times: what
-    stands in for a missing value. No fill, and text that has no column for it: a missing value is 0 in all columns. `indicator` adds a column
-    that is 1 where the value was missing. `zoned` says that times had a time zone, and are UTC. `note` is what a user may not expect.
+    Parameters
+    ----------
+    name : str
+        Of the column.
+    kind : "number", "boolean", "text", "time" or "dropped"
+        A number or boolean becomes itself, within `bound`, true and false 1 and 0; text one 0/1 column for each of `levels`, or `statistics`; a time one
+        column for each of `parts`; a column that is dropped nothing.
+    levels : tuple of str
+        Of text: its values at fit, in alphabetical order.
+    parts : tuple of str
+        Of times: "days" since `start`, "month", "weekday", "hour", those that vary.
+    start : int
+        Of times: the first at fit, in microseconds since 1970.
+    zoned : bool
+        Whether times had a time zone, and are UTC.
+    fill : number, optional
+        What stands in for a missing value, for times in microseconds since 1970; of a dropped column its only value, where it had one number. Without it a
+        missing value of text is 0 in all columns.
+    indicator : bool
+        Whether a further column is 1 where the value was missing.
+    reading : Reading, optional
+        How texts are read that stand for numbers or dates.
+    bound : Bound, optional
+        Beyond which numbers are moved nearer.
+    statistics : LevelStatistics, optional
+        Of the targets within each of many levels, in place of `levels`.
+    note : str
+        What a user may not expect.
     """
 
     name: str

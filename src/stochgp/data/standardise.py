@@ -17,9 +17,13 @@ _LARGEST = 1e290  # beyond it, sums over rows could overflow
 class Standardiser:
     """z = (x − mean) / scale, column by column; x = z · scale + mean.
 
-    `mean` and `scale` (a standard deviation, divisor N) are float64 with shape [D], or [] for targets.
-    A column that does not vary, or only by rounding (standard deviation at most 10 machine epsilons of its
-    largest magnitude), has scale 1; a constant one becomes exactly 0 and comes back exactly.
+    Parameters
+    ----------
+    mean : float64 array [D], or [] for targets
+        Of each column.
+    scale : float64 array [D], or [] for targets
+        The standard deviation, divisor N. A column that does not vary, or only by rounding (standard deviation at most 10 machine epsilons of its largest
+        magnitude), has scale 1; a constant one becomes exactly 0 and comes back exactly.
     """
 
     mean: np.ndarray

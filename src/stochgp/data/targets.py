@@ -98,10 +98,23 @@ def refuse_targets(name: str, y: Float[np.ndarray, " N"], bad: Bool[np.ndarray, 
 def target_column(
     table: Any, name: str, source: str = "the table", allow_missing: bool = False, reads_text: bool = True
 ) -> Float64[np.ndarray, " N"]:
-    """The column `name` of a data frame, as float64: numbers, or text that is numbers in all rows, such as $1,200 or 12%, unless `reads_text` is False.
+    """The column `name` of a data frame, as float64: numbers, or text that is numbers in all rows, such as $1,200 or 12%.
 
     Raises ValueError where it is absent (with the nearest name), holds other text or dates, or has infinite or, unless these are allowed, missing
-    values (with the first data row and the count). `source` is what messages call the table.
+    values (with the first data row and the count).
+
+    Parameters
+    ----------
+    table : data frame
+        Of pandas, polars or pyarrow.
+    name : str
+        The target's column.
+    source : str
+        What messages call the table.
+    allow_missing : bool
+        Whether values may be missing; they are NaN.
+    reads_text : bool
+        False refuses text of any kind.
     """
     column = _named_column(table, name, source, allow_missing)
     with _naming_target(source):
@@ -138,6 +151,11 @@ def holds_classes(table: Any, name: str, source: str = "the table") -> bool:
 
     Text that is numbers in all rows is no label. Raises ValueError where the column is absent, and for text that is mostly numbers (with the first
     data row of another text), that is dates, or that has more than 50 different values.
+
+    Parameters
+    ----------
+    table, name, source : data frame, str, str
+        As of `target_column`.
     """
     column = _named_column(table, name, source, allow_missing=True)
     if column.kind != "text":
@@ -163,6 +181,11 @@ def label_column(table: Any, name: str, source: str = "the table") -> Shaped[np.
     """The column `name` of a data frame as labels of classes: text as objects, booleans and whole numbers as integers, other numbers as float64.
 
     Raises ValueError where it is absent (with the nearest name), holds dates, or has missing values.
+
+    Parameters
+    ----------
+    table, name, source : data frame, str, str
+        As of `target_column`.
     """
     column = _named_column(table, name, source)
     if column.kind == "time":

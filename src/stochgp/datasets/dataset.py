@@ -11,10 +11,25 @@ from jaxtyping import Float, Int, Shaped
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training rows X [N, D], y [N] and test rows X_test [P, D], y_test [P], as given: nothing is rescaled.
+    """Training rows and test rows of a regression, as given: nothing is rescaled.
 
-    noise_std is the standard deviation of the noise in the targets, in their units, where it is known because the targets are
-    simulated: no prediction has a smaller root mean squared error on average. groups are those of the training rows, where rows belong together (`fit`).
+    Parameters
+    ----------
+    X, y : array [N, D] and [N]
+        The training rows.
+    X_test, y_test : array [P, D] and [P]
+        The test rows.
+    feature_names : tuple of str
+        Of the D inputs.
+    target_name : str
+        Of the target.
+    name : str
+        Of the set.
+    noise_std : float, optional
+        The standard deviation of the noise in the targets, in their units, where it is known because they are simulated: no prediction has a smaller root
+        mean squared error on average.
+    groups : array [N], optional
+        Of the training rows, where rows belong together (`fit`).
     """
 
     X: Float[np.ndarray, "N D"]
@@ -33,11 +48,20 @@ def train_test_indices(
 ) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]:
     """Rows 0 … n-1 divided at random: (training rows, test rows), each in ascending order.
 
-    The number of test rows is `fraction` times n, rounded. The same n, fraction and seed always give
-    the same division (NumPy's PCG64 generator). With `group`, one number for each row, whole groups are divided, and
-    `fraction` is that of the groups.
+    The same n, fraction and seed always give the same division (NumPy's PCG64 generator).
 
     Raises ValueError unless 0 < fraction < 1 and at least one row falls on each side.
+
+    Parameters
+    ----------
+    n : int
+        How many rows there are.
+    fraction : float
+        Of the rows that are test rows; their number is rounded. With `group` it is that of the groups.
+    seed : int
+        Of the division.
+    group : array [n], optional
+        A label of each row; rows of the same label fall on the same side.
     """
     if group is not None:
         names, member = np.unique(group, return_inverse=True)

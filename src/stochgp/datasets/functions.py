@@ -48,12 +48,25 @@ def load_function(
 ) -> Dataset:
     """`rows` independent draws of y = f(x) + noise_std · ε, x uniform on the box, ε ~ N(0, 1); the last ones are the test rows.
 
-    noise_std is a standard deviation in the units of f (absolute, not a fraction of f's own); None is the function's default. f is
-    evaluated in float64 at x as stored in `dtype`. Rows are drawn in chunks: nothing is held beside what is returned. The same seed
-    gives the same rows, whatever the fraction; fewer rows are the first of more.
+    f is evaluated in float64 at x as stored. Rows are drawn in chunks: nothing is held beside what is returned. Fewer rows are the first of more.
 
     Raises ValueError for an unknown name (with the nearest), for a fraction that leaves no row on a side, for a noise that is negative
     or not finite, and for more rows than memory holds (with both numbers).
+
+    Parameters
+    ----------
+    name : str
+        "levy", "griewank", "borehole", "otl" or "wing".
+    rows : int
+        Training and test rows together.
+    test_fraction : float
+        The share of them that are test rows.
+    seed : int
+        Of the draws: the same seed gives the same rows, whatever the fraction.
+    noise_std : float, optional
+        A standard deviation in the units of f (absolute, not a fraction of f's own); None = the function's default.
+    dtype : dtype
+        In which X and y are stored.
     """
     if name not in FUNCTIONS:
         raise ValueError(f"fun:{name}: no such function; {did_you_mean(name, FUNCTIONS)}")

@@ -29,7 +29,21 @@ BY_DAY = "flights:by-day"
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A line of the list: `columns` counts the inputs; `location` is None until the set is on this machine."""
+    """A line of the list.
+
+    Parameters
+    ----------
+    name : str
+        As `load` takes it, but for the splits uci:NAME:0…9, of which it takes one.
+    rows : int
+        Training and test rows together.
+    columns : int
+        How many inputs there are.
+    location : path, optional
+        Where the set is on this machine; None until it is there, and for simulated sets.
+    how_to_get : str
+        How it comes onto this machine.
+    """
 
     name: str
     rows: int
@@ -39,7 +53,13 @@ class NamedSet:
 
 
 def is_named(text: str) -> bool:
-    """Whether `text` means a named set rather than a file: neither a path that exists nor a name with a suffix."""
+    """Whether `text` means a named set rather than a file: neither a path that exists nor a name with a suffix.
+
+    Parameters
+    ----------
+    text : str
+        A name or a path.
+    """
     head = text.partition(":")[0]
     return head in ("uci", "fun", "flights", "mol", NAME, *TABLES) or not (
         Path(text).suffix or len(Path(text).parts) > 1 or Path(text).exists()
@@ -49,11 +69,23 @@ def is_named(text: str) -> bool:
 def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: float | None = None) -> Dataset:
     """The data set called `name`, one of `list_named`.
 
-    mol:… are molecules as Morgan counts, for the Tanimoto kernel (`load_molecules` has their SMILES). flights:by-day are the flights with whole days as test rows, flights:at-departure those with what was known at the gate. uci:NAME:SPLIT, SPLIT 0 … 9, has fixed test rows; `test_fraction` and `seed` choose those of the others. fun:NAME:ROWS is drawn by
-    `load_function`: `seed` gives the rows and `noise_std` the standard deviation of their noise, None = the function's default.
+    mol:… are molecules as Morgan counts, for the Tanimoto kernel (`load_molecules` has their SMILES). flights:by-day are the flights with whole days as
+    test rows, flights:at-departure those with what was known at the gate. uci:NAME:SPLIT, SPLIT 0 … 9, has fixed test rows. fun:NAME:ROWS is drawn by
+    `load_function`.
 
     Raises ValueError, in one line, for a name, split or number of rows that does not exist (with the nearest), for a noise given to
     real data, and for data that are not on this machine and cannot be had (with the places that were searched).
+
+    Parameters
+    ----------
+    name : str
+        One of `list_named`.
+    test_fraction : float
+        The share of the rows that are test rows, where they are not fixed; of the days for flights:by-day and flights:at-departure.
+    seed : int
+        Of the division into training and test rows, where it is not fixed; of the rows themselves for fun:NAME:ROWS.
+    noise_std : float, optional
+        For fun:NAME:ROWS, the standard deviation of the noise in the units of f; None = the function's default.
     """
     family, _, rest = name.partition(":")
     if family == "fun":

@@ -28,9 +28,16 @@ NEAREST = 1e-12  # of PIT values to 0 and 1
 
 
 class PITRecalibration(eqx.Module):
-    """F → R(F), R the distribution function of Beta(a, b), fitted to PIT values; a = b = 1 where these are uniform as far as can be told.
+    """F → R(F), R the distribution function of Beta(a, b), fitted to PIT values; a = b = 1 where these do not clearly differ from uniform ones.
 
-    `gain` is the log density gained per row by the rows it was fitted to.
+    Parameters
+    ----------
+    a, b : float
+        Of Beta(a, b), both positive.
+    gain : float
+        The log density in nats that a row gains, on average over the rows it was fitted to; 0 where a = b = 1.
+    n_rows : int
+        How many rows, or groups, it was fitted to.
     """
 
     a: float
@@ -47,14 +54,23 @@ class PITRecalibration(eqx.Module):
 
 
 class Conformal(eqx.Module):
-    """Intervals (q(½ − r), q(½ + r)), r the k-th smallest |u_i − ½| of n left-out rows, k = ⌈(n + 1) level⌉.
+    """Intervals (q(½ − r), q(½ + r)), r the k-th smallest |u_i − ½| of n held-out rows, k = ⌈(n + 1) level⌉.
 
     With weights r is the smallest |u_i − ½| that a share of at least (1 + 1/n) level of the rows does not exceed. For exchangeable rows the
     intervals hold a new observation with a probability in [level, level + 1/(n + 1)], on average over rows. Given the n rows, that probability
     is distributed as Beta(k, n + 1 − k). Where r is ½ they reach as far as the distribution does.
+
+    Parameters
+    ----------
+    reach : float
+        r, a probability from 0 to ½.
+    level : float
+        The probability with which an interval is to hold a new observation.
+    n_rows : int
+        How many held-out rows, or groups, r is taken from.
     """
 
-    reach: float  # r
+    reach: float
     level: float
     n_rows: int
 
@@ -64,10 +80,18 @@ class Conformal(eqx.Module):
 
 
 class ConformalScores(eqx.Module):
-    """|u_i − ½| of left-out rows, u_i their `pit`, from the smallest: split conformal intervals of any level that they are enough for."""
+    """|u_i − ½| of held-out rows, u_i their `pit`, from the smallest: split conformal intervals of any level that they are enough for.
+
+    Parameters
+    ----------
+    scores : array [n]
+        |u_i − ½|, from the smallest.
+    weight : array [n]
+        ρ of each, positive, in the order of the scores.
+    """
 
     scores: Float64[np.ndarray, " n"]
-    weight: Float64[np.ndarray, " n"]  # ρ of each
+    weight: Float64[np.ndarray, " n"]
 
     @classmethod
     def of(
@@ -104,10 +128,23 @@ def rows_for(level: float) -> int:
 def recalibration(
     found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
 ) -> PITRecalibration:
-    """The Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n left-out rows, if 2n times that mean exceeds 9.2, else the identity.
+    """The Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n held-out rows, if 2n times that mean exceeds 9.2, else the identity.
 
     Raises ValueError for fewer than 100 rows (or groups), and where a tenth of them have repeated targets that stand further apart than half a
     standard deviation: their PIT values are no continuous numbers.
+
+    Parameters
+    ----------
+    found : distribution
+        Predicted for the n held-out rows.
+    y : array [n]
+        Their targets.
+    groups : array [n] or None
+        Which rows belong together, by numbers or text: of each group one random row is used. None: every row is.
+    seed : int
+        Of the choice of rows from groups, and of the PIT values of counts.
+    weight : array [n] or None
+        ρ of each row, positive: it counts as ρ equal rows, or is ρ times as likely to be the row of its group. None: 1 for all.
     """
     found, y, weight = _one_of_each(found, y, groups, seed, weight)
     n = len(y)
@@ -148,9 +185,24 @@ def conformal(
     seed: int = 0,
     weight: Any = None,
 ) -> Conformal:
-    """Split conformal intervals of this level from left-out rows, by |F(y) − ½| (Vovk et al. 2005).
+    """Split conformal intervals of this level from held-out rows, by |F(y) − ½| (Vovk et al. 2005).
 
     Raises ValueError for fewer rows than such a level needs: 19 for 95 %, 99 for 99 %. Warns of fewer than 475, whose coverage varies.
+
+    Parameters
+    ----------
+    found : distribution
+        Predicted for the n held-out rows.
+    y : array [n]
+        Their targets.
+    level : float
+        The probability with which an interval is to hold a new observation, above 0 and below 1.
+    groups : array [n] or None
+        Which rows belong together, by numbers or text: of each group one random row is used. None: every row is.
+    seed : int
+        Of the choice of rows from groups, and of the PIT values of counts and classes.
+    weight : array [n] or None
+        ρ of each row, positive: it counts as ρ equal rows, or is ρ times as likely to be the row of its group. None: 1 for all.
     """
     if not 0 < level < 1:
         raise ValueError(f"level is {level!r}; it must be above 0 and below 1")

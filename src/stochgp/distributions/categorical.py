@@ -10,10 +10,15 @@ from stochgp.distributions.base import AbstractDistribution, PerRow, Points
 
 
 class Categorical(AbstractDistribution):
-    """P(Y = c) for the classes c = 0, …, C − 1, in logarithms [N, C].
+    """P(Y = c) for the classes c = 0, …, C − 1, in logarithms.
 
     `logpdf` of another number is −inf. `mean`, `std`, `cdf`, `quantile` and `crps` (the ranked probability score) are those of the
     number of the class: of two classes the probability of the second, of more only meaningful where their order is.
+
+    Parameters
+    ----------
+    log_probabilities : array [N, C]
+        log P(Y = c) of each row and class.
     """
 
     log_probabilities: Float64[np.ndarray, "N C"]

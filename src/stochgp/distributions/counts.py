@@ -27,10 +27,19 @@ class Counts(AbstractDistribution):
     """Y | f ~ Poisson(e^f), f ~ N(m, v); with a `shape` r negative binomial of mean μ = e^f and variance μ + μ²/r instead.
 
     `logpdf` is the log probability, −inf for what is no count. The integrals over f are trapezoid rules as fine as the counts are sharp.
+
+    Parameters
+    ----------
+    center : array [N]
+        m, the mean of the log rate f.
+    variance : array [N]
+        v, the variance of f.
+    shape : float or None
+        r, positive, the same for all rows. None: Poisson.
     """
 
-    center: PerRow  # m
-    variance: PerRow  # v
+    center: PerRow
+    variance: PerRow
     shape: float | None = None
 
     @property

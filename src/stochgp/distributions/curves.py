@@ -44,7 +44,13 @@ class AbstractCurve(eqx.Module):
 
 
 class BetaCurve(AbstractCurve):
-    """The distribution function of Beta(a, b): R' = u^(a−1) (1 − u)^(b−1)/B(a, b)."""
+    """The distribution function of Beta(a, b): R' = u^(a−1) (1 − u)^(b−1)/B(a, b).
+
+    Parameters
+    ----------
+    a, b : float
+        Positive. R is of the order of u^a near u = 0, and 1 − R of the order of (1 − u)^b near u = 1; a = b = 1 is the identity.
+    """
 
     a: float
     b: float
@@ -73,7 +79,15 @@ class BetaCurve(AbstractCurve):
 
 
 class SplineCurve(AbstractCurve):
-    """A monotone rational-quadratic spline from (0, 0) to (1, 1) (`transforms.Spline`): tails stay as heavy as they were, by a factor."""
+    """A monotone rational-quadratic spline from (0, 0) to (1, 1) (`transforms.Spline`): tails stay as heavy as they were, by a factor.
+
+    Parameters
+    ----------
+    knots, values : array [K]
+        u_k and R(u_k), both increasing from 0 to 1.
+    slopes : array [K]
+        R'(u_k), positive.
+    """
 
     knots: Float64[np.ndarray, " K"]
     values: Float64[np.ndarray, " K"]
@@ -123,7 +137,15 @@ class SplineCurve(AbstractCurve):
 
 
 class Recalibrated(AbstractDistribution):
-    """P(Y ≤ y) = R(F_base(y)), R a curve; the density is the base's times R'(F) (Kuleshov, Fenner and Ermon 2018)."""
+    """P(Y ≤ y) = R(F_base(y)), R a curve; the density is the base's times R'(F) (Kuleshov, Fenner and Ermon 2018).
+
+    Parameters
+    ----------
+    base : distribution
+        A continuous one, of N rows, with the distribution functions F_base.
+    curve : `AbstractCurve`
+        R, the same for all rows.
+    """
 
     base: AbstractDistribution
     curve: AbstractCurve

@@ -15,7 +15,7 @@ FARTHEST = 1e-9  # probability beyond the ends of the table
 
 
 class AbstractLocationScale(AbstractDistribution):
-    """Y = center + spread · Z, Z of the same law in all rows."""
+    """Y = center + spread · Z, Z of the same distribution in all rows."""
 
     center: eqx.AbstractVar[PerRow]
     spread: eqx.AbstractVar[PerRow]
@@ -35,7 +35,15 @@ class AbstractLocationScale(AbstractDistribution):
 
 
 class LocationScale(AbstractLocationScale):
-    """Y = center + spread · Z, Z ~ `unit`, a distribution of one row."""
+    """Y = center + spread · Z, Z ~ `unit`.
+
+    Parameters
+    ----------
+    center, spread : array [N]
+        Of each row, in the units of Y. `spread` is positive, and a standard deviation only where that of Z is 1.
+    unit : distribution
+        The distribution of Z, of one row.
+    """
 
     center: PerRow
     spread: PerRow
@@ -102,7 +110,15 @@ NODES = 32  # of integrals over it
 
 
 class Normal(AbstractLocationScale):
-    """Y = mean + std · ε, ε ~ N(0, 1); `std` [N] is a standard deviation."""
+    """Y = mean + std · ε, ε ~ N(0, 1).
+
+    Parameters
+    ----------
+    center : array [N]
+        The mean of each row.
+    spread : array [N]
+        The standard deviation of each row, positive.
+    """
 
     center: PerRow
     spread: PerRow
@@ -141,7 +157,17 @@ class Normal(AbstractLocationScale):
 
 
 class Student(AbstractLocationScale):
-    """Y = center + spread · T, T Student-t with `df` degrees of freedom; `std` is spread √(df/(df − 2)), inf for df ≤ 2."""
+    """Y = center + spread · T, T Student-t with `df` degrees of freedom; `std` is spread √(df/(df − 2)), inf for df ≤ 2.
+
+    Parameters
+    ----------
+    center : array [N]
+        The median of each row, which is its mean where df > 1.
+    spread : array [N]
+        The scale of each row, positive; not its standard deviation.
+    df : float
+        Positive, the same for all rows.
+    """
 
     center: PerRow
     spread: PerRow

@@ -11,7 +11,15 @@ from stochgp.distributions.roots import solve_increasing
 
 
 class Mixture(AbstractDistribution):
-    """p(y) = Σ_j w_j p_j(y): the parts are of the same rows and continuous. `weights` sum to 1 over the parts, for all rows [J] or for each [N, J]."""
+    """p(y) = Σ_j w_j p_j(y).
+
+    Parameters
+    ----------
+    parts : tuple of J distributions
+        p_j, of the same N rows and continuous.
+    weights : array [J] or [N, J]
+        w_j of all rows, or of each: at least 0, with the sum 1 over the parts.
+    """
 
     parts: tuple[AbstractDistribution, ...]
     weights: Float64[np.ndarray, " J"] | Float64[np.ndarray, "N J"]

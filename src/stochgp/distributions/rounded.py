@@ -24,6 +24,11 @@ class Rounded(AbstractDistribution):
     """The whole number nearest to a draw of the base, and at least 0: P(Y = k) = F(k + ½) − F(k − ½), P(Y = 0) = F(½).
 
     `logpdf` is the log probability, −inf for what is no count. `mean` and `std` are those of these probabilities (`_moments`).
+
+    Parameters
+    ----------
+    base : distribution
+        A continuous one, of a real number at each of N rows.
     """
 
     base: AbstractDistribution

@@ -24,13 +24,28 @@ class ScaleMixture(AbstractDistribution):
 
         p(y) = Σ_k w_k N(y; m, v + σ² c_k),   c_k = 1/λ_k of a scale mixture.
 
-    One multiplier is a Gaussian. `multipliers` is [N, K], or [K] for all rows alike. `df` says that they are those of a Student-t, whose
-    E c = df/(df − 2), inf for df ≤ 2, the nodes do not give. Means are medians where they do not exist.
+    One multiplier is a Gaussian. Means are medians where they do not exist.
+
+    Parameters
+    ----------
+    center : array [N]
+        m, the mean of f and of Y.
+    variance : array [N]
+        v, the variance of f.
+    noise : array [N]
+        σ², a variance: that of ε where the multiplier is 1.
+    multipliers : array [N, K] or [K]
+        c_k of each row, or of all rows alike.
+    log_weights : array [K]
+        log w_k.
+    df : float or None
+        The multipliers are those of a Student-t with so many degrees of freedom, whose E c = df/(df − 2), inf for df ≤ 2, the nodes do not
+        give. None: E c = Σ_k w_k c_k.
     """
 
     center: PerRow
-    variance: PerRow  # of f
-    noise: PerRow  # a variance, that of ε where the multiplier is 1
+    variance: PerRow
+    noise: PerRow
     multipliers: Float64[np.ndarray, "*N K"]
     log_weights: Float64[np.ndarray, " K"]
     df: float | None = None
@@ -157,6 +172,11 @@ def student_multipliers(df: float) -> tuple[Float64[np.ndarray, " K"], Float64[n
 
     w_k ∝ exp((df/2)(u − e^u)). The nodes reach to the left as far as an error of 10⁴ σ needs (10⁶ σ/df beyond df = 100), and to the right
     as the Gamma density does, both until what is integrated has fallen by e^(−28).
+
+    Parameters
+    ----------
+    df : float
+        Degrees of freedom, positive.
     """
     half, more = df / 2, (df + 1) / 2
     error = FARTHEST * min(1.0, GAUSSIAN_DF / df)

@@ -15,6 +15,13 @@ class Warped(AbstractDistribution):
 
     `mean` and `std` are integrals, not T⁻¹ of the base's; where the base's tails are too heavy for them (T⁻¹ of a Student-t grows too
     fast), `mean` is the median, with a warning, and `std` is inf.
+
+    Parameters
+    ----------
+    base : distribution
+        The distribution of T(Y), continuous, of N rows.
+    transform : `AbstractTransform`
+        T, a value of `stochgp.transforms`.
     """
 
     base: AbstractDistribution

@@ -44,6 +44,11 @@ def load(path: str | os.PathLike) -> Any:
     """The estimator that `save` wrote to `path`; it predicts the same, to the last bit.
 
     Raises ValueError in one line for a file that is not of stochgp, truncated, changed since it was written, or of a newer format.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
     """
     own = {kind.__name__: kind for kind in REGISTERED.get("model", {}).values()}
     return load_estimator(path, _KINDS | own)

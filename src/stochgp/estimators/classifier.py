@@ -69,6 +69,15 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
         A lower bound of the log probability of the training labels, per row.
     converged_, history_, plan_, n_iter_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
         As of the regressors; `converged_` as the learner's docstring says.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stochgp import SparseGPClassifier
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (300, 2))
+    >>> model = SparseGPClassifier(n_inducing=30, random_state=0).fit(X, X[:, 0] > 0)
+    >>> model.predict_proba([[0.9, 0.0]]).shape
+    (1, 2)
     """
 
     kernel: Any = "rbf"

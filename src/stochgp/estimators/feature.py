@@ -101,6 +101,15 @@ class FeatureGPRegressor(FamilyRegressor):
         A dict per evaluation (docs/methods/history.md); steps; seconds.
     n_features_in_, feature_names_in_, target_name_
         Of the rows; names where they come in data frames.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stochgp import FeatureGPRegressor
+    >>> X = np.random.default_rng(0).uniform(0, 10, (500, 2))
+    >>> model = FeatureGPRegressor("rff", n_features=100, epochs=20, random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> model.predict(X[:3], return_std=True)[1].shape
+    (3,)
     """
 
     features: Any = "mlp"

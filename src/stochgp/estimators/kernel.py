@@ -88,6 +88,17 @@ class KernelGPRegressor(FamilyRegressor):
         What learning and solving met (docs/methods/history.md); steps; seconds.
     n_features_in_, feature_names_in_, target_name_
         Of the rows. A saved model holds the standardised training rows and targets.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stochgp import KernelGPRegressor, kernels
+    >>> X = np.linspace(0, 10, 200)[:, None]
+    >>> y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=200)
+    >>> model = KernelGPRegressor(kernels.RBF(1.0), random_state=0, new_rows="between").fit(X, y)
+    >>> mean, std = model.predict([[5.0], [50.0]], return_std=True)
+    >>> bool(std[0] < std[1])
+    True
     """
 
     kernel: Any = "matern32"

@@ -68,7 +68,8 @@ class Pool:
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
         """As `Fitted.interval`, of what `distribution` found."""
-        return self.members[0].interval(found, level) if len(self.members) == 1 else found.interval(level)
+        alone = len(self.members) == 1 and self.correction is None
+        return self.members[0].interval(found, level) if alone else found.interval(level)
 
     def covariance(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int

@@ -108,10 +108,16 @@ class PooledEstimator(PosteriorEstimator):
         checkpoint: str | os.PathLike | None = None,
         callback: Callable[[dict[str, float]], object] | None = None,
     ) -> "PooledEstimator":
-        """Fit the members and their weights, from what every estimator's `fit` takes: see `KernelGPRegressor.fit`.
+        """Fit the members and their weights.
 
-        A `checkpoint` is a file for each member, its name with the member's at the end. Raises ValueError or TypeError, in one line, for data or settings that
-        cannot be used, and where no member can be fitted within `memory_limit`.
+        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and where no member can be fitted within `memory_limit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight, groups, callback
+            As of every estimator (`KernelGPRegressor.fit`).
+        checkpoint
+            A file for each member, its name with the member's at the end.
         """
         check_settings(self.get_params(deep=False))
         begun = time.perf_counter()

@@ -55,6 +55,16 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
         Of every member that was tried the mean of −log P(y) and the accuracy on held-out rows, and its seconds.
     estimators_, weights_, plan_, n_rows_, n_iter_, converged_, history_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
         As of `GPRegressor`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stochgp import GPClassifier
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (300, 2))
+    >>> label = np.where(X[:, 0] > 0, "right", "left")
+    >>> model = GPClassifier(random_state=0).fit(X, label)
+    >>> model.predict([[0.9, 0.0], [-0.9, 0.0]]).tolist()
+    ['right', 'left']
     """
 
     _of_files: ClassVar[str] = "smooth"

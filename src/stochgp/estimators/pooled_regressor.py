@@ -87,6 +87,18 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         Choices and reasons, those of a member under "member.name".
     n_rows_, n_iter_, converged_, history_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
         As of every estimator.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stochgp import GPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0, 10, (300, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=300)
+    >>> model = GPRegressor(random_state=0).fit(X, y)
+    >>> lower, upper = model.predict_interval([[5.0]], 0.9)[0]
+    >>> bool(lower < np.sin(5.0) < upper)
+    True
     """
 
     _of_files: ClassVar[str] = "feature"
@@ -220,14 +232,14 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         return found
 
     def _corrected(self, new: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
-        """The pool's probabilities by the held-out rows, where these ask for it (a beta-transformed pool: Ranjan and Gneiting 2010); what `plan_` says of it."""
-        if len(self.estimators_) < 2:
+        """Probabilities, of the pool or of the one member that stays, by the held-out rows, where these ask for it (a beta-transformed pool: Ranjan and Gneiting 2010); what `plan_` says of it."""
+        if not compared.distributions:
             return {}
         if division.single.any() and division.blocks.any():
             why = "rows of later times are not exchangeable with those held out"
             return {"probabilities": choice("as they are", why)}
         parts = tuple(compared.distributions[k] for k in compared.picked.members)
-        mixed = Mixture(parts, self._pooling.weights(new.X))
+        mixed = parts[0] if len(parts) == 1 else Mixture(parts, self._pooling.weights(new.X))
         try:
             made = recalibration(mixed, new.y, groups=new.group, weight=new.weight)
         except ValueError as refusal:

@@ -75,6 +75,17 @@ class SparseGPRegressor(FamilyRegressor):
         A dict per evaluation (docs/methods/history.md); steps; seconds.
     n_features_in_, feature_names_in_, target_name_
         Of the rows; names where they come in data frames. A saved model holds no training row but those that serve as inducing points.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stochgp import SparseGPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0, 10, (500, 1))
+    >>> counts = rng.poisson(np.exp(np.sin(X[:, 0])))
+    >>> model = SparseGPRegressor(likelihood="poisson", n_inducing=30, random_state=0).fit(X, counts)
+    >>> float(model.predict_distribution([[1.5]]).cdf(-1)[0])
+    0.0
     """
 
     kernel: Any = "rbf"

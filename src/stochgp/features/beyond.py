@@ -21,11 +21,18 @@ class Beyond(AbstractFeatureMap):
 
     So f(x) = φ(x)·w is g(x) − g(c(x)) of g ~ GP(0, k): 0 in the box, of the variance 2(k(0) − k(x − c(x))) outside, which rises to 2k(0). Nothing in it
     trains: rows of the box say nothing of g, rows outside do. Build it with `init`.
+
+    Parameters
+    ----------
+    fourier : RandomFourier
+        ψ, paired features of k, whose kernel is frozen.
+    low, high : frozen array [D]
+        The corners of the box, in the units of the inputs.
     """
 
-    fourier: RandomFourier  # ψ
-    low: Frozen  # [D]
-    high: Frozen  # [D]
+    fourier: RandomFourier
+    low: Frozen
+    high: Frozen
 
     @classmethod
     def init(

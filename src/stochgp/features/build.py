@@ -57,9 +57,27 @@ def resolve(
     | the networks | random Fourier features of z | stationary, one lengthscale | 1000 |
     | a feature map | as it is | None | its own |
 
-    `kernel` is a name or a kernel. `limits`, the smallest and the largest value of each input of all rows, bound what "mlp" and "attention" see of
-    others (`networks.within`, from `X_sample`); the embeddings of the other names are bounded in any case. Raises ValueError for an unknown name (naming the nearest one) and for
-    options that contradict one another, TypeError for a `spec` of another kind.
+    Raises ValueError for an unknown name (naming the nearest one) and for options that contradict one another, TypeError for a `spec` of another kind.
+
+    Parameters
+    ----------
+    spec : str, feature map or callable
+        As in the table, or a name of `stochgp.register`; a network maps one row [D] to one axis [M].
+    kernel : str, kernel or None
+        What the features approximate, by its name or as a value: a kernel of the rows, or of the network's output z.
+    n_features : int or None
+        M; None = as in the table. Of a network given with a linear kernel no other number is possible than that of its outputs.
+    n_inputs : int
+        D, the number of inputs.
+    key : PRNG key
+        Of the weights, frequencies, hashes and landmarks drawn here.
+    X_sample : array [N, D] or None
+        Rows from which "nystrom" takes landmarks, and "robust-mlp", "piecewise-mlp" and "periodic-mlp" make their embeddings: ValueError where it is None.
+    limits : array [2, D] or None
+        The smallest and the largest value of each input of all rows, which bound what "mlp" and "attention" see of rows beyond (`networks.within`, from
+        `X_sample`; None: nothing does). The embeddings of the other names are bounded in any case.
+    dtype : dtype
+        Of the parameters and draws made here.
     """
     if isinstance(spec, AbstractFeatureMap):
         if kernel is not None or n_features is not None:
@@ -114,7 +132,13 @@ def _named(
 
 
 def is_network(spec: Any) -> bool:
-    """Whether `resolve` makes a network for it, of inputs that are bounded where it knows their limits."""
+    """Whether `resolve` makes a network for it, of inputs that are bounded where it knows their limits.
+
+    Parameters
+    ----------
+    spec : Any
+        What `resolve` takes: True for the names of networks only.
+    """
     return isinstance(spec, str) and spec in NETWORKS
 
 

@@ -18,7 +18,15 @@ def as_map(features: Any) -> AbstractFeatureMap:
 
 
 class Scaled(AbstractFeatureMap):
-    """√variance · φ(x), so the kernel is multiplied by the trainable `variance`."""
+    """√variance · φ(x), so the kernel is multiplied by the trainable `variance`.
+
+    Parameters
+    ----------
+    features : feature map
+        φ; also a network that says its number of inputs (`Network`).
+    variance : number or parameter
+        The factor of the kernel, one positive number, squared units of f.
+    """
 
     features: AbstractFeatureMap = eqx.field(converter=as_map)
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
@@ -35,6 +43,13 @@ class Composed(AbstractFeatureMap):
     """φ(g(x)): `features` of a network's output, such as Fourier features for a stationary deep kernel.
 
     Both train.
+
+    Parameters
+    ----------
+    network : feature map
+        g; also a network that says its number of inputs (`Network`).
+    features : feature map
+        φ, of as many inputs as g has outputs: ValueError for another number.
     """
 
     network: AbstractFeatureMap = eqx.field(converter=as_map)
@@ -56,7 +71,13 @@ class Composed(AbstractFeatureMap):
 
 
 class Sum(AbstractFeatureMap):
-    """[left(x), right(x)]: the features side by side, so the kernel is the sum of the two kernels."""
+    """[left(x), right(x)]: the features side by side, so the kernel is the sum of the two kernels.
+
+    Parameters
+    ----------
+    left, right : feature map
+        Of the same rows; also a network that says its number of inputs (`Network`).
+    """
 
     left: AbstractFeatureMap = eqx.field(converter=as_map)
     right: AbstractFeatureMap = eqx.field(converter=as_map)

@@ -28,11 +28,22 @@ class RandomFourier(AbstractFeatureMap):
     ω_j are draws from the spectral density at ℓ = 1: standard normal for the RBF kernel, Student's t with 2ν
     degrees of freedom for Matérn-ν. They and the phases are frozen; lengthscale and variance of the `kernel`
     train. Paired features have φ(x)·φ(x) = variance exactly. Build it with `init`.
+
+    Parameters
+    ----------
+    kernel : stationary kernel
+        k, which sees A of the inputs; it may be frozen.
+    frequencies : frozen array [A, F]
+        ω at ℓ = 1, without unit, F of them.
+    phases : frozen array [F] or None
+        b, in radians; None for paired features.
+    n_inputs : int
+        D, the number of inputs.
     """
 
-    kernel: Any  # a stationary kernel, possibly frozen
-    frequencies: Frozen  # ω [A, F]
-    phases: Frozen | None  # b [F], None when paired
+    kernel: Any
+    frequencies: Frozen
+    phases: Frozen | None
     n_inputs: int = eqx.field(static=True)
 
     @classmethod

@@ -55,6 +55,15 @@ class TanimotoHashes(AbstractFeatureMap):
 
     Sets (`packed`) and other rows are hashed as the module says. The draws are frozen, the variance of the `kernel` trains. φ has no slopes
     by the rows. Build it with `init`.
+
+    Parameters
+    ----------
+    kernel : Tanimoto
+        k; it may be frozen.
+    draws : frozen SetDraws or CountDraws
+        The random numbers of the M hashes.
+    n_inputs : int
+        D, the number of inputs.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)

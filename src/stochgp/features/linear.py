@@ -7,7 +7,13 @@ from stochgp.features.base import AbstractFeatureMap, check_rows
 
 
 class Linear(AbstractFeatureMap):
-    """φ(x) = (1, x₁, …, x_D)/√(D + 1): φ(x)·φ(z) = (1 + x·z)/(D + 1), so that f is linear, also far from the rows. It has no parameters."""
+    """φ(x) = (1, x₁, …, x_D)/√(D + 1): φ(x)·φ(z) = (1 + x·z)/(D + 1), so that f is linear, also far from the rows. Nothing in it trains.
+
+    Parameters
+    ----------
+    n_inputs : int
+        D, the number of inputs.
+    """
 
     n_inputs: int
 

@@ -16,11 +16,16 @@ from stochgp.parameters import value_of
 class Network(AbstractFeatureMap):
     """φ(x) = network(x), for any Equinox module or function of ONE row x [D] that returns z [M].
 
-    The kernel is linear on the network's output.
+    The kernel is linear on the network's output. Raises ValueError if D is not known, or if the network does not map
+    [D] to one axis [M].
 
-    `n_inputs` is D; it may be left out if the network has an attribute `n_inputs`, `in_size` or
-    `in_features`, as the networks of this package and of Equinox do. Raises ValueError if D is not known, or
-    if the network does not map [D] to one axis [M]. `network` may be `frozen`.
+    Parameters
+    ----------
+    network : callable
+        An Equinox module or a function of one row; floating arrays in it train, and it may be `frozen`.
+    n_inputs : int or None
+        D; None if the network has an attribute `n_inputs`, `in_size` or `in_features`, as the networks of this package and
+        of Equinox do.
     """
 
     network: Callable[[Array], Array]

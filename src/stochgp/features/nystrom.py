@@ -20,9 +20,16 @@ class Nystrom(AbstractFeatureMap):
     """φ(x) = L⁻¹ k(U, x) with LLᵀ = k(U, U) + εI, U the landmarks [M, D], for any kernel.
 
     φ(x)·φ(z) = k(x, U) (k(U, U) + εI)⁻¹ k(U, z), the same as with K^(−1/2) in the place of L⁻¹. It never
-    exceeds k on the diagonal, and equals it at the landmarks up to ε. ε is `jitter` times the mean of the
-    diagonal of k(U, U); None = 4 M eps of the rows' dtype, above the rounding error of the
-    factorisation. The landmarks are frozen, the kernel trains.
+    exceeds k on the diagonal, and equals it at the landmarks up to ε. The landmarks are frozen, the kernel trains.
+
+    Parameters
+    ----------
+    kernel : kernel
+        k, of any kind; it may be frozen.
+    landmarks : array [M, D]
+        U, in the units of the inputs; ValueError for none.
+    jitter : float or None
+        ε over the mean of the diagonal of k(U, U), without unit; None = 4 M eps of the rows' dtype, above the rounding error of the factorisation.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)
@@ -61,7 +68,17 @@ class Nystrom(AbstractFeatureMap):
 
 
 def choose_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
-    """A uniform draw of rows of X without replacement. Raises ValueError when X has fewer rows."""
+    """A uniform draw of rows of X without replacement. Raises ValueError when X has fewer rows.
+
+    Parameters
+    ----------
+    X : array [N, D]
+        The rows.
+    n_landmarks : int
+        M, from 1 to N.
+    key : PRNG key
+        Of the draw.
+    """
     _check_enough(X, n_landmarks)
     return X[jax.random.choice(key, X.shape[0], (n_landmarks,), replace=False)]
 
@@ -70,6 +87,15 @@ def kmeans_landmarks(X: Float[Array, "N D"], n_landmarks: int, *, key: PRNGKeyAr
     """The centres of k-means clusters of X.
 
     Slower than a draw, and better for few landmarks. Raises ValueError when X has fewer rows.
+
+    Parameters
+    ----------
+    X : array [N, D]
+        The rows.
+    n_landmarks : int
+        M, from 1 to N: the number of clusters.
+    key : PRNG key
+        Of the centres at which k-means begins.
     """
     from sklearn.cluster import KMeans  # half a second to load, for this alone
 

@@ -16,8 +16,9 @@ class AbstractKernel(eqx.Module):
     """k(x, z): a symmetric, positive semi-definite function of two rows of D inputs.
 
     Written three times: for one pair, for a block of pairs (by matrix products where possible) and for the
-    diagonal; a test holds the three equal. Values have the dtype of the rows; parameters are read in it.
-    `kernel + kernel` and `kernel * kernel` are kernels.
+    diagonal; a test holds the three equal. Values have the dtype of the rows; parameters are read in it. Where a
+    parameter is wanted, a number or an array is a `Positive` one, which trains. `kernel + kernel` and
+    `kernel * kernel` are kernels.
 
     A block is made in two steps, so that who wants many blocks of the same rows pays for the rows once:
 
@@ -87,7 +88,13 @@ def as_kernel(kernel: Any) -> AbstractKernel | Frozen:
 
 
 class Sum(AbstractKernel):
-    """k = left + right: the sum of two independent functions. Either may be `frozen`."""
+    """k = left + right: the sum of two independent functions. Either may be `frozen`.
+
+    Parameters
+    ----------
+    left, right : kernel
+        The terms, functions of the same rows; `times` multiplies both.
+    """
 
     left: Any = eqx.field(converter=as_kernel)
     right: Any = eqx.field(converter=as_kernel)
@@ -120,7 +127,13 @@ class Sum(AbstractKernel):
 
 
 class Product(AbstractKernel):
-    """k = left · right, pair by pair. Either may be `frozen`."""
+    """k = left · right, pair by pair. Either may be `frozen`.
+
+    Parameters
+    ----------
+    left, right : kernel
+        The factors, functions of the same rows; `times` multiplies the left one.
+    """
 
     left: Any = eqx.field(converter=as_kernel)
     right: Any = eqx.field(converter=as_kernel)

@@ -41,8 +41,21 @@ def resolve(
 ) -> AbstractKernel:
     """The kernel of that name with starting values for standardised inputs; a kernel as it is.
 
-    The variance given and lengthscale √D, the typical distance between two rows divided by √2; one per input if
-    `ard`. Raises ValueError for an unknown name and TypeError for something else.
+    Starting values are the variance given and lengthscale √D, the typical distance between two rows divided by √2.
+    Raises ValueError for an unknown name and TypeError for something else.
+
+    Parameters
+    ----------
+    kernel : str or kernel
+        "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "periodic", "linear", "tanimoto", or a name of `stochgp.register`.
+    n_inputs : int
+        D, the number of inputs.
+    ard : bool
+        One lengthscale for each input; False: one for all.
+    variance : float
+        The starting value of the kernel's variance.
+    dtype : dtype
+        Of the starting values.
     """
     if isinstance(kernel, AbstractKernel):
         return kernel

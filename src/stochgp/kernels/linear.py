@@ -13,6 +13,13 @@ class Linear(AbstractKernel):
     """k = variance · x·z: functions wᵀx with w ~ N(0, variance I).
 
     There is no offset; add `Constant()` for one.
+
+    Parameters
+    ----------
+    variance : number or parameter
+        Of each weight, a variance: squared units of f per squared unit of the inputs.
+    active_dims : iterable of int or None
+        The columns that the kernel sees, A of them; None = all.
     """
 
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
@@ -41,7 +48,13 @@ class Linear(AbstractKernel):
 
 
 class Constant(AbstractKernel):
-    """k = variance: one random offset for all rows."""
+    """k = variance: one random offset for all rows.
+
+    Parameters
+    ----------
+    variance : number or parameter
+        Of the offset, a variance.
+    """
 
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
 

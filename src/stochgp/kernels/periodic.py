@@ -21,8 +21,18 @@ class Periodic(AbstractKernel):
     """k = variance · exp(−2 Σ_d sin²(π (x_d − z_d) / p_d) / ℓ_d²)  (MacKay 1998).
 
     It is the RBF kernel between points on circles, u(x) = [cos(2πx/p), sin(2πx/p)] / ℓ, because ‖u(x) −
-    u(z)‖² is 4 sin²(·)/ℓ². `lengthscale` (no units) and `period` p (units of the inputs) are one number or
-    one per input; `variance` is a variance.
+    u(z)‖² is 4 sin²(·)/ℓ².
+
+    Parameters
+    ----------
+    lengthscale : number, array [A] or parameter
+        ℓ, one for all active inputs or one for each, without unit.
+    variance : number or parameter
+        k(x, x), a variance.
+    period : number, array [A] or parameter
+        p, one for all active inputs or one for each, in the units of the inputs.
+    active_dims : iterable of int or None
+        The columns that the kernel sees, A of them; None = all.
     """
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)

@@ -83,7 +83,17 @@ class AbstractStationary(AbstractKernel):
 
 
 class RBF(AbstractStationary):
-    """k = variance · exp(−s/2)."""
+    """k = variance · exp(−s/2).
+
+    Parameters
+    ----------
+    lengthscale : number, array [A] or parameter
+        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d²: one for all active inputs or one for each (ARD), in the units of the inputs.
+    variance : number or parameter
+        k(x, x), a variance.
+    active_dims : iterable of int or None
+        The columns that the kernel sees, A of them; None = all.
+    """
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
@@ -102,6 +112,15 @@ class Matern12(AbstractStationary):
     """k = variance · exp(−√s); rough, continuous functions.
 
     At zero distance, where f has a kink, the derivative is taken as 0.
+
+    Parameters
+    ----------
+    lengthscale : number, array [A] or parameter
+        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d²: one for all active inputs or one for each (ARD), in the units of the inputs.
+    variance : number or parameter
+        k(x, x), a variance.
+    active_dims : iterable of int or None
+        The columns that the kernel sees, A of them; None = all.
     """
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
@@ -118,7 +137,17 @@ class Matern12(AbstractStationary):
 
 
 class Matern32(AbstractStationary):
-    """k = variance · (1 + √(3s)) exp(−√(3s)); once differentiable functions."""
+    """k = variance · (1 + √(3s)) exp(−√(3s)); once differentiable functions.
+
+    Parameters
+    ----------
+    lengthscale : number, array [A] or parameter
+        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d²: one for all active inputs or one for each (ARD), in the units of the inputs.
+    variance : number or parameter
+        k(x, x), a variance.
+    active_dims : iterable of int or None
+        The columns that the kernel sees, A of them; None = all.
+    """
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
@@ -134,7 +163,17 @@ class Matern32(AbstractStationary):
 
 
 class Matern52(AbstractStationary):
-    """k = variance · (1 + √(5s) + 5s/3) exp(−√(5s)); twice differentiable functions."""
+    """k = variance · (1 + √(5s) + 5s/3) exp(−√(5s)); twice differentiable functions.
+
+    Parameters
+    ----------
+    lengthscale : number, array [A] or parameter
+        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d²: one for all active inputs or one for each (ARD), in the units of the inputs.
+    variance : number or parameter
+        k(x, x), a variance.
+    active_dims : iterable of int or None
+        The columns that the kernel sees, A of them; None = all.
+    """
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
@@ -150,7 +189,19 @@ class Matern52(AbstractStationary):
 
 
 class RationalQuadratic(AbstractStationary):
-    """k = variance · (1 + s/(2α))^(−α): a mixture of RBF kernels; α → ∞ is the RBF kernel."""
+    """k = variance · (1 + s/(2α))^(−α): a mixture of RBF kernels; α → ∞ is the RBF kernel.
+
+    Parameters
+    ----------
+    lengthscale : number, array [A] or parameter
+        ℓ in s = Σ_d (x_d − z_d)²/ℓ_d²: one for all active inputs or one for each (ARD), in the units of the inputs.
+    variance : number or parameter
+        k(x, x), a variance.
+    alpha : number or parameter
+        α > 0, without unit: f(s) = E exp(−a² s/2), a² ~ Gamma of shape α and mean 1. `features.RandomFourier` needs it frozen.
+    active_dims : iterable of int or None
+        The columns that the kernel sees, A of them; None = all.
+    """
 
     lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)

@@ -28,9 +28,16 @@ class Tanimoto(AbstractKernel):
     anything are equal. So k(x, x) = variance, and T remains positive semi-definite: a row of zeros is one more element of its own.
     Rows are counts or other numbers of at least 0; negative ones have no meaning, and are not looked for.
 
-    With `packed` a row is a set of bits as `numerics.words` holds them, 31 in a number, and as its last number a count of further elements:
-    T is that of the sets, with the count as one more column. It is what `data.Fingerprints` makes of counts, and many times as fast. Then
-    only the variance has derivatives.
+    Parameters
+    ----------
+    variance : number or parameter
+        k(x, x), a variance.
+    packed : bool
+        A row is a set of bits as `numerics.words` holds them, 31 in a number, and as its last number a count of further elements: T is that of the
+        sets, with the count as one more column. It is what `data.Fingerprints` makes of counts, and many times as fast; only the variance has
+        derivatives.
+    active_dims : iterable of int or None
+        The columns that the kernel sees, A of them; None = all.
     """
 
     variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)

@@ -20,6 +20,13 @@ class Warped(AbstractKernel):
 
     Wilson et al. (2016). Kernel and network train together; either may be `frozen`. `features.Network` is the same model with a
     linear kernel as a map.
+
+    Parameters
+    ----------
+    kernel : kernel
+        Of the outputs z, whose units its lengthscales have; `times` multiplies it.
+    network : callable
+        g, an Equinox module or a function; floating arrays in it train.
     """
 
     kernel: Any = eqx.field(converter=as_kernel)

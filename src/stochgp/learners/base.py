@@ -17,13 +17,27 @@ from stochgp.planning.steps import StepPlan
 
 
 class Problem(NamedTuple):
-    """What does not change during a run."""
+    """What does not change during a run.
 
-    source: AbstractSource  # the training rows, on the device or on the host
+    Parameters
+    ----------
+    source : AbstractSource
+        The training rows, on the device or on the host.
+    plan : StepPlan
+        Batch size, number of steps, and steps between two evaluations of the state.
+    prepared : any
+        What the learner's `prepare` computed once before the first step.
+    rate : float or None
+        The learning rate that short trials chose; None = the learner's own.
+    devices : Devices
+        Over which the rows of a batch are spread, where `devices.steps` is True.
+    """
+
+    source: AbstractSource
     plan: StepPlan
-    prepared: Any  # what the learner computed once before the first step
-    rate: float | None = None  # chosen by the judge's trials; None = the learner's own
-    devices: Devices = ONE  # over which a batch is spread, where they say so
+    prepared: Any
+    rate: float | None = None
+    devices: Devices = ONE
 
 
 class AbstractLearner(eqx.Module):
@@ -33,13 +47,20 @@ class AbstractLearner(eqx.Module):
     resumes to the same bits. All methods are called on the host, where x64 is enabled, and may jit inside. A learner of mini-batches has a pure
     `step(state, batch, *, key)`; its `advance` is `steps.advance_by_batches`.
 
-    batch_size     B; None = all rows at every step
-    epochs         passes over the data (of a learner that takes all rows: steps); None = chosen by `plan`
-    learning_rate  a number, a rule of the step, or None: of a learner of mini-batches chosen by short trials, where the judge has rates to try;
-                   else the learner's own
-    optimizer      any optax rule, as a function of its learning rate: `optax.adam`, `optax.adadelta`, `optax.sgd`, …
-    decay          factor on a numeric learning rate, as a function of the fraction of steps taken
-    judge          how visits judge a state; None = what suits the model: `ByEvidence()` for feature GPs, `ByLoss()` for others
+    Attributes
+    ----------
+    batch_size : int or None
+        B; None = all rows at every step.
+    epochs : int or None
+        Passes over the data (of a learner that takes all rows: steps); None = chosen by `plan`.
+    learning_rate : float, rule of the step, or None
+        None: of a learner of mini-batches chosen by short trials, where the judge has rates to try; else the learner's own.
+    optimizer : function or None
+        Any optax rule, as a function of its learning rate: `optax.adam`, `optax.adadelta`, `optax.sgd`, …
+    decay : function
+        Factor on a numeric learning rate, as a function of the fraction of the planned steps taken.
+    judge : AbstractJudge or None
+        How the states of a run are evaluated; None = what suits the model: `ByEvidence()` for feature GPs, `ByLoss()` for others.
     """
 
     batch_size: eqx.AbstractVar[int | None]

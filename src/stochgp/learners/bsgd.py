@@ -54,14 +54,28 @@ class BSGD(AbstractLearner):
     Batches of nearest neighbours show short lengthscales and small noise. Rows drawn uniformly are too far apart for that. On five UCI sets
     batches of 128 neighbours predicted better than the paper's 16, by much on some. 4,000 steps did as well as more.
 
-    batch_size     B; all rows where there are fewer. sgGP's paper has 16
-    epochs         of N/B steps; None = as many as suit the judge: 4,096 steps by loss
-    learning_rate  on the unconstrained parameters; None = by trials, or 0.01. `PowerLaw(α₁, 1.0)` with `optax.sgd` is the α₁/k of sgGP's paper
-    decay          factor on a numeric rate: a cosine to 0
-    sampling       None = `Uniform()` for feature GPs and kernels whose nearest rows no places tell, else `NearestNeighbours()`
-    signal_scale   τ; None = s_l = B throughout. The theory of sgGP and its recovery of parameters take τ = 3
-
     `converged`: see the judges, `ByEvidence` and `ByLoss`.
+
+    Parameters
+    ----------
+    batch_size : int
+        B; all rows where there are fewer. sgGP's paper has 16.
+    epochs : int or None
+        Passes of N/B steps; None = as many as suit the judge: 4,096 steps by loss.
+    learning_rate : float, rule of the step, or None
+        On the unconstrained parameters; None = by short trials where the judge has rates to try, else 0.01. `PowerLaw(α₁, 1.0)` with `optax.sgd` is the
+        α₁/k of sgGP's paper.
+    optimizer : function
+        An optax rule, as a function of its learning rate.
+    decay : function
+        Factor on a numeric rate, as a function of the fraction of the planned steps taken: a cosine to 0.
+    sampling : AbstractSampling or None
+        Which rows make a batch; None = `Uniform()` for feature GPs and for kernels that have no places by which nearest rows are found, else
+        `NearestNeighbours()`.
+    signal_scale : float or None
+        τ; None = s_l = B throughout. The theory of sgGP and its recovery of parameters take τ = 3.
+    judge : AbstractJudge or None
+        How states are evaluated; None = `ByEvidence()` for feature GPs, `ByLoss()` for others.
     """
 
     batch_size: int = 128

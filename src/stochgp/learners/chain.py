@@ -35,10 +35,19 @@ class ChainState(eqx.Module):
 class Chain(AbstractLearner):
     """The learners in turn, such as a quick one on few rows and a careful one on more. Their own fields count, not the chain's.
 
-    A learner that ends early gives way to the next at once. A step of the chain is one visit of the learner at work. "loss" goes on
-    without a jump where the next learner takes over, whatever its own loss means.
+    A learner that ends early gives way to the next at once. A step of the chain is all steps of the learner at work up to its next evaluation.
+    "loss" goes on without a jump where the next learner takes over, whatever its own loss means.
 
     `converged`: the last learner's.
+
+    Parameters
+    ----------
+    learners : tuple of AbstractLearner
+        In the order in which they learn, at least one.
+    batch_size, epochs, learning_rate, optimizer, decay
+        Fields of every learner, not to be given to a chain but to its learners: ValueError for anything but the default.
+    judge : AbstractJudge or None
+        How the states of the chain are evaluated; None = `ByEvidence()` for feature GPs, `ByLoss()` for others.
     """
 
     learners: tuple[AbstractLearner, ...]

@@ -79,17 +79,15 @@ class ConditionalState(eqx.Module):
 class AbstractConditionals(AbstractLearner):
     """Descent on L(θ), the mean over C centres of −log p(y_i | y_c(i)), each with its weight ρ_i.
 
-    Who the neighbours c(i) are is the leaf's to say, and whether the losses of all rows make a joint density (`joint`).
+    A leaf says which rows c(i) are, and by `joint` whether n L is −log of a density of all y: L is then per datum, and a row of count ρ counts as ρ rows.
 
-    A step is a pass over the centres; a round has one pass over 16,384 of them, or more over fewer. Five rounds are mini-batches for the
-    optimiser, the neighbours searched before each round in the metric learned so far. From then on neighbours stay, and a pass is a scoring step (Guinness 2021) on all centres: with
-    H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`, damped where the loss does not fall as H promises. Kernels with more than 50 parameters, such as
+    A step is a pass over the centres; a round has one pass over 16,384 of them, or more over fewer. Five rounds are mini-batches for the optimiser, the
+    neighbours searched before each in the metric learned so far. From then on neighbours stay, and a pass is a scoring step (Guinness 2021) on all centres:
+    with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`, damped where the loss does not fall as H promises. Kernels with more than 50 parameters, such as
     networks, have mini-batches only.
     """
 
-    joint: eqx.AbstractClassVar[
-        bool
-    ]  # whether n L is −log of a density of all y: L is then per datum, and a row of count ρ counts as ρ rows
+    joint: eqx.AbstractClassVar[bool]
 
     batch_size: None = None
     epochs: int | None = None
@@ -289,24 +287,28 @@ class LeaveOneOut(AbstractConditionals):
 
         L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = the m rows of highest correlation with row i, without itself and its group
 
-    It scores what a prediction at a row like the training rows does: for a random split of the data it is the task itself. It is no joint
-    density, but θ of the model that made the data minimises its expectation whatever c(i) is. A row of count ρ is left out whole. It is scored as one
-    observation, of variance v_i + σ² s_i, that counts ρ times; as a neighbour of others it has the noise variance σ² s/ρ. Where test rows are farther from the training rows than these from each other (repeated measurements, later days), it
-    promises too much, unless the rows come with their groups.
-
-    epochs         passes over the centres; None = 12 rounds, fewer where the run converges
-    learning_rate  of the optimiser on the mini-batches of 128 centres; None = 0.1
-    optimizer      of the mini-batches; Adam
-    decay          of the rate over the mini-batches: a cosine to 0
-    n_neighbours   m
-    n_centres      C, drawn once without replacement; all rows where there are fewer
-    spread         s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal
-                   weights: it decides what the rows leave open. None = no prior
-    judge          None = `ByLoss()`
+    It scores what a prediction at a row like the training rows does: for a random split of the data it is the task itself. It is no joint density, but θ of
+    the model that made the data minimises its expectation whatever c(i) is. A row of count ρ is left out whole. It is scored as one observation, of
+    variance v_i + σ² s_i, that counts ρ times; as a neighbour of others it has the noise variance σ² s/ρ. Where test rows are farther from the training rows
+    than these from each other (repeated measurements, later days), it promises too much, unless the rows come with their groups.
 
     `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of
     a standard error of the optimum. Or another step promises less than 0.0001 nats a row; or all passes were taken and the loss had settled, by
     less than 0.01 nats a row: see `ByLoss`.
+
+    Parameters
+    ----------
+    batch_size, epochs : None; int or None
+        A step is a pass over the centres. Passes; None = 12 rounds, fewer where the run converges.
+    learning_rate, optimizer, decay : float, rule or None; optax rule; function
+        Of the mini-batches of 128 centres: the rate, None = 0.1; the rule as a function of it; a factor on a numeric rate over them, a cosine to 0.
+    n_neighbours, n_centres : int
+        m; C, drawn once without replacement, all rows where there are fewer.
+    spread : float or None
+        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal weights: it
+        decides what the rows leave open. None = no prior.
+    judge : AbstractJudge or None
+        How states are evaluated; None = `ByLoss()`.
     """
 
     joint: ClassVar[bool] = False
@@ -320,9 +322,13 @@ class Vecchia(AbstractConditionals):
 
         L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]},   c(i) = m earlier rows of high correlation with row i
 
-    L is the NLML per datum of a proper Gaussian density of all n = Σρ_i data, exact with m = N − 1; by C of the N rows it is estimated
-    without bias. Early rows have far neighbours: long distances count more than for `LeaveOneOut`. Groups play no part. Fields and
-    `converged` as there.
+    L is the NLML per datum of a proper Gaussian density of all n = Σρ_i data, exact with m = N − 1; by C of the N rows it is estimated without bias. Early
+    rows have far neighbours: long distances count more than for `LeaveOneOut`. Groups play no part. `converged` as there.
+
+    Parameters
+    ----------
+    batch_size, epochs, learning_rate, optimizer, decay, n_neighbours, n_centres, spread, judge
+        As of `LeaveOneOut`, but the n of the prior is C Σρ/N, the sum over all N rows.
     """
 
     joint: ClassVar[bool] = True

@@ -103,34 +103,50 @@ class HeldOutRows(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Of all rows, at the model that a run returns."""
+    """What is known of all rows at the model that a run returns.
+
+    Parameters
+    ----------
+    moments, spectrum : Moments, Spectrum
+        Of all rows, with Student-t noise those of `objectives.student`; the same in the eigenbasis of the Gram matrix.
+    nlml : float
+        Exact, per datum; with Student-t noise a bound from above.
+    held_out_nlpd, constant_nlpd : float or None
+        NLPD of the held-out rows, before they joined; theirs under the mean and the variance of the training targets.
+    held_out : HeldOutRows or None
+        How each of them was predicted, before it joined.
+    df, curve : float, SplineCurve, or None
+        ν of Student-t noise, None = Gaussian noise; what corrects the probabilities of observations.
+    """
 
     moments: Moments
     spectrum: Spectrum
-    nlml: float  # exact, per datum
-    held_out_nlpd: float | None  # of the rows that were held out, before they joined
-    constant_nlpd: float | None  # theirs under the mean and the variance of the training targets
+    nlml: float
+    held_out_nlpd: float | None
+    constant_nlpd: float | None
     held_out: HeldOutRows | None = None
-    df: float | None = (
-        None  # ν of Student-t noise, whose moments are `objectives.student`'s, and whose nlml is a bound from above
-    )
-    curve: SplineCurve | None = None  # that corrects the probabilities of observations
+    df: float | None = None
+    curve: SplineCurve | None = None
 
 
 class ByEvidence(AbstractJudge):
-    """Every visit is a pass over all rows: exact moments in float64 and the exact NLML. A run returns the visit of the lowest criterion.
-
-    refit                refit the output scale and σ² with the features fixed, at every visit and at the end
-    validation_fraction  rows held out: 0 = the criterion (which rate, which state, the refit) is the exact NLML of the training rows;
-                         above 0 = the NLPD of the held-out rows, which join the posterior at the end; where fewer than 400 rows, or
-                         twice as many as features, train, `robust_nlpd`, which is the "criterion" of the history. Where the rows have
-                         groups, whole groups are held out
-    df                   ν of Student-t noise, from which held-out rows find a better one, unless `keeps_df`; None = Gaussian noise. The moments are
-                         those of `objectives.student`, and for the exact NLML stands its bound from above
+    """Every evaluation is a pass over all rows: exact moments in float64 and the exact NLML. A run returns the state of the lowest criterion.
 
     A run in cycles has settled where its last cycle gained less than 0.01 nats per datum. Any other run has settled where the lowest criterion
     fell by less than 0.01 nats per datum after the first quarter of the steps, in which a cosine rate makes half of its way; but not where the
     start was never bettered and the end is worse by more than 0.01. Fewer than four evaluations cannot tell.
+
+    Parameters
+    ----------
+    refit : bool
+        Whether the output scale and σ² are refitted, with the features fixed, at every evaluation and at the end.
+    validation_fraction : float
+        Share of the rows that is held out, in whole groups where there are groups. 0: the criterion (which rate, which state, the refit) is the exact
+        NLML of the training rows. Above 0: the NLPD of the held-out rows, which join the posterior at the end; where fewer than 400 rows, or twice as
+        many as features, train, `robust_nlpd`, which is the "criterion" of the history.
+    df, keeps_df : float or None; bool
+        ν of Student-t noise, from which held-out rows find a better one unless `keeps_df`; None = Gaussian noise. The moments are those of
+        `objectives.student`, and for the exact NLML stands its bound from above.
     """
 
     refit: bool = True

@@ -55,20 +55,36 @@ def fit(
 ) -> FitResult:
     """Learn θ of `gp` from the rows of `source`.
 
-    After every stretch of steps the host visits: the learner's judge looks at the state, the history gets an entry, the checkpoint is
-    written. A criterion that is not finite, or 1 nat per datum above the lowest (a mean of noisy losses: by three of its standard errors), sends the
-    run back to the visit of the lowest one, and on at 0.3 of the rate. This happens at most 6 times; such entries have `recovered` 1. The judge says which visit the run returns, and which
-    rates are tried first.
-
-    `progress` is called with every entry of the history; if it returns True, the run ends as by Ctrl-C. `checkpoint` names a file: where it
-    exists, the run goes on from it and gives the same result as an unbroken one. `time_limit` is in seconds; it, a deadline around this call
-    (`deadline.within`) and Ctrl-C end the run with the visit that it would return. No step and no visit is begun that is expected to end
-    later. `extent` ends a run where another one was cut: its number of trials and its steps. `devices` share the passes over the rows, and
-    mini-batches where they say so. Of several processes all call this with the same rows; process 0 alone reads and writes the checkpoint.
+    After every stretch of steps the learner's judge evaluates the state, the history gets an entry, and the checkpoint is written. A criterion that is
+    not finite, or 1 nat per datum above the lowest (a mean of noisy losses: by three of its standard errors), sends the run back to the state of the
+    lowest one, and on at 0.3 of the rate. This happens at most 6 times; such entries have `recovered` 1. The judge says which state the run returns, and
+    which rates are tried first. Of several processes all call this with the same rows; process 0 alone reads and writes the checkpoint.
 
     `converged`: the learner said that it had finished; or all planned steps were taken and the judge finds the run settled.
 
     Raises ValueError for a checkpoint of another run.
+
+    Parameters
+    ----------
+    learner : AbstractLearner
+        How θ is learned.
+    gp : AbstractGP
+        The model, with the θ at which the run starts.
+    source : AbstractSource
+        All rows, of which the judge may hold some out.
+    key : JAX key
+        Of all that is random: held-out rows, preparation, first state and steps.
+    progress : function or None
+        Called with every entry of the history; if it returns True, the run ends as by Ctrl-C.
+    checkpoint : path or None
+        A file: where it exists, the run goes on from it and gives the same result as an unbroken one.
+    time_limit : float or None
+        Seconds. It, a deadline around this call (`deadline.within`) and Ctrl-C end the run with the state that it would return. No step and no
+        evaluation is begun that is expected to end later.
+    extent : Extent
+        After how many steps and trials of rates the run ends: those of an earlier run that was cut short, to repeat it.
+    devices : Devices
+        They share the passes over the rows, and mini-batches where `devices.steps` is True.
     """
     with jax.enable_x64(True), devices.as_one(), within(time_limit):
         log = Log(progress)

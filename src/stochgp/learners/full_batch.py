@@ -77,21 +77,40 @@ class FullBatch(AbstractLearner):
     With `spread` s the loss has the penalty ‖x − x₀‖² / (2 s² Σρ) of a normal prior of the unconstrained parameters x around their
     start: it decides only what the rows leave open, such as how far beyond the data an idle lengthscale goes.
 
-    epochs         steps at most; None = 100
-    optimizer      None = L-BFGS (`numerics.lbfgs`), or any optax rule
-    learning_rate  of an optax rule; None = 0.1, for Adam
-    subset_rows    rows of a set; None, or as many as there are, = all rows
-    n_subsets      sets
-    sampling       how sets are drawn: `Uniform()`, disjoint where the rows allow, or `NearestNeighbours()` of random rows
-    spread         s, about the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood
-    warm_rows      rows of a random set that is fitted first where sets have more than twice as many: the others begin at its optimum, with what
-                   L-BFGS learned there of the curvature, and take a third of the steps; None = none
-    hold_networks  whether weights of networks stay and parameters alone train: the exact closing refit of a deep kernel
-    tolerance      a fit ends where the loss changed by less than this in 3 steps, or where rounding allows no more
-    precision      of the factor of a kernel GP: "float32", "float64", or None = "float32", and "float64" for up to 1,024 rows, where σ² is below
-                   1e-4 of the mean variance, or where float32 has no factor
+    `converged`: every set's fit ended by `tolerance`, or where rounding allows no more.
 
-    `converged`: every set's fit ended so.
+    Parameters
+    ----------
+    batch_size : None
+        All rows of a set at every step; ValueError for a number.
+    epochs : int or None
+        Steps at most; None = 100.
+    learning_rate : float, rule of the step, or None
+        Of an optax rule; None = 0.1, for Adam.
+    optimizer : function or None
+        Any optax rule, as a function of its learning rate; None = L-BFGS (`numerics.lbfgs`).
+    decay : function
+        Factor on a numeric rate of an optax rule, as a function of the fraction of the planned steps taken.
+    subset_rows : int or None
+        Rows of a set; None, or as many as there are, = all rows.
+    n_subsets : int
+        Number of sets.
+    sampling : AbstractSampling
+        How sets are drawn: `Uniform()`, disjoint where the rows allow, or `NearestNeighbours()` of random rows.
+    spread : float or None
+        s, about the logarithms of variances and lengthscales; None = no prior, the maximum of the likelihood.
+    warm_rows : int or None
+        Rows of a random set that is fitted first where sets have more than twice as many: the others begin at its optimum, with what L-BFGS learned
+        there of the curvature, and take a third of the steps; None = none.
+    hold_networks : bool
+        Whether weights of networks stay and parameters alone train: the exact closing refit of a deep kernel.
+    tolerance : float
+        A fit ends where the loss, in nats per datum, changed by less than this in 3 steps, or where rounding allows no more.
+    precision : "float32", "float64" or None
+        Of the factor of a kernel GP; None = "float32", and "float64" for up to 1,024 rows, where σ² is below 1e-4 of the mean variance, or where
+        float32 has no factor.
+    judge : AbstractJudge or None
+        How states are evaluated; None = `ByEvidence()` for feature GPs, `ByLoss()` for others.
     """
 
     batch_size: int | None = None

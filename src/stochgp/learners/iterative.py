@@ -68,15 +68,33 @@ class Iterative(AbstractLearner):
     combination of these that is nearest to the new solution in the norm of A; one product with A finds it. The probes are the same at every
     step, so the gradient is that of one fixed function near the NLML. With N rows and S probes its minimum is off by O(1/√(NS)).
 
-    epochs         steps; None = 100
-    learning_rate  None = 0.1, for Adam; with a cosine to 0
-    solver         of `stochgp.solvers`. Its `epochs` bound those of each step: 20 are enough, because the next step continues from there
-    keep_rows      rows of K that the solver keeps in memory, of N numbers each; None = as many as the estimator's memory limit allows, 0
-                   without it
-    warm_start     False solves from 0 at every step
-
     The "loss" of the history is the change of the NLML since the start, by the trapezoidal rule along the path; "solver_epochs" are
     those of the step, "residual" the largest relative one.
+
+    Parameters
+    ----------
+    batch_size : None
+        All rows at every step; ValueError for a number.
+    epochs : int or None
+        Steps; None = 100.
+    learning_rate : float, rule of the step, or None
+        Of `optimizer`, on the unconstrained parameters; None = 0.1, for Adam.
+    optimizer : function
+        An optax rule, as a function of its learning rate.
+    decay : function
+        Factor on a numeric rate, as a function of the fraction of the planned steps taken: a cosine to 0.
+    probes : AbstractProbes
+        The S right-hand sides beside y and their partners, `Hutchinson()` or `Pathwise()`.
+    solver : AbstractSolver
+        Of `stochgp.solvers`. Its `epochs` bound those of each step: 20 are enough, because the next step continues from there.
+    tolerance : float
+        ‖b − A u‖ / ‖b‖ of every system, between 0 and 1, at which a solve ends.
+    keep_rows : int or None
+        Rows of K that the solver keeps in memory, of N numbers each; None = as many as the estimator's memory limit allows, 0 without it.
+    warm_start : bool
+        False solves from 0 at every step.
+    judge : AbstractJudge or None
+        How states are evaluated; None = `ByLoss()`.
     """
 
     batch_size: None = None

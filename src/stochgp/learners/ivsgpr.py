@@ -37,14 +37,32 @@ class IVSGPR(AbstractGrowing):
     them: from functions α' to α they become Pb and PBPᵀ, P = K⁻¹k(α, α'), and a is (I + BK)⁻¹b again. (At fixed a, whose entries at
     functions that resemble each other are huge and alternate, the smallest move would change q beyond all bounds.) O(B M² + M³) per step.
 
-    batch_size     B
-    epochs         of N/B steps; None = as many as make 2,048 steps
-    learning_rate  γ₀ of the gradient's γ_t = γ₀/(1 + `slowing` √t), or a rule of the step; None = by trials of 0.01, 0.03 and 0.1, or 0.01
-    mirror_rate    γ, a number or a rule of the step
-    growth         N_Δ
-    jitter         on the diagonal of K where it is inverted, relative to k(x, x)
-
     `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
+
+    Parameters
+    ----------
+    batch_size : int
+        B.
+    epochs : int or None
+        Passes of N/B steps; None = as many as make 2,048 steps.
+    learning_rate : float, rule of the step, or None
+        γ₀ of the gradient's γ_t = γ₀/(1 + `slowing` √t), times `decay`, or a rule of γ_t; None = by trials of 0.01, 0.03 and 0.1, or 0.01.
+    mirror_rate : float or rule of the step
+        γ.
+    growth : int
+        N_Δ, rows of a batch that become functions, while there is room.
+    jitter : float
+        On the diagonal of K where it is inverted, relative to k(x, x).
+    slowing : float
+        Factor of √t in γ_t of a numeric `learning_rate`.
+    optimizer : function
+        An optax rule for the gradient, as a function of its learning rate.
+    decay : function
+        Factor on γ_t of a numeric `learning_rate`, as a function of the fraction of the planned steps taken.
+    sampling : AbstractSampling
+        Which rows make a batch.
+    judge : AbstractJudge or None
+        How states are evaluated, and which rates are tried; None = `ByLoss()`, which tries none.
     """
 
     batch_size: int = 1024

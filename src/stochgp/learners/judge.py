@@ -111,12 +111,15 @@ class LossVisit(NamedTuple):
 
 
 class ByLoss(AbstractJudge):
-    """Visits look at the learner's own mean loss: no work that grows with the rows. A run returns its last good visit.
+    """States are evaluated by the learner's own mean loss: no work that grows with the rows. A run returns its last good state.
 
-    Settled: the mean loss of the last fifth of the visits differs from that of the fifth before by less than 0.01 nats per datum, or by
+    Settled: the mean loss of the last fifth of the evaluations differs from that of the fifth before by less than 0.01 nats per datum, or by
     less than twice its standard error.
 
-    trial_rates   learning rates that are tried for a learner which names none, by the mean loss of the same batches; () = the learner's own
+    Parameters
+    ----------
+    trial_rates : tuple of float
+        Learning rates that are tried for a learner which names none, by the mean loss of the same batches; () = the learner's own.
     """
 
     trial_rates: tuple[float, ...] = ()

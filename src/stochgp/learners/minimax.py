@@ -65,15 +65,37 @@ class Minimax(AbstractLearner):
     log box of it); σ²I ⪯ A ⪯ ceiling·I by its spectrum (after θ); ‖B‖ ≤ 1. The spectrum is decomposed only where a Cholesky
     factorisation says that a bound is crossed; the history has the fraction.
 
-    penalty                        μ; None = μ* = ‖F‖‖F⁻¹‖ of the exact moments, at every anchor, else at the start. Only for μ ≥ μ* ≥ M is
-                                   the penalty locally exact: a smaller μ, such as the papers' 1, has log|F| count by μ/μ* at most
-                                   (`penalty_share` in the history)
-    growth, stage_steps            μ ← growth · μ after every stage (None = one stage); of a μ that is given
-    learning_rate, ascent_rate     a and b, in this scaling (sums over the data); ascent_rate None = the same as a
-    ceiling                        A_max as a multiple of tr F at the start
-    anchored                       beyond the paper: once per visit A = F, w = ŵ and B = −‖F‖F⁻¹/μ scaled into the ball, from exact moments
+    `converged`: see `ByEvidence`.
 
-    `sampling` draws shuffled epochs, or independently with `Uniform(replace=True)`. `converged`: see `ByEvidence`.
+    Parameters
+    ----------
+    batch_size : int
+        B, of each of S and S̄; all rows where there are fewer.
+    epochs : int or None
+        Passes of n/B steps; None = as many as suit the judge.
+    learning_rate : float, rule of the step, or None
+        a, in this scaling (sums over the data); None = by short trials of the judge's rates in `fit`.
+    ascent_rate : float, rule of the step, or None
+        b, in this scaling; None = the same as a.
+    penalty : float or None
+        μ; None = μ* = ‖F‖‖F⁻¹‖ of the exact moments, at every anchor, else at the start. Only for μ ≥ μ* ≥ M is the penalty locally exact: a smaller μ,
+        such as the papers' 1, has log|F| count by μ/μ* at most (`penalty_share` in the history).
+    growth, stage_steps : float; int or None
+        μ ← growth · μ after every stage of so many steps (None = one stage); of a μ that is given.
+    box : float
+        The bound of weights and of w, and the factor within which parameters stay of their start.
+    ceiling : float
+        A_max as a multiple of tr F at the start.
+    optimizer : function
+        An optax rule, as a function of its learning rate, for the descent and for the ascent.
+    decay : function
+        Factor on numeric rates, as a function of the fraction of the planned steps taken: a cosine to 0.
+    anchored : bool
+        Beyond the paper: at every evaluation of the state A = F, w = ŵ and B = −‖F‖F⁻¹/μ scaled into the ball, from exact moments.
+    judge : ByEvidence
+        How states are evaluated, and which rates are tried.
+    sampling : Uniform
+        Shuffled epochs, or independent draws with `Uniform(replace=True)`.
     """
 
     batch_size: int = 256

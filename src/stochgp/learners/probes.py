@@ -36,7 +36,13 @@ class AbstractProbes(eqx.Module):
 
 
 class Hutchinson(AbstractProbes):
-    """b = v = vectors of random signs: they do not depend on θ."""
+    """b = v = vectors of random signs: they do not depend on θ.
+
+    Parameters
+    ----------
+    n_probes : int
+        S, systems solved beside that of y.
+    """
 
     n_probes: int = 16
 
@@ -64,9 +70,15 @@ class PriorDraw(eqx.Module):
 class Pathwise(AbstractProbes):
     """b = f₀(X) + ε, f₀ a prior function and ε ~ N(0, Σ); v = A⁻¹b ~ N(0, A⁻¹) (Lin et al. 2024, arXiv 2405.18457).
 
-    The solutions are also those of posterior samples, and small where the data are many, so that they start nearer to 0. Each prior
-    function has `n_features` random features of its own, whose error averages out over probes; where the noise is small it is
-    most of the estimate's error, and `Hutchinson` needs fewer probes.
+    The solutions are also those of posterior samples, and small where the data are many, so that they start nearer to 0.
+
+    Parameters
+    ----------
+    n_probes : int
+        S, systems solved beside that of y.
+    n_features : int
+        Random features of each prior function, its own, whose error averages out over probes. Where the noise is small it is most of the estimate's
+        error, and `Hutchinson` needs fewer probes.
     """
 
     n_probes: int = 16

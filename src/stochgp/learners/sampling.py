@@ -43,7 +43,13 @@ class AbstractSampling(eqx.Module):
 
 
 class Uniform(AbstractSampling):
-    """Rows drawn uniformly: without replacement in shuffled epochs, or, with `replace`, independently."""
+    """Rows drawn uniformly: without replacement in shuffled epochs, or independently.
+
+    Parameters
+    ----------
+    replace : bool
+        Whether rows are drawn independently, with replacement.
+    """
 
     replace: bool = False
 

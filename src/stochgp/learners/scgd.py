@@ -62,23 +62,42 @@ class SCGD(AbstractLearner):
     Where the noise variance of a row is σ²s_i/ρ_i, every term of a row in F̂ and G is multiplied by ρ_i/s_i, and ρ_i log s_i joins it: by
     η_i = log s_i the derivative is (n/B)ρ_i(1 − ζ_i/s_i), ζ_i = (φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ, so what s is made of trains with the features.
 
-    `learning_rate` is a in this scaling (a number, a rule of the step such as `PowerLaw`, or None to let `fit` choose);
-    `tracking` is b, a number or a rule. Unbiased only as b → 0: with constant b the log-determinant is under-penalised.
+    Beyond the paper are `anchored`, `corrected`, `profiled`, `refresh` and `df`. `converged`: see `ByEvidence`.
 
-    Beyond the paper:
-    anchored   once per visit (an epoch) exact moments of all rows replace F̃ and c̃, w becomes the exact posterior mean, and the two
-               variances are refitted (`judge.refit`) and held until the next anchor. With `tracking = 0` M is the anchor's: for any w the
-               step follows an upper bound of ℓ, which touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). The bound is a sum over
-               rows, so its gradient has no bias at any batch size, and at its stationary points ℓ is stationary too.
-    corrected  F̃ ← F̂(θ) + (1 − b)(F̃ − F̂(θ_last)), both on the same batch (STORM), so that a constant b does not bias; the plain
-               rule where that is not positive definite. Anchored and corrected together are of SVRG type.
-    profiled   w = F̃⁻¹c̃ with c̃ tracked like F̃, instead of w as a parameter.
-    refresh    steps between two factorisations of F̃.
-    df         ν of Student-t noise of squared scale σ²s, None = Gaussian. Rows have ρ_i[log s_i + (ν + 1) log(1 + ζ_i/(νs_i))] in the place of
-               ρ_i[log s_i + ζ_i/s_i]: the gradient is that of Gaussian rows of weight ρ_iλ̄_i, λ̄_i = (ν + 1)/(ν + ζ_i/s_i). It is a sum over
-               rows too, so without bias. The judge's `df` is to be given with it.
-
-    `sampling` draws shuffled epochs, or independently with `Uniform(replace=True)`. `converged`: see `ByEvidence`.
+    Parameters
+    ----------
+    batch_size : int
+        B; all rows where there are fewer.
+    epochs : int or None
+        Passes of n/B steps; None = as many as suit the judge.
+    learning_rate : float, rule of the step, or None
+        a in this scaling; a rule such as `PowerLaw`; None = by short trials of the judge's rates in `fit`.
+    tracking : float or rule of the step
+        b, in [0, 1]. Unbiased only as b → 0: with constant b the log-determinant is under-penalised. 0 = F̃ changes at anchors only.
+    optimizer : function
+        An optax rule, as a function of its learning rate.
+    decay : function
+        Factor on a numeric rate, as a function of the fraction of the planned steps taken: a cosine to 0.
+    anchored : bool
+        Whether at every evaluation of the state (about an epoch) exact moments of all rows replace F̃ and c̃, w becomes the exact posterior mean, and the
+        two variances are refitted (`judge.refit`) and held until the next anchor. With `tracking = 0` M is the anchor's: for any w the step follows an
+        upper bound of ℓ, which touches it there: log|F| ≤ log|F₀| + tr F₀⁻¹(F − F₀). The bound is a sum over rows, so its gradient has no bias at any
+        batch size, and at its stationary points ℓ is stationary too.
+    corrected : bool
+        F̃ ← F̂(θ) + (1 − b)(F̃ − F̂(θ_last)), both on the same batch (STORM), so that a constant b does not bias; the plain rule where that is not
+        positive definite. Anchored and corrected together are of SVRG type.
+    profiled : bool
+        w = F̃⁻¹c̃ with c̃ tracked like F̃, instead of w as a parameter.
+    refresh : int
+        Steps between two factorisations of F̃.
+    df : float or None
+        ν of Student-t noise of squared scale σ²s, None = Gaussian. Rows have ρ_i[log s_i + (ν + 1) log(1 + ζ_i/(νs_i))] in the place of
+        ρ_i[log s_i + ζ_i/s_i]: the gradient is that of Gaussian rows of weight ρ_iλ̄_i, λ̄_i = (ν + 1)/(ν + ζ_i/s_i). It is a sum over rows too, so
+        without bias. The judge's `df` is to be given with it.
+    judge : ByEvidence
+        How states are evaluated, and which rates are tried.
+    sampling : Uniform
+        Shuffled epochs, or independent draws with `Uniform(replace=True)`.
     """
 
     batch_size: int = 512

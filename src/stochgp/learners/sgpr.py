@@ -45,10 +45,22 @@ class SGPR(AbstractLearner):
     Kernel, noise and inducing points follow its exact gradient; q(u) is optimal at every step. An evaluation takes two passes over the rows:
     O(N M² + M³), and memory for one chunk of rows whatever N is. All is in float64.
 
-    epochs         steps at most; None = 200
-    tolerance      the run ends where the loss changed by less than this in 5 steps, or where rounding allows no more
+    `converged`: the run ended by `tolerance`, or where rounding allows no more. Raises TypeError for a model without inducing points.
 
-    `converged`: it ended so. Raises TypeError for a model without inducing points.
+    Parameters
+    ----------
+    batch_size : None
+        All rows at every step; ValueError for a number.
+    epochs : int or None
+        Steps at most; None = 200.
+    learning_rate, optimizer : None
+        L-BFGS has no rate and takes no optax rule; ValueError for anything else.
+    decay : function
+        Not used: there is no rate.
+    tolerance : float
+        The run ends where the loss, in nats per datum, changed by less than this in 5 steps, or where rounding allows no more.
+    judge : AbstractJudge or None
+        How states are evaluated; None = `ByLoss()`.
     """
 
     batch_size: int | None = None

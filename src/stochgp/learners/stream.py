@@ -22,14 +22,33 @@ class Stream(eqx.Module):
 
     Rows wait until there are B of them; then the learner takes `passes` steps on this batch, with N the number of rows seen so far, and
     lets them go. So the model depends on the rows and their order alone, not on the portions in which they came. Build it with `begin_stream`.
+
+    Parameters
+    ----------
+    gp : SparseGP
+        The model of the full batches so far.
+    optimizer_leaves : tuple of arrays
+        Those of the optimiser's state: its classes are not for files.
+    rate : array []
+        The learning rate; 1 where a rule of the step sets it.
+    seen, count : array []
+        How many rows were learned from, and Σρ of these; those that wait do not count.
+    waiting : Batch
+        Inputs [B, D], targets [B] and weights [B], of which the first `n_waiting` are rows.
+    n_waiting : int
+        How many rows wait.
+    n_steps : int
+        Steps taken.
+    seed : array of words
+        Of the random draws of the steps.
     """
 
-    gp: SparseGP  # of the full batches so far
-    optimizer_leaves: tuple[Array, ...]  # the arrays of the optimiser's state: its classes are not for files
+    gp: SparseGP
+    optimizer_leaves: tuple[Array, ...]
     rate: Float[Array, ""]
-    seen: Float[Array, ""]  # rows learned from; those that wait do not count
-    count: Float[Array, ""]  # Σρ of these
-    waiting: Batch  # [B, D], [B], [B]
+    seen: Float[Array, ""]
+    count: Float[Array, ""]
+    waiting: Batch
     n_waiting: np.int64
     n_steps: np.int64
     seed: UInt32[Array, " words"]
@@ -66,7 +85,21 @@ class Stream(eqx.Module):
 def begin_stream(
     learner: AbstractGrowing, gp: SparseGP, n_inputs: int, *, key: PRNGKeyArray, dtype: Any = jnp.float32
 ) -> Stream:
-    """Before the first row. Raises as the learner's `init`."""
+    """Before the first row. Raises as the learner's `init`.
+
+    Parameters
+    ----------
+    learner : AbstractGrowing
+        `IVSGPR` or `SVDGP`, which learns from the batches; its `batch_size` is B.
+    gp : SparseGP
+        The model before the first row.
+    n_inputs : int
+        D, inputs of a row.
+    key : JAX key
+        Of the first state and of the steps.
+    dtype : dtype
+        Of the rows that wait, in which steps take them.
+    """
     none: Any = _NoRows()
     problem = Problem(none, StepPlan(learner.batch_size, 1, 1, 1), None, None)
     return continue_run(learner, learner.init(gp, problem, key=key), 0, n_inputs, key=key, dtype=dtype)
@@ -84,6 +117,21 @@ def continue_run(
     """From the state that a run of `fit` ended with after `n_steps` steps (`FitResult.to_go_on`): its rows are those seen so far.
 
     The learning rate goes on from step `n_steps` of its rule; `decay`, which is of a run with an end, no longer counts.
+
+    Parameters
+    ----------
+    learner : AbstractGrowing
+        `IVSGPR` or `SVDGP`, that of the run.
+    state : GrowingState
+        `FitResult.to_go_on`.
+    n_steps : int
+        Steps that the run took.
+    n_inputs : int
+        D, inputs of a row.
+    key : JAX key
+        Of the steps to come.
+    dtype : dtype
+        Of the rows that wait, in which steps take them.
     """
     B, zero = learner.batch_size, np.int64(0)
     waiting = Batch(*(jnp.zeros((B, *shape), dtype) for shape in ((n_inputs,), (), ())))
@@ -111,11 +159,24 @@ def feed(
     *,
     passes: int | Callable[[int], int] = 1,
 ) -> tuple[Stream, list[float]]:
-    """(The stream after these rows, the loss of every step). `passes` steps are taken on each batch, a number or a rule of the steps so far.
+    """(The stream after these rows, the loss of every step).
 
     Call it where x64 is enabled.
 
     Raises ValueError for rows of another shape.
+
+    Parameters
+    ----------
+    learner : AbstractGrowing
+        The one that the stream was begun with.
+    stream : Stream
+        Before these rows; it stays as it is.
+    X, y : array [N, D], array [N]
+        The rows and their targets.
+    count : array [N] or None
+        Their weights ρ; None = 1.
+    passes : int or function
+        Steps taken on each full batch: a number, or a function of the number of steps so far.
     """
     rho = np.ones(len(y)) if count is None else count
     if X.ndim != 2 or X.shape[1] != stream.waiting.X.shape[1] or len(X) != len(y) or len(rho) != len(y):

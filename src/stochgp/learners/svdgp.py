@@ -32,16 +32,35 @@ class SVDGP(AbstractGrowing):
     for a tile of them. The model has room for M_α and M_β functions; until it is full, each step adds the first `growth` rows of its
     batch as functions with a = 0 and L_jj = √β_j of `objectives.elbo`, 1/σ for Gaussian noise: what a row seen once says of the covariance. Nothing is compiled again.
 
-    batch_size     B
-    epochs         of N/B steps; None = as many as make 2,048 steps
-    learning_rate  γ₀ of γ_t = γ₀/(1 + `slowing` √t), or a rule of the step; None = by trials of 0.01, 0.03 and 0.1, or 0.01
-    growth         N_Δ
-    n_columns      None = B
-    mirror_rate    None = L follows the gradient, as in the paper. γ, a number or a rule of the step: B takes mirror steps of iVSGPR in its place
-                   (`learners.mirror`), which find the size of B at once; the gradient by L needs many steps for it
-    jitter         on the diagonal of K_β in mirror steps, relative to k(x, x)
-
     `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
+
+    Parameters
+    ----------
+    batch_size : int
+        B.
+    epochs : int or None
+        Passes of N/B steps; None = as many as make 2,048 steps.
+    learning_rate : float, rule of the step, or None
+        γ₀ of γ_t = γ₀/(1 + `slowing` √t), times `decay`, or a rule of γ_t; None = by trials of 0.01, 0.03 and 0.1, or 0.01.
+    growth : int
+        N_Δ, rows of a batch that become functions, while there is room.
+    n_columns : int or None
+        Columns of K_α from which aᵀK_α a is estimated; None = B.
+    mirror_rate : float, rule of the step, or None
+        None = L follows the gradient, as in the paper. γ: B = LLᵀ takes mirror steps of iVSGPR in its place (`learners.mirror`), which find the size of
+        B at once; the gradient by L needs many steps for it.
+    jitter : float
+        On the diagonal of K_β in mirror steps, relative to k(x, x).
+    slowing : float
+        Factor of √t in γ_t of a numeric `learning_rate`.
+    optimizer : function
+        An optax rule, as a function of its learning rate.
+    decay : function
+        Factor on γ_t of a numeric `learning_rate`, as a function of the fraction of the planned steps taken.
+    sampling : AbstractSampling
+        Which rows make a batch.
+    judge : AbstractJudge or None
+        How states are evaluated, and which rates are tried; None = `ByLoss()`, which tries none.
     """
 
     batch_size: int = 1024

@@ -58,13 +58,29 @@ class SVGP(AbstractLearner):
     which is SVI. One such step with γ = 1 and all rows is the optimum, if the likelihood is Gaussian. O(B M² + M³) per step. M × M numbers
     of q(u) are in float64, the rest in the dtype of the rows. Expectations that are not known in closed form, of several classes, are by fresh draws.
 
-    batch_size     B; all rows where there are fewer
-    epochs         of N/B steps; None = as many as make `steps`
-    learning_rate  of `optimizer`, on the unconstrained parameters; None = by trials where the judge has rates to try, or 0.03
-    natural_rate   γ, a number or a rule of the step; None = the optimiser moves m and R, as it must where S is diagonal. On subsets of six
-                   UCI sets γ = 0.6 (t + 1)^(−0.3) predicted as well as the best constant, which was 0.1 for most and 0.3 for one
-
     `converged`: all planned steps were taken, and the mean loss had settled (`ByLoss`).
+
+    Parameters
+    ----------
+    batch_size : int
+        B; all rows where there are fewer.
+    epochs : int or None
+        Passes of N/B steps; None = as many as make `steps`.
+    learning_rate : float, rule of the step, or None
+        Of `optimizer`, on the unconstrained parameters; None = by trials where the judge has rates to try, or 0.03.
+    natural_rate : float, rule of the step, or None
+        γ, above 0 and at most 1; None = the optimiser moves m and R, as it must where S is diagonal. On subsets of six UCI sets γ = 0.6 (t + 1)^(−0.3)
+        predicted as well as the best constant, which was 0.1 for most and 0.3 for one.
+    optimizer : function
+        An optax rule, as a function of its learning rate.
+    decay : function
+        Factor on a numeric `learning_rate`, as a function of the fraction of the planned steps taken: a cosine to 0.
+    sampling : AbstractSampling
+        Which rows make a batch.
+    judge : AbstractJudge or None
+        How states are evaluated, and which rates are tried; None = `ByLoss()`, which tries none.
+    steps : int
+        Steps of a run whose `epochs` are None.
     """
 
     batch_size: int = 256

@@ -58,7 +58,13 @@ class Logit(AbstractLink):
 
 
 class Bernoulli(AbstractLikelihood):
-    """P(y = 1 | f) = F(f) for the classes 0 and 1; the `link` is `Probit()`, whose predictions are in closed form, or `Logit()`."""
+    """P(y = 1 | f) = F(f) for the classes 0 and 1.
+
+    Parameters
+    ----------
+    link : `AbstractLink`
+        F: `Probit()`, whose predictions are in closed form, or `Logit()`.
+    """
 
     link: AbstractLink = Probit()
 

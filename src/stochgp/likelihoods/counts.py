@@ -49,9 +49,14 @@ class Poisson(AbstractLikelihood):
 
 
 class NegativeBinomial(AbstractLikelihood):
-    """Counts of mean μ = e^f and variance μ + μ²/r, r the `shape`; r → ∞ is Poisson.
+    """Counts of mean μ = e^f and variance μ + μ²/r; r → ∞ is Poisson.
 
     P(y | f) = Γ(y + r)/(Γ(r) y!) (μ/(r + μ))^y (r/(r + μ))^r: a Poisson whose rate has a gamma distribution of shape r.
+
+    Parameters
+    ----------
+    shape : number or parameter
+        r, positive; a number is where its training starts.
     """
 
     shape: AbstractParameter = eqx.field(converter=as_positive, default=10.0)

@@ -16,7 +16,13 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Gaussian(AbstractLikelihood):
-    """y = f(x) + ε, ε ~ N(0, σ² s(x)): `noise` is a noise model, or a number as the variance σ² of constant noise."""
+    """y = f(x) + ε, ε ~ N(0, σ² s(x)).
+
+    Parameters
+    ----------
+    noise : noise model, number or parameter
+        σ² s(x), or the variance σ² of constant noise; a number is where its training starts, and it stays above 1e-6.
+    """
 
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
 

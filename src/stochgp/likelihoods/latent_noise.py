@@ -19,7 +19,12 @@ FAR, STEP = 8.0, 0.25  # standard deviations of the trapezoid rule over the log 
 class LatentNoiseGaussian(AbstractLikelihood):
     """y = f(x) + ε, ε ~ N(0, σ² e^(g(x))): f is the first latent function and g, the log of the noise's variance, the second.
 
-    `level` is σ², a variance: the noise where g is 0 (Lázaro-Gredilla and Titsias 2011; Saul et al. 2016).
+    Lázaro-Gredilla and Titsias (2011), Saul et al. (2016).
+
+    Parameters
+    ----------
+    level : number or parameter
+        σ², a variance: the noise where g is 0. A number is where its training starts.
     """
 
     level: AbstractParameter = eqx.field(converter=as_positive, default=0.1)

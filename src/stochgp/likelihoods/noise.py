@@ -46,7 +46,13 @@ class AbstractNoise(eqx.Module):
 
 
 class ConstantNoise(AbstractNoise):
-    """s(x) = 1: the same noise everywhere. See `constant_noise`."""
+    """s(x) = 1: the same noise everywhere. See `constant_noise`.
+
+    Parameters
+    ----------
+    level : parameter
+        σ², a variance.
+    """
 
     level: AbstractParameter
 
@@ -57,7 +63,17 @@ class ConstantNoise(AbstractNoise):
 def constant_noise(
     variance: Any, lower: float = NOISE_FLOOR, dtype: DTypeLike | None = None
 ) -> ConstantNoise:
-    """Constant noise of this variance: a parameter as it is, a number as one that stays above `lower` (1e-6 of targets with unit variance)."""
+    """Constant noise of this variance: a parameter as it is, a number as one that stays above `lower`.
+
+    Parameters
+    ----------
+    variance : number or parameter
+        σ², a variance, in the squared units of the targets that the model sees.
+    lower : float
+        What a variance given as a number stays above; the default is meant for targets of unit variance.
+    dtype : dtype or None
+        Of the parameter made of a number; None: float32, or that of a floating array.
+    """
     is_parameter = isinstance(variance, AbstractParameter)
     return ConstantNoise(variance if is_parameter else positive(variance, lower=lower, dtype=dtype))
 
@@ -146,10 +162,18 @@ LARGEST_OF_HEADS = math.log(1e3)
 
 
 class HeadNoise(AbstractNoise):
-    """s(x) = exp η(x), η = b tanh(ψ(x)·u / b), b = log 1000: `features` ψ [N, H] and `weights` u [H] train, unless they are frozen.
+    """s(x) = exp η(x), η = b tanh(ψ(x)·u / b), b = log 1000: ψ and u train, unless they are frozen.
 
-    With frozen features it is a linear head, with those of a network a network. At u = 0 the noise is constant. The level σ² is the variance where
-    ψ(x)·u = 0.
+    With frozen features it is a linear head, with those of a network a network. At u = 0 the noise is constant.
+
+    Parameters
+    ----------
+    level : parameter
+        σ², the variance where ψ(x)·u = 0.
+    features : `AbstractFeatureMap`
+        ψ, with values [N, H].
+    weights : array [H]
+        u, one for each feature.
     """
 
     level: AbstractParameter
@@ -169,13 +193,22 @@ LARGEST_OF_TREES = 16.0  # |log s|
 
 
 class TreeNoise(AbstractNoise):
-    """log s(x) = g(x) + log s_b(x): g a sum of symmetric trees, at most 16 in size, s_b the multiplier of `base`, 1 without it.
+    """log s(x) = g(x) + log s_b(x): g a sum of symmetric trees, at most 16 in size, s_b the multiplier of another noise model.
 
     See docs/methods/row_noise.md.
+
+    Parameters
+    ----------
+    level : parameter
+        σ², the variance where g = 0 and s_b = 1.
+    trees : `Frozen`
+        A frozen `Trees`; g is its value, clipped to [−16, 16].
+    base : noise model or None
+        That of s_b; its own level is not used. None: s_b = 1.
     """
 
     level: AbstractParameter
-    trees: Frozen  # of `Trees`
+    trees: Frozen
     base: AbstractNoise | None = None
 
     def multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:

@@ -25,6 +25,11 @@ class Softmax(AbstractLikelihood):
     it is exact where the term is linear. The points are Sobol's, Φ⁻¹ of uniform ones. Steps move them by a fresh random shift modulo 1 (Cranley and
     Patterson 1976): without bias. What is reported averages 8 independent scrambles (Owen 1995), each without bias, whose spread is
     its error (`expected_by_part`). Predictions average P over 2,048 scrambled points.
+
+    Parameters
+    ----------
+    n_classes : int
+        C, at least 2.
     """
 
     n_classes: int = eqx.field(static=True)

@@ -27,10 +27,17 @@ def degrees_of_freedom(value: Any) -> AbstractParameter:
 
 
 class StudentT(AbstractLikelihood):
-    """y = f(x) + σ√s(x) ε, ε ~ t with `df` degrees of freedom: p(y|f) ∝ (1 + (y − f)²/(ν σ² s))^(−(ν+1)/2).
+    """y = f(x) + σ√s(x) ε, ε ~ t with ν degrees of freedom: p(y|f) ∝ (1 + (y − f)²/(ν σ² s))^(−(ν+1)/2).
 
-    It is the scale mixture ε | λ ~ N(0, 1/λ), λ ~ Gamma(ν/2, rate ν/2). `noise` says σ² s(x), the squared scale, which is no variance:
-    that is ν/(ν − 2) times as large, and there is none for ν ≤ 2.
+    It is the scale mixture ε | λ ~ N(0, 1/λ), λ ~ Gamma(ν/2, rate ν/2).
+
+    Parameters
+    ----------
+    df : number or parameter
+        ν. A number is where its training starts: one above 2 stays above 2, so that there is a variance, another stays above 0.
+    noise : noise model, number or parameter
+        σ² s(x), or a constant σ²: the squared scale, which is no variance. That is ν/(ν − 2) times as large, and there is none for ν ≤ 2.
+        A number is where its training starts, and it stays above 1e-6.
     """
 
     df: AbstractParameter = eqx.field(converter=degrees_of_freedom, default=4.0)

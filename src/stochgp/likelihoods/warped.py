@@ -46,10 +46,16 @@ def as_transform(value: Any) -> AbstractTransform | str:
 class Warped(AbstractLikelihood):
     """T(y) | f has the likelihood given: p(y | f) = p(T(y) | f) T'(y).
 
-    `transform` is a value of `stochgp.transforms` or a name: "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh", "spline", or
-    "count" (log(y + ½)). A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and says
-    everything in the units of y. It also takes "auto", which leaves it to held-out rows whether there is a transform, and as `likelihood` every
-    name that its own `likelihood` may be.
+    A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and says everything in the
+    units of y.
+
+    Parameters
+    ----------
+    likelihood : likelihood or str
+        That of T(y): a value of `stochgp.likelihoods` or "gaussian"; in a regressor also every name that its own `likelihood` may be.
+    transform : transform or str
+        T: a value of `stochgp.transforms` or a name, "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh", "spline", or "count"
+        (log(y + ½)). In a regressor also "auto", which leaves it to held-out rows whether there is a transform.
     """
 
     likelihood: Any = "gaussian"
@@ -93,6 +99,13 @@ class Shifted(AbstractLikelihood):
     """p(y | f + shift) of the likelihood given: a Gaussian process with mean 0 then stands for one with the constant mean `shift`.
 
     Counts are not standardised, so a regressor gives the logarithm of their average to their latent function in this way.
+
+    Parameters
+    ----------
+    likelihood : likelihood
+        p, a value of `stochgp.likelihoods`.
+    shift : float
+        Added to each latent function, in its units.
     """
 
     likelihood: AbstractLikelihood

@@ -21,9 +21,17 @@ NEGLIGIBLE = 1e-12
 
 
 class Factor(NamedTuple):
-    """A + jitter·I = LLᵀ."""
+    """A + jitter·I = LLᵀ.
 
-    L: Float[np.ndarray, "N N"]  # lower; what is above the diagonal is anything
+    Parameters
+    ----------
+    L : array [N, N]
+        The lower triangle; what is above the diagonal is anything.
+    jitter : float
+        Added to the diagonal of A, in its units.
+    """
+
+    L: Float[np.ndarray, "N N"]
     jitter: float
 
     def solve(self, b: Float[np.ndarray, "N S"]) -> Float[np.ndarray, "N S"]:

@@ -50,7 +50,15 @@ def lower_bound(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) ->
     """log N(y | 0, Q + Σ) − Σ_i ρ_i (k_ii − Q_ii)/(2ν_i), Q = WᵀW (Titsias 2009), in float64: one pass, memory for one chunk.
 
     With Λ = I + Σ ω w wᵀ and b = Σ ω y w it is −½ [Σ ρ log 2πν + Σ ω y² − bᵀΛ⁻¹b + log|Λ| + Σ ω (k − ‖w‖²)], and q(v) = N(Λ⁻¹b, Λ⁻¹).
-    Devices share the pass, by sums in a fixed order (`moments.add_up`).
+
+    Parameters
+    ----------
+    gp : SparseGP
+        The model at θ, of Gaussian noise and inducing points; its own q(v) does not enter.
+    source : AbstractPasses
+        All rows, read once in their order.
+    devices : Devices
+        Those that share the pass, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
     """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
@@ -58,7 +66,15 @@ def lower_bound(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) ->
 
 
 def upper_bound(gp: SparseGP, source: AbstractSource) -> float:
-    """−½ [n log 2π + log|Q + Σ| + yᵀ(Q + Σ + tI)⁻¹y] ≥ log p(y), t = tr(K − Q), in nats of all rows (Titsias 2014): two passes."""
+    """−½ [n log 2π + log|Q + Σ| + yᵀ(Q + Σ + tI)⁻¹y] ≥ log p(y), t = tr(K − Q), in nats of all rows (Titsias 2014): two passes.
+
+    Parameters
+    ----------
+    gp : SparseGP
+        As in `lower_bound`.
+    source : AbstractSource
+        All rows, read twice.
+    """
     with jax.enable_x64(True):
         gp = cast(gp, WIDE)
         process = process_of(gp)
@@ -101,6 +117,17 @@ def lower_bound_and_gradient(
         by k(Z, Z)      −½ L⁻ᵀ(Λ + Λ⁻¹ − 2I + mmᵀ)L⁻¹,
 
     so that the second pass has one product of O(N M²). Those by the noise are of E log p(y_i | f) at the optimal q(f).
+
+    Parameters
+    ----------
+    gp : SparseGP
+        As in `lower_bound`.
+    source : AbstractSource
+        All rows, read twice.
+    split : callable
+        The model ↦ (its parts by which the gradient is taken, the rest), as `eqx.partition` divides it; by default what trains.
+    devices : Devices
+        Those that share both passes; without a mesh, one device.
     """
     with jax.enable_x64(True), one_blas_thread():
         gp = cast(gp, WIDE)

@@ -63,19 +63,45 @@ def sites(
 
 
 def elbo(gp: SparseGP, rows: Batch, n_rows: Any) -> Float[Array, ""]:
-    """(N/B) Σ_i ρ_i E log p(y_i | f(x_i)) − KL: for B of N rows drawn uniformly, an unbiased estimate of the bound of all."""
+    """(N/B) Σ_i ρ_i E log p(y_i | f(x_i)) − KL: for B of N rows drawn uniformly, an unbiased estimate of the bound of all.
+
+    Parameters
+    ----------
+    gp : SparseGP
+        The model at θ, its q(f) included.
+    rows : Batch
+        The B rows: inputs [B, D], targets [B] and weights ρ [B].
+    n_rows : number
+        N, which counts rows and not their weights.
+    """
     process = gp.process()
     total = jnp.sum(expected_log_density(gp, rows, *process.moments(rows.X)))
     return n_rows / rows.y.shape[0] * total - process.divergence()
 
 
 def elbo_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -> float:
-    """`bound_of_all`, without its error."""
+    """`bound_of_all`, without its error.
+
+    Parameters
+    ----------
+    gp, source, devices : SparseGP, AbstractPasses, Devices
+        As there.
+    """
     return bound_of_all(gp, source, devices).value
 
 
 def bound_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -> Bound:
-    """The bound of all rows in float64: one pass, which devices share, memory for one chunk."""
+    """The bound of all rows per datum, in float64: one pass, which devices share, memory for one chunk.
+
+    Parameters
+    ----------
+    gp : SparseGP
+        The model at θ, its q(f) included.
+    source : AbstractPasses
+        All rows, read once in their order.
+    devices : Devices
+        Those that share each chunk, by sums in a fixed order (`moments.add_up`); without a mesh, one device.
+    """
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
         process = _process(wide)

@@ -36,7 +36,15 @@ NOISE_RANGE = (1e-12, 1e12)
 
 
 def nlml(moments: Moments, variance: Float[Array, ""], noise_variance: Float[Array, ""]) -> Float[Array, ""]:
-    """NLML per datum, (yᵀK⁻¹y + log|K| + n log 2π)/(2n) with K = vΦΦᵀ + σ²I, by a Cholesky factor of F [M, M]; differentiable."""
+    """NLML per datum, (yᵀK⁻¹y + log|K| + n log 2π)/(2n) with K = vΦΦᵀ + σ²I, by a Cholesky factor of F [M, M]; differentiable.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of all rows; their dtype is that of the result.
+    variance, noise_variance : scalar array
+        v and σ², both variances.
+    """
     M, n = moments.gram.shape[0], moments.count
     F = variance * moments.gram + noise_variance * jnp.eye(M, dtype=moments.gram.dtype)
     L = jnp.linalg.cholesky(F)
@@ -51,6 +59,13 @@ def nlml_of_rows(gp: FeatureGP, rows: Batch) -> Float[Array, ""]:
     """The exact NLML per datum of `gp` on all `rows`, differentiable in θ; memory for one chunk of features, O(N M² + M³) time.
 
     The backward pass computes each chunk's features again instead of keeping them.
+
+    Parameters
+    ----------
+    gp : FeatureGP
+        The model at θ.
+    rows : Batch
+        All of the data: inputs [N, D], targets [N] and weights ρ [N].
     """
     size = min(chunk_rows(gp.n_features), rows.X.shape[0])
     n_chunks, left = divmod(rows.X.shape[0], size)
@@ -79,18 +94,36 @@ def _value_and_gradient(theta: FeatureGP, rest: FeatureGP, rows: Batch) -> tuple
 
 
 class Spectrum(NamedTuple):
-    """The moments in the eigenbasis of the Gram matrix, on the host in float64: ΦᵀΦ = Q diag(λ) Qᵀ."""
+    """The moments in the eigenbasis of the Gram matrix, on the host in float64: ΦᵀΦ = Q diag(λ) Qᵀ.
 
-    eigenvalues: np.ndarray  # λ [M]
-    basis: np.ndarray  # Q [M, M]
-    cross: np.ndarray  # Qᵀc [M]
+    Parameters
+    ----------
+    eigenvalues : array [M]
+        λ, at least 0.
+    basis : array [M, M]
+        Q, an eigenvector in each column.
+    cross : array [M]
+        Qᵀc.
+    square, count, log_multiplier : float
+        As in `Moments`: Σ ω y², Σ ρ and Σ ρ log s.
+    """
+
+    eigenvalues: np.ndarray
+    basis: np.ndarray
+    cross: np.ndarray
     square: float
     count: float
     log_multiplier: float = 0.0
 
 
 def spectrum(moments: Moments) -> Spectrum:
-    """One symmetric eigendecomposition, O(M³). Negative rounding errors become 0."""
+    """One symmetric eigendecomposition, O(M³). Negative rounding errors become 0.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of all rows.
+    """
     gram = np.asarray(moments.gram, np.float64)
     eigenvalues, basis = np.linalg.eigh(gram)
     cross = basis.T @ np.asarray(moments.cross, np.float64)
@@ -107,7 +140,15 @@ def times_square(widest: Range, s: Spectrum) -> Range:
 def nlml_of_spectrum(
     s: Spectrum, variance: float, noise_variance: float
 ) -> tuple[float, tuple[float, float]]:
-    """(NLML per datum, its derivatives by the two variances), O(M)."""
+    """(NLML per datum, its derivatives by the two variances), O(M).
+
+    Parameters
+    ----------
+    s : Spectrum
+        Of all rows.
+    variance, noise_variance : float
+        v and σ², both variances.
+    """
     M, n = len(s.eigenvalues), s.count
     d = variance * s.eigenvalues + noise_variance
     shrunk = variance * s.cross**2 / d
@@ -129,8 +170,16 @@ def refit(
 ) -> tuple[float, float]:
     """The two variances that minimise the exact NLML with the features fixed, from the given start: (variance, noise_variance).
 
-    L-BFGS-B in their logarithms within the two ranges; a range of one point fixes a variance. It never returns a higher NLML than that
-    of the start moved into the ranges.
+    L-BFGS-B in their logarithms. It never returns a higher NLML than that of the start moved into the ranges.
+
+    Parameters
+    ----------
+    s : Spectrum
+        Of all rows.
+    variance, noise_variance : float
+        v and σ² at the start.
+    variance_range, noise_range : (float, float)
+        The smallest and the largest value of each, themselves variances; a range of one point fixes a variance.
     """
     return minimise_variances(
         lambda v, s2: nlml_of_spectrum(s, v, s2), (variance, noise_variance), (variance_range, noise_range)

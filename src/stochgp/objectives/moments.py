@@ -22,19 +22,40 @@ T = TypeVar("T")
 
 
 class Moments(NamedTuple):
-    """Sums over rows of count ρ and precision ω = ρ/s (in units of 1/σ²), of the features φ without the GP's own variance."""
+    """Sums over rows of count ρ and precision ω = ρ/s (in units of 1/σ²), of the features φ without the GP's own variance.
 
-    gram: Float[Array, "M M"]  # Σ ω φφᵀ
-    cross: Float[Array, " M"]  # Σ ω y φ
-    square: Float[Array, ""]  # Σ ω y²
-    count: Float[Array, ""]  # Σ ρ
-    log_multiplier: Float[Array, ""] | float = 0.0  # Σ ρ log s
+    Parameters
+    ----------
+    gram : array [M, M]
+        Σ ω φφᵀ.
+    cross : array [M]
+        Σ ω y φ.
+    square : scalar array
+        Σ ω y².
+    count : scalar array
+        Σ ρ, the number of rows that they stand for.
+    log_multiplier : scalar array or float
+        Σ ρ log s.
+    """
+
+    gram: Float[Array, "M M"]
+    cross: Float[Array, " M"]
+    square: Float[Array, ""]
+    count: Float[Array, ""]
+    log_multiplier: Float[Array, ""] | float = 0.0
 
 
 def moments_of_rows(gp: FeatureGP, rows: Batch) -> Moments:
     """The moments of a few rows: features in the rows' dtype; their products in float64 where x64 is enabled.
 
     A float32 product would lose what lies below 1e-7 of the largest eigenvalue, often the noise. O(N M²).
+
+    Parameters
+    ----------
+    gp : FeatureGP
+        Its features φ and the multipliers s(x) of its noise; neither of its two variances enters.
+    rows : Batch
+        Inputs [N, D], targets [N] and weights ρ [N].
     """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     Phi = gp.features(rows.X).astype(wide)
@@ -50,6 +71,15 @@ def add_up(gp: FeatureGP, chunks: Iterable[Batch], devices: Devices = ONE) -> Mo
 
     On several devices each chunk is cut into L virtual shards, and every device adds up those that are its own. The L sums are added in their
     order at the end: the same bits for any number of devices that divides L, in any number of processes.
+
+    Parameters
+    ----------
+    gp : FeatureGP
+        As in `moments_of_rows`.
+    chunks : iterable of Batch
+        The rows; on several devices every process gives all of them.
+    devices : Devices
+        Those that share each chunk; without a mesh, one device.
     """
     if devices.mesh is not None:
         return add_up_in_order(moments_of_rows, gp, chunks, devices)
@@ -138,7 +168,13 @@ def pass_rows(n_features: int, devices: Devices = ONE) -> int:
 
 
 def chunk_rows(n_features: int) -> int:
-    """How many rows to take at a time: [rows, M] in float32 and float64 within CHUNK_BYTES, 256 to 8192."""
+    """How many rows to take at a time: [rows, M] in float32 and float64 within CHUNK_BYTES, 256 to 8192.
+
+    Parameters
+    ----------
+    n_features : int
+        M.
+    """
     return min(8192, max(256, CHUNK_BYTES // (12 * n_features)))
 
 

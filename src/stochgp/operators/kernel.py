@@ -18,11 +18,32 @@ TILE = 8192  # most columns of a tile: with 512 rows it is 16 MB of float32
 
 
 class KernelOperator(AbstractOperator):
-    """A = K + Σ with all rows on one device; rows beyond N fill the last tile.
+    """A = K + Σ with all rows on one device; rows beyond N fill the last tile. Made by `KernelOperator.of`.
 
-    Products take columns in P/T tiles of T, so that what is held beside V is one tile. `kept` are the first rows of K where memory
-    allows them to be kept: products with blocks inside them read instead of evaluating the kernel. Inside `jax.shard_map` it is one device's
-    share of the columns, whose sums then vary along the mesh's `axis`.
+    Products take columns in P/T tiles of T, so that what is held beside V is one tile.
+
+    Parameters
+    ----------
+    kernel : AbstractKernel
+        k, with its hyperparameters.
+    centre : array [D]
+        The mean of the rows, by which the kernel prepares them.
+    rows : tree of arrays [P, ...]
+        What the kernel needs of X (`kernel.prepare`); rows beyond N repeat the last one.
+    noise : array [P]
+        diag(Σ), a variance for every row, in the units of K; 1 beyond N.
+    kept : array [C, P], optional
+        The first rows of K where memory allows them to be kept: products with blocks inside them read instead of evaluating the kernel. None = no rows.
+    size : int
+        N.
+    tile : int
+        T, the columns of a tile; it divides P.
+    keep_rows : int
+        How many rows of K a solver may keep, in its own order.
+    inputs : array [N, D], optional
+        X, for products with features of it; None once the rows are reordered.
+    axis : str, optional
+        Of a mesh, inside `jax.shard_map`: the operator is one device's share of the columns, whose sums vary along this axis. None elsewhere.
     """
 
     kernel: AbstractKernel

@@ -89,12 +89,32 @@ def _by_blocks(
 
 
 class ShardedOperator(AbstractOperator):
-    """A = K + Σ with P/G rows on each of G devices, P the least multiple of G tiles that is at least N.
+    """A = K + Σ with P/G rows on each of G devices, P the least multiple of G tiles that is at least N. Made by `ShardedOperator.of`.
 
-    Vectors [P, S] lie as the rows do. A product with all of A is taken by `product`. Of a product with B rows every device computes its
-    own columns' part, and the parts are added up: B S numbers are sent. `slice` and `pick` add up what each device has of the rows
-    wanted; `add_slice` and `add` send nothing. Elementwise operations and sums over rows are left to the compiler, which divides
-    them well. No rows of K are kept.
+    Vectors [P, S] lie as the rows do. Of a product with B rows every device computes its own columns' part, and the parts are added up: B S numbers
+    are sent. `slice` and `pick` add up what each device has of the rows wanted; `add_slice` and `add` send nothing. Elementwise operations and sums
+    over rows are left to the compiler, which divides them well.
+
+    Parameters
+    ----------
+    kernel, centre : AbstractKernel, array [D]
+        As of `KernelOperator`, on every device.
+    rows, noise : tree of arrays [P, ...], array [P]
+        As of `KernelOperator`, spread over the devices.
+    kept : None
+        No rows of K are kept.
+    size : int
+        N.
+    tile : int
+        The columns of a tile; it divides P/G.
+    keep_rows : int
+        As of `KernelOperator`; without effect here.
+    inputs : array [P, D], optional
+        X and repetitions of its last row, spread over the devices; None once the rows are reordered.
+    devices : Devices
+        The G devices, with their mesh.
+    product : AbstractProduct
+        How a product with all of A is taken: `Gather()`, `Ring()` or `Scatter()`.
     """
 
     kernel: AbstractKernel

@@ -16,12 +16,24 @@ PerRow = Float[Array | np.ndarray, " N"]
 
 
 class Request(NamedTuple):
-    """What is wanted of a posterior at once, for `need_bytes`."""
+    """What is wanted of a posterior at once, for `need_bytes`.
 
-    n_rows: int = 0  # rows to predict
-    covariance: bool = False  # of these rows, in place of their variances
-    n_samples: int = 0  # functions to draw
-    likelihood: bool = False  # the estimate of the marginal likelihood
+    Parameters
+    ----------
+    n_rows : int
+        Rows to predict.
+    covariance : bool
+        Whether their covariance is wanted, in place of their variances.
+    n_samples : int
+        Functions to draw.
+    likelihood : bool
+        Whether the estimate of the marginal likelihood is wanted.
+    """
+
+    n_rows: int = 0
+    covariance: bool = False
+    n_samples: int = 0
+    likelihood: bool = False
 
 
 class AbstractFunctions(eqx.Module):
@@ -106,3 +118,20 @@ def scale_of(
     n = effective_number(np.bincount(number, weight))
     total = float(np.sum(weight / weight.mean() * squares)) * (n / len(squares))
     return (1 + total) / (1 + n)
+
+
+def variance_of_samples(
+    d: Float[Array, "N S"], g: Float[Array, "N S"], largest: Float[Array, " N"]
+) -> Float[Array, " N"]:
+    """var f at each row: v ← [(k − v)² a + v² (k − b)⁺] / [(k − v)² + v²], from v = k a/(a + b), twice; k = k(z, z) is `largest`, a and b mean squares of d, g.
+
+    Mean and error are independent: d_s = f₀ₛ − g_s ~ N(0, v), g_s = k(z, X)A⁻¹(f₀ₛ(X) + ε_s) ~ N(0, k − v). So a and k − b have the mean v; by inverse
+    variances their relative standard error is √(2/S) (1 − t)/√(t² + (1 − t)²), t = v/k: a's alone where the rows say much of f, 0 where they say nothing.
+    """
+    a, b = (jnp.mean(jnp.square(part), axis=1) for part in (d, g))
+    tiny = float(jnp.finfo(a.dtype).tiny)
+    by_g, v = jnp.maximum(largest - b, 0), largest * a / jnp.maximum(a + b, tiny)
+    for _ in range(2):
+        w_a, w_g = jnp.square(largest - v), jnp.square(v)
+        v = jnp.minimum((w_a * a + w_g * by_g) / jnp.maximum(w_a + w_g, tiny), largest)
+    return v

@@ -8,10 +8,20 @@ from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior
 
 
 class DispersedFunctions(AbstractFunctions):
-    """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior whose mean is m."""
+    """m(x) + √(c s(x)) (f_s(x) − m(x)) for functions f_s of the posterior whose mean is m.
+
+    Parameters
+    ----------
+    base : AbstractPosterior
+        Whose mean is m.
+    scale : AbstractNoise
+        c s(x), as its `variance` of rows that count once: a factor of variances.
+    functions : AbstractFunctions
+        The f_s.
+    """
 
     base: AbstractPosterior
-    scale: AbstractNoise  # c s(x) are its variances
+    scale: AbstractNoise
     functions: AbstractFunctions
 
     @property

@@ -28,14 +28,27 @@ class ExactKernelPosterior(AbstractPosterior):
 
         mean(x) = k(x, X) A⁻¹y,    cov(x, z) = k(x, z) − (L⁻¹k(X, x))·(L⁻¹k(X, z)).
 
-    `weights` is A⁻¹y. L is computed when it is first wanted, and is no part of a file.
+    L is computed when it is first wanted, and is no part of a file.
+
+    Parameters
+    ----------
+    system : KernelSystem
+        A, with the training rows and the kernel.
+    weights : array [N, 1]
+        A⁻¹y.
+    explained : float
+        yᵀA⁻¹y.
+    solver : AbstractDirectSolver
+        Which factorises A.
+    y : array [N], optional
+        The targets, for new rows (`posteriors.growing`); None = it takes none in.
     """
 
     system: KernelSystem
     weights: Float[Array, "N 1"]
-    explained: float  # yᵀ A⁻¹y
+    explained: float
     solver: AbstractDirectSolver
-    y: Float[np.ndarray, " N"] | None = None  # for new rows (`posteriors.growing`)
+    y: Float[np.ndarray, " N"] | None = None
     block_rows: ClassVar[int | None] = BLOCK
 
     @functools.cached_property

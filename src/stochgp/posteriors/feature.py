@@ -19,7 +19,15 @@ BLOCK = 256  # rows of a compiled evaluation
 
 
 class FunctionSamples(AbstractFunctions):
-    """f_s(x) = φ(x)·w_s."""
+    """f_s(x) = φ(x)·w_s.
+
+    Parameters
+    ----------
+    features : AbstractFeatureMap
+        φ.
+    weights : array [M, S]
+        w_s, a column for each function.
+    """
 
     features: AbstractFeatureMap
     weights: Float[Array, "M S"]
@@ -37,12 +45,23 @@ class FeaturePosterior(AbstractPosterior):
 
         mean(x) = φ(x)·ŵ,  ŵ = v F⁻¹Φᵀy;      cov(x, z) = v σ² φ(x)ᵀF⁻¹φ(z) = (Rᵀφ(x))·(Rᵀφ(z)),  R = Q diag(√(v σ²/d)).
 
-    The variance is a sum of squares, so never negative. O(M²) per row.
+    The variance is a sum of squares, so never negative. O(M²) per row. Made by `FeaturePosterior.of`.
+
+    Parameters
+    ----------
+    features : AbstractFeatureMap
+        φ.
+    weights : array [M]
+        ŵ.
+    root : array [M, M]
+        R.
+    noise : AbstractNoise
+        The noise model of the observations, at its learned level.
     """
 
     features: AbstractFeatureMap
-    weights: Float[Array, " M"]  # ŵ
-    root: Float[Array, "M M"]  # R
+    weights: Float[Array, " M"]
+    root: Float[Array, "M M"]
     noise: AbstractNoise
     block_rows: ClassVar[int | None] = BLOCK
 

@@ -21,10 +21,10 @@ from jaxtyping import Array, Float
 
 from stochgp.numerics.arrays import by_blocks
 from stochgp.numerics.precision import matmul
-from stochgp.posteriors.base import AbstractPosterior
+from stochgp.posteriors.base import AbstractPosterior, variance_of_samples
 from stochgp.posteriors.exact import ExactKernelPosterior
 from stochgp.posteriors.feature import FeaturePosterior
-from stochgp.posteriors.kernel import SampledKernelPosterior, times, variance_of_samples
+from stochgp.posteriors.kernel import SampledKernelPosterior, times
 from stochgp.posteriors.variational import VariationalPosterior
 
 ROWS = 512  # that are evaluated at a time

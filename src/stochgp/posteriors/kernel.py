@@ -28,7 +28,14 @@ from stochgp.planning.memory import (
     result_bytes,
     sliced_covariance_bytes,
 )
-from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
+from stochgp.posteriors.base import (
+    AbstractFunctions,
+    AbstractPosterior,
+    PerRow,
+    Request,
+    Rows,
+    variance_of_samples,
+)
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.results import Solution
 from stochgp.solvers import AbstractSolver, Layout, SystemSize, solve
@@ -38,11 +45,17 @@ BLOCK = 512  # rows of a compiled evaluation
 
 
 class KernelSystem(eqx.Module):
-    """A = K + Σ of training rows X, Σ = diag(σ² s(x)/ρ) for rows that count as ρ rows. Products take K in tiles of `tile` columns."""
+    """A = K + Σ of training rows X, Σ = diag(σ² s(x)/ρ) for rows that count as ρ rows.
+
+    Parameters
+    ----------
+    kernel, X, weight, noise, tile : AbstractKernel, array [N, D], array [N], AbstractNoise, int
+        k, the rows, ρ, the noise variances σ² s(x), and the columns of a tile in which products take K.
+    """
 
     kernel: Any
     X: Float[Array, "N D"]
-    weight: Float[np.ndarray, " N"]  # ρ
+    weight: Float[np.ndarray, " N"]
     noise: AbstractNoise
     tile: int
 
@@ -113,9 +126,12 @@ class KernelSystem(eqx.Module):
 
 
 class KernelFunctions(AbstractFunctions):
-    """f_s(x) = f₀ₛ(x) + k(x, X) w_s.
+    """f_s(x) = f₀ₛ(x) + k(x, X) w_s: pathwise conditioning (Wilson et al. 2020).
 
-    Pathwise conditioning (Wilson et al. 2020): f₀ₛ is a prior draw, w_s = A⁻¹(y − f₀ₛ(X) − ε_s) with ε_s ~ N(0, Σ).
+    Parameters
+    ----------
+    operator, prior, weights : AbstractOperator, PriorFunctions, array [P, S]
+        A, the prior draws f₀ₛ, and w_s = A⁻¹(y − f₀ₛ(X) − ε_s), ε_s ~ N(0, Σ), with rows of zeros beyond N.
     """
 
     operator: AbstractOperator
@@ -153,24 +169,28 @@ class NoiseDraws(NamedTuple):
 
 
 class SampledKernelPosterior(AbstractPosterior):
-    """f | y for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ:
+    """f | y for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ, with mean(x) = k(x, X)α and f_s(x) − mean(x) = f₀ₛ(x) − k(x, X)u_s, as far as the solver came.
 
-        mean(x) = k(x, X) A⁻¹y,    f_s(x) − mean(x) = f₀ₛ(x) − k(x, X) A⁻¹(f₀ₛ(X) + ε_s),
-
-    `weights` is A⁻¹y and `sample_weights` are A⁻¹(f₀ₛ(X) + ε_s), as far as the solver came. Variances from S samples have a relative standard error of at most √(2/S) (`variance_of_samples`).
-    `solver` and `tolerance` serve the right-hand sides that come later; `y`, `draws` and `left` are there for new rows (`posteriors.growing`).
+    Parameters
+    ----------
+    system, weights, explained, prior, sample_weights : KernelSystem, array [N, 1], float, PriorFunctions or None, array [N, S] or None
+        A, α = A⁻¹y, yᵀA⁻¹y, f₀ₛ, and u_s = A⁻¹(f₀ₛ(X) + ε_s); variances from S samples have a relative standard error of at most √(2/S).
+    solver, tolerance : AbstractSolver, float
+        For the right-hand sides that come later, to this relative residual.
+    y, draws, left : array [N] or None, NoiseDraws or None, array [N, 1 + S] or None
+        For new rows (`posteriors.growing`): the targets, where ε_s come from, and the residuals of α and u_s where they are known.
     """
 
     system: KernelSystem
     weights: Float[Array, "N 1"]
-    explained: float  # yᵀ A⁻¹y
+    explained: float
     prior: PriorFunctions | None
     sample_weights: Float[Array, "N S"] | None
     solver: AbstractSolver
     tolerance: float
     y: Float[np.ndarray, " N"] | None = None
     draws: NoiseDraws | None = None
-    left: Float[Array, "N C"] | None = None  # residuals of the mean and of the samples
+    left: Float[Array, "N C"] | None = None
     block_rows: ClassVar[int | None] = BLOCK
 
     @property
@@ -213,10 +233,7 @@ class SampledKernelPosterior(AbstractPosterior):
         return mean_of(self.system.operator, self.weights, X)
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
-        """The variance is the samples' estimate, at most the prior's and at least the square of a sample's rounding error.
-
-        Raises ValueError without samples.
-        """
+        """The variance is that of `moments`: the samples' estimate, at most the prior's. Raises ValueError without samples."""
         if self.prior is None or self.sample_weights is None:
             raise ValueError("the posterior has no samples to estimate variances from")
         return moments(self.system.operator, self.weights, self.prior, self.sample_weights, X)
@@ -235,7 +252,7 @@ class SampledKernelPosterior(AbstractPosterior):
         return self._covariance(np.asarray(X), most_columns(need, len(X), free))
 
     def _covariance(self, X: Float[np.ndarray, "N D"], n_columns: int) -> Float[np.ndarray, "N N"]:
-        """By blocks of columns: CᵢᵀΣCⱼ, and k(Zᵢ, Zⱼ) − k(Zᵢ, X)Cⱼ − CᵢᵀRⱼ with Rⱼ = k(X, Zⱼ) − KCⱼ."""
+        """By blocks of columns: CᵢᵀΣCⱼ, and k(Zᵢ, Zⱼ) − k(Zᵢ, X)Cⱼ − CᵢᵀRⱼ, Rⱼ = k(X, Zⱼ) − KCⱼ, the latter without eigenvalues below its rounding error."""
         parts = [slice(i, min(i + n_columns, len(X))) for i in range(0, len(X), n_columns)]
         noise, squares = self.system.row_noise[:, None], np.empty(len(X))
         sure, rest = np.empty((2, len(X), len(X)))
@@ -301,7 +318,13 @@ class SampledKernelPosterior(AbstractPosterior):
 def sample_targets(
     operator: AbstractOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
 ) -> Float[Array, "N S"]:
-    """f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples. X are the operator's rows, in its order."""
+    """f₀(X) + ε, ε ~ N(0, Σ): the right-hand sides of pathwise samples.
+
+    Parameters
+    ----------
+    operator, prior, X, key : AbstractOperator, PriorFunctions, array [N, D], PRNG key
+        A = K + Σ, f₀, the rows of A in its order, and where ε comes from.
+    """
     noise = jnp.sqrt(operator.noise[: operator.size])[:, None]
     draws = jax.random.normal(key, (operator.size, prior.n_samples), operator.dtype)
     return prior(X) + noise * draws
@@ -321,10 +344,7 @@ def moments(
     sample_weights: Float[Array, "R S"],
     Z: Rows,
 ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-    """(E f(z), the samples' estimate of var f(z)) for each row, from one evaluation of k(z, X).
-
-    The estimate is `variance_of_samples`. Its floor is the squared rounding error of one deviation, eps² k(z, z)[1 + k(z, z) mean ‖w‖²].
-    """
+    """(E f(z), `variance_of_samples` for var f(z)), at least one deviation's squared rounding error eps² k(z, z)[1 + k(z, z) mean ‖w‖²], from one k(z, X)."""
     Z = jnp.asarray(Z)
     both = times(operator, Z, operator.pad(jnp.concatenate([weights, sample_weights], axis=1)))
     g, largest = both[:, 1:], operator.kernel.diag(Z)
@@ -332,27 +352,6 @@ def moments(
     eps, size = float(jnp.finfo(both.dtype).eps), jnp.mean(jnp.sum(jnp.square(sample_weights), axis=0))
     rounding = eps**2 * largest * (1 + largest * size)
     return both[:, 0], jnp.minimum(jnp.maximum(variance, rounding), largest)
-
-
-def variance_of_samples(
-    d: Float[Array, "N S"], g: Float[Array, "N S"], largest: Float[Array, " N"]
-) -> Float[Array, " N"]:
-    """The variance v of f at each row, from d_s = f₀ₛ − g_s and g_s = k(z, X)A⁻¹(f₀ₛ(X) + ε_s), and k = k(z, z), `largest`.
-
-    The posterior's mean and its error are independent: d ~ N(0, v) and g ~ N(0, k − v). With a and b the mean squares of d and g, a and k − b both have
-    the mean v. Their combination by inverse variances, which are known once v is,
-
-        v ← [(k − v)² a + v² (k − b)⁺] / [(k − v)² + v²],    from v = k a/(a + b), twice,
-
-    has the relative standard error √(2/S) (1 − t)/√(t² + (1 − t)²), t = v/k: that of a alone where the rows say much of f, and none where they say nothing.
-    """
-    a, b = (jnp.mean(jnp.square(part), axis=1) for part in (d, g))
-    tiny = float(jnp.finfo(a.dtype).tiny)
-    by_g, v = jnp.maximum(largest - b, 0), largest * a / jnp.maximum(a + b, tiny)
-    for _ in range(2):
-        w_a, w_g = jnp.square(largest - v), jnp.square(v)
-        v = jnp.minimum((w_a * a + w_g * by_g) / jnp.maximum(w_a + w_g, tiny), largest)
-    return v
 
 
 @eqx.filter_jit
@@ -384,7 +383,6 @@ def _operator(kernel: Any, X: Array, noise: Array, tile: int) -> KernelOperator:
 
 @eqx.filter_jit
 def _between(operator: AbstractOperator, X: Rows, Z: Float[Array | np.ndarray, "M D"]) -> Float[Array, "N M"]:
-    """k(X, Z)."""
     return operator.kernel.between(operator.prepare(jnp.asarray(X)), operator.prepare(jnp.asarray(Z)))
 
 

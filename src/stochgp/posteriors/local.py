@@ -40,11 +40,17 @@ SAYS_NOTHING = 1e100  # noise variance of what stands for no neighbour
 
 
 class LocalPrediction(NamedTuple):
-    """Of f, without noise."""
+    """Of f, without noise.
+
+    Parameters
+    ----------
+    mean, variance, jitter : array [P], array [P], float
+        Of f at each point; and the largest jitter that was added to the diagonal of a point's matrix to factorise it, 0 = none.
+    """
 
     mean: Float[np.ndarray, " P"]
     variance: Float[np.ndarray, " P"]
-    jitter: float  # the largest that was added to the diagonal of a point's matrix to factorise it; 0 = none
+    jitter: float
 
 
 class LocalPosterior(AbstractPosterior):
@@ -52,15 +58,24 @@ class LocalPosterior(AbstractPosterior):
 
         mean(x) = k(x, X_S) A_S⁻¹ y_S,   var(x) = c [k(x, x) − k(x, X_S) A_S⁻¹ k(X_S, x)],   A_S = k(X_S, X_S) + σ² diag(s(X_S)/ρ_S).
 
-    O(n³) per point, in float64. With n = N it is the exact posterior. Near is meant in Euclidean distance, after the kernel's network if
-    it has one, of inputs divided by √lengthscale where the kernel is stationary: halfway between the inputs' own scales and the
-    kernel's. Of these three it was never far from the best on six sets of data, the others sometimes were. Rows at equal distance
-    have a fixed order. A kernel without places, Tanimoto, finds the rows of highest correlation by comparing all.
+    O(n³) per point, in float64; with n = N the exact posterior. Near is meant in Euclidean distance, after the kernel's network if it has one, of inputs
+    divided by √lengthscale where the kernel is stationary: halfway between the inputs' own scales and the kernel's, of the three the one that was never
+    far from the best on six data sets. Equal distances have a fixed order. Tanimoto, without places, finds the rows of highest correlation by comparing all.
 
     The variance is that of the predictor bᵀy_S, b as near to A_S⁻¹k(X_S, x) as rounding and a jitter allow: c [bᵀΣb + hᵀK⁺h], the second term at
-    least its rounding error 4 eps k(x, x)(1 + ‖b‖²) in float64, and together at most the prior's (`numerics.dense_factor`).
-    `scale` is c: the model with k and σ² multiplied by c has the same mean (see `calibrated`). What is learned of one point says
-    nothing of its covariance with another.
+    least its rounding error 4 eps k(x, x)(1 + ‖b‖²) in float64, and together at most the prior's (`numerics.dense_factor`). What is learned of one point
+    says nothing of its covariance with another.
+
+    Parameters
+    ----------
+    gp : KernelGP
+        k, σ² and s.
+    X, y, weight : array [N, D], [N] and [N]
+        The training rows and their ρ. Raises ValueError for no rows and for other shapes.
+    n_neighbours : int
+        n, at least 1; more than N counts as N.
+    scale : float
+        c: the model with k and σ² multiplied by c has the same mean (see `calibrated`).
     """
 
     gp: KernelGP

@@ -22,7 +22,15 @@ BLOCK = 256  # rows of a compiled evaluation
 
 
 class VariationalFunctions(AbstractFunctions):
-    """f_s(x) = f₀ₛ(x) + the correction that makes f₀ₛ, a draw of the prior, one of q(f)."""
+    """f_s(x) = f₀ₛ(x) + the correction that makes f₀ₛ, a draw of the prior, one of q(f).
+
+    Parameters
+    ----------
+    prior : PriorFunctions
+        The S functions f₀ₛ.
+    correction : callable
+        X [N, D] ↦ [N, S], as `AbstractProcess.correction` of these functions gives it.
+    """
 
     prior: PriorFunctions
     correction: Any
@@ -43,13 +51,24 @@ class VariationalFunctions(AbstractFunctions):
 class VariationalPosterior(AbstractPosterior):
     """f ~ q(f) in the place of f given the data. Where there are several latent functions, what is asked of f is of the first.
 
-    All is computed in float64. O(M²) per row and latent function.
+    All is computed in float64. O(M²) per row and latent function. Made by `VariationalPosterior.of`.
+
+    Parameters
+    ----------
+    kernel : AbstractKernel
+        k, of the prior.
+    process : AbstractProcess
+        q(f) at the kernel's parameters.
+    n_inputs : int
+        D.
+    draws_dtype : str
+        The dtype of the draws of the prior.
     """
 
     kernel: Any
     process: AbstractProcess
     n_inputs: int = eqx.field(static=True)
-    draws_dtype: str = eqx.field(static=True)  # of the draws of the prior
+    draws_dtype: str = eqx.field(static=True)
     block_rows: ClassVar[int | None] = BLOCK
 
     @classmethod

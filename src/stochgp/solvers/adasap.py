@@ -58,10 +58,16 @@ class ADASAP(AbstractMovingSolver):
 
     Rathore, Derezinski, Frangella and Udell (2025, arXiv 2505.13723), Algorithm 1 (ADASAP); for means alone arXiv 2407.10070 (ASkotch).
 
-    epochs       passes over the rows, at most
-    batch_size   B; None = N/100, at least 512 and at most 4,096
-    rank         r, at most B
-    check_every  epochs between measurements of the residual on all rows
+    Parameters
+    ----------
+    epochs : int
+        Passes over the rows at most, each measurement of the residual counted as one.
+    batch_size : int or None
+        B; None = N/100, at least 512 and at most 4,096.
+    rank : int
+        r; B where it is larger.
+    check_every : int
+        Epochs between measurements of the residual on all rows.
     """
 
     epochs: int = 300

@@ -60,16 +60,27 @@ class CG(AbstractIterativeSolver):
     whose residual s only falls; stopped early it also predicts far better than x.
 
     The preconditioner is P = FFᵀ + (K − FFᵀ + Σ by `neighbours` neighbours of each row, see `LowRankPlusNeighbours`), with FFᵀ a partial
-    Cholesky factorisation of K of rank `rank` (None = about 8 √N, at most 1000), pivots random, or the largest left
-    with `greedy`. Without neighbours (None = 24 beyond 3,000 rows, where the kernel finds them by places and one device has all rows; else
-    0) P = FFᵀ + Σ + `damping` · mean(diag(K − FFᵀ)) I; of rank 0 it is then the diagonal of A.
+    Cholesky factorisation of K of rank `rank`. Without neighbours P = FFᵀ + Σ + `damping` · mean(diag(K − FFᵀ)) I; of rank 0 it is then the
+    diagonal of A.
 
     Products are in the operator's dtype, all else in float64 where x64 is enabled (`solve` enables it): p is rounded to what is multiplied.
     What rounding makes of r and s meanwhile is corrected after every check of the residual that does not end the run: one step then
     computes b − A x and b − A y afresh. A column whose s is rounding, or whose pᵀAp is not positive, rests.
 
-    epochs       steps at most
-    check_every  steps between measurements of the residual
+    Parameters
+    ----------
+    epochs : int
+        Steps at most, each measurement of the residual counted as one.
+    rank : int or None
+        Of FFᵀ; None = about 8 √N, at most 1,000.
+    damping : float
+        Of the preconditioner without neighbours, as a multiple of the mean diagonal that FFᵀ leaves of K.
+    greedy : bool
+        Whether pivots are the largest diagonal entries left; False = drawn at random.
+    check_every : int
+        Steps between measurements of the residual.
+    neighbours : int or None
+        Of each row; None = 24 beyond 3,000 rows, else 0. 0 in any case where the kernel has no places to find them by, or several devices have the rows.
     """
 
     epochs: int = 1000

@@ -47,6 +47,11 @@ class Cholesky(AbstractDirectSolver):
     The factorisation is in the precision of the operator, or in that of `dtype`; the solution is refined with residuals of the operator
     until they stop falling. A matrix that has no factor in this precision is tried again with a jitter of 1e-6, 1e-5, 1e-4, 1e-3 of its
     mean diagonal; what was added is in `Solution.jitter`, and refinement works towards A itself.
+
+    Parameters
+    ----------
+    dtype : "float32", "float64" or None
+        Of the factor; None = that of the operator.
     """
 
     dtype: str | None = None

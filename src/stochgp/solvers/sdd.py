@@ -69,12 +69,22 @@ class SDD(AbstractMovingSolver):
 
         g = (N/B) Σ_{i∈I} ((A z)_i − b_i) e_i, z = α + ρv;   v ← ρv − βg;   α ← α + v;   ᾱ ← rα + (1 − r)ᾱ,
 
-    ρ = `momentum`, r = `averaging` (1 = no average). The papers quote βN (50 for most UCI sets). It is stable only below a limit that
-    depends on the largest eigenvalue of A and on B.
+    which is stable only below a limit of β that depends on the largest eigenvalue of A and on B.
 
-    epochs       passes over the rows, at most
-    batch_size   B
-    check_every  epochs between measurements of the residual on all rows
+    Parameters
+    ----------
+    epochs : int
+        Passes over the rows at most, each measurement of the residual counted as one.
+    batch_size : int
+        B.
+    step_size : float or None
+        β; the papers quote βN (50 for most UCI sets). None = exact steps by blocks.
+    momentum : float
+        ρ in [0, 1), of a run with a `step_size`.
+    averaging : float
+        r in (0, 1], of a run with a `step_size`; 1 = no average.
+    check_every : int
+        Epochs between measurements of the residual on all rows.
     """
 
     epochs: int = 300

@@ -32,19 +32,29 @@ class SGD(AbstractIterativeSolver):
         g = (N/B) Σ_{i∈I} k_i w_i (k_iᵀz − b_i) + σ̄² Σ_{j≤m} φ_j φ_jᵀ z,   z = α + ρv,   w_i = σ̄²/σ_i²
         v ← ρv − βg;   α ← α + v;   ᾱ ← rα + (1 − r)ᾱ
 
-    with rows I drawn uniformly with replacement and m = `n_features` random features φ of the kernel, drawn anew at every step. g/N of a
-    column is clipped to a norm of `clip` times the root mean square of the column's b. Its noise does not vanish at the solution, and
-    its conditioning is that of K(K + Σ): prefer `SDD`.
-
-    epochs       passes over the rows, at most
-    batch_size   B
-    step_size    β (the papers quote βN: 0.5 for most UCI sets, 0.1 for function samples); None = half of an estimate of what is stable
-    momentum     ρ
-    averaging    r; None = 100 / (number of steps)
-    clip         None = no clipping
-    check_every  epochs between measurements of the residual of ᾱ on all rows
+    with rows I drawn uniformly with replacement and m random features φ of the kernel, drawn anew at every step. Its noise does not vanish at
+    the solution, and its conditioning is that of K(K + Σ): prefer `SDD`.
 
     Raises TypeError for a kernel without random features.
+
+    Parameters
+    ----------
+    epochs : int
+        Passes over the rows at most, each measurement of the residual counted as one.
+    batch_size : int
+        B.
+    step_size : float or None
+        β (the papers quote βN: 0.5 for most UCI sets, 0.1 for function samples); None = half of an estimate of what is stable.
+    momentum : float
+        ρ, in [0, 1).
+    averaging : float or None
+        r, in (0, 1]; None = 100 / (number of steps).
+    n_features : int
+        m.
+    clip : float or None
+        g/N of a column is clipped to a norm of so many times the root mean square of the column's b; None = no clipping.
+    check_every : int
+        Epochs between measurements of the residual of ᾱ on all rows.
     """
 
     epochs: int = 300

@@ -49,18 +49,35 @@ def solve(
 ) -> Solution:
     """α with A α = b for every column of b.
 
-    tolerance    bounds ‖b − Aα‖ / ‖b‖ of each column: one number, or one per column
-    start        where an iterative solver begins; where it is within the tolerance already, nothing else is done
-    time_limit   seconds. After the first epoch none is begun that is expected to end later, nor after a deadline around this call
-                 (`deadline.within`). Then, and on Ctrl-C, the best point so far is returned
-    most_epochs  no more epochs than these: a plan repeats a run that a time limit has cut
-    throw        whether a run that does not reach the tolerance raises RuntimeError
-
     Iterative solvers estimate the residual from the rows that they use. They measure it on all rows where the estimate is within the tolerance,
     every `check_every` epochs, and at the end. Returned is, column by column, the measured point nearest to the solution: that of the lowest
     dual objective ½ αᵀAα − αᵀb = ½ ‖α − A⁻¹b‖²_A + constant, which the residual gives.
 
     Raises ValueError for shapes that do not fit and for a tolerance that is not positive.
+
+    Parameters
+    ----------
+    operator : AbstractOperator
+        A = K + Σ, of N rows.
+    b : array [N, S]
+        Right-hand sides.
+    solver : AbstractSolver
+        Iterative or direct.
+    key : JAX key
+        Of what is random in an iterative solver: its preparation and its batches.
+    start : array [N, S] or None
+        Where an iterative solver begins, None = at 0; where it is within the tolerance already, nothing else is done.
+    tolerance : float or array [S]
+        Bounds ‖b − Aα‖ / ‖b‖ of each column: one number, or one per column.
+    time_limit : float or None
+        Seconds, of an iterative solver. After the first epoch none is begun that is expected to end later, nor after a deadline around this call
+        (`deadline.within`). Then, and on Ctrl-C, the best point so far is returned.
+    most_epochs : int or None
+        No more epochs than these, without those of measurements: a plan repeats a run that a time limit has cut.
+    progress : function or None
+        Called with every entry of an iterative solver's history.
+    throw : bool
+        Whether a run that does not reach the tolerance raises RuntimeError.
     """
     _check(operator, np.shape(b), start, tolerance)
     with jax.enable_x64(True), within(time_limit):

@@ -27,12 +27,24 @@ OTHERWISE = (
 class Maximiser(eqx.Module):
     """How the maximum of a function f on a box is searched (Lin et al. 2024, appendix on Thompson sampling).
 
-    In each of `rounds` rounds `candidates` points are drawn. A share `uniform` of them is uniform in the box. Each of the others is an observed
-    row, drawn with a probability proportional to y − min y, plus N(0, (ℓ/2)²) in every input, clipped to the box; ℓ are the lengthscales.
-    All functions share the points. The best of the round is a start for f. From every start `steps` steps of Adam follow, of size
-    `step_size` in widths of the box, clipped to the box after each. The best of all starts and ends is the answer.
+    In each round points are drawn, which all functions share. The best of the round is a start for f. From every start steps of Adam follow, clipped to
+    the box after each. The best of all starts and ends is the answer. The paper takes 30 rounds of 50,000 points.
 
-    The paper takes 30 rounds of 50,000 points.
+    Raises ValueError for settings outside of their ranges.
+
+    Parameters
+    ----------
+    rounds : int
+        Rounds, each of which gives every function one start.
+    candidates : int
+        Points of a round.
+    uniform : float
+        The share of them that is uniform in the box, from 0 to 1. Each of the others is an observed row, drawn with a probability proportional to
+        y − min y, plus N(0, (ℓ/2)²) in every input, clipped to the box; ℓ are the lengthscales.
+    steps : int
+        Steps of Adam from every start; 0 = the best start is the answer.
+    step_size : float
+        Of Adam, in widths of the box, above 0 and at most 1.
     """
 
     rounds: int = 8
@@ -75,7 +87,8 @@ def maximise(
 ) -> tuple[Float[np.ndarray, "S D"], Float[np.ndarray, " S"]]:
     """(Where each function is largest, its value there); with `sign` −1 where it is smallest.
 
-    `observed` are the rows so far; the larger their targets the better. `nearby` are the standard deviations of proposals around observed rows. Call it inside of `jax.enable_x64(True)`.
+    `observed` are the rows so far; the larger their targets the better. `nearby` are the standard deviations of proposals around observed rows. Call it
+    inside of `jax.enable_x64(True)`.
     """
     dtype = observed.X.dtype
     points = proposals(how, box, observed, nearby, generator=generator).astype(dtype)

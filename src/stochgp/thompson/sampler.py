@@ -37,11 +37,21 @@ SETTINGS = (
 
 
 class Best(NamedTuple):
-    """The best observation so far."""
+    """The best observation so far.
 
-    x: Any  # the point [D], or the number of the candidate
+    Parameters
+    ----------
+    x : array [D] or int
+        The point, in the units of the box, or the number of the candidate, from 0.
+    y : float
+        What was observed there.
+    n_told : int
+        How many observations there were when it came, itself included.
+    """
+
+    x: Any
     y: float
-    n_told: int  # how many observations there were when it came
+    n_told: int
 
 
 class ThompsonSampler:
@@ -51,25 +61,46 @@ class ThompsonSampler:
     A point is chosen with the probability that it is the best one, as far as is known. New observations join with a solve that begins
     where the last one ended (`KernelGPRegressor.update`); the prior functions f₀ₛ stay the same from batch to batch.
 
-    kernel           a kernel with its hyperparameters; with a `learner` also a name
-    bounds           [D, 2], the box in which points are looked for, or
-    candidates       [C, D], the only points that there are: then `ask` gives their numbers, each at most once; with the Tanimoto kernel counts
-    noise_variance   σ² of the observations; None = learned
-    solver           "auto", "cholesky", "cg", "sgd", "sdd", "adasap", or a solver of `stochgp.solvers`
-    batch_size       points of a batch
-    learner          None = the hyperparameters given are kept; else as in `KernelGPRegressor`, at the first rows and whenever they have doubled
-    maximize         False looks for the smallest value
-    maximiser        how functions are maximised on the box
-    fresh_functions  True draws new prior functions for every batch, which their solves begin anew
-    standardize      inputs and targets by the rows of the last learning, to which hyperparameters then refer; None = only with a learner
-    memory_limit     as everywhere: "1GB", bytes, or None
-    time_limit       seconds that an update may take; its solve then ends with the best point so far. Fits, the first one too, have no limit
-    dtype            "float32" or "float64" for rows and kernel
-    random_state     an integer: the same observations give the same points
-    checkpoint       a file that is kept up to date by every `tell`; `ThompsonSampler.load` goes on from it
-
     `best_` is the best observation, `history_` has an entry for each `tell`. Prior functions that stay the same are not independent of
     where was looked before. The points that they choose are no exact posterior draws from the second batch on; `fresh_functions` are.
+
+    Raises ValueError unless one of `bounds` and `candidates` is given, for a batch of no points, and, without a learner, for a kernel without
+    hyperparameters and for no noise variance.
+
+    Parameters
+    ----------
+    kernel : AbstractKernel or str
+        A kernel with its hyperparameters; with a `learner` also a name.
+    bounds : array [D, 2], optional
+        The box in which points are looked for: a lower and an upper end for each input.
+    candidates : array [C, D], optional
+        In place of `bounds`, the only points that there are: `ask` gives their numbers, each at most once. With the Tanimoto kernel they are counts.
+    noise_variance : float, optional
+        σ² of the observations, a variance; None = learned.
+    solver : str or AbstractSolver
+        "auto", "cholesky", "cg", "sgd", "sdd", "adasap", or a solver of `stochgp.solvers`.
+    batch_size : int
+        Points of a batch.
+    learner : str or AbstractLearner, optional
+        None = the hyperparameters given are kept; else as in `KernelGPRegressor`, at the first rows and whenever they have doubled.
+    maximize : bool
+        False looks for the smallest value.
+    maximiser : Maximiser, optional
+        How functions are maximised on the box; None = `Maximiser()`.
+    fresh_functions : bool
+        True draws new prior functions for every batch, whose solves begin anew.
+    standardize : bool, optional
+        Inputs and targets by the rows of the last learning, to which hyperparameters then refer; None = only with a learner.
+    memory_limit : str or int, optional
+        "1GB", or bytes; None = what is in use and half of what is available.
+    time_limit : float, optional
+        Seconds that an update may take; its solve then ends with the best point so far. Fits, the first one too, have no limit.
+    dtype : "float32" or "float64"
+        Of rows and kernel.
+    random_state : int
+        The same observations give the same points.
+    checkpoint : path, optional
+        A file that is kept up to date by every `tell`; `ThompsonSampler.load` goes on from it.
     """
 
     def __init__(

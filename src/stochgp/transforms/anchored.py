@@ -14,6 +14,15 @@ class Anchored(AbstractTransform):
     """T(y) = out_scale · inner((y − center)/scale) + out_shift.
 
     Location and scale of T would be one parameter with the model's mean and variance: `anchored` fixes them by two targets.
+
+    Parameters
+    ----------
+    inner : transform
+        Of the targets without unit, (y − center)/scale.
+    center, scale : float
+        In the units of y; scale > 0.
+    out_scale, out_shift : number
+        Without unit; `anchored` chooses them so that y = center ∓ 0.6745 scale ↦ ∓0.6745, and leaves them 1 and 0 for a transform of positive numbers.
     """
 
     inner: AbstractTransform
@@ -58,6 +67,13 @@ def anchored(inner: AbstractTransform, y: np.ndarray) -> AbstractTransform:
     """In the units of the training targets y: with two of them fixed, their median ∓ half the range of the middle half, ↦ ∓0.6745.
 
     Targets of a transform of positive numbers are divided by their median only. A transform without parameters stays as it is.
+
+    Parameters
+    ----------
+    inner : transform
+        Of targets without unit, with the parameters that a fit starts from.
+    y : array [N]
+        The training targets.
     """
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75])
     if math.isfinite(inner.lower):

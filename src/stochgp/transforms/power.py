@@ -39,6 +39,11 @@ class BoxCox(AbstractTransform):
     """T = (y^λ − 1)/λ for positive y and 0 < λ < 1; λ → 0 is the logarithm (Box and Cox 1964).
 
     Onto z > −1/λ only: what a model says of smaller z is of no y, the density integrates to less than 1, and quantiles there are 0.
+
+    Parameters
+    ----------
+    power : number
+        λ, without unit; a fit starts from it.
     """
 
     power: Any = 0.5
@@ -75,6 +80,11 @@ class YeoJohnson(AbstractTransform):
     """T = ((1 + y)^λ − 1)/λ for y ≥ 0 and −((1 − y)^(2−λ) − 1)/(2 − λ) for y < 0, 0 < λ < 2, where it is onto all numbers.
 
     λ = 1 is the identity (Yeo and Johnson 2000).
+
+    Parameters
+    ----------
+    power : number
+        λ, without unit; a fit starts from it.
     """
 
     power: Any = 1.0
@@ -106,7 +116,13 @@ class YeoJohnson(AbstractTransform):
 
 
 class ShiftedLog(AbstractTransform):
-    """T = log(y + shift) for y > −shift: for counts, with shift ½, their variance becomes nearly that of the logarithm of their rate."""
+    """T = log(y + shift) for y > −shift: for counts, with shift ½, their variance becomes nearly that of the logarithm of their rate.
+
+    Parameters
+    ----------
+    shift : float
+        In the units of y; it is not learned.
+    """
 
     shift: float = 0.5
 
@@ -140,10 +156,17 @@ class SinhArcsinh(AbstractTransform):
     """T = sinh(δ asinh y − ε), onto all numbers (Jones and Pewsey 2009). δ < 1 makes y heavy-tailed, with all moments; ε > 0 skews it.
 
     T⁻¹(z) = sinh((asinh z + ε)/δ); log T' = log δ + |q| + log(1 + e^(−2|q|)) − log 2 − ½ log(1 + y²), q = δ asinh y − ε.
+
+    Parameters
+    ----------
+    tail : number
+        δ > 0, without unit; a fit starts from it.
+    skew : number
+        ε, without unit; a fit starts from it.
     """
 
-    tail: Any = 1.0  # δ
-    skew: Any = 0.0  # ε
+    tail: Any = 1.0
+    skew: Any = 0.0
 
     @property
     def growth(self) -> float:

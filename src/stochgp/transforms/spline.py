@@ -16,11 +16,20 @@ class Spline(AbstractTransform):
     In the bin [x_k, x_(k+1)], ξ = (y − x_k)/Δx, s = Δz/Δx, knot slopes d_0, d_1, D = s + (d_0 + d_1 − 2s) ξ(1 − ξ):
 
         T = z_k + Δz (s ξ² + d_0 ξ(1 − ξ))/D,   T' = s² (d_1 ξ² + 2s ξ(1 − ξ) + d_0 (1 − ξ)²)/D².
+
+    Parameters
+    ----------
+    knots : array [K + 1] or None
+        x, increasing, in the units of y; None: a fit starts from `spline_of` its targets.
+    values : array [K + 1] or None
+        z, increasing.
+    slopes : array [K + 1] or None
+        d, positive: T' at the knots, and beyond the first and the last.
     """
 
-    knots: Any = None  # x [K + 1], increasing; None until a fit chooses quantiles of the targets
-    values: Any = None  # z [K + 1], increasing
-    slopes: Any = None  # d [K + 1], positive
+    knots: Any = None
+    values: Any = None
+    slopes: Any = None
 
     def started(self, y: np.ndarray) -> "Spline":
         return spline_of(y) if self.knots is None else self
@@ -85,7 +94,13 @@ class Spline(AbstractTransform):
 
 
 def spline_of(y: np.ndarray) -> Spline:
-    """The identity, with knots at quantiles of y that lie apart."""
+    """The identity, with knots at quantiles of y that lie apart.
+
+    Parameters
+    ----------
+    y : array [N]
+        Targets, in their units or those of an `Anchored` transform: nine quantiles from 0.01 to 0.99 are the knots, fewer where some lie close together.
+    """
     found = np.unique(np.quantile(y, np.linspace(0.01, 0.99, BINS + 1)))
     apart = 1e-3 * (found[-1] - found[0])
     knots = np.concatenate([found[:1], found[1:][np.diff(found) > apart]])
