@@ -49,20 +49,20 @@ def scores(found: Any, y: np.ndarray, seen: np.ndarray) -> dict[str, float]:
 
     scale = float(np.std(seen))
     values, counts = np.unique(seen, return_counts=True)
-    law, mean = law_of(found, scale, float(np.diff(values).min(initial=np.inf)))
-    law, y = law.affine(1 / scale, 0.0), y / scale
+    predicted, mean = distribution_of(found, scale, float(np.diff(values).min(initial=np.inf)))
+    predicted, y = predicted.affine(1 / scale, 0.0), y / scale
     found = {
         "rmse": metrics.rmse(y, mean / scale),
-        "nlpd": metrics.nlpd(y, law),
-        "crps": metrics.crps(y, law),
-        "coverage50": metrics.coverage(y, law, level=0.5),
-        "coverage95": metrics.coverage(y, law, level=0.95),
+        "nlpd": metrics.nlpd(y, predicted),
+        "crps": metrics.crps(y, predicted),
+        "coverage50": metrics.coverage(y, predicted, level=0.5),
+        "coverage95": metrics.coverage(y, predicted, level=0.95),
         "repeated": counts.max() / len(seen),
     }
     return {name: float(value) for name, value in found.items()}
 
 
-def law_of(found: Any, scale: float, step: float) -> tuple[Any, np.ndarray]:
+def distribution_of(found: Any, scale: float, step: float) -> tuple[Any, np.ndarray]:
     """(The distribution of each row, its mean): a rival's mean is the one that it predicts."""
     if not isinstance(found, Predicted):
         return found, found.mean

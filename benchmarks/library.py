@@ -96,7 +96,7 @@ class LibrarySide:
 
     @property
     def n_steps(self) -> int:
-        return self.run.plan.steps_per_visit
+        return self.run.plan.steps_per_evaluation
 
     def facts(self) -> dict:
         """Compile time; for MINIMAX also the fraction of steps that needed a decomposition."""

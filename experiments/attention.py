@@ -4,7 +4,7 @@ Linear kernel on the attention map (32 features), Adam, split 0 of bike and kin4
 and 0.01, the one of lowest NLML is shown. `scgd-published` is b = 0.9 at a constant rate with a kernel scale fixed at its start and no
 refit, `minimax-published` the same with μ = 1; `scgd` is anchored at every epoch, `bsgd` refitted, both with a rate that falls to zero. `svgp` has 128
 inducing points (`inducing`); its curve is −ELBO, which is above the NLML, without passes. Seconds
-are of one core, compilation and the visits (an exact pass per epoch) included. NLML in the raw units of the targets.
+are of one core, compilation and the evaluations (an exact pass per epoch) included. NLML in the raw units of the targets.
 """
 
 import math

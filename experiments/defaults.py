@@ -1,7 +1,7 @@
 """`FeatureGPRegressor()` as it comes, and at batch sizes 32 and 512, on the six UCI sets, split 0.
 
 No setting but `batch_size` (None = the default) and `random_state`. NLPD and RMSE are of unit-variance targets, NLPD and coverage include
-the noise. `not finite` counts numbers of the history and of the predictions that are not finite; `recoveries` the visits that sent a fit
+the noise. `not finite` counts numbers of the history and of the predictions that are not finite; `recoveries` the evaluations that sent a fit
 back to its best state. Seconds are of `fit`, compilation and the search for a rate included, on
 the cores that the run may use: each line says how many.
 """

@@ -8,8 +8,8 @@ stays, a biased one leaves, by an amount that is its bias.
 
 Every variant takes the same number of steps at every batch size (20,000; 60,000 on `deep`), Adam on θ (and w), rate 0.03 (0.003 on `deep`)
 falling to zero along a cosine. All run without a refit; "after a refit" is the same end point with the two variances refitted. The
-variants called refit do so at every visit (each epoch, or 100 steps), which solves `recovery` by itself. "Last" is the last step. After a
-refit and gradient are at the best visit, which `fit` returns (on `recovery` they are of the last step; for the start at the reference they
+variants called refit do so at every evaluation (each epoch, or 100 steps), which solves `recovery` by itself. "Last" is the last step. After a
+refit and gradient are at the best evaluation, which `fit` returns (on `recovery` they are of the last step; for the start at the reference they
 are left out). The gradient is of the NLML per datum by the unconstrained parameters, in float64.
 
 The variant called exact is `anchored profiled`: F̃ and w both come from the anchor and are held until the next, so that a step has no noise

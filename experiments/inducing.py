@@ -65,12 +65,12 @@ def run(gp: FeatureGP, problem: Problem, learner: AbstractLearner, seed: int) ->
 
 
 def curve(result: FitResult, problem: Problem) -> dict[str, list[float]]:
-    """Epoch, seconds and −ELBO (raw units, by the batches since the visit before) at the visits: a bound of the NLML from above."""
-    visits = [entry for entry in result.history if "loss" in entry and "step" in entry]
+    """Epoch, seconds and −ELBO (raw units, by the batches since the evaluation before) at the evaluations: a bound of the NLML from above."""
+    evaluations = [entry for entry in result.history if "loss" in entry and "step" in entry]
     return {
-        "epoch": [round(entry["epoch"], 2) for entry in visits],
-        "seconds": [round(entry["seconds"], 2) for entry in visits],
-        "nlml": [round(entry["loss"] + math.log(problem.scale), 5) for entry in visits],
+        "epoch": [round(entry["epoch"], 2) for entry in evaluations],
+        "seconds": [round(entry["seconds"], 2) for entry in evaluations],
+        "nlml": [round(entry["loss"] + math.log(problem.scale), 5) for entry in evaluations],
     }
 
 

@@ -71,7 +71,7 @@ def follow(
     every: int,
     seed: int,
 ) -> list[tuple[int, float, float]]:
-    """(step, σ_f², σ_ε²) at the start and after every `every` of `steps` plain steps: no visits, no recoveries."""
+    """(step, σ_f², σ_ε²) at the start and after every `every` of `steps` plain steps: no evaluations, no recoveries."""
     with jax.enable_x64(True):
         gp, source = problem.gp(start), problem.source
         plan = learner.plan(source.size, source.n_inputs, ByLoss())

@@ -182,7 +182,7 @@ def page(records: list[Record]) -> list[str]:
         "set",
         "rows",
         "method",
-        "law",
+        "distribution",
         "RMSE",
         "NLPD",
         "±",
@@ -278,6 +278,6 @@ def figure(records: list[Record]) -> Figure | None:
         }
         if {"auto", "gaussian"} <= set(scores):
             panel.bar(name, scores["gaussian"] - scores["auto"])
-    panel.set(ylabel="NLPD gained by the law chosen")
+    panel.set(ylabel="NLPD gained by the distribution chosen")
     panel.tick_params(axis="x", rotation=30)
     return drawing

@@ -4,7 +4,7 @@ Batch 128, start (σ_f², σ_ε²) = (3, 2), 40,000 steps of plain SGD in the ra
 A_0 = F(θ_0), B_0 = 0 and w_0 = 0, which the paper does not state. The reference is the exact minimum of the full-batch NLML, known to
 rounding since the features are fixed. The penalty is locally exact only for μ ≥ μ* = ‖F‖‖F⁻¹‖, given at the optimum: the whole sweep is
 below it. A rerun by other code (one seed) found NLML 1.5397, 1.5395, 1.5385, 1.5376, 1.5381 against 1.5350, and σ_f² 6.57, 6.49, 5.73, 3.06,
-3.01: that is 0.0047, 0.0045, 0.0035, 0.0026, 0.0031 above the optimum. `anchored` is beyond the paper: exact A, w and B at every visit.
+3.01: that is 0.0047, 0.0045, 0.0035, 0.0026, 0.0031 above the optimum. `anchored` is beyond the paper: exact A, w and B at every evaluation.
 """
 
 from typing import Any

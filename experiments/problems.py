@@ -127,11 +127,11 @@ def law_scores(y: np.ndarray, law: AbstractDistribution, scale: float) -> dict[s
 
 
 def curve(result: FitResult, problem: Problem, most: int = 101) -> dict[str, list[float]]:
-    """Epoch, seconds and exact NLML (raw units) at the visits, thinned to `most` of them."""
-    visits = [entry for entry in result.history if "step" in entry]
-    visits = visits[:: max(1, -(-len(visits) // most))]
+    """Epoch, seconds and exact NLML (raw units) at the evaluations, thinned to `most` of them."""
+    evaluations = [entry for entry in result.history if "step" in entry]
+    evaluations = evaluations[:: max(1, -(-len(evaluations) // most))]
     return {
-        "epoch": [round(entry["epoch"], 2) for entry in visits],
-        "seconds": [round(entry["seconds"], 2) for entry in visits],
-        "nlml": [round(entry["nlml"] + math.log(problem.scale), 5) for entry in visits],
+        "epoch": [round(entry["epoch"], 2) for entry in evaluations],
+        "seconds": [round(entry["seconds"], 2) for entry in evaluations],
+        "nlml": [round(entry["nlml"] + math.log(problem.scale), 5) for entry in evaluations],
     }

@@ -86,7 +86,7 @@ def follow(
     seed: int,
     prepare: Callable[[Any], Any] = lambda state: state,
 ) -> list[tuple[int, float, float, Any]]:
-    """(step, σ_f², σ_ε², state) at the start and after every `every` of `steps` plain steps: no visits, no recoveries.
+    """(step, σ_f², σ_ε², state) at the start and after every `every` of `steps` plain steps: no evaluations, no recoveries.
 
     `learners.fit` does more than the papers' loops; here nothing but the learner's own steps happens. `prepare` changes the first state.
     """

@@ -3,7 +3,7 @@
 Batch 128, a_t = 10⁻³ t^(−0.3), b_t = 0.1 t^(−0.2), plain SGD, from three starts; 20,000 updates (--slow: 400,000, what the paper plots).
 `published` steps in the raw variances, by the learner's own steps and nothing else. `published-log` steps in our parameters, log σ_f² and
 log(σ_ε² − 10⁻⁶), with the same rates: a step in log v is v² times the step in v, 16 times longer at σ_f² = 4 and the same at σ_ε² = 1.
-`anchored` is `published-log` with the tracker b = 0 set to the exact moments at every visit, w to the exact mean, and no refit: a refit
+`anchored` is `published-log` with the tracker b = 0 set to the exact moments at every evaluation, w to the exact mean, and no refit: a refit
 would solve this problem by itself, the features being fixed. Figures are those of the last update, not of the best.
 """
 

@@ -3,7 +3,7 @@
 A network of two layers (128, M) on 16 inputs, made-up rows, float32, Adam, one core. One size varies, the others stay at N = 65,536, B = 32,
 M = 128. Seconds are the least of five timed stretches, with the gathering of their batches, after one untimed; compilation is not
 counted. `SCGD` here tracks with b = 0.1, so that it factorises at every step; `SCGD anchored` (b = 0) factorises once per epoch only, and
-that visit is not part of a step. The exponent is the slope of log time by log size over all sizes, and over the last two.
+that evaluation is not part of a step. The exponent is the slope of log time by log size over all sizes, and over the last two.
 """
 
 import math

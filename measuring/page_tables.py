@@ -124,7 +124,7 @@ def defaults() -> str:
         "RMSE",
         "CRPS",
         COVERAGES,
-        "law chosen",
+        "distribution chosen",
         "seconds",
         "cores",
     ]
@@ -283,7 +283,7 @@ def kernel_defaults() -> str:
             "with published hyperparameters, exact",
             "CRPS",
             COVERAGES,
-            "law chosen",
+            "distribution chosen",
             "seconds",
             "solver",
         ],

@@ -118,7 +118,7 @@ def planned(make: Callable[[], Any]) -> Any:
 
 
 def resumed(model: Any) -> Any:
-    """Ended by the callback after some visits, and gone on with from its checkpoint."""
+    """Ended by the callback after some evaluations, and gone on with from its checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         path, seen = os.path.join(folder, "run"), []
 

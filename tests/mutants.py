@@ -65,7 +65,7 @@ MUTATIONS = (
         "estimators/test_large.py::test_the_mean_is_solved_to_the_planned_tolerance_and_predicts_as_the_exact_one",
     ),
     Mutation(
-        "errors of rows left out forget the residual",
+        "errors of left-out rows forget the residual",
         "posteriors/calibration.py",
         "(alpha * variance + left) / ",
         "alpha * variance / ",
@@ -170,26 +170,26 @@ MUTATIONS = (
         "objectives/test_kernel.py::test_weights_stand_for_repeated_rows",
     ),
     Mutation(
-        "by loss, a run returns the visit of the lowest criterion",
+        "by loss, a run returns the evaluation of the lowest criterion",
         "learners/judge.py",
         "    def returns_best(self) -> bool:\n        return False",
         "    def returns_best(self) -> bool:\n        return True",
-        "learners/test_fit_by_loss.py::test_a_lost_visit_goes_back_to_the_lowest_loss_at_a_smaller_rate "
-        "learners/test_fit_by_loss.py::test_an_interrupt_keeps_the_last_good_visit "
+        "learners/test_fit_by_loss.py::test_a_lost_evaluation_goes_back_to_the_lowest_loss_at_a_smaller_rate "
+        "learners/test_fit_by_loss.py::test_an_interrupt_keeps_the_last_good_evaluation "
         "learners/test_fit_by_loss.py::test_history_and_result",
     ),
     Mutation(
-        "by evidence, a run returns its last good visit",
+        "by evidence, a run returns its last good evaluation",
         "learners/evidence.py",
         "    def returns_best(self) -> bool:\n        return True",
         "    def returns_best(self) -> bool:\n        return False",
         "learners/test_fit_by_evidence.py::test_a_run_lost_seven_times_has_diverged "
-        "learners/test_fit_by_evidence.py::test_the_best_visit_is_returned",
+        "learners/test_fit_by_evidence.py::test_the_best_evaluation_is_returned",
     ),
     Mutation(
         "a noisy loss counts as lost however uncertain it is",
         "learners/fit.py",
-        "criterion - SURE * visit.error > at.lowest",
+        "criterion - SURE * evaluation.error > at.lowest",
         "criterion > at.lowest",
         "learners/test_fit_by_loss.py::test_a_loss_that_may_be_chance_is_not_lost",
     ),
@@ -198,7 +198,7 @@ MUTATIONS = (
         "learners/fit.py",
         "slower, kept = setting.learner.slower(at.best_state, SLOWER), at.kept",
         "slower, kept = at.best_state, at.kept",
-        "learners/test_fit_by_loss.py::test_a_lost_visit_goes_back_to_the_lowest_loss_at_a_smaller_rate",
+        "learners/test_fit_by_loss.py::test_a_lost_evaluation_goes_back_to_the_lowest_loss_at_a_smaller_rate",
     ),
     Mutation(
         "a noise variance is never raised for the solver",
@@ -222,7 +222,7 @@ MUTATIONS = (
         "estimators/test_few_rows.py::test_nothing_collapses",
     ),
     Mutation(
-        "a run is settled by its last visits alone",
+        "a run is settled by its last evaluations alone",
         "learners/evidence.py",
         "early = int(np.sum(steps <= steps[-1] / 4)) - 1",
         "early = len(steps) - 2",
@@ -279,7 +279,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a noise variance that is given is only a start",
-        "estimators/law_choice.py",
+        "estimators/dispersion_choice.py",
         "return constant_noise(frozen(np.asarray(given, kind)))",
         "return constant_noise(given, lower=0.0, dtype=kind)",
         "estimators/test_noise.py::test_a_noise_variance_that_is_given_is_kept",
@@ -390,17 +390,17 @@ MUTATIONS = (
         "estimators/test_warping.py::test_the_likelihood_has_the_jacobian_of_rows_that_count",
     ),
     Mutation(
-        "errors of rows left out keep the scale of the kernel",
-        "estimators/law_choice.py",
+        "errors of left-out rows keep the scale of the kernel",
+        "estimators/dispersion_choice.py",
         "z = z / math.sqrt(max(float(np.average(np.square(z), weights=weight)), 1e-300))",
         "z = 1.0 * z",
         "estimators/test_likelihood.py::test_errors_of_neighbours_have_weights_groups_and_no_scale",
     ),
     Mutation(
         "probabilities are corrected by rows that trees saw",
-        "estimators/law_choice.py",
-        "return law, rows if law.trees is None else last",
-        "return law, rows",
+        "estimators/dispersion_choice.py",
+        "return dispersion, rows if dispersion.trees is None else last",
+        "return dispersion, rows",
         "estimators/test_likelihood.py::test_probabilities_are_corrected_by_rows_that_no_tree_was_fitted_to",
     ),
     Mutation(
@@ -537,7 +537,7 @@ MUTATIONS = (
         "posteriors/test_calibration.py::test_a_factor_gives_what_rows_predicted_by_the_others_say",
     ),
     Mutation(
-        "variances are scaled by rows left out without their groups",
+        "variances are scaled by left-out rows without their groups",
         "estimators/solving.py",
         "posterior, scale = calibrated(posterior, group)",
         "posterior, scale = calibrated(posterior)",
@@ -551,7 +551,7 @@ MUTATIONS = (
         "posteriors/test_calibration.py::test_whole_groups_are_left_out",
     ),
     Mutation(
-        "local variances are scaled by rows left out without their groups",
+        "local variances are scaled by left-out rows without their groups",
         "estimators/local_choice.py",
         'return local.calibrated(n_rows, 0, group), choice(n, f"',
         'return local.calibrated(n_rows, 0), choice(n, f"',

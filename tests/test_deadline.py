@@ -136,8 +136,8 @@ def test_a_run_of_the_same_extent_has_the_same_bits(name, clock, monkeypatch):
 
 
 @pytest.mark.parametrize(("limit", "over"), [(3.0, 1.0), (20.0, 0.0), (45.0, 0.0), (120.0, 0.0)])
-def test_trials_of_rates_and_visits_end_in_time_too(clock, monkeypatch, limit, over):
-    """A chunk of steps and a visit take a second each. Cut among the trials or after them, a run of that extent has the same bits.
+def test_trials_of_rates_and_evaluations_end_in_time_too(clock, monkeypatch, limit, over):
+    """A chunk of steps and an evaluation take a second each. Cut among the trials or after them, a run of that extent has the same bits.
 
     Of the first ones most is taken for compilation, which makes a very short run late by one of them.
     """

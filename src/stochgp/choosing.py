@@ -69,11 +69,11 @@ def prefer(
         best = max(left, key=lambda name: float(np.average(left[name], weights=weight)), default=None)
         return Preference(best, {}, "the default has no finite scores")
     gains = {name: Gain(*paired(rival - base, cell, weight), len(base)) for name, rival in left.items()}
-    told = [f"{name!r} {gains.get(name, 'has no finite scores')}" for name in rivals]
+    gained = [f"{name!r} {gains.get(name, 'has no finite scores')}" for name in rivals]
     if few := too_few(len(base), cell, fewest):
-        return Preference(None, gains, "; ".join([few, *told]))
+        return Preference(None, gains, "; ".join([few, *gained]))
     clear = {name: gain for name, gain in gains.items() if gain.mean > max(SURE * gain.error, least)}
-    return Preference(max(clear, key=lambda name: clear[name].mean, default=None), gains, "; ".join(told))
+    return Preference(max(clear, key=lambda name: clear[name].mean, default=None), gains, "; ".join(gained))
 
 
 def planned(plan: Any, name: str) -> Any:

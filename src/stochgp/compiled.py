@@ -29,7 +29,7 @@ class _Keeping:
         self.lock = threading.Lock()
         self.inside = 0
         self.before: dict[str, Any] = {}
-        self.told = False
+        self.warned = False
 
 
 _KEEPING = _Keeping()
@@ -97,8 +97,8 @@ def _ready(keeping: _Keeping) -> Path | None:
     folder = compiled_folder()
     if not os.access(next(place for place in (folder, *folder.parents) if place.exists()), os.W_OK):
         return None
-    if not keeping.told:
-        keeping.told = True
+    if not keeping.warned:
+        keeping.warned = True
         _log.info("compiled code is kept in %s; %s= (empty) keeps none", folder, FOLDER)
         _make_room(folder)
     return folder

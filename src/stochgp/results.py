@@ -33,7 +33,7 @@ class FitResult(NamedTuple):
     """What `learners.fit` returns. Losses and NLMLs are per datum, of the targets that the learner saw."""
 
     gp: Any  # the model with θ̂
-    loss: float  # the judge's criterion at the visit that is returned; NaN before the first
+    loss: float  # the judge's criterion at the evaluation that is returned; NaN before the first
     evidence: (
         Any  # `learners.Evidence` where the judge knows it: the moments of all rows at θ̂, and the exact NLML
     )
@@ -42,7 +42,7 @@ class FitResult(NamedTuple):
     result: RESULTS
     history: list[dict[str, float]]
     seconds: float
-    plan: Any  # `StepPlan`: batches, steps and visits as planned
+    plan: Any  # `StepPlan`: batches, steps and evaluations as planned
     held_out_rows: int  # that the judge held out
     loss_shift: float = 1.0  # of the "loss" in the history, see `AbstractLearner`
     standard_errors: Any = (

@@ -140,7 +140,7 @@ def test_hand_written_and_automatic_gradients_take_the_same_steps(problem, metho
         np.testing.assert_allclose(first, second, rtol=1e-8, atol=1e-10)
 
 
-def test_an_epoch_visits_each_row_once():
+def test_an_epoch_evaluations_each_row_once():
     X, y = torch.arange(12.0)[:, None], torch.arange(12.0)
     batches = list(rivals_torch.shuffled(X, y, 4, 3, torch.Generator().manual_seed(0)))
     assert [len(rows) for _, rows in batches] == [4, 4, 4]

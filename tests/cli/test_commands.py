@@ -235,7 +235,7 @@ def test_an_interrupt_ends_the_fit_and_the_model_is_written(folder, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        while process.poll() is None and not (tmp_path / "c").exists():  # the first visit
+        while process.poll() is None and not (tmp_path / "c").exists():  # the first evaluation
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=120)

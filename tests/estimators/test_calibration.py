@@ -48,7 +48,7 @@ def test_recalibration_pays_on_new_rows(pit):
 
 
 def test_conformal_intervals_cover_as_they_promise():
-    """Given n rows left out, coverage is Beta(k, n + 1 − k): within 4 of its standard deviations, and those of the new rows."""
+    """Given n left-out rows, coverage is Beta(k, n + 1 − k): within 4 of its standard deviations, and those of the new rows."""
     model, (X, y) = fitted(calibration="conformal"), rows(3000, seed=1)
     n = N // 10
     assert len(model._fitted.observation.correction.scores) == n
@@ -116,7 +116,7 @@ def test_figures_of_rows_that_count_are_those_of_repeated_rows():
 
 @pytest.mark.parametrize("calibration", ["pit", "conformal"])
 def test_weights_of_the_fit_enter_its_correction(calibration):
-    """That of `distributions` with the weights of the rows left out."""
+    """That of `distributions` with the weights of the left-out rows."""
     X, y = rows()
     weight = np.random.default_rng(5).integers(1, 5, N).astype(float)
     model = KernelGPRegressor(

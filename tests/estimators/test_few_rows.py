@@ -80,9 +80,9 @@ def test_a_fit_worse_than_a_constant_is_said():
 # Settled
 
 
-def run(criterion, n_visits=40):
+def run(criterion, n_evaluations=40):
     """A history whose criterion is that function of the share of the steps taken."""
-    return [{"step": i, "nlml": criterion(i / max(n_visits, 1))} for i in range(n_visits + 1)]
+    return [{"step": i, "nlml": criterion(i / max(n_evaluations, 1))} for i in range(n_evaluations + 1)]
 
 
 def cosine_path(share):
@@ -114,6 +114,6 @@ def test_a_run_is_settled_only_where_a_rate_that_could_move_it_did_not(criterion
     assert tenth < SETTLED_BY  # the last tenth says nothing of it
 
 
-@pytest.mark.parametrize("n_visits", [0, 1, 3])
-def test_few_visits_cannot_tell(n_visits):
-    assert not ByEvidence().settled(run(lambda share: 1.0, n_visits))
+@pytest.mark.parametrize("n_evaluations", [0, 1, 3])
+def test_few_evaluations_cannot_tell(n_evaluations):
+    assert not ByEvidence().settled(run(lambda share: 1.0, n_evaluations))

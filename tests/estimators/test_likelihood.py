@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 
 from stochgp import KernelGPRegressor, load
 from stochgp.data.rows import Rows
-from stochgp.estimators import law_choice
+from stochgp.estimators import dispersion_choice
 from stochgp.estimators.left_out import some_rows
 from stochgp.estimators.units import TrainingData
 from stochgp.kernels import RBF
@@ -119,7 +119,7 @@ def test_errors_of_rows_are_those_of_single_observations_given_rows_of_other_gro
     group = each // 4 if grouped else each
     gp = KernelGP(RBF([0.7, 1.5], 1.3), 0.04)
     data = TrainingData.of(Rows(X, y, weight, group if grouped else None), False, None, "float64")
-    found, _ = law_choice._left_out(None, gp, data)
+    found, _ = dispersion_choice._left_out(None, gp, data)
     z = np.empty(40)
     K = 1.3 * np.exp(-0.5 * np.sum(((X[:, None] - X) / [0.7, 1.5]) ** 2, axis=2))
     for i in range(40):
@@ -145,14 +145,14 @@ def left_out(scale=1.0):
         gp = KernelGP(
             kernel=RBF(np.ones(2), np.float64(scale)), noise=constant_noise(0.2 * scale, dtype=np.float64)
         )
-        found, as_new = law_choice._left_out(None, gp, data)
+        found, as_new = dispersion_choice._left_out(None, gp, data)
     assert not as_new
     return found, weight, group
 
 
 def test_errors_of_neighbours_have_weights_groups_and_no_scale(monkeypatch):
     """That of all variances is the posterior's: mean z² is 1, and 9 k and 9 σ² change nothing."""
-    monkeypatch.setattr(law_choice, "ROWS", 80)
+    monkeypatch.setattr(dispersion_choice, "ROWS", 80)
     (found, weight, group), (scaled, *_) = left_out(), left_out(9.0)
     at = some_rows(300, 80)
     assert_array_equal(found.weight, weight[at])
@@ -166,14 +166,14 @@ def test_probabilities_are_corrected_by_rows_that_no_tree_was_fitted_to():
     generator = np.random.default_rng(2)
     X = generator.uniform(-1, 1, size=(1200, 3))
     given = LeftOut(X, generator.normal(size=1200) * np.exp(np.sign(X[:, 0])))
-    law, others = law_choice._fitted(GAUSSIAN + OF_INPUT, given, None)
+    law, others = dispersion_choice._fitted(GAUSSIAN + OF_INPUT, given, None)
     assert len(others.z) == 300
     z = np.where(np.isin(given.z, others.z), 1.3 * given.z, given.z)
-    again = law_choice._fitted(GAUSSIAN + OF_INPUT, given._replace(z=z), None)[0].trees
+    again = dispersion_choice._fitted(GAUSSIAN + OF_INPUT, given._replace(z=z), None)[0].trees
     n = min(len(law.trees.leaves), len(again.leaves))
     assert_array_equal(law.trees.inputs[:n], again.inputs[:n])
     assert_array_equal(law.trees.thresholds[:n], again.thresholds[:n])
-    assert len(law_choice._fitted(STUDENT, given, None)[1].z) == 1200
+    assert len(dispersion_choice._fitted(STUDENT, given, None)[1].z) == 1200
 
 
 def test_a_student_t_is_fitted_as_asked():
@@ -268,7 +268,7 @@ def test_probabilities_of_skewed_noise_are_recalibrated_and_come_back_from_plan_
 
 
 def test_no_curve_where_neighbours_of_other_groups_stand_for_all_rows(curved):
-    """Behind a posterior of all rows, rows left out by groups are not predicted as new ones are."""
+    """Behind a posterior of all rows, left-out rows by groups are not predicted as new ones are."""
     assert curved().plan_["likelihood"]["choice"].endswith(CURVED)
     model = make().fit(*skewed(SKEWED, 0), groups=np.arange(SKEWED) % 40)
     assert not model.plan_["likelihood"]["choice"].endswith(CURVED)

@@ -135,7 +135,7 @@ def test_dates_are_taken_in_any_order_of_the_rows_and_merging_keeps_them():
     X, y = table()
     order = np.random.default_rng(0).permutation(len(y))
     rows, again = read(X, y), read(X.iloc[order], y[order])
-    assert rows.told["new_rows"]["choice"] == "after"
+    assert rows.entries["new_rows"]["choice"] == "after"
     np.testing.assert_array_equal(rows.X, again.X)
     np.testing.assert_array_equal(rows.group, again.group)
     in_time = np.argsort(rows.X[:, 0])
@@ -144,20 +144,20 @@ def test_dates_are_taken_in_any_order_of_the_rows_and_merging_keeps_them():
 
 def test_what_is_left_as_it_is():
     X, y = table()
-    assert read(X, y, "between").group is None and not read(X, y, "between").told
+    assert read(X, y, "between").group is None and not read(X, y, "between").entries
     given = np.arange(len(y)) % 7
     rows = read(X, y, groups=given)
-    assert not rows.told and rows.group.max() == 6
+    assert not rows.entries and rows.group.max() == 6
     assert read(X.iloc[:400], y[:400]).group is None
-    assert not read(X[["a", "b"]], y).told
+    assert not read(X[["a", "b"]], y).entries
     noise = read(X, np.random.default_rng(0).normal(size=len(y)))
-    assert noise.group is None and noise.told["new_rows"]["choice"] == "between"
+    assert noise.group is None and noise.entries["new_rows"]["choice"] == "between"
 
 
 def test_after_as_asked_takes_the_order_of_the_rows():
     X, y = table()
     rows = read(X[["a", "b"]].to_numpy(), y, "after")
-    assert rows.told["new_rows"]["choice"] == "after"
+    assert rows.entries["new_rows"]["choice"] == "after"
     wanted = blocks(np.arange(len(y), dtype=np.float64), int(rows.group.max()) + 1)
     np.testing.assert_array_equal(rows.group, wanted[np.lexsort((y, X["b"], X["a"]))])
     assert read(X[:39], y[:39], "after").group is None
@@ -178,8 +178,8 @@ def test_rows_in_files_have_the_same_blocks_by_their_dates(tmp_path):
     source = Blocks.of(tmp_path / "rows.parquet")
     found, rows = read_of(source.only(("when", "a", "b", "y")))[0], read(X, y)
     np.testing.assert_array_equal(found.rows.group, rows.group)
-    assert dict(found.told) == rows.told
-    assert not read_of(Blocks.of(tmp_path / "rows.parquet", split_by=("shop",)))[0].told
+    assert dict(found.entries) == rows.entries
+    assert not read_of(Blocks.of(tmp_path / "rows.parquet", split_by=("shop",)))[0].entries
 
 
 def test_a_fit_takes_blocks_of_time_as_it_takes_groups():

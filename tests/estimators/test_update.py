@@ -237,7 +237,7 @@ def test_repeated_rows_are_further_observations():
     assert_allclose(found.predict(Z), model().fit(X[:N], y[:N], sample_weight=weight).predict(Z), rtol=1e-9)
 
 
-def test_another_law_of_observations_stays_when_rows_come():
+def test_another_dispersion_of_observations_stays_when_rows_come():
     """Means and deviations are those of the Gaussian model of all rows; the law multiplies variances as it did."""
     found = model()
     found.fit(X[:N], y[:N])

@@ -250,7 +250,7 @@ def test_unknown_transforms_are_named():
         likelihoods.Warped("gaussian", 3)
 
 
-def test_the_law_of_observations_is_that_of_the_transformed_targets():
+def test_the_dispersion_of_observations_is_that_of_the_transformed_targets():
     """Noise that depends on the input, of log y."""
     rng = np.random.default_rng(4)
     x = rng.uniform(-2, 2, size=(560, 2))

@@ -63,7 +63,7 @@ def test_slopes_at_the_edges_are_those_asked_for():
 
 
 def test_bounds_leave_learning_as_it_is():
-    """Steps, visits and evidence of the bounded network are those of the network itself, to the last bit."""
+    """Steps, evaluations and evidence of the bounded network are those of the network itself, to the last bit."""
     generator = np.random.default_rng(0)
     X = generator.normal(size=(120, 2)).astype(np.float32)
     y = np.sin(X[:, 0]) + 0.1 * generator.normal(size=120)

@@ -326,8 +326,8 @@ def test_impossible_settings_are_refused(settings, words):
 def test_plans():
     def plan(learner, n):
         found = learner.plan(n, 5, ByLoss())
-        assert found.steps_per_visit % found.chunk_steps == 0
-        return found.steps_per_epoch, found.total_steps, found.steps_per_visit
+        assert found.steps_per_evaluation % found.chunk_steps == 0
+        return found.steps_per_epoch, found.total_steps, found.steps_per_evaluation
 
     assert plan(BSGD(16, epochs=1), 10**6) == (62_500, 61 * 1024, 1024)
     assert plan(BSGD(16, epochs=25), 1_200_000) == (75_000, 458 * 4096, 4096)

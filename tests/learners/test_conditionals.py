@@ -167,13 +167,13 @@ def test_what_a_search_changed_counts_rows_and_not_gaps():
 def test_histories_tell_the_searches_and_the_scoring(kind):
     X, y, _ = draw(200)
     found = fit(kind(n_neighbours=6), model(dtype=jnp.float32), DeviceRows(X, y), key=KEY)
-    visits = found.history[1:]
-    apart = kind().plan(200, 2, ByLoss()).steps_per_visit
-    assert [entry["step"] for entry in visits] == list(range(apart, apart * len(visits) + 1, apart))
-    assert all(0 <= entry["changed"] <= 1 for entry in visits) and visits[0]["changed"] == 1
-    assert np.isinf([entry["distance"] for entry in visits[:5]]).all()
-    assert found.converged and visits[-1]["distance"] < 0.01 and visits[-1]["gain"] < 0.01
-    assert max(entry["jittered"] for entry in visits) == 0
+    evaluations = found.history[1:]
+    apart = kind().plan(200, 2, ByLoss()).steps_per_evaluation
+    assert [entry["step"] for entry in evaluations] == list(range(apart, apart * len(evaluations) + 1, apart))
+    assert all(0 <= entry["changed"] <= 1 for entry in evaluations) and evaluations[0]["changed"] == 1
+    assert np.isinf([entry["distance"] for entry in evaluations[:5]]).all()
+    assert found.converged and evaluations[-1]["distance"] < 0.01 and evaluations[-1]["gain"] < 0.01
+    assert max(entry["jittered"] for entry in evaluations) == 0
 
 
 def test_networks_are_learned_by_batches_alone():

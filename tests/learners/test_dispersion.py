@@ -1,4 +1,4 @@
-"""The law of errors of rows left out: trees, densities, evidence, and posteriors of that law."""
+"""The law of errors of left-out rows: trees, densities, evidence, and posteriors of that law."""
 
 import re
 
@@ -56,7 +56,7 @@ def some_trees():
 
 
 @pytest.mark.parametrize("df", [None, 2.5, 5.0, 40.0])
-def test_the_law_of_observations_has_their_standard_deviation(df):
+def test_the_dispersion_of_observations_has_their_standard_deviation(df):
     mean, std = np.zeros(3), np.array([0.1, 1.0, 7.0])
     law = Dispersion(None, df).observed(mean, std)
     assert_allclose(law.std, std, rtol=1e-12)
@@ -239,7 +239,7 @@ def test_what_the_rows_have_is_chosen(df, slope, wanted):
 @pytest.mark.parametrize(("n", "slope", "wanted"), [(400, 0.0, GAUSSIAN), (2400, 2.0, GAUSSIAN + OF_INPUT)])
 def test_without_heavy_tails_no_student_t_is_chosen(n, slope, wanted):
     found = choose(draws(n, 11, 3.0, slope), 0, QUICK, heavy_tails=False)
-    assert found.chosen == wanted and "student" not in found.told
+    assert found.chosen == wanted and "student" not in found.gains
 
 
 def test_too_few_rows_ties_and_few_groups_choose_nothing():
@@ -247,8 +247,8 @@ def test_too_few_rows_ties_and_few_groups_choose_nothing():
     assert choose(clear.some(np.arange(60)), 0, QUICK).chosen == GAUSSIAN
     assert OF_INPUT not in choose(clear.some(np.arange(450)), 0, QUICK).chosen
     tied = clear._replace(z=np.where(np.arange(4000) % 5 == 0, 0, clear.z))
-    assert "tied" in choose(tied, 0, QUICK).told
-    assert "groups" in choose(clear._replace(group=np.arange(4000) % 9), 0, QUICK).told
+    assert "tied" in choose(tied, 0, QUICK).gains
+    assert "groups" in choose(clear._replace(group=np.arange(4000) % 9), 0, QUICK).gains
 
 
 @pytest.mark.parametrize("df", [None, 4.0])
@@ -372,7 +372,7 @@ def test_rows_that_count_choose_what_repeated_rows_choose():
     """To the printed digits of every gain and every error."""
     one, many = counted(600, 23, df=4.0, slope=0.6)
     found, wanted = (choose(rows, 0, QUICK._replace(share=1.0)) for rows in (one, many))
-    numbers = lambda evidence: re.findall(r"gains (\S+ ± \S+) nats", evidence.told)
+    numbers = lambda evidence: re.findall(r"gains (\S+ ± \S+) nats", evidence.gains)
     assert (found.chosen, numbers(found)) == (wanted.chosen, numbers(wanted))
     assert numbers(found) != numbers(choose(one._replace(weight=None), 0, QUICK._replace(share=1.0)))
 

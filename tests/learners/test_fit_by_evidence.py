@@ -30,7 +30,7 @@ COMMON = {
     "epochs": 30,
     "learning_rate": 1e-2,
     "optimizer": optax.adam,
-}  # 3 visits of 100 steps
+}  # 3 evaluations of 100 steps
 ALONE = COMMON | {"judge": ByEvidence(validation_fraction=0.0)}
 HALF = COMMON | {"batch_size": 10, "judge": ByEvidence(validation_fraction=0.5)}  # 100 of 200 rows held out
 LEARNERS = {
@@ -100,7 +100,7 @@ def test_the_nlml_is_the_dense_one_of_the_model_returned(name):
 
 
 @sweep
-def test_the_best_visit_is_returned(name):
+def test_the_best_evaluation_is_returned(name):
     found, criterion = _fit(name), "held_out_nlpd" if LEARNERS[name].judge.validation_fraction > 0 else "nlml"
     best = min((e for e in found.history if "step" in e), key=lambda e: e.get("criterion", e[criterion]))
     np.testing.assert_allclose(float(found.gp.noise_variance), best["noise_variance"], rtol=1e-5)
@@ -239,8 +239,10 @@ def test_a_resumed_run_takes_only_the_steps_that_are_left(tmp_path, monkeypatch)
         assert taken == list(range(first, steps[-1]))
 
 
-def test_kills_at_random_visits_resume_to_the_same_bits(tmp_path):
-    learner = SCGD(batch_size=40, epochs=160, learning_rate=1e-2, tracking=0.1, corrected=True)  # 8 visits
+def test_kills_at_random_evaluations_resume_to_the_same_bits(tmp_path):
+    learner = SCGD(
+        batch_size=40, epochs=160, learning_rate=1e-2, tracking=0.1, corrected=True
+    )  # 8 evaluations
     gp = make_gp(M=5, dtype=jnp.float32)
     unbroken = fit(learner, gp, _data(), key=KEY)
     generator, found = np.random.default_rng(0), None
@@ -347,14 +349,14 @@ def test_a_run_lost_seven_times_has_diverged(tmp_path):
     _assert_same(fit(learner, gp, _data(), key=KEY, checkpoint=tmp_path / "run"), found)
 
 
-def test_a_run_whose_last_visit_is_lost_has_not_converged():
+def test_a_run_whose_last_evaluation_is_lost_has_not_converged():
     learner = SCGD(**ALONE | {"learning_rate": 1e30, "optimizer": optax.sgd, "epochs": 20})
     found = fit(learner, make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)
     assert found.result is RESULTS.diverged
     assert sum(e.get("recovered", 0.0) for e in found.history) == 2
 
 
-def test_a_lost_run_goes_back_to_the_best_visit_at_a_smaller_rate():
+def test_a_lost_run_goes_back_to_the_best_evaluation_at_a_smaller_rate():
     """Plain descent at a rate beyond stability recovers and improves on the start."""
     learner = SCGD(**ALONE | {"learning_rate": 3e-4, "optimizer": optax.sgd, "epochs": 90})
     found = fit(learner, make_gp(M=5, dtype=jnp.float32), _data(), key=KEY)

@@ -38,8 +38,11 @@ from stochgp.variational import Decoupled, InducingPoints
 
 GP = KernelGP(RBF([1.0, 1.0]))
 SPARSE = SparseGP(GP.kernel, InducingPoints.of(jnp.asarray([[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])))
-COMMON = {"batch_size": 8, "epochs": 40}  # 320 steps: 5 visits
-CENTRES = {"epochs": 96, "n_neighbours": 6}  # five rounds of mini-batches, one of scoring steps: 6 visits
+COMMON = {"batch_size": 8, "epochs": 40}  # 320 steps: 5 evaluations
+CENTRES = {
+    "epochs": 96,
+    "n_neighbours": 6,
+}  # five rounds of mini-batches, one of scoring steps: 6 evaluations
 LEARNERS = {
     "neighbours": BSGD(**COMMON),
     "uniform": BSGD(**COMMON, sampling=Uniform()),
@@ -102,7 +105,7 @@ def _assert_same(a, b):
 def test_history_and_result(name):
     found = _fit(name)
     steps, epochs = {AbstractConditionals: (96, 96), SGPR: (20, 20)}.get(_kind(name), (320, 40))
-    apart = LEARNERS[name].plan(64, 2, ByLoss()).steps_per_visit
+    apart = LEARNERS[name].plan(64, 2, ByLoss()).steps_per_evaluation
     steps_seen = [entry["step"] for entry in found.history if "step" in entry]  # trials of rates have none
     assert steps_seen == list(range(0, steps + 1, apart))
     assert found.history[-1]["epoch"] == epochs
@@ -166,7 +169,7 @@ def test_progress_sees_every_entry():
 
 
 @pytest.mark.parametrize("entry", [1, 3])
-def test_an_interrupt_keeps_the_last_good_visit(entry):
+def test_an_interrupt_keeps_the_last_good_evaluation(entry):
     report = stop_at(entry, KeyboardInterrupt())
     found = fit(LEARNERS["uniform"], GP, _data(), key=KEY, progress=report)
     assert found.result is RESULTS.interrupted
@@ -185,7 +188,7 @@ def test_a_time_limit_ends_the_run(learner):
 
 
 def test_a_diverging_run_goes_back_and_says_so():
-    """Plain descent at an absurd rate: every visit is lost, until it is given up with the start."""
+    """Plain descent at an absurd rate: every evaluation is lost, until it is given up with the start."""
     learner = BSGD(8, 200, 1e30, optax.sgd)
     found = fit(learner, GP, _data(), key=KEY)
     assert found.result is RESULTS.diverged
@@ -239,7 +242,7 @@ def _play(*losses, finish=-np.inf, errors=(), **options):
     return fit(Scripted(losses, errors, finish=finish), GP, _data(), key=KEY, **options)
 
 
-def test_a_lost_visit_goes_back_to_the_lowest_loss_at_a_smaller_rate():
+def test_a_lost_evaluation_goes_back_to_the_lowest_loss_at_a_smaller_rate():
     found = _play(1.0, 0.5, 0.9, 1.6, 0.4, np.nan, 0.4)
     assert [entry.get("recovered") for entry in found.history] == [None, 0, 0, 0, 1, 0, 1, 0]
     rates = [entry["rate"] for entry in found.history[1:]]
@@ -274,7 +277,7 @@ def test_the_error_of_a_loss_is_that_of_the_mean_over_steps(name):
     np.testing.assert_allclose(whole["loss_error"], np.std(losses) / n**0.5, rtol=1e-3)
 
 
-def test_a_run_whose_last_visit_is_lost_has_diverged():
+def test_a_run_whose_last_evaluation_is_lost_has_diverged():
     found = _play(1.0, 0.5, 2.0)
     assert found.result is RESULTS.diverged
     assert float(found.gp.noise_variance) == 3.0

@@ -320,7 +320,7 @@ def test_a_chain_ends_with_the_steps_of_its_last_learner():
     source = make_source(3 * N)
     found = learn(Chain((first, last)), source=source)
     stages = [entry["stage"] for entry in found.history[1:]]
-    assert stages.count(1.0) == -(-2 // last.plan(source.size, 1, ByLoss()).steps_per_visit)
+    assert stages.count(1.0) == -(-2 // last.plan(source.size, 1, ByLoss()).steps_per_evaluation)
 
 
 def test_a_chain_killed_in_its_second_stage_resumes_to_the_same_bits(tmp_path):

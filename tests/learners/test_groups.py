@@ -20,23 +20,23 @@ def test_held_out_rows_of_any_weight_are_single_observations(double):
 
     def judged(times):
         held_out = DeviceRows(toy.X[n:], toy.y[n:], times * weight, dtype=jnp.float64)
-        visit = judge.look(gp, {}, Division(train, held_out))
-        return visit, judge.conclude(visit, Division(train, held_out))[1]
+        evaluation = judge.look(gp, {}, Division(train, held_out))
+        return evaluation, judge.conclude(evaluation, Division(train, held_out))[1]
 
-    visit, evidence = judged(1)
-    v, s2 = visit.chosen
+    evaluation, evidence = judged(1)
+    v, s2 = evaluation.chosen
     Phi = np.sqrt(v) * np.asarray(gp.features(jnp.asarray(toy.X)), np.float64)
     mean, covariance = dense_posterior(Phi[:n], toy.y[:n], s2, Phi[n:])
     V, error = np.diag(covariance) + s2, toy.y[n:] - mean
     np.testing.assert_allclose(evidence.held_out.std, np.sqrt(V), rtol=1e-6)
     np.testing.assert_allclose(evidence.held_out.error, error, rtol=1e-6, atol=1e-8)
     of = lambda e, V: np.average(np.log(2 * np.pi * V) + e**2 / V, weights=weight) / 2
-    np.testing.assert_allclose(visit.nlpd, of(error, V), rtol=1e-6)
+    np.testing.assert_allclose(evaluation.nlpd, of(error, V), rtol=1e-6)
     centre, spread = toy.y[:n].mean(), toy.y[:n].var()
     np.testing.assert_allclose(evidence.constant_nlpd, of(toy.y[n:] - centre, spread), rtol=1e-6)
     other, more = judged(10)
-    np.testing.assert_allclose(other.chosen, visit.chosen, rtol=1e-6)
-    np.testing.assert_allclose(other.nlpd, visit.nlpd, rtol=1e-9)
+    np.testing.assert_allclose(other.chosen, evaluation.chosen, rtol=1e-6)
+    np.testing.assert_allclose(other.nlpd, evaluation.nlpd, rtol=1e-9)
     np.testing.assert_allclose(more.held_out.std, evidence.held_out.std, rtol=1e-6)
 
 

@@ -223,7 +223,7 @@ def test_without_a_penalty_an_anchor_has_the_gradient_of_the_likelihood():
 
 
 @pytest.mark.parametrize("anchor", [True, False])
-def test_a_visit_sets_the_ceiling_and_measures_the_penalty_anchored_or_not(anchor):
+def test_a_evaluation_sets_the_ceiling_and_measures_the_penalty_anchored_or_not(anchor):
     toy, gp = make_toy(6), make_gp(M=4)
     F = F_of(theta_of(gp), toy)
     threshold = np.linalg.norm(F) * np.linalg.norm(np.linalg.inv(F))

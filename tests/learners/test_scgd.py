@@ -234,7 +234,7 @@ def test_an_anchor_is_exact(M, tracking):
     assert_close(state.weights, best_weights(Phi, toy.y, noise(theta, FLOOR)))
 
 
-def test_without_anchors_a_visit_changes_nothing():
+def test_without_anchors_a_evaluation_changes_nothing():
     toy, gp = make_toy(6), make_gp(M=4)
     learner = SCGD(tracking=0.1, **PLAIN)
     state = begin(learner, gp, toy)

@@ -35,15 +35,17 @@ def _check_chunks(plan, n):
     assert 1 <= plan.batch_size <= n
     assert plan.steps_per_epoch == max(1, n // plan.batch_size)
     assert plan.total_steps >= 1
-    assert plan.steps_per_visit % plan.chunk_steps == 0
+    assert plan.steps_per_evaluation % plan.chunk_steps == 0
     assert plan.chunk_steps == 1 or plan.chunk_steps * plan.batch_size * BYTES <= CHUNK_BYTES
     assert (
-        plan.n_visits * plan.steps_per_visit >= plan.total_steps > (plan.n_visits - 1) * plan.steps_per_visit
+        plan.n_evaluations * plan.steps_per_evaluation
+        >= plan.total_steps
+        > (plan.n_evaluations - 1) * plan.steps_per_evaluation
     )
 
 
 @sweep
-def test_visits_that_pass_over_all_rows(n, batch_size, epochs):
+def test_evaluations_that_pass_over_all_rows(n, batch_size, epochs):
     plan = steps_by_epochs(n, BYTES, batch_size, epochs)
     _check_chunks(plan, n)
     assert abs(plan.total_steps - _asked(plan, epochs)) <= _asked(plan, epochs) / 32
@@ -51,16 +53,16 @@ def test_visits_that_pass_over_all_rows(n, batch_size, epochs):
     assert plan.chunk_steps <= LONGEST_CHUNK
     assert plan.chunk_steps.bit_count() == 1
     if plan.total_steps > 200:
-        assert plan.steps_per_visit >= 0.75 * min(100, plan.total_steps)
+        assert plan.steps_per_evaluation >= 0.75 * min(100, plan.total_steps)
 
 
 @sweep
-def test_visits_that_cost_nothing(n, batch_size, epochs):
+def test_evaluations_that_cost_nothing(n, batch_size, epochs):
     plan = steps_by_stretches(n, BYTES, batch_size, epochs, 4096)
     _check_chunks(plan, n) if plan.total_steps >= 64 else None
     asked = 4096 if epochs is None else epochs * plan.steps_per_epoch
-    assert abs(plan.total_steps - asked) <= plan.steps_per_visit / 2
-    assert plan.steps_per_visit <= 4096
+    assert abs(plan.total_steps - asked) <= plan.steps_per_evaluation / 2
+    assert plan.steps_per_evaluation <= 4096
 
 
 @sweep

@@ -1,4 +1,4 @@
-"""Local prediction: exact with all rows as neighbours, the same for a row in any company, calibrated by rows left out."""
+"""Local prediction: exact with all rows as neighbours, the same for a row in any company, calibrated by left-out rows."""
 
 import functools
 

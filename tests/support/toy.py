@@ -12,7 +12,7 @@ from reference import Theta, Toy
 from stochgp.data.streams import Batch, DeviceRows
 from stochgp.features import AbstractFeatureMap
 from stochgp.learners import Problem
-from stochgp.learners.evidence import EvidenceVisit, Variances
+from stochgp.learners.evidence import EvidenceEvaluation, Variances
 from stochgp.models import FeatureGP
 from stochgp.objectives import moments_of_rows, spectrum
 from stochgp.parameters import positive
@@ -87,11 +87,11 @@ def begin(learner, gp, toy, *, rate=1.0, n_steps=10, anchor=False):
 
 
 def anchored(learner, state, gp, toy, weight=None):
-    """After a visit that leaves the two variances as they are."""
+    """After an evaluation that leaves the two variances as they are."""
     moments = moments_of_rows(gp, rows_of(toy, weight=weight, dtype=gp.features.W.dtype))
     own = Variances(float(gp.variance), float(gp.noise_variance))
-    visit = EvidenceVisit(gp, moments, spectrum(moments), own, own, 0.0, None)
-    return learner.after_visit(state, visit)
+    evaluation = EvidenceEvaluation(gp, moments, spectrum(moments), own, own, 0.0, None)
+    return learner.after_evaluation(state, evaluation)
 
 
 def stepper(learner):

@@ -97,7 +97,7 @@ def _compared(out: str, flights: int, seed: int, *, verbose: int) -> dict[str, A
 
 
 def _divided(flights: int, seed: int) -> tuple[Departures, Departures]:
-    """(So many flights of nine tenths of the days, all flights of the others)."""
+    """(At most so many flights of nine tenths of the days, at random, all flights of the others)."""
     if flights < 1:
         raise ValueError(f"--flights is {flights}; it must be at least 1")
     found = departures()

@@ -96,14 +96,14 @@ def _losses_named() -> Iterator[None]:
         if not any(word in str(error).lower() for word in LOST):
             raise
         raise LostProcessError(
-            "another process of this run has ended; start all of them again: with --checkpoint they go on from the last visit"
+            "another process of this run has ended; start all of them again: with --checkpoint they go on from the last evaluation"
         ) from error
 
 
 def _keep_output() -> Callable[[bool], None]:
     """The standard output for this program alone: what else writes there, as gloo does, goes to the standard error.
 
-    Returns what is to be told whether this process speaks; until then, and where it does not, nothing comes out.
+    Returns what is to be informed whether this process speaks; until then, and where it does not, nothing comes out.
     """
     sys.stdout.flush()
     kept = os.dup(1)

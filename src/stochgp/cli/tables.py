@@ -148,7 +148,7 @@ def names_in(text: str | None) -> tuple[str, ...] | None:
 
 
 def left_out(estimator: Any) -> tuple[str, ...]:
-    """The columns that `stochgp fit` was told to leave out."""
+    """The columns that `stochgp fit` was asked to leave out."""
     return tuple((getattr(estimator, "trained_on_", None) or {}).get("left_out", ()))
 
 

@@ -1,4 +1,4 @@
-"""Nearest rows by blocks of distances, each a matrix product: for rows of many directions, where a tree visits nearly all of them."""
+"""Nearest rows by blocks of distances, each a matrix product: for rows of many directions, where a tree searches nearly all of them."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -37,7 +37,7 @@ class Morgan:
     counts : bool
         False keeps only which fragments occur.
     chirality : bool
-        Whether mirror images are told apart.
+        Whether mirror images are distinguished.
     """
 
     column: str

@@ -81,6 +81,7 @@ class Sample:
         return self._parts[0][1]
 
     def _shrink(self) -> None:
+        """Keeps the `size` rows of the smallest hashes; rows of hashes above `_largest` can no longer be among them."""
         hashes = np.concatenate([hashes for hashes, _ in self._parts])
         rows = Rows.joined([rows for _, rows in self._parts])
         kept = np.argsort(hashes, kind="stable")[: self.size]

@@ -165,7 +165,7 @@ def _of_weather(folder: Path, flights: pa.Table, left: np.ndarray) -> dict[str, 
     found |= {
         "wind_speed": speed,
         "wind_gust": np.where(np.isnan(gust), speed, gust),
-    }  # told only where it gusts
+    }  # given only where it gusts
     found["wind_north"] = np.where(steady, speed * np.cos(from_), 0.0)
     found["wind_east"] = np.where(steady, speed * np.sin(from_), 0.0)
     origin = rows_of(flights["origin"], pa.chunked_array([weather["origin"].unique()]))

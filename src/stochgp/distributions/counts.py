@@ -20,7 +20,7 @@ FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # of its trapezoid rule, and its step
 AROUND = 10.0  # standard deviations of a count given its rate, in which a quantile is looked for first
 MOST_LOG = 300.0  # of the rate there
 MOST = 1e300  # for counts that are infinite
-CLOSEST = 1e-15  # relative distance of counts that are told apart
+CLOSEST = 1e-15  # relative distance of counts that are distinguished
 
 
 class Counts(AbstractDistribution):

@@ -123,7 +123,7 @@ class GPEstimator(PosteriorEstimator):
         """What is made of the inputs."""
         return Inputs.NUMBERS
 
-    def _law_of(
+    def _dispersion_of(
         self,
         gp: AbstractGP,
         learned: FitResult | None,
@@ -131,7 +131,7 @@ class GPEstimator(PosteriorEstimator):
         data: TrainingData,
         run: Run,
     ) -> tuple[Dispersion | None, dict[str, Any]]:
-        """(The law of observations, None for that of the likelihood; what `plan_` says of it)."""
+        """(The dispersion of observations, None for that of the likelihood; what `plan_` says of it)."""
         return None, {}
 
     @abc.abstractmethod
@@ -225,7 +225,7 @@ class GPEstimator(PosteriorEstimator):
         warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
         with jax.enable_x64(True):
             gp, start = self._start(data, run)
-            start |= self._told_of_inputs(data)
+            start |= self._entries_of_inputs(data)
             learned, choices = self._learn(gp, data, run)
             if learned is not None:
                 learned, closing = self._close(learned, data, run)
@@ -234,24 +234,24 @@ class GPEstimator(PosteriorEstimator):
             posterior, solved, more = self._posterior_in_time(gp, learned, data, run, fewer)
             is_over = more["ended"]["choice"] == RESULTS.interrupted.name
             with within(0.0 if is_over else None):
-                law, of_law = self._law_of(gp, learned, posterior, data, run)
+                dispersion, further = self._dispersion_of(gp, learned, posterior, data, run)
             stream = self._stream_of(gp, learned, data, run)
         likelihood = self._likelihood_of(gp, learned, posterior)
         observation = Observation(
-            data.targets, likelihood, law, data.transform, rounding=self._target == "count"
+            data.targets, likelihood, dispersion, data.transform, rounding=self._target == "count"
         )
         self._fitted = self._fitted_of(data, posterior, observation, stream)
         if data.left_out is not None:
-            self._fitted, of_law = calibrated(self._fitted, data.left_out, self._calibration, of_law)
+            self._fitted, further = calibrated(self._fitted, data.left_out, self._calibration, further)
         self.target_name_ = _name_of(y, data.is_of_files)
-        self.plan_ = Decisions(data.told) | start | choices | more | of_law
+        self.plan_ = Decisions(data.entries) | start | choices | more | further
         self._judge(learned, data)
         for note in notes(self.plan_, data.n_rows):
             logger.info(note)
             say(self.verbose if run.devices.is_writer else 0, note)
         self._report(learned, solved, data)
 
-    def _told_of_inputs(self, data: TrainingData) -> dict[str, Any]:
+    def _entries_of_inputs(self, data: TrainingData) -> dict[str, Any]:
         """What `plan_` says of inputs that stay as they are."""
         if not data.leaves_inputs:
             return {}
@@ -274,7 +274,7 @@ class GPEstimator(PosteriorEstimator):
 
     @property
     def _calibration(self) -> str | None:
-        """Of observations, by rows left out of the fit."""
+        """Of observations, by left-out rows of the fit."""
         return None
 
     @property

@@ -16,7 +16,7 @@ PIT, CONFORMAL = "pit", "conformal"
 SHARE, MOST = 0.1, 2000  # of the rows, and rows
 LEAST_KEPT = 200  # rows that the fit is to have
 TIED = 0.002  # of all pairs of targets, which may be equal: rounded numbers are, now and then, atoms often
-LEVEL = 0.95  # at which the coverage of conformal intervals is told
+LEVEL = 0.95  # at which the coverage of conformal intervals is stated
 
 
 def set_aside(rows: Rows, method: str, target: str, seed: Any) -> tuple[Rows, Rows]:
@@ -57,9 +57,9 @@ def _tied(y: np.ndarray) -> float:
 
 
 def calibrated(
-    fitted: Fitted, left_out: Rows, method: str | None, told: dict[str, Any]
+    fitted: Fitted, left_out: Rows, method: str | None, entries: dict[str, Any]
 ) -> tuple[Fitted, dict[str, Any]]:
-    """(With the correction, what `plan_` says of it beside what was `told`): what one half of the rows left out brings the other half."""
+    """(With the correction, what `plan_` says of it beside `entries`): what one half of the left-out rows brings the other half."""
     found, halves = fitted.distribution(left_out.X), _halves(len(left_out.y), left_out.group)
     y, group, weight = left_out.y, left_out.group, left_out.weight
     if method == PIT:
@@ -68,15 +68,15 @@ def calibrated(
         before, after = np.mean(scores, axis=0)
         what = f"NLPD of left-out rows {before:.4f} before and {after:.4f} after, half by half"
         name = "identity" if made.is_identity else f"Beta({made.a:.3g}, {made.b:.3g}) of F"
-        why = f"by {made.n_rows} rows left out; {what}"
+        why = f"by {made.n_rows} left-out rows; {what}"
     else:
         made = ConformalScores.of(found, y, groups=group, weight=weight)
         scores = [_coverages(found, left_out, fit, score) for fit, score in (halves, halves[::-1])]
         before, after = np.mean(scores, axis=0)
         name = CONFORMAL
-        why = f"intervals, by {len(made.scores)} rows left out; {LEVEL:.0%} of them held {before:.1%} before and {after:.1%} after, half by half"
+        why = f"intervals, by {len(made.scores)} left-out rows; {LEVEL:.0%} of them held {before:.1%} before and {after:.1%} after, half by half"
     observation = dataclasses.replace(fitted.observation, correction=made)
-    return dataclasses.replace(fitted, observation=observation), told | {"calibration": choice(name, why)}
+    return dataclasses.replace(fitted, observation=observation), entries | {"calibration": choice(name, why)}
 
 
 def _nlpd(found: Any, rows: Rows, fit: np.ndarray, score: np.ndarray) -> tuple[float, float]:

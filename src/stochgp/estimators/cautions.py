@@ -1,4 +1,4 @@
-"""What of the data makes a fit know less than it says: told as warnings."""
+"""What of the data makes a fit know less than it says: stated as warnings."""
 
 import warnings
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ class Seen:
         return Seen(np.minimum(self.low, X.min(axis=0)), np.maximum(self.high, X.max(axis=0)))
 
     def note(self) -> str:
-        """What a user is told of these rows; "" where none lay outside."""
+        """What a user reads of these rows; "" where none lay outside."""
         if self.n_outside == 0:
             return ""
         return (

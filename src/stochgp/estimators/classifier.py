@@ -127,12 +127,12 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
             return self._read_classes_of_files(X, y, {"sample_weight": sample_weight, "groups": groups}, run)
         (classes, targets), inputs = read_labels(self, y), self._inputs()
         given = X, targets, sample_weight, run.budget, self.missing, groups, inputs, self.new_rows
-        rows, encoder, told = read_training_rows(self, *given)
+        rows, encoder, entries = read_training_rows(self, *given)
         refuse_one_class(classes, rows.y)
         self.classes_ = classes
         unchanged = Standardiser.identity((rows.X.shape[1],))
         scales = Standardiser.fit(rows.X, rows.weight) if self.standardize else unchanged
-        targets, more = Standardiser.identity(()), {"encoder": encoder, "told": told}
+        targets, more = Standardiser.identity(()), {"encoder": encoder, "entries": entries}
         return TrainingData(rows, scales, targets, self.dtype, False, **more)
 
     def _read_classes_of_files(self, X: Any, target: Any, others: dict[str, Any], run: Run) -> TrainingData:

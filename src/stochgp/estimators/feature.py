@@ -260,7 +260,7 @@ class FeatureGPRegressor(FamilyRegressor):
         with jax.enable_x64(True):
             return StudentT(frozen(np.float64(learned.evidence.df)), posterior.noise)
 
-    def _law_of(
+    def _dispersion_of(
         self,
         gp: FeatureGP,
         learned: FitResult | None,
@@ -288,17 +288,17 @@ class FeatureGPRegressor(FamilyRegressor):
             )
         variances = float(gp.variance), float(gp.noise_variance)
         posterior = FeaturePosterior.of(gp.features, learned.spectrum, *variances, gp.noise)
-        moments, told = learned.evidence.moments, {}
+        moments, entries = learned.evidence.moments, {}
         if features.is_network(self.features):
             beyond = beyond_limits(posterior, variances[0], data, key=draws.fold_in(run.start_key, 2))
-            moments, told = with_idle(moments, beyond.n_features), {"features_beyond": choice(*BEYOND)}
+            moments, entries = with_idle(moments, beyond.n_features), {"features_beyond": choice(*BEYOND)}
             both = features.Sum(gp.features, beyond)
             posterior = FeaturePosterior.of(both, spectrum(moments), *variances, gp.noise)
         self._stream = begun(gp, moments)
         return (
             posterior,
             None,
-            told
+            entries
             | {
                 "n_features": choice(gp.n_features, "the size of the feature map"),
                 "variance": choice("exact", "the posterior of the features' weights is computed exactly"),

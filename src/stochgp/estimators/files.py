@@ -70,10 +70,10 @@ def read_files(
         mean = float(targets.learned(np.array([mean], np.float64))[0])
     settings = bool(estimator.standardize), mean, estimator.dtype, estimator.new_rows
     data = TrainingData.of_files(found, *settings)
-    told = data.told | (_left_out(found.bad) if blocks.bad_rows == "skip" else {})
+    entries = data.entries | (_left_out(found.bad) if blocks.bad_rows == "skip" else {})
     if noted := found.rows.encoder.notes:
-        told |= {"columns": choice(noted, "what of the files' columns was not taken as it stands")}
-    return dataclasses.replace(data, told=told), found
+        entries |= {"columns": choice(noted, "what of the files' columns was not taken as it stands")}
+    return dataclasses.replace(data, entries=entries), found
 
 
 def _left_out(bad: BadRows) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from stochgp.estimators.settings import check_settings
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import (
     COMPILING_PASS,
-    bound_told,
+    bound_entries,
     learned_from,
     likelihood_of,
-    predictions_told,
+    predictions_entries,
 )
 from stochgp.estimators.warping import transform_wanted
 from stochgp.learners import Stream, begin_stream, continue_run, feed
@@ -57,27 +57,29 @@ def start(
     dtype, room = np.dtype(estimator.dtype), lambda n: int(n if most is None else min(n, most))
     kernel = kernels.resolve(estimator.kernel, data.n_inputs, variance=data.spread, dtype=dtype)
     n, asked = room(estimator.n_inducing), estimator.n_inducing_mean
-    told = {"n_inducing": choice(n, "functions that grow from the rows, until there are so many")}
+    entries = {"n_inducing": choice(n, "functions that grow from the rows, until there are so many")}
     if estimator.approximation == "ivsgpr":
         q = Decoupled.of(n, None, data.n_inputs, dtype=dtype)
     else:
         n_mean = room(MEAN_FOR_EACH * estimator.n_inducing if asked is None else asked)
         why = AS_ASKED if asked is not None else f"{MEAN_FOR_EACH} for each of the covariance"
-        told["n_inducing_mean"] = choice(n_mean, f"{why}; no more than rows")
+        entries["n_inducing_mean"] = choice(n_mean, f"{why}; no more than rows")
         q = Decoupled.of(n_mean, n, data.n_inputs, dtype=dtype)
-    return cast(SparseGP(kernel, q, likelihood), dtype), told
+    return cast(SparseGP(kernel, q, likelihood), dtype), entries
 
 
 def posterior_of(
     gp: SparseGP, data: TrainingData, run: Run
 ) -> tuple[VariationalPosterior, None, dict[str, Any]]:
     """q(f) as learned, and the bound of all rows where there is time for a pass."""
-    choices = _q_told()
+    choices = _q_entries()
     try:
         functions: Any = gp.approximation
         seconds = EVALUATION * data.n_all * functions.mean_functions.capacity
         deadline.require(COMPILING_PASS + seconds)
-        choices["elbo"] = bound_told(run.devices.broadcast(elbo_of_all(gp, data.passes, run.devices)), data)
+        choices["elbo"] = bound_entries(
+            run.devices.broadcast(elbo_of_all(gp, data.passes, run.devices)), data
+        )
         if data.everything is not None:
             choices["closing_rows"] = choice(data.n_rows, learned_from(data, False))
     except TimeIsUpError as late:
@@ -102,13 +104,13 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
             settings = bool(estimator.standardize), estimator.mean, estimator.dtype
             data = dataclasses.replace(TrainingData.of(rows, *settings, leaves), encoder=encoder)
             warn_of(data, learns=True, stacklevel=3)
-            before, told = _begun(estimator, data)
-            estimator.plan_, estimator.n_rows_ = Decisions(told), 0
+            before, entries = _begun(estimator, data)
+            estimator.plan_, estimator.n_rows_ = Decisions(entries), 0
         found, losses = _fed(estimator, before, rows)
     said = _said(before, found, rows, bool(losses))
     estimator._fitted, s = found, found.target_scale
     kept = estimator.plan_.without("elbo", "caution")
-    estimator.plan_ = kept | _told() | warned(said, stacklevel=4)
+    estimator.plan_ = kept | _entries() | warned(said, stacklevel=4)
     estimator.noise_variance_ = found.observation.noise_variance * s**2
     estimator.n_rows_ += found.stream.n_rows - before.stream.n_rows
     estimator.n_iter_ = int(found.stream.n_steps)
@@ -134,11 +136,11 @@ def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, before: Fitted | N
 def _begun(estimator: Any, data: TrainingData) -> tuple[Fitted, dict[str, Any]]:
     """Before the first row; its batches have at most as many rows as there are in the first call."""
     likelihood, _ = estimator._start_likelihood(data)
-    gp, told = start(estimator, data, likelihood, None)
+    gp, entries = start(estimator, data, likelihood, None)
     learner, why = _learner(estimator, data.n_rows)
     key = as_key(estimator.random_state)
     stream = begin_stream(learner, gp, data.n_inputs, key=key, dtype=np.dtype(estimator.dtype))
-    told |= {
+    entries |= {
         "learner": choice(type(learner).__name__, why),
         "batch_size": choice(
             learner.batch_size, "rows that wait for each other before a step; at most those of the first call"
@@ -148,7 +150,7 @@ def _begun(estimator: Any, data: TrainingData) -> tuple[Fitted, dict[str, Any]]:
     posterior = VariationalPosterior.of(gp, data.n_inputs)
     observation = Observation(data.targets, likelihood_of(gp))
     places = data.encoder, data.inputs, posterior, estimator.dtype, observation
-    return Fitted(*places, Seen.of(data), stream=stream), told
+    return Fitted(*places, Seen.of(data), stream=stream), entries
 
 
 def stream_of(
@@ -203,10 +205,10 @@ def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
     return dataclasses.replace(learner, batch_size=size, learning_rate=rate), why
 
 
-def _told() -> dict[str, Any]:
+def _entries() -> dict[str, Any]:
     """Of predictions from a stream."""
-    return _q_told() | {"ended": choice(PLANNED, "a stream has no planned end")}
+    return _q_entries() | {"ended": choice(PLANNED, "a stream has no planned end")}
 
 
-def _q_told() -> dict[str, Any]:
-    return predictions_told() | {"q": choice("as learned", "its functions have no optimum in closed form")}
+def _q_entries() -> dict[str, Any]:
+    return predictions_entries() | {"q": choice("as learned", "its functions have no optimum in closed form")}

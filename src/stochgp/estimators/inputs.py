@@ -80,9 +80,11 @@ def read_training_rows(
         rows = rows.some(without_skipped(rows.X))
     if rows.group is not None and (rows.group == rows.group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
-    told = given.told
+    entries = given.entries
     if isinstance(encoder, TableEncoder) and encoder.notes:
-        told |= {"columns": choice(encoder.notes, "what of the table's columns was not taken as it stands")}
+        entries |= {
+            "columns": choice(encoder.notes, "what of the table's columns was not taken as it stands")
+        }
     if rows.group is None:
         numbers = rows.X if inputs is Inputs.NUMBERS else None
         group, in_time = groups_in_time(numbers, rows.y, encoder, new_rows)
@@ -92,8 +94,8 @@ def read_training_rows(
             targets = targets.in_folds_of(whole, _seed(estimator))
             X = typing.cast(TableEncoder, encoder).in_folds(X, given.X, targets)
             rows = dataclasses.replace(rows, X=X[there])
-        rows, told = dataclasses.replace(rows, group=group), told | in_time
-    return rows.merged(), encoder, told
+        rows, entries = dataclasses.replace(rows, group=group), entries | in_time
+    return rows.merged(), encoder, entries
 
 
 class _Given(NamedTuple):
@@ -103,7 +105,7 @@ class _Given(NamedTuple):
     y: Any
     sample_weight: Any
     groups: Any
-    told: dict[str, Any]
+    entries: dict[str, Any]
 
 
 def _to_learn_from(X: Any, y: Any, sample_weight: Any, groups: Any, missing: str) -> _Given:
@@ -124,10 +126,10 @@ def _to_learn_from(X: Any, y: Any, sample_weight: Any, groups: Any, missing: str
         for which, what in reasons
         if which.any()
     )
-    told = {"unused_rows": choice(int(drop.sum()), f"of {len(y)} are not learned from: {why}")}
+    entries = {"unused_rows": choice(int(drop.sum()), f"of {len(y)} are not learned from: {why}")}
     parts = [part if part is None else some_rows(part, ~drop) for part in given[:4]]
     rows, known, weights, labels = parts
-    return _Given(rows, known, weights, labels, told)
+    return _Given(rows, known, weights, labels, entries)
 
 
 def _length(part: Any) -> int | None:

@@ -12,11 +12,11 @@ from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.choosing import choice, decide, too_few
 from stochgp.estimators.choices import HURRIED, kernel_learner
+from stochgp.estimators.dispersion_choice import dispersion_of, start_noise
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_level, with_packing
 from stochgp.estimators.inputs import read_inputs, read_rows
 from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
 from stochgp.estimators.kernel_posterior import WantedPosterior
-from stochgp.estimators.law_choice import law_of, start_noise
 from stochgp.estimators.likelihood import AUTO, KERNEL, Asked
 from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.estimators.run import Run
@@ -224,7 +224,7 @@ class KernelGPRegressor(FamilyRegressor):
         """The noise of the posterior, raised or scaled with it."""
         return Gaussian(posterior.noise)
 
-    def _law_of(
+    def _dispersion_of(
         self,
         gp: AbstractGP,
         learned: FitResult | None,
@@ -239,7 +239,7 @@ class KernelGPRegressor(FamilyRegressor):
         if asked.name == AUTO and is_packed(data.encoder):
             return None, {"likelihood": choice(GAUSSIAN, "of fingerprints no other is compared")}
         planned = run.planned("likelihood") if run.plan is not None and "likelihood" in run.plan else None
-        return law_of(asked, posterior, gp, data, run.budget, planned)
+        return dispersion_of(asked, posterior, gp, data, run.budget, planned)
 
     @property
     def _asked(self) -> Asked:

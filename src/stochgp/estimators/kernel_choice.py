@@ -48,7 +48,7 @@ def best_kernel(
     scores = {name: _scores(start(name), source, X, rows, key) for name in CANDIDATES}
     cell = clusters(X[rows], None if source.group is None else source.group[rows])
     found = prefer(scores.pop(USUAL), scores, cell, count)
-    return found.name or USUAL, f"by rows left out, over {USUAL!r}: {found.why}"
+    return found.name or USUAL, f"by left-out rows, over {USUAL!r}: {found.why}"
 
 
 def _scores(

@@ -176,7 +176,7 @@ def known_df(likelihood: Any) -> float | None:
     return df
 
 
-def df_told(df: float, how: str) -> dict[str, Any]:
+def df_entries(df: float, how: str) -> dict[str, Any]:
     """What `plan_` says of them."""
     bound = AT_BOUND if df < LEAST_DF else ""
     return {"df": choice(df, f"degrees of freedom of the Student-t, {how}{bound}")}

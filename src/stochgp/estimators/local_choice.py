@@ -19,7 +19,7 @@ COMPARING_SECONDS = 15.0  # that comparing numbers of neighbours takes, compilat
 def calibrated_locally(
     local: LocalPosterior, n_rows: int, planned: int | None, group: Int[np.ndarray, " N"] | None = None
 ) -> tuple[LocalPosterior, dict[str, Any]]:
-    """(The posterior, its variances scaled by `n_rows` rows left out with their groups, the choice of the number of neighbours and its reason).
+    """(The posterior, its variances scaled by `n_rows` left-out rows with their groups, the choice of the number of neighbours and its reason).
 
     Up to 100,000 rows the number stays. Beyond, where test rows are many as well, the fewest of 64 and 128 are taken that lose at most 0.004 nats
     per left-out row: they cost a twentieth and a quarter of 256. Each has programs of its own, which take seconds to compile: under a
@@ -34,9 +34,9 @@ def calibrated_locally(
     if len(local.X) <= EXACT_ROWS:
         return local.calibrated(n_rows, 0, group), choice(n, f"fewer are tried beyond {EXACT_ROWS} rows")
     found, lost = local.with_fewest(n_rows, 0, group=group)
-    told = ", ".join(f"{few} lose {nats:.4f}" for few, nats in lost.items())
+    losses = ", ".join(f"{few} lose {nats:.4f}" for few, nats in lost.items())
     why = (
-        f"the fewest of {FEWER} that lose at most {LOST} nats per row left out, or {n}: {told}"
+        f"the fewest of {FEWER} that lose at most {LOST} nats per row left out, or {n}: {losses}"
         if lost
         else "no rows were left out"
     )
@@ -57,5 +57,5 @@ def sharing(posterior: LocalPosterior, devices: Devices) -> tuple[LocalPosterior
         why = "devices of one processor share its cores, which one device uses as well"
     else:
         why = "blocks of points have equal parts for 2, 4, 8 or 16"
-    told = {"count": devices.count, "points": "spread" if spread else "one device"}
-    return posterior, {"devices": choice(told, why)}
+    entries = {"count": devices.count, "points": "spread" if spread else "one device"}
+    return posterior, {"devices": choice(entries, why)}

@@ -181,7 +181,7 @@ class PooledEstimator(PosteriorEstimator):
         own = Decisions({name: entry for name, entry in self.plan_.items() if "." not in name})
         return "\n".join([*lines, "", "Chosen:", str(own)])
 
-    def _fit(self, rows: Rows, encoder: Any, told: dict[str, Any], grouped: bool, given: Given) -> None:
+    def _fit(self, rows: Rows, encoder: Any, entries: dict[str, Any], grouped: bool, given: Given) -> None:
         compares = len(rows) >= FEWEST_ROWS
         in_time = rows.group is not None and not grouped
         singles = in_time and self.new_rows == "auto"
@@ -201,7 +201,7 @@ class PooledEstimator(PosteriorEstimator):
         of_rows = {} if division is None else self._closed(rows, division, compared)
         for member in self.estimators_.values():
             _with_encoder(member, encoder, self)
-        self._report(len(rows), told | of_rows, division, picked)
+        self._report(len(rows), entries | of_rows, division, picked)
 
     def _fit_block_by_block(
         self, files: Any, target: Any, others: dict[str, Any], given: Given, why: str
@@ -313,7 +313,7 @@ class PooledEstimator(PosteriorEstimator):
     def _suit(self, name: str, member: Any, n_rows: int) -> None:
         """Settings of a member that depend on how many rows it learns from."""
 
-    def _report(self, n_rows: int, told: dict[str, Any], division: HeldOut | None, picked: Chosen) -> None:
+    def _report(self, n_rows: int, entries: dict[str, Any], division: HeldOut | None, picked: Chosen) -> None:
         members = self.estimators_
         plans = {
             f"{name}.{key}": entry for name, member in members.items() for key, entry in member.plan_.items()
@@ -333,7 +333,7 @@ class PooledEstimator(PosteriorEstimator):
             ),
             "ended": late,
         }
-        self.plan_ = Decisions(told) | own | plans
+        self.plan_ = Decisions(entries) | own | plans
         self.n_rows_ = n_rows
         self.n_iter_ = sum(member.n_iter_ for member in members.values())
         self.converged_ = all(member.converged_ for member in members.values())

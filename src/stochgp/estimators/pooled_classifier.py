@@ -99,12 +99,12 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     ) -> tuple[Rows, Any, dict[str, Any]]:
         classes, targets = read_labels(self, y)
         budget, place = Budget.of(self.memory_limit), self.new_rows
-        rows, encoder, told = read_training_rows(
+        rows, encoder, entries = read_training_rows(
             self, X, targets, sample_weight, budget, self.missing, groups, new_rows=place
         )
         refuse_one_class(classes, rows.y)
         self.classes_ = classes
-        return rows, encoder, told
+        return rows, encoder, entries
 
     def _targets_of(self, rows: Rows) -> np.ndarray:
         return self.classes_[rows.y.astype(np.int64)]

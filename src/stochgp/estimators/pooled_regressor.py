@@ -125,7 +125,7 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         data, _ = read_files(like, X, y, others, budget, given.seeds(1)[0], keeps_all=True)
         for name in ("n_features_in_", "feature_names_in_"):
             setattr(self, name, getattr(like, name))
-        return data.rows, data.encoder, data.told
+        return data.rows, data.encoder, data.entries
 
     def _families(self) -> Mapping[str, Callable[[], Any]]:
         """Raises the first family's ValueError or TypeError for a likelihood that none takes."""

@@ -51,7 +51,7 @@ def raised_for_solving(gp: KernelGP, data: TrainingData) -> Raised:
     raised = frozen(np.asarray(least, gp.noise_variance.dtype))
     why = (
         f"{learned:.3g} was learned; raised so that it can be solved for, to the larger of {SHARE:.0%} of the median variance "
-        f"{usual:.3g} of rows left out and {ROUNDINGS:g} times the rounding error of K, {rounding:.3g}"
+        f"{usual:.3g} of left-out rows and {ROUNDINGS:g} times the rounding error of K, {rounding:.3g}"
     )
     growth = (least - learned) / (usual + learned)
     return Raised(eqx.tree_at(lambda g: g.noise.level, gp, raised), {"choice": least, "why": why}, growth)

@@ -65,7 +65,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
             return warped_files(data, found) if wanted is not None else data
         place = between_if(self._calibration is not None, self.new_rows)
         given = X, y, sample_weight, run.budget, self.missing, groups, inputs, place
-        rows, encoder, told = read_training_rows(self, *given)
+        rows, encoder, entries = read_training_rows(self, *given)
         settings = bool(self.standardize), self.mean, self.dtype, inputs is not Inputs.NUMBERS
         left_out = None
         if self._calibration is not None:
@@ -78,7 +78,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
             if self._target == "count":
                 refuse_no_counts(rows.y)
             data = warped_data(rows, wanted, settings, run.sample_seed, run.plan)
-        return dataclasses.replace(data, left_out=left_out, encoder=encoder, told=told | data.told)
+        return dataclasses.replace(data, left_out=left_out, encoder=encoder, entries=entries | data.entries)
 
     @property
     def _calibration(self) -> str | None:

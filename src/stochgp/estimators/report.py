@@ -97,13 +97,13 @@ def shared_steps(
     exchanged = packed(partition(gp)[0]).size + getattr(gp, "n_features", 0) + 1
     B = min(learner.batch_size or n_rows, n_rows)
     found, why = with_steps(devices, StepSizes(B, learner.work_of_row(gp), exchanged))
-    told = {
+    entries = {
         "count": found.count,
         "processes": found.processes,
         "virtual_shards": found.shards,
         "batches": "spread" if found.steps else "whole",
     }
-    return found, {"devices": choice(told, why)}
+    return found, {"devices": choice(entries, why)}
 
 
 def _standard_errors(found: FitResult) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
 from stochgp.data.streams import AbstractSource
 from stochgp.distributions import SplineCurve
 from stochgp.estimators.left_out import SEED
-from stochgp.estimators.likelihood import AUTO, BOTH, ROW_NOISE, Asked, df_told
+from stochgp.estimators.likelihood import AUTO, BOTH, ROW_NOISE, Asked, df_entries
 from stochgp.estimators.run import Run
 from stochgp.learners import AbstractLearner
 from stochgp.learners.closing import closes, on_all_rows
@@ -80,19 +80,22 @@ def with_noise(
         if name in (STUDENT, BOTH):
             found = heavy_tailed(found, learner, rows, key=run.learn_key, df=asked.df, devices=run.devices)
     heads = head is not None and isinstance(found.gp.noise, HeadNoise)
-    told = (
+    entries = (
         {} if head is None or not heads else _steps("row_noise_steps", head, first, "from constant noise on")
     )
     tails = found.evidence.df is not None
     if tails:
         found, more = _on_with_tails(found, asked.df, learner, rows, run, report)
-        told |= more
-    laws = {(False, False): GAUSSIAN, (True, False): ROW_NOISE, (False, True): STUDENT, (True, True): BOTH}
-    law = laws[heads, tails]
+        entries |= more
+    names = {(False, False): GAUSSIAN, (True, False): ROW_NOISE, (False, True): STUDENT, (True, True): BOTH}
+    name = names[heads, tails]
     if name == AUTO or curved:
         found, more = _recalibrated(found, planned=curved)
-        law, why = law if found.evidence.curve is None else law + CURVED, f"{why}; its probabilities: {more}"
-    return found, {"likelihood": choice(law, why)} | told
+        name, why = (
+            name if found.evidence.curve is None else name + CURVED,
+            f"{why}; its probabilities: {more}",
+        )
+    return found, {"likelihood": choice(name, why)} | entries
 
 
 def _recalibrated(found: FitResult, *, planned: bool) -> tuple[FitResult, str]:
@@ -127,22 +130,22 @@ def _chosen(
     Compared are constant noise, noise that depends on the input, Student-t errors around the better of the two, and, where Student-t errors
     won over constant noise, both together. A model with a head is compared with constant noise that had as many steps.
     """
-    told, found, base = list[str](), first, first
+    said, found, base = list[str](), first, first
     student = functools.partial(
         heavy_tailed, learner=learner, source=rows, key=run.learn_key, devices=run.devices
     )
 
     def is_clear(one: FitResult, other: FitResult, what: str) -> bool:
         better = compared(one.evidence, other.evidence, what)
-        told.append(better.why)
+        said.append(better.why)
         return better.name is not None
 
     if head is not None:
         base = best_constant(first, twin(head, first, learner, rows, key=run.learn_key, devices=run.devices))
         found = head if is_clear(base, head, "noise that depends on the input") else first
     if asked.transformed:
-        why = "; ".join([*told, "heavy tails are not compared for transformed targets"])
-        return found, f"by held-out rows: {why}" if told else why
+        why = "; ".join([*said, "heavy tails are not compared for transformed targets"])
+        return found, f"by held-out rows: {why}" if said else why
     tails = student(found)
     if is_clear(found, tails, "heavy tails"):
         both = None if head is None or found is head else student(head)
@@ -152,7 +155,7 @@ def _chosen(
             found = (
                 both if is_clear(rival, both, "noise that depends on the input, with heavy tails") else tails
             )
-    return found, f"by held-out rows: {'; '.join(told)}"
+    return found, f"by held-out rows: {'; '.join(said)}"
 
 
 def _with_head(
@@ -175,8 +178,8 @@ def _on_with_tails(
     """(The run with Student-t noise gone on, what `plan_` says of it)."""
     logger.info("going on with Student-t noise")
     found = learned_with_tails(first, learner, rows, _going(run, report, "heavy_tail_steps", "tails"))
-    told = df_told(found.evidence.df, AS_ASKED if df else "by the rows held out")
-    return found, told | _steps(
+    entries = df_entries(found.evidence.df, AS_ASKED if df else "by the rows held out")
+    return found, entries | _steps(
         "heavy_tail_steps", found, first, "with Student-t noise, from Gaussian noise on"
     )
 

@@ -50,7 +50,7 @@ LEAST_TOLERANCE, LEAST_SAMPLES_TOLERANCE = 1e-5, 0.03
 SAMPLES_TOLERANCE = 3.5  # times looser for samples, of which 64 estimate a variance to 18 % anyway
 SMALLEST = float(np.finfo(np.float64).tiny)
 MOST_TOLERANCE, MOST_SAMPLES_TOLERANCE = 0.1, 0.08
-CALIBRATION_SECONDS = 2.5  # that rows left out with their groups take, compilation included
+CALIBRATION_SECONDS = 2.5  # that left-out rows with their groups take, compilation included
 
 
 KernelPosterior = ExactKernelPosterior | SampledKernelPosterior
@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
     plan: SolvePlan | None = None  # of another fit
     checkpoint: str | os.PathLike | None = None  # which keeps the plan for a fit that goes on from it
     most_epochs: int | None = None  # of another fit that a limit has cut
-    calibrates: bool = False  # whether variances are scaled by what rows left out say
+    calibrates: bool = False  # whether variances are scaled by what left-out rows say
     typical_error: float | None = None  # as planned; without a plan it is found
     devices: Devices = ONE  # which may share the solve
 

@@ -155,9 +155,9 @@ class SparseGPRegressor(FamilyRegressor):
         if self._grows:
             return growing.start(self, data, likelihood, data.n_rows)
         jitter = WIDE_JITTER if self.approximation == "sgpr" else None
-        gp, told = start(self, data, likelihood, variance, key=run.start_key, jitter=jitter)
+        gp, entries = start(self, data, likelihood, variance, key=run.start_key, jitter=jitter)
         name = self._likelihood if isinstance(self._likelihood, str) else type(self._likelihood).__name__
-        return gp, told | {"likelihood": choice(name, AS_ASKED)}
+        return gp, entries | {"likelihood": choice(name, AS_ASKED)}
 
     def _start_likelihood(self, data: TrainingData) -> tuple[AbstractLikelihood, float]:
         """(The likelihood before learning, the variance that kernels start from). Raises as `refuse_learner`."""

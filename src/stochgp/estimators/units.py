@@ -36,7 +36,7 @@ class TrainingData:
     leaves_inputs: bool = False  # what the kernel sees of them is as given
     transform: AbstractTransform | None = None  # T of the user's targets; `rows` hold T(y)
     log_slope: float = 0.0  # the mean of log T' over the rows
-    told: dict[str, Any] = dataclasses.field(default_factory=dict)  # what `plan_` says of groups and of T
+    entries: dict[str, Any] = dataclasses.field(default_factory=dict)  # what `plan_` says of groups and of T
     left_out: Rows | None = None  # in the user's units, for the calibration of observations
     encoder: Encoder | None = None  # what made numbers of the inputs
 
@@ -68,12 +68,16 @@ class TrainingData:
     def of_files(
         cls, found: Survey, standardize: bool, mean: float | None, dtype: str, new_rows: str = BETWEEN
     ) -> "TrainingData":
-        """The sample, standardised by all rows, and where all rows are. Classes and counts are not standardised."""
+        """The sample, standardised by all rows, and where all rows are (`everything`, None where the sample is all of them).
+
+        Classes and counts are not standardised. `mean` stands for the mean of the targets; `new_rows` says where new rows lie, and so what is a group where
+        none is given.
+        """
         rows, encoder = found.sample, found.rows.encoder
         in_time = lambda: groups_in_time(rows.X, rows.y, encoder, new_rows, in_order=False)
-        group, told = in_time() if rows.group is None else (groups_of(rows.group), {})
+        group, entries = in_time() if rows.group is None else (groups_of(rows.group), {})
         rows = dataclasses.replace(rows, group=group)
-        is_whole, keeps = found.size == len(rows), not found.rows.targets.scaled
+        is_whole, unscaled = found.size == len(rows), not found.rows.targets.scaled
         data = cls.of(rows.merged() if is_whole else rows, standardize, mean, dtype)
         inputs, targets = data.inputs, data.targets
         if standardize and not is_whole:
@@ -83,14 +87,14 @@ class TrainingData:
                 found.inputs.standardiser(),
                 Standardiser(np.asarray(center), np.asarray(of_y.scale[0])),
             )
-        targets = Standardiser.identity(()) if keeps else targets
+        targets = Standardiser.identity(()) if unscaled else targets
         everything = None
         if not is_whole:
             limits = np.stack([found.inputs.low, found.inputs.high])
             everything = StandardisedRows(
                 found.rows, found.size, found.inputs.count, limits, inputs, targets, dtype
             )
-        scaled, more = standardize and not keeps, {"told": told, "encoder": encoder}
+        scaled, more = standardize and not unscaled, {"entries": entries, "encoder": encoder}
         return cls(data.rows, inputs, targets, dtype, scaled, True, everything, **more)
 
     @property

@@ -47,10 +47,10 @@ def start(
     points = choose_points(data.X, n, "kmeans", key=key)
     approximation = InducingPoints.of(points, n_latent=likelihood.n_latent, jitter=jitter)
     few = f"there are only {n_rows} different rows" if n < estimator.n_inducing else AS_ASKED
-    told = {
+    entries = {
         "n_inducing": choice(n, f"{few}; they start at the centres of clusters of the rows, and are learned")
     }
-    return cast(SparseGP(kernel, approximation, likelihood), dtype), told
+    return cast(SparseGP(kernel, approximation, likelihood), dtype), entries
 
 
 def inputs_of(estimator: Any) -> Inputs:
@@ -69,7 +69,7 @@ def posterior_of(
 
     Where there is no time for a pass over the rows, q(u) stays as it was learned, and the bound is not known.
     """
-    choices = predictions_told()
+    choices = predictions_entries()
     planned = run.planned("q") if run.plan is not None else None
     try:
         if planned == LATE:
@@ -89,14 +89,14 @@ def posterior_of(
     if data.everything is not None:
         of_all = isinstance(gp.likelihood, Gaussian)
         choices["closing_rows"] = choice(data.n_all if of_all else data.n_rows, learned_from(data, of_all))
-    choices["elbo"] = bound_told(bound.value, data)
+    choices["elbo"] = bound_entries(bound.value, data)
     if bound.error > 0:
         why = "of elbo, a standard error in nats per row: of the expectations, by independent scrambles of their points"
         choices["elbo_stderr"] = choice(bound.error, why)
     return VariationalPosterior.of(gp, data.n_inputs), None, choices
 
 
-def predictions_told() -> dict[str, Any]:
+def predictions_entries() -> dict[str, Any]:
     """What `plan_` says of predictions from a q(f)."""
     return {
         "variance": choice("variational", "q(f) has a variance at each row, which is no estimate"),
@@ -113,12 +113,12 @@ def learned_from(data: TrainingData, of_all: bool) -> str:
     return f"of {data.n_all}: q(f) was learned from a uniform sample; the bound is of all rows"
 
 
-def bound_told(bound: float, data: TrainingData) -> dict[str, Any]:
+def bound_entries(bound: float, data: TrainingData) -> dict[str, Any]:
     """What `plan_` says of the bound of all rows, of standardised targets."""
-    told = (
+    why = (
         "nats per row in target units, a lower bound of the log marginal likelihood: of all rows, in float64"
     )
-    return choice(bound - float(np.log(data.scale)) + data.log_slope, told)
+    return choice(bound - float(np.log(data.scale)) + data.log_slope, why)
 
 
 def likelihood_of(gp: SparseGP) -> AbstractLikelihood:
@@ -167,11 +167,11 @@ def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseG
         found = lower_bound(SparseGP(wide.kernel, points, wide.likelihood), source, devices)
         found = devices.broadcast(found)
         best = _at(points, found.naturals)
-    told = (
+    how = (
         "optimal",
         f"of all rows in closed form, for the {points.n_inducing} inducing points that were learned",
     )
-    return SparseGP(wide.kernel, best, wide.likelihood), Bound(found.bound / source.count, 0.0), told
+    return SparseGP(wide.kernel, best, wide.likelihood), Bound(found.bound / source.count, 0.0), how
 
 
 @eqx.filter_jit

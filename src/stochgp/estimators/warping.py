@@ -58,15 +58,15 @@ def warped_data(
     plain = TrainingData.of(rows, *settings)
     found, why = _found(wanted, rows, plain, seed, plan)
     if found is None:
-        return dataclasses.replace(plain, told={"transform": choice(None, why)})
+        return dataclasses.replace(plain, entries={"transform": choice(None, why)})
     if mean is not None:
         found.check(np.atleast_1d(np.float64(mean)))
         mean = float(found(np.asarray(mean, np.float64)))
     z = np.asarray(found(rows.y), np.float64)
     data = TrainingData.of(dataclasses.replace(rows, y=z), standardize, mean, dtype, leaves)
     slope = float(np.average(found.log_slope(rows.y), weights=data.weight))
-    told = {"transform": choice(type(getattr(found, "inner", found)).__name__, why)}
-    return dataclasses.replace(data, transform=found, log_slope=slope, told=told)
+    entries = {"transform": choice(type(getattr(found, "inner", found)).__name__, why)}
+    return dataclasses.replace(data, transform=found, log_slope=slope, entries=entries)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,8 +103,8 @@ def warped_files(data: TrainingData, found: Survey) -> TrainingData:
     T = typing.cast(TransformedTargets, found.rows.targets).transform
     whole = data.everything is None
     mean = np.average(data.rows.y, weights=data.weight) if whole else found.targets.mean[0]
-    told = {"transform": choice(type(T).__name__, "as asked; it has no parameters to learn")}
-    return dataclasses.replace(data, transform=T, log_slope=-float(mean), told=data.told | told)
+    entries = {"transform": choice(type(T).__name__, "as asked; it has no parameters to learn")}
+    return dataclasses.replace(data, transform=T, log_slope=-float(mean), entries=data.entries | entries)
 
 
 def _found(

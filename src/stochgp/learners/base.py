@@ -72,11 +72,11 @@ class AbstractLearner(eqx.Module):
 
     @abc.abstractmethod
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
-        """How many steps, and how many between visits. A visit is where time limit, Ctrl-C and checkpoint act."""
+        """How many steps, and how many between evaluations. An evaluation is where time limit, Ctrl-C and checkpoint act."""
 
     @abc.abstractmethod
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The memory that learning takes at its peak, beside the rows, the judge's visits and what compiling leaves behind."""
+        """The memory that learning takes at its peak, beside the rows, the judge's evaluations and what compiling leaves behind."""
 
     def within(self, gp: AbstractGP, n_rows: int, n_inputs: int, free: int) -> "AbstractLearner":
         """The learner that makes use of `free` bytes, where it can."""
@@ -103,8 +103,8 @@ class AbstractLearner(eqx.Module):
         `fit` asks for at most `plan.chunk_steps` at a time. The numbers contain "loss", per datum: the average over these steps.
         """
 
-    def after_visit(self, state: Any, visit: Any) -> Any:
-        """The state to go on from after a visit, which may know more than the steps do."""
+    def after_evaluation(self, state: Any, evaluation: Any) -> Any:
+        """The state to go on from after an evaluation, which may know more than the steps do."""
         return state
 
     def model(self, state: Any) -> AbstractGP:

@@ -81,7 +81,7 @@ class Chain(AbstractLearner):
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         plans = [learner.plan(n_rows, n_inputs, judge) for learner in self.learners]
-        return StepPlan(n_rows, 1, sum(plan.n_visits for plan in plans), 1)
+        return StepPlan(n_rows, 1, sum(plan.n_evaluations for plan in plans), 1)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """What all of them take; what they prepare stays."""
@@ -116,7 +116,7 @@ class Chain(AbstractLearner):
     ) -> tuple[ChainState, Numbers]:
         numbers: Numbers = {}
         for _ in range(n_steps):
-            state, numbers = self._visit(state, problem, seed)
+            state, numbers = self._evaluation(state, problem, seed)
         return state, numbers
 
     def model(self, state: ChainState) -> AbstractGP:
@@ -133,8 +133,8 @@ class Chain(AbstractLearner):
     def exhausted(self, entry: Numbers) -> bool:
         return entry["spent"] > 0
 
-    def _visit(self, state: ChainState, problem: Problem, seed: Seed) -> tuple[ChainState, Numbers]:
-        """One visit of the learner at work, and the change to the next one where it has ended."""
+    def _evaluation(self, state: ChainState, problem: Problem, seed: Seed) -> tuple[ChainState, Numbers]:
+        """One evaluation of the learner at work, and the change to the next one where it has ended."""
         i, taken = int(state.stage), int(state.taken)
         learner, own = self.learners[i], problem.prepared[i]
         made, n_steps, numbers = _whole_stretch(learner, state.states[i], own, taken, _seed(seed, i))
@@ -162,8 +162,8 @@ class Chain(AbstractLearner):
 def _whole_stretch(
     learner: AbstractLearner, state: Any, problem: Problem, step: int, seed: Seed
 ) -> tuple[Any, int, Numbers]:
-    """A stretch up to the next visit. Raises TimeIsUpError where it would not end in time."""
-    pieces, wanted = Pace(), min(problem.plan.steps_per_visit, problem.plan.total_steps - step)
+    """A stretch up to the next evaluation. Raises TimeIsUpError where it would not end in time."""
+    pieces, wanted = Pace(), min(problem.plan.steps_per_evaluation, problem.plan.total_steps - step)
     is_over = lambda: deadline.left() < pieces.expected
     found = take_stretch(learner, state, problem, step, seed, pieces=pieces, is_over=is_over)
     if found[1] < wanted:

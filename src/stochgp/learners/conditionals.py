@@ -117,7 +117,7 @@ class AbstractConditionals(AbstractLearner):
         """k rows that each centre is conditioned on, by the metric of `gp`; −1 for none."""
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
-        """A visit after each round."""
+        """An evaluation after each round."""
         C = min(self.n_centres, n_rows)
         per_round = min(max(1, round(N_CENTRES / C)), MOST_PASSES)
         passes = ROUNDS * per_round if self.epochs is None else self.epochs
@@ -170,7 +170,7 @@ class AbstractConditionals(AbstractLearner):
         numbers: list[Numbers] = []
         for step in range(first_step, first_step + n_steps):
             searched = self._searched(problem)
-            if step % problem.plan.steps_per_visit == 0 and step <= searched:
+            if step % problem.plan.steps_per_evaluation == 0 and step <= searched:
                 state = self._search(state, problem)
             if step < searched:
                 state, found = self._by_batches(state, problem, (*seed, step))
@@ -198,7 +198,7 @@ class AbstractConditionals(AbstractLearner):
         harder = np.float64(2 if better else 2 * state.harder)
         gp, at = (gp, new) if better else (state.gp, at)
         state = ConditionalState(gp, state.near, state.descent, at, damping, harder, state.changed)
-        return state, self._told(at, problem, better)
+        return state, self._numbers_of(at, problem, better)
 
     def slower(self, state: ConditionalState, factor: float) -> ConditionalState:
         """Mini-batches at a smaller rate, scoring by more damping."""
@@ -223,7 +223,7 @@ class AbstractConditionals(AbstractLearner):
     def _searched(self, problem: Problem) -> int:
         """Passes by mini-batches."""
         few = len(problem.prepared.start) <= MOST_SCORED
-        return SEARCHES * problem.plan.steps_per_visit if few else problem.plan.total_steps
+        return SEARCHES * problem.plan.steps_per_evaluation if few else problem.plan.total_steps
 
     @property
     def unread(self) -> dict[str, Any]:
@@ -273,7 +273,7 @@ class AbstractConditionals(AbstractLearner):
         """1/(s² n), n the data that the mean over the centres is worth: (Σρ)²/Σρ², C for equal weights; of a joint density C n/N."""
         return 0.0 if self.spread is None else 1 / (self.spread**2 * problem.prepared.n_data)
 
-    def _told(self, at: Curvature, problem: Problem, better: bool) -> Numbers:
+    def _numbers_of(self, at: Curvature, problem: Problem, better: bool) -> Numbers:
         C, g = problem.plan.batch_size, at.gradient
         prior = self._pull(problem) * (C / problem.prepared.n_data)
         scores = at.scores + prior * np.eye(len(g))  # the prior counts as data

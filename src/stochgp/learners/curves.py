@@ -1,4 +1,4 @@
-"""Whether the probabilities of rows left out want a correction, and which."""
+"""Whether the probabilities of left-out rows want a correction, and which."""
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from stochgp.choosing import prefer, too_few
 from stochgp.distributions import SplineCurve
 
-CURVED = ", recalibrated"  # after the name of a law whose probabilities are corrected
+CURVED = ", recalibrated"  # after the name of a distribution whose probabilities are corrected
 CORRECTION = "a correction"
 FEWEST = 2000  # rows: fewer do not show where the shares of tails begin
 LEAST_GAIN = 0.001  # nats a row: a correction costs neither steps nor time, and means stay as they are
@@ -20,10 +20,10 @@ def chosen_curve(
     before: Float[np.ndarray, " n"] | float = 0.0,
     weight: Float[np.ndarray, " n"] | None = None,
 ) -> tuple[SplineCurve | None, str]:
-    """(The spline through the shares of u = F(y) of rows left out, or None where there is no clear gain, why).
+    """(The spline through the shares of u = F(y) of left-out rows, or None where there is no clear gain, why).
 
     The gain is the mean of log R'(u) over each half of the cells by the spline of the other half: 2 standard errors, by the sums of cells,
-    and 0.001 nats are wanted, and 2,000 rows of different u. `before` are gains of F itself over the law that it would replace.
+    and 0.001 nats are wanted, and 2,000 rows of different u. `before` are gains of F itself over the distribution that it would replace.
     A row of weight ρ counts as ρ equal ones, but as one of the rows that are wanted.
     """
     n = len(u)

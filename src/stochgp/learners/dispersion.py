@@ -1,4 +1,4 @@
-"""Which law the errors of rows left out have: constant or of a scale that depends on the input, Gaussian or Student-t."""
+"""Which distribution the errors of left-out rows have: constant or of a scale that depends on the input, Gaussian or Student-t."""
 
 import dataclasses
 from typing import NamedTuple
@@ -14,11 +14,11 @@ from stochgp.observations import Dispersion
 
 GAUSSIAN, STUDENT = "gaussian", "student-t"
 OF_INPUT = ", scale of the input"
-LAWS = (GAUSSIAN, STUDENT, GAUSSIAN + OF_INPUT, STUDENT + OF_INPUT)  # the simplest first
+NAMES = (GAUSSIAN, STUDENT, GAUSSIAN + OF_INPUT, STUDENT + OF_INPUT)  # the simplest first
 FEWEST_OF_INPUT = 500  # rows, to choose a scale of the input
 PARTS = 4
 MANY = 8000  # rows from which one part is enough to score
-TREE_DF = 4.0  # of the law that trees are fitted to: errors far off move them little
+TREE_DF = 4.0  # of the distribution that trees are fitted to: errors far off move them little
 BOOSTING = Boosting()
 ROUNDED = 1e-4  # median of squared errors, in variances, below which the variances are rounding's own
 TIED = 0.1  # share of errors that are exactly 0
@@ -51,11 +51,11 @@ class LeftOut(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What the rows left out say of the laws: mean log densities, in the units of √V, and what the best of the others gained."""
+    """What the left-out rows say of the distributions: mean log densities, in the units of √V, and what the best of the others gained."""
 
     chosen: str
     n_rows: int
-    told: str
+    gains: str
     compared: bool = True  # whether the rows could say anything
 
 
@@ -67,7 +67,7 @@ def fitted(
     boosting: Boosting = BOOSTING,
     df: float | None = None,
 ) -> Dispersion:
-    """The law of that name: trees from `rows`, as many as serve the others; shape by the others, by all rows without trees.
+    """The dispersion of that name: trees from `rows`, as many as serve the others; shape by the others, by all rows without trees.
 
     `df` are the degrees of freedom of "student-t"; None = learned.
     """
@@ -90,21 +90,21 @@ def choose(rows: LeftOut, seed: int, boosting: Boosting = BOOSTING, *, heavy_tai
     if few := too_few(R, rows.group):
         return Evidence(GAUSSIAN, R, few, False)
     if np.average(rows.squares == 0, weights=rows.weight) > TIED:
-        why = "targets are tied: more than a tenth of the rows left out are predicted exactly"
+        why = "targets are tied: more than a tenth of the left-out rows are predicted exactly"
         return Evidence(GAUSSIAN, R, why, False)
     if median(rows.squares, rows.weight) < ROUNDED:
         why = "errors are a hundredth of their standard deviations: these are of rounding"
         return Evidence(GAUSSIAN, R, why, False)
-    laws = LAWS if R >= FEWEST_OF_INPUT else LAWS[:2]
-    laws = laws if heavy_tails else tuple(name for name in laws if not name.startswith(STUDENT))
-    scored, scores = _scores(laws, rows, seed, boosting)
+    names = NAMES if R >= FEWEST_OF_INPUT else NAMES[:2]
+    names = names if heavy_tails else tuple(name for name in names if not name.startswith(STUDENT))
+    scored, scores = _scores(names, rows, seed, boosting)
     tested = rows.some(scored)
-    cell, chosen, told = tested.cells(), GAUSSIAN, []
-    for name in laws[1:]:
+    cell, chosen, said = tested.cells(), GAUSSIAN, []
+    for name in names[1:]:
         found = prefer(scores[chosen], {name: scores[name]}, cell, tested.weight)
-        told.append(f"{found.why} over {chosen!r}")
+        said.append(f"{found.why} over {chosen!r}")
         chosen = found.name or chosen
-    return Evidence(chosen, len(scored), "; ".join(told))
+    return Evidence(chosen, len(scored), "; ".join(said))
 
 
 def split(rows: LeftOut, seed: int) -> Int[np.ndarray, " R"]:
@@ -117,24 +117,26 @@ def split(rows: LeftOut, seed: int) -> Int[np.ndarray, " R"]:
 
 
 def _scores(
-    laws: tuple[str, ...], rows: LeftOut, seed: int, boosting: Boosting
+    names: tuple[str, ...], rows: LeftOut, seed: int, boosting: Boosting
 ) -> tuple[Int[np.ndarray, " S"], dict[str, Float[np.ndarray, " S"]]]:
-    """(Rows that are scored, their log densities under each law): two parts fit, one decides how many trees and the shape, one is scored.
+    """(Rows that are scored, their log densities under each dispersion): two parts fit, one decides how many trees and the shape, one is scored.
 
     Every part is scored in turn where rows are few, and as many as have 10 groups where groups are.
     """
     part = split(rows, seed)
     n_scored = PARTS if len(part) < MANY else _parts_scored(rows.group)
-    scored, found = [], {name: [] for name in laws}
+    scored, found = [], {name: [] for name in names}
     for k in range(n_scored):
         at, stop = np.flatnonzero(part == k), np.flatnonzero(part == (k + 1) % PARTS)
         fit = np.flatnonzero((part != k) & (part != (k + 1) % PARTS))
         first, others, tested = (rows.some(where) for where in (fit, stop, at))
-        trees = _trees(first, others, seed, boosting) if GAUSSIAN + OF_INPUT in laws else None
+        trees = _trees(first, others, seed, boosting) if GAUSSIAN + OF_INPUT in names else None
         scored.append(at)
-        for name in laws:
-            law = _on_trees(name, trees, others) if OF_INPUT in name else fitted(name, first, others, seed)
-            found[name].append(law.log_density(tested.squares, law.log_scale(tested.X)))
+        for name in names:
+            dispersion = (
+                _on_trees(name, trees, others) if OF_INPUT in name else fitted(name, first, others, seed)
+            )
+            found[name].append(dispersion.log_density(tested.squares, dispersion.log_scale(tested.X)))
     return np.concatenate(scored), {name: np.concatenate(values) for name, values in found.items()}
 
 
@@ -144,7 +146,7 @@ def _parts_scored(group: Int[np.ndarray, " R"] | None) -> int:
 
 
 def _trees(rows: LeftOut, others: LeftOut, seed: int, boosting: Boosting) -> Trees | None:
-    """By the Student-t law of TREE_DF degrees of freedom, from its best constant scale; log s has the mean 0 over the rows."""
+    """By the Student-t distribution of TREE_DF degrees of freedom, from its best constant scale; log s has the mean 0 over the rows."""
     start = Dispersion(student_dispersion(rows.squares, weight=rows.weight).factor, TREE_DF)
     loss = lambda eta: -float(np.average(start.log_density(others.squares, eta), weights=others.weight))
 

@@ -1,4 +1,4 @@
-"""Visits that know the exact evidence: of models whose likelihood needs M × M numbers of all rows."""
+"""Evaluations that know the exact evidence: of models whose likelihood needs M × M numbers of all rows."""
 
 import math
 import typing
@@ -56,7 +56,7 @@ from stochgp.planning.steps import (
 )
 
 SAFE_NOISE = 0.1  # of targets with unit variance
-FEWEST_VISITS = 4
+FEWEST_EVALUATIONS = 4
 MOST_DF = 200.0  # of Student-t noise
 TARGET_ROWS = 1 << 16  # read at a time
 HELD_OUT_BYTES = 24  # of a feature of a held-out row: in float64, twice while they are read, and a part
@@ -69,7 +69,7 @@ class Variances(NamedTuple):
     noise_variance: float
 
 
-class EvidenceVisit(NamedTuple):
+class EvidenceEvaluation(NamedTuple):
     """θ, its exact moments over the training rows, and what they say."""
 
     gp: FeatureGP
@@ -88,7 +88,7 @@ class EvidenceVisit(NamedTuple):
 
     @property
     def error(self) -> float:
-        """0: visits are compared on the same rows."""
+        """0: evaluations are compared on the same rows."""
         return 0.0
 
 
@@ -182,20 +182,20 @@ class ByEvidence(AbstractJudge):
         return plan if epochs is not None or few is not None else in_cycles(plan)
 
     def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
-        """Moments, their eigenbasis and those of the best visit; chunks of features; the held-out rows' features in float64."""
+        """Moments, their eigenbasis and those of the best evaluation; chunks of features; the held-out rows' features in float64."""
         M, itemsize = gp.n_features, gp.noise_variance.dtype.itemsize
         chunks = chunk_rows(M) * (20 * M + 3 * itemsize * (n_inputs + 2))
         return 8 * 8 * M**2 + chunks + HELD_OUT_BYTES * held_out_rows(n_rows, self.validation_fraction) * M
 
-    def at_start(self, gp: FeatureGP, division: Division) -> EvidenceVisit:
+    def at_start(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
         return self.look(gp, {}, division)
 
-    def look(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceVisit:
+    def look(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
         """One pass over the rows: exact moments, the exact NLML, the held-out NLPD and the refits."""
         with few_blas_threads(gp.n_features):
             return division.devices.broadcast(self._look(gp, division))
 
-    def _look(self, gp: FeatureGP, division: Division) -> EvidenceVisit:
+    def _look(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
         moments, own = self._moments(gp, division, division.train), _own(gp)
         if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):
             return _lost(gp, moments, own, division)
@@ -207,7 +207,7 @@ class ByEvidence(AbstractJudge):
         fitted = Variances(*refit(s, *own, **limits)) if self.refit else own
         nlml = nlml_of_spectrum(s, *fitted)[0]
         if division.held_out is None:
-            return EvidenceVisit(gp, moments, s, fitted, fitted, nlml, None, df=self.df)
+            return EvidenceEvaluation(gp, moments, s, fitted, fitted, nlml, None, df=self.df)
         held_out, few = _held_out(gp, division.held_out, s)._replace(df=self.df), _are_few(gp, division)
         loss: Loss = lambda v, s2: nlpd_of_spectrum(s, held_out, v, s2)
         if few:
@@ -219,15 +219,15 @@ class ByEvidence(AbstractJudge):
             held_out = held_out._replace(df=_best_df(s, held_out, chosen))
         nlpd = nlpd_of_spectrum(s, held_out, *chosen)[0]
         score = loss(*chosen)[0] if few else None
-        return EvidenceVisit(gp, moments, s, fitted, chosen, nlml, nlpd, score, held_out.df)
+        return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score, held_out.df)
 
-    def entry(self, visit: EvidenceVisit) -> Numbers:
-        found = {"nlml": visit.nlml, **visit.chosen._asdict()}
-        more = {"held_out_nlpd": visit.nlpd, "criterion": visit.score}
+    def entry(self, evaluation: EvidenceEvaluation) -> Numbers:
+        found = {"nlml": evaluation.nlml, **evaluation.chosen._asdict()}
+        more = {"held_out_nlpd": evaluation.nlpd, "criterion": evaluation.score}
         return found | {name: value for name, value in more.items() if value is not None}
 
     @property
-    def visits_are_free(self) -> bool:
+    def evaluations_are_free(self) -> bool:
         return False
 
     @property
@@ -240,28 +240,28 @@ class ByEvidence(AbstractJudge):
 
     def settled(self, history: list[Numbers]) -> bool:
         names = ("criterion", "held_out_nlpd", "nlml")
-        visits = [entry for entry in history if "step" in entry]
-        found = [next(entry[name] for name in names if name in entry) for entry in visits]
+        evaluations = [entry for entry in history if "step" in entry]
+        found = [next(entry[name] for name in names if name in entry) for entry in evaluations]
         values = [v if np.isfinite(v) else np.inf for v in found]
         lowest = np.minimum.accumulate(values)
         if lowest[-1] == values[0] and values[-1] > values[0] + SETTLED_BY:
             return False
-        steps = np.array([entry["step"] for entry in visits])
-        early = int(np.sum(steps <= steps[-1] / 4)) - 1  # the last visit of the first quarter
-        return len(steps) > FEWEST_VISITS and bool(lowest[early] - lowest[-1] < SETTLED_BY)
+        steps = np.array([entry["step"] for entry in evaluations])
+        early = int(np.sum(steps <= steps[-1] / 4)) - 1  # the last evaluation of the first quarter
+        return len(steps) > FEWEST_EVALUATIONS and bool(lowest[early] - lowest[-1] < SETTLED_BY)
 
-    def conclude(self, visit: EvidenceVisit, division: Division) -> tuple[FeatureGP, Evidence]:
+    def conclude(self, at: EvidenceEvaluation, division: Division) -> tuple[FeatureGP, Evidence]:
         """The held-out rows join the posterior."""
-        moments, s, held_out, gp = visit.moments, visit.spectrum, None, visit.gp.with_variances(*visit.chosen)
+        moments, s, held_out, gp = at.moments, at.spectrum, None, at.gp.with_variances(*at.chosen)
         if division.held_out is not None:
-            rows = _held_out(visit.gp, division.held_out, s)._replace(df=visit.df)
-            value = densities_of_spectrum(s, rows, *visit.chosen).value
-            errors = errors_of_spectrum(s, rows, *visit.chosen)
+            rows = _held_out(at.gp, division.held_out, s)._replace(df=at.df)
+            value = densities_of_spectrum(s, rows, *at.chosen).value
+            errors = errors_of_spectrum(s, rows, *at.chosen)
             held_out = HeldOutRows(value, rows.weight, *errors, _cells(division.held_out))
             moments = self._together(moments, gp, division)
             s = spectrum(moments)
-        nlml = nlml_of_spectrum(s, *visit.chosen)[0]
-        evidence = Evidence(moments, s, nlml, visit.nlpd, _constant_nlpd(division), held_out, visit.df)
+        nlml = nlml_of_spectrum(s, *at.chosen)[0]
+        evidence = Evidence(moments, s, nlml, at.nlpd, _constant_nlpd(division), held_out, at.df)
         return gp, division.devices.broadcast(evidence)
 
     def _moments(self, gp: FeatureGP, division: Division, *sources: AbstractSource) -> Moments:
@@ -279,9 +279,9 @@ class ByEvidence(AbstractJudge):
         return total_of((moments, self._moments(gp, division, held_out)))
 
 
-def refitted(visit: EvidenceVisit) -> FeatureGP:
-    """The model of a visit at the variances of the lowest exact NLML; itself where it has them already."""
-    return visit.gp if visit.fitted == _own(visit.gp) else visit.gp.with_variances(*visit.fitted)
+def refitted(at: EvidenceEvaluation) -> FeatureGP:
+    """The model of an evaluation at the variances of the lowest exact NLML; itself where it has them already."""
+    return at.gp if at.fitted == _own(at.gp) else at.gp.with_variances(*at.fitted)
 
 
 def _are_few(gp: FeatureGP, division: Division) -> bool:
@@ -356,12 +356,12 @@ def _own(gp: FeatureGP) -> Variances:
     return Variances(float(gp.variance), float(gp.noise_variance))
 
 
-def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -> EvidenceVisit:
-    """The visit of a model whose features are not finite."""
+def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -> EvidenceEvaluation:
+    """The evaluation of a model whose features are not finite."""
     empty = np.full(gp.n_features, np.nan)
     nothing = Spectrum(empty, np.diag(empty), empty, np.nan, float(moments.count))
     nlpd = None if division.held_out is None else np.nan
-    return EvidenceVisit(
+    return EvidenceEvaluation(
         gp, moments, nothing, own, own, np.nan, nlpd, nlpd if _are_few(gp, division) else None
     )
 

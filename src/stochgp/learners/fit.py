@@ -1,4 +1,4 @@
-"""The one loop: steps in compiled stretches, a visit of the host between them."""
+"""The one loop: steps in compiled stretches, an evaluation of the host between them."""
 
 import os
 from collections.abc import Callable
@@ -129,14 +129,14 @@ def _set_up(
 
 
 def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> FitResult:
-    # The visit of θ₀, with which every trial and the run begin.
-    with log.visits.piece():
+    # The evaluation of θ₀, with which every trial and the run begin.
+    with log.evaluations.piece():
         first = setting.judge.at_start(setting.gp, setting.division)
     if setting.extent.steps == 0:
         log.add(entry_of(setting, first, 0))
         return _finish(setting, Progress(None, None, first, first.criterion, 0, 0), log, RESULTS.time_limit)
     first_seconds = setting.learner.first_seconds
-    log.pieces.expected = max(log.pieces.expected, log.visits.seconds, first_seconds)  # all compile
+    log.pieces.expected = max(log.pieces.expected, log.evaluations.seconds, first_seconds)  # all compile
     # A state has the shape of a checkpoint's whatever its rate.
     any_rate = next(iter(setting.judge.rates(setting.division.train.size)), None)
     at, result = begun(with_rate(setting, any_rate), first), RESULTS.interrupted
@@ -177,18 +177,18 @@ def _read(
         found = checkpoints.read(checkpoint, like, mark) if devices.is_writer else None
     except ValueError as refused:
         error = str(refused)
-    told = devices.agree({"error": error, "facts": None if found is None else found[1]})
-    if told["error"] is not None:
-        raise ValueError(told["error"])
-    if told["facts"] is None:
+    agreed = devices.agree({"error": error, "facts": None if found is None else found[1]})
+    if agreed["error"] is not None:
+        raise ValueError(agreed["error"])
+    if agreed["facts"] is None:
         return None
-    return devices.broadcast(like if found is None else found[0]), told["facts"]
+    return devices.broadcast(like if found is None else found[0]), agreed["facts"]
 
 
 def _loop(
     setting: Setting, at: Progress, log: Log, save: Callable[[Progress], None]
 ) -> tuple[RESULTS, Progress]:
-    """Steps and visits until the plan is done or something ends it."""
+    """Steps and evaluations until the plan is done or something ends it."""
     try:
         ended = _ended(setting, at, log) or log.result()  # a resumed run may be over
         while ended is None:
@@ -204,32 +204,32 @@ def _loop(
 
 
 def _advance(setting: Setting, at: Progress, log: Log) -> Progress:
-    """One stretch and one visit; from a lost one back to the best visit at a smaller rate."""
+    """One stretch and one evaluation; from a lost one back to the best evaluation at a smaller rate."""
     learner, judge = setting.learner, setting.judge
-    wanted = min(setting.problem.plan.steps_per_visit, at.until - at.step)
+    wanted = min(setting.problem.plan.steps_per_evaluation, at.until - at.step)
     most = wanted if setting.extent.steps is None else min(wanted, setting.extent.steps - at.step)
     state, taken, numbers = take_stretch(
         learner, at.state, setting.problem, at.step, setting.seed, pieces=log.pieces, most=most, is_over=log.is_over
     )  # fmt: skip
-    with log.visits.piece():
-        visit, step = judge.look(learner.model(state), numbers, setting.division), at.step + taken
-    criterion = visit.criterion
-    lost = not np.isfinite(criterion) or criterion - SURE * visit.error > at.lowest + DIVERGED_BY
-    log.add(entry_of(setting, visit, step), recovered=float(lost), **numbers)
+    with log.evaluations.piece():
+        evaluation, step = judge.look(learner.model(state), numbers, setting.division), at.step + taken
+    criterion = evaluation.criterion
+    lost = not np.isfinite(criterion) or criterion - SURE * evaluation.error > at.lowest + DIVERGED_BY
+    log.add(entry_of(setting, evaluation, step), recovered=float(lost), **numbers)
     at = at._replace(step=step, cut=taken < wanted)
     if lost:
         return _back(setting, at)
-    state = learner.after_visit(state, visit)
+    state = learner.after_evaluation(state, evaluation)
     at = at._replace(state=state)
     if criterion <= at.lowest:
         at = at._replace(best_state=state, lowest=criterion)
     if not (judge.returns_best and criterion > at.kept.criterion):
-        at = at._replace(kept=visit)
+        at = at._replace(kept=evaluation)
     return next_cycle(setting, at)
 
 
 def _back(setting: Setting, at: Progress) -> Progress:
-    """At the best visit, at a smaller rate."""
+    """At the best evaluation, at a smaller rate."""
     slower, kept = setting.learner.slower(at.best_state, SLOWER), at.kept
     if at.step < at.until and has_patience(setting):
         slower = setting.learner.decaying(slower, at.until - at.step)

@@ -24,7 +24,7 @@ from stochgp.numerics.arrays import on_device, packed, unpacked, unpacked_alike
 from stochgp.numerics.lbfgs import Quasi
 from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives.kernel import SMALL
-from stochgp.objectives.likelihood import Evaluation, nlml_and_gradient
+from stochgp.objectives.likelihood import ExactNLML, nlml_and_gradient
 from stochgp.parameters import in_parameters, partition
 from stochgp.planning.steps import StepPlan
 
@@ -34,9 +34,9 @@ PATIENCE = 3  # steps over which the improvement is looked at
 EVALUATION = 2e-11  # seconds of a first evaluation, per cube of the rows
 # Rows of which a fit takes about so many seconds, on two cores of 2023: evaluations grow by their power of 2.5.
 ROWS_IN_TIME, SECONDS_OF_ROWS, SHORT, FEWEST_ROWS = 3_000, 30.0, 6.0, 200
-VISIT_PRODUCTS = 1e10  # of one visit, about a second
-MOST_STEPS_PER_VISIT = 20
-STEPS_PER_PASS = 5  # between visits that are themselves a pass over the rows
+EVALUATION_PRODUCTS = 1e10  # of one evaluation, about a second
+MOST_STEPS_PER_EVALUATION = 20
+STEPS_PER_PASS = 5  # between evaluations that are themselves a pass over the rows
 
 
 class SetFit(eqx.Module):
@@ -152,10 +152,10 @@ class FullBatch(AbstractLearner):
         return self.n_subsets, self.subset_rows
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
-        """A step is an epoch; visits about every second."""
+        """A step is an epoch; evaluations about every second."""
         count, size = self.sets(n_rows)
-        between = min(max(1, int(VISIT_PRODUCTS / (count * size**3))), MOST_STEPS_PER_VISIT)
-        between = between if judge.visits_are_free else STEPS_PER_PASS
+        between = min(max(1, int(EVALUATION_PRODUCTS / (count * size**3))), MOST_STEPS_PER_EVALUATION)
+        between = between if judge.evaluations_are_free else STEPS_PER_PASS
         steps = STEPS if self.epochs is None else self.epochs
         between = min(between, steps)
         return StepPlan(size, 1, -(-steps // between) * between, between, between)
@@ -331,7 +331,7 @@ class _Loss:
         by_theta = eqx.filter(found.gradient, in_parameters(gp)) if self.hold_networks else found.gradient
         return found.nlml + 0.5 * self.pull * float(away @ away), packed(by_theta) + self.pull * away
 
-    def _evaluate(self, x: Float[np.ndarray, " P"]) -> tuple[Evaluation, AbstractGP]:
+    def _evaluate(self, x: Float[np.ndarray, " P"]) -> tuple[ExactNLML, AbstractGP]:
         gp = eqx.combine(unpacked(x, self.theta), self.rest)
         gp = networks_held(gp) if self.hold_networks else gp
         return nlml_and_gradient(gp, self.rows, dtype=self.precision), gp

@@ -30,7 +30,7 @@ def heavy_tailed(
 ) -> FitResult:
     """`first` with its features, and Student-t noise: ν, unless it is given, and both variances are those of the held-out rows' predictive density.
 
-    The rows held out are those of `first` where `key` is. ν comes from START_DF in ROUNDS rounds, each a visit of the judge. Raises ValueError for a ν
+    The rows held out are those of `first` where `key` is. ν comes from START_DF in ROUNDS rounds, each an evaluation of the judge. Raises ValueError for a ν
     that no held-out rows can find.
     """
     if df is None and first.held_out_rows == 0:

@@ -124,7 +124,7 @@ class Iterative(AbstractLearner):
         return 0.0
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
-        """A step is an epoch and a visit."""
+        """A step is an epoch and an evaluation."""
         return StepPlan(n_rows, 1, STEPS if self.epochs is None else self.epochs, 1)
 
     def need_bytes(self, gp: KernelGP, n_rows: int, n_inputs: int) -> int:

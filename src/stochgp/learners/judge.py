@@ -1,4 +1,4 @@
-"""How a visit judges a state: by the loss of the steps that led to it, or by the exact evidence of all rows (`evidence`)."""
+"""How an evaluation judges a state: by the loss of the steps that led to it, or by the exact evidence of all rows (`evidence`)."""
 
 import abc
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -19,7 +19,7 @@ SETTLED_BY = 0.01  # nats per datum
 
 
 @runtime_checkable
-class Visit(Protocol):
+class Evaluation(Protocol):
     """What a judge found: a pytree, so that checkpoints can hold it."""
 
     @property
@@ -47,7 +47,7 @@ class Division(NamedTuple):
 
 
 class AbstractJudge(eqx.Module):
-    """Judges the states of a run. `fit` asks it at every visit and knows nothing else of the model."""
+    """Judges the states of a run. `fit` asks it at every evaluation and knows nothing else of the model."""
 
     @abc.abstractmethod
     def divide(self, source: AbstractSource, seed: Seed) -> Division:
@@ -57,33 +57,33 @@ class AbstractJudge(eqx.Module):
     def plan_steps(
         self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
     ) -> StepPlan:
-        """Steps and visits of a learner that takes mini-batches: as often as a visit of this judge's cost allows."""
+        """Steps and evaluations of a learner that takes mini-batches: as often as an evaluation of this judge's cost allows."""
 
     @abc.abstractmethod
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
-        """The memory that its visits take."""
+        """The memory that its evaluations take."""
 
     @abc.abstractmethod
-    def at_start(self, gp: AbstractGP, division: Division) -> Visit:
-        """The visit of θ₀, before any step."""
+    def at_start(self, gp: AbstractGP, division: Division) -> Evaluation:
+        """The evaluation of θ₀, before any step."""
 
     @abc.abstractmethod
-    def look(self, gp: AbstractGP, numbers: Numbers, division: Division) -> Visit:
-        """The visit of a state whose model is `gp`; `numbers` are what the steps that led to it say."""
+    def look(self, gp: AbstractGP, numbers: Numbers, division: Division) -> Evaluation:
+        """The evaluation of a state whose model is `gp`; `numbers` are what the steps that led to it say."""
 
     @abc.abstractmethod
-    def entry(self, visit: Any) -> Numbers:
-        """What the history says of a visit."""
+    def entry(self, evaluation: Any) -> Numbers:
+        """What the history says of an evaluation."""
 
     @property
     @abc.abstractmethod
-    def visits_are_free(self) -> bool:
-        """Whether a visit does no work that grows with the rows."""
+    def evaluations_are_free(self) -> bool:
+        """Whether an evaluation does no work that grows with the rows."""
 
     @property
     @abc.abstractmethod
     def returns_best(self) -> bool:
-        """Whether a run returns the visit of the lowest criterion, or its last good one."""
+        """Whether a run returns the evaluation of the lowest criterion, or its last good one."""
 
     @abc.abstractmethod
     def rates(self, n_rows: int) -> tuple[float, ...]:
@@ -94,11 +94,11 @@ class AbstractJudge(eqx.Module):
         """Whether a run that has taken all its steps was no longer moving."""
 
     @abc.abstractmethod
-    def conclude(self, visit: Any, division: Division) -> tuple[AbstractGP, Any]:
-        """(The model that a run ending with this visit returns, the exact evidence of all rows or None)."""
+    def conclude(self, at: Any, division: Division) -> tuple[AbstractGP, Any]:
+        """(The model that a run ending with this evaluation returns, the exact evidence of all rows or None)."""
 
 
-class LossVisit(NamedTuple):
+class LossEvaluation(NamedTuple):
     """The model, and the average loss per datum of the steps that led to it (NaN: none yet)."""
 
     gp: AbstractGP
@@ -135,17 +135,19 @@ class ByLoss(AbstractJudge):
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         return 0
 
-    def at_start(self, gp: AbstractGP, division: Division) -> LossVisit:
-        return LossVisit(gp, np.nan)
+    def at_start(self, gp: AbstractGP, division: Division) -> LossEvaluation:
+        return LossEvaluation(gp, np.nan)
 
-    def look(self, gp: AbstractGP, numbers: Numbers, division: Division) -> LossVisit:
-        return LossVisit(gp, float(numbers["loss"]), float(numbers.get("loss_error", 0.0)))
+    def look(self, gp: AbstractGP, numbers: Numbers, division: Division) -> LossEvaluation:
+        return LossEvaluation(gp, float(numbers["loss"]), float(numbers.get("loss_error", 0.0)))
 
-    def entry(self, visit: LossVisit) -> Numbers:
-        return {"noise_variance": float(visit.gp.noise_variance)} if hasattr(visit.gp, "noise") else {}
+    def entry(self, evaluation: LossEvaluation) -> Numbers:
+        return (
+            {"noise_variance": float(evaluation.gp.noise_variance)} if hasattr(evaluation.gp, "noise") else {}
+        )
 
     @property
-    def visits_are_free(self) -> bool:
+    def evaluations_are_free(self) -> bool:
         return True
 
     @property
@@ -164,8 +166,8 @@ class ByLoss(AbstractJudge):
         error = np.sqrt((np.var(before) + np.var(last)) / max(n - 1, 1))
         return bool(abs(np.mean(before) - np.mean(last)) < max(SETTLED_BY, 2 * error))
 
-    def conclude(self, visit: LossVisit, division: Division) -> tuple[AbstractGP, None]:
-        return visit.gp, None
+    def conclude(self, at: LossEvaluation, division: Division) -> tuple[AbstractGP, None]:
+        return at.gp, None
 
 
 def _is_finite(gp: AbstractGP) -> bool:

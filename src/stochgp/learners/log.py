@@ -19,14 +19,14 @@ logger = logging.getLogger("stochgp.learners")
 class Log:
     """Entries as they come. Seconds include earlier parts of a resumed run, the deadline is that of this call.
 
-    `visits` is the pace of visits, for which the stretch before them leaves time, `pieces` that of the compiled parts of a stretch.
+    `evaluations` is the pace of evaluations, for which the stretch before them leaves time, `pieces` that of the compiled parts of a stretch.
     """
 
     def __init__(self, report: Report | None):
         self.history: list[dict[str, float]] = []
         self.report, self.stopped = report, False
         self.begun, self.earlier, self.allowed = time.perf_counter(), 0.0, deadline.left()
-        self.visits, self.pieces = Pace(), Pace()
+        self.evaluations, self.pieces = Pace(), Pace()
         self.pieces.expected = FIRST_PIECE
 
     def add(self, entry: dict[str, float], **more: float) -> None:
@@ -39,7 +39,7 @@ class Log:
     def go_on_from(self, facts: dict[str, Any]) -> None:
         self.history.extend(facts["history"])
         self.earlier = facts["seconds"]
-        logger.info("a run resumes after %d visits and %.1f s", len(self.history), self.earlier)
+        logger.info("a run resumes after %d evaluations and %.1f s", len(self.history), self.earlier)
 
     def facts(self) -> dict[str, Any]:
         return {"history": self.history, "seconds": self.seconds()}
@@ -52,10 +52,10 @@ class Log:
         return RESULTS.stopped if self.stopped else RESULTS.time_limit if self.is_over() else None
 
     def is_over(self, fraction: float = 1.0) -> bool:
-        """Whether another piece and its visit would end after this fraction of the time that the run was given."""
+        """Whether another piece and its evaluation would end after this fraction of the time that the run was given."""
         return self.stopped or deadline.left() < self.next_seconds(fraction)
 
     def next_seconds(self, fraction: float = 1.0) -> float:
-        """What has to be left for another piece and its visit within this fraction of the time."""
+        """What has to be left for another piece and its evaluation within this fraction of the time."""
         kept = 0.0 if fraction == 1.0 else (1 - fraction) * self.allowed
-        return kept + self.visits.expected + self.pieces.expected
+        return kept + self.evaluations.expected + self.pieces.expected

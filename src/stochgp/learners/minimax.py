@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, decaying, move, slowed, start_rate, step_size
-from stochgp.learners.evidence import ByEvidence, EvidenceVisit, Variances, refitted
+from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, Variances, refitted
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.sampling import Uniform, row_bytes
 from stochgp.learners.scgd import scaled_count
@@ -36,7 +36,7 @@ class MinimaxState(eqx.Module):
     A: Float[Array, "M M"]  # stands for F
     B: Float[Array, "M M"]  # the dual variable, ‖B‖ ≤ 1
     penalty: Float[Array, ""]  # μ
-    threshold: Float[Array, ""]  # μ* at the last visit
+    threshold: Float[Array, ""]  # μ* at the last evaluation
     ceiling: Float[Array, ""]  # A ⪯ ceiling · I
     start: PyTree  # of the parameters: the middle of their box
     descent: Descent  # of (θ, w, A)
@@ -211,11 +211,11 @@ class Minimax(AbstractLearner):
         new = dataclasses.replace(state, **found, descent=descent, ascent=ascent)
         return new, MinimaxInfo(loss, state.penalty / state.threshold, decomposed)
 
-    def after_visit(self, state: MinimaxState, visit: EvidenceVisit) -> MinimaxState:
-        """μ* of the exact moments; at the first visit the ceiling; with `anchored` A, B and w exact at the refitted model."""
-        dtype, Q, s = state.weights.dtype, visit.spectrum.basis, visit.spectrum
+    def after_evaluation(self, state: MinimaxState, evaluation: EvidenceEvaluation) -> MinimaxState:
+        """μ* of the exact moments; at the first evaluation the ceiling; with `anchored` A, B and w exact at the refitted model."""
+        dtype, Q, s = state.weights.dtype, evaluation.spectrum.basis, evaluation.spectrum
         own = Variances(float(state.gp.variance), float(state.gp.noise_variance))
-        variance, noise_variance = visit.fitted if self.anchored else own
+        variance, noise_variance = evaluation.fitted if self.anchored else own
         d = variance * s.eigenvalues + noise_variance
         threshold, first = np.linalg.norm(d) * np.linalg.norm(1 / d), not np.isfinite(float(state.ceiling))
         ceiling = self.ceiling * d.sum() if first else state.ceiling
@@ -230,7 +230,7 @@ class Minimax(AbstractLearner):
         return eqx.tree_at(
             lambda s: (s.gp, s.A, s.B, s.weights),
             state,
-            (refitted(visit), *(jnp.asarray(part, dtype) for part in exact)),
+            (refitted(evaluation), *(jnp.asarray(part, dtype) for part in exact)),
         )
 
     @property

@@ -17,7 +17,9 @@ from stochgp.objectives.moments import add_up, chunk_rows
 
 SHARE_FOR_ROWS = 0.25  # of what is free: standardised rows that fit are kept on the device
 COMPILER_BYTES = 150_000_000  # what compiling and running a learner leaves behind
-STEPS_COMPILER_BYTES = 350_000_000  # the same where steps and visits of features are compiled, and a margin
+STEPS_COMPILER_BYTES = (
+    350_000_000  # the same where steps and evaluations of features are compiled, and a margin
+)
 SHARE_OF_PASS = 0.1  # of the time that is left, for one of the passes over the rows of a feature GP
 SHORTEST = 1e-6  # seconds of a piece that a clock can tell from none
 FEWEST_ROWS = 200  # to learn from, where there is time for none
@@ -50,8 +52,13 @@ def place(
     compiler = STEPS_COMPILER_BYTES if gp.has_moments else COMPILER_BYTES
     free = int(devices.least(max(budget.free() - compiler, 0))) if free is None else free
     learner = learner.within(gp, n_rows, n_inputs, free)
-    visits = judge_of(learner, gp).need_bytes(gp, n_rows, n_inputs)
-    need = compiler + learner.need_bytes(gp, n_rows, n_inputs) + visits + shared_bytes(gp, n_inputs, devices)
+    evaluations = judge_of(learner, gp).need_bytes(gp, n_rows, n_inputs)
+    need = (
+        compiler
+        + learner.need_bytes(gp, n_rows, n_inputs)
+        + evaluations
+        + shared_bytes(gp, n_inputs, devices)
+    )
     rows = 2 * n_rows * itemsize * (n_inputs + 2)
     on_device = rows / 2 <= SHARE_FOR_ROWS * max(devices.least(budget.free()) - need, 0)
     need += rows if on_device else 0

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stochgp.learners.judge import Visit
+from stochgp.learners.judge import Evaluation
 from stochgp.learners.log import Log
 from stochgp.learners.run import Progress, Setting, begun, has_patience, next_cycle, with_rate
 from stochgp.learners.steps import take_stretch
@@ -13,7 +13,7 @@ from stochgp.planning.steps import trial_steps
 SHARE_FOR_TRIALS = 0.3  # of the time limit
 
 
-def choose_rate(setting: Setting, first: Visit, log: Log) -> tuple[float | None, Progress | None]:
+def choose_rate(setting: Setting, first: Evaluation, log: Log) -> tuple[float | None, Progress | None]:
     """(The rate, where the run stands after its trial), None for what there is not.
 
     Every rate is tried for a few steps, with its own decay. The best trial is the first cycle of a run with patience, which goes on from there;
@@ -74,24 +74,24 @@ def bracketed(n: int, begin: int, criterion: Callable[[int], float | None]) -> i
     return best
 
 
-def _try_rate(setting: Setting, first: Visit, log: Log) -> tuple[float, Progress] | None:
-    """(The criterion after all steps of `setting`, where that is), taken as the run would take them, visits included; None where time is over before."""
+def _try_rate(setting: Setting, first: Evaluation, log: Log) -> tuple[float, Progress] | None:
+    """(The criterion after all steps of `setting`, where that is), taken as the run would take them, evaluations included; None where time is over before."""
     at, plan, learner = begun(setting, first), setting.problem.plan, setting.learner
     is_over = lambda: log.is_over(SHARE_FOR_TRIALS)
     while at.step < plan.total_steps:
-        wanted = min(plan.steps_per_visit, plan.total_steps - at.step)
+        wanted = min(plan.steps_per_evaluation, plan.total_steps - at.step)
         state, taken, numbers = take_stretch(
             learner, at.state, setting.problem, at.step, setting.seed, pieces=log.pieces, is_over=is_over
         )
-        with log.visits.piece():
-            visit = setting.judge.look(learner.model(state), numbers, setting.division)
-        step, criterion = at.step + taken, visit.criterion
+        with log.evaluations.piece():
+            evaluation = setting.judge.look(learner.model(state), numbers, setting.division)
+        step, criterion = at.step + taken, evaluation.criterion
         if not np.isfinite(criterion):
             return criterion, at
-        state = learner.after_visit(state, visit)
+        state = learner.after_evaluation(state, evaluation)
         at = at._replace(state=state, step=step, until=plan.total_steps)
         if criterion <= at.lowest:
-            at = at._replace(best_state=state, kept=visit, lowest=criterion)
+            at = at._replace(best_state=state, kept=evaluation, lowest=criterion)
         if taken < wanted or (step < plan.total_steps and is_over()):
             return None
     return criterion, at

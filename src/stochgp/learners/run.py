@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.judge import AbstractJudge, Division, Numbers, Seed, Visit
+from stochgp.learners.judge import AbstractJudge, Division, Evaluation, Numbers, Seed
 from stochgp.models import AbstractGP
 from stochgp.planning.steps import LONGER
 
@@ -44,8 +44,8 @@ class Progress(NamedTuple):
     """
 
     state: Any
-    best_state: Any  # of the visit of the lowest criterion
-    kept: Visit  # what the run would return now
+    best_state: Any  # of the evaluation of the lowest criterion
+    kept: Evaluation  # what the run would return now
     lowest: float
     step: int
     until: int  # the step with which the cycle ends
@@ -57,16 +57,16 @@ class Progress(NamedTuple):
     cut: bool = False  # whether time cut the last stretch short
 
 
-def begun(setting: Setting, visit: Visit) -> Progress:
-    """Step 0, of which `visit` is the visit."""
+def begun(setting: Setting, evaluation: Evaluation) -> Progress:
+    """Step 0, of which `evaluation` is the evaluation."""
     learner, plan = setting.learner, setting.problem.plan
     state = learner.init(setting.gp, setting.problem, key=setting.init_key)
-    state = learner.after_visit(state, visit)
-    lowest = visit.criterion if np.isfinite(visit.criterion) else np.inf
+    state = learner.after_evaluation(state, evaluation)
+    lowest = evaluation.criterion if np.isfinite(evaluation.criterion) else np.inf
     if not has_patience(setting):
-        return Progress(state, state, visit, lowest, 0, plan.total_steps)
+        return Progress(state, state, evaluation, lowest, 0, plan.total_steps)
     state = learner.decaying(state, plan.first_cycle)
-    return Progress(state, state, visit, lowest, 0, plan.first_cycle)
+    return Progress(state, state, evaluation, lowest, 0, plan.first_cycle)
 
 
 def has_patience(setting: Setting) -> bool:
@@ -96,6 +96,10 @@ def with_rate(setting: Setting, rate: float | None, total_steps: int | None = No
     return setting._replace(problem=setting.problem._replace(rate=rate, plan=plan))
 
 
-def entry_of(setting: Setting, visit: Visit, step: int) -> Numbers:
-    """What the history says of a visit."""
-    return {"step": step, "epoch": step / setting.problem.plan.steps_per_epoch, **setting.judge.entry(visit)}
+def entry_of(setting: Setting, evaluation: Evaluation, step: int) -> Numbers:
+    """What the history says of an evaluation."""
+    return {
+        "step": step,
+        "epoch": step / setting.problem.plan.steps_per_epoch,
+        **setting.judge.entry(evaluation),
+    }

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.learners.base import AbstractLearner, Problem
 from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
-from stochgp.learners.evidence import ByEvidence, EvidenceVisit, refitted
+from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.sampling import Uniform, row_bytes
 from stochgp.learners.schedules import Schedule, at_step, cosine, muon
@@ -205,14 +205,14 @@ class SCGD(AbstractLearner):
         )
         return new, SCGDInfo(loss, failed)
 
-    def after_visit(self, state: SCGDState, visit: EvidenceVisit) -> SCGDState:
+    def after_evaluation(self, state: SCGDState, evaluation: EvidenceEvaluation) -> SCGDState:
         """The state with the refitted model, and F̃, c̃, L⁻¹ and w exact at it; as it is where `anchored` is False."""
         if not self.anchored:
             return state
-        dtype, (variance, noise_variance) = state.weights.dtype, visit.fitted
-        d = variance * visit.spectrum.eigenvalues + noise_variance
-        Q, c = visit.spectrum.basis, variance**0.5 * visit.spectrum.cross
-        gp = refitted(visit)
+        dtype, (variance, noise_variance) = state.weights.dtype, evaluation.fitted
+        d = variance * evaluation.spectrum.eigenvalues + noise_variance
+        Q, c = evaluation.spectrum.basis, variance**0.5 * evaluation.spectrum.cross
+        gp = refitted(evaluation)
         return SCGDState(
             gp=gp,
             weights=on_device(Q @ (c / d), dtype),
@@ -240,7 +240,7 @@ class SCGD(AbstractLearner):
         if not self.tracks:
             return (
                 "unbiased",
-                "of an upper bound of the likelihood, which touches it at every visit (anchored)",
+                "of an upper bound of the likelihood, which touches it at every evaluation (anchored)",
             )
         if self.corrected:
             return (

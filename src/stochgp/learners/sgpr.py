@@ -23,7 +23,7 @@ from stochgp.parameters import trainable_mask
 from stochgp.planning.steps import StepPlan
 from stochgp.variational import InducingPoints, Naturals
 
-STEPS, PER_VISIT = 200, 5
+STEPS, PER_EVALUATION = 200, 5
 PATIENCE = 5  # steps over which the improvement is looked at
 ROUNDING = 1e-11  # relative, of the bound
 EVALUATION = 4e-10  # seconds of a first evaluation, per row and square of the inducing points
@@ -84,7 +84,7 @@ class SGPR(AbstractLearner):
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         """A step is an epoch."""
         steps = STEPS if self.epochs is None else self.epochs
-        between = min(PER_VISIT, steps)
+        between = min(PER_EVALUATION, steps)
         return StepPlan(n_rows, 1, -(-steps // between) * between, between, between)
 
     def need_bytes(self, gp: SparseGP, n_rows: int, n_inputs: int) -> int:

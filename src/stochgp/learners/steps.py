@@ -1,4 +1,4 @@
-"""Steps in compiled scans: what runs on the device between two visits of the host."""
+"""Steps in compiled scans: what runs on the device between two evaluations of the host."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,12 +32,12 @@ def take_stretch(
     most: int | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, int, Numbers]:
-    """(state, steps taken, means of their numbers) of the steps from `step` up to the next visit, at most `most`; fewer where time is over.
+    """(state, steps taken, means of their numbers) of the steps from `step` up to the next evaluation, at most `most`; fewer where time is over.
 
     Raises TimeIsUpError where not even the first part ends in time.
     """
     plan, taken, parts = problem.plan, 0, []
-    until = min(plan.steps_per_visit, plan.total_steps - step)
+    until = min(plan.steps_per_evaluation, plan.total_steps - step)
     until = until if most is None else min(until, most)
     while taken < until and not (parts and is_over()):
         n_steps = min(plan.chunk_steps, until - taken)

@@ -99,7 +99,7 @@ def with_level(noise: AbstractNoise, variance: float) -> AbstractNoise:
 def noise_variances(
     noise: AbstractNoise, X: Float[Any, "N D"], count: Float[Any, " N"]
 ) -> Float[Array, " N"]:
-    """σ² s(x)/ρ of each row, in float64 where it may be used."""
+    """σ² s(x)/ρ of each row, the variance of the mean of its ρ = `count` observations; in float64 where JAX has it switched on."""
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     return cast(noise, wide).variance(jnp.asarray(X, wide), count)
 

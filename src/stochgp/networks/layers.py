@@ -165,7 +165,7 @@ def attention(
     0.02²); weights of the encoder Xavier-uniform, its biases 0.
 
     The first LayerNorm removes each row's mean and scale, so two rows that differ in nothing else are not
-    told apart, and the last one makes z·z nearly constant. Raises ValueError for fewer than 2 inputs, of
+    distinguished, and the last one makes z·z nearly constant. Raises ValueError for fewer than 2 inputs, of
     which nothing would be left, for a size below 1 or a width that the heads do not divide.
     """
     if n_inputs < 2:

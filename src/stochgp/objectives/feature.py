@@ -21,7 +21,7 @@ from scipy.optimize import minimize
 from stochgp.data.streams import Batch
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import on_device
-from stochgp.objectives.evaluation import Evaluation
+from stochgp.objectives.exact_nlml import ExactNLML
 from stochgp.objectives.moments import Moments, chunk_rows, moments_of_rows
 from stochgp.parameters import partition
 
@@ -80,12 +80,12 @@ def nlml_of_rows(gp: FeatureGP, rows: Batch) -> Float[Array, ""]:
     return nlml(total, gp.variance.value.astype(dtype), gp.noise_variance.value.astype(dtype))
 
 
-def nlml_and_gradient(gp: FeatureGP, rows: Batch, *, dtype: str | None = None) -> Evaluation:
+def nlml_and_gradient(gp: FeatureGP, rows: Batch, *, dtype: str | None = None) -> ExactNLML:
     """The exact NLML per datum of `rows` and its gradient by what trains, in float64: `dtype` has no part in it."""
     with jax.enable_x64(True):
         here = Batch(*(on_device(part, np.float64) for part in rows))
         value, gradient = _value_and_gradient(*partition(gp), here)
-        return Evaluation(float(value), gradient, 0.0)
+        return ExactNLML(float(value), gradient, 0.0)
 
 
 @eqx.filter_jit

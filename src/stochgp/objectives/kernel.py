@@ -25,14 +25,14 @@ from stochgp.likelihoods.noise import SMALLEST_COUNT, gradient_of_noise, noise_o
 from stochgp.models import KernelGP
 from stochgp.numerics import dense_factor
 from stochgp.numerics.dense_factor import Factor
-from stochgp.objectives.evaluation import Evaluation
+from stochgp.objectives.exact_nlml import ExactNLML
 
 SMALLEST_RATIO = 1e-4  # of noise to signal, below which float32 is not trusted
 SOME_ROWS = 100  # on which the signal is looked at
 SMALL = 1024  # rows up to which the factor is in float64 unless another dtype is asked for
 
 
-def nlml_and_gradient(gp: KernelGP, rows: Batch, *, dtype: str | None = "float64") -> Evaluation:
+def nlml_and_gradient(gp: KernelGP, rows: Batch, *, dtype: str | None = "float64") -> ExactNLML:
     """NLML per datum and its gradient: N² numbers of `dtype` on the host, N³ products, O(N² D) for the kernel and its derivatives.
 
     Entries of A are computed in float64. With `dtype` "float32" the factor, the inverse and the derivatives of the kernel are in
@@ -53,7 +53,7 @@ def nlml_and_gradient(gp: KernelGP, rows: Batch, *, dtype: str | None = "float64
         by_noise = gradient_of_noise(gp.noise, at.X, at.weights, by_noise)
         where = lambda g: (g.kernel, g.noise)
         gradient = eqx.tree_at(where, gp, (by_kernel, by_noise), is_leaf=lambda x: x is None)
-        return Evaluation(value, gradient, factor.jitter)
+        return ExactNLML(value, gradient, factor.jitter)
 
 
 def _factor(gp: KernelGP, at: Rows, noise: np.ndarray, dtype: str | None) -> Factor:

@@ -6,11 +6,11 @@ from typing import Any
 from stochgp.data.streams import Batch
 from stochgp.models import FeatureGP, KernelGP
 from stochgp.objectives import feature, kernel
-from stochgp.objectives.evaluation import Evaluation
+from stochgp.objectives.exact_nlml import ExactNLML
 
 
 @functools.singledispatch
-def nlml_and_gradient(gp: Any, rows: Batch, *, dtype: str | None = None) -> Evaluation:
+def nlml_and_gradient(gp: Any, rows: Batch, *, dtype: str | None = None) -> ExactNLML:
     """The exact NLML per datum of `rows` (on the host, in float64) and its gradient by what trains in `gp`.
 
     `dtype` of what the family factorises: "float32", "float64", or None = as small as is safe. Raises TypeError for a model without one.

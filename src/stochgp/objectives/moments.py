@@ -107,7 +107,11 @@ def total_of(parts: Iterable[T]) -> T:
 def add_up_in_order(
     of_rows: Callable[..., T], gp: Any, chunks: Iterable[Batch], devices: Devices, *more: Any
 ) -> T:
-    """Σ of_rows(gp, rows, *more), a tree of sums, over the rows of all chunks, by virtual shards, which are added in their order. See `add_up`."""
+    """Σ of_rows(gp, rows, *more), a tree of sums, over the rows of all chunks.
+
+    One sum for each of a fixed number of virtual shards, whatever the devices; they are added in their order, so that the bits do not depend on the number of
+    devices (`add_up`).
+    """
     n_own = np.asarray(devices.shards // devices.count, np.int32)
     given, n_own = devices.replicate(((gp, *more), n_own))
     placed = (devices.place(_filled(rows, devices)) for rows in chunks)

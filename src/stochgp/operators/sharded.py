@@ -223,10 +223,10 @@ class ShardedOperator(AbstractOperator):
         return self.times(self.take(indices), V, read)
 
     def matvec(self, V: Float[Array, "P S"], n_rows: int = 512) -> Float[Array, "P S"]:
-        def own_rows(shard: KernelOperator, V: Array) -> Array:
-            KV = self.product(shard, V, n_rows, self.n_devices)
-            inside = self._inside(V.shape[0])[:, None]
-            return jnp.where(inside, KV, jnp.zeros_like(KV)) + shard.noise[:, None] * V
+        def own_rows(shard: KernelOperator, own: Array) -> Array:
+            KV = self.product(shard, own, n_rows, self.n_devices)
+            inside = self._inside(own.shape[0])[:, None]  # where a row is no padding
+            return jnp.where(inside, KV, jnp.zeros_like(KV)) + shard.noise[:, None] * own
 
         return self._on_shards(own_rows, (SPREAD,), SPREAD)(V)
 

@@ -90,10 +90,13 @@ def step_pays(sizes: StepSizes, platform: str, n_devices: int, n_processes: int)
             f"batches of {sizes.batch_size} rows have no equal parts; passes over the rows are shared",
         )
     one, several = step_seconds(sizes, platform, n_devices, n_processes)
-    told = f"predicted seconds of a step: {one:.2g} on one device, {several:.2g} on {n_devices}"
+    predicted = f"predicted seconds of a step: {one:.2g} on one device, {several:.2g} on {n_devices}"
     if several <= GAIN * one:
-        return True, f"{told}, so mini-batches are spread too"
-    return False, f"{told}, so only passes over the rows are shared, and every device takes the same steps"
+        return True, f"{predicted}, so mini-batches are spread too"
+    return (
+        False,
+        f"{predicted}, so only passes over the rows are shared, and every device takes the same steps",
+    )
 
 
 def step_seconds(
@@ -124,7 +127,7 @@ class Shared(NamedTuple):
 
 
 def may_share(solver: AbstractSolver, team: Team) -> TypeGuard[AbstractIterativeSolver]:
-    """Whether the devices could make this solver faster, or were told to share its work."""
+    """Whether the devices could make this solver faster, or were asked to share its work."""
     iterative = team.count > 1 and isinstance(solver, AbstractIterativeSolver)
     return iterative and (team.as_asked or team.workers > 1)
 

@@ -43,7 +43,7 @@ def calibrate(operator: KernelOperator, n_columns: int) -> Costs:
 
 
 def seconds_of(run: Callable[[], Any], n_runs: int = RUNS) -> float:
-    """The median of some runs."""
+    """The median wall time of the runs, in seconds; a function that compiles is called once before."""
     seconds = []
     for _ in range(n_runs):
         begun = time.perf_counter()

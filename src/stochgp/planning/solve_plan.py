@@ -160,13 +160,13 @@ def _described(shared: Shared | None) -> dict[str, Any]:
 def _shared(described: Mapping[str, Any]) -> Shared | None:
     if "devices" not in described:
         return None
-    told = _read(described, "devices")
-    way = told.get("solve") if isinstance(told, Mapping) else None
+    found = _read(described, "devices")
+    way = found.get("solve") if isinstance(found, Mapping) else None
     if way not in (*WAYS, "one device"):
         raise ValueError(
-            f"the plan's 'devices' are {told!r}; 'solve' must be one of {', '.join(WAYS)}, or 'one device'"
+            f"the plan's 'devices' are {found!r}; 'solve' must be one of {', '.join(WAYS)}, or 'one device'"
         )
-    return Shared(told["count"], None if way == "one device" else way, described["devices"].get("why", ""))
+    return Shared(found["count"], None if way == "one device" else way, described["devices"].get("why", ""))
 
 
 def _read(described: Mapping[str, Any], name: str) -> Any:
@@ -203,7 +203,7 @@ def _alternatives(described: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _solver(described: Mapping[str, Any], given: AbstractSolver | None) -> AbstractSolver:
-    """The solver that is told of, or the given one, if it is of the class that is told of."""
+    """The solver that the plan describes, or the given one, if it is of that class."""
     name, settings = _read(described, "solver"), _read(described, "solver_settings")
     if given is not None:
         if name_of(given) != name or _settings(given) != settings:

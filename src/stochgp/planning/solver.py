@@ -206,8 +206,8 @@ def _shared(chosen: Candidate, same: list[Candidate], team: Team | None) -> Shar
         min((c.seconds for c in same if (c.way is None) == alone), default=math.inf)
         for alone in (True, False)
     )
-    told = f"predicted {_seconds(one)} on one device, {_seconds(all_)} on {team.count}"
-    return Shared(team.count, chosen.way, told)
+    why = f"predicted {_seconds(one)} on one device, {_seconds(all_)} on {team.count}"
+    return Shared(team.count, chosen.way, why)
 
 
 def _candidate(solver: AbstractSolver, layout: Layout, size: SystemSize, costs: Costs, aim: Aim) -> Candidate:

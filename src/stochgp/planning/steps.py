@@ -1,4 +1,4 @@
-"""How many steps a learner takes, how many between two visits, how many rows are held out, which rates are tried.
+"""How many steps a learner takes, how many between two evaluations, how many rows are held out, which rates are tried.
 
 Numbers of steps in one compiled scan are powers of two, so that runs of many sizes share compiled code.
 """
@@ -6,10 +6,10 @@ Numbers of steps in one compiled scan are powers of two, so that runs of many si
 from typing import NamedTuple
 
 CHUNK_BYTES = 16_000_000  # of stacked batches on the device
-FEWEST_STEPS_PER_VISIT = 100
+FEWEST_STEPS_PER_EVALUATION = 100
 LONGEST_CHUNK = 512
 FEWEST_CHUNKS = 16  # in a run: asked steps are rounded to whole chunks
-FEWEST_VISITS, SHORTEST_STRETCH, LONGEST_STRETCH = 40, 64, 4096
+FEWEST_EVALUATIONS, SHORTEST_STRETCH, LONGEST_STRETCH = 40, 64, 4096
 FEWEST_HELD_OUT = 5
 ENOUGH_HELD_OUT = 100
 FEW_ROWS = 400  # fewer training rows are learned from for fewer steps, and judged with more care
@@ -23,22 +23,22 @@ RATE_OF_FEW = 3e-2
 
 
 class StepPlan(NamedTuple):
-    """`total_steps` steps; a visit after every `steps_per_visit` of them; `chunk_steps` in one compiled scan."""
+    """`total_steps` steps; an evaluation after every `steps_per_evaluation` of them; `chunk_steps` in one compiled scan."""
 
     batch_size: int
     steps_per_epoch: int
     total_steps: int
-    steps_per_visit: int
+    steps_per_evaluation: int
     chunk_steps: int = 1
     first_cycle: int = 0  # steps of the first of several cycles, as many as pay; 0 = one of all steps
 
     @property
-    def n_visits(self) -> int:
-        return -(-self.total_steps // self.steps_per_visit)
+    def n_evaluations(self) -> int:
+        return -(-self.total_steps // self.steps_per_evaluation)
 
 
 def steps_by_epochs(n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None) -> StepPlan:
-    """For visits that pass over all rows: one per epoch, or per 100 steps where epochs are shorter.
+    """For evaluations that pass over all rows: one per epoch, or per 100 steps where epochs are shorter.
 
     A batch larger than the data becomes all of it. Chunks have at most 512 steps and 16 MB of batches. The steps asked for are rounded to whole
     chunks: a change of at most 3 %.
@@ -46,17 +46,17 @@ def steps_by_epochs(n_rows: int, bytes_per_row: int, batch_size: int, epochs: in
     batch_size = min(batch_size, n_rows)
     per_epoch = max(1, n_rows // batch_size)
     asked = per_epoch * (default_epochs(per_epoch) if epochs is None else epochs)
-    per_visit = min(asked, per_epoch * -(-FEWEST_STEPS_PER_VISIT // per_epoch))
+    per_evaluation = min(asked, per_epoch * -(-FEWEST_STEPS_PER_EVALUATION // per_epoch))
     fitting = max(1, CHUNK_BYTES // (batch_size * bytes_per_row))
-    chunk = power_of_two(min(LONGEST_CHUNK, fitting, per_visit, max(1, asked // FEWEST_CHUNKS)))
-    n_chunks, n_visits = round(asked / chunk), max(1, round(asked / per_visit))
-    return StepPlan(batch_size, per_epoch, n_chunks * chunk, -(-n_chunks // n_visits) * chunk, chunk)
+    chunk = power_of_two(min(LONGEST_CHUNK, fitting, per_evaluation, max(1, asked // FEWEST_CHUNKS)))
+    n_chunks, n_evaluations = round(asked / chunk), max(1, round(asked / per_evaluation))
+    return StepPlan(batch_size, per_epoch, n_chunks * chunk, -(-n_chunks // n_evaluations) * chunk, chunk)
 
 
 def steps_by_stretches(
     n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
 ) -> StepPlan:
-    """For visits that cost nothing: stretches of 64 to 4,096 steps, at least 40 of them where steps allow, shorter for large batches.
+    """For evaluations that cost nothing: stretches of 64 to 4,096 steps, at least 40 of them where steps allow, shorter for large batches.
 
     The steps asked for are rounded to whole stretches.
     """
@@ -66,7 +66,7 @@ def steps_by_stretches(
     if steps < SHORTEST_STRETCH:
         return StepPlan(batch_size, per_epoch, steps, steps, steps)
     longest = power_of_two(max(LONGEST_STRETCH // max(1, batch_size // 16) ** 2, SHORTEST_STRETCH))
-    stretch = min(max(power_of_two(steps // FEWEST_VISITS), SHORTEST_STRETCH), longest)
+    stretch = min(max(power_of_two(steps // FEWEST_EVALUATIONS), SHORTEST_STRETCH), longest)
     fitting = max(1, CHUNK_BYTES // (batch_size * bytes_per_row))
     chunk = min(stretch, power_of_two(fitting))
     return StepPlan(batch_size, per_epoch, round(steps / stretch) * stretch, stretch, chunk)

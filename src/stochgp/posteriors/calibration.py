@@ -6,7 +6,7 @@ observations, with the noise σ²s_i/ρ_i; a new row is one observation, V_i = 1
 
     c = Σ ρ_i e_i²/V_i / Σ ρ_i
 
-makes the standardised errors of such predictions 1 in the mean: for exchangeable rows the same as those of a new row, whatever their law.
+makes the standardised errors of such predictions 1 in the mean: for exchangeable rows the same as those of a new row, whatever their distribution.
 Q_ii comes from the factor, or from samples: with u_s = A⁻¹(f₀ₛ + ε_s) ~ N(0, Q), (S − 2)/Σ_s u_si² is unbiased for 1/Q_ii. Where ρ_i is not 1, the noise
 is taken off exactly: d_s = Σu_s − ε_s = f₀ₛ − Ku_s ~ N(0, v_i), the deviations at row i, are independent of u_si, and
 
@@ -94,13 +94,13 @@ def left_out_errors(
     alpha = np.asarray(posterior.weights, np.float64)[rows, 0]
     if isinstance(posterior, ExactKernelPosterior):
         Q = _by_factor(posterior, rows)
-        return alpha / np.sqrt(Q) * np.sqrt(1 / Q / _of_one(posterior.system, rows, 1 / Q))
+        return alpha / np.sqrt(Q) * np.sqrt(1 / Q / _variance_of_one(posterior.system, rows, 1 / Q))
     variance = left_out_variances(posterior)
     if variance is None:
         return None
     variance = variance[rows]
     left = np.zeros(len(rows)) if posterior.residual is None else posterior.residual[rows]
-    return (alpha * variance + left) / np.sqrt(_of_one(posterior.system, rows, variance))
+    return (alpha * variance + left) / np.sqrt(_variance_of_one(posterior.system, rows, variance))
 
 
 def left_out_variances(posterior: SampledKernelPosterior) -> Float[np.ndarray, " N"] | None:
@@ -116,10 +116,13 @@ def left_out_variances(posterior: SampledKernelPosterior) -> Float[np.ndarray, "
     return None if squares is None else np.where(one, inverse, inverse * squares / own + own)
 
 
-def _of_one(
+def _variance_of_one(
     system: KernelSystem, rows: Int[np.ndarray, " P"], variance: Float[np.ndarray, " P"]
 ) -> Float[np.ndarray, " P"]:
-    """V_i of one observation, from the variance of the mean of ρ_i: at least σ²s_i; as it is where ρ_i = 1."""
+    """V_i of one observation at each of these rows, from the variance of the mean of its ρ_i = `weight` observations.
+
+    The noise variance of that mean is `row_noise`, σ²s_i/ρ_i. V_i is at least σ²s_i, and as it is where ρ_i = 1.
+    """
     count = system.weight[rows]
     if (count == 1).all():
         return variance
@@ -138,7 +141,7 @@ def _without_groups(
         for part, Q in _blocks_by_factor(posterior, group):
             B = np.linalg.inv(Q)
             e[part], V[part] = B @ alpha[part], np.diagonal(B)
-        return rows, e / np.sqrt(_of_one(system, rows, V))
+        return rows, e / np.sqrt(_variance_of_one(system, rows, V))
     if posterior.y is None:
         return np.arange(N), None
     gp = KernelGP(kernel=system.kernel, noise=system.noise)

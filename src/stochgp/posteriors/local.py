@@ -294,7 +294,7 @@ class LocalPosterior(AbstractPosterior):
 
 class _Calibrated(NamedTuple):
     posterior: LocalPosterior
-    loss: float  # mean −log p of the rows left out, less ½ log 2π
+    loss: float  # mean −log p of the left-out rows, less ½ log 2π
 
 
 def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:

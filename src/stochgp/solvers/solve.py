@@ -1,4 +1,4 @@
-"""The one loop of all solvers: steps in compiled stretches, a visit of the host after every epoch."""
+"""The one loop of all solvers: steps in compiled stretches, an evaluation of the host after every epoch."""
 
 import itertools
 import time

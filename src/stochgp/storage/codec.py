@@ -150,7 +150,10 @@ def _make(kind: Any, name: str, values: dict[str, Any]) -> Any:
 
 
 def _check_fields(kind: type, name: str, values: dict[str, Any]) -> None:
-    """Raises ValueError for a value that the class's annotations exclude. A letter in shapes is one number in all fields of an object."""
+    """Raises ValueError for a value that the class's annotations exclude. A letter in shapes is one number in all fields of an object.
+
+    Nothing is checked where an annotation cannot be resolved at run time.
+    """
     try:
         hints = typing.get_type_hints(kind)
     except NameError:  # of names that are imported for type checkers alone
@@ -165,7 +168,7 @@ def _check_fields(kind: type, name: str, values: dict[str, Any]) -> None:
 
 
 def _is_a(value: Any, hint: Any, sizes: dict[str, int]) -> bool:
-    """Whether a value may be what an annotation says, the letters in shapes standing for `sizes`; True where that cannot be told."""
+    """Whether a value may be what an annotation says, the letters in shapes standing for `sizes`; True where that cannot be decided."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_is_a(value, one, sizes) for one in arguments)

@@ -137,11 +137,11 @@ class ThompsonSampler:
         self.checkpoint = None if checkpoint is None else str(checkpoint)
         self._box = self._box_of()
         self._X, self._y = np.zeros((0, len(self._box.lower))), np.zeros(0)
-        self._taken = np.zeros(0, np.int64)
+        self._taken = np.zeros(0, np.int64)  # numbers of the candidates that were observed
         self._model: KernelGPRegressor | None = None
-        self._learned_rows = 0
+        self._learned_rows = 0  # observations when hyperparameters were learned last
         self.history_: list[dict[str, Any]] = []
-        self._asked: np.ndarray | None = None
+        self._asked: np.ndarray | None = None  # what `ask` answers until the next `tell`
 
     def ask(self) -> np.ndarray:
         """The next points [batch_size, D], or numbers of candidates [batch_size]; the same until something is told.

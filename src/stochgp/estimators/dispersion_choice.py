@@ -1,4 +1,4 @@
-"""likelihood="auto": the law of observations around their predictions, from training rows that are left out."""
+"""likelihood="auto": the distribution of observations around their predictions, from training rows that are left out."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from stochgp.choosing import AS_ASKED, AS_GIVEN, choice, too_few
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import SplineCurve
 from stochgp.estimators.left_out import SEED, predicted_by_others, search_bytes, some_rows
-from stochgp.estimators.likelihood import AUTO, KERNEL, Asked, df_told, starting_noise
+from stochgp.estimators.likelihood import AUTO, KERNEL, Asked, df_entries, starting_noise
 from stochgp.estimators.units import TrainingData
 from stochgp.learners.curves import CURVED, chosen_curve
 from stochgp.learners.dispersion import GAUSSIAN, LeftOut, choose, fitted, split
@@ -51,7 +51,7 @@ def start_noise(asked: Asked, given: float | None, spread: float, dtype: str) ->
     raise ValueError(f"noise_variance is {given!r}, which {dtype} cannot hold")
 
 
-def law_of(
+def dispersion_of(
     asked: Asked, posterior: Any, gp: Any, data: TrainingData, budget: Budget, planned: str | None
 ) -> tuple[Dispersion | None, dict[str, Any]]:
     """(How errors are distributed, as asked for, as planned, or as chosen for "auto"; what `plan_` says of it). None = N(m, V) as the posterior has it.
@@ -70,7 +70,7 @@ def law_of(
     refusal = _refusal(gp, data, budget) if chooses else "there are no others" if data.n_rows < 2 else None
     if refusal is not None:
         return _constant(refusal)
-    budget.require(_need_bytes(gp, data), "the law of rows left out")
+    budget.require(_need_bytes(gp, data), "the distribution of left-out errors")
     try:
         with deadline.granted(-math.inf if chooses else math.inf):
             rows, as_new = _left_out(posterior, gp, data)
@@ -78,19 +78,21 @@ def law_of(
         return _constant("the fit was ended before another was chosen")
     if planned is not None or not chooses:
         name = (asked.name if planned is None else planned).removesuffix(CURVED)
-        law, others = _fitted(name, rows, asked.df)
+        dispersion, others = _fitted(name, rows, asked.df)
         curve = None
         if planned == name + CURVED:
-            curve = SplineCurve.of(_probabilities(law, others), others.weight)
-        return _with_curve(name, law, curve, AS_ASKED if planned is None else AS_GIVEN)
+            curve = SplineCurve.of(_probabilities(dispersion, others), others.weight)
+        return _with_curve(name, dispersion, curve, AS_ASKED if planned is None else AS_GIVEN)
     heavy = data.transform is None or data.transform.growth < LEAST_DF
     found = choose(rows, SEED, heavy_tails=heavy)
-    why, curve = f"by rows left out: {found.told}", None
-    law, others = _fitted(found.chosen, rows, asked.df)
+    why, curve = f"by left-out rows: {found.gains}", None
+    dispersion, others = _fitted(found.chosen, rows, asked.df)
     if found.compared and as_new:
-        curve, told = chosen_curve(_probabilities(law, others), others.cells(), SEED, weight=others.weight)
-        why = f"{why}; its probabilities: {told}"
-    return _with_curve(found.chosen, law, curve, why)
+        curve, more = chosen_curve(
+            _probabilities(dispersion, others), others.cells(), SEED, weight=others.weight
+        )
+        why = f"{why}; its probabilities: {more}"
+    return _with_curve(found.chosen, dispersion, curve, why)
 
 
 def _constant(why: str) -> tuple[None, dict[str, Any]]:
@@ -98,28 +100,28 @@ def _constant(why: str) -> tuple[None, dict[str, Any]]:
 
 
 def _fitted(name: str, rows: LeftOut, df: float | None) -> tuple[Dispersion, LeftOut]:
-    """(The law, the rows that no tree was fitted to): three quarters fit trees, the last stops them; the constant Gaussian stays as it is."""
+    """(The dispersion, the rows that no tree was fitted to): three quarters fit trees, the last stops them; the constant Gaussian stays as it is."""
     if name == GAUSSIAN:
         return Dispersion(), rows
     part = split(rows, SEED)
     most, last = (rows.some(np.flatnonzero(where)) for where in (part != 0, part == 0))
-    law = fitted(name, most, last, SEED, df=df)
-    return law, rows if law.trees is None else last
+    dispersion = fitted(name, most, last, SEED, df=df)
+    return dispersion, rows if dispersion.trees is None else last
 
 
-def _probabilities(law: Dispersion, rows: LeftOut) -> Float[np.ndarray, " R"]:
+def _probabilities(dispersion: Dispersion, rows: LeftOut) -> Float[np.ndarray, " R"]:
     """F(y) of each row."""
-    return law.probability(rows.z * np.exp(-law.log_scale(rows.X) / 2))
+    return dispersion.probability(rows.z * np.exp(-dispersion.log_scale(rows.X) / 2))
 
 
 def _with_curve(
-    name: str, law: Dispersion, curve: SplineCurve | None, why: str
+    name: str, dispersion: Dispersion, curve: SplineCurve | None, why: str
 ) -> tuple[Dispersion | None, dict[str, Any]]:
-    """(The law with that correction, None where it changes nothing; what `plan_` says of it)."""
+    """(The dispersion with that correction, None where it changes nothing; what `plan_` says of it)."""
     if curve is None and name == GAUSSIAN:
         return _constant(why)
     found = choice(name if curve is None else name + CURVED, why)
-    return dataclasses.replace(law, curve=curve), {"likelihood": found} | _told(law)
+    return dataclasses.replace(dispersion, curve=curve), {"likelihood": found} | _entries(dispersion)
 
 
 def _refusal(gp: Any, data: TrainingData, budget: Budget) -> str | None:
@@ -166,12 +168,17 @@ def _knows(posterior: Any, n_rows: int) -> bool:
     return isinstance(posterior, SampledKernelPosterior) and len(posterior.weights) == n_rows
 
 
-def _told(law: Dispersion) -> dict[str, Any]:
-    told = {"likelihood_scale": choice(law.factor, "of the variances of observations, by the rows left out")}
-    if law.trees is not None:
-        told["likelihood_trees"] = choice(
-            len(law.trees.leaves), "of 2^5 leaves, whose sum is the logarithm of the scale of the input"
+def _entries(dispersion: Dispersion) -> dict[str, Any]:
+    entries = {
+        "likelihood_scale": choice(
+            dispersion.factor, "of the variances of observations, by the left-out rows"
         )
-    if law.df is not None:
-        told |= df_told(law.df, "by the rows left out")
-    return told
+    }
+    if dispersion.trees is not None:
+        entries["likelihood_trees"] = choice(
+            len(dispersion.trees.leaves),
+            "of 2^5 leaves, whose sum is the logarithm of the scale of the input",
+        )
+    if dispersion.df is not None:
+        entries |= df_entries(dispersion.df, "by the left-out rows")
+    return entries

@@ -1,9 +1,9 @@
-"""A loss and its gradient at one θ."""
+"""The exact negative log marginal likelihood and its gradient at one θ."""
 
 from typing import Any, NamedTuple
 
 
-class Evaluation(NamedTuple):
+class ExactNLML(NamedTuple):
     """The exact NLML at one θ."""
 
     nlml: float  # per datum
