@@ -15,7 +15,7 @@ from stochgp.estimators.choices import HURRIED, kernel_learner
 from stochgp.estimators.dispersion_choice import dispersion_of, start_noise
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_level, with_packing
 from stochgp.estimators.inputs import read_inputs, read_rows
-from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called
+from stochgp.estimators.kernel_choice import USUAL, best_kernel, days_of, kernel_called, near_in_time
 from stochgp.estimators.kernel_posterior import WantedPosterior
 from stochgp.estimators.likelihood import AUTO, KERNEL, Asked
 from stochgp.estimators.regressor import FamilyRegressor
@@ -203,15 +203,19 @@ class KernelGPRegressor(FamilyRegressor):
         def with_kernel(kernel: kernels.AbstractKernel) -> KernelGP:
             return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
 
+        days = days_of(data.encoder) if data.rows.group is None else []
+
         def start(name: str) -> KernelGP:
-            return with_kernel(kernel_called(name, data.n_inputs, variance=spread, dtype=dtype))
+            kernel = kernel_called(name, data.n_inputs, variance=spread, dtype=dtype)
+            return with_kernel(near_in_time(kernel, days))
 
         named = self.kernel if isinstance(self.kernel, str) else None
         if named != "auto":
             kernel = kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)
             if named == "tanimoto":
                 kernel = with_level(kernel, spread, dtype)
-            return with_kernel(with_packing(kernel, is_packed(data.encoder))), {}
+            kernel = with_packing(kernel, is_packed(data.encoder))
+            return with_kernel(kernel if named is None else near_in_time(kernel, days)), {}
         late = "there was no time to compare kernels" if self._is_hurried() else None
         compare = lambda: best_kernel(start, data.source(False), key=run.start_key)
         refusal = late or too_few(data.n_rows, data.rows.group)

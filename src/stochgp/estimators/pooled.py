@@ -21,6 +21,7 @@ from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError, within
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.files import are_files
+from stochgp.estimators.kernel_choice import days_of
 from stochgp.estimators.pooling import Chosen, Distance, Pooling, alone
 from stochgp.estimators.predictor import PosteriorEstimator
 from stochgp.estimators.progress import say
@@ -189,7 +190,7 @@ class PooledEstimator(PosteriorEstimator):
         division = self._division(rows, singles, generator) if compares else None
         candidates = self._candidates(in_time and singles, compares)
         seen = rows if division is None else rows.some(~division.all)
-        found, seconds = self._fitted_members(candidates, seen, given)
+        found, seconds = self._fitted_members(candidates, seen, encoder, given)
         self.estimators_, self.scores_ = found, {name: {"seconds": seconds[name]} for name in found}
         compared = self._picked(rows, division)
         picked = compared.picked
@@ -257,7 +258,7 @@ class PooledEstimator(PosteriorEstimator):
         return {names[0]: (made(names[0]), False)} | {name + ON_BLOCKS: (made(name), True) for name in names}
 
     def _fitted_members(
-        self, candidates: dict[str, tuple[Any, bool]], rows: Rows, given: Given
+        self, candidates: dict[str, tuple[Any, bool]], rows: Rows, encoder: Any, given: Given
     ) -> tuple[dict[str, Any], dict[str, float]]:
         """(Those that could be fitted, their seconds). Raises the last error where there is none."""
         found, seconds, error = {}, {}, None
@@ -270,9 +271,9 @@ class PooledEstimator(PosteriorEstimator):
                 break
             say(self.verbose, f"{name}, {k + 1} of {len(candidates)}: {type(member).__name__}")
             self._set(member, name, seeds[k], len(candidates) - k)
-            self._suit(name, member, len(rows))
-            begun = time.perf_counter()
             groups = rows.group if takes_groups else None
+            self._suit(name, member, rows.X.shape, days_of(encoder) if groups is None else [])
+            begun = time.perf_counter()
             try:
                 with warnings.catch_warnings():
                     if found:  # what is odd about the rows was said of the first
@@ -310,8 +311,8 @@ class PooledEstimator(PosteriorEstimator):
             }
         member.set_params(**shared)
 
-    def _suit(self, name: str, member: Any, n_rows: int) -> None:
-        """Settings of a member that depend on how many rows it learns from."""
+    def _suit(self, name: str, member: Any, shape: tuple[int, ...], days: list[int]) -> None:
+        """Settings of a member that depend on the shape of the rows; `days` are the columns of dates where rows are judged one by one."""
 
     def _report(self, n_rows: int, entries: dict[str, Any], division: HeldOut | None, picked: Chosen) -> None:
         members = self.estimators_

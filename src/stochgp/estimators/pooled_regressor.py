@@ -1,6 +1,7 @@
 """`GPRegressor`: a kernel GP, a feature GP and linear regression, pooled."""
 
 import contextlib
+import dataclasses
 import functools
 import time
 import warnings
@@ -23,6 +24,7 @@ from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.kernel import KernelGPRegressor
+from stochgp.estimators.kernel_choice import near_in_time
 from stochgp.estimators.likelihood import AUTO, FEATURE, GAUSSIAN, KERNEL, SPARSE, Asked
 from stochgp.estimators.pool import Pool
 from stochgp.estimators.pooled import ON_BLOCKS, Compared, Given, HeldOut, PooledEstimator
@@ -30,7 +32,7 @@ from stochgp.estimators.pooling import Predicted, alone, chosen, distance_of, li
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.estimators.sparse import SparseGPRegressor
 from stochgp.estimators.warping import untransformed
-from stochgp.kernels import AbstractStationary
+from stochgp.kernels import AbstractStationary, resolve
 from stochgp.numerics.clustered import clusters
 from stochgp.parameters import value_of
 
@@ -151,11 +153,12 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         """Whether each family has its own default likelihood."""
         return isinstance(self.likelihood, str) and self.likelihood == AUTO
 
-    def _suit(self, name: str, member: Any, n_rows: int) -> None:
+    def _suit(self, name: str, member: Any, shape: tuple[int, ...], days: list[int]) -> None:
         if isinstance(self.members, Mapping):  # what the user has set stays
             return
-        if isinstance(member, KernelGPRegressor) and n_rows > GLOBAL_ROWS:
-            member.set_params(prediction="local")
+        if isinstance(member, KernelGPRegressor):
+            prediction = "local" if shape[0] > GLOBAL_ROWS else "auto"
+            member.set_params(prediction=prediction, kernel=_starting(member, shape[1], days))
         if self._is_linear(member):
             taken = GAUSSIAN if self.plan is None else planned(self.plan, f"{name}.likelihood")
             member.set_params(likelihood=GAUSSIAN if taken == GAUSSIAN else AUTO)
@@ -226,9 +229,14 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         """Into the posteriors, where the family can take them and time and memory suffice: hyperparameters and features stay."""
         new = rows.some(division.all)
         found = self._corrected(new, division, compared)
+        joined = 0
         for member in self.estimators_.values():
             with contextlib.suppress(TimeIsUpError, MemoryLimitError):
                 _take_in(member, new)
+                joined += 1
+        distance = self._pooling.distance
+        if distance is not None and joined == len(self.estimators_):
+            self._pooling = dataclasses.replace(self._pooling, distance=distance.joined(new.X))
         return found
 
     def _corrected(self, new: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
@@ -251,6 +259,11 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         self._correction = made
         why = f"gains {made.gain:.4f} nats a row by {made.n_rows:,} held-out rows"
         return {"probabilities": choice(f"Beta({made.a:.3g}, {made.b:.3g}) of F", why)}
+
+
+def _starting(member: KernelGPRegressor, n_inputs: int, days: list[int]) -> Any:
+    """Its kernel, from where a member that is given the table itself would start: members see only numbers."""
+    return near_in_time(resolve(member.kernel, n_inputs, dtype=member.dtype), days) if days else member.kernel
 
 
 def _take_in(member: Any, rows: Rows) -> None:

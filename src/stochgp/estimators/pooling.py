@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +49,11 @@ class Distance:
     @functools.cached_property
     def _tree(self) -> Neighbours:
         return Neighbours(self.rows)
+
+    def joined(self, X: Float[np.ndarray, "N D"]) -> "Distance":
+        """To these rows too."""
+        more = np.ascontiguousarray(X / self.scale, np.float64)
+        return replace(self, rows=np.concatenate([self.rows, more]))
 
     def __call__(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
         Z = np.ascontiguousarray(X / self.scale, np.float64)
