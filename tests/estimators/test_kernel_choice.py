@@ -4,13 +4,15 @@ import dataclasses
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
-from stochgp import KernelGPRegressor
+from stochgp import KernelGPRegressor, kernels
 from stochgp.choosing import FEWEST_ROWS
 from stochgp.data.streams import DeviceRows
 from stochgp.estimators import kernel_choice
 from stochgp.numerics.clustered import paired
+from stochgp.parameters import positive, value_of
 
 
 def walk(n):
@@ -35,6 +37,37 @@ def test_a_random_walk_asks_for_a_rough_kernel_and_a_plan_repeats_the_choice(qui
     assert type(model.kernel_).__name__ == "Matern12"
     again = KernelGPRegressor("auto", epochs=5, random_state=0, plan=model.plan_).fit(X, y)
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
+@pytest.mark.usefixtures("double")
+def test_lengthscales_of_dates_start_short_where_rows_are_judged_one_by_one():
+    """Of kernels by name, in the column of days; not by groups, and not of a kernel of one's own."""
+    lengthscales = lambda model: np.asarray(value_of(model.kernel_.lengthscale, np.float64))
+    n = 600
+    table = pd.DataFrame(
+        {
+            "z": np.random.default_rng(0).normal(size=n),
+            "when": pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(n), "h"),
+        }
+    )
+    y = np.random.default_rng(1).normal(size=n)
+    given = {"learner": None, "likelihood": "gaussian", "random_state": 0, "new_rows": "between"}
+    found = KernelGPRegressor(**given).fit(table, y)
+    names = list(found._fitted.encoder.output_names)
+    days, usual = names.index("when.days"), np.float32(len(names) ** 0.5)
+    wanted = np.full(len(names), usual)
+    wanted[days] = kernel_choice.NEAR_IN_TIME
+    np.testing.assert_allclose(lengthscales(found), wanted, rtol=1e-6)
+    own = kernels.Matern32(positive(np.full(len(names), 2.0, np.float32)), positive(np.float32(1)))
+    for estimator, groups in (
+        (KernelGPRegressor(**given), np.arange(n) // 60),
+        (KernelGPRegressor(own, **given), None),
+    ):
+        same = lengthscales(estimator.fit(table, y, groups=groups))
+        np.testing.assert_allclose(same, same[0])
+    part = kernels.Matern32(own.lengthscale, own.variance, active_dims=tuple(range(len(names))))
+    for kernel in (part, own + own, kernels.Matern32(2.0)):
+        assert kernel_choice.near_in_time(kernel, [0]) is kernel
 
 
 def test_few_rows_have_the_usual_kernel():

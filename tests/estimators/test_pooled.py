@@ -279,6 +279,29 @@ def test_the_kernel_of_a_large_pool_predicts_from_near_rows(monkeypatch):
     assert own.estimators_["kernel"].prediction == "auto"
 
 
+def test_distances_are_to_all_rows_that_the_members_learned_from(monkeypatch):
+    """The held-out rows have joined: a row among them is as near as any other training row."""
+    picked = pooled.alone(0, "")._replace(
+        members=[0, 1], level=np.zeros(2), slope=np.array([0.0, 1.0]), average=np.array([0.5, 0.5])
+    )
+    monkeypatch.setattr(pooled_regressor, "chosen", lambda *_, **__: picked)
+    found = GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
+    distance = found._pooling.distance
+    assert len(distance.rows) == N and np.allclose(distance(X), distance(X[:1])[0])
+
+
+def test_a_member_that_stays_alone_has_its_probabilities_corrected(monkeypatch):
+    """A member that promises twice the deviation; intervals, too, are then those of the corrected distribution."""
+
+    monkeypatch.setattr(pooled_regressor, "chosen", lambda *_, **__: pooled.alone(0, "it is the best"))
+    wide = KernelGPRegressor(learner=None, noise_variance=0.4, likelihood="gaussian")
+    found = GPRegressor(members={"wide": wide, "other": QUICK["feature"]()}, random_state=0).fit(X, Y)
+    assert list(found.estimators_) == ["wide"] and found.plan_["probabilities"]["choice"].startswith("Beta(")
+    width = lambda model: np.diff(model.predict_interval(NEW, 0.5), axis=1).mean()
+    assert width(found) < 0.8 * width(found.estimators_["wide"])
+    assert_allclose(found.predict_interval(NEW, 0.5), found.predict_distribution(NEW).interval(0.5))
+
+
 def test_probabilities_are_not_corrected_by_rows_of_other_times(model):
     pool = pickle.loads(pickle.dumps(model[1]))
     single, blocks = np.arange(N) < 200, np.arange(N) >= N - 200

@@ -241,11 +241,11 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
 
     def _corrected(self, new: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Probabilities, of the pool or of the one member that stays, by the held-out rows, where these ask for it (a beta-transformed pool: Ranjan and Gneiting 2010); what `plan_` says of it."""
-        if not compared.distributions:
-            return {}
         if division.single.any() and division.blocks.any():
             why = "rows of later times are not exchangeable with those held out"
             return {"probabilities": choice("as they are", why)}
+        if not compared.distributions:
+            return {}
         parts = tuple(compared.distributions[k] for k in compared.picked.members)
         mixed = parts[0] if len(parts) == 1 else Mixture(parts, self._pooling.weights(new.X))
         try:
