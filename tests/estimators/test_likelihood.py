@@ -95,7 +95,7 @@ def test_gaussian_data_keep_every_bit_of_constant_noise():
     X, y = plain(300)
     default, gaussian = (make(likelihood=name).fit(X, y) for name in ("auto", "gaussian"))
     assert default.plan_["likelihood"]["choice"] == GAUSSIAN
-    assert "left out" in default.plan_["likelihood"]["why"]
+    assert "left-out" in default.plan_["likelihood"]["why"]
     assert_array_equal(default.predict_interval(X), gaussian.predict_interval(X))
 
 

@@ -40,7 +40,7 @@ def table(n=SOME):
 
 def read(X, y, new_rows="auto", **more):
     found = read_training_rows(KernelGPRegressor(), X, y, None, Budget.of(None), new_rows=new_rows, **more)
-    return SimpleNamespace(X=found[0].X, group=found[0].group, told=found[2])
+    return SimpleNamespace(X=found[0].X, group=found[0].group, entries=found[2])
 
 
 @pytest.mark.parametrize("n", [2, 7, 20])

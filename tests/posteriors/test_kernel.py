@@ -15,7 +15,7 @@ from stochgp.priors import prior_functions
 from tests.posteriors.test_calibration import dense, sampled
 
 pytestmark = pytest.mark.usefixtures("double")
-S, SETS = 64, 300
+S, SETS = 64, 120
 
 
 def stated(t):
@@ -42,7 +42,7 @@ def exact_and_sampled():
     found = []
     for seed in range(SETS):
         keys = jax.random.split(jax.random.key(seed), 2)
-        prior = prior_functions(held.kernel, 2, S, key=keys[0], n_features=500, dtype=jnp.float64)
+        prior = prior_functions(held.kernel, 2, S, key=keys[0], n_features=200, dtype=jnp.float64)
         u = Q @ np.asarray(sample_targets(held.operator, prior, held.X, key=keys[1]))
         made = dataclasses.replace(posterior, prior=prior, sample_weights=jnp.asarray(u))
         found.append(np.asarray(made.mean_and_variance(Z)[1]))

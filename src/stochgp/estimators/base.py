@@ -184,6 +184,8 @@ class GPEstimator(PosteriorEstimator):
     ) -> "GPEstimator":
         """Learn the model's parameters from rows X [N, D] and targets y [N], and compute the posterior.
 
+        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and where `memory_limit` would be exceeded (both numbers).
+
         Parameters
         ----------
         X, y
@@ -197,8 +199,6 @@ class GPEstimator(PosteriorEstimator):
             A file that is kept up to date; a killed fit, called again with the same data and settings, goes on from it to the same result.
         callback
             Called with every entry that learning adds to `history_`, in target units. If it returns True, or on Ctrl-C, learning ends with the best state.
-
-        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and where `memory_limit` would be exceeded (both numbers).
         """
         check_settings(self.get_params(deep=False))
         begun = time.perf_counter()

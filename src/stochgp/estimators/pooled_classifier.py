@@ -60,7 +60,7 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     --------
     >>> import numpy as np
     >>> from stochgp import GPClassifier
-    >>> X = np.random.default_rng(0).uniform(-1, 1, (300, 2))
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (60, 2))
     >>> label = np.where(X[:, 0] > 0, "right", "left")
     >>> model = GPClassifier(random_state=0).fit(X, label)
     >>> model.predict([[0.9, 0.0], [-0.9, 0.0]]).tolist()

@@ -88,14 +88,12 @@ def with_noise(
         found, more = _on_with_tails(found, asked.df, learner, rows, run, report)
         entries |= more
     names = {(False, False): GAUSSIAN, (True, False): ROW_NOISE, (False, True): STUDENT, (True, True): BOTH}
-    name = names[heads, tails]
+    chosen = names[heads, tails]
     if name == AUTO or curved:
         found, more = _recalibrated(found, planned=curved)
-        name, why = (
-            name if found.evidence.curve is None else name + CURVED,
-            f"{why}; its probabilities: {more}",
-        )
-    return found, {"likelihood": choice(name, why)} | entries
+        why = f"{why}; its probabilities: {more}"
+        chosen = chosen if found.evidence.curve is None else chosen + CURVED
+    return found, {"likelihood": choice(chosen, why)} | entries
 
 
 def _recalibrated(found: FitResult, *, planned: bool) -> tuple[FitResult, str]:

@@ -63,6 +63,13 @@ class Naturals(eqx.Module):
     """Λ = S⁻¹ and h = S⁻¹m of q(v) = N(m, S), for each latent function. Beside the prior N(0, I), Λ ⪰ I.
 
     They are in float64 where x64 is enabled: the largest eigenvalue of Λ is about N/σ², and float32 would lose the smallest, 1.
+
+    Parameters
+    ----------
+    precision : array [L, M, M]
+        Λ, symmetric, without unit, as v is.
+    linear : array [L, M]
+        h, without unit.
     """
 
     precision: Float[Array, "L M M"]
@@ -99,7 +106,19 @@ def optimum(
     linear: Float[Array, "N L"],
     scale: Float[Array, ""] | float = 1.0,
 ) -> Naturals:
-    """(I + c Σ_i β_i w_i w_iᵀ, c Σ_i r_i w_i): of the prior times the sites β and r of rows, each `scale` c times."""
+    """(I + c Σ_i β_i w_i w_iᵀ, c Σ_i r_i w_i): of the prior times the sites β and r of rows, each `scale` c times.
+
+    Parameters
+    ----------
+    W : array [M, N]
+        The columns w_i = L⁻¹k(Z, x_i) of the rows (`InducingProcess.whitened`).
+    precision : array [N, L]
+        β of each row and latent function, at least 0: the precision of its site, one over a variance.
+    linear : array [N, L]
+        r of each row and latent function, the other natural parameter of its site: β times its mean.
+    scale : number
+        c: for a mini-batch, the number of all rows over that of the rows given.
+    """
     wide = jax.dtypes.canonicalize_dtype(jnp.float64)
     W, beta, r = W.astype(wide), scale * precision.astype(wide), scale * linear.astype(wide)
     eye = jnp.eye(W.shape[0], dtype=wide)

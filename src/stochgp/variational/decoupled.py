@@ -26,14 +26,25 @@ class Decoupled(AbstractApproximation):
 
         E f(x) = k_{x,α} a,    cov(f(x), f(z)) = k(x, z) − k_{x,β}(B⁻¹ + K_β)⁻¹k_{β,z},    (B⁻¹ + K_β)⁻¹ = L H⁻¹Lᵀ.
 
-    So q never has more variance than the prior. `covariance_functions` None is β = α, the coupled form. L is any square root of B. Functions
-    that are not there yet count as if their a and their row and column of L were 0. Build it with `of`.
+    So q never has more variance than the prior. Functions that are not there yet count as if their a and their row and column of L were 0. Build it
+    with `of`.
+
+    Parameters
+    ----------
+    mean_functions : InducingFunctions
+        α, at most M functions.
+    weights : array [M]
+        a, the weight of each function in the mean.
+    covariance_functions : InducingFunctions or None
+        β, at most P functions. None: β = α, the coupled form, with P = M.
+    root : array [P, P]
+        L, any square root of B, which need not be triangular; B is in units of one over a variance.
     """
 
-    mean_functions: InducingFunctions  # α
-    weights: Float[Array, " M"]  # a
-    covariance_functions: InducingFunctions | None  # β
-    root: Float[Array, "P P"]  # L
+    mean_functions: InducingFunctions
+    weights: Float[Array, " M"]
+    covariance_functions: InducingFunctions | None
+    root: Float[Array, "P P"]
 
     @classmethod
     def of(
@@ -94,7 +105,23 @@ class Decoupled(AbstractApproximation):
 
 
 class DecoupledProcess(AbstractProcess):
-    """q(f) at one value of the kernel's parameters; H = CCᵀ. With E_x = C⁻¹Lᵀk_{β,x}: cov(f(x), f(z)) = k(x, z) − E_x·E_z."""
+    """q(f) at one value of the kernel's parameters; H = CCᵀ. With E_x = C⁻¹Lᵀk_{β,x}: cov(f(x), f(z)) = k(x, z) − E_x·E_z.
+
+    Parameters
+    ----------
+    kernel : kernel
+        k, not frozen.
+    alpha : InducingFunctions
+        α, of the mean.
+    a : array [M]
+        The weights of α in the mean, 0 where no function is.
+    own_beta : InducingFunctions or None
+        β, of the covariance. None: β = α.
+    L : array [P, P]
+        The square root of B = LLᵀ, 0 where no function is; in float64 where x64 is enabled.
+    C : array [P, P]
+        The lower Cholesky factor of H = I + LᵀK_βL, in the dtype of L.
+    """
 
     kernel: Any
     alpha: InducingFunctions
@@ -163,7 +190,21 @@ class DecoupledProcess(AbstractProcess):
 
 
 class DecoupledCorrection(eqx.Module):
-    """X [N, D] ↦ k_{X,α} a − k_{X,β} weights."""
+    """X [N, D] ↦ k_{X,α} a − k_{X,β} weights.
+
+    Parameters
+    ----------
+    kernel : kernel
+        k, not frozen.
+    alpha : InducingFunctions
+        α, of the mean.
+    a : array [M]
+        The weights of α in the mean.
+    beta : InducingFunctions
+        β, of the covariance.
+    weights : array [P, S]
+        L H⁻¹(Lᵀf₀ₛ(β) + ε_s), a column for each draw.
+    """
 
     kernel: Any
     alpha: InducingFunctions
@@ -183,6 +224,17 @@ def from_coupled(
     """The coupled q(f(z)) = N(m̃, S̃) of inducing points z as a decoupled one: a = K⁻¹m̃, B = S̃⁻¹ − K⁻¹. In float64.
 
     Raises ValueError where S̃ ⪯ K does not hold: B would not be positive semi-definite.
+
+    Parameters
+    ----------
+    kernel : kernel
+        k, for K = k(z, z); it may be frozen.
+    points : array [M, D]
+        z, in the units of the inputs.
+    mean : array [M]
+        m̃, the mean of f(z).
+    covariance : array [M, M]
+        S̃, the covariance of f(z), of full rank.
     """
     with jax.enable_x64(True):
         functions = functions_at(points, dtype=jnp.float64)
@@ -201,6 +253,13 @@ def to_coupled(q: Decoupled, kernel: Any) -> tuple[Float[np.ndarray, " M"], Floa
     """(m̃, S̃) of the values at functions that all stand for mean and covariance: m̃ = K a, S̃ = K − K(B⁻¹ + K)⁻¹K.
 
     Raises ValueError where the mean has functions of its own.
+
+    Parameters
+    ----------
+    q : Decoupled
+        A coupled one: its `covariance_functions` are None.
+    kernel : kernel
+        k, for K = k(z, z) of its functions; it may be frozen.
     """
     if q.covariance_functions is not None:
         raise ValueError("mean and covariance have functions of their own: no coupled q is the same process")

@@ -29,6 +29,15 @@ class InducingFunctions(eqx.Module):
         ⟨ψ_i, ψ_j⟩ = variance · Π_d √(2 c_id c_jd / (c_id² + c_jd²)) · exp(−Σ_d (z_id − z_jd)² / (ℓ_d² (c_id² + c_jd²))).
 
     So ⟨ψ_j, ψ_j⟩ is the variance, and c = 1 gives the kernel itself.
+
+    Parameters
+    ----------
+    points : array [M, D]
+        z, in the units of the inputs; rows from the index `used` on are no functions yet.
+    log_scales : array [M, D] or None
+        ln c, c the width over the lengthscale ℓ_d, without unit. None: plain functions.
+    used : integer array []
+        How many functions are there, from 0 to M.
     """
 
     points: Float[Array, "M D"]
@@ -124,7 +133,19 @@ class InducingFunctions(eqx.Module):
 def no_functions(
     capacity: int, n_inputs: int, *, spread: bool = False, dtype: DTypeLike = jnp.float32
 ) -> InducingFunctions:
-    """Room for `capacity` functions of rows with `n_inputs` inputs; `spread` ones have widths of their own."""
+    """Room for `capacity` functions of rows with `n_inputs` inputs; `spread` ones have widths of their own.
+
+    Parameters
+    ----------
+    capacity : int
+        M, the largest number of functions.
+    n_inputs : int
+        D.
+    spread : bool
+        True: with `log_scales`, 0 at first, that is width 1; for the RBF kernel only.
+    dtype : dtype
+        Of the points and of `log_scales`.
+    """
     shape = (capacity, n_inputs)
     scales = jnp.zeros(shape, dtype) if spread else None
     return InducingFunctions(jnp.zeros(shape, dtype), scales, jnp.asarray(0, jnp.int32))
@@ -133,7 +154,17 @@ def no_functions(
 def functions_at(
     X: Float[Array | np.ndarray, "M D"], *, spread: bool = False, dtype: DTypeLike | None = None
 ) -> InducingFunctions:
-    """All functions at the rows of X, at width 1."""
+    """All functions at the rows of X, at width 1.
+
+    Parameters
+    ----------
+    X : array [M, D]
+        The points of the functions, in the units of the inputs.
+    spread : bool
+        True: with `log_scales`, so that the widths can train; for the RBF kernel only.
+    dtype : dtype or None
+        Of the points and of `log_scales`; None = that of X, or float32 for float64 where x64 is not enabled.
+    """
     X = jnp.asarray(X, dtype)
     return no_functions(X.shape[0], X.shape[1], spread=spread, dtype=X.dtype).grown(X)
 

@@ -23,13 +23,22 @@ KMEANS_ROWS = 5_000  # of which clusters are made
 class InducingPoints(AbstractApproximation):
     """q(f) = ∫ p(f | u) q(u) du with u = f(Z) + N(0, εI), u = L v, LLᵀ = k(Z, Z) + εI, q(v) = N(m, RRᵀ).
 
-    Titsias (2009); Hensman et al. (2013, 2015), whitened: the prior of v is N(0, I) whatever the kernel is. `root` R is lower triangular
-    (what is above its diagonal is not read), or [L, M], the diagonal of a diagonal one. ε is `jitter` times the mean of the diagonal of
-    k(Z, Z). It is part of the model, so that bounds stay bounds and q(f) is the same in every precision. Where L still does not exist, more
-    is added (`safe_cholesky`). Build it with `of`.
+    Titsias (2009); Hensman et al. (2013, 2015), whitened: the prior of v is N(0, I) whatever the kernel is. ε is part of the model, so that bounds
+    stay bounds and q(f) is the same in every precision. Where L still does not exist, more is added (`safe_cholesky`). Build it with `of`.
+
+    Parameters
+    ----------
+    points : array [M, D] or frozen array
+        Z, in the units of the inputs.
+    mean : array [L, M]
+        m of each latent function, without unit, as v is.
+    root : array [L, M, M] or [L, M]
+        R, lower triangular (what is above its diagonal is not read), or the diagonal of a diagonal one; a square root of the covariance of v.
+    jitter : float
+        ε over the mean of the diagonal of k(Z, Z), without unit.
     """
 
-    points: Any  # Z [M, D]
+    points: Any
     mean: Float[Array, "L M"]
     root: Float[Array, "L M M"] | Float[Array, "L M"]
     jitter: float = eqx.field(static=True)
@@ -97,14 +106,33 @@ class InducingProcess(AbstractProcess):
         mean(x) = w·m,    cov(x, z) = k(x, z) − w(x)·w(z) + (Rᵀw(x))·(Rᵀw(z)).
 
     k(x, x) − ‖w‖² is never below 4 eps k(x, x), so no variance is negative.
+
+    Parameters
+    ----------
+    kernel : kernel
+        k, not frozen.
+    points : array [M, D]
+        Z, in the units of the inputs.
+    columns : any
+        The points as the kernel's `prepare` returns them, around their mean.
+    among : array [M, M]
+        k(Z, Z) + εI, without what `safe_cholesky` added: derivatives of `whitened` go through it.
+    inverse : array [M, M]
+        L⁻¹, lower triangular.
+    jitter : array []
+        ε, and what `safe_cholesky` added to it: a variance.
+    gaussian_mean : array [L, M]
+        m of q(v).
+    gaussian_root : array [L, M, M] or [L, M]
+        R of q(v), lower triangular, or the diagonal of a diagonal one.
     """
 
     kernel: Any
     points: Float[Array, "M D"]
-    columns: Any  # the points, prepared
-    among: Float[Array, "M M"]  # k(Z, Z) + εI
-    inverse: Float[Array, "M M"]  # L⁻¹
-    jitter: Float[Array, ""]  # ε, and what was added to it
+    columns: Any
+    among: Float[Array, "M M"]
+    inverse: Float[Array, "M M"]
+    jitter: Float[Array, ""]
     gaussian_mean: Float[Array, "L M"]
     gaussian_root: Float[Array, "L M M"] | Float[Array, "L M"]
 
@@ -161,7 +189,17 @@ class InducingProcess(AbstractProcess):
 
 
 class InducingCorrection(eqx.Module):
-    """X [N, D] ↦ k(X, Z) weights."""
+    """X [N, D] ↦ k(X, Z) weights.
+
+    Parameters
+    ----------
+    kernel : kernel
+        k, of any kind; it may be frozen.
+    points : array [M, D]
+        Z, in the units of the inputs.
+    weights : array [M, S]
+        L⁻ᵀ(v_s − L⁻¹(f₀ₛ(Z) + √ε ξ_s)), a column for each draw.
+    """
 
     kernel: Any
     points: Float[Array, "M D"]
@@ -180,9 +218,20 @@ def centre_of(Z: Float[Array, "M D"]) -> Float[Array, " D"]:
 def choose_points(
     X: Float[np.ndarray, "N D"], n_points: int, how: str, *, key: PRNGKeyArray
 ) -> Float[Array, "M D"]:
-    """`n_points` inducing points for the rows X: "kmeans", centres of clusters of up to 5,000 of them, or "data", random rows.
+    """`n_points` inducing points for the rows X: centres of clusters of them, or random rows.
 
-    Where there are fewer rows, all of them, and some again. Raises ValueError for another name.
+    Where there are fewer rows than points, all of them, and some again. Raises ValueError for another name in `how`.
+
+    Parameters
+    ----------
+    X : array [N, D]
+        The rows.
+    n_points : int
+        M.
+    how : "kmeans" or "data"
+        "kmeans": centres of clusters of up to 5,000 random rows (M rows, where M is more). "data": random rows.
+    key : PRNG key
+        Of the random order of the rows and of the centres at which k-means begins.
     """
     if how not in ("kmeans", "data"):
         raise ValueError(f"inducing points are chosen by 'kmeans' or from 'data', not by {how!r}")
