@@ -30,25 +30,51 @@ class RESULTS(enum.Enum):
 
 
 class FitResult(NamedTuple):
-    """What `learners.fit` returns. Losses and NLMLs are per datum, of the targets that the learner saw."""
+    """What `learners.fit` returns. Losses and NLMLs are per datum, of the targets that the learner saw.
 
-    gp: Any  # the model with θ̂
-    loss: float  # the judge's criterion at the evaluation that is returned; NaN before the first
-    evidence: (
-        Any  # `learners.Evidence` where the judge knows it: the moments of all rows at θ̂, and the exact NLML
-    )
-    n_iter: int  # steps taken, trials of rates excluded
+    Parameters
+    ----------
+    gp : AbstractGP
+        The model with θ̂.
+    loss : float
+        The judge's criterion at the evaluation that is returned; NaN before the first.
+    evidence : learners.Evidence or None
+        Where the judge knows it: the moments of all rows at θ̂, and the exact NLML.
+    n_iter : int
+        Steps taken, trials of rates excluded.
+    converged : bool
+        Whether the result is `RESULTS.successful`.
+    result : RESULTS
+        How the run ended.
+    history : list of dict
+        Numbers by name, an entry for every trial of a rate and every evaluation.
+    seconds : float
+        Of the run, with those before a checkpoint from which it went on.
+    plan : StepPlan
+        Batches, steps and evaluations as planned.
+    held_out_rows : int
+        How many rows the judge held out.
+    loss_shift : float
+        Of the "loss" in the history, see `AbstractLearner`.
+    standard_errors : (tree, float) or None
+        Of unconstrained parameters and of the loss, see `AbstractLearner.standard_errors`.
+    to_go_on : Any
+        What learning from further rows starts from, see `AbstractLearner.to_go_on`; None where the learner learns from no stream.
+    """
+
+    gp: Any
+    loss: float
+    evidence: Any
+    n_iter: int
     converged: bool
     result: RESULTS
     history: list[dict[str, float]]
     seconds: float
-    plan: Any  # `StepPlan`: batches, steps and evaluations as planned
-    held_out_rows: int  # that the judge held out
-    loss_shift: float = 1.0  # of the "loss" in the history, see `AbstractLearner`
-    standard_errors: Any = (
-        None  # of unconstrained parameters and of the loss, see `AbstractLearner.standard_errors`
-    )
-    to_go_on: Any = None  # from with further rows, see `AbstractLearner.to_go_on`
+    plan: Any
+    held_out_rows: int
+    loss_shift: float = 1.0
+    standard_errors: Any = None
+    to_go_on: Any = None
 
     @property
     def nlml(self) -> float:
@@ -62,15 +88,39 @@ class FitResult(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """What `solvers.solve` returns for A α = b, b: [N, S]."""
+    """What `solvers.solve` returns for A α = b, b: [N, S].
 
-    value: Float[Array, "N S"]  # α, the best found
+    Parameters
+    ----------
+    value : array [N, S]
+        α, the best found.
+    result : RESULTS
+        How the solve ended.
+    converged : bool
+        Whether every column's residual is within the tolerance.
+    residual_norms : array [S]
+        ‖b − A α‖ / ‖b‖ of each column, measured on all rows.
+    n_steps : int
+        Of an iterative solver; 1 of a direct one.
+    epochs : float
+        Passes over the rows of A, those for the checks included.
+    seconds : float
+        Of the solve.
+    history : list of dict
+        Numbers by name: of an iterative solver an entry for every epoch, whose residual is an estimate, and every measurement; of a direct one a single entry.
+    jitter : float
+        Added to the diagonal of A, or of its blocks, so that it could be factorised; 0 = none.
+    residual : array [N, S] or None
+        b − A α; None where the last point measured is not α.
+    """
+
+    value: Float[Array, "N S"]
     result: RESULTS
-    converged: bool  # every column's residual is within the tolerance
-    residual_norms: Float[Any, " S"]  # ‖b − A α‖ / ‖b‖ of each column, measured on all rows
+    converged: bool
+    residual_norms: Float[Any, " S"]
     n_steps: int
-    epochs: float  # passes over the rows of A, those for the checks included
+    epochs: float
     seconds: float
     history: list[dict[str, float]]
-    jitter: float  # added to the diagonal of A, or of its blocks, so that it could be factorised; 0 = none
-    residual: Float[Array, "N S"] | None  # b − A α; None where the last point measured is not α
+    jitter: float
+    residual: Float[Array, "N S"] | None

@@ -30,12 +30,19 @@ class SmoothClip(eqx.Module):
 
     Inputs with heavy tails then keep their resolution where most rows are; the second standardisation leaves inputs without tails nearly as
     they are. Nothing in it trains. See `smooth_clip`.
+
+    Parameters
+    ----------
+    center, slope : frozen array [D]
+        Of u: the centre in the units of the inputs, the slope in 1/units.
+    mean, scale : frozen array [D]
+        Mean and standard deviation of c(u); the scale of a constant input is 1.
     """
 
-    center: Frozen  # [D]
-    slope: Frozen  # [D]
-    mean: Frozen  # [D], of c(u)
-    scale: Frozen  # [D], its standard deviation, 1 for a constant input
+    center: Frozen
+    slope: Frozen
+    mean: Frozen
+    scale: Frozen
 
     @property
     def n_inputs(self) -> int:
@@ -57,11 +64,18 @@ class Within(eqx.Module):
     """z_d = c_d + w_d tanh((x_d − c_d)/w_d), c_d = min(max(x_d, low_d), high_d): x_d itself from low_d to high_d, and nowhere more than w_d beyond.
 
     A network extrapolates linearly for ever; so it is asked nothing far from where it has learned. Nothing in it trains. See `within`.
+
+    Parameters
+    ----------
+    low, high : frozen array [D]
+        The range in which an input stays as it is, in the units of the inputs.
+    width : frozen array [D]
+        w, in the same units; a width of 0 keeps to the range.
     """
 
-    low: Frozen  # [D]
-    high: Frozen  # [D]
-    width: Frozen  # w [D], a width of 0 keeps to the range
+    low: Frozen
+    high: Frozen
+    width: Frozen
 
     @property
     def n_inputs(self) -> int:
@@ -81,10 +95,17 @@ class PiecewiseLinear(eqx.Module):
     """z = (clipped x, e), e_{d,t} = min(max((x_d − b_{d,t})/(b_{d,t+1} − b_{d,t}), 0), 1) − ½ (Gorishniy et al. 2022).
 
     Each input is split into T bins at quantiles b: a network of few layers can jump between them. Nothing in it trains. See `piecewise_linear`.
+
+    Parameters
+    ----------
+    clip : SmoothClip
+        Of the clipped x in front of e.
+    edges : frozen array [D, T + 1]
+        b, rising in each row, in the units of the inputs.
     """
 
     clip: SmoothClip
-    edges: Frozen  # b [D, T + 1]
+    edges: Frozen
 
     @property
     def n_inputs(self) -> int:
@@ -102,7 +123,21 @@ class PiecewiseLinear(eqx.Module):
 
 
 class Periodic(eqx.Module):
-    """z = (u, v), u the clipped x, v_d = W_dᵀ cos(2π(ω_d u_d + β_d)) + c_d: ω, β, W and c train (Gorishniy et al. 2022; as in Holzmüller et al. 2024)."""
+    """z = (u, v), u the clipped x, v_d = W_dᵀ cos(2π(ω_d u_d + β_d)) + c_d: ω, β, W and c train (Gorishniy et al. 2022; as in Holzmüller et al. 2024).
+
+    Parameters
+    ----------
+    clip : SmoothClip
+        x ↦ u, which does not train.
+    frequencies : array [D, H]
+        ω, per unit of the clipped input.
+    phases : array [D, H]
+        β, in turns.
+    weight : array [D, H, K]
+        W_d of each input.
+    bias : array [D, K]
+        c_d of each input.
+    """
 
     clip: SmoothClip
     frequencies: Float[Array, "D H"]
@@ -126,7 +161,15 @@ class Periodic(eqx.Module):
 
 
 class Embedded(eqx.Module):
-    """z = network(embedding(x)): both map one row to one axis."""
+    """z = network(embedding(x)): both map one row to one axis.
+
+    Parameters
+    ----------
+    embedding : module
+        Applied first; `n_inputs` is read from it.
+    network : module
+        Applied to the embedded row; `n_outputs` is read from it.
+    """
 
     embedding: Any
     network: Any
@@ -148,6 +191,13 @@ def smooth_clip(X: Float[Any, "N D"], *, dtype: DTypeLike = jnp.float32) -> Smoo
 
     Slopes are 1.349/(distance of the quartiles), which is 1/σ of Gaussian inputs; 2/range of an input whose quartiles are equal, 0 of a
     constant one.
+
+    Parameters
+    ----------
+    X : array [N, D]
+        Some rows of the data, from which centres, slopes, means and scales are computed in float64.
+    dtype : dtype
+        Of the arrays that the clip holds.
     """
     X = np.asarray(X, np.float64)
     low, center, high = np.quantile(X, [0.25, 0.5, 0.75], axis=0)
@@ -161,7 +211,17 @@ def smooth_clip(X: Float[Any, "N D"], *, dtype: DTypeLike = jnp.float32) -> Smoo
 
 
 def within(X: Float[Any, "N D"], limits: Float[Any, "2 D"], *, dtype: DTypeLike = jnp.float32) -> Within:
-    """The range from `limits[0]` to `limits[1]`, and REACH standard deviations of the rows X on either side."""
+    """The range from `limits[0]` to `limits[1]`, and REACH standard deviations of the rows X on either side.
+
+    Parameters
+    ----------
+    X : array [N, D]
+        Some rows of the data: of these are the standard deviations, divisor N.
+    limits : array [2, D]
+        The smallest and the largest value of each input that stay as they are, in the units of X.
+    dtype : dtype
+        Of the arrays that the embedding holds.
+    """
     low, high = np.asarray(limits, np.float64)
     parts = low, high, REACH * np.asarray(X, np.float64).std(axis=0)
     return Within(*(frozen(on_device(part, dtype)) for part in parts))
@@ -173,6 +233,15 @@ def piecewise_linear(
     """Bins between `n_bins` + 1 quantiles of the rows X, each once; an input with fewer values has idle bins beyond its largest.
 
     Raises ValueError for fewer than 1 bin.
+
+    Parameters
+    ----------
+    X : array [N, D]
+        Some rows of the data, of which the quantiles and the clip are.
+    n_bins : int
+        T, for each input.
+    dtype : dtype
+        Of the arrays that the embedding holds.
     """
     if n_bins < 1:
         raise ValueError(f"n_bins is {n_bins}; it must be at least 1")
@@ -190,7 +259,23 @@ def periodic(
     frequency: float = FREQUENCY,
     dtype: DTypeLike = jnp.float32,
 ) -> Periodic:
-    """ω ~ N(0, frequency²) per unit of the clipped input, β ~ U(0, 1), W ~ U(−1/√H, 1/√H), c = 0."""
+    """ω ~ N(0, frequency²) per unit of the clipped input, β ~ U(0, 1), W ~ U(−1/√H, 1/√H), c = 0.
+
+    Parameters
+    ----------
+    X : array [N, D]
+        Some rows of the data, of which the clip is.
+    n_frequencies : int
+        H, cosines of each input.
+    n_components : int
+        K, outputs for each input besides the clipped input itself.
+    key : JAX key
+        Of ω, β and W.
+    frequency : float
+        The standard deviation of ω.
+    dtype : dtype
+        Of the arrays that the embedding holds.
+    """
     clip, H, K = smooth_clip(X, dtype=dtype), n_frequencies, n_components
     D = clip.n_inputs
     frequency_key, phase_key, weight_key = draws.split(key, 3)

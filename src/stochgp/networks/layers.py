@@ -24,12 +24,25 @@ def relu(x: Array) -> Array:
     """max(x, 0), with derivative 0 at 0.
 
     A plain function, unlike `jax.nn.relu`, so that networks can be copied and pickled.
+
+    Parameters
+    ----------
+    x : array
+        Of any shape, entry by entry.
     """
     return jax.nn.relu(x)
 
 
 class Dense(eqx.Module):
-    """z = Wᵀx + b with W [D, P], b [P]."""
+    """z = Wᵀx + b with W [D, P], b [P].
+
+    Parameters
+    ----------
+    weight : array [D, P]
+        W, one column for each output.
+    bias : array [P]
+        b, added to the outputs.
+    """
 
     weight: Float[Array, "D P"]
     bias: Float[Array, " P"]
@@ -40,7 +53,17 @@ class Dense(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Fully connected layers, an activation after each; after the last one only if `final_activation`."""
+    """Fully connected layers, an activation after each; after the last one only if `final_activation`.
+
+    Parameters
+    ----------
+    layers : tuple of Dense
+        From the inputs to the outputs, each with as many inputs as the one before has outputs.
+    activation : function
+        Array ↦ array of the same shape.
+    final_activation : bool
+        Whether the activation follows the last layer too.
+    """
 
     layers: tuple[Dense, ...]
     activation: Activation = eqx.field(static=True)
@@ -77,8 +100,22 @@ def mlp(
 
     Weights ~ N(0, 2/fan_in) (He et al. 2015), biases ~ U(−1/√fan_in, 1/√fan_in). The biases are not zero:
     with zero biases a ReLU network is homogeneous, g(cx) = c g(x), which leaves two features for a single
-    input. Raises ValueError when there is no layer or a size is below 1. An `activation` that is a plain
-    function keeps the network picklable.
+    input. Raises ValueError when there is no layer or a size is below 1.
+
+    Parameters
+    ----------
+    n_inputs : int
+        D, the length of a row.
+    widths : sequence of int
+        Outputs of each layer, the last of which are those of the network.
+    key : JAX key
+        Of the weights and the biases.
+    activation : function
+        Array ↦ array of the same shape; a plain function keeps the network picklable.
+    final_activation : bool
+        Whether the activation follows the last layer too.
+    dtype : dtype
+        Of the weights and the biases.
     """
     sizes = (n_inputs, *widths)
     if len(sizes) < 2 or min(sizes) < 1:
@@ -94,10 +131,23 @@ class EncoderLayer(eqx.Module):
     """One pre-LayerNorm Transformer encoder layer on tokens [T, W], GELU, no dropout.
 
     h ← h + MHA(LN h),  h ← h + FF(LN h)
+
+    Parameters
+    ----------
+    attention_norm, feedforward_norm : LayerNorm
+        LN of each token, before the attention MHA and before the feed-forward network FF.
+    projection : Dense
+        W → 3W: query, key and value side by side.
+    mixing : Dense
+        W → W, of the heads' outputs side by side.
+    expand, contract : Dense
+        The two layers of FF, W → hidden units → W, with GELU between them.
+    n_heads : int
+        Heads of the attention, of W/n_heads numbers each.
     """
 
     attention_norm: eqx.nn.LayerNorm
-    projection: Dense  # query, key and value side by side [W, 3W]
+    projection: Dense
     mixing: Dense
     feedforward_norm: eqx.nn.LayerNorm
     expand: Dense
@@ -119,12 +169,26 @@ class EncoderLayer(eqx.Module):
 
 
 class Attention(eqx.Module):
-    """The attention map of `attention`."""
+    """The attention map of `attention`.
+
+    Parameters
+    ----------
+    input_norm : LayerNorm
+        Of a row, over its D inputs.
+    token_weight, token_bias : array [D, W]
+        w_j and b_j of each input j, whose token is x_j w_j + b_j.
+    summary : array [W]
+        The [CLS] token.
+    layers : tuple of EncoderLayer
+        From the tokens on; of the last one only the [CLS] token is computed.
+    output_norm : LayerNorm
+        Of the final [CLS] token, over its W entries.
+    """
 
     input_norm: eqx.nn.LayerNorm
     token_weight: Float[Array, "D W"]
     token_bias: Float[Array, "D W"]
-    summary: Float[Array, " W"]  # the [CLS] token
+    summary: Float[Array, " W"]
     layers: tuple[EncoderLayer, ...]
     output_norm: eqx.nn.LayerNorm
 
@@ -167,6 +231,23 @@ def attention(
     The first LayerNorm removes each row's mean and scale, so two rows that differ in nothing else are not
     distinguished, and the last one makes z·z nearly constant. Raises ValueError for fewer than 2 inputs, of
     which nothing would be left, for a size below 1 or a width that the heads do not divide.
+
+    Parameters
+    ----------
+    n_inputs : int
+        D, the length of a row, at least 2.
+    width : int
+        The length of a token and of z, a multiple of `n_heads`.
+    n_heads : int
+        Heads of the attention in each encoder layer.
+    n_layers : int
+        Encoder layers.
+    feedforward : int
+        Hidden units of the feed-forward network in each encoder layer.
+    key : JAX key
+        Of w, [CLS] and the weights of the encoder.
+    dtype : dtype
+        Of all weights and biases.
     """
     if n_inputs < 2:
         raise ValueError(

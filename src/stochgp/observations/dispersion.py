@@ -30,13 +30,23 @@ Eta = Float[np.ndarray, "#N"]
 class Dispersion(eqx.Module):
     """An observation around its prediction m ± √V, V the variance of f and of the noise: y = m + √(κ s(x) V) T.
 
-    T is standard normal, or Student-t with `df` = ν degrees of freedom; κ is `factor`, and None says that V is the variance of y; `trees` are
-    log s(x), None for 0; `curve` corrects the probabilities of T. With z² = (y − m)²/V and η = log s(x), and up to −½ log V,
+    T is standard normal or Student-t. With z² = (y − m)²/V and η = log s(x), and up to −½ log V,
 
         log p = −½(η + log κ) + log f(√(z² e^(−η)/κ)),   f the density of T.
 
     Variances c s(x) var f, c = κ var T, and noise c s(x) σ² s₀(x) are, where s hardly changes among the rows that matter for x, those of the kernel
     c √(s(x) s(z)) k(x, z) and of that noise: one factor of both leaves every mean as it is.
+
+    Parameters
+    ----------
+    factor : float or None
+        κ, of variances. None: 1/var T, which says that V is the variance of y.
+    df : float or None
+        ν, the degrees of freedom of a Student-t T; None = standard normal.
+    trees : Trees or None
+        log s(x); None = 0.
+    curve : AbstractCurve or None
+        Corrects the probabilities of T; None = they stay.
     """
 
     factor: float | None = 1.0

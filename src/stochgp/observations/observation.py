@@ -37,9 +37,22 @@ Latent = Float[np.ndarray, "N L"]
 class Observation:
     """y given f: z | f ~ `likelihood`, T(y) = s z + m, y rounded to a whole number of at least 0 with `rounding`.
 
-    s and m are the scale and the mean of `targets`, T is `transform`, None for y itself. An `inflation` says the predictive distribution of z
-    in place of the likelihood, whose noise is then that of V alone. `correction` is of the distributions of y, or of their intervals.
     Means and variances [N, L] are of the latent functions as the posterior says them, in the units of z.
+
+    Parameters
+    ----------
+    targets : Standardiser
+        Its mean is m, its scale s, a standard deviation, both in the units of T(y).
+    likelihood : AbstractLikelihood
+        Of z given the latent functions; its noise is in the units of z.
+    inflation : Dispersion or None
+        The predictive distribution of z in place of the likelihood, whose noise is then that of V alone.
+    transform : AbstractTransform or None
+        T; None = y itself.
+    correction : PITRecalibration, ConformalScores or None
+        Of the distributions of y, or of their intervals.
+    rounding : bool
+        Whether y is a count: predictive distributions are then those of the rounded value.
     """
 
     targets: Standardiser
