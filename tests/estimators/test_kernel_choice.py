@@ -40,10 +40,11 @@ def test_a_random_walk_asks_for_a_rough_kernel_and_a_plan_repeats_the_choice(qui
 
 
 @pytest.mark.usefixtures("double")
-def test_lengthscales_of_dates_start_short_where_rows_are_judged_one_by_one():
+def test_lengthscales_of_dates_start_short_where_rows_are_judged_one_by_one(monkeypatch):
     """Of kernels by name, in the column of days; not by groups, and not of a kernel of one's own."""
     lengthscales = lambda model: np.asarray(value_of(model.kernel_.lengthscale, np.float64))
     n = 600
+    monkeypatch.setattr(kernel_choice, "FULL_BATCH_ROWS", n - 1)
     table = pd.DataFrame(
         {
             "z": np.random.default_rng(0).normal(size=n),
@@ -65,6 +66,9 @@ def test_lengthscales_of_dates_start_short_where_rows_are_judged_one_by_one():
     ):
         same = lengthscales(estimator.fit(table, y, groups=groups))
         np.testing.assert_allclose(same, same[0])
+    monkeypatch.setattr(kernel_choice, "FULL_BATCH_ROWS", n)
+    same = lengthscales(KernelGPRegressor(**given).fit(table, y))
+    np.testing.assert_allclose(same, usual)
     part = kernels.Matern32(own.lengthscale, own.variance, active_dims=tuple(range(len(names))))
     for kernel in (part, own + own, kernels.Matern32(2.0)):
         assert kernel_choice.near_in_time(kernel, [0]) is kernel

@@ -15,7 +15,7 @@ from stochgp.estimators.choices import HURRIED, kernel_learner
 from stochgp.estimators.dispersion_choice import dispersion_of, start_noise
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles, is_packed, with_level, with_packing
 from stochgp.estimators.inputs import read_inputs, read_rows
-from stochgp.estimators.kernel_choice import USUAL, best_kernel, days_of, kernel_called, near_in_time
+from stochgp.estimators.kernel_choice import USUAL, best_kernel, kernel_called, near_in_time, short_days
 from stochgp.estimators.kernel_posterior import WantedPosterior
 from stochgp.estimators.likelihood import AUTO, KERNEL, Asked
 from stochgp.estimators.regressor import FamilyRegressor
@@ -203,7 +203,7 @@ class KernelGPRegressor(FamilyRegressor):
         def with_kernel(kernel: kernels.AbstractKernel) -> KernelGP:
             return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
 
-        days = days_of(data.encoder) if data.rows.group is None else []
+        days = short_days(data.encoder, data.n_rows, data.rows.group)
 
         def start(name: str) -> KernelGP:
             kernel = kernel_called(name, data.n_inputs, variance=spread, dtype=dtype)

@@ -21,7 +21,7 @@ from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError, within
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.files import are_files
-from stochgp.estimators.kernel_choice import days_of
+from stochgp.estimators.kernel_choice import short_days
 from stochgp.estimators.pooling import Chosen, Distance, Pooling, alone
 from stochgp.estimators.predictor import PosteriorEstimator
 from stochgp.estimators.progress import say
@@ -272,7 +272,7 @@ class PooledEstimator(PosteriorEstimator):
             say(self.verbose, f"{name}, {k + 1} of {len(candidates)}: {type(member).__name__}")
             self._set(member, name, seeds[k], len(candidates) - k)
             groups = rows.group if takes_groups else None
-            self._suit(name, member, rows.X.shape, days_of(encoder) if groups is None else [])
+            self._suit(name, member, rows.X.shape, short_days(encoder, len(rows), groups))
             begun = time.perf_counter()
             try:
                 with warnings.catch_warnings():
@@ -312,7 +312,7 @@ class PooledEstimator(PosteriorEstimator):
         member.set_params(**shared)
 
     def _suit(self, name: str, member: Any, shape: tuple[int, ...], days: list[int]) -> None:
-        """Settings of a member that depend on the shape of the rows; `days` are the columns of dates where rows are judged one by one."""
+        """Settings of a member that depend on the shape of the rows; `days` are the columns whose lengthscales start short."""
 
     def _report(self, n_rows: int, entries: dict[str, Any], division: HeldOut | None, picked: Chosen) -> None:
         members = self.estimators_
