@@ -43,6 +43,12 @@ def readable(lines: list[str]) -> list[str]:
     return found
 
 
+def typed(line: str) -> str:
+    """A line `name : type` whose type Sphinx takes as it stands: its words are no names to look up."""
+    names, _, kind = line.partition(" : ")
+    return line if "`" in kind else f"{names} : ``{kind.strip()}``"
+
+
 def of_sections(lines: list[str]) -> list[str]:
     """A docstring with numpydoc sections: examples stay, names of parameters are escaped by napoleon."""
     names = re.compile(r"^\S")
@@ -50,7 +56,9 @@ def of_sections(lines: list[str]) -> list[str]:
     for k, line in enumerate(lines):
         following = lines[k + 1] if k + 1 < len(lines) else ""
         in_section = in_section or (bool(following) and set(following) == {"-"})
-        if PROMPT.match(line) or set(line.strip()) == {"-"} or (in_section and names.match(line)):
+        if in_section and names.match(line) and " : " in line:
+            found.append(typed(line))
+        elif PROMPT.match(line) or set(line.strip()) == {"-"} or (in_section and names.match(line)):
             found.append(line)
         else:
             found.append(escaped(line))
