@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, load
+from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPRegressor, load
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
@@ -288,6 +288,15 @@ def test_distances_are_to_all_rows_that_the_members_learned_from(monkeypatch):
     found = GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
     distance = found._pooling.distance
     assert len(distance.rows) == N and np.allclose(distance(X), distance(X[:1])[0])
+    takes_in = pooled_regressor._takes_in
+    monkeypatch.setattr(
+        pooled_regressor,
+        "_takes_in",
+        lambda member, rows: takes_in(member, rows) and member.features != "orf",
+    )
+    fewer = GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
+    assert len(fewer._pooling.distance.rows) == N - fewer.plan_["held_out_rows"]["choice"]
+    assert not takes_in(SparseGPRegressor(), Rows(X, Y, None, None))  # a family that takes in no rows
 
 
 def test_a_member_that_stays_alone_has_its_probabilities_corrected(monkeypatch):

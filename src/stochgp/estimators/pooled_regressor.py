@@ -229,13 +229,9 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         """Into the posteriors, where the family can take them and time and memory suffice: hyperparameters and features stay."""
         new = rows.some(division.all)
         found = self._corrected(new, division, compared)
-        joined = 0
-        for member in self.estimators_.values():
-            with contextlib.suppress(TimeIsUpError, MemoryLimitError):
-                _take_in(member, new)
-                joined += 1
+        joined = [_takes_in(member, new) for member in self.estimators_.values()]
         distance = self._pooling.distance
-        if distance is not None and joined == len(self.estimators_):
+        if distance is not None and all(joined):
             self._pooling = dataclasses.replace(self._pooling, distance=distance.joined(new.X))
         return found
 
@@ -266,14 +262,17 @@ def _starting(member: KernelGPRegressor, n_inputs: int, days: list[int]) -> Any:
     return near_in_time(resolve(member.kernel, n_inputs, dtype=member.dtype), days) if days else member.kernel
 
 
-def _take_in(member: Any, rows: Rows) -> None:
-    """The held-out rows into the posterior, where the family can: hyperparameters and features stay."""
-    with warnings.catch_warnings():
+def _takes_in(member: Any, rows: Rows) -> bool:
+    """The held-out rows into the posterior, where family, time and memory allow it, and whether they did: hyperparameters and features stay."""
+    with warnings.catch_warnings(), contextlib.suppress(TimeIsUpError, MemoryLimitError):
         warnings.simplefilter("ignore")
         if isinstance(member, KernelGPRegressor):
             member.update(rows.X, rows.y, rows.weight)
-        elif isinstance(member, FeatureGPRegressor):
+            return True
+        if isinstance(member, FeatureGPRegressor):
             member.partial_fit(rows.X, rows.y, rows.weight)
+            return True
+    return False
 
 
 def _metric(fitted: Fitted, members: Mapping[str, Any]) -> Float[np.ndarray, " D"]:

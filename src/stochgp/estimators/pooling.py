@@ -52,11 +52,10 @@ class Distance:
 
     def joined(self, X: Float[np.ndarray, "N D"]) -> "Distance":
         """To these rows too."""
-        more = np.ascontiguousarray(X / self.scale, np.float64)
-        return replace(self, rows=np.concatenate([self.rows, more]))
+        return replace(self, rows=np.concatenate([self.rows, _in_units(X, self.scale)]))
 
     def __call__(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        Z = np.ascontiguousarray(X / self.scale, np.float64)
+        Z = _in_units(X, self.scale)
         nearest = self.rows[self._tree.query(Z, 1)[:, 0]]
         found = np.log(np.maximum(np.linalg.norm(Z - nearest, axis=1), 1e-12))
         middle = (self.low + self.high) / 2 if np.isfinite(self.high - self.low) else 0.0
@@ -172,7 +171,11 @@ def fitted_weights(found: Predicted, by_distance: bool) -> tuple[np.ndarray, np.
 def distance_of(X: Float[np.ndarray, "N D"], scale: Float[np.ndarray, " D"], seed: int) -> Distance:
     """To at most 50,000 of these rows, at random."""
     some = np.random.default_rng(seed).permutation(len(X))[:MOST_NEAR]
-    return Distance(np.ascontiguousarray(X[np.sort(some)] / scale, np.float64), scale)
+    return Distance(_in_units(X[np.sort(some)], scale), scale)
+
+
+def _in_units(X: Float[np.ndarray, "N D"], scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N D"]:
+    return np.ascontiguousarray(X / scale, np.float64)
 
 
 def limited(distance: Distance, X: Float[np.ndarray, "R D"]) -> Distance:
