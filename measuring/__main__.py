@@ -14,20 +14,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--check", action="store_true", help="write nothing; exit 1 where a page differs from the lines"
     )
     options = parser.parse_args(arguments)
-    current = [_is_current(name, options.check) for name in report.PAGES]
-    return 0 if all(current) or not options.check else 1
-
-
-def _is_current(name: str, check: bool) -> bool:
-    """Whether the page was what the lines say; it is written unless this is a `check`."""
-    path, text = report.path_of(name), report.page(report.template_of(name))
-    current = path.exists() and path.read_text(encoding="utf-8") == text
-    if check:
+    stale = 0
+    for name in report.PAGES:
+        path, text = report.path_of(name), report.page(report.template_of(name))
+        if not options.check:
+            path.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"{path}\n")
+            continue
+        current = path.exists() and path.read_text(encoding="utf-8") == text
+        stale += not current
         sys.stdout.write(f"{path.name} is {'up to date' if current else 'not what the lines say'}\n")
-    else:
-        path.write_text(text, encoding="utf-8")
-        sys.stdout.write(f"{path}\n")
-    return current
+    return min(stale, 1)
 
 
 if __name__ == "__main__":

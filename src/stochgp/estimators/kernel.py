@@ -203,19 +203,19 @@ class KernelGPRegressor(FamilyRegressor):
         def with_kernel(kernel: kernels.AbstractKernel) -> KernelGP:
             return cast(KernelGP(kernel=kernel, noise=noise), self.dtype)
 
-        days = short_days(data.encoder, data.n_rows, data.rows.group)
+        named = self.kernel if isinstance(self.kernel, str) else None
+        days = [] if named is None else short_days(data.encoder, data.n_rows, data.rows.group)
 
         def start(name: str) -> KernelGP:
             kernel = kernel_called(name, data.n_inputs, variance=spread, dtype=dtype)
             return with_kernel(near_in_time(kernel, days))
 
-        named = self.kernel if isinstance(self.kernel, str) else None
         if named != "auto":
             kernel = kernels.resolve(self.kernel, data.n_inputs, variance=spread, dtype=dtype)
             if named == "tanimoto":
                 kernel = with_level(kernel, spread, dtype)
             kernel = with_packing(kernel, is_packed(data.encoder))
-            return with_kernel(kernel if named is None else near_in_time(kernel, days)), {}
+            return with_kernel(near_in_time(kernel, days)), {}
         late = "there was no time to compare kernels" if self._is_hurried() else None
         compare = lambda: best_kernel(start, data.source(False), key=run.start_key)
         refusal = late or too_few(data.n_rows, data.rows.group)
