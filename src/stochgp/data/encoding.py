@@ -196,7 +196,9 @@ class _Rules:
         self._alike: dict[bytes, str] = {}
 
     def add(self, name: str, raw: Any) -> None:
-        rule, column = rule_of(column_of(name, raw, self.imputes, DROP), self.imputes, self.targets)
+        rule, column = rule_of(
+            column_of(name, raw, self.imputes, DROP), self.imputes, self.targets, self.named
+        )
         self.kept.append(rule)
         if self.imputes and self.named:
             rule = self._left_out(rule, column)

@@ -10,9 +10,10 @@ from jaxtyping import Bool
 
 from .columns import Column, first_of, is_number, whole
 from .times import times_of_texts
-from .written_dates import dates_of, order_of
+from .written_dates import are_dates, dates_of, digits_of, order_of
 
 FEWEST, SHARE = 20, 0.01  # rows from which a cell, and cells of that share, may be no number or date
+FEWEST_DATES = 20  # different numbers of which all are dates: by chance one 6-digit number in eight is, one of more digits in thirty
 LOOKED_AT = 200  # different texts by which most columns are seen to be none of these
 _PAIRS = (("no", "yes"), ("false", "true"), ("n", "y"), ("f", "t"), ("off", "on"))
 _SPACES = "[ '\u2019\u00a0\u202f]"
@@ -28,7 +29,7 @@ class Reading:
     number    a number, its decimal mark a comma where `comma`, without marks between thousands and without `unit`, which stands before or
               after it in all rows
     boolean   1 for yes, true, y, t and on, 0 for their opposites
-    time      a date (`written_dates`), the day before the month where `day_first`
+    time      a date (`written_dates`), the day before the month where `day_first`; where `digits` it may come as a number, 20141013
     span      hours, of 01:20:00
     """
 
@@ -37,6 +38,10 @@ class Reading:
     unit: str = ""
     day_first: bool = True
     zoned: bool = False
+    digits: bool = False
+
+
+DIGITS = Reading("time", digits=True)
 
 
 class Read(NamedTuple):
@@ -84,6 +89,23 @@ def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, 
     if kind != "time":
         values[missing] = np.nan
     return replace(column, kind=kind, values=values, missing=missing, zoned=reading.zoned), bad
+
+
+def with_digits(column: Column) -> Column:
+    """A column of numbers as texts, 20141013.0 as "20141013"."""
+    texts = digits_of(np.where(column.missing, 0.0, column.values))
+    absent = pc.call_function("if_else", [pa.array(column.missing), pa.scalar(None, texts.type), texts])
+    return replace(column, kind="text", values=absent)
+
+
+def numbers_as_dates(column: Column, fewest: int = FEWEST_DATES) -> Column | None:
+    """Numbers that are all dates such as 20141013, and of which at least so many differ, as dates; None for any others."""
+    if column.kind != "number":
+        return None
+    numbers = column.values[~column.missing]
+    if not are_dates(numbers) or len(np.unique(numbers)) < fewest:
+        return None
+    return as_read(DIGITS, with_digits(column))[0]
 
 
 def unread(column: Column, bad: Bool[np.ndarray, " N"], what: str) -> str:

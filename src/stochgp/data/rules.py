@@ -11,12 +11,13 @@ from jaxtyping import Bool, Float64
 from .bounds import Bound, bound_of
 from .columns import Column, TableError, both, first_of, row_of_first
 from .levels import LevelStatistics, LevelTargets, statistics_of
-from .readings import Reading, as_read, reading_of, unread
+from .readings import DIGITS, Reading, as_read, numbers_as_dates, reading_of, unread, with_digits
 from .times import part_of, times_of_texts, varying_parts
 
 MAX_LEVELS = 50
 SAME = 1e-6  # relative difference of values that count as equal
 UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
+WHOLE_DATES = "whole numbers that are dates, such as 20141013"
 _HELD = {"number": "numbers", "boolean": "true and false", "text": "text", "time": "dates"}
 
 
@@ -94,8 +95,10 @@ def dropped(rule: ColumnRule, why: str, value: float | None = None) -> ColumnRul
     return ColumnRule(rule.name, "dropped", fill=value, note=f"not learned from: {why}")
 
 
-def rule_of(column: Column, imputes: bool, targets: LevelTargets | None = None) -> tuple[ColumnRule, Column]:
-    """(The rule for a training column, the column as it is read).
+def rule_of(
+    column: Column, imputes: bool, targets: LevelTargets | None = None, dates: bool = True
+) -> tuple[ColumnRule, Column]:
+    """(The rule for a training column, the column as it is read). Numbers such as 20141013 are dates where `dates`, and where values are imputed.
 
     Where values are imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50
     levels without `targets`, and, where nothing is imputed, for a column without values.
@@ -115,6 +118,8 @@ def rule_of(column: Column, imputes: bool, targets: LevelTargets | None = None) 
         read, bad = as_read(reading, column)
         what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[reading.kind]
         note, column = both(note, unread(column, bad, what)), read
+    if dates and imputes and (found := numbers_as_dates(column)) is not None:
+        reading, note, column = DIGITS, both(note, WHOLE_DATES), found
     indicator = imputes and bool(column.missing.any())
     if column.kind == "text":
         return _rule_of_levels(column, indicator, imputes, targets, note), column
@@ -226,6 +231,8 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
             else np.full(len(column.missing), np.nan)
         )
         return replace(column, kind=rule.kind, values=values, zoned=rule.zoned), ""
+    if column.kind == "number" and rule.reading is not None and rule.reading.digits:
+        column = with_digits(column)
     if column.kind == "text":
         kind: Any = rule.kind
         reading = rule.reading or Reading(kind, zoned=rule.zoned)

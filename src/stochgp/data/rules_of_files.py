@@ -10,7 +10,8 @@ import pyarrow as pa
 from .blocks import BadRows, Block, Blocks, TooNarrowError, good_blocks
 from .columns import Column, TableError, table_columns
 from .encoding import DROP, TableEncoder, column_of
-from .rules import ColumnRule, rule_of, with_dates_read
+from .readings import DIGITS, FEWEST_DATES, numbers_as_dates
+from .rules import WHOLE_DATES, ColumnRule, rule_of, with_dates_read
 from .targets import REAL, AbstractTargets
 from .times import PARTS, part_of
 
@@ -28,6 +29,8 @@ class _Seen:
     shown: Column | None = None  # few values, which have the rule of all
     some: list[np.ndarray] = field(default_factory=list)  # values for the median
     is_missing: bool = False
+    dates: "_Seen | None" = None  # the same numbers as dates, as long as all are such as 20141013
+    different: np.ndarray = field(default_factory=lambda: np.zeros(0))  # few of these numbers
 
     def add(self, column: Column) -> None:
         """Raises TooNarrowError where text joins other values."""
@@ -35,13 +38,26 @@ class _Seen:
         self.is_missing |= bool(column.missing.any())
         if not there.any():
             return
+        self._add_dates(column, there)
         if column.kind != "text":
             present = column.values[there]
             self.some.append(present[:: max(1, len(present) // OF_A_BLOCK)].copy())  # a view holds the block
         self.shown = _few(column, there) if self.shown is None else _joined(self.shown, _few(column, there))
 
+    def _add_dates(self, column: Column, there: np.ndarray) -> None:
+        found = numbers_as_dates(column, 1)
+        if self.shown is None and found is not None:
+            self.dates = _Seen(self.name)
+        if self.dates is None or found is None:
+            self.dates = None
+            return
+        self.dates.add(found)
+        self.different = np.unique(np.append(self.different, column.values[there]))[:FEWEST_DATES]
+
     def rule(self, missing: str) -> ColumnRule:
         """As `TableEncoder.fit` finds it, but that no column is left out that has values, and none is bounded."""
+        if self.dates is not None and missing != "refuse" and len(self.different) == FEWEST_DATES:
+            return replace(self.dates.rule(missing), reading=DIGITS).noting(WHOLE_DATES)
         if self.shown is None:
             nothing = Column(self.name, "number", np.full(1, np.nan), np.ones(1, bool))
             return rule_of(nothing, missing != "refuse")[0]

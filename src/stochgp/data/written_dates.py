@@ -1,4 +1,4 @@
-"""Dates and times as people write them: 31/12/2017, 1/13/17 0:10, 13-Jan-2017, Jan 13, 2017 1:20 PM, 20141013T000000, 2014:10:07 01:20."""
+"""Dates and times as people write them: 31/12/2017, 1/13/17 0:10, 13-Jan-2017, Jan 13, 2017 1:20 PM, 20141013T000000, 2014:10:07 01:20, 20141013, 201410."""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Int64
 
-from .columns import whole
+from .columns import LARGEST_INTEGER, whole
 from .times import DAY, HOUR
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -22,11 +22,12 @@ _FORMS = tuple(
     for form in (
         rf"(?P<y>\d{{4}})[-/.:](?P<m>\d{{1,2}})[-/.:](?P<d>\d{{1,2}})(?:[T ,:]\s*{_CLOCK})?",
         rf"(?P<a>\d{{1,2}})[-/.](?P<b>\d{{1,2}})[-/.](?P<y>\d{{4}}|\d{{2}})(?:[T ,:]\s*{_CLOCK})?",
-        rf"(?P<y>\d{{4}})(?P<m>\d{{2}})(?P<d>\d{{2}})[T ]{_CLOCK}",
+        rf"(?P<y>(?:1[89]|2[01])\d{{2}})(?P<m>\d{{2}})(?:(?P<d>\d{{2}})(?:[T ]?{_CLOCK})?)?",
         rf"{_DAY}[-/ .]*(?P<mon>[A-Za-z]{{3,9}})[-/ .,]*(?P<y>\d{{4}}|\d{{2}})(?:[T ,:]\s*{_CLOCK})?",
         rf"(?P<mon>[A-Za-z]{{3,9}})\.?[- ]*{_DAY}[-, ]+(?P<y>\d{{4}})(?:[T ,:]\s*{_CLOCK})?",
     )
 )
+_SMALLEST, _LARGEST = 180001, 21991231235959  # whole numbers that may be dates, of 6, 8, 10, 12 or 14 digits
 _BY_NUMBERS = 1  # the form in which day and month may change places
 _CENTURY = 69  # two digits below it are of 20yy, as POSIX has it
 
@@ -65,6 +66,22 @@ def dates_of(texts: Any, day_first: bool) -> Written:
             found.is_date[rows], found.zoned[rows] = is_date, zoned & is_date
         rest = rest[~matches]
     return found
+
+
+def are_dates(numbers: np.ndarray) -> bool:
+    """Whether all are whole numbers such as 20141013, 201410 or 201410131205."""
+    if not ((numbers >= _SMALLEST) & (numbers <= _LARGEST)).all() or (numbers != np.floor(numbers)).any():
+        return False
+    return bool(dates_of(digits_of(np.unique(numbers)), True).is_date.all())
+
+
+def digits_of(numbers: np.ndarray) -> Any:
+    """Numbers as an Arrow array of texts, 20141013.0 as "20141013"; of NaN some text that is no date."""
+    integers = (numbers == np.floor(numbers)) & (np.abs(numbers) < LARGEST_INTEGER)
+    plain = pa.array(np.where(integers, numbers, 0).astype(np.int64)).cast(pa.string())
+    return pc.call_function(
+        "if_else", [pa.array(integers), plain, pa.array(numbers, pa.float64()).cast(pa.string())]
+    )
 
 
 def order_of(texts: Any) -> tuple[bool, str]:
@@ -125,7 +142,7 @@ def _read(
         found.first[rows], found.second[rows] = a, b
         day, month = (a, b) if day_first else (b, a)
     else:
-        day = fields.integer("d")
+        day = np.where(fields.text("d") == "", 1, fields.integer("d"))  # 201410 is the first of October
         month = _months(fields.text("mon")) if "mon" in fields.parts else fields.integer("m")
     within = (month >= 1) & (month <= 12) & (day >= 1)
     months = (year - 1970) * 12 + np.where(within, month, 1) - 1
