@@ -79,9 +79,25 @@ FIRST = (
 )
 
 
-def pytest_collection_modifyitems(items):
+LONG = Path(__file__).parent / "support" / "long_cells.txt"
+COLLECTED = pytest.StashKey[dict[str, bool]]()  # of every node that was collected, whether it is long
+
+
+@pytest.hookimpl(tryfirst=True)  # before what is not chosen is taken away
+def pytest_collection_modifyitems(config, items):
+    long = set(LONG.read_text(encoding="utf-8").splitlines())
+    for item in items:
+        if item.nodeid in long:
+            item.add_marker(pytest.mark.long)
+    config.stash[COLLECTED] = {item.nodeid: item.get_closest_marker("long") is not None for item in items}
     places = {file: place for place, file in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(FIRST)))
+
+
+@pytest.fixture
+def collected(request):
+    """Of every node that was collected, whether it is long."""
+    return request.config.stash[COLLECTED]
 
 
 def pytest_configure(config):

@@ -348,6 +348,20 @@ MUTATIONS = (
         "test_choosing.py::test_a_lost_rival_is_not_preferred_and_of_a_lost_default_the_best_that_finished_takes_the_place",
     ),
     Mutation(
+        "pools do not hold the last rows out",
+        "estimators/pooled.py",
+        "np.concatenate([spread, np.arange(before, len(labels))])",
+        "np.concatenate([spread, order[-len(labels) // 9 :]])",
+        "estimators/test_pooled.py::test_of_blocks_of_time_the_last_are_held_out_and_few_others",
+    ),
+    Mutation(
+        "whole numbers are dates where most of them are",
+        "data/written_dates.py",
+        "True).is_date.all())",
+        "True).is_date.mean() > 0.5)",
+        "data/test_odd_tables.py::test_other_whole_numbers_stay_numbers",
+    ),
+    Mutation(
         "cautions take few groups for many",
         "estimators/helps.py",
         "return clusters(X, None if few else rows.group)",
@@ -1260,7 +1274,7 @@ MUTATIONS = (
     Mutation(
         "a pool corrects probabilities by rows of other times",
         "estimators/pooled_regressor.py",
-        "if division.single.any() and division.blocks.any():\n            why",
+        "if division.in_time:\n            why",
         "if False:\n            why",
         "estimators/test_pooled.py::test_probabilities_are_not_corrected_by_rows_of_other_times",
     ),

@@ -225,6 +225,7 @@ def test_a_kernel_gp_that_is_short_of_time_learns_from_fewer_rows_and_predicts_l
 
 
 @pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
+@pytest.mark.long
 def test_where_functions_were_asked_for_the_posterior_of_some_rows_gives_them():
     model = KernelGPRegressor("rbf", prediction="global", time_limit=1e-3, random_state=0).fit(MANY, MANY_Y)
     assert model.plan_["posterior_rows"]["choice"] == 3_000 and not model.converged_

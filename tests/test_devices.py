@@ -89,6 +89,7 @@ def test_what_names_no_devices_is_refused(given, error, said):
         Devices.of(jax.devices()[:1] * 2)
 
 
+@pytest.mark.long
 def test_rows_are_spread_in_equal_parts_and_come_back():
     found = alone()["placing"]
     assert (found["count"], found["processes"], found["writes"], found["own_rows"]) == (8, 1, True, [2])
@@ -122,6 +123,7 @@ def test_the_gradient_of_a_spread_batch_is_that_of_one_device(learner):
     assert np.max(alone()["steps"][learner]) < 1e-12
 
 
+@pytest.mark.long
 def test_a_step_exchanges_sums_of_its_gradients_alone():
     """Numbers, all float32: of θ, w, what the noise sees and Σρ log s; M² and M more for a tracker, M² and two for the second batch of MINIMAX."""
     plain = {name: value for name, value in os.environ.items() if name not in QUICK}

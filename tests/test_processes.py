@@ -122,6 +122,7 @@ def test_ctrl_c_in_one_process_ends_both_with_a_model(folder, interrupted):
     assert np.isfinite(stochgp.load(folder / "together").nlml_)
 
 
+@pytest.mark.long
 def test_a_time_limit_ends_both_processes_at_the_same_step(folder):
     codes, outputs, errors = ended(begin(folder, "--set", "time_limit=3", epochs=100_000))
     assert codes == [0, 0], errors

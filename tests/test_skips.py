@@ -31,6 +31,7 @@ def test_a_skip_without_a_name_fails_the_run(workers, tmp_path):
     assert said.count("no time today") >= len(wrong)
 
 
+@pytest.mark.long
 def test_named_skips_and_expected_failures_pass_but_no_extra_that_is_installed(tmp_path):
     _written(tmp_path, {name for name, (_, _, fine) in REASONS.items() if fine})
     assert _run(tmp_path, "0", extras="0")[0] == 0

@@ -85,6 +85,7 @@ def test_sparse_fits_predict_the_same_on_any_number_of_devices(name):
     assert "passes over the rows are shared" in told[-1]["why"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_two_processes_share_sparse_fits_and_refuse_kernel_ones():
     """Of two devices each: the bits of four devices of one process, in both."""

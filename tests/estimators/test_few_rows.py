@@ -42,6 +42,7 @@ def test_nothing_collapses(seed, epochs):
     assert rmse < 0.6 and nlpd < 1.0 and coverage > 0.8
 
 
+@pytest.mark.long
 def test_results_do_not_hang_on_the_seed():
     errors = [scores(1, random_state)[0] for random_state in range(3)]
     assert max(errors) < 1.3 * min(errors)

@@ -139,6 +139,7 @@ def test_stochastic_solvers_reach_the_exact_posterior(solver):
     np.testing.assert_allclose(functions(Z), functions(Fingerprints.pack(Z)), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_function_samples_have_the_moments_of_the_posterior():
     """Of S functions, within 4 standard errors: S mean draws, and S degrees of freedom of a variance."""
     S = 150

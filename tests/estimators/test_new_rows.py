@@ -131,6 +131,22 @@ def test_blocks_reach_beyond_the_dependence():
     assert [n_blocks(10_000, reach) for reach in (0, 10, 50, 100, 200, 10_000)] == [100, 100, 100, 50, 25, 20]
 
 
+def test_a_column_that_never_falls_is_a_time_where_rows_are_judged_singly_too():
+    """Of 20 different values; the finer columns of a calendar and of counters still come first."""
+    X, y = series()
+    month = np.arange(N) * 24 // N
+    found, changes = increasing(np.column_stack([X, month]), True)
+    assert found == [2]
+    np.testing.assert_array_equal(changes, np.diff(month) > 0)
+    few = np.column_stack([X, np.arange(N) * 19 // N])
+    assert increasing(few, True)[0] == [] == increasing(np.column_stack([X, month]))[0]
+    assert increasing(np.column_stack([X, month, np.arange(N)]), True)[0] == [3]
+    rows = np.column_stack([X, month])
+    group, told = groups_in_time(rows, y, None, "either")
+    assert told["new_rows"]["choice"] == "after" and len(np.unique(group)) == 24
+    assert groups_in_time(rows, y, None, "auto") == (None, {})
+
+
 def test_dates_are_taken_in_any_order_of_the_rows_and_merging_keeps_them():
     X, y = table()
     order = np.random.default_rng(0).permutation(len(y))

@@ -165,6 +165,7 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 
 @pytest.mark.skipif(not (SHARED / "bike_hourly").is_dir(), reason="needs the data sets in ../shared/data")
+@pytest.mark.long
 def test_bikes_of_an_hour_are_negative_binomial(monkeypatch):
     """Held-out hours: its log probability of the count is above the mass that Gaussian noise gives to it, and above Poisson's."""
     monkeypatch.setenv("STOCHGP_DATA", str(SHARED))

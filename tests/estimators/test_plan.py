@@ -98,6 +98,7 @@ def test_half_a_plan_is_refused(missing, not_timed):
         KernelGPRegressor(**SETTINGS, plan=plan).fit(*_data())
 
 
+@pytest.mark.long
 def test_killed_before_the_solve_it_resumes_without_learning_again(tmp_path, steps, monkeypatch):
     path, whole = tmp_path / "run", _bits(_whole())
     steps.clear()

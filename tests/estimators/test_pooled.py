@@ -148,16 +148,30 @@ def test_held_out_rows_are_seen_by_no_member_before_they_are_compared(monkeypatc
     assert not any(np.isclose(y * scale, list(seen), rtol=1e-12).any() for y in scored[0].y)
 
 
-@pytest.mark.parametrize("singles", [False, True])
-def test_groups_stay_whole(singles):
+def test_groups_stay_whole():
     group = np.repeat(np.arange(60, dtype=np.int32), 20)
-    found = pooled.held_out(Rows(X, Y, None, group), singles, np.random.default_rng(0))
+    found = pooled.held_out(Rows(X, Y, None, group), np.random.default_rng(0))
     for g in range(60):
         assert found.blocks[group == g].all() or not found.blocks[group == g].any()
     assert 0.1 * N <= found.blocks.sum() <= 0.2 * N
-    assert found.single.any() == singles and not (found.single & found.blocks).any()
-    if singles:
-        assert found.blocks[group >= 57].all()  # the last ones are after all others
+    assert not found.single.any() and not found.in_time
+
+
+@pytest.mark.parametrize("singles", [False, True])
+@pytest.mark.parametrize("each", [20, 2_000])
+def test_of_blocks_of_time_the_last_are_held_out_and_few_others(singles, each, monkeypatch):
+    group = np.repeat(np.arange(60, dtype=np.int32), each)
+    n = len(group)
+    rows = Rows(np.zeros((n, 1)), np.zeros(n), None, group)
+    found = pooled.held_out_in_time(rows, singles, np.random.default_rng(0))
+    whole = found.blocks | found.unscored
+    for g in range(60):
+        assert whole[group == g].all() or not whole[group == g].any()
+    assert whole[group >= 51].all()  # 15 % of the rows
+    assert found.in_time and 0.04 * n <= whole[group < 51].sum() <= 0.08 * n
+    assert found.single.any() == singles and not (found.single & whole).any()
+    assert found.scored.sum() <= 2 * pooled.MOST and (each > 20 or not found.unscored.any())
+    np.testing.assert_array_equal(found.all, found.single | whole)
 
 
 def test_tables_with_a_time_have_members_for_rows_near_and_far():
@@ -314,5 +328,5 @@ def test_a_member_that_stays_alone_has_its_probabilities_corrected(monkeypatch):
 def test_probabilities_are_not_corrected_by_rows_of_other_times(model):
     pool = pickle.loads(pickle.dumps(model[1]))
     single, blocks = np.arange(N) < 200, np.arange(N) >= N - 200
-    told = pool._corrected(Rows(X, Y, None, None), pooled.HeldOut(single, blocks), None)
+    told = pool._corrected(Rows(X, Y, None, None), pooled.HeldOut(single, blocks, in_time=True), None)
     assert told["probabilities"]["choice"] == "as they are" and "exchangeable" in told["probabilities"]["why"]

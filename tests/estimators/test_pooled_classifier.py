@@ -64,7 +64,7 @@ def test_rows_of_rare_classes_are_held_out_by_none():
     y[:5] = 1.0
     rows = pooled_classifier.Rows(X, y, None, None)
     for seed in range(20):
-        found = GPClassifier()._division(rows, False, np.random.default_rng(seed))
+        found = GPClassifier()._allowed(rows, pooled.held_out(rows, np.random.default_rng(seed)))
         assert not found.all[:5].any() and found.all.any()
 
 

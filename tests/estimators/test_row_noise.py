@@ -143,6 +143,7 @@ def test_an_unknown_likelihood_is_refused():
         FeatureGPRegressor(likelihood="gausian", **QUICK).fit(X[:50], y[:50])
 
 
+@pytest.mark.long
 def test_probabilities_of_skewed_noise_are_recalibrated_and_come_back_from_plan_and_file(tmp_path):
     """The density of new rows gains what half of the rows said of the other half; predictions stay the mean."""
 

@@ -51,6 +51,7 @@ def _in_a_worker(limit):
     return Budget.of(limit).limit, n_workers()
 
 
+@pytest.mark.long
 def test_fits_in_processes_of_joblib_share_the_limit():
     assert _in_a_worker("4GB") == (4_000_000_000, 1)
     found = joblib.Parallel(n_jobs=2)(joblib.delayed(_in_a_worker)("4GB") for _ in range(2))
@@ -58,6 +59,7 @@ def test_fits_in_processes_of_joblib_share_the_limit():
 
 
 @pytest.mark.parametrize("n_jobs", [2])
+@pytest.mark.long
 def test_parallel_searches_are_the_serial_ones(n_jobs):
     X, y = _data()
     serial, parallel = (cross_val_score(MODEL, X, y, cv=2, n_jobs=n) for n in (1, n_jobs))

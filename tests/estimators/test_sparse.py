@@ -144,6 +144,7 @@ def test_breast_cancer_probabilities_are_calibrated():
         ({"n_inducing": 40, "learning_rate": 0.03, "epochs": 20}, 0.95),
     ],
 )
+@pytest.mark.long
 def test_ten_digits_are_told_apart(settings, least):
     rows, labels = load_digits(return_X_y=True)
     a, b, c, d = train_test_split(rows, labels, test_size=1 / 3, random_state=0, stratify=labels)

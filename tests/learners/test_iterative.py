@@ -116,6 +116,7 @@ def _run(warm_start):
     return fit(learner, make_gp(), source, key=KEY), source
 
 
+@pytest.mark.long
 def test_warm_starts_save_two_thirds_of_the_solver():
     with jax.enable_x64(True):
         epochs, ends = [], []

@@ -45,6 +45,7 @@ def test_it_is_within_its_standard_errors_of_the_dense_value(s2, rank):
     assert abs(value - exact) < N_SE * stderr + 1e-3
 
 
+@pytest.mark.long
 def test_the_standard_error_is_that_of_the_estimates():
     operator, _ = make_problem(0.1)
     found = [log_determinant(operator, key=jax.random.key(i), n_probes=4) for i in range(60)]

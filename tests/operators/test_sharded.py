@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from sharded_worker import SIZES
+from sharded_worker import FEW_ROWS, SIZES
 from systems import KERNEL, NOISE, X
 
 from stochgp.devices import ONE
@@ -35,15 +35,19 @@ def answers(names, optimised):
 
 
 def worker(name):
-    """What one process says of this, or of the programs another with all of XLA's optimisations."""
-    names = "programs" if name == "programs" else "products parts solves steps posteriors refused"
+    """What one process says of this; of most kernels another, and of the programs a third with all of XLA's optimisations."""
+    names = name if name in ("programs", "others") else "products parts solves steps posteriors refused"
     return answers(names, optimised=name == "programs")[name]
 
 
-def test_every_way_of_multiplying_is_the_dense_product():
-    """For every kernel; 13 rows and 3 on 4 devices, in tiles of at most 3."""
-    distances = worker("products")
-    assert {name.rpartition(" ")[0] for name in distances} == set(KERNELS)
+@pytest.mark.parametrize(
+    ("part", "kernels"),
+    [("products", FEW_ROWS), pytest.param("others", set(KERNELS) - set(FEW_ROWS), marks=pytest.mark.long)],
+)
+def test_every_way_of_multiplying_is_the_dense_product(part, kernels):
+    """13 rows on 4 devices, for some kernels also 3, in tiles of at most 3."""
+    distances = worker(part)
+    assert {name.rpartition(" ")[0] for name in distances} == set(kernels)
     assert {name for name, found in distances.items() if len(found) != 3 or max(found) > 1e-12} == set()
 
 
@@ -72,6 +76,7 @@ def test_a_factorisation_is_refused():
     assert "Cholesky factorises on one device, but the rows lie on 4" in worker("refused")["said"]
 
 
+@pytest.mark.long
 def test_products_send_rows_and_vectors_once_and_outside_of_tiles():
     """(G − 1)/G of N (D + 1 + S) numbers; only the ring's messages are in a loop, that of its turns. Each device does its share of the work."""
     programs = worker("programs")
@@ -87,6 +92,7 @@ def test_products_send_rows_and_vectors_once_and_outside_of_tiles():
     assert {programs[name]["flops"] for name in ("Gather", "Ring", "Scatter")} == {PRODUCT // G}
 
 
+@pytest.mark.long
 def test_steps_send_what_their_rows_need_and_divide_their_products():
     """In float32, two steps each; CG's two branches both count. SGD: rows, noise and z twice, b, K z; features of 20 columns; a norm, a mean."""
     programs, m, R = worker("programs"), 20, 10

@@ -239,6 +239,7 @@ def test_limits_hold_and_nothing_is_refused_that_fits(settings):
     some_of([(20_000, 200), (4_000, 1_000)], [(4_000, 1_000)]),
     ids=lambda shape: "{}x{}".format(*shape),
 )
+@pytest.mark.long
 def test_bytes_of_columns_are_those_measured(shape, solver):
     """Four million numbers in the right-hand sides: their arrays are most of what the plan of least memory needs."""
     n_rows, n_samples = shape

@@ -14,7 +14,7 @@ import numpy as np
 from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.learners import BSGD, SCGD
 
-STEPS = 12_000  # about as many are taken of any number of rows
+STEPS = 6_000  # about as many are taken of any number of rows
 
 
 def main(kind: str, rows: str, checkpoint: str, plan: str = "") -> None:

@@ -44,6 +44,7 @@ SOLVERS = {"cholesky": "cholesky", "cg": solvers.CG()}
 
 
 @pytest.mark.parametrize(("solver", "maximize"), [("cholesky", True), ("cg", False)])
+@pytest.mark.long
 def test_it_finds_the_best_point(solver, maximize):
     """Of a smooth function, from 24 random points and 5 batches of 4."""
     sign = 1 if maximize else -1

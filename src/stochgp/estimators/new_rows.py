@@ -17,6 +17,7 @@ from stochgp.data.neighbours import Neighbours
 from stochgp.deadline import granted
 
 AUTO, BETWEEN, AFTER = "auto", "between", "after"
+EITHER = "either"  # "auto" of an estimator that judges rows one by one as well, and may so take more tables as ordered in time
 FEWEST = 500  # rows, and different times, from which "auto" chooses
 CALENDAR = 366  # the largest number of a month, a day, an hour or a minute
 LEAST_SHARE = 0.25  # of the rows, that have a time of their own by a column of numbers; a sorted input has many equal ones
@@ -66,28 +67,30 @@ def groups_in_time(
 ) -> tuple[Int32[np.ndarray, " N"] | None, dict[str, Any]]:
     """(The number of each row's block of time, None where rows are judged one by one; what `plan_` says of it).
 
-    "auto" looks for a column of dates, or for columns that only increase with the rows. "after" without such columns takes the order of the rows.
+    "auto" looks for a column of dates, or for columns that only increase with the rows; "either" also for one that never falls, a month or what a
+    table happens to be sorted by. "after" without such columns takes the order of the rows.
     X is None where inputs are no numbers. Fewer than 40 rows have no blocks. Raises ValueError for "after" where nothing says the order.
     """
-    N = len(y)
-    if new_rows == BETWEEN or (FEWEST if new_rows == AUTO else 2 * FEWEST_BLOCKS) > N:
+    N, asked = len(y), new_rows == AFTER
+    if new_rows == BETWEEN or (2 * FEWEST_BLOCKS if asked else FEWEST) > N:
         return None, {}
-    order = None if X is None else time_order(X, encoder, in_order)
-    if order is None and new_rows == AFTER:
+    order = None if X is None else time_order(X, encoder, in_order, new_rows == EITHER)
+    if order is None and asked:
         if not in_order:
             raise ValueError("new_rows='after' of rows in files wants a column of dates among the inputs")
         order = TimeOrder(np.arange(N, dtype=np.float64), "the order of the rows")
-    if order is None or (new_rows == AUTO and len(np.unique(order.position)) < FEWEST):
+    fewest = FEWEST_BLOCKS if new_rows == EITHER else FEWEST
+    if order is None or (not asked and len(np.unique(order.position)) < fewest):
         return None, {}
     found = Dependence(0.0, 0.0, 0) if X is None or N < FEWEST else dependence(X, y, order.position)
     seen = f"errors of neighbours in time, by {order.what}, correlate by {found.correlation:.2f} ± {found.error:.2f}"
-    if new_rows == AUTO and not found.is_clear:
+    if not asked and not found.is_clear:
         why = f"{seen}: too little to judge rows by whole blocks of time"
         return None, {"new_rows": {"choice": BETWEEN, "why": why}}
     group = blocks(order.position, n_blocks(N, found.reach))
     if (group == group[0]).all():
         return None, {}
-    because = f"as asked, by {order.what}" if new_rows == AFTER else seen
+    because = f"as asked, by {order.what}" if asked else seen
     why = (
         f"{because}; so rows are held out and left out in {group.max() + 1} blocks of time. "
         "For new rows between these, new_rows='between' predicts better"
@@ -95,7 +98,9 @@ def groups_in_time(
     return group, {"new_rows": {"choice": AFTER, "why": why}}
 
 
-def time_order(X: Float[np.ndarray, "N D"], encoder: Any, in_order: bool) -> TimeOrder | None:
+def time_order(
+    X: Float[np.ndarray, "N D"], encoder: Any, in_order: bool, sorted_too: bool = False
+) -> TimeOrder | None:
     """By the first column of dates, one that increases with the rows if there is one; else, of rows `in_order`, by columns of numbers (`increasing`)."""
     start, dates = 0, []
     for rule in encoder.columns if isinstance(encoder, TableEncoder) else ():
@@ -106,7 +111,7 @@ def time_order(X: Float[np.ndarray, "N D"], encoder: Any, in_order: bool) -> Tim
         return next((one for one in dates if (np.diff(one.position) >= 0).all()), dates[0])
     if not in_order:
         return None
-    columns, changes = increasing(X)
+    columns, changes = increasing(X, sorted_too)
     if not columns:
         return None
     names = encoder.output_names if isinstance(encoder, TableEncoder) and encoder.named else None
@@ -114,12 +119,14 @@ def time_order(X: Float[np.ndarray, "N D"], encoder: Any, in_order: bool) -> Tim
     return TimeOrder(np.concatenate([[0], np.cumsum(changes)]).astype(np.float64), what)
 
 
-def increasing(X: Float[np.ndarray, "N D"]) -> tuple[list[int], Bool[np.ndarray, " N-1"]]:
+def increasing(
+    X: Float[np.ndarray, "N D"], sorted_too: bool = False
+) -> tuple[list[int], Bool[np.ndarray, " N-1"]]:
     """(Columns that say the time of rows in order, [] for none; after which rows it changes).
 
     One column that never falls and is seldom the same for two rows: a counter, a time stamp. Or whole numbers up to 366, of which the first
     never falls, and each of the others never where those before it stay: year, month, day, hour. Not where these are all columns: such
-    a table is a grid, or sorted by its only input.
+    a table is a grid, or sorted by its only input. Where `sorted_too`, else one column that never falls and has 20 different values.
     """
     N, D = X.shape
     rises = lambda j, tied: _never_falls(X[:, j], tied)
@@ -139,7 +146,13 @@ def increasing(X: Float[np.ndarray, "N D"]) -> tuple[list[int], Bool[np.ndarray,
         if more is None:
             break
         columns, tied = [*columns, more], tied & (np.diff(X[:, more]) == 0)
-    return (columns, ~tied) if 1 < len(columns) < D else ([], ~everywhere)
+    if 1 < len(columns) < D:
+        return columns, ~tied
+    for j in first if sorted_too and D > 1 else ():
+        changes = np.diff(X[:, j]) > 0
+        if changes.sum() + 1 >= FEWEST_BLOCKS:
+            return [j], changes
+    return [], ~everywhere
 
 
 def _never_falls(values: Float[np.ndarray, " N"], tied: Bool[np.ndarray, " N-1"]) -> bool:

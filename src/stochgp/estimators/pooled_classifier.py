@@ -17,7 +17,7 @@ from stochgp.choosing import choice
 from stochgp.data.rows import Rows
 from stochgp.estimators.classifier import SparseGPClassifier
 from stochgp.estimators.inputs import read_labels, read_training_rows, refuse_one_class
-from stochgp.estimators.pooled import Compared, Given, HeldOut, PooledEstimator, held_out
+from stochgp.estimators.pooled import Compared, Given, HeldOut, PooledEstimator
 from stochgp.estimators.pooling import Predicted, alone, chosen
 from stochgp.numerics.clustered import clusters
 
@@ -112,16 +112,18 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     def _families(self) -> Mapping[str, Callable[[], Any]]:
         return FAMILIES
 
-    def _division(self, rows: Rows, singles: bool, generator: np.random.Generator) -> HeldOut:
-        """Rows of rare classes are held out by none: a member knows the classes that it has seen."""
-        found = held_out(rows, singles, generator)
+    def _allowed(self, rows: Rows, division: HeldOut) -> HeldOut:
+        """Not those of rare classes: a member knows the classes that it has seen."""
         number = rows.y.astype(np.int64)
-        left = np.bincount(number, ~found.all)[number]
+        left = np.bincount(number, ~division.all)[number]
         rare = (np.bincount(number)[number] < FEWEST_OF_A_CLASS) | (left == 0)
-        return HeldOut(found.single & ~rare, found.blocks & ~rare)
+        part = lambda rows: rows & ~rare
+        return HeldOut(
+            part(division.single), part(division.blocks), part(division.unscored), division.in_time
+        )
 
     def _compared(self, rows: Rows, division: HeldOut) -> Compared:
-        new, names = rows.some(division.all), list(self.estimators_)
+        new, names = rows.some(division.scored), list(self.estimators_)
         at = np.arange(len(new)), new.y.astype(np.int64)
         each = [self._of_all_classes(member, new.X) for member in self.estimators_.values()]
         logp = np.stack([found[at] for found in each], axis=1)

@@ -26,6 +26,7 @@ from stochgp.estimators.inputs import read_training_rows
 from stochgp.estimators.kernel import KernelGPRegressor
 from stochgp.estimators.kernel_choice import near_in_time
 from stochgp.estimators.likelihood import AUTO, FEATURE, GAUSSIAN, KERNEL, SPARSE, Asked
+from stochgp.estimators.new_rows import EITHER
 from stochgp.estimators.pool import Pool
 from stochgp.estimators.pooled import ON_BLOCKS, Compared, Given, HeldOut, PooledEstimator
 from stochgp.estimators.pooling import Predicted, alone, chosen, distance_of, limited
@@ -119,9 +120,8 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
     ) -> tuple[Rows, Any, dict[str, Any]]:
         budget = Budget.of(self.memory_limit)
         if not are_files(X):
-            return read_training_rows(
-                self, X, y, sample_weight, budget, self.missing, groups, new_rows=self.new_rows
-            )
+            place = EITHER if self.new_rows == "auto" else self.new_rows
+            return read_training_rows(self, X, y, sample_weight, budget, self.missing, groups, new_rows=place)
         like = FeatureGPRegressor(missing=self.missing, new_rows=self.new_rows, dtype=self.dtype)
         others = {"sample_weight": sample_weight, "groups": groups}
         data, _ = read_files(like, X, y, others, budget, given.seeds(1)[0], keeps_all=True)
@@ -169,7 +169,7 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         return own and getattr(member, "features", None) == LINEAR
 
     def _compared(self, rows: Rows, division: HeldOut) -> Compared:
-        where = np.flatnonzero(division.all)
+        where = np.flatnonzero(division.scored)
         new, seen, members = rows.some(where), rows.some(~division.all), self.estimators_
         weight = new.weights.astype(np.float64)
         if division.single.any() and division.blocks.any():  # both kinds of new rows count alike
@@ -228,7 +228,7 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
     def _closed(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Into the posteriors, where the family can take them and time and memory suffice: hyperparameters and features stay."""
         new = rows.some(division.all)
-        found = self._corrected(new, division, compared)
+        found = self._corrected(rows.some(division.scored), division, compared)
         joined = [_takes_in(member, new) for member in self.estimators_.values()]
         distance = self._pooling.distance
         if distance is not None and all(joined):
@@ -237,7 +237,7 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
 
     def _corrected(self, new: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Probabilities, of the pool or of the one member that stays, by the held-out rows, where these ask for it (a beta-transformed pool: Ranjan and Gneiting 2010); what `plan_` says of it."""
-        if division.single.any() and division.blocks.any():
+        if division.in_time:
             why = "rows of later times are not exchangeable with those held out"
             return {"probabilities": choice("as they are", why)}
         if not compared.distributions:

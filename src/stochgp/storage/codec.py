@@ -105,7 +105,7 @@ def _encode_array(value: Any, tensors: dict[str, np.ndarray], where: str) -> dic
 def _decode_array(array: np.ndarray, kind: str) -> Any:
     if kind == "jax":
         with jax.enable_x64(True):  # otherwise 64-bit arrays lose half of their bits
-            return jnp.array(array, dtype=array.dtype)
+            return jax.device_put(np.array(array))  # a copy: what was read may be let go
     if kind not in ("numpy", "scalar"):
         raise ValueError(f"its structure has an array of an unknown kind {kind!r}")
     return array if kind == "numpy" else array[()]
