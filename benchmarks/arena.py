@@ -1,7 +1,7 @@
 """`arena`: raw tables, our estimators as they come against boosting, forests and ridge regression, as they come and tuned.
 
 Each cell (a table, its division, a side, its variant) runs in a process of its own that finds nothing compiled on disk, on all cores. A tuned rival has as many
-seconds as `GPRegressor()` took to fit on the same rows: at 40,000 training rows at most. Our estimators are given the tables as they are, text, dates and gaps
+seconds as `GPRegressor()` took to fit on the same rows: at 40,000 training rows at most. `GPRegressor(time_limit=20)` is a variant too. Our estimators are given the tables as they are, text, dates and gaps
 included; what they refuse is in the line. Rivals are given numbers made of the dates by their known format (`arena_inputs`). Scores are in units of the standard
 deviation of the training targets. Cells that are done are passed over, so that a run may be stopped at any time; `--only side=pool table=diamonds`
 chooses. All cells take about a day on two cores. Rivals and tables whose packages are missing (extra bench) are skipped.
@@ -14,14 +14,14 @@ import subprocess
 import sys
 from typing import Any
 
-from benchmarks.arena_cell import OURS
+from benchmarks.arena_cell import IN_HASTE, OURS
 from benchmarks.arena_rivals import RIVALS
-from benchmarks.arena_summary import ranks, shares, sides, table
+from benchmarks.arena_summary import in_haste, ranks, shares, sides, table
 from benchmarks.arena_tables import TABLES, AbsentError
 from measuring import store
 from measuring.places import ROOT
 
-__all__ = ["cells", "depends", "lacking", "measure", "ranks", "shares", "sides", "table"]
+__all__ = ["cells", "depends", "in_haste", "lacking", "measure", "ranks", "shares", "sides", "table"]
 ROWS, QUICK_ROWS = 40_000, 1_500
 QUICK_SECONDS = 5.0  # of tuning
 AFTER_REFUSAL = 300.0  # of tuning where our pool refused the table
@@ -31,7 +31,8 @@ CACHE = "JAX_COMPILATION_CACHE_DIR"  # empty: a process finds no compiled code
 def cells(quick: bool) -> list[store.Cell]:
     """All cells, table by table; the pool comes first, since tuning takes its seconds."""
     rows = QUICK_ROWS if quick else ROWS
-    sides = [(side, "default") for side in (*OURS, *RIVALS)] + [(side, "tuned") for side in RIVALS]
+    sides = [(side, "default") for side in (*OURS, *RIVALS)] + [("pool", IN_HASTE)]
+    sides += [(side, "tuned") for side in RIVALS]
     return [
         {"table": name, "split": split, "side": side, "variant": variant, "rows": rows}
         for name, found in TABLES.items()
@@ -64,7 +65,7 @@ def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float] |
     if cell["rows"] == QUICK_ROWS:
         return {"seconds": QUICK_SECONDS}
     same = {name: cell[name] for name in ("table", "split", "rows")}
-    pool = store.select(records, **same, side="pool")
+    pool = store.select(records, **same, side="pool", variant="default")
     return {"seconds": pool[0]["results"].get("fit_seconds", AFTER_REFUSAL)} if pool else None
 
 

@@ -292,6 +292,21 @@ def line(table, side, variant="default", **results):
     return {"table": table, "side": side, "variant": variant} | of | results
 
 
+def test_a_pool_in_haste_is_beside_ridge_regression_and_in_no_share():
+    rows = [
+        line("a", "pool", "20 s", nlpd=0.0, crps=0.1, rmse=0.5, fit_seconds=19.5),
+        line("a", "ridge", nlpd=1.0, crps=0.2, rmse=0.4),
+        line("b", "pool", nlpd=-1.0, crps=0.0, rmse=0.0),
+        line("b", "pool", "20 s", nlpd=0.5, crps=0.1, rmse=0.3, fit_seconds=20.5),
+        line("b", "ridge", nlpd=1.0, crps=0.2, rmse=0.4),
+        line("c", "pool", "20 s", nlpd=0.5, crps=0.1, rmse=0.3),
+    ]
+    headings, (found,) = arena_summary.in_haste({"rows": rows})
+    assert found == [2, 2, 2, 1, "0.750", "20.5"] and len(headings) == len(found)
+    assert arena_summary.shares({"rows": rows})[1][0][1] == 1
+    assert {name[3] for name in arena_summary.sides({"rows": rows})[1]} == {"pool", "pool, 20 s", "ridge"}
+
+
 def test_shares_count_tables_where_ours_is_ahead_of_every_rival():
     """Of three tables one is ahead by all, one behind in CRPS of a tuned rival and in RMSE of a point rival, and one refused."""
     rows = [

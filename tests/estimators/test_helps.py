@@ -119,3 +119,26 @@ def test_a_weight_beyond_all_counts_is_refused(estimator):
         match=r"sample_weight is 1e\+200 at row 8 \(rows count from 1\); a weight is the number of rows",
     ):
         estimator().fit(X, (y > 3).astype(int), weight)
+
+
+@pytest.mark.parametrize(
+    ("weight", "words"),
+    [
+        (np.ones(79), r"sample_weight has the shape \(79,\) for 80 rows"),
+        (np.ones((80, 1)), r"sample_weight has the shape \(80, 1\)"),
+        (
+            np.where(np.arange(80) == 4, -1.0, 1.0),
+            r"sample_weight is negative, -1, at row 5 \(rows count from 1\)",
+        ),
+        (np.where(np.arange(80) == 4, np.nan, 1.0), "sample_weight contains NaN"),
+        (np.zeros(80), "the sum of sample_weight is zero"),
+    ],
+)
+def test_weights_that_are_none_are_refused_in_one_line(weight, words):
+    with pytest.raises(ValueError, match=words):
+        KernelGPRegressor().fit(X, y, weight)
+
+
+def test_one_number_is_the_weight_of_every_row():
+    found, wanted = (KernelGPRegressor(learner=None).fit(X, y, weight) for weight in (2, np.full(80, 2.0)))
+    np.testing.assert_array_equal(found.predict(X), wanted.predict(X))

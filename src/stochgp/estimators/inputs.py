@@ -10,7 +10,7 @@ from jaxtyping import Float, Int32, Shaped
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
+from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from stochgp.budget import Budget
 from stochgp.choosing import choice
@@ -252,10 +252,21 @@ def refuse_one_class(classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarra
 def read_weights(
     sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False
 ) -> Float[np.ndarray, " N"] | None:
-    """The weights [N], None where none are given. Raises ValueError for negative ones, those beyond 1e30, and a sum of 0 unless that may be."""
+    """The weights [N], None where none are given, of one number for all rows as well.
+
+    Raises ValueError for another shape, negative ones, those beyond 1e30, and a sum of 0 unless that may be.
+    """
     if sample_weight is None:
         return None
-    found = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    given = np.full(len(X), sample_weight) if np.isscalar(sample_weight) else sample_weight
+    found = np.asarray(check_array(given, ensure_2d=False, dtype="float64", input_name="sample_weight"))
+    if found.shape != (len(X),):
+        raise ValueError(
+            f"sample_weight has the shape {found.shape} for {len(X)} rows; it must be [{len(X)}]"
+        )
+    if (found < 0).any():
+        row = int(np.argmax(found < 0))
+        raise ValueError(f"sample_weight is negative, {found[row]:g}, at row {row + 1} (rows count from 1)")
     if (found > LARGEST_WEIGHT).any():
         row = int(np.argmax(found > LARGEST_WEIGHT))
         raise ValueError(

@@ -16,6 +16,7 @@ from stochgp.estimators.cautions import warn_of_moved
 from stochgp.estimators.fitted import Fitted, draw_keys
 from stochgp.estimators.function_draws import FunctionDraws
 from stochgp.estimators.inputs import read_inputs
+from stochgp.estimators.nested import fields_of, with_fields
 from stochgp.estimators.progress import say
 from stochgp.estimators.saving import pack, save, unpack
 from stochgp.numerics.seeds import as_key
@@ -43,6 +44,41 @@ class PosteriorEstimator(BaseEstimator):
         """
         check_is_fitted(self)
         save(self, path)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings; where `deep`, also the fields of kernels, learners and other parts: `kernel__lengthscale`, for `set_params` and searches.
+
+        Parameters
+        ----------
+        deep : bool
+            Whether fields of parts are there too.
+        """
+        found = BaseEstimator.get_params(self, deep)
+        own = BaseEstimator.get_params(self, deep=False).items() if deep else ()
+        return found | {
+            f"{name}__{inner}": part for name, value in own for inner, part in fields_of(value).items()
+        }
+
+    def set_params(self, **params: Any) -> "PosteriorEstimator":
+        """Sets settings, and fields of parts by names such as `kernel__lengthscale`: the part is made again with them.
+
+        Raises ValueError for a name that is not there.
+
+        Parameters
+        ----------
+        **params
+            New values by name.
+        """
+        own, inner = {}, {}
+        settings = BaseEstimator.get_params(self, deep=False)
+        for name, value in params.items():
+            first, _, rest = name.partition("__")
+            of_part = rest and first in settings and not hasattr(settings[first], "get_params")
+            (inner.setdefault(first, {}) if of_part else own)[rest if of_part else name] = value
+        BaseEstimator.set_params(self, **own)
+        for first, changes in inner.items():
+            setattr(self, first, with_fields(getattr(self, first), changes, first))
+        return self
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

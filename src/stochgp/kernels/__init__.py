@@ -7,6 +7,7 @@ from stochgp.kernels.build import resolve as resolve
 from stochgp.kernels.linear import Constant as Constant
 from stochgp.kernels.linear import Linear as Linear
 from stochgp.kernels.periodic import Periodic as Periodic
+from stochgp.kernels.scikit_learn import from_sklearn as from_sklearn
 from stochgp.kernels.stationary import RBF as RBF
 from stochgp.kernels.stationary import AbstractStationary as AbstractStationary
 from stochgp.kernels.stationary import Matern12 as Matern12

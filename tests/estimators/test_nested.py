@@ -1,0 +1,80 @@
+"""Nested parameters as scikit-learn has them: kernels, learners and solvers by the names of their fields."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+from stochgp import GPRegressor, KernelGPRegressor, kernels, learners, solvers
+from stochgp.parameters import frozen, positive, value_of
+
+X = np.random.default_rng(0).normal(size=(60, 2))
+y = np.sin(3 * X[:, 0])
+
+
+def number(parameter):
+    return float(value_of(parameter))
+
+
+def test_fields_are_read_and_set_in_any_depth():
+    kernel = kernels.RBF(lengthscale=2.0) + kernels.Linear(variance=frozen(3.0)) * kernels.Matern32()
+    model = KernelGPRegressor(kernel, solver=solvers.CG())
+    found = model.get_params()
+    assert number(found["kernel__left__lengthscale"]) == 2.0
+    assert number(found["kernel__right__left__variance"]) == 3.0
+    assert not any("__" in name for name in model.get_params(deep=False))
+    model.set_params(kernel__left__lengthscale=0.5, kernel__right__right__variance=4.0, n_samples=8)
+    assert number(model.kernel.left.lengthscale) == 0.5 and number(model.kernel.right.right.variance) == 4.0
+    assert number(model.kernel.right.left.variance) == 3.0 and model.n_samples == 8
+    assert number(kernel.left.lengthscale) == 2.0  # the kernel that was given stays as it is
+    other = clone(model).set_params(solver__rank=7)
+    assert other.solver.rank == 7 and model.solver.rank == solvers.CG().rank
+
+
+def test_what_was_read_sets_the_same_again():
+    model = KernelGPRegressor(kernels.Periodic(period=[1.0, 2.0]), learner=learners.LeaveOneOut())
+    again = KernelGPRegressor().set_params(**model.get_params())
+    assert repr(again) == repr(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "words"),
+    [
+        (
+            KernelGPRegressor(kernels.RBF()),
+            "kernel__lengthscal",
+            "kernel of RBF has no 'lengthscal'; did you mean 'lengthscale'?",
+        ),
+        (KernelGPRegressor("rbf"), "kernel__lengthscale", "kernel of str has no 'lengthscale'"),
+        (KernelGPRegressor(kernels.RBF()), "kernels__lengthscale", "Invalid parameter 'kernels'"),
+        (
+            KernelGPRegressor(kernels.RBF() + kernels.RBF()),
+            "kernel__left__size",
+            "kernel__left of RBF has no 'size'",
+        ),
+    ],
+)
+def test_a_name_that_is_not_there_is_refused(model, name, words):
+    with pytest.raises(ValueError, match=words.replace("?", r"\?")):
+        model.set_params(**{name: 1.0})
+
+
+def test_parts_that_are_made_in_another_way_are_one_parameter():
+    class Own(kernels.RBF):
+        def __init__(self, size):
+            self.lengthscale, self.variance, self.active_dims = positive(size), positive(1.0), None
+
+    assert [name for name in KernelGPRegressor(Own(2.0)).get_params() if name.startswith("kernel_")] == []
+
+
+def test_members_of_a_pool_are_no_parts():
+    pool = GPRegressor(members={"a": KernelGPRegressor(kernels.RBF())})
+    assert clone(pool).get_params(deep=False)["members"]["a"] is not pool.members["a"]
+
+
+def test_a_search_chooses_a_lengthscale():
+    model = KernelGPRegressor(kernels.RBF(), learner=None, noise_variance=1e-4, random_state=0)
+    grid = {"kernel__lengthscale": [0.01, 0.5, 50.0]}
+    found = GridSearchCV(model, grid, cv=3, scoring="neg_mean_squared_error").fit(X, y)
+    assert found.best_params_ == {"kernel__lengthscale": 0.5}
+    assert number(found.best_estimator_.kernel.lengthscale) == 0.5
