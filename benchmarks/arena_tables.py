@@ -88,7 +88,7 @@ def division(n: int, split: str, groups: Any = None) -> tuple[np.ndarray, np.nda
     return np.flatnonzero(~test), np.flatnonzero(test)
 
 
-def _shared(file: str) -> Callable[[], pd.DataFrame]:
+def of_shared(file: str) -> Callable[[], pd.DataFrame]:
     def read() -> pd.DataFrame:
         path = shared(FOLDER) / file
         if not path.exists():
@@ -116,7 +116,7 @@ def _of(package: str, file: str) -> Callable[[], pd.DataFrame]:
     return read
 
 
-def _printed_by_r(name: str) -> Callable[[], pd.DataFrame]:
+def printed_by_r(name: str) -> Callable[[], pd.DataFrame]:
     """A table of the package pydataset, the first column of which numbers the rows."""
 
     def read() -> pd.DataFrame:
@@ -146,20 +146,20 @@ def _diabetes() -> pd.DataFrame:
 BOTH = ("random", "time")
 RATINGS = tuple(f"r{i}" for i in range(1, 11))  # shares of the votes, of which the rating is made
 TABLES = {
-    "diamonds": Table(_shared("diamonds.parquet"), "price", dropped=("rownames",)),
-    "california": Table(_shared("california_housing.csv.gz"), "median_house_value"),
+    "diamonds": Table(of_shared("diamonds.parquet"), "price", dropped=("rownames",)),
+    "california": Table(of_shared("california_housing.csv.gz"), "median_house_value"),
     "metro": Table(
-        _shared("metro_traffic.csv.gz"), "traffic_volume", BOTH, dates={"date_time": "%Y-%m-%d %H:%M"}
+        of_shared("metro_traffic.csv.gz"), "traffic_volume", BOTH, dates={"date_time": "%Y-%m-%d %H:%M"}
     ),
     "tetouan": Table(
-        _shared("tetouan_power.csv.gz"),
+        of_shared("tetouan_power.csv.gz"),
         "Zone 1 Power Consumption",
         BOTH,
         ("Zone 2 Power Consumption", "Zone 3 Power Consumption"),
         dates={"DateTime": "%m/%d/%y %H:%M"},
     ),
-    "steel": Table(_shared("steel_energy.csv.gz"), "Usage_kWh", BOTH, dates={"date": "%d/%m/%Y %H:%M"}),
-    "beijing": Table(_shared("beijing_pm25.csv.gz"), "pm2.5", BOTH, ("No",)),
+    "steel": Table(of_shared("steel_energy.csv.gz"), "Usage_kWh", BOTH, dates={"date": "%d/%m/%Y %H:%M"}),
+    "beijing": Table(of_shared("beijing_pm25.csv.gz"), "pm2.5", BOTH, ("No",)),
     "flights": Table(_flights, "arr_delay", BOTH, dates={"time_hour": "%Y-%m-%dT%H:%M:%SZ"}),
     "diabetes": Table(_diabetes, "target"),
     "fair": Table(_of("statsmodels", "datasets/fair/fair.csv"), "affairs"),
@@ -174,11 +174,11 @@ TABLES = {
     "san_francisco": Table(
         _of("vega_datasets", "_data/sf-temps.csv"), "temp", BOTH, dates={"date": "%Y/%m/%d %H:%M:%S"}
     ),
-    "computers": Table(_printed_by_r("Ecdat/Computers"), "price", BOTH),
-    "slid": Table(_printed_by_r("car/SLID"), "wages"),
-    "males": Table(_printed_by_r("plm/Males"), "wage", ("group",), group="nr"),
-    "vietnam": Table(_printed_by_r("Ecdat/VietNamI"), "lnhhexp", ("group",), group="commune"),
-    "nox": Table(_printed_by_r("robustbase/NOxEmissions"), "LNOx", BOTH),
-    "forbes": Table(_printed_by_r("HSAUR/Forbes2000"), "marketvalue", dropped=("rank",)),
-    "movies": Table(_printed_by_r("ggplot2/movies"), "rating", dropped=RATINGS),
+    "computers": Table(printed_by_r("Ecdat/Computers"), "price", BOTH),
+    "slid": Table(printed_by_r("car/SLID"), "wages"),
+    "males": Table(printed_by_r("plm/Males"), "wage", ("group",), group="nr"),
+    "vietnam": Table(printed_by_r("Ecdat/VietNamI"), "lnhhexp", ("group",), group="commune"),
+    "nox": Table(printed_by_r("robustbase/NOxEmissions"), "LNOx", BOTH),
+    "forbes": Table(printed_by_r("HSAUR/Forbes2000"), "marketvalue", dropped=("rank",)),
+    "movies": Table(printed_by_r("ggplot2/movies"), "rating", dropped=RATINGS),
 }

@@ -43,16 +43,16 @@ def free_port():
 
 
 @functools.cache
-def alone():
+def alone(names="placing,moments,steps"):
     """One process of 8 devices."""
-    return answers([begin("placing,moments,steps,fits", 8)])[0]
+    return answers([begin(names, 8)])[0]
 
 
 @functools.cache
-def together():
+def together(names="placing,moments"):
     """Two processes of 2 devices each."""
     port = free_port()
-    return answers([begin("placing,moments,fits", 2, port, 2, i) for i in range(2)])
+    return answers([begin(names, 2, port, 2, i) for i in range(2)])
 
 
 def test_one_device_is_as_without():
@@ -89,7 +89,6 @@ def test_what_names_no_devices_is_refused(given, error, said):
         Devices.of(jax.devices()[:1] * 2)
 
 
-@pytest.mark.long
 def test_rows_are_spread_in_equal_parts_and_come_back():
     found = alone()["placing"]
     assert (found["count"], found["processes"], found["writes"], found["own_rows"]) == (8, 1, True, [2])
@@ -137,17 +136,19 @@ def test_a_step_exchanges_sums_of_its_gradients_alone():
     assert sum(numbers for *_, numbers in found["minimax"]) == P + M + 1 + M**2 + 2
 
 
+@pytest.mark.long
 def test_whole_fits_predict_the_same_bits_on_any_number_of_devices_and_processes():
-    found = [alone(), *together()]
+    found = [alone("fits"), *together("fits")]
     digests = [digest for process in found for digest in process["fits"]["bits"][:4]]
     assert len(digests) == 6 and len(set(digests)) == 1
-    told = [entry["choice"] for entry in alone()["fits"]["told"]]
+    told = [entry["choice"] for entry in alone("fits")["fits"]["told"]]
     assert [entry["count"] for entry in told] == [1, 2, 4, 8, 8]
     assert [entry["batches"] for entry in told] == ["whole"] * 4 + ["spread"]
-    assert together()[0]["fits"] == together()[1]["fits"]
+    assert found[1]["fits"] == found[2]["fits"]
 
 
+@pytest.mark.long
 def test_spread_batches_learn_as_well():
     """To the rounding of float32 in some hundred steps."""
-    *whole, spread = alone()["fits"]["nlml"]
+    *whole, spread = alone("fits")["fits"]["nlml"]
     assert abs(spread - whole[0]) < 1e-3

@@ -191,6 +191,7 @@ def test_cells_that_are_done_are_not_run_again(quick_run):
     assert path.read_bytes() == before
 
 
+@pytest.mark.long
 def test_a_cell_that_fails_leaves_no_line_and_the_others_go_on(tmp_path):
     path, said = tmp_path / "step_costs.jsonl", []
     cells = [

@@ -87,6 +87,7 @@ def predictions(path):
 
 @pytest.mark.timeout(600 + 120 * KILLS)
 @pytest.mark.parametrize("round", range(KILLS))
+@pytest.mark.long
 def test_a_lost_process_ends_the_run_and_a_restart_gives_the_bits_of_one_process(folder, round):
     checkpoint, lost = folder / f"run{round}", (round + 1) % 2
     (folder / "together").unlink(missing_ok=True)

@@ -7,10 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks import demo, first_fits, gpboost_fits, library, memory, sggp_fits, solver_steps, solver_times
+from benchmarks import (
+    classes,
+    demo,
+    first_fits,
+    gpboost_fits,
+    library,
+    memory,
+    sggp_fits,
+    solver_steps,
+    solver_times,
+)
 from benchmarks.problem import make_problem
 from measuring import store
 from stochgp.parameters import partition
@@ -84,6 +95,22 @@ def test_the_demos_report_becomes_rows():
     assert first == {**side, **scores, **sizes, "command_seconds": 4.0, "peak_bytes": 7}
     assert [(row["side"], row["nlpd"]) for row in others] == [("ridge", 2.0), ("quantiles", None)]
     assert [row[2] for row in demo.table(result)[1]] == [2.0, 2.0, ""]
+
+
+def test_classes_are_scored_by_the_probability_of_the_right_one():
+    frame = pd.DataFrame({"a": np.arange(20.0), "b": ["x", None] * 10, "y": [1, 2, 2, None] * 5})
+    X, y, X_new, y_new = classes.divided(frame, "y", None)
+    assert (len(X), len(X_new)) == (12, 3) and set(y) | set(y_new) == {"1.0", "2.0"}
+    assert not set(X["a"]) & set(X_new["a"])
+    certain = lambda X, y: lambda X: (np.tile([0.25, 0.75], (len(X), 1)), [1.0, 2.0])
+    found = classes.scored(certain, X, y, X_new, y_new)
+    share = np.mean(y_new == "2.0")
+    assert found["log_loss"] == pytest.approx(-share * np.log(0.75) - (1 - share) * np.log(0.25))
+    assert found["accuracy"] == pytest.approx(share)
+    model = classes._logistic(X, y)
+    P, names = model(X_new)
+    np.testing.assert_allclose(P.sum(axis=1), 1)
+    assert names == ["1.0", "2.0"]
 
 
 def test_first_fits_are_told_by_medians_of_processes_that_take_turns(monkeypatch):

@@ -15,11 +15,11 @@ SCRIPT = Path(__file__).parents[1] / "support" / "shared_fits_worker.py"
 
 
 @functools.cache
-def alone():
-    """What one process of four devices says."""
+def alone(names):
+    """What one process of four devices says of these."""
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
     found = subprocess.run(
-        [sys.executable, SCRIPT, "kernel,kept,local,bounds,sparse"],
+        [sys.executable, SCRIPT, names],
         capture_output=True, text=True, env=environment, timeout=280,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
@@ -28,11 +28,12 @@ def alone():
 
 def worker(name):
     """What it says of this."""
-    return alone()[name]
+    return alone("kernel" if name == "kernel" else "kept,local,bounds,sparse")[name]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("solver", ["cg", "sdd", "sgd"])
+@pytest.mark.long
 def test_shared_solves_predict_what_one_device_predicts(solver):
     """In float64, to rounding: twelve steps of CG, some epochs of SDD and SGD, with four samples, on 1, 2 and 4 devices or on 1 and 4."""
     found = worker("kernel")[solver]

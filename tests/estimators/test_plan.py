@@ -59,6 +59,7 @@ def steps(monkeypatch):
     return taken
 
 
+@pytest.mark.long
 def test_the_machine_is_timed_without_a_plan(not_timed):
     with pytest.raises(TimedError):
         KernelGPRegressor(learner=None, n_samples=2, random_state=0).fit(*_data())

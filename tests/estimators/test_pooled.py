@@ -276,6 +276,7 @@ def test_a_linear_member_learns_its_noise_by_the_groups_that_were_given(monkeypa
     assert len(given) == 2 and all(len(np.unique(part)) > 40 for part in given)
 
 
+@pytest.mark.long
 def test_a_linear_member_that_is_far_from_the_best_stays_gaussian(monkeypatch):
     monkeypatch.setitem(QUICK, "linear", partial(FeatureGPRegressor, "linear", epochs=20))
     monkeypatch.setattr(pooled_regressor, "chosen", lambda *_, **__: pooled.alone(1, "it is looked at"))

@@ -240,6 +240,7 @@ def lowered_step(n_mean, batch_size, spread):
 
 
 @pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.long
 def test_the_cost_of_a_step_is_linear_in_the_functions_of_the_mean(spread, monkeypatch, traced_afresh):
     """By XLA's count of operations, which takes a loop for one round: each doubling of M_α adds twice as much as the last, to 2 %."""
     monkeypatch.setattr("stochgp.variational.functions.TILE", 1024)  # no loop

@@ -76,6 +76,7 @@ def test_godambe_is_the_sandwich_and_the_inverse_information_where_both_agree():
 
 
 @pytest.mark.parametrize("kind", [LeaveOneOut, Vecchia])
+@pytest.mark.long
 def test_standard_errors_are_the_spread_of_estimates_over_simulations(kind):
     """The mean of (θ̂ − θ)²/se² over 24 simulations and 3 parameters is 1 within 4 of its errors, correlations of the three allowed for."""
     learner, truth, squares = kind(n_neighbours=8, spread=None), packed(partition(model())[0]), []

@@ -409,6 +409,7 @@ def test_values_seen_by_spread_functions_have_their_covariance():
 
 
 @pytest.mark.parametrize("n_covariance", [4, None])
+@pytest.mark.long
 def test_functions_of_spread_processes_have_their_mean_and_covariance(n_covariance):
     """Of 2,048 draws, whose prior parts come in 512 independent groups, within 5 standard errors."""
     gp, S = made(n_covariance=n_covariance), 2048

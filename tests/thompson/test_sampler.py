@@ -119,6 +119,7 @@ def test_prior_functions_stay_unless_fresh_ones_are_wanted():
         assert np.array_equal(before.weights, after.weights) is not fresh
 
 
+@pytest.mark.long
 def test_candidates_come_once_each_and_the_best_is_found():
     generator = np.random.default_rng(2)
     points = generator.uniform([0, 10], [1, 12], (40, 2))

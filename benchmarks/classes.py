@@ -1,0 +1,135 @@
+"""`classes`: `GPClassifier()` given tables of classes as they come, beside CatBoost and logistic regression, each at its defaults.
+
+scikit-learn's digits and breast cancer, and three raw tables with levels: how Chile would vote (gaps, four answers), whether a mortgage was denied, and the cut of
+10,000 diamonds. A random fifth is held out. Log loss is in nats; a probability below 1e-15 counts as that.
+"""
+
+import json
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.compose import make_column_transformer
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from benchmarks.arena_inputs import text_columns
+from benchmarks.arena_tables import AbsentError, of_shared, printed_by_r
+
+KEYS = ("table", "side")
+DIAMONDS, QUICK = 10_000, 400
+LEAST = 1e-15
+Predict = Callable[[pd.DataFrame], tuple[np.ndarray, list[Any]]]
+
+
+def _of_sklearn(load: Callable[..., Any]) -> Callable[[], tuple[pd.DataFrame, str]]:
+    return lambda: (load(as_frame=True).frame, "target")
+
+
+TABLES: dict[str, Callable[[], tuple[pd.DataFrame, str]]] = {
+    "digits": _of_sklearn(load_digits),
+    "breast cancer": _of_sklearn(load_breast_cancer),
+    "chile": lambda: (printed_by_r("car/Chile")(), "vote"),
+    "mortgages": lambda: (printed_by_r("Ecdat/Hdma")(), "deny"),
+    "diamonds": lambda: (
+        of_shared("diamonds.parquet")().drop(columns="rownames").sample(DIAMONDS, random_state=0), "cut",
+    ),
+}  # fmt: skip
+
+
+def run(quick: bool, report: Callable[[str], object]) -> dict:
+    """A row for each table and side."""
+    rows = []
+    for name, read in TABLES.items():
+        try:
+            frame, target = read()
+        except AbsentError as absent:
+            report(f"{name}: {absent}")
+            continue
+        X, y, X_new, y_new = divided(frame, target, QUICK if quick else None)
+        for side, fit in SIDES.items():
+            try:
+                found = scored(fit, X, y, X_new, y_new)
+            except ImportError as absent:
+                report(f"{side}: {absent}")
+                continue
+            rows.append({"table": name, "side": side, "n_train": len(y), "n_classes": len(set(y)), **found})
+            report(json.dumps(rows[-1]))
+    return {"settings": {}, "rows": rows}
+
+
+def table(result: dict) -> tuple[list[str], list[list]]:
+    """Headings and rows for people."""
+    fields = ("log_loss", "accuracy", "fit_seconds", "predict_seconds")
+    return ["table", "rows", "side", *fields], [
+        [row["table"], row["n_train"], row["side"], *(f"{row[field]:.3f}" for field in fields)]
+        for row in result["rows"]
+    ]
+
+
+def divided(frame: pd.DataFrame, target: str, most: int | None) -> tuple[Any, np.ndarray, Any, np.ndarray]:
+    """(Inputs and labels to learn from, the same of a random fifth), without rows that have no label."""
+    frame = frame[frame[target].notna()].reset_index(drop=True)
+    order = np.random.default_rng(0).permutation(len(frame))[:most]
+    test, train = np.split(order, [len(order) // 5])
+    X, y = frame.drop(columns=target), frame[target].astype(str).to_numpy()
+    part = lambda rows: X.iloc[rows].reset_index(drop=True)
+    return part(train), y[train], part(test), y[test]
+
+
+def scored(
+    fit: Callable[[pd.DataFrame, np.ndarray], Predict], X: Any, y: np.ndarray, X_new: Any, y_new: np.ndarray
+) -> dict[str, float]:
+    """Log loss and accuracy of the held-out rows, and seconds."""
+    warnings.simplefilter("ignore")
+    begun = time.perf_counter()
+    predict = fit(X, y)
+    fitted = time.perf_counter()
+    P, classes = predict(X_new)
+    seconds = {"fit_seconds": fitted - begun, "predict_seconds": time.perf_counter() - fitted}
+    number = {str(name): place for place, name in enumerate(classes)}
+    of_label = P[np.arange(len(y_new)), [number[label] for label in y_new]]
+    return {
+        "log_loss": float(-np.mean(np.log(np.maximum(of_label, LEAST)))),
+        "accuracy": float(np.mean([str(classes[k]) for k in P.argmax(axis=1)] == y_new)),
+        **seconds,
+    }
+
+
+def _ours(X: pd.DataFrame, y: np.ndarray) -> Predict:
+    from stochgp import GPClassifier
+
+    model = GPClassifier(random_state=0).fit(X, y)
+    return lambda X: (model.predict_proba(X), list(model.classes_))
+
+
+def _catboost(X: pd.DataFrame, y: np.ndarray) -> Predict:
+    from catboost import CatBoostClassifier  # pyright: ignore[reportMissingImports]
+
+    text = text_columns(X)
+    filled = lambda X: X.assign(**{name: X[name].astype(object).fillna("").astype(str) for name in text})
+    model = CatBoostClassifier(
+        loss_function="MultiClass", verbose=False, allow_writing_files=False, random_seed=0
+    )
+    model.fit(filled(X), y, cat_features=text)
+    return lambda X: (np.asarray(model.predict_proba(filled(X))), list(model.classes_))
+
+
+def _logistic(X: pd.DataFrame, y: np.ndarray) -> Predict:
+    text = text_columns(X)
+    numbers = [name for name in X.columns if name not in text]
+    inputs = make_column_transformer(
+        (make_pipeline(SimpleImputer(), StandardScaler()), numbers),
+        (OneHotEncoder(handle_unknown="ignore"), text),
+    )
+    model = make_pipeline(inputs, LogisticRegression(max_iter=2_000)).fit(X, y)
+    return lambda X: (model.predict_proba(X), list(model.classes_))
+
+
+SIDES = {"pool": _ours, "catboost": _catboost, "logistic regression": _logistic}
