@@ -123,25 +123,30 @@ def rule_of(
     indicator = imputes and bool(column.missing.any())
     if column.kind == "text":
         return _rule_of_levels(column, indicator, imputes, targets, note), column
+    rule = ColumnRule(column.name, column.kind, indicator=indicator, reading=reading, note=note)
+    return (_rule_of_times if column.kind == "time" else _rule_of_numbers)(rule, column, imputes), column
+
+
+def _rule_of_times(rule: ColumnRule, column: Column, imputes: bool) -> ColumnRule:
     present = column.values[~column.missing]
-    fill = np.median(present) if imputes else None
-    if column.kind == "time":
-        return ColumnRule(
-            name, "time", parts=varying_parts(present), start=int(present.min()), zoned=column.zoned,
-            fill=None if fill is None else int(fill), indicator=indicator, reading=reading, note=note,
-        ), column  # fmt: skip
-    bound = bound_of(present) if imputes and column.kind == "number" else None
-    if bound is not None:
-        most = float(present[np.argmax(np.abs(present - bound.center))])
-        reach = bound.scale * bound.limit
-        note = both(
-            note,
-            f"values up to {most:.6g} lie far beyond the others: those below {bound.center - reach:.6g} or above "
-            f"{bound.center + reach:.6g} are moved nearer, by a logarithm",
-        )
-    return ColumnRule(
-        name, column.kind, fill=None if fill is None else float(fill), indicator=indicator, reading=reading, bound=bound, note=note
-    ), column  # fmt: skip
+    found = replace(rule, parts=varying_parts(present), start=int(present.min()), zoned=column.zoned)
+    return replace(found, fill=int(np.median(present))) if imputes else found
+
+
+def _rule_of_numbers(rule: ColumnRule, column: Column, imputes: bool) -> ColumnRule:
+    """With a bound for values far beyond all others."""
+    present = column.values[~column.missing]
+    if not imputes:
+        return rule
+    rule = replace(rule, fill=float(np.median(present)))
+    bound = bound_of(present) if column.kind == "number" else None
+    if bound is None:
+        return rule
+    most, reach = float(present[np.argmax(np.abs(present - bound.center))]), bound.scale * bound.limit
+    return replace(rule, bound=bound).noting(
+        f"values up to {most:.6g} lie far beyond the others: those below {bound.center - reach:.6g} or above "
+        f"{bound.center + reach:.6g} are moved nearer, by a logarithm"
+    )
 
 
 def _rule_of_levels(

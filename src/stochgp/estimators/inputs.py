@@ -6,7 +6,7 @@ import typing
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int32, Shaped
+from jaxtyping import Bool, Float, Int32, Shaped
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
@@ -89,13 +89,18 @@ def read_training_rows(
         numbers = rows.X if inputs is Inputs.NUMBERS else None
         group, in_time = groups_in_time(numbers, rows.y, encoder, new_rows)
         if group is not None and targets is not None and getattr(encoder, "needs_targets", False):
-            whole = np.zeros(len(there), np.int32)
-            whole[there] = group
-            targets = targets.in_folds_of(whole, _seed(estimator))
-            X = typing.cast(TableEncoder, encoder).in_folds(X, given.X, targets)
+            folds = targets.in_folds_of(_everywhere(group, there), _seed(estimator))
+            X = typing.cast(TableEncoder, encoder).in_folds(X, given.X, folds)
             rows = dataclasses.replace(rows, X=X[there])
         rows, entries = dataclasses.replace(rows, group=group), entries | in_time
     return rows.merged(), encoder, entries
+
+
+def _everywhere(group: Int32[np.ndarray, " n"], there: Bool[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:
+    """The groups of the rows that are there; 0 of the others."""
+    found = np.zeros(len(there), np.int32)
+    found[there] = group
+    return found
 
 
 class _Given(NamedTuple):
