@@ -210,6 +210,7 @@ def again(model):
     return type(model)(**model.get_params() | {"plan": plan, "time_limit": None}).fit(MANY, MANY_Y)
 
 
+@pytest.mark.long
 def test_a_kernel_gp_that_is_short_of_time_learns_from_fewer_rows_and_predicts_locally(clock, monkeypatch):
     with monkeypatch.context() as patch:
         clock.costs(patch, _Loss, "_evaluate", 0.1)

@@ -41,6 +41,7 @@ def steps(errors):
 
 @pytest.mark.timeout(600 + 150 * KILLS)
 @pytest.mark.parametrize("what", some_of(KINDS, ["feature 3000"]))
+@pytest.mark.long
 def test_kills_at_random_moments_change_nothing_and_save_work(what, tmp_path):
     """Half of the kills come at any moment, half once there is a checkpoint: then the next run takes fewer steps than a whole one.
 

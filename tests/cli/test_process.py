@@ -40,6 +40,7 @@ def kept(folder):
     return {path.name for path in Path(folder).rglob("*-cache")}
 
 
+@pytest.mark.long
 def test_a_second_process_compiles_nothing(command, fresh, tmp_path):
     found = []
     for _ in range(2):

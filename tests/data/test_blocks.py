@@ -155,6 +155,14 @@ def test_whole_numbers_are_dates_where_those_of_all_blocks_are(tmp_path, suffix,
     assert found.columns[0].note.startswith("whole numbers that are dates") == (kind == "time")
 
 
+def test_dates_may_be_missing_in_a_whole_block(tmp_path):
+    days = np.datetime64("1958-03-29") + 2 * np.arange(200)
+    numbers = [*(int(str(day).replace("-", "")) for day in days), *[None] * 200]
+    written(pa.table({"day": numbers, "y": np.arange(400.0)}), tmp_path / "rows.parquet")
+    (rule,) = rows_of(Blocks.of(tmp_path / "rows.parquet"), missing="auto").rows.encoder.columns
+    assert rule.kind == "time" and rule.indicator
+
+
 def test_columns_widen_where_later_rows_need_it(tmp_path):
     lines = ["a,b,y", *(f"{i % 7},,1.0" for i in range(600)), "1.5,3,2.0", "x,4,2.0"]
     path = tmp_path / "rows.csv"

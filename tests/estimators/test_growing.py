@@ -79,6 +79,7 @@ def test_fit_learns_too(approximation):
 
 
 @pytest.mark.parametrize("approximation", ["svdgp", "ivsgpr"])
+@pytest.mark.long
 def test_a_stream_goes_on_from_a_fit(approximation, tmp_path):
     """A further batch is one more step of the fit's learner from its last state, with N + B rows, from a file too."""
     more = {"approximation": approximation, "epochs": 1, "n_inducing_mean": None, "batch_size": 40}

@@ -42,6 +42,7 @@ def test_few_rows_keep_their_neighbours():
 
 
 @pytest.mark.parametrize(("lengthscale", "wanted"), [(0.3, 64), (2.0, 256)])
+@pytest.mark.long
 def test_many_rows_take_the_fewest_that_lose_little_and_the_plan_brings_them_back(
     lengthscale, wanted, monkeypatch
 ):

@@ -53,6 +53,7 @@ def test_exact_update_is_the_fit_of_all_rows(all_rows):
 
 
 @pytest.mark.parametrize("solver", [BLOCKS, solvers.CG()], ids=["sdd", "cg"])
+@pytest.mark.long
 def test_update_by_solving_reaches_the_same_posterior_from_fewer_epochs(solver, all_rows):
     whole = model(solver).fit(X, y, sample_weight=WEIGHT)
     found = model(solver).fit(X[:N], y[:N], sample_weight=WEIGHT[:N])

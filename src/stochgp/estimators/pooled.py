@@ -1,4 +1,4 @@
-"""What pools share: members of several families learn from nine tenths of the rows, and are weighed by how they predict the others."""
+"""What pools share: members of several families learn from most of the rows, and are weighed by how they predict the others."""
 
 import abc
 import dataclasses
