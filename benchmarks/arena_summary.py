@@ -104,7 +104,10 @@ def in_haste(result: Row) -> tuple[list[str], list[list]]:
         (ours, ridge)
         for _, rows in _divisions(result["rows"])
         if (ours := _pool(rows, IN_HASTE)) is not None
-        and (ridge := next((row for row in rows if row["side"] == RIDGE), None)) is not None
+        and (
+            ridge := next((row for row in rows if (row["side"], row["variant"]) == (RIDGE, "default")), None)
+        )
+        is not None
     ]
     headings = [
         "divisions",
@@ -115,7 +118,8 @@ def in_haste(result: Row) -> tuple[list[str], list[list]]:
     if not pairs:
         return headings, []
     lower = [sum(_value(a, score) < _value(b, score) for a, b in pairs) for score in SCORES]
-    gain = statistics.median(_value(b, "nlpd") - _value(a, "nlpd") for a, b in pairs)
+    gains = [_value(b, "nlpd") - _value(a, "nlpd") for a, b in pairs]
+    gain = statistics.median([gain for gain in gains if not math.isnan(gain)] or [0.0])
     most = max(ours.get("fit_seconds", math.inf) for ours, _ in pairs)
     return headings, [[len(pairs), *lower, _number(gain), f"{most:.1f}"]]
 

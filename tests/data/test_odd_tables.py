@@ -145,6 +145,26 @@ def test_other_whole_numbers_stay_numbers(numbers):
     assert not note
 
 
+@pytest.mark.parametrize("write", ["{}.0", "{} kg", "{:,}"])
+def test_texts_that_are_not_digits_alone_stay_numbers(write):
+    days = pd.date_range("1958-03-29", periods=N).strftime("%Y%m%d").astype(int)
+    _, X, note = fitted([write.format(day) for day in days])
+    np.testing.assert_array_equal(X[:, 0], days)
+    assert "dates" not in note
+
+
+@pytest.mark.parametrize(
+    "numbers", [201410000 + np.arange(1, 29), [*range(201401, 201413), *range(20140101, 20140130)]]
+)
+def test_numbers_of_other_or_mixed_lengths_are_no_dates(numbers):
+    np.testing.assert_array_equal(fitted(np.sort(numbers))[1][:, 0], np.sort(numbers))
+
+
+def test_codes_that_were_declared_categories_stay_levels():
+    codes = pd.Series(pd.Categorical(np.resize(["201301", "201303", "201310"], N)))
+    assert fitted(codes)[0].columns[0].levels == ("201301", "201303", "201310")
+
+
 def test_an_array_has_no_dates():
     days = pd.date_range("1958-03-29", periods=N).strftime("%Y%m%d").astype(float).to_numpy()
     assert TableEncoder.fit(days[:, None]).is_plain

@@ -142,3 +142,9 @@ def test_weights_that_are_none_are_refused_in_one_line(weight, words):
 def test_one_number_is_the_weight_of_every_row():
     found, wanted = (KernelGPRegressor(learner=None).fit(X, y, weight) for weight in (2, np.full(80, 2.0)))
     np.testing.assert_array_equal(found.predict(X), wanted.predict(X))
+
+
+def test_rows_without_a_target_are_left_out_with_one_number_as_the_weight_too():
+    missing = np.where(np.arange(80) == 3, np.nan, y)
+    model = KernelGPRegressor(learner=None).fit(X, missing, 2.0)
+    assert model.plan_["unused_rows"]["choice"] == 1

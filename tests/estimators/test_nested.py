@@ -6,7 +6,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from stochgp import GPRegressor, KernelGPRegressor, kernels, learners, solvers
-from stochgp.parameters import frozen, positive, value_of
+from stochgp.parameters import Frozen, frozen, positive, value_of
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 y = np.sin(3 * X[:, 0])
@@ -29,6 +29,15 @@ def test_fields_are_read_and_set_in_any_depth():
     assert number(kernel.left.lengthscale) == 2.0  # the kernel that was given stays as it is
     other = clone(model).set_params(solver__rank=7)
     assert other.solver.rank == 7 and model.solver.rank == solvers.CG().rank
+
+
+def test_what_is_frozen_stays_frozen_and_a_refusal_changes_nothing():
+    model = KernelGPRegressor(kernels.RBF(lengthscale=frozen(1.0)), n_samples=4)
+    model.set_params(kernel__lengthscale=0.5)
+    assert isinstance(model.kernel.lengthscale, Frozen) and number(model.kernel.lengthscale) == 0.5
+    with pytest.raises(ValueError, match="has no 'size'"):
+        model.set_params(n_samples=9, kernel__size=1.0)
+    assert model.n_samples == 4
 
 
 def test_what_was_read_sets_the_same_again():

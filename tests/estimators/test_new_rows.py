@@ -145,6 +145,8 @@ def test_a_column_that_never_falls_is_a_time_where_rows_are_judged_singly_too():
     group, told = groups_in_time(rows, y, None, "either")
     assert told["new_rows"]["choice"] == "after" and len(np.unique(group)) == 24
     assert groups_in_time(rows, y, None, "auto") == (None, {})
+    tied = np.column_stack([X, np.maximum(0, np.arange(N) - N // 2)])  # half of the rows have one value
+    assert groups_in_time(tied, y, None, "either")[0] is None
 
 
 def test_dates_are_taken_in_any_order_of_the_rows_and_merging_keeps_them():

@@ -174,6 +174,20 @@ def test_of_blocks_of_time_the_last_are_held_out_and_few_others(singles, each, m
     np.testing.assert_array_equal(found.all, found.single | whole)
 
 
+@pytest.mark.parametrize("sizes", [[950, 50], [50, 950], [900, 50, 50], [10] * 40 + [600]])
+def test_uneven_blocks_of_time_leave_rows_to_learn_from_wherever_some_are(sizes):
+    """The last block is held out, however large; no other block of more than a tenth of the rows."""
+    group = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    n = len(group)
+    rows = Rows(np.zeros((n, 1)), np.zeros(n), None, group)
+    for seed in range(10):
+        found = pooled.held_out_in_time(rows, True, np.random.default_rng(seed))
+        whole = found.blocks | found.unscored
+        assert whole[group == group.max()].all()
+        assert whole[group < group.max()].sum() <= 0.1 * n
+        assert (~found.all).sum() > 0 and found.single.sum() <= (~whole).sum() / 4
+
+
 def test_tables_with_a_time_have_members_for_rows_near_and_far():
     n = 1_500
     hour = np.arange(n) // 2

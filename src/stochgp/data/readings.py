@@ -65,7 +65,10 @@ def reading_of(column: Column, strict: bool = False) -> tuple[Reading | None, st
         return Reading("boolean"), f"{pair[1]!r} is 1, {pair[0]!r} is 0"
     some = different.take(pa.array(np.unique(np.linspace(0, len(different) - 1, LOOKED_AT).astype(int))))
     most = 0 if strict or n < FEWEST else max(1, int(SHARE * n))
-    for find in (_dates,) if column.category else (_numbers, _dates, _spans):
+    kinds = (_numbers, _dates, _spans)
+    if column.category:  # numbers there are codes
+        kinds = () if all_digits(column) else (_dates,)
+    for find in kinds:
         if (candidate := find(some, some)) is None or 2 * read_texts(candidate[0], some).there.sum() < len(
             some
         ):
@@ -96,6 +99,12 @@ def with_digits(column: Column) -> Column:
     texts = digits_of(np.where(column.missing, 0.0, column.values))
     absent = pc.call_function("if_else", [pa.array(column.missing), pa.scalar(None, texts.type), texts])
     return replace(column, kind="text", values=absent)
+
+
+def all_digits(column: Column) -> bool:
+    """Whether texts are digits alone: 20141013, and not 20141013.0 or 20,141,013."""
+    found = pc.call_function("utf8_is_digit", [column.values.drop_null()])
+    return bool(pc.call_function("all", [found]).as_py())
 
 
 def numbers_as_dates(column: Column, fewest: int = FEWEST_DATES) -> Column | None:

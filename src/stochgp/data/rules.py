@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float64
 from .bounds import Bound, bound_of
 from .columns import Column, TableError, both, first_of, row_of_first
 from .levels import LevelStatistics, LevelTargets, statistics_of
-from .readings import DIGITS, Reading, as_read, numbers_as_dates, reading_of, unread, with_digits
+from .readings import DIGITS, Reading, all_digits, as_read, numbers_as_dates, reading_of, unread, with_digits
 from .times import part_of, times_of_texts, varying_parts
 
 MAX_LEVELS = 50
@@ -110,7 +110,7 @@ def rule_of(
                 f"column {name!r} holds no values: all {len(column.missing)} are missing; drop it"
             )
         return ColumnRule(name, "dropped", note="not learned from: it holds no values"), column
-    note, reading = column.note, None
+    note, reading, given = column.note, None, column
     if column.kind == "text":
         reading, said = reading_of(column, strict=not imputes)
         note = both(note, said)
@@ -118,7 +118,8 @@ def rule_of(
         read, bad = as_read(reading, column)
         what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[reading.kind]
         note, column = both(note, unread(column, bad, what)), read
-    if dates and imputes and (found := numbers_as_dates(column)) is not None:
+    is_text = reading is not None and not all_digits(given)
+    if dates and imputes and not is_text and (found := numbers_as_dates(column)) is not None:
         reading, note, column = DIGITS, both(note, WHOLE_DATES), found
     indicator = imputes and bool(column.missing.any())
     if column.kind == "text":

@@ -27,7 +27,8 @@ _FORMS = tuple(
         rf"(?P<mon>[A-Za-z]{{3,9}})\.?[- ]*{_DAY}[-, ]+(?P<y>\d{{4}})(?:[T ,:]\s*{_CLOCK})?",
     )
 )
-_SMALLEST, _LARGEST = 180001, 21991231235959  # whole numbers that may be dates, of 6, 8, 10, 12 or 14 digits
+_SMALLEST, _LARGEST = 180001, 21991231235959  # whole numbers that may be dates
+_LENGTHS = {6, 8, 10, 12, 14}  # digits of a month, a day, an hour, a minute, a second
 _BY_NUMBERS = 1  # the form in which day and month may change places
 _CENTURY = 69  # two digits below it are of 20yy, as POSIX has it
 
@@ -69,10 +70,14 @@ def dates_of(texts: Any, day_first: bool) -> Written:
 
 
 def are_dates(numbers: np.ndarray) -> bool:
-    """Whether all are whole numbers such as 20141013, 201410 or 201410131205."""
+    """Whether all are whole numbers such as 20141013, 201410 or 201410131205, and of one length."""
     if not ((numbers >= _SMALLEST) & (numbers <= _LARGEST)).all() or (numbers != np.floor(numbers)).any():
         return False
-    return bool(dates_of(digits_of(np.unique(numbers)), True).is_date.all())
+    if len(numbers) == 0:
+        return False
+    texts = digits_of(np.unique(numbers))
+    lengths = set(pc.call_function("utf8_length", [texts]).to_pylist())
+    return len(lengths) == 1 and lengths <= _LENGTHS and bool(dates_of(texts, True).is_date.all())
 
 
 def digits_of(numbers: np.ndarray) -> Any:

@@ -116,6 +116,8 @@ class _Given(NamedTuple):
 def _to_learn_from(X: Any, y: Any, sample_weight: Any, groups: Any, missing: str) -> _Given:
     """The rows that have a target and any input. What is of another length stays, and is refused by who reads it."""
     y = read_targets(y, allow_missing=missing != "refuse")
+    if sample_weight is not None and np.isscalar(sample_weight):
+        sample_weight = np.full(len(y), sample_weight)
     given = _Given(X, y, sample_weight, groups, {})
     if missing == "refuse" or any(_length(part) != len(y) for part in given[:4] if part is not None):
         return given
@@ -257,7 +259,7 @@ def refuse_one_class(classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarra
 def read_weights(
     sample_weight: Any, X: np.ndarray, may_be_nothing: bool = False
 ) -> Float[np.ndarray, " N"] | None:
-    """The weights [N], None where none are given, of one number for all rows as well.
+    """The weights [N]; one number stands for all rows; None where none are given.
 
     Raises ValueError for another shape, negative ones, those beyond 1e30, and a sum of 0 unless that may be.
     """

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stochgp.names import did_you_mean
-from stochgp.parameters import AbstractParameter
+from stochgp.parameters import AbstractParameter, Frozen, frozen
 
 BETWEEN_NAMES = "__"
 
@@ -21,7 +21,7 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 
 def with_fields(value: Any, changes: Mapping[str, Any], where: str) -> Any:
-    """The value made again with these fields; names as in `fields_of`. Raises ValueError, naming it, for one that it has not."""
+    """The value made again with these fields; names as in `fields_of`. A number in place of what is frozen is frozen too. Raises ValueError, naming it, for one that it has not."""
     own, inner = _own(value), {}
     for name, change in changes.items():
         first, _, rest = name.partition(BETWEEN_NAMES)
@@ -32,7 +32,8 @@ def with_fields(value: Any, changes: Mapping[str, Any], where: str) -> Any:
         if rest:
             inner.setdefault(first, {})[rest] = change
         else:
-            own[first] = change
+            stays = isinstance(own[first], Frozen) and not isinstance(change, AbstractParameter)
+            own[first] = frozen(change) if stays else change
     for first, more in inner.items():
         own[first] = with_fields(own[first], more, f"{where}{BETWEEN_NAMES}{first}")
     return type(value)(**own)

@@ -21,6 +21,9 @@ EITHER = "either"  # "auto" of an estimator that judges rows one by one as well,
 FEWEST = 500  # rows, and different times, from which "auto" chooses
 CALENDAR = 366  # the largest number of a month, a day, an hour or a minute
 LEAST_SHARE = 0.25  # of the rows, that have a time of their own by a column of numbers; a sorted input has many equal ones
+LARGEST_BLOCK = (
+    0.1  # of the rows, in a table that is "either" ordered or sorted: a value that many rows share is no time
+)
 FIRST = 1_000  # rows by which most columns are seen not to increase
 
 PAIRS, NEAREST, MOST_ROWS, FOLDS = 2_000, 10, 20_000, 40  # of `dependence`; rows of a tree
@@ -88,7 +91,7 @@ def groups_in_time(
         why = f"{seen}: too little to judge rows by whole blocks of time"
         return None, {"new_rows": {"choice": BETWEEN, "why": why}}
     group = blocks(order.position, n_blocks(N, found.reach))
-    if (group == group[0]).all():
+    if (group == group[0]).all() or (new_rows == EITHER and np.bincount(group).max() > LARGEST_BLOCK * N):
         return None, {}
     because = f"as asked, by {order.what}" if asked else seen
     why = (

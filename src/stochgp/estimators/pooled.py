@@ -45,7 +45,7 @@ class HeldOut(NamedTuple):
 
     single: Bool[np.ndarray, " N"]  # one by one
     blocks: Bool[np.ndarray, " N"]  # with all of their group or block of time
-    unscored: Bool[np.ndarray, " N"] | bool = False  # more rows of these blocks, by which nothing is compared
+    unscored: Bool[np.ndarray, " N"] | bool = False  # rows of these blocks beyond the 2,000 that are scored
     in_time: bool = False  # whether blocks are of time
 
     @property
@@ -373,12 +373,13 @@ def held_out_in_time(rows: Rows, singles: bool, generator: np.random.Generator) 
     """
     N, group = len(rows), np.asarray(rows.group)
     labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
-    before = len(labels) - min(_reaching(sizes[::-1], LAST * N), len(labels) // 3)
+    before = len(labels) - max(1, min(_reaching(sizes[::-1], LAST * N), len(labels) // 3))
     order = generator.permutation(before)
+    order = order[sizes[order] <= 2 * SPREAD * N]  # not what few large blocks are the most of
     spread = order[: min(_reaching(sizes[order], SPREAD * N), before // 2)]
     blocks = np.isin(number, np.concatenate([spread, np.arange(before, len(labels))]))
     scored = np.isin(np.arange(N), generator.permutation(np.flatnonzero(blocks))[:MOST])
-    n = int(np.clip(SHARE / 2 * N, LEAST / 2, MOST)) if singles else 0
+    n = int(min(np.clip(SHARE / 2 * N, LEAST / 2, MOST), (~blocks).sum() / 4)) if singles else 0
     single = np.isin(np.arange(N), generator.permutation(np.flatnonzero(~blocks))[:n])
     return HeldOut(single, scored, blocks & ~scored, True)
 

@@ -34,7 +34,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 class GPClassifier(ClassifierMixin, PooledEstimator):
     """Gaussian process classification for any table: classifiers of a smooth and of a rough kernel, mixed by how they predict rows they have not seen.
 
-    A tenth of the rows is held out (whole groups, where there are groups). P(y = c | x) = Σ_k w_k P_k(y = c | x), where the weights have the highest mean
+    A tenth of the rows is held out (whole groups, where there are groups; a quarter where the table says when its rows were taken, see `GPRegressor`). P(y = c | x) = Σ_k w_k P_k(y = c | x), where the weights have the highest mean
     of log P(y) over the held-out rows. A member stays where it pays, and learns again from all rows where there is time. Fewer than 1,000 rows have the
     smooth kernel alone.
 

@@ -75,9 +75,10 @@ class PosteriorEstimator(BaseEstimator):
             first, _, rest = name.partition("__")
             of_part = rest and first in settings and not hasattr(settings[first], "get_params")
             (inner.setdefault(first, {}) if of_part else own)[rest if of_part else name] = value
-        BaseEstimator.set_params(self, **own)
-        for first, changes in inner.items():
-            setattr(self, first, with_fields(getattr(self, first), changes, first))
+        parts = {
+            name: with_fields(own.get(name, settings[name]), changes, name) for name, changes in inner.items()
+        }
+        BaseEstimator.set_params(self, **own | parts)
         return self
 
     def __sklearn_tags__(self) -> Any:

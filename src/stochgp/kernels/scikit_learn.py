@@ -10,6 +10,7 @@ from stochgp.kernels.periodic import Periodic
 from stochgp.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from stochgp.parameters import Frozen, frozen, value_of
 
+UNIT = frozen(1.0)  # the amplitude of kernels that have none of their own there
 MATERN = {0.5: Matern12, 1.5: Matern32, 2.5: Matern52, np.inf: RBF}
 
 
@@ -17,7 +18,8 @@ def from_sklearn(kernel: Any) -> tuple[AbstractKernel, float | None]:
     """A kernel of scikit-learn as one of ours, and the variance of its noise.
 
     Sums and products, RBF, Matérn (ν = 1/2, 3/2, 5/2, ∞), RationalQuadratic, ExpSineSquared (of one input; of several ours is the product over
-    inputs), DotProduct, σ₀² + x·z, and ConstantKernel. A hyperparameter whose bounds are "fixed" is frozen; others train, without bounds.
+    inputs), DotProduct, σ₀² + x·z, and ConstantKernel. A hyperparameter whose bounds are "fixed" is frozen, and so is an amplitude of 1 that
+    no constant says; others train, without bounds. All are in the units of the data: the same model is an estimator with `standardize=False`.
 
     Parameters
     ----------
@@ -69,19 +71,19 @@ def _one(kernel: Any) -> AbstractKernel:
     if name == "Sum":
         return Sum(_one(kernel.k1), _one(kernel.k2))
     if name == "RBF":
-        return RBF(lengthscale=part("length_scale"))
+        return RBF(part("length_scale"), UNIT)
     if name == "Matern":
         if kernel.nu not in MATERN:
             raise ValueError(f"Matern with nu={kernel.nu:g}: only 0.5, 1.5, 2.5 and inf have a kernel here")
-        return MATERN[kernel.nu](lengthscale=part("length_scale"))
+        return MATERN[kernel.nu](part("length_scale"), UNIT)
     if name == "RationalQuadratic":
-        return RationalQuadratic(lengthscale=part("length_scale"), alpha=part("alpha"))
+        return RationalQuadratic(part("length_scale"), UNIT, part("alpha"))
     if name == "ExpSineSquared":
-        return Periodic(lengthscale=part("length_scale"), period=part("periodicity"))
+        return Periodic(part("length_scale"), UNIT, part("periodicity"))
     if name == "DotProduct":
         offset = float(kernel.sigma_0) ** 2
         is_fixed = kernel.hyperparameter_sigma_0.fixed
-        return Sum(Linear(variance=frozen(1.0)), Constant(frozen(offset) if is_fixed else offset))
+        return Sum(Linear(UNIT), Constant(frozen(offset) if is_fixed else offset))
     if name == "ConstantKernel":
         return Constant(part("constant_value"))
     if name == "WhiteKernel":
@@ -98,12 +100,12 @@ def _parameter(kernel: Any, field: str) -> Any:
 
 
 def _product(left: AbstractKernel, right: AbstractKernel) -> AbstractKernel:
-    """A constant becomes the amplitude of what it multiplies, where that is 1 and not yet anybody's."""
+    """A constant becomes the amplitude of what it multiplies, where that is the frozen 1."""
     for constant, other in ((left, right), (right, left)):
         amplitude = getattr(other, "variance", None)
         if not isinstance(constant, Constant) or isinstance(other, Constant) or amplitude is None:
             continue
-        if not isinstance(amplitude, Frozen) and float(value_of(amplitude, np.float32)) == 1.0:
+        if isinstance(amplitude, Frozen) and float(value_of(amplitude, np.float32)) == 1.0:
             return type(other)(**_fields(other) | {"variance": constant.variance})
     return Product(left, right)
 
