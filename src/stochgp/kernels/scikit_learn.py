@@ -10,7 +10,6 @@ from stochgp.kernels.periodic import Periodic
 from stochgp.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from stochgp.parameters import Frozen, frozen, value_of
 
-UNIT = frozen(1.0)  # the amplitude of kernels that have none of their own there
 MATERN = {0.5: Matern12, 1.5: Matern32, 2.5: Matern52, np.inf: RBF}
 
 
@@ -65,25 +64,25 @@ def _terms(kernel: Any) -> list[Any]:
 
 def _one(kernel: Any) -> AbstractKernel:
     name = type(kernel).__name__
-    part = lambda field: _parameter(kernel, field)
+    part, unit = lambda field: _parameter(kernel, field), frozen(1.0)  # an amplitude that none there has
     if name == "Product":
         return _product(_one(kernel.k1), _one(kernel.k2))
     if name == "Sum":
         return Sum(_one(kernel.k1), _one(kernel.k2))
     if name == "RBF":
-        return RBF(part("length_scale"), UNIT)
+        return RBF(part("length_scale"), unit)
     if name == "Matern":
         if kernel.nu not in MATERN:
             raise ValueError(f"Matern with nu={kernel.nu:g}: only 0.5, 1.5, 2.5 and inf have a kernel here")
-        return MATERN[kernel.nu](part("length_scale"), UNIT)
+        return MATERN[kernel.nu](part("length_scale"), unit)
     if name == "RationalQuadratic":
-        return RationalQuadratic(part("length_scale"), UNIT, part("alpha"))
+        return RationalQuadratic(part("length_scale"), unit, part("alpha"))
     if name == "ExpSineSquared":
-        return Periodic(part("length_scale"), UNIT, part("periodicity"))
+        return Periodic(part("length_scale"), unit, part("periodicity"))
     if name == "DotProduct":
         offset = float(kernel.sigma_0) ** 2
         is_fixed = kernel.hyperparameter_sigma_0.fixed
-        return Sum(Linear(UNIT), Constant(frozen(offset) if is_fixed else offset))
+        return Sum(Linear(unit), Constant(frozen(offset) if is_fixed else offset))
     if name == "ConstantKernel":
         return Constant(part("constant_value"))
     if name == "WhiteKernel":
