@@ -100,15 +100,8 @@ def sides(result: Row) -> tuple[list[str], list[list]]:
 
 def in_haste(result: Row) -> tuple[list[str], list[list]]:
     """On how many divisions the pool of 20 seconds is ahead of ridge regression, by the median of how much, and the most seconds that a fit took."""
-    pairs = [
-        (ours, ridge)
-        for _, rows in _divisions(result["rows"])
-        if (ours := _pool(rows, IN_HASTE)) is not None
-        and (
-            ridge := next((row for row in rows if (row["side"], row["variant"]) == (RIDGE, "default")), None)
-        )
-        is not None
-    ]
+    both = [(_pool(rows, IN_HASTE), _of_side(rows, RIDGE)) for _, rows in _divisions(result["rows"])]
+    pairs = [(ours, ridge) for ours, ridge in both if ours is not None and ridge is not None]
     headings = [
         "divisions",
         *(f"{score.upper()} lower" for score in SCORES),
@@ -119,7 +112,8 @@ def in_haste(result: Row) -> tuple[list[str], list[list]]:
         return headings, []
     lower = [sum(_value(a, score) < _value(b, score) for a, b in pairs) for score in SCORES]
     gains = [_value(b, "nlpd") - _value(a, "nlpd") for a, b in pairs]
-    gain = statistics.median([gain for gain in gains if not math.isnan(gain)] or [0.0])
+    known = [gain for gain in gains if not math.isnan(gain)]  # of a refusal on both sides there is none
+    gain = statistics.median(known) if known else None
     most = max(ours.get("fit_seconds", math.inf) for ours, _ in pairs)
     return headings, [[len(pairs), *lower, _number(gain), f"{most:.1f}"]]
 
@@ -152,7 +146,11 @@ def _divisions(rows: Iterable[Row]) -> list[tuple[tuple, list[Row]]]:
 
 
 def _pool(rows: list[Row], variant: str = "default") -> Row | None:
-    return next((row for row in rows if (row["side"], row["variant"]) == (OURS, variant)), None)
+    return _of_side(rows, OURS, variant)
+
+
+def _of_side(rows: list[Row], side: str, variant: str = "default") -> Row | None:
+    return next((row for row in rows if (row["side"], row["variant"]) == (side, variant)), None)
 
 
 def _meant(score: str) -> tuple[str, ...] | None:

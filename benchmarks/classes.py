@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer, load_digits
-from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import StandardScaler
 
-from benchmarks.arena_inputs import text_columns
-from benchmarks.arena_tables import AbsentError, of_shared, printed_by_r
+from benchmarks.arena_inputs import Levels, Numbers
+from benchmarks.arena_tables import AbsentError, division, of_shared, printed_by_r
 
 KEYS = ("table", "side")
 DIAMONDS, QUICK = 10_000, 400
@@ -55,7 +53,8 @@ def run(quick: bool, report: Callable[[str], object]) -> dict:
         X, y, X_new, y_new = divided(frame, target, QUICK if quick else None)
         for side, fit in SIDES.items():
             try:
-                found = scored(fit, X, y, X_new, y_new)
+                with warnings.catch_warnings(action="ignore"):
+                    found = scored(fit, X, y, X_new, y_new)
             except ImportError as absent:
                 report(f"{side}: {absent}")
                 continue
@@ -75,9 +74,8 @@ def table(result: dict) -> tuple[list[str], list[list]]:
 
 def divided(frame: pd.DataFrame, target: str, most: int | None) -> tuple[Any, np.ndarray, Any, np.ndarray]:
     """(Inputs and labels to learn from, the same of a random fifth), without rows that have no label."""
-    frame = frame[frame[target].notna()].reset_index(drop=True)
-    order = np.random.default_rng(0).permutation(len(frame))[:most]
-    test, train = np.split(order, [len(order) // 5])
+    frame = frame[frame[target].notna()].iloc[:most].reset_index(drop=True)
+    train, test = division(len(frame), "random")
     X, y = frame.drop(columns=target), frame[target].astype(str).to_numpy()
     part = lambda rows: X.iloc[rows].reset_index(drop=True)
     return part(train), y[train], part(test), y[test]
@@ -87,7 +85,6 @@ def scored(
     fit: Callable[[pd.DataFrame, np.ndarray], Predict], X: Any, y: np.ndarray, X_new: Any, y_new: np.ndarray
 ) -> dict[str, float]:
     """Log loss and accuracy of the held-out rows, and seconds."""
-    warnings.simplefilter("ignore")
     begun = time.perf_counter()
     predict = fit(X, y)
     fitted = time.perf_counter()
@@ -112,24 +109,18 @@ def _ours(X: pd.DataFrame, y: np.ndarray) -> Predict:
 def _catboost(X: pd.DataFrame, y: np.ndarray) -> Predict:
     from catboost import CatBoostClassifier  # pyright: ignore[reportMissingImports]
 
-    text = text_columns(X)
-    filled = lambda X: X.assign(**{name: X[name].astype(object).fillna("").astype(str) for name in text})
+    levels = Levels.of(X, {})
     model = CatBoostClassifier(
         loss_function="MultiClass", verbose=False, allow_writing_files=False, random_seed=0
     )
-    model.fit(filled(X), y, cat_features=text)
-    return lambda X: (np.asarray(model.predict_proba(filled(X))), list(model.classes_))
+    model.fit(levels(X), y, cat_features=levels.text)
+    return lambda X: (np.asarray(model.predict_proba(levels(X))), list(model.classes_))
 
 
 def _logistic(X: pd.DataFrame, y: np.ndarray) -> Predict:
-    text = text_columns(X)
-    numbers = [name for name in X.columns if name not in text]
-    inputs = make_column_transformer(
-        (make_pipeline(SimpleImputer(), StandardScaler()), numbers),
-        (OneHotEncoder(handle_unknown="ignore"), text),
-    )
-    model = make_pipeline(inputs, LogisticRegression(max_iter=2_000)).fit(X, y)
-    return lambda X: (model.predict_proba(X), list(model.classes_))
+    numbers = Numbers.of(X, {})
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2_000)).fit(numbers(X), y)
+    return lambda X: (model.predict_proba(numbers(X)), list(model.classes_))
 
 
 SIDES = {"pool": _ours, "catboost": _catboost, "logistic regression": _logistic}

@@ -31,6 +31,7 @@ import psutil
 import pytest
 import typecheck
 from costs import Costs
+from sweeps import long_cells
 
 lowering.share_contexts()
 
@@ -79,24 +80,25 @@ FIRST = (
 )
 
 
-LONG = Path(__file__).parent / "support" / "long_cells.txt"
-COLLECTED = pytest.StashKey[dict[str, bool]]()  # of every node that was collected, whether it is long
+COLLECTED = pytest.StashKey[
+    dict[str, bool]
+]()  # of every node that was collected, whether its own file marks it long
 
 
 @pytest.hookimpl(tryfirst=True)  # before what is not chosen is taken away
 def pytest_collection_modifyitems(config, items):
-    long = set(LONG.read_text(encoding="utf-8").splitlines())
+    config.stash[COLLECTED] = {item.nodeid: item.get_closest_marker("long") is not None for item in items}
+    long = set(long_cells())
     for item in items:
         if item.nodeid in long:
             item.add_marker(pytest.mark.long)
-    config.stash[COLLECTED] = {item.nodeid: item.get_closest_marker("long") is not None for item in items}
     places = {file: place for place, file in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(FIRST)))
 
 
 @pytest.fixture
 def collected(request):
-    """Of every node that was collected, whether it is long."""
+    """Of every node that was collected, whether its own file marks it long."""
     return request.config.stash[COLLECTED]
 
 

@@ -349,7 +349,7 @@ MUTATIONS = (
     ),
     Mutation(
         "pools do not hold the last rows out",
-        "estimators/pooled.py",
+        "estimators/pool_division.py",
         "np.concatenate([spread, np.arange(before, len(labels))])",
         "np.concatenate([spread, order[-len(labels) // 9 :]])",
         "estimators/test_pooled.py::test_of_blocks_of_time_the_last_are_held_out_and_few_others",

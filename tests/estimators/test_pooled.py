@@ -12,7 +12,7 @@ from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGP
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
-from stochgp.estimators import pooled, pooled_regressor
+from stochgp.estimators import pool_division, pooled, pooled_regressor
 from stochgp.estimators.pooling import Pooling, distance_of, limited
 
 N = 1_200
@@ -150,7 +150,7 @@ def test_held_out_rows_are_seen_by_no_member_before_they_are_compared(monkeypatc
 
 def test_groups_stay_whole():
     group = np.repeat(np.arange(60, dtype=np.int32), 20)
-    found = pooled.held_out(Rows(X, Y, None, group), np.random.default_rng(0))
+    found = pool_division.held_out(Rows(X, Y, None, group), np.random.default_rng(0))
     for g in range(60):
         assert found.blocks[group == g].all() or not found.blocks[group == g].any()
     assert 0.1 * N <= found.blocks.sum() <= 0.2 * N
@@ -163,14 +163,14 @@ def test_of_blocks_of_time_the_last_are_held_out_and_few_others(singles, each, m
     group = np.repeat(np.arange(60, dtype=np.int32), each)
     n = len(group)
     rows = Rows(np.zeros((n, 1)), np.zeros(n), None, group)
-    found = pooled.held_out_in_time(rows, singles, np.random.default_rng(0))
+    found = pool_division.held_out_in_time(rows, singles, np.random.default_rng(0))
     whole = found.blocks | found.unscored
     for g in range(60):
         assert whole[group == g].all() or not whole[group == g].any()
     assert whole[group >= 51].all()  # 15 % of the rows
     assert found.in_time and 0.04 * n <= whole[group < 51].sum() <= 0.08 * n
     assert found.single.any() == singles and not (found.single & whole).any()
-    assert found.scored.sum() <= 2 * pooled.MOST and (each > 20 or not found.unscored.any())
+    assert found.scored.sum() <= 2 * pool_division.MOST and (each > 20 or not found.unscored.any())
     np.testing.assert_array_equal(found.all, found.single | whole)
 
 
@@ -181,7 +181,7 @@ def test_uneven_blocks_of_time_leave_rows_to_learn_from_wherever_some_are(sizes)
     n = len(group)
     rows = Rows(np.zeros((n, 1)), np.zeros(n), None, group)
     for seed in range(10):
-        found = pooled.held_out_in_time(rows, True, np.random.default_rng(seed))
+        found = pool_division.held_out_in_time(rows, True, np.random.default_rng(seed))
         whole = found.blocks | found.unscored
         assert whole[group == group.max()].all()
         assert whole[group < group.max()].sum() <= 0.1 * n
@@ -343,5 +343,5 @@ def test_a_member_that_stays_alone_has_its_probabilities_corrected(monkeypatch):
 def test_probabilities_are_not_corrected_by_rows_of_other_times(model):
     pool = pickle.loads(pickle.dumps(model[1]))
     single, blocks = np.arange(N) < 200, np.arange(N) >= N - 200
-    told = pool._corrected(Rows(X, Y, None, None), pooled.HeldOut(single, blocks, in_time=True), None)
+    told = pool._corrected(Rows(X, Y, None, None), pool_division.HeldOut(single, blocks, in_time=True), None)
     assert told["probabilities"]["choice"] == "as they are" and "exchangeable" in told["probabilities"]["why"]

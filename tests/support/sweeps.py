@@ -1,8 +1,16 @@
 """Sweeps of which `make test` runs a part and `make test-all` the whole."""
 
 from collections.abc import Collection, Iterable
+from pathlib import Path
 
 import pytest
+
+LIST = Path(__file__).parent / "long_cells.txt"
+
+
+def long_cells() -> list[str]:
+    """The nodes of the list, whose files do not mark them long themselves."""
+    return [line for line in LIST.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
 
 
 def some_of(values: Iterable, few: Collection) -> list:

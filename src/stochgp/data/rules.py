@@ -118,8 +118,8 @@ def rule_of(
         read, bad = as_read(reading, column)
         what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[reading.kind]
         note, column = both(note, unread(column, bad, what)), read
-    is_text = reading is not None and not all_digits(given)
-    if dates and imputes and not is_text and (found := numbers_as_dates(column)) is not None:
+    may_be_dates = dates and imputes and column.kind == "number" and (reading is None or all_digits(given))
+    if may_be_dates and (found := numbers_as_dates(column)) is not None:
         reading, note, column = DIGITS, both(note, WHOLE_DATES), found
     indicator = imputes and bool(column.missing.any())
     if column.kind == "text":

@@ -57,8 +57,8 @@ class _Seen:
     def rule(self, missing: str) -> ColumnRule:
         """As `TableEncoder.fit` finds it, but that no column is left out that has values, and none is bounded."""
         if self.dates is not None and missing != "refuse" and len(self.different) == FEWEST_DATES:
-            rule = replace(self.dates.rule(missing), reading=DIGITS).noting(WHOLE_DATES)
-            return replace(rule, indicator=rule.indicator or self.is_missing)
+            rule = replace(self.dates.rule(missing), reading=DIGITS, indicator=self.is_missing)
+            return rule.noting(WHOLE_DATES)
         if self.shown is None:
             nothing = Column(self.name, "number", np.full(1, np.nan), np.ones(1, bool))
             return rule_of(nothing, missing != "refuse")[0]

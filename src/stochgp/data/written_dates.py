@@ -71,9 +71,8 @@ def dates_of(texts: Any, day_first: bool) -> Written:
 
 def are_dates(numbers: np.ndarray) -> bool:
     """Whether all are whole numbers such as 20141013, 201410 or 201410131205, and of one length."""
-    if not ((numbers >= _SMALLEST) & (numbers <= _LARGEST)).all() or (numbers != np.floor(numbers)).any():
-        return False
-    if len(numbers) == 0:
+    possible = (numbers >= _SMALLEST) & (numbers <= _LARGEST) & (numbers == np.floor(numbers))
+    if len(numbers) == 0 or not possible.all():
         return False
     texts = digits_of(np.unique(numbers))
     lengths = set(pc.call_function("utf8_length", [texts]).to_pylist())

@@ -116,9 +116,7 @@ class _Given(NamedTuple):
 def _to_learn_from(X: Any, y: Any, sample_weight: Any, groups: Any, missing: str) -> _Given:
     """The rows that have a target and any input. What is of another length stays, and is refused by who reads it."""
     y = read_targets(y, allow_missing=missing != "refuse")
-    if sample_weight is not None and np.isscalar(sample_weight):
-        sample_weight = np.full(len(y), sample_weight)
-    given = _Given(X, y, sample_weight, groups, {})
+    given = _Given(X, y, _of_each_row(sample_weight, len(y)), groups, {})
     if missing == "refuse" or any(_length(part) != len(y) for part in given[:4] if part is not None):
         return given
     unknown, empty = np.isnan(y), rows_without_values(X)
@@ -265,7 +263,7 @@ def read_weights(
     """
     if sample_weight is None:
         return None
-    given = np.full(len(X), sample_weight) if np.isscalar(sample_weight) else sample_weight
+    given = _of_each_row(sample_weight, len(X))
     found = np.asarray(check_array(given, ensure_2d=False, dtype="float64", input_name="sample_weight"))
     if found.shape != (len(X),):
         raise ValueError(
@@ -283,6 +281,11 @@ def read_weights(
     if not may_be_nothing and found.sum() < np.finfo(np.float32).tiny:
         raise ValueError("the sum of sample_weight is zero, or too small a number")
     return found
+
+
+def _of_each_row(sample_weight: Any, n_rows: int) -> Any:
+    """One number as the weight of every row; anything else as it is."""
+    return np.full(n_rows, sample_weight) if np.isscalar(sample_weight) else sample_weight
 
 
 def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:

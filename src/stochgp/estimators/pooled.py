@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 from sklearn.base import clone
 
 from stochgp import deadline
@@ -22,6 +22,7 @@ from stochgp.deadline import TimeIsUpError, within
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.files import are_files
 from stochgp.estimators.kernel_choice import short_days
+from stochgp.estimators.pool_division import HeldOut, held_out, held_out_in_time
 from stochgp.estimators.pooling import Chosen, Distance, Pooling, alone
 from stochgp.estimators.predictor import PosteriorEstimator
 from stochgp.estimators.progress import say
@@ -31,30 +32,9 @@ from stochgp.names import lookup
 from stochgp.numerics.seeds import as_key, seed_of, split
 
 FEWEST_ROWS = 1_000  # from which rows are held out and members compared
-SHARE, MOST, LEAST = 0.1, 2_000, 200  # of the rows that are held out, at most and at least, without groups
-# Of tables with a time, the last rows and blocks before them: new rows come after all of these. By 5 % of each the pool did worse on the last fifth of CO2 (1.85
-# for -0.27 nats), Seattle (0.50, 0.46), metro (-0.26, -0.42), Tetouan (1.11, 1.03) and flights (0.44, 0.42), better on San Francisco (1.75, 2.08).
-LAST, SPREAD = 0.15, 0.05
 FOR_THE_END = 0.25  # of a time limit: members are compared, and take in the held-out rows
 SECONDS = 10.0  # left, below which no further member begins
 ON_BLOCKS = "_by_blocks"  # of the name of a member that is judged by whole blocks of time
-
-
-class HeldOut(NamedTuple):
-    """Which rows no member sees before they are compared."""
-
-    single: Bool[np.ndarray, " N"]  # one by one
-    blocks: Bool[np.ndarray, " N"]  # with all of their group or block of time
-    unscored: Bool[np.ndarray, " N"] | bool = False  # rows of these blocks beyond the 2,000 that are scored
-    in_time: bool = False  # whether blocks are of time
-
-    @property
-    def scored(self) -> Bool[np.ndarray, " N"]:
-        return self.single | self.blocks
-
-    @property
-    def all(self) -> Bool[np.ndarray, " N"]:
-        return self.scored | self.unscored
 
 
 class Compared(NamedTuple):
@@ -351,42 +331,6 @@ class PooledEstimator(PosteriorEstimator):
         self.n_iter_ = sum(member.n_iter_ for member in members.values())
         self.converged_ = all(member.converged_ for member in members.values())
         self.history_ = [entry for member in members.values() for entry in member.history_]
-
-
-def held_out(rows: Rows, generator: np.random.Generator) -> HeldOut:
-    """A tenth of the rows: at random, or whole groups."""
-    N = len(rows)
-    nothing = np.zeros(N, bool)
-    if rows.group is None:
-        n = int(np.clip(SHARE * N, LEAST, MOST))
-        return HeldOut(np.isin(np.arange(N), generator.permutation(N)[:n]), nothing)
-    labels, number, sizes = np.unique(rows.group, return_inverse=True, return_counts=True)
-    order = generator.permutation(len(labels))
-    enough = _reaching(sizes[order], max(SHARE * N, min(LEAST, N / 4)))
-    return HeldOut(nothing, np.isin(number, order[: min(enough, len(labels) // 2)]))
-
-
-def held_out_in_time(rows: Rows, singles: bool, generator: np.random.Generator) -> HeldOut:
-    """Of groups that are blocks of time, in their order: the last with 15 % of the rows, and others with 5 %; with `singles` 5 % of the other rows besides.
-
-    At most 2,000 rows of blocks are scored.
-    """
-    N, group = len(rows), np.asarray(rows.group)
-    labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
-    before = len(labels) - max(1, min(_reaching(sizes[::-1], LAST * N), len(labels) // 3))
-    order = generator.permutation(before)
-    order = order[sizes[order] <= 2 * SPREAD * N]  # not what few large blocks are the most of
-    spread = order[: min(_reaching(sizes[order], SPREAD * N), before // 2)]
-    blocks = np.isin(number, np.concatenate([spread, np.arange(before, len(labels))]))
-    scored = np.isin(np.arange(N), generator.permutation(np.flatnonzero(blocks))[:MOST])
-    n = int(min(np.clip(SHARE / 2 * N, LEAST / 2, MOST), (~blocks).sum() / 4)) if singles else 0
-    single = np.isin(np.arange(N), generator.permutation(np.flatnonzero(~blocks))[:n])
-    return HeldOut(single, scored, blocks & ~scored, True)
-
-
-def _reaching(sizes: Int[np.ndarray, " G"], n_rows: float) -> int:
-    """How many of these groups have so many rows together."""
-    return int(np.searchsorted(np.cumsum(sizes), n_rows)) + 1
 
 
 def _with_encoder(member: Any, encoder: Any, pool: Any) -> None:

@@ -17,7 +17,8 @@ from stochgp.choosing import choice
 from stochgp.data.rows import Rows
 from stochgp.estimators.classifier import SparseGPClassifier
 from stochgp.estimators.inputs import read_labels, read_training_rows, refuse_one_class
-from stochgp.estimators.pooled import Compared, Given, HeldOut, PooledEstimator
+from stochgp.estimators.pool_division import HeldOut
+from stochgp.estimators.pooled import Compared, Given, PooledEstimator
 from stochgp.estimators.pooling import Predicted, alone, chosen
 from stochgp.numerics.clustered import clusters
 
@@ -117,10 +118,7 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
         number = rows.y.astype(np.int64)
         left = np.bincount(number, ~division.all)[number]
         rare = (np.bincount(number)[number] < FEWEST_OF_A_CLASS) | (left == 0)
-        part = lambda rows: rows & ~rare
-        return HeldOut(
-            part(division.single), part(division.blocks), part(division.unscored), division.in_time
-        )
+        return division.without(rare)
 
     def _compared(self, rows: Rows, division: HeldOut) -> Compared:
         new, names = rows.some(division.scored), list(self.estimators_)

@@ -28,7 +28,8 @@ from stochgp.estimators.kernel_choice import near_in_time
 from stochgp.estimators.likelihood import AUTO, FEATURE, GAUSSIAN, KERNEL, SPARSE, Asked
 from stochgp.estimators.new_rows import EITHER
 from stochgp.estimators.pool import Pool
-from stochgp.estimators.pooled import ON_BLOCKS, Compared, Given, HeldOut, PooledEstimator
+from stochgp.estimators.pool_division import HeldOut
+from stochgp.estimators.pooled import ON_BLOCKS, Compared, Given, PooledEstimator
 from stochgp.estimators.pooling import Predicted, alone, chosen, distance_of, limited
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.estimators.sparse import SparseGPRegressor
@@ -59,8 +60,8 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
     """Gaussian process regression for any table: members of several families, mixed by how each predicts rows that none of them has seen.
 
     A tenth of the rows is held out: whole groups, where there are groups. Where the table says when its rows were taken it is a quarter: blocks of time, the last
-    15 % of the rows and 5 % before them, and single rows, 5 %. Each member learns from the others. An observation is predicted as p(y | x) = Σ_k w_k(x) p_k(y | x), where the weights have the highest mean of
-    log p(y) + log N(y | Σ_k w_k m_k, S) over the held-out rows, S the mean square of y − Σ_k w_k m_k: by densities and by means alike. They depend on the
+    15 % of the rows and 5 % before them, and single rows, 5 %. Each member learns from the others. An observation is predicted as
+    p(y | x) = Σ_k w_k(x) p_k(y | x), where the weights have the highest mean of log p(y) + log N(y | Σ_k w_k m_k, S) over the held-out rows, S the mean square of y − Σ_k w_k m_k: by densities and by means alike. They depend on the
     distance to the nearest training row where held-out rows gain by that: what is best between the training rows is not always best far from them. A
     member stays where it pays. The held-out rows then join the posteriors of those that stay. Fewer than 1,000 rows have a kernel GP alone.
 

@@ -16,7 +16,7 @@ from stochgp.estimators.cautions import warn_of_moved
 from stochgp.estimators.fitted import Fitted, draw_keys
 from stochgp.estimators.function_draws import FunctionDraws
 from stochgp.estimators.inputs import read_inputs
-from stochgp.estimators.nested import fields_of, with_fields
+from stochgp.estimators.nested import BETWEEN_NAMES, fields_of, with_fields
 from stochgp.estimators.progress import say
 from stochgp.estimators.saving import pack, save, unpack
 from stochgp.numerics.seeds import as_key
@@ -56,7 +56,9 @@ class PosteriorEstimator(BaseEstimator):
         found = BaseEstimator.get_params(self, deep)
         own = BaseEstimator.get_params(self, deep=False).items() if deep else ()
         return found | {
-            f"{name}__{inner}": part for name, value in own for inner, part in fields_of(value).items()
+            f"{name}{BETWEEN_NAMES}{inner}": part
+            for name, value in own
+            for inner, part in fields_of(value).items()
         }
 
     def set_params(self, **params: Any) -> "PosteriorEstimator":
@@ -72,7 +74,7 @@ class PosteriorEstimator(BaseEstimator):
         own, inner = {}, {}
         settings = BaseEstimator.get_params(self, deep=False)
         for name, value in params.items():
-            first, _, rest = name.partition("__")
+            first, _, rest = name.partition(BETWEEN_NAMES)
             of_part = rest and first in settings and not hasattr(settings[first], "get_params")
             (inner.setdefault(first, {}) if of_part else own)[rest if of_part else name] = value
         parts = {

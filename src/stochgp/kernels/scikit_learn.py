@@ -1,7 +1,9 @@
 """Kernels of `sklearn.gaussian_process.kernels` as ours."""
 
+import functools
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
 from stochgp.kernels.base import AbstractKernel, Product, Sum
@@ -51,10 +53,7 @@ def from_sklearn(kernel: Any) -> tuple[AbstractKernel, float | None]:
     noise = [term for term in terms if type(term).__name__ == "WhiteKernel"]
     if not found:
         raise ValueError("the kernel is noise alone: there is no function to learn")
-    total = found[0]
-    for term in found[1:]:
-        total = Sum(total, term)
-    return total, float(sum(term.noise_level for term in noise)) if noise else None
+    return functools.reduce(Sum, found), float(sum(term.noise_level for term in noise)) if noise else None
 
 
 def _terms(kernel: Any) -> list[Any]:
@@ -105,9 +104,5 @@ def _product(left: AbstractKernel, right: AbstractKernel) -> AbstractKernel:
         if not isinstance(constant, Constant) or isinstance(other, Constant) or amplitude is None:
             continue
         if isinstance(amplitude, Frozen) and float(value_of(amplitude, np.float32)) == 1.0:
-            return type(other)(**_fields(other) | {"variance": constant.variance})
+            return eqx.tree_at(lambda kernel: kernel.variance, other, constant.variance)
     return Product(left, right)
-
-
-def _fields(kernel: Any) -> dict[str, Any]:
-    return {name: getattr(kernel, name) for name in type(kernel).__dataclass_fields__}
