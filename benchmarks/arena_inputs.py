@@ -25,8 +25,9 @@ class Levels(NamedTuple):
 
     def __call__(self, X: pd.DataFrame) -> pd.DataFrame:
         found = with_numbers_of_dates(X, self.dates)
-        return found.assign(
-            **{name: found[name].astype(object).where(found[name].notna(), MISSING) for name in self.text}
+        return _with(
+            found,
+            {name: found[name].astype(object).where(found[name].notna(), MISSING) for name in self.text},
         )
 
 
@@ -48,7 +49,7 @@ class Categories(NamedTuple):
             name: pd.Categorical(found[name].where(found[name].isin(levels)), categories=levels)
             for name, levels in self.levels.items()
         }
-        found = found.assign(**categories)
+        found = _with(found, categories)
         return found.rename(columns={name: f"x{i}" for i, name in enumerate(found.columns)})
 
 
@@ -93,7 +94,7 @@ def with_numbers_of_dates(X: pd.DataFrame, dates: Mapping[str, str]) -> pd.DataF
             f"{name} weekday": at.dt.day_of_week,
             f"{name} minute": 60 * at.dt.hour + at.dt.minute,
         }
-        X = X.drop(columns=name).assign(**numbers)
+        X = _with(X.drop(columns=name), numbers)
     return X
 
 
@@ -103,4 +104,12 @@ def text_columns(X: pd.DataFrame) -> list[str]:
 
 def _as_objects(X: pd.DataFrame, text: list[str]) -> pd.DataFrame:
     """The imputer takes text as objects with NaN as gaps."""
-    return X.assign(**{name: X[name].astype(object).where(X[name].notna(), np.nan) for name in text})
+    return _with(X, {name: X[name].astype(object).where(X[name].notna(), np.nan) for name in text})
+
+
+def _with(X: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
+    """A copy with these columns too, or instead; `assign` takes no column that is called self."""
+    found = X.copy()
+    for name, column in columns.items():
+        found[name] = column
+    return found

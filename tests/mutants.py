@@ -355,6 +355,27 @@ MUTATIONS = (
         "estimators/test_pooled.py::test_of_blocks_of_time_the_last_are_held_out_and_few_others",
     ),
     Mutation(
+        "every temperature is taken",
+        "distributions/temperature.py",
+        "if 2 * number * gain <= SURE:",
+        "if 2 * number * gain <= 0.0:",
+        "distributions/test_temperature.py::test_right_probabilities_stay_in_99_of_100_draws",
+    ),
+    Mutation(
+        "a kernel's prior is about 0",
+        "learners/svgp.py",
+        "_square(self._with_prior(gp), state.start)",
+        "_square(self._with_prior(gp), jax.tree.map(jnp.zeros_like, state.start))",
+        "variational/test_variational.py::test_the_prior_of_a_kernel_is_a_penalty_about_its_start_and_of_nothing_else",
+    ),
+    Mutation(
+        "members see the rows of later folds",
+        "estimators/pooled_classifier.py",
+        "rows.some(~part.all)",
+        "rows",
+        "estimators/test_pooled_classifier.py::test_of_few_rows_each_is_held_out_once_and_seen_by_no_member_that_predicts_it",
+    ),
+    Mutation(
         "whole numbers are dates where most of them are",
         "data/written_dates.py",
         "True).is_date.all())",
@@ -1274,8 +1295,8 @@ MUTATIONS = (
     Mutation(
         "a pool corrects probabilities by rows of other times",
         "estimators/pooled_regressor.py",
-        "if division.in_time:\n            why",
-        "if False:\n            why",
+        "if division.in_time:\n            return",
+        "if False:\n            return",
         "estimators/test_pooled.py::test_probabilities_are_not_corrected_by_rows_of_other_times",
     ),
 )

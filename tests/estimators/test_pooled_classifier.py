@@ -8,30 +8,41 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import GPClassifier, SparseGPClassifier, load
+from stochgp.distributions import TemperatureScaling
 from stochgp.estimators import pool_division, pooled, pooled_classifier
 from stochgp.estimators.pooling import Pooling
+from stochgp.learners import SVGP, ByLoss
 
 N = 1_200
+AS_IT_WAS = TemperatureScaling(1.0, 0.0, 0)
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(-2, 2, (N, 2))
 LABELS = np.array(["far", "left", "right"])
 Y = LABELS[np.where(np.hypot(*X.T) > 2, 0, np.where(X[:, 0] < 0, 1, 2))]
 NEW = GENERATOR.uniform(-2, 2, (40, 2))
 QUICK = {
-    "smooth": partial(SparseGPClassifier, "rbf", 20, epochs=3, batch_size=128),
-    "rough": partial(SparseGPClassifier, "matern12", 20, epochs=3, batch_size=128),
+    "smooth": partial(SparseGPClassifier, "rbf", 20),
+    "rough": partial(SparseGPClassifier, "matern12", 20),
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_steps():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pooled_classifier, "FAMILIES", QUICK)
+        patched.setattr(pooled_classifier, "FEW", SVGP(steps=20, batch_size=128, judge=ByLoss()))
+        yield
+
+
 @pytest.fixture(scope="module")
-def model():
-    """Of members whose weights are set, so that both count."""
+def model(_few_steps):
+    """Of members whose weights are set, so that both count, and with probabilities as they are."""
     picked = pooled.alone(0, "")._replace(
         members=[0, 1], level=np.array([0.0, 0.4]), slope=np.zeros(2), average=np.array([0.4, 0.6])
     )
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pooled_classifier, "FAMILIES", QUICK)
         patched.setattr(pooled_classifier, "chosen", lambda *_, **__: picked)
+        patched.setattr(pooled_classifier, "temperature_scaling", lambda *_, **__: AS_IT_WAS)
         return GPClassifier(random_state=0).fit(X, Y)
 
 
@@ -64,20 +75,80 @@ def test_rows_of_rare_classes_are_held_out_by_none():
     y[:5] = 1.0
     rows = pooled_classifier.Rows(X, y, None, None)
     for seed in range(20):
-        found = GPClassifier()._allowed(rows, pool_division.held_out(rows, np.random.default_rng(seed)))
+        division = pool_division.held_out(rows, np.random.default_rng(seed))
+        found = GPClassifier()._without_rare(rows, division)
         assert not found.all[:5].any() and found.all.any()
+
+
+@pytest.mark.parametrize("group", [None, np.repeat(np.arange(40, dtype=np.int32), 10)])
+def test_of_few_rows_each_is_held_out_once_and_seen_by_no_member_that_predicts_it(monkeypatch, group):
+    y = (X[:400, 0] > 0).astype(float)
+    y[:5] = 2.0  # too few of this class to be held out
+    X_few, pool = X[:400], GPClassifier(random_state=0)
+    fitted = []
+    wrapped = SparseGPClassifier.fit
+    monkeypatch.setattr(
+        SparseGPClassifier,
+        "fit",
+        lambda self, X, *rest, **more: fitted.append(X) or wrapped(self, X, *rest, **more),
+    )
+    compared = []
+    closed = GPClassifier._closed
+    monkeypatch.setattr(
+        GPClassifier,
+        "_closed",
+        lambda self, rows, division, found: compared.append(found) or closed(self, rows, division, found),
+    )
+    pool.fit(X_few, y, groups=group)
+    held_out = compared[0].rows.X
+    assert_array_equal(np.sort(held_out[:, 0]), np.sort(X_few[5:, 0]))
+    predicted = [[row for row in X_few[5:] if not (part == row).all(axis=1).any()] for part in fitted[:10:2]]
+    assert sum(len(part) for part in predicted) == 395
+    assert all(len(part) == 400 for part in fitted[10:]) and len(fitted) == 10 + len(pool.estimators_)
+    if group is not None:
+        of_row = {tuple(row): g for row, g in zip(X_few, group, strict=True)}
+        for part in predicted:
+            groups = {of_row[tuple(row)] for row in part}
+            inside = [row for row in X_few[5:] if of_row[tuple(row)] in groups]
+            assert len(inside) == len(part)
+
+
+def test_probabilities_of_the_pool_have_the_temperature_that_held_out_rows_ask_for(model, tmp_path):
+    hot = pickle.loads(pickle.dumps(model))
+    hot._correction = TemperatureScaling(2.0, 0.1, 200)
+    wanted = np.sqrt(model.predict_proba(NEW))
+    assert_allclose(hot.predict_proba(NEW), wanted / wanted.sum(axis=1, keepdims=True), rtol=1e-6)
+    assert_array_equal(hot.predict(NEW), model.predict(NEW))
+    hot.save(tmp_path / "hot.safetensors")
+    assert_array_equal(load(tmp_path / "hot.safetensors").predict_proba(NEW), hot.predict_proba(NEW))
+
+
+def test_the_temperature_is_of_the_pool_and_of_rows_that_are_exchangeable(model):
+    """Held-out probabilities of two members that are twice as sure as labels allow."""
+    generator = np.random.default_rng(5)
+    log_p = np.log(generator.dirichlet(np.full(3, 0.5), 4_000))
+    label = np.array([generator.choice(3, p=p) for p in np.exp(log_p)])
+    sure = log_p * 2 - np.logaddexp.reduce(log_p * 2, axis=1)[:, None]
+    rows = pooled_classifier.Rows(np.zeros((4_000, 2)), label.astype(float), None, None)
+    parts = [pooled_classifier.Categorical(sure)] * 2
+    picked = pooled.alone(0, "")._replace(members=[0, 1])
+    pool = pickle.loads(pickle.dumps(model))
+    division = pool_division.HeldOut(np.ones(4_000, bool), np.zeros(4_000, bool))
+    entries = pool._corrected(division, pooled.Compared(picked, None, parts, rows))
+    assert 1.85 < pool._correction.temperature < 2.15 and "temperature" in entries["probabilities"]["choice"]
+    pool._correction = None
+    entries = pool._corrected(division._replace(in_time=True), pooled.Compared(picked, None, parts, rows))
+    assert pool._correction is None and "exchangeable" in entries["probabilities"]["why"]
 
 
 def test_files_have_one_classifier_which_tells_their_labels(tmp_path):
     path = tmp_path / "rows.csv"
     rows = "".join(f"{a:.6f},{b:.6f},{label}\n" for (a, b), label in zip(X[:300], Y[:300], strict=True))
     path.write_text("a,b,where\n" + rows)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pooled_classifier, "FAMILIES", QUICK)
-        found = GPClassifier(random_state=0).fit(path, "where")
-        for more in ({"sample_weight": np.ones(300)}, {"groups": np.arange(300)}):
-            with pytest.raises(ValueError, match="is for rows in memory"):
-                GPClassifier(random_state=0).fit(path, "where", **more)
+    found = GPClassifier(random_state=0).fit(path, "where")
+    for more in ({"sample_weight": np.ones(300)}, {"groups": np.arange(300)}):
+        with pytest.raises(ValueError, match="is for rows in memory"):
+            GPClassifier(random_state=0).fit(path, "where", **more)
     assert list(found.weights_) == ["smooth"] and list(found.classes_) == list(LABELS)
     assert "block by block" in found.plan_.members.why and found._pooling.distance is None
     import pandas as pd

@@ -300,7 +300,27 @@ def test_frozen_points_stay():
     assert_allclose(state.gp.approximation.points, Z)
 
 
+def test_the_prior_of_a_kernel_is_a_penalty_about_its_start_and_of_nothing_else():
+    """Plain descent of rate 1: a step moves the kernel by −(x − x₀)/(s² Σρ) more than without the prior, and all else alike."""
+    far = SVGP(2, learning_rate=1.0, natural_rate=0.3, optimizer=optax.sgd, decay=constant, spread=0.5)
+    gp, batch = drawn(model()), rows([0, 1])
+    away = jax.tree.map(lambda leaf: leaf + 0.2, gp.kernel)
+    begun = eqx.tree_at(lambda state: state.gp.kernel, _begun(far, gp), away)
+    free = dataclasses.replace(far, spread=None)
+    (state, info), (other, without) = (
+        eqx.filter_jit(learner.step)(begun, batch, key=KEY) for learner in (far, free)
+    )
+    squares = sum(np.sum(0.2**2 * np.ones_like(leaf)) for leaf in jax.tree.leaves(gp.kernel))
+    assert_allclose(info.loss - without.loss, squares / (2 * 0.5**2 * N), rtol=1e-9)
+    for moved, plain in zip(jax.tree.leaves(state.gp.kernel), jax.tree.leaves(other.gp.kernel), strict=True):
+        assert_allclose(moved - plain, -0.2 / (0.5**2 * N) * np.ones_like(moved), rtol=1e-9)
+    assert_allclose(state.gp.approximation.points, other.gp.approximation.points, rtol=1e-12)
+    assert_allclose(state.gp.noise.level.raw, other.gp.noise.level.raw, rtol=1e-12)
+
+
 def test_impossible_settings_are_refused():
+    with pytest.raises(ValueError, match="spread is 0"):
+        SVGP(spread=0.0)
     with pytest.raises(ValueError, match="natural_rate is 1.5"):
         SVGP(natural_rate=1.5)
     with pytest.raises(ValueError, match=r"\[M, D\] with M at least 1"):

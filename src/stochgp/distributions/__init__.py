@@ -9,6 +9,7 @@ from .location_scale import LocationScale, Normal, Student
 from .mixture import Mixture
 from .rounded import Rounded
 from .scale_mixture import ScaleMixture, student_multipliers
+from .temperature import TemperatureScaling, temperature_scaling
 from .warped import Warped
 
 __all__ = [
@@ -28,8 +29,10 @@ __all__ = [
     "ScaleMixture",
     "SplineCurve",
     "Student",
+    "TemperatureScaling",
     "Warped",
     "conformal",
     "recalibration",
     "student_multipliers",
+    "temperature_scaling",
 ]

@@ -98,7 +98,7 @@ class ConformalScores(eqx.Module):
         cls, found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
     ) -> "ConformalScores":
         """Of these rows, or of a random one of each group."""
-        found, y, weight = _one_of_each(found, y, groups, seed, weight)
+        found, y, weight = one_of_each(found, y, groups, seed, weight)
         scores = np.abs(found.pit(y, seed) - 0.5)
         order = np.argsort(scores, kind="stable")
         return cls(scores[order], weight[order])
@@ -146,7 +146,7 @@ def recalibration(
     weight : array [n] or None
         ρ of each row, positive: it counts as ρ equal rows, or is ρ times as likely to be the row of its group. None: 1 for all.
     """
-    found, y, weight = _one_of_each(found, y, groups, seed, weight)
+    found, y, weight = one_of_each(found, y, groups, seed, weight)
     n = len(y)
     if n < FEWEST:
         raise ValueError(f"{n} left-out rows are too few to recalibrate by; at least {FEWEST} are needed")
@@ -216,7 +216,7 @@ def conformal(
     return made
 
 
-def _one_of_each(
+def one_of_each(
     found: AbstractDistribution, y: Any, groups: Any, seed: int, weight: Any
 ) -> tuple[AbstractDistribution, np.ndarray, np.ndarray]:
     """(Distributions, targets, weights) of the rows, or of a random one of each group, which then count as one."""

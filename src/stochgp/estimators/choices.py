@@ -61,7 +61,10 @@ SPARSE_LEARNERS: dict[str, AbstractLearner] = {
     ),  # the gradient by L needs many steps for the size of a variance
     "ivsgpr": IVSGPR(),
 }
-CLASSIFIER_LEARNERS: dict[str, AbstractLearner] = {"svgp": SVGP(steps=2048)}  # a step is for every class
+# A step is for every class. Held-out accuracy and log loss at the best temperature, without a prior and with it, means of two or three divisions: digits .971,
+# .076 and .976, .061; breast cancer .956, .076 and .971, .052; Chile .672, .837 and .671, .838; mortgages .906, .266 and .906, .265.
+CLASSIFIER = SVGP(steps=2048, spread=SPREAD)
+CLASSIFIER_LEARNERS: dict[str, AbstractLearner] = {"svgp": CLASSIFIER}
 
 Chosen = tuple[AbstractLearner | None, str]  # a learner, and why
 

@@ -19,7 +19,6 @@ from stochgp.choosing import AS_GIVEN, Decisions, choice, planned
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError, within
-from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.files import are_files
 from stochgp.estimators.kernel_choice import short_days
 from stochgp.estimators.pool_division import HeldOut, held_out, held_out_in_time
@@ -34,15 +33,20 @@ from stochgp.numerics.seeds import as_key, seed_of, split
 FEWEST_ROWS = 1_000  # from which rows are held out and members compared
 FOR_THE_END = 0.25  # of a time limit: members are compared, and take in the held-out rows
 SECONDS = 10.0  # left, below which no further member begins
+AS_THEY_ARE, NOT_EXCHANGEABLE = (
+    "as they are",
+    "rows of later times are not exchangeable with those held out",
+)  # of probabilities
 ON_BLOCKS = "_by_blocks"  # of the name of a member that is judged by whole blocks of time
 
 
 class Compared(NamedTuple):
-    """The members that stay and their weights, the distance these may depend on, and the distributions of the held-out rows by each member that was tried."""
+    """The members that stay and their weights, the distance these may depend on, and the held-out rows and their distributions by each member that was tried."""
 
     picked: Chosen
     distance: Distance | None = None
-    distributions: Sequence[AbstractDistribution] = ()
+    distributions: Sequence[Any] = ()
+    rows: Rows | None = None
 
 
 class Given(NamedTuple):
@@ -153,9 +157,13 @@ class PooledEstimator(PosteriorEstimator):
         """Settings that all members get beside those of every estimator."""
         return {}
 
-    def _allowed(self, rows: Rows, division: HeldOut) -> HeldOut:
-        """Those of the held-out rows that members can do without."""
-        return division
+    def _division(self, rows: Rows, in_time: bool, generator: np.random.Generator) -> HeldOut | None:
+        """Which rows no member sees before they are compared; None: members are not compared. `in_time`: groups are blocks of time."""
+        if len(rows) < FEWEST_ROWS:
+            return None
+        if in_time:
+            return held_out_in_time(rows, self.new_rows == "auto", generator)
+        return held_out(rows, generator)
 
     def summary(self) -> str:
         """What was tried, what it scored and cost, what stays with which weight, and what was decided; `estimators_[name].summary()` says more of one."""
@@ -172,15 +180,9 @@ class PooledEstimator(PosteriorEstimator):
         return "\n".join([*lines, "", "Chosen:", str(own)])
 
     def _fit(self, rows: Rows, encoder: Any, entries: dict[str, Any], grouped: bool, given: Given) -> None:
-        compares = len(rows) >= FEWEST_ROWS
         in_time = rows.group is not None and not grouped
-        singles = in_time and self.new_rows == "auto"
-        generator = np.random.default_rng(given.seeds(1)[0])
-        division = None
-        if compares:
-            found = held_out_in_time(rows, singles, generator) if in_time else held_out(rows, generator)
-            division = self._allowed(rows, found)
-        candidates = self._candidates(in_time and singles, compares)
+        division = self._division(rows, in_time, np.random.default_rng(given.seeds(1)[0]))
+        candidates = self._candidates(in_time and self.new_rows == "auto", division is not None)
         seen = rows if division is None else rows.some(~division.all)
         fitted, seconds = self._fitted_members(candidates, seen, encoder, given)
         self.estimators_, self.scores_ = fitted, {name: {"seconds": seconds[name]} for name in fitted}

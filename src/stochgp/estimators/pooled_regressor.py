@@ -29,7 +29,14 @@ from stochgp.estimators.likelihood import AUTO, FEATURE, GAUSSIAN, KERNEL, SPARS
 from stochgp.estimators.new_rows import EITHER
 from stochgp.estimators.pool import Pool
 from stochgp.estimators.pool_division import HeldOut
-from stochgp.estimators.pooled import ON_BLOCKS, Compared, Given, PooledEstimator
+from stochgp.estimators.pooled import (
+    AS_THEY_ARE,
+    NOT_EXCHANGEABLE,
+    ON_BLOCKS,
+    Compared,
+    Given,
+    PooledEstimator,
+)
 from stochgp.estimators.pooling import Predicted, alone, chosen, distance_of, limited
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.estimators.sparse import SparseGPRegressor
@@ -239,8 +246,7 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
     def _corrected(self, new: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Probabilities, of the pool or of the one member that stays, by the held-out rows, where these ask for it (a beta-transformed pool: Ranjan and Gneiting 2010); what `plan_` says of it."""
         if division.in_time:
-            why = "rows of later times are not exchangeable with those held out"
-            return {"probabilities": choice("as they are", why)}
+            return {"probabilities": choice(AS_THEY_ARE, NOT_EXCHANGEABLE)}
         if not compared.distributions:
             return {}
         parts = tuple(compared.distributions[k] for k in compared.picked.members)
@@ -248,10 +254,10 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         try:
             made = recalibration(mixed, new.y, groups=new.group, weight=new.weight)
         except ValueError as refusal:
-            return {"probabilities": choice("as they are", str(refusal))}
+            return {"probabilities": choice(AS_THEY_ARE, str(refusal))}
         if made.is_identity:
             return {
-                "probabilities": choice("as they are", "held-out rows do not clearly gain by another curve")
+                "probabilities": choice(AS_THEY_ARE, "held-out rows do not clearly gain by another curve")
             }
         self._correction = made
         why = f"gains {made.gain:.4f} nats a row by {made.n_rows:,} held-out rows"

@@ -176,3 +176,6 @@ class AbstractLearner(eqx.Module):
         rate = self.learning_rate
         if rate is not None and not callable(rate) and not 0 < rate < float("inf"):
             raise ValueError(f"learning_rate is {rate}; it must be positive and finite")
+        spread = getattr(self, "spread", None)  # of a prior, of learners that have one
+        if spread is not None and not 0 < spread < float("inf"):
+            raise ValueError(f"spread is {spread}; it must be positive and finite, or None")

@@ -109,8 +109,6 @@ class AbstractConditionals(AbstractLearner):
             value = getattr(self, name)
             if isinstance(value, bool) or value != int(value) or value < 1:
                 raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
-        if self.spread is not None and not 0 < self.spread < math.inf:
-            raise ValueError(f"spread is {self.spread}; it must be positive and finite, or None")
 
     @abc.abstractmethod
     def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:

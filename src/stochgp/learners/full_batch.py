@@ -140,8 +140,6 @@ class FullBatch(AbstractLearner):
                 raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
         if not 0 <= self.tolerance < math.inf:
             raise ValueError(f"tolerance is {self.tolerance}; it must be finite and at least 0")
-        if self.spread is not None and not 0 < self.spread < math.inf:
-            raise ValueError(f"spread is {self.spread}; it must be positive and finite, or None")
         if self.precision not in (None, "float32", "float64"):
             raise ValueError(f"precision is {self.precision!r}; it must be 'float32', 'float64' or None")
 

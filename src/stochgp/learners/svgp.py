@@ -19,7 +19,7 @@ from stochgp.learners.steps import advance_by_batches
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device
 from stochgp.objectives.elbo import expected_log_density, sites
-from stochgp.parameters import trainable_mask
+from stochgp.parameters import in_parameters, trainable_mask
 from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 from stochgp.variational import InducingPoints, Naturals, optimum
 
@@ -35,6 +35,7 @@ class SVGPState(eqx.Module):
     naturals: Naturals | None  # of q(u); None where the optimiser moves it
     n_rows: Float[Array, ""]
     count: Float[Array, ""]  # Σρ of all rows
+    start: Any = None  # unconstrained parameters of the kernel, where they have a prior around these
 
 
 class SVGPInfo(NamedTuple):
@@ -81,6 +82,9 @@ class SVGP(AbstractLearner):
         How states are evaluated, and which rates are tried; None = `ByLoss()`, which tries none.
     steps : int
         Steps of a run whose `epochs` are None.
+    spread : float or None
+        s of a penalty ‖x − x₀‖² / 2s² on −ELBO, a normal prior of the kernel's unconstrained parameters x around their start, of logarithms of variances
+        and lengthscales and of no weights of networks; None = no prior.
     """
 
     batch_size: int = 256
@@ -92,6 +96,7 @@ class SVGP(AbstractLearner):
     sampling: AbstractSampling = HeavyInAll()
     judge: AbstractJudge | None = ByLoss(trial_rates=TRIAL_RATES)
     steps: int = 4096
+    spread: float | None = None
 
     def __check_init__(self) -> None:
         self.check_common()
@@ -124,7 +129,13 @@ class SVGP(AbstractLearner):
         rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
         descent = begin(self.partition(gp)[0], self.optimizer, rate, problem.plan.total_steps)
         n, count = problem.source.size, problem.source.count
-        return SVGPState(gp, descent, naturals, on_device(n, f), on_device(count, f))
+        start = None if self.spread is None else jax.tree.map(jnp.copy, self._with_prior(gp))
+        return SVGPState(gp, descent, naturals, on_device(n, f), on_device(count, f), start)
+
+    def _with_prior(self, gp: SparseGP) -> Any:
+        """What of `partition` the prior is of."""
+        kernel = self.partition(gp)[0].kernel
+        return eqx.filter(kernel, in_parameters(kernel))
 
     def advance(
         self, state: SVGPState, problem: Problem, first_step: int, n_steps: int, seed: Seed
@@ -161,6 +172,8 @@ class SVGP(AbstractLearner):
             mean, variance = process.moments_of(W, process.kernel.diag(batch.X))
             total = scale * jnp.sum(expected_log_density(gp, batch, mean, variance, key))
             divergence = process.divergence()
+            if self.spread is not None:
+                total = total - _square(self._with_prior(gp), state.start) / (2 * self.spread**2)
             return (divergence - total) / state.count, (W, mean, variance, divergence, process.jitter)
 
         (value, seen), gradient = jax.value_and_grad(loss, has_aux=True)(trainable)
@@ -170,11 +183,19 @@ class SVGP(AbstractLearner):
         theta, descent = move(trainable, gradient, state.descent, self.optimizer, size)
         gp = eqx.combine(theta, rest)
         if state.naturals is None or self.natural_rate is None:
-            return SVGPState(gp, descent, None, state.n_rows, state.count), info
+            return SVGPState(gp, descent, None, state.n_rows, state.count, state.start), info
         best = optimum(W, *sites(state.gp, batch, mean, variance, key), scale)
         naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
         gp = at_naturals(gp, naturals)
-        return SVGPState(gp, descent, naturals, state.n_rows, state.count), info
+        return SVGPState(gp, descent, naturals, state.n_rows, state.count, state.start), info
+
+
+def _square(a: Any, b: Any) -> Float[Array, ""]:
+    """‖a − b‖²."""
+    return sum(
+        (jnp.sum(jnp.square(x - y)) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True)),
+        jnp.zeros(()),
+    )
 
 
 def at_naturals(gp: SparseGP, naturals: Naturals) -> SparseGP:
