@@ -1,5 +1,5 @@
 # make demo      the main job on real data        make test       format, lint, types and tests: every property of every kind
-# make lint      format, lint and types           make test-all   the same with all sweeps and the extras botorch and robot
+# make lint      format, lint and types           make test-all   the same with all sweeps and the extras botorch, onnx and robot
 # make setup     only the virtual environment     make mutants    whether tests notice stated mutations of the source
 # make docs      the documentation as a site: docs/_build/html/index.html; runs its notebooks
 # Another interpreter: make PYTHON=/path/to/python3.12 ...
@@ -70,7 +70,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 $(ALL_READY): $(READY)
-	$(INSTALL) -e '.[botorch,robot]'
+	$(INSTALL) -e '.[botorch,onnx,robot]'
 	@touch $@
 
 $(DOCS_READY): $(READY)

@@ -53,7 +53,8 @@ SKIPS = (
     "reset by Linux alone",
     "read from Linux and macOS",
 )
-SKIPS_OF_EXTRAS = ("torch", "PyTorch", "BoTorch", "gymnasium")  # heavy ones: `make test-all` installs them
+# Heavy ones: `make test-all` installs them.
+SKIPS_OF_EXTRAS = ("torch", "PyTorch", "BoTorch", "gymnasium", "onnxruntime")
 _skipped: dict[str, str] = {}  # reasons by node
 
 

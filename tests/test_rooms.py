@@ -39,6 +39,7 @@ ROOMS = [
     "estimators",
     "thompson",
     "botorch",
+    "onnx",
     "plots",
     "extending",
     "cli",

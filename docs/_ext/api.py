@@ -26,6 +26,7 @@ MODULES = {
     "transforms": "increasing transforms of targets",
     "thompson": "Thompson sampling",
     "botorch": "fitted estimators as models of BoTorch",
+    "onnx": "feature GPs as ONNX files",
     "learners": "how parameters are learned",
     "solvers": "how linear systems are solved",
     "models": "a model as one value",
