@@ -838,6 +838,20 @@ MUTATIONS = (
         "learners/test_bsgd_kernels.py::test_the_signal_scale_is_for_variances_of_kernels_only",
     ),
     Mutation(
+        "GPyTorch's periodic lengthscale counts as squared already",
+        "kernels/gpytorch.py",
+        "power=0.5",
+        "power=1.0",
+        "kernels/test_gpytorch.py::test_matrices_are_those_of_the_formulas",
+    ),
+    Mutation(
+        "GPyTorch's columns of columns are those of the table",
+        "kernels/gpytorch.py",
+        "tuple(columns[dim] for dim in own)",
+        "own",
+        "kernels/test_gpytorch.py::test_matrices_are_those_of_the_formulas",
+    ),
+    Mutation(
         "botorch: slopes are by standardised inputs",
         "estimators/joint_predictions.py",
         "by_own) / np.asarray(self._fitted.inputs.scale, np.float64)",

@@ -1,5 +1,7 @@
 """Kernels of scikit-learn as ours: the same matrices, their noise apart, what is fixed frozen."""
 
+import doctest
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -32,6 +34,13 @@ def test_matrices_are_equal(name, double):
     if noise is not None:
         K = K + float(noise) * np.eye(len(X))
     np.testing.assert_allclose(K, KERNELS[name](X), rtol=1e-6)  # numbers become float32
+
+
+def test_the_example_of_the_docstring_runs():
+    said, name = [], "from_sklearn"
+    example = doctest.DocTestParser().get_doctest(kernels.from_sklearn.__doc__, {}, name, None, 0)
+    doctest.DocTestRunner(verbose=False).run(example, out=said.append)
+    assert len(example.examples) == 4 and said == []
 
 
 def test_a_period_is_of_one_input(double):

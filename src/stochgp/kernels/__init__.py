@@ -4,6 +4,7 @@ from stochgp.kernels.base import AbstractKernel as AbstractKernel
 from stochgp.kernels.base import Product as Product
 from stochgp.kernels.base import Sum as Sum
 from stochgp.kernels.build import resolve as resolve
+from stochgp.kernels.gpytorch import from_gpytorch as from_gpytorch
 from stochgp.kernels.linear import Constant as Constant
 from stochgp.kernels.linear import Linear as Linear
 from stochgp.kernels.periodic import Periodic as Periodic

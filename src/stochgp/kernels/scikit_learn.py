@@ -1,18 +1,16 @@
 """Kernels of `sklearn.gaussian_process.kernels` as ours."""
 
-import functools
 from typing import Any
 
-import equinox as eqx
 import numpy as np
 
-from stochgp.kernels.base import AbstractKernel, Product, Sum
+from stochgp.kernels.base import AbstractKernel, Sum
 from stochgp.kernels.linear import Constant, Linear
 from stochgp.kernels.periodic import Periodic
-from stochgp.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
-from stochgp.parameters import Frozen, frozen, value_of
+from stochgp.kernels.reading import MATERN, parameter, product, total, unit
+from stochgp.kernels.stationary import RBF, RationalQuadratic
 
-MATERN = {0.5: Matern12, 1.5: Matern32, 2.5: Matern52, np.inf: RBF}
+KINDS = MATERN | {np.inf: RBF}  # of Matern by its ν
 
 
 def from_sklearn(kernel: Any) -> tuple[AbstractKernel, float | None]:
@@ -46,14 +44,14 @@ def from_sklearn(kernel: Any) -> tuple[AbstractKernel, float | None]:
     >>> from stochgp.kernels import from_sklearn
     >>> kernel, noise = from_sklearn(2.0 * RBF(0.5) + WhiteKernel(0.1))
     >>> kernel, noise
-    (RBF(lengthscale=0.5, variance=2.0), 0.1)
+    (RBF(lengthscale=Positive(0.5), variance=Positive(2.)), 0.1)
     """
     terms = _terms(kernel)
     found = [_one(term) for term in terms if type(term).__name__ != "WhiteKernel"]
     noise = [term for term in terms if type(term).__name__ == "WhiteKernel"]
     if not found:
         raise ValueError("the kernel is noise alone: there is no function to learn")
-    return functools.reduce(Sum, found), float(sum(term.noise_level for term in noise)) if noise else None
+    return total(found), float(sum(term.noise_level for term in noise)) if noise else None
 
 
 def _terms(kernel: Any) -> list[Any]:
@@ -63,25 +61,24 @@ def _terms(kernel: Any) -> list[Any]:
 
 def _one(kernel: Any) -> AbstractKernel:
     name = type(kernel).__name__
-    part, unit = lambda field: _parameter(kernel, field), frozen(1.0)  # an amplitude that none there has
+    part, amplitude = lambda field: _parameter(kernel, field), unit()
     if name == "Product":
-        return _product(_one(kernel.k1), _one(kernel.k2))
+        return product(_one(kernel.k1), _one(kernel.k2))
     if name == "Sum":
         return Sum(_one(kernel.k1), _one(kernel.k2))
     if name == "RBF":
-        return RBF(part("length_scale"), unit)
+        return RBF(part("length_scale"), amplitude)
     if name == "Matern":
-        if kernel.nu not in MATERN:
+        if kernel.nu not in KINDS:
             raise ValueError(f"Matern with nu={kernel.nu:g}: only 0.5, 1.5, 2.5 and inf have a kernel here")
-        return MATERN[kernel.nu](part("length_scale"), unit)
+        return KINDS[kernel.nu](part("length_scale"), amplitude)
     if name == "RationalQuadratic":
-        return RationalQuadratic(part("length_scale"), unit, part("alpha"))
+        return RationalQuadratic(part("length_scale"), amplitude, part("alpha"))
     if name == "ExpSineSquared":
-        return Periodic(part("length_scale"), unit, part("periodicity"))
+        return Periodic(part("length_scale"), amplitude, part("periodicity"))
     if name == "DotProduct":
-        offset = float(kernel.sigma_0) ** 2
-        is_fixed = kernel.hyperparameter_sigma_0.fixed
-        return Sum(Linear(unit), Constant(frozen(offset) if is_fixed else offset))
+        offset = parameter(float(kernel.sigma_0) ** 2, kernel.hyperparameter_sigma_0.fixed)
+        return Sum(Linear(amplitude), Constant(offset))
     if name == "ConstantKernel":
         return Constant(part("constant_value"))
     if name == "WhiteKernel":
@@ -92,17 +89,4 @@ def _one(kernel: Any) -> AbstractKernel:
 
 
 def _parameter(kernel: Any, field: str) -> Any:
-    value = np.asarray(getattr(kernel, field), np.float64)
-    value = float(value) if value.ndim == 0 else value
-    return frozen(value) if getattr(kernel, f"hyperparameter_{field}").fixed else value
-
-
-def _product(left: AbstractKernel, right: AbstractKernel) -> AbstractKernel:
-    """A constant becomes the amplitude of what it multiplies, where that is the frozen 1."""
-    for constant, other in ((left, right), (right, left)):
-        amplitude = getattr(other, "variance", None)
-        if not isinstance(constant, Constant) or isinstance(other, Constant) or amplitude is None:
-            continue
-        if isinstance(amplitude, Frozen) and float(value_of(amplitude, np.float32)) == 1.0:
-            return eqx.tree_at(lambda kernel: kernel.variance, other, constant.variance)
-    return Product(left, right)
+    return parameter(getattr(kernel, field), getattr(kernel, f"hyperparameter_{field}").fixed)
