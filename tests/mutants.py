@@ -838,6 +838,20 @@ MUTATIONS = (
         "learners/test_bsgd_kernels.py::test_the_signal_scale_is_for_variances_of_kernels_only",
     ),
     Mutation(
+        "skpro: the energy at a point lacks the half of the own one",
+        "skpro.py",
+        "self.distribution.crps(x) + half",
+        "self.distribution.crps(x)",
+        "test_skpro_standin.py::test_energies_are_those_of_the_formulas",
+    ),
+    Mutation(
+        "skpro: counts are summed as if they were continuous",
+        "skpro.py",
+        "    if distribution.is_discrete:\n        least",
+        "    if False:\n        least",
+        "test_skpro_standin.py::test_energies_are_those_of_the_formulas",
+    ),
+    Mutation(
         "GPyTorch's periodic lengthscale counts as squared already",
         "kernels/gpytorch.py",
         "power=0.5",

@@ -24,7 +24,7 @@ CODES = {
 INTERNAL = {
     "budget", "choosing", "cli", "compiled", "deadline", "devices", "estimators", "names", "numerics", "planning", "storage", "version",
 }  # fmt: skip
-MODULES = [name for name in api.MODULES if name != "botorch"]  # which needs its extra
+MODULES = [name for name in api.MODULES if name not in {"botorch", "skpro"}]  # which need their extras
 
 
 def values_of(module):

@@ -40,6 +40,7 @@ ROOMS = [
     "thompson",
     "botorch",
     "onnx",
+    "skpro",
     "plots",
     "extending",
     "cli",

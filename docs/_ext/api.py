@@ -27,6 +27,7 @@ MODULES = {
     "thompson": "Thompson sampling",
     "botorch": "fitted estimators as models of BoTorch",
     "onnx": "feature GPs as ONNX files",
+    "skpro": "estimators as probabilistic regressors of skpro",
     "learners": "how parameters are learned",
     "solvers": "how linear systems are solved",
     "models": "a model as one value",
@@ -84,7 +85,7 @@ def page(module: str, about: str) -> str:
 
 
 def write_pages(app: Any) -> None:
-    """`api/generated/*.md`, rewritten only where they change; BoTorch's only where it is installed."""
+    """`api/generated/*.md`, rewritten only where they change; those of BoTorch and skpro only where these are installed."""
     import stochgp
 
     folder = Path(app.srcdir) / "api" / "generated"
