@@ -223,13 +223,16 @@ def test_tables_and_calibrations_are_refused(tmp_path):
     import pandas as pd
 
     frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(colour=["red", "blue"] * 30)
-    settings = {"learner": "full-batch", "epochs": 2, "likelihood": "gaussian"}
+    settings = {"learner": "full-batch", "likelihood": "gaussian"}
     table = FeatureGPRegressor("linear", **settings).fit(frame, y)
     with pytest.raises(
         ValueError, match=r"the column\(s\) 'colour' do not: encode such columns before `fit`"
     ):
         ours.to_onnx(table, tmp_path / "model.onnx")
-    rows = np.tile(X, (20, 1)) + _generator.normal(size=(1200, D))
-    calibrated = FeatureGPRegressor("linear", calibration="pit", **settings).fit(rows, rows[:, 0])
+    generator = np.random.default_rng(4)
+    rows = np.tile(X, (20, 1)) + generator.normal(size=(1200, D))
+    calibrated = FeatureGPRegressor("linear", calibration="pit", **settings).fit(
+        rows, rows[:, 0] + generator.normal(size=1200)
+    )
     with pytest.raises(ValueError, match="calibration=None"):
         ours.to_onnx(calibrated, tmp_path / "model.onnx")
