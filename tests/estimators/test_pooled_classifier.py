@@ -30,7 +30,9 @@ QUICK = {
 def _few_steps():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pooled_classifier, "FAMILIES", QUICK)
-        patched.setattr(pooled_classifier, "FEW", SVGP(steps=20, batch_size=128, judge=ByLoss()))
+        patched.setattr(
+            pooled_classifier, "FEW", {5_000: (20, SVGP(steps=20, batch_size=128, judge=ByLoss()))}
+        )
         yield
 
 
@@ -70,20 +72,25 @@ def test_a_class_that_a_member_has_not_seen_has_probability_0_there(model):
     assert not other.predict_proba(NEW)[:, 0].any()
 
 
-def test_rows_of_rare_classes_are_held_out_by_none():
+def test_a_class_is_not_held_out_as_a_whole():
     y = np.zeros(N)
-    y[:5] = 1.0
-    rows = pooled_classifier.Rows(X, y, None, None)
+    y[:5], y[5] = 1.0, 2.0
+    rows, some = pooled_classifier.Rows(X, y, None, None), 0
     for seed in range(20):
         division = pool_division.held_out(rows, np.random.default_rng(seed))
-        found = GPClassifier()._without_rare(rows, division)
-        assert not found.all[:5].any() and found.all.any()
+        found = GPClassifier()._known(rows, division)
+        assert not found.all[5] and set(y[~found.all]) == {0.0, 1.0, 2.0}
+        assert_array_equal(found.all[6:], division.all[6:])
+        some += found.all[:5].any()
+    assert some  # rows of rare classes count too: without them their probability would look too high
 
 
-@pytest.mark.parametrize("group", [None, np.repeat(np.arange(40, dtype=np.int32), 10)])
+@pytest.mark.parametrize(
+    "group", [None, pytest.param(np.repeat(np.arange(40, dtype=np.int32), 10), marks=pytest.mark.long)]
+)
 def test_of_few_rows_each_is_held_out_once_and_seen_by_no_member_that_predicts_it(monkeypatch, group):
     y = (X[:400, 0] > 0).astype(float)
-    y[:5] = 2.0  # too few of this class to be held out
+    y[0] = 2.0  # the only row of its class
     X_few, pool = X[:400], GPClassifier(random_state=0)
     fitted = []
     wrapped = SparseGPClassifier.fit
@@ -101,15 +108,15 @@ def test_of_few_rows_each_is_held_out_once_and_seen_by_no_member_that_predicts_i
     )
     pool.fit(X_few, y, groups=group)
     held_out = compared[0].rows.X
-    assert_array_equal(np.sort(held_out[:, 0]), np.sort(X_few[5:, 0]))
-    predicted = [[row for row in X_few[5:] if not (part == row).all(axis=1).any()] for part in fitted[:10:2]]
-    assert sum(len(part) for part in predicted) == 395
+    assert_array_equal(np.sort(held_out[:, 0]), np.sort(X_few[1:, 0]))
+    predicted = [[row for row in X_few[1:] if not (part == row).all(axis=1).any()] for part in fitted[:10:2]]
+    assert sum(len(part) for part in predicted) == 399
     assert all(len(part) == 400 for part in fitted[10:]) and len(fitted) == 10 + len(pool.estimators_)
     if group is not None:
         of_row = {tuple(row): g for row, g in zip(X_few, group, strict=True)}
         for part in predicted:
             groups = {of_row[tuple(row)] for row in part}
-            inside = [row for row in X_few[5:] if of_row[tuple(row)] in groups]
+            inside = [row for row in X_few[1:] if of_row[tuple(row)] in groups]
             assert len(inside) == len(part)
 
 
@@ -139,6 +146,30 @@ def test_the_temperature_is_of_the_pool_and_of_rows_that_are_exchangeable(model)
     pool._correction = None
     entries = pool._corrected(division._replace(in_time=True), pooled.Compared(picked, None, parts, rows))
     assert pool._correction is None and "exchangeable" in entries["probabilities"]["why"]
+
+
+@pytest.mark.parametrize(
+    ("y", "group", "n_folds"),
+    [
+        (np.arange(120) % 30, None, None),  # no class can be in all folds
+        (np.arange(120) % 2, np.arange(120) % 3, 3),
+        (np.arange(120) % 2, None, 5),
+        (np.zeros(120), None, None),
+    ],
+)
+def test_folds_are_as_many_as_classes_and_groups_allow(y, group, n_folds):
+    rows = pooled_classifier.Rows(X[:120], np.asarray(y, float), None, group)
+    found = pool_division.folds(rows, 5, np.random.default_rng(0))
+    assert (found is None) if n_folds is None else (np.unique(found).tolist() == list(range(n_folds)))
+
+
+@pytest.mark.parametrize("group", [np.arange(120) % 2, np.arange(120) % 3])
+def test_few_groups_have_a_fit(group):
+    """Of two groups that are the classes nothing is held out: no member would know both."""
+    y = np.arange(120) % 2
+    found = GPClassifier(members=["smooth"], random_state=0).fit(X[:120], y, groups=group)
+    assert (found.plan_.held_out_rows.choice == 0) == bool((group == y).all())
+    assert_allclose(found.predict_proba(NEW).sum(axis=1), 1, rtol=1e-9)
 
 
 def test_files_have_one_classifier_which_tells_their_labels(tmp_path):

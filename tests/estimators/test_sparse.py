@@ -283,8 +283,18 @@ def test_one_class_is_refused():
 
 
 @pytest.mark.parametrize("missing", [None, float("nan")])
-def test_a_missing_label_is_named(missing):
+def test_rows_without_a_label_are_left_out_and_counted_or_named_where_they_are_refused(missing):
     X, y = np.arange(6.0)[:, None], ["a", "b", missing, "a", "b", missing]
+    known = np.array([True, True, False, True, True, False])
+    settings = {"n_inducing": 3, "epochs": 2, "random_state": 0}
+    alone = SparseGPClassifier(**settings).fit(X[known], ["a", "b", "a", "b"])
     for labels in (y, np.array(y, object)):
         with pytest.raises(ValueError, match="the label of row 3 is missing, 2 of 6 are"):
-            SparseGPClassifier().fit(X, labels)
+            SparseGPClassifier(missing="refuse").fit(X, labels)
+        found = SparseGPClassifier(**settings).fit(X, labels)
+        assert found.plan_["unused_rows"]["choice"] == 2
+        np.testing.assert_array_equal(found.predict_proba(X), alone.predict_proba(X))
+    with pytest.raises(ValueError, match="the label of row 1 is missing, 6 of 6 are"):
+        SparseGPClassifier().fit(X, [missing] * 6)
+    numbers = SparseGPClassifier(**settings).fit(X, [0.0, 1.0, np.nan, 0.0, 1.0, np.nan])
+    assert numbers.classes_.tolist() == [0.0, 1.0]

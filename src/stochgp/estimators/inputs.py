@@ -238,13 +238,20 @@ def read_targets(y: Any, allow_missing: bool = False) -> Float[np.ndarray, " N"]
 
 
 def read_labels(estimator: BaseEstimator, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float[np.ndarray, " N"]]:
-    """(The classes, sorted; the number of each row's). Raises ValueError where labels are missing or are no classes."""
+    """(The classes, sorted; the number of each row's, NaN where the label is missing). Raises ValueError where labels are no classes, and, with `missing="refuse"`, where any is missing."""
     refuse_no_targets(estimator, y)
-    refuse_missing(y, "the label")
+    unknown = missing_labels(y)
+    if unknown.all() or getattr(estimator, "missing", "refuse") == "refuse":
+        refuse_missing(y, "the label")
     labels = column_or_1d(y, warn=True)
-    check_classification_targets(labels)
-    classes, numbers = np.unique(labels, return_inverse=True)
-    return classes, numbers.astype(np.float64)
+    known = (
+        np.asarray(labels[~unknown].tolist()) if unknown.any() else labels
+    )  # in the dtype that they have alone
+    check_classification_targets(known)
+    classes, numbers = np.unique(known, return_inverse=True)
+    found = np.full(len(labels), np.nan)
+    found[~unknown] = numbers
+    return classes, found
 
 
 def refuse_one_class(classes: Shaped[np.ndarray, " C"], numbers: Float[np.ndarray, " N"]) -> None:
@@ -304,14 +311,22 @@ def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
 
 
 def refuse_missing(labels: Any, what: str) -> None:
-    """ValueError, with the first row, for labels that are None or NaN; in a list, before NumPy makes text of them."""
-    values = np.asarray(labels) if hasattr(labels, "dtype") else np.asarray(labels, object)
-    if values.dtype.kind not in "fO":
-        return
-    missing = np.isnan(values) if values.dtype.kind == "f" else np.array([is_missing(v) for v in values.flat])
+    """ValueError, with the first row, for labels that are None or NaN."""
+    missing = missing_labels(labels)
     if missing.any():
         row, count = int(np.argmax(missing)) + 1, int(missing.sum())
         raise ValueError(f"{what} of row {row} is missing, {count} of {missing.size} are (rows count from 1)")
+
+
+def missing_labels(labels: Any) -> Bool[np.ndarray, " N"]:
+    """Which labels are None or NaN; in a list, before NumPy makes text of them."""
+    values = np.asarray(labels) if hasattr(labels, "dtype") else np.asarray(labels, object)
+    values = values.reshape(-1)
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind != "O":
+        return np.zeros(len(values), bool)
+    return np.array([bool(is_missing(value)) for value in values])
 
 
 def read_inputs_at_fit(

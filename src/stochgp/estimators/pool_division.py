@@ -1,9 +1,11 @@
 """Which rows of a pool no member sees before members are compared."""
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from stochgp.data.rows import Rows
 
@@ -20,6 +22,9 @@ class HeldOut(NamedTuple):
     blocks: Bool[np.ndarray, " N"]  # with all of their group or block of time
     unscored: Bool[np.ndarray, " N"] | bool = False  # rows of these blocks beyond the 2,000 that are scored
     in_time: bool = False  # whether blocks are of time
+    fold: Int[np.ndarray, " N"] | None = (
+        None  # of each row, where rows of the other folds are held out later; these are of fold 0
+    )
 
     @property
     def scored(self) -> Bool[np.ndarray, " N"]:
@@ -31,7 +36,16 @@ class HeldOut(NamedTuple):
 
     def without(self, rows: Bool[np.ndarray, " N"]) -> "HeldOut":
         """Those that are not among these."""
-        return HeldOut(self.single & ~rows, self.blocks & ~rows, self.unscored & ~rows, self.in_time)
+        kept = ~rows
+        return self._replace(
+            single=self.single & kept, blocks=self.blocks & kept, unscored=self.unscored & kept
+        )
+
+    @classmethod
+    def of_fold(cls, fold: Int[np.ndarray, " N"], k: int, grouped: bool) -> "HeldOut":
+        """The rows of the fold k, of whole groups or single ones."""
+        part, nothing = fold == k, np.zeros(len(fold), bool)
+        return cls(nothing if grouped else part, part if grouped else nothing, fold=fold)
 
 
 def held_out(rows: Rows, generator: np.random.Generator) -> HeldOut:
@@ -45,6 +59,21 @@ def held_out(rows: Rows, generator: np.random.Generator) -> HeldOut:
     order = generator.permutation(len(labels))
     enough = _reaching(sizes[order], max(SHARE * N, min(LEAST, N / 4)))
     return HeldOut(nothing, np.isin(number, order[: min(enough, len(labels) // 2)]))
+
+
+def folds(rows: Rows, n_folds: int, generator: np.random.Generator) -> Int[np.ndarray, " N"] | None:
+    """The fold of each row, of all classes `rows.y` alike, whole groups in one; None where no class, or too few groups, can be in all."""
+    classes, sizes = np.unique(rows.y, return_counts=True)
+    n_folds = n_folds if rows.group is None else min(n_folds, len(np.unique(rows.group)))
+    if len(classes) < 2 or sizes.max() < n_folds or n_folds < 2:
+        return None
+    kind = StratifiedKFold if rows.group is None else StratifiedGroupKFold
+    parts = kind(n_folds, shuffle=True, random_state=int(generator.integers(2**31)))
+    found = np.zeros(len(rows), np.int64)
+    with warnings.catch_warnings(action="ignore"):  # of classes of fewer rows than folds
+        for k, (_, part) in enumerate(parts.split(rows.X, rows.y, rows.group)):
+            found[part] = k
+    return found
 
 
 def held_out_in_time(rows: Rows, singles: bool, generator: np.random.Generator) -> HeldOut:

@@ -196,7 +196,10 @@ class PooledEstimator(PosteriorEstimator):
         of_rows = {} if division is None else self._closed(rows, division, compared)
         for member in self.estimators_.values():
             _with_encoder(member, encoder, self)
-        self._report(len(rows), entries | of_rows, division, picked)
+        n_held_out = 0 if division is None else int(division.all.sum())
+        if compared.rows is not None:
+            n_held_out = max(n_held_out, len(compared.rows))
+        self._report(len(rows), entries | of_rows, n_held_out, picked)
 
     def _fit_block_by_block(
         self, files: Any, target: Any, others: dict[str, Any], given: Given, why: str
@@ -213,7 +216,7 @@ class PooledEstimator(PosteriorEstimator):
         for attribute in ("n_features_in_", "feature_names_in_", "classes_"):
             if hasattr(member, attribute):
                 setattr(self, attribute, getattr(member, attribute))
-        self._report(member.n_rows_, {}, None, alone(0, f"the rows are read block by block: {why}"))
+        self._report(member.n_rows_, {}, 0, alone(0, f"the rows are read block by block: {why}"))
 
     def _picked(self, rows: Rows, division: HeldOut | None) -> Compared:
         """The members that stay, by their predictions or by the plan that is followed."""
@@ -308,12 +311,11 @@ class PooledEstimator(PosteriorEstimator):
     def _suit(self, name: str, member: Any, shape: tuple[int, ...], days: list[int]) -> None:
         """Settings of a member that depend on the shape of the rows; `days` are the columns whose lengthscales start short."""
 
-    def _report(self, n_rows: int, entries: dict[str, Any], division: HeldOut | None, picked: Chosen) -> None:
+    def _report(self, n_rows: int, entries: dict[str, Any], n_held_out: int, picked: Chosen) -> None:
         members = self.estimators_
         plans = {
             f"{name}.{key}": entry for name, member in members.items() for key, entry in member.plan_.items()
         }
-        n = 0 if division is None else int(division.all.sum())
         ended = [member.plan_["ended"] for member in members.values()]
         late = next((entry for entry in ended if entry["choice"] != PLANNED), ended[0])
         own = {
@@ -324,7 +326,7 @@ class PooledEstimator(PosteriorEstimator):
                 "w = softmax(level + slope · d)",
             ),
             "held_out_rows": choice(
-                n, "that no member had seen when they were compared; they then joined the posteriors"
+                n_held_out, "that no member had seen when they were compared; they were then learned from"
             ),
             "ended": late,
         }

@@ -1,16 +1,14 @@
 """`GPClassifier`: sparse GP classifiers of a smooth, of a rough and of a linear kernel, pooled."""
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float, Shaped
 from scipy.special import logsumexp
 from sklearn.base import ClassifierMixin, clone
-from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline
@@ -21,7 +19,7 @@ from stochgp.distributions import Categorical, temperature_scaling
 from stochgp.estimators.choices import CLASSIFIER
 from stochgp.estimators.classifier import SparseGPClassifier
 from stochgp.estimators.inputs import read_labels, read_training_rows, refuse_one_class
-from stochgp.estimators.pool_division import HeldOut
+from stochgp.estimators.pool_division import HeldOut, folds
 from stochgp.estimators.pooled import (
     AS_THEY_ARE,
     FEWEST_ROWS,
@@ -34,17 +32,18 @@ from stochgp.estimators.pooling import Chosen, Predicted, alone, chosen
 from stochgp.kernels import Constant, Linear, Sum
 from stochgp.numerics.clustered import clusters
 
-FEWEST_OF_A_CLASS = 10  # rows, below which none of a class is held out
 INDUCING, FOLDS, FEWEST_IN_FOLDS = 256, 5, 100
 
-# Up to so many rows members have 128 points and take 1,024 steps: of 256 points and 2,048 steps digits (1,438 rows) took 41 s for 17, at a log loss of .078 for
-# .080; Chile .833 for .835, mortgages (1,905 rows) .258 for .260, diamonds (8,000) .759 for .763.
-FEW_ROWS, FEW_POINTS, FEW = 5_000, 128, replace(CLASSIFIER, steps=1_024)
+# Points and steps of members up to so many rows. By 256 and 2,048, digits (1,438 rows) took 41 s for 17, at a log loss of .078 for .080; Chile .833 for .835,
+# mortgages (1,905 rows) .258 for .260, diamonds (8,000) .759 for .763. By 128 and 1,024, 456 to 560 rows took 2 to 3 times as long, at .074 for .076 (breast cancer), .868
+# for .867 (Chile), .234 for .242 (digits), means of four divisions.
+FEW_ROWS = 5_000
+FEW = {1_000: (64, replace(CLASSIFIER, steps=512)), FEW_ROWS: (128, replace(CLASSIFIER, steps=1_024))}
 
 
 def _lines() -> SparseGPClassifier:
     """Of standardised inputs: typical sums of few of them say as much as a typical f of the other members. Made when it is asked for: a kernel is on a device."""
-    return SparseGPClassifier(Sum(Constant(4.0), Linear(0.3)), FEW_POINTS // 2)
+    return SparseGPClassifier(Sum(Constant(4.0), Linear(0.3)), INDUCING // 4)
 
 
 FAMILIES: dict[str, Callable[[], Any]] = {
@@ -141,25 +140,25 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
         return FAMILIES
 
     def _suit(self, name: str, member: Any, shape: tuple[int, ...], days: list[int]) -> None:
-        if not isinstance(self.members, Mapping) and shape[0] <= FEW_ROWS:
-            few = min(int(member.n_inducing), FEW_POINTS)
-            member.set_params(n_inducing=few, learner=FEW)
+        fitting = next((FEW[most] for most in FEW if shape[0] <= most), None)
+        if fitting is not None and not isinstance(self.members, Mapping):
+            n_points, learner = fitting
+            member.set_params(n_inducing=min(int(member.n_inducing), n_points), learner=learner)
 
     def _division(self, rows: Rows, in_time: bool, generator: np.random.Generator) -> HeldOut | None:
         """Where rows are few the first of five folds: members learn again from all rows, and the temperature asks for many held-out rows."""
         if in_time or len(rows) > FEW_ROWS:
             found = super()._division(rows, in_time, generator)
         else:
-            found = _fold(rows, next(_folds(rows))) if len(rows) >= FEWEST_IN_FOLDS else None
-        found = None if found is None else self._without_rare(rows, found)
+            fold = folds(rows, FOLDS, generator) if len(rows) >= FEWEST_IN_FOLDS else None
+            found = None if fold is None else HeldOut.of_fold(fold, 0, rows.group is not None)
+        found = None if found is None else self._known(rows, found)
         return found if found is not None and found.scored.any() else None
 
-    def _without_rare(self, rows: Rows, division: HeldOut) -> HeldOut:
-        """Without rows of rare classes: a member knows the classes that it has seen."""
+    def _known(self, rows: Rows, division: HeldOut) -> HeldOut:
+        """Without rows of classes that are held out as a whole: a member knows the classes that it has seen."""
         number = rows.y.astype(np.int64)
-        left = np.bincount(number, ~division.all)[number]
-        rare = (np.bincount(number)[number] < FEWEST_OF_A_CLASS) | (left == 0)
-        return division.without(rare)
+        return division.without(np.bincount(number, ~division.all)[number] == 0)
 
     def _compared(self, rows: Rows, division: HeldOut) -> Compared:
         where, log_p = self._held_out(rows, division)
@@ -192,10 +191,10 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
         )
         where = [np.flatnonzero(division.scored)]
         log_p = [predicted(members, where[0])]
-        if len(rows) < FEWEST_ROWS and not division.in_time:
+        if len(rows) < FEWEST_ROWS and division.fold is not None:
             seconds = sum(score["seconds"] for score in self.scores_.values())
-            for fold in list(_folds(rows))[1:]:
-                part = self._without_rare(rows, _fold(rows, fold))
+            for k in range(1, division.fold.max() + 1):
+                part = self._known(rows, HeldOut.of_fold(division.fold, k, rows.group is not None))
                 if 2.5 * seconds > deadline.left() or not part.scored.any():
                     break
                 again = {name: self._again(member, rows.some(~part.all)) for name, member in members.items()}
@@ -245,16 +244,3 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
 def _mixed(log_p: Float[np.ndarray, "K N C"], weights: Float[np.ndarray, " K"]) -> Categorical:
     with np.errstate(divide="ignore"):
         return Categorical(np.asarray(logsumexp(log_p + np.log(weights)[:, None, None], axis=0)))
-
-
-def _fold(rows: Rows, part: Bool[np.ndarray, " N"]) -> HeldOut:
-    nothing = np.zeros(len(rows), bool)
-    return HeldOut(part, nothing) if rows.group is None else HeldOut(nothing, part)
-
-
-def _folds(rows: Rows) -> Iterator[Bool[np.ndarray, " N"]]:
-    """Five parts of the rows, of all classes, and of whole groups where there are groups."""
-    kind = StratifiedKFold if rows.group is None else StratifiedGroupKFold
-    with warnings.catch_warnings(action="ignore"):  # of classes of fewer rows than folds
-        for _, part in kind(FOLDS, shuffle=True, random_state=0).split(rows.X, rows.y, rows.group):
-            yield np.isin(np.arange(len(rows)), part)
