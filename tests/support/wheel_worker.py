@@ -1,15 +1,46 @@
 """What users do, as a process of its own: `python wheel_worker.py NAME` fits the estimator of that name, or runs the Python of the README.
 
-No test's import hook is at work, and no flag of XLA. It prints where the package was found.
+No test's import hook is at work, and no flag of XLA. Only packages can be imported that `pip install stochgp` brings. It prints where the package was found.
 """
 
+import importlib.metadata
 import re
 import sys
 from pathlib import Path
 
-import numpy as np
 
-import stochgp
+class OnlyWhatComesAlong:
+    """Hides the packages of extras and of tests."""
+
+    def __init__(self):
+        wanted, found = ["stochgp"], set()
+        while wanted:
+            name = re.split(r"[^\w.-]", wanted.pop())[0].lower().replace("_", "-")
+            if name in found:
+                continue
+            found.add(name)
+            try:
+                lines = importlib.metadata.requires(name) or []
+            except importlib.metadata.PackageNotFoundError:  # of another system or Python
+                continue
+            wanted += [line for line in lines if "extra ==" not in line]
+        of_name = importlib.metadata.packages_distributions()
+        normal = lambda name: name.lower().replace("_", "-")
+        self.hidden = {
+            module for module, names in of_name.items() if not found & {normal(name) for name in names}
+        }
+
+    def find_spec(self, name, path=None, target=None):
+        if name in self.hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}: it does not come with stochgp", name=name)
+
+
+if __name__ == "__main__":
+    sys.meta_path.insert(0, OnlyWhatComesAlong())
+
+import numpy as np  # noqa: E402  # after that
+
+import stochgp  # noqa: E402
 
 README = Path(__file__).parents[2] / "README.md"
 
