@@ -45,6 +45,7 @@ ENTRIES = (
     Entry("fisher_or_adam", "", "passes and seconds of scoring steps and of Adam to one optimum"),
     Entry("neighbourhood_sizes", "", "how many neighbours, chosen how, for leave-one-out and Vecchia"),
     Entry("kernel_defaults", "", "KernelGPRegressor() as it comes on six UCI sets"),
+    Entry("pool_defaults", "", "GPRegressor() as it comes on six UCI sets, beside its members"),
     Entry("laws", "", 'laws of observations: likelihood="auto" against "gaussian" and boosting'),
     Entry("warps", "", "targets transformed where held-out rows gain, and traps where none should be"),
     Entry("counts", "", "counts of bikes: negative binomial, Poisson and Gaussian noise"),

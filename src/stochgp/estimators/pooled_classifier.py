@@ -195,8 +195,10 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
             seconds = sum(score["seconds"] for score in self.scores_.values())
             for k in range(1, division.fold.max() + 1):
                 part = self._known(rows, HeldOut.of_fold(division.fold, k, rows.group is not None))
-                if 2.5 * seconds > deadline.left() or not part.scored.any():
+                if 2.5 * seconds > deadline.left():
                     break
+                if not part.scored.any():
+                    continue
                 again = {name: self._again(member, rows.some(~part.all)) for name, member in members.items()}
                 where.append(np.flatnonzero(part.scored))
                 log_p.append(predicted(again, where[-1]))
