@@ -253,6 +253,18 @@ def departures() -> str:
     return table(heads, rows)
 
 
+def pool_defaults() -> str:
+    """`GPRegressor(memory_limit="3GB")` beside the families' own lines."""
+    rows = []
+    for s in SETS:
+        r = lines("pool_defaults").where(set=s)
+        families = [lines("kernel_defaults").where(set=s), lines("defaults").where(set=s, batch=None)]
+        pairs = [f"{of.one('rmse'):.4f}, {printed(of.one('nlpd'), '.3f')}" for of in (r, *families)]
+        rows.append([s, *pairs, f"{r.one('crps'):.4f}", _coverages(r), f"{r.one('fit_seconds'):.0f}"])
+    heads = ["set", "pool: RMSE, NLPD", "kernel alone", "feature alone", "CRPS", COVERAGES, "seconds"]
+    return table(heads, rows)
+
+
 def kernel_defaults() -> str:
     """`KernelGPRegressor(memory_limit="3GB")`, the limits derived from Cholesky's posteriors where there are any."""
     rows = []
