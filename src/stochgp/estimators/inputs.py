@@ -326,7 +326,7 @@ def missing_labels(labels: Any) -> Bool[np.ndarray, " N"]:
         return np.isnan(values)
     if values.dtype.kind != "O":
         return np.zeros(len(values), bool)
-    return np.array([bool(is_missing(value)) for value in values])
+    return np.array([is_missing(value) for value in values], bool)
 
 
 def read_inputs_at_fit(
