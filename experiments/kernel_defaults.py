@@ -8,6 +8,8 @@ The limits are Cholesky's of `posteriors` with 3 % and 0.05 (bike: 0.15) added, 
 import math
 import time
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -41,16 +43,21 @@ def cost(cell: Cell) -> float:
     return ROWS[cell["set"]]
 
 
+def fitted(kind: Callable[..., Any], raw: Any, seed: int) -> tuple[Any, float]:
+    """(An estimator with no other setting than a seed and a limit, the seconds of its fit)."""
+    begun = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = kind(random_state=seed, memory_limit="3GB").fit(raw.X, raw.y)
+    return model, time.perf_counter() - begun
+
+
 def run(cell: Cell) -> dict:
     from stochgp import KernelGPRegressor
     from stochgp.budget import peak_resident
 
     raw = load_raw(cell["set"], cell["split"])
-    begun = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = KernelGPRegressor(random_state=cell["seed"], memory_limit="3GB").fit(raw.X, raw.y)
-    seconds = time.perf_counter() - begun
+    model, seconds = fitted(KernelGPRegressor, raw, cell["seed"])
     law = model.predict_distribution(raw.X_test)
     scale = float(np.std(raw.y))
     return {

@@ -4,30 +4,17 @@ No setting but `random_state` and `memory_limit`. NLPD and RMSE are of unit-vari
 learned from nine tenths of the rows and took in the others; the families' own lines, of all rows, are those of `kernel_defaults` and `defaults`.
 """
 
-import time
-import warnings
-
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.problems import ROWS, SETS, law_scores
+from experiments import kernel_defaults
+from experiments.problems import SETS, law_scores
 from measuring import tables
 from measuring.sets import load_raw
 from measuring.store import Cell, Record, select
 
 ONE_CORE = False
-
-
-def cells(quick: bool, slow: bool) -> list[Cell]:
-    return [{"set": name, "split": 0, "seed": 0} for name in (SETS[:1] if quick else SETS)]
-
-
-def depends(cell: Cell, records: list[Record]) -> dict:
-    return {}
-
-
-def cost(cell: Cell) -> float:
-    return ROWS[cell["set"]]
+cells, depends, cost = kernel_defaults.cells, kernel_defaults.depends, kernel_defaults.cost
 
 
 def run(cell: Cell) -> dict:
@@ -35,10 +22,8 @@ def run(cell: Cell) -> dict:
     from stochgp.budget import peak_resident
 
     raw = load_raw(cell["set"], cell["split"])
-    begun = time.perf_counter()
-    with warnings.catch_warnings(action="ignore"):
-        model = GPRegressor(random_state=cell["seed"], memory_limit="3GB").fit(raw.X, raw.y)
-    seconds, scale = time.perf_counter() - begun, float(np.std(raw.y))
+    model, seconds = kernel_defaults.fitted(GPRegressor, raw, cell["seed"])
+    scale = float(np.std(raw.y))
     members = {}
     for name, member in model.estimators_.items():
         found = law_scores(raw.y_test, member.predict_distribution(raw.X_test), scale)

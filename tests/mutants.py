@@ -364,8 +364,8 @@ MUTATIONS = (
     Mutation(
         "a kernel's prior is about 0",
         "learners/svgp.py",
-        "_square(self._with_prior(gp), state.start)",
-        "_square(self._with_prior(gp), jax.tree.map(jnp.zeros_like, state.start))",
+        "optax.tree.sub(self._with_prior(gp), state.start)",
+        "self._with_prior(gp)",
         "variational/test_variational.py::test_the_prior_of_a_kernel_is_a_penalty_about_its_start_and_of_nothing_else",
     ),
     Mutation(
@@ -1322,7 +1322,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a pool corrects probabilities by rows of other times",
-        "estimators/pooled_regressor.py",
+        "estimators/pooled.py",
         "if division.in_time:\n            return",
         "if False:\n            return",
         "estimators/test_pooled.py::test_probabilities_are_not_corrected_by_rows_of_other_times",

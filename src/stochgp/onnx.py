@@ -160,7 +160,7 @@ def _noise(observation: Observation, graph: _Graph, Z: str) -> str:
 
 
 def _noise_of(observation: Observation) -> AbstractNoise:
-    return observation.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]
+    return observation.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]  # has_noise: asked before
 
 
 def _check_inputs(fitted: Fitted) -> None:

@@ -47,11 +47,9 @@ class TemperatureScaling(eqx.Module):
         return self.temperature == 1.0
 
     def __call__(self, found: Categorical) -> Categorical:
-        return found if self.is_identity else Categorical(self.of_logs(found.log_probabilities))
-
-    def of_logs(self, log_probabilities: Float64[np.ndarray, "N C"]) -> Float64[np.ndarray, "N C"]:
-        """Log probabilities from log probabilities; what is impossible stays so."""
-        return _scaled(log_probabilities, 1 / self.temperature)
+        return (
+            found if self.is_identity else Categorical(_scaled(found.log_probabilities, 1 / self.temperature))
+        )
 
 
 def temperature_scaling(
@@ -88,14 +86,9 @@ def temperature_scaling(
     n = len(y)
     if n < FEWEST:
         raise ValueError(f"{n} held-out rows are too few to scale by; at least {FEWEST} are needed")
-    logs, number, at = (
-        typing.cast(Categorical, some).log_probabilities,
-        effective_number(weight),
-        np.arange(n),
-    )
-    of_true = lambda raw: float(
-        np.average(_scaled(logs, np.exp(-raw))[at, y.astype(np.int64)], weights=weight)
-    )
+    logs, number = typing.cast(Categorical, some).log_probabilities, effective_number(weight)
+    at = np.arange(n), y.astype(np.int64)
+    of_true = lambda raw: float(np.average(_scaled(logs, np.exp(-raw))[at], weights=weight))
     as_it_is = TemperatureScaling(1.0, 0.0, n)
     if not np.isfinite(of_true(0.0)):  # a class came that was impossible, and stays so
         return as_it_is
@@ -108,4 +101,5 @@ def temperature_scaling(
 
 
 def _scaled(log_probabilities: np.ndarray, factor: float) -> Float64[np.ndarray, "N C"]:
+    """What is impossible stays so."""
     return log_softmax(factor * np.asarray(log_probabilities, np.float64), axis=1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Int, PRNGKeyArray
 from sklearn.base import clone
 
 from stochgp import deadline
@@ -28,6 +28,7 @@ from stochgp.estimators.progress import say
 from stochgp.estimators.report import PLANNED
 from stochgp.estimators.settings import check_settings
 from stochgp.names import lookup
+from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import as_key, seed_of, split
 
 FEWEST_ROWS = 1_000  # from which rows are held out and members compared
@@ -78,6 +79,7 @@ class PooledEstimator(PosteriorEstimator):
     __no_type_check__: ClassVar[bool] = True
     _of_files: ClassVar[str]  # the family that reads rows block by block
     _alone_of_files: ClassVar[str] = ""  # why it is alone also where rows would fit
+    _of_correction: ClassVar[str]  # what corrects probabilities
     _n_auto: ClassVar[int] = 2  # how many of the families "auto" takes, the first ones
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
@@ -146,8 +148,34 @@ class PooledEstimator(PosteriorEstimator):
         """How the members predict the held-out rows; adds to `scores_`. Raises TimeIsUpError where that would not end in time."""
 
     @abc.abstractmethod
+    def _correction_by(self, compared: "Compared", new: Rows) -> tuple[Any, str]:
+        """(The correction of the probabilities of what stays by the held-out rows, in words). Raises ValueError where these cannot say."""
+
+    @abc.abstractmethod
     def _closed(self, rows: Rows, division: HeldOut, compared: "Compared") -> dict[str, Any]:
         """The held-out rows join the members that stay; what `plan_` says of that."""
+
+    def _corrected(self, division: HeldOut, compared: "Compared") -> dict[str, Any]:
+        """Sets the correction of the probabilities, where the held-out rows ask for one; what `plan_` says of it."""
+        if division.in_time:
+            return {"probabilities": choice(AS_THEY_ARE, NOT_EXCHANGEABLE)}
+        if compared.rows is None:  # nothing was compared, or one member stays as it is
+            return {}
+        try:
+            made, words = self._correction_by(compared, compared.rows)
+        except ValueError as refusal:
+            return {"probabilities": choice(AS_THEY_ARE, str(refusal))}
+        if made.is_identity:
+            why = f"held-out rows do not clearly gain by another {self._of_correction}"
+            return {"probabilities": choice(AS_THEY_ARE, why)}
+        self._correction = made
+        why = f"gains {made.gain:.4f} nats a row by {made.n_rows:,} held-out rows"
+        return {"probabilities": choice(words, why)}
+
+    def _cells(self, new: Rows) -> Int[np.ndarray, " R"]:
+        """Of held-out rows: sums over a cell, a group or near rows, are taken as independent."""
+        inputs = next(iter(self.estimators_.values()))._fitted.inputs
+        return clusters(np.asarray(inputs.transform(new.X, np.float64)), new.group)
 
     def _targets_of(self, rows: Rows) -> np.ndarray:
         """What members learn, of rows in memory."""

@@ -15,22 +15,19 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import choice
 from stochgp.data.rows import Rows
-from stochgp.distributions import Categorical, temperature_scaling
+from stochgp.distributions import Categorical, TemperatureScaling, temperature_scaling
 from stochgp.estimators.choices import CLASSIFIER
 from stochgp.estimators.classifier import SparseGPClassifier
 from stochgp.estimators.inputs import read_labels, read_training_rows, refuse_one_class
 from stochgp.estimators.pool_division import HeldOut, folds
 from stochgp.estimators.pooled import (
-    AS_THEY_ARE,
     FEWEST_ROWS,
-    NOT_EXCHANGEABLE,
     Compared,
     Given,
     PooledEstimator,
 )
 from stochgp.estimators.pooling import Chosen, Predicted, alone, chosen
 from stochgp.kernels import Constant, Linear, Sum
-from stochgp.numerics.clustered import clusters
 
 INDUCING, FOLDS, FEWEST_IN_FOLDS = 256, 5, 100
 
@@ -94,6 +91,7 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
 
     _of_files: ClassVar[str] = "smooth"
     _n_auto: ClassVar[int] = 3
+    _of_correction: ClassVar[str] = "temperature"
     _alone_of_files: ClassVar[str] = "rows in files have one classifier, that of the smooth kernel"
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
@@ -176,11 +174,9 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     def _chosen(self, log_density: Float[np.ndarray, "R K"], new: Rows) -> Chosen:
         if not self.ensemble:
             return alone(self._best_by("log_loss"), "ensemble=False: that of the best held-out probabilities")
-        first = next(iter(self.estimators_.values()))._fitted
-        cell = clusters(np.asarray(first.inputs.transform(new.X, np.float64)), new.group)
         nothing = np.zeros(len(new))  # no means to be right: log probabilities decide alone
         weight = new.weights.astype(np.float64)
-        found = Predicted(log_density, np.zeros_like(log_density), nothing, weight, cell, nothing)
+        found = Predicted(log_density, np.zeros_like(log_density), nothing, weight, self._cells(new), nothing)
         return chosen(found, list(self.estimators_), by_distance=False)
 
     def _held_out(self, rows: Rows, division: HeldOut) -> tuple[np.ndarray, Float[np.ndarray, "K R C"]]:
@@ -220,27 +216,12 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
             self.estimators_[name] = self._again(member, rows)
         return entries | {"refit": choice(True, "the members that stay learned again from all rows")}
 
-    def _corrected(self, division: HeldOut, compared: Compared) -> dict[str, Any]:
-        """The temperature of the probabilities of what stays, where held-out rows ask for another than 1; what `plan_` says of it."""
-        if division.in_time:
-            return {"probabilities": choice(AS_THEY_ARE, NOT_EXCHANGEABLE)}
-        if compared.rows is None:  # there was no time to compare
-            return {}
+    def _correction_by(self, compared: Compared, new: Rows) -> tuple[TemperatureScaling, str]:
+        """The temperature that held-out rows ask for."""
         each = np.stack([compared.distributions[k].log_probabilities for k in compared.picked.members])
-        new, mixed = compared.rows, _mixed(each, self._pooling.weights(np.empty((0, 0))))
-        try:
-            made = temperature_scaling(mixed, new.y, groups=new.group, weight=new.weight)
-        except ValueError as refusal:
-            return {"probabilities": choice(AS_THEY_ARE, str(refusal))}
-        if made.is_identity:
-            return {
-                "probabilities": choice(
-                    AS_THEY_ARE, "held-out rows do not clearly gain by another temperature"
-                )
-            }
-        self._correction = made
-        why = f"gains {made.gain:.4f} nats a row by {made.n_rows:,} held-out rows"
-        return {"probabilities": choice(f"temperature {made.temperature:.3g}", why)}
+        mixed = _mixed(each, self._pooling.weights(np.empty((0, 0))))
+        made = temperature_scaling(mixed, new.y, groups=new.group, weight=new.weight)
+        return made, f"temperature {made.temperature:.3g}"
 
 
 def _mixed(log_p: Float[np.ndarray, "K N C"], weights: Float[np.ndarray, " K"]) -> Categorical:

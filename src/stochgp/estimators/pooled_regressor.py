@@ -15,10 +15,10 @@ from sklearn.base import clone
 
 from stochgp import deadline
 from stochgp.budget import Budget, MemoryLimitError
-from stochgp.choosing import choice, planned
+from stochgp.choosing import planned
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
-from stochgp.distributions import AbstractDistribution, Mixture, recalibration
+from stochgp.distributions import AbstractDistribution, Mixture, PITRecalibration, recalibration
 from stochgp.estimators.feature import FeatureGPRegressor
 from stochgp.estimators.files import are_files, read_files
 from stochgp.estimators.fitted import Fitted
@@ -30,8 +30,6 @@ from stochgp.estimators.new_rows import EITHER
 from stochgp.estimators.pool import Pool
 from stochgp.estimators.pool_division import HeldOut
 from stochgp.estimators.pooled import (
-    AS_THEY_ARE,
-    NOT_EXCHANGEABLE,
     ON_BLOCKS,
     Compared,
     Given,
@@ -42,7 +40,6 @@ from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.estimators.sparse import SparseGPRegressor
 from stochgp.estimators.warping import untransformed
 from stochgp.kernels import AbstractStationary, resolve
-from stochgp.numerics.clustered import clusters
 from stochgp.parameters import value_of
 
 # Beyond so many rows the kernel GP of a pool is that of near rows: of 33,000 to 36,000 rows in a quarter of the seconds and a tenth of the memory, at 0.01 to
@@ -114,6 +111,7 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
 
     _of_files: ClassVar[str] = "feature"
     _n_auto: ClassVar[int] = 3
+    _of_correction: ClassVar[str] = "curve"
     likelihood: Any = field(default="auto", kw_only=True)
     target: str = field(default="real", kw_only=True)
 
@@ -196,11 +194,11 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
             return Compared(alone(self._best_by("nlpd"), "ensemble=False: that of the best held-out density"))
         first = next(iter(members.values()))._fitted
         distance = limited(distance_of(seen.X, _metric(first, members), 0), new.X)
-        cell = clusters(first.inputs.transform(new.X, np.float64), new.group)
+        cell = self._cells(new)
         predicted = Predicted(
             logp + np.log(scale), means / scale, new.y / scale, weight, cell, distance(new.X)
         )
-        return Compared(chosen(predicted, list(members), by_distance=True), distance, distributions)
+        return Compared(chosen(predicted, list(members), by_distance=True), distance, distributions, new)
 
     def _scored(
         self, name: str, new: Rows, weight: Float[np.ndarray, " R"]
@@ -236,32 +234,19 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
     def _closed(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Into the posteriors, where the family can take them and time and memory suffice: hyperparameters and features stay."""
         new = rows.some(division.all)
-        found = self._corrected(rows.some(division.scored), division, compared)
+        found = self._corrected(division, compared)
         joined = [_takes_in(member, new) for member in self.estimators_.values()]
         distance = self._pooling.distance
         if distance is not None and all(joined):
             self._pooling = dataclasses.replace(self._pooling, distance=distance.joined(new.X))
         return found
 
-    def _corrected(self, new: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
-        """Probabilities, of the pool or of the one member that stays, by the held-out rows, where these ask for it (a beta-transformed pool: Ranjan and Gneiting 2010); what `plan_` says of it."""
-        if division.in_time:
-            return {"probabilities": choice(AS_THEY_ARE, NOT_EXCHANGEABLE)}
-        if not compared.distributions:
-            return {}
+    def _correction_by(self, compared: Compared, new: Rows) -> tuple[PITRecalibration, str]:
+        """Of the probabilities of the pool, or of the one member that stays (a beta-transformed pool: Ranjan and Gneiting 2010)."""
         parts = tuple(compared.distributions[k] for k in compared.picked.members)
         mixed = parts[0] if len(parts) == 1 else Mixture(parts, self._pooling.weights(new.X))
-        try:
-            made = recalibration(mixed, new.y, groups=new.group, weight=new.weight)
-        except ValueError as refusal:
-            return {"probabilities": choice(AS_THEY_ARE, str(refusal))}
-        if made.is_identity:
-            return {
-                "probabilities": choice(AS_THEY_ARE, "held-out rows do not clearly gain by another curve")
-            }
-        self._correction = made
-        why = f"gains {made.gain:.4f} nats a row by {made.n_rows:,} held-out rows"
-        return {"probabilities": choice(f"Beta({made.a:.3g}, {made.b:.3g}) of F", why)}
+        made = recalibration(mixed, new.y, groups=new.group, weight=new.weight)
+        return made, f"Beta({made.a:.3g}, {made.b:.3g}) of F"
 
 
 def _starting(member: KernelGPRegressor, n_inputs: int, days: list[int]) -> Any:

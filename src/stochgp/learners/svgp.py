@@ -173,7 +173,9 @@ class SVGP(AbstractLearner):
             total = scale * jnp.sum(expected_log_density(gp, batch, mean, variance, key))
             divergence = process.divergence()
             if self.spread is not None:
-                total = total - _square(self._with_prior(gp), state.start) / (2 * self.spread**2)
+                total = total - optax.tree.norm(
+                    optax.tree.sub(self._with_prior(gp), state.start), squared=True
+                ) / (2 * self.spread**2)
             return (divergence - total) / state.count, (W, mean, variance, divergence, process.jitter)
 
         (value, seen), gradient = jax.value_and_grad(loss, has_aux=True)(trainable)
@@ -188,14 +190,6 @@ class SVGP(AbstractLearner):
         naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
         gp = at_naturals(gp, naturals)
         return SVGPState(gp, descent, naturals, state.n_rows, state.count, state.start), info
-
-
-def _square(a: Any, b: Any) -> Float[Array, ""]:
-    """‖a − b‖²."""
-    return sum(
-        (jnp.sum(jnp.square(x - y)) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True)),
-        jnp.zeros(()),
-    )
 
 
 def at_naturals(gp: SparseGP, naturals: Naturals) -> SparseGP:
