@@ -22,7 +22,7 @@ D, M = 3, 16
 LOW, HIGH = np.array([-2.0, 1000.0, 0.0]), np.array([2.0, 1010.0, 5.0])
 _generator = np.random.default_rng(0)
 X = _generator.uniform(LOW, HIGH, (60, D))
-y = 40 + 5 * np.sin(2 * X[:, 0]) * (X[:, 1] - 1005) + 0.1 * _generator.normal(size=60)
+y = 40 + 5 * X[:, 0] + 2 * (X[:, 1] - 1005) * np.sin(X[:, 2]) + 3 * X[:, 2] + 0.1 * _generator.normal(size=60)
 ROWS = np.concatenate([X[:5], _generator.uniform(LOW - 5, HIGH + 5, (30, D))])  # also beyond the rows of fit
 Z = _generator.normal(size=(200, D))
 KEY = jax.random.key(0)
