@@ -46,6 +46,11 @@ ENTRIES = (
     Entry("neighbourhood_sizes", "", "how many neighbours, chosen how, for leave-one-out and Vecchia"),
     Entry("kernel_defaults", "", "KernelGPRegressor() as it comes on six UCI sets"),
     Entry("pool_defaults", "", "GPRegressor() as it comes on six UCI sets, beside its members"),
+    Entry(
+        "sparse_defaults",
+        "",
+        "SparseGPRegressor() as it comes on six UCI sets, beside an RBF kernel and Gaussian noise",
+    ),
     Entry("laws", "", 'laws of observations: likelihood="auto" against "gaussian" and boosting'),
     Entry("warps", "", "targets transformed where held-out rows gain, and traps where none should be"),
     Entry("counts", "", "counts of bikes: negative binomial, Poisson and Gaussian noise"),

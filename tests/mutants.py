@@ -376,6 +376,13 @@ MUTATIONS = (
         "estimators/test_pooled_classifier.py::test_of_few_rows_each_is_held_out_once_and_seen_by_no_member_that_predicts_it",
     ),
     Mutation(
+        "many rows are learned again from the start",
+        "estimators/pooled_classifier.py",
+        "**(_shorter(member) if goes_on else {})",
+        "",
+        "estimators/test_pooled_classifier.py::test_of_many_rows_members_go_on_from_what_they_have_learned",
+    ),
+    Mutation(
         "whole numbers are dates where most of them are",
         "data/written_dates.py",
         "True).is_date.all())",

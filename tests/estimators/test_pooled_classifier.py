@@ -58,6 +58,28 @@ def test_probabilities_are_the_mixture_of_the_members_that_know_all_rows(model):
     assert {"log_loss", "accuracy", "seconds"} == set(model.scores_["rough"])
 
 
+@pytest.mark.parametrize("few_rows", [1_000, 5_000])
+def test_of_many_rows_members_go_on_from_what_they_have_learned(monkeypatch, few_rows):
+    begun = []
+
+    class Watched(SparseGPClassifier):
+        def fit(self, X, y, *given, **others):
+            begun.append((len(X), self.kernel))
+            return super().fit(X, y, *given, **others)
+
+    monkeypatch.setattr(pooled_classifier, "FEW_ROWS", few_rows)
+    monkeypatch.setattr(pooled_classifier, "FAMILIES", {"smooth": partial(Watched, "rbf", 20)})
+    monkeypatch.setattr(GPClassifier, "_n_auto", 1)
+    found = GPClassifier(random_state=0).fit(X, Y)
+    (n_first, first), (n_last, last) = begun
+    assert n_first < n_last == N and first == "rbf"
+    goes_on = few_rows < N
+    assert (last == "rbf") is not goes_on
+    member = found.estimators_["smooth"]
+    assert member.kernel == "rbf" and member.n_iter_ == (20 // pooled_classifier.SHORTER if goes_on else 20)
+    assert ("1/4" in found.plan_.refit.why) is goes_on
+
+
 def test_files_and_pickles_give_the_same_bits(model, tmp_path):
     model.save(tmp_path / "pool.safetensors")
     for other in (load(tmp_path / "pool.safetensors"), pickle.loads(pickle.dumps(model))):

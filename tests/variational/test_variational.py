@@ -146,6 +146,21 @@ def _begun(learner, gp, count=ONES):
     return learner.init(gp, Problem(source, StepPlan(N, 1, 10, 10), None), key=KEY)
 
 
+def test_a_row_left_out_in_closed_form_is_a_row_that_was_never_there():
+    count = np.array([1, 3, 0.5, 1, 2, 1])
+
+    def optimal(kept):
+        gp, beta = model(), count[kept] / NOISE
+        found = optimum(gp.process().whitened(jnp.asarray(X[kept])), beta[:, None], (beta * y[kept])[:, None])
+        gp = eqx.tree_at(lambda g: g.approximation, gp, gp.approximation.at(found))
+        return VariationalPosterior.of(gp, D)
+
+    z = optimal(np.arange(N)).left_out_errors(X, y, count, NOISE)
+    for i in range(N):
+        mean, variance = optimal(np.delete(np.arange(N), i)).mean_and_variance(X[i : i + 1])
+        assert_allclose(z[i], (y[i] - mean[0]) / np.sqrt(variance[0] + NOISE), rtol=1e-9)
+
+
 def test_the_optimum_has_no_gradient():
     gp = optimal(model())
     slope = jax.jit(jax.grad(lambda q: elbo(eqx.tree_at(lambda g: g.approximation, gp, q), rows(), N)))(

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int32
 
 from stochgp import deadline
 from stochgp.budget import Budget
@@ -21,8 +21,8 @@ from stochgp.learners.dispersion import GAUSSIAN, LeftOut, choose, fitted, split
 from stochgp.likelihoods import AbstractNoise, constant_noise
 from stochgp.objectives.dispersion import LEAST_DF
 from stochgp.observations import Dispersion
-from stochgp.parameters import frozen
-from stochgp.posteriors import ExactKernelPosterior, LocalPosterior
+from stochgp.parameters import frozen, value_of
+from stochgp.posteriors import ExactKernelPosterior, LocalPosterior, VariationalPosterior
 from stochgp.posteriors.calibration import left_out_errors
 from stochgp.posteriors.kernel import SampledKernelPosterior
 from stochgp.solvers.sizes import SMALL
@@ -152,13 +152,23 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> tuple[LeftOut, boo
     group, weight = (
         None if part is None else np.asarray(part)[rows] for part in (data.rows.group, data.rows.weight)
     )
-    z = left_out_errors(posterior, rows) if group is None and _knows(posterior, data.n_rows) else None
+    z = _errors(posterior, gp, data, rows) if group is None else None
     if z is not None:
         return LeftOut(np.asarray(data.X[rows], np.float64), z, None, weight), True
     X, found = predicted_by_others(gp, data, rows)
     z = np.asarray(found.z, np.float64)
     z = z / math.sqrt(max(float(np.average(np.square(z), weights=weight)), 1e-300))
     return LeftOut(X, z, group, weight), isinstance(posterior, LocalPosterior)
+
+
+def _errors(
+    posterior: Any, gp: Any, data: TrainingData, rows: Int32[np.ndarray, " R"]
+) -> Float[np.ndarray, " R"] | None:
+    """z of these rows, each predicted from all others as the posterior predicts new rows; None where it does not know them quickly."""
+    if isinstance(posterior, VariationalPosterior):
+        noise = float(value_of(gp.likelihood.noise.level))
+        return posterior.left_out_errors(data.X[rows], data.y[rows], data.weight[rows], noise)
+    return left_out_errors(posterior, rows) if _knows(posterior, data.n_rows) else None
 
 
 def _knows(posterior: Any, n_rows: int) -> bool:

@@ -27,6 +27,7 @@ from stochgp.estimators.variational import (
     bound_entries,
     learned_from,
     likelihood_of,
+    named_kernel,
     predictions_entries,
 )
 from stochgp.estimators.warping import transform_wanted
@@ -55,7 +56,8 @@ def start(
 ) -> tuple[SparseGP, dict[str, Any]]:
     """The prior with room for functions, at most `most` of them; what `plan_` says of it."""
     dtype, room = np.dtype(estimator.dtype), lambda n: int(n if most is None else min(n, most))
-    kernel = kernels.resolve(estimator.kernel, data.n_inputs, variance=data.spread, dtype=dtype)
+    name, of_kernel = named_kernel(estimator.kernel, "rbf")
+    kernel = kernels.resolve(name, data.n_inputs, variance=data.spread, dtype=dtype)
     n, asked = room(estimator.n_inducing), estimator.n_inducing_mean
     entries = {"n_inducing": choice(n, "functions that grow from the rows, until there are so many")}
     if estimator.approximation == "ivsgpr":
@@ -65,7 +67,7 @@ def start(
         why = AS_ASKED if asked is not None else f"{MEAN_FOR_EACH} for each of the covariance"
         entries["n_inducing_mean"] = choice(n_mean, f"{why}; no more than rows")
         q = Decoupled.of(n_mean, n, data.n_inputs, dtype=dtype)
-    return cast(SparseGP(kernel, q, likelihood), dtype), entries
+    return cast(SparseGP(kernel, q, likelihood), dtype), of_kernel | entries
 
 
 def posterior_of(

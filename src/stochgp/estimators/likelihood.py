@@ -57,7 +57,7 @@ class Named(NamedTuple):
 
 
 LIKELIHOODS = {
-    AUTO: Named(None, (KERNEL, FEATURE)),
+    AUTO: Named(None, FAMILIES, Gaussian),
     GAUSSIAN: Named(Gaussian, FAMILIES, Gaussian),
     STUDENT: Named(StudentT, FAMILIES, lambda noise: StudentT(START_DF, noise)),
     ROW_NOISE: Named(LatentNoiseGaussian, (FEATURE, SPARSE), lambda noise: LatentNoiseGaussian(noise.level)),
@@ -138,8 +138,8 @@ def starting_noise(family: str, spread: float, dtype: str) -> AbstractNoise:
 
 
 def refuse_learner(asked: Asked, learner: AbstractLearner | None) -> None:
-    """Raises ValueError for a likelihood that is not Gaussian with a learner other than SVGP."""
-    if asked.name != GAUSSIAN and not isinstance(learner, SVGP):
+    """Raises ValueError for a likelihood that does not begin with Gaussian noise with a learner other than SVGP."""
+    if asked.name not in (AUTO, GAUSSIAN) and not isinstance(learner, SVGP):
         kind: Any = LIKELIHOODS[asked.name].kind if asked.value is None else type(asked.value)
         raise ValueError(
             f"{type(learner).__name__} takes Gaussian noise, but the likelihood is {kind.__name__}: approximation='svgp' takes any"

@@ -9,8 +9,9 @@ from stochgp import kernels
 from stochgp.choosing import AS_ASKED, choice
 from stochgp.estimators import growing
 from stochgp.estimators.choices import sparse_learner
+from stochgp.estimators.dispersion_choice import dispersion_of
 from stochgp.estimators.fingerprinted import Inputs
-from stochgp.estimators.likelihood import SPARSE, Asked, refuse_learner, started
+from stochgp.estimators.likelihood import AUTO, SPARSE, Asked, refuse_learner, started
 from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
@@ -24,10 +25,12 @@ from stochgp.estimators.variational import (
     start,
 )
 from stochgp.learners import AbstractLearner
+from stochgp.learners.dispersion import GAUSSIAN
 from stochgp.likelihoods import AbstractLikelihood, Shifted
-from stochgp.models import SparseGP
+from stochgp.models import AbstractGP, SparseGP
 from stochgp.names import lookup
-from stochgp.posteriors import VariationalPosterior
+from stochgp.observations import Dispersion
+from stochgp.posteriors import AbstractPosterior, VariationalPosterior
 from stochgp.results import FitResult, Solution
 
 WIDE_JITTER = 1e-8  # of k(Z, Z) where all is in float64
@@ -45,7 +48,7 @@ class SparseGPRegressor(FamilyRegressor):
     Parameters
     ----------
     kernel
-        "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included.
+        "auto" (Matérn 3/2; RBF of functions that grow), "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included.
     approximation : "svgp", "sgpr", "svdgp" or "ivsgpr"
         "svgp": mini-batches; "sgpr": the collapsed bound of all rows by L-BFGS; "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror
         ascent. Functions of the last two grow from the rows, so they can learn from a stream.
@@ -54,8 +57,9 @@ class SparseGPRegressor(FamilyRegressor):
     n_inducing_mean
         Functions of the mean, of "svdgp" only; None = 8 for each of the covariance.
     likelihood
-        "gaussian", "student-t", "row-noise" (its log variance is a second latent function); for counts "poisson" and "negative-binomial"; or a value of
-        `stochgp.likelihoods` of one of these kinds. All but Gaussian noise need "svgp". `likelihoods.Warped(one of real numbers, transform)`: the targets are
+        "auto" (constant Gaussian noise, unless rows predicted without themselves say clearly otherwise: see docs/methods/row_noise.md), "gaussian",
+        "student-t", "row-noise" (its log variance is a second latent function); for counts "poisson" and "negative-binomial"; or a value of
+        `stochgp.likelihoods` of one of these kinds. All but "auto" and Gaussian noise need "svgp". `likelihoods.Warped(one of real numbers, transform)`: the targets are
         transformed, and everything is said in their units.
     learner
         "auto" = that of the approximation, "svgp", "sgpr", "svdgp", "ivsgpr", or a learner of `stochgp.learners`.
@@ -88,11 +92,11 @@ class SparseGPRegressor(FamilyRegressor):
     0.0
     """
 
-    kernel: Any = "rbf"
+    kernel: Any = "auto"
     approximation: str = "svgp"
     n_inducing: int = 512
     n_inducing_mean: int | None = None
-    likelihood: Any = field(default="gaussian", kw_only=True)
+    likelihood: Any = field(default="auto", kw_only=True)
     learner: Any = "auto"
     _keeps_all_rows: ClassVar[bool] = False
 
@@ -157,11 +161,11 @@ class SparseGPRegressor(FamilyRegressor):
         jitter = WIDE_JITTER if self.approximation == "sgpr" else None
         gp, entries = start(self, data, likelihood, variance, key=run.start_key, jitter=jitter)
         name = self._likelihood if isinstance(self._likelihood, str) else type(self._likelihood).__name__
-        return gp, entries | {"likelihood": choice(name, AS_ASKED)}
+        return gp, entries | ({} if name == AUTO else {"likelihood": choice(name, AS_ASKED)})
 
     def _start_likelihood(self, data: TrainingData) -> tuple[AbstractLikelihood, float]:
         """(The likelihood before learning, the variance that kernels start from). Raises as `refuse_learner`."""
-        asked = Asked.of(self._likelihood, SPARSE)
+        asked = self._asked
         refuse_learner(asked, self._named_learner()[0])
         return started(asked, data, self)
 
@@ -172,7 +176,31 @@ class SparseGPRegressor(FamilyRegressor):
 
     @property
     def _counts_as_they_are(self) -> bool:
-        return Asked.of(self._likelihood, SPARSE).is_of_counts
+        return self._asked.is_of_counts
+
+    @property
+    def _asked(self) -> Asked:
+        return Asked.of(self._likelihood, SPARSE)
+
+    def _dispersion_of(
+        self,
+        gp: AbstractGP,
+        learned: FitResult | None,
+        posterior: AbstractPosterior,
+        data: TrainingData,
+        run: Run,
+    ) -> tuple[Dispersion | None, dict[str, Any]]:
+        """How errors are distributed: "auto" compares by rows that are left out in closed form, of the optimal q(u)."""
+        asked = self._asked
+        if asked.name != AUTO:
+            return None, {}
+        planned = run.planned("likelihood") if run.plan is not None and "likelihood" in run.plan else None
+        if self._grows or data.rows.group is not None:
+            what = "functions that grow do" if self._grows else "whole groups do"
+            return None, {
+                "likelihood": choice(GAUSSIAN, f"{what} not say how rows are predicted without them")
+            }
+        return dispersion_of(asked, posterior, gp, data, run.budget, planned)
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
         return 0.0 if self._grows else closing_seconds(int(self.n_inducing), data.n_all, CLOSING_SHARE)

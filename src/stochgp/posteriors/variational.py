@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.models import SparseGP, process_of
+from stochgp.numerics.arrays import by_blocks
 from stochgp.numerics.dense_factor import rounding_error, safe_covariance
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import cast, value_of
@@ -91,6 +92,27 @@ class VariationalPosterior(AbstractPosterior):
     def latent_moments(self, X: Rows) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
         """(Mean, variance) of every latent function, for one block of rows: what `likelihood.predictive` takes."""
         return self.process.moments(_wide(X))
+
+    def left_out_errors(
+        self,
+        X: Float[np.ndarray, "N D"],
+        y: Float[np.ndarray, " N"],
+        weight: Float[np.ndarray, " N"],
+        noise_variance: float,
+    ) -> Float[np.ndarray, " N"]:
+        """z = (y − mean)/√V of rows that q(f) has learned from, each predicted as one observation from all others: `InducingProcess.left_out`.
+
+        For inducing points and constant Gaussian noise, in whose optimum q(u) is; a row stands for `weight` ones. V = variance of f + σ².
+        """
+        mean, variance = by_blocks(
+            lambda X, y, weight: self._left_out(X, y, weight / noise_variance), BLOCK, X, y, weight
+        )
+        return (np.asarray(y, np.float64) - mean) / np.sqrt(variance + noise_variance)
+
+    @eqx.filter_jit
+    def _left_out(self, X: Rows, y: PerRow, precision: PerRow) -> tuple[PerRow, PerRow]:
+        process: Any = self.process
+        return process.left_out(*map(_wide, (X, y, precision)))
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         """K − WᵀW + VᵀV; the first two without eigenvalues below their rounding error."""

@@ -156,6 +156,23 @@ class InducingProcess(AbstractProcess):
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
         return matmul(self.whitened(X).T, self.gaussian_mean.T)
 
+    def left_out(
+        self, X: Float[Array, "N D"], y: Float[Array, " N"], precision: Float[Array, " N"]
+    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+        """(Mean, variance) of the first f at each of these rows given all others, where q(u) is the optimum of rows with Gaussian noise that has these among them.
+
+        Of a row with w, k(x, x) and the `precision` β = ρ/σ² let s = ‖Rᵀw‖² and h = βs, which is below 1. Without it the precision of v is that of q(v) less
+        βwwᵀ, so that
+
+            mean = (w·m − hy)/(1 − h),    variance = k(x, x) − ‖w‖² + s/(1 − h).
+        """
+        W, prior = self.whitened(X), self.kernel.diag(X)
+        s, eps = jnp.sum(self._open(W)[0] ** 2, axis=0), float(jnp.finfo(W.dtype).eps)
+        left = jnp.maximum(1 - precision * s, ROUNDINGS * eps)
+        unexplained = jnp.maximum(prior - jnp.sum(W**2, axis=0), ROUNDINGS * eps * prior)
+        mean = matmul(W.T, self.gaussian_mean[0])
+        return y - (y - mean) / left, unexplained + s / left
+
     def covariance_parts(
         self, X: Float[Array, "N D"]
     ) -> tuple[Float[Array, "N N"], Float[Array, "M N"], Float[Array, "L M N"]]:
