@@ -265,6 +265,21 @@ def pool_defaults() -> str:
     return table(heads, rows)
 
 
+def sparse_defaults() -> str:
+    """`SparseGPRegressor(memory_limit="3GB")` beside an RBF kernel, and that with Gaussian noise."""
+    rows, variants = [], ("default", "RBF", "RBF, Gaussian")
+    for s in SETS:
+        of = [lines("sparse_defaults").where(set=s, variant=variant) for variant in variants]
+        pairs = [f"{r.one('rmse'):.4f}, {printed(r.one('nlpd'), '.3f')}" for r in of]
+        first = of[0]
+        seconds = f"{first.one('fit_seconds'):.0f}"
+        rows.append(
+            [s, *pairs, f"{first.one('crps'):.4f}", _coverages(first), first.one("likelihood"), seconds]
+        )
+    pairs = [f"{variant}: RMSE, NLPD" for variant in variants]
+    return table(["set", *pairs, "CRPS", COVERAGES, "distribution chosen", "seconds"], rows)
+
+
 def kernel_defaults() -> str:
     """`KernelGPRegressor(memory_limit="3GB")`, the limits derived from Cholesky's posteriors where there are any."""
     rows = []

@@ -1,4 +1,4 @@
-"""likelihood= of kernel GPs: what is chosen, and that intervals, files, plans and limits keep to it."""
+"""likelihood= of kernel and sparse GPs: what is chosen, and that intervals, files, plans and limits keep to it."""
 
 import functools
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import spearmanr
 
-from stochgp import KernelGPRegressor, load
+from stochgp import KernelGPRegressor, SparseGPRegressor, load
 from stochgp.data.rows import Rows
 from stochgp.estimators import dispersion_choice
 from stochgp.estimators.left_out import some_rows
@@ -26,9 +26,14 @@ from stochgp.parameters import AbstractParameter, frozen, positive
 N = 600
 
 
-def make(**settings):
+SPARSE = {"approximation": "sgpr", "n_inducing": 60}
+families = pytest.mark.parametrize("family", ["kernel", "sparse"])
+
+
+def make(family="kernel", **settings):
     """A quick fit: what is tested comes after it."""
-    return KernelGPRegressor("rbf", epochs=8, random_state=0, **settings)
+    kind, more = (KernelGPRegressor, {}) if family == "kernel" else (SparseGPRegressor, SPARSE)
+    return kind("rbf", epochs=8, random_state=0, **more, **settings)
 
 
 def rows(n, seed=0):
@@ -46,12 +51,13 @@ def plain(n, seed=0):
 
 
 @functools.cache
-def fitted():
-    return make().fit(*rows(N))
+def fitted(family="kernel"):
+    return make(family).fit(*rows(N))
 
 
-def test_a_scale_of_the_input_is_chosen_and_covers_where_noise_is_small_and_where_it_is_large():
-    model, (X, y) = fitted(), rows(1000, seed=1)
+@families
+def test_a_scale_of_the_input_is_chosen_and_covers_where_noise_is_small_and_where_it_is_large(family):
+    model, (X, y) = fitted(family), rows(1000, seed=1)
     assert model.plan_["likelihood"]["choice"].endswith(OF_INPUT)
     assert "scale of the input" in model.summary()
     lower, upper = model.predict_interval(X, 0.9).T
@@ -60,16 +66,19 @@ def test_a_scale_of_the_input_is_chosen_and_covers_where_noise_is_small_and_wher
         assert abs(inside[half].mean() - 0.9) < 0.04 + 3 * (0.09 / half.sum()) ** 0.5
 
 
-def test_means_are_those_of_the_gaussian_law():
-    X = rows(50, seed=2)[0]
-    gaussian = make(likelihood="gaussian").fit(*rows(N))
-    assert_array_equal(gaussian.predict(X), fitted().predict(X))
-    assert gaussian.nlml_ == fitted().nlml_
-    assert gaussian.kernel_.variance == fitted().kernel_.variance
+@families
+def test_means_are_those_of_the_gaussian_law(family):
+    X, model = rows(50, seed=2)[0], fitted(family)
+    gaussian = make(family, likelihood="gaussian").fit(*rows(N))
+    assert_array_equal(gaussian.predict(X), model.predict(X))
+    evidence = "nlml_" if family == "kernel" else "elbo_"
+    assert getattr(gaussian, evidence) == getattr(model, evidence)
+    assert gaussian.kernel_.variance == model.kernel_.variance
 
 
-def test_deviations_of_functions_covariances_and_noise_agree():
-    model, X = fitted(), rows(40, seed=3)[0]
+@families
+def test_deviations_of_functions_covariances_and_noise_agree(family):
+    model, X = fitted(family), rows(40, seed=3)[0]
     mean, std = model.predict(X, return_std=True)
     noisy = model.predict(X, return_std=True, include_noise=True)[1]
     assert_allclose(np.sqrt(np.diag(model.predict(X, return_cov=True)[1])), std, rtol=1e-3)
@@ -82,18 +91,20 @@ def test_deviations_of_functions_covariances_and_noise_agree():
     assert_allclose(found.quantile([0.1, 0.7]), model.predict_quantiles(X, [0.1, 0.7]), rtol=1e-12)
 
 
-def test_files_and_plans_keep_the_law(tmp_path):
-    model, X = fitted(), rows(50, seed=2)[0]
+@families
+def test_files_and_plans_keep_the_law(family, tmp_path):
+    model, X = fitted(family), rows(50, seed=2)[0]
     model.save(tmp_path / "model")
-    again = make(plan=model.plan_).fit(*rows(N))
+    again = make(family, plan=model.plan_).fit(*rows(N))
     assert again.plan_["likelihood"]["choice"] == model.plan_["likelihood"]["choice"]
     for other in (load(tmp_path / "model"), again):
         assert_array_equal(other.predict_interval(X), model.predict_interval(X))
 
 
-def test_gaussian_data_keep_every_bit_of_constant_noise():
+@families
+def test_gaussian_data_keep_every_bit_of_constant_noise(family):
     X, y = plain(300)
-    default, gaussian = (make(likelihood=name).fit(X, y) for name in ("auto", "gaussian"))
+    default, gaussian = (make(family, likelihood=name).fit(X, y) for name in ("auto", "gaussian"))
     assert default.plan_["likelihood"]["choice"] == GAUSSIAN
     assert "left-out" in default.plan_["likelihood"]["why"]
     assert_array_equal(default.predict_interval(X), gaussian.predict_interval(X))
@@ -294,3 +305,14 @@ def test_draws_of_observations_are_of_the_predicted_distribution(curved, setting
     assert spearmanr(draws[1], draws[2]).statistic == pytest.approx(
         6 / np.pi * np.arcsin(r / 2), abs=4 / S**0.5
     )
+
+
+@pytest.mark.parametrize("why", ["groups", "grow"])
+def test_where_sparse_gps_cannot_leave_rows_out_noise_is_constant_and_they_say_why(why):
+    X, y = rows(N)
+    grows = (
+        {"approximation": "svdgp", "n_inducing": 20, "epochs": 1} if why == "grow" else SPARSE | {"epochs": 2}
+    )
+    model = SparseGPRegressor("rbf", random_state=0, **grows)
+    model.fit(X, y, groups=np.arange(N) // 4 if why == "groups" else None)
+    assert model.plan_["likelihood"]["choice"] == GAUSSIAN and why in model.plan_["likelihood"]["why"]
