@@ -376,6 +376,13 @@ MUTATIONS = (
         "estimators/test_pooled_classifier.py::test_of_few_rows_each_is_held_out_once_and_seen_by_no_member_that_predicts_it",
     ),
     Mutation(
+        "fits without samples are judged by variances that they lack",
+        "estimators/helps.py",
+        "not fitted.posterior.has_variance",
+        "False",
+        "estimators/test_solving.py::test_a_learned_model_without_samples_has_means_and_says_that_it_has_no_deviations",
+    ),
+    Mutation(
         "inducing points predict a row with itself",
         "variational/inducing.py",
         "return y - (y - mean) / left, unexplained + s / left",

@@ -27,6 +27,17 @@ def test_tolerances_of_the_mean_are_just_below_those_that_were_enough(noise_std,
     assert found == pytest.approx(0.2 * noise_std**0.75)
 
 
+@pytest.mark.parametrize("solver", ["sdd", "cg", "adasap"])
+def test_a_learned_model_without_samples_has_means_and_says_that_it_has_no_deviations(solver):
+    generator = np.random.default_rng(0)
+    X = generator.uniform(-2, 2, (150, 1))
+    y = np.sin(X[:, 0]) + 0.1 * generator.normal(size=150)
+    model = KernelGPRegressor("rbf", epochs=5, solver=solver, n_samples=0, random_state=0).fit(X, y)
+    assert np.sqrt(np.mean((model.predict(X) - np.sin(X[:, 0])) ** 2)) < 0.1
+    with pytest.raises(ValueError, match="no samples to estimate variances from"):
+        model.predict(X, return_std=True)
+
+
 def test_tolerances_scale_with_the_three_quarters_power_of_the_noise_and_not_with_units():
     few, many = tolerances(1e-4, Y, 1), tolerances(16**2 * 1e-4, Y, 1)
     np.testing.assert_allclose(many / few, 8, rtol=1e-12)

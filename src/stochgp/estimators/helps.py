@@ -82,7 +82,12 @@ def caution_after_fit(estimator: Any, learned: FitResult, rows: Rows) -> str:
     rows = rows.some(np.sort(np.random.default_rng(0).permutation(len(rows.y))[:ROWS]))
     fitted, budget = estimator._fitted, Budget.of(estimator.memory_limit)
     need = fitted.posterior.need_bytes(Request(len(rows.y)))
-    if not _is_telling(rows) or deadline.left() < SECONDS or need > budget.free():
+    if (
+        not fitted.posterior.has_variance
+        or not _is_telling(rows)
+        or deadline.left() < SECONDS
+        or need > budget.free()
+    ):
         return ""
     return caution_of(estimator._scores(rows), cells_of(rows, fitted), rows.weights, "training rows")
 

@@ -69,6 +69,11 @@ class AbstractPosterior(eqx.Module):
         """Of the rows that it must be given; None where it takes those of the model."""
         return None
 
+    @property
+    def has_variance(self) -> bool:
+        """Whether it knows more than means."""
+        return True
+
     @abc.abstractmethod
     def mean(self, X: Rows) -> PerRow:
         """E f(x) for each row."""

@@ -232,6 +232,10 @@ class SampledKernelPosterior(AbstractPosterior):
     def mean(self, X: Rows) -> PerRow:
         return mean_of(self.system.operator, self.weights, X)
 
+    @property
+    def has_variance(self) -> bool:
+        return self.prior is not None and self.sample_weights is not None
+
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         """The variance is that of `moments`: the samples' estimate, at most the prior's. Raises ValueError without samples."""
         if self.prior is None or self.sample_weights is None:

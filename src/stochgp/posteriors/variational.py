@@ -148,5 +148,5 @@ def _diagonal(kernel: Any, X: Rows) -> Array:
     return value_of(kernel).diag(jnp.asarray(X))
 
 
-def _wide(X: Rows) -> Array:
+def _wide(X: Rows | PerRow) -> Array:
     return jnp.asarray(X).astype(jax.dtypes.canonicalize_dtype(jnp.float64))
