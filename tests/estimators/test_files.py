@@ -140,7 +140,10 @@ def test_the_posterior_of_a_sample_is_of_all_rows(table, sampled):
 def test_q_of_a_sparse_model_is_of_all_rows_where_a_sample_chose_its_points(folder, table, monkeypatch):
     """SGPR's optimum of all rows at the points and the kernel that the sample gave, in float64 NumPy; its bound too."""
     monkeypatch.setattr(files, "MOST_ROWS", 200)
-    model = SparseGPRegressor(n_inducing=12, epochs=5, dtype="float64", random_state=0).fit(folder, "y")
+    model = SparseGPRegressor(
+        "rbf", n_inducing=12, likelihood="gaussian", epochs=5, dtype="float64", random_state=0
+    )
+    model.fit(folder, "y")
     assert model.plan_["closing_rows"]["choice"] == model.n_rows_ == N
     assert "uniform sample of 200" in model.plan_["closing_rows"]["why"]
     fitted = model._fitted

@@ -7,10 +7,17 @@ from jax import lax
 from sweeps import some_of
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
-from stochgp.kernels import Warped
-from stochgp.networks import MLP
+from stochgp.kernels import RBF, Warped
+from stochgp.networks import mlp
 
 N = 80
+WIDE = (
+    "kernel full-batch",
+    "kernel loo",
+    "kernel vecchia",
+    "solver cholesky",
+    "local",
+)  # few rows: float64, or factors alone
 
 
 @pytest.fixture
@@ -28,7 +35,7 @@ def products(monkeypatch):
 
 
 def deep():
-    return Warped("rbf", MLP(2, 2, width=8, depth=1, key=jax.random.key(0)))
+    return Warped(RBF(1.0), mlp(2, (8, 2), key=jax.random.key(0)))
 
 
 FITS = {
@@ -50,7 +57,7 @@ def test_products_name_their_precision(name, products):
     model.predict(X[:5], return_std=True)
     if name != "local":
         model.sample_functions(2)(X[:5])
-    assert any(dtype == "float32" for dtype, _ in products) or name in ("kernel full-batch", "local")
+    assert any(dtype == "float32" for dtype, _ in products) or name in WIDE
     assert all(
         "DEFAULT" not in precision and precision.count("HIGHEST") == 2
         for dtype, precision in products

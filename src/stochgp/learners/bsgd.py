@@ -151,7 +151,7 @@ def batch_gradient(
     Q = matmul(inverse.T, inverse)
     a = matmul(Q, batch.y)
     (gradient,) = pull_back((Q - jnp.outer(a, a)) / (2 * B))
-    loss = jnp.dot(a, batch.y) + 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
+    loss = matmul(a, batch.y) + 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
     loss = 0.5 * (loss / B + jnp.log(2 * jnp.pi).astype(loss.dtype))
     if signal_scale is not None:
         gradient = _scale_signal(gradient, B / (signal_scale * math.log(max(B, 2))))
