@@ -15,6 +15,7 @@ from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import SplineCurve
 from stochgp.estimators.left_out import SEED, predicted_by_others, search_bytes, some_rows
 from stochgp.estimators.likelihood import AUTO, KERNEL, Asked, df_entries, starting_noise
+from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.learners.curves import CURVED, chosen_curve
 from stochgp.learners.dispersion import GAUSSIAN, LeftOut, choose, fitted, split
@@ -52,7 +53,7 @@ def start_noise(asked: Asked, given: float | None, spread: float, dtype: str) ->
 
 
 def dispersion_of(
-    asked: Asked, posterior: Any, gp: Any, data: TrainingData, budget: Budget, planned: str | None
+    asked: Asked, posterior: Any, gp: Any, data: TrainingData, run: Run
 ) -> tuple[Dispersion | None, dict[str, Any]]:
     """(How errors are distributed, as asked for, as planned, or as chosen for "auto"; what `plan_` says of it). None = N(m, V) as the posterior has it.
 
@@ -62,15 +63,18 @@ def dispersion_of(
 
     Raises ValueError, with both numbers, for a choice by the user that the memory does not allow.
     """
+    planned = run.planned("likelihood") if run.plan is not None and "likelihood" in run.plan else None
     if asked.name == GAUSSIAN:
         return _constant(AS_ASKED)
     if planned == GAUSSIAN:
         return _constant(AS_GIVEN)
     chooses = asked.name == AUTO and planned is None
-    refusal = _refusal(gp, data, budget) if chooses else "there are no others" if data.n_rows < 2 else None
+    refusal = (
+        _refusal(gp, data, run.budget) if chooses else "there are no others" if data.n_rows < 2 else None
+    )
     if refusal is not None:
         return _constant(refusal)
-    budget.require(_need_bytes(gp, data), "the distribution of left-out errors")
+    run.budget.require(_need_bytes(gp, data), "the distribution of left-out errors")
     try:
         with deadline.granted(-math.inf if chooses else math.inf):
             rows, as_new = _left_out(posterior, gp, data)

@@ -242,8 +242,7 @@ class KernelGPRegressor(FamilyRegressor):
             return None, {"likelihood": choice(GAUSSIAN, "the noise was not learned")}
         if asked.name == AUTO and is_packed(data.encoder):
             return None, {"likelihood": choice(GAUSSIAN, "of fingerprints no other is compared")}
-        planned = run.planned("likelihood") if run.plan is not None and "likelihood" in run.plan else None
-        return dispersion_of(asked, posterior, gp, data, run.budget, planned)
+        return dispersion_of(asked, posterior, gp, data, run)
 
     @property
     def _asked(self) -> Asked:

@@ -48,7 +48,8 @@ class SparseGPRegressor(FamilyRegressor):
     Parameters
     ----------
     kernel
-        "auto" (Matérn 3/2; RBF of functions that grow), "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of `stochgp.kernels`, deep ones included.
+        "auto" (Matérn 3/2; RBF of functions that grow), "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of
+        `stochgp.kernels`, deep ones included.
     approximation : "svgp", "sgpr", "svdgp" or "ivsgpr"
         "svgp": mini-batches; "sgpr": the collapsed bound of all rows by L-BFGS; "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror
         ascent. Functions of the last two grow from the rows, so they can learn from a stream.
@@ -194,13 +195,12 @@ class SparseGPRegressor(FamilyRegressor):
         asked = self._asked
         if asked.name != AUTO:
             return None, {}
-        planned = run.planned("likelihood") if run.plan is not None and "likelihood" in run.plan else None
         if self._grows or data.rows.group is not None:
             what = "functions that grow do" if self._grows else "whole groups do"
             return None, {
                 "likelihood": choice(GAUSSIAN, f"{what} not say how rows are predicted without them")
             }
-        return dispersion_of(asked, posterior, gp, data, run.budget, planned)
+        return dispersion_of(asked, posterior, gp, data, run)
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
         return 0.0 if self._grows else closing_seconds(int(self.n_inducing), data.n_all, CLOSING_SHARE)

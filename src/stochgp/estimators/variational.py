@@ -14,6 +14,7 @@ from stochgp.choosing import AS_ASKED, choice
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import Devices
 from stochgp.estimators.fingerprinted import Inputs, inputs_with_smiles
+from stochgp.estimators.kernel_choice import USUAL
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.learners.sgpr import EVALUATION
@@ -26,8 +27,6 @@ from stochgp.posteriors import VariationalPosterior
 from stochgp.posteriors.variational import BLOCK
 from stochgp.variational import InducingPoints, Naturals, choose_points
 
-# Held-out rows of six UCI sets prefer it to the RBF kernel (docs/measured.md, sparse GPs at their defaults).
-SMOOTHNESS = "matern32"
 LATE = "as it was"  # q(u), where there is no time for the pass
 COMPILING_PASS = 1.5  # seconds of its programs
 CLOSING_JITTER = 1e-8  # of k(Z, Z), where q(u) is found in float64
@@ -44,7 +43,7 @@ def start(
 ) -> tuple[SparseGP, dict[str, Any]]:
     """The model before learning, and what `plan_` says of it: a kernel of this `variance`, inducing points at centres of clusters."""
     dtype, n_rows = np.dtype(estimator.dtype), data.n_rows
-    name, of_kernel = named_kernel(estimator.kernel, SMOOTHNESS)
+    name, of_kernel = named_kernel(estimator.kernel, USUAL)
     kernel = kernels.resolve(name, data.n_inputs, variance=variance, dtype=dtype)
     n = min(int(estimator.n_inducing), n_rows)
     points = choose_points(data.X, n, "kmeans", key=key)

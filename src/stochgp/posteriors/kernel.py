@@ -234,7 +234,7 @@ class SampledKernelPosterior(AbstractPosterior):
 
     @property
     def has_variance(self) -> bool:
-        return self.prior is not None and self.sample_weights is not None
+        return self.n_samples > 0
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         """The variance is that of `moments`: the samples' estimate, at most the prior's. Raises ValueError without samples."""

@@ -148,9 +148,7 @@ class InducingProcess(AbstractProcess):
         self, W: Float[Array, "M N"], prior: Float[Array, " N"]
     ) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
         """`moments` of rows whose w and k(x, x) are known."""
-        least = ROUNDINGS * float(jnp.finfo(W.dtype).eps) * jax.lax.stop_gradient(prior)
-        unexplained = jnp.maximum(prior - jnp.sum(W**2, axis=0), least)
-        variance = unexplained[:, None] + jnp.sum(self._open(W) ** 2, axis=1).T
+        variance = _unexplained(W, prior)[:, None] + jnp.sum(self._open(W) ** 2, axis=1).T
         return matmul(W.T, self.gaussian_mean.T), variance
 
     def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
@@ -166,10 +164,9 @@ class InducingProcess(AbstractProcess):
 
             mean = (w·m − hy)/(1 − h),    variance = k(x, x) − ‖w‖² + s/(1 − h).
         """
-        W, prior = self.whitened(X), self.kernel.diag(X)
-        s, eps = jnp.sum(self._open(W)[0] ** 2, axis=0), float(jnp.finfo(W.dtype).eps)
-        left = jnp.maximum(1 - precision * s, ROUNDINGS * eps)
-        unexplained = jnp.maximum(prior - jnp.sum(W**2, axis=0), ROUNDINGS * eps * prior)
+        W = self.whitened(X)
+        s, unexplained = jnp.sum(self._open(W)[0] ** 2, axis=0), _unexplained(W, self.kernel.diag(X))
+        left = jnp.maximum(1 - precision * s, ROUNDINGS * float(jnp.finfo(W.dtype).eps))
         mean = matmul(W.T, self.gaussian_mean[0])
         return y - (y - mean) / left, unexplained + s / left
 
@@ -203,6 +200,12 @@ class InducingProcess(AbstractProcess):
         """Rᵀw of every latent function: what q leaves open of u."""
         R = self.gaussian_root
         return R[:, :, None] * W if R.ndim == 2 else transposed_times(R, W)
+
+
+def _unexplained(W: Float[Array, "M N"], prior: Float[Array, " N"]) -> Float[Array, " N"]:
+    """k(x, x) − ‖w‖² of each row, at least 4 eps k(x, x)."""
+    least = ROUNDINGS * float(jnp.finfo(W.dtype).eps) * jax.lax.stop_gradient(prior)
+    return jnp.maximum(prior - jnp.sum(W**2, axis=0), least)
 
 
 class InducingCorrection(eqx.Module):
