@@ -11,7 +11,15 @@ from stochgp.budget import Budget
 from stochgp.data import Blocks
 from stochgp.estimators.files import read_files
 from stochgp.estimators.inputs import read_training_rows
-from stochgp.estimators.new_rows import between_if, blocks, dependence, groups_in_time, increasing, n_blocks
+from stochgp.estimators.new_rows import (
+    between_if,
+    blocks,
+    dependence,
+    drift,
+    groups_in_time,
+    increasing,
+    n_blocks,
+)
 from stochgp.estimators.report import notes
 from stochgp.learners import LeaveOneOut
 
@@ -125,6 +133,33 @@ def test_rows_without_dependence_are_judged_one_by_one():
         assert not found.is_clear
         squares.append((found.correlation / found.error) ** 2)
     assert np.mean(squares) < 1 + 4 * (2 / 20) ** 0.5
+
+
+def test_drift_is_what_rows_of_their_own_time_are_worth():
+    """y = s·t/T + ε: earlier rows alone err by the trend that they have not seen, σ² + m² for σ² and a little."""
+    t = np.arange(8000.0)
+    X, noise = np.random.default_rng(0).normal(size=(8000, 1)), np.random.default_rng(1).normal(size=8000)
+    found = drift(X, 20 * (t > 6800) + noise, t)  # the last 15 % have another level
+    of_all = 20 * 1200 / 2 / (6800 + 1200 / 2)  # that of neighbours, whose time X does not say
+    wanted = 0.5 * np.log((1.1 + 20**2) / (1.1 + (20 - of_all) ** 2 + 20**2 * 0.01))
+    assert abs(found.nats - wanted) < 0.1 and found.is_clear
+    squares = []
+    for seed in range(20):
+        none = drift(X, np.random.default_rng(2 + seed).normal(size=8000), t)
+        assert not none.is_clear
+        squares.append((none.nats / none.error) ** 2)
+    assert np.mean(squares) < 2.5
+
+
+def test_a_table_whose_targets_drift_is_judged_by_blocks_where_single_rows_are_judged_too():
+    """Errors of neighbours are independent given the inputs: 20 hours of one day; the trend goes on beyond the last row."""
+    X, noise = series(0.0)
+    day = np.arange(N) // 100
+    rows, y = np.column_stack([X, day]), 0.2 * day + noise
+    assert not dependence(rows, y, np.arange(N, dtype=float)).is_clear
+    group, said = groups_in_time(rows, y, None, "either")
+    assert group is not None and "nats worse from earlier ones" in said["new_rows"]["why"]
+    assert groups_in_time(rows, noise, None, "either")[0] is None
 
 
 def test_blocks_reach_beyond_the_dependence():

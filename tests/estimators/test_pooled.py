@@ -205,6 +205,27 @@ def test_tables_with_a_time_have_members_for_rows_near_and_far():
         assert member.predict(table[:3]).shape == (3,)
 
 
+def test_members_of_a_table_in_time_are_made_anew_of_all_rows(monkeypatch):
+    """The kernel's posterior is that of a fit of all rows at its hyperparameters, in their units; a plan gives the same bits."""
+    n = 1_500
+    rows = np.column_stack([np.arange(n), GENERATOR.normal(size=n)])
+    y = 0.01 * rows[:, 0] + np.sin(rows[:, 1]) + 0.1 * GENERATOR.normal(size=n)
+    monkeypatch.setattr(pooled_regressor, "near_and_far", lambda *_: pooled.alone(1, ""))
+    found = GPRegressor(members=["kernel"], random_state=0, new_rows="auto").fit(rows, y)
+    assert list(found.estimators_) == ["kernel_by_blocks"] == found.plan_["refit"]["choice"]
+    member = found.estimators_["kernel_by_blocks"]
+    settings = {"likelihood": "gaussian", "n_samples": 8, "random_state": 1, "learner": None}
+    noise = member.noise_variance_ / y.std() ** 2
+    alone = KernelGPRegressor(member.kernel_, noise_variance=noise, **settings).fit(rows, y)
+    new = rows[::100] + [n, 0]
+    for ours, other in zip(
+        member.predict(new, return_std=True), alone.predict(new, return_std=True), strict=True
+    ):
+        assert_allclose(ours, other, rtol=1e-4)
+    again = GPRegressor(members=["kernel"], random_state=0, plan=found.plan_).fit(rows, y)
+    assert_array_equal(again.predict(new), found.predict(new))
+
+
 def test_few_rows_have_a_kernel_alone():
     found = GPRegressor(random_state=0).fit(X[:200], Y[:200])
     alone = QUICK["kernel"](random_state=pooled.seed_of(pooled.split(pooled.as_key(0), 2)[1])[0]).fit(

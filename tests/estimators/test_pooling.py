@@ -8,7 +8,20 @@ import scipy.optimize
 from numpy.testing import assert_allclose
 from scipy.special import logsumexp, softmax
 
-from stochgp.estimators.pooling import Distance, Pooling, Predicted, chosen, fitted_weights, limited, scores
+from stochgp.estimators.pooling import (
+    LEAST_OF_ANY,
+    Distance,
+    Pooling,
+    Predicted,
+    between,
+    chosen,
+    column_of_time,
+    distance_of,
+    fitted_weights,
+    limited,
+    near_and_far,
+    scores,
+)
 
 R = 600
 GENERATOR = np.random.default_rng(0)
@@ -108,6 +121,63 @@ def test_weights_follow_the_distance_where_members_are_best_near_and_far():
     assert near[0] > 0.9 and far[1] > 0.8
     blind = chosen(predicted(means, errors, y, distance), ["near", "far"], by_distance=False)
     assert not blind.slope.any()
+
+
+def test_near_and_far_rows_have_the_pools_that_each_kind_asks_for():
+    """At the low end of the distance and below the weights are those of near rows alone, at the high end those of far ones; log odds are linear between."""
+    one, other = two_experts(), two_experts((0.6, 0.5))
+    found = Predicted(*(np.concatenate(pair) for pair in zip(one, other, strict=True)))
+    far = np.arange(2 * R) >= R
+    distance = np.where(far, 1.5, -1.5)
+    picked = near_and_far(found._replace(distance=distance), ["a", "b"], far)
+    odds = lambda d: np.diff(picked.level + picked.slope * d)[0]
+    for rows, d in ((~far, -1.5), (far, 1.5)):
+        level = chosen(found.some(rows), ["a", "b"], by_distance=False).level
+        assert_allclose(odds(d), np.diff(level)[0], atol=1e-9)
+    assert_allclose(odds(0.0), (odds(-1.5) + odds(1.5)) / 2, atol=1e-9)
+    assert picked.members == [0, 1] and picked.slope[1] > 0
+
+
+def test_a_member_of_one_end_alone_has_next_to_nothing_at_the_other():
+    y, far = GENERATOR.normal(size=2 * R), np.arange(2 * R) >= R
+    errors = [np.where(far, 1.0, 0.1), np.where(far, 0.1, 1.0)]
+    means = [y + s * GENERATOR.normal(size=2 * R) for s in errors]
+    means, errors = [*means, means[0] + GENERATOR.normal(size=2 * R)], [*errors, np.sqrt(errors[0] ** 2 + 1)]
+    found = predicted(means, errors, y, np.where(far, 0.5, -0.5))
+    picked = near_and_far(found, ["near", "far", "bad"], far)
+    assert picked.members == [0, 1]  # who has no weight at either end is left out
+    near, beyond = (softmax(picked.level + picked.slope * d) for d in (-0.5, 0.5))
+    assert near[1] <= 1.1 * LEAST_OF_ANY and beyond[0] <= 1.1 * LEAST_OF_ANY
+    same = near_and_far(found.of([0, 2]), ["near", "bad"], far)
+    assert same.members == [0] and same.average.tolist() == [1.0]
+
+
+def test_between_are_the_medians_of_both_kinds():
+    X, near, far = (
+        np.zeros((1, 2)),
+        0.1 + GENERATOR.uniform(size=(31, 2)),
+        3 + GENERATOR.uniform(size=(31, 2)),
+    )
+    distance = distance_of(X, np.ones(2), 0)
+    found = between(distance, near, far)
+    assert found is not None
+    logs = [np.median(np.log(np.linalg.norm(rows, axis=1))) for rows in (near, far)]
+    assert_allclose([found.low, found.high], logs)
+    assert between(distance, far, near) is None
+
+
+def test_a_column_of_time_alone_measures_distances_in_time():
+    time = np.sort(GENERATOR.uniform(0, 100, 60))
+    X = np.column_stack([GENERATOR.normal(size=60), time])
+    block = np.repeat(np.arange(12), 5)
+    some = GENERATOR.permutation(60)
+    assert column_of_time(X[some], block[some]) == 1
+    assert column_of_time(X[:, :1], block) is None
+    assert column_of_time(np.column_stack([np.ones(60), time]), block) == 1  # a constant says no time
+    found = distance_of(X[:50], np.array([1.0, 4.0]), 0, 1)
+    wanted = np.log(np.abs(X[50:, 1] - X[49, 1]) / 4)
+    assert_allclose(found(X[50:]), wanted, rtol=1e-9)
+    assert_allclose(found.joined(X[50:])(X[50:] + [1e9, 0]), np.log(1e-12))
 
 
 def test_few_rows_take_the_best_member():

@@ -31,6 +31,7 @@ UNRELATED = 0.1  # of the correlation, from which lag on rows count as unrelated
 # Blocks: how far ahead new rows lie is not known. Of every third row of Beijing's PM2.5, the last fifth in time held out, 200, 100, 50 and 20 blocks
 # gave a kernel GP 0.88, 0.75, 0.77 and 0.86 nats a row at one RMSE; of Tetouan's power 100 and 20 gave 1.37 and 2.13, of steel −7.18 and −7.14.
 MOST_BLOCKS, FEWEST_BLOCKS = 100, 20
+LAST, DRIFT_BLOCKS = 0.15, 15  # of the rows, by which `drift` is seen, and into how many blocks these are cut
 RANGES = 2  # a block is at least so many times as long as dependence reaches
 SEED = 0
 
@@ -54,6 +55,18 @@ class Dependence(NamedTuple):
         """Whether knowing the next row is worth 0.01 nats a row, −½ log(1 − ρ²), by two standard errors."""
         least = self.correlation - SURE * self.error
         return least > 0 and -0.5 * math.log1p(-(min(least, 0.999) ** 2)) > LEAST_GAIN
+
+
+class Drift(NamedTuple):
+    """½ log of how much larger squared errors of the last rows are, predicted from earlier ones in place of rows of their own time too."""
+
+    nats: float
+    error: float  # its standard error, blocks taken as independent
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is more than 0.01 nats a row by two standard errors."""
+        return self.nats - SURE * self.error > LEAST_GAIN
 
 
 def between_if(calibrated: bool, new_rows: str) -> str:
@@ -88,8 +101,11 @@ def groups_in_time(
     found = Dependence(0.0, 0.0, 0) if X is None or N < FEWEST else dependence(X, y, order.position)
     seen = f"errors of neighbours in time, by {order.what}, correlate by {found.correlation:.2f} ± {found.error:.2f}"
     if not asked and not found.is_clear:
-        why = f"{seen}: too little to judge rows by whole blocks of time"
-        return None, {"new_rows": {"choice": BETWEEN, "why": why}}
+        later = drift(X, y, order.position) if X is not None and N >= FEWEST and new_rows == EITHER else None
+        if later is None or not later.is_clear:
+            why = f"{seen}: too little to judge rows by whole blocks of time"
+            return None, {"new_rows": {"choice": BETWEEN, "why": why}}
+        seen = f"by {order.what}, the last rows are predicted {later.nats:.2f} ± {later.error:.2f} nats worse from earlier ones than from rows of their time"
     group = blocks(order.position, n_blocks(N, found.reach))
     if (group == group[0]).all() or (new_rows == EITHER and np.bincount(group).max() > LARGEST_BLOCK * N):
         return None, {}
@@ -218,6 +234,36 @@ def dependence(
         lags = [2**power for power in range(1, 30) if 2**power <= N // FOLDS // 2]
         reach = next((lag for lag in lags if correlation(lag)[0] < UNRELATED), N // FOLDS)
     return Dependence(first, error, reach)
+
+
+def drift(
+    X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], position: Float[np.ndarray, " N"]
+) -> Drift:
+    """Of half of the last 15 % of the rows, each predicted by the mean of its 10 nearest rows: of earlier ones, and of these and the other half.
+
+    Neighbours in time may have errors that are independent given the inputs while what the inputs mean changes: prices of one computer fall.
+    """
+    generator, N = np.random.default_rng(SEED), len(y)
+    order = np.argsort(position, kind="stable")
+    first, last = np.split(order, [N - round(LAST * N)])
+    half = generator.permutation(len(last))
+    some = np.sort(half[: min(PAIRS, len(last) // 2)])
+    others = last[half[len(last) // 2 :]][:MOST_ROWS]
+    inputs, first = Standardiser.fit(X), generator.permutation(first)[:MOST_ROWS]
+    Z = lambda rows: inputs.transform(X[rows], np.float64)
+
+    def squares(known: Int[np.ndarray, " n"]) -> Float[np.ndarray, " P"]:
+        near = Neighbours(Z(known)).query(Z(last[some]), NEAREST)
+        return np.square(y[last[some]] - y[known][near].mean(axis=1))
+
+    with granted(math.inf):  # as `dependence`
+        far, near = squares(first), squares(np.concatenate([first, others]))
+    sizes = float(far.mean()), float(near.mean())
+    if not min(sizes) > 0:
+        return Drift(0.0, 0.0)
+    influence = (far / sizes[0] - near / sizes[1]) / (2 * len(some))
+    sums = np.bincount(some * DRIFT_BLOCKS // len(last), influence)
+    return Drift(0.5 * math.log(sizes[0] / sizes[1]), float(np.sqrt(np.sum(sums**2))))
 
 
 def _correlation(
