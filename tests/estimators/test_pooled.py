@@ -267,6 +267,26 @@ def test_without_time_to_compare_the_first_member_stays(monkeypatch):
     assert found.estimators_["feature"].n_rows_ == N and np.isfinite(found.predict(NEW)).all()
 
 
+def test_a_short_time_limit_has_linear_regression_to_fall_back_on(monkeypatch):
+    """It is learned first, whatever the order of the members, and its place in the pool stays the last."""
+    order: list[str] = []
+
+    class Spy(FeatureGPRegressor):
+        def fit(self, *rows, **settings):
+            order.append(self.features)
+            return super().fit(*rows, **settings)
+
+    monkeypatch.setitem(QUICK, "linear", partial(Spy, "linear", epochs=5, likelihood="gaussian"))
+    monkeypatch.setitem(QUICK, "feature", partial(Spy, "rff", n_features=60, epochs=2, likelihood="gaussian"))
+    found = GPRegressor(members=["feature", "linear"], random_state=0, time_limit=60).fit(X, Y)
+    assert order == ["linear", "rff"] and list(found.scores_) == ["feature", "linear"]
+    monkeypatch.setattr(
+        pooled, "SECONDS", np.inf
+    )  # no time for a further member: the first that takes time is begun all the same
+    short = GPRegressor(members=["feature", "sparse", "linear"], random_state=0, time_limit=60).fit(X, Y)
+    assert set(short.scores_) == {"feature", "linear"}
+
+
 def test_members_are_of_the_families_that_take_the_likelihood():
     names = lambda likelihood: list(GPRegressor(likelihood=likelihood)._families())
     assert names("auto") == names("gaussian") == ["kernel", "feature", "linear", "sparse"]

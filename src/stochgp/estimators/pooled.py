@@ -285,23 +285,28 @@ class PooledEstimator(PosteriorEstimator):
     def _fitted_members(
         self, candidates: dict[str, tuple[Any, bool]], rows: Rows, encoder: Any, given: Given
     ) -> tuple[dict[str, Any], dict[str, float]]:
-        """(Those that could be fitted, their seconds). Raises the last error where there is none."""
+        """(Those that could be fitted, their seconds). Raises the last error where there is none.
+
+        Quick ones first, so that a short `time_limit` has these to fall back on.
+        """
         found, seconds, error = {}, {}, None
-        seeds = given.seeds(len(candidates) + 1)[1:]
+        seeds = dict(zip(candidates, given.seeds(len(candidates) + 1)[1:], strict=True))
         wanted = list(candidates) if self.plan is None else planned(self.plan, "members")
-        for k, (name, (member, takes_groups)) in enumerate(candidates.items()):
+        is_quick = {name: self._is_quick(member) for name, (member, _) in candidates.items()}
+        for k, name in enumerate(sorted(candidates, key=lambda name: not is_quick[name])):
+            member, takes_groups = candidates[name]
             if name not in wanted:
                 continue
-            if found and deadline.left() < SECONDS:
+            if not all(is_quick[other] for other in found) and deadline.left() < SECONDS:
                 break
             say(self.verbose, f"{name}, {k + 1} of {len(candidates)}: {type(member).__name__}")
-            self._set(member, name, seeds[k], len(candidates) - k)
+            self._set(member, name, seeds[name], len(candidates) - k)
             groups = rows.group if takes_groups else None
             self._suit(name, member, rows.X.shape, short_days(encoder, len(rows), groups))
             begun = time.perf_counter()
             try:
                 with warnings.catch_warnings():
-                    if found:  # what is odd about the rows was said of the first
+                    if name != next(iter(candidates)):  # what is odd about the rows is said of the first
                         warnings.simplefilter("ignore", UserWarning)
                     member.fit(rows.X, self._targets_of(rows), rows.weight, groups=groups, **given.of(name))
             except ValueError as refused:
@@ -312,7 +317,7 @@ class PooledEstimator(PosteriorEstimator):
             found[name], seconds[name] = member, time.perf_counter() - begun
         if not found:
             raise error if error is not None else ValueError("members names no estimator")
-        return found, seconds
+        return {name: found[name] for name in candidates if name in found}, seconds
 
     def _set(self, member: Any, name: str, seed: int, n_left: int) -> None:
         """The pool's settings for this member, and its share of the time that is left."""
@@ -335,6 +340,10 @@ class PooledEstimator(PosteriorEstimator):
                 key: value for key, value in shared.items() if getattr(member, key) == getattr(default, key)
             }
         member.set_params(**shared)
+
+    def _is_quick(self, member: Any) -> bool:
+        """Whether it takes next to no time beside the others."""
+        return False
 
     def _suit(self, name: str, member: Any, shape: tuple[int, ...], days: list[int]) -> None:
         """Settings of a member that depend on the shape of the rows; `days` are the columns whose lengthscales start short."""

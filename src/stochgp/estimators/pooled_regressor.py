@@ -184,10 +184,13 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
             taken = GAUSSIAN if self.plan is None else planned(self.plan, f"{name}.likelihood")
             member.set_params(likelihood=GAUSSIAN if taken == GAUSSIAN else AUTO)
 
+    def _is_quick(self, member: Any) -> bool:
+        return getattr(member, "features", None) == LINEAR
+
     def _is_linear(self, member: Any) -> bool:
         """Whether it is the pool's own linear member, whose likelihood nobody has set."""
         own = not isinstance(self.members, Mapping) and self._asks_nothing
-        return own and getattr(member, "features", None) == LINEAR
+        return own and self._is_quick(member)
 
     def _compared(self, rows: Rows, division: HeldOut) -> Compared:
         where = np.flatnonzero(division.scored)
@@ -248,10 +251,11 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
             begun = time.perf_counter()
             again: Any = clone(member)
             again.set_params(likelihood=AUTO)
-            again.fit(rows.X, self._targets_of(rows), rows.weight, groups=self._groups_of(name, rows))
-            self.estimators_[name] = again
+            with contextlib.suppress(MemoryLimitError):  # then it stays as it is
+                again.fit(rows.X, self._targets_of(rows), rows.weight, groups=self._groups_of(name, rows))
+                self.estimators_[name] = again
+                changed.append(name)
             self.scores_[name]["seconds"] += time.perf_counter() - begun
-            changed.append(name)
         return changed
 
     def _groups_of(self, name: str, rows: Rows) -> np.ndarray | None:
