@@ -32,7 +32,7 @@ from stochgp.numerics.arrays import on_device
 from stochgp.parameters import frozen
 from stochgp.posteriors import AbstractFunctions, KernelFunctions, KernelSystem, VariationalPosterior
 from stochgp.posteriors.growing import sides, warm_start
-from stochgp.posteriors.kernel import NoiseDraws
+from stochgp.posteriors.sampled import NoiseDraws
 from stochgp.priors import prior_functions
 from stochgp.solvers import CG, SDD, SGD, solve
 from stochgp.thompson.maximise import Box, Maximiser, maximise

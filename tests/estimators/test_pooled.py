@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPRegressor, load
+from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
@@ -329,6 +330,19 @@ def test_a_linear_member_learns_its_noise_by_the_groups_that_were_given(monkeypa
     groups = np.repeat(np.arange(60), N // 60)
     GPRegressor(members=["linear"], random_state=0).fit(X, Y, groups=groups)
     assert len(given) == 2 and all(len(np.unique(part)) > 40 for part in given)
+
+
+def test_a_linear_member_that_has_no_memory_to_learn_its_noise_stays_as_it_is(monkeypatch):
+    class Spy(FeatureGPRegressor):
+        def fit(self, *rows, **others):
+            if self.likelihood == "auto":
+                raise MemoryLimitError("there is none")
+            return super().fit(*rows, **others)
+
+    monkeypatch.setitem(QUICK, "linear", partial(Spy, "linear", epochs=2))
+    monkeypatch.setattr(pooled_regressor, "LINEAR_SECONDS", 0.0)
+    found = GPRegressor(members=["linear"], random_state=0).fit(X, Y)
+    assert found.estimators_["linear"].likelihood == "gaussian" and "nlpd" in found.scores_["linear"]
 
 
 @pytest.mark.long

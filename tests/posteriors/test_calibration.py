@@ -18,7 +18,7 @@ from stochgp.posteriors import (
     calibration,
     sample_targets,
 )
-from stochgp.posteriors.kernel import NoiseDraws
+from stochgp.posteriors.sampled import FEWEST_SAMPLES, NoiseDraws
 from stochgp.priors import prior_functions
 from stochgp.solvers import CG, Cholesky
 
@@ -120,7 +120,7 @@ def test_variances_from_few_samples_are_unbiased(S):
         drawn = np.asarray(jax.random.normal(key, (N, S), jnp.float64))
         b = root @ np.random.default_rng(seed).normal(size=(N, S)) + np.sqrt(own)[:, None] * drawn
         made = dataclasses.replace(blank, sample_weights=jnp.asarray(Q @ b), draws=NoiseDraws((N,), (key,)))
-        V, exact_V = calibration.left_out_variances(made), 1 / np.diag(Q)
+        V, exact_V = made.left_out_variances, 1 / np.diag(Q)
         off = np.where(WEIGHTS == 1, 0, own)
         assert (off <= V).all()
         ratios.append([np.mean(((V - off) / (exact_V - off))[w == WEIGHTS]) for w in (0.1, 1.0, 10.0)])
@@ -133,7 +133,7 @@ def test_variances_from_few_samples_are_unbiased(S):
 @pytest.mark.parametrize("name", GROUPS)
 def test_whole_groups_are_left_out(name, count, monkeypatch):
     """By blocks of the inverse, of a few groups at a time; and from samples by all rows of other groups, which are fewer than are looked for."""
-    monkeypatch.setattr(calibration, "ROWS", 12)
+    monkeypatch.setattr(calibration, "COLUMNS", 12)
     wanted = scale(count, GROUPS[name])
     assert_allclose(calibration.calibrated(exact(count), GROUPS[name])[1], wanted, rtol=1e-8)
     assert_allclose(calibration.calibrated(sampled(3, count), GROUPS[name])[1], wanted, rtol=1e-6)
@@ -178,7 +178,7 @@ def test_errors_of_rows_left_out_know_what_the_solver_left():
     assert_allclose(off.residual, r, atol=1e-10)
     V, rows = 14 / np.sum(np.asarray(off.sample_weights) ** 2, axis=1), np.arange(0, N, 7)
     errors = (alpha + delta)[rows] * V[rows] + r[rows]
-    assert_allclose(calibration.left_out_errors(off, rows), errors / V[rows] ** 0.5, rtol=1e-9)
+    assert_allclose(off.errors_without(rows), errors / V[rows] ** 0.5, rtol=1e-9)
     wanted = alpha / np.diag(Q) - (A - NOISE * np.eye(N)) @ delta
     known = (alpha + delta) / np.diag(Q) + r
     assert_allclose(wanted - known, (1 / np.diag(Q) - NOISE) * (Q @ r), atol=1e-9)
@@ -200,7 +200,7 @@ def test_deviations_know_what_the_solver_left():
 
 
 def test_few_samples_say_nothing():
-    posterior = sampled(calibration.FEWEST_SAMPLES - 1)
+    posterior = sampled(FEWEST_SAMPLES - 1)
     assert calibration.calibrated(posterior) == (posterior, 1.0)
     none = dataclasses.replace(posterior, prior=None, sample_weights=None)
     assert calibration.calibrated(none)[1] == 1.0

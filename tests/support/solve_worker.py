@@ -22,7 +22,7 @@ from stochgp.planning.memory import ROWS
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import choose, plan
 from stochgp.posteriors import sample_targets
-from stochgp.posteriors.kernel import moments
+from stochgp.posteriors.sampled import moments
 from stochgp.priors import prior_functions
 from stochgp.solvers import Cholesky, SystemSize, solve
 

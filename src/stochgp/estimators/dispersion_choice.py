@@ -6,11 +6,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int32
+from jaxtyping import Float
 
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, AS_GIVEN, choice, too_few
+from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import SplineCurve
 from stochgp.estimators.left_out import SEED, predicted_by_others, search_bytes, some_rows
@@ -23,10 +24,7 @@ from stochgp.likelihoods import AbstractNoise, constant_noise
 from stochgp.objectives.dispersion import LEAST_DF
 from stochgp.observations import Dispersion
 from stochgp.parameters import frozen, value_of
-from stochgp.posteriors import ExactKernelPosterior, LocalPosterior, VariationalPosterior
-from stochgp.posteriors.calibration import left_out_errors
-from stochgp.posteriors.kernel import SampledKernelPosterior
-from stochgp.solvers.sizes import SMALL
+from stochgp.posteriors import LocalPosterior
 
 ROWS = 65_536  # left out: half as many lost 0.01 nats on the flights, twice as many gained 0.001
 TYPICAL_SECONDS, SECONDS_PER_NUMBER = 4.0, 2e-5  # to choose, compilation included; for each input of each row
@@ -156,30 +154,16 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> tuple[LeftOut, boo
     group, weight = (
         None if part is None else np.asarray(part)[rows] for part in (data.rows.group, data.rows.weight)
     )
-    z = _errors(posterior, gp, data, rows) if group is None else None
+    z = None
+    if group is None:
+        noise = float(value_of(gp.noise_variance))
+        z = posterior.left_out(rows, Rows(data.X, data.y, data.weight), noise)
     if z is not None:
         return LeftOut(np.asarray(data.X[rows], np.float64), z, None, weight), True
     X, found = predicted_by_others(gp, data, rows)
     z = np.asarray(found.z, np.float64)
     z = z / math.sqrt(max(float(np.average(np.square(z), weights=weight)), 1e-300))
     return LeftOut(X, z, group, weight), isinstance(posterior, LocalPosterior)
-
-
-def _errors(
-    posterior: Any, gp: Any, data: TrainingData, rows: Int32[np.ndarray, " R"]
-) -> Float[np.ndarray, " R"] | None:
-    """z of these rows, each predicted from all others as the posterior predicts new rows; None where it does not know them quickly."""
-    if isinstance(posterior, VariationalPosterior):
-        noise = float(value_of(gp.likelihood.noise.level))
-        return posterior.left_out_errors(data.X[rows], data.y[rows], data.weight[rows], noise)
-    return left_out_errors(posterior, rows) if _knows(posterior, data.n_rows) else None
-
-
-def _knows(posterior: Any, n_rows: int) -> bool:
-    """Whether the errors of all its rows, each predicted from the others, are to be had of the posterior quickly."""
-    if isinstance(posterior, ExactKernelPosterior):
-        return n_rows <= SMALL
-    return isinstance(posterior, SampledKernelPosterior) and len(posterior.weights) == n_rows
 
 
 def _entries(dispersion: Dispersion) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from .base import AbstractFunctions, AbstractPosterior, Request
 from .dispersed import DispersedFunctions
 from .exact import ExactKernelPosterior
 from .feature import FeaturePosterior, FunctionSamples
-from .kernel import KernelFunctions, KernelSystem, SampledKernelPosterior, sample_targets
+from .kernel import KernelFunctions, KernelSystem, sample_targets
 from .local import LocalPosterior, LocalPrediction
+from .sampled import SampledKernelPosterior
 from .variational import VariationalFunctions, VariationalPosterior
 
 __all__ = [

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.data.rows import Rows as TrainingRows
 from stochgp.numerics.arrays import effective_number
 
 Rows = Float[Array | np.ndarray, "N D"]
@@ -104,6 +105,15 @@ class AbstractPosterior(eqx.Module):
     @abc.abstractmethod
     def need_bytes(self, request: Request) -> int:
         """The memory that the request takes at least, results included, done in slices where it can be; 0 for what is refused in any case."""
+
+    def left_out(
+        self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
+    ) -> Float[np.ndarray, " P"] | None:
+        """z = (y − mean)/√V of these of the training rows, `data` all of them, each predicted as one observation from all others.
+
+        As new rows are predicted, the noise variance of one observation being `noise`. None where it is not known, or would take long.
+        """
+        return None
 
     def variance(self, X: Rows) -> PerRow:
         """var f(x) for each row."""

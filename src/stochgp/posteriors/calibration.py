@@ -35,14 +35,13 @@ from stochgp.likelihoods.noise import with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
 from stochgp.posteriors.base import scale_of
-from stochgp.posteriors.exact import ExactKernelPosterior
-from stochgp.posteriors.kernel import KernelSystem, SampledKernelPosterior
+from stochgp.posteriors.exact import COLUMNS, ExactKernelPosterior
+from stochgp.posteriors.kernel import KernelSystem
 from stochgp.posteriors.local import LocalPosterior
+from stochgp.posteriors.sampled import SampledKernelPosterior
 from stochgp.solvers.sizes import SMALL
 
-ROWS = 500  # left out of a posterior with a factor
 ROWS_OF_GROUPS = 2000  # left out with their groups, of more than 3,000
-FEWEST_SAMPLES = 8
 
 
 def calibrated(posterior: Any, group: Int[np.ndarray, " N"] | None = None) -> tuple[Any, float]:
@@ -57,8 +56,8 @@ def calibrated(posterior: Any, group: Int[np.ndarray, " N"] | None = None) -> tu
         group = group[rows]
     else:
         if isinstance(posterior, ExactKernelPosterior):  # each row takes N² operations
-            rows = np.sort(np.random.default_rng(0).permutation(N)[:ROWS])
-        z = left_out_errors(posterior, rows)
+            rows = np.sort(np.random.default_rng(0).permutation(N)[:COLUMNS])
+        z = posterior.errors_without(rows)
     if z is None:
         return posterior, 1.0
     scale = scale_of(np.square(z), posterior.system.weight[rows], group)
@@ -87,49 +86,6 @@ def scaled(posterior: Any, c: float) -> Any:
     return made
 
 
-def left_out_errors(
-    posterior: ExactKernelPosterior | SampledKernelPosterior, rows: Int[np.ndarray, " P"]
-) -> Float[np.ndarray, " P"] | None:
-    """z = e_i/√V_i of these rows, each predicted from all others; None where too few samples say how large V_i is."""
-    alpha = np.asarray(posterior.weights, np.float64)[rows, 0]
-    if isinstance(posterior, ExactKernelPosterior):
-        Q = _by_factor(posterior, rows)
-        return alpha / np.sqrt(Q) * np.sqrt(1 / Q / _variance_of_one(posterior.system, rows, 1 / Q))
-    variance = left_out_variances(posterior)
-    if variance is None:
-        return None
-    variance = variance[rows]
-    left = np.zeros(len(rows)) if posterior.residual is None else posterior.residual[rows]
-    return (alpha * variance + left) / np.sqrt(_variance_of_one(posterior.system, rows, variance))
-
-
-def left_out_variances(posterior: SampledKernelPosterior) -> Float[np.ndarray, " N"] | None:
-    """1/Q_ii of every row, predicted from all others, noise σ²s/ρ included; None from fewer than 8 samples, or of weighted rows without their draws of ε."""
-    S = posterior.n_samples
-    if S < FEWEST_SAMPLES:
-        return None
-    u = np.asarray(posterior.sample_weights, np.float64)
-    inverse, one = (S - 2) / np.sum(u**2, axis=1), posterior.system.weight == 1
-    if one.all():
-        return inverse
-    squares, own = posterior.squared_deviations, posterior.system.row_noise
-    return None if squares is None else np.where(one, inverse, inverse * squares / own + own)
-
-
-def _variance_of_one(
-    system: KernelSystem, rows: Int[np.ndarray, " P"], variance: Float[np.ndarray, " P"]
-) -> Float[np.ndarray, " P"]:
-    """V_i of one observation at each of these rows, from the variance of the mean of its ρ_i = `weight` observations.
-
-    The noise variance of that mean is `row_noise`, σ²s_i/ρ_i. V_i is at least σ²s_i, and as it is where ρ_i = 1.
-    """
-    count = system.weight[rows]
-    if (count == 1).all():
-        return variance
-    own = system.row_noise[rows]
-    return np.where(count == 1, variance, np.maximum(variance - own, 0) + count * own)
-
-
 def _without_groups(
     posterior: ExactKernelPosterior | SampledKernelPosterior, group: Int[np.ndarray, " N"]
 ) -> tuple[Int[np.ndarray, " P"], Float[np.ndarray, " P"] | None]:
@@ -141,7 +97,7 @@ def _without_groups(
         for part, Q in _blocks_by_factor(posterior, group):
             B = np.linalg.inv(Q)
             e[part], V[part] = B @ alpha[part], np.diagonal(B)
-        return rows, e / np.sqrt(_variance_of_one(system, rows, V))
+        return rows, e / np.sqrt(system.variance_of_one(rows, V))
     if posterior.y is None:
         return np.arange(N), None
     gp = KernelGP(kernel=system.kernel, noise=system.noise)
@@ -157,30 +113,14 @@ def _blocks_by_factor(
     parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
     for i, part in enumerate(parts):
         held.append(part)
-        if sum(map(len, held)) < ROWS and i + 1 < len(parts):
+        if sum(map(len, held)) < COLUMNS and i + 1 < len(parts):
             continue
-        half, first = _half(posterior, np.concatenate(held)).astype(np.float64), 0
+        half, first = posterior.columns(np.concatenate(held)).astype(np.float64), 0
         for rows in held:
             own = half[:, first : first + len(rows)]
             yield rows, own.T @ own
             first += len(rows)
         held = []
-
-
-def _by_factor(posterior: ExactKernelPosterior, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-    """Q_ii: sums of squares of L⁻¹, of 500 columns at a time."""
-    Q = np.empty(len(rows))
-    for start in range(0, len(rows), ROWS):
-        half = _half(posterior, rows[start : start + ROWS])
-        Q[start : start + ROWS] = np.sum(np.square(half, dtype=np.float64), axis=0)
-    return Q
-
-
-def _half(posterior: ExactKernelPosterior, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, "N P"]:
-    """These columns of L⁻¹."""
-    units = np.zeros((len(posterior.system.X), len(rows)), posterior.factor.L.dtype, order="F")
-    units[rows, np.arange(len(rows))] = 1
-    return posterior.factor.half(units)
 
 
 def _divided(values: Any, c: Any) -> Any:

@@ -30,7 +30,8 @@ from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator
 from stochgp.operators.base import filled
-from stochgp.posteriors.kernel import KernelSystem, NoiseDraws, SampledKernelPosterior, whole_product
+from stochgp.posteriors.kernel import KernelSystem, whole_product
+from stochgp.posteriors.sampled import NoiseDraws, SampledKernelPosterior
 from stochgp.priors import PriorFunctions
 
 BLOCK = 1024  # rows of which products are computed at once

@@ -24,7 +24,8 @@ from stochgp.numerics.precision import matmul
 from stochgp.posteriors.base import AbstractPosterior, variance_of_samples
 from stochgp.posteriors.exact import ExactKernelPosterior
 from stochgp.posteriors.feature import FeaturePosterior
-from stochgp.posteriors.kernel import SampledKernelPosterior, times
+from stochgp.posteriors.kernel import times
+from stochgp.posteriors.sampled import SampledKernelPosterior
 from stochgp.posteriors.variational import VariationalPosterior
 
 ROWS = 512  # that are evaluated at a time

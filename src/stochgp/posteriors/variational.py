@@ -6,8 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from stochgp.data.rows import Rows as TrainingRows
 from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import by_blocks
 from stochgp.numerics.dense_factor import rounding_error, safe_covariance
@@ -93,21 +94,15 @@ class VariationalPosterior(AbstractPosterior):
         """(Mean, variance) of every latent function, for one block of rows: what `likelihood.predictive` takes."""
         return self.process.moments(_wide(X))
 
-    def left_out_errors(
-        self,
-        X: Float[np.ndarray, "N D"],
-        y: Float[np.ndarray, " N"],
-        weight: Float[np.ndarray, " N"],
-        noise_variance: float,
-    ) -> Float[np.ndarray, " N"]:
-        """z = (y − mean)/√V of rows that q(f) has learned from, each predicted as one observation from all others: `InducingProcess.left_out`.
-
-        For inducing points and constant Gaussian noise, in whose optimum q(u) is; a row stands for `weight` ones. V = variance of f + σ².
-        """
+    def left_out(
+        self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
+    ) -> Float[np.ndarray, " P"]:
+        """By `InducingProcess.left_out`, for inducing points and constant Gaussian noise, in whose optimum q(u) is. V = variance of f + σ²."""
+        some = data.some(rows)
         mean, variance = by_blocks(
-            lambda X, y, weight: self._left_out(X, y, weight / noise_variance), BLOCK, X, y, weight
+            lambda X, y, weight: self._left_out(X, y, weight / noise), BLOCK, some.X, some.y, some.weights
         )
-        return (np.asarray(y, np.float64) - mean) / np.sqrt(variance + noise_variance)
+        return (np.asarray(some.y, np.float64) - mean) / np.sqrt(variance + noise)
 
     @eqx.filter_jit
     def _left_out(self, X: Rows, y: PerRow, precision: PerRow) -> tuple[PerRow, PerRow]:

@@ -1,0 +1,238 @@
+"""The posterior of a kernel GP from solutions of systems with A = K + Σ, as far as any solver came."""
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from stochgp.data.rows import Rows as TrainingRows
+from stochgp.likelihoods import AbstractNoise
+from stochgp.numerics.dense_factor import rounding_error, safe_covariance
+from stochgp.objectives.slq import Estimate, estimate_bytes, nlml_estimate
+from stochgp.operators import AbstractOperator
+from stochgp.planning.memory import most_columns, sliced_covariance_bytes
+from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows, variance_of_samples
+from stochgp.posteriors.kernel import (
+    BLOCK,
+    KernelFunctions,
+    KernelSystem,
+    between,
+    cross,
+    diagonal,
+    mean_of,
+    times,
+    whole_product,
+)
+from stochgp.priors import PriorFunctions
+from stochgp.results import Solution
+from stochgp.solvers import AbstractSolver, solve
+
+FEWEST_SAMPLES = 8  # that say how large a left-out variance is
+
+
+class NoiseDraws(NamedTuple):
+    """Where ε of the samples comes from: standard normal draws of `keys[i]`, [n_rows[i], S], one part of the rows after the other."""
+
+    n_rows: tuple[int, ...]
+    keys: tuple[PRNGKeyArray, ...]
+
+
+class SampledKernelPosterior(AbstractPosterior):
+    """f | y for y = f(X) + ε, ε ~ N(0, Σ), A = K + Σ, with mean(x) = k(x, X)α and f_s(x) − mean(x) = f₀ₛ(x) − k(x, X)u_s, as far as the solver came.
+
+    Parameters
+    ----------
+    system, weights, explained, prior, sample_weights : KernelSystem, array [N, 1], float, PriorFunctions or None, array [N, S] or None
+        A, α = A⁻¹y, yᵀA⁻¹y, f₀ₛ, and u_s = A⁻¹(f₀ₛ(X) + ε_s); variances from S samples have a relative standard error of at most √(2/S).
+    solver, tolerance : AbstractSolver, float
+        For the right-hand sides that come later, to this relative residual.
+    y, draws, left : array [N] or None, NoiseDraws or None, array [N, 1 + S] or None
+        For new rows (`posteriors.growing`): the targets, where ε_s come from, and the residuals of α and u_s where they are known.
+    """
+
+    system: KernelSystem
+    weights: Float[Array, "N 1"]
+    explained: float
+    prior: PriorFunctions | None
+    sample_weights: Float[Array, "N S"] | None
+    solver: AbstractSolver
+    tolerance: float
+    y: Float[np.ndarray, " N"] | None = None
+    draws: NoiseDraws | None = None
+    left: Float[Array, "N C"] | None = None
+    block_rows: ClassVar[int | None] = BLOCK
+
+    @property
+    def noise(self) -> AbstractNoise:
+        return self.system.noise
+
+    @property
+    def dtype(self) -> str:
+        return str(self.system.X.dtype)
+
+    @property
+    def n_samples(self) -> int:
+        return 0 if self.sample_weights is None else self.sample_weights.shape[1]
+
+    @functools.cached_property
+    def residual(self) -> Float[np.ndarray, " N"] | None:
+        """y − A α, by one product with K where it is not held; None without the targets."""
+        if self.left is not None:
+            return np.asarray(self.left, np.float64)[:, 0]
+        if self.y is None:
+            return None
+        return self.y - np.asarray(whole_product(self.system.operator, self.weights), np.float64)[:, 0]
+
+    @property
+    def squared_deviations(self) -> Float[np.ndarray, " N"] | None:
+        """mean_s d_s², d_s = f_s − mean = Σu_s − ε_s + r_s at the training rows, r_s the residual where it is held; None without the draws of ε."""
+        if self.draws is None or self.sample_weights is None:
+            return None
+        noise, S, dtype = self.system.row_noise, self.n_samples, self.system.X.dtype
+        parts = zip(self.draws.keys, self.draws.n_rows, strict=True)
+        drawn = np.concatenate([np.asarray(jax.random.normal(key, (n, S), dtype)) for key, n in parts])
+        u, total = np.asarray(self.sample_weights), np.zeros(len(noise))
+        left = None if self.left is None else np.asarray(self.left)[:, 1:]
+        for s in range(S):
+            d = noise * u[:, s] - np.sqrt(noise) * drawn[:, s]
+            total += np.square(d if left is None else d + left[:, s]) / S
+        return total
+
+    def mean(self, X: Rows) -> PerRow:
+        return mean_of(self.system.operator, self.weights, X)
+
+    @property
+    def has_variance(self) -> bool:
+        return self.n_samples > 0
+
+    def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
+        """The variance is that of `moments`: the samples' estimate, at most the prior's. Raises ValueError without samples."""
+        if self.prior is None or self.sample_weights is None:
+            raise ValueError("the posterior has no samples to estimate variances from")
+        return moments(self.system.operator, self.weights, self.prior, self.sample_weights, X)
+
+    def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
+        """From solutions C ≈ A⁻¹k(X, Z), the covariance of the error of the linear predictor Cᵀy:
+
+        CᵀΣC + [k(Z, Z) − k(Z, X)C − Cᵀk(X, Z) + CᵀKC], never below the exact one, and equal to it where C is exact. Where rounding makes
+        the bracket indefinite, its nearest semi-definite matrix stands for it (`numerics.dense_factor`).
+        """
+        return self._covariance(np.asarray(X), len(X))
+
+    def covariance_within(self, X: Rows, free: int) -> Float[np.ndarray, "N N"]:
+        """The same from as many columns of C at a time as there is memory for; the others wait in files of the system's temporary folder."""
+        need = lambda n: self._covariance_bytes(len(X), n)
+        return self._covariance(np.asarray(X), most_columns(need, len(X), free))
+
+    def _covariance(self, X: Float[np.ndarray, "N D"], n_columns: int) -> Float[np.ndarray, "N N"]:
+        """By blocks of columns: CᵢᵀΣCⱼ, and k(Zᵢ, Zⱼ) − k(Zᵢ, X)Cⱼ − CᵢᵀRⱼ, Rⱼ = k(X, Zⱼ) − KCⱼ, the latter without eigenvalues below its rounding error."""
+        parts = [slice(i, min(i + n_columns, len(X))) for i in range(0, len(X), n_columns)]
+        noise, squares = self.system.row_noise[:, None], np.empty(len(X))
+        sure, rest = np.empty((2, len(X), len(X)))
+        with tempfile.TemporaryDirectory(prefix="stochgp-") as folder:
+            for j, columns in enumerate(parts):
+                across, C, R = self._solved_columns(X[columns])
+                np.save(Path(folder) / f"{j}.npy", np.stack([across, C]))
+                C, R = C.astype(np.float64), R.astype(np.float64)
+                squares[columns] = np.sum(C**2, axis=0)
+                for i, rows in enumerate(parts[: j + 1]):
+                    before, earlier = np.load(Path(folder) / f"{i}.npy").astype(np.float64)
+                    within = np.asarray(between(self.system.operator, X[rows], X[columns]), np.float64)
+                    block = within - before.T @ C - earlier.T @ R
+                    rest[rows, columns] = block
+                    sure[rows, columns] = earlier.T @ (noise * C)
+                    rest[columns, rows], sure[columns, rows] = rest[rows, columns].T, sure[rows, columns].T
+        prior = np.asarray(diagonal(self.system.kernel, X), np.float64)
+        sure += sure.T.copy()
+        sure *= 0.5
+        return safe_covariance(sure, rest, rounding_error(prior, squares, self.system.operator.dtype))
+
+    def _solved_columns(self, Z: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(k(X, Z), C, R), in the operator's dtype."""
+        operator = self.system.operator
+        across = np.asarray(cross(operator, Z)[0])
+        C = np.asarray(self._solve(across).value)
+        noise = self.system.row_noise[:, None].astype(C.dtype)
+        return (
+            across,
+            C,
+            across - np.asarray(whole_product(operator, jnp.asarray(C, operator.dtype))) + noise * C,
+        )
+
+    def _covariance_bytes(self, n_test: int, n_columns: int) -> int:
+        size, layout = self.system.sizes(0)
+        return sliced_covariance_bytes(size, n_test, layout, self.solver, n_columns)
+
+    def functions(self, n_samples: int, *, key: PRNGKeyArray) -> KernelFunctions:
+        return self.system.draw(self.weights, n_samples, self._solve, key=key)
+
+    def need_bytes(self, request: Request) -> int:
+        """Of covariances with one column at a time, of functions drawn one by one."""
+        variance, need = "samples" if self.n_samples else "none", 0
+        if request.covariance:
+            need += self._covariance_bytes(request.n_rows, 1)
+            request = request._replace(n_rows=0, covariance=False)
+        if request.likelihood:
+            size, layout = self.system.sizes(self.n_samples)
+            need += estimate_bytes(size, layout)
+        return need + self.system.need_bytes(request, self.n_samples, variance, self.solver)
+
+    @functools.cached_property
+    def nlml_estimate(self) -> Estimate:
+        """The NLML per datum with an estimated log-determinant, and its standard error."""
+        system, key = self.system, jax.random.key(0)
+        return nlml_estimate(system.operator, self.explained, self.weights, key=key, weight=system.weight)
+
+    def left_out(
+        self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
+    ) -> Float[np.ndarray, " P"] | None:
+        return self.errors_without(rows) if len(self.weights) == len(data) else None
+
+    def errors_without(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"] | None:
+        """z = e_i/√V_i, e_i = α_i/Q_ii + r_i, each from all other rows (`posteriors.calibration`); None where too few samples say how large V_i is."""
+        variance = self.left_out_variances
+        if variance is None:
+            return None
+        alpha, variance = np.asarray(self.weights, np.float64)[rows, 0], variance[rows]
+        left = np.zeros(len(rows)) if self.residual is None else self.residual[rows]
+        return (alpha * variance + left) / np.sqrt(self.system.variance_of_one(rows, variance))
+
+    @property
+    def left_out_variances(self) -> Float[np.ndarray, " N"] | None:
+        """1/Q_ii of every row, predicted from all others, noise σ²s/ρ included; None from fewer than 8 samples, or of weighted rows without their draws of ε."""
+        S = self.n_samples
+        if S < FEWEST_SAMPLES:
+            return None
+        u = np.asarray(self.sample_weights, np.float64)
+        inverse, one = (S - 2) / np.sum(u**2, axis=1), self.system.weight == 1
+        if one.all():
+            return inverse
+        squares, own = self.squared_deviations, self.system.row_noise
+        return None if squares is None else np.where(one, inverse, inverse * squares / own + own)
+
+    def _solve(self, b: Any) -> Solution:
+        return solve(self.system.operator, b, self.solver, key=jax.random.key(0), tolerance=self.tolerance)
+
+
+@eqx.filter_jit
+def moments(
+    operator: AbstractOperator,
+    weights: Float[Array, "R 1"],
+    prior: PriorFunctions,
+    sample_weights: Float[Array, "R S"],
+    Z: Rows,
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """(E f(z), `variance_of_samples` for var f(z)), at least one deviation's squared rounding error eps² k(z, z)[1 + k(z, z) mean ‖w‖²], from one k(z, X)."""
+    Z = jnp.asarray(Z)
+    both = times(operator, Z, operator.pad(jnp.concatenate([weights, sample_weights], axis=1)))
+    g, largest = both[:, 1:], operator.kernel.diag(Z)
+    variance = variance_of_samples(prior(Z)[:, : sample_weights.shape[1]] - g, g, largest)
+    eps, size = float(jnp.finfo(both.dtype).eps), jnp.mean(jnp.sum(jnp.square(sample_weights), axis=0))
+    rounding = eps**2 * largest * (1 + largest * size)
+    return both[:, 0], jnp.minimum(jnp.maximum(variance, rounding), largest)
