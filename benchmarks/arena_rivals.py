@@ -1,7 +1,8 @@
 """The arena's rivals: how each is fitted, what it predicts, and the settings that tuning draws from.
 
 `default` is a package as it comes, but for CatBoost's 1,000 trees and its loss RMSEWithUncertainty. A rival that predicts points has one standard deviation, of
-residuals of rows that it has not seen. LightGBM has a fit for the mean and one for each of `LEVELS`, and predictions of quantile rivals become distributions by
+residuals of rows that it has not seen. GPyTorch has no default regressor: its SVGP is that of its documentation with 512 random rows as first points, a Matérn-5/2 kernel
+of a lengthscale an input, standardised inputs and targets, and 40 epochs, at least 2,000 steps. xRFM has a fifth of the rows to stop by, and leaves of at most 10,000 rows, as in its own example. LightGBM has a fit for the mean and one for each of `LEVELS`, and predictions of quantile rivals become distributions by
 `quantiles.QuantileDistribution`.
 """
 
@@ -142,6 +143,56 @@ def _ridge(X: Any, y: np.ndarray, settings: Settings) -> Predict:
     return lambda X: Predicted(model.predict(X))
 
 
+def _svgp(X: Any, y: np.ndarray, settings: Settings) -> Predict:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    from benchmarks.rivals_gpytorch import learned_svgp
+
+    inputs, targets = _Standardised.of(X), _Standardised.of(y)
+    moments = learned_svgp(torch.as_tensor(inputs(X)), torch.as_tensor(targets(y)), **settings)
+
+    def predict(X: Any) -> Predicted:
+        m, v = moments(torch.as_tensor(inputs(X)))
+        return Predicted(targets.back(m), targets.scale * np.sqrt(v))
+
+    return predict
+
+
+def _xrfm(X: Any, y: np.ndarray, settings: Settings) -> Predict:
+    from sklearn.model_selection import train_test_split
+    from xrfm import xRFM  # pyright: ignore[reportMissingImports]
+
+    inputs, targets = _Standardised.of(X), _Standardised.of(y)
+    parts = train_test_split(inputs(X), targets(y)[:, None], test_size=0.2, random_state=0)
+    known = {"bandwidth": 10.0, "exponent": 1.0, "kernel": "l2", "diag": False, "bandwidth_mode": "constant"}
+    learning = {"reg": 1e-3, "iters": 5, "verbose": False, "early_stop_rfm": True}
+    for name, value in settings.items():
+        (learning if name in learning else known)[name] = value
+    fixed = {"device": "cpu", "max_leaf_size": 10_000, "tuning_metric": "mse", "random_state": 0}
+    model = xRFM(rfm_params={"model": known, "fit": learning}, verbose=False, **fixed)
+    model.fit(parts[0], parts[2], parts[1], parts[3])
+    return lambda X: Predicted(targets.back(np.asarray(model.predict(inputs(X)), np.float64).ravel()))
+
+
+class _Standardised(NamedTuple):
+    """float32 numbers of mean 0 and deviation 1, at most 1,000 from there."""
+
+    mean: Any
+    scale: Any
+
+    @classmethod
+    def of(cls, values: Any) -> "_Standardised":
+        values = np.asarray(values, np.float64)
+        return cls(values.mean(axis=0), np.maximum(values.std(axis=0), 1e-12))
+
+    def __call__(self, values: Any) -> np.ndarray:
+        found = (np.asarray(values, np.float64) - self.mean) / self.scale
+        return np.clip(found, -1e3, 1e3).astype(np.float32)
+
+    def back(self, values: np.ndarray) -> np.ndarray:
+        return self.mean + self.scale * values
+
+
 def _log_uniform(generator: np.random.Generator, low: float, high: float) -> float:
     return float(np.exp(generator.uniform(np.log(low), np.log(high))))
 
@@ -195,6 +246,23 @@ def _of_histograms(g: np.random.Generator) -> Settings:
     }
 
 
+def _of_svgp(g: np.random.Generator) -> Settings:
+    return {
+        "n_points": int(g.choice([256, 512, 1024])),
+        "rate": _log_uniform(g, 3e-3, 3e-2),
+        "epochs": int(g.choice([20, 40, 80])),
+    }
+
+
+def _of_xrfm(g: np.random.Generator) -> Settings:
+    return {
+        "bandwidth": _log_uniform(g, 1, 200),
+        "exponent": float(g.uniform(0.7, 1.4)),
+        "diag": bool(g.integers(2)),
+        "reg": _log_uniform(g, 1e-6, 10),
+    }
+
+
 def _of_ridge(g: np.random.Generator) -> Settings:
     return {"alpha": _log_uniform(g, 1e-3, 1e4)}
 
@@ -205,5 +273,7 @@ RIVALS = {
     "ngboost": Rival("ngboost", Numbers, _ngboost, _of_ngboost, serial=True),
     "quantile forest": Rival("quantile_forest", Numbers, _quantile_forest, _of_quantile_forest),
     "histograms": Rival("sklearn", Categories, _histograms, _of_histograms),
+    "svgp": Rival("gpytorch", Numbers, _svgp, _of_svgp),
+    "xrfm": Rival("xrfm", Numbers, _xrfm, _of_xrfm),
     "ridge": Rival("sklearn", Numbers, _ridge, _of_ridge),
 }

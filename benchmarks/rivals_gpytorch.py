@@ -15,6 +15,7 @@ from stochgp.budget import peak_resident
 TRIAL = 3  # steps of each number of threads
 PREDICTED = 2048  # rows of a prediction
 DEEP_STEPS = 300
+STEPS = 2_000  # at least, of `learned_svgp`
 
 
 class Kernel(gpytorch.kernels.Kernel):
@@ -102,6 +103,37 @@ def sgpr(name: str, size: int) -> dict:
         step()
         seconds.append(time.perf_counter() - begun)
     return _found(float(np.median(seconds)), sparse.ITERATIONS, threads)
+
+
+def learned_svgp(
+    X: torch.Tensor, y: torch.Tensor, n_points: int = 512, rate: float = 0.01, epochs: int = 40
+) -> Callable[[torch.Tensor], tuple[np.ndarray, np.ndarray]]:
+    """(Means, variances with noise) of new rows, by an SVGP of standardised rows: batches of 1,024, Adam, a Matérn-5/2 kernel, at least 2,000 steps."""
+    torch.manual_seed(0)
+    points = X[torch.randperm(len(y))[:n_points]].clone()
+    matern = gpytorch.kernels.MaternKernel(nu=2.5, ard_num_dims=X.shape[1])
+    model = SVGP(points, gpytorch.kernels.ScaleKernel(matern))
+    loss = gpytorch.mlls.VariationalELBO(model.likelihood, model, num_data=len(y))
+    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
+    size = min(BATCH, len(y))
+    batches = _batches(len(y), size)
+    model.train()
+    for _ in range(max(STEPS, epochs * (len(y) // size))):
+        rows = next(batches)
+        optimiser.zero_grad()
+        (-loss(model(X[rows]), y[rows])).backward()
+        optimiser.step()
+    model.eval()
+
+    def moments(Z: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+        with torch.no_grad():
+            found = [model.likelihood(model(part)) for part in Z.split(PREDICTED)]
+        mean, variance = (
+            torch.cat([getattr(of, name) for of in found]).numpy() for name in ("mean", "variance")
+        )
+        return mean.astype(np.float64), variance.astype(np.float64)
+
+    return moments
 
 
 def _steps_of(model: SVGP, given: Start, batch: int) -> Callable[[], None]:
