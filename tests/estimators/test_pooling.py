@@ -173,7 +173,10 @@ def test_a_column_of_time_alone_measures_distances_in_time():
     some = GENERATOR.permutation(60)
     assert column_of_time(X[some], block[some]) == 1
     assert column_of_time(X[:, :1], block) is None
-    assert column_of_time(np.column_stack([np.ones(60), time]), block) == 1  # a constant says no time
+    years = np.repeat([2020.0, 2021.0, 2022.0], 20)
+    assert (
+        column_of_time(np.column_stack([np.ones(60), years, time]), block) == 2
+    )  # four blocks are of one year
     found = distance_of(X[:50], np.array([1.0, 4.0]), 0, 1)
     wanted = np.log(np.abs(X[50:, 1] - X[49, 1]) / 4)
     assert_allclose(found(X[50:]), wanted, rtol=1e-9)

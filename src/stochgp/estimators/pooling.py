@@ -203,11 +203,11 @@ def distance_of(
 
 
 def column_of_time(X: Float[np.ndarray, "N D"], block: Int[np.ndarray, " N"]) -> int | None:
-    """The first column that never falls from one block of time to the next: that of dates, or a counter; None where several together say the time."""
+    """The first column whose values rise from each block of time to the next: dates, or a counter; None where several together say the time, as year and month."""
     order = np.argsort(block, kind="stable")
     first = np.flatnonzero(np.diff(block[order], prepend=-1))
     low, high = (part.reduceat(X[order], first) for part in (np.minimum, np.maximum))
-    rises = np.all(low[1:] >= high[:-1], axis=0) & (high[-1] > low[0])
+    rises = np.all(low[1:] > high[:-1], axis=0)
     return int(np.argmax(rises)) if rises.any() else None
 
 
