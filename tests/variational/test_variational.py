@@ -156,7 +156,7 @@ def test_a_row_left_out_in_closed_form_is_a_row_that_was_never_there():
         gp = eqx.tree_at(lambda g: g.approximation, gp, gp.approximation.at(found))
         return VariationalPosterior.of(gp, D)
 
-    z = optimal(np.arange(N)).left_out(np.arange(N), Rows(X, y, count), NOISE)
+    z = optimal(np.arange(N)).errors_of_left_out(np.arange(N), Rows(X, y, count), NOISE)
     for i in range(N):
         mean, variance = optimal(np.delete(np.arange(N), i)).mean_and_variance(X[i : i + 1])
         assert_allclose(z[i], (y[i] - mean[0]) / np.sqrt(variance[0] + NOISE), rtol=1e-9)

@@ -157,7 +157,7 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> tuple[LeftOut, boo
     z = None
     if group is None:
         noise = float(value_of(gp.noise_variance))
-        z = posterior.left_out(rows, Rows(data.X, data.y, data.weight), noise)
+        z = posterior.errors_of_left_out(rows, Rows(data.X, data.y, data.weight), noise)
     if z is not None:
         return LeftOut(np.asarray(data.X[rows], np.float64), z, None, weight), True
     X, found = predicted_by_others(gp, data, rows)

@@ -106,7 +106,7 @@ class AbstractPosterior(eqx.Module):
     def need_bytes(self, request: Request) -> int:
         """The memory that the request takes at least, results included, done in slices where it can be; 0 for what is refused in any case."""
 
-    def left_out(
+    def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
     ) -> Float[np.ndarray, " P"] | None:
         """z = (y − mean)/√V of these of the training rows, `data` all of them, each predicted as one observation from all others.

@@ -137,7 +137,7 @@ class ExactKernelPosterior(AbstractPosterior):
         """`nlml`, whose standard error is 0."""
         return Estimate(self.nlml(), 0.0)
 
-    def left_out(
+    def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
     ) -> Float[np.ndarray, " P"] | None:
         """By `errors_without`, of few rows: each takes N² operations."""

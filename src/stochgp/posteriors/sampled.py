@@ -189,7 +189,7 @@ class SampledKernelPosterior(AbstractPosterior):
         system, key = self.system, jax.random.key(0)
         return nlml_estimate(system.operator, self.explained, self.weights, key=key, weight=system.weight)
 
-    def left_out(
+    def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
     ) -> Float[np.ndarray, " P"] | None:
         return self.errors_without(rows) if len(self.weights) == len(data) else None

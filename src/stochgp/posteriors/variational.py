@@ -94,7 +94,7 @@ class VariationalPosterior(AbstractPosterior):
         """(Mean, variance) of every latent function, for one block of rows: what `likelihood.predictive` takes."""
         return self.process.moments(_wide(X))
 
-    def left_out(
+    def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
     ) -> Float[np.ndarray, " P"]:
         """By `InducingProcess.left_out`, for inducing points and constant Gaussian noise, in whose optimum q(u) is. V = variance of f + σ²."""
