@@ -1384,6 +1384,27 @@ MUTATIONS = (
         "estimators/test_pooled.py::test_a_linear_member_that_has_no_memory_to_learn_its_noise_stays_as_it_is",
     ),
     Mutation(
+        "the weights of a wider mean have no prior",
+        "variational/wider.py",
+        "self.gram + noise * self.among",
+        "self.gram + 1e-9 * noise * self.among",
+        "variational/test_wider.py::test_the_mean_of_the_inducing_points_themselves_is_that_of_the_optimal_q",
+    ),
+    Mutation(
+        "errors of left-out rows of a wider mean are those of rows that it has seen",
+        "variational/wider.py",
+        "np.maximum(1 - h, ",
+        "np.maximum(1 - 0 * h, ",
+        "variational/test_wider.py::test_errors_without_each_row_are_those_of_fits_without_it",
+    ),
+    Mutation(
+        "draws of a wider mean are those of the inducing points",
+        "variational/wider.py",
+        "return found + (self.process.mean(wide)",
+        "return found + 0 * (self.process.mean(wide)",
+        "variational/test_wider.py::test_draws_have_the_wider_mean_and_the_covariance_of_the_inducing_points",
+    ),
+    Mutation(
         "a pool corrects probabilities by rows of other times",
         "estimators/pooled.py",
         "if division.in_time:\n            return",

@@ -141,7 +141,13 @@ def test_q_of_a_sparse_model_is_of_all_rows_where_a_sample_chose_its_points(fold
     """SGPR's optimum of all rows at the points and the kernel that the sample gave, in float64 NumPy; its bound too."""
     monkeypatch.setattr(files, "MOST_ROWS", 200)
     model = SparseGPRegressor(
-        "rbf", n_inducing=12, likelihood="gaussian", epochs=5, dtype="float64", random_state=0
+        "rbf",
+        n_inducing=12,
+        n_inducing_mean=0,
+        likelihood="gaussian",
+        epochs=5,
+        dtype="float64",
+        random_state=0,
     )
     model.fit(folder, "y")
     assert model.plan_["closing_rows"]["choice"] == model.n_rows_ == N

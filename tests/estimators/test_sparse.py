@@ -262,7 +262,7 @@ def test_float32_is_safe_on_real_rows(rows, monkeypatch):
 REFUSED = {
     "approximation": ({"approximation": "svpg"}, "did you mean"),
     "n_inducing": ({"n_inducing": 0}, "n_inducing is 0"),
-    "n_inducing_mean": ({"n_inducing_mean": 9}, "leave it None"),
+    "n_inducing_mean": ({"approximation": "ivsgpr", "n_inducing_mean": 9}, "leave it None"),
     "likelihood": ({"likelihood": likelihoods.Bernoulli()}, "SparseGPClassifier"),
     "kernel": ({"kernel": "tanimoto"}, "fingerprints"),
     "missing": ({"missing": "skip"}, "molecules"),

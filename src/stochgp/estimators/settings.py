@@ -34,7 +34,7 @@ RULES = {
     "batch_size": _AT_LEAST_ONE,
     "epochs": _AT_LEAST_ONE,
     "n_inducing": Rule(_whole(1), "a whole number of at least 1"),
-    "n_inducing_mean": _AT_LEAST_ONE,
+    "n_inducing_mean": Rule(lambda v: v is None or _whole(0)(v), "None or a whole number of at least 0"),
     "n_samples": Rule(_whole(0), "a whole number of at least 0"),
     "time_limit": Rule(lambda v: v is None or v > 0, "None or a positive number of seconds"),
     "mean": Rule(lambda v: v is None or math.isfinite(v), "None or a finite number"),

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import equinox as eqx
+import jax
 from sklearn.utils.metaestimators import available_if
 
 from stochgp import kernels
@@ -16,6 +18,7 @@ from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.estimators.run import Run
 from stochgp.estimators.units import TrainingData
 from stochgp.estimators.variational import (
+    LATE,
     bound_of,
     closing_seconds,
     inputs_of,
@@ -24,10 +27,11 @@ from stochgp.estimators.variational import (
     posterior_of,
     start,
 )
+from stochgp.estimators.wider_mean import widened
 from stochgp.learners import AbstractLearner
 from stochgp.learners.dispersion import GAUSSIAN
 from stochgp.likelihoods import AbstractLikelihood, Shifted
-from stochgp.models import AbstractGP, SparseGP
+from stochgp.models import AbstractGP, SparseGP, revalued
 from stochgp.names import lookup
 from stochgp.observations import Dispersion
 from stochgp.posteriors import AbstractPosterior, VariationalPosterior
@@ -56,7 +60,9 @@ class SparseGPRegressor(FamilyRegressor):
     n_inducing : int
         Inducing points; all rows where there are fewer.
     n_inducing_mean
-        Functions of the mean, of "svdgp" only; None = 8 for each of the covariance.
+        Points of the mean. Of "svgp" and "sgpr" with constant Gaussian noise: 4,096, 2,048 or 1,024, of which the inducing points are the first and random rows the
+        others, as time and memory allow (None), or so many; 0 = the inducing points. The mean is then solved for in closed form, the covariance stays that of the
+        inducing points (docs/methods/sparse.md). Functions of the mean of "svdgp"; None = 8 for each of the covariance.
     likelihood
         "auto" (constant Gaussian noise, unless rows predicted without themselves say clearly otherwise: see docs/methods/row_noise.md), "gaussian",
         "student-t", "row-noise" (its log variance is a second latent function); for counts "poisson" and "negative-binomial"; or a value of
@@ -145,10 +151,12 @@ class SparseGPRegressor(FamilyRegressor):
 
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
         lookup(self.approximation, dict.fromkeys(APPROXIMATIONS), "approximation")
-        if self.n_inducing_mean is not None and self.approximation != "svdgp":
+        if self.n_inducing_mean is not None and self.approximation == "ivsgpr":
             raise ValueError(
-                f"n_inducing_mean is {self.n_inducing_mean!r}, but {self.approximation!r} has one set of inducing points: leave it None"
+                f"n_inducing_mean is {self.n_inducing_mean!r}, but 'ivsgpr' has one set of functions: leave it None"
             )
+        if self.n_inducing_mean == 0 and self._grows:
+            raise ValueError("n_inducing_mean is 0, but the mean of 'svdgp' needs functions of its own")
         return self._named_learner()
 
     def _named_learner(self) -> tuple[AbstractLearner | None, str]:
@@ -173,7 +181,12 @@ class SparseGPRegressor(FamilyRegressor):
     def _likelihood_of(
         self, gp: SparseGP, learned: FitResult | None, posterior: VariationalPosterior
     ) -> AbstractLikelihood:
-        return likelihood_of(gp)
+        found: Any = likelihood_of(gp)
+        if posterior.noise is None:
+            return found
+        with jax.enable_x64(True):
+            level = revalued(found.noise.level, posterior.noise)
+            return eqx.tree_at(lambda likelihood: likelihood.noise.level, found, level)
 
     @property
     def _counts_as_they_are(self) -> bool:
@@ -200,7 +213,9 @@ class SparseGPRegressor(FamilyRegressor):
             return None, {
                 "likelihood": choice(GAUSSIAN, f"{what} not say how rows are predicted without them")
             }
-        return dispersion_of(asked, posterior, gp, data, run)
+        found = dispersion_of(asked, posterior, gp, data, run)
+        vars(posterior).pop("solved", None)
+        return found
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
         return 0.0 if self._grows else closing_seconds(int(self.n_inducing), data.n_all, CLOSING_SHARE)
@@ -209,7 +224,13 @@ class SparseGPRegressor(FamilyRegressor):
         self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run
     ) -> tuple[VariationalPosterior, Solution | None, dict[str, Any]]:
         """q(f) with the optimal q(u) of all rows, where there is time for a pass; of functions that grow as learned."""
-        return growing.posterior_of(gp, data, run) if self._grows else posterior_of(gp, data, run)
+        if self._grows:
+            return growing.posterior_of(gp, data, run)
+        posterior, solved, entries = posterior_of(gp, data, run)
+        if entries["q"]["choice"] == LATE:
+            return posterior, solved, entries
+        posterior, more = widened(posterior, gp, self.n_inducing_mean, data, run)
+        return posterior, solved, entries | more
 
     def _stream_of(self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run) -> Any:
         return growing.stream_of(self, gp, learned, data, run) if self._grows else None

@@ -18,7 +18,8 @@ from stochgp.planning.memory import COMPILER_BYTES, FEATURES
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions
-from stochgp.variational import AbstractProcess
+from stochgp.variational import AbstractProcess, WiderMean
+from stochgp.variational.wider import Solved
 
 BLOCK = 256  # rows of a compiled evaluation
 
@@ -97,12 +98,32 @@ class VariationalPosterior(AbstractPosterior):
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
     ) -> Float[np.ndarray, " P"]:
-        """By `InducingProcess.left_out`, for inducing points and constant Gaussian noise, in whose optimum q(u) is. V = variance of f + σ²."""
+        """By `InducingProcess.left_out`, for inducing points and constant Gaussian noise, in whose optimum q(u) is. V = variance of f + σ².
+
+        Those of a wider mean are of it, as long as it holds how it was solved for, `solved`; `noise` is that of learning.
+        """
         some = data.some(rows)
+        error, variance = self.without(some, noise)
+        solved: Solved | None = vars(self).get("solved")
+        if solved is not None:
+            error = solved.without(some.X, np.asarray(some.y, np.float64), some.weights)
+        own = noise if self.noise is None else self.noise
+        return error / np.sqrt(variance + own)
+
+    @property
+    def noise(self) -> float | None:
+        """The variance of an observation around a wider mean; None where it is that of learning."""
+        return float(self.process.noise) if isinstance(self.process, WiderMean) else None
+
+    def without(
+        self, rows: TrainingRows, noise: float
+    ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
+        """(y − mean, variance of f) of each of these training rows given all others; `noise` is that of learning."""
+        y = np.asarray(rows.y, np.float64)
         mean, variance = by_blocks(
-            lambda X, y, weight: self._left_out(X, y, weight / noise), BLOCK, some.X, some.y, some.weights
+            lambda X, y, weight: self._left_out(X, y, weight / noise), BLOCK, rows.X, rows.y, rows.weights
         )
-        return (np.asarray(some.y, np.float64) - mean) / np.sqrt(variance + noise)
+        return y - mean, variance
 
     @eqx.filter_jit
     def _left_out(self, X: Rows, y: PerRow, precision: PerRow) -> tuple[PerRow, PerRow]:

@@ -4,6 +4,7 @@ from .base import AbstractApproximation, AbstractProcess, Naturals, optimum
 from .decoupled import Decoupled, DecoupledCorrection, DecoupledProcess, from_coupled, to_coupled
 from .functions import InducingFunctions, functions_at, no_functions
 from .inducing import InducingCorrection, InducingPoints, InducingProcess, choose_points
+from .wider import NormalEquations, ShiftedCorrection, WiderMean
 
 __all__ = [
     "AbstractApproximation",
@@ -16,6 +17,9 @@ __all__ = [
     "InducingPoints",
     "InducingProcess",
     "Naturals",
+    "NormalEquations",
+    "ShiftedCorrection",
+    "WiderMean",
     "choose_points",
     "from_coupled",
     "functions_at",

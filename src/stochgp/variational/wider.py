@@ -1,0 +1,148 @@
+"""A mean from many more points than the covariance has, in closed form: orthogonally decoupled inducing points of Gaussian noise."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.data.streams import Batch
+from stochgp.kernels import dense
+from stochgp.numerics.dense_factor import Factor, factorised
+from stochgp.numerics.precision import matmul
+from stochgp.variational.base import AbstractProcess
+from stochgp.variational.inducing import InducingProcess, centre_of
+
+BLOCK = 2048  # rows whose k(x, G) is held at a time
+JITTER = 1e-8  # of the mean of the diagonal of k(G, G)
+
+
+class WiderMean(AbstractProcess):
+    """q(f) with the covariance of inducing points Z and a mean from points G, those of Z and others: E f(x) = k(x, G)a.
+
+    That is the mean of Z and one in the complement of what Z spans, [k(x, Γ) − k(x, Z)k(Z, Z)⁻¹k(Z, Γ)]a_Γ (Salimbeni, Cheng, Boots and Deisenroth 2018,
+    arXiv 1809.08820), whose divergence from the prior has the term ½aᵀk(G, G)a: the best a under Gaussian noise is that of `NormalEquations`.
+
+    Parameters
+    ----------
+    base : InducingProcess
+        Of Z, with the covariance.
+    points : array [P, D]
+        G, in the units of the inputs.
+    weights : array [P]
+        a.
+    noise : array []
+        The noise variance of an observation, by left-out rows: that of learning holds what Z could not explain.
+    """
+
+    base: InducingProcess
+    points: Float[Array, "P D"]
+    weights: Float[Array, " P"]
+    noise: Float[Array, ""]
+
+    def mean(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
+        kernel, centre = self.base.kernel, centre_of(self.points)
+        across = kernel.between(kernel.prepare(X, centre), kernel.prepare(self.points, centre))
+        return matmul(across, self.weights)[:, None]
+
+    def moments(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N L"], Float[Array, "N L"]]:
+        return self.mean(X), self.base.moments(X)[1]
+
+    def covariance_parts(
+        self, X: Float[Array, "N D"]
+    ) -> tuple[Float[Array, "N N"], Float[Array, "M N"], Float[Array, "L M N"]]:
+        return self.base.covariance_parts(X)
+
+    def divergence(self) -> Float[Array, ""]:
+        """That of Z alone, which the bound of all rows is of."""
+        return self.base.divergence()
+
+    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> "ShiftedCorrection":
+        """That of Z, and the difference of the means."""
+        return ShiftedCorrection(self, self.base.correction(prior, n_samples, key=key))
+
+    def left_out(
+        self, X: Float[Array, "N D"], y: Float[Array, " N"], precision: Float[Array, " N"]
+    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+        """As that of Z; its mean is not that of G, which `Solved.without` gives."""
+        return self.base.left_out(X, y, precision)
+
+
+class ShiftedCorrection(eqx.Module):
+    """X [N, D] ↦ what makes draws of the prior draws of q(f): those of Z, moved to the wider mean.
+
+    Parameters
+    ----------
+    process : WiderMean
+        q(f).
+    correction : callable
+        Of `process.base`.
+    """
+
+    process: WiderMean
+    correction: Any
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
+        found = self.correction(X)
+        wide = X.astype(self.process.weights.dtype)
+        return found + (self.process.mean(wide) - self.process.base.mean(wide)).astype(found.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class NormalEquations:
+    """A a = Σ_i ρ_i y_i k(G, x_i), A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), for any noise variance σ²; in float64, on the host.
+
+    The maximum over a of −Σ ρ_i(y_i − k(x_i, G)a)²/2σ² − ½aᵀk(G, G)a. G = all rows: the mean of the exact posterior.
+    """
+
+    kernel: Any
+    points: Float[np.ndarray, "P D"]
+    among: Float[np.ndarray, "P P"]
+    gram: Float[np.ndarray, "P P"]
+    right: Float[np.ndarray, " P"]
+
+    @classmethod
+    def of(cls, kernel: Any, points: Float[np.ndarray, "P D"], chunks: Iterable[Batch]) -> "NormalEquations":
+        """One pass over the rows: O(N P²)."""
+        P = len(points)
+        gram, right = np.zeros((P, P)), np.zeros(P)
+        for rows in chunks:
+            X, y, weight = (np.asarray(part, np.float64) for part in (rows.X, rows.y, rows.weight))
+            across = dense.block(kernel, X, points)
+            right += across.T @ (weight * y)
+            across *= np.sqrt(weight)[:, None]
+            gram += across.T @ across
+        among = dense.block(kernel, points, points)
+        among[np.diag_indices(P)] += JITTER * among.diagonal().mean()
+        return cls(kernel, points, among, gram, right)
+
+    def solved(self, noise: float) -> "Solved":
+        """For this σ²: O(P³)."""
+        factor = factorised(lambda: self.gram + noise * self.among)
+        return Solved(self, factor, factor.rest(factor.half(self.right[:, None]))[:, 0])
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """The solution a, and the factor of A."""
+
+    equations: NormalEquations
+    factor: Factor
+    weights: Float[np.ndarray, " P"]
+
+    def without(
+        self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"], weight: Float[np.ndarray, " N"]
+    ) -> Float[np.ndarray, " N"]:
+        """y_i less the mean that the other rows alone give: (y_i − k(x_i, G)a)/(1 − ρ_i k(x_i, G)A⁻¹k(G, x_i)). O(P²) a row."""
+        found = np.empty(len(y))
+        for start in range(0, len(y), BLOCK):
+            part = slice(start, start + BLOCK)
+            across = dense.block(
+                self.equations.kernel, np.asarray(X[part], np.float64), self.equations.points
+            )
+            h = weight[part] * np.sum(np.square(self.factor.half(across.T)), axis=0)
+            left = np.maximum(1 - h, np.finfo(np.float64).eps)
+            found[part] = (y[part] - across @ self.weights) / left
+        return found
