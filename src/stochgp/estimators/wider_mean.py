@@ -80,11 +80,8 @@ def _size(gp: SparseGP, asked: int | None, data: TrainingData, run: Run) -> tupl
     if asked == 0:
         return 0, AS_ASKED
     of_noise = isinstance(gp.likelihood, Gaussian) and isinstance(gp.likelihood.noise, ConstantNoise)
-    if not of_noise or run.devices.mesh is not None:
-        what = (
-            "devices share the rows" if of_noise else "only constant Gaussian noise has a mean in closed form"
-        )
-        return 0, what
+    if not of_noise:
+        return 0, "only constant Gaussian noise has a mean in closed form"
     if asked is not None:
         size = min(asked, N)
         run.budget.require(_need_bytes(size), f"a mean from {size} points")

@@ -94,7 +94,20 @@ class ShiftedCorrection(eqx.Module):
 class NormalEquations:
     """A a = Σ_i ρ_i y_i k(G, x_i), A = σ²k(G, G) + Σ_i ρ_i k(G, x_i)k(x_i, G), for any noise variance σ²; in float64, on the host.
 
-    The maximum over a of −Σ ρ_i(y_i − k(x_i, G)a)²/2σ² − ½aᵀk(G, G)a. G = all rows: the mean of the exact posterior.
+    The maximum over a of −Σ ρ_i(y_i − k(x_i, G)a)²/2σ² − ½aᵀk(G, G)a. G = all rows: the mean of the exact posterior. Made by `NormalEquations.of`.
+
+    Parameters
+    ----------
+    kernel : kernel
+        k, of any kind.
+    points : array [P, D]
+        G, in the units of the inputs.
+    among : array [P, P]
+        k(G, G) with 1e-8 of the mean of its diagonal on it.
+    gram : array [P, P]
+        Σ_i ρ_i k(G, x_i)k(x_i, G).
+    right : array [P]
+        Σ_i ρ_i y_i k(G, x_i).
     """
 
     kernel: Any
