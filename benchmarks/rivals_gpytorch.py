@@ -57,7 +57,7 @@ class SGPR(gpytorch.models.ExactGP):
 def svgp(name: str, size: int) -> dict:
     given = start(name, size)
     model = SVGP(torch.as_tensor(given.points), _kernel(given.X.shape[1], given.lengthscale))
-    step = _steps_of(model, given, BATCH)
+    step = _steps_of(model, torch.as_tensor(given.X), torch.as_tensor(given.y), BATCH)
     threads = _best_threads(step)
     per_epoch, seconds = len(given.y) // min(BATCH, len(given.y)), []
     for _ in range(sparse.EPOCHS.get(name, 2)):
@@ -76,7 +76,7 @@ def deep(name: str, size: int) -> dict:
     torch.manual_seed(0)
     kernel = Kernel(_kernel(NETWORK[-1], 1.0), _network(given.X.shape[1]))
     model = SVGP(torch.as_tensor(given.points), kernel)
-    step = _steps_of(model, given, size)
+    step = _steps_of(model, torch.as_tensor(given.X), torch.as_tensor(given.y), size)
     threads = _best_threads(step, 50)
     begun = time.perf_counter()
     for _ in range(DEEP_STEPS):
@@ -113,16 +113,9 @@ def learned_svgp(
     points = X[torch.randperm(len(y))[:n_points]].clone()
     matern = gpytorch.kernels.MaternKernel(nu=2.5, ard_num_dims=X.shape[1])
     model = SVGP(points, gpytorch.kernels.ScaleKernel(matern))
-    loss = gpytorch.mlls.VariationalELBO(model.likelihood, model, num_data=len(y))
-    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
-    size = min(BATCH, len(y))
-    batches = _batches(len(y), size)
-    model.train()
-    for _ in range(max(STEPS, epochs * (len(y) // size))):
-        rows = next(batches)
-        optimiser.zero_grad()
-        (-loss(model(X[rows]), y[rows])).backward()
-        optimiser.step()
+    step = _steps_of(model, X, y, BATCH, rate)
+    for _ in range(max(STEPS, epochs * (len(y) // min(BATCH, len(y))))):
+        step()
     model.eval()
 
     def moments(Z: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -136,10 +129,11 @@ def learned_svgp(
     return moments
 
 
-def _steps_of(model: SVGP, given: Start, batch: int) -> Callable[[], None]:
-    X, y = torch.as_tensor(given.X), torch.as_tensor(given.y)
+def _steps_of(
+    model: SVGP, X: torch.Tensor, y: torch.Tensor, batch: int, rate: float = RATE
+) -> Callable[[], None]:
     loss = gpytorch.mlls.VariationalELBO(model.likelihood, model, num_data=len(y))
-    optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
+    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
     batches = _batches(len(y), min(batch, len(y)))
     model.train()
 

@@ -61,7 +61,7 @@ def dispersion_of(
 
     Raises ValueError, with both numbers, for a choice by the user that the memory does not allow.
     """
-    planned = run.planned("likelihood") if run.plan is not None and "likelihood" in run.plan else None
+    planned = run.planned_or_none("likelihood")
     if asked.name == GAUSSIAN:
         return _constant(AS_ASKED)
     if planned == GAUSSIAN:

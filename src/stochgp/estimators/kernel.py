@@ -238,7 +238,7 @@ class KernelGPRegressor(FamilyRegressor):
     ) -> tuple[Dispersion | None, dict[str, Any]]:
         """How errors are distributed: "auto" compares only where the noise was learned."""
         asked, kept = self._asked, self.learner is None or self.noise_variance is not None
-        if asked.name == AUTO and kept and (run.plan is None or "likelihood" not in run.plan):
+        if asked.name == AUTO and kept and run.planned_or_none("likelihood") is None:
             return None, {"likelihood": choice(GAUSSIAN, "the noise was not learned")}
         if asked.name == AUTO and is_packed(data.encoder):
             return None, {"likelihood": choice(GAUSSIAN, "of fingerprints no other is compared")}

@@ -101,7 +101,7 @@ def groups_in_time(
     found = Dependence(0.0, 0.0, 0) if X is None or N < FEWEST else dependence(X, y, order.position)
     seen = f"errors of neighbours in time, by {order.what}, correlate by {found.correlation:.2f} ± {found.error:.2f}"
     if not asked and not found.is_clear:
-        later = drift(X, y, order.position) if X is not None and N >= FEWEST and new_rows == EITHER else None
+        later = drift(X, y, order.position) if X is not None and new_rows == EITHER else None
         if later is None or not later.is_clear:
             why = f"{seen}: too little to judge rows by whole blocks of time"
             return None, {"new_rows": {"choice": BETWEEN, "why": why}}

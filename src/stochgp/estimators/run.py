@@ -42,6 +42,10 @@ class Run(NamedTuple):
         """The choice of this name in the plan given; None without a plan. ValueError where the plan has none."""
         return None if self.plan is None else planned(self.plan, name)
 
+    def planned_or_none(self, name: str) -> Any:
+        """The same, of a choice that not every plan has: None where it has none."""
+        return self.planned(name) if self.plan is not None and name in self.plan else None
+
     @property
     def extent(self) -> Extent:
         """How many steps and trials of rates to take: those of the given plan where its fit was cut short, else no limit."""

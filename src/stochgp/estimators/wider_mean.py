@@ -41,7 +41,7 @@ def widened(
 
     Rows of groups do not say how large the noise is: it stays.
     """
-    planned = run.planned(NAME) if run.plan is not None and NAME in run.plan else None
+    planned = run.planned_or_none(NAME)
     size, why = _size(gp, asked if planned is None else planned, data, run)
     if size == 0:
         return posterior, {NAME: choice(0, why)}
