@@ -1384,6 +1384,27 @@ MUTATIONS = (
         "estimators/test_pooled.py::test_a_linear_member_that_has_no_memory_to_learn_its_noise_stays_as_it_is",
     ),
     Mutation(
+        "draws lack the line of a linear mean",
+        "observations/observation.py",
+        "return self.to_target(np.asarray(draws).T, X)",
+        "return self.targets.inverse(np.asarray(draws).T)",
+        "estimators/test_mean_function.py::test_draws_are_those_of_the_rest_with_the_line",
+    ),
+    Mutation(
+        "slopes of means lack those of the line",
+        "estimators/joint_predictions.py",
+        "return found if m is None else",
+        "return found if True else",
+        "estimators/test_mean_function.py::test_slopes_of_joint_predictions_have_the_line",
+    ),
+    Mutation(
+        "both kernels of blocks stay in a pool",
+        "estimators/pooled_regressor.py",
+        "worse = line if choice.name is None else plain",
+        "worse = line",
+        "estimators/test_pooled.py::test_of_two_kernels_the_one_around_a_line_stays_where_held_out_rows_prefer_it",
+    ),
+    Mutation(
         "the weights of a wider mean have no prior",
         "variational/wider.py",
         "self.gram + noise * self.among",

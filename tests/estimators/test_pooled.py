@@ -27,6 +27,9 @@ QUICK = {
     "feature": partial(FeatureGPRegressor, "rff", n_features=60, epochs=2, likelihood="gaussian"),
     "linear": partial(FeatureGPRegressor, "linear", epochs=5, likelihood="gaussian"),
     "sparse": partial(FeatureGPRegressor, "orf", n_features=60, epochs=2, likelihood="gaussian"),
+    "kernel_and_line": partial(
+        KernelGPRegressor, likelihood="gaussian", epochs=5, n_samples=8, mean="linear"
+    ),
 }
 
 
@@ -206,6 +209,25 @@ def test_tables_with_a_time_have_members_for_rows_near_and_far():
         assert member.predict(table[:3]).shape == (3,)
 
 
+@pytest.mark.parametrize(("gain", "stays"), [(0.5, "kernel_and_line"), (0.005, "kernel"), (-0.5, "kernel")])
+def test_of_two_kernels_the_one_around_a_line_stays_where_held_out_rows_prefer_it(monkeypatch, gain, stays):
+    both = {"kernel_by_blocks", "kernel_and_line_by_blocks"}
+    assert both < set(GPRegressor()._candidates(True, True))
+    assert not both & set(GPRegressor()._candidates(False, True))
+    pool, n = GPRegressor(), 400
+    generator = np.random.default_rng(1)
+    y, logp = generator.normal(size=(2, n))
+    rows = Rows(np.zeros((n, 1)), y, None)
+    monkeypatch.setattr(GPRegressor, "_cells", lambda self, new: np.arange(n) // 10)
+    scored = lambda shift: (None, logp + shift + 0.1 * generator.normal(size=n), y + 1.0)
+    found = {"kernel_by_blocks": scored(0.0), "kernel_and_line_by_blocks": scored(gain), "other": None}
+    pool.estimators_ = dict.fromkeys(found)
+    why = pool._without_one_kernel(found, rows, rows.weights)
+    assert list(found) == list(pool.estimators_) == [f"{stays}_by_blocks", "other"]
+    assert f"without '{(both - set(found)).pop()}'" in why
+    assert pool._without_one_kernel(found, rows, rows.weights) == ""
+
+
 def test_members_of_a_table_in_time_are_made_anew_of_all_rows(monkeypatch):
     """The kernel's posterior is that of a fit of all rows at its hyperparameters, in their units; a plan gives the same bits."""
     n = 1_500
@@ -290,7 +312,7 @@ def test_a_short_time_limit_has_linear_regression_to_fall_back_on(monkeypatch):
 
 def test_members_are_of_the_families_that_take_the_likelihood():
     names = lambda likelihood: list(GPRegressor(likelihood=likelihood)._families())
-    assert names("auto") == names("gaussian") == ["kernel", "feature", "linear", "sparse"]
+    assert names("auto") == names("gaussian") == ["kernel", "feature", "linear", "sparse", "kernel_and_line"]
     assert names("poisson") == ["sparse"] and names("row-noise-student-t") == ["feature", "linear"]
     with pytest.raises(ValueError, match="likelihood"):
         names("gausian")

@@ -52,7 +52,7 @@ def test_weights_are_the_optimum_of_densities_and_means():
     def loss(a):
         w = softmax([0.0, a])
         log_density, mean = np.asarray(logsumexp(found.log_density + np.log(w), axis=1)), found.mean @ w
-        return -np.mean(scores(log_density, mean, found))
+        return -np.mean(scores(log_density, mean, found.y, found.weight))
 
     best: Any = scipy.optimize.minimize_scalar(
         loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-9}
@@ -94,9 +94,16 @@ def test_a_pool_of_independent_members_stays_and_beats_both():
     found = two_experts(n=20_000)
     w = softmax(picked.level)
     pool = np.mean(
-        scores(np.asarray(logsumexp(found.log_density + np.log(w), axis=1)), found.mean @ w, found)
+        scores(
+            np.asarray(logsumexp(found.log_density + np.log(w), axis=1)),
+            found.mean @ w,
+            found.y,
+            found.weight,
+        )
     )
-    singles = [np.mean(scores(found.log_density[:, k], found.mean[:, k], found)) for k in range(2)]
+    singles = [
+        np.mean(scores(found.log_density[:, k], found.mean[:, k], found.y, found.weight)) for k in range(2)
+    ]
     assert pool > max(singles) + 0.02
 
 

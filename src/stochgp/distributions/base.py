@@ -60,7 +60,7 @@ class AbstractDistribution(eqx.Module):
         """The distribution of these rows: a slice, an array of row numbers, or a mask."""
 
     @abc.abstractmethod
-    def affine(self, scale: float, shift: float) -> "AbstractDistribution":
+    def affine(self, scale: float, shift: float | PerRow) -> "AbstractDistribution":
         """The distribution of scale · y + shift, scale > 0."""
 
     @abc.abstractmethod

@@ -47,7 +47,7 @@ class Categorical(AbstractDistribution):
     def __getitem__(self, rows: Any) -> "Categorical":
         return Categorical(self.log_probabilities[rows])
 
-    def affine(self, scale: float, shift: float) -> "Categorical":
+    def affine(self, scale: float, shift: float | PerRow) -> "Categorical":
         raise ValueError(f"classes have no units: they cannot become {scale} · y + {shift}")
 
     @property

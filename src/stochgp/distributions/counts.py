@@ -63,7 +63,7 @@ class Counts(AbstractDistribution):
     def __getitem__(self, rows: Any) -> "Counts":
         return Counts(self.center[rows], self.variance[rows], self.shape)
 
-    def affine(self, scale: float, shift: float) -> "Counts":
+    def affine(self, scale: float, shift: float | PerRow) -> "Counts":
         raise ValueError(f"counts have no units: they cannot become {scale} · y + {shift}")
 
     @property

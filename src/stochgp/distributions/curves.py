@@ -173,7 +173,7 @@ class Recalibrated(AbstractDistribution):
     def __getitem__(self, rows: Any) -> "Recalibrated":
         return Recalibrated(self.base[rows], self.curve)
 
-    def affine(self, scale: float, shift: float) -> "Recalibrated":
+    def affine(self, scale: float, shift: float | PerRow) -> "Recalibrated":
         return Recalibrated(self.base.affine(scale, shift), self.curve)
 
     @property

@@ -27,7 +27,7 @@ class AbstractLocationScale(AbstractDistribution):
     def __getitem__(self, rows: Any) -> "AbstractLocationScale":
         return dataclasses.replace(self, center=self.center[rows], spread=self.spread[rows])
 
-    def affine(self, scale: float, shift: float) -> "AbstractLocationScale":
+    def affine(self, scale: float, shift: float | PerRow) -> "AbstractLocationScale":
         return dataclasses.replace(self, center=self.center * scale + shift, spread=scale * self.spread)
 
     def _z(self, y: Points) -> Points:

@@ -58,7 +58,7 @@ class Mixture(AbstractDistribution):
         weights = self.weights if self.weights.ndim == 1 else self.weights[rows]
         return Mixture(tuple(part[rows] for part in self.parts), weights)
 
-    def affine(self, scale: float, shift: float) -> "Mixture":
+    def affine(self, scale: float, shift: float | PerRow) -> "Mixture":
         return Mixture(tuple(part.affine(scale, shift) for part in self.parts), self.weights)
 
     @property

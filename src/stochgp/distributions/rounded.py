@@ -62,7 +62,7 @@ class Rounded(AbstractDistribution):
     def __getitem__(self, rows: Any) -> "Rounded":
         return Rounded(self.base[rows])
 
-    def affine(self, scale: float, shift: float) -> AbstractDistribution:
+    def affine(self, scale: float, shift: float | PerRow) -> AbstractDistribution:
         raise ValueError(f"counts have no units: they cannot become {scale} · y + {shift}")
 
     @property

@@ -74,7 +74,7 @@ class ScaleMixture(AbstractDistribution):
         parts = (self.center[rows], self.variance[rows], self.noise[rows])
         return ScaleMixture(*parts, multipliers, self.log_weights, self.df)
 
-    def affine(self, scale: float, shift: float) -> "ScaleMixture":
+    def affine(self, scale: float, shift: float | PerRow) -> "ScaleMixture":
         parts = (self.center * scale + shift, self.variance * scale**2, self.noise * scale**2)
         return ScaleMixture(*parts, self.multipliers, self.log_weights, self.df)
 

@@ -52,7 +52,7 @@ class Warped(AbstractDistribution):
     def __getitem__(self, rows: Any) -> "Warped":
         return Warped(self.base[rows], self.transform)
 
-    def affine(self, scale: float, shift: float) -> AbstractDistribution:
+    def affine(self, scale: float, shift: float | PerRow) -> AbstractDistribution:
         raise ValueError("a transformed observation is in its own units: change those of the base")
 
     @property

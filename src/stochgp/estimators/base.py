@@ -238,7 +238,12 @@ class GPEstimator(PosteriorEstimator):
             stream = self._stream_of(gp, learned, data, run)
         likelihood = self._likelihood_of(gp, learned, posterior)
         observation = Observation(
-            data.targets, likelihood, dispersion, data.transform, rounding=self._target == "count"
+            data.targets,
+            likelihood,
+            dispersion,
+            data.transform,
+            rounding=self._target == "count",
+            mean_function=data.mean_function,
         )
         self._fitted = self._fitted_of(data, posterior, observation, stream)
         if data.left_out is not None:

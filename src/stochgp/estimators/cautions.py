@@ -47,8 +47,8 @@ def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
             "all targets are equal: their scale is unknown, and standard deviations are as if it were 1",
             stacklevel,
         )
-    counts = isinstance(data.transform, ShiftedLog)
-    alike = float(np.average(data.rows.y == data.rows.y.min(), weights=data.weight)) if counts else 0.0
+    counts = data.given_targets(True) if isinstance(data.transform, ShiftedLog) else None
+    alike = 0.0 if counts is None else float(np.average(counts == counts.min(), weights=data.weight))
     if alike > MOST_ALIKE:
         _warn(
             f"{alike:.0%} of the counts are the smallest one: a rounded transform of a Gaussian says too little of how rare the others are; "

@@ -118,6 +118,7 @@ class FeatureGPRegressor(FamilyRegressor):
     learner: Any = "scgd"
     smiles: Any = field(default=None, kw_only=True)
     _keeps_all_rows: ClassVar[bool] = False
+    _takes_line: ClassVar[bool] = False  # what joins its stream later is only shifted and scaled
 
     @property
     def features_(self) -> AbstractFeatureMap:

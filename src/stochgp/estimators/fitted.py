@@ -91,8 +91,9 @@ class Fitted:
         if self.observation.outward is not None:
             return self.distribution(X).mean
         posterior = self.posterior
-        (mean,) = self._rows(X).by_block(lambda Z: (posterior.mean(Z),), posterior.block_rows)
-        return self.targets.inverse(mean)
+        rows = self._rows(X)
+        (mean,) = rows.by_block(lambda Z: (posterior.mean(Z),), posterior.block_rows)
+        return self.observation.to_target(mean, rows)
 
     def mean_and_std(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool
@@ -162,6 +163,7 @@ class Fitted:
                 encoder=self.encoder,
                 dtype=self.dtype,
                 transform=self.observation.outward,
+                mean_function=self.observation.mean_function,
             )
 
     def observed(

@@ -12,6 +12,7 @@ from stochgp.data import Standardiser
 from stochgp.data.model_rows import ModelRows
 from stochgp.estimators.fingerprinted import is_packed
 from stochgp.estimators.inputs import Encoder
+from stochgp.observations import LinearMean
 from stochgp.parameters import cast
 from stochgp.posteriors import AbstractFunctions
 from stochgp.transforms import AbstractTransform
@@ -47,6 +48,7 @@ class FunctionDraws(eqx.Module):
     encoder: Encoder | None = eqx.field(static=True)
     dtype: str = eqx.field(static=True)
     transform: AbstractTransform | None = None
+    mean_function: LinearMean | None = None
 
     @property
     def n_samples(self) -> int:
@@ -63,7 +65,8 @@ class FunctionDraws(eqx.Module):
         targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
         rows = ModelRows(X, inputs, self.dtype)
         (values,) = rows.by_block(lambda Z: (_apply(self.functions, Z),), ROWS)
-        return self._back(targets.inverse(values))
+        values, m = targets.inverse(values), self.mean_function
+        return self._back(values if m is None else values + m(X)[:, None])
 
     def _on_device(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         if X.ndim != 2 or X.shape[1] != len(self.center) or not jnp.issubdtype(X.dtype, jnp.floating):
@@ -72,7 +75,10 @@ class FunctionDraws(eqx.Module):
             )
         Z = (X - self.center.astype(X.dtype)) / self.scale.astype(X.dtype)
         functions = cast(self.functions, X.dtype)  # float64 where it may not be used
-        return self._back(functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype))
+        values = functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype)
+        return self._back(
+            values if self.mean_function is None else values + self.mean_function.on_device(X)[:, None]
+        )
 
     def _back(self, values: Any) -> Any:
         """In the units of y."""

@@ -47,16 +47,19 @@ class JointPredictions:
         s, Z = self._fitted.target_scale, self._standardised(X)
         mean, covariance = self._joint.value(Z)
         root = self._root(Z)
-        return float(self._fitted.targets.mean) + s * mean, s**2 * root[:, :, None] * covariance * root[
-            :, None
-        ]
+        mean = float(self._fitted.targets.mean) + s * mean
+        if (m := self._fitted.observation.mean_function) is not None:
+            mean = mean + m(X)
+        return mean, s**2 * root[:, :, None] * covariance * root[:, None]
 
     def pull(self, X: Sets, by_mean: Means, by_covariance: Covariances) -> Sets:
         """The gradient in X of a function whose gradients in means and covariances are given."""
         s, Z = self._fitted.target_scale, self._standardised(X)
         root = self._root(Z)
         by_own = s**2 * root[:, :, None] * by_covariance * root[:, None]
-        return self._joint.pull(Z, s * by_mean, by_own) / np.asarray(self._fitted.inputs.scale, np.float64)
+        found = self._joint.pull(Z, s * by_mean, by_own) / np.asarray(self._fitted.inputs.scale, np.float64)
+        m = self._fitted.observation.mean_function
+        return found if m is None else found + by_mean[..., None] * m.slope
 
     def noise(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
         """What the variance of an observation has more than that of f, as `predict(X, return_std=True, include_noise=True)` says; at least 0."""

@@ -81,6 +81,9 @@ class PooledEstimator(PosteriorEstimator):
     _alone_of_files: ClassVar[str] = ""  # why it is alone also where rows would fit
     _of_correction: ClassVar[str]  # what corrects probabilities
     _n_auto: ClassVar[int] = 2  # how many of the families "auto" takes, the first ones
+    _further_on_blocks: ClassVar[
+        tuple[str, ...]
+    ] = ()  # that "auto" takes too where members are judged by blocks of time
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
     missing: str = field(default="auto", kw_only=True)
@@ -280,7 +283,10 @@ class PooledEstimator(PosteriorEstimator):
         made = lambda name: lookup(name, known, "members")()
         if not by_blocks:
             return {name: (made(name), True) for name in names}
-        return {names[0]: (made(names[0]), False)} | {name + ON_BLOCKS: (made(name), True) for name in names}
+        of_blocks = names if named or not compares else [*names, *self._further_on_blocks]
+        return {names[0]: (made(names[0]), False)} | {
+            name + ON_BLOCKS: (made(name), True) for name in of_blocks
+        }
 
     def _fitted_members(
         self, candidates: dict[str, tuple[Any, bool]], rows: Rows, encoder: Any, given: Given

@@ -103,7 +103,10 @@ def chosen(found: Predicted, names: Sequence[str], *, by_distance: bool) -> Chos
     Both are compared by the densities and by the means (`scores`), weights being those of the other half of the rows. Members that have less
     than 3 % of the weight are left out.
     """
-    singles = {name: scores(found.log_density[:, k], found.mean[:, k], found) for k, name in enumerate(names)}
+    singles = {
+        name: scores(found.log_density[:, k], found.mean[:, k], found.y, found.weight)
+        for k, name in enumerate(names)
+    }
     best = max(singles, key=lambda name: float(np.average(singles[name], weights=found.weight)))
     few = too_few(len(found.y), found.cell)
     if len(names) == 1 or few:
@@ -157,14 +160,17 @@ def near_and_far(found: Predicted, names: Sequence[str], far: Bool[np.ndarray, "
 
 
 def scores(
-    log_density: Float[np.ndarray, " R"], mean: Float[np.ndarray, " R"], found: Predicted
+    log_density: Float[np.ndarray, " R"],
+    mean: Float[np.ndarray, " R"],
+    y: Float[np.ndarray, " R"],
+    weight: Float[np.ndarray, " R"],
 ) -> Float[np.ndarray, " R"]:
     """log p(y_i) + log N(y_i | m_i, S), S the mean square of y − m: their sum is that of log densities and −n log RMSE.
 
     The log score alone takes a member for its tails that makes the mean worse.
     """
-    squares = (found.y - mean) ** 2
-    S = max(float(np.average(squares, weights=found.weight)), 1e-300)
+    squares = (y - mean) ** 2
+    S = max(float(np.average(squares, weights=weight)), 1e-300)
     return log_density - 0.5 * (np.log(2 * np.pi * S) + squares / S)
 
 
@@ -249,7 +255,7 @@ def _half_by_half(found: Predicted, by_distance: bool) -> Float[np.ndarray, " R"
         with np.errstate(divide="ignore"):
             log_density[score] = logsumexp(found.log_density[score] + np.log(w), axis=1)
         mean[score] = np.sum(w * found.mean[score], axis=1)
-    return scores(log_density, mean, found)
+    return scores(log_density, mean, found.y, found.weight)
 
 
 def _gains(base: np.ndarray, rival: np.ndarray, found: Predicted) -> bool:

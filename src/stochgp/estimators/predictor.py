@@ -124,7 +124,7 @@ class PosteriorEstimator(BaseEstimator):
 class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     """What a regressor says of targets, from its `Fitted`."""
 
-    mean: float | None
+    mean: float | str | None
 
     def predict(
         self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = False

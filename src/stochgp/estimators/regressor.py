@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from stochgp.data.rows import Rows
 from stochgp.data.targets import CountTargets, refuse_no_counts
@@ -16,7 +16,7 @@ from stochgp.estimators.likelihood import data_of_counts
 from stochgp.estimators.new_rows import between_if
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.estimators.run import Run
-from stochgp.estimators.units import TrainingData
+from stochgp.estimators.units import LINEAR_MEAN, TrainingData
 from stochgp.estimators.warping import (
     targets_in_files,
     transform_wanted,
@@ -32,8 +32,9 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
 
     Parameters
     ----------
-    mean
-        Prior mean in target units; None = the average of the targets, or 0 with standardize=False.
+    mean : None, number or "linear"
+        Prior mean in target units; None = the average of the targets, or 0 with standardize=False. "linear": a + bᵀx by ridge regression, so that f is what a
+        line leaves; of rows in memory, and not of feature GPs.
     target : "real", "positive" or "count"
         "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts.
     calibration : None, "pit" or "conformal"
@@ -41,7 +42,8 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
         not see.
     """
 
-    mean: float | None = None
+    mean: float | str | None = None
+    _takes_line: ClassVar[bool] = True  # whether its prior mean may be linear
     likelihood: Any = "auto"
     target: str = "real"
     calibration: str | None = None
@@ -49,6 +51,8 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
     def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
         """What the model learns from, of rows in memory or in files."""
         inputs, wanted = self._inputs(), transform_wanted(self.likelihood, self._target)
+        if self.mean == LINEAR_MEAN:
+            self._check_line(are_files(X), inputs)
         if are_files(X) and self._calibration is not None:
             raise ValueError("calibration takes rows in memory, not files: read the table first")
         if self._counts_as_they_are and wanted is not None:
@@ -79,6 +83,18 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
                 refuse_no_counts(rows.y)
             data = warped_data(rows, wanted, settings, run.sample_seed, run.plan)
         return dataclasses.replace(data, left_out=left_out, encoder=encoder, entries=entries | data.entries)
+
+    def _check_line(self, are_files: bool, inputs: Inputs) -> None:
+        """Raises ValueError where no line can be taken out."""
+        refusals = {
+            "is not taken by a feature GP: it has a line with features='linear'": not self._takes_line,
+            "takes rows in memory, not files: read the table first": are_files,
+            "takes numbers, not fingerprints": inputs is not Inputs.NUMBERS,
+            "is not taken with a likelihood of counts: give a number": self._counts_as_they_are,
+        }
+        for what, holds in refusals.items():
+            if holds:
+                raise ValueError(f"mean={LINEAR_MEAN!r} {what}")
 
     @property
     def _calibration(self) -> str | None:

@@ -37,7 +37,10 @@ RULES = {
     "n_inducing_mean": Rule(lambda v: v is None or _whole(0)(v), "None or a whole number of at least 0"),
     "n_samples": Rule(_whole(0), "a whole number of at least 0"),
     "time_limit": Rule(lambda v: v is None or v > 0, "None or a positive number of seconds"),
-    "mean": Rule(lambda v: v is None or math.isfinite(v), "None or a finite number"),
+    "mean": Rule(
+        lambda v: v is None or v == "linear" or (not isinstance(v, str) and math.isfinite(v)),
+        "None, 'linear' or a finite number",
+    ),
     "noise_variance": Rule(lambda v: v is None or _positive(v), "None, or positive and finite"),
 }
 CHOICES = {

@@ -69,7 +69,7 @@ def taken_in(fitted: Fitted, stream: Stream) -> tuple[Fitted, float]:
 
 def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> dict[str, Any]:
     """Mean and standard deviation of rows in standardised units: 0 and 1 where they are like those of the fit."""
-    Z, z = fitted.inputs.transform(X), fitted.observation.to_model(y)
+    Z, z = fitted.inputs.transform(X), fitted.observation.to_model(X, y)
     return {
         "inputs": {"mean": Z.mean(axis=0).tolist(), "std": Z.std(axis=0).tolist()},
         "targets": {"mean": float(z.mean()), "std": float(z.std())},

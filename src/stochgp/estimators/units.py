@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Int32, UInt64
 
+from stochgp.choosing import choice
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractPasses, AbstractSource, DeviceRows, HostRows
 from stochgp.data.survey import StandardisedRows, Survey
 from stochgp.estimators.inputs import Encoder
 from stochgp.estimators.new_rows import BETWEEN, groups_in_time
+from stochgp.observations import LinearMean
 from stochgp.transforms import AbstractTransform
 
+LINEAR_MEAN = "linear"  # `mean=`
 RANGE = 1e12  # of variances, around the mean square of the targets
 _SHIFTED = ("nlml", "held_out_nlpd", "criterion")
 _SCALED = ("variance", "noise_variance")
@@ -39,20 +42,27 @@ class TrainingData:
     entries: dict[str, Any] = dataclasses.field(default_factory=dict)  # what `plan_` says of groups and of T
     left_out: Rows | None = None  # in the user's units, for the calibration of observations
     encoder: Encoder | None = None  # what made numbers of the inputs
+    mean_function: LinearMean | None = None  # m; `rows` hold T(y) − m(x)
 
     @classmethod
     def of(
         cls,
         rows: Rows,
         standardize: bool,
-        mean: float | None,
+        mean: float | str | None,
         dtype: str,
         leaves_inputs: bool = False,
     ) -> "TrainingData":
-        """`mean`, in target units, takes the place of the targets' average; without `standardize` that is 0.
+        """`mean`, in target units, takes the place of the targets' average; without `standardize` that is 0. "linear": a line is taken out first.
 
         With `leaves_inputs` only the targets are standardised.
         """
+        if mean == LINEAR_MEAN:
+            line = LinearMean.fit(rows)
+            rest = cls.of(line.taken_out(rows), standardize, None, dtype, leaves_inputs)
+            share = 1.0 - _variance(rest.rows) / (_variance(rows) or 1.0)
+            why = f"a line takes {share:.0%} of the variance of the targets"
+            return dataclasses.replace(rest, mean_function=line, entries={"mean": choice(LINEAR_MEAN, why)})
         unchanged = Standardiser.identity((rows.X.shape[1],))
         if not standardize:
             center = np.asarray(0.0 if mean is None else mean, np.float64)
@@ -166,10 +176,11 @@ class TrainingData:
         return dataclasses.replace(self, rows=self.rows.some(indices), everything=None)
 
     def given_targets(self, are_counts: bool) -> Float[np.ndarray, " N"]:
-        """As they were given, before a transform."""
+        """As they were given, before a transform, with the mean function."""
+        y = self.rows.y if self.mean_function is None else self.rows.y + self.mean_function(self.rows.X)
         if self.transform is None:
-            return self.rows.y
-        found = self.transform.inverse(self.rows.y)
+            return y
+        found = self.transform.inverse(y)
         return np.rint(found) if are_counts else found
 
     @property
@@ -184,6 +195,11 @@ class TrainingData:
         rows, dtype = self.rows, np.dtype(self.dtype)
         seen = {"group": rows.group, "inputs": self.inputs, "targets": self.targets, "dtype": dtype}
         return HostRows(rows.X, rows.y, rows.weight, **seen)
+
+
+def _variance(rows: Rows) -> float:
+    """Of the targets."""
+    return float(np.average((rows.y - np.average(rows.y, weights=rows.weight)) ** 2, weights=rows.weight))
 
 
 def groups_of(key: UInt64[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:

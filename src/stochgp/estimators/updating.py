@@ -39,7 +39,7 @@ def updated(
     Raises ValueError where it would exceed the budget, and for a posterior without its targets.
     """
     dtype = np.dtype(fitted.dtype)
-    X, y = fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.y)
+    X, y = fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.X, rows.y)
     new = Rows(X, y, rows.weights)
     with jax.enable_x64(True), kept_on_disk():
         posterior, solved = _grown(fitted.posterior, new, wanted, budget, key)

@@ -45,7 +45,7 @@ def untransformed(likelihood: Any) -> Any:
 def warped_data(
     rows: Rows,
     wanted: AbstractTransform | str,
-    settings: tuple[bool, float | None, str, bool],
+    settings: tuple[bool, float | str | None, str, bool],
     seed: Any,
     plan: dict[str, Any] | None,
 ) -> TrainingData:
@@ -55,18 +55,19 @@ def warped_data(
     the transform does not take.
     """
     standardize, mean, dtype, leaves = settings
-    plain = TrainingData.of(rows, *settings)
+    plain = TrainingData.of(rows, standardize, None, dtype, leaves)
     found, why = _found(wanted, rows, plain, seed, plan)
     if found is None:
-        return dataclasses.replace(plain, entries={"transform": choice(None, why)})
-    if mean is not None:
+        plain = TrainingData.of(rows, *settings)
+        return dataclasses.replace(plain, entries=plain.entries | {"transform": choice(None, why)})
+    if isinstance(mean, float | int):
         found.check(np.atleast_1d(np.float64(mean)))
         mean = float(found(np.asarray(mean, np.float64)))
     z = np.asarray(found(rows.y), np.float64)
     data = TrainingData.of(dataclasses.replace(rows, y=z), standardize, mean, dtype, leaves)
     slope = float(np.average(found.log_slope(rows.y), weights=data.weight))
     entries = {"transform": choice(type(getattr(found, "inner", found)).__name__, why)}
-    return dataclasses.replace(data, transform=found, log_slope=slope, entries=entries)
+    return dataclasses.replace(data, transform=found, log_slope=slope, entries=data.entries | entries)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ from stochgp.distributions import (
 from stochgp.likelihoods import AbstractLikelihood, AbstractNoise, Gaussian, StudentT
 from stochgp.likelihoods.noise import noise_variances
 from stochgp.observations.dispersion import Dispersion
+from stochgp.observations.mean_function import LinearMean
 from stochgp.parameters import cast
 from stochgp.transforms import AbstractTransform
 
@@ -35,7 +36,7 @@ Latent = Float[np.ndarray, "N L"]
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """y given f: z | f ~ `likelihood`, T(y) = s z + m, y rounded to a whole number of at least 0 with `rounding`.
+    """y given f: z | f ~ `likelihood`, T(y) = s z + m + m(x), y rounded to a whole number of at least 0 with `rounding`.
 
     Means and variances [N, L] are of the latent functions as the posterior says them, in the units of z.
 
@@ -53,6 +54,8 @@ class Observation:
         Of the distributions of y, or of their intervals.
     rounding : bool
         Whether y is a count: predictive distributions are then those of the rounded value.
+    mean_function : LinearMean or None
+        m(x), in the units of T(y); None = 0.
     """
 
     targets: Standardiser
@@ -61,6 +64,7 @@ class Observation:
     transform: AbstractTransform | None = None
     correction: PITRecalibration | ConformalScores | None = None
     rounding: bool = False
+    mean_function: LinearMean | None = None
 
     @property
     def scale(self) -> float:
@@ -100,9 +104,18 @@ class Observation:
         self.transform.check(y)
         return np.asarray(self.transform(y), np.float64)
 
-    def to_model(self, y: PerRow) -> PerRow:
-        """z of targets in the user's units. Raises ValueError for those that T does not take."""
-        return self.targets.transform(self.transformed(y))
+    def to_model(self, X: Float[np.ndarray, "N D"], y: PerRow) -> PerRow:
+        """z of inputs and targets in the user's units. Raises ValueError for targets that T does not take."""
+        z = self.transformed(y)
+        return self.targets.transform(z if self.mean_function is None else z - self.mean_function(X))
+
+    def to_target(self, z: Float[np.ndarray, " N *S"], X: ModelRows) -> Float[np.ndarray, " N *S"]:
+        """s z + m + m(x), with the standardising undone, but not T."""
+        found = self.targets.inverse(z)
+        if self.mean_function is None:
+            return found
+        m = self.mean_function(X.X)
+        return found + m.reshape(-1, *(1,) * (found.ndim - 1))
 
     def predict(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
         """The distribution of an observation at each row."""
@@ -121,7 +134,7 @@ class Observation:
 
     def of_function(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(Mean of f with the standardising undone, standard deviation of T⁻¹(f)), T here `outward`; variances [N] are of f alone."""
-        mean, std = self._in_units(mean, self._inflated(variance, X))
+        mean, std = self._in_units(mean, self._inflated(variance, X), X)
         return mean, std if self.outward is None else Warped(Normal(mean, std), self.outward).std
 
     def mean_and_std(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
@@ -212,11 +225,12 @@ class Observation:
             mean, std = self._normal(mean, variance, X)
             return Normal(mean, std) if self.inflation is None else self.inflation.observed(mean, std)
         found, units = self._by_likelihood(mean, variance, X), (self.scale, float(self.targets.mean))
-        return found if units == (1.0, 0.0) else found.affine(*units)
+        found = found if units == (1.0, 0.0) else found.affine(*units)
+        return found if self.mean_function is None else found.affine(1.0, self.mean_function(X.X))
 
     def _normal(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(m, √V) of T(y)."""
-        return self._in_units(mean[:, 0], self._inflated(variance[:, 0], X) + self.noise_variances(X))
+        return self._in_units(mean[:, 0], self._inflated(variance[:, 0], X) + self.noise_variances(X), X)
 
     def _by_likelihood(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
         """Of z."""
@@ -229,9 +243,9 @@ class Observation:
         (found,) = X.by_block(lambda Z: (multiplier(Z),), NOISE_ROWS)
         return variance * found
 
-    def _in_units(self, mean: PerRow, variance: PerRow) -> tuple[PerRow, PerRow]:
+    def _in_units(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(Mean, standard deviation) with the standardising undone, but not T."""
-        return self.targets.inverse(mean), self.scale * np.sqrt(variance)
+        return self.to_target(mean, X), self.scale * np.sqrt(variance)
 
     def _drawn(
         self, values: np.ndarray, mean: Latent, variance: Latent, X: ModelRows, *, key: PRNGKeyArray
@@ -241,10 +255,11 @@ class Observation:
         with jax.enable_x64(True):
             others, own = jax.random.split(key)
             inward = values if self.outward is None else self.outward(values)
-            f = (inward - self.targets.mean) / self.scale
+            prior = self.to_target(np.zeros((len(inward), 1)), X)
+            f = (inward - prior) / self.scale
             z = jax.random.normal(others, (f.shape[1], *m[:, 1:].shape), jnp.float32)
             latents = np.concatenate([f.T[..., None], m[:, 1:] + np.sqrt(v[:, 1:]) * np.asarray(z)], axis=-1)
             Z, wide = X.standardised("float64"), cast(self.likelihood, np.float64)
             draw = lambda latent, key: wide.sample(latent, jnp.asarray(Z), key=key)
             draws = eqx.filter_jit(jax.vmap(draw))(jnp.asarray(latents), jax.random.split(own, f.shape[1]))
-        return self.targets.inverse(np.asarray(draws).T)
+        return self.to_target(np.asarray(draws).T, X)

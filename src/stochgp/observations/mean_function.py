@@ -1,0 +1,59 @@
+"""A prior mean of f that is linear in the inputs."""
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from sklearn.linear_model import RidgeCV
+
+from stochgp.data import Standardiser
+from stochgp.data.rows import Rows
+from stochgp.numerics.precision import matmul
+
+MOST_ROWS = 50_000  # that slopes are fitted to
+PENALTIES = tuple(
+    10.0**k for k in range(-3, 6)
+)  # of slopes in standard deviations of inputs; left-out rows choose
+
+
+class LinearMean(eqx.Module):
+    """m(x) = offset + slope · (x − center): inputs in the user's units, m in those of T(y).
+
+    Parameters
+    ----------
+    offset : float64 array []
+    slope : float64 array [D]
+        Units of T(y) for each unit of an input.
+    center : float64 array [D]
+        The means of the inputs.
+    """
+
+    offset: Float[np.ndarray, ""]
+    slope: Float[np.ndarray, " D"]
+    center: Float[np.ndarray, " D"]
+
+    @classmethod
+    def fit(cls, rows: Rows) -> "LinearMean":
+        """Ridge regression of at most 50,000 of the rows, at random, on their standardised inputs: the penalty is that of the least error of left-out rows."""
+        some = np.sort(np.random.default_rng(0).permutation(len(rows))[:MOST_ROWS])
+        rows = rows.some(some)
+        inputs = Standardiser.fit(rows.X, rows.weight)
+        ridge = RidgeCV(PENALTIES).fit(inputs.transform(rows.X, np.float64), rows.y, rows.weight)
+        return cls(np.asarray(ridge.intercept_, np.float64), ridge.coef_ / inputs.scale, inputs.mean)
+
+    def __call__(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        """In float64, on the host."""
+        return float(self.offset) + (np.asarray(X, np.float64) - self.center) @ self.slope
+
+    def on_device(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        """In the dtype of X, differentiable in X."""
+        offset, slope, center = (
+            jnp.asarray(part, X.dtype) for part in (self.offset, self.slope, self.center)
+        )
+        return offset + matmul(X - center, slope)
+
+    def taken_out(self, rows: Rows) -> Rows:
+        """The rows with y − m(x) in place of y."""
+        return dataclasses.replace(rows, y=rows.y - self(rows.X))

@@ -1,0 +1,152 @@
+"""A prior mean that is linear in the inputs: a fit to what a line leaves, with the line put back everywhere."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import stochgp
+from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
+from stochgp.data.rows import Rows
+from stochgp.estimators.joint_predictions import JointPredictions
+from stochgp.observations import LinearMean
+from stochgp.posteriors import LocalPosterior
+
+N = 300
+RNG = np.random.default_rng(0)
+X = RNG.normal(3.0, 2.0, (N, 3))
+SLOPE = np.array([2.0, -1.0, 0.0])
+Y = 10 + X @ SLOPE + np.sin(2 * X[:, 0]) + 0.1 * RNG.normal(size=N)
+NEW = np.vstack([X[:5] + 0.1, X[:3] + 40.0])
+LINE = LinearMean.fit(Rows(X, Y))
+
+KERNEL = {"kernel": kernels.Matern32(1.0), "learner": None, "noise_variance": 0.01, "random_state": 0}
+FITS = {
+    "exact": lambda **more: KernelGPRegressor(**KERNEL | more),
+    "local": lambda **more: KernelGPRegressor(**KERNEL | {"prediction": "local"} | more),
+    "sampled": lambda **more: KernelGPRegressor(**KERNEL | {"solver": "cg", "n_samples": 8} | more),
+    "sparse": lambda **more: SparseGPRegressor(
+        "matern32", n_inducing=20, epochs=2, random_state=0, likelihood="gaussian", **more
+    ),
+    "sparse student": lambda **more: SparseGPRegressor(
+        "matern32", n_inducing=20, epochs=2, random_state=0, likelihood="student-t", **more
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=FITS)
+def pair(request):
+    """(With the line, the same of the rest)."""
+    make = FITS[request.param]
+    return make(mean="linear").fit(X, Y), make().fit(X, Y - LINE(X))
+
+
+def test_the_line_is_ridge_regression_by_numpy():
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    gaps = []
+    for penalty in 10.0 ** np.arange(-3, 6):
+        b = np.linalg.solve(Z.T @ Z + penalty * np.eye(3), Z.T @ (Y - Y.mean()))
+        gaps.append(np.max(np.abs(b / X.std(axis=0) - LINE.slope)))
+    assert min(gaps) < 1e-10
+    np.testing.assert_allclose(LINE(X).mean(), Y.mean(), rtol=1e-12)
+
+
+def test_weights_of_the_line_count_as_copies():
+    weight = RNG.integers(1, 4, N)
+    copies = np.repeat(np.arange(N), weight)
+    once = LinearMean.fit(Rows(X, Y, weight.astype(float)))
+    many = LinearMean.fit(Rows(X[copies], Y[copies]))
+    np.testing.assert_allclose(once(NEW), many(NEW), rtol=1e-4)  # left-out rows are one row, or one copy
+
+
+def test_predictions_are_those_of_the_rest_with_the_line(pair):
+    one, rest = pair
+    mean, std = one.predict(NEW, return_std=True, include_noise=True)
+    other, same = rest.predict(NEW, return_std=True, include_noise=True)
+    np.testing.assert_allclose(mean, other + LINE(NEW), rtol=1e-9)
+    np.testing.assert_allclose(std, same, rtol=1e-9)
+    np.testing.assert_allclose(one.predict(NEW, return_std=True)[0], mean, rtol=1e-9)
+    shifted = rest.predict_interval(NEW, 0.9) + LINE(NEW)[:, None]
+    np.testing.assert_allclose(one.predict_interval(NEW, 0.9), shifted, rtol=1e-6)
+    y = Y[:8] + 0.05
+    found = one.predict_distribution(NEW).logpdf(y), rest.predict_distribution(NEW).logpdf(y - LINE(NEW))
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
+def test_draws_are_those_of_the_rest_with_the_line(pair):
+    one, rest = pair
+    if isinstance(one._fitted.posterior, LocalPosterior):  # which has no functions
+        return
+    for noisy in (False, True):
+        found, other = (m.sample_y(NEW, 5, random_state=3, include_noise=noisy) for m in (one, rest))
+        np.testing.assert_allclose(found, other + LINE(NEW)[:, None], rtol=1e-6, atol=1e-6)
+    f, g = (m.sample_functions(4, random_state=3) for m in (one, rest))
+    np.testing.assert_allclose(f(NEW), g(NEW) + LINE(NEW)[:, None], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(f(jnp.asarray(NEW, jnp.float32)), f(NEW), rtol=1e-4)
+    slope = jax.grad(lambda x: f(x[None])[0, 0] - g(x[None])[0, 0])(jnp.asarray(NEW[0], jnp.float32))
+    np.testing.assert_allclose(slope, LINE.slope, rtol=1e-3, atol=1e-3)
+
+
+def test_far_from_the_rows_the_mean_is_the_line():
+    model = FITS["exact"](mean="linear").fit(X, Y)
+    far = np.full((1, 3), 1e3)
+    np.testing.assert_allclose(model.predict(far), LINE(far), rtol=1e-9)
+    assert "a line" in model.summary() and model.plan_["mean"]["choice"] == "linear"
+
+
+def test_of_transformed_targets_the_line_is_of_the_logarithm():
+    y = np.exp(0.2 * Y)
+    line = LinearMean.fit(Rows(X, np.log(y)))
+    one = FITS["exact"](mean="linear", target="positive").fit(X, y)
+    rest = FITS["exact"]().fit(X, np.log(y) - line(X))
+    shifted = np.exp(rest.predict_interval(NEW, 0.9) + line(NEW)[:, None])
+    np.testing.assert_allclose(one.predict_interval(NEW, 0.9), shifted, rtol=1e-6)
+
+
+def test_counts_keep_their_values_with_a_line():
+    y = np.round(np.exp(0.2 * Y))
+    model = FITS["exact"](mean="linear", target="count").fit(X, y)
+    assert np.corrcoef(model.predict(X), y)[0, 1] > 0.9
+
+
+def test_new_rows_join_what_the_line_leaves():
+    one = FITS["exact"](mean="linear").fit(X[:250], Y[:250])
+    line = one._fitted.observation.mean_function
+    rest = FITS["exact"]().fit(X[:250], Y[:250] - line(X[:250]))
+    one.update(X[250:], Y[250:])
+    rest.update(X[250:], Y[250:] - line(X[250:]))
+    np.testing.assert_allclose(one.predict(NEW), rest.predict(NEW) + line(NEW), rtol=1e-9)
+
+
+def test_slopes_of_joint_predictions_have_the_line():
+    joint = JointPredictions(FITS["exact"](mean="linear").fit(X, Y))
+    at, by_mean, by_covariance = NEW[:4].reshape(2, 2, 3), RNG.normal(size=(2, 2)), np.zeros((2, 2, 2))
+    value = lambda Z: float(np.sum(by_mean * joint.value(Z)[0]))
+    numeric = np.zeros_like(at)
+    for place in np.ndindex(at.shape):
+        step = np.zeros_like(at)
+        step[place] = 1e-4
+        numeric[place] = (value(at + step) - value(at - step)) / 2e-4
+    np.testing.assert_allclose(joint.pull(at, by_mean, by_covariance), numeric, rtol=1e-3, atol=1e-4)
+
+
+def test_a_saved_model_has_its_line(tmp_path):
+    model = FITS["exact"](mean="linear").fit(X, Y)
+    model.save(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(
+        stochgp.load(tmp_path / "model.safetensors").predict(NEW), model.predict(NEW)
+    )
+
+
+def test_where_no_line_can_be_taken_out_it_is_said(tmp_path):
+    with pytest.raises(ValueError, match="mean='linear' is not taken by a feature GP"):
+        FeatureGPRegressor("linear", mean="linear").fit(X, Y)
+    path = tmp_path / "rows.csv"
+    pd.DataFrame(X, columns=list("abc")).assign(y=Y).to_csv(path, index=False)
+    with pytest.raises(ValueError, match="mean='linear' takes rows in memory"):
+        SparseGPRegressor(mean="linear").fit(str(path), "y")
+    with pytest.raises(ValueError, match="mean='linear' is not taken with a likelihood of counts"):
+        SparseGPRegressor(likelihood="poisson", mean="linear").fit(X, np.round(np.abs(Y)))
+    with pytest.raises(ValueError, match="mean is 'constant'; it must be None, 'linear' or a finite number"):
+        KernelGPRegressor(mean="constant").fit(X, Y)
