@@ -288,6 +288,21 @@ def test_without_time_to_compare_the_first_member_stays(monkeypatch):
     found = GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
     assert found.weights_ == {"feature": 1.0} and "no time to compare" in found.plan_.members.why
     assert found.estimators_["feature"].n_rows_ == N and np.isfinite(found.predict(NEW)).all()
+    pool = GPRegressor()
+    pool.estimators_ = dict.fromkeys(["kernel", "kernel_by_blocks", "linear_by_blocks"])
+    assert pool._picked(Rows(X, Y), pool_division.held_out(Rows(X, Y), GENERATOR)).picked.members == [1]
+
+
+def test_few_of_the_held_out_rows_are_compared_in_haste():
+    single, blocks = np.arange(N) % 3 == 0, np.arange(N) % 3 == 1
+    division = pool_division.HeldOut(single, blocks)
+    assert_array_equal(division.compared(None), np.flatnonzero(division.scored))
+    for most in (1, 37, 399, 400, 401):
+        some = division.compared(most)
+        assert_array_equal(some, np.unique(some))
+        for kind in (single, blocks):
+            assert min(most, 400) / 2 <= kind[some].sum() <= most
+        assert division.scored[some].all()
 
 
 def test_a_short_time_limit_has_linear_regression_to_fall_back_on(monkeypatch):
@@ -303,9 +318,9 @@ def test_a_short_time_limit_has_linear_regression_to_fall_back_on(monkeypatch):
     monkeypatch.setitem(QUICK, "feature", partial(Spy, "rff", n_features=60, epochs=2, likelihood="gaussian"))
     found = GPRegressor(members=["feature", "linear"], random_state=0, time_limit=60).fit(X, Y)
     assert order == ["linear", "rff"] and list(found.scores_) == ["feature", "linear"]
-    monkeypatch.setattr(
-        pooled, "SECONDS", np.inf
-    )  # no time for a further member: the first that takes time is begun all the same
+    # There is no time for a further member: the first that takes time is begun all the same, and has a share of what is left.
+    free = iter([60.0, 60.0, 0.0])
+    monkeypatch.setattr(GPRegressor, "_free", lambda self: next(free))
     short = GPRegressor(members=["feature", "sparse", "linear"], random_state=0, time_limit=60).fit(X, Y)
     assert set(short.scores_) == {"feature", "linear"}
 

@@ -32,12 +32,9 @@ from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import as_key, seed_of, split
 
 FEWEST_ROWS = 1_000  # from which rows are held out and members compared
-FOR_THE_END = 0.25  # of a time limit: members are compared, and take in the held-out rows
-SECONDS = 10.0  # left, below which no further member begins
-AS_THEY_ARE, NOT_EXCHANGEABLE = (
-    "as they are",
-    "rows of later times are not exchangeable with those held out",
-)  # of probabilities
+FOR_THE_END = 0.35  # of a time limit: members are compared, and take in the held-out rows
+AS_THEY_ARE = "as they are"  # probabilities
+NOT_EXCHANGEABLE = "rows of later times are not exchangeable with those held out"
 ON_BLOCKS = "_by_blocks"  # of the name of a member that is judged by whole blocks of time
 
 
@@ -256,7 +253,9 @@ class PooledEstimator(PosteriorEstimator):
         try:
             compared = self._compared(rows, division)
         except TimeIsUpError:
-            return Compared(alone(0, "there was no time to compare members"))
+            names = list(self.estimators_)
+            first = names.index(names[0] + ON_BLOCKS) if names[0] + ON_BLOCKS in names else 0
+            return Compared(alone(first, "there was no time to compare members"))
         if self.plan is None:
             return compared
         given = planned(self.plan, "pooling")
@@ -273,9 +272,9 @@ class PooledEstimator(PosteriorEstimator):
         """Name → (an estimator, whether it is given the groups). `by_blocks`: of rows near and far, one for the first and all for the others."""
         known = self._families()
         named = not isinstance(self.members, str)
-        names = list(self.members) if named else list(known)[: self._n_auto]
         if not named:
             lookup(self.members, {"auto": None}, "members")
+        names = list(self.members) if named else list(known)[: self._n_auto]
         if not compares:
             names = names[:1]
         if isinstance(self.members, Mapping):
@@ -293,17 +292,20 @@ class PooledEstimator(PosteriorEstimator):
     ) -> tuple[dict[str, Any], dict[str, float]]:
         """(Those that could be fitted, their seconds). Raises the last error where there is none.
 
-        Quick ones first, so that a short `time_limit` has these to fall back on.
+        Quick ones first, so that a short `time_limit` has these to fall back on; then the one that is judged by blocks of time, if any, since it errs less of near
+        rows than the other does of far ones.
         """
         found, seconds, error = {}, {}, None
         seeds = dict(zip(candidates, given.seeds(len(candidates) + 1)[1:], strict=True))
         wanted = list(candidates) if self.plan is None else planned(self.plan, "members")
         is_quick = {name: self._is_quick(member) for name, (member, _) in candidates.items()}
-        for k, name in enumerate(sorted(candidates, key=lambda name: not is_quick[name])):
+        of_blocks = next(iter(candidates)) + ON_BLOCKS
+        order = sorted(candidates, key=lambda name: (not is_quick[name], name != of_blocks))
+        for k, name in enumerate(order):
             member, takes_groups = candidates[name]
             if name not in wanted:
                 continue
-            if not all(is_quick[other] for other in found) and deadline.left() < SECONDS:
+            if not all(is_quick[other] for other in found) and self._free() < max(seconds.values()):
                 break
             say(self.verbose, f"{name}, {k + 1} of {len(candidates)}: {type(member).__name__}")
             self._set(member, name, seeds[name], len(candidates) - k)
@@ -329,12 +331,11 @@ class PooledEstimator(PosteriorEstimator):
         """The pool's settings for this member, and its share of the time that is left."""
         of_plan = None
         if self.plan is not None:
-            of_plan = {
-                key.partition(".")[2]: self.plan[key] for key in self.plan if key.startswith(f"{name}.")
-            }
+            own = [key for key in self.plan if key.startswith(f"{name}.")]
+            of_plan = {key.partition(".")[2]: self.plan[key] for key in own}
         left = None
         if self.time_limit is not None:
-            left = max(deadline.left() - FOR_THE_END * self.time_limit, 0.1) / n_left
+            left = max(self._free(), 0.1) / n_left
         shared = {
             "dtype": self.dtype, "memory_limit": self.memory_limit, "time_limit": left, "verbose": self.verbose,
             "new_rows": "between", "plan": of_plan, "random_state": seed, "missing": "refuse", "devices": self.devices,
@@ -346,6 +347,10 @@ class PooledEstimator(PosteriorEstimator):
                 key: value for key, value in shared.items() if getattr(member, key) == getattr(default, key)
             }
         member.set_params(**shared)
+
+    def _free(self) -> float:
+        """Seconds that are left for further members."""
+        return deadline.left() - FOR_THE_END * (self.time_limit or 0.0)
 
     def _is_quick(self, member: Any) -> bool:
         """Whether it takes next to no time beside the others."""

@@ -61,6 +61,11 @@ GLOBAL_ROWS = 20_000
 # Nats a row between the linear member with Gaussian noise and the best one, beyond which it is not worth learning how its noise is distributed: that gained
 # it 0.13 nats on flights, 4 to 40 seconds.
 NEAR = 0.3
+
+FEW, IN_HASTE = (
+    500,
+    30.0,
+)  # held-out rows of a kind that are compared where less than so many seconds are left
 LINEAR, LINEAR_SECONDS = "linear", 40.0
 
 LINE = "kernel_and_line"  # a kernel GP around a linear mean
@@ -199,7 +204,7 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         return own and self._is_quick(member)
 
     def _compared(self, rows: Rows, division: HeldOut) -> Compared:
-        where = np.flatnonzero(division.scored)
+        where = division.compared(FEW if deadline.left() < IN_HASTE else None)
         new, seen, members = rows.some(where), rows.some(~division.all), self.estimators_
         weight = new.weights.astype(np.float64)
         if division.single.any() and division.blocks.any():  # both kinds of new rows count alike
