@@ -1,56 +1,74 @@
 """`solver_systems`: seconds of every solver to a relative residual of 1e-4, for the mean and 16 pathwise samples, of systems that have hardly any noise.
 
-Formulas of 20,000 random rows, kernels with stated hyperparameters, λ the noise variance over that of the kernel. Products in float64 and no rows of K
-kept, so that all solvers do the same work; Cholesky has K whole. Each run is in a process of its own, of at most 600 s. `residual` is the largest of
-the 17 columns, measured on all rows; `rmse` is that of the mean at 2,000 new rows without noise, in units of the spread of the targets.
+Formulas of 20,000 random rows, kernels with stated hyperparameters, λ the noise variance over that of the kernel. Float64, tiles and kept rows of K as the planner says. Each
+run is in a process of its own, of at most 100 s of solving. `residual` is the largest of the 17 columns, measured on all rows; `rmse` is that of the mean at 2,000
+new rows without noise, and `nlpd` that of noisy ones by the mean and the samples, in units of the spread of the targets. "auto" says which solver the planner takes, and
+the seconds that it predicts. GPyTorch's conjugate gradients have K in memory, a pivoted Cholesky preconditioner of rank 100, and 300 iterations at most.
 """
 
 import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from typing import Any
 
 import numpy as np
 
+from measuring import store
 from measuring.places import ROOT
 
-KEYS = ("system", "side")
-N, N_TEST, SAMPLES, TOLERANCE, SECONDS = 20_000, 2_000, 16, 1e-4, 600.0
-SIDES = ("cholesky", "cg", "cg nystrom", "sdd", "sdd 2048", "adasap", "adasap 2048")
+N, N_TEST, SAMPLES, TOLERANCE, SECONDS = 20_000, 2_000, 16, 1e-4, 100.0
+QUICK_ROWS = 4_000
+AUTO, RIVAL = "auto", "gpytorch cg"
+SIDES = (AUTO, "cholesky", "cg nystrom", "cg", "adasap", "sdd", RIVAL)
 
 
-def run(quick: bool, report: Callable[[str], object]) -> dict:
-    """One row per system and side."""
-    rows = []
-    for system in list(SYSTEMS)[:1] if quick else SYSTEMS:
-        for side in SIDES[1:3] if quick else SIDES:
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks.solver_systems",
-                system,
-                side,
-                str(2_000 if quick else N),
-            ]
-            found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
-            rows.append(json.loads(found.stdout))
-            report(json.dumps(rows[-1]))
-    settings = {"rows": N, "samples": SAMPLES, "tolerance": TOLERANCE, "dtype": "float64", "limit": SECONDS}
-    return {"settings": settings, "rows": rows}
+def cells(quick: bool) -> list[store.Cell]:
+    """A cell for each system and side."""
+    systems, rows = (list(SYSTEMS)[:1], QUICK_ROWS) if quick else (SYSTEMS, N)
+    return [{"system": system, "side": side, "rows": rows} for system in systems for side in SIDES]
+
+
+def lacking(cell: store.Cell) -> str | None:
+    """Why the cell cannot be run here; None where it can."""
+    if cell["side"] != RIVAL:
+        return None
+    try:
+        import gpytorch  # noqa: F401
+    except ImportError:
+        return "the package gpytorch is not installed: pip install 'stochgp[bench]'"
+    return None
+
+
+def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float]:
+    """Nothing."""
+    return {}
+
+
+def measure(cell: store.Cell) -> dict[str, Any]:
+    """Of a process of its own; `RuntimeError` with its last line where it fails."""
+    command = [sys.executable, "-m", "benchmarks.solver_systems", json.dumps(cell)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError(f"exit status {done.returncode}: {(done.stderr.splitlines() or [''])[-1]}")
+    return json.loads(done.stdout)
 
 
 def table(result: dict) -> tuple[list[str], list[list]]:
-    """Seconds, residuals and RMSE."""
-    headings = ["system", "side", "seconds", "epochs", "residual", "RMSE"]
+    """Seconds, residuals and scores; of "auto" the choice and its prediction."""
+    headings = ["system", "side", "seconds", "epochs", "residual", "RMSE", "NLPD"]
     return headings, [
-        [
+        [r["system"], f"{AUTO}: {r['solver']}", f"{r['seconds']:.0f} predicted", "", "", "", ""]
+        if r["side"] == AUTO
+        else [
             r["system"],
             r["side"],
             round(r["seconds"], 1),
             r["epochs"],
             f"{r['residual']:.1e}",
             f"{r['rmse']:.1e}",
+            round(r["nlpd"], 2),
         ]
         for r in result["rows"]
     ]
@@ -95,50 +113,107 @@ SYSTEMS = {
 }
 
 
-def measure(system: str, side: str, n_rows: int) -> dict:
+def _problem(system: str, n_rows: int, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """(Standardised inputs, the formula's values, these with noise), the new rows last."""
+    make, target, _, _, share = SYSTEMS[system]
+    raw = make(generator, n_rows + N_TEST)
+    X, y = (raw - raw.mean(0)) / raw.std(0), target(raw)
+    y = (y - y.mean()) / y.std()
+    return X, y, y + math.sqrt(share) * generator.standard_normal(len(y))
+
+
+def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
     """One run in this process."""
     import jax
     import jax.numpy as jnp
 
     from stochgp import kernels
+    from stochgp.budget import Budget
     from stochgp.operators import KernelOperator
+    from stochgp.planning.solver import plan
     from stochgp.priors import prior_functions
     from stochgp.solvers import ADASAP, CG, SDD, Cholesky, solve
+    from stochgp.solvers.sizes import SystemSize
 
     solvers = {
-        "cholesky": Cholesky(), "cg": CG(epochs=5000), "cg nystrom": CG(epochs=5000, neighbours=0), "sdd": SDD(epochs=5000),
-        "sdd 2048": SDD(epochs=5000, batch_size=2048), "adasap": ADASAP(epochs=5000), "adasap 2048": ADASAP(epochs=5000, batch_size=2048),
+        AUTO: AUTO, RIVAL: AUTO, "cholesky": Cholesky(), "cg": CG(epochs=5000), "cg nystrom": CG(epochs=5000, neighbours=0),
+        "sdd": SDD(epochs=5000), "adasap": ADASAP(epochs=5000),
     }  # fmt: skip
-    make, target, kernel_name, lengthscale, share = SYSTEMS[system]
+    kernel_name, lengthscale, share = SYSTEMS[system][2:]
     generator = np.random.default_rng(0)
-    raw = make(generator, n_rows + N_TEST)
-    X, y = (raw - raw.mean(0)) / raw.std(0), target(raw)
-    y = (y - y.mean()) / y.std()
+    X, y, noisy = _problem(system, n_rows, generator)
     with jax.enable_x64(True):
         kernel = getattr(kernels, kernel_name)(
             lengthscale=jnp.asarray(lengthscale), variance=jnp.asarray(1.0)
         )
-        rows = jnp.asarray(X[:n_rows])
-        operator = KernelOperator.of(kernel, rows, share)
-        prior = prior_functions(kernel, X.shape[1], SAMPLES, key=jax.random.key(1), dtype=jnp.float64)
-        noise = math.sqrt(share) * generator.standard_normal((n_rows, SAMPLES))
-        noisy = y[:n_rows] + math.sqrt(share) * generator.standard_normal(n_rows)
-        b = np.concatenate([noisy[:, None], np.asarray(prior(rows)) + noise], axis=1)
-        found = solve(
-            operator, b, solvers[side], key=jax.random.key(0), tolerance=TOLERANCE, time_limit=SECONDS
+        rows, new = jnp.asarray(X[:n_rows]), jnp.asarray(X[n_rows:])
+        size = SystemSize.of(KernelOperator.of(kernel, rows, share), X.shape[1], SAMPLES, share)
+        chosen = plan(
+            KernelOperator.of(kernel, rows, share),
+            size,
+            Budget.of(None),
+            solver=solvers[side],
+            tolerance=TOLERANCE,
         )
-        mean = operator.times(operator.prepare(jnp.asarray(X[n_rows:])), operator.pad(found.value[:, :1]))
-    left = y[n_rows:] - np.asarray(mean)[:N_TEST, 0]
-    return {
-        "system": system,
-        "side": side,
-        "seconds": found.seconds,
-        "epochs": found.epochs,
-        "residual": float(found.residual_norms.max()),
-        "converged": bool(found.converged),
-        "rmse": float(np.sqrt(np.mean(left**2))),
-    }
+        if side == AUTO:
+            return {"solver": type(chosen.solver).__name__, "seconds": chosen.seconds}
+        operator = KernelOperator.of(
+            kernel, rows, share, tile=chosen.tile, keep_rows=chosen.keep_rows if side != RIVAL else 0
+        )
+        prior = prior_functions(kernel, X.shape[1], SAMPLES, key=jax.random.key(1), dtype=jnp.float64)
+        errors = math.sqrt(share) * generator.standard_normal((n_rows, SAMPLES))
+        b = np.concatenate([noisy[:n_rows, None], np.asarray(prior(rows)) + errors], axis=1)
+        if side == RIVAL:
+            W, found = _by_gpytorch(X[:n_rows], b, kernel_name, lengthscale, share)
+            left = (
+                b
+                - np.asarray(operator.times(operator.rows, operator.pad(jnp.asarray(W))))[:n_rows]
+                - share * W
+            )
+            found["residual"] = float(np.max(np.linalg.norm(left, axis=0) / np.linalg.norm(b, axis=0)))
+        else:
+            done = solve(
+                operator, b, chosen.solver, key=jax.random.key(0), tolerance=TOLERANCE, time_limit=SECONDS
+            )
+            W = done.value
+            found = {
+                "seconds": done.seconds,
+                "epochs": done.epochs,
+                "residual": float(done.residual_norms.max()),
+            }
+        at_new = np.asarray(operator.times(operator.prepare(new), operator.pad(jnp.asarray(W))))[:N_TEST]
+        apart = np.asarray(prior(new)) - at_new[:, 1:]
+    return found | _scores(at_new[:, 0], np.mean(apart**2, axis=1) + share, y[n_rows:], noisy[n_rows:])
+
+
+def _scores(mean: np.ndarray, variance: np.ndarray, f: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    nlpd = 0.5 * np.mean(np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance)
+    return {"rmse": float(np.sqrt(np.mean((f - mean) ** 2))), "nlpd": float(nlpd)}
+
+
+def _by_gpytorch(
+    X: np.ndarray, b: np.ndarray, name: str, length: float, share: float
+) -> tuple[np.ndarray, dict]:
+    import gpytorch
+    import torch
+    from linear_operator import settings
+
+    base = (
+        gpytorch.kernels.RBFKernel() if name == "RBF" else gpytorch.kernels.MaternKernel(float(name[-2]) / 2)
+    )
+    base = base.double()
+    base.lengthscale = length
+    rows, sides = torch.tensor(X), torch.tensor(b)
+    begun = time.perf_counter()
+    with (
+        torch.no_grad(), settings.max_cholesky_size(0), settings.cg_tolerance(TOLERANCE),
+        settings.max_cg_iterations(300), settings.max_preconditioner_size(100),
+    ):  # fmt: skip
+        K = gpytorch.to_linear_operator(base(rows).to_dense()).add_diagonal(torch.tensor(share).double())
+        W = K.solve(sides).numpy()
+    return W, {"seconds": time.perf_counter() - begun, "epochs": None}
 
 
 if __name__ == "__main__":
-    json.dump(measure(sys.argv[1], sys.argv[2], int(sys.argv[3])), sys.stdout)
+    _cell = json.loads(sys.argv[1])
+    json.dump(_one(_cell["system"], _cell["side"], _cell["rows"]), sys.stdout)

@@ -10,7 +10,7 @@ from pathlib import Path
 from measuring.places import ROOT, WRITTEN
 
 PACKAGES = (
-    "stochgp", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn", "torch", "catboost", "lightgbm", "ngboost", "quantile-forest",
+    "stochgp", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "scikit-learn", "torch", "catboost", "lightgbm", "ngboost", "quantile-forest", "xrfm",
 )  # fmt: skip
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",

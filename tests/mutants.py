@@ -1421,8 +1421,8 @@ MUTATIONS = (
     Mutation(
         "draws of a wider mean are those of the inducing points",
         "variational/wider.py",
-        "return found + (self.process.mean(wide)",
-        "return found + 0 * (self.process.mean(wide)",
+        "[of_base.weights - own[:, None],",
+        "[of_base.weights,",
         "variational/test_wider.py::test_draws_have_the_wider_mean_and_the_covariance_of_the_inducing_points",
     ),
     Mutation(

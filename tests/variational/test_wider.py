@@ -83,6 +83,12 @@ def test_draws_have_the_wider_mean_and_the_covariance_of_the_inducing_points():
         assert_allclose(mine, others)
     assert_allclose(made.moments(NEW)[1], base.moments(NEW)[1])
     assert np.abs(made.mean(NEW) - base.mean(NEW)).max() > 0.01
+    draw = made.correction(prior, 7, key=key)
+    one = lambda x: draw(x[None])[0, 3]
+    x = jnp.asarray(NEW[0])
+    assert_allclose(jax.jacfwd(one)(x), jax.grad(one)(x), rtol=1e-9)  # in both modes
+    H = np.asarray(jax.hessian(one)(x))
+    assert_allclose(H, H.T, atol=1e-8 * np.abs(H).max())
 
 
 def rough(n=1_500):

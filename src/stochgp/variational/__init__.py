@@ -4,7 +4,7 @@ from .base import AbstractApproximation, AbstractProcess, Naturals, optimum
 from .decoupled import Decoupled, DecoupledCorrection, DecoupledProcess, from_coupled, to_coupled
 from .functions import InducingFunctions, functions_at, no_functions
 from .inducing import InducingCorrection, InducingPoints, InducingProcess, choose_points
-from .wider import NormalEquations, ShiftedCorrection, WiderMean
+from .wider import NormalEquations, WiderMean
 
 __all__ = [
     "AbstractApproximation",
@@ -18,7 +18,6 @@ __all__ = [
     "InducingProcess",
     "Naturals",
     "NormalEquations",
-    "ShiftedCorrection",
     "WiderMean",
     "choose_points",
     "from_coupled",

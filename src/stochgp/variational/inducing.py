@@ -226,8 +226,9 @@ class InducingCorrection(eqx.Module):
     weights: Float[Array, "M S"]
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        Kxz = value_of(self.kernel).matrix(X, self.points.astype(X.dtype))
-        return matmul(Kxz, self.weights.astype(X.dtype))
+        wide = X.astype(self.weights.dtype)
+        Kxz = value_of(self.kernel).matrix(wide, self.points.astype(wide.dtype))
+        return matmul(Kxz, self.weights).astype(X.dtype)
 
 
 def centre_of(Z: Float[Array, "M D"]) -> Float[Array, " D"]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -13,7 +13,7 @@ from stochgp.kernels import dense
 from stochgp.numerics.dense_factor import Factor, factorised
 from stochgp.numerics.precision import matmul
 from stochgp.variational.base import AbstractProcess
-from stochgp.variational.inducing import InducingProcess, centre_of
+from stochgp.variational.inducing import InducingCorrection, InducingProcess, centre_of
 
 BLOCK = 2048  # rows whose k(x, G) is held at a time
 JITTER = 1e-8  # of the mean of the diagonal of k(G, G)
@@ -59,35 +59,21 @@ class WiderMean(AbstractProcess):
         """That of Z alone, which the bound of all rows is of."""
         return self.base.divergence()
 
-    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> "ShiftedCorrection":
-        """That of Z, and the difference of the means."""
-        return ShiftedCorrection(self, self.base.correction(prior, n_samples, key=key))
+    def correction(self, prior: Any, n_samples: int, *, key: PRNGKeyArray) -> InducingCorrection:
+        """That of Z with weights w, moved to the wider mean: k(X, G)a + k(X, Z)(w − L⁻ᵀm), where k(X, Z)L⁻ᵀm is the mean of Z."""
+        of_base = self.base.correction(prior, n_samples, key=key)
+        own = matmul(self.base.inverse.T, self.base.gaussian_mean[0])
+        weights = jnp.concatenate(
+            [of_base.weights - own[:, None], jnp.repeat(self.weights[:, None], n_samples, axis=1)]
+        )
+        points = jnp.concatenate([self.base.points, self.points])
+        return InducingCorrection(self.base.kernel, points, weights)
 
     def left_out(
         self, X: Float[Array, "N D"], y: Float[Array, " N"], precision: Float[Array, " N"]
     ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
         """As that of Z; its mean is not that of G, which `Solved.without` gives."""
         return self.base.left_out(X, y, precision)
-
-
-class ShiftedCorrection(eqx.Module):
-    """X [N, D] ↦ what makes draws of the prior draws of q(f): those of Z, moved to the wider mean.
-
-    Parameters
-    ----------
-    process : WiderMean
-        q(f).
-    correction : callable
-        Of `process.base`.
-    """
-
-    process: WiderMean
-    correction: Any
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
-        found = self.correction(X)
-        wide = X.astype(self.process.weights.dtype)
-        return found + (self.process.mean(wide) - self.process.base.mean(wide)).astype(found.dtype)
 
 
 @dataclass(frozen=True, eq=False)
