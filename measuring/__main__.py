@@ -1,4 +1,4 @@
-"""`python -m measuring report [--check]`: writes docs/measured.md and docs/comparison.md from the lines of results; with --check, says whether they are up to date."""
+"""`python -m measuring report [--check]`: writes docs/measured.md, docs/comparison.md and docs/solvers.md from the lines of results; with --check, says whether they are up to date."""
 
 import argparse
 import sys

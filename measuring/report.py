@@ -1,4 +1,4 @@
-"""Pages of docs from templates: every number of docs/measured.md and docs/comparison.md comes from a line, or is marked as given.
+"""Pages of docs from templates: every number of docs/measured.md, docs/comparison.md and docs/solvers.md comes from a line, or is marked as given.
 
 In the template `{{expression | format}}` is a Python expression over `lines` (`query`), `paper` (`papers.value`), `tables` and `facts`; `{{given TEXT}}`
 is a setting or an aim, `{{earlier TEXT}}` a measurement of which no line was kept. Digits stand nowhere else but in code, links and words.
@@ -12,7 +12,7 @@ from measuring.places import ROOT
 from measuring.query import lines
 from measuring.tables import printed
 
-PAGES = ("measured", "comparison")
+PAGES = ("measured", "comparison", "solvers")
 PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)\s]*\)", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"(?<![\w./])\d")

@@ -1,4 +1,4 @@
-"""docs/measured.md and docs/comparison.md say what the lines of results say: recomputed here, without running anything."""
+"""docs/measured.md, docs/comparison.md and docs/solvers.md say what the lines of results say: recomputed here, without running anything."""
 
 import re
 import subprocess

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from sklearn.linear_model import RidgeCV
 
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
@@ -37,6 +36,8 @@ class LinearMean(eqx.Module):
     @classmethod
     def fit(cls, rows: Rows) -> "LinearMean":
         """Ridge regression of at most 50,000 of the rows, at random, on their standardised inputs: the penalty is that of the least error of left-out rows."""
+        from sklearn.linear_model import RidgeCV  # slow to import, and of no other use
+
         some = np.sort(np.random.default_rng(0).permutation(len(rows))[:MOST_ROWS])
         rows = rows.some(some)
         inputs = Standardiser.fit(rows.X, rows.weight)
