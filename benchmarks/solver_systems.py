@@ -172,12 +172,13 @@ def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
             )
             found["residual"] = float(np.max(np.linalg.norm(left, axis=0) / np.linalg.norm(b, axis=0)))
         else:
+            begun = time.perf_counter()
             done = solve(
                 operator, b, chosen.solver, key=jax.random.key(0), tolerance=TOLERANCE, time_limit=SECONDS
             )
             W = done.value
             found = {
-                "seconds": done.seconds,
+                "seconds": time.perf_counter() - begun,
                 "epochs": done.epochs,
                 "residual": float(done.residual_norms.max()),
             }

@@ -88,8 +88,18 @@ def test_draws_are_those_of_the_rest_with_the_line(pair):
     np.testing.assert_allclose(slope, LINE.slope, rtol=1e-3, atol=1e-3)
 
 
-def test_far_from_the_rows_the_mean_is_the_line():
+def test_far_from_the_rows_the_mean_is_the_line_within_one_width_of_their_range():
     model = FITS["exact"](mean="linear").fit(X, Y)
+    low, high = X.min(axis=0), X.max(axis=0)
+    beyond = np.vstack([high + 0.99 * (high - low), high + (high - low), np.full(3, 1e6), np.full(3, -1e6)])
+    b = LINE.slope
+    plain = Y.mean() + (beyond - X.mean(axis=0)) @ b
+    found = LINE(beyond)
+    np.testing.assert_allclose(found[:2], plain[:2], rtol=1e-9)
+    np.testing.assert_allclose(found[2], found[1])
+    np.testing.assert_allclose(found[3], Y.mean() + (2 * low - high - X.mean(axis=0)) @ b, rtol=1e-9)
+    np.testing.assert_allclose(LINE.gradient(beyond)[[0, 2]], [b, 0 * b])
+    np.testing.assert_allclose(LINE.on_device(jnp.asarray(beyond, jnp.float32)), found, rtol=1e-4)
     far = np.full((1, 3), 1e3)
     np.testing.assert_allclose(model.predict(far), LINE(far), rtol=1e-9)
     assert "a line" in model.summary() and model.plan_["mean"]["choice"] == "linear"

@@ -59,7 +59,7 @@ class JointPredictions:
         by_own = s**2 * root[:, :, None] * by_covariance * root[:, None]
         found = self._joint.pull(Z, s * by_mean, by_own) / np.asarray(self._fitted.inputs.scale, np.float64)
         m = self._fitted.observation.mean_function
-        return found if m is None else found + by_mean[..., None] * m.slope
+        return found if m is None else found + by_mean[..., None] * m.gradient(X)
 
     def noise(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
         """What the variance of an observation has more than that of f, as `predict(X, return_std=True, include_noise=True)` says; at least 0."""
