@@ -65,7 +65,7 @@ def table(result: dict) -> tuple[list[str], list[list]]:
             r["system"],
             r["side"],
             round(r["seconds"], 1),
-            r["epochs"],
+            "" if r["epochs"] is None else round(r["epochs"]),
             f"{r['residual']:.1e}",
             f"{r['rmse']:.1e}",
             round(r["nlpd"], 2),
