@@ -92,7 +92,7 @@ def test_inputs_of_a_named_set(tmp_path, capsys):
         (["--ignore", "id,a,b,kind"], "--ignore leaves no columns beside the target 'y'"),
         (["--inputs", "a,,b"], "expected column names with commas between them"),
         (["--set", "missing=drop"], "unknown missing 'drop'"),
-        (["--set", "mean=nan"], "mean is nan; it must be None or a finite number"),
+        (["--set", "mean=nan"], "mean is nan; it must be None, 'linear' or a finite number"),
     ],
 )
 def test_choices_of_columns_that_cannot_be_made(folder, tmp_path, capsys, options, message):

@@ -33,6 +33,7 @@ from stochgp.numerics.seeds import as_key, seed_of, split
 
 FEWEST_ROWS = 1_000  # from which rows are held out and members compared
 FOR_THE_END = 0.35  # of a time limit: members are compared, and take in the held-out rows
+SECONDS = 1.0  # for each member that is left, or no further one begins
 AS_THEY_ARE = "as they are"  # probabilities
 NOT_EXCHANGEABLE = "rows of later times are not exchangeable with those held out"
 ON_BLOCKS = "_by_blocks"  # of the name of a member that is judged by whole blocks of time
@@ -274,9 +275,7 @@ class PooledEstimator(PosteriorEstimator):
         named = not isinstance(self.members, str)
         if not named:
             lookup(self.members, {"auto": None}, "members")
-        names = list(self.members) if named else list(known)[: self._n_auto]
-        if not compares:
-            names = names[:1]
+        names = (list(self.members) if named else list(known)[: self._n_auto])[: None if compares else 1]
         if isinstance(self.members, Mapping):
             return {name: (clone(self.members[name]), True) for name in names}
         made = lambda name: lookup(name, known, "members")()
@@ -292,8 +291,7 @@ class PooledEstimator(PosteriorEstimator):
     ) -> tuple[dict[str, Any], dict[str, float]]:
         """(Those that could be fitted, their seconds). Raises the last error where there is none.
 
-        Quick ones first, so that a short `time_limit` has these to fall back on; then the one that is judged by blocks of time, if any, since it errs less of near
-        rows than the other does of far ones.
+        What a short `time_limit` falls back on begins: quick ones, then the kernel of blocks of time, which errs less near the rows than the other far from them.
         """
         found, seconds, error = {}, {}, None
         seeds = dict(zip(candidates, given.seeds(len(candidates) + 1)[1:], strict=True))
@@ -305,7 +303,8 @@ class PooledEstimator(PosteriorEstimator):
             member, takes_groups = candidates[name]
             if name not in wanted:
                 continue
-            if not all(is_quick[other] for other in found) and self._free() < max(seconds.values()):
+            least = max(*seconds.values(), SECONDS * (len(candidates) - k), 0.0)
+            if not all(is_quick[other] for other in found) and self._free() < least:
                 break
             say(self.verbose, f"{name}, {k + 1} of {len(candidates)}: {type(member).__name__}")
             self._set(member, name, seeds[name], len(candidates) - k)
