@@ -8,18 +8,14 @@ chooses. All cells take about a day on two cores. Rivals and tables whose packag
 """
 
 import functools
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 from benchmarks.arena_cell import IN_HASTE, OURS
 from benchmarks.arena_rivals import RIVALS
 from benchmarks.arena_summary import in_haste, ranks, shares, sides, table
 from benchmarks.arena_tables import TABLES, AbsentError
+from benchmarks.resuming import apart
 from measuring import store
-from measuring.places import ROOT
 
 __all__ = ["cells", "depends", "in_haste", "lacking", "measure", "ranks", "shares", "sides", "table"]
 ROWS, QUICK_ROWS = 40_000, 1_500
@@ -71,11 +67,4 @@ def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float] |
 
 def measure(cell: store.Cell) -> dict[str, Any]:
     """Of a process of its own; `RuntimeError` with its last line where it fails or is killed."""
-    command = [sys.executable, "-m", "benchmarks.arena_cell", json.dumps(cell)]
-    paths = os.pathsep.join(p for p in (str(ROOT / "src"), os.environ.get("PYTHONPATH", "")) if p)
-    variables = os.environ | {CACHE: "", "PYTHONPATH": paths}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables)
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or [""]
-        raise RuntimeError(f"exit status {done.returncode}: {last[0]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return apart("benchmarks.arena_cell", cell, {CACHE: ""})

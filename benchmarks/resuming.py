@@ -1,12 +1,16 @@
 """Benchmarks of many cells that go on where they were stopped: a line for each finished cell, and none is run twice."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from measuring import store
+from measuring.places import ROOT
 
 
 class Outcome(NamedTuple):
@@ -14,6 +18,18 @@ class Outcome(NamedTuple):
 
     records: list[store.Record]
     failed: int
+
+
+def apart(module: str, cell: store.Cell, variables: dict[str, str] | None = None) -> dict[str, Any]:
+    """What `python -m module CELL` answers, in JSON, in a process of its own with these variables; `RuntimeError` with its last line where it fails or is killed."""
+    paths = os.pathsep.join(p for p in (str(ROOT / "src"), os.environ.get("PYTHONPATH", "")) if p)
+    given = os.environ | {"PYTHONPATH": paths} | (variables or {})
+    command = [sys.executable, "-m", module, json.dumps(cell)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=given)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [""]
+        raise RuntimeError(f"exit status {done.returncode}: {last[0]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def run(

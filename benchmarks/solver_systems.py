@@ -6,17 +6,17 @@ new rows without noise, and `nlpd` that of noisy ones by the mean and the sample
 the seconds that it predicts. GPyTorch's conjugate gradients have K in memory, a pivoted Cholesky preconditioner of rank 100, and 200 iterations at most.
 """
 
+import importlib.util
 import json
 import math
-import subprocess
 import sys
 import time
 from typing import Any
 
 import numpy as np
 
+from benchmarks.resuming import apart
 from measuring import store
-from measuring.places import ROOT
 
 N, N_TEST, SAMPLES, TOLERANCE, SECONDS = 20_000, 2_000, 16, 1e-4, 60.0
 QUICK_ROWS = 4_000
@@ -32,13 +32,9 @@ def cells(quick: bool) -> list[store.Cell]:
 
 def lacking(cell: store.Cell) -> str | None:
     """Why the cell cannot be run here; None where it can."""
-    if cell["side"] != RIVAL:
+    if cell["side"] != RIVAL or importlib.util.find_spec("gpytorch") is not None:
         return None
-    try:
-        import gpytorch  # noqa: F401
-    except ImportError:
-        return "the package gpytorch is not installed: pip install 'stochgp[bench]'"
-    return None
+    return "the package gpytorch is not installed: pip install 'stochgp[bench]'"
 
 
 def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float]:
@@ -48,11 +44,7 @@ def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float]:
 
 def measure(cell: store.Cell) -> dict[str, Any]:
     """Of a process of its own; `RuntimeError` with its last line where it fails."""
-    command = [sys.executable, "-m", "benchmarks.solver_systems", json.dumps(cell)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    if done.returncode:
-        raise RuntimeError(f"exit status {done.returncode}: {(done.stderr.splitlines() or [''])[-1]}")
-    return json.loads(done.stdout)
+    return apart("benchmarks.solver_systems", cell)
 
 
 def table(result: dict) -> tuple[list[str], list[list]]:
@@ -147,10 +139,10 @@ def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
             lengthscale=jnp.asarray(lengthscale), variance=jnp.asarray(1.0)
         )
         rows, new = jnp.asarray(X[:n_rows]), jnp.asarray(X[n_rows:])
-        size = SystemSize.of(KernelOperator.of(kernel, rows, share), X.shape[1], SAMPLES, share)
+        plain = KernelOperator.of(kernel, rows, share)
         chosen = plan(
-            KernelOperator.of(kernel, rows, share),
-            size,
+            plain,
+            SystemSize.of(plain, X.shape[1], SAMPLES, share),
             Budget.of(None),
             solver=solvers[side],
             tolerance=TOLERANCE,

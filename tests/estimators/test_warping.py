@@ -391,6 +391,8 @@ def test_a_mean_is_one_of_the_targets_as_given():
     far = np.full((1, 2), 1e3)
     model = KernelGPRegressor(**GIVEN, target="positive", mean=2.5).fit(X, Y)
     assert model.predict_quantiles(far, [0.5])[0, 0] == pytest.approx(2.5, rel=1e-6)
+    whole = KernelGPRegressor(**GIVEN, target="positive", mean=np.int64(2)).fit(X, Y)
+    assert whole.predict_quantiles(far, [0.5])[0, 0] == pytest.approx(2.0, rel=1e-6)
     with pytest.raises(ValueError, match="positive targets"):
         KernelGPRegressor(**GIVEN, target="positive", mean=-1.0).fit(X, Y)
 

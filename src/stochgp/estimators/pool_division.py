@@ -37,8 +37,9 @@ class HeldOut(NamedTuple):
     def compared(self, most: int | None) -> Int[np.ndarray, " R"]:
         """The numbers of those that are scored; of more than `most` of a kind, single or in blocks, so many of them."""
         kinds = [np.flatnonzero(kind) for kind in (self.single, self.blocks)]
-        some = (rows[:: max(1, -(-len(rows) // most))] if most else rows for rows in kinds)
-        return np.sort(np.concatenate(list(some)))
+        return np.sort(
+            np.concatenate([rows[:: max(1, -(-len(rows) // most))] if most else rows for rows in kinds])
+        )
 
     def without(self, rows: Bool[np.ndarray, " N"]) -> "HeldOut":
         """Those that are not among these."""

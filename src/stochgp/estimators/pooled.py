@@ -79,9 +79,7 @@ class PooledEstimator(PosteriorEstimator):
     _alone_of_files: ClassVar[str] = ""  # why it is alone also where rows would fit
     _of_correction: ClassVar[str]  # what corrects probabilities
     _n_auto: ClassVar[int] = 2  # how many of the families "auto" takes, the first ones
-    _further_on_blocks: ClassVar[
-        tuple[str, ...]
-    ] = ()  # that "auto" takes too where members are judged by blocks of time
+    _further_on_blocks: ClassVar[tuple[str, ...]] = ()  # that "auto" takes too in tables with a time
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
     missing: str = field(default="auto", kw_only=True)
@@ -303,7 +301,7 @@ class PooledEstimator(PosteriorEstimator):
             member, takes_groups = candidates[name]
             if name not in wanted:
                 continue
-            least = max(*seconds.values(), SECONDS * (len(candidates) - k), 0.0)
+            least = max([*seconds.values(), SECONDS * (len(candidates) - k)])
             if not all(is_quick[other] for other in found) and self._free() < least:
                 break
             say(self.verbose, f"{name}, {k + 1} of {len(candidates)}: {type(member).__name__}")

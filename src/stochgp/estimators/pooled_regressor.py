@@ -62,10 +62,9 @@ GLOBAL_ROWS = 20_000
 # it 0.13 nats on flights, 4 to 40 seconds.
 NEAR = 0.3
 
-FEW, IN_HASTE = (
-    500,
-    30.0,
-)  # held-out rows of a kind that are compared where less than so many seconds are left
+# Held-out rows of a kind that are compared where less than so many seconds are left.
+FEW, IN_HASTE = 500, 30.0
+
 LINEAR, LINEAR_SECONDS = "linear", 40.0
 
 # A kernel GP around a linear mean, and the nats a row that it is to gain: a line goes on without bounds. For 0.018 nats of held-out rows of CO2 it lost 0.6 of later ones.

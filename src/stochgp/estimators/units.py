@@ -60,7 +60,8 @@ class TrainingData:
         if mean == LINEAR_MEAN:
             line = LinearMean.fit(rows)
             rest = cls.of(line.taken_out(rows), standardize, None, dtype, leaves_inputs)
-            share = 1.0 - _variance(rest.rows) / (_variance(rows) or 1.0)
+            left, whole = (float(np.cov(part.y, ddof=0, aweights=part.weight)) for part in (rest.rows, rows))
+            share = 1.0 - left / (whole or 1.0)
             why = f"a line takes {share:.0%} of the variance of the targets"
             return dataclasses.replace(rest, mean_function=line, entries={"mean": choice(LINEAR_MEAN, why)})
         unchanged = Standardiser.identity((rows.X.shape[1],))
@@ -195,11 +196,6 @@ class TrainingData:
         rows, dtype = self.rows, np.dtype(self.dtype)
         seen = {"group": rows.group, "inputs": self.inputs, "targets": self.targets, "dtype": dtype}
         return HostRows(rows.X, rows.y, rows.weight, **seen)
-
-
-def _variance(rows: Rows) -> float:
-    """Of the targets."""
-    return float(np.average((rows.y - np.average(rows.y, weights=rows.weight)) ** 2, weights=rows.weight))
 
 
 def groups_of(key: UInt64[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:

@@ -79,7 +79,7 @@ def posterior_of(
     Where there is no time for a pass over the rows, q(u) stays as it was learned, and the bound is not known.
     """
     choices = predictions_entries()
-    planned = run.planned("q") if run.plan is not None else None
+    planned = run.planned("q")
     try:
         if planned == LATE:
             raise TimeIsUpError("the plan says so")

@@ -12,7 +12,7 @@ from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
 from stochgp.data.rows import Rows
 from stochgp.data.survey import Survey
 from stochgp.data.targets import REAL, AbstractTargets, CountTargets, refuse_targets
-from stochgp.estimators.units import TrainingData
+from stochgp.estimators.units import LINEAR_MEAN, TrainingData
 from stochgp.likelihoods import Warped
 from stochgp.likelihoods.warped import TRANSFORMS, as_transform
 from stochgp.names import lookup
@@ -55,12 +55,11 @@ def warped_data(
     the transform does not take.
     """
     standardize, mean, dtype, leaves = settings
-    plain = TrainingData.of(rows, standardize, None, dtype, leaves)
+    plain = TrainingData.of(rows, *settings)
     found, why = _found(wanted, rows, plain, seed, plan)
     if found is None:
-        plain = TrainingData.of(rows, *settings)
         return dataclasses.replace(plain, entries=plain.entries | {"transform": choice(None, why)})
-    if isinstance(mean, float | int):
+    if mean is not None and mean != LINEAR_MEAN:
         found.check(np.atleast_1d(np.float64(mean)))
         mean = float(found(np.asarray(mean, np.float64)))
     z = np.asarray(found(rows.y), np.float64)

@@ -106,7 +106,7 @@ def _solved(
     learned = float(value_of(gp.noise_variance))
     if data.rows.group is not None:
         return 1.0, equations.solved(learned), learned
-    planned = run.planned("mean_noise") if run.plan is not None else None
+    planned = run.planned("mean_noise")
     rows = Rows(data.X, data.y, data.weight).some(some_rows(data.n_rows, ROWS))
     y, weight = np.asarray(rows.y, np.float64), np.asarray(rows.weights, np.float64)
     error, variance = posterior.without(rows, learned)

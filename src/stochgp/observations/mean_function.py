@@ -12,9 +12,8 @@ from stochgp.data.rows import Rows
 from stochgp.numerics.precision import matmul
 
 MOST_ROWS = 50_000  # that slopes are fitted to
-PENALTIES = tuple(
-    10.0**k for k in range(-3, 6)
-)  # of slopes in standard deviations of inputs; left-out rows choose
+# Of slopes in standard deviations of the inputs; left-out rows choose.
+PENALTIES = tuple(10.0**k for k in range(-3, 6))
 
 
 class LinearMean(eqx.Module):
