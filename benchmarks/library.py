@@ -14,8 +14,8 @@ from stochgp.deadline import Pace
 from stochgp.features import Network
 from stochgp.learners import BSGD, SCGD, AbstractLearner, ByEvidence, Minimax, constant
 from stochgp.learners import Problem as Run
-from stochgp.learners.descent import Optimizer
-from stochgp.learners.steps import take_stretch
+from stochgp.learning.descent import Optimizer
+from stochgp.learning.steps import take_stretch
 from stochgp.models import FeatureGP
 from stochgp.networks import MLP, Dense, relu
 from stochgp.objectives import add_up, chunk_rows

@@ -45,6 +45,7 @@ ENTRIES = (
     Entry("fisher_or_adam", "", "passes and seconds of scoring steps and of Adam to one optimum"),
     Entry("neighbourhood_sizes", "", "how many neighbours, chosen how, for leave-one-out and Vecchia"),
     Entry("kernel_defaults", "", "KernelGPRegressor() as it comes on six UCI sets"),
+    Entry("metrics", "", "KernelGPRegressor with lengthscales along the inputs, beside turned ones"),
     Entry("pool_defaults", "", "GPRegressor() as it comes on six UCI sets, beside its members"),
     Entry(
         "sparse_defaults",

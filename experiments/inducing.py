@@ -17,7 +17,7 @@ from stochgp.features import AbstractFeatureMap
 from stochgp.kernels import Linear, Warped
 from stochgp.learners import AbstractLearner, fit
 from stochgp.models import FeatureGP, SparseGP
-from stochgp.objectives import add_up, elbo_of_all, nlml_of_spectrum, spectrum
+from stochgp.objectives import add_up, bound_of_all, nlml_of_spectrum, spectrum
 from stochgp.posteriors import VariationalPosterior
 from stochgp.results import FitResult
 from stochgp.variational import InducingPoints, choose_points
@@ -56,7 +56,7 @@ def run(gp: FeatureGP, problem: Problem, learner: AbstractLearner, seed: int) ->
     mean, std = _predicted(result, problem)
     return {
         "nlml": exact + math.log(s),
-        "elbo": elbo_of_all(result.gp, problem.source) - math.log(s),
+        "elbo": bound_of_all(result.gp, problem.source).value - math.log(s),
         **outcome(result, problem, mean, std),
         "variance": variance,
         "noise_variance": noise,

@@ -37,11 +37,11 @@ def run(cell: Cell) -> dict:
     import jax
 
     from stochgp import kernels
-    from stochgp.estimators.choices import kernel_learner
     from stochgp.learners import Chain, FullBatch, fit
     from stochgp.models import KernelGP
     from stochgp.objectives.kernel import nlml
     from stochgp.parameters import cast
+    from stochgp.selection.choices import kernel_learner
     from stochgp.solvers import SDD
 
     problem = load(cell["set"], 0)

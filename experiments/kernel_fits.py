@@ -12,8 +12,8 @@ from measuring.sets import hyperparameters
 from stochgp import kernels
 from stochgp.kernels.dense import block
 from stochgp.learners.conditionals import AbstractConditionals, ConditionalState
-from stochgp.learners.judge import ByLoss
-from stochgp.learners.standard_errors import cells_of
+from stochgp.learning.judge import ByLoss
+from stochgp.learning.standard_errors import cells_of
 from stochgp.models import KernelGP
 from stochgp.numerics.dense_factor import factorised
 from stochgp.objectives.kernel import covariance
@@ -145,7 +145,7 @@ class Scoring:
     """Scoring steps of a conditional learner on centres drawn once, from a θ of the caller's; what it minimises has the learner's prior."""
 
     def __init__(self, learner: AbstractConditionals, first: Any, source: Any, seed: int):
-        from stochgp.learners.base import Problem as Run
+        from stochgp.learning.base import Problem as Run
 
         self.learner, self.source = learner, source
         plan = learner.plan(source.size, source.n_inputs, ByLoss())

@@ -58,8 +58,8 @@ def cost(cell: Cell) -> float:
 
 def run(cell: Cell) -> dict:
     from stochgp.budget import peak_resident
-    from stochgp.data.molecules import fingerprints_of
     from stochgp.datasets.molecule_sets import load_molecules
+    from stochgp.tables.molecules import fingerprints_of
 
     use_shared_data()
     molecules = load_molecules(cell["set"])

@@ -27,9 +27,9 @@ from measuring.store import Cell, Record
 from stochgp.kernels.nearest import NearestRows
 from stochgp.learners import LeaveOneOut, Vecchia, fit
 from stochgp.learners.conditionals import AbstractConditionals, Prepared
-from stochgp.learners.descent import Optimizer
-from stochgp.learners.judge import AbstractJudge
-from stochgp.learners.schedules import Schedule, cosine
+from stochgp.learning.descent import Optimizer
+from stochgp.learning.judge import AbstractJudge
+from stochgp.learning.schedules import Schedule, cosine
 from stochgp.parameters import cast, value_of
 
 USUAL = ("elevators", "protein")

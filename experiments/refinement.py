@@ -75,7 +75,7 @@ def run(cell: Cell) -> dict:
 
 def _raised(gp: Any, problem: Problem) -> tuple[float, float]:
     """(The σ² that the estimator would solve with, the growth of variances of observations)."""
-    from stochgp.estimators.raised_noise import raised_for_solving
+    from stochgp.selection.raised_noise import raised_for_solving
 
     rows: Any = Rows(problem.X, problem.y, np.ones(len(problem.y), problem.y.dtype))
     found = raised_for_solving(gp, rows)

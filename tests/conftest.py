@@ -69,14 +69,14 @@ FIRST = (
     "tests/operators/test_sharded.py",
     "tests/test_wheel.py",
     "tests/planning/test_solver.py",
-    "tests/estimators/test_sparse.py",
-    "tests/estimators/test_warping.py",
-    "tests/estimators/test_observation.py",
+    "tests/families/test_sparse.py",
+    "tests/selection/test_warping.py",
+    "tests/families/test_observation.py",
     "tests/learners/test_conditionals.py",
-    "tests/estimators/test_likelihood.py",
+    "tests/selection/test_likelihood.py",
     "tests/test_kills.py",
-    "tests/estimators/test_kernel.py",
-    "tests/estimators/test_feature.py",
+    "tests/families/test_kernel.py",
+    "tests/families/test_feature.py",
     "tests/test_simulated.py",
     "tests/test_experiments.py",
 )
@@ -180,8 +180,8 @@ def compiled_code_is_let_go():
 # Files in which every kind is called in every way: here annotations are checked. Checking is a seventh of the time of what is traced.
 CHECKED = (
     "test_contract.py",
-    "learners/test_fit_by_evidence.py",
-    "learners/test_fit_by_loss.py",
+    "learning/test_fit_by_evidence.py",
+    "learning/test_fit_by_loss.py",
     "test_toy_family.py",
 )
 

@@ -14,12 +14,12 @@ from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline
 from stochgp.data import neighbours
 from stochgp.data.streams import DeviceRows
 from stochgp.deadline import Pace, TimeIsUpError, granted, left, require, within
-from stochgp.estimators.kernel_posterior import WantedPosterior
+from stochgp.families.kernel_posterior import WantedPosterior
 from stochgp.kernels import RBF
 from stochgp.learners import BSGD, SCGD, Chain, FullBatch, Iterative, Uniform, fit
-from stochgp.learners.evidence import ByEvidence
-from stochgp.learners.fit import Extent
 from stochgp.learners.full_batch import _Loss
+from stochgp.learning.evidence import ByEvidence
+from stochgp.learning.fit import Extent
 from stochgp.models import KernelGP
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS
@@ -258,7 +258,7 @@ def test_after_an_interrupt_the_posterior_is_the_one_that_is_quickest_to_have(wh
     if where != "in the solve":
         monkeypatch.setattr("stochgp.planning.solver.calibrate", _refuse)
     if where == "before the solve":
-        monkeypatch.setattr("stochgp.estimators.kernel_posterior.raised_for_solving", interrupt)
+        monkeypatch.setattr("stochgp.families.kernel_posterior.raised_for_solving", interrupt)
     if where == "in the solve":
         monkeypatch.setattr(sys.modules["stochgp.solvers.solve"], "_take_steps", interrupt)
         model.set_params(solver="cg")

@@ -22,7 +22,8 @@ CODES = {
     "PR10",
 }  # sections in order, a summary, every parameter, no other
 INTERNAL = {
-    "budget", "choosing", "cli", "compiled", "deadline", "devices", "estimators", "names", "numerics", "planning", "storage", "version",
+    "budget", "choosing", "cli", "compiled", "deadline", "devices", "estimators", "families", "learning", "loading", "names", "numerics", "planning",
+    "pools", "selection", "storage", "tables", "training_data", "version",
 }  # fmt: skip
 MODULES = [name for name in api.MODULES if name not in {"botorch", "skpro"}]  # which need their extras
 

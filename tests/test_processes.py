@@ -156,7 +156,7 @@ def test_options_that_do_not_fit_are_refused(folder, capsys, options, said):
 def test_what_is_imported_uses_no_device():
     """Else the processes could not be joined any more."""
     code = (
-        "import jax, stochgp, stochgp.devices, stochgp.cli.processes, stochgp.estimators, stochgp.learners\n"
+        "import jax, stochgp, stochgp.devices, stochgp.cli.processes, stochgp.pools, stochgp.learners\n"
         "import stochgp.cli.many_rows, stochgp.cli.tables, stochgp.cli.reports\n"
         "from jax._src import xla_bridge; assert not xla_bridge.backends_are_initialized()"
     )

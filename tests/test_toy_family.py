@@ -16,17 +16,17 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.choosing import choice
 from stochgp.data.streams import AbstractSource
-from stochgp.estimators.choices import named_learner
 from stochgp.estimators.regressor import FamilyRegressor
-from stochgp.estimators.run import Run
-from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner, Problem, constant
 from stochgp.likelihoods import AbstractNoise, Gaussian, constant_noise
 from stochgp.likelihoods.noise import as_noise
 from stochgp.models import AbstractGP
 from stochgp.planning.steps import StepPlan
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request
+from stochgp.selection.choices import named_learner
 from stochgp.storage import load_tree, save_tree
+from stochgp.training_data.run import Run
+from stochgp.training_data.units import TrainingData
 
 PRIOR = 4.0  # v, of standardised targets
 

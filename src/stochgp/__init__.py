@@ -21,16 +21,15 @@ if TYPE_CHECKING:
         thompson,
         transforms,
     )
-    from stochgp.estimators import (
+    from stochgp.extending import register
+    from stochgp.families import (
         FeatureGPRegressor,
-        GPClassifier,
-        GPRegressor,
         KernelGPRegressor,
         SparseGPClassifier,
         SparseGPRegressor,
-        load,
     )
-    from stochgp.extending import register
+    from stochgp.loading import load
+    from stochgp.pools import GPClassifier, GPRegressor
 
 __all__ = [
     "FeatureGPRegressor",
@@ -57,25 +56,25 @@ __all__ = [
     "transforms",
 ]
 
-_OF_ESTIMATORS = (
-    "FeatureGPRegressor",
-    "GPClassifier",
-    "GPRegressor",
-    "KernelGPRegressor",
-    "SparseGPClassifier",
-    "SparseGPRegressor",
-    "load",
-)
+_ROOMS = {
+    "FeatureGPRegressor": "families",
+    "GPClassifier": "pools",
+    "GPRegressor": "pools",
+    "KernelGPRegressor": "families",
+    "SparseGPClassifier": "families",
+    "SparseGPRegressor": "families",
+    "load": "loading",
+    "register": "extending",
+}  # where a name is that is no room of its own
 
 
 def __getattr__(name: str) -> Any:
     """A public name at its first use (PEP 562): JAX and scikit-learn take seconds to load, which `stochgp --help` does not need."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name not in _OF_ESTIMATORS and name != "register":
+    if name not in _ROOMS:
         return importlib.import_module(f"{__name__}.{name}")
-    room = "extending" if name == "register" else "estimators"
-    value = getattr(importlib.import_module(f"{__name__}.{room}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
     globals()[name] = value
     return value
 

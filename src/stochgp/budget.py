@@ -57,10 +57,6 @@ class Budget:
         limit, n = parse_bytes(memory_limit), n_workers()
         return cls(in_use() + available() // (2 * n) if limit is None else limit // n)
 
-    def in_use(self) -> int:
-        """Bytes in use now."""
-        return in_use()
-
     def free(self) -> int:
         """Bytes that may still be taken; 0 when the limit is passed."""
         return max(self.limit - in_use(), 0)

@@ -71,6 +71,11 @@ class Devices:
         """Whether this process writes files and speaks: of several, process 0."""
         return self.processes == 1 or jax.process_index() == 0
 
+    @property
+    def parts(self) -> int:
+        """Into how many parts each chunk of a pass over rows is cut."""
+        return 1 if self.mesh is None else self.shards
+
     def padded(self, n_rows: int) -> int:
         """The least number of rows, at least `n_rows`, that has equal shards on every device and in an ordered sum."""
         return n_rows if self.mesh is None else -(-n_rows // self.shards) * self.shards

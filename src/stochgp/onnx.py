@@ -26,8 +26,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import features, networks
 from stochgp.data import TableEncoder
-from stochgp.estimators import FeatureGPRegressor
 from stochgp.estimators.fitted import Fitted
+from stochgp.families import FeatureGPRegressor
 from stochgp.likelihoods import AbstractNoise, StudentT
 from stochgp.likelihoods.noise import LARGEST_OF_HEADS, ConstantNoise, HeadNoise
 from stochgp.networks.embeddings import BOUND

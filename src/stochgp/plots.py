@@ -162,8 +162,7 @@ def relevances(model: Any, X: Any) -> np.ndarray:
     X : array [N, D]
         Rows of numbers that it predicts from.
     """
-    rows = np.asarray(X, np.float64)
-    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_OF_DEPENDENCE)).astype(int)]
+    rows = _some(X)
     exchanged = np.random.default_rng(0).permutation(len(rows))
     before, found = model.predict_distribution(rows).mean, np.zeros(rows.shape[1])
     for column in range(min(rows.shape[1], _MOST_INPUTS)):
@@ -269,8 +268,7 @@ def draw_dependence(
     quantity : str
         What the targets are, on the axis.
     """
-    rows = np.asarray(X, np.float64)
-    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_OF_DEPENDENCE)).astype(int)]
+    rows = _some(X)
     low, high = np.quantile(rows[:, column], [0.02, 0.98])
     grid = np.linspace(low, high, _POINTS)
     moved = np.repeat(rows[None], len(grid), axis=0)
@@ -379,6 +377,12 @@ def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_ylabel(y, fontsize=10)
     axes.tick_params(labelsize=9)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _some(X: Any) -> np.ndarray:
+    """At most 200 of the rows, evenly spread."""
+    rows = np.asarray(X, np.float64)
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_OF_DEPENDENCE)).astype(int)]
 
 
 def _shown_range(values: np.ndarray) -> tuple[float, float]:

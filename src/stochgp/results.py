@@ -1,4 +1,4 @@
-"""How a run ended."""
+"""How a run ended, and numbers with how exact they are."""
 
 import enum
 from typing import Any, NamedTuple
@@ -27,6 +27,39 @@ class RESULTS(enum.Enum):
         "the run diverged again and again, even at a much smaller step: is an input on a huge scale, or the noise far too small?"
         " The best state before that was kept"
     )
+
+
+class Estimate(NamedTuple):
+    """A number that may be estimated, and how exact it is.
+
+    Parameters
+    ----------
+    value : float
+        The number.
+    stderr : float
+        Its standard error; 0 of an exact one.
+    """
+
+    value: float
+    stderr: float = 0.0
+
+
+class ExactNLML(NamedTuple):
+    """The exact negative log marginal likelihood at one θ.
+
+    Parameters
+    ----------
+    nlml : float
+        Per datum.
+    gradient : tree
+        Of the model's shape, by what trains; None elsewhere.
+    jitter : float
+        Added to the diagonal of what was factorised; 0 = none.
+    """
+
+    nlml: float
+    gradient: Any
+    jitter: float
 
 
 class FitResult(NamedTuple):

@@ -14,7 +14,8 @@ from sklearn.base import clone
 
 from stochgp.distributions import AbstractDistribution, Mixture, Normal, Student
 from stochgp.distributions.base import inside
-from stochgp.estimators import GPRegressor, KernelGPRegressor
+from stochgp.families import KernelGPRegressor
+from stochgp.pools import GPRegressor
 
 try:
     import pandas as pd

@@ -13,8 +13,8 @@ import stochgp
 from stochgp import budget, data
 from stochgp.cli.main import main
 from stochgp.cli.many_rows import is_large
-from stochgp.data import files as files_module
 from stochgp.data.survey import FileRows
+from stochgp.tables import files as files_module
 
 QUICK = ["--model", "feature", "--set", "epochs=10", "--set", "n_features=16"]
 A_FIFTH_ASIDE = "--test-fraction", "0.2", "--json", "--quiet"

@@ -8,12 +8,12 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from stochgp import data
-from stochgp.data import csv_files
-from stochgp.data import files as files_module
 from stochgp.data.blocks import Blocks
 from stochgp.data.hashing import hash_rows, is_below
 from stochgp.data.standardise import Summary
 from stochgp.data.survey import FileRows, survey
+from stochgp.tables import csv_files
+from stochgp.tables import files as files_module
 
 N = 700
 WRITERS = {

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from scipy.stats import kstest, t
 
 from stochgp import likelihoods, load
-from tests.estimators.test_kernel import X_NEW, X, dense, given, y
+from tests.families.test_kernel import X_NEW, X, dense, given, y
 
 Q = [0.01, 0.25, 0.5, 0.9]
 

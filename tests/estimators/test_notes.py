@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
-from stochgp.estimators import raised_noise
-from stochgp.estimators.choices import kernel_learner
 from stochgp.learners import BSGD, SCGD, FullBatch, Iterative, Uniform
+from stochgp.selection import raised_noise
+from stochgp.selection.choices import kernel_learner
 from stochgp.solvers import Cholesky
 
 LEARNED = "lengthscales and variances are those of 30 of the 60 rows"

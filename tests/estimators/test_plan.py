@@ -104,7 +104,7 @@ def test_killed_before_the_solve_it_resumes_without_learning_again(tmp_path, ste
     path, whole = tmp_path / "run", _bits(_whole())
     steps.clear()
     with monkeypatch.context() as patch:
-        patch.setattr("stochgp.estimators.solving.solve", _killed)
+        patch.setattr("stochgp.families.solving.solve", _killed)
         patch.setattr("stochgp.solvers.cholesky.Cholesky.factorise", _killed)
         with pytest.raises(KilledError):
             KernelGPRegressor(**SETTINGS).fit(*_data(), checkpoint=path)

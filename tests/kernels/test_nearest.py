@@ -75,11 +75,11 @@ def test_several_terms_find_the_best_of_the_candidates_of_each(name):
     """Each row once. With candidates enough to be all rows, the best of all."""
     X, Z = draw(), draw(40, seed=1)
     values, index = np.abs(correlations(made(name), Z, X)), NearestRows(made(name), X)
-    assert len(index.trees) == len(made(name).places(jnp.asarray(X, jnp.float32))) > 1
+    assert len(index.searches) == len(made(name).places(jnp.asarray(X, jnp.float32))) > 1
     found, places = index.query(Z, K), index._places(Z)
     for i in range(len(Z)):
         near = [
-            tree.query(points[i : i + 1], 4 * K) for tree, points in zip(index.trees, places, strict=True)
+            tree.query(points[i : i + 1], 4 * K) for tree, points in zip(index.searches, places, strict=True)
         ]
         candidates = np.unique(np.concatenate(near, axis=1))
         assert len(set(found[i].tolist())) == K and set(found[i]) <= set(candidates)

@@ -189,7 +189,7 @@ def test_a_batch_of_neighbours_is_a_centre_and_the_rows_nearest_to_it():
 
 def test_only_drawn_centres_are_searched():
     source = DeviceRows(np.random.default_rng(0).normal(size=(40, 2)), np.zeros(40))
-    assert NearestNeighbours().prepare(source, 5, 7, (1,)).rows.shape == (7, 5)
+    assert NearestNeighbours().prepare(source, 5, 7, (1,))[0].shape == (7, 5)
 
 
 def test_uniform_batches():

@@ -17,7 +17,7 @@ from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF, Matern12, Matern32
 from stochgp.kernels.nearest import NearestRows
 from stochgp.learners import ByLoss, FullBatch, LeaveOneOut, Problem, Vecchia, constant, fit
-from stochgp.learners.placing import COMPILER_BYTES
+from stochgp.learning.placing import COMPILER_BYTES
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed
 from stochgp.objectives.conditionals import curvature

@@ -13,8 +13,8 @@ from toy import KEY
 from stochgp.data.streams import Batch, DeviceRows
 from stochgp.kernels import RBF, Linear
 from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem, fit
-from stochgp.learners.growing import grown
 from stochgp.learners.ivsgpr import linear_part, mirror_step, with_parts
+from stochgp.learning.growing import grown
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import elbo, sites
 from stochgp.parameters import frozen, partition, positive

@@ -15,7 +15,7 @@ from stochgp.data.streams import DeviceRows
 from stochgp.learners import ByLoss, Problem, fit
 from stochgp.learners.chain import Chain
 from stochgp.learners.full_batch import FullBatch
-from stochgp.learners.sampling import NearestNeighbours, Uniform
+from stochgp.learning.sampling import NearestNeighbours, Uniform
 from stochgp.models import KernelGP
 from stochgp.numerics import lbfgs
 from stochgp.parameters import cast, frozen, partition, positive

@@ -14,8 +14,8 @@ from stochgp.learners import SGPR, fit
 from stochgp.learners.sgpr import without_gaussian
 from stochgp.models import KernelGP, SparseGP
 from stochgp.numerics.arrays import packed, unpacked
+from stochgp.objectives import bound_of_all
 from stochgp.objectives import collapsed as module
-from stochgp.objectives import elbo_of_all
 from stochgp.objectives.collapsed import lower_bound, lower_bound_and_gradient, upper_bound
 from stochgp.objectives.kernel import nlml_and_gradient
 from stochgp.variational import InducingPoints
@@ -66,7 +66,7 @@ def test_its_q_inside_the_bound_of_any_q_gives_the_same():
     gp = model()
     found = lower_bound(gp, source())
     best = eqx.tree_at(lambda g: g.approximation, gp, gp.approximation.at(found.naturals))
-    assert_allclose(elbo_of_all(best, source()) * N, found.bound, rtol=1e-9)
+    assert_allclose(bound_of_all(best, source()).value * N, found.bound, rtol=1e-9)
 
 
 def test_the_log_likelihood_lies_between_the_bounds():
@@ -87,7 +87,7 @@ def test_points_at_the_rows_make_both_bounds_exact():
 
 def test_the_gradient_is_that_of_finite_differences(monkeypatch):
     """By chunks of 8 rows, the last one padded."""
-    monkeypatch.setattr(module, "_chunk_rows", lambda gp: 8)
+    monkeypatch.setattr(module, "_pass_rows", lambda gp, devices: 8)
     gp = model()
     theta, rest = without_gaussian(gp)
     x = packed(theta)
@@ -102,7 +102,7 @@ def test_the_gradient_is_that_of_finite_differences(monkeypatch):
 def test_chunks_change_nothing(monkeypatch):
     whole = lower_bound_and_gradient(model(), source(), without_gaussian)
     above = upper_bound(model(), source())
-    monkeypatch.setattr(module, "_chunk_rows", lambda gp: 16)
+    monkeypatch.setattr(module, "_pass_rows", lambda gp, devices: 16)
     parts = lower_bound_and_gradient(model(), source(), without_gaussian)
     assert_allclose(parts.bound, whole.bound, rtol=1e-12)
     assert_allclose(packed(parts.gradient), packed(whole.gradient), rtol=1e-9, atol=1e-12)
@@ -128,7 +128,7 @@ def test_sgpr_ends_where_the_bound_has_no_slope():
     at = lower_bound_and_gradient(found.gp, source(), without_gaussian)
     assert_allclose(-at.bound, found.loss, rtol=1e-9)
     assert np.abs(packed(at.gradient)).max() < 1e-3
-    assert_allclose(elbo_of_all(found.gp, source()), at.bound, rtol=1e-7)
+    assert_allclose(bound_of_all(found.gp, source()).value, at.bound, rtol=1e-7)
 
 
 def test_settings_of_other_learners_are_refused():

@@ -14,8 +14,9 @@ from stochgp.learners import SCGD, ByEvidence, constant
 from stochgp.likelihoods import HeadNoise
 from stochgp.models import FeatureGP
 from stochgp.objectives import moments_of_rows, nlml_of_spectrum, refit, spectrum
+from stochgp.objectives.feature import belief_of
 from stochgp.objectives.held_out import HeldOut, densities_of_spectrum
-from stochgp.objectives.student import belief_of, expected_precisions, robust_moments, weighted_moments
+from stochgp.objectives.student import expected_precisions, robust_moments, weighted_moments
 from stochgp.parameters import partition, positive
 
 pytestmark = pytest.mark.usefixtures("strict_double")

@@ -82,14 +82,14 @@ def test_products_send_rows_and_vectors_once_and_outside_of_tiles():
     programs = worker("programs")
     assert programs["one"] == {"flops": PRODUCT, "sent": {}, "depth": {}}
     rows, vectors = ((G - 1) * N * each * 4 // G for each in (D + 1, S))
-    gather, ring, scatter = (programs[name] for name in ("Gather", "Ring", "Scatter"))
+    gather, ring, scatter = (programs[name] for name in ("gather", "ring", "scatter"))
     assert gather["sent"] == {"all-gather": rows + vectors} and gather["depth"] == {"all-gather": 0}
     assert ring["sent"] == {"collective-permute": rows + vectors} and ring["depth"] == {
         "collective-permute": 1
     }
     assert scatter["sent"] == {"all-gather": rows, "reduce-scatter": vectors}
     assert set(scatter["depth"].values()) == {0}
-    assert {programs[name]["flops"] for name in ("Gather", "Ring", "Scatter")} == {PRODUCT // G}
+    assert {programs[name]["flops"] for name in ("gather", "ring", "scatter")} == {PRODUCT // G}
 
 
 @pytest.mark.long

@@ -39,11 +39,11 @@ def test_an_epoch_sends_what_the_compiled_programs_send():
     """As `test_operators_sharded` counts: a product 3/4 of N (D + 1 + S) numbers, a step of SDD 2 · 3/4 of B (D + 2 + 4 S)."""
     N, B = SIZE.n_rows, SDD().batch_size
     product = exchange_seconds(CG(), SIZE, GPUS)
-    assert product == pytest.approx(INSIDE.seconds + 0.75 * 4 * N * (10 + 1 + 65) / INSIDE.bytes)
-    step = 2 * INSIDE.seconds + 1.5 * 4 * B * (10 + 2 + 4 * 65) / INSIDE.bytes
+    assert product == pytest.approx(INSIDE.fixed + 0.75 * 4 * N * (10 + 1 + 65) / INSIDE.per_second)
+    step = 2 * INSIDE.fixed + 1.5 * 4 * B * (10 + 2 + 4 * 65) / INSIDE.per_second
     assert exchange_seconds(SDD(), SIZE, GPUS) == pytest.approx(-(-N // B) * step)
     across = exchange_seconds(CG(), SIZE, Team("gpu", 4, 4))
-    assert across == pytest.approx(ACROSS.seconds + 0.75 * 4 * N * (10 + 1 + 65) / ACROSS.bytes)
+    assert across == pytest.approx(ACROSS.fixed + 0.75 * 4 * N * (10 + 1 + 65) / ACROSS.per_second)
 
 
 def test_devices_share_what_they_make_faster():

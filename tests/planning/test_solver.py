@@ -41,6 +41,25 @@ def room(n_bytes):
     return Budget(int((in_use() + n_bytes) / (1 - HEADROOM)))
 
 
+def test_of_hardly_any_noise_a_direct_solve_may_last_half_as_long_again():
+    """Its seconds are sure; those of iterative solvers depend on a spectrum that nobody has looked at."""
+
+    def planned(slower, noise_ratio):
+        costs = TYPICAL._replace(factor=slower * TYPICAL.factor)
+        size = problem_of(20_000, 16, noise_ratio=noise_ratio)
+        return choose(size, room(2**35), costs=costs, tolerance=1e-4)
+
+    still = planned(1, 1e-6)
+    direct, others = still.alternatives["cholesky"], (still.alternatives[name] for name in ("cg", "sdd"))
+    assert 1 < direct / min(others) < 1.5
+    assert still.solver.name == "cholesky"
+    assert "sure" in still.reason
+    assert planned(3, 1e-6).solver.name != "cholesky"  # too long in any case
+    noisy = planned(3, 1e-4)
+    assert noisy.solver.name != "cholesky"
+    assert "the shortest" in noisy.reason
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_needs_grow_with_rows_and_samples(name):
     def both(n_rows, n_samples):

@@ -15,7 +15,7 @@ from stochgp.operators import KernelOperator
 from stochgp.priors import random_features
 from stochgp.results import RESULTS
 from stochgp.solvers import SGD, solve
-from stochgp.solvers.sgd import Scales, SGDBatch, _scales
+from stochgp.solvers.sgd import Scales, _scales
 
 STEPS = 10
 MEAN_NOISE = NOISE.mean()
@@ -80,7 +80,7 @@ def test_ten_steps_are_those_of_the_loop(clip):
     b = op.pad(jnp.asarray(B))
     state, batches = solver.init(arranged, b, None), solver.batches(N, 0, STEPS, (1, 2))
     step = eqx.filter_jit(lambda state, batch: solver.step(arranged, b, state, batch)[0])
-    wanted = loop(solver, batches.rows, batches.seed, solver.step_size, solver.averaging)
+    wanted = loop(solver, *batches, solver.step_size, solver.averaging)
     for t, (alpha, mean) in enumerate(wanted):
         state = step(state, jax.tree.map(lambda leaf, t=t: leaf[t], batches))
         np.testing.assert_allclose(op.unpad(state.alpha), alpha, rtol=1e-9, atol=1e-12)
@@ -98,7 +98,7 @@ def test_the_fit_part_is_unbiased_over_all_batches():
     Phi = np.asarray(draw(jnp.asarray(X[:n])))
     rows = np.array(list(itertools.product(range(n), repeat=2)), np.int32)
     gradient = jax.jit(
-        jax.vmap(lambda pair: solver.gradient(op, jnp.asarray(b), jnp.asarray(z), SGDBatch(pair, seed))[0])
+        jax.vmap(lambda pair: solver.gradient(op, jnp.asarray(b), jnp.asarray(z), (pair, seed))[0])
     )
     s = NOISE[:n].mean()
     fit = np.mean(np.asarray(gradient(rows)), axis=0) - s * Phi @ (Phi.T @ z)
@@ -114,7 +114,7 @@ def test_the_features_are_unbiased():
     b = op.pad(jnp.zeros((N, 1)))
     rows = jnp.zeros(512, jnp.int32)
     gradient = jax.jit(lambda seeds: jax.lax.map(
-        lambda seed: solver.gradient(op, b, op.pad(jnp.asarray(z)), SGDBatch(rows, seed))[0][:N, 0], seeds
+        lambda seed: solver.gradient(op, b, op.pad(jnp.asarray(z)), (rows, seed))[0][:N, 0], seeds
     ))  # fmt: skip
     fit = N * np.outer(K[0], MEAN_NOISE / NOISE[0] * (K[0] @ z))[:, 0]
     draws = (np.asarray(gradient(jnp.arange(n, dtype=jnp.uint32))) - fit) / MEAN_NOISE
@@ -130,7 +130,7 @@ def test_the_expected_gradient_vanishes_where_the_primal_normal_equations_hold()
     b = B[:n, :1]
     exact = jnp.asarray(np.linalg.solve(A[:n, :n], b))
     pairs = np.array(list(itertools.product(range(n), repeat=2)), np.int32)
-    gradient = lambda pair, seed: solver.gradient(op, jnp.asarray(b), exact, SGDBatch(pair, seed))[0][:, 0]
+    gradient = lambda pair, seed: solver.gradient(op, jnp.asarray(b), exact, (pair, seed))[0][:, 0]
     over_pairs = jax.jit(lambda seeds: jax.lax.map(
         lambda seed: jnp.mean(jax.vmap(gradient, (0, None))(pairs, seed), axis=0), seeds
     ))  # fmt: skip
@@ -188,8 +188,8 @@ def test_batches_do_not_depend_on_how_a_run_is_cut():
     solver = SGD(batch_size=4)
     whole = solver.batches(N, 0, 6, (7,))
     parts = [solver.batches(N, first, 2, (7,)) for first in (0, 2, 4)]
-    assert np.array_equal(whole.rows, np.concatenate([p.rows for p in parts]))
-    assert np.array_equal(whole.seed, np.concatenate([p.seed for p in parts]))
+    for both, cut in zip(whole, zip(*parts, strict=True), strict=True):  # rows, seeds
+        assert np.array_equal(both, np.concatenate(cut))
 
 
 def test_what_it_cannot_solve_is_refused(key):

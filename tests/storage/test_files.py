@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from stochgp import data, features, kernels, models, networks
+from stochgp import data, features, kernels, learners, models, networks
 from stochgp.data.streams import Batch
 from stochgp.parameters import bounded, frozen
-from stochgp.storage import files
+from stochgp.storage import codec, files
 from stochgp.storage.files import load_arrays, load_tree, save_arrays, save_tree
 
 D, KEY = 3, jax.random.key(2)
@@ -270,6 +270,17 @@ def test_fields_hold_what_their_class_declares(name, path):
     load_tree(path)
     save_tree(path, change(make()), {})
     assert words in refusal(load_tree, path)
+
+
+def test_files_name_classes_as_users_import_them():
+    """So that a class may move between the rooms that a package for users is made of."""
+    for thing, name in (
+        (learners.SCGD(), "stochgp.learners:SCGD"),
+        (learners.ByLoss(), "stochgp.learners:ByLoss"),
+        (data.Standardiser.identity((D,)), "stochgp.data:Standardiser"),
+        (data.TableEncoder(()), "stochgp.data:TableEncoder"),
+    ):
+        assert codec.encode(thing, {})["class"] == name
 
 
 def test_a_model_is_not_a_checkpoint(path):

@@ -20,12 +20,13 @@ from stochgp import FeatureGPRegressor, features
 from stochgp.data.streams import DeviceRows
 from stochgp.devices import ONE, Devices
 from stochgp.learners import SCGD, ByEvidence, Minimax, Problem
-from stochgp.learners.steps import _scan
+from stochgp.learning.steps import _scan
 from stochgp.models import FeatureGP, split
 from stochgp.numerics.arrays import packed
 from stochgp.objectives import add_up
+from stochgp.objectives.feature import Belief
 from stochgp.objectives.moments import pass_rows
-from stochgp.objectives.student import Belief, add_up_weighted
+from stochgp.objectives.student import add_up_weighted
 from stochgp.parameters import cast
 
 

@@ -19,7 +19,7 @@ from stochgp import kernels
 from stochgp.devices import Devices
 from stochgp.likelihoods.noise import known_noise
 from stochgp.operators import KernelOperator
-from stochgp.operators.sharded import Gather, Ring, Scatter, ShardedOperator
+from stochgp.operators.sharded import ShardedOperator, gather, ring, scatter
 from stochgp.posteriors import KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.priors import prior_functions
 
@@ -35,7 +35,7 @@ def devices() -> Devices:
 
 
 SIZES = {"N": 4096, "D": 8, "S": 3, "B": 64, "G": 4}  # of the compiled programs
-WAYS = (Gather(), Ring(), Scatter())
+WAYS = (gather, ring, scatter)
 FEW_ROWS = ("rbf", "tanimoto", "warped-sum")
 RNG = np.random.default_rng(0)
 
@@ -46,7 +46,7 @@ def distance(found, wanted) -> float:
     return float(np.max(np.abs(found - wanted)) / np.max(np.abs(wanted)))
 
 
-def both(product=None):
+def both(product=gather):
     """The system of `systems` on one device and on four, 40 rows in 3 tiles and in 12."""
     given = systems.KERNEL, jnp.asarray(systems.X), systems.NOISE
     many = ShardedOperator.of(*given, devices(), tile=4, product=product)
@@ -116,8 +116,8 @@ def parts() -> dict:
 def solves() -> dict:
     """Of solutions after ten steps or some more, and of their residuals: how far those of four devices are from those of one."""
     runs = {
-        "cg": (CG(rank=5, epochs=10), Ring()),
-        "sdd": (SDD(batch_size=8, epochs=3), None),
+        "cg": (CG(rank=5, epochs=10), ring),
+        "sdd": (SDD(batch_size=8, epochs=3), gather),
     }
     found = {}
     for name, (solver, product) in runs.items():
@@ -193,7 +193,7 @@ def programs() -> dict:
     multiply = eqx.filter_jit(lambda op, V: op.matvec(V, n_rows=256))
     found = {}
     for op in (KernelOperator.of(kernel, X, 0.1, tile=512), *many):
-        name = type(op.product).__name__ if isinstance(op, ShardedOperator) else "one"
+        name = op.product.__name__ if isinstance(op, ShardedOperator) else "one"
         found[name] = described(multiply.lower(op, op.pad(b)))
     with jax.enable_x64(True):
         for solver in (

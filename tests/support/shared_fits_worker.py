@@ -18,7 +18,7 @@ from stochgp.devices import ONE, Devices
 from stochgp.likelihoods import constant_noise
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import packed
-from stochgp.objectives import elbo_of_all
+from stochgp.objectives import bound_of_all
 from stochgp.objectives.collapsed import lower_bound, lower_bound_and_gradient
 from stochgp.parameters import cast
 from stochgp.solvers import CG, SDD, SGD
@@ -137,7 +137,7 @@ def bounds() -> dict:
         def computed(devices: Devices) -> np.ndarray:
             slope = lower_bound_and_gradient(gp, source, devices=devices)
             naturals = lower_bound(gp, source, devices).naturals
-            bound = elbo_of_all(gp, source, devices)
+            bound = bound_of_all(gp, source, devices).value
             return np.concatenate([[slope.bound, bound], packed(slope.gradient), packed(naturals)])
 
         wanted = computed(ONE)

@@ -111,42 +111,33 @@ def fit(
         A Python file, or the name of a module, in which `stochgp.register` names parts of your own: it is run first. May be given again.
     """
     load_code(code)
-    from stochgp.cli.many_rows import divided_blocks, is_large
-    from stochgp.cli.processes import Asked, joined
-    from stochgp.cli.tables import Wanted, names_in, naming, read_divided
+    from stochgp.cli.processes import joined
+    from stochgp.cli.tables import Wanted, names_in
 
     check_can_write(out)
-    asked = Asked(distributed, coordinator, processes, process)
-    if not asked.is_alone and model in _IN_ONE_PROCESS:
+    several = distributed or coordinator is not None
+    if several and model in _IN_ONE_PROCESS:
         raise ValueError(
             f"--model {model}: several processes fit a feature or a sparse model, and other models are fitted in one"
         )
-    with joined(asked) as devices:
+    with joined(distributed, coordinator, processes, process) as devices:
         plain = {"random_state": seed, "verbose": 0 if quiet else 1, "new_rows": new_rows}
-        plain |= {} if asked.is_alone else {"devices": devices}
+        plain |= {"devices": devices} if several else {}
         describe = lambda classify: _estimator(model, classify, setting or [], hyperparameters, source, plain)
         estimator = describe(lookup(task, _TASKS, "task") == "classes")
-        holds_molecules = getattr(estimator, "smiles", None) is not None
-        kind = "numbers" if task == "auto" and model not in _CLASSIFIERS else task
         wanted = Wanted(
             target,
             names_in(inputs),
             names_in(ignore),
             estimator.missing,
-            holds_molecules,
-            kind,
-            estimator.memory_limit,
+            holds_molecules=getattr(estimator, "smiles", None) is not None,
+            targets="numbers" if task == "auto" and model not in _CLASSIFIERS else task,
+            memory_limit=estimator.memory_limit,
         )
         options = {"bad_rows": bad_rows, "weight": weight, "split_by": names_in(split_by) or ()}
-        in_blocks = _asks_for_blocks(options, source, takes_them=not holds_molecules)
-        is_much = devices.agree(is_large(source, estimator.memory_limit))
-        large = in_blocks or is_much and not holds_molecules
-        division = source, wanted, test_fraction, seed
-        rows: Any = divided_blocks(*division, **options) if large else read_divided(*division)
+        rows = _rows(source, wanted, test_fraction, seed, options, devices)
         estimator = describe(True) if rows.are_classes else estimator
-        with naming(source):
-            estimator.fit(rows.train.inputs, rows.train.targets, checkpoint=checkpoint)
-        estimator.target_name_ = rows.target
+        _learn(estimator, rows, source, checkpoint)
         estimator.trained_on_ = {
             "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(rows.left_out)
         }  # fmt: skip
@@ -155,7 +146,22 @@ def fit(
         if estimator.plan_["ended"]["choice"] == "interrupted":
             raise KeyboardInterrupt(f"the model so far is in {out}")
         if devices.is_writer:
-            show(_report(estimator, rows, source, out, large), as_json)
+            show(_report(estimator, rows, source, out), as_json)
+
+
+def _rows(
+    source: str, wanted: Any, test_fraction: float | None, seed: int, options: dict[str, Any], devices: Any
+) -> Any:
+    """The `Divided` rows of DATA: read block by block where the options need it, or where a table might take too much of the memory."""
+    from stochgp.cli.many_rows import divided_blocks, is_large
+    from stochgp.cli.tables import read_divided
+
+    takes_blocks = not wanted.holds_molecules
+    asks = _asks_for_blocks(options, source, takes_them=takes_blocks)
+    is_much = devices.agree(is_large(source, wanted.memory_limit))
+    if asks or is_much and takes_blocks:
+        return divided_blocks(source, wanted, test_fraction, seed, **options)
+    return read_divided(source, wanted, test_fraction, seed)
 
 
 def _asks_for_blocks(options: dict[str, Any], source: str, *, takes_them: bool) -> bool:
@@ -171,6 +177,16 @@ def _asks_for_blocks(options: dict[str, Any], source: str, *, takes_them: bool) 
     return asks
 
 
+def _learn(estimator: Any, rows: Any, source: str, checkpoint: str | None) -> None:
+    """Fits to the training rows."""
+    from stochgp.cli.tables import Labelled, naming
+
+    data = rows.train if isinstance(rows.train, Labelled) else (rows.train, rows.target)
+    with naming(source):
+        estimator.fit(*data, checkpoint=checkpoint)
+    estimator.target_name_ = rows.target
+
+
 def _save(estimator: Any, out: str) -> None:
     """The model; the devices of several processes are no setting of it."""
     from stochgp.devices import Devices
@@ -180,16 +196,19 @@ def _save(estimator: Any, out: str) -> None:
     estimator.save(out)
 
 
-def _report(estimator: Any, rows: Any, source: str, out: str, large: bool) -> dict[str, Any]:
+def _report(estimator: Any, rows: Any, source: str, out: str) -> dict[str, Any]:
     """What `fit` prints."""
     from stochgp.cli.many_rows import scores_by_blocks
     from stochgp.cli.reports import described, scores
+    from stochgp.cli.tables import Labelled
 
+    in_memory, aside = isinstance(rows.train, Labelled), f"{source}, rows set aside"
     try:
-        report = described(estimator, out, estimator.n_rows_ if large else len(rows.train.targets))
-        if rows.test is not None:
-            score = scores_by_blocks if large else scores
-            report |= score(estimator, rows.test, f"{source}, rows set aside")
+        report = described(estimator, out, len(rows.train.targets) if in_memory else estimator.n_rows_)
+        if rows.test is not None and in_memory:
+            report |= scores(estimator, rows.test, aside)
+        elif rows.test is not None:
+            report |= scores_by_blocks(estimator, rows.test, rows.target, aside)
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(f"the model is in {out}") from interrupt
     return report
@@ -300,14 +319,14 @@ def evaluate(
     """
     load_code(code)
     from stochgp.cli.divisions import division_for_scores
-    from stochgp.cli.many_rows import is_large, labelled_blocks, scores_by_blocks
+    from stochgp.cli.many_rows import blocks_with, is_large, scores_by_blocks
     from stochgp.cli.reports import picture, scores
     from stochgp.cli.tables import read_labelled
 
     if report is not None:
         check_picture(report)
     estimator = stochgp.load(model)
-    name = getattr(estimator, "target_name_", None) if target is None else target
+    name: Any = getattr(estimator, "target_name_", None) if target is None else target
     targets = "classes" if hasattr(estimator, "classes_") else "numbers"
     large = is_large(source, estimator.memory_limit)
     if report is not None and targets == "classes":
@@ -315,7 +334,8 @@ def evaluate(
     if report is not None and large:
         raise ValueError(f"--report: {source} is too large to be held in memory; give a sample of its rows")
     if large:
-        show(scores_by_blocks(estimator, labelled_blocks(source, name, targets), source), as_json)
+        blocks = blocks_with(source, name)
+        show(scores_by_blocks(estimator, blocks, name, source), as_json)
         return
     division = division_for_scores(estimator, source, seed, test_fraction)
     rows = read_labelled(source, name, division, targets, estimator.memory_limit)

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
@@ -28,13 +28,6 @@ TESTED = 10_000  # flights of these days: errors of the scores are those of the 
 # RMSE 14.6, NLPD 3.975 and CRPS 7.48 against 15.0, 3.992 and 7.70 without.
 NOT_LEARNED = (*MANY_LEVELS, "month", "day_of_year")
 COVERED = (0.5, 0.95)
-
-
-class Prediction(NamedTuple):
-    """Of the minutes that the test flights lost, and the seconds of fitting and predicting."""
-
-    predicted: Any
-    seconds: float
 
 
 def demo(
@@ -74,16 +67,16 @@ def _compared(out: str, flights: int, seed: int, *, verbose: int) -> dict[str, A
     """The scores of all methods, what ours says, and its pictures."""
     known, new = _divided(flights, seed)
     model = GPRegressor(memory_limit=MEMORY_LIMIT, random_state=seed, verbose=verbose)
-    ours = _timed(_gp, model, known, new)
+    predicted, seconds = _timed(_gp, model, known, new)
     peak = peak_resident()  # before the others, whose memory is not ours
-    found = Arrivals(ours.predicted, new)
+    found = Arrivals(predicted, new)
     examples, promises, widths = examples_of(found), promises_of(found), widths_of(found)
     pictures = [out, str(Path(out).with_stem(f"{Path(out).stem}-trust"))]
     write_picture(arrivals_figure(found, examples), pictures[0])
     write_picture(trust_figure(found, promises, widths), pictures[1])
-    models: dict[str, Any] = {"stochgp": _scores(new, ours)}
+    models: dict[str, Any] = {"stochgp": _scores(new, predicted, seconds)}
     for rival, predict in rivals(seed):
-        models[rival] = None if predict is None else _scores(new, _timed(predict, known, new))
+        models[rival] = None if predict is None else _scores(new, *_timed(predict, known, new))
     return {
         "n_train": len(known.lost),
         "n_test": len(new.lost),
@@ -117,15 +110,16 @@ def _gp(model: GPRegressor, known: Departures, new: Departures) -> AbstractDistr
     return model.predict_distribution(others)
 
 
-def _timed(predict: Callable[..., Any], *given: Any) -> Prediction:
+def _timed(predict: Callable[..., Any], *given: Any) -> tuple[Any, float]:
+    """(What is predicted of the minutes that the test flights lost, the seconds of fitting and predicting)."""
     begun = time.perf_counter()
     predicted = predict(*given)
-    return Prediction(predicted, time.perf_counter() - begun)
+    return predicted, time.perf_counter() - begun
 
 
-def _scores(new: Departures, found: Prediction) -> dict[str, float | None]:
+def _scores(new: Departures, predicted: Any, seconds: float) -> dict[str, float | None]:
     """Of minutes lost, which are those of the arrival delay; standard errors are over days, as flights of a day are related."""
-    predicted, y = found.predicted, new.lost
+    y = new.lost
     day = np.unique(new.day, return_inverse=True)[1]
     square, square_error = paired((y - predicted.mean) ** 2, day)
     crps, crps_error = paired(predicted.crps(y), day)
@@ -143,7 +137,7 @@ def _scores(new: Departures, found: Prediction) -> dict[str, float | None]:
     for level in COVERED:
         lower, upper = predicted.interval(level).T
         scores[f"coverage_{100 * level:.0f}"] = float(np.mean((lower <= y) & (y <= upper)))
-    return scores | {"seconds": found.seconds}
+    return scores | {"seconds": seconds}
 
 
 def _print(report: dict[str, Any]) -> None:

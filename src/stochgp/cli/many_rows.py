@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
@@ -11,11 +11,11 @@ import pyarrow.parquet as pa_parquet
 from stochgp import data
 from stochgp.budget import Budget
 from stochgp.cli.reports import scores
-from stochgp.cli.tables import Labelled, Wanted, columns_left_out, left_out, split_off, without
+from stochgp.cli.tables import Divided, Labelled, Wanted, columns_left_out, left_out, split_off, without
 from stochgp.data.blocks import Block, TooNarrowError, are_bad
-from stochgp.data.files import DAMAGE
 from stochgp.data.hashing import hash_keys
-from stochgp.data.targets import LABELS, ClassTargets
+from stochgp.tables.files import DAMAGE
+from stochgp.tables.targets import LABELS, ClassTargets
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
 # Bytes in memory, the matrix of numbers included, for a byte of the file.
@@ -51,34 +51,16 @@ def _table_bytes(path: Path, suffix: str) -> int:
     return size
 
 
-class LabelledBlocks(NamedTuple):
-    """What `fit` of an estimator takes: rows in files, and the name of their target; `kind` is "numbers" or "classes"."""
-
-    inputs: data.Blocks
-    targets: str
-    kind: str = "numbers"
-
-
-class DividedBlocks(NamedTuple):
-    """As `tables.Divided`."""
-
-    train: LabelledBlocks
-    test: LabelledBlocks | None
-    target: str
-    left_out: tuple[str, ...]
-    are_classes: bool = False
-
-
 def divided_blocks(
     source: str, wanted: Wanted, test_fraction: float | None, seed: int, **options: Any
-) -> DividedBlocks:
+) -> Divided[data.Blocks]:
     """The rows of DATA to learn from, and those set aside by their values; `options` are those of `Blocks.of`.
 
     Raises ValueError as `tables.read_divided` does.
     """
     if wanted.target is None:
         raise ValueError(f"{source}: name the column to learn with --target")
-    blocks = labelled_blocks(source, wanted.target, **options).inputs
+    blocks = blocks_with(source, wanted.target, **options)
     names = [name for name in blocks.names() if name != blocks.weight]
     left_out = columns_left_out(
         [name for name in names if name != wanted.target], wanted.target, wanted, source
@@ -86,9 +68,8 @@ def divided_blocks(
     blocks = blocks.only(tuple(name for name in names if name not in left_out))
     left_out = left_out if blocks.weight is None else (*left_out, blocks.weight)
     kind = _kind_of(blocks, wanted.target) if wanted.targets == "auto" else wanted.targets
-    parts = (blocks, None) if test_fraction is None else blocks.divided(test_fraction, seed)
-    train, test = (None if part is None else LabelledBlocks(part, wanted.target, kind) for part in parts)
-    return DividedBlocks(cast(LabelledBlocks, train), test, wanted.target, left_out, kind == "classes")
+    train, test = (blocks, None) if test_fraction is None else blocks.divided(test_fraction, seed)
+    return Divided(train, test, wanted.target, left_out, kind == "classes")
 
 
 def _kind_of(blocks: data.Blocks, target: str) -> str:
@@ -109,13 +90,13 @@ def _kind_of(blocks: data.Blocks, target: str) -> str:
     return "classes"
 
 
-def labelled_blocks(source: str, target: str | None, kind: str = "numbers", **options: Any) -> LabelledBlocks:
+def blocks_with(source: str, target: str | None, **options: Any) -> data.Blocks:
     """All rows and columns. Raises ValueError where the target is not known, or no column is called so."""
     if target is None:
         raise ValueError("the model does not know its target's name: give --target")
     blocks = data.Blocks.of(source, **options)
     blocks.only((target,))
-    return LabelledBlocks(blocks, target, kind)
+    return blocks
 
 
 def blocks_of(source: str, estimator: Any) -> Iterator[Block]:
@@ -140,17 +121,17 @@ def placing(block: Block) -> Iterator[None]:
         raise block.placed(data.TableError(str(error).removeprefix("the table, "))) from error
 
 
-def scores_by_blocks(estimator: Any, rows: LabelledBlocks, source: str) -> dict[str, float]:
+def scores_by_blocks(estimator: Any, blocks: data.Blocks, target: str, source: str) -> dict[str, float]:
     """`reports.scores` of all rows: means over the blocks, of the squared error for rmse."""
-    blocks, total, n_rows = rows.inputs, dict[str, float](), 0
+    total, n_rows = dict[str, float](), 0
     for block in blocks_of(str(blocks.path), estimator):
         table = block.table
         if blocks.bad_rows == "skip":
-            table = _good_rows(table, estimator, rows)
+            table = _good_rows(table, estimator, blocks, target)
             if table.num_rows == 0:
                 continue
         with placing(block):
-            part = _set_aside(estimator, table, rows)
+            part = _set_aside(estimator, table, blocks, target)
             if len(part.targets) == 0:
                 continue
             found = scores(estimator, part, "")
@@ -164,24 +145,23 @@ def scores_by_blocks(estimator: Any, rows: LabelledBlocks, source: str) -> dict[
     return {"n": n_rows} | {name: v**0.5 if name == "rmse" else v for name, v in means.items()}
 
 
-def _good_rows(table: pa.Table, estimator: Any, rows: LabelledBlocks) -> pa.Table:
+def _good_rows(table: pa.Table, estimator: Any, blocks: data.Blocks, target: str) -> pa.Table:
     """The rows whose target, inputs of the model and columns beside them can be used."""
-    encoder, beside = estimator._fitted.encoder, rows.inputs.beside
-    read = dict.fromkeys((*(rule.name for rule in encoder.columns), rows.targets, *beside))
-    return table.filter(
-        pa.array(~are_bad(table.select(list(read)), rows.inputs, rows.targets, encoder.missing))
-    )
+    encoder = estimator._fitted.encoder
+    read = dict.fromkeys((*(rule.name for rule in encoder.columns), target, *blocks.beside))
+    return table.filter(pa.array(~are_bad(table.select(list(read)), blocks, target, encoder.missing)))
 
 
-def _set_aside(estimator: Any, table: pa.Table, rows: LabelledBlocks) -> Labelled:
+def _set_aside(estimator: Any, table: pa.Table, blocks: data.Blocks, target: str) -> Labelled:
     """The rows of the block that are in the part."""
-    blocks, found = rows.inputs, split_off(table, rows.targets, "the table", rows.kind)
+    classify = hasattr(estimator, "classes_")
+    found = split_off(table, target, "the table", "classes" if classify else "numbers")
     if blocks.part is None:
         return found
     numbers = estimator._fitted.encoder.transform(without(found.inputs, left_out(estimator)))
     key = hash_keys(table, blocks.split_by) if blocks.split_by else None
     y = found.targets
-    if rows.kind == "classes":  # as the fit divided them
-        y = ClassTargets(estimator.classes_).numbers(table, rows.targets)
+    if classify:  # as the fit divided them
+        y = ClassTargets(estimator.classes_).numbers(table, target)
     among = blocks.part.holds(numbers, y, key)
     return Labelled(found.inputs.filter(pa.array(among)), found.targets[among])

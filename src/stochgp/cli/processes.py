@@ -5,7 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 HEARTBEAT = 30  # seconds after which a silent process is given up
 LOST = ("gloo", "nccl", "connection", "coordination", "heartbeat", "socket", "peer")  # in messages of JAX
@@ -15,47 +15,24 @@ class LostProcessError(Exception):
     """Another process of the run has ended before its time."""
 
 
-class Asked(NamedTuple):
-    """The options of a run of several processes."""
-
-    distributed: bool
-    coordinator: str | None
-    processes: int | None
-    process: int | None
-
-    @property
-    def is_alone(self) -> bool:
-        return not self.distributed and self.coordinator is None
-
-    def check(self) -> None:
-        """Raises ValueError, naming the options, where they do not fit together."""
-        three = (self.coordinator, self.processes, self.process)
-        if self.distributed and three != (None, None, None):
-            raise ValueError(
-                "--distributed finds the processes by itself: leave --coordinator, --processes and --process"
-            )
-        if not self.distributed and 0 < sum(part is not None for part in three) < 3:
-            raise ValueError("--coordinator HOST:PORT, --processes H and --process I are given together")
-        if self.processes is not None and self.process is not None and not 0 <= self.process < self.processes:
-            raise ValueError(f"--process is {self.process}; it must be from 0 to {self.processes - 1}")
-
-
 @contextlib.contextmanager
-def joined(asked: Asked) -> Iterator[Any]:
+def joined(
+    distributed: bool, coordinator: str | None, processes: int | None, process: int | None
+) -> Iterator[Any]:
     """The `Devices` of the run: of one process, or all of all processes, in which what is inside ends together.
 
-    Of several it is to be called before anything uses a device. Raises ValueError for options that do not fit, and where no other process is
-    found; LostProcessError where another process ends while this one works with it.
+    The parameters are the options of a run of several processes. Then it is to be called before anything uses a device. Raises ValueError for
+    options that do not fit, and where no other process is found; LostProcessError where another process ends while this one works with it.
     """
-    asked.check()
-    if asked.is_alone:
+    _check(distributed, coordinator, processes, process)
+    if not distributed and coordinator is None:
         from stochgp.devices import ONE
 
         yield ONE
         return
     speak = _keep_output()
     with _losses_named():
-        devices = _join(asked)
+        devices = _join(coordinator, processes, process)
         speak(devices.is_writer)
         try:
             yield devices
@@ -71,12 +48,24 @@ def end_at_once() -> bool:
     return jax is not None and jax.distributed.is_initialized()
 
 
-def _join(asked: Asked) -> Any:
+def _check(distributed: bool, coordinator: str | None, processes: int | None, process: int | None) -> None:
+    """Raises ValueError, naming the options, where they do not fit together."""
+    three = (coordinator, processes, process)
+    if distributed and three != (None, None, None):
+        raise ValueError(
+            "--distributed finds the processes by itself: leave --coordinator, --processes and --process"
+        )
+    if not distributed and 0 < sum(part is not None for part in three) < 3:
+        raise ValueError("--coordinator HOST:PORT, --processes H and --process I are given together")
+    if processes is not None and process is not None and not 0 <= process < processes:
+        raise ValueError(f"--process is {process}; it must be from 0 to {processes - 1}")
+
+
+def _join(coordinator: str | None, processes: int | None, process: int | None) -> Any:
     import jax
 
-    where = (asked.coordinator, asked.processes, asked.process)
     try:
-        jax.distributed.initialize(*where, heartbeat_timeout_seconds=HEARTBEAT)
+        jax.distributed.initialize(coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT)
     except ValueError as error:
         raise ValueError(
             f"--distributed finds no other processes here ({error}): give --coordinator, --processes and --process"

@@ -2,15 +2,17 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float, Shaped
 
 from stochgp import data
-from stochgp.data.levels import LevelTargets
 from stochgp.names import did_you_mean, quoted
+from stochgp.tables.levels import LevelTargets
+
+Rows = TypeVar("Rows")
 
 
 class Wanted(NamedTuple):
@@ -35,17 +37,20 @@ class Labelled(NamedTuple):
     targets: Shaped[np.ndarray, " N"]
 
 
-class Divided(NamedTuple):
-    """Training and test rows; `test` is None where nothing was set aside. `left_out` names the columns that are not learned from."""
+class Divided(NamedTuple, Generic[Rows]):
+    """Training and test rows, `Labelled` or `data.Blocks`; `test` is None where nothing was set aside.
 
-    train: Labelled
-    test: Labelled | None
+    `left_out` names the columns that are not learned from.
+    """
+
+    train: Rows
+    test: Rows | None
     target: str
     left_out: tuple[str, ...]
     are_classes: bool = False
 
 
-def read_divided(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> Divided:
+def read_divided(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> Divided[Labelled]:
     """Training and test rows of DATA: a named set's own division, a random one of a file.
 
     Raises ValueError where the target is not named or does not exist, for input columns that do not, and where a named set that has
@@ -172,7 +177,7 @@ def as_table(X: Float[np.ndarray, "N D"], names: tuple[str, ...]) -> pa.Table:
     return pa.table({name: X[:, j] for j, name in enumerate(names)})
 
 
-def _named(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> Divided:
+def _named(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> Divided[Labelled]:
     if test_fraction is not None and source.startswith(("uci", "mol:dockstring")):
         raise ValueError(f"{source} has its own test rows: leave --test-fraction out")
     options = {} if test_fraction is None else {"test_fraction": test_fraction}

@@ -1,17 +1,18 @@
-"""Data: tables from frames and files, numbers from their columns, standardising, nearest rows; and the named sets of `stochgp.datasets`."""
+"""Data: rows in memory and in files, standardising, nearest rows; what users need of `stochgp.tables`, and the named sets of `stochgp.datasets`."""
 
 from typing import TYPE_CHECKING, Any
 
+from stochgp.tables.columns import Column, TableError, read_column, table_columns
+from stochgp.tables.encoding import TableEncoder
+from stochgp.tables.files import SUFFIXES, read_table, table_writer, write_table
+from stochgp.tables.fingerprints import Fingerprints
+from stochgp.tables.molecules import Morgan
+from stochgp.tables.rules import MAX_LEVELS, ColumnRule
+from stochgp.tables.targets import holds_classes, label_column, target_column
+
 from .blocks import Blocks
-from .columns import Column, TableError, read_column, table_columns
-from .encoding import TableEncoder
-from .files import SUFFIXES, read_table, table_writer, write_table
-from .fingerprints import Fingerprints
-from .molecules import Morgan
 from .neighbours import Neighbours
-from .rules import MAX_LEVELS, ColumnRule
 from .standardise import Standardiser
-from .targets import holds_classes, label_column, target_column
 
 if TYPE_CHECKING:
     from stochgp.datasets import (

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -15,12 +14,6 @@ _SURE = 4.0  # standard deviations that a count in the sample may miss
 _PAIRS = 1 << 16  # of a point and a candidate, compared together
 _MOST_PAIRS = 1 << 18  # of a block; with more, its points are ranked one by one
 _DIRECTIONS_ROWS, _DIRECTIONS_NEAR = 500, 10
-
-
-class _Block(NamedTuple):
-    points: Float[np.ndarray, "P D"]
-    squares: Float[np.ndarray, " P"]  # ‖z‖²
-    lines: Float[np.ndarray, "P _"]  # [−2z, 1] in float32
 
 
 class BlockedSearch:
@@ -66,11 +59,10 @@ class BlockedSearch:
     def _of_block(self, points: Float[np.ndarray, "P D"], k: int, rank: int) -> Int[np.ndarray, "P k"]:
         shifted = points - self._centre
         lines = np.concatenate([-2 * shifted, np.ones((len(points), 1))], axis=1).astype(np.float32)
-        block = _Block(points, np.sum(np.square(shifted), axis=1), lines)
         bound = np.full(len(points), np.inf, np.float32)
         if rank < len(self._some):
             bound = np.partition(lines @ self._some.T, rank, axis=1)[:, rank]
-        which, rows = self._candidates(block, bound)
+        which, rows = self._candidates(lines, bound)
         counts = np.bincount(which, minlength=len(points))
         last, found = np.cumsum(counts), np.zeros((len(points), k), np.int64)
         distances = self._distances(points, which, rows)
@@ -79,19 +71,20 @@ class BlockedSearch:
         ranks = order[(last - counts)[there, None] + np.arange(k)]
         found[there] = rows[ranks]
         sure = np.zeros(len(points), bool)
-        farthest = distances[ranks[:, -1]] - (1 - self._error) * block.squares[there]
+        squares = np.sum(np.square(shifted), axis=1)  # ‖z‖²
+        farthest = distances[ranks[:, -1]] - (1 - self._error) * squares[there]
         sure[there] = farthest < bound[there]
         for i in np.flatnonzero(~sure):
             found[i] = self._of_point(points[i], k)
         return found
 
     def _candidates(
-        self, block: _Block, bound: Float[np.ndarray, " P"]
+        self, lines: Float[np.ndarray, "P _"], bound: Float[np.ndarray, " P"]
     ) -> tuple[Int[np.ndarray, " C"], Int[np.ndarray, " C"]]:
-        """(Points, rows) of all pairs within the bounds, the error allowed for; none where they are too many."""
+        """(Points, rows) of all pairs within the bounds, the error allowed for; none where they are too many. `lines` are [−2z, 1] in float32."""
         parts, n_pairs = [], 0
         for rows in _parts(len(self._table), _ROWS):
-            values = block.lines @ self._table[rows].T
+            values = lines @ self._table[rows].T
             at = np.flatnonzero(values <= bound[:, None])
             n_pairs += len(at)
             if n_pairs > _MOST_PAIRS:

@@ -76,7 +76,7 @@ class Neighbours:
         Raises ValueError for points of another shape, for values that are not finite, and unless 1 ≤ k ≤ N; TimeIsUpError under a deadline
         that it would miss.
         """
-        self._check(k)
+        check_number(k, self.size)
         if points.ndim != 2 or points.shape[1] != self.n_inputs:
             raise ValueError(f"expected points of shape [P, {self.n_inputs}], but got {points.shape}")
         _check_finite(points)
@@ -93,7 +93,7 @@ class Neighbours:
         The centre comes first also among rows equal to it. Raises ValueError for numbers of no row, and unless 1 ≤ k ≤ N; TimeIsUpError
         under a deadline that it would miss.
         """
-        self._check(k)
+        check_number(k, self.size)
         if len(centres) and not 0 <= centres.min() <= centres.max() < self.size:
             raise ValueError(
                 f"centres must be rows 0 to {self.size - 1}, but got {centres.min()} to {centres.max()}"
@@ -114,11 +114,11 @@ class Neighbours:
         _, rows = self._tree.query(points, k, eps=self.slack, workers=-1)
         return np.reshape(rows, (len(points), k))  # for k = 1 the tree leaves the last axis out
 
-    def _check(self, k: int) -> None:
-        if not 1 <= k <= self.size:
-            raise ValueError(
-                f"the number of neighbours must be 1 to {self.size}, the number of rows, but is {k}"
-            )
+
+def check_number(k: int, n_rows: int) -> None:
+    """Raises ValueError for a number of neighbours that so many rows do not have."""
+    if not 1 <= k <= n_rows:
+        raise ValueError(f"the number of neighbours must be 1 to {n_rows}, the number of rows, but is {k}")
 
 
 def slack_of(n_rows: int) -> float:

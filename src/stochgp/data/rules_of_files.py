@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stochgp.tables.columns import Column, TableError, table_columns
+from stochgp.tables.encoding import DROP, TableEncoder, column_of
+from stochgp.tables.readings import DIGITS, FEWEST_DATES, numbers_as_dates
+from stochgp.tables.rules import WHOLE_DATES, ColumnRule, rule_of, with_dates_read
+from stochgp.tables.targets import REAL, AbstractTargets
+from stochgp.tables.times import PARTS, part_of
+
 from .blocks import BadRows, Block, Blocks, TooNarrowError, good_blocks
-from .columns import Column, TableError, table_columns
-from .encoding import DROP, TableEncoder, column_of
-from .readings import DIGITS, FEWEST_DATES, numbers_as_dates
-from .rules import WHOLE_DATES, ColumnRule, rule_of, with_dates_read
-from .targets import REAL, AbstractTargets
-from .times import PARTS, part_of
 
 MOST_TEXTS = (
     1_000  # different ones that are remembered: more than are levels, and enough to see how they are read

@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
+from stochgp.tables.columns import TableError, read_column, table_columns
+from stochgp.tables.encoding import TableEncoder
+from stochgp.tables.targets import REAL, AbstractTargets
+
 from .blocks import BadRows, Block, Blocks, good_blocks
-from .columns import TableError, read_column, table_columns
-from .encoding import TableEncoder
 from .hashing import hash_keys, hash_rows
 from .rows import Rows
 from .rules_of_files import encoder_of
 from .standardise import Standardiser, Summary
 from .streams import AbstractPasses, Batch, on_device_padded
-from .targets import REAL, AbstractTargets
 
 LARGEST_WEIGHT = 1e30  # its product with a precision is still a float32
 SAMPLE_SEED = 0x5EED  # added to the user's, so that a sample does not follow the division

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Float64, Int64
 
-from stochgp.data.encoding import TableEncoder
+from stochgp.tables.encoding import TableEncoder
 
 from .dataset import Dataset, train_test_indices
 from .earlier import DAY, Movements, of_earlier_flights

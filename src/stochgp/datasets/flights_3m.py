@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
-from stochgp.data.times import part_of, times_of_arrow
+from stochgp.tables.times import part_of, times_of_arrow
 
 from .dataset import Dataset, data_folders, train_test_indices
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from jaxtyping import Float
 
-from stochgp.data.molecules import Morgan, are_installed, fingerprints_of
 from stochgp.names import lookup
+from stochgp.tables.molecules import Morgan, are_installed, fingerprints_of
 
 from .dataset import Dataset, data_folders, train_test_indices
 

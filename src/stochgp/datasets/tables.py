@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from stochgp.data.encoding import TableEncoder
+from stochgp.tables.encoding import TableEncoder
 
 from .dataset import Dataset, data_folders, train_test_indices
 

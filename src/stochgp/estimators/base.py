@@ -18,18 +18,14 @@ from sklearn.utils import estimator_html_repr
 from stochgp import deadline
 from stochgp.choosing import AS_GIVEN, Decisions, choice
 from stochgp.compiled import kept_on_disk
-from stochgp.data.molecules import MoleculeEncoder
 from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.deadline import granted, within
 from stochgp.devices import ONE, Devices
 from stochgp.estimators.calibrating import calibrated
-from stochgp.estimators.cautions import Seen, warn_of
-from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import Scores, caution_after_fit
 from stochgp.estimators.predictor import PosteriorEstimator
-from stochgp.estimators.progress import progress_line, say
 from stochgp.estimators.report import (
     PLANNED,
     describe_end,
@@ -39,18 +35,23 @@ from stochgp.estimators.report import (
     shared_steps,
     worse_than_a_constant,
 )
-from stochgp.estimators.run import Run
 from stochgp.estimators.settings import DTYPES, check_settings
 from stochgp.estimators.summary import summarise
-from stochgp.estimators.units import TrainingData, in_target_units
 from stochgp.learners import AbstractLearner, fit
-from stochgp.learners.log import Report
-from stochgp.learners.placing import place, rows_in_time
+from stochgp.learning.log import Report
+from stochgp.learning.placing import place, rows_in_time
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import AbstractGP
 from stochgp.observations import Dispersion, Observation
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
+from stochgp.tables.molecules import MoleculeEncoder
+from stochgp.training_data.cautions import Seen, warn_of
+from stochgp.training_data.fingerprinted import Inputs
+from stochgp.training_data.inputs import name_of_targets
+from stochgp.training_data.progress import progress_line, say
+from stochgp.training_data.run import Run
+from stochgp.training_data.units import TrainingData, in_target_units
 
 logger = logging.getLogger("stochgp.estimators")
 
@@ -242,7 +243,7 @@ class GPEstimator(PosteriorEstimator):
         self._fitted = self._fitted_of(data, posterior, observation, stream)
         if data.left_out is not None:
             self._fitted, further = calibrated(self._fitted, data.left_out, self._calibration, further)
-        self.target_name_ = _name_of(y, data.is_of_files)
+        self.target_name_ = name_of_targets(y)
         self.plan_ = Decisions(data.entries) | start | choices | more | further
         self._judge(learned, data)
         for note in notes(self.plan_, data.n_rows):
@@ -391,9 +392,3 @@ class GPEstimator(PosteriorEstimator):
         nlml = self._nlml(learned)
         if nlml is not None:
             self.nlml_ = nlml + data.log_unit
-
-
-def _name_of(y: Any, is_of_files: bool) -> str | None:
-    """The name of the targets, where they have one."""
-    name = y if is_of_files else getattr(y, "name", None)
-    return name if isinstance(name, str) else None

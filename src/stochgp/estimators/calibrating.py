@@ -11,6 +11,7 @@ from stochgp.distributions import ConformalScores, recalibration
 from stochgp.distributions.calibrating import FEWEST, rows_for
 from stochgp.estimators.fitted import Fitted
 from stochgp.numerics.arrays import effective_number
+from stochgp.numerics.clustered import reaching
 
 PIT, CONFORMAL = "pit", "conformal"
 SHARE, MOST = 0.1, 2000  # of the rows, and rows
@@ -116,5 +117,5 @@ def _groups(group: np.ndarray, n: int, generator: np.random.Generator) -> np.nda
             f"calibration wants at least {2 * FEWEST} groups, of which {FEWEST} are left out of the fit; there are {len(labels)}"
         )
     order = generator.permutation(len(labels))
-    enough = int(np.searchsorted(np.cumsum(sizes[order]), n)) + 1
+    enough = reaching(sizes[order], n)
     return np.isin(number, order[: min(max(enough, FEWEST), len(labels) // 2)])

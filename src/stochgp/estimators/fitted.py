@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,27 +13,24 @@ from jaxtyping import Float, PRNGKeyArray
 from stochgp.budget import Budget, release
 from stochgp.data import Standardiser
 from stochgp.data.model_rows import ModelRows
-from stochgp.data.molecules import MoleculeEncoder
 from stochgp.distributions import AbstractDistribution
-from stochgp.estimators.cautions import Seen
 from stochgp.estimators.function_draws import FunctionDraws, JoinedFunctions
-from stochgp.estimators.inputs import Encoder
 from stochgp.observations import Observation
 from stochgp.planning.memory import most_columns
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions
 from stochgp.posteriors.base import Request
+from stochgp.tables.molecules import MoleculeEncoder
+from stochgp.training_data.cautions import Seen
+from stochgp.training_data.inputs import Encoder
 
 
-class DrawKeys(NamedTuple):
-    """Of one random state: no draw of the one is made from a key of the other."""
+def draw_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+    """(Of functions, each part of which folds in how many were drawn before it; of the noise of observations).
 
-    functions: PRNGKeyArray  # each part of the functions folds in how many were drawn before it
-    noise: PRNGKeyArray  # of observations
-
-
-def draw_keys(key: PRNGKeyArray) -> DrawKeys:
-    """`split`, because `fold_in` of the same key gives the keys of a split again."""
-    return DrawKeys(*jax.random.split(key))
+    `split`, because `fold_in` of the same key gives the keys of a split again: no draw of the one is made from a key of the other.
+    """
+    of_functions, of_noise = jax.random.split(key)
+    return of_functions, of_noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +142,7 @@ class Fitted:
         Raises ValueError, with both numbers, where there is memory for none.
         """
         need, parts, n_drawn = lambda n: self.posterior.need_bytes(Request(n_samples=n)), [], 0
-        of_functions = draw_keys(key).functions
+        of_functions, _ = draw_keys(key)
         with jax.enable_x64(True):
             while n_drawn < n_samples:
                 n = most_columns(need, n_samples - n_drawn, budget.free())

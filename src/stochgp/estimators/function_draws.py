@@ -10,11 +10,11 @@ from jaxtyping import Array, Float
 
 from stochgp.data import Standardiser
 from stochgp.data.model_rows import ModelRows
-from stochgp.estimators.fingerprinted import is_packed
-from stochgp.estimators.inputs import Encoder
 from stochgp.observations import LinearMean
 from stochgp.parameters import cast
 from stochgp.posteriors import AbstractFunctions
+from stochgp.training_data.fingerprinted import is_packed
+from stochgp.training_data.inputs import Encoder
 from stochgp.transforms import AbstractTransform
 
 ROWS = 256  # of one evaluation of functions

@@ -13,12 +13,12 @@ from stochgp.budget import Budget
 from stochgp.choosing import choice, prefer, too_few
 from stochgp.data.rows import Rows
 from stochgp.distributions import AbstractDistribution, Counts, Normal
-from stochgp.estimators.cautions import FEW_ROWS
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.streaming import drift
 from stochgp.numerics.clustered import clusters
+from stochgp.numerics.seeds import random_rows
 from stochgp.posteriors import Request
 from stochgp.results import RESULTS, FitResult
+from stochgp.training_data.cautions import FEW_ROWS
 
 ROWS = 512  # that are predicted
 SECONDS = 2.0  # of a time limit, for predicting them
@@ -79,7 +79,7 @@ def caution_after_fit(estimator: Any, learned: FitResult, rows: Rows) -> str:
     if learned.n_iter == 0 and learned.result is RESULTS.time_limit:
         return "the time limit left no time to learn: no step was taken, parameters are as they began, and predictions may be those of the prior"
     rows = rows.counted()
-    rows = rows.some(np.sort(np.random.default_rng(0).permutation(len(rows.y))[:ROWS]))
+    rows = rows.some(random_rows(len(rows), ROWS))
     fitted, budget = estimator._fitted, Budget.of(estimator.memory_limit)
     need = fitted.posterior.need_bytes(Request(len(rows.y)))
     if (
@@ -131,6 +131,15 @@ def shift_of(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, "
         f"these rows are on average far from the first ones, in standard deviations of those: {', '.join(far)}. They are standardised as the "
         "first ones were, and what was learned of lengthscales and noise is of those: fit again on rows of both kinds"
     )
+
+
+def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> dict[str, Any]:
+    """Mean and standard deviation of rows in standardised units: 0 and 1 where they are like those of the fit."""
+    Z, z = fitted.inputs.transform(X), fitted.observation.to_model(X, y)
+    return {
+        "inputs": {"mean": Z.mean(axis=0).tolist(), "std": Z.std(axis=0).tolist()},
+        "targets": {"mean": float(z.mean()), "std": float(z.std())},
+    }
 
 
 def warned(said: list[str], stacklevel: int) -> dict[str, Any]:

@@ -12,15 +12,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp.budget import Budget
 from stochgp.distributions import AbstractDistribution
-from stochgp.estimators.cautions import warn_of_moved
 from stochgp.estimators.fitted import Fitted, draw_keys
 from stochgp.estimators.function_draws import FunctionDraws
-from stochgp.estimators.inputs import read_inputs
 from stochgp.estimators.nested import BETWEEN_NAMES, fields_of, with_fields
-from stochgp.estimators.progress import say
 from stochgp.estimators.saving import pack, save, unpack
 from stochgp.numerics.seeds import as_key
 from stochgp.posteriors import Request
+from stochgp.training_data.cautions import warn_of_moved
+from stochgp.training_data.inputs import read_inputs
+from stochgp.training_data.progress import say
 
 logger = logging.getLogger("stochgp.estimators")
 
@@ -220,7 +220,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
         X = self._read(X)
         self._reserve(Request(), f"{n_samples} samples at {len(X)} rows", 24 * len(X) * n_samples)
         if include_noise:
-            return self._fitted.observed(functions, X, key=draw_keys(key).noise)
+            return self._fitted.observed(functions, X, key=draw_keys(key)[1])
         return functions.at_numbers(X)
 
     def sample_functions(self, n_samples: int, random_state: Any = 0) -> FunctionDraws:

@@ -5,25 +5,25 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stochgp.data.rows import Rows
-from stochgp.data.targets import CountTargets, refuse_no_counts
 from stochgp.estimators.base import GPEstimator
 from stochgp.estimators.calibrating import set_aside
-from stochgp.estimators.files import are_files, read_files
-from stochgp.estimators.fingerprinted import Inputs
 from stochgp.estimators.helps import Scores, scores
-from stochgp.estimators.inputs import read_training_rows
-from stochgp.estimators.likelihood import data_of_counts
-from stochgp.estimators.new_rows import between_if
 from stochgp.estimators.predictor import PosteriorRegressor
-from stochgp.estimators.run import Run
-from stochgp.estimators.units import LINEAR_MEAN, TrainingData
-from stochgp.estimators.warping import (
+from stochgp.selection.likelihood import data_of_counts
+from stochgp.selection.warping import (
     targets_in_files,
     transform_wanted,
     untransformed,
     warped_data,
     warped_files,
 )
+from stochgp.tables.targets import CountTargets, refuse_no_counts
+from stochgp.training_data.files import are_files, read_files
+from stochgp.training_data.fingerprinted import Inputs
+from stochgp.training_data.inputs import read_training_rows
+from stochgp.training_data.new_rows import between_if
+from stochgp.training_data.run import Run
+from stochgp.training_data.units import LINEAR_MEAN, TrainingData
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -8,17 +8,17 @@ from typing import Any
 from stochgp.budget import Budget, format_bytes
 from stochgp.choosing import AS_ASKED, choice
 from stochgp.devices import Devices
-from stochgp.estimators.new_rows import AFTER
-from stochgp.estimators.units import TrainingData
 from stochgp.learners import AbstractLearner
-from stochgp.learners.judge import SETTLED_BY
-from stochgp.learners.placing import SHARE_FOR_ROWS, Placement
-from stochgp.learners.standard_errors import named
+from stochgp.learning.judge import SETTLED_BY
+from stochgp.learning.placing import SHARE_FOR_ROWS, Placement
+from stochgp.learning.standard_errors import named
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import packed
 from stochgp.parameters import partition
 from stochgp.planning.devices import StepSizes, with_steps
 from stochgp.results import RESULTS, FitResult
+from stochgp.training_data.new_rows import AFTER
+from stochgp.training_data.units import TrainingData
 
 PLANNED = "planned"
 _SHORTENED = {
@@ -42,8 +42,6 @@ def describe_learning(
     """Name → {choice, why}, JSON values only. `n_rows` is how many rows were learned from, `asked` are the estimator's settings."""
     learner, plan = placed.learner, found.plan
     seen = learner.seen_rows(n_rows)
-    rate = next((entry["rate"] for entry in found.history if "rate" in entry), None)
-    tried = sorted({entry["trial_rate"] for entry in found.history if "trial_rate" in entry})
     return _scores(found, data.log_unit) | {
         "learner": choice(type(learner).__name__, why),
         "learner_settings": choice(
@@ -55,7 +53,7 @@ def describe_learning(
             plan.batch_size, _batch_reason(learner, plan.batch_size, asked.get("batch_size"))
         ),
         "epochs": choice(plan.total_steps / plan.steps_per_epoch, _epochs_reason(learner)),
-        "learning_rate": choice(rate, _rate_reason(learner, tried)),
+        "learning_rate": choice(*_rate(learner, found.history)),
         "held_out_rows": choice(
             found.held_out_rows,
             "they judge states and choose rate and noise; they join the posterior at the end",
@@ -212,9 +210,12 @@ def _epochs_reason(learner: AbstractLearner) -> str:
     return "as asked, or the learner's own" if learner.epochs is not None else "chosen by the number of rows"
 
 
-def _rate_reason(learner: AbstractLearner, tried: list[float]) -> str:
+def _rate(learner: AbstractLearner, history: list[dict[str, float]]) -> tuple[float | None, str]:
+    """(The learning rate, None where a rule of the step sets it; why)."""
+    rate = next((entry["rate"] for entry in history if "rate" in entry), None)
+    tried = sorted({entry["trial_rate"] for entry in history if "trial_rate" in entry})
     if tried:
-        return f"the best of short trials of {', '.join(map(str, tried))}: see history_"
+        return rate, f"the best of short trials of {', '.join(map(str, tried))}: see history_"
     if callable(learner.learning_rate):
-        return "the learner's own rule of the step"
-    return "as asked, the learner's own, or the one for few rows"
+        return rate, "the learner's own rule of the step"
+    return rate, "as asked, the learner's own, or the one for few rows"

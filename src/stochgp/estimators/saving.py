@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from stochgp.choosing import Decisions
-from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.pooling import Pooling
 from stochgp.storage.codec import decode, encode
-from stochgp.storage.files import load_tree, save_tree
+from stochgp.storage.files import save_tree
 
 EMPTY: Mapping[str, type] = {}
 
@@ -30,40 +26,6 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
             UserWarning,
             stacklevel=3,
         )
-
-
-def load_estimator(path: str | os.PathLike, kinds: dict[str, type]) -> Any:
-    """The estimator of a file of `save`; it predicts the same to the last bit.
-
-    Raises ValueError in one line for a file that is not of stochgp, truncated or changed, of a newer format, or not of an estimator.
-    """
-    tree, metadata = load_tree(Path(path))
-    kind = kinds.get(str(metadata.get("estimator")))
-    if kind is None or not _is_whole(tree):
-        raise ValueError(f"{path} holds no fitted estimator of this version of stochgp")
-    for part in tree["members"].values() if "members" in tree else [tree]:
-        _refuse_nan(path, part["fitted"])
-    try:
-        return restored(tree, metadata, kind, kinds)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} holds no whole {kind.__name__}: {type(error).__name__} {error}") from error
-
-
-def _is_whole(tree: Any) -> bool:
-    """Whether the tree holds a fit, or a pool and the fits of its members."""
-    if isinstance(tree, dict) and isinstance(tree.get("fitted"), Pooling):
-        members = tree.get("members")
-        return isinstance(members, dict) and len(members) > 0 and all(map(_is_whole, members.values()))
-    return isinstance(tree, dict) and isinstance(tree.get("fitted"), Fitted)
-
-
-def _refuse_nan(path: str | os.PathLike, fitted: Fitted) -> None:
-    """Raises ValueError, naming the array, for numbers that no fit leaves behind: predictions would blame the rows given to them."""
-    for part in ("inputs", "targets", "posterior"):
-        for where, leaf in jax.tree_util.tree_leaves_with_path(vars(getattr(fitted, part))):
-            is_float = isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
-            if is_float and np.isnan(np.asarray(leaf)).any():
-                raise ValueError(f"{path} is damaged: its {part}{jax.tree_util.keystr(where)} holds NaN")
 
 
 def stored(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:

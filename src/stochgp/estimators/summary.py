@@ -9,6 +9,7 @@ from stochgp import features
 from stochgp.choosing import WIDTH
 from stochgp.estimators.report import notes
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
+from stochgp.kernels.rotated import Metric, along_inputs
 from stochgp.likelihoods import Gaussian
 from stochgp.parameters import value_of
 
@@ -35,7 +36,7 @@ def summarise(estimator: Any) -> str:
 def relevance(estimator: Any) -> list[tuple[str, str, float]]:
     """(input, kernel, lengthscale) of every stationary kernel, shortest lengthscale first: the most relevant inputs.
 
-    Lengthscales are in standard deviations of the inputs when `standardize=True`, else in the inputs' units.
+    Of a kernel whose lengthscales are along other directions, that of each input alone (`kernels.rotated`). Lengthscales are in standard deviations of the inputs when `standardize=True`, else in the inputs' units.
     """
     kernel = getattr(estimator, "kernel_", None)
     names = _input_names(estimator)
@@ -68,7 +69,13 @@ def _of_targets(fitted: Any) -> str:
 def _of_model(estimator: Any) -> list[str]:
     lines = []
     if hasattr(estimator, "kernel_"):
-        lines.append(f"Kernel: {type(value_of(estimator.kernel_)).__name__}")
+        kernel, turned = value_of(estimator.kernel_), Metric.of(estimator.kernel_)
+        if turned is None or not isinstance(kernel, Warped):
+            lines.append(f"Kernel: {type(kernel).__name__}")
+        else:
+            lines.append(
+                f"Kernel: {type(turned.kernel).__name__} along other directions; where one input alone changes,"
+            )
         listed = relevance(estimator)
         for name, kind, length in listed[:MOST_LISTED]:
             lines.append(f"  {name}: lengthscale {length:.3g} ({kind})")
@@ -119,7 +126,8 @@ def _stationary(kernel: Any) -> list[AbstractStationary]:
     kernel = value_of(kernel)
     if isinstance(kernel, Sum | Product):
         return _stationary(kernel.left) + _stationary(kernel.right)
-    return [] if isinstance(kernel, Warped) or not isinstance(kernel, AbstractStationary) else [kernel]
+    found = along_inputs(kernel)
+    return [] if found is None else [found]
 
 
 def _lengths(kernel: AbstractStationary, names: list[str]) -> list[tuple[str, str, float]]:

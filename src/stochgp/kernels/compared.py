@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Int32, UInt64
 
 from stochgp import deadline
-from stochgp.data.neighbours import centre_first
+from stochgp.data.neighbours import centre_first, check_number
 from stochgp.deadline import Pace
 from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.parameters import cast, value_of
@@ -37,10 +37,7 @@ class ComparedRows:
 
         Raises ValueError unless 1 ≤ k ≤ N; TimeIsUpError under a deadline that it would miss.
         """
-        if not 1 <= k <= self.size:
-            raise ValueError(
-                f"the number of neighbours must be 1 to {self.size}, the number of rows, but is {k}"
-            )
+        check_number(k, self.size)
         found, pace = np.empty((len(points), k), np.int32), Pace()
         n_pieces = -(-len(points) // POINTS)
         with jax.enable_x64(True):

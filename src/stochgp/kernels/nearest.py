@@ -38,9 +38,10 @@ class NearestRows:
             self.kernel = cast(value_of(kernel), jnp.float64)
         self.X = X if self.kernel.has_places else np.ascontiguousarray(X, np.float64)
         slack = slack_of(len(X))
-        self.compared = None if self.kernel.has_places else ComparedRows(self.kernel, self.X)
-        self.trees = (
-            () if self.compared else tuple(Neighbours(points, slack) for points in self._places(self.X))
+        self.searches: tuple[Neighbours | ComparedRows, ...] = (
+            tuple(Neighbours(points, slack) for points in self._places(self.X))
+            if self.kernel.has_places
+            else (ComparedRows(self.kernel, self.X),)
         )
 
     @property
@@ -50,14 +51,12 @@ class NearestRows:
     def query(self, Z: Float[np.ndarray, "P D"], k: int) -> Int32[np.ndarray, "P k"]:
         """Numbers of k rows for each point, 1 ≤ k ≤ N, the most correlated first."""
         Z = np.ascontiguousarray(Z, np.float64)
-        if self.compared is not None:
-            return self.compared.query(Z, k)
-        places = self._places(Z)
-        if len(self.trees) == 1:
-            return self.trees[0].query(places[0], k)
+        places = self._places(Z) if self.kernel.has_places else [Z]
+        if len(self.searches) == 1:
+            return self.searches[0].query(places[0], k)
         wide = min(CANDIDATES * k, self.size)
-        pairs = zip(self.trees, places, strict=True)
-        candidates = np.concatenate([tree.query(points, wide) for tree, points in pairs], axis=1)
+        pairs = zip(self.searches, places, strict=True)
+        candidates = np.concatenate([search.query(points, wide) for search, points in pairs], axis=1)
         return self._best(Z, candidates, k)
 
     def others(

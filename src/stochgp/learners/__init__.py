@@ -1,22 +1,23 @@
-"""Learners: values that say how θ is learned, and `fit`, which runs them."""
+"""Learners: values that say how θ is learned, a file each; and of `stochgp.learning` what they are given and `fit`, which runs them."""
 
-from .base import AbstractLearner, Problem
+from stochgp.learning.base import AbstractLearner, Problem
+from stochgp.learning.evidence import ByEvidence, Evidence
+from stochgp.learning.fit import fit
+from stochgp.learning.judge import AbstractJudge, ByLoss
+from stochgp.learning.sampling import AbstractSampling, HeavyInAll, NearestNeighbours, Uniform
+from stochgp.learning.schedules import InverseRoot, PowerLaw, constant, cosine, muon
+from stochgp.learning.stream import Stream, begin_stream, continue_run, feed
+
 from .bsgd import BSGD
 from .chain import Chain
 from .conditionals import LeaveOneOut, Vecchia
-from .evidence import ByEvidence, Evidence
-from .fit import fit
 from .full_batch import FullBatch
 from .iterative import Iterative
 from .ivsgpr import IVSGPR
-from .judge import AbstractJudge, ByLoss
 from .minimax import Minimax
 from .probes import AbstractProbes, Hutchinson, Pathwise
-from .sampling import AbstractSampling, HeavyInAll, NearestNeighbours, Uniform
 from .scgd import SCGD
-from .schedules import InverseRoot, PowerLaw, constant, cosine, muon
 from .sgpr import SGPR
-from .stream import Stream, begin_stream, continue_run, feed
 from .svdgp import SVDGP
 from .svgp import SVGP
 

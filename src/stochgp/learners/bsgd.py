@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource, Batch
-from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
-from stochgp.learners.judge import AbstractJudge, Numbers, Seed
-from stochgp.learners.sampling import AbstractSampling, NearestNeighbours, Uniform, row_bytes
-from stochgp.learners.schedules import Schedule, cosine
-from stochgp.learners.steps import advance_by_batches
+from stochgp.data.streams import Batch
+from stochgp.learning.base import Problem
+from stochgp.learning.descent import Descent, Optimizer, begin, move, start_rate, step_size
+from stochgp.learning.judge import AbstractJudge, Numbers
+from stochgp.learning.sampling import AbstractSampling, NearestNeighbours, Uniform, row_bytes
+from stochgp.learning.schedules import Schedule, cosine
+from stochgp.learning.steps import AbstractBatchLearner
 from stochgp.models import AbstractGP
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import invert_lower, safe_cholesky
@@ -40,7 +40,7 @@ class BSGDInfo(NamedTuple):
     jitter: Float[Array, ""]  # added to the diagonal of A_S to factorise it
 
 
-class BSGD(AbstractLearner):
+class BSGD(AbstractBatchLearner):
     """Mini-batch gradient descent on the NLML per datum of the batches (SCGD paper, 4.2; sgGP: Chen et al. 2020, algorithm 1).
 
     With A = k(X_S, X_S) + Σ_S of the B rows of a batch, the gradient by a parameter θ_l is
@@ -111,18 +111,9 @@ class BSGD(AbstractLearner):
         drawn = self.sampling_for(gp).need_bytes(n_rows, n_inputs, B, n_steps)
         return drawn + 3 * CHUNK_BYTES + 8 * 8 * B**2
 
-    def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
-        return self.sampling_for(gp).prepare(source, plan.batch_size, plan.total_steps, seed)
-
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> BSGDState:
         rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
         return BSGDState(gp, begin(partition(gp)[0], self.optimizer, rate, problem.plan.total_steps))
-
-    def advance(
-        self, state: BSGDState, problem: Problem, first_step: int, n_steps: int, seed: Seed
-    ) -> tuple[BSGDState, Numbers]:
-        sampling = self.sampling_for(state.gp)
-        return advance_by_batches(self, sampling, state, problem, first_step, n_steps, seed)
 
     @property
     def unread(self) -> dict[str, Any]:
@@ -132,7 +123,6 @@ class BSGD(AbstractLearner):
         return "biased", "of the likelihood of each batch: rows of different batches count as unrelated"
 
     def step(self, state: BSGDState, batch: Batch, *, key: PRNGKeyArray) -> tuple[BSGDState, BSGDInfo]:
-        """(State after one step on `batch`, what it saw). Pure; fit for jit and scan."""
         trainable, rest = partition(state.gp)
         info, gradient = batch_gradient(trainable, rest, batch, self.signal_scale)
         size = step_size(state.descent, self.learning_rate, self.decay)

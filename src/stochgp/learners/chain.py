@@ -13,11 +13,11 @@ from jaxtyping import PRNGKeyArray
 from stochgp import deadline
 from stochgp.data.streams import AbstractSource
 from stochgp.deadline import Pace, TimeIsUpError
-from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Optimizer
-from stochgp.learners.judge import AbstractJudge, ByLoss, Numbers, Seed
-from stochgp.learners.schedules import Schedule, constant
-from stochgp.learners.steps import take_stretch
+from stochgp.learning.base import AbstractLearner, Problem
+from stochgp.learning.descent import Optimizer
+from stochgp.learning.judge import AbstractJudge, ByLoss, Numbers, Seed
+from stochgp.learning.schedules import Schedule, constant
+from stochgp.learning.steps import take_stretch
 from stochgp.models import AbstractGP
 from stochgp.planning.steps import StepPlan
 

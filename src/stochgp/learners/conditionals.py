@@ -1,8 +1,9 @@
 """Leave-one-out and Vecchia: all rows' hyperparameters from conditional densities given few neighbours."""
 
 import abc
+import dataclasses
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -13,12 +14,12 @@ from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.kernels.nearest import NONE, NearestRows, earlier_rows, nearest_bytes
-from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
-from stochgp.learners.judge import AbstractJudge, Numbers, Seed
-from stochgp.learners.sampling import host_inputs
-from stochgp.learners.schedules import Schedule, cosine
-from stochgp.learners.standard_errors import cells_of, godambe
+from stochgp.learning.base import AbstractLearner, Problem
+from stochgp.learning.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
+from stochgp.learning.judge import AbstractJudge, Numbers, Seed
+from stochgp.learning.sampling import host_inputs
+from stochgp.learning.schedules import Schedule, cosine
+from stochgp.learning.standard_errors import cells_of, godambe
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import effective_number, packed, unpacked, unpacked_alike
 from stochgp.numerics.threads import one_blas_thread
@@ -41,6 +42,7 @@ RATE = 0.1  # of Adam, on logarithms
 ROUNDS = 12
 MOST_PASSES = 16  # of a round, which has as many as centres are fewer than N_CENTRES
 SEARCHES = 5  # rounds of mini-batches, each with a search; the neighbours then stay
+SCORINGS = 8  # rounds of a run that begins near its optimum: after five rounds of mini-batches in place of one the left-out density was the same
 MOST_SCORED = 50  # parameters: with more there are only mini-batches
 SOME = 100  # rows that show the prior variance
 LONGEST_STEP = 1.5  # of a logarithm
@@ -81,7 +83,7 @@ class AbstractConditionals(AbstractLearner):
 
     A leaf says which rows c(i) are, and by `joint` whether n L is −log of a density of all y: L is then per datum, and a row of count ρ counts as ρ rows.
 
-    A step is a pass over the centres; a round has one pass over 16,384 of them, or more over fewer. Five rounds are mini-batches for the optimiser, the
+    A step is a pass over the centres; a round has one pass over 16,384 of them, or more over fewer. The first `searches` rounds are mini-batches for the optimiser, the
     neighbours searched before each in the metric learned so far. From then on neighbours stay, and a pass is a scoring step (Guinness 2021) on all centres:
     with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`, damped where the loss does not fall as H promises. Kernels with more than 50 parameters, such as
     networks, have mini-batches only.
@@ -97,6 +99,7 @@ class AbstractConditionals(AbstractLearner):
     n_neighbours: int = N_NEIGHBOURS
     n_centres: int = N_CENTRES
     spread: float | None = 1.0
+    searches: int = SEARCHES
     judge: AbstractJudge | None = None
 
     def __check_init__(self) -> None:
@@ -105,7 +108,7 @@ class AbstractConditionals(AbstractLearner):
             raise ValueError(
                 f"batch_size is {self.batch_size}; a step of this learner is a pass over its centres: leave it None"
             )
-        for name in ("n_neighbours", "n_centres"):
+        for name in ("n_neighbours", "n_centres", "searches"):
             value = getattr(self, name)
             if isinstance(value, bool) or value != int(value) or value < 1:
                 raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
@@ -116,10 +119,17 @@ class AbstractConditionals(AbstractLearner):
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         """An evaluation after each round."""
-        C = min(self.n_centres, n_rows)
-        per_round = min(max(1, round(N_CENTRES / C)), MOST_PASSES)
+        C, per_round = min(self.n_centres, n_rows), self._per_round(n_rows)
         passes = ROUNDS * per_round if self.epochs is None else self.epochs
         return StepPlan(C, 1, passes, min(per_round, passes), 1)
+
+    def near_optimum(self, n_rows: int) -> Self:
+        """The same for a start near the optimum: one round of mini-batches, and at most 8 of scoring."""
+        return dataclasses.replace(self, searches=1, epochs=(1 + SCORINGS) * self._per_round(n_rows))
+
+    def _per_round(self, n_rows: int) -> int:
+        """Passes of a round."""
+        return min(max(1, round(N_CENTRES / min(self.n_centres, n_rows))), MOST_PASSES)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows and their orders, trees, lists of neighbours, and a block of neighbourhoods."""
@@ -221,11 +231,11 @@ class AbstractConditionals(AbstractLearner):
     def _searched(self, problem: Problem) -> int:
         """Passes by mini-batches."""
         few = len(problem.prepared.start) <= MOST_SCORED
-        return SEARCHES * problem.plan.steps_per_evaluation if few else problem.plan.total_steps
+        return self.searches * problem.plan.steps_per_evaluation if few else problem.plan.total_steps
 
     @property
     def unread(self) -> dict[str, Any]:
-        return {"n_neighbours": 1, "n_centres": 1, "spread": None, "judge": None}
+        return {"n_neighbours": 1, "n_centres": 1, "spread": None, "searches": 1, "judge": None}
 
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
         """With the neighbours in the metric learned so far."""
@@ -305,6 +315,8 @@ class LeaveOneOut(AbstractConditionals):
     spread : float or None
         s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal weights: it
         decides what the rows leave open. None = no prior.
+    searches : int
+        Rounds of mini-batches, each after a search of neighbours; the last search is after them, and scoring steps follow.
     judge : AbstractJudge or None
         How states are evaluated; None = `ByLoss()`.
     """
@@ -325,7 +337,7 @@ class Vecchia(AbstractConditionals):
 
     Parameters
     ----------
-    batch_size, epochs, learning_rate, optimizer, decay, n_neighbours, n_centres, spread, judge
+    batch_size, epochs, learning_rate, optimizer, decay, n_neighbours, n_centres, spread, searches, judge
         As of `LeaveOneOut`, but the n of the prior is C Σρ/N, the sum over all N rows.
     """
 

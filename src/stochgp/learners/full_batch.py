@@ -13,20 +13,21 @@ from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.warped import networks_held
-from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
-from stochgp.learners.judge import AbstractJudge, Numbers, Seed
-from stochgp.learners.sampling import AbstractSampling, Uniform
-from stochgp.learners.schedules import Schedule, constant
+from stochgp.learning.base import AbstractLearner, Problem
+from stochgp.learning.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
+from stochgp.learning.judge import AbstractJudge, Numbers, Seed
+from stochgp.learning.sampling import AbstractSampling, Uniform
+from stochgp.learning.schedules import Schedule, constant
 from stochgp.models import AbstractGP, FeatureGP
 from stochgp.numerics import lbfgs
 from stochgp.numerics.arrays import on_device, packed, unpacked, unpacked_alike
 from stochgp.numerics.lbfgs import Quasi
 from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives.kernel import SMALL
-from stochgp.objectives.likelihood import ExactNLML, nlml_and_gradient
+from stochgp.objectives.likelihood import nlml_and_gradient
 from stochgp.parameters import in_parameters, partition
 from stochgp.planning.steps import StepPlan
+from stochgp.results import ExactNLML
 
 RATE = 0.1  # of optax rules
 STEPS = 100
@@ -129,15 +130,11 @@ class FullBatch(AbstractLearner):
     judge: AbstractJudge | None = None
 
     def __check_init__(self) -> None:
-        self.check_common()
+        self.check_common("subset_rows", "n_subsets", "warm_rows")
         if self.batch_size is not None:
             raise ValueError(
                 f"batch_size is {self.batch_size}; a full-batch learner takes all rows of a set: see subset_rows"
             )
-        for name in ("subset_rows", "n_subsets", "warm_rows"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
-                raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
         if not 0 <= self.tolerance < math.inf:
             raise ValueError(f"tolerance is {self.tolerance}; it must be finite and at least 0")
         if self.precision not in (None, "float32", "float64"):

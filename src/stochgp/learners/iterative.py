@@ -14,11 +14,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import TimeIsUpError
 from stochgp.kernels.gradients import quadratic_gradient
-from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
-from stochgp.learners.judge import AbstractJudge, Numbers, Seed
 from stochgp.learners.probes import AbstractProbes, Hutchinson
-from stochgp.learners.schedules import Schedule, cosine
+from stochgp.learning.base import AbstractLearner, Problem
+from stochgp.learning.descent import Descent, Optimizer, begin, move, start_rate, step_size
+from stochgp.learning.judge import AbstractJudge, Numbers, Seed
+from stochgp.learning.schedules import Schedule, cosine
 from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import KernelGP
 from stochgp.operators import TILE, KernelOperator

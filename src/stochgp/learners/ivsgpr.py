@@ -10,17 +10,17 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import Batch
-from stochgp.learners.descent import Optimizer
-from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
-from stochgp.learners.judge import AbstractJudge, ByLoss
-from stochgp.learners.mirror import carried, check_mirror_rate, gram, mirror_covariance
-from stochgp.learners.sampling import AbstractSampling, HeavyInAll
-from stochgp.learners.schedules import InverseRoot, Schedule, at_step, constant
+from stochgp.learning.descent import Optimizer
+from stochgp.learning.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
+from stochgp.learning.judge import AbstractJudge, ByLoss
+from stochgp.learning.sampling import AbstractSampling, HeavyInAll
+from stochgp.learning.schedules import InverseRoot, Schedule, at_step, constant
 from stochgp.models import SparseGP
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.elbo import Sites, sites
 from stochgp.parameters import cast, value_of
 from stochgp.variational import Decoupled
+from stochgp.variational.mirror import carried, check_mirror_rate, gram, mirror_covariance
 
 
 class IVSGPR(AbstractGrowing):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from stochgp.data.streams import AbstractSource, Batch
-from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, begin, decaying, move, slowed, start_rate, step_size
-from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, Variances, refitted
-from stochgp.learners.judge import AbstractJudge, Numbers, Seed
-from stochgp.learners.sampling import Uniform, row_bytes
+from stochgp.data.streams import Batch
 from stochgp.learners.scgd import scaled_count
-from stochgp.learners.schedules import Schedule, cosine, muon
-from stochgp.learners.steps import advance_by_batches
+from stochgp.learning.base import Problem
+from stochgp.learning.descent import Descent, Optimizer, begin, decaying, move, slowed, start_rate, step_size
+from stochgp.learning.evidence import ByEvidence, EvidenceEvaluation, Variances, refitted
+from stochgp.learning.judge import AbstractJudge, Numbers
+from stochgp.learning.sampling import Uniform, row_bytes
+from stochgp.learning.schedules import Schedule, cosine, muon
+from stochgp.learning.steps import AbstractBatchLearner
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import inverse_factor, symmetrise
@@ -53,7 +53,7 @@ class MinimaxInfo(NamedTuple):
     decomposed: Float[Array, ""]  # 1 where the projection of A needed an eigendecomposition
 
 
-class Minimax(AbstractLearner):
+class Minimax(AbstractBatchLearner):
     """Projected gradient descent-ascent on Ψ(θ, w, A, B) = g(θ, w) + log|A| + μ⟨B, A − F(θ)⟩/‖A‖ (SCGD paper, Algorithm 1).
 
     g is the sum over rows of (φ̃ᵀw − y)²/σ² plus ‖w‖² + (n − M) log σ²; norms are Frobenius. One step, with independent batches S, S̄:
@@ -98,6 +98,8 @@ class Minimax(AbstractLearner):
         Shuffled epochs, or independent draws with `Uniform(replace=True)`.
     """
 
+    n_streams: ClassVar[int] = 2  # S and S̄
+    fills: ClassVar[bool] = True
     batch_size: int = 256
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
@@ -133,9 +135,6 @@ class Minimax(AbstractLearner):
             4 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + 2 * self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
         )
 
-    def prepare(self, gp: FeatureGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
-        return self.sampling.prepare(source, plan.batch_size, plan.total_steps, seed)
-
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> MinimaxState:
         """w = 0, B = 0 and A = σ²I, of which μ* is M; an anchor replaces A by F."""
         dtype = gp.noise_variance.dtype
@@ -156,21 +155,6 @@ class Minimax(AbstractLearner):
             ascent=begin(A, self.optimizer, start_rate(self.ascent_rate, rate), total),
             n_rows=jnp.asarray(problem.source.size, dtype),
             count=jnp.asarray(problem.source.count, dtype),
-        )
-
-    def advance(
-        self, state: MinimaxState, problem: Problem, first_step: int, n_steps: int, seed: Seed
-    ) -> tuple[MinimaxState, Numbers]:
-        return advance_by_batches(
-            self,
-            self.sampling,
-            state,
-            problem,
-            first_step,
-            n_steps,
-            seed,
-            n_streams=2,
-            fills=True,
         )
 
     def step(

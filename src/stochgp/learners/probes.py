@@ -60,13 +60,6 @@ class Hutchinson(AbstractProbes):
         return targets
 
 
-class PriorDraw(eqx.Module):
-    """Functions and standard normal noise."""
-
-    functions: PriorFunctions
-    noise: Float[Array, "N S"]
-
-
 class Pathwise(AbstractProbes):
     """b = f₀(X) + ε, f₀ a prior function and ε ~ N(0, Σ); v = A⁻¹b ~ N(0, A⁻¹) (Lin et al. 2024, arXiv 2405.18457).
 
@@ -84,7 +77,10 @@ class Pathwise(AbstractProbes):
     n_probes: int = 16
     n_features: int = 1000
 
-    def draw(self, gp: KernelGP, n_rows: int, n_inputs: int, *, key: PRNGKeyArray, dtype: Any) -> PriorDraw:
+    def draw(
+        self, gp: KernelGP, n_rows: int, n_inputs: int, *, key: PRNGKeyArray, dtype: Any
+    ) -> tuple[PriorFunctions, Float[Array, "N S"]]:
+        """(Functions, standard normal noise)."""
         function_key, noise_key = jax.random.split(key)
         functions = prior_functions(
             gp.kernel,
@@ -95,13 +91,18 @@ class Pathwise(AbstractProbes):
             key=function_key,
             dtype=dtype,
         )
-        return PriorDraw(functions, jax.random.normal(noise_key, (n_rows, self.n_probes), dtype))
+        return functions, jax.random.normal(noise_key, (n_rows, self.n_probes), dtype)
 
     def targets(
-        self, drawn: PriorDraw, gp: KernelGP, X: Float[Array, "N D"], noise: Float[Array, " N"]
+        self,
+        drawn: tuple[PriorFunctions, Float[Array, "N S"]],
+        gp: KernelGP,
+        X: Float[Array, "N D"],
+        noise: Float[Array, " N"],
     ) -> Float[Array, "N S"]:
-        functions = eqx.tree_at(lambda f: f.kernel, drawn.functions, gp.kernel)
-        return functions(X) + jnp.sqrt(noise)[:, None] * drawn.noise
+        functions, standard = drawn
+        functions = eqx.tree_at(lambda f: f.kernel, functions, gp.kernel)
+        return functions(X) + jnp.sqrt(noise)[:, None] * standard
 
     def partners(self, targets: Float[Array, "N S"], solutions: Float[Array, "N S"]) -> Float[Array, "N S"]:
         return solutions

@@ -1,6 +1,6 @@
 """SCGD: stochastic compositional gradient descent on the marginal likelihood."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,18 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from stochgp.data.streams import AbstractSource, Batch
-from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
-from stochgp.learners.evidence import ByEvidence, EvidenceEvaluation, refitted
-from stochgp.learners.judge import AbstractJudge, Numbers, Seed
-from stochgp.learners.sampling import Uniform, row_bytes
-from stochgp.learners.schedules import Schedule, at_step, cosine, muon
-from stochgp.learners.steps import advance_by_batches
+from stochgp.data.streams import Batch
+from stochgp.learning.base import Problem
+from stochgp.learning.descent import Descent, Optimizer, begin, move, start_rate, step_size
+from stochgp.learning.evidence import ByEvidence, EvidenceEvaluation, refitted
+from stochgp.learning.judge import AbstractJudge, Numbers
+from stochgp.learning.sampling import Uniform, row_bytes
+from stochgp.learning.schedules import Schedule, at_step, cosine, muon
+from stochgp.learning.steps import AbstractBatchLearner
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import apply_inverse, inverse_factor
+from stochgp.objectives.dispersion import check_df
 from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 
 
@@ -50,7 +51,7 @@ class SCGDInfo(NamedTuple):
     factor_failed: Float[Array, ""]  # 1 where F̃ had no Cholesky factor and the last one stayed
 
 
-class SCGD(AbstractLearner):
+class SCGD(AbstractBatchLearner):
     """Stochastic compositional gradient descent on ℓ(θ) = yᵀK⁻¹y + log|K| (sum over the data, no ½; SCGD paper, Algorithm 2).
 
     One step, with Φ̃_S the scaled features of a batch S of B rows and F̂ = (n/B)Φ̃_SᵀΦ̃_S + σ²I:
@@ -100,6 +101,7 @@ class SCGD(AbstractLearner):
         Shuffled epochs, or independent draws with `Uniform(replace=True)`.
     """
 
+    fills: ClassVar[bool] = True
     batch_size: int = 512
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
@@ -116,8 +118,7 @@ class SCGD(AbstractLearner):
 
     def __check_init__(self) -> None:
         self.check_common()
-        if self.df is not None and not self.df > 2:
-            raise ValueError(f"df is {self.df}; it must be above 2, so that there is a variance")
+        check_df(self.df)
         if (self.df is None) != (self.judge.df is None):
             raise ValueError(f"df is {self.df}, but that of the judge is {self.judge.df}: give both, or none")
         if not callable(self.tracking) and not 0 <= self.tracking <= 1:
@@ -138,9 +139,6 @@ class SCGD(AbstractLearner):
         """Batches, trackers of the state and of the best one, orders of the rows."""
         return 2 * CHUNK_BYTES + 4 * 8 * gp.n_features**2 + self.sampling.need_bytes(n_rows, n_inputs, 1, 1)
 
-    def prepare(self, gp: FeatureGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
-        return self.sampling.prepare(source, plan.batch_size, plan.total_steps, seed)
-
     def init(self, gp: FeatureGP, problem: Problem, *, key: PRNGKeyArray) -> SCGDState:
         """w = 0, F̃ = σ²I, c̃ = 0."""
         M, dtype = gp.n_features, gp.noise_variance.dtype
@@ -158,11 +156,6 @@ class SCGD(AbstractLearner):
             n_rows=on_device(problem.source.size, dtype),
             count=on_device(problem.source.count, dtype),
         )
-
-    def advance(
-        self, state: SCGDState, problem: Problem, first_step: int, n_steps: int, seed: Seed
-    ) -> tuple[SCGDState, Numbers]:
-        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed, fills=True)
 
     def step(self, state: SCGDState, batch: Batch, *, key: PRNGKeyArray) -> tuple[SCGDState, SCGDInfo]:
         trainable, rest = self._split(state.gp)

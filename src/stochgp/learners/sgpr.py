@@ -10,10 +10,10 @@ from jaxtyping import Float, PRNGKeyArray
 from stochgp import deadline
 from stochgp.data.streams import AbstractSource
 from stochgp.deadline import COMPILING, Pace, TimeIsUpError
-from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Optimizer
-from stochgp.learners.judge import AbstractJudge, Numbers, Seed
-from stochgp.learners.schedules import Schedule, constant
+from stochgp.learning.base import AbstractLearner, Problem
+from stochgp.learning.descent import Optimizer
+from stochgp.learning.judge import AbstractJudge, Numbers, Seed
+from stochgp.learning.schedules import Schedule, constant
 from stochgp.models import SparseGP
 from stochgp.numerics import lbfgs
 from stochgp.numerics.arrays import on_device, packed, unpacked, unpacked_alike
@@ -139,10 +139,7 @@ class SGPR(AbstractLearner):
     def model(self, state: SGPRState) -> SparseGP:
         """θ and the optimal q(u), in the dtypes of the model."""
         theta, rest = self.partition(state.gp)
-        gp = eqx.combine(unpacked_alike(state.at.x, theta), rest)
-        return eqx.tree_at(
-            lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(state.naturals)
-        )
+        return at_naturals(eqx.combine(unpacked_alike(state.at.x, theta), rest), state.naturals)
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         """(what L-BFGS moves, the rest): q(v) is in the rest."""
@@ -169,6 +166,11 @@ def without_gaussian(gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         lambda g: (g.approximation.mean, g.approximation.root), trainable_mask(gp), (False, False)
     )
     return eqx.partition(gp, mask)
+
+
+def at_naturals(gp: SparseGP, naturals: Naturals) -> SparseGP:
+    """The model of inducing points with the q(u) of these natural parameters."""
+    return eqx.tree_at(lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(naturals))
 
 
 class _Loss:

@@ -6,20 +6,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import Batch
-from stochgp.learners.descent import Optimizer
-from stochgp.learners.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
-from stochgp.learners.judge import AbstractJudge, ByLoss
-from stochgp.learners.mirror import carried, check_mirror_rate, mirror_covariance
-from stochgp.learners.sampling import AbstractSampling, HeavyInAll
-from stochgp.learners.schedules import Schedule, at_step, constant
+from stochgp.learning.descent import Optimizer
+from stochgp.learning.growing import TRIAL_RATES, AbstractGrowing, GrowingInfo, GrowingState, all_but_q, grown
+from stochgp.learning.judge import AbstractJudge, ByLoss
+from stochgp.learning.sampling import AbstractSampling, HeavyInAll
+from stochgp.learning.schedules import Schedule, at_step, constant
 from stochgp.models import SparseGP
 from stochgp.objectives.decoupled import columns_to_draw
 from stochgp.objectives.elbo import sites
 from stochgp.variational import Decoupled
 from stochgp.variational.functions import TILE
+from stochgp.variational.mirror import carried, check_mirror_rate, mirror_covariance
 
 
 class SVDGP(AbstractGrowing):
@@ -47,7 +47,7 @@ class SVDGP(AbstractGrowing):
     n_columns : int or None
         Columns of K_α from which aᵀK_α a is estimated; None = B.
     mirror_rate : float, rule of the step, or None
-        None = L follows the gradient, as in the paper. γ: B = LLᵀ takes mirror steps of iVSGPR in its place (`learners.mirror`), which find the size of
+        None = L follows the gradient, as in the paper. γ: B = LLᵀ takes mirror steps of iVSGPR in its place (`variational.mirror`), which find the size of
         B at once; the gradient by L needs many steps for it.
     jitter : float
         On the diagonal of K_β in mirror steps, relative to k(x, x).
@@ -111,11 +111,15 @@ class SVDGP(AbstractGrowing):
         q: Any = gp.approximation
         precision = sites(gp, batch, *gp.process().moments(batch.X)).precision[:, 0]
         weight = state.n_rows / batch.y.shape[0] * precision
-        L = mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma, self.jitter).L
-        return eqx.tree_at(lambda g: g.approximation.root, gp, L.astype(q.root.dtype))
+        return _at_root(gp, mirror_covariance(q.beta, gp.kernel, q.L, batch.X, weight, gamma, self.jitter).L)
 
     def _with_root(self, gp: SparseGP, before: Decoupled) -> SparseGP:
         """With what L said by the functions `before` (`mirror.carried`)."""
         q: Any = gp.approximation
-        L = carried(q.beta, gp.kernel, before.beta, before.L, self.jitter)
-        return eqx.tree_at(lambda g: g.approximation.root, gp, L.astype(q.root.dtype))
+        return _at_root(gp, carried(q.beta, gp.kernel, before.beta, before.L, self.jitter))
+
+
+def _at_root(gp: SparseGP, L: Float[Array, "P P"]) -> SparseGP:
+    """The model with this L, in the dtype that it has."""
+    q: Any = gp.approximation
+    return eqx.tree_at(lambda g: g.approximation.root, gp, L.astype(q.root.dtype))

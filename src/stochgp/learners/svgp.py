@@ -1,6 +1,6 @@
 """SVGP: mini-batches on the evidence lower bound of a sparse GP, q(u) by stochastic natural gradients or by the optimiser."""
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,18 +8,19 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.data.streams import Batch
 from stochgp.deadline import COMPILING
-from stochgp.learners.base import AbstractLearner, Problem
-from stochgp.learners.descent import Descent, Optimizer, begin, move, start_rate, step_size
-from stochgp.learners.judge import AbstractJudge, ByLoss, Numbers, Seed
-from stochgp.learners.sampling import AbstractSampling, HeavyInAll, Uniform, row_bytes
-from stochgp.learners.schedules import PowerLaw, Schedule, at_step, cosine
-from stochgp.learners.steps import advance_by_batches
+from stochgp.learners.sgpr import at_naturals, without_gaussian
+from stochgp.learning.base import Problem
+from stochgp.learning.descent import Descent, Optimizer, begin, move, start_rate, step_size
+from stochgp.learning.judge import AbstractJudge, ByLoss, Numbers
+from stochgp.learning.sampling import AbstractSampling, HeavyInAll, Uniform, row_bytes
+from stochgp.learning.schedules import PowerLaw, Schedule, at_step, cosine
+from stochgp.learning.steps import AbstractBatchLearner
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device
 from stochgp.objectives.elbo import expected_log_density, sites
-from stochgp.parameters import in_parameters, trainable_mask
+from stochgp.parameters import in_parameters, partition
 from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 from stochgp.variational import InducingPoints, Naturals, optimum
 
@@ -46,7 +47,7 @@ class SVGPInfo(NamedTuple):
     jitter: Float[Array, ""]  # on the diagonal of k(Z, Z)
 
 
-class SVGP(AbstractLearner):
+class SVGP(AbstractBatchLearner):
     """Descent on −ELBO per datum (Hensman et al. 2013, 2015), whitened:
 
         −ELBO = KL(q(u) ‖ p(u)) − (N/B) Σ_{i∈S} ρ_i E_q log p(y_i | f(x_i)).
@@ -115,9 +116,6 @@ class SVGP(AbstractLearner):
         drawn = self.sampling.need_bytes(n_rows, n_inputs, B, self.steps)
         return drawn + 3 * CHUNK_BYTES + 8 * M * (8 * M + 8 * B + 6 * L * M + 4 * L * B)
 
-    def prepare(self, gp: SparseGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Any:
-        return self.sampling.prepare(source, plan.batch_size, plan.total_steps, seed)
-
     def init(self, gp: SparseGP, problem: Problem, *, key: PRNGKeyArray) -> SVGPState:
         """Raises TypeError for a model without inducing points, ValueError for a diagonal q(u) under natural gradients."""
         q, f = gp.approximation, jnp.float32
@@ -137,11 +135,6 @@ class SVGP(AbstractLearner):
         kernel = self.partition(gp)[0].kernel
         return eqx.filter(kernel, in_parameters(kernel))
 
-    def advance(
-        self, state: SVGPState, problem: Problem, first_step: int, n_steps: int, seed: Seed
-    ) -> tuple[SVGPState, Numbers]:
-        return advance_by_batches(self, self.sampling, state, problem, first_step, n_steps, seed)
-
     @property
     def unread(self) -> dict[str, Any]:
         return {"batch_size": 1, "judge": None, "sampling": Uniform(), "steps": 1}
@@ -155,13 +148,9 @@ class SVGP(AbstractLearner):
 
     def partition(self, gp: SparseGP) -> tuple[SparseGP, SparseGP]:
         """(what the optimiser moves, the rest)."""
-        mask = trainable_mask(gp)
-        if self.natural_rate is not None:
-            mask = eqx.tree_at(lambda g: (g.approximation.mean, g.approximation.root), mask, (False, False))
-        return eqx.partition(gp, mask)
+        return partition(gp) if self.natural_rate is None else without_gaussian(gp)
 
     def step(self, state: SVGPState, batch: Batch, *, key: PRNGKeyArray) -> tuple[SVGPState, SVGPInfo]:
-        """(State after one step on `batch`, what it saw). Pure; fit for jit and scan."""
         trainable, rest = self.partition(state.gp)
         scale = state.n_rows / batch.y.shape[0]
 
@@ -190,11 +179,6 @@ class SVGP(AbstractLearner):
         naturals = state.naturals.towards(best, at_step(self.natural_rate, state.descent.step))
         gp = at_naturals(gp, naturals)
         return SVGPState(gp, descent, naturals, state.n_rows, state.count, state.start), info
-
-
-def at_naturals(gp: SparseGP, naturals: Naturals) -> SparseGP:
-    """The model of inducing points with the q(u) of these natural parameters."""
-    return eqx.tree_at(lambda g: g.approximation, gp, cast(InducingPoints, gp.approximation).at(naturals))
 
 
 _naturals = eqx.filter_jit(Naturals.of_gaussian)  # one program in place of one for each operation

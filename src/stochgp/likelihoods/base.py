@@ -77,9 +77,9 @@ class AbstractLikelihood(eqx.Module):
         """One observation of each row given its latent values."""
 
 
-def hermite(n: int = NODES) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
-    """(z_k, w_k) with Σ w_k g(z_k) = E g(z), z ~ N(0, 1), for polynomials of degree below 2n."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(n)
+def hermite() -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
+    """(z_k, w_k) with Σ w_k g(z_k) = E g(z), z ~ N(0, 1), for polynomials of degree below 2n, n = `NODES`."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
     return nodes, weights / math.sqrt(2 * math.pi)
 
 

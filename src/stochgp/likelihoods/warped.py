@@ -5,29 +5,20 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stochgp import distributions
+from stochgp import distributions, transforms
 from stochgp.distributions import AbstractDistribution
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
 from stochgp.likelihoods.gaussian import Gaussian
 from stochgp.names import lookup
-from stochgp.transforms import (
-    AbstractTransform,
-    Anchored,
-    BoxCox,
-    Log,
-    ShiftedLog,
-    SinhArcsinh,
-    Spline,
-    YeoJohnson,
-)
+from stochgp.transforms import AbstractTransform, Anchored
 
 TRANSFORMS = {
-    "log": Log(),
-    "box-cox": BoxCox(),
-    "yeo-johnson": YeoJohnson(),
-    "sinh-arcsinh": SinhArcsinh(),
-    "spline": Spline(),
-    "count": ShiftedLog(),
+    "log": transforms.Log(),
+    "box-cox": transforms.BoxCox(),
+    "yeo-johnson": transforms.YeoJohnson(),
+    "sinh-arcsinh": transforms.SinhArcsinh(),
+    "spline": transforms.Spline(),
+    "count": transforms.ShiftedLog(),
 }
 AUTO = "auto"  # whichever held-out rows prefer, or none
 

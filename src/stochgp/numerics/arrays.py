@@ -69,15 +69,13 @@ def packed(tree: Any) -> Float[np.ndarray, " P"]:
     return np.concatenate(leaves) if leaves else np.zeros(0)
 
 
-def unpacked(vector: Float[np.ndarray, " P"], like: T, dtype: DTypeLike | None = None) -> T:
-    """The tree `like` with the numbers of `packed`, as arrays of the host in `dtype` (None = float64)."""
+def unpacked(vector: Float[np.ndarray, " P"], like: T) -> T:
+    """The tree `like` with the numbers of `packed`, as arrays of the host in float64."""
     dynamic, static = eqx.partition(like, eqx.is_inexact_array)
     leaves, structure = jax.tree.flatten(dynamic)
     ends = np.cumsum([leaf.size for leaf in leaves])
     parts = np.split(vector, ends[:-1]) if leaves else []
-    shaped = [
-        part.reshape(leaf.shape).astype(dtype or np.float64) for part, leaf in zip(parts, leaves, strict=True)
-    ]
+    shaped = [part.reshape(leaf.shape).astype(np.float64) for part, leaf in zip(parts, leaves, strict=True)]
     return eqx.combine(jax.tree.unflatten(structure, shaped), static)
 
 

@@ -44,6 +44,11 @@ def clusters(X: Float[np.ndarray, "R D"], group: Int[np.ndarray, " R"] | None) -
     return cells(X, CELLS) if group is None else np.unique(group, return_inverse=True)[1]
 
 
+def reaching(sizes: Int[np.ndarray, " G"], n_rows: float) -> int:
+    """How many of these groups, the first ones, have so many rows together."""
+    return int(np.searchsorted(np.cumsum(sizes), n_rows)) + 1
+
+
 def median(values: Float[np.ndarray, " R"], weight: Float[np.ndarray, " R"] | None = None) -> float:
     """Of rows that count as ρ equal ones: the middle of the smallest and the largest value with Σρ/2 at or below, and at or above it."""
     weight = np.ones(len(values)) if weight is None else weight

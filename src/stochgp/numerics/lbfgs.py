@@ -5,9 +5,9 @@ the weak Wolfe conditions, with parabolas instead of halves; it takes values tha
 the rounding of the loss.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -43,10 +43,7 @@ def begin(x: Float[np.ndarray, " P"]) -> Quasi:
 
 def evaluated(at: Quasi, loss: Loss) -> Quasi:
     """The same point with its value and gradient."""
-    if not math.isnan(at.value):
-        return at
-    value, gradient = loss(at.x)
-    return Quasi(at.x, np.float64(value), gradient, at.steps, at.changes, at.n_pairs, at.stuck)
+    return at if not math.isnan(at.value) else _at(at, at.x, loss)
 
 
 def step(at: Quasi, loss: Loss, rounding: float) -> Quasi:
@@ -56,30 +53,30 @@ def step(at: Quasi, loss: Loss, rounding: float) -> Quasi:
     if at.n_pairs > 0:
         direction = _direction(at)
         if -0.5 * float(at.gradient @ direction) < LEAST_GAIN * rounding * (1 + abs(float(at.value))):
-            return Quasi(at.x, at.value, at.gradient, at.steps, at.changes, at.n_pairs, np.bool_(True))
+            return dataclasses.replace(at, stuck=np.bool_(True))
         found = _search(at, direction, loss, rounding)
     if found is None:  # no memory, or one that misleads
-        at = Quasi(at.x, at.value, at.gradient, at.steps, at.changes, np.int64(0), at.stuck)
+        at = dataclasses.replace(at, n_pairs=np.int64(0))
         found = _search(at, _steepest(at.gradient), loss, rounding)
     if found is None:
-        return Quasi(at.x, at.value, at.gradient, at.steps, at.changes, at.n_pairs, np.bool_(True))
+        return dataclasses.replace(at, stuck=np.bool_(True))
     return _moved(at, found)
 
 
-class _Trial(NamedTuple):
-    t: float
-    x: np.ndarray
-    value: float
-    gradient: np.ndarray
+def _at(at: Quasi, x: Float[np.ndarray, " P"], loss: Loss) -> Quasi:
+    """Another point, with the same memory."""
+    value, gradient = loss(x)
+    return dataclasses.replace(at, x=x, value=np.float64(value), gradient=gradient)
 
 
-def _moved(at: Quasi, to: _Trial) -> Quasi:
+def _moved(at: Quasi, to: Quasi) -> Quasi:
+    """There, with this step in the memory."""
     s, c = to.x - at.x, to.gradient - at.gradient
     steps, changes, n_pairs = at.steps, at.changes, at.n_pairs
     if s @ c > STRAIGHT * np.linalg.norm(s) * np.linalg.norm(c):
         steps, changes = np.vstack([steps[1:], s]), np.vstack([changes[1:], c])
         n_pairs = np.int64(min(n_pairs + 1, PAIRS))
-    return Quasi(to.x, np.float64(to.value), to.gradient, steps, changes, n_pairs, at.stuck)
+    return dataclasses.replace(to, steps=steps, changes=changes, n_pairs=n_pairs)
 
 
 def _steepest(gradient: np.ndarray) -> np.ndarray:
@@ -101,7 +98,7 @@ def _direction(at: Quasi) -> np.ndarray:
     return q
 
 
-def _search(at: Quasi, direction: np.ndarray, loss: Loss, rounding: float) -> _Trial | None:
+def _search(at: Quasi, direction: np.ndarray, loss: Loss, rounding: float) -> Quasi | None:
     """A point along the direction at which both conditions hold, or the lowest one met, or None if none is lower."""
     direction = direction * min(1.0, LARGEST_MOVE / max(float(np.abs(direction).max(initial=0.0)), 1e-300))
     slope, value = float(at.gradient @ direction), float(at.value)
@@ -112,7 +109,7 @@ def _search(at: Quasi, direction: np.ndarray, loss: Loss, rounding: float) -> _T
     for _ in range(MOST_EVALUATIONS):
         if t * -slope < slack and t < 1:  # a step so short would change the loss by less than its rounding
             break
-        trial = _Trial(t, at.x + t * direction, *loss(at.x + t * direction))
+        trial = _at(at, at.x + t * direction, loss)
         if math.isfinite(trial.value) and trial.value <= value + DECREASE * t * slope + slack:
             best = trial if best is None or trial.value < best.value else best
             if trial.gradient @ direction >= CURVATURE * slope:
@@ -120,13 +117,13 @@ def _search(at: Quasi, direction: np.ndarray, loss: Loss, rounding: float) -> _T
             low = t
         else:
             high = t
-        t = 2 * t if high == math.inf else _between(low, high, trial, value, slope)
+        t = 2 * t if high == math.inf else _between(low, high, t, float(trial.value) - value, slope)
     return best
 
 
-def _between(low: float, high: float, trial: _Trial, value: float, slope: float) -> float:
-    """The lowest point of the parabola through the start and a trial that was too high, well inside the bracket; else its middle."""
-    if low == 0 and trial.t == high and math.isfinite(trial.value):
-        bend = trial.value - value - slope * high
+def _between(low: float, high: float, t: float, rise: float, slope: float) -> float:
+    """The lowest point of the parabola through the start and a point at t that was too high, well inside the bracket; else its middle."""
+    if low == 0 and t == high and math.isfinite(rise):
+        bend = rise - slope * high
         return min(max(-slope * high**2 / (2 * bend), 0.1 * high), 0.5 * high)
     return (low + high) / 2

@@ -1,11 +1,11 @@
-"""From scikit-learn's `random_state` to a JAX key."""
+"""From scikit-learn's `random_state` to a JAX key, and to rows at random."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, UInt32
+from jaxtyping import Int, PRNGKeyArray, UInt32
 
 Words = tuple[int, int]  # of 32 bits
 
@@ -43,6 +43,11 @@ def _key(seed: int) -> PRNGKeyArray:
 def key_of(words: tuple[int, ...]) -> PRNGKeyArray:
     """The key of two words of 32 bits."""
     return jax.random.wrap_key_data(np.asarray(words, np.uint32), impl="threefry2x32")  # pyright: ignore[reportArgumentType]
+
+
+def random_rows(n_rows: int, most: int, seed: int | tuple[int, ...] = 0) -> Int[np.ndarray, " n"]:
+    """At most so many of the rows, at random, in their order."""
+    return np.sort(np.random.default_rng(seed).permutation(n_rows)[:most])
 
 
 def split(key: PRNGKeyArray, n: int) -> list[Words]:

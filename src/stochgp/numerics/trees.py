@@ -1,7 +1,7 @@
 """Sums of symmetric trees: piecewise constant functions of rows, fitted by boosting."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,9 +23,9 @@ class Trees(eqx.Module):
     All splits of one level of a tree are the same, so that a tree is d questions and a table of 2^d numbers.
     """
 
-    inputs: Int32[Array, "T d"]
-    thresholds: Float[Array, "T d"]
-    leaves: Float[Array, "T L"]
+    inputs: Int32[Any, "T d"]
+    thresholds: Float[Any, "T d"]
+    leaves: Float[Any, "T L"]
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         """One tree after the other: the memory is that of N rows of d numbers."""
@@ -90,39 +90,46 @@ class Boosting(NamedTuple):
         A row of weight ρ counts as ρ equal ones in the quantiles; `slopes` are ρ times those of one.
         """
         generator, edges = np.random.default_rng(seed), edges_of(X, self.n_bins, weight)
-        bins, other_bins = binned(X, edges), binned(others, edges)
+        bins = binned(X, edges)
         values, other_values = np.zeros(len(X)), np.zeros(len(others))
-        trees: list[_Tree] = []
+        trees: list[Trees] = []
         best, n_best = loss(other_values), 0
         while len(trees) < min(self.n_trees, n_best + self.patience):
             g, h = slopes(values)
-            tree = self._grow(bins, g, h, generator)
+            tree = self._grow(bins, edges, g, h, generator)
             trees.append(tree)
-            values += tree.at(bins)
-            other_values += tree.at(other_bins)
+            values += tree.on_host(X)
+            other_values += tree.on_host(others)
             now = loss(other_values)
             if now < best:
                 best, n_best = now, len(trees)
-        return _joined(trees[:n_best], edges) if n_best else None
+        return _joined(trees[:n_best]) if n_best else None
 
     def _grow(
-        self, bins: Int[np.ndarray, "N D"], g: np.ndarray, h: np.ndarray, generator: np.random.Generator
-    ) -> "_Tree":
-        """Level by level, the split of highest worth."""
+        self,
+        bins: Int[np.ndarray, "N D"],
+        edges: list[Float[np.ndarray, " _"]],
+        g: np.ndarray,
+        h: np.ndarray,
+        generator: np.random.Generator,
+    ) -> Trees:
+        """One tree, in the memory of the host: level by level, the split of highest worth. A cut above the last threshold is at +∞."""
         N, D = bins.shape
         rows = generator.permutation(N)[: max(1, round(self.share * N))]
         columns = np.sort(generator.permutation(D)[:MOST_INPUTS])
         part, g, h = np.asfortranarray(bins[np.ix_(rows, columns)]), g[rows], h[rows]
-        leaf, inputs, cuts = np.zeros(len(rows), np.int64), [], []
+        leaf, inputs, thresholds = np.zeros(len(rows), np.int64), [], []
         for level in range(self.depth):
             worth = self._worth(part, leaf, 1 << level, g, h)
             column, cut = np.unravel_index(np.argmax(worth), worth.shape)
+            edge = edges[columns[column]]
             inputs.append(columns[column])
-            cuts.append(cut)
+            thresholds.append(edge[cut] if cut < len(edge) else np.inf)
             leaf = 2 * leaf + (part[:, column] > cut)
         size = 1 << self.depth
         total_g, total_h = np.bincount(leaf, g, size), np.bincount(leaf, h, size)
-        return _Tree(np.array(inputs), np.array(cuts), -self.rate * total_g / (total_h + self.ridge))
+        leaves = -self.rate * total_g / (total_h + self.ridge)
+        return Trees(np.array([inputs], np.int32), np.array([thresholds], np.float64), leaves[None])
 
     def _worth(
         self, bins: np.ndarray, leaf: np.ndarray, n_leaves: int, g: np.ndarray, h: np.ndarray
@@ -136,18 +143,6 @@ class Boosting(NamedTuple):
             worth = G**2 / (H + self.ridge) + rest_g**2 / (rest_h + self.ridge)
             found.append(worth.sum(axis=0))
         return np.stack(found)
-
-
-class _Tree(NamedTuple):
-    inputs: Int[np.ndarray, " d"]
-    cuts: Int[np.ndarray, " d"]  # the last bin of the lower side
-    leaves: Float[np.ndarray, " L"]
-
-    def at(self, bins: Int[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
-        leaf = np.zeros(len(bins), np.int64)
-        for column, cut in zip(self.inputs, self.cuts, strict=True):
-            leaf = 2 * leaf + (bins[:, column] > cut)
-        return self.leaves[leaf]
 
 
 def edges_of(
@@ -178,18 +173,11 @@ def binned(X: Float[np.ndarray, "N D"], edges: list[Float[np.ndarray, " _"]]) ->
     return np.asfortranarray(np.stack(columns, axis=1))
 
 
-def _joined(trees: list[_Tree], edges: list[np.ndarray]) -> Trees:
-    """The trees as arrays, their cuts as thresholds instead of bins; a cut above the last threshold is +∞."""
-    after = [np.append(edge, np.inf) for edge in edges]
-    thresholds = [
-        [after[j][min(cut, len(after[j]) - 1)] for j, cut in zip(tree.inputs, tree.cuts, strict=True)]
-        for tree in trees
-    ]
-    inputs = np.stack([tree.inputs for tree in trees]).astype(np.int32)
-    leaves = np.stack([tree.leaves for tree in trees])
+def _joined(trees: list[Trees]) -> Trees:
+    """One sum, on the device."""
+    every = [(tree.inputs, tree.thresholds, tree.leaves) for tree in trees]
+    inputs, thresholds, leaves = (np.concatenate(part) for part in zip(*every, strict=True))
     with jax.enable_x64(True):
         return Trees(
-            on_device(inputs, np.int32),
-            on_device(np.array(thresholds), np.float64),
-            on_device(leaves, np.float64),
+            on_device(inputs, np.int32), on_device(thresholds, np.float64), on_device(leaves, np.float64)
         )

@@ -20,7 +20,7 @@ from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import inverse_factor, symmetric_product, transposed_times
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.objectives.elbo import expected_log_density
-from stochgp.objectives.moments import add_up_in_order, total_of
+from stochgp.objectives.moments import sum_over_rows, total_of
 from stochgp.parameters import cast, partition, value_of
 from stochgp.variational import Naturals
 
@@ -138,7 +138,7 @@ def lower_bound_and_gradient(
         total = _slope_among(theta, rest, weights)
         chunks = source.chunks(_pass_rows(gp, devices))
         if devices.mesh is not None:
-            more = add_up_in_order(_slopes_of_rows, theta, chunks, devices, rest, weights)
+            more = sum_over_rows(_slopes_of_rows, theta, chunks, devices, rest, weights)
             total = total_of((total, more))
         else:
             for rows in chunks:
@@ -147,26 +147,19 @@ def lower_bound_and_gradient(
         return Slope(found.bound / source.count, gradient, found.naturals)
 
 
-def _chunk_rows(gp: SparseGP) -> int:
-    return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing)))
-
-
 def _pass_rows(gp: SparseGP, devices: Devices) -> int:
-    """The rows of a chunk of a pass: `_chunk_rows` for each virtual shard."""
-    return _chunk_rows(gp) * (1 if devices.mesh is None else devices.shards)
+    """The rows of a chunk of a pass: k(Z, X) within CHUNK_BYTES, for each virtual shard."""
+    return min(8192, max(256, CHUNK_BYTES // (8 * gp.approximation.n_inducing))) * devices.parts
 
 
 def _statistics(
     gp: SparseGP, process: Any, source: AbstractPasses, more: float, devices: Devices = ONE
 ) -> Statistics:
     """Of all rows, with ν + `more` in the place of ν."""
-    given, chunks = (process, np.asarray(more, WIDE)), source.chunks(_pass_rows(gp, devices))
-    if devices.mesh is not None:
-        return add_up_in_order(_of_rows, gp, chunks, devices, *given)
-    return total_of(_of_rows(gp, rows, *given) for rows in chunks)
+    chunks = source.chunks(_pass_rows(gp, devices))
+    return sum_over_rows(_of_rows, gp, chunks, devices, process, np.asarray(more, WIDE))
 
 
-@eqx.filter_jit
 def _of_rows(gp: SparseGP, rows: Batch, process: Any, more: Any) -> Statistics:
     rows = cast(rows, WIDE)
     nu = row_variances(gp.noise, rows.X, rows.y.dtype) + more

@@ -138,7 +138,7 @@ def batch_gradient(
 
 def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
     """`conditional` of each neighbourhood; its last row is the centre, one observation, −1 stands for no neighbour. In float64 where `wide`."""
-    parts = _in_blocks(_conditionals, (gp,), source, near, wide)
+    parts = in_blocks(_conditionals, (gp,), source, near, wide)
     found: Any = (np.concatenate(part)[: len(near)] for part in zip(*parts, strict=True))
     return Conditional(*found)
 
@@ -156,7 +156,7 @@ def curvature(
     `cells` are numbers from 0 on, one for each centre; None = every centre by itself.
     """
     theta, rest = partition(gp)
-    parts = _in_blocks(_sums, (theta, rest, len(packed(theta)), joint), source, near, wide)
+    parts = in_blocks(_sums, (theta, rest, len(packed(theta)), joint), source, near, wide)
     *parts, jittered, weights, losses, gradients = zip(*parts, strict=True)
     means: Any = (sum(part) / len(near) for part in parts)
     loss, gradient, hessian, scores, squares = means
@@ -199,19 +199,19 @@ def _on_host(source: AbstractSource, near: Int[np.ndarray, "... m"]) -> Batch:
     return Batch(*found)
 
 
-def _in_blocks(
-    program: Any, args: tuple, source: AbstractSource, near: np.ndarray, wide: bool
+def in_blocks(
+    program: Any, args: tuple, source: AbstractSource, near: np.ndarray, wide: bool, size: int = BLOCK
 ) -> list[tuple]:
-    """The program's results for blocks of BLOCK neighbourhoods, in order; the last is filled up."""
+    """The program's results for blocks of so many neighbourhoods, in order; the last is filled up."""
 
     def of_block(start: int) -> tuple:
-        part = near[start : start + BLOCK]
-        there = np.arange(BLOCK) < len(part)
-        found = program(*args, neighbourhoods(source, filled_up(part, BLOCK), wide), there)
+        part = near[start : start + size]
+        there = np.arange(size) < len(part)
+        found = program(*args, neighbourhoods(source, filled_up(part, size), wide), there)
         return tuple(np.asarray(value, np.float64) for value in found)
 
     with one_blas_thread():
-        return [of_block(start) for start in range(0, len(near), BLOCK)]
+        return [of_block(start) for start in range(0, len(near), size)]
 
 
 @eqx.filter_jit

@@ -17,6 +17,12 @@ Squares = Float[np.ndarray, " N"]
 Eta = Float[np.ndarray, "#N"]
 
 
+def check_df(df: float | None) -> None:
+    """Raises ValueError for degrees of freedom of a Student-t without a variance; None = Gaussian."""
+    if df is not None and not df > 2:
+        raise ValueError(f"df is {df}; it must be above 2, so that there is a variance")
+
+
 def slopes(squares: Squares, eta: Eta, shape: Dispersion) -> tuple[Squares, Squares]:
     """(∂/∂η of −log p, its expected second derivative) of each row, ζ = z² e^(−η)/κ:
 

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +9,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import AbstractPasses, Batch
 from stochgp.devices import ONE, Devices
-from stochgp.models import SparseGP
-from stochgp.objectives.moments import add_up_in_order
+from stochgp.models import SparseGP, process_of
+from stochgp.objectives.moments import sum_over_rows
 from stochgp.parameters import cast
+from stochgp.results import Estimate
 
 CHUNK_ROWS = 2048  # of a pass over all rows
 
@@ -22,13 +22,6 @@ class Sites(NamedTuple):
 
     precision: Float[Array, "N L"]  # β, at least 0
     linear: Float[Array, "N L"]  # r
-
-
-class Bound(NamedTuple):
-    """Per datum."""
-
-    value: float
-    error: float  # a standard error, of expectations that are estimated; 0 for others
 
 
 def expected_log_density(
@@ -79,19 +72,10 @@ def elbo(gp: SparseGP, rows: Batch, n_rows: Any) -> Float[Array, ""]:
     return n_rows / rows.y.shape[0] * total - process.divergence()
 
 
-def elbo_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -> float:
-    """`bound_of_all`, without its error.
-
-    Parameters
-    ----------
-    gp, source, devices : SparseGP, AbstractPasses, Devices
-        As there.
-    """
-    return bound_of_all(gp, source, devices).value
-
-
-def bound_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -> Bound:
+def bound_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -> Estimate:
     """The bound of all rows per datum, in float64: one pass, which devices share, memory for one chunk.
+
+    Its standard error is of expectations under the likelihood that are estimated, and 0 of others.
 
     Parameters
     ----------
@@ -104,24 +88,14 @@ def bound_of_all(gp: SparseGP, source: AbstractPasses, devices: Devices = ONE) -
     """
     with jax.enable_x64(True):
         wide = cast(gp, np.float64)
-        process = _process(wide)
-        if devices.mesh is None:
-            total = sum(np.asarray(_expected(wide, rows, process)) for rows in source.chunks(CHUNK_ROWS))
-        else:
-            chunks = source.chunks(devices.shards * CHUNK_ROWS)
-            total = np.asarray(add_up_in_order(_expected, wide, chunks, devices, process))
-        parts = np.atleast_1d(total)
+        process = process_of(wide)
+        chunks = source.chunks(devices.parts * CHUNK_ROWS)
+        parts = np.atleast_1d(np.asarray(sum_over_rows(_expected, wide, chunks, devices, process)))
         value = (float(np.mean(parts)) - float(process.divergence())) / source.count
         error = float(np.std(parts, ddof=1) / np.sqrt(len(parts))) if len(parts) > 1 else 0.0
-        return Bound(value, error / source.count)
+        return Estimate(value, error / source.count)
 
 
-@eqx.filter_jit
-def _process(gp: SparseGP) -> Any:
-    return gp.process()
-
-
-@eqx.filter_jit
 def _expected(gp: SparseGP, rows: Batch, process: Any) -> Float[Array, " R"]:
     """The sum over rows of each of the likelihood's estimates."""
     rows = cast(rows, jnp.float64)

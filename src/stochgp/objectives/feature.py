@@ -9,7 +9,7 @@ rows weighs it by ρ_i/s_i, n counts it ρ_i times, and Σρ_i log s_i joins.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,9 +21,9 @@ from scipy.optimize import minimize
 from stochgp.data.streams import Batch
 from stochgp.models import FeatureGP
 from stochgp.numerics.arrays import on_device
-from stochgp.objectives.exact_nlml import ExactNLML
 from stochgp.objectives.moments import Moments, chunk_rows, moments_of_rows
 from stochgp.parameters import partition
+from stochgp.results import ExactNLML
 
 Range = tuple[float, float]
 Loss = Callable[
@@ -129,6 +129,21 @@ def spectrum(moments: Moments) -> Spectrum:
     cross = basis.T @ np.asarray(moments.cross, np.float64)
     sums = (float(part) for part in moments[2:])
     return Spectrum(np.maximum(eigenvalues, 0.0), basis, cross, *sums)
+
+
+class Belief(NamedTuple):
+    """q(f) by the weights of the features, and σ²: mean φᵀŵ, variance |Rᵀφ|²."""
+
+    weights: Float[Any, " M"]  # ŵ
+    root: Float[Any, "M M"]  # R
+    noise_variance: Float[Any, ""]
+
+
+def belief_of(s: Spectrum, variance: float, noise_variance: float) -> Belief:
+    """The posterior of the rows whose moments these are, of variances v and σ²: R = Q diag(√(v σ²/d)), d = v λ + σ²."""
+    d = variance * s.eigenvalues + noise_variance
+    root = s.basis * np.sqrt(variance * noise_variance / d)
+    return Belief(s.basis @ (variance * s.cross / d), root, np.float64(noise_variance))
 
 
 def times_square(widest: Range, s: Spectrum) -> Range:

@@ -25,7 +25,7 @@ from stochgp.likelihoods.noise import SMALLEST_COUNT, gradient_of_noise, noise_o
 from stochgp.models import KernelGP
 from stochgp.numerics import dense_factor
 from stochgp.numerics.dense_factor import Factor
-from stochgp.objectives.exact_nlml import ExactNLML
+from stochgp.results import ExactNLML
 
 SMALLEST_RATIO = 1e-4  # of noise to signal, below which float32 is not trusted
 SOME_ROWS = 100  # on which the signal is looked at

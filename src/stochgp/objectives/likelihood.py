@@ -6,7 +6,7 @@ from typing import Any
 from stochgp.data.streams import Batch
 from stochgp.models import FeatureGP, KernelGP
 from stochgp.objectives import feature, kernel
-from stochgp.objectives.exact_nlml import ExactNLML
+from stochgp.results import ExactNLML
 
 
 @functools.singledispatch

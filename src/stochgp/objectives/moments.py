@@ -81,9 +81,7 @@ def add_up(gp: FeatureGP, chunks: Iterable[Batch], devices: Devices = ONE) -> Mo
     devices : Devices
         Those that share each chunk; without a mesh, one device.
     """
-    if devices.mesh is not None:
-        return add_up_in_order(moments_of_rows, gp, chunks, devices)
-    return total_of(_jitted(gp, rows) for rows in chunks)
+    return sum_over_rows(moments_of_rows, gp, chunks, devices)
 
 
 def with_idle(moments: Moments, n_features: int) -> Moments:
@@ -104,20 +102,27 @@ def total_of(parts: Iterable[T]) -> T:
     return when_ready(total)
 
 
-def add_up_in_order(
+def sum_over_rows(
     of_rows: Callable[..., T], gp: Any, chunks: Iterable[Batch], devices: Devices, *more: Any
 ) -> T:
-    """Σ of_rows(gp, rows, *more), a tree of sums, over the rows of all chunks.
+    """Σ of_rows(gp, rows, *more), a tree of sums, over the rows of all chunks: memory for one chunk and the sums.
 
-    One sum for each of a fixed number of virtual shards, whatever the devices; they are added in their order, so that the bits do not depend on the number of
-    devices (`add_up`).
+    On several devices one sum for each of a fixed number of virtual shards, whatever the devices; they are added in their order, so that the bits do not
+    depend on the number of devices (`add_up`).
     """
+    if devices.mesh is None:
+        return total_of(_of_chunk(of_rows, gp, rows, *more) for rows in chunks)
     n_own = np.asarray(devices.shards // devices.count, np.int32)
     given, n_own = devices.replicate(((gp, *more), n_own))
     placed = (devices.place(_filled(rows, devices)) for rows in chunks)
     sums = total_of(_of_shards(of_rows, given, rows, n_own, devices) for rows in placed)
     shards = devices.fetch(sums)
     return jax.tree.map(lambda parts: on_device(functools.reduce(np.add, parts)), shards)
+
+
+@eqx.filter_jit
+def _of_chunk(of_rows: Callable[..., T], gp: Any, rows: Batch, *more: Any) -> T:
+    return of_rows(gp, rows, *more)
 
 
 @eqx.filter_jit
@@ -168,7 +173,7 @@ def _with_padding(rows: Batch, missing: int) -> Batch:
 
 def pass_rows(n_features: int, devices: Devices = ONE) -> int:
     """The rows of a chunk of a pass: `chunk_rows` for each virtual shard."""
-    return chunk_rows(n_features) * (1 if devices.mesh is None else devices.shards)
+    return chunk_rows(n_features) * devices.parts
 
 
 def chunk_rows(n_features: int) -> int:
@@ -180,9 +185,6 @@ def chunk_rows(n_features: int) -> int:
         M.
     """
     return min(8192, max(256, CHUNK_BYTES // (12 * n_features)))
-
-
-_jitted = eqx.filter_jit(moments_of_rows)
 
 
 @jax.jit

@@ -9,7 +9,6 @@ spectrum narrow: fewer steps and probes are needed, and float32 products with A 
 """
 
 import math
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,21 +19,16 @@ from matfree import decomp, funm, stochtrace
 
 from stochgp.numerics.precision import matmul
 from stochgp.operators import AbstractOperator
+from stochgp.operators.base import BLOCK
+from stochgp.results import Estimate
 from stochgp.solvers import Layout, SystemSize
 from stochgp.solvers.preconditioners import partial_cholesky
-from stochgp.solvers.sizes import BLOCK, MARGIN, product_bytes
+from stochgp.solvers.sizes import MARGIN, product_bytes
 
 PROBES, STEPS = 10, 25
 LARGEST_RANK = 500
 ENTRIES_PER_ROW = 16  # rank² per row
 COMPILER_BYTES = 100_000_000  # left behind by compiling it
-
-
-class Estimate(NamedTuple):
-    """A random number and the standard error of its mean over the probes."""
-
-    value: float
-    stderr: float
 
 
 class Root(eqx.Module):
@@ -78,7 +72,7 @@ def log_determinant(
     n_steps: int = STEPS,
     rank: int | None = None,
 ) -> Estimate:
-    """log|A| from n_probes · n_steps products with A, all probes at once; `rank` of the preconditioner: None = 4 √N, at most 500.
+    """log|A| from n_probes · n_steps products with A, all probes at once, over which its error is; `rank` of the preconditioner: None = 4 √N, at most 500.
 
     Memory beside the operator's: (n_probes · n_steps + rank) · N numbers of float64. Raises ValueError for fewer than two probes.
     """

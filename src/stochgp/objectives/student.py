@@ -14,9 +14,8 @@ in the place of the negative log evidence. Source: Tipping and Lawrence (2005).
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,25 +26,10 @@ from stochgp.devices import ONE, Devices
 from stochgp.likelihoods.student_t import half_step
 from stochgp.models import FeatureGP
 from stochgp.numerics.precision import matmul
-from stochgp.objectives.feature import Spectrum, spectrum
-from stochgp.objectives.moments import Moments, add_up, add_up_in_order, total_of
+from stochgp.objectives.feature import Belief, belief_of, spectrum
+from stochgp.objectives.moments import Moments, add_up, sum_over_rows
 
 ROUNDS = 4  # of weights, each of a pass over the rows
-
-
-class Belief(NamedTuple):
-    """q(f) by the weights of the features, and σ²: mean φᵀŵ, variance |Rᵀφ|²."""
-
-    weights: Float[Any, " M"]  # ŵ
-    root: Float[Any, "M M"]  # R
-    noise_variance: Float[Any, ""]
-
-
-def belief_of(s: Spectrum, variance: float, noise_variance: float) -> Belief:
-    """The posterior of the rows whose moments these are, as `FeaturePosterior` has it."""
-    d = variance * s.eigenvalues + noise_variance
-    root = s.basis * np.sqrt(variance * noise_variance / d)
-    return Belief(s.basis @ (variance * s.cross / d), root, np.float64(noise_variance))
 
 
 def expected_precisions(
@@ -81,9 +65,7 @@ def add_up_weighted(
     gp: FeatureGP, chunks: Iterable[Batch], belief: Belief, df: float, devices: Devices = ONE
 ) -> Moments:
     """The weighted moments of all chunks: memory for one chunk and the sums. On several devices in order, as `add_up`."""
-    if devices.mesh is not None:
-        return add_up_in_order(weighted_moments, gp, chunks, devices, belief, np.float64(df))
-    return total_of(_jitted(gp, rows, belief, np.float64(df)) for rows in chunks)
+    return sum_over_rows(weighted_moments, gp, chunks, devices, belief, np.float64(df))
 
 
 def robust_moments(
@@ -103,6 +85,3 @@ def robust_moments(
             return moments
         moments = add_up_weighted(gp, chunks(), belief_of(spectrum(moments), *own), df, devices)
     return moments
-
-
-_jitted = eqx.filter_jit(weighted_moments)

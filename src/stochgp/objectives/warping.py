@@ -11,7 +11,7 @@ of log p(y) over other rows, which weigh ρ, gains more than 2 standard errors a
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,13 +36,6 @@ SPREAD = 1.0  # of the prior of the logarithms of θ
 MOST_LENGTHS = 20  # inputs up to which each has a lengthscale of its own
 
 
-class Warping(NamedTuple):
-    """Transforms by their names, with parameters learned; which of them is preferred to none by rows that none was fitted to."""
-
-    fitted: dict[str, AbstractTransform]
-    found: Preference
-
-
 def fit_transforms(
     transforms: Mapping[str, AbstractTransform],
     X: Float[np.ndarray, "N D"],
@@ -51,8 +44,11 @@ def fit_transforms(
     seed: Any,
     group: Int32[np.ndarray, " N"] | None = None,
     weight: Float[np.ndarray, " N"] | None = None,
-) -> Warping:
-    """Each transform with parameters learned from the same rows, inputs standardised; none of a group is on both sides."""
+) -> tuple[dict[str, AbstractTransform], Preference]:
+    """(Transforms by their names, with parameters learned; which of them is preferred to none by rows that none was fitted to).
+
+    All are fitted to the same rows, inputs standardised; none of a group is on both sides.
+    """
     fit, held = _sides(len(y), seed, group)
     count = np.ones(len(y)) if weight is None else weight
 
@@ -63,10 +59,10 @@ def fit_transforms(
     tried = {name: scored(anchored(T, y)) for name, T in transforms.items()}
     fitted = {name: T for name, (T, _) in tried.items()}
     if len(held) < 2:
-        return Warping(fitted, Preference(None, {}, "there are too few"))
+        return fitted, Preference(None, {}, "there are too few")
     cell = clusters(X[held], None if group is None else group[held])
     scores = {name: score for name, (_, score) in tried.items()}
-    return Warping(fitted, prefer(scored(None)[1], scores, cell, count[held]))
+    return fitted, prefer(scored(None)[1], scores, cell, count[held])
 
 
 def _sides(n: int, seed: Any, group: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

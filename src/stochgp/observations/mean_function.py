@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
 from stochgp.numerics.precision import matmul
+from stochgp.numerics.seeds import random_rows
 
 MOST_ROWS = 50_000  # that slopes are fitted to
 # Of slopes in standard deviations of the inputs; left-out rows choose.
@@ -43,8 +44,7 @@ class LinearMean(eqx.Module):
         """Ridge regression of at most 50,000 of the rows, at random, on their standardised inputs: the penalty is that of the least error of left-out rows."""
         from sklearn.linear_model import RidgeCV  # slow to import, and of no other use
 
-        some = np.sort(np.random.default_rng(0).permutation(len(rows))[:MOST_ROWS])
-        rows = rows.some(some)
+        rows = rows.some(random_rows(len(rows), MOST_ROWS))
         inputs = Standardiser.fit(rows.X, rows.weight)
         low, high = (of(rows.X, axis=0).astype(np.float64) for of in (np.min, np.max))
         ridge = RidgeCV(PENALTIES).fit(inputs.transform(rows.X, np.float64), rows.y, rows.weight)

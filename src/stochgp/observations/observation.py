@@ -12,7 +12,6 @@ from scipy.special import ndtr
 
 from stochgp.data import Standardiser
 from stochgp.data.model_rows import ModelRows
-from stochgp.data.targets import refuse_no_counts
 from stochgp.distributions import (
     AbstractDistribution,
     ConformalScores,
@@ -26,6 +25,7 @@ from stochgp.likelihoods.noise import noise_variances
 from stochgp.observations.dispersion import Dispersion
 from stochgp.observations.mean_function import LinearMean
 from stochgp.parameters import cast
+from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import AbstractTransform
 
 NOISE_ROWS = 1024  # of one evaluation of the noise

@@ -2,15 +2,15 @@
 
 from .base import AbstractOperator
 from .kernel import TILE, KernelOperator
-from .sharded import AbstractProduct, Gather, Ring, Scatter, ShardedOperator
+from .sharded import Product, ShardedOperator, gather, ring, scatter
 
 __all__ = [
     "TILE",
     "AbstractOperator",
-    "AbstractProduct",
-    "Gather",
     "KernelOperator",
-    "Ring",
-    "Scatter",
+    "Product",
     "ShardedOperator",
+    "gather",
+    "ring",
+    "scatter",
 ]

@@ -12,6 +12,8 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from stochgp.kernels import AbstractKernel
 
+BLOCK = 512  # rows of K at a time in products with all of A, and where kept rows are filled
+
 Read = Callable[[PyTree], Float[Array, "T S"]]
 
 
@@ -127,7 +129,7 @@ class AbstractOperator(eqx.Module):
         """(K V) of any rows."""
 
     @abc.abstractmethod
-    def matvec(self, V: Float[Array, "P S"], n_rows: int = 512) -> Float[Array, "P S"]:
+    def matvec(self, V: Float[Array, "P S"], n_rows: int = BLOCK) -> Float[Array, "P S"]:
         """A V, in blocks of `n_rows` rows; rows beyond N are 0."""
 
     @abc.abstractmethod

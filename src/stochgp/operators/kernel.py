@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from stochgp.kernels import AbstractKernel
 from stochgp.numerics.arrays import extended
 from stochgp.numerics.precision import einsum, matmul
-from stochgp.operators.base import AbstractOperator, Read, as_it_is, filled, one_row
+from stochgp.operators.base import BLOCK, AbstractOperator, Read, as_it_is, filled, one_row
 from stochgp.parameters import Frozen, cast, value_of
 
 TILE = 8192  # most columns of a tile: with 512 rows it is 16 MB of float32
@@ -172,7 +172,7 @@ class KernelOperator(AbstractOperator):
             return matmul(self.kept[indices], read(V))
         return self.times(self.take(indices), V, read)
 
-    def matvec(self, V: Float[Array, "P S"], n_rows: int = 512) -> Float[Array, "P S"]:
+    def matvec(self, V: Float[Array, "P S"], n_rows: int = BLOCK) -> Float[Array, "P S"]:
         n_rows = min(n_rows, self.size)
         product = lambda start: self.block_times(start, n_rows, V)
         KV = filled(jnp.zeros_like(V), self.size, n_rows, product)
@@ -225,8 +225,8 @@ class KernelOperator(AbstractOperator):
 
 
 @eqx.filter_jit
-def _evaluate_rows(operator: KernelOperator, n_rows: int, n_block: int = 512) -> Float[Array, "C P"]:
+def _evaluate_rows(operator: KernelOperator, n_rows: int) -> Float[Array, "C P"]:
     """The first rows of K, filled in place block by block."""
-    n_block = min(n_block, n_rows)
+    n_block = min(BLOCK, n_rows)
     rows = lambda start: operator.kernel.between(operator.block(start, n_block), operator.rows)
     return filled(jnp.zeros((n_rows, operator.padded), operator.dtype), n_rows, n_block, rows)

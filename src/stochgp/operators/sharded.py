@@ -3,7 +3,6 @@
 Each way sends (G − 1)/G of N (D + 1 + S) numbers to a device.
 """
 
-import abc
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -20,60 +19,65 @@ from stochgp.devices import AXIS, Devices
 from stochgp.kernels import AbstractKernel
 from stochgp.numerics.arrays import extended
 from stochgp.numerics.precision import matmul
-from stochgp.operators.base import AbstractOperator, Read, as_it_is, filled, one_row
+from stochgp.operators.base import BLOCK, AbstractOperator, Read, as_it_is, filled, one_row
 from stochgp.operators.kernel import TILE, KernelOperator
 from stochgp.parameters import Frozen, cast
 
 SPREAD, WHOLE = P(AXIS), P()
 
 
-class AbstractProduct(eqx.Module):
-    """How the rows of K V that a device has are computed."""
+Product = Callable[[KernelOperator, Float[Array, "R S"], int, int], Float[Array, "R S"]]
+"""How the rows of K V that a device has are computed: product(shard, V, n_rows, n_devices), inside `jax.shard_map`.
 
-    @abc.abstractmethod
-    def __call__(
-        self, shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int
-    ) -> Float[Array, "R S"]:
-        """Inside `jax.shard_map`: `shard` and V are the device's own R rows. The kernel is evaluated for `n_rows` rows at a time."""
+`shard` and V are the device's own R rows. The kernel is evaluated for `n_rows` rows at a time.
+"""
 
 
-class Gather(AbstractProduct):
-    """All rows and all of V come to every device first: the fewest messages, and memory for N (D + 1 + S) numbers."""
+def gather(shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int) -> Float[Array, "R S"]:
+    """All rows and all of V come to every device first: the fewest messages, and memory for N (D + 1 + S) numbers.
 
-    def __call__(
-        self, shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int
-    ) -> Float[Array, "R S"]:
-        columns, V = jax.lax.all_gather((shard.rows, V), AXIS, tiled=True)
-        return _by_blocks(shard, shard.rows, columns, V, n_rows)
-
-
-class Ring(AbstractProduct):
-    """Rows and V travel from device to device, while those that came last are multiplied: memory for two shards of them."""
-
-    def __call__(
-        self, shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int
-    ) -> Float[Array, "R S"]:
-        onward = [(i, (i + 1) % n_devices) for i in range(n_devices)]
-
-        def turn(carry: tuple[PyTree, Array, Array], _: None) -> tuple[tuple[PyTree, Array, Array], None]:
-            columns, V, total = carry
-            arriving = jax.lax.ppermute((columns, V), AXIS, onward)
-            return (*arriving, total + _by_blocks(shard, shard.rows, columns, V, n_rows)), None
-
-        first = (shard.rows, V, shard.zeros(V.shape, V.dtype))
-        (columns, V, total), _ = jax.lax.scan(turn, first, None, length=n_devices - 1)
-        return total + _by_blocks(shard, shard.rows, columns, V, n_rows)
+    Parameters
+    ----------
+    shard, V, n_rows, n_devices : KernelOperator, array [R, S], int, int
+        As of `Product`.
+    """
+    columns, V = jax.lax.all_gather((shard.rows, V), AXIS, tiled=True)
+    return _by_blocks(shard, shard.rows, columns, V, n_rows)
 
 
-class Scatter(AbstractProduct):
-    """All rows come to every device, which multiplies those by its own part of V; the parts are added up where they belong."""
+def ring(shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int) -> Float[Array, "R S"]:
+    """Rows and V travel from device to device, while those that came last are multiplied: memory for two shards of them.
 
-    def __call__(
-        self, shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int
-    ) -> Float[Array, "R S"]:
-        rows = jax.lax.all_gather(shard.rows, AXIS, tiled=True)
-        parts = _by_blocks(shard, rows, shard.rows, V, n_rows)
-        return jax.lax.psum_scatter(parts, AXIS, scatter_dimension=0, tiled=True)
+    Parameters
+    ----------
+    shard, V, n_rows, n_devices : KernelOperator, array [R, S], int, int
+        As of `Product`.
+    """
+    onward = [(i, (i + 1) % n_devices) for i in range(n_devices)]
+
+    def turn(carry: tuple[PyTree, Array, Array], _: None) -> tuple[tuple[PyTree, Array, Array], None]:
+        columns, V, total = carry
+        arriving = jax.lax.ppermute((columns, V), AXIS, onward)
+        return (*arriving, total + _by_blocks(shard, shard.rows, columns, V, n_rows)), None
+
+    first = (shard.rows, V, shard.zeros(V.shape, V.dtype))
+    (columns, V, total), _ = jax.lax.scan(turn, first, None, length=n_devices - 1)
+    return total + _by_blocks(shard, shard.rows, columns, V, n_rows)
+
+
+def scatter(
+    shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int
+) -> Float[Array, "R S"]:
+    """All rows come to every device, which multiplies those by its own part of V; the parts are added up where they belong.
+
+    Parameters
+    ----------
+    shard, V, n_rows, n_devices : KernelOperator, array [R, S], int, int
+        As of `Product`.
+    """
+    rows = jax.lax.all_gather(shard.rows, AXIS, tiled=True)
+    parts = _by_blocks(shard, rows, shard.rows, V, n_rows)
+    return jax.lax.psum_scatter(parts, AXIS, scatter_dimension=0, tiled=True)
 
 
 def _by_blocks(
@@ -113,8 +117,8 @@ class ShardedOperator(AbstractOperator):
         X and repetitions of its last row, spread over the devices; None once the rows are reordered.
     devices : Devices
         The G devices, with their mesh.
-    product : AbstractProduct
-        How a product with all of A is taken: `Gather()`, `Ring()` or `Scatter()`.
+    product : callable
+        How a product with all of A is taken: `gather`, `ring` or `scatter`.
     """
 
     kernel: AbstractKernel
@@ -127,7 +131,7 @@ class ShardedOperator(AbstractOperator):
     keep_rows: int = eqx.field(static=True)
     inputs: Float[Array, "P D"] | None
     devices: Devices = eqx.field(static=True)
-    product: AbstractProduct = eqx.field(static=True)
+    product: Product = eqx.field(static=True)
 
     @classmethod
     def of(
@@ -139,9 +143,9 @@ class ShardedOperator(AbstractOperator):
         *,
         tile: int = TILE,
         keep_rows: int = 0,
-        product: AbstractProduct | None = None,
+        product: Product = gather,
     ) -> "ShardedOperator":
-        """As `KernelOperator.of`, spread over these devices; `product` None = `Gather()`.
+        """As `KernelOperator.of`, spread over these devices.
 
         Raises ValueError as that does, and for `Devices()`, which have no mesh.
         """
@@ -158,7 +162,6 @@ class ShardedOperator(AbstractOperator):
         rows, inputs = devices.place(extended((plain.rows, X), missing))
         noise = devices.place(jnp.pad(plain.noise, (0, missing), constant_values=1))
         alike, centre = devices.replicate((plain.kernel, plain.centre))
-        product = Gather() if product is None else product
         return cls(alike, centre, rows, noise, None, N, tile, keep_rows, inputs, devices, product)
 
     @property
@@ -222,7 +225,7 @@ class ShardedOperator(AbstractOperator):
     def rows_times(self, indices: Int[Array, " B"], V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
         return self.times(self.take(indices), V, read)
 
-    def matvec(self, V: Float[Array, "P S"], n_rows: int = 512) -> Float[Array, "P S"]:
+    def matvec(self, V: Float[Array, "P S"], n_rows: int = BLOCK) -> Float[Array, "P S"]:
         def own_rows(shard: KernelOperator, own: Array) -> Array:
             KV = self.product(shard, own, n_rows, self.n_devices)
             inside = self._inside(own.shape[0])[:, None]  # where a row is no padding

@@ -6,7 +6,7 @@ A step also has work that every device repeats, and sums that devices exchange.
 from typing import NamedTuple, TypeGuard
 
 from stochgp.devices import Devices
-from stochgp.operators import AbstractProduct, Gather, Ring, Scatter
+from stochgp.operators import Product, gather, ring, scatter
 from stochgp.solvers import AbstractSolver, Layout, SystemSize
 from stochgp.solvers.base import CHECKS, AbstractIterativeSolver
 from stochgp.solvers.sizes import Costs, epoch_seconds
@@ -15,22 +15,17 @@ GAIN = 0.8  # a spread step must take at most so much of the time of a whole one
 NUMBER = 4  # bytes
 
 
-class Rates(NamedTuple):
-    """Of one device, or of the processor that several CPU devices share."""
+class Speed(NamedTuple):
+    """What is done at once takes `fixed` seconds whatever its size, and a second more for every `per_second` of it."""
 
-    operations: float  # per second, of products in float32
-    fixed: float  # seconds of a step whatever its size: launches, small matrices
-
-
-class Link(NamedTuple):
-    """Between devices."""
-
-    seconds: float  # of the shortest exchange
-    bytes: float  # per second
+    fixed: float
+    per_second: float
 
 
-RATES = {"cpu": Rates(1.5e11, 9e-4), "gpu": Rates(4e13, 7.5e-4), "tpu": Rates(4e13, 7.5e-4)}
-INSIDE, ACROSS = Link(3e-5, 4.5e11), Link(1e-4, 1e10)  # a process, processes: NVLink; Ethernet of 100 Gb/s
+# Of operations in float32, the fixed part launches and small matrices: of one device, or of the processor that several CPU devices share.
+STEP = {"cpu": Speed(9e-4, 1.5e11), "gpu": Speed(7.5e-4, 4e13), "tpu": Speed(7.5e-4, 4e13)}
+# Of bytes between devices, inside a process and across processes: NVLink; Ethernet of 100 Gb/s.
+INSIDE, ACROSS = Speed(3e-5, 4.5e11), Speed(1e-4, 1e10)
 
 
 class StepSizes(NamedTuple):
@@ -66,7 +61,7 @@ class Team(NamedTuple):
         return -(-self.count // self.processes) if self.platform == "cpu" else 1
 
     @property
-    def link(self) -> Link:
+    def link(self) -> Speed:
         return ACROSS if self.processes > 1 else INSIDE
 
 
@@ -76,21 +71,21 @@ def with_steps(devices: Devices, sizes: StepSizes) -> tuple[Devices, str]:
         return devices, "one device"
     if devices.steps and sizes.work_of_row > 0:
         return devices, "mini-batches are spread, as asked"
-    pays, why = step_pays(sizes, devices.mesh.devices.flat[0].platform, devices.count, devices.processes)
+    pays, why = step_pays(sizes, Team.of(devices))
     return Devices(devices.mesh, devices.shards, pays), why
 
 
-def step_pays(sizes: StepSizes, platform: str, n_devices: int, n_processes: int) -> tuple[bool, str]:
+def step_pays(sizes: StepSizes, team: Team) -> tuple[bool, str]:
     """(Whether a step is predicted to take at most 0.8 of its time where its mini-batch is spread; why or why not)."""
     if sizes.work_of_row == 0:
         return False, "the learner's steps are those of one device; passes over the rows are shared"
-    if sizes.batch_size % n_devices:
+    if sizes.batch_size % team.count:
         return (
             False,
             f"batches of {sizes.batch_size} rows have no equal parts; passes over the rows are shared",
         )
-    one, several = step_seconds(sizes, platform, n_devices, n_processes)
-    predicted = f"predicted seconds of a step: {one:.2g} on one device, {several:.2g} on {n_devices}"
+    one, several = step_seconds(sizes, team)
+    predicted = f"predicted seconds of a step: {one:.2g} on one device, {several:.2g} on {team.count}"
     if several <= GAIN * one:
         return True, f"{predicted}, so mini-batches are spread too"
     return (
@@ -99,22 +94,19 @@ def step_pays(sizes: StepSizes, platform: str, n_devices: int, n_processes: int)
     )
 
 
-def step_seconds(
-    sizes: StepSizes, platform: str, n_devices: int, n_processes: int = 1
-) -> tuple[float, float]:
+def step_seconds(sizes: StepSizes, team: Team) -> tuple[float, float]:
     """Predicted seconds of a step (on one device, on all): the fixed part, the rows' work, an exchange of 2(G − 1)/G numbers of each.
 
     Devices of one CPU process share its cores: they count as one.
     """
-    rates = RATES.get(platform, RATES["gpu"])
-    team = Team(platform, n_devices, n_processes)
-    work = sizes.batch_size * sizes.work_of_row / rates.operations
-    share = 2 * (n_devices - 1) / n_devices
-    sent = team.link.seconds + share * NUMBER * sizes.numbers / team.link.bytes if n_devices > 1 else 0.0
-    return rates.fixed + work, rates.fixed + work / team.workers + sent
+    step = STEP.get(team.platform, STEP["gpu"])
+    work = sizes.batch_size * sizes.work_of_row / step.per_second
+    share = 2 * (team.count - 1) / team.count
+    sent = team.link.fixed + share * NUMBER * sizes.numbers / team.link.per_second if team.count > 1 else 0.0
+    return step.fixed + work, step.fixed + work / team.workers + sent
 
 
-WAYS: dict[str, AbstractProduct] = {"gather": Gather(), "ring": Ring(), "scatter": Scatter()}
+WAYS: dict[str, Product] = {"gather": gather, "ring": ring, "scatter": scatter}
 SHARE_GATHERED = 0.1  # of what is free, for the rows and vectors that lie on every device
 
 
@@ -166,10 +158,12 @@ def exchange_seconds(solver: AbstractIterativeSolver, size: SystemSize, team: Te
     messages, which sends each number twice.
     """
     n_steps, S, link = solver.steps_per_epoch(size.n_rows), size.n_columns, team.link
-    seconds = (team.count - 1) / team.count * size.itemsize / link.bytes  # of a number that every device gets
+    seconds = (
+        (team.count - 1) / team.count * size.itemsize / link.per_second
+    )  # of a number that every device gets
     if n_steps == 1:
-        return link.seconds + seconds * size.n_rows * (size.n_inputs + 1 + S)
-    return n_steps * (2 * link.seconds + 2 * seconds * solver.step_rows * (size.n_inputs + 2 + 4 * S))
+        return link.fixed + seconds * size.n_rows * (size.n_inputs + 1 + S)
+    return n_steps * (2 * link.fixed + 2 * seconds * solver.step_rows * (size.n_inputs + 2 + 4 * S))
 
 
 def _gathered(size: SystemSize) -> int:

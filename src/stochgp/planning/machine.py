@@ -42,10 +42,10 @@ def calibrate(operator: KernelOperator, n_columns: int) -> Costs:
     return Costs(evaluate, multiply, READING * ready, factor, solve, first, max(held / (n_rows * size), 1.0))
 
 
-def seconds_of(run: Callable[[], Any], n_runs: int = RUNS) -> float:
-    """The median wall time of the runs, in seconds; a function that compiles is called once before."""
+def seconds_of(run: Callable[[], Any]) -> float:
+    """The median wall time of four runs, in seconds; a function that compiles is called once before."""
     seconds = []
-    for _ in range(n_runs):
+    for _ in range(RUNS):
         begun = time.perf_counter()
         jax.block_until_ready(run())
         seconds.append(time.perf_counter() - begun)

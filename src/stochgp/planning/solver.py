@@ -22,6 +22,10 @@ from stochgp.solvers.sizes import SMALL, Costs, padded
 TILES = (TILE, 4096, 2048, 1024, 512, 256)
 SHARE_OF_TEST = 0.1  # rows whose standard deviations are expected to be wanted, per training row
 NAMES = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP(), SGD())}
+# With so little noise beside k(x, x) the epochs of an iterative solver depend on how fast the eigenvalues of K fall, which nobody has looked at: a direct one
+# is taken that lasts at most 1.5 times as long. Of 20,000 rows and a noise of 1e-6 conjugate gradients were predicted to take 28 and 35 s beside 31 s of a factor:
+# they took 38 s for a Matérn 5/2 kernel, and after 60 s had not solved the system of an RBF kernel (`benchmarks solver_systems`).
+UNSURE, SURER = 1e-5, 1.5
 AUTOMATIC = ("cholesky", "cg", "sdd")  # SGD needs many times the epochs of any of them
 
 
@@ -37,8 +41,10 @@ class Candidate(NamedTuple):
 
     @property
     def rank(self) -> float:
-        """Seconds, and more where devices share it: they are to save some."""
-        return self.seconds if self.way is None else self.seconds / GAIN
+        """Seconds; more where devices share it, as they are to save some; fewer where they are sure and those of others are not."""
+        seconds = self.seconds if self.way is None else self.seconds / GAIN
+        is_surer = self.solver.exact_variances and self.size.noise_ratio < UNSURE
+        return seconds / SURER if is_surer else seconds
 
 
 class Aim(NamedTuple):
@@ -272,7 +278,9 @@ def _reason(
         for name, c in best.items()
         if name != chosen.solver.name
     ]
-    return f"predicted {_seconds(chosen.seconds)}, the shortest ({', '.join(others)}); {memory}"
+    shortest = min(c.seconds for c in best.values() if c is not None)
+    which = "the shortest" if chosen.seconds <= shortest else "sure, as of so little noise others are not"
+    return f"predicted {_seconds(chosen.seconds)}, {which} ({', '.join(others)}); {memory}"
 
 
 def _seconds(seconds: float) -> str:

@@ -1,7 +1,6 @@
 """Posteriors: what is known of the function after the data."""
 
-from .base import AbstractFunctions, AbstractPosterior, Request
-from .dispersed import DispersedFunctions
+from .base import AbstractFunctions, AbstractPosterior, DispersedFunctions, Request
 from .exact import ExactKernelPosterior
 from .feature import FeaturePosterior, FunctionSamples
 from .kernel import KernelFunctions, KernelSystem, sample_targets

@@ -34,6 +34,7 @@ from jaxtyping import Float, Int
 from stochgp.likelihoods.noise import with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
+from stochgp.numerics.seeds import random_rows
 from stochgp.posteriors.base import scale_of
 from stochgp.posteriors.exact import COLUMNS, ExactKernelPosterior
 from stochgp.posteriors.kernel import KernelSystem
@@ -56,7 +57,7 @@ def calibrated(posterior: Any, group: Int[np.ndarray, " N"] | None = None) -> tu
         group = group[rows]
     else:
         if isinstance(posterior, ExactKernelPosterior):  # each row takes N² operations
-            rows = np.sort(np.random.default_rng(0).permutation(N)[:COLUMNS])
+            rows = random_rows(N, COLUMNS)
         z = posterior.errors_without(rows)
     if z is None:
         return posterior, 1.0

@@ -16,11 +16,10 @@ from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows
 from stochgp.numerics.dense_factor import factorised, rounding_error, safe_covariance, safe_variance
-from stochgp.objectives.slq import Estimate
 from stochgp.operators import AbstractOperator
 from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows
 from stochgp.posteriors.kernel import BLOCK, KernelFunctions, KernelSystem, cross, diagonal, mean_of
-from stochgp.results import Solution
+from stochgp.results import Estimate, Solution
 from stochgp.solvers import AbstractDirectSolver, Factor
 from stochgp.solvers.sizes import SMALL
 
@@ -135,7 +134,7 @@ class ExactKernelPosterior(AbstractPosterior):
     @functools.cached_property
     def nlml_estimate(self) -> Estimate:
         """`nlml`, whose standard error is 0."""
-        return Estimate(self.nlml(), 0.0)
+        return Estimate(self.nlml())
 
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float

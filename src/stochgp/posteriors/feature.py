@@ -12,7 +12,7 @@ from stochgp.features import AbstractFeatureMap
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import known_noise, with_level
 from stochgp.numerics.precision import matmul
-from stochgp.objectives.feature import Spectrum
+from stochgp.objectives.feature import Spectrum, belief_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 
 BLOCK = 256  # rows of a compiled evaluation
@@ -78,11 +78,11 @@ class FeaturePosterior(AbstractPosterior):
 
         `noise` says how the variance of noise of the level `noise_variance` depends on the input; None = it is constant.
         """
-        d = variance * spectrum.eigenvalues + noise_variance
-        weights = spectrum.basis @ (variance * spectrum.cross / d)
-        root = spectrum.basis * np.sqrt(variance * noise_variance / d)
-        wide = jax.dtypes.canonicalize_dtype(jnp.float64)
-        weights, root = jnp.asarray(weights, wide), jnp.asarray(root, wide)
+        belief, wide = (
+            belief_of(spectrum, variance, noise_variance),
+            jax.dtypes.canonicalize_dtype(jnp.float64),
+        )
+        weights, root = jnp.asarray(belief.weights, wide), jnp.asarray(belief.root, wide)
         noise = known_noise(noise_variance) if noise is None else with_level(noise, noise_variance)
         return cls(features=features, weights=weights, root=root, noise=noise)
 

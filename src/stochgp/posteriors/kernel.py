@@ -15,7 +15,7 @@ from stochgp.devices import Devices
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, noise_variances
-from stochgp.operators import AbstractOperator, AbstractProduct, KernelOperator, ShardedOperator
+from stochgp.operators import AbstractOperator, KernelOperator, Product, ShardedOperator, gather
 from stochgp.planning.memory import (
     COMPILER_BYTES,
     chunk_bytes,
@@ -29,7 +29,7 @@ from stochgp.posteriors.base import (
     Rows,
 )
 from stochgp.priors import PriorFunctions, prior_functions
-from stochgp.solvers import AbstractSolver, Layout, SystemSize
+from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Layout, SystemSize
 from stochgp.solvers.sizes import SMALL
 
 BLOCK = 512  # rows of a compiled evaluation
@@ -50,7 +50,7 @@ class KernelSystem(eqx.Module):
     noise: AbstractNoise
     tile: int
 
-    def fits_host(self, solver: AbstractSolver) -> bool:
+    def fits_host(self, solver: AbstractDirectSolver) -> bool:
         """Whether A is filled on the host, tile by tile, so that nothing is compiled for its size: few rows in float64."""
         return solver.takes_filled and len(self.X) <= SMALL and self.X.dtype == np.float64
 
@@ -88,7 +88,7 @@ class KernelSystem(eqx.Module):
         own = self.row_noise[rows]
         return np.where(count == 1, variance, np.maximum(variance - own, 0) + count * own)
 
-    def spread_over(self, devices: Devices, product: AbstractProduct | None = None) -> "KernelSystem":
+    def spread_over(self, devices: Devices, product: Product = gather) -> "KernelSystem":
         """The same with its operator's rows spread over these devices, products as `ShardedOperator.of`. A file holds the system without them."""
         if devices.mesh is None:
             return self

@@ -22,6 +22,7 @@ from stochgp.kernels.nearest import NearestRows
 from stochgp.likelihoods import AbstractNoise, ConstantNoise
 from stochgp.likelihoods.noise import SMALLEST_COUNT, noise_of_rows, with_level
 from stochgp.models import KernelGP
+from stochgp.numerics.seeds import random_rows
 from stochgp.numerics.threads import in_threads, one_blas_thread
 from stochgp.parameters import cast, value_of
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request, scale_of
@@ -190,15 +191,16 @@ class LocalPosterior(AbstractPosterior):
         rows, near = self._left_out(n_rows, seed, group)
         lost: dict[int, float] = {}
         with jax.enable_x64(True), one_blas_thread():
-            whole = self._calibrated_by(rows, near, group)
+            whole, least = self._calibrated_by(rows, near, group)
             for n in counts:
                 if n >= near.shape[1]:
                     break
-                fewer = self.changed(n_neighbours=n)._calibrated_by(rows, near[:, :n], group)  # noqa: SLF001  # of this class
-                lost[n] = fewer.loss - whole.loss
+                fewer = self.changed(n_neighbours=n)
+                fewer, loss = fewer._calibrated_by(rows, near[:, :n], group)  # noqa: SLF001  # of this class
+                lost[n] = loss - least
                 if lost[n] <= most_lost:
-                    return fewer.posterior, lost
-        return whole.posterior, lost
+                    return fewer, lost
+        return whole, lost
 
     def changed(self, **fields: Any) -> "LocalPosterior":
         """The same but for these fields, n_neighbours or scale; index and devices are kept."""
@@ -208,12 +210,13 @@ class LocalPosterior(AbstractPosterior):
 
     def _calibrated_by(
         self, rows: Int[np.ndarray, " P"], near: Int[np.ndarray, "P k"], group: Int[np.ndarray, " N"] | None
-    ) -> "_Calibrated":
+    ) -> tuple["LocalPosterior", float]:
+        """(The same with c by these rows, their mean −log p less ½ log 2π)."""
         found = self._joined([self._by_block(near, self._index.Z[rows])])
         made = self.changed(scale=self._scale_of(rows, found, group))
         V = made.scale * self._observed(rows, found)
         loss = np.log(V) + (self.y[rows] - found.mean) ** 2 / V
-        return _Calibrated(made, float(np.average(loss, weights=self.weight[rows])) / 2)
+        return made, float(np.average(loss, weights=self.weight[rows])) / 2
 
     def _scale_of(
         self, rows: Int[np.ndarray, " P"], found: LocalPrediction, group: Int[np.ndarray, " N"] | None
@@ -251,7 +254,7 @@ class LocalPosterior(AbstractPosterior):
     ) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, "P k"]]:
         """(Random training rows, their nearest other rows, of other groups; −1 where there are too few)."""
         index, k = self._index, min(self.n_neighbours + 1, len(self.X))
-        rows = np.sort(np.random.default_rng(seed).permutation(len(self.X))[:n_rows])
+        rows = random_rows(len(self.X), n_rows, seed)
         with jax.enable_x64(True), one_blas_thread():
             if group is None:
                 return rows, index.tree.around(rows, k)[:, 1:]
@@ -290,11 +293,6 @@ class LocalPosterior(AbstractPosterior):
             return LocalPrediction(np.zeros(0), np.zeros(0), 0.0)
         mean, variance, jitter = (np.concatenate([part[i] for part in parts]) for i in range(3))
         return LocalPrediction(mean, self.scale * variance, float(jitter.max()))
-
-
-class _Calibrated(NamedTuple):
-    posterior: LocalPosterior
-    loss: float  # mean −log p of the left-out rows, less ½ log 2π
 
 
 def neighbours_bytes(kernel: Any, n_rows: int, n_inputs: int, n_points: int, k: int) -> int:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.data.rows import Rows as TrainingRows
 from stochgp.likelihoods import AbstractNoise
 from stochgp.numerics.dense_factor import rounding_error, safe_covariance
-from stochgp.objectives.slq import Estimate, estimate_bytes, nlml_estimate
+from stochgp.objectives.slq import estimate_bytes, nlml_estimate
 from stochgp.operators import AbstractOperator
 from stochgp.planning.memory import most_columns, sliced_covariance_bytes
 from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows, variance_of_samples
@@ -30,7 +30,7 @@ from stochgp.posteriors.kernel import (
     whole_product,
 )
 from stochgp.priors import PriorFunctions
-from stochgp.results import Solution
+from stochgp.results import Estimate, Solution
 from stochgp.solvers import AbstractSolver, solve
 
 FEWEST_SAMPLES = 8  # that say how large a left-out variance is

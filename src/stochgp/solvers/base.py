@@ -7,7 +7,7 @@ the same things: bytes, seconds, and other settings to try. An iterative solver 
 import abc
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import numpy as np
@@ -15,23 +15,10 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.numerics.dense_factor import Factor
 from stochgp.operators import AbstractOperator
+from stochgp.operators.base import BLOCK
 from stochgp.results import Solution
-from stochgp.solvers.sizes import (
-    BLOCK,
-    MARGIN,
-    Costs,
-    Layout,
-    SystemSize,
-    column_bytes,
-    compile_seconds,
-    epoch_seconds,
-    kept_bytes,
-    kept_seconds,
-    left_by_compiler,
-    prediction_seconds,
-    prior_seconds,
-    working_bytes,
-)
+from stochgp.solvers import sizes
+from stochgp.solvers.sizes import Costs, Layout, SystemSize
 
 CHECKS = 2  # residuals that a run is expected to measure on all rows
 # What is counted for a solver that does not state it itself:
@@ -42,8 +29,6 @@ COMPILED = 12.0  # products of a block of K that take as long to compile as the 
 
 class AbstractSolver(eqx.Module):
     """How (K + Σ) α = b is solved; b is [N, S], all columns at once."""
-
-    takes_filled: ClassVar[bool] = False  # whether it is also a `SolvesFilled`
 
     @property
     def name(self) -> str:
@@ -92,6 +77,8 @@ class AbstractSolver(eqx.Module):
 class AbstractDirectSolver(AbstractSolver):
     """A solver that factorises A once and then solves for any right-hand side."""
 
+    takes_filled: ClassVar[bool] = False  # whether it has `solve_filled`
+
     @property
     def exact_variances(self) -> bool:
         return True
@@ -110,15 +97,11 @@ class AbstractDirectSolver(AbstractSolver):
     ) -> Solution:
         """The solution with its measured residuals; `factor` saves the factorisation."""
 
-
-class SolvesFilled(Protocol):
-    """A direct solver that also takes matrices filled by the caller. Its class sets `takes_filled`."""
-
     def solve_filled(
         self, fill: Callable[[], Float[np.ndarray, "N N"]], b: Any, tolerance: Any, dtype: Any
     ) -> tuple[Solution, Factor]:
-        """(The solution in `dtype`, the factor) for A = fill(), float64 on and right of its diagonal."""
-        ...
+        """(The solution in `dtype`, the factor) for A = fill(), float64 on and right of its diagonal: of a class that sets `takes_filled`."""
+        raise NotImplementedError(f"{self.name} takes no matrix that the caller fills")
 
 
 class Arranged(NamedTuple):
@@ -254,7 +237,7 @@ class AbstractIterativeSolver(AbstractSolver):
 
     def array_bytes(self, size: SystemSize, layout: Layout) -> int:
         """Bytes of the operator and of all arrays of a run, without the rows of K that are kept or that a step evaluates."""
-        return column_bytes(size, layout, COLUMNS)
+        return sizes.column_bytes(size, layout, COLUMNS)
 
     def wanted_epochs(self, n_rows: int, tolerance: float) -> float:
         """Epochs after which the residual is expected to be within the tolerance; inf = not known."""
@@ -269,16 +252,26 @@ class AbstractIterativeSolver(AbstractSolver):
         return min(self.wanted_epochs(n_rows, min(tolerance, 0.5)), self.epochs)
 
     def need_bytes(self, size: SystemSize, layout: Layout) -> int:
-        counted = self.array_bytes(size, layout) + working_bytes(size, layout, self.step_rows)
-        fixed = left_by_compiler(size, layout, self.left_by_compiler) + kept_bytes(size, layout)
-        return fixed + int(MARGIN * counted)
+        counted = self.array_bytes(size, layout) + sizes.working_bytes(size, layout, self.step_rows)
+        fixed = sizes.left_by_compiler(size, layout, self.left_by_compiler) + sizes.kept_bytes(size, layout)
+        return fixed + int(sizes.MARGIN * counted)
 
     def expected_seconds(
         self, size: SystemSize, layout: Layout, costs: Costs, tolerance: float, n_test: int
     ) -> float:
         epochs = self.expected_epochs(size.n_rows, tolerance) + CHECKS
-        seconds = kept_seconds(size, layout, costs) + epochs * epoch_seconds(size, layout, costs)
-        seconds += prediction_seconds(size, costs, n_test)
-        seconds += (size.n_rows + n_test) * prior_seconds(size, costs)
-        seconds += compile_seconds(size, costs, self.compiled_products)
+        seconds = sizes.kept_seconds(size, layout, costs) + epochs * sizes.epoch_seconds(size, layout, costs)
+        seconds += sizes.prediction_seconds(size, costs, n_test)
+        seconds += (size.n_rows + n_test) * sizes.prior_seconds(size, costs)
+        seconds += sizes.compile_seconds(size, costs, self.compiled_products)
         return seconds + self.extra_seconds(size, costs, epochs)
+
+
+def check_descent(solver: Any) -> None:
+    """Raises ValueError for numbers of rows and epochs below 1, a step size that is not positive, and a momentum outside of [0, 1)."""
+    if solver.batch_size < 1 or solver.epochs < 1 or solver.check_every < 1:
+        raise ValueError("batch_size, epochs and check_every must be at least 1")
+    if solver.step_size is not None and not 0 < solver.step_size < math.inf:
+        raise ValueError(f"step_size is {solver.step_size}; it must be positive and finite, or None")
+    if not 0 <= solver.momentum < 1:
+        raise ValueError(f"momentum is {solver.momentum}; it must lie in [0, 1)")

@@ -14,23 +14,9 @@ from stochgp.numerics.arrays import on_device
 from stochgp.numerics.dense_factor import NEGLIGIBLE, Factor, factorised
 from stochgp.operators import AbstractOperator, KernelOperator
 from stochgp.results import RESULTS, Solution
+from stochgp.solvers import sizes
 from stochgp.solvers.base import AbstractDirectSolver
-from stochgp.solvers.sizes import (
-    HALF_ORDER,
-    MARGIN,
-    SMALL,
-    TOUCH,
-    Costs,
-    Layout,
-    SystemSize,
-    column_bytes,
-    epoch_seconds,
-    kept_bytes,
-    left_by_compiler,
-    product_bytes,
-    twice,
-    working_bytes,
-)
+from stochgp.solvers.sizes import Costs, Layout, SystemSize
 
 FILL_ROWS = 1024
 MOST_REFINEMENTS = 3
@@ -93,16 +79,20 @@ class Cholesky(AbstractDirectSolver):
         if self.dtype is not None or size.itemsize == 8:
             return np.dtype(self.dtype or "float64").itemsize
         rounding = float(np.finfo(np.float32).eps) * size.n_rows**0.5
-        return 8 if size.n_rows <= SMALL or rounding > MOST_ROUNDING * size.noise_ratio else 4
+        return 8 if size.n_rows <= sizes.SMALL or rounding > MOST_ROUNDING * size.noise_ratio else 4
 
     def need_bytes(self, size: SystemSize, layout: Layout) -> int:
         """The matrix itself, in which nothing is uncertain, and columns, blocks and rows."""
         N, itemsize = size.n_rows, layout.factor_itemsize or size.itemsize
         wide = size.in_numbers_of(itemsize)
-        arrays = column_bytes(wide, layout, COLUMNS, WIDE_COLUMNS)
-        arrays += product_bytes(wide, min(FILL_ROWS, N), layout)
-        fixed = left_by_compiler(size, layout, LEFT_BY_COMPILER) + itemsize * N**2
-        return fixed + kept_bytes(size, layout) + int(MARGIN * (arrays + working_bytes(size, layout)))
+        arrays = sizes.column_bytes(wide, layout, COLUMNS, WIDE_COLUMNS)
+        arrays += sizes.product_bytes(wide, min(FILL_ROWS, N), layout)
+        fixed = sizes.left_by_compiler(size, layout, LEFT_BY_COMPILER) + itemsize * N**2
+        return (
+            fixed
+            + sizes.kept_bytes(size, layout)
+            + int(sizes.MARGIN * (arrays + sizes.working_bytes(size, layout)))
+        )
 
     def expected_seconds(
         self, size: SystemSize, layout: Layout, costs: Costs, tolerance: float, n_test: int
@@ -110,11 +100,11 @@ class Cholesky(AbstractDirectSolver):
         """Filling, factorising, refining, and exact variances: twice as long in float64, if `costs` are of float32."""
         N = size.n_rows
         if (layout.factor_itemsize or size.itemsize) > size.itemsize:
-            costs = twice(costs)
-        move = TOUCH * size.itemsize
+            costs = sizes.twice(costs)
+        move = sizes.TOUCH * size.itemsize
         fill = N * (N + layout.tile) / 2 * (costs.evaluate + 2 * move) + move * N**2
-        rate = 1 + HALF_ORDER / N
-        product = epoch_seconds(size._replace(n_samples=0), layout, costs)
+        rate = 1 + sizes.HALF_ORDER / N
+        product = sizes.epoch_seconds(size._replace(n_samples=0), layout, costs)
         refined = MOST_REFINEMENTS * (product + 4 * costs.solve * N**2)
         exact = n_test * N * (costs.evaluate + 4 * move + costs.solve * rate * N)
         return fill + costs.factor * rate * N**3 / 3 + refined + exact + COMPILED * costs.compile

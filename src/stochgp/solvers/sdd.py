@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator
-from stochgp.solvers.base import Arranged, StepInfo
+from stochgp.solvers.base import Arranged, StepInfo, check_descent
 from stochgp.solvers.momentum import (
     SHORTEST_HORIZON,
     SLOWEST_DECAY,
@@ -95,12 +95,7 @@ class SDD(AbstractMovingSolver):
     check_every: int = 25
 
     def __check_init__(self) -> None:
-        if self.batch_size < 1 or self.epochs < 1 or self.check_every < 1:
-            raise ValueError("batch_size, epochs and check_every must be at least 1")
-        if self.step_size is not None and not 0 < self.step_size < math.inf:
-            raise ValueError(f"step_size is {self.step_size}; it must be positive and finite, or None")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum is {self.momentum}; it must lie in [0, 1)")
+        check_descent(self)
         if not 0 < self.averaging <= 1:
             raise ValueError(f"averaging is {self.averaging}; it must lie in (0, 1]")
 

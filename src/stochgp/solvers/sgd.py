@@ -1,18 +1,17 @@
 """Stochastic gradient descent on the primal objective."""
 
-import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int32, PRNGKeyArray, UInt32
 
 from stochgp.numerics.precision import matmul
 from stochgp.operators import AbstractOperator
 from stochgp.priors import RandomFeatures, random_features
-from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
+from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo, check_descent
 from stochgp.solvers.sizes import TOUCH, Costs, Layout, SystemSize, column_bytes, padded
 
 PROBES, POWERS = (
@@ -22,6 +21,10 @@ PROBES, POWERS = (
 SHARE = 0.5  # of the largest stable step size, where it is chosen
 SMALLER = 0.3  # factor on a step size that diverged
 COLUMNS = 20  # arrays [P, C]
+
+
+# What one step takes, or, with an axis K in front, many: (indices of rows, the seed of the features).
+SGDBatch = tuple[Int32[Any, "*K B"], UInt32[Any, "*K"]]
 
 
 class SGD(AbstractIterativeSolver):
@@ -67,12 +70,7 @@ class SGD(AbstractIterativeSolver):
     check_every: int = 25
 
     def __check_init__(self) -> None:
-        if self.batch_size < 1 or self.epochs < 1 or self.check_every < 1:
-            raise ValueError("batch_size, epochs and check_every must be at least 1")
-        if self.step_size is not None and not 0 < self.step_size < math.inf:
-            raise ValueError(f"step_size is {self.step_size}; it must be positive and finite, or None")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum is {self.momentum}; it must lie in [0, 1)")
+        check_descent(self)
         if self.averaging is not None and not 0 < self.averaging <= 1:
             raise ValueError(f"averaging is {self.averaging}; it must lie in (0, 1]")
         if self.n_features < 1:
@@ -120,15 +118,15 @@ class SGD(AbstractIterativeSolver):
     def steps_per_group(self) -> int:
         return 16
 
-    def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> "SGDBatch":
+    def batches(self, size: int, first: int, n_steps: int, seed: tuple[int, ...]) -> SGDBatch:
         """B independent rows for every step, and a seed of its features."""
         generators = [np.random.default_rng((*seed, step)) for step in range(first, first + n_steps)]
         rows = [generator.integers(0, size, self.batch_size, dtype=np.int32) for generator in generators]
         seeds = [generator.integers(0, 2**32, dtype=np.uint32) for generator in generators]
-        return SGDBatch(np.stack(rows), np.array(seeds))
+        return np.stack(rows), np.array(seeds)
 
     def step(
-        self, arranged: Arranged, b: Float[Array, "P S"], state: "SGDState", batch: "SGDBatch"
+        self, arranged: Arranged, b: Float[Array, "P S"], state: "SGDState", batch: SGDBatch
     ) -> tuple["SGDState", StepInfo]:
         size, operator = arranged.operator.size, arranged.operator
         z = state.alpha + self.momentum * state.velocity
@@ -142,21 +140,21 @@ class SGD(AbstractIterativeSolver):
         alpha = state.alpha + velocity
         r = self.averaging_for(size)
         mean = r * alpha + (1 - r) * state.mean
-        noise, z_rows = operator.pick((operator.noise, z), batch.rows)
+        noise, z_rows = operator.pick((operator.noise, z), batch[0])
         dual = errors + noise[:, None] * z_rows
         squares = (size / self.batch_size) * jnp.sum(dual**2, axis=0)
         distances = jnp.maximum(squares, size * state.scale**2)  # below ‖b‖ it is noise, no divergence
         return SGDState(alpha, velocity, mean, state.scale, state.step_size), StepInfo(squares, distances)
 
     def gradient(
-        self, operator: AbstractOperator, b: Float[Array, "P S"], z: Float[Array, "P S"], batch: "SGDBatch"
+        self, operator: AbstractOperator, b: Float[Array, "P S"], z: Float[Array, "P S"], batch: SGDBatch
     ) -> tuple[Float[Array, "P S"], Float[Array, "B S"]]:
         """(g at z, (Kz − b) in the rows of the batch). Holds B rows of K and m features of all rows."""
-        noise = jnp.mean(operator.noise[: operator.size])
-        K = operator.matrix_rows(batch.rows)  # [B, P]
-        errors = matmul(K, z) - operator.pick(b, batch.rows)
-        weighted = (noise / operator.pick(operator.noise, batch.rows))[:, None] * errors
-        features = _features(operator, self.n_features, jax.random.key(batch.seed))
+        (rows, seed), noise = batch, jnp.mean(operator.noise[: operator.size])
+        K = operator.matrix_rows(rows)  # [B, P]
+        errors = matmul(K, z) - operator.pick(b, rows)
+        weighted = (noise / operator.pick(operator.noise, rows))[:, None] * errors
+        features = _features(operator, self.n_features, jax.random.key(seed))
         fit = (operator.size / self.batch_size) * operator.cleared(matmul(K.T, weighted))
         return fit + noise * operator.features_times(features, z), errors
 
@@ -209,13 +207,6 @@ class SGDState(eqx.Module):
     mean: Float[Array, "P S"]
     scale: Float[Array, " S"]
     step_size: Float[Array, ""]
-
-
-class SGDBatch(NamedTuple):
-    """What one step takes, or, with an axis in front, many."""
-
-    rows: Any  # indices, int32 [..., B]
-    seed: Any  # uint32 [...]
 
 
 class Scales(NamedTuple):

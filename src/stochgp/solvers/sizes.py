@@ -9,10 +9,10 @@ from typing import NamedTuple
 import jax
 
 from stochgp.operators import AbstractOperator
+from stochgp.operators.base import BLOCK
 from stochgp.priors import GROUP
 
 SMALL = 3_000  # rows up to which a direct solve takes less time than measuring the machine, and float64 costs nothing
-BLOCK = 512  # rows of the products that measure residuals, and of those that fill kept rows
 MARGIN = 1.1  # on arrays that are counted
 DRAWS_BYTES = 30_000_000  # left behind by compiling and running prior draws
 TERM_BYTES = 20_000_000  # and for each further number that a product holds for an entry of its tile: kernels of several terms

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -82,10 +82,8 @@ def solve(
     _check(operator, np.shape(b), start, tolerance)
     with jax.enable_x64(True), within(time_limit):
         if isinstance(solver, AbstractIterativeSolver):
-            limits = _Limits(
-                np.broadcast_to(np.asarray(tolerance, np.float64), np.shape(b)[1:]), most_epochs, progress
-            )
-            solution = _Run(solver, operator, b, key, start, limits).go()
+            run = _Run(solver, operator, b, key, start, tolerance, most_epochs, progress)
+            solution = run.go()
         elif isinstance(solver, AbstractDirectSolver):
             solution = solver.solve(operator, b, tolerance)
         else:
@@ -109,12 +107,6 @@ def _check(operator: AbstractOperator, shape: tuple[int, ...], start: Any, toler
         raise ValueError(f"tolerance is {tolerance}; it must be positive")
 
 
-class _Limits(NamedTuple):
-    tolerance: Float[np.ndarray, " S"]
-    most_epochs: int | None
-    progress: Report | None
-
-
 class _Run:
     """One solve: the loop and its books. Everything numerical is pure and elsewhere."""
 
@@ -125,10 +117,13 @@ class _Run:
         b: Any,
         key: PRNGKeyArray,
         start: Any,
-        limits: _Limits,
+        tolerance: float | Float[Any, " S"],
+        most_epochs: int | None,
+        progress: Report | None,
     ):
         self.begun = time.perf_counter()
-        self.solver, self.limits = solver, limits
+        self.solver, self.most_epochs, self.progress = solver, most_epochs, progress
+        self.tolerance = np.broadcast_to(np.asarray(tolerance, np.float64), np.shape(b)[1:])
         self.arrange_key, batch_key = jax.random.split(key)
         self.seed = words_of(batch_key)
         self.history: list[dict[str, float]] = []
@@ -265,7 +260,7 @@ class _Run:
         return RESULTS.diverged if self.n_failures > MOST_FAILURES else self._over()
 
     def _over(self) -> RESULTS | None:
-        most, epoch = self.limits.most_epochs, self.epoch_pace.expected
+        most, epoch = self.most_epochs, self.epoch_pace.expected
         if (most is not None and self.since >= most) or deadline.left() < epoch + max(
             epoch, self.check_pace.expected
         ):
@@ -292,7 +287,7 @@ class _Run:
 
     def _worst(self, residuals: np.ndarray) -> float:
         """The largest residual as a multiple of its tolerance; inf where one is not a number."""
-        ratios = residuals / self.limits.tolerance
+        ratios = residuals / self.tolerance
         return float(ratios.max()) if np.all(np.isfinite(ratios)) else np.inf
 
     def _within(self, residuals: np.ndarray) -> bool:
@@ -308,8 +303,8 @@ class _Run:
             "seconds": time.perf_counter() - self.begun,
         }
         self.history.append(entry)
-        if self.limits.progress is not None:
-            self.limits.progress(entry)
+        if self.progress is not None:
+            self.progress(entry)
 
 
 def _grouped(batches: Any, n_groups: int, group: int) -> Any:

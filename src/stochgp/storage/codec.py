@@ -29,6 +29,7 @@ _CLASSES = ("stochgp", "equinox.nn")  # these packages and what is in them
 _FUNCTIONS = ("jax.nn", "jax.numpy")  # these modules, and everything in _CLASSES
 _ALL = (*_FUNCTIONS, *_CLASSES)
 _REGISTERED = "registered "
+_OFFER = ("stochgp.data", "stochgp.learners")  # packages for users, whose names are of several rooms
 
 
 def encode(value: Any, tensors: dict[str, np.ndarray], where: str = "model") -> Any:
@@ -207,7 +208,10 @@ def _default(kind: Any, argument: str) -> Any:
 
 
 def _public_name(thing: Any, allowed: tuple[str, ...]) -> str | None:
-    """The text "module:name", with the outermost allowed module that offers the thing, or "registered kind:name"; None if none does. Files survive moves inside a room."""
+    """The text "module:name", with the package for users or else the outermost allowed module that offers the thing, or "registered kind:name"; None if none does.
+
+    Files survive moves inside a room, and between the rooms of what users import.
+    """
     if isinstance(thing, type):
         for what, table in REGISTERED.items():
             for known, entry in table.items():
@@ -218,7 +222,7 @@ def _public_name(thing: Any, allowed: tuple[str, ...]) -> str | None:
         return None
     parts = home.split(".")
     parents = [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
-    for module in (*(parent for parent in parents if _allows(allowed, parent)), *allowed):
+    for module in (*_OFFER, *(parent for parent in parents if _allows(allowed, parent)), *allowed):
         if getattr(sys.modules.get(module), name, None) is thing:
             return f"{module}:{name}"
     return None

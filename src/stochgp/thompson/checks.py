@@ -7,11 +7,11 @@ from jaxtyping import Float, Int
 
 from stochgp.data import Fingerprints
 from stochgp.data.model_rows import refuse_not_finite
-from stochgp.estimators.fingerprinted import Inputs, inputs_of
-from stochgp.estimators.inputs import read_targets
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
 from stochgp.thompson.maximise import Box
+from stochgp.training_data.fingerprinted import Inputs, inputs_of
+from stochgp.training_data.inputs import read_targets
 
 OUTSIDE = 1e-6  # of the width of the box: what lies outside by less is rounding
 

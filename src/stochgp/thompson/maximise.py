@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float
 
 from stochgp.data.rows import Rows
-from stochgp.kernels import AbstractStationary
+from stochgp.kernels.rotated import along_inputs
 from stochgp.numerics.arrays import extended
 from stochgp.operators import KernelOperator
 from stochgp.parameters import value_of
@@ -128,8 +128,8 @@ def proposals(
 
 def half_lengthscales(kernel: Any, box: Box) -> Float[np.ndarray, " D"]:
     """ℓ/2 of a stationary kernel of all inputs, at most the width of the box; else a tenth of that width."""
-    plain, D = value_of(kernel), len(box.lower)
-    if isinstance(plain, AbstractStationary) and plain.active_dims is None:
+    plain, D = along_inputs(kernel), len(box.lower)
+    if plain is not None and plain.active_dims is None:
         lengths = np.asarray(value_of(plain.lengthscale), np.float64)
         if lengths.size in (1, D):
             return np.minimum(np.broadcast_to(lengths / 2, (D,)), box.width)

@@ -11,21 +11,12 @@ from jaxtyping import Float
 from stochgp.budget import Budget
 from stochgp.data import Fingerprints
 from stochgp.data.rows import Rows
-from stochgp.estimators import KernelGPRegressor
 from stochgp.estimators.saving import restored, stored
+from stochgp.families import KernelGPRegressor
 from stochgp.posteriors import AbstractFunctions, KernelFunctions, SampledKernelPosterior
 from stochgp.posteriors.base import Request
 from stochgp.storage import load_tree, save_tree
-from stochgp.thompson.checks import (
-    check_hyperparameters,
-    check_points,
-    packed_candidates,
-    read_box,
-    read_candidates,
-    read_indices,
-    read_observations,
-    read_points,
-)
+from stochgp.thompson import checks
 from stochgp.thompson.maximise import BLOCK, Box, Maximiser, half_lengthscales, maximise, values_at
 
 GROWN = 2  # hyperparameters are learned again from so many times the rows
@@ -123,12 +114,12 @@ class ThompsonSampler:
         random_state: int = 0,
         checkpoint: str | None = None,
     ):
-        check_points(bounds, candidates, batch_size)
-        check_hyperparameters(kernel, noise_variance, learner)
+        checks.check_points(bounds, candidates, batch_size)
+        checks.check_hyperparameters(kernel, noise_variance, learner)
         self.kernel, self.noise_variance, self.solver, self.learner = kernel, noise_variance, solver, learner
         self.bounds = None if bounds is None else np.asarray(bounds, np.float64)
-        self.candidates = None if candidates is None else read_candidates(candidates)
-        self._packed = packed_candidates(kernel, self.candidates)
+        self.candidates = None if candidates is None else checks.read_candidates(candidates)
+        self._packed = checks.packed_candidates(kernel, self.candidates)
         self.batch_size, self.maximize = int(batch_size), maximize
         self.maximiser = Maximiser() if maximiser is None else maximiser
         self.fresh_functions, self.standardize = fresh_functions, standardize
@@ -161,7 +152,7 @@ class ThompsonSampler:
         """
         begun = time.perf_counter()
         points, taken = self._read(X)
-        values = read_observations(y, len(points))
+        values = checks.read_observations(y, len(points))
         if len(values) == 0:
             return self
         self._take_in(points, values)
@@ -224,16 +215,16 @@ class ThompsonSampler:
 
     def _box_of(self) -> Box:
         if self.candidates is None:
-            return read_box(self.bounds)
+            return checks.read_box(self.bounds)
         return Box(self.candidates.min(axis=0), self.candidates.max(axis=0))
 
     def _read(self, X: Any) -> tuple[Float[np.ndarray, "n D"], np.ndarray]:
         """(Points, their numbers among the candidates)."""
         if self.candidates is None:
             empty = np.size(X) == 0
-            points = np.zeros((0, len(self._box.lower))) if empty else read_points(X, self._box)
+            points = np.zeros((0, len(self._box.lower))) if empty else checks.read_points(X, self._box)
             return points, np.full(len(points), -1)
-        taken = read_indices(X, len(self.candidates))
+        taken = checks.read_indices(X, len(self.candidates))
         return self.candidates[taken], taken
 
     def _take_in(self, points: np.ndarray, values: np.ndarray) -> None:

@@ -1,0 +1,8 @@
+"""The families of models, each an estimator with what it alone starts, solves, updates and grows: kernel, feature and sparse GPs."""
+
+from .classifier import SparseGPClassifier
+from .feature import FeatureGPRegressor
+from .kernel import KernelGPRegressor
+from .sparse import SparseGPRegressor
+
+__all__ = ["FeatureGPRegressor", "KernelGPRegressor", "SparseGPClassifier", "SparseGPRegressor"]

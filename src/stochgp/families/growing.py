@@ -1,0 +1,216 @@
+"""Sparse regressors whose inducing functions grow from the rows: where they start, their posterior, and learning from a stream."""
+
+import dataclasses
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from stochgp import deadline, kernels
+from stochgp.budget import Budget
+from stochgp.choosing import AS_ASKED, Decisions, choice
+from stochgp.compiled import kept_on_disk
+from stochgp.data.rows import Rows
+from stochgp.deadline import TimeIsUpError
+from stochgp.estimators.fitted import Fitted
+from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
+from stochgp.estimators.report import PLANNED
+from stochgp.estimators.settings import check_settings
+from stochgp.families.variational import (
+    COMPILING_PASS,
+    bound_entries,
+    learned_from,
+    likelihood_of,
+    named_kernel,
+    predictions_entries,
+)
+from stochgp.learners import Stream, begin_stream, continue_run, feed
+from stochgp.learning.growing import STEPS, AbstractGrowing
+from stochgp.likelihoods import AbstractLikelihood
+from stochgp.models import SparseGP
+from stochgp.numerics.seeds import as_key
+from stochgp.objectives import bound_of_all
+from stochgp.observations import Observation
+from stochgp.parameters import cast
+from stochgp.posteriors import VariationalPosterior
+from stochgp.results import FitResult
+from stochgp.selection.warping import transform_wanted
+from stochgp.training_data.cautions import Seen, warn_of
+from stochgp.training_data.fingerprinted import Inputs
+from stochgp.training_data.inputs import read_inputs_at_fit, read_rows, refuse_no_targets
+from stochgp.training_data.run import Run
+from stochgp.training_data.units import TrainingData
+from stochgp.variational import Decoupled
+
+GROWING = ("ivsgpr", "svdgp")
+MEAN_FOR_EACH = 8  # functions of the mean for each of the covariance, where nothing is said
+EVALUATION = 4e-8  # seconds of a row and a function of the mean
+# Of a stream that did not begin with a fit: steps on each batch until as many are taken as a fit takes, and from then on; their rate; and rows of
+# the smallest batch. One step a batch at 0.01 learned nothing from 1,000 rows in ten parts.
+EARLY_STEPS, LATER_STEPS, STREAM_RATE, FEWEST_IN_BATCH = 40, 4, 0.05, 64
+
+
+def start(
+    estimator: Any, data: TrainingData, likelihood: AbstractLikelihood, most: int | None
+) -> tuple[SparseGP, dict[str, Any]]:
+    """The prior with room for functions, at most `most` of them; what `plan_` says of it."""
+    dtype, room = np.dtype(estimator.dtype), lambda n: int(n if most is None else min(n, most))
+    name, of_kernel = named_kernel(estimator.kernel, "rbf")
+    kernel = kernels.resolve(name, data.n_inputs, variance=data.spread, dtype=dtype)
+    n, asked = room(estimator.n_inducing), estimator.n_inducing_mean
+    entries = {"n_inducing": choice(n, "functions that grow from the rows, until there are so many")}
+    if estimator.approximation == "ivsgpr":
+        q = Decoupled.of(n, None, data.n_inputs, dtype=dtype)
+    else:
+        n_mean = room(MEAN_FOR_EACH * estimator.n_inducing if asked is None else asked)
+        why = AS_ASKED if asked is not None else f"{MEAN_FOR_EACH} for each of the covariance"
+        entries["n_inducing_mean"] = choice(n_mean, f"{why}; no more than rows")
+        q = Decoupled.of(n_mean, n, data.n_inputs, dtype=dtype)
+    return cast(SparseGP(kernel, q, likelihood), dtype), of_kernel | entries
+
+
+def posterior_of(
+    gp: SparseGP, data: TrainingData, run: Run
+) -> tuple[VariationalPosterior, None, dict[str, Any]]:
+    """q(f) as learned, and the bound of all rows where there is time for a pass."""
+    choices = _q_entries()
+    try:
+        functions: Any = gp.approximation
+        seconds = EVALUATION * data.n_all * functions.mean_functions.capacity
+        deadline.require(COMPILING_PASS + seconds)
+        choices["elbo"] = bound_entries(
+            run.devices.broadcast(bound_of_all(gp, data.passes, run.devices).value), data
+        )
+        if data.everything is not None:
+            choices["closing_rows"] = choice(data.n_rows, learned_from(data, False))
+    except TimeIsUpError as late:
+        choices["late"] = f"the bound of all rows is not known: {late}"
+    return VariationalPosterior.of(gp, data.n_inputs), None, choices
+
+
+def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
+    """`SparseGPRegressor.partial_fit`."""
+    check_settings(estimator.get_params(deep=False))
+    if transform_wanted(estimator.likelihood, estimator.target) is not None:
+        raise ValueError("a stream's targets are not transformed: give transformed targets, or use fit")
+    if estimator.calibration is not None:
+        raise ValueError("a stream sets no rows aside for a calibration: leave it None, or use fit")
+    leaves = estimator._inputs() is not Inputs.NUMBERS
+    begun, before = time.perf_counter(), vars(estimator).get("_fitted")
+    if before is not None and before.stream is None:
+        raise ValueError("the model was not fitted as one that learns from a stream: fit it again")
+    rows, encoder = _read(estimator, X, y, sample_weight, before)
+    with jax.enable_x64(True), kept_on_disk():
+        if before is None:
+            settings = bool(estimator.standardize), estimator.mean, estimator.dtype
+            data = dataclasses.replace(TrainingData.of(rows, *settings, leaves), encoder=encoder)
+            warn_of(data, learns=True, stacklevel=3)
+            before, entries = _begun(estimator, data)
+            estimator.plan_, estimator.n_rows_ = Decisions(entries), 0
+        found, losses = _fed(estimator, before, rows)
+    said = _said(before, found, rows, bool(losses))
+    estimator._fitted, s = found, found.target_scale
+    kept = estimator.plan_.without("elbo", "caution")
+    estimator.plan_ = kept | _entries() | warned(said, stacklevel=4)
+    estimator.noise_variance_ = found.observation.noise_variance * s**2
+    estimator.n_rows_ += found.stream.n_rows - before.stream.n_rows
+    estimator.n_iter_ = int(found.stream.n_steps)
+    first = estimator.n_iter_ - len(losses)
+    estimator.history_ = [
+        {"step": first + i + 1, "loss": loss + float(np.log(s))} for i, loss in enumerate(losses)
+    ]
+    estimator.converged_ = False
+    estimator.target_name_ = getattr(estimator, "target_name_", None)
+    estimator.fit_seconds_ = time.perf_counter() - begun
+
+
+def _read(estimator: Any, X: Any, y: Any, sample_weight: Any, before: Fitted | None) -> tuple[Rows, Any]:
+    """(The rows in their order, what makes numbers of them); a stream is neither sorted nor merged."""
+    refuse_no_targets(estimator, y)
+    if before is not None:
+        encoder, X = before.encoder, estimator._read(X, learns=True)
+    else:
+        encoder, X = read_inputs_at_fit(estimator, X, Budget.of(estimator.memory_limit), estimator.missing)
+    return read_rows(X, y, sample_weight, may_weigh_nothing=True), encoder
+
+
+def _begun(estimator: Any, data: TrainingData) -> tuple[Fitted, dict[str, Any]]:
+    """Before the first row; its batches have at most as many rows as there are in the first call."""
+    likelihood, _ = estimator._start_likelihood(data)
+    gp, entries = start(estimator, data, likelihood, None)
+    learner, why = _learner(estimator, data.n_rows)
+    key = as_key(estimator.random_state)
+    stream = begin_stream(learner, gp, data.n_inputs, key=key, dtype=np.dtype(estimator.dtype))
+    entries |= {
+        "learner": choice(type(learner).__name__, why),
+        "batch_size": choice(
+            learner.batch_size, "rows that wait for each other before a step; at most those of the first call"
+        ),
+        "gradients": choice(*learner.exactness({})),
+    }
+    posterior = VariationalPosterior.of(gp, data.n_inputs)
+    observation = Observation(data.targets, likelihood_of(gp))
+    places = data.encoder, data.inputs, posterior, estimator.dtype, observation
+    return Fitted(*places, Seen.of(data), stream=stream), entries
+
+
+def stream_of(
+    estimator: Any, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run
+) -> Stream:
+    """What a `fit` leaves to go on from; from the model alone where no step was taken."""
+    learner, _ = _learner(estimator, data.n_rows)
+    key, dtype = run.learn_key, np.dtype(estimator.dtype)
+    if learned is None or learned.to_go_on is None or learned.n_iter == 0:
+        return begin_stream(learner, gp, data.n_inputs, key=key, dtype=dtype)
+    return continue_run(learner, learned.to_go_on, learned.n_iter, data.n_inputs, key=key, dtype=dtype)
+
+
+def _fed(estimator: Any, before: Fitted, rows: Rows) -> tuple[Fitted, list[float]]:
+    """After these rows."""
+    learner, _ = _learner(estimator, len(before.stream.waiting.y))
+    new = rows.standardised(before.inputs, before.targets, estimator.dtype)
+    passes = estimator.epochs or (1 if "steps" in estimator.plan_ else _passes)
+    stream, losses = feed(learner, before.stream, new.X, new.y, new.weight, passes=passes)
+    found = dataclasses.replace(before.with_inputs(rows.X), stream=stream)
+    if not losses:
+        return found, losses
+    observation = dataclasses.replace(before.observation, likelihood=likelihood_of(stream.gp))
+    posterior = VariationalPosterior.of(stream.gp, new.X.shape[1])
+    return dataclasses.replace(found, posterior=posterior, observation=observation), losses
+
+
+def _passes(n_steps: int) -> int:
+    """On the next batch of a stream that has taken so many steps."""
+    return EARLY_STEPS if n_steps < STEPS else LATER_STEPS
+
+
+def _said(before: Fitted, found: Fitted, rows: Rows, has_learned: bool) -> list[str]:
+    """What to say after these rows: of a shift, and of predictions of the last batch, which the model has seen, or of them, which it had not."""
+    said = [shift_of(before, rows.X, rows.y)] if before.stream.n_steps > 0 else []
+    if has_learned:
+        last = found.stream.waiting
+        X, y = found.inputs.inverse(np.asarray(last.X)), found.targets.inverse(np.asarray(last.y))
+        said.append(caution_of_rows(found, Rows(X, y, np.asarray(last.weight, np.float64)), "the last rows"))
+    if not any(said) and before.stream.n_steps > 0:
+        said.append(caution_of_rows(before, rows, BEFORE))
+    return [text for text in said if text]
+
+
+def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
+    """That of the estimator, with batches of at most `most` rows or FEWEST_IN_BATCH. Raises TypeError for one that learns from no stream."""
+    learner, why = estimator._named_learner()
+    if not isinstance(learner, AbstractGrowing):
+        raise TypeError(f"{type(learner).__name__} learns from no stream: SVDGP and IVSGPR do")
+    size = min(learner.batch_size, max(most, FEWEST_IN_BATCH))
+    rate = STREAM_RATE if learner.learning_rate is None else learner.learning_rate
+    return dataclasses.replace(learner, batch_size=size, learning_rate=rate), why
+
+
+def _entries() -> dict[str, Any]:
+    """Of predictions from a stream."""
+    return _q_entries() | {"ended": choice(PLANNED, "a stream has no planned end")}
+
+
+def _q_entries() -> dict[str, Any]:
+    return predictions_entries() | {"q": choice("as learned", "its functions have no optimum in closed form")}

@@ -1,0 +1,239 @@
+"""The sparse GP as a scikit-learn estimator."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+from sklearn.utils.metaestimators import available_if
+
+from stochgp import kernels
+from stochgp.choosing import AS_ASKED, choice
+from stochgp.estimators.regressor import FamilyRegressor
+from stochgp.families import growing
+from stochgp.families.variational import (
+    LATE,
+    bound_of,
+    closing_seconds,
+    inputs_of,
+    kernel_of,
+    likelihood_of,
+    posterior_of,
+    start,
+)
+from stochgp.learners import AbstractLearner
+from stochgp.likelihoods import AbstractLikelihood, Shifted
+from stochgp.models import AbstractGP, SparseGP, revalued
+from stochgp.names import lookup
+from stochgp.observations import Dispersion
+from stochgp.posteriors import AbstractPosterior, VariationalPosterior
+from stochgp.results import FitResult, Solution
+from stochgp.selection.choices import sparse_learner
+from stochgp.selection.dispersion import GAUSSIAN
+from stochgp.selection.dispersion_choice import dispersion_of
+from stochgp.selection.likelihood import AUTO, SPARSE, Asked, refuse_learner, started
+from stochgp.selection.wider_mean import widened
+from stochgp.training_data.fingerprinted import Inputs
+from stochgp.training_data.run import Run
+from stochgp.training_data.units import TrainingData
+
+WIDE_JITTER = 1e-8  # of k(Z, Z) where all is in float64
+CLOSING_SHARE = 0.5  # of a time limit, for the optimal q(u) of all rows
+APPROXIMATIONS = ("svgp", "sgpr", *growing.GROWING)
+
+
+@dataclass(eq=False, repr=False)
+class SparseGPRegressor(FamilyRegressor):
+    """Gaussian process regression from a few inducing points: `predict` is of the function without noise.
+
+    Counts are not standardised. Their latent function is the logarithm of their mean: `predict` is of that mean e^f, `kernel` of f, and
+    `mean` the mean count that f starts from, 1 with standardize=False.
+
+    Parameters
+    ----------
+    kernel
+        "auto" (Matérn 3/2; RBF of functions that grow), "rbf", "matern12", "matern32", "matern52", "rational-quadratic", "linear", or a kernel of
+        `stochgp.kernels`, deep ones included.
+    approximation : "svgp", "sgpr", "svdgp" or "ivsgpr"
+        "svgp": mini-batches; "sgpr": the collapsed bound of all rows by L-BFGS; "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror
+        ascent. Functions of the last two grow from the rows, so they can learn from a stream.
+    n_inducing : int
+        Inducing points; all rows where there are fewer.
+    n_inducing_mean
+        Points of the mean. Of "svgp" and "sgpr" with constant Gaussian noise: 4,096, 2,048 or 1,024, of which the inducing points are the first and random rows the
+        others, as time and memory allow (None), or so many; 0 = the inducing points. The mean is then solved for in closed form, the covariance stays that of the
+        inducing points (docs/methods/sparse.md). Functions of the mean of "svdgp"; None = 8 for each of the covariance.
+    likelihood
+        "auto" (constant Gaussian noise, unless rows predicted without themselves say clearly otherwise: see docs/methods/row_noise.md), "gaussian",
+        "student-t", "row-noise" (its log variance is a second latent function); for counts "poisson" and "negative-binomial"; or a value of
+        `stochgp.likelihoods` of one of these kinds. All but "auto" and Gaussian noise need "svgp". `likelihoods.Warped(one of real numbers, transform)`: the targets are
+        transformed, and everything is said in their units.
+    learner
+        "auto" = that of the approximation, "svgp", "sgpr", "svdgp", "ivsgpr", or a learner of `stochgp.learners`.
+    {shared}
+
+    Attributes
+    ----------
+    kernel_, likelihood_
+        With what was learned; the kernel on the data that it sees.
+    noise_variance_, elbo_
+        In units of the targets given: of Gaussian and Student-t noise; a lower bound of the log marginal likelihood per datum.
+    converged_
+        As the learner's docstring says, False when a budget ended the run.
+    plan_
+        Choices and reasons.
+    history_, n_iter_, fit_seconds_
+        A dict per evaluation (docs/methods/history.md); steps; seconds.
+    n_features_in_, feature_names_in_, target_name_
+        Of the rows; names where they come in data frames. A saved model holds no training row but those that serve as inducing points.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stochgp import SparseGPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0, 10, (500, 1))
+    >>> counts = rng.poisson(np.exp(np.sin(X[:, 0])))
+    >>> model = SparseGPRegressor(likelihood="poisson", n_inducing=30, random_state=0).fit(X, counts)
+    >>> float(model.predict_distribution([[1.5]]).cdf(-1)[0])
+    0.0
+    """
+
+    kernel: Any = "auto"
+    approximation: str = "svgp"
+    n_inducing: int = 512
+    n_inducing_mean: int | None = None
+    likelihood: Any = field(default="auto", kw_only=True)
+    learner: Any = "auto"
+    _keeps_all_rows: ClassVar[bool] = False
+
+    @property
+    def kernel_(self) -> kernels.AbstractKernel:
+        """The kernel with its learned parameters, on the data that it sees (standardised when `standardize=True`)."""
+        return kernel_of(self)
+
+    @property
+    def elbo_(self) -> float:
+        """A lower bound of the log marginal likelihood per datum, in target units: −elbo_ is above the NLML of a full GP."""
+        return bound_of(self)
+
+    @property
+    def likelihood_(self) -> AbstractLikelihood:
+        """The likelihood with its learned parameters, of the standardised targets; of counts, which are not standardised, as they are."""
+        if "_fitted" not in vars(self):
+            raise AttributeError("likelihood_ is there after fit")
+        found = self._fitted.observation.likelihood
+        return found.likelihood if isinstance(found, Shifted) else found
+
+    def _inputs(self) -> Inputs:
+        return inputs_of(self)
+
+    @property
+    def _grows(self) -> bool:
+        return self.approximation in growing.GROWING
+
+    @available_if(lambda self: self._grows)
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SparseGPRegressor":
+        """Learn from the next rows of a stream: "svdgp" and "ivsgpr" only.
+
+        After a `fit` it goes on where that ended: from its functions, its optimiser's state and its learning rate, with all rows so far as the N of
+        the bound. Without one, its first call sets what a `fit` does: how inputs and targets are standardised, and the size of the batches,
+        `batch_size`, or the number of rows, but 64, where these are fewer. Functions grow from the rows until there are as many as there is room
+        for, hyperparameters keep adapting, memory stays as it is. Rows wait until a batch is full; then `epochs` steps (None = 40 up to 2,048 in
+        all and 4 later, at a rate of 0.05; after a `fit` 1) are taken on it. So the model depends on the rows and their order, not on the portions after the first call, and a model that was saved and loaded goes on to
+        the same bits. After it `n_rows_` are the rows learned from, `history_` is of this call, and there is no `elbo_`: earlier rows are gone.
+
+        Warns (ConvergenceWarning) of rows that are on average far from the first ones, of rows that are predicted worse than by a constant, and of
+        intervals that are too narrow. Raises ValueError or TypeError as `fit`, and ValueError with a calibration, which wants rows that are set aside.
+        """
+        growing.partial_fit(self, X, y, sample_weight)
+        return self
+
+    def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:
+        lookup(self.approximation, dict.fromkeys(APPROXIMATIONS), "approximation")
+        if self.n_inducing_mean is not None and self.approximation == "ivsgpr":
+            raise ValueError(
+                f"n_inducing_mean is {self.n_inducing_mean!r}, but 'ivsgpr' has one set of functions: leave it None"
+            )
+        if self.n_inducing_mean == 0 and self._grows:
+            raise ValueError("n_inducing_mean is 0, but the mean of 'svdgp' needs functions of its own")
+        return self._named_learner()
+
+    def _named_learner(self) -> tuple[AbstractLearner | None, str]:
+        options = {"epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        return sparse_learner(self.learner, self.approximation, **options)
+
+    def _start(self, data: TrainingData, run: Run) -> tuple[SparseGP, dict[str, Any]]:
+        likelihood, variance = self._start_likelihood(data)
+        if self._grows:
+            return growing.start(self, data, likelihood, data.n_rows)
+        jitter = WIDE_JITTER if self.approximation == "sgpr" else None
+        gp, entries = start(self, data, likelihood, variance, key=run.start_key, jitter=jitter)
+        name = self._likelihood if isinstance(self._likelihood, str) else type(self._likelihood).__name__
+        return gp, entries | ({} if name == AUTO else {"likelihood": choice(name, AS_ASKED)})
+
+    def _start_likelihood(self, data: TrainingData) -> tuple[AbstractLikelihood, float]:
+        """(The likelihood before learning, the variance that kernels start from). Raises as `refuse_learner`."""
+        asked = self._asked
+        refuse_learner(asked, self._named_learner()[0])
+        return started(asked, data, self)
+
+    def _likelihood_of(
+        self, gp: SparseGP, learned: FitResult | None, posterior: VariationalPosterior
+    ) -> AbstractLikelihood:
+        found: Any = likelihood_of(gp)
+        if posterior.noise is None:
+            return found
+        with jax.enable_x64(True):
+            level = revalued(found.noise.level, posterior.noise)
+            return eqx.tree_at(lambda likelihood: likelihood.noise.level, found, level)
+
+    @property
+    def _counts_as_they_are(self) -> bool:
+        return self._asked.is_of_counts
+
+    @property
+    def _asked(self) -> Asked:
+        return Asked.of(self._likelihood, SPARSE)
+
+    def _dispersion_of(
+        self,
+        gp: AbstractGP,
+        learned: FitResult | None,
+        posterior: AbstractPosterior,
+        data: TrainingData,
+        run: Run,
+    ) -> tuple[Dispersion | None, dict[str, Any]]:
+        """How errors are distributed: "auto" compares by rows that are left out in closed form, of the optimal q(u)."""
+        asked = self._asked
+        if asked.name != AUTO:
+            return None, {}
+        if self._grows or data.rows.group is not None:
+            what = "functions that grow do" if self._grows else "whole groups do"
+            return None, {
+                "likelihood": choice(GAUSSIAN, f"{what} not say how rows are predicted without them")
+            }
+        found = dispersion_of(asked, posterior, gp, data, run)
+        vars(posterior).pop("solved", None)
+        return found
+
+    def _seconds_after(self, data: TrainingData, run: Run) -> float:
+        return 0.0 if self._grows else closing_seconds(int(self.n_inducing), data.n_all, CLOSING_SHARE)
+
+    def _posterior_of(
+        self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run
+    ) -> tuple[VariationalPosterior, Solution | None, dict[str, Any]]:
+        """q(f) with the optimal q(u) of all rows, where there is time for a pass; of functions that grow as learned."""
+        if self._grows:
+            return growing.posterior_of(gp, data, run)
+        posterior, solved, entries = posterior_of(gp, data, run)
+        if entries["q"]["choice"] == LATE:
+            return posterior, solved, entries
+        posterior, more = widened(posterior, gp, self.n_inducing_mean, data, run)
+        return posterior, solved, entries | more
+
+    def _stream_of(self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run) -> Any:
+        return growing.stream_of(self, gp, learned, data, run) if self._grows else None
+
+    def _nlml(self, learned: FitResult | None) -> float | None:
+        return None

@@ -1,0 +1,133 @@
+"""New rows for a fitted kernel GP: read, standardised as the rows of the fit were, solved for from where the last solve ended."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+
+from stochgp.budget import Budget
+from stochgp.compiled import kept_on_disk
+from stochgp.data.rows import Rows
+from stochgp.estimators.fitted import Fitted
+from stochgp.families.solving import (
+    KernelPosterior,
+    Wanted,
+    explained_by,
+    run_solver,
+    solved_directly,
+    tolerances_of,
+)
+from stochgp.posteriors import (
+    AbstractPosterior,
+    ExactKernelPosterior,
+    LocalPosterior,
+    SampledKernelPosterior,
+)
+from stochgp.posteriors.growing import extended, grown_draws, joined, sides, warm_start
+from stochgp.posteriors.local import NEIGHBOURS, neighbours_bytes
+from stochgp.results import Solution
+from stochgp.solvers import Factor
+
+
+def updated(
+    fitted: Fitted, rows: Rows, wanted: Wanted, budget: Budget, *, key: PRNGKeyArray
+) -> tuple[Fitted, Solution | None]:
+    """(What the fit left behind with the rows taken in, how that was solved for; None for local prediction).
+
+    Raises ValueError where it would exceed the budget, and for a posterior without its targets.
+    """
+    dtype = np.dtype(fitted.dtype)
+    X, y = fitted.inputs.transform(rows.X, dtype), fitted.observation.to_model(rows.X, rows.y)
+    new = Rows(X, y, rows.weights)
+    with jax.enable_x64(True), kept_on_disk():
+        posterior, solved = _grown(fitted.posterior, new, wanted, budget, key)
+    found = dataclasses.replace(fitted.with_inputs(rows.X), posterior=posterior)
+    return found.with_targets(rows.y, rows.weights), solved
+
+
+def _grown(
+    posterior: AbstractPosterior, new: Rows, wanted: Wanted, budget: Budget, key: PRNGKeyArray
+) -> tuple[AbstractPosterior, Solution | None]:
+    match posterior:
+        case LocalPosterior():
+            return _grown_locally(posterior, new, budget), None
+        case ExactKernelPosterior():
+            return _grown_exactly(posterior, new, budget)
+        case SampledKernelPosterior():
+            return _grown_by_solving(posterior, new, wanted, budget, key)
+    raise TypeError(f"{type(posterior).__name__} takes in no new rows")
+
+
+def _grown_locally(posterior: LocalPosterior, new: Rows, budget: Budget) -> LocalPosterior:
+    """The scale of the variances stays that of the fit."""
+    N, D = len(posterior.X) + len(new.X), new.X.shape[1]
+    need = neighbours_bytes(posterior.gp.kernel, N, D, 1, NEIGHBOURS) + 8 * N * (D + 2)
+    budget.require(need, f"local prediction from {N} rows")
+    parts = (posterior.X, new.X), (posterior.y, new.y), (posterior.weight, new.weights)
+    X, y, weight = (np.concatenate([old, more.astype(old.dtype)]) for old, more in parts)
+    grown = dataclasses.replace(posterior, X=X, y=y, weight=weight)
+    return grown.spread_over(posterior.devices) if "devices" in vars(posterior) else grown
+
+
+def _grown_exactly(
+    posterior: ExactKernelPosterior, new: Rows, budget: Budget
+) -> tuple[ExactKernelPosterior, Solution]:
+    """By the factor of before with new rows, where there is one and room for two; else by a new one."""
+    y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
+    size, layout = system.sizes(0)
+    factor: Factor | None = vars(posterior).get("factor")
+    itemsize = None if factor is None else factor.L.itemsize
+    need = solver.need_bytes(size, layout._replace(factor_itemsize=itemsize))
+    budget.require(need, f"solving for {len(y)} rows by {solver.name}")
+    small = system.fits_host(solver)
+    grown = None if factor is None or small else extended(factor, system, len(posterior.system.X))
+    return solved_directly(system, solver, y, grown)
+
+
+def _grown_by_solving(
+    posterior: SampledKernelPosterior, new: Rows, wanted: Wanted, budget: Budget, key: PRNGKeyArray
+) -> tuple[SampledKernelPosterior, Solution]:
+    y, system, solver = _targets(posterior, new), joined(posterior.system, new), posterior.solver
+    size, layout = system.sizes(posterior.n_samples)
+    what = f"solving for {len(y)} rows and {size.n_columns} right-hand sides by {solver.name}"
+    need = solver.need_bytes(size, layout)
+    budget.require(need, what)
+    noise_key, start_key, run_key = jax.random.split(key, 3)
+    draws = grown_draws(posterior, len(new), key=noise_key)
+    operator = system.operator
+    b = sides(operator, system.X, y, posterior.prior, draws)
+    tolerance = tolerances_of(solver, system, y, b.shape[1])
+    tolerance[0] = min(tolerance[0], posterior.tolerance)
+    known = held_weights(posterior), posterior.left
+    start = warm_start(operator, b, *known, tolerance=tolerance, key=start_key, most_bytes=need)
+    found = run_solver(solver, operator, b, tolerance, wanted, run_key, start)
+    weights = found.value[:, :1]
+    more: dict[str, Any] = {
+        "system": system,
+        "weights": weights,
+        "explained": explained_by(y, weights),
+        "sample_weights": None if posterior.prior is None else found.value[:, 1:],
+        "tolerance": float(tolerance[0]),
+        "y": y,
+        "draws": None if posterior.prior is None else draws,
+        "left": found.residual,
+    }
+    return dataclasses.replace(posterior, **more), found
+
+
+def held_weights(posterior: SampledKernelPosterior) -> Float[np.ndarray, "N C"]:
+    """The weights of the mean and of the samples, side by side."""
+    parts = [np.asarray(posterior.weights)]
+    if posterior.sample_weights is not None:
+        parts.append(np.asarray(posterior.sample_weights))
+    return np.concatenate(parts, axis=1)
+
+
+def _targets(posterior: KernelPosterior, new: Rows) -> Float[np.ndarray, " N"]:
+    if posterior.y is None:
+        raise ValueError(
+            "the model was saved without its targets, by an older version: fit it again for update"
+        )
+    return np.concatenate([posterior.y, new.y])

@@ -1,0 +1,74 @@
+"""Stationary kernels whose lengthscales are along directions of the inputs, in place of the inputs themselves: a full metric."""
+
+import dataclasses
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from stochgp.kernels.stationary import AbstractStationary
+from stochgp.kernels.warped import Warped
+from stochgp.networks import Dense
+from stochgp.numerics.arrays import on_device
+from stochgp.numerics.precision import matmul
+from stochgp.parameters import Frozen, Positive, frozen, positive, value_of
+
+
+class Metric(NamedTuple):
+    """k(x, z) = variance · f(‖(x − z) W / ℓ‖²): the stationary kernel of u = xW, with a lengthscale for each column of W."""
+
+    kernel: AbstractStationary
+    directions: Float[Array, "D A"]  # W
+
+    @classmethod
+    def of(cls, kernel: Any) -> Optional["Metric"]:
+        """Of a stationary kernel of all inputs whose lengthscales are learned, one for each; of one behind a frozen linear map. None of other kernels."""
+        kernel, W = value_of(kernel), None
+        if isinstance(kernel, Warped) and isinstance(kernel.network, Frozen):
+            network, kernel = value_of(kernel.network), value_of(kernel.kernel)
+            W = network.weight if isinstance(network, Dense) else None
+            if W is None:
+                return None
+        if not isinstance(kernel, AbstractStationary) or kernel.active_dims is not None:
+            return None
+        lengthscale = kernel.lengthscale
+        if not isinstance(lengthscale, Positive) or len(lengthscale.shape) != 1 or lengthscale.shape[0] < 2:
+            return None
+        if W is None:
+            W = on_device(np.eye(lengthscale.shape[0]), lengthscale.dtype)
+        return cls(kernel, W)
+
+    def rows(self, X: Float[Array, "N D"]) -> Float[Array, "N A"]:
+        """u = xW of each row."""
+        return matmul(X, self.directions.astype(X.dtype))
+
+    def lengthscale(self, dtype: DTypeLike) -> Float[Array, " A"]:
+        return value_of(self.kernel.lengthscale, dtype)
+
+    def turned(self, V: Float[np.ndarray, "A A"]) -> Warped:
+        """The same kernel, its lengthscales along the columns of V, an orthogonal matrix: u' = xW', W' = W diag(1/ℓ) V ℓ', of columns of norm 1."""
+        lengthscale = np.asarray(value_of(self.kernel.lengthscale), np.float64)
+        dtype = self.kernel.lengthscale.dtype
+        W = (np.asarray(self.directions, np.float64) / lengthscale) @ V
+        along = 1 / np.linalg.norm(W, axis=0)
+        network = Dense(on_device(W * along, dtype), on_device(np.zeros(W.shape[1]), dtype))
+        kernel = dataclasses.replace(self.kernel, lengthscale=positive(along, dtype=dtype))
+        return Warped(kernel, frozen(network))
+
+    def of_inputs(self) -> AbstractStationary:
+        """The kernel of the inputs themselves that falls as this one where one input alone changes: of lengthscale 1/‖e_d W/ℓ‖ of each input d."""
+        scaled = np.asarray(self.directions, np.float64) / np.asarray(self.kernel.lengthscale, np.float64)
+        lengthscale = 1 / np.linalg.norm(scaled, axis=1)
+        return dataclasses.replace(
+            self.kernel, lengthscale=positive(lengthscale, dtype=self.kernel.lengthscale.dtype)
+        )
+
+
+def along_inputs(kernel: Any) -> AbstractStationary | None:
+    """A stationary kernel as it is, one with a turned metric as `Metric.of_inputs`; None of other kernels."""
+    kernel = value_of(kernel)
+    if isinstance(kernel, AbstractStationary):
+        return kernel
+    metric = Metric.of(kernel)
+    return None if metric is None else metric.of_inputs()

@@ -1,0 +1,1 @@
+"""What all learners share: one loop, evaluations by judges, steps, batches, rates and streams."""

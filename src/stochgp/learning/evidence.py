@@ -1,0 +1,398 @@
+"""Evaluations that know the exact evidence: of models whose likelihood needs M × M numbers of all rows."""
+
+import math
+import typing
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Bool, Int
+from scipy.optimize import minimize_scalar
+
+from stochgp.choosing import too_few
+from stochgp.data.streams import AbstractSource, Batch, SomeRows
+from stochgp.distributions import SplineCurve
+from stochgp.learning.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
+from stochgp.likelihoods.noise import NOISE_FLOOR
+from stochgp.models import FeatureGP, range_within
+from stochgp.numerics.clustered import clusters
+from stochgp.numerics.threads import few_blas_threads
+from stochgp.objectives import (
+    Moments,
+    Spectrum,
+    add_up,
+    chunk_rows,
+    nlml_of_spectrum,
+    refit,
+    spectrum,
+)
+from stochgp.objectives.dispersion import LEAST_DF, check_df
+from stochgp.objectives.feature import (
+    NOISE_RANGE,
+    VARIANCE_RANGE,
+    Loss,
+    Range,
+    minimise_variances,
+    times_square,
+)
+from stochgp.objectives.held_out import (
+    HeldOut,
+    densities_of_spectrum,
+    errors_of_spectrum,
+    nlpd_of_spectrum,
+    robust_nlpd,
+)
+from stochgp.objectives.moments import pass_rows, total_of
+from stochgp.objectives.student import robust_moments
+from stochgp.planning.steps import (
+    FEW_ROWS,
+    RATE_OF_FEW,
+    RATES,
+    StepPlan,
+    few_epochs,
+    held_out_rows,
+    in_cycles,
+    steps_by_epochs,
+)
+
+SAFE_NOISE = 0.1  # of targets with unit variance
+FEWEST_EVALUATIONS = 4
+MOST_DF = 200.0  # of Student-t noise
+TARGET_ROWS = 1 << 16  # read at a time
+HELD_OUT_BYTES = 24  # of a feature of a held-out row: in float64, twice while they are read, and a part
+
+
+class Variances(NamedTuple):
+    """The two variances of a feature GP."""
+
+    variance: float
+    noise_variance: float
+
+
+class EvidenceEvaluation(NamedTuple):
+    """θ, its exact moments over the training rows, and what they say."""
+
+    gp: FeatureGP
+    moments: Moments
+    spectrum: Spectrum
+    fitted: Variances  # lowest exact NLML of the training rows (θ's own where nothing is refitted)
+    chosen: Variances  # the same, or lowest held-out NLPD
+    nlml: float
+    nlpd: float | None
+    score: float | None = None  # of few held-out rows: the loss that judges them
+    df: float | None = None  # ν of Student-t noise, as held-out rows say where they are held out
+
+    @property
+    def criterion(self) -> float:
+        return next(value for value in (self.score, self.nlpd, self.nlml) if value is not None)
+
+    @property
+    def error(self) -> float:
+        """0: evaluations are compared on the same rows."""
+        return 0.0
+
+
+class HeldOutRows(NamedTuple):
+    """How each held-out row was predicted, before it joined."""
+
+    value: np.ndarray  # −log p [V]
+    weight: np.ndarray  # how many rows it stands for [V]
+    error: np.ndarray  # y − m [V]
+    std: np.ndarray  # of an observation [V]
+    cell: np.ndarray  # numbers of groups, or of cells of near rows, whose sums are taken as independent [V]
+
+
+class Evidence(NamedTuple):
+    """What is known of all rows at the model that a run returns.
+
+    Parameters
+    ----------
+    moments, spectrum : Moments, Spectrum
+        Of all rows, with Student-t noise those of `objectives.student`; the same in the eigenbasis of the Gram matrix.
+    nlml : float
+        Exact, per datum; with Student-t noise a bound from above.
+    held_out_nlpd, constant_nlpd : float or None
+        NLPD of the held-out rows, before they joined; theirs under the mean and the variance of the training targets.
+    held_out : HeldOutRows or None
+        How each of them was predicted, before it joined.
+    df, curve : float, SplineCurve, or None
+        ν of Student-t noise, None = Gaussian noise; what corrects the probabilities of observations.
+    """
+
+    moments: Moments
+    spectrum: Spectrum
+    nlml: float
+    held_out_nlpd: float | None
+    constant_nlpd: float | None
+    held_out: HeldOutRows | None = None
+    df: float | None = None
+    curve: SplineCurve | None = None
+
+
+class ByEvidence(AbstractJudge):
+    """Every evaluation is a pass over all rows: exact moments in float64 and the exact NLML. A run returns the state of the lowest criterion.
+
+    A run in cycles has settled where its last cycle gained less than 0.01 nats per datum. Any other run has settled where the lowest criterion
+    fell by less than 0.01 nats per datum after the first quarter of the steps, in which a cosine rate makes half of its way; but not where the
+    start was never bettered and the end is worse by more than 0.01. Fewer than four evaluations cannot tell.
+
+    Parameters
+    ----------
+    refit : bool
+        Whether the output scale and σ² are refitted, with the features fixed, at every evaluation and at the end.
+    validation_fraction : float
+        Share of the rows that is held out, in whole groups where there are groups. 0: the criterion (which rate, which state, the refit) is the exact
+        NLML of the training rows. Above 0: the NLPD of the held-out rows, which join the posterior at the end; where fewer than 400 rows, or twice as
+        many as features, train, `robust_nlpd`, which is the "criterion" of the history.
+    df, keeps_df : float or None; bool
+        ν of Student-t noise, from which held-out rows find a better one unless `keeps_df`; None = Gaussian noise. The moments are those of
+        `objectives.student`, and for the exact NLML stands its bound from above.
+    """
+
+    refit: bool = True
+    validation_fraction: float = 0.1
+    df: float | None = None
+    keeps_df: bool = False
+
+    def __check_init__(self) -> None:
+        check_df(self.df)
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction is {self.validation_fraction}; it must lie in [0, 1)")
+
+    def divide(self, source: AbstractSource, seed: Seed) -> Division:
+        n_held_out, rows = (
+            held_out_rows(source.size, self.validation_fraction),
+            np.arange(source.size, dtype=np.int32),
+        )
+        if n_held_out == 0:
+            return Division(source, None)
+        if source.group is not None:
+            held_out = _some_groups(source.group, n_held_out, seed)
+            return Division(SomeRows(source, rows[~held_out]), SomeRows(source, rows[held_out]))
+        order = np.random.default_rng(seed).permutation(rows)
+        train, held_out = np.sort(order[n_held_out:]), np.sort(order[:n_held_out])
+        return Division(SomeRows(source, train), SomeRows(source, held_out))
+
+    def plan_steps(
+        self, n_rows: int, bytes_per_row: int, batch_size: int, epochs: int | None, default_steps: int
+    ) -> StepPlan:
+        few = few_epochs(n_rows, batch_size) if self.validation_fraction > 0 else None
+        plan = steps_by_epochs(n_rows, bytes_per_row, batch_size, few if epochs is None else epochs)
+        return plan if epochs is not None or few is not None else in_cycles(plan)
+
+    def need_bytes(self, gp: FeatureGP, n_rows: int, n_inputs: int) -> int:
+        """Moments, their eigenbasis and those of the best evaluation; chunks of features; the held-out rows' features in float64."""
+        M, itemsize = gp.n_features, gp.noise_variance.dtype.itemsize
+        chunks = chunk_rows(M) * (20 * M + 3 * itemsize * (n_inputs + 2))
+        return 8 * 8 * M**2 + chunks + HELD_OUT_BYTES * held_out_rows(n_rows, self.validation_fraction) * M
+
+    def at_start(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
+        return self.look(gp, {}, division)
+
+    def look(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
+        """One pass over the rows: exact moments, the exact NLML, the held-out NLPD and the refits."""
+        with few_blas_threads(gp.n_features):
+            return division.devices.broadcast(self._look(gp, division))
+
+    def _look(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
+        moments, own = self._moments(gp, division, division.train), _own(gp)
+        if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):
+            return _lost(gp, moments, own, division)
+        s = spectrum(moments)
+        limits = {
+            "variance_range": range_within(gp.variance, times_square(VARIANCE_RANGE, s)),
+            "noise_range": range_within(gp.noise_variance, times_square(NOISE_RANGE, s)),
+        }
+        fitted = Variances(*refit(s, *own, **limits)) if self.refit else own
+        nlml = nlml_of_spectrum(s, *fitted)[0]
+        if division.held_out is None:
+            return EvidenceEvaluation(gp, moments, s, fitted, fitted, nlml, None, df=self.df)
+        held_out, few = _held_out(gp, division.held_out, s)._replace(df=self.df), _are_few(gp, division)
+        loss: Loss = lambda v, s2: nlpd_of_spectrum(s, held_out, v, s2)
+        if few:
+            grouped = held_out._replace(group=_groups(division.held_out))
+            loss = robust_nlpd(s, grouped, spectrum(self._together(moments, gp, division)))
+        ranges = limits["variance_range"], limits["noise_range"]
+        chosen = _best(loss, fitted, ranges, again=few) if self.refit else own
+        if self.df is not None and not self.keeps_df:
+            held_out = held_out._replace(df=_best_df(s, held_out, chosen))
+        nlpd = nlpd_of_spectrum(s, held_out, *chosen)[0]
+        score = loss(*chosen)[0] if few else None
+        return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score, held_out.df)
+
+    def entry(self, evaluation: EvidenceEvaluation) -> Numbers:
+        found = {"nlml": evaluation.nlml, **evaluation.chosen._asdict()}
+        more = {"held_out_nlpd": evaluation.nlpd, "criterion": evaluation.score}
+        return found | {name: value for name, value in more.items() if value is not None}
+
+    @property
+    def evaluations_are_free(self) -> bool:
+        return False
+
+    @property
+    def returns_best(self) -> bool:
+        return True
+
+    def rates(self, n_rows: int) -> tuple[float, ...]:
+        """Few held-out rows cannot tell rates apart."""
+        return RATES if n_rows >= FEW_ROWS or self.validation_fraction == 0 else (RATE_OF_FEW,)
+
+    def settled(self, history: list[Numbers]) -> bool:
+        names = ("criterion", "held_out_nlpd", "nlml")
+        evaluations = [entry for entry in history if "step" in entry]
+        found = [next(entry[name] for name in names if name in entry) for entry in evaluations]
+        values = [v if np.isfinite(v) else np.inf for v in found]
+        lowest = np.minimum.accumulate(values)
+        if lowest[-1] == values[0] and values[-1] > values[0] + SETTLED_BY:
+            return False
+        steps = np.array([entry["step"] for entry in evaluations])
+        early = int(np.sum(steps <= steps[-1] / 4)) - 1  # the last evaluation of the first quarter
+        return len(steps) > FEWEST_EVALUATIONS and bool(lowest[early] - lowest[-1] < SETTLED_BY)
+
+    def conclude(self, at: EvidenceEvaluation, division: Division) -> tuple[FeatureGP, Evidence]:
+        """The held-out rows join the posterior."""
+        moments, s, held_out, gp = at.moments, at.spectrum, None, at.gp.with_variances(*at.chosen)
+        if division.held_out is not None:
+            rows = _held_out(at.gp, division.held_out, s)._replace(df=at.df)
+            value = densities_of_spectrum(s, rows, *at.chosen).value
+            errors = errors_of_spectrum(s, rows, *at.chosen)
+            held_out = HeldOutRows(value, rows.weight, *errors, _cells(division.held_out))
+            moments = self._together(moments, gp, division)
+            s = spectrum(moments)
+        nlml = nlml_of_spectrum(s, *at.chosen)[0]
+        evidence = Evidence(moments, s, nlml, at.nlpd, _constant_nlpd(division), held_out, at.df)
+        return gp, division.devices.broadcast(evidence)
+
+    def _moments(self, gp: FeatureGP, division: Division, *sources: AbstractSource) -> Moments:
+        devices, size = division.devices, pass_rows(gp.n_features, division.devices)
+        chunks = lambda: (rows for source in sources for rows in source.chunks(size))
+        if self.df is None:
+            return add_up(gp, chunks(), devices)
+        return robust_moments(gp, chunks, self.df, devices=devices)
+
+    def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
+        """Of all rows, where `moments` are those of the training rows."""
+        held_out = typing.cast(AbstractSource, division.held_out)
+        if self.df is not None:
+            return self._moments(gp, division, division.train, held_out)
+        return total_of((moments, self._moments(gp, division, held_out)))
+
+
+def refitted(at: EvidenceEvaluation) -> FeatureGP:
+    """The model of an evaluation at the variances of the lowest exact NLML; itself where it has them already."""
+    return at.gp if at.fitted == _own(at.gp) else at.gp.with_variances(*at.fitted)
+
+
+def _are_few(gp: FeatureGP, division: Division) -> bool:
+    """Whether few held-out rows decide, or features can come close to interpolating the rows."""
+    if division.held_out is None:
+        return False
+    return division.train.size < max(FEW_ROWS, 2 * gp.n_features)
+
+
+def _best(loss: Loss, start: Variances, ranges: tuple[Range, Range], *, again: bool) -> Variances:
+    """The variances of the lowest loss; `again` from a second start too: that of few rows may have no noise at all."""
+    starts = (start, start._replace(noise_variance=max(start.noise_variance, SAFE_NOISE)))
+    found = [
+        Variances(*minimise_variances(loss, begin, ranges)) for begin in (starts if again else starts[:1])
+    ]
+    return min(found, key=lambda variances: loss(*variances)[0])
+
+
+def _best_df(s: Spectrum, held_out: HeldOut, chosen: Variances) -> float:
+    """The ν between LEAST_DF and MOST_DF, by log(ν − 2), under which the held-out rows are most probable."""
+
+    def loss(beta: float) -> float:
+        return nlpd_of_spectrum(s, held_out._replace(df=2 + math.exp(beta)), *chosen)[0]
+
+    bounds = math.log(LEAST_DF - 2), math.log(MOST_DF - 2)
+    found: Any = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.02})
+    return 2 + math.exp(float(found.x))
+
+
+def _constant_nlpd(division: Division) -> float | None:
+    """The NLPD of the held-out rows under N(mean, variance) of the training targets: a row counts ρ times."""
+    if division.held_out is None:
+        return None
+    train, held_out = (_targets(part) for part in (division.train, division.held_out))
+    mean = np.average(train[0], weights=train[1])
+    variance = max(float(np.average((train[0] - mean) ** 2, weights=train[1])), NOISE_FLOOR)
+    y, rho = (part[held_out[1] > 0] for part in held_out)
+    density = np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance
+    return float(np.average(density, weights=rho)) / 2
+
+
+def _cells(source: AbstractSource) -> np.ndarray:
+    """Of the rows that count, in their order."""
+    parts = _read(source)
+    there = np.concatenate([part.weight for part in parts]) > 0
+    group = None if source.group is None else source.group[there]
+    return clusters(np.concatenate([part.X for part in parts])[there], group)
+
+
+def _groups(source: AbstractSource) -> np.ndarray | None:
+    """Numbers of the groups of the rows that count; None where there are none, or so few that errors by them tell nothing."""
+    if source.group is None:
+        return None
+    group = source.group[_targets(source)[1] > 0]
+    return None if too_few(len(group), group, 0) else np.unique(group, return_inverse=True)[1]
+
+
+def _targets(source: AbstractSource) -> tuple[np.ndarray, np.ndarray]:
+    """(y, counts)."""
+    parts = _read(source)
+    return np.concatenate([part.y for part in parts]), np.concatenate([part.weight for part in parts])
+
+
+def _read(source: AbstractSource) -> list[Batch]:
+    return [
+        source.on_host(np.arange(start, min(start + TARGET_ROWS, source.size)))
+        for start in range(0, source.size, TARGET_ROWS)
+    ]
+
+
+def _own(gp: FeatureGP) -> Variances:
+    return Variances(float(gp.variance), float(gp.noise_variance))
+
+
+def _lost(gp: FeatureGP, moments: Moments, own: Variances, division: Division) -> EvidenceEvaluation:
+    """The evaluation of a model whose features are not finite."""
+    empty = np.full(gp.n_features, np.nan)
+    nothing = Spectrum(empty, np.diag(empty), empty, np.nan, float(moments.count))
+    nlpd = None if division.held_out is None else np.nan
+    return EvidenceEvaluation(
+        gp, moments, nothing, own, own, np.nan, nlpd, nlpd if _are_few(gp, division) else None
+    )
+
+
+def _some_groups(group: Int[np.ndarray, " N"], n_rows: int, seed: Seed) -> Bool[np.ndarray, " N"]:
+    """Which rows are in some groups of about `n_rows` rows together: in random order, each that brings their number nearer to it.
+
+    Never more than half of all rows. Where every group is too large, the smallest one. Raises ValueError where there is one group only.
+    """
+    labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    if len(labels) == 1:
+        raise ValueError("all rows are of one group: none can be held out; set validation_fraction=0")
+    chosen, total = [], 0
+    for one in np.random.default_rng(seed).permutation(len(labels)):
+        if sizes[one] < 2 * (n_rows - total) and 2 * (total + sizes[one]) < len(group):
+            chosen.append(one)
+            total += sizes[one]
+    return np.isin(number, chosen if chosen else [np.argmin(sizes)])
+
+
+def _held_out(gp: FeatureGP, source: AbstractSource, s: Spectrum) -> HeldOut:
+    parts: list[tuple[Any, ...]] = []
+    for rows in source.chunks(chunk_rows(gp.n_features)):
+        Phi, multiplier = _features(gp, rows.X)
+        seen = (np.asarray(Phi, np.float64) @ s.basis, rows.y, rows.weight, multiplier)
+        there = np.asarray(rows.weight) > 0
+        parts.append(tuple(np.asarray(part, np.float64)[there] for part in seen))
+    P, y, count, multiplier = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return HeldOut(P, y, count, multiplier)
+
+
+@eqx.filter_jit
+def _features(gp: FeatureGP, X: Any) -> tuple[Any, Any]:
+    """(Φ, s)."""
+    return gp.features(X), gp.noise.multiplier(X)

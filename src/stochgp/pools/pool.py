@@ -1,0 +1,151 @@
+"""Several fitted members as one: mixtures of their predictions, row by row."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stochgp.budget import Budget
+from stochgp.distributions import AbstractDistribution, Mixture, PITRecalibration
+from stochgp.distributions.mixture import which_part
+from stochgp.estimators.fitted import Fitted, draw_keys
+from stochgp.estimators.function_draws import FunctionDraws
+from stochgp.numerics.seeds import seed_of, split
+from stochgp.pools.pooling import Pooling
+from stochgp.posteriors.base import Request
+from stochgp.training_data.cautions import Seen
+from stochgp.training_data.inputs import Encoder
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """What `Fitted` is for one estimator: f is f_k with probability w_k(x), and so is an observation; members are independent.
+
+    All members have the same encoder. A function drawn from the pool is, with u uniform on [0, 1], at x a function drawn from the first member
+    whose cumulative weight at x exceeds u: at each row its distribution is the mixture.
+    """
+
+    members: tuple[Fitted, ...]
+    pooling: Pooling
+    correction: PITRecalibration | None = None  # of the mixture's probabilities
+
+    @property
+    def encoder(self) -> Encoder | None:
+        return self.members[0].encoder
+
+    @property
+    def seen(self) -> Seen | None:
+        return self.members[0].seen
+
+    def need_bytes(self, request: Request) -> int:
+        """Of one member after the other, and the results of all."""
+        each = [member.need_bytes(request) for member in self.members]
+        held = 8 * request.n_rows * (request.n_rows if request.covariance else 2)
+        return max(each) + len(self.members) * held
+
+    def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        """Σ_k w_k m_k, in target units."""
+        return self._averaged(X, np.stack([member.mean(X) for member in self.members], axis=1))
+
+    def mean_and_std(
+        self, X: Float[np.ndarray, "N D"], *, include_noise: bool
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """(Mean, standard deviation of the mixture) of f, or of an observation, in target units."""
+        each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]
+        means, stds = (np.stack(part, axis=1) for part in zip(*each, strict=True))
+        mean = self._averaged(X, means)
+        return mean, np.sqrt(self._averaged(X, stds**2 + (means - mean[:, None]) ** 2))
+
+    def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
+        """Of an observation at each row, in target units."""
+        parts = tuple(member.distribution(X) for member in self.members)
+        found = parts[0] if len(parts) == 1 else Mixture(parts, self.pooling.weights(X))
+        return found if self.correction is None else self.correction(found)
+
+    def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
+        """As `Fitted.interval`, of what `distribution` found."""
+        alone = len(self.members) == 1 and self.correction is None
+        return self.members[0].interval(found, level) if alone else found.interval(level)
+
+    def covariance(
+        self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int
+    ) -> Float[np.ndarray, "N N"]:
+        """Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ, P_kl(x, z) the probability of member k at x and l at z: where their parts of [0, 1] overlap."""
+        means = np.stack([member.mean(X) for member in self.members], axis=1)
+        w = np.broadcast_to(self.pooling.weights(X), means.shape)
+        ends = np.concatenate([np.zeros((len(X), 1)), np.cumsum(w, axis=1)], axis=1)
+        mean = np.sum(w * means, axis=1)
+        total = -np.outer(mean, mean)
+        for k, member in enumerate(self.members):
+            for j in range(len(self.members)):
+                upper = np.minimum(ends[:, None, k + 1], ends[None, :, j + 1])
+                both = np.maximum(upper - np.maximum(ends[:, None, k], ends[None, :, j]), 0.0)
+                of_pair = np.outer(means[:, k], means[:, j])
+                if j == k:
+                    of_pair += member.covariance(X, include_noise=include_noise, free=free)
+                total += both * of_pair
+        return total
+
+    def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> "PooledDraws":
+        """Functions drawn from the pool, in the user's units."""
+        u = np.random.default_rng(seed_of(split(key, 1)[0])).uniform(size=n_samples)
+        draw = lambda k, member: member.sample_functions(n_samples, key=_of_member(key, k), budget=budget)
+        parts = tuple(draw(k, member) for k, member in enumerate(self.members))
+        return PooledDraws(parts, jnp.asarray(u, jnp.float32), self.pooling)
+
+    def observed(
+        self, functions: "PooledDraws", X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
+    ) -> Float[np.ndarray, "N S"]:
+        """Observations of these functions: the noise is that of the member that a function is of."""
+        pairs = enumerate(zip(self.members, functions.parts, strict=True))
+        noisy = [
+            member.observed(part, X, key=draw_keys(_of_member(key, k))[1]) for k, (member, part) in pairs
+        ]
+        return functions.selected(X, noisy)
+
+    def _averaged(self, X: np.ndarray, values: Float[np.ndarray, "N K"]) -> Float[np.ndarray, " N"]:
+        return np.sum(self.pooling.weights(X) * values, axis=1)
+
+
+class PooledDraws(eqx.Module):
+    """S functions of a pool, called as `FunctionDraws` is; a JAX array of rows takes weights that do not depend on the row."""
+
+    parts: tuple[FunctionDraws, ...]
+    u: Float[Array, " S"]
+    pooling: Pooling = eqx.field(static=True)
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.u)
+
+    def __call__(self, X: Any) -> Any:
+        encoder = self.parts[0].encoder
+        if not isinstance(X, jax.Array):
+            return self.at_numbers(np.asarray(X) if encoder is None else encoder.transform(X))
+        if self.pooling.distance is not None:
+            raise ValueError(
+                "the weights of this pool depend on distances, which are measured on the host: give a NumPy array"
+            )
+        ends = np.cumsum(self.pooling.weights(np.empty((0, 0))))[:-1]
+        member = jnp.sum(self.u[:, None] >= ends, axis=1)
+        values = jnp.stack([part(X) for part in self.parts])
+        return jnp.take_along_axis(values, jnp.broadcast_to(member, values.shape[1:])[None], axis=0)[0]
+
+    def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+        """The values at rows whose text columns are encoded already."""
+        return self.selected(X, [part.at_numbers(X) for part in self.parts])
+
+    def selected(self, X: np.ndarray, values: list[Float[np.ndarray, "N S"]]) -> Float[np.ndarray, "N S"]:
+        """At each row and of each draw the value of its member."""
+        shape = values[0].shape
+        weights = np.broadcast_to(self.pooling.weights(X), (shape[0], len(values)))
+        which = which_part(weights, np.broadcast_to(np.asarray(self.u, np.float64), shape))
+        return np.take_along_axis(np.stack(values), which[None], axis=0)[0]
+
+
+def _of_member(key: PRNGKeyArray, k: int) -> PRNGKeyArray:
+    return jax.random.fold_in(key, k)

@@ -1,0 +1,390 @@
+"""What pools share: members of several families learn from most of the rows, and are weighed by how they predict the others."""
+
+import abc
+import dataclasses
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from jaxtyping import Int, PRNGKeyArray
+from sklearn.base import clone
+
+from stochgp import deadline
+from stochgp.budget import MemoryLimitError
+from stochgp.choosing import AS_GIVEN, Decisions, choice, planned
+from stochgp.compiled import kept_on_disk
+from stochgp.data.rows import Rows
+from stochgp.deadline import TimeIsUpError, within
+from stochgp.estimators.predictor import PosteriorEstimator
+from stochgp.estimators.report import PLANNED
+from stochgp.estimators.settings import check_settings
+from stochgp.names import lookup
+from stochgp.numerics.clustered import clusters
+from stochgp.numerics.seeds import as_key, seed_of, split
+from stochgp.pools.pool_division import HeldOut, held_out, held_out_in_time
+from stochgp.pools.pooling import Chosen, Distance, Pooling, alone
+from stochgp.selection.kernel_choice import short_days
+from stochgp.training_data.files import are_files
+from stochgp.training_data.fingerprinted import name_inputs
+from stochgp.training_data.inputs import name_of_targets
+from stochgp.training_data.progress import say
+
+FEWEST_ROWS = 1_000  # from which rows are held out and members compared
+FOR_THE_END = 0.35  # of a time limit: members are compared, and take in the held-out rows
+SECONDS = 1.0  # for each member that is left, or no further one begins
+AS_THEY_ARE = "as they are"  # probabilities
+NOT_EXCHANGEABLE = "rows of later times are not exchangeable with those held out"
+ON_BLOCKS = "_by_blocks"  # of the name of a member that is judged by whole blocks of time
+
+
+class Compared(NamedTuple):
+    """The members that stay and their weights, the distance these may depend on, and the held-out rows and their distributions by each member that was tried."""
+
+    picked: Chosen
+    distance: Distance | None = None
+    distributions: Sequence[Any] = ()
+    rows: Rows | None = None
+
+
+class Given(NamedTuple):
+    """What one `fit` was given beside its data."""
+
+    key: PRNGKeyArray
+    checkpoint: Any
+    callback: Any
+
+    def of(self, name: str) -> dict[str, Any]:
+        """For the member of this name."""
+        path = None if self.checkpoint is None else f"{os.fspath(self.checkpoint)}.{name}"
+        return {"checkpoint": path, "callback": self.callback}
+
+    def seeds(self, n: int) -> list[int]:
+        """The first is that of the division, the others are those of the members."""
+        return [seed_of(words)[0] for words in split(self.key, n)]
+
+
+@dataclass(eq=False, repr=False)
+class PooledEstimator(PosteriorEstimator):
+    """An estimator of several: a leaf says what the members are, how they are compared, and how held-out rows join them.
+
+    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan, devices
+                    as of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members
+    """
+
+    # scikit-learn wants any value taken by `__init__`, and judged in `fit`.
+    __no_type_check__: ClassVar[bool] = True
+    _of_files: ClassVar[str]  # the family that reads rows block by block
+    _alone_of_files: ClassVar[str] = ""  # why it is alone also where rows would fit
+    _of_correction: ClassVar[str]  # what corrects probabilities
+    _n_auto: ClassVar[int] = 2  # how many of the families "auto" takes, the first ones
+    _further_on_blocks: ClassVar[tuple[str, ...]] = ()  # that "auto" takes too in tables with a time
+    ensemble: bool = True
+    members: Any = field(default="auto", kw_only=True)
+    missing: str = field(default="auto", kw_only=True)
+    new_rows: str = field(default="auto", kw_only=True)
+    random_state: Any = field(default=None, kw_only=True)
+    memory_limit: str | int | float | None = field(default=None, kw_only=True)
+    time_limit: float | None = field(default=None, kw_only=True)
+    dtype: str = field(default="float32", kw_only=True)
+    verbose: int = field(default=0, kw_only=True)
+    plan: dict[str, Any] | None = field(default=None, kw_only=True)
+    devices: Any = field(default=None, kw_only=True)
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        checkpoint: str | os.PathLike | None = None,
+        callback: Callable[[dict[str, float]], object] | None = None,
+    ) -> "PooledEstimator":
+        """Fit the members and their weights.
+
+        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and where no member can be fitted within `memory_limit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight, groups, callback
+            As of every estimator (`KernelGPRegressor.fit`).
+        checkpoint
+            A file for each member, its name with the member's at the end.
+        """
+        check_settings(self.get_params(deep=False))
+        begun = time.perf_counter()
+        with within(self.time_limit), kept_on_disk():
+            given = Given(as_key(self.random_state), checkpoint, callback)
+            why = self._alone_of_files if are_files(X) else ""
+            try:
+                found = None if why else self._read_rows(X, y, sample_weight, groups, given)
+            except MemoryLimitError as refusal:
+                if not are_files(X):
+                    raise
+                found, why = None, str(refusal)
+            if found is None:
+                self._fit_block_by_block(X, y, {"sample_weight": sample_weight, "groups": groups}, given, why)
+            else:
+                self._fit(*found, groups is not None, given)
+        self.target_name_ = name_of_targets(y)
+        self.fit_seconds_ = time.perf_counter() - begun
+        return self
+
+    @abc.abstractmethod
+    def _read_rows(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, given: Given
+    ) -> tuple[Rows, Any, dict[str, Any]]:
+        """(Rows in the user's units, what made numbers of them, what `plan_` says of that). Raises MemoryLimitError for files to be read block by block."""
+
+    @abc.abstractmethod
+    def _families(self) -> Mapping[str, Callable[[], Any]]:
+        """Members by name, of those that take the pool's settings; "auto" takes the first `_n_auto`, few rows the first."""
+
+    @abc.abstractmethod
+    def _compared(self, rows: Rows, division: HeldOut) -> "Compared":
+        """How the members predict the held-out rows; adds to `scores_`. Raises TimeIsUpError where that would not end in time."""
+
+    @abc.abstractmethod
+    def _correction_by(self, compared: "Compared", new: Rows) -> tuple[Any, str]:
+        """(The correction of the probabilities of what stays by the held-out rows, in words). Raises ValueError where these cannot say."""
+
+    @abc.abstractmethod
+    def _closed(self, rows: Rows, division: HeldOut, compared: "Compared") -> dict[str, Any]:
+        """The held-out rows join the members that stay; what `plan_` says of that."""
+
+    def _corrected(self, division: HeldOut, compared: "Compared") -> dict[str, Any]:
+        """Sets the correction of the probabilities, where the held-out rows ask for one; what `plan_` says of it."""
+        if division.in_time:
+            return {"probabilities": choice(AS_THEY_ARE, NOT_EXCHANGEABLE)}
+        if compared.rows is None:  # nothing was compared, or one member stays as it is
+            return {}
+        try:
+            made, words = self._correction_by(compared, compared.rows)
+        except ValueError as refusal:
+            return {"probabilities": choice(AS_THEY_ARE, str(refusal))}
+        if made.is_identity:
+            why = f"held-out rows do not clearly gain by another {self._of_correction}"
+            return {"probabilities": choice(AS_THEY_ARE, why)}
+        self._correction = made
+        why = f"gains {made.gain:.4f} nats a row by {made.n_rows:,} held-out rows"
+        return {"probabilities": choice(words, why)}
+
+    def _cells(self, new: Rows) -> Int[np.ndarray, " R"]:
+        """Of held-out rows: sums over a cell, a group or near rows, are taken as independent."""
+        inputs = next(iter(self.estimators_.values()))._fitted.inputs
+        return clusters(np.asarray(inputs.transform(new.X, np.float64)), new.group)
+
+    def _targets_of(self, rows: Rows) -> np.ndarray:
+        """What members learn, of rows in memory."""
+        return rows.y
+
+    def _shared(self) -> dict[str, Any]:
+        """Settings that all members get beside those of every estimator."""
+        return {}
+
+    def _division(self, rows: Rows, in_time: bool, generator: np.random.Generator) -> HeldOut | None:
+        """Which rows no member sees before they are compared; None: members are not compared. `in_time`: groups are blocks of time."""
+        if len(rows) < FEWEST_ROWS:
+            return None
+        if in_time:
+            return held_out_in_time(rows, self.new_rows == "auto", generator)
+        return held_out(rows, generator)
+
+    def summary(self) -> str:
+        """What was tried, what it scored and cost, what stays with which weight, and what was decided; `estimators_[name].summary()` says more of one."""
+        lines = [
+            f"{type(self).__name__}{f' of {self.target_name_!r}' if self.target_name_ else ''}, fitted in {self.fit_seconds_:.1f} s",
+            f"Data: {self.n_rows_} rows (equal ones counted once)",
+            "Members, by held-out rows:" if len(self.scores_) > 1 else "Member:",
+        ]
+        for name, found in self.scores_.items():
+            weight = f"weight {self.weights_[name]:.2f}" if name in self.weights_ else "left out"
+            scored = "".join(f"{score} {found[score]:.4g}, " for score in found if score != "seconds")
+            lines.append(f"  {name}: {weight}; {scored}{found['seconds']:.1f} s")
+        own = Decisions({name: entry for name, entry in self.plan_.items() if "." not in name})
+        return "\n".join([*lines, "", "Chosen:", str(own)])
+
+    def _fit(self, rows: Rows, encoder: Any, entries: dict[str, Any], grouped: bool, given: Given) -> None:
+        in_time = rows.group is not None and not grouped
+        division = self._division(rows, in_time, np.random.default_rng(given.seeds(1)[0]))
+        candidates = self._candidates(in_time and self.new_rows == "auto", division is not None)
+        seen = rows if division is None else rows.some(~division.all)
+        fitted, seconds = self._fitted_members(candidates, seen, encoder, given)
+        self.estimators_, self.scores_ = fitted, {name: {"seconds": seconds[name]} for name in fitted}
+        compared = self._picked(rows, division)
+        picked = compared.picked
+        names = [list(fitted)[k] for k in picked.members]
+        self.estimators_ = {name: fitted[name] for name in names}
+        self.weights_ = dict(zip(names, picked.average.tolist(), strict=True))
+        self._pooling = Pooling(picked.level, picked.slope, compared.distance if picked.slope.any() else None)
+        self._correction = None
+        of_rows = {} if division is None else self._closed(rows, division, compared)
+        for member in self.estimators_.values():
+            _with_encoder(member, encoder, self)
+        n_held_out = 0 if division is None else int(division.all.sum())
+        if compared.rows is not None:
+            n_held_out = max(n_held_out, len(compared.rows))
+        self._report(len(rows), entries | of_rows, n_held_out, picked)
+
+    def _fit_block_by_block(
+        self, files: Any, target: Any, others: dict[str, Any], given: Given, why: str
+    ) -> None:
+        """The one family that needs few of the rows in memory. `others` are arguments of `fit` of rows in memory, which it refuses."""
+        name = self._of_files
+        member = lookup(name, self._families(), "members")()
+        self._set(member, name, given.seeds(2)[1], 1)
+        member.set_params(missing=self.missing, new_rows=self.new_rows)
+        member.fit(files, target, **others, **given.of(name))
+        self.estimators_, self.weights_, self._correction = {name: member}, {name: 1.0}, None
+        self.scores_ = {name: {"seconds": member.fit_seconds_}}
+        self._pooling = Pooling(np.zeros(1), np.zeros(1))
+        for attribute in ("n_features_in_", "feature_names_in_", "classes_"):
+            if hasattr(member, attribute):
+                setattr(self, attribute, getattr(member, attribute))
+        self._report(member.n_rows_, {}, 0, alone(0, f"the rows are read block by block: {why}"))
+
+    def _picked(self, rows: Rows, division: HeldOut | None) -> Compared:
+        """The members that stay, by their predictions or by the plan that is followed."""
+        if division is None:
+            return Compared(alone(0, f"{len(rows):,} rows are too few to compare members"))
+        try:
+            compared = self._compared(rows, division)
+        except TimeIsUpError:
+            names = list(self.estimators_)
+            first = names.index(names[0] + ON_BLOCKS) if names[0] + ON_BLOCKS in names else 0
+            return Compared(alone(first, "there was no time to compare members"))
+        if self.plan is None:
+            return compared
+        given = planned(self.plan, "pooling")
+        level, slope = (np.array(given[name], np.float64) for name in ("level", "slope"))
+        average = np.array(list(planned(self.plan, "weights").values()), np.float64)
+        return compared._replace(picked=Chosen(list(range(len(level))), level, slope, average, AS_GIVEN))
+
+    def _best_by(self, score: str) -> int:
+        """The number of the member whose score is the lowest."""
+        values = [self.scores_[name][score] for name in self.estimators_]
+        return values.index(min(values))
+
+    def _candidates(self, by_blocks: bool, compares: bool) -> dict[str, tuple[Any, bool]]:
+        """Name → (an estimator, whether it is given the groups). `by_blocks`: of rows near and far, one for the first and all for the others."""
+        known = self._families()
+        named = not isinstance(self.members, str)
+        if not named:
+            lookup(self.members, {"auto": None}, "members")
+        names = (list(self.members) if named else list(known)[: self._n_auto])[: None if compares else 1]
+        if isinstance(self.members, Mapping):
+            return {name: (clone(self.members[name]), True) for name in names}
+        made = lambda name: lookup(name, known, "members")()
+        if not by_blocks:
+            return {name: (made(name), True) for name in names}
+        of_blocks = names if named or not compares else [*names, *self._further_on_blocks]
+        return {names[0]: (made(names[0]), False)} | {
+            name + ON_BLOCKS: (made(name), True) for name in of_blocks
+        }
+
+    def _fitted_members(
+        self, candidates: dict[str, tuple[Any, bool]], rows: Rows, encoder: Any, given: Given
+    ) -> tuple[dict[str, Any], dict[str, float]]:
+        """(Those that could be fitted, their seconds). Raises the last error where there is none.
+
+        What a short `time_limit` falls back on begins: quick ones, then the kernel of blocks of time, which errs less near the rows than the other far from them.
+        """
+        found, seconds, error = {}, {}, None
+        seeds = dict(zip(candidates, given.seeds(len(candidates) + 1)[1:], strict=True))
+        wanted = list(candidates) if self.plan is None else planned(self.plan, "members")
+        is_quick = {name: self._is_quick(member) for name, (member, _) in candidates.items()}
+        of_blocks = next(iter(candidates)) + ON_BLOCKS
+        order = sorted(candidates, key=lambda name: (not is_quick[name], name != of_blocks))
+        for k, name in enumerate(order):
+            member, takes_groups = candidates[name]
+            if name not in wanted:
+                continue
+            least = max([*seconds.values(), SECONDS * (len(candidates) - k)])
+            if not all(is_quick[other] for other in found) and self._free() < least:
+                break
+            say(self.verbose, f"{name}, {k + 1} of {len(candidates)}: {type(member).__name__}")
+            self._set(member, name, seeds[name], len(candidates) - k)
+            groups = rows.group if takes_groups else None
+            self._suit(name, member, rows.X.shape, short_days(encoder, len(rows), groups))
+            begun = time.perf_counter()
+            try:
+                with warnings.catch_warnings():
+                    if name != next(iter(candidates)):  # what is odd about the rows is said of the first
+                        warnings.simplefilter("ignore", UserWarning)
+                    member.fit(rows.X, self._targets_of(rows), rows.weight, groups=groups, **given.of(name))
+            except ValueError as refused:
+                if len(candidates) == 1:
+                    raise
+                error = refused
+                continue
+            found[name], seconds[name] = member, time.perf_counter() - begun
+        if not found:
+            raise error if error is not None else ValueError("members names no estimator")
+        return {name: found[name] for name in candidates if name in found}, seconds
+
+    def _set(self, member: Any, name: str, seed: int, n_left: int) -> None:
+        """The pool's settings for this member, and its share of the time that is left."""
+        of_plan = None
+        if self.plan is not None:
+            own = [key for key in self.plan if key.startswith(f"{name}.")]
+            of_plan = {key.partition(".")[2]: self.plan[key] for key in own}
+        left = None
+        if self.time_limit is not None:
+            left = max(self._free(), 0.1) / n_left
+        shared = {
+            "dtype": self.dtype, "memory_limit": self.memory_limit, "time_limit": left, "verbose": self.verbose,
+            "new_rows": "between", "plan": of_plan, "random_state": seed, "missing": "refuse", "devices": self.devices,
+        }  # fmt: skip
+        shared |= self._shared()
+        if isinstance(self.members, Mapping):  # what the user has set there stays
+            default = type(member)()
+            shared = {
+                key: value for key, value in shared.items() if getattr(member, key) == getattr(default, key)
+            }
+        member.set_params(**shared)
+
+    def _free(self) -> float:
+        """Seconds that are left for further members."""
+        return deadline.left() - FOR_THE_END * (self.time_limit or 0.0)
+
+    def _is_quick(self, member: Any) -> bool:
+        """Whether it takes next to no time beside the others."""
+        return False
+
+    def _suit(self, name: str, member: Any, shape: tuple[int, ...], days: list[int]) -> None:
+        """Settings of a member that depend on the shape of the rows; `days` are the columns whose lengthscales start short."""
+
+    def _report(self, n_rows: int, entries: dict[str, Any], n_held_out: int, picked: Chosen) -> None:
+        members = self.estimators_
+        plans = {
+            f"{name}.{key}": entry for name, member in members.items() for key, entry in member.plan_.items()
+        }
+        ended = [member.plan_["ended"] for member in members.values()]
+        late = next((entry for entry in ended if entry["choice"] != PLANNED), ended[0])
+        own = {
+            "members": choice(list(members), picked.why),
+            "weights": choice(self.weights_, "mean over the held-out rows"),
+            "pooling": choice(
+                {"level": picked.level.tolist(), "slope": picked.slope.tolist()},
+                "w = softmax(level + slope · d)",
+            ),
+            "held_out_rows": choice(
+                n_held_out, "that no member had seen when they were compared; they were then learned from"
+            ),
+            "ended": late,
+        }
+        self.plan_ = Decisions(entries) | own | plans
+        self.n_rows_ = n_rows
+        self.n_iter_ = sum(member.n_iter_ for member in members.values())
+        self.converged_ = all(member.converged_ for member in members.values())
+        self.history_ = [entry for member in members.values() for entry in member.history_]
+
+
+def _with_encoder(member: Any, encoder: Any, pool: Any) -> None:
+    """So that the member takes the tables that the pool takes."""
+    member._fitted = dataclasses.replace(member._fitted, encoder=encoder)
+    name_inputs(member, pool.n_features_in_, getattr(pool, "feature_names_in_", None))

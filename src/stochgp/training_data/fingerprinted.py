@@ -1,0 +1,147 @@
+"""Inputs that the Tanimoto kernel sees: never standardised, and packed where they are whole numbers."""
+
+import warnings
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.sparse
+from jax.typing import DTypeLike
+
+from stochgp.budget import Budget
+from stochgp.data import TableEncoder
+from stochgp.kernels import AbstractKernel, Constant, Product, Sum, Tanimoto
+from stochgp.parameters import positive, value_of
+from stochgp.tables.columns import is_array
+from stochgp.tables.fingerprints import FingerprintEncoder, Fingerprints, checked_counts, holds_fractions
+from stochgp.tables.molecules import MoleculeEncoder, Morgan
+
+MOST_NAMED = 8  # rows in a warning
+
+
+class Inputs(Enum):
+    """What an estimator makes of its inputs; the value says so in `plan_`."""
+
+    NUMBERS = "standardised if so asked"
+    AS_GIVEN = "as they are: the Tanimoto kernel knows the origin and the scale, so `standardize` is of the targets alone"
+    FINGERPRINTS = "as they are, packed as sets of bits: the Tanimoto kernel knows the origin, so `standardize` is of the targets alone"
+
+
+def name_inputs(estimator: Any, n_inputs: int, names: Sequence[str] | None = None) -> None:
+    """Sets `n_features_in_`, and `feature_names_in_` where inputs have names."""
+    estimator.n_features_in_ = n_inputs
+    if names is not None:
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    elif hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
+
+
+def inputs_of(kernel: Any) -> Inputs:
+    """By the name or the kernel: fingerprints where nothing but Tanimoto kernels of all columns look at the inputs."""
+    if isinstance(kernel, str):
+        return Inputs.FINGERPRINTS if kernel == "tanimoto" else Inputs.NUMBERS
+    leaves = jax.tree.leaves(kernel, is_leaf=_is_tanimoto)
+    if not any(map(_is_tanimoto, leaves)):
+        return Inputs.NUMBERS
+    return Inputs.FINGERPRINTS if _sees_sets_alone(kernel) else Inputs.AS_GIVEN
+
+
+def read_fingerprints(estimator: Any, X: Any, budget: Budget) -> tuple[Any, np.ndarray]:
+    """(How rows are packed, the packed rows) for `fit`; (None, rows of float64) where an array holds fractions.
+
+    With the setting `smiles` X is a table, and molecules that cannot be read are rows of NaN where `missing` is "skip". Columns of a data
+    frame of counts are taken by position. Sets `n_features_in_`. Raises ValueError, naming row and column, for what are no fingerprints.
+    """
+    if estimator.smiles is not None:
+        return _read_molecules(estimator, X)
+    if not isinstance(X, Fingerprints) and not scipy.sparse.issparse(X) and not is_array(X):
+        X = TableEncoder.fit(X).transform(X)
+    if not isinstance(X, Fingerprints):
+        X = checked_counts(X)
+    n_rows, n_inputs = X.shape
+    name_inputs(estimator, n_inputs)
+    if not isinstance(X, Fingerprints | scipy.sparse.sparray) and holds_fractions(X):
+        return None, np.asarray(X, np.float64)
+    encoder = FingerprintEncoder.fit(X)
+    budget.require(4 * n_rows * len(encoder.output_names), f"{n_rows} packed fingerprints")
+    return encoder, encoder.transform(X)
+
+
+def inputs_with_smiles(kernel: Any, smiles: Any, missing: str) -> Inputs:
+    """`inputs_of`. Raises ValueError for molecules without the Tanimoto kernel, and for `missing="skip"` without molecules."""
+    found = inputs_of(kernel)
+    if smiles is None:
+        if missing == "skip":
+            raise ValueError(
+                'missing="skip" leaves molecules out that cannot be read: name their column by `smiles`'
+            )
+        return found
+    if found is not Inputs.FINGERPRINTS:
+        raise ValueError(
+            f"smiles={smiles!r} makes fingerprints of molecules, which the Tanimoto kernel takes, and nothing else: "
+            'kernel="tanimoto", or features="tanimoto" (--set kernel=tanimoto)'
+        )
+    return found
+
+
+def is_packed(encoder: Any) -> bool:
+    """Whether an estimator's encoder packs fingerprints."""
+    return isinstance(encoder, FingerprintEncoder | MoleculeEncoder)
+
+
+def refuse_further_counts(words: np.ndarray) -> None:
+    """Raises ValueError, naming the first, for packed rows with counts that have no bits of their own: of two such rows T is not known."""
+    beyond = words[:, -1] > 0  # False for NaN
+    if beyond.any():
+        raise ValueError(
+            f"{int(beyond.sum())} of {len(words)} rows, the first row {int(np.argmax(beyond)) + 1}, have larger counts in some column than any row of "
+            "fit, by whose largest counts rows are packed: fit all rows again, or fit data.Fingerprints.pack(X, levels) with levels that hold new rows too"
+        )
+
+
+def without_skipped(rows: np.ndarray) -> np.ndarray:
+    """Which rows of a molecule encoder were read; warns of the others."""
+    there = ~np.isnan(rows[:, 0])
+    if not there.all():
+        which = ", ".join(str(row + 1) for row in np.flatnonzero(~there)[:MOST_NAMED])
+        more = f" and {int((~there).sum()) - MOST_NAMED} more" if (~there).sum() > MOST_NAMED else ""
+        text = f"{int((~there).sum())} molecule(s) cannot be read and are left out: data rows {which}{more} (from 1)"
+        warnings.warn(text, UserWarning, stacklevel=6)
+    return there
+
+
+def with_level(kernel: AbstractKernel, variance: float, dtype: DTypeLike) -> AbstractKernel:
+    """k + c, from c = `variance`. T is positive for almost all pairs, so that functions have a level that the average of their values is not."""
+    return kernel + Constant(positive(variance, dtype=dtype))
+
+
+def with_packing(kernel: AbstractKernel, packed: bool) -> AbstractKernel:
+    """The kernel whose Tanimoto kernels take packed rows, or others."""
+
+    def convert(node: Any) -> Any:
+        return Tanimoto(node.variance, packed, node.active_dims) if _is_tanimoto(node) else node
+
+    return jax.tree.map(convert, kernel, is_leaf=_is_tanimoto)
+
+
+def _read_molecules(estimator: Any, X: Any) -> tuple[MoleculeEncoder, np.ndarray]:
+    smiles = estimator.smiles
+    if not isinstance(smiles, str | Morgan):
+        raise TypeError(f"smiles must be the name of a column, or a data.Morgan, but got {smiles!r}")
+    morgan = Morgan(smiles) if isinstance(smiles, str) else smiles
+    encoder, words = MoleculeEncoder.fit(X, morgan, estimator.missing == "skip")
+    name_inputs(estimator, 1, [morgan.column])
+    return encoder, words
+
+
+def _is_tanimoto(node: Any) -> bool:
+    return isinstance(node, Tanimoto)
+
+
+def _sees_sets_alone(kernel: Any) -> bool:
+    kernel = value_of(kernel)
+    if isinstance(kernel, Sum | Product):
+        return _sees_sets_alone(kernel.left) and _sees_sets_alone(kernel.right)
+    return isinstance(kernel, Constant) or (_is_tanimoto(kernel) and kernel.active_dims is None)

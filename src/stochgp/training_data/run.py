@@ -1,0 +1,72 @@
+"""What one call of `fit` was given beside its data."""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int, PRNGKeyArray
+
+from stochgp.budget import Budget
+from stochgp.choosing import planned
+from stochgp.devices import ONE, Devices
+from stochgp.learning.run import Extent
+from stochgp.numerics.seeds import as_key, key_of, random_rows, seed_of, split
+from stochgp.results import RESULTS
+
+STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
+CUT = (RESULTS.time_limit.name, RESULTS.interrupted.name, RESULTS.stopped.name)
+
+
+class Run(NamedTuple):
+    """What one call of `fit` was given beside its data."""
+
+    learn_key: PRNGKeyArray
+    solve_key: PRNGKeyArray
+    start_key: PRNGKeyArray
+    budget: Budget
+    checkpoint: str | os.PathLike | None
+    callback: Callable[[dict[str, float]], object] | None
+    plan: dict[str, Any] | None  # `plan_` of another fit
+    devices: Devices = ONE
+
+    @classmethod
+    def of(cls, estimator: Any, checkpoint: Any, callback: Any, devices: Devices) -> "Run":
+        """By the settings of the estimator. Raises ValueError where there is no memory to begin."""
+        learn, solve, start = map(key_of, split(as_key(estimator.random_state), 3))
+        budget = Budget.of(estimator.memory_limit)
+        budget.require(STARTING_BYTES, "to begin, a fit")
+        return cls(learn, solve, start, budget, checkpoint, callback, estimator.plan, devices)
+
+    def planned(self, name: str) -> Any:
+        """The choice of this name in the plan given; None without a plan. ValueError where the plan has none."""
+        return None if self.plan is None else planned(self.plan, name)
+
+    def planned_or_none(self, name: str) -> Any:
+        """The same, of a choice that not every plan has: None where it has none."""
+        return self.planned(name) if self.plan is not None and name in self.plan else None
+
+    @property
+    def extent(self) -> Extent:
+        """How many steps and trials of rates to take: those of the given plan where its fit was cut short, else no limit."""
+        if self.plan is None:
+            return Extent()
+        is_cut = self.planned("result") in CUT
+        return Extent(
+            self.planned("steps") if is_cut else None, self.planned("rate_trials") or (0 if is_cut else None)
+        )
+
+    @property
+    def may_choose(self) -> bool:
+        """Whether a time limit may change what is done: not where a plan states it, nor where a checkpoint may have to be resumed."""
+        return self.plan is None and self.checkpoint is None
+
+    @property
+    def sample_seed(self) -> int:
+        """Of the sample of rows in files."""
+        return seed_of(split(self.learn_key, 6)[5])[0]
+
+    def some(self, n_rows: int, n_all: int) -> Int[np.ndarray, " n"]:
+        """Random rows, in order."""
+        seed = seed_of(split(self.learn_key, 5)[4])  # the learner has the words before it
+        return random_rows(n_all, n_rows, seed).astype(np.int32)

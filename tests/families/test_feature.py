@@ -1,0 +1,312 @@
+"""FeatureGPRegressor: units, weights, predictions, samples, attributes, bad input."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from stochgp import FeatureGPRegressor, features, kernels, learners, networks
+from stochgp.data.rows import MERGED_ROWS
+
+QUICK = {
+    "features": "rff",
+    "n_features": 40,
+    "learner": "bsgd",
+    "epochs": 60,
+    "learning_rate": 0.01,
+    "random_state": 0,
+}
+
+
+def make_data(n=60, seed=0):
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(n, 2)) * [3.0, 0.1] + [2013.0, -5.0]
+    y = 40.0 + 10.0 * np.sin(X[:, 0]) + generator.normal(size=n)
+    return X, y
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = make_data()
+    return FeatureGPRegressor(**QUICK).fit(X, y), X, y
+
+
+def dense_posterior(model, X, y, X_new):
+    """(nlml per datum, mean, covariance) in target units by an N × N matrix, from the fitted features and variances."""
+    f = model._fitted
+    with jax.enable_x64(True):
+        phi = lambda A: np.asarray(
+            model.features_(jnp.asarray(f.inputs.transform(A, np.float32))), np.float64
+        )
+        Phi, Phi_new = phi(X), phi(X_new)
+    s = f.target_scale
+    variance = (model.history_[-1]["variance"], model.noise_variance_)
+    best = min((e for e in model.history_ if "step" in e), key=lambda e: e["nlml"])
+    variance = best["variance"]
+    K = variance * Phi @ Phi.T + model.noise_variance_ * np.eye(len(y))
+    residual = y - f.targets.mean
+    solved = np.linalg.solve(K, residual)
+    nlml = (residual @ solved + np.linalg.slogdet(K)[1] + len(y) * np.log(2 * np.pi)) / (2 * len(y))
+    K_new = variance * Phi_new @ Phi.T
+    covariance = variance * Phi_new @ Phi_new.T - K_new @ np.linalg.solve(K, K_new.T)
+    assert s > 1  # otherwise the units would not be tested
+    return nlml, f.targets.mean + K_new @ solved, covariance
+
+
+def test_nlml_mean_and_covariance_are_those_of_the_dense_gp_in_target_units(fitted):
+    model, X, y = fitted
+    X_new = make_data(7, seed=1)[0]
+    nlml, mean, covariance = dense_posterior(model, X, y, X_new)
+    assert_allclose(model.nlml_, nlml, rtol=1e-6)
+    found_mean, found = model.predict(X_new, return_cov=True)
+    assert_allclose(found_mean, mean, rtol=1e-6)
+    assert_allclose(found, covariance, rtol=1e-4, atol=1e-4)
+    assert found_mean.dtype == found.dtype == np.float64
+
+
+def test_the_three_uncertainties_agree(fitted):
+    model, X, _ = fitted
+    mean, std = model.predict(X, return_std=True)
+    assert_allclose(mean, model.predict(X), rtol=1e-12)
+    assert_allclose(np.diag(model.predict(X, return_cov=True)[1]), std**2, rtol=1e-9)
+    noisy = model.predict(X, return_std=True, include_noise=True)[1]
+    assert_allclose(noisy**2, std**2 + model.noise_variance_, rtol=1e-9)
+    added = model.predict(X, return_cov=True, include_noise=True)[1] - model.predict(X, return_cov=True)[1]
+    assert_allclose(added, model.noise_variance_ * np.eye(len(X)), atol=1e-9)
+    assert std.min() > 0
+    with pytest.raises(ValueError, match="exclude"):
+        model.predict(X, return_std=True, return_cov=True)
+
+
+def test_a_row_is_predicted_alike_in_any_company(fitted):
+    model, X, _ = fitted
+    mean, std = model.predict(np.tile(X, (9, 1)), return_std=True)  # 540 rows: three blocks
+    alone = [model.predict(row[None], return_std=True) for row in X[:5]]
+    assert_array_equal(mean[:5], [m[0] for m, _ in alone])
+    assert_array_equal(std[-60:], std[:60])
+
+
+def test_samples_have_the_posterior_moments(fitted):
+    model, X, _ = fitted
+    S, X = 4000, X[:5]
+    mean, covariance = model.predict(X, return_cov=True)
+    draws = model.sample_y(X, S, random_state=1)
+    std = np.sqrt(np.diag(covariance))
+    assert draws.shape == (5, S)
+    assert np.all(np.abs(draws.mean(axis=1) - mean) < 5 * std / S**0.5)
+    error = np.sqrt((std[:, None] ** 2 * std**2 + covariance**2) / S)
+    assert np.all(np.abs(np.cov(draws) - covariance) < 5 * error)
+    noisy = model.sample_y(X, S, random_state=1, include_noise=True) - draws
+    assert_allclose(noisy.var(), model.noise_variance_, rtol=5 * (2 / noisy.size) ** 0.5)
+
+
+def test_functions_are_differentiable_and_agree_with_sample_y(fitted):
+    model, X, _ = fitted
+    f = model.sample_functions(3, random_state=2)
+    assert_array_equal(f(X), model.sample_y(X, 3, random_state=2))
+    with jax.enable_x64(True):
+        on_device = f(jnp.asarray(X))
+        slope = jax.grad(lambda x: f(x[None])[0, 1])(jnp.asarray(X[0]))
+        step = np.array([1e-5, 0.0])
+        difference = (f(jnp.asarray(X[:1] + step)) - f(jnp.asarray(X[:1] - step)))[0, 1] / 2e-5
+    assert_allclose(on_device, f(X), rtol=1e-5)
+    assert_allclose(slope[0], difference, rtol=1e-5)
+
+
+def test_weights_are_repetitions_and_order_does_not_matter():
+    X, y = make_data(30)
+    weight = np.random.default_rng(0).integers(0, 4, 30)
+    model = FeatureGPRegressor(**QUICK | {"epochs": 3})
+    weighted = model.fit(X, y, sample_weight=weight).predict(X)
+    order = np.random.default_rng(1).permutation(np.arange(30).repeat(weight))
+    assert_array_equal(model.fit(X[order], y[order]).predict(X), weighted)
+    assert MERGED_ROWS >= 30
+
+
+def test_a_prior_mean_is_in_target_units():
+    """With it the posterior is the dense one of y + 7 less 7; without standardising there is none, and no scale."""
+    X, y = make_data()
+    model = FeatureGPRegressor(mean=-7.0, **QUICK).fit(X, y)
+    assert float(model._fitted.targets.mean) == -7.0
+    X_new = make_data(7, seed=1)[0]
+    nlml, mean, _ = dense_posterior(model, X, y, X_new)
+    assert_allclose(model.predict(X_new), mean, rtol=1e-6)
+    assert_allclose(model.nlml_, nlml, rtol=1e-6)
+    raw = FeatureGPRegressor(standardize=False, **QUICK | {"epochs": 1}).fit(X, y)
+    assert float(raw._fitted.targets.mean) == 0 and raw._fitted.target_scale == 1
+
+
+def test_same_seed_same_model_and_generators_move_on():
+    X, y = make_data(20)
+    fit = lambda state: (
+        FeatureGPRegressor(**QUICK | {"epochs": 2, "random_state": state}).fit(X, y).predict(X)
+    )
+    assert_array_equal(fit(3), fit(3))
+    assert_array_equal(fit(np.random.default_rng(3)), fit(np.random.default_rng(3)))
+    generator = np.random.default_rng(3)
+    assert np.any(fit(generator) != fit(generator))
+    with pytest.raises(ValueError, match="random_state"):
+        fit(-1)
+
+
+def test_attributes_and_plan(fitted):
+    model, _, _ = fitted
+    assert isinstance(model.features_, features.AbstractFeatureMap)
+    assert model.n_iter_ == 2 * 60  # few rows are learned again from all of them
+    assert isinstance(model.converged_, bool) and model.fit_seconds_ > 0
+    assert model.plan_["variance"]["choice"] == "exact" and model.plan_["batch_size"]["choice"] == 40
+    assert "only 40 rows" in model.plan_["batch_size"]["why"]
+    assert all(set(entry) == {"choice", "why"} and entry["why"] for entry in model.plan_.values())
+    assert model.n_features_in_ == 2 and not hasattr(model, "feature_names_in_")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"features": "nystrom", "n_features": None},
+        pytest.param({"features": "orf", "kernel": "matern32"}, marks=pytest.mark.long),
+        pytest.param({"features": "attention", "n_features": None}, marks=pytest.mark.long),
+        {"features": "mlp", "n_features": None, "kernel": "rbf", "dtype": "float64"},
+        {"features": networks.mlp(2, (8, 5), key=jax.random.key(0)), "n_features": None},
+        {"kernel": kernels.RBF(lengthscale=[1.0, 2.0])},
+        {"learner": "scgd"},
+        {"learner": "minimax"},
+        {"learner": "full-batch", "learning_rate": None},
+    ],
+    ids=["nystrom", "orf", "attention", "deep", "network", "kernel", "scgd", "minimax", "full-batch"],
+)
+def test_every_kind_of_map_and_learner(setting):
+    X, y = make_data(20)
+    model = FeatureGPRegressor(**QUICK | {"epochs": 2} | setting).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert np.isfinite(mean).all() and (std >= 0).all() and np.isfinite(model.nlml_)
+
+
+@pytest.mark.filterwarnings("ignore:all targets are equal")
+@pytest.mark.parametrize(
+    ("X", "y"),
+    [
+        (np.ones((1, 2)), np.array([3.0])),
+        (make_data(20)[0], np.full(20, 1e6)),
+        (np.ones((10, 2)), np.arange(10.0)),
+        (np.repeat(make_data(3)[0], 50, axis=0), np.repeat([1.0, 2.0, 4.0], 50)),
+        (make_data(20)[0] * 1e100, make_data(20)[1] * 1e100),
+    ],
+    ids=["one row", "equal targets", "constant inputs", "duplicates", "huge"],
+)
+def test_degenerate_data_give_finite_answers(X, y):
+    model = FeatureGPRegressor(learner="scgd", epochs=3, random_state=0).fit(X, y)
+    mean, std = model.predict(X, return_std=True, include_noise=True)
+    assert np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()
+    if np.ptp(y) == 0:
+        assert_allclose(mean, y, rtol=1e-6)
+
+
+def test_frames_are_matched_by_name():
+    X, y = make_data(40)
+    frame = pd.DataFrame(
+        {"a": X[:, 0], "b": X[:, 1], "kind": pd.Categorical(np.where(X[:, 0] > 2013, "up", "down"))}
+    )
+    model = FeatureGPRegressor(**QUICK | {"epochs": 2}).fit(frame, pd.Series(y, name="late"))
+    assert list(model.feature_names_in_) == ["a", "b", "kind"] and model.target_name_ == "late"
+    expected = model.predict(frame)
+    assert_array_equal(model.predict(frame[["kind", "b", "a"]]), expected)
+    assert_array_equal(model.predict(pa.Table.from_pandas(frame)), expected)
+    assert_array_equal(model.predict(frame.assign(late=y)), expected)
+    assert_array_equal(model.sample_functions(2)(frame), model.sample_y(frame, 2))
+    with pytest.warns(UserWarning, match="'extra'"):
+        model.predict(frame.assign(extra=1.0))
+    with pytest.raises(ValueError, match="lacks the column 'b'"):
+        model.predict(frame.drop(columns="b"))
+    strange = frame.assign(kind=["up"] * 39 + ["sideways"])
+    assert np.isfinite(model.predict(strange)).all()
+    strict = FeatureGPRegressor(**QUICK | {"epochs": 2}, missing="refuse").fit(frame, y)
+    with pytest.raises(ValueError, match="'sideways' at data row 40"):
+        strict.predict(strange)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"learner": "scdg"}, "did you mean 'scgd'"),
+        ({"features": "rrf"}, "did you mean 'rff'"),
+        ({"dtype": "float16"}, "dtype"),
+        ({"learner": learners.SCGD(), "batch_size": 8}, "batch_size is given twice"),
+        ({"learner": "full-batch", "batch_size": 8}, "uses all rows"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"epochs": 1.5}, "epochs is 1.5"),
+        ({"time_limit": -1}, "time_limit"),
+        ({"mean": np.nan}, "mean"),
+        ({"memory_limit": "1 apple"}, "not a size"),
+        ({"memory_limit": 1000}, "memory_limit is 1 kB"),
+    ],
+)
+def test_impossible_settings_are_refused_in_one_line(setting, message):
+    X, y = make_data(10)
+    with pytest.raises(ValueError, match=message) as caught:
+        FeatureGPRegressor().set_params(**setting).fit(X, y)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_values_are_named_with_their_place(fitted):
+    model, X, y = fitted
+    bad = X.copy()
+    bad[4, 1] = np.nan
+    model.set_params(missing="refuse")
+    with pytest.raises(ValueError, match="NaN at row 5, column 2"):
+        FeatureGPRegressor(missing="refuse").fit(bad, y)
+    with pytest.raises(ValueError, match="y contains NaN.* row 3"):
+        FeatureGPRegressor(missing="refuse").fit(X, np.where(np.arange(60) == 2, np.nan, y))
+    model.set_params(missing="auto")
+    with pytest.raises(ValueError, match="too large for float32"):
+        model.predict(np.full((1, 2), 1e300))
+
+
+def test_a_covariance_over_the_limit_is_refused_before_it_starts(fitted):
+    model, X, _ = fitted
+    model.set_params(memory_limit="8GB")
+    with pytest.raises(ValueError, match=r"covariance of 120000 rows needs .*GB.* memory_limit is 8 GB"):
+        model.predict(np.repeat(X, 2000, axis=0), return_cov=True)
+    model.set_params(memory_limit=None)
+
+
+def test_rows_from_the_host_give_the_same_fit(monkeypatch):
+    X, y = make_data(50)
+    model = FeatureGPRegressor(**QUICK | {"epochs": 5})
+    on_device = model.fit(X, y).predict(X)
+    assert model.plan_["rows"]["choice"] == "device"
+    monkeypatch.setattr("stochgp.learning.placing.SHARE_FOR_ROWS", 0.0)
+    assert_array_equal(model.fit(X, y).predict(X), on_device)
+    assert model.plan_["rows"]["choice"] == "host"
+
+
+@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
+def test_a_time_limit_ends_the_fit_with_a_usable_model():
+    X, y = make_data(30)
+    model = FeatureGPRegressor(**QUICK | {"epochs": 10**6, "time_limit": 0.01}).fit(X, y)
+    assert not model.converged_ and model.n_iter_ < 10**6 and np.isfinite(model.predict(X)).all()
+
+
+@pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
+def test_a_checkpoint_continues_to_the_same_result(tmp_path):
+    X, y = make_data(30)
+    settings = QUICK | {"epochs": 300}
+    whole = FeatureGPRegressor(**settings).fit(X, y)
+    path = tmp_path / "run.ckpt"
+    first = FeatureGPRegressor(**settings, time_limit=0.01).fit(X, y, checkpoint=path)
+    assert first.n_iter_ < whole.n_iter_
+    second = FeatureGPRegressor(**settings).fit(X, y, checkpoint=path)
+    assert second.n_iter_ == whole.n_iter_
+    assert_array_equal(second.predict(X), whole.predict(X))
+
+
+def test_verbose_writes_to_stderr_and_silence_writes_nothing(capsys):
+    X, y = make_data(20)
+    FeatureGPRegressor(**QUICK | {"epochs": 1, "verbose": 1}).fit(X, y)
+    captured = capsys.readouterr()
+    assert captured.out == "" and "NLML" in captured.err
+    FeatureGPRegressor(**QUICK | {"epochs": 1}).fit(X, y)
+    assert capsys.readouterr() == ("", "")

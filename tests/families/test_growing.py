@@ -1,0 +1,152 @@
+"""Sparse regressors whose functions grow: `fit`, and `partial_fit` on a stream with saving on the way."""
+
+import itertools
+import warnings
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from stochgp import SparseGPRegressor, load
+from stochgp.data.streams import Batch
+from stochgp.learners import SVDGP, SVGP
+from stochgp.learning.schedules import cosine
+
+_generator = np.random.default_rng(0)
+X = _generator.uniform(-2, 2, size=(400, 2)) * [1.0, 100.0]
+y = 5 + 3 * np.sin(2 * X[:, 0]) + 0.3 * _generator.normal(size=400)
+# Of models that take a few steps, as most do here.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the last rows", "ignore:these rows, by what", "ignore:.* of the last rows"
+)
+SETTINGS = {"approximation": "svdgp", "n_inducing": 16, "n_inducing_mean": 96, "random_state": 0}
+STREAM = SETTINGS | {"learning_rate": 0.03, "batch_size": 40, "epochs": 12}
+
+
+def said(call):
+    """The warnings of a call."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(entry.message) for entry in caught]
+
+
+def streamed(cuts, model=None):
+    model = SparseGPRegressor(**STREAM) if model is None else model
+    for a, b in itertools.pairwise(cuts):
+        model.partial_fit(X[a:b], y[a:b])
+    return model
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return streamed([0, 80, 400])
+
+
+def test_a_stream_is_learned(whole):
+    mean, std = whole.predict(X, return_std=True)
+    assert np.mean((mean - y) ** 2) < 0.2 * np.var(y)
+    assert np.all(std > 0) and np.all(std <= np.sqrt(float(whole.kernel_.variance)) * np.std(y[:80]) * 1.0001)
+    assert (whole.n_rows_, whole.n_iter_, len(whole.history_)) == (400, 120, 96)
+    assert whole.history_[-1]["step"] == 120 and not whole.converged_
+    assert whole.sample_functions(3)(X[:4]).shape == (4, 3)
+
+
+def test_portions_and_a_file_on_the_way_change_no_bit(whole, tmp_path):
+    first = streamed([0, 80, 95, 230])
+    first.save(tmp_path / "model")
+    for model in (first, load(tmp_path / "model")):
+        again = streamed([230, 400], model)
+        for a, b in zip(
+            again.predict(X[:9], return_std=True), whole.predict(X[:9], return_std=True), strict=True
+        ):
+            np.testing.assert_array_equal(a, b)
+        assert again.noise_variance_ == whole.noise_variance_
+
+
+@pytest.mark.parametrize("approximation", ["svdgp", "ivsgpr"])
+def test_fit_learns_too(approximation):
+    more = {"approximation": approximation, "epochs": 30, "batch_size": 40, "learning_rate": 0.03}
+    if approximation == "ivsgpr":
+        more["n_inducing_mean"] = None
+    model = SparseGPRegressor(**SETTINGS | more).fit(X, y)
+    assert model.score(X, y) > 0.8 and np.isfinite(model.elbo_)
+    assert model.plan_["n_inducing"]["choice"] == 16
+
+
+@pytest.mark.parametrize("approximation", ["svdgp", "ivsgpr"])
+@pytest.mark.long
+def test_a_stream_goes_on_from_a_fit(approximation, tmp_path):
+    """A further batch is one more step of the fit's learner from its last state, with N + B rows, from a file too."""
+    more = {"approximation": approximation, "epochs": 1, "n_inducing_mean": None, "batch_size": 40}
+    model = SparseGPRegressor(**STREAM | more).fit(X[:200], y[:200])
+    before, learner = model._fitted, model._named_learner()[0]
+    stream = before.stream
+    model.save(tmp_path / "model")
+    assert (stream.n_rows, stream.n_steps, model.n_rows_) == (200, 5, 200)
+    batch = Batch(
+        before.inputs.transform(X[200:240], "float32"),
+        jnp.float32(before.targets.transform(y[200:240])),
+        jnp.ones(40, jnp.float32),
+    )
+    with jax.enable_x64(True):
+        state = eqx.tree_at(lambda s: (s.n_rows, s.count), stream.state(learner), (jnp.float32(240),) * 2)
+        key = jax.random.fold_in(jax.random.wrap_key_data(stream.seed), np.uint32(5))
+        wanted = eqx.filter_jit(learner.step)(state, batch, key=key)[0].gp
+    for again in (model, load(tmp_path / "model")):
+        again.partial_fit(X[200:215], y[200:215]).partial_fit(X[215:240], y[215:240])
+        assert eqx.tree_equal(again._fitted.stream.gp, wanted)
+        assert (again.n_rows_, again.n_iter_, len(again.history_), again.converged_) == (240, 6, 1, False)
+        assert not hasattr(again, "elbo_") and again.plan_["ended"]["why"] == "a stream has no planned end"
+    np.testing.assert_array_equal(model.predict(X[:9]), again.predict(X[:9]))
+
+
+def test_rows_after_a_fit_are_learned_at_its_rate():
+    """The decay of a run with an end does not hold its stream still; a fit that took no step is begun with."""
+    learner = SVDGP(40, 2, 0.03, decay=cosine)
+    settings = SETTINGS | {"learner": learner}
+    model = SparseGPRegressor(**settings).fit(X[:200], y[:200])
+    before = model.predict(X[:9])
+    assert np.max(np.abs(model.partial_fit(X[200:], y[200:]).predict(X[:9]) - before)) > 0.01
+    with pytest.warns(ConvergenceWarning, match="left no time to learn"):
+        late = SparseGPRegressor(**settings, time_limit=1e-6).fit(X[:200], y[:200])
+    assert late._fitted.stream.n_rows == 0 and late.partial_fit(X, y).score(X, y) > 0
+
+
+@pytest.mark.parametrize("approximation", ["svdgp", "ivsgpr"])
+def test_a_stream_learns_by_default_or_says_that_it_does_not(approximation):
+    """400 rows in four parts. iVSGPR has small errors and honest intervals, and warns of nothing; SVDGP, which follows gradients alone, may warn."""
+    losses = []
+    for unit in (1.0, 10.0):
+        model, texts = SparseGPRegressor(approximation=approximation, n_inducing=24, random_state=0), []
+        for rows in np.split(np.arange(400), 4):
+            texts += said(partial(model.partial_fit, X[rows], unit * y[rows]))
+        losses.append([entry["loss"] for entry in model.history_])
+        low, high = model.predict_interval(X).T
+        learned = model.score(X, unit * y) > 0.8 and np.mean((low <= unit * y) & (unit * y <= high)) > 0.85
+        assert learned or (texts and approximation == "svdgp")
+        assert not texts or approximation == "svdgp"
+    np.testing.assert_allclose(np.subtract(*losses[::-1]), np.log(10), atol=5e-3)
+
+
+def test_a_shift_of_the_targets_is_said(whole, tmp_path):
+    whole.save(tmp_path / "model")
+    found = said(lambda: load(tmp_path / "model").partial_fit(X[:40], y[:40] + 1000))
+    assert "far from the first ones, in standard deviations of those: targets by" in found[0]
+    assert all(len(text.splitlines()) == 1 for text in found)
+
+
+def test_what_does_not_grow_learns_from_no_stream():
+    assert not hasattr(SparseGPRegressor(), "partial_fit")
+    with pytest.raises(TypeError, match="SVGP learns from no stream"):
+        SparseGPRegressor(approximation="svdgp", learner=SVGP()).partial_fit(X, y)
+    with pytest.raises(ValueError, match="leave it None"):
+        SparseGPRegressor(approximation="ivsgpr", n_inducing_mean=9).fit(X, y)
+    with pytest.raises(ValueError, match="no rows aside for a calibration"):
+        SparseGPRegressor(**STREAM, calibration="pit").partial_fit(X, y)
+    with pytest.raises(ValueError, match="features"):
+        streamed([0, 80]).partial_fit(X[:, :1], y)

@@ -1,0 +1,120 @@
+"""Standard errors of θ̂: the sandwich against plain NumPy, the spread of estimates over simulations, what the plan says."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import KEY
+
+from stochgp import KernelGPRegressor
+from stochgp.data.streams import DeviceRows
+from stochgp.kernels import Matern12
+from stochgp.learners import BSGD, ByLoss, FullBatch, LeaveOneOut, Problem, Vecchia, fit
+from stochgp.learning.standard_errors import cells_of, godambe, named
+from stochgp.models import KernelGP
+from stochgp.numerics.arrays import packed
+from stochgp.objectives.conditionals import curvature
+from stochgp.parameters import partition, positive
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def model(ell=1.0, variance=2.0, noise=0.1):
+    make = lambda value: positive(value, dtype=jnp.float64)
+    return KernelGP(Matern12(positive(np.full(1, ell), dtype=jnp.float64), make(variance)), make(noise))
+
+
+def draw(n, width, seed):
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(0, width, size=(n, 1))
+    with jax.enable_x64(True):
+        A = np.asarray(model().covariance(jnp.asarray(X), jnp.ones(n)))
+    return X, np.linalg.cholesky(A) @ generator.normal(size=n)
+
+
+def test_cells_are_boxes_of_equal_size_or_the_groups():
+    X = np.random.default_rng(0).normal(size=(1000, 2)) * [5.0, 1.0]
+    cells = cells_of(X, 2)
+    assert cells.max() == 127 and set(np.bincount(cells)) <= {7, 8}
+    assert np.median([np.ptp(X[cells == cell], axis=0).max() for cell in range(128)]) < 4  # of a width of 30
+    assert cells_of(X, 48).max() == 31
+    np.testing.assert_array_equal(cells_of(X[:4], 48, np.array([7, 3, 7, 9])), [1, 0, 1, 2])
+    assert len(set(cells_of(X[:5], 1).tolist())) == 5
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_the_spread_of_the_gradient_is_that_of_sums_by_cell(joint):
+    """Against the gradients of single centres, each by a call of its own."""
+    X, y = draw(60, 30.0, 1)
+    source, gp = DeviceRows(X, y, dtype=jnp.float64), model(1.3, 1.5, 0.2)
+    near = np.stack([(i + np.arange(7)) % 60 for i in range(60)]).astype(np.int32)
+    cells = np.random.default_rng(0).integers(0, 9, 60)
+    found = curvature(gp, source, near, True, joint, cells)
+    single = [curvature(gp, source, near[i : i + 1], True, joint) for i in range(60)]
+    sums = np.zeros((9, 3))
+    error = np.zeros(9)
+    for i, one in enumerate(single):
+        sums[cells[i]] += one.gradient
+        error[cells[i]] += one.loss - np.mean([s.loss for s in single])
+    np.testing.assert_allclose(found.spread, sums.T @ sums / 60**2, rtol=1e-9)
+    np.testing.assert_allclose(found.error, np.sqrt(np.sum(error**2)) / 60, rtol=1e-9)
+    alone = curvature(gp, source, near, True, joint)
+    np.testing.assert_allclose(alone.spread, alone.scores / 60, rtol=1e-9)
+
+
+def test_godambe_is_the_sandwich_and_the_inverse_information_where_both_agree():
+    generator = np.random.default_rng(0)
+    H, J = (a @ a.T for a in generator.normal(size=(2, 3, 5)))
+    inverse = np.linalg.inv(H)
+    np.testing.assert_allclose(godambe(H, J), np.sqrt(np.diag(inverse @ J @ inverse)))
+    np.testing.assert_allclose(godambe(H, H / 50), np.sqrt(np.diag(inverse) / 50))
+    assert np.all(np.isinf(godambe(np.zeros((3, 3)), J)))
+    flat = np.pad(H, ((0, 1), (0, 1)))
+    found = godambe(flat, np.pad(J, ((0, 1), (0, 1))))
+    np.testing.assert_allclose(found[:-1], godambe(H, J))
+    assert np.isinf(found[-1])
+
+
+@pytest.mark.parametrize("kind", [LeaveOneOut, Vecchia])
+@pytest.mark.long
+def test_standard_errors_are_the_spread_of_estimates_over_simulations(kind):
+    """The mean of (θ̂ − θ)²/se² over 24 simulations and 3 parameters is 1 within 4 of its errors, correlations of the three allowed for."""
+    learner, truth, squares = kind(n_neighbours=8, spread=None), packed(partition(model())[0]), []
+    for seed in range(24):
+        X, y = draw(250, 125.0, seed)
+        source = DeviceRows(X, y, dtype=jnp.float64)
+        plan = learner.plan(250, 1, ByLoss())
+        problem = Problem(source, plan, learner.prepare(model(), source, plan, (seed, 0)))
+        state = learner._search(learner.init(model(), problem, key=KEY), problem)
+        assert learner.standard_errors(state) is None
+        for _ in range(12):
+            state, told = learner.score(state, problem)
+        assert told["distance"] < 0.01
+        errors = packed(learner.standard_errors(state)[0])
+        squares.append(((packed(partition(state.gp)[0]) - truth) / errors) ** 2)
+    means = np.mean(squares, axis=1)
+    assert abs(means.mean() - 1) < 4 * means.std() / 24**0.5
+
+
+def test_names_and_the_plan():
+    X, y = draw(120, 60.0, 2)
+    found = fit(LeaveOneOut(n_neighbours=8), model(), DeviceRows(X, y, dtype=jnp.float64), key=KEY)
+    names = named(found.standard_errors[0])
+    assert set(names) == {"kernel.lengthscale", "kernel.variance", "noise.level"}
+    np.testing.assert_allclose(
+        names["kernel.lengthscale"], found.standard_errors[0].kernel.lengthscale.raw, rtol=6e-3
+    )
+    estimator = KernelGPRegressor(
+        "matern12", learner=LeaveOneOut(n_neighbours=8, epochs=120), n_samples=0, random_state=0
+    ).fit(X, y)
+    told = estimator.plan_["standard_errors"]["choice"]
+    assert set(told) == set(names) | {"loss"} and 0 < told["loss"] < 1
+    assert "standard_errors" in estimator.summary()
+
+
+def test_learners_that_do_not_know_them_say_nothing():
+    X, y = draw(60, 30.0, 3)
+    for learner in (FullBatch(), BSGD(batch_size=20, epochs=1)):
+        assert fit(learner, model(), DeviceRows(X, y, dtype=jnp.float64), key=KEY).standard_errors is None
+    short = LeaveOneOut(n_neighbours=8, epochs=1)  # mini-batches only
+    assert fit(short, model(), DeviceRows(X, y, dtype=jnp.float64), key=KEY).standard_errors is None

@@ -1,0 +1,108 @@
+"""Average gradient outer products against plain NumPy, and what they must find."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stochgp.data.streams import DeviceRows
+from stochgp.kernels import RBF, Matern12, Matern32, Matern52
+from stochgp.kernels.rotated import Metric
+from stochgp.models import KernelGP
+from stochgp.objectives.outer_products import TOGETHER, outer_products
+from stochgp.parameters import positive
+
+pytestmark = pytest.mark.usefixtures("strict_double")
+N, D = 40, 3
+GENERATOR = np.random.default_rng(0)
+X, Y, WEIGHT = (
+    GENERATOR.normal(size=(N, D)),
+    GENERATOR.normal(size=N),
+    GENERATOR.integers(1, 4, N).astype(float),
+)
+LENGTHS, NOISE = np.array([0.8, 1.5, 2.5]), 0.3
+
+
+def model(kind=RBF, lengths=LENGTHS):
+    return KernelGP(kind(positive(lengths, dtype=jnp.float64)), positive(NOISE, dtype=jnp.float64))
+
+
+def source(X=X, y=Y, weight=WEIGHT):
+    return DeviceRows(X, y, weight, dtype=jnp.float64)
+
+
+def near(n_centres, m, seed=1):
+    """Random rows beside each of the first centres, which come last."""
+    generator = np.random.default_rng(seed)
+    others = [generator.permutation(np.delete(np.arange(N), i))[:m] for i in range(n_centres)]
+    return np.concatenate([np.stack(others), np.arange(n_centres)[:, None]], axis=1).astype(np.int32)
+
+
+def by_loops(near, lengths=LENGTHS):
+    """RBF: ∂m/∂z = Σ_j α_j k(x, x_j) (z_j − z), z = x/ℓ; the centre is one observation, others have the noise variance σ²/ρ."""
+    M, total = np.zeros((D, D)), 0.0
+    for row in near:
+        i, S = row[-1], row[row >= 0]
+        Z = X[S] / lengths
+        K = np.exp(-0.5 * np.sum((Z[:, None] - Z[None]) ** 2, axis=2))
+        count = np.where(i == S, 1.0, WEIGHT[S])
+        alpha = np.linalg.solve(K + np.diag(NOISE / count), Y[S])
+        g = (alpha * K[-1]) @ (Z - Z[-1])
+        M, total = M + WEIGHT[i] * np.outer(g, g), total + WEIGHT[i]
+    return M / total
+
+
+@pytest.mark.parametrize("n_centres", [5, TOGETHER, TOGETHER + 3])
+def test_equals_plain_loops(n_centres):
+    rows = near(n_centres, 12)
+    rows[2, :4] = -1  # too few neighbours
+    np.testing.assert_allclose(outer_products(model(), source(), rows, True), by_loops(rows), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [RBF, Matern12, Matern32, Matern52])
+def test_slopes_are_those_of_the_posterior_mean(kind):
+    """Given all rows, by central differences; Matérn 1/2 has a kink at each row, where its own term counts as flat."""
+    gp, i, step = model(kind), 4, 1e-6
+    rows = np.concatenate([np.delete(np.arange(N), i), [i]])[None].astype(np.int32)
+    K = np.asarray(gp.kernel.matrix(X, X))
+    count = WEIGHT.copy()
+    count[i] = 1.0
+    alpha = np.linalg.solve(K + np.diag(NOISE / count), Y)
+    if kind is Matern12:
+        alpha[i] = 0.0
+    mean = lambda x: float(np.asarray(gp.kernel.matrix(x[None], X))[0] @ alpha)
+    shifts = step * LENGTHS * np.eye(D)
+    g = np.array([(mean(X[i] + s) - mean(X[i] - s)) / (2 * step) for s in shifts])
+    np.testing.assert_allclose(outer_products(gp, source(), rows, True), np.outer(g, g), rtol=1e-5, atol=1e-8)
+
+
+def test_units_of_inputs_do_not_count():
+    units, rows = np.array([0.01, 1.0, 100.0]), near(20, 12)
+    other = outer_products(model(lengths=LENGTHS * units), source(X * units), rows, True)
+    np.testing.assert_allclose(other, outer_products(model(), source(), rows, True), rtol=1e-9)
+
+
+def test_turned_coordinates_turn_the_products():
+    """M' = VᵀMV: with the eigenvectors of M it is diagonal."""
+    gp, rows = model(), near(30, 12)
+    M = outer_products(gp, source(), rows, True)
+    V = np.linalg.eigh(M)[1]
+    turned = KernelGP(Metric.of(gp.kernel).turned(V), gp.noise)
+    found = outer_products(turned, source(), rows, True)
+    np.testing.assert_allclose(found, V.T @ M @ V, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found - np.diag(np.diagonal(found)), 0, atol=1e-10)
+
+
+def test_a_function_of_one_direction_has_one_direction():
+    direction, lengths = np.array([1.0, -2.0, 0.5]), np.ones(D)
+    rows = np.random.default_rng(3).normal(size=(400, D))
+    gp = KernelGP(RBF(positive(lengths, dtype=jnp.float64)), positive(1e-4, dtype=jnp.float64))
+    whole = np.array([[*np.delete(np.arange(400), i), i] for i in range(50)], np.int32)
+    M = outer_products(gp, source(rows, np.sin(0.7 * rows @ direction), np.ones(400)), whole, True)
+    values, V = np.linalg.eigh(M)
+    assert values[-1] > 50 * values[-2]
+    assert abs(V[:, -1] @ direction) / np.linalg.norm(direction) > 0.999
+
+
+def test_kernels_without_a_metric_are_refused():
+    with pytest.raises(ValueError, match="a RBF has none"):
+        outer_products(KernelGP(RBF(1.0), 0.1), source(), near(3, 5), True)

@@ -1,0 +1,125 @@
+"""Lengthscales along directions that the rows choose: kept where left-out rows gain, repeated by a plan, in all that follows a fit."""
+
+import numpy as np
+import pytest
+
+import stochgp.selection.metric as metric
+from stochgp import KernelGPRegressor, kernels, load
+from stochgp.kernels.rotated import Metric
+from stochgp.learners import LeaveOneOut
+
+N, D = 500, 3
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(N + 400, D))
+F = np.sin(2.0 * (X[:, 0] + X[:, 1] - X[:, 2]))
+Y = F + 0.2 * GENERATOR.normal(size=len(F))
+SETTINGS = {"random_state": 0, "new_rows": "between", "likelihood": "gaussian", "n_samples": 0}
+FEW = LeaveOneOut(n_centres=256, epochs=32)
+
+
+def fitted(n=N, **settings):
+    return KernelGPRegressor(**(SETTINGS | settings)).fit(X[:n], Y[:n])
+
+
+def nlpd(model):
+    return -np.mean(model.predict_distribution(X[N:]).logpdf(Y[N:]))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_rows_count_as_enough():
+    """Of 500 rows the likelihood of all of them is quick."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metric, "FEWEST_ROWS", 400)
+        yield
+
+
+@pytest.fixture(scope="module", params=["all rows", "left-out rows"])
+def both(request):
+    """(A fit along the inputs, one that may turn) by the likelihood of all rows and by leave-one-out."""
+    learner = "auto" if request.param == "all rows" else FEW
+    return fitted(metric="inputs", learner=learner), fitted(learner=learner)
+
+
+def test_oblique_functions_gain_by_turned_lengthscales(both):
+    straight, turned = both
+    assert straight.plan_["metric"] == {"choice": 0, "why": "as asked"}
+    assert turned.plan_["metric"]["choice"] >= 1
+    assert "gains" in turned.plan_["metric"]["why"]
+    assert nlpd(turned) < nlpd(straight) - 0.05
+    assert turned.n_iter_ > straight.n_iter_
+    assert Metric.of(turned.kernel_) is not None
+    assert isinstance(straight.kernel_, kernels.Matern32)
+
+
+def test_a_plan_repeats_the_turns(both):
+    turned = both[1]
+    again = fitted(learner=turned.learner, plan=turned.plan_)
+    assert again.plan_["metric"] == {"choice": turned.plan_["metric"]["choice"], "why": "as given"}
+    np.testing.assert_array_equal(again.predict(X[N:]), turned.predict(X[N:]))
+    straight = fitted(learner=both[0].learner, plan=both[0].plan_)
+    np.testing.assert_array_equal(straight.predict(X[N:]), both[0].predict(X[N:]))
+
+
+def test_what_follows_a_fit_knows_the_directions(both, tmp_path):
+    turned = both[1]
+    turned.save(tmp_path / "model.stochgp")
+    loaded = load(tmp_path / "model.stochgp")
+    np.testing.assert_array_equal(loaded.predict(X[N:]), turned.predict(X[N:]))
+    assert "Matern32 along other directions" in loaded.summary()
+    kept = KernelGPRegressor(
+        turned.kernel_, learner=None, noise_variance=turned.noise_variance_ / np.var(Y[:N]), **SETTINGS
+    ).fit(X[:N], Y[:N])
+    np.testing.assert_allclose(kept.predict(X[N:]), turned.predict(X[N:]), atol=2e-3)
+
+
+def test_learning_goes_on_from_a_checkpoint(tmp_path):
+    file = tmp_path / "run"
+    first = KernelGPRegressor(learner=FEW, **SETTINGS).fit(X[:N], Y[:N], checkpoint=file)
+    assert (tmp_path / "run.metric1").exists()
+    again = KernelGPRegressor(learner=FEW, **SETTINGS).fit(X[:N], Y[:N], checkpoint=file)
+    np.testing.assert_array_equal(again.predict(X[N:]), first.predict(X[N:]))
+
+
+def test_a_run_that_is_stopped_keeps_the_last_metric(both):
+    """The callback ends the first round: the fit is that along the inputs."""
+    seen = []
+
+    def stop(entry):
+        seen.append(entry)
+        return "stage" in entry
+
+    model = KernelGPRegressor(learner=both[1].learner, **SETTINGS).fit(X[:N], Y[:N], callback=stop)
+    assert "stage" in seen[-1]
+    assert model.plan_["metric"]["choice"] == 0
+    assert model.plan_["ended"]["choice"] == "stopped"
+    np.testing.assert_array_equal(model.kernel_.lengthscale, both[0].kernel_.lengthscale)
+
+
+REFUSED = {
+    "a kernel that was given": (
+        {"kernel": kernels.Matern32(np.full(D, 2.0)), "learner": FEW},
+        N,
+        "the kernel was given",
+    ),
+    "few rows": ({}, 300, "fewer than 400 rows"),
+    "one lengthscale": (
+        {"kernel": kernels.RBF(2.0), "metric": "compare", "learner": FEW},
+        N,
+        "one lengthscale for each",
+    ),
+    "another learner": ({"learner": "bsgd", "epochs": 1}, N, "BSGD learns no others"),
+}
+
+
+@pytest.mark.parametrize(("settings", "n", "why"), REFUSED.values(), ids=REFUSED)
+def test_why_lengthscales_stay_along_the_inputs(settings, n, why):
+    entry = fitted(n, **settings).plan_["metric"]
+    assert entry["choice"] == 0
+    assert why in entry["why"]
+
+
+def test_a_kernel_that_was_given_is_turned_on_request():
+    kernel = kernels.Matern32(np.full(D, 2.0))
+    assert fitted(kernel=kernel, metric="compare", learner=FEW).plan_["metric"]["choice"] >= 1
+    with pytest.raises(ValueError, match="metric"):
+        fitted(metric="full")

@@ -1,0 +1,58 @@
+"""The noise variance that a solver can cope with: unchanged where it can, raised no further than predictions allow."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stochgp import kernels
+from stochgp.data import Standardiser
+from stochgp.data.rows import Rows
+from stochgp.models import KernelGP
+from stochgp.posteriors import LocalPosterior
+from stochgp.selection.raised_noise import ROUNDINGS, SHARE, raised_for_solving
+from stochgp.training_data.units import TrainingData
+
+N = 3_100
+
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def make_rows(n=N, dtype=jnp.float32):
+    generator = np.random.default_rng(0)
+    X = generator.uniform(-2, 2, (n, 4))
+    y = np.sin(2 * X[:, 0]) + np.cos(3 * X[:, 1]) * X[:, 2]
+    plain = Standardiser(np.zeros(4), np.ones(4)), Standardiser(np.zeros(()), np.ones(()))
+    return TrainingData(Rows(X, y), *plain, jnp.dtype(dtype).name)
+
+
+@pytest.mark.parametrize(("n", "noise"), [(200, 1e-5), (N, 0.1)])
+def test_noise_that_can_be_solved_for_stays(n, noise):
+    gp = KernelGP(kernels.Matern32(2.0, 1.0), noise)
+    found, choice, growth = raised_for_solving(gp, make_rows(n))
+    assert found is gp and growth == 0
+    assert choice["choice"] == pytest.approx(noise)
+    assert "learned" in choice["why"]
+
+
+def test_standard_deviations_hardly_change():
+    data, gp = make_rows(), KernelGP(kernels.Matern32(2.0, 1.0), 1e-5)
+    found, choice, growth = raised_for_solving(gp, data)
+    assert float(found.noise_variance) == pytest.approx(choice["choice"])
+    assert "raised" in choice["why"]
+    variances = []
+    for model in (gp, found):
+        local = LocalPosterior(model, data.X, data.y, data.weight)
+        v = local.left_out(200, 1)[1].variance
+        variances.append(v + float(model.noise_variance))
+    assert 1 < np.median(variances[1]) / np.median(variances[0]) < 1 + 2 * SHARE
+    # Variances of f grow too, so that growth is the smaller part of it.
+    assert 0 < growth < np.median(variances[1]) / np.median(variances[0]) - 1
+
+
+def test_rounding_sets_a_bound_that_goes_with_the_signal():
+    data, gp = make_rows(), KernelGP(kernels.RBF(20.0, 1e4), 1e-5)
+    least = ROUNDINGS * np.finfo(np.float32).eps * N**0.5 * 1e4
+    assert float(raised_for_solving(gp, data).gp.noise_variance) == pytest.approx(least, rel=1e-4)
+    wide = raised_for_solving(gp, make_rows(dtype=jnp.float64)).gp
+    assert float(wide.noise_variance) < least / 1000
