@@ -285,6 +285,13 @@ MUTATIONS = (
         "families/test_noise.py::test_a_noise_variance_that_is_given_is_kept",
     ),
     Mutation(
+        "neighbours by the kernel stand in for those of a local posterior",
+        "selection/dispersion_choice.py",
+        "    if local or group is None:",
+        "    if group is None and not local:",
+        "selection/test_likelihood.py::test_errors_of_a_local_posterior_are_those_of_one_without_these_rows",
+    ),
+    Mutation(
         "few rows have no prior",
         "selection/choices.py",
         'FULL_BATCH = FullBatch(warm_rows=WARM_ROWS, precision="float64", spread=SPREAD)',

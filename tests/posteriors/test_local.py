@@ -14,6 +14,7 @@ from stochgp.deadline import TimeIsUpError, within
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.models import KernelGP
 from stochgp.networks import mlp
+from stochgp.numerics.seeds import random_rows
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.base import Request
 from stochgp.storage.files import load_tree, save_tree
@@ -141,7 +142,7 @@ def test_calibration_leaves_each_row_out():
 def test_calibration_mends_a_wrong_noise():
     """With σ² and k four times too large, c is 1/4 of what it is, but for its one more row; n of unequal weights is (Σρ)²/Σρ²."""
     data = _data(300)
-    rho = data[2][LocalPosterior(GP, *data, 30).left_out(200, (1, 2))[0]]
+    rho = data[2][random_rows(300, 200, (1, 2))]
     n = np.sum(rho) ** 2 / np.sum(rho**2)
     wrong = KernelGP(RBF([0.7, 1.5], 4 * 1.3), 0.08)
     right, found = (LocalPosterior(gp, *data, 30).calibrated(200, (1, 2)).scale for gp in (GP, wrong))
@@ -155,7 +156,8 @@ def test_the_fewest_neighbours_that_lose_little():
 
     def loss(n):
         alone = LocalPosterior(GP, *data, n).calibrated(50, 3)
-        rows, found = alone.left_out(50, 3)
+        rows = random_rows(80, 50, 3)
+        found = alone.left_out(rows)
         V, weight = found.variance + alone.scale * 0.02, data[2][rows].astype(np.float64)
         return np.average(np.log(V) + (data[1][rows] - found.mean) ** 2 / V, weights=weight) / 2, alone
 

@@ -17,6 +17,7 @@ from stochgp.kernels import RBF
 from stochgp.likelihoods import AbstractNoise, Bernoulli, Gaussian, StudentT, constant_noise
 from stochgp.models import KernelGP
 from stochgp.parameters import AbstractParameter, frozen, positive
+from stochgp.posteriors import LocalPosterior
 from stochgp.selection import curves, dispersion_choice
 from stochgp.selection.curves import CURVED
 from stochgp.selection.dispersion import GAUSSIAN, OF_INPUT, STUDENT, LeftOut
@@ -139,6 +140,26 @@ def test_errors_of_rows_are_those_of_single_observations_given_rows_of_other_gro
         z[i] = (y[i] - solved @ y[rest]) / np.sqrt(K[i, i] - solved @ K[rest, i] + 0.04)
     assert_allclose(found.z, z / np.sqrt(np.average(z**2, weights=weight)), rtol=1e-4, atol=1e-5)
     assert (found.group is not None) == grouped
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_errors_of_a_local_posterior_are_those_of_one_without_these_rows(grouped):
+    """From its own neighbours, near in its own distance: those nearest by the kernel are others, and here nearly repeat the row."""
+    X, y = plain(60)
+    X = np.concatenate([X, X + [0.0, 1.0]])
+    y, each = np.tile(y, 2), np.arange(120)
+    group = each // 2 if grouped else each
+    gp = KernelGP(RBF([0.1, 1000.0], 1.3), 1e-4)
+    data = TrainingData.of(Rows(X, y, None, group if grouped else None), False, None, "float64")
+    made = LocalPosterior(gp, data.X, data.y, data.weight, 5, scale=2.0)
+    found, as_new = dispersion_choice._left_out(made, gp, data)
+    rows = some_rows(120, 120)
+    for i, z in zip(rows[:40], found.z[:40], strict=True):
+        rest = group != group[i]
+        new = LocalPosterior(gp, data.X[rest], data.y[rest], data.weight[rest], 5, scale=2.0)
+        mean, variance = new.mean_and_variance(data.X[i : i + 1])
+        assert_allclose(z, (data.y[i] - mean) / np.sqrt(variance + 2e-4), rtol=1e-6)
+    assert as_new
 
 
 def test_few_groups_choose_nothing():

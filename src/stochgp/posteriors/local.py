@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.model_rows import MOST_ROWS
 from stochgp.data.neighbours import Neighbours, search_bytes, slack_of
+from stochgp.data.rows import Rows
 from stochgp.devices import ONE, Devices
 from stochgp.kernels import RBF, AbstractKernel, AbstractStationary, Warped
 from stochgp.kernels.compared import ComparedRows, compared_bytes
@@ -32,6 +33,7 @@ NEIGHBOURS = 256
 FEWER = (64, 128)  # that may be enough
 LOST = 0.004  # nats per row: 0.01 cost 3 % of the RMSE on the flights
 RECALL_ROWS = 100
+LEFT_OUT_NUMBERS = 1 << 28  # 4,096 rows of 256 neighbours: 3 s on two cores
 QUERY_ROWS = 1 << 14  # points whose neighbours are held at a time
 BLOCK_BYTES = 2_000_000  # of the neighbours' rows that one thread works on
 SMALL_BLOCK = 16  # rows of the blocks that what is left over is padded to
@@ -170,8 +172,8 @@ class LocalPosterior(AbstractPosterior):
         """
         if len(self.X) == 1 or n_rows == 0:
             return self
-        rows, found = self.left_out(n_rows, seed, group)
-        return self.changed(scale=self._scale_of(rows, found, group))
+        rows = random_rows(len(self.X), n_rows, seed)
+        return self.changed(scale=self._scale_of(rows, self.left_out(rows, group), group))
 
     def with_fewest(
         self,
@@ -188,7 +190,8 @@ class LocalPosterior(AbstractPosterior):
         """
         if len(self.X) == 1 or n_rows == 0:
             return self, {}
-        rows, near = self._left_out(n_rows, seed, group)
+        rows = random_rows(len(self.X), n_rows, seed)
+        near = self._others(rows, group)
         lost: dict[int, float] = {}
         with jax.enable_x64(True), one_blas_thread():
             whole, least = self._calibrated_by(rows, near, group)
@@ -231,34 +234,33 @@ class LocalPosterior(AbstractPosterior):
         noise = _row_noise(self.gp.noise, level, self.X[rows], np.ones(len(rows)))
         return found.variance / self.scale + noise
 
+    @property
+    def most_left_out(self) -> int:
+        """Rows whose `errors_of_left_out` take a few seconds: each takes n² numbers."""
+        return LEFT_OUT_NUMBERS // self.n_neighbours**2
+
+    def errors_of_left_out(
+        self, rows: Int[np.ndarray, " P"], data: Rows, noise: float
+    ) -> Float[np.ndarray, " P"]:
+        """Each from its own n nearest rows of other groups, as new rows are; the noise is that of the posterior."""
+        found = self.left_out(rows, data.group)
+        return (self.y[rows] - found.mean) / np.sqrt(self.scale * self._observed(rows, found))
+
     def left_out(
-        self, n_rows: int, seed: int | tuple[int, ...], group: Int[np.ndarray, " N"] | None = None
-    ) -> tuple[Int[np.ndarray, " P"], LocalPrediction]:
-        """(Random training rows, their predictions without themselves and their `group`): at most `n_rows` of them.
-
-        There must be two rows at least, of two groups.
-        """
-        rows, near = self._left_out(n_rows, seed, group)
+        self, rows: Int[np.ndarray, " P"], group: Int[np.ndarray, " N"] | None = None
+    ) -> LocalPrediction:
+        """These training rows predicted without themselves and their `group`. There must be two rows at least, of two groups."""
+        near = self._others(rows, group)
         with jax.enable_x64(True), one_blas_thread():
-            return rows, self._joined([self._by_block(near, self._index.Z[rows])])
+            return self._joined([self._by_block(near, self._index.Z[rows])])
 
-    def left_out_errors(
-        self, n_rows: int, seed: int | tuple[int, ...], group: Int[np.ndarray, " N"] | None = None
-    ) -> tuple[Int[np.ndarray, " P"], Float[np.ndarray, " P"]]:
-        """(Rows as `left_out`, z = (y − mean)/√V of each as one observation, V without c)."""
-        rows, found = self.left_out(n_rows, seed, group)
-        return rows, (self.y[rows] - found.mean) / np.sqrt(self._observed(rows, found))
-
-    def _left_out(
-        self, n_rows: int, seed: int | tuple[int, ...], group: Int[np.ndarray, " N"] | None
-    ) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, "P k"]]:
-        """(Random training rows, their nearest other rows, of other groups; −1 where there are too few)."""
+    def _others(
+        self, rows: Int[np.ndarray, " P"], group: Int[np.ndarray, " N"] | None
+    ) -> Int[np.ndarray, "P k"]:
+        """The nearest other rows of these training rows, of other groups; −1 where there are too few."""
         index, k = self._index, min(self.n_neighbours + 1, len(self.X))
-        rows = random_rows(len(self.X), n_rows, seed)
         with jax.enable_x64(True), one_blas_thread():
-            if group is None:
-                return rows, index.tree.around(rows, k)[:, 1:]
-            return rows, index.others(rows, k - 1, group)
+            return index.tree.around(rows, k)[:, 1:] if group is None else index.others(rows, k - 1, group)
 
     def recall(self, n_rows: int = RECALL_ROWS) -> float:
         """The share of the nearest rows that predictions find, of random training rows: below 1 only beyond 100,000 rows, see `slack_of`."""

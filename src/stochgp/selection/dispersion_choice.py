@@ -152,24 +152,26 @@ def _need_bytes(gp: Any, data: TrainingData) -> int:
 def _left_out(posterior: Any, gp: Any, data: TrainingData) -> tuple[LeftOut, bool]:
     """(Random rows, whether they are predicted as that posterior predicts new ones).
 
-    From all others where it knows its Q_ii and there are no groups; else from their neighbours, with z² of mean 1, rows weighing ρ, as calibrated
-    variances have.
+    From all others where it knows its Q_ii and there are no groups, from their nearest ones where it is local; else from neighbours that stand in
+    for all rows, with z² of mean 1, rows weighing ρ, as calibrated variances have.
     """
-    rows = some_rows(data.n_rows, ROWS)
+    local = isinstance(posterior, LocalPosterior)
+    rows = some_rows(data.n_rows, min(ROWS, posterior.most_left_out) if local else ROWS)
     group, weight = (
         None if part is None else np.asarray(part)[rows] for part in (data.rows.group, data.rows.weight)
     )
     z = None
-    if group is None:
+    if local or group is None:
         noise = float(value_of(gp.noise_variance))
-        z = posterior.errors_of_left_out(rows, Rows(data.X, data.y, data.weight), noise)
+        every = Rows(data.X, data.y, data.weight, data.rows.group)
+        z = posterior.errors_of_left_out(rows, every, noise)
     if z is not None:
-        return LeftOut(np.asarray(data.X[rows], np.float64), z, None, weight), True
+        return LeftOut(np.asarray(data.X[rows], np.float64), z, group, weight), True
     source = data.source(False)
     X = host_inputs(source)
     z = np.asarray(predicted_by_others(gp, source, X, rows).z, np.float64)
     z = z / math.sqrt(max(float(np.average(np.square(z), weights=weight)), 1e-300))
-    return LeftOut(np.asarray(X[rows], np.float64), z, group, weight), isinstance(posterior, LocalPosterior)
+    return LeftOut(np.asarray(X[rows], np.float64), z, group, weight), False
 
 
 def _entries(dispersion: Dispersion) -> dict[str, Any]:

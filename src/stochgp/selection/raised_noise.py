@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stochgp.models import KernelGP
+from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.kernel import mean_variance
 from stochgp.parameters import frozen, value_of
 from stochgp.posteriors import LocalPosterior
@@ -40,7 +41,7 @@ def raised_for_solving(gp: KernelGP, data: TrainingData) -> Raised:
     if len(data.y) <= SMALL:
         return Raised(gp, {"choice": learned, "why": "learned, of what the kernel sees"}, 0.0)
     local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight)
-    usual = float(np.median(local.left_out(ROWS, 0)[1].variance))
+    usual = float(np.median(local.left_out(random_rows(len(data.y), ROWS, 0)).variance))
     kernel = value_of(gp.kernel)
     signal = float(mean_variance(kernel, data.X[:: max(1, len(data.y) // ROWS)][:ROWS]))
     rounding = float(jnp.finfo(data.X.dtype).eps) * len(data.y) ** 0.5 * signal
