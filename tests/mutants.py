@@ -336,9 +336,23 @@ MUTATIONS = (
     Mutation(
         "a rival needs no least gain",
         "choosing.py",
-        "gain.mean > max(SURE * gain.error, least)",
-        "gain.mean > SURE * gain.error",
+        "mean > max(SURE * error, least)",
+        "mean > SURE * error",
         "test_choosing.py::test_a_rival_that_is_equal_or_gains_next_to_nothing_is_not_preferred",
+    ),
+    Mutation(
+        "one row at which the default fails outweighs all others",
+        "choosing.py",
+        "for d in (difference, np.minimum(difference, MOST_OF_ROW)):",
+        "for d in (difference, difference):",
+        "test_choosing.py::test_a_default_that_fails_at_one_row_does_not_hide_what_the_others_say",
+    ),
+    Mutation(
+        "next to nothing is added to matrices in float32 as in float64",
+        "numerics/small_matrices.py",
+        "JITTERS[A.dtype.itemsize]",
+        "JITTERS[4]",
+        "learners/test_bsgd.py::test_a_singular_matrix_takes_the_first_jitter_of_its_precision",
     ),
     Mutation(
         "few groups decide",
@@ -1134,8 +1148,8 @@ MUTATIONS = (
     Mutation(
         "a row's neighbours of its own group scale local variances",
         "posteriors/local.py",
-        "            if group is None:\n                return rows, index",
-        "            if True:\n                return rows, index",
+        "[:, 1:] if group is None else",
+        "[:, 1:] if True else",
         "posteriors/test_local.py::test_calibration_leaves_groups_out",
     ),
     Mutation(

@@ -53,6 +53,18 @@ def test_a_rival_that_is_equal_or_gains_next_to_nothing_is_not_preferred(shift):
     assert prefer(base, {"rival": base + shift}, CELL).name is None
 
 
+def test_a_default_that_fails_at_one_row_does_not_hide_what_the_others_say():
+    """Its error is then as large as the gain. The mean of min(d, 5) is a lower bound of the gain, and is well known; what a rival loses counts in full."""
+    base, rival = scores(0), scores(0, 0.2) + 0.1 * scores(1)
+    base[7] -= 1e5
+    found = prefer(base, {"rival": rival}, CELL)
+    gain = found.gains["rival"]
+    assert gain.mean < 2 * gain.error and found.name == "rival"
+    assert prefer(rival, {"rival": base}, CELL).name is None
+    rival[8] -= 1e3
+    assert prefer(base, {"rival": rival}, CELL).name is None
+
+
 def test_of_clear_rivals_the_one_that_gains_most_is_preferred():
     base, alike = scores(0), np.repeat(np.random.default_rng(4).normal(0.5, 3.0, 60), 10)
     rivals = {"less": base + 0.1, "more": base + 0.2, "not clear": base + alike}

@@ -16,6 +16,7 @@ T = TypeVar("T")
 AS_ASKED, AS_GIVEN = "as asked", "as given"  # by a setting, by a plan
 SURE = 2.0  # standard errors that a gain is to exceed
 LEAST_GAIN = 0.01  # nats a row: less is not worth another model, and of two that are the same but for rounding the error is as small as the gain
+MOST_OF_ROW = 5.0  # nats that one row may say for a rival: that its density is 148 times as high
 FEWEST_ROWS = 100
 FEWEST_GROUPS = 10  # between two models of the same worth 2 standard errors are then exceeded in 3.8 of 100 draws, with many groups in 2.3
 WIDTH = 100  # of lines that are shown
@@ -58,7 +59,7 @@ def prefer(
     least: float = LEAST_GAIN,
     fewest: int = FEWEST_ROWS,
 ) -> Preference:
-    """Of the rivals that gain more than 2 standard errors and `least` nats a row, the one that gains most.
+    """Of the rivals that gain more than 2 standard errors and `least` nats a row (`_is_clear`), the one that gains most.
 
     Scores are log densities of the same rows under the default, `base`, and under each rival. A row of weight ρ counts as ρ equal ones.
     The sums of rows of one `cell`, a group or near rows (`numerics.clustered`), are taken as independent. Fewer than `fewest` rows or 10 cells
@@ -72,8 +73,25 @@ def prefer(
     gained = [f"{name!r} {gains.get(name, 'has no finite scores')}" for name in rivals]
     if few := too_few(len(base), cell, fewest):
         return Preference(None, gains, "; ".join([few, *gained]))
-    clear = {name: gain for name, gain in gains.items() if gain.mean > max(SURE * gain.error, least)}
+    clear = {name: gain for name, gain in gains.items() if _is_clear(left[name] - base, cell, weight, least)}
     return Preference(max(clear, key=lambda name: clear[name].mean, default=None), gains, "; ".join(gained))
+
+
+def _is_clear(
+    difference: Float[np.ndarray, " R"],
+    cell: Int[np.ndarray, " R"],
+    weight: Float[np.ndarray, " R"] | None,
+    least: float,
+) -> bool:
+    """Whether the mean is above 2 standard errors and `least`, of the differences or of min(d, MOST_OF_ROW), whose mean is a lower bound of theirs.
+
+    A row at which the default fails altogether makes the error of the plain mean as large as the mean itself.
+    """
+    for d in (difference, np.minimum(difference, MOST_OF_ROW)):
+        mean, error = paired(d, cell, weight)
+        if mean > max(SURE * error, least):
+            return True
+    return False
 
 
 def planned(plan: Any, name: str) -> Any:

@@ -125,6 +125,14 @@ def test_jitter_is_added_only_where_it_is_needed():
     assert np.isnan(safe_cholesky(-good)[0][-1, -1])
 
 
+@pytest.mark.parametrize(("dtype", "share"), [("float32", 1e-6), ("float64", 1e-12)])
+def test_a_singular_matrix_takes_the_first_jitter_of_its_precision(dtype, share):
+    with jax.enable_x64(dtype == "float64"):
+        L, jitter = safe_cholesky(jnp.full((5, 5), 7.0, dtype))
+        np.testing.assert_allclose(jitter, 7 * share, rtol=1e-5)
+        assert_close(L @ L.T, np.full((5, 5), 7.0), rtol=1e-5)
+
+
 def test_duplicate_rows_with_little_noise_give_a_finite_step():
     toy = make_toy(4)
     gp = make_gp(M=3, dtype=jnp.float32, noise_variance=FLOOR * 1.0001)

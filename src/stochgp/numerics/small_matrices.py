@@ -15,6 +15,7 @@ from stochgp.numerics.precision import einsum, matmul
 
 LARGEST_SOLVE = 64  # a triangular matrix up to this size is inverted by one solve
 LARGEST_FACTOR = 512  # a matrix up to this size is factorised by one call
+JITTERS = {4: (0.0, 1e-6, 1e-4, 1e-2), 8: (0.0, 1e-12, 1e-9, 1e-6, 1e-3)}  # by bytes of a number
 
 
 def cholesky(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
@@ -55,25 +56,23 @@ def one_by_one(of: Callable[[Array], Array], matrices: Float[Array, "L M M"]) ->
 
 
 def safe_cholesky(A: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    """(L, jitter) with A + jitter·I = LLᵀ: the first of jitters 0, 1e-6, 1e-4, 1e-2 times the mean diagonal that works.
+    """(L, jitter) with A + jitter·I = LLᵀ: the first of these shares of the mean diagonal that works, 0 among them.
 
-    L is NaN if none does.
+    1e-6, 1e-4 and 1e-2 in float32, 1e-12, 1e-9, 1e-6 and 1e-3 in float64. L is NaN if none does.
     """
-    scale = jnp.mean(jnp.diagonal(A))
+    scale, shares = jnp.mean(jnp.diagonal(A)), jnp.asarray(JITTERS[A.dtype.itemsize], A.dtype)
     eye = jnp.eye(A.shape[0], dtype=A.dtype)
 
     def failed(carry: tuple) -> Array:
         L, level = carry
-        return ~jnp.isfinite(L[-1, -1]) & (level < 3)
+        return ~jnp.isfinite(L[-1, -1]) & (level < len(shares) - 1)
 
     def retry(carry: tuple) -> tuple:
         level = carry[1] + 1
-        jitter = scale * 10.0 ** (2.0 * level.astype(A.dtype) - 8)
-        return cholesky(A + jitter * eye), level
+        return cholesky(A + scale * shares[level] * eye), level
 
     L, level = jax.lax.while_loop(failed, retry, (cholesky(A), jnp.asarray(0, jnp.int32)))
-    jitter = jnp.where(level > 0, scale * 10.0 ** (2.0 * level.astype(A.dtype) - 8), jnp.zeros_like(scale))
-    return L, jitter
+    return L, scale * shares[level]
 
 
 def symmetrise(A: Float[Array, "M M"]) -> Float[Array, "M M"]:

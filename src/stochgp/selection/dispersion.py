@@ -20,7 +20,7 @@ PARTS = 4
 MANY = 8000  # rows from which one part is enough to score
 TREE_DF = 4.0  # of the distribution that trees are fitted to: errors far off move them little
 BOOSTING = Boosting()
-ROUNDED = 1e-4  # median of squared errors, in variances, below which the variances are rounding's own
+ROUNDED = 1e-4  # median of squared errors, in variances, below which these are bounds by rounding, unless a row is off by more
 TIED = 0.1  # share of errors that are exactly 0
 
 
@@ -86,9 +86,11 @@ def choose(
         return Preference(
             None, {}, "targets are tied: more than a tenth of the left-out rows are predicted exactly"
         )
-    if median(rows.squares, rows.weight) < ROUNDED:
+    if median(rows.squares, rows.weight) < ROUNDED and rows.squares.max() <= 1:
         return Preference(
-            None, {}, "errors are a hundredth of their standard deviations: these are of rounding"
+            None,
+            {},
+            "errors are a hundredth of their standard deviations, none is above its own: these are of rounding",
         )
     names = NAMES if R >= FEWEST_OF_INPUT else NAMES[:2]
     names = names if heavy_tails else tuple(name for name in names if not name.startswith(STUDENT))

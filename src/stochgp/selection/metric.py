@@ -58,7 +58,7 @@ def with_metric(
 
     A round takes M, the average gradient outer product of the fitted mean in units of the lengthscales, turns the coordinates to its eigenvectors, where
     the kernel is still the same, and learns on. It is kept where rows given their neighbours gain in log density (`prefer`), and another one follows.
-    The likelihood of all rows is slow: rounds learn by leave-one-out in its place, and it follows once, from where they end.
+    Rounds are short: they learn from few rows, and by leave-one-out where the learner is slow. The learner itself follows once, from where they end.
     """
     planned = run.planned_or_none("metric")
     if run.plan is not None and not planned:
@@ -67,7 +67,7 @@ def with_metric(
         return first, {"metric": choice(0, refusal)}
     rounds, said = _Rounds.of(learner, source, run, report), list[str]()
     best, n_turns = rounds.turned(first, planned, said)
-    if n_turns and isinstance(learner, FullBatch):
+    if n_turns:
         best, n_turns = rounds.closed(first, best, n_turns, said)
     if planned is not None:
         return best, {"metric": choice(n_turns, AS_GIVEN)}
@@ -128,7 +128,7 @@ class _Rounds:
         return cls(learner, source, run, report, X, sloping, judging, cells, weight)
 
     def turned(self, first: FitResult, planned: int | None, said: list[str]) -> tuple[FitResult, int]:
-        """(The run after the rounds that are kept, how many); adds what each gained to `said`."""
+        """(The trial whose metric is kept, how many rounds it took; `first` for none); adds what each gained to `said`."""
         best, n_turns, scores = first, 0, self._scores(first.gp)
         while n_turns < (planned or MOST_ROUNDS):
             if planned is None and deadline.left() < 2 * first.seconds + OVERHEAD:
@@ -138,7 +138,7 @@ class _Rounds:
             if planned is None and _apart(M) < LEAST_APART:
                 said.append("slopes along the directions are uncorrelated")
                 break
-            rival = self._further(best, _turned(best.gp, M), n_turns + 1)
+            rival = self._trial(_turned(best.gp, M), n_turns + 1)
             if rival.result not in DONE:
                 return best._replace(result=_ending(best, rival)), n_turns
             new = self._scores(rival.gp)
@@ -152,33 +152,36 @@ class _Rounds:
     def closed(
         self, first: FitResult, turned: FitResult, n_turns: int, said: list[str]
     ) -> tuple[FitResult, int]:
-        """(The likelihood of all rows from the turned model on, its turns), where left-out rows prefer that to `first`; else `first`, without turns."""
+        """(`first` gone on from the turned model by its own learner, its turns), where left-out rows prefer that; else `first`, without turns."""
         if turned.result not in DONE:
             return first._replace(result=turned.result), 0
-        found = self._on(first, turned.gp, dataclasses.replace(self.learner, warm_rows=None), CLOSING)
+        found = self._closing(first, turned.gp)
         if found.result not in DONE:
             return first._replace(result=_ending(first, found)), 0
         preferred = self._preferred(self._scores(first.gp), self._scores(found.gp), "all of it")
         said.append(preferred.why)
         return (first, 0) if preferred.name is None else (found, n_turns)
 
-    def _further(self, best: FitResult, gp: KernelGP, number: int) -> FitResult:
-        """The run gone on with `gp`, whose kernel is that which it ended with; by leave-one-out where its own learner is slow."""
-        n_rows = self.source.size
-        if isinstance(self.learner, AbstractConditionals):
-            return self._on(best, gp, self.learner.near_optimum(n_rows), number)
-        trial = LeaveOneOut(spread=SPREAD).near_optimum(n_rows)
+    def _trial(self, gp: KernelGP, number: int) -> FitResult:
+        """A run from `gp`, whose kernel is that which another ended with; by leave-one-out where the learner is slow."""
+        by_conditionals = isinstance(self.learner, AbstractConditionals)
+        learner = self.learner if by_conditionals else LeaveOneOut(spread=SPREAD)
+        trial = learner.near_optimum(self.source.size)
         return fit(trial, gp, self.source, key=self.run.learn_key, checkpoint=self._file(number))
 
-    def _on(self, best: FitResult, gp: KernelGP, learner: AbstractLearner, part: int | str) -> FitResult:
-        """One run of `best` and of what this learner makes of `gp`."""
+    def _closing(self, first: FitResult, gp: KernelGP) -> FitResult:
+        """One run of `first` and of what its learner makes of `gp`."""
 
         def progress(entry: dict[str, float]) -> object:
-            return self.report(after(best, entry))
+            return self.report(after(first, entry))
 
-        key, file = self.run.learn_key, self._file(part)
+        if isinstance(self.learner, AbstractConditionals):
+            learner = self.learner.closing()
+        else:
+            learner = dataclasses.replace(self.learner, warm_rows=None)
+        key, file = self.run.learn_key, self._file(CLOSING)
         found = fit(learner, gp, self.source, key=key, progress=progress, checkpoint=file)
-        return joined(best, found)._replace(converged=found.converged, result=found.result)
+        return joined(first, found)._replace(converged=found.converged, result=found.result)
 
     def _file(self, part: int | str) -> str | None:
         """A checkpoint beside the run's."""
