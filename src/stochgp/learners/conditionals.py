@@ -123,20 +123,20 @@ class AbstractConditionals(AbstractLearner):
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         """An evaluation after each round."""
-        C, per_round = min(self.n_centres, n_rows), self._per_round(n_rows)
+        C, per_round = min(self.n_centres, n_rows), self.passes_per_round(n_rows)
         passes = ROUNDS * per_round if self.epochs is None else self.epochs
         return StepPlan(C, 1, passes, min(per_round, passes), 1)
 
     def near_optimum(self, n_rows: int) -> Self:
         """The same for a trial that starts near the optimum: of 4,096 centres, one round of mini-batches and at most 8 scoring steps."""
         trial = dataclasses.replace(self, n_centres=min(self.n_centres, TRIAL_CENTRES), searches=1)
-        return dataclasses.replace(trial, epochs=trial._per_round(n_rows) + SCORINGS)
+        return dataclasses.replace(trial, epochs=trial.passes_per_round(n_rows) + SCORINGS)
 
     def closing(self) -> Self:
         """The same for a start at the optimum of a trial: scoring steps alone."""
         return dataclasses.replace(self, searches=0, epochs=CLOSINGS)
 
-    def _per_round(self, n_rows: int) -> int:
+    def passes_per_round(self, n_rows: int) -> int:
         """Passes of a round."""
         return min(max(1, round(N_CENTRES / min(self.n_centres, n_rows))), MOST_PASSES)
 

@@ -164,8 +164,9 @@ class _Rounds:
 
     def _trial(self, gp: KernelGP, number: int) -> FitResult:
         """A run from `gp`, whose kernel is that which another ended with; by leave-one-out where the learner is slow."""
-        by_conditionals = isinstance(self.learner, AbstractConditionals)
-        learner = self.learner if by_conditionals else LeaveOneOut(spread=SPREAD)
+        learner = self.learner
+        if not isinstance(learner, AbstractConditionals):
+            learner = LeaveOneOut(spread=SPREAD)
         trial = learner.near_optimum(self.source.size)
         return fit(trial, gp, self.source, key=self.run.learn_key, checkpoint=self._file(number))
 
