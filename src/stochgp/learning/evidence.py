@@ -195,6 +195,7 @@ class ByEvidence(AbstractJudge):
             return division.devices.broadcast(self._look(gp, division))
 
     def _look(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
+        """The spectrum of the training rows' moments; from it (v, σ²) of the highest likelihood; from there those of the lowest held-out NLPD."""
         moments, own = self._moments(gp, division, division.train), _own(gp)
         if not all(np.all(np.isfinite(np.asarray(part))) for part in moments):
             return _lost(gp, moments, own, division)

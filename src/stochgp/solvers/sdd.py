@@ -192,6 +192,7 @@ class SDD(AbstractMovingSolver):
     def _block_step(
         self, arranged: Arranged, b: Float[Array, "P S"], state: Moving, start: Int[Array, ""]
     ) -> tuple[Moving, StepInfo]:
+        """By δ_I = A_II⁻¹ ((Az)_I − b_I) of the block I that begins at `start`, z the point `ahead`: A_II⁻¹ = HᵀH, H the block's inverse factor."""
         operator = arranged.operator
         B = min(self.batch_size, operator.size)
         z = ahead(state, *operator.slice((state.u, state.D), start, B))
