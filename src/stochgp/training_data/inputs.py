@@ -85,10 +85,7 @@ def read_training_rows(
         rows = rows.some(without_skipped(rows.X))
     if rows.group is not None and (rows.group == rows.group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
-    if isinstance(encoder, TableEncoder) and encoder.notes:
-        entries |= {
-            "columns": choice(encoder.notes, "what of the table's columns was not taken as it stands")
-        }
+    entries |= _notes_of(encoder)
     if rows.group is None:
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
         group, in_time = groups_in_time(of_numbers, rows.y, encoder, new_rows)
@@ -98,6 +95,12 @@ def read_training_rows(
             rows = dataclasses.replace(rows, X=numbers[there])
         rows, entries = dataclasses.replace(rows, group=group), entries | in_time
     return rows.merged(), encoder, entries
+
+
+def _notes_of(encoder: Encoder | None) -> dict[str, Any]:
+    if not isinstance(encoder, TableEncoder) or not encoder.notes:
+        return {}
+    return {"columns": choice(encoder.notes, "what of the table's columns was not taken as it stands")}
 
 
 def _everywhere(group: Int32[np.ndarray, " n"], there: Bool[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:
