@@ -142,8 +142,8 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     def _families(self) -> Mapping[str, Callable[[], Any]]:
         return FAMILIES
 
-    def _suit(self, name: str, member: Any, shape: tuple[int, ...], days: list[int]) -> None:
-        fitting = next((FEW[most] for most in FEW if shape[0] <= most), None)
+    def _suit(self, name: str, member: Any, rows: Rows, days: list[int]) -> None:
+        fitting = next((FEW[most] for most in FEW if len(rows) <= most), None)
         if fitting is not None and not isinstance(self.members, Mapping):
             n_points, learner = fitting
             member.set_params(n_inducing=min(int(member.n_inducing), n_points), learner=learner)
