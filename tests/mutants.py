@@ -251,7 +251,7 @@ MUTATIONS = (
     ),
     Mutation(
         "rows of the own group are neighbours",
-        "learners/conditionals.py",
+        "learners/leave_one_out.py",
         ".others(prepared.centres, k, prepared.group)",
         ".others(prepared.centres, k)",
         "learners/test_conditionals.py::test_who_the_neighbours_are",

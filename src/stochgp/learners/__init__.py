@@ -10,16 +10,17 @@ from stochgp.learning.stream import Stream, begin_stream, continue_run, feed
 
 from .bsgd import BSGD
 from .chain import Chain
-from .conditionals import LeaveOneOut, Vecchia
 from .full_batch import FullBatch
 from .iterative import Iterative
 from .ivsgpr import IVSGPR
+from .leave_one_out import LeaveOneOut
 from .minimax import Minimax
 from .probes import AbstractProbes, Hutchinson, Pathwise
 from .scgd import SCGD
 from .sgpr import SGPR
 from .svdgp import SVDGP
 from .svgp import SVGP
+from .vecchia import Vecchia
 
 __all__ = [
     "BSGD",

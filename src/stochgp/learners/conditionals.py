@@ -1,9 +1,9 @@
-"""Leave-one-out and Vecchia: all rows' hyperparameters from conditional densities given few neighbours."""
+"""What leave-one-out and Vecchia share: all rows' hyperparameters from conditional densities given few neighbours."""
 
 import abc
 import dataclasses
 import math
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ import optax
 from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Batch
-from stochgp.kernels.nearest import NONE, NearestRows, earlier_rows, nearest_bytes
+from stochgp.kernels.nearest import NONE, nearest_bytes
 from stochgp.learning.base import AbstractLearner, Problem
 from stochgp.learning.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
 from stochgp.learning.judge import AbstractJudge, Numbers, Seed
@@ -145,12 +145,12 @@ class AbstractConditionals(AbstractLearner):
         m, itemsize = min(self.n_neighbours + 1, n_rows), gp.noise_variance.dtype.itemsize
         near = 3 * 4 * min(self.n_centres, n_rows) * m
         block = 8 * BLOCK * (12 * m * m + 3 * m * (n_inputs + 2))
-        search = nearest_bytes(_kernel(self, gp), n_rows, n_inputs, min(self.n_centres, n_rows), m)
+        search = nearest_bytes(kernel_of(self, gp), n_rows, n_inputs, min(self.n_centres, n_rows), m)
         return search + (itemsize * n_inputs + 12) * n_rows + near + 2 * block
 
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
         """An order of the rows, the centres, drawn without replacement, and the rows that are searched."""
-        _kernel(self, gp)
+        kernel_of(self, gp)
         generator, rows = np.random.default_rng(seed), np.arange(source.size, dtype=np.int32)
         order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
         X, group = host_inputs(source), source.group
@@ -299,66 +299,7 @@ class AbstractConditionals(AbstractLearner):
         return _numbers(float(at.loss), float(at.squares), float(at.jittered), distance, gain, float(better))
 
 
-class LeaveOneOut(AbstractConditionals):
-    """Leave-one-out density: every row is predicted from the rows nearest to it, all others taken into account.
-
-        L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = the m rows of highest correlation with row i, without itself and its group
-
-    It scores what a prediction at a row like the training rows does: for a random split of the data it is the task itself. It is no joint density, but θ of
-    the model that made the data minimises its expectation whatever c(i) is. A row of count ρ is left out whole. It is scored as one observation, of
-    variance v_i + σ² s_i, that counts ρ times; as a neighbour of others it has the noise variance σ² s/ρ. Where test rows are farther from the training rows
-    than these from each other (repeated measurements, later days), it promises too much, unless the rows come with their groups.
-
-    `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of
-    a standard error of the optimum. Or another step promises less than 0.0001 nats a row; or all passes were taken and the loss had settled, by
-    less than 0.01 nats a row: see `ByLoss`.
-
-    Parameters
-    ----------
-    batch_size, epochs : None; int or None
-        A step is a pass over the centres. Passes; None = 12 rounds, fewer where the run converges.
-    learning_rate, optimizer, decay : float, rule or None; optax rule; function
-        Of the mini-batches of 128 centres: the rate, None = 0.1; the rule as a function of it; a factor on a numeric rate over them, a cosine to 0.
-    n_neighbours, n_centres : int
-        m; C, drawn once without replacement, all rows where there are fewer.
-    spread : float or None
-        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal weights: it
-        decides what the rows leave open. None = no prior.
-    searches : int
-        Rounds of mini-batches, each after a search of neighbours; the last search is after them, and scoring steps follow. 0 where θ is near its optimum.
-    judge : AbstractJudge or None
-        How states are evaluated; None = `ByLoss()`.
-    """
-
-    joint: ClassVar[bool] = False
-
-    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
-        return NearestRows(_kernel(self, gp), prepared.X).others(prepared.centres, k, prepared.group)
-
-
-class Vecchia(AbstractConditionals):
-    """The likelihood of Vecchia (1988): rows in a random order, each predicted from the rows nearest to it among those before it.
-
-        L(θ) = (1/n) Σ_i {−log p(y_i | y_c(i)) + ½[(ρ_i − 1) log(2πσ² s_i) + log ρ_i]},   c(i) = m earlier rows of high correlation with row i
-
-    L is the NLML per datum of a proper Gaussian density of all n = Σρ_i data, exact with m = N − 1; by C of the N rows it is estimated without bias. Early
-    rows have far neighbours: long distances count more than for `LeaveOneOut`. Groups play no part. `converged` as there.
-
-    Parameters
-    ----------
-    batch_size, epochs, learning_rate, optimizer, decay, n_neighbours, n_centres, spread, searches, judge
-        As of `LeaveOneOut`, but the n of the prior is C Σρ/N, the sum over all N rows.
-    """
-
-    joint: ClassVar[bool] = True
-
-    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
-        positions = np.empty_like(prepared.order)
-        positions[prepared.order] = np.arange(len(prepared.order), dtype=np.int32)
-        return earlier_rows(_kernel(self, gp), prepared.X, prepared.order, positions[prepared.centres], k)
-
-
-def _kernel(learner: AbstractConditionals, gp: Any) -> Any:
+def kernel_of(learner: AbstractConditionals, gp: Any) -> Any:
     """That of the model, which finds the neighbours. Raises ValueError for a model without one."""
     if gp.has_moments:
         raise ValueError(

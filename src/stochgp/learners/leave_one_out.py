@@ -1,0 +1,47 @@
+"""Leave-one-out: the density of every row given the rows nearest to it."""
+
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int32
+
+from stochgp.kernels.nearest import NearestRows
+from stochgp.learners.conditionals import AbstractConditionals, Prepared, kernel_of
+from stochgp.models import AbstractGP
+
+
+class LeaveOneOut(AbstractConditionals):
+    """Leave-one-out density: every row is predicted from the rows nearest to it, all others taken into account.
+
+        L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = the m rows of highest correlation with row i, without itself and its group
+
+    It scores what a prediction at a row like the training rows does: for a random split of the data it is the task itself. It is no joint density, but θ of
+    the model that made the data minimises its expectation whatever c(i) is. A row of count ρ is left out whole. It is scored as one observation, of
+    variance v_i + σ² s_i, that counts ρ times; as a neighbour of others it has the noise variance σ² s/ρ. Where test rows are farther from the training rows
+    than these from each other (repeated measurements, later days), it promises too much, unless the rows come with their groups.
+
+    `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of
+    a standard error of the optimum. Or another step promises less than 0.0001 nats a row; or all passes were taken and the loss had settled, by
+    less than 0.01 nats a row: see `ByLoss`.
+
+    Parameters
+    ----------
+    batch_size, epochs : None; int or None
+        A step is a pass over the centres. Passes; None = 12 rounds, fewer where the run converges.
+    learning_rate, optimizer, decay : float, rule or None; optax rule; function
+        Of the mini-batches of 128 centres: the rate, None = 0.1; the rule as a function of it; a factor on a numeric rate over them, a cosine to 0.
+    n_neighbours, n_centres : int
+        m; C, drawn once without replacement, all rows where there are fewer.
+    spread : float or None
+        s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal weights: it
+        decides what the rows leave open. None = no prior.
+    searches : int
+        Rounds of mini-batches, each after a search of neighbours; the last search is after them, and scoring steps follow. 0 where θ is near its optimum.
+    judge : AbstractJudge or None
+        How states are evaluated; None = `ByLoss()`.
+    """
+
+    joint: ClassVar[bool] = False
+
+    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
+        return NearestRows(kernel_of(self, gp), prepared.X).others(prepared.centres, k, prepared.group)
