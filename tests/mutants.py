@@ -250,6 +250,20 @@ MUTATIONS = (
         "objectives/test_conditionals.py::test_all_earlier_rows_give_the_exact_likelihood_of_all_data",
     ),
     Mutation(
+        "a step that loses is taken",
+        "learners/conditionals.py",
+        "gp, at = (gp, new) if better else (state.gp, at)",
+        "gp, at = gp, new",
+        "learners/test_conditionals.py::test_a_step_that_does_not_lower_the_loss_is_not_taken",
+    ),
+    Mutation(
+        "a row is among the rows before it",
+        "learners/vecchia.py",
+        "positions[prepared.order] = np.arange(len(prepared.order), dtype=np.int32)",
+        "positions[prepared.order] = 1 + np.arange(len(prepared.order), dtype=np.int32)",
+        "learners/test_conditionals.py::test_who_the_neighbours_are",
+    ),
+    Mutation(
         "rows of the own group are neighbours",
         "learners/leave_one_out.py",
         ".others(prepared.centres, k, prepared.group)",

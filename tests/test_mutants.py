@@ -10,7 +10,7 @@ def test_every_room_and_every_learner_has_a_mutation():
     mutated = {mutation.file for mutation in mutants.MUTATIONS}
     rooms = {folder.name for folder in source.iterdir() if (folder / "__init__.py").exists()}
     assert rooms - {file.partition("/")[0] for file in mutated} == set()
-    bases = ("(AbstractLearner)", "(AbstractBatchLearner)", "(AbstractGrowing)")
+    bases = ("(AbstractLearner)", "(AbstractBatchLearner)", "(AbstractGrowing)", "(AbstractConditionals)")
     learners = {
         f"learners/{path.name}"
         for path in (source / "learners").glob("*.py")
