@@ -6,7 +6,6 @@ No other setting but `random_state` and `memory_limit`. NLPD and RMSE are of uni
 import functools
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from experiments import kernel_defaults
 from experiments.problems import SETS, law_scores
@@ -15,7 +14,12 @@ from measuring.sets import load_raw
 from measuring.store import Cell, Record, select
 
 ONE_CORE = False
-cells, depends, cost = kernel_defaults.cells, kernel_defaults.depends, kernel_defaults.cost
+cells, depends, cost, figure = (
+    kernel_defaults.cells,
+    kernel_defaults.depends,
+    kernel_defaults.cost,
+    kernel_defaults.figure,
+)
 
 
 def run(cell: Cell) -> dict:
@@ -40,13 +44,3 @@ def page(records: list[Record]) -> list[str]:
             scores = [tables.number(found[field], digits) for field, digits in (("rmse", 4), ("nlpd", 3), ("crps", 4), ("coverage95", 3))]  # fmt: skip
             rows.append([name, *scores, tables.number(found["fit_seconds"], 0), found["solver"]])
     return [tables.table(["set", "RMSE", "NLPD", "CRPS", "95 % coverage", "seconds", "solver"], rows)]
-
-
-def figure(records: list[Record]) -> Figure:
-    """NLPD per set."""
-    drawing = Figure(figsize=(6, 3), layout="constrained")
-    panel = drawing.subplots()
-    names = [name for name in SETS if select(records, set=name)]
-    panel.bar(names, [select(records, set=name)[0]["results"]["nlpd"] for name in names])
-    panel.set(ylabel="NLPD, unit-variance targets")
-    return drawing

@@ -59,7 +59,7 @@ def prefer(
     least: float = LEAST_GAIN,
     fewest: int = FEWEST_ROWS,
 ) -> Preference:
-    """Of the rivals that gain more than 2 standard errors and `least` nats a row (`_is_clear`), the one that gains most.
+    """Of the rivals that gain more than 2 standard errors and `least` nats a row, as they are or with at most 5 nats of each row, the one that gains most.
 
     Scores are log densities of the same rows under the default, `base`, and under each rival. A row of weight ρ counts as ρ equal ones.
     The sums of rows of one `cell`, a group or near rows (`numerics.clustered`), are taken as independent. Fewer than `fewest` rows or 10 cells
@@ -69,29 +69,25 @@ def prefer(
     if not np.isfinite(base).all():
         best = max(left, key=lambda name: float(np.average(left[name], weights=weight)), default=None)
         return Preference(best, {}, "the default has no finite scores")
-    gains = {name: Gain(*paired(rival - base, cell, weight), len(base)) for name, rival in left.items()}
+    gains = {name: _gain(rival - base, cell, weight) for name, rival in left.items()}
     gained = [f"{name!r} {gains.get(name, 'has no finite scores')}" for name in rivals]
     if few := too_few(len(base), cell, fewest):
         return Preference(None, gains, "; ".join([few, *gained]))
-    clear = {name: gain for name, gain in gains.items() if _is_clear(left[name] - base, cell, weight, least)}
+    # A row at which the default fails altogether makes the error of a gain as large as the gain. The mean of min(d, MOST_OF_ROW) is a lower bound of it.
+    bounds = {
+        name: _gain(np.minimum(rival - base, MOST_OF_ROW), cell, weight) for name, rival in left.items()
+    }
+    is_clear = lambda gain: gain.mean > max(SURE * gain.error, least)
+    clear = {name: gain for name, gain in gains.items() if is_clear(gain) or is_clear(bounds[name])}
     return Preference(max(clear, key=lambda name: clear[name].mean, default=None), gains, "; ".join(gained))
 
 
-def _is_clear(
+def _gain(
     difference: Float[np.ndarray, " R"],
     cell: Int[np.ndarray, " R"],
     weight: Float[np.ndarray, " R"] | None,
-    least: float,
-) -> bool:
-    """Whether the mean is above 2 standard errors and `least`, of the differences or of min(d, MOST_OF_ROW), whose mean is a lower bound of theirs.
-
-    A row at which the default fails altogether makes the error of the plain mean as large as the mean itself.
-    """
-    for d in (difference, np.minimum(difference, MOST_OF_ROW)):
-        mean, error = paired(d, cell, weight)
-        if mean > max(SURE * error, least):
-            return True
-    return False
+) -> Gain:
+    return Gain(*paired(difference, cell, weight), len(difference))
 
 
 def planned(plan: Any, name: str) -> Any:

@@ -56,6 +56,9 @@ def test_a_plan_repeats_the_turns(both):
     again = fitted(learner=turned.learner, plan=turned.plan_)
     assert again.plan_["metric"] == {"choice": turned.plan_["metric"]["choice"], "why": "as given"}
     np.testing.assert_array_equal(again.predict(X[N:]), turned.predict(X[N:]))
+    noise = np.random.default_rng(1).normal(size=N)
+    follows = KernelGPRegressor(**SETTINGS, learner=turned.learner, plan=turned.plan_).fit(X[:N], noise)
+    assert follows.plan_["metric"] == again.plan_["metric"]
     straight = fitted(learner=both[0].learner, plan=both[0].plan_)
     np.testing.assert_array_equal(straight.predict(X[N:]), both[0].predict(X[N:]))
 

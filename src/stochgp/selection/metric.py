@@ -30,6 +30,7 @@ from stochgp.selection.choices import SPREAD
 from stochgp.selection.left_out import SOME, beside_others, predicted_by_others
 from stochgp.training_data.run import Run
 
+Scores = Float[np.ndarray, " R"]
 AUTO, COMPARE, INPUTS = "auto", "compare", "inputs"  # `metric=`
 FEWEST_ROWS = 1000  # half of which judge, and D² numbers are learned
 MOST_ROUNDS = 5
@@ -66,9 +67,10 @@ def with_metric(
     if refusal := _refusal(asked, first, learner, source, run.budget):
         return first, {"metric": choice(0, refusal)}
     rounds, said = _Rounds.of(learner, source, run, report), list[str]()
-    best, n_turns = rounds.turned(first, planned, said)
+    before = rounds.scores(first.gp) if planned is None else None
+    best, n_turns = rounds.turned(first, before, planned, said)
     if n_turns:
-        best, n_turns = rounds.closed(first, best, n_turns, said)
+        best, n_turns = rounds.closed(first, before, best, n_turns, said)
     if planned is not None:
         return best, {"metric": choice(n_turns, AS_GIVEN)}
     where = "along turned directions" if n_turns else "along the inputs"
@@ -127,9 +129,14 @@ class _Rounds:
         weight = np.asarray(source.on_host(judging).weight, np.float64)
         return cls(learner, source, run, report, X, sloping, judging, cells, weight)
 
-    def turned(self, first: FitResult, planned: int | None, said: list[str]) -> tuple[FitResult, int]:
-        """(The trial whose metric is kept, how many rounds it took; `first` for none); adds what each gained to `said`."""
-        best, n_turns, scores = first, 0, self._scores(first.gp)
+    def turned(
+        self, first: FitResult, before: Scores | None, planned: int | None, said: list[str]
+    ) -> tuple[FitResult, int]:
+        """(The trial whose metric is kept, how many rounds it took; `first` for none); adds what each gained to `said`.
+
+        `before` are the scores of `first`; None where the rounds are `planned`, and nothing is compared.
+        """
+        best, n_turns, scores = first, 0, before
         while n_turns < (planned or MOST_ROUNDS):
             if planned is None and deadline.left() < 2 * first.seconds + OVERHEAD:
                 said.append("no time was left for another round")
@@ -141,24 +148,28 @@ class _Rounds:
             rival = self._trial(_turned(best.gp, M), n_turns + 1)
             if rival.result not in DONE:
                 return best._replace(result=_ending(best, rival)), n_turns
-            new = self._scores(rival.gp)
-            found = self._preferred(scores, new, f"turn {n_turns + 1}")
-            said.append(found.why)
-            if planned is None and found.name is None:
-                break
-            best, n_turns, scores = rival, n_turns + 1, new
+            if scores is not None:
+                new = self.scores(rival.gp)
+                found = self._preferred(scores, new, f"turn {n_turns + 1}")
+                said.append(found.why)
+                if found.name is None:
+                    break
+                scores = new
+            best, n_turns = rival, n_turns + 1
         return best, n_turns
 
     def closed(
-        self, first: FitResult, turned: FitResult, n_turns: int, said: list[str]
+        self, first: FitResult, before: Scores | None, turned: FitResult, n_turns: int, said: list[str]
     ) -> tuple[FitResult, int]:
-        """(`first` gone on from the turned model by its own learner, its turns), where left-out rows prefer that; else `first`, without turns."""
+        """(`first` gone on from the turned model by its own learner, its turns), where it is planned or left-out rows prefer it; else `first`, without turns."""
         if turned.result not in DONE:
             return first._replace(result=turned.result), 0
         found = self._closing(first, turned.gp)
         if found.result not in DONE:
             return first._replace(result=_ending(first, found)), 0
-        preferred = self._preferred(self._scores(first.gp), self._scores(found.gp), "all of it")
+        if before is None:
+            return found, n_turns
+        preferred = self._preferred(before, self.scores(found.gp), "all of it")
         said.append(preferred.why)
         return (first, 0) if preferred.name is None else (found, n_turns)
 
@@ -188,12 +199,10 @@ class _Rounds:
         """A checkpoint beside the run's."""
         return None if self.run.checkpoint is None else f"{os.fspath(self.run.checkpoint)}.metric{part}"
 
-    def _preferred(
-        self, scores: Float[np.ndarray, " R"], new: Float[np.ndarray, " R"], name: str
-    ) -> Preference:
+    def _preferred(self, scores: Scores, new: Scores, name: str) -> Preference:
         return prefer(scores, {name: new}, self.cells, self.weight)
 
-    def _scores(self, gp: KernelGP) -> Float[np.ndarray, " R"]:
+    def scores(self, gp: KernelGP) -> Scores:
         """log p of each judging row given its neighbours."""
         return -np.asarray(predicted_by_others(gp, self.source, self.X, self.judging).loss, np.float64)
 
