@@ -707,7 +707,7 @@ MUTATIONS = (
     Mutation(
         "probability integral transforms of counts are not randomised",
         "distributions/base.py",
-        "if not self.is_discrete:",
+        "if not self.has_masses:",
         "if True:",
         "distributions/test_distributions.py::test_probability_integral_transforms_of_counts_are_uniform",
     ),
@@ -1344,8 +1344,8 @@ MUTATIONS = (
     Mutation(
         "a model of NaN is loaded",
         "loading.py",
-        """        _refuse_nan(path, part["fitted"])\n""",
-        "        pass\n",
+        "    _refuse_nan(path, tree)\n",
+        "",
         "estimators/test_saving.py::test_a_file_that_holds_no_whole_model_says_so_when_it_is_loaded",
     ),
     Mutation(
@@ -1501,6 +1501,48 @@ MUTATIONS = (
         "if division.in_time:\n            return",
         "if False:\n            return",
         "pools/test_pooled.py::test_probabilities_are_not_corrected_by_rows_of_other_times",
+    ),
+    Mutation(
+        "quantiles pass over a point mass",
+        "distributions/mixture.py",
+        "found = np.where((self._before(at) < p) & (p <= self._tails(at)[0]), at, found)",
+        "pass",
+        "distributions/test_distributions.py::test_quantiles_with_a_point_mass_are_the_least_values_of_that_probability",
+    ),
+    Mutation(
+        "a point mass has no probability before the next number",
+        "distributions/base.py",
+        "if not self.has_masses:",
+        "if not self.is_discrete:",
+        "distributions/test_distributions.py::test_scores_with_a_point_mass_are_their_integrals_and_pit_is_uniform",
+    ),
+    Mutation(
+        "a hurdle model is wet where it should be dry",
+        "pools/point_mass.py",
+        ".probabilities[:, ::-1]",
+        ".probabilities",
+        "pools/test_point_mass.py::test_an_observation_is_the_value_or_what_the_pool_of_other_rows_predicts",
+    ),
+    Mutation(
+        "a hurdle model is taken whatever it gains",
+        "pools/hurdle.py",
+        "if preferred.name is None:",
+        "if False:",
+        "pools/test_point_mass.py::test_a_point_mass_is_left_out_where_held_out_rows_do_not_gain_or_nobody_asks",
+    ),
+    Mutation(
+        "held-out rows of the value join the members elsewhere",
+        "pools/hurdle.py",
+        "self._pooling.elsewhere(rows)",
+        "rows",
+        "pools/test_point_mass.py::test_a_pool_takes_a_point_mass_where_held_out_rows_prefer_it",
+    ),
+    Mutation(
+        "counts have a point mass",
+        "pools/point_mass.py",
+        "max(SHARE, TIMES * share[second])",
+        "SHARE",
+        "pools/test_point_mass.py::test_the_value_that_is_tried",
     ),
 )
 

@@ -13,6 +13,7 @@ from stochgp.estimators.saving import restored
 from stochgp.families import FeatureGPRegressor, KernelGPRegressor, SparseGPClassifier, SparseGPRegressor
 from stochgp.names import REGISTERED
 from stochgp.pools import GPClassifier, GPRegressor
+from stochgp.pools.point_mass import Hurdle
 from stochgp.pools.pooling import Pooling
 from stochgp.storage.files import load_tree
 
@@ -44,8 +45,7 @@ def load(path: str | os.PathLike) -> Any:
     kind = kinds.get(str(metadata.get("estimator")))
     if kind is None or not _is_whole(tree):
         raise ValueError(f"{path} holds no fitted estimator of this version of stochgp")
-    for part in tree["members"].values() if "members" in tree else [tree]:
-        _refuse_nan(path, part["fitted"])
+    _refuse_nan(path, tree)
     try:
         return restored(tree, metadata, kind, kinds)
     except (KeyError, TypeError, AttributeError) as error:
@@ -54,16 +54,18 @@ def load(path: str | os.PathLike) -> Any:
 
 def _is_whole(tree: Any) -> bool:
     """Whether the tree holds a fit, or a pool and the fits of its members."""
-    if isinstance(tree, dict) and isinstance(tree.get("fitted"), Pooling):
+    if isinstance(tree, dict) and isinstance(tree.get("fitted"), Pooling | Hurdle):
         members = tree.get("members")
         return isinstance(members, dict) and len(members) > 0 and all(map(_is_whole, members.values()))
     return isinstance(tree, dict) and isinstance(tree.get("fitted"), Fitted)
 
 
-def _refuse_nan(path: str | os.PathLike, fitted: Fitted) -> None:
-    """Raises ValueError, naming the array, for numbers that no fit leaves behind: predictions would blame the rows given to them."""
-    for part in ("inputs", "targets", "posterior"):
-        for where, leaf in jax.tree_util.tree_leaves_with_path(vars(getattr(fitted, part))):
+def _refuse_nan(path: str | os.PathLike, tree: dict[str, Any]) -> None:
+    """Raises ValueError, naming the array, for numbers that no fit leaves behind, of each member: predictions would blame the rows given to them."""
+    for member in tree.get("members", {}).values():
+        _refuse_nan(path, member)
+    for part in () if "members" in tree else ("inputs", "targets", "posterior"):
+        for where, leaf in jax.tree_util.tree_leaves_with_path(vars(getattr(tree["fitted"], part))):
             is_float = isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.floating)
             if is_float and np.isnan(np.asarray(leaf)).any():
                 raise ValueError(f"{path} is damaged: its {part}{jax.tree_util.keystr(where)} holds NaN")

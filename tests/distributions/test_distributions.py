@@ -20,6 +20,7 @@ from stochgp.distributions import (
     LocationScale,
     Mixture,
     Normal,
+    PointMass,
     Recalibrated,
     Rounded,
     ScaleMixture,
@@ -536,3 +537,49 @@ def test_counts_beyond_all_whole_numbers_have_quantiles():
     np.testing.assert_allclose(
         np.log(found), 60 + 2 * scipy.stats.norm.ppf([1e-9, 0.5, 1 - 1e-16]), rtol=1e-3
     )
+
+
+W = np.linspace(0.1, 0.9, N)
+RAIN = Mixture(
+    (PointMass(np.full(N, 0.3), np.full(N, 1e-3)), Normal(MEAN, STD)), np.stack([W, 1 - W], axis=1)
+)
+
+
+def test_a_point_mass_is_a_step_of_the_distribution_function():
+    y, steps = np.array([-1.0, 0.3 - 1e-8, 0.3, 2.0]), np.array([0, 0, 1, 1])
+    rest = Normal(MEAN, STD)
+    at = np.tile(y, (N, 1))
+    np.testing.assert_allclose(RAIN.cdf(at), (1 - W)[:, None] * rest.cdf(at) + W[:, None] * steps)
+    np.testing.assert_allclose(RAIN.sf(at), 1 - RAIN.cdf(at), atol=1e-15)
+    np.testing.assert_allclose(RAIN.mean, 0.3 * W + (1 - W) * MEAN)
+    squares = 0.09 * W + (1 - W) * (MEAN**2 + STD**2)
+    np.testing.assert_allclose(RAIN.std, np.sqrt(squares - RAIN.mean**2))
+    np.testing.assert_allclose(RAIN.log_mass(0.3, 1e-6), np.log(W), atol=1e-5)
+    moved = RAIN.affine(2.0, 1.0)
+    np.testing.assert_allclose(moved.cdf(2 * at + 1), RAIN.cdf(at))
+    np.testing.assert_allclose(moved.logpdf(1.6), RAIN.logpdf(0.3) - np.log(2.0))
+
+
+def test_quantiles_with_a_point_mass_are_the_least_values_of_that_probability():
+    p = np.linspace(0.001, 0.999, 101)
+    q = RAIN.quantile(p)
+    assert np.all(RAIN.cdf(q) >= p - 1e-12) and np.all(RAIN.cdf(q - 1e-6) < p)
+    below, to = (1 - W) * Normal(MEAN, STD).cdf(0.3), (1 - W) * Normal(MEAN, STD).cdf(0.3) + W
+    inside = (p > below[:, None]) & (p <= to[:, None])
+    assert inside.sum() > 100 and np.array_equal(q == 0.3, inside)
+
+
+def test_scores_with_a_point_mass_are_their_integrals_and_pit_is_uniform():
+    t = np.linspace(-12.0, 12.0, 240_001)
+    cells = (t[1:] + t[:-1]) / 2  # no step is inside a cell
+    for y in (-0.5, 0.3, 1.2):
+        squares = (RAIN.cdf(np.tile(cells, (N, 1))) - (cells >= y)) ** 2
+        np.testing.assert_allclose(RAIN.crps(y), squares.sum(axis=1) * (t[1] - t[0]), rtol=1e-5)
+    drawn = RAIN.sample(1, 4_000)
+    share = np.mean(drawn == 0.3, axis=1)
+    assert np.all(abs(share - W) < 4 * np.sqrt(W * (1 - W) / 4_000))
+    u = np.concatenate([RAIN.pit(drawn[:, k], seed=k) for k in range(4_000)])
+    counts = np.histogram(u, 20, (0, 1))[0]
+    assert (
+        np.sum((counts - 1_000) ** 2 / 1_000) < 45
+    )  # the 0.1 % point of χ² with 19 degrees of freedom is 43.8

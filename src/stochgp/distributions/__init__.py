@@ -7,6 +7,7 @@ from .counts import Counts
 from .curves import AbstractCurve, BetaCurve, Recalibrated, SplineCurve
 from .location_scale import LocationScale, Normal, Student
 from .mixture import Mixture
+from .point_mass import PointMass
 from .rounded import Rounded
 from .scale_mixture import ScaleMixture, student_multipliers
 from .temperature import TemperatureScaling, temperature_scaling
@@ -24,6 +25,7 @@ __all__ = [
     "Mixture",
     "Normal",
     "PITRecalibration",
+    "PointMass",
     "Recalibrated",
     "Rounded",
     "ScaleMixture",

@@ -55,6 +55,11 @@ class AbstractDistribution(eqx.Module):
         """Whether observations are whole numbers, of which each has a probability."""
         return False
 
+    @property
+    def has_masses(self) -> bool:
+        """Whether some values have a positive probability."""
+        return self.is_discrete
+
     @abc.abstractmethod
     def __getitem__(self, rows: Any) -> "AbstractDistribution":
         """The distribution of these rows: a slice, an array of row numbers, or a mask."""
@@ -72,6 +77,10 @@ class AbstractDistribution(eqx.Module):
 
     @abc.abstractmethod
     def _quantile(self, p: Points) -> Points: ...
+
+    def _before(self, y: Points) -> Points:
+        """P(Y < y)."""
+        return self._tails(y - 1 if self.is_discrete else y)[0]
 
     @property
     def _held(self) -> int:
@@ -186,12 +195,12 @@ class AbstractDistribution(eqx.Module):
     def pit(self, y: Any, seed: int = 0) -> np.ndarray:
         """The probability integral transform: uniform on [0, 1] if y is an observation of this distribution.
 
-        F(y); of counts and classes P(Y < y) + V P(Y = y), V uniform on [0, 1], drawn from `seed` (Czado, Gneiting and Held 2009).
+        F(y); of counts, classes and point masses P(Y < y) + V P(Y = y), V uniform on [0, 1], drawn from `seed` (Czado, Gneiting and Held 2009).
         """
         found = self.cdf(y)
-        if not self.is_discrete:
+        if not self.has_masses:
             return found
-        before = self.cdf(np.asarray(y, np.float64) - 1)
+        before = self._at(lambda part, y: part._before(y), y)
         return before + np.random.default_rng(seed).uniform(size=found.shape) * (found - before)
 
     def crps(self, y: Any) -> np.ndarray:

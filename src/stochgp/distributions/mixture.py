@@ -7,6 +7,7 @@ from jaxtyping import Float64, Int
 from scipy.special import logsumexp
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points
+from stochgp.distributions.point_mass import PointMass
 from stochgp.distributions.roots import solve_increasing
 
 
@@ -16,7 +17,7 @@ class Mixture(AbstractDistribution):
     Parameters
     ----------
     parts : tuple of J distributions
-        p_j, of the same N rows and continuous.
+        p_j, of the same N rows, continuous or a `PointMass`.
     weights : array [J] or [N, J]
         w_j of all rows, or of each: at least 0, with the sum 1 over the parts.
     """
@@ -43,6 +44,10 @@ class Mixture(AbstractDistribution):
     @property
     def tail_index(self) -> float:
         return min(part.tail_index for part in self.parts)
+
+    @property
+    def has_masses(self) -> bool:
+        return any(part.has_masses for part in self.parts)
 
     @property
     def mean(self) -> PerRow:
@@ -82,9 +87,7 @@ class Mixture(AbstractDistribution):
         return np.sort(np.concatenate([part._breaks(p) for part in self.parts], axis=1), axis=1)
 
     def _logpdf(self, y: Points) -> Points:
-        with np.errstate(divide="ignore"):
-            each = [part._logpdf(y) + np.log(w)[..., None] for w, part in self._weighted]
-        return logsumexp(np.stack(each), axis=0)
+        return _log_density(self._weighted, y)
 
     def _tails(self, y: Points) -> tuple[Points, Points]:
         below, above = np.zeros_like(y), np.zeros_like(y)
@@ -94,24 +97,33 @@ class Mixture(AbstractDistribution):
             above += w[..., None] * upper
         return below, above
 
+    def _before(self, y: Points) -> Points:
+        return sum((w[..., None] * part._before(y) for w, part in self._weighted), np.zeros_like(y))
+
     def _crps(self, y: Points) -> Points:
         return self._crps_in_pieces(y)
 
     def _quantile(self, p: Points) -> Points:
-        """Between the least and the largest quantile of the parts."""
+        """Between the least and the largest quantile of the parts; a point mass at the probabilities that its step passes."""
         each = np.stack([part._quantile(p) for part in self.parts])
+        continuous = [(w, part) for w, part in self._weighted if not part.has_masses]
 
         def value_and_slope(y: Points) -> tuple[Points, Points]:
             below, above = self._tails(y)
             tail = np.maximum(np.where(p < 0.5, below, above), 1e-300)
             value = np.log(tail) - np.log(np.minimum(p, 1 - p))
-            return np.where(p < 0.5, value, -value), np.exp(self._logpdf(y)) / tail
+            return np.where(p < 0.5, value, -value), np.exp(_log_density(continuous, y)) / tail
 
         low, high = each.min(axis=0), each.max(axis=0)
         averaged = sum(
             (w[..., None] * q for (w, _), q in zip(self._weighted, each, strict=True)), np.zeros_like(p)
         )
-        return solve_increasing(value_and_slope, low, high, np.clip(averaged, low, high))
+        found = solve_increasing(value_and_slope, low, high, np.clip(averaged, low, high))
+        for part in self.parts:
+            if isinstance(part, PointMass):
+                at = np.broadcast_to(part.value[:, None], p.shape)
+                found = np.where((self._before(at) < p) & (p <= self._tails(at)[0]), at, found)
+        return found
 
     def _draw(self, generator: np.random.Generator, n: int) -> Points:
         if self.weights.ndim == 1:
@@ -122,6 +134,13 @@ class Mixture(AbstractDistribution):
             which = which_part(self.weights, generator.uniform(size=(self.n_rows, n)))
         draws = np.stack([part._draw(generator, n) for part in self.parts])
         return np.take_along_axis(draws, which[None], axis=0)[0]
+
+
+def _log_density(weighted: list[tuple[Any, AbstractDistribution]], y: Points) -> Points:
+    """log Σ_j w_j p_j(y), −inf of no parts."""
+    with np.errstate(divide="ignore"):
+        each = [part._logpdf(y) + np.log(w)[..., None] for w, part in weighted]
+    return logsumexp(np.stack(each), axis=0) if each else np.full_like(y, -np.inf)
 
 
 def which_part(weights: Float64[np.ndarray, "N J"], u: Float64[np.ndarray, "N S"]) -> Int[np.ndarray, "N S"]:

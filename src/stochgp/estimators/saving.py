@@ -48,7 +48,7 @@ def restored(
     if "members" in tree:
         of_members = metadata["members"]
         estimator.estimators_ = {
-            name: restored(part, of_members[name], kinds[of_members[name]["estimator"]])
+            name: restored(part, of_members[name], kinds[of_members[name]["estimator"]], kinds)
             for name, part in tree["members"].items()
         }
         estimator._pooling, estimator._correction = tree["fitted"], tree["correction"]

@@ -34,6 +34,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
         lambda v: v is None or v == "linear" or (not isinstance(v, str) and math.isfinite(v)),
         "None, 'linear' or a finite number",
     ),
+    "point_mass": (
+        lambda v: v is None or v == "auto" or (not isinstance(v, str) and math.isfinite(v)),
+        "'auto', None or a finite number",
+    ),
     "noise_variance": (lambda v: v is None or _positive(v), "None, or positive and finite"),
 }
 CHOICES = {

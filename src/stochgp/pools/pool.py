@@ -12,10 +12,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stochgp.budget import Budget
 from stochgp.distributions import AbstractDistribution, Mixture, PITRecalibration
 from stochgp.distributions.mixture import which_part
-from stochgp.estimators.fitted import Fitted, draw_keys
-from stochgp.estimators.function_draws import FunctionDraws
+from stochgp.estimators.fitted import draw_keys
 from stochgp.numerics.seeds import seed_of, split
-from stochgp.pools.pooling import Pooling
+from stochgp.pools.pooling import AbstractPooling
 from stochgp.posteriors.base import Request
 from stochgp.training_data.cautions import Seen
 from stochgp.training_data.inputs import Encoder
@@ -23,14 +22,14 @@ from stochgp.training_data.inputs import Encoder
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """What `Fitted` is for one estimator: f is f_k with probability w_k(x), and so is an observation; members are independent.
+    """What `Fitted` is for one estimator, of several of these, or of pools: f is f_k with probability w_k(x), and so is an observation; members are independent.
 
     All members have the same encoder. A function drawn from the pool is, with u uniform on [0, 1], at x a function drawn from the first member
     whose cumulative weight at x exceeds u: at each row its distribution is the mixture.
     """
 
-    members: tuple[Fitted, ...]
-    pooling: Pooling
+    members: tuple[Any, ...]
+    pooling: AbstractPooling
     correction: PITRecalibration | None = None  # of the mixture's probabilities
 
     @property
@@ -114,9 +113,9 @@ class Pool:
 class PooledDraws(eqx.Module):
     """S functions of a pool, called as `FunctionDraws` is; a JAX array of rows takes weights that do not depend on the row."""
 
-    parts: tuple[FunctionDraws, ...]
+    parts: tuple[Any, ...]
     u: Float[Array, " S"]
-    pooling: Pooling = eqx.field(static=True)
+    pooling: AbstractPooling = eqx.field(static=True)
 
     @property
     def n_samples(self) -> int:
@@ -126,9 +125,9 @@ class PooledDraws(eqx.Module):
         encoder = self.parts[0].encoder
         if not isinstance(X, jax.Array):
             return self.at_numbers(np.asarray(X) if encoder is None else encoder.transform(X))
-        if self.pooling.distance is not None:
+        if self.pooling.by_row:
             raise ValueError(
-                "the weights of this pool depend on distances, which are measured on the host: give a NumPy array"
+                "the weights of this pool depend on the row, and are found on the host: give a NumPy array"
             )
         ends = np.cumsum(self.pooling.weights(np.empty((0, 0))))[:-1]
         member = jnp.sum(self.u[:, None] >= ends, axis=1)

@@ -19,6 +19,7 @@ from stochgp.choosing import AS_GIVEN, Decisions, choice, planned
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError, within
+from stochgp.distributions import Mixture
 from stochgp.estimators.predictor import PosteriorEstimator
 from stochgp.estimators.report import PLANNED
 from stochgp.estimators.settings import check_settings
@@ -48,6 +49,18 @@ class Compared(NamedTuple):
     distance: Distance | None = None
     distributions: Sequence[Any] = ()
     rows: Rows | None = None
+
+    @property
+    def pooling(self) -> Pooling:
+        """Of the members that stay."""
+        level, slope = self.picked.level, self.picked.slope
+        return Pooling(level, slope, self.distance if slope.any() else None)
+
+    def mixed(self) -> Any:
+        """What the members that stay predict of the held-out rows, as one."""
+        assert self.rows is not None
+        parts = tuple(self.distributions[k] for k in self.picked.members)
+        return parts[0] if len(parts) == 1 else Mixture(parts, self.pooling.weights(self.rows.X))
 
 
 class Given(NamedTuple):
@@ -211,7 +224,9 @@ class PooledEstimator(PosteriorEstimator):
     def _fit(self, rows: Rows, encoder: Any, entries: dict[str, Any], grouped: bool, given: Given) -> None:
         in_time = rows.group is not None and not grouped
         division = self._division(rows, in_time, np.random.default_rng(given.seeds(1)[0]))
-        candidates = self._candidates(in_time and self.new_rows == "auto", division is not None)
+        by_blocks = in_time and self.new_rows == "auto"
+        candidates = self._candidates(by_blocks, division is not None)
+        candidates |= {} if division is None else self._further(rows, by_blocks)
         seen = rows if division is None else rows.some(~division.all)
         fitted, seconds = self._fitted_members(candidates, seen, encoder, given)
         self.estimators_, self.scores_ = fitted, {name: {"seconds": seconds[name]} for name in fitted}
@@ -220,11 +235,11 @@ class PooledEstimator(PosteriorEstimator):
         names = [list(fitted)[k] for k in picked.members]
         self.estimators_ = {name: fitted[name] for name in names}
         self.weights_ = dict(zip(names, picked.average.tolist(), strict=True))
-        self._pooling = Pooling(picked.level, picked.slope, compared.distance if picked.slope.any() else None)
+        self._pooling = compared.pooling
         self._correction = None
         of_rows = {} if division is None else self._closed(rows, division, compared)
         for member in self.estimators_.values():
-            _with_encoder(member, encoder, self)
+            with_encoder(member, encoder, self)
         n_held_out = 0 if division is None else int(division.all.sum())
         if compared.rows is not None:
             n_held_out = max(n_held_out, len(compared.rows))
@@ -286,6 +301,10 @@ class PooledEstimator(PosteriorEstimator):
             name + ON_BLOCKS: (made(name), True) for name in of_blocks
         }
 
+    def _further(self, rows: Rows, by_blocks: bool) -> dict[str, tuple[Any, bool]]:
+        """Candidates that these rows ask for."""
+        return {}
+
     def _fitted_members(
         self, candidates: dict[str, tuple[Any, bool]], rows: Rows, encoder: Any, given: Given
     ) -> tuple[dict[str, Any], dict[str, float]]:
@@ -327,7 +346,17 @@ class PooledEstimator(PosteriorEstimator):
         return {name: found[name] for name in candidates if name in found}, seconds
 
     def _set(self, member: Any, name: str, seed: int, n_left: int) -> None:
-        """The pool's settings for this member, and its share of the time that is left."""
+        """The pool's settings for this member."""
+        shared = self._settings_of(name, seed, n_left) | self._shared()
+        if isinstance(self.members, Mapping):  # what the user has set there stays
+            default = type(member)()
+            shared = {
+                key: value for key, value in shared.items() if getattr(member, key) == getattr(default, key)
+            }
+        member.set_params(**shared)
+
+    def _settings_of(self, name: str, seed: int, n_left: int) -> dict[str, Any]:
+        """Settings of every estimator, with its share of the time that is left."""
         of_plan = None
         if self.plan is not None:
             own = [key for key in self.plan if key.startswith(f"{name}.")]
@@ -335,17 +364,10 @@ class PooledEstimator(PosteriorEstimator):
         left = None
         if self.time_limit is not None:
             left = max(self._free(), 0.1) / n_left
-        shared = {
+        return {
             "dtype": self.dtype, "memory_limit": self.memory_limit, "time_limit": left, "verbose": self.verbose,
             "new_rows": "between", "plan": of_plan, "random_state": seed, "missing": "refuse", "devices": self.devices,
         }  # fmt: skip
-        shared |= self._shared()
-        if isinstance(self.members, Mapping):  # what the user has set there stays
-            default = type(member)()
-            shared = {
-                key: value for key, value in shared.items() if getattr(member, key) == getattr(default, key)
-            }
-        member.set_params(**shared)
 
     def _free(self) -> float:
         """Seconds that are left for further members."""
@@ -384,7 +406,11 @@ class PooledEstimator(PosteriorEstimator):
         self.history_ = [entry for member in members.values() for entry in member.history_]
 
 
-def _with_encoder(member: Any, encoder: Any, pool: Any) -> None:
-    """So that the member takes the tables that the pool takes."""
-    member._fitted = dataclasses.replace(member._fitted, encoder=encoder)
+def with_encoder(member: Any, encoder: Any, pool: Any) -> None:
+    """So that the member, and each of its own, takes the tables that the pool takes."""
+    own = getattr(member, "estimators_", {})
+    for part in own.values():
+        with_encoder(part, encoder, pool)
+    if not own:
+        member._fitted = dataclasses.replace(member._fitted, encoder=encoder)
     name_inputs(member, pool.n_features_in_, getattr(pool, "feature_names_in_", None))

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Shaped
-from scipy.special import logsumexp
 from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
@@ -18,6 +17,7 @@ from stochgp.data.rows import Rows
 from stochgp.distributions import Categorical, TemperatureScaling, temperature_scaling
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.kernels import Constant, Linear, Sum
+from stochgp.pools.class_pool import ClassPool, mixed_classes
 from stochgp.pools.pool_division import HeldOut, folds
 from stochgp.pools.pooled import (
     FEWEST_ROWS,
@@ -25,7 +25,8 @@ from stochgp.pools.pooled import (
     Given,
     PooledEstimator,
 )
-from stochgp.pools.pooling import Chosen, Predicted, alone, chosen
+from stochgp.pools.pooling import AbstractPooling, Chosen, Predicted, alone, chosen
+from stochgp.posteriors.base import Request
 from stochgp.selection.choices import CLASSIFIER
 from stochgp.training_data.inputs import read_labels, read_training_rows, refuse_one_class
 
@@ -106,23 +107,27 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     def predict_log_proba(self, X: Any) -> Float[np.ndarray, "N C"]:
         """The logarithms of the probabilities, accurate where these are small."""
         check_is_fitted(self)
-        each = np.stack([self._of_all_classes(member, X) for member in self.estimators_.values()])
-        return self._scaled(_mixed(each, self._pooling.weights(np.empty((0, 0))))).log_probabilities
+        X = self._read(X)
+        self._reserve(Request(len(X)), f"probabilities for {len(X)} rows", 32 * len(X) * len(self.classes_))
+        return self._fitted.distribution(X).log_probabilities
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
         """The most probable class of each row."""
         found = self.predict_log_proba(X)
         return self.classes_[np.argmax(found, axis=1)]
 
-    def _scaled(self, found: Categorical) -> Categorical:
-        return found if self._correction is None else self._correction(found)
+    @property
+    def _fitted(self) -> Any:
+        """The members as one."""
+        return self._as_one(self.estimators_, self._pooling, self._correction)
 
-    def _of_all_classes(self, member: Any, X: Any) -> Float[np.ndarray, "N C"]:
-        """A member knows those classes alone of which it has seen rows."""
-        known = member.predict_log_proba(X)
-        found = np.full((len(known), len(self.classes_)), -np.inf)
-        found[:, np.searchsorted(self.classes_, member.classes_)] = known
-        return found
+    def _as_one(
+        self, members: Mapping[str, Any], pooling: AbstractPooling | None = None, correction: Any = None
+    ) -> ClassPool:
+        """These members. A member knows those classes alone of which it has seen rows."""
+        parts = tuple(member._fitted for member in members.values())
+        known = tuple(np.searchsorted(self.classes_, member.classes_) for member in members.values())
+        return ClassPool(parts, known, len(self.classes_), pooling, correction)
 
     def _read_rows(
         self, X: Any, y: Any, sample_weight: Any, groups: Any, given: Given
@@ -187,9 +192,7 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     def _held_out(self, rows: Rows, division: HeldOut) -> tuple[np.ndarray, Float[np.ndarray, "K R C"]]:
         """(Which rows are held out, their log probabilities by each member): of few rows those of every fold, while there is time."""
         members = self.estimators_
-        predicted = lambda members, where: np.stack(
-            [self._of_all_classes(member, rows.X[where]) for member in members.values()]
-        )
+        predicted = lambda members, where: self._as_one(members).log_probabilities(rows.X[where])
         where = [np.flatnonzero(division.scored)]
         log_p = [predicted(members, where[0])]
         if len(rows) < FEWEST_ROWS and division.fold is not None:
@@ -230,7 +233,7 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     def _correction_by(self, compared: Compared, new: Rows) -> tuple[TemperatureScaling, str]:
         """The temperature that held-out rows ask for."""
         each = np.stack([compared.distributions[k].log_probabilities for k in compared.picked.members])
-        mixed = _mixed(each, self._pooling.weights(np.empty((0, 0))))
+        mixed = mixed_classes(each, self._pooling.weights(new.X))
         made = temperature_scaling(mixed, new.y, groups=new.group, weight=new.weight)
         return made, f"temperature {made.temperature:.3g}"
 
@@ -243,8 +246,3 @@ def _shorter(member: SparseGPClassifier) -> dict[str, Any]:
         "kernel": member.kernel_,
         "learner": replace(learner, steps=learner.steps // SHORTER, learning_rate=rate),
     }
-
-
-def _mixed(log_p: Float[np.ndarray, "K N C"], weights: Float[np.ndarray, " K"]) -> Categorical:
-    with np.errstate(divide="ignore"):
-        return Categorical(np.asarray(logsumexp(log_p + np.log(weights)[:, None, None], axis=0)))

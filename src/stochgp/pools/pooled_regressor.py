@@ -18,7 +18,7 @@ from stochgp.budget import Budget, MemoryLimitError
 from stochgp.choosing import choice, planned, prefer
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
-from stochgp.distributions import AbstractDistribution, Mixture, PITRecalibration, recalibration
+from stochgp.distributions import AbstractDistribution, PITRecalibration, recalibration
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.families.feature import FeatureGPRegressor
@@ -27,13 +27,14 @@ from stochgp.families.sparse import SparseGPRegressor
 from stochgp.features import is_network
 from stochgp.kernels import resolve
 from stochgp.kernels.rotated import along_inputs
+from stochgp.pools.hurdle import HurdleEstimator
+from stochgp.pools.point_mass import Hurdle
 from stochgp.pools.pool import Pool
 from stochgp.pools.pool_division import HeldOut
 from stochgp.pools.pooled import (
     ON_BLOCKS,
     Compared,
     Given,
-    PooledEstimator,
 )
 from stochgp.pools.pooling import (
     Predicted,
@@ -84,7 +85,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 
 
 @dataclass(eq=False, repr=False)
-class GPRegressor(PosteriorRegressor, PooledEstimator):
+class GPRegressor(PosteriorRegressor, HurdleEstimator):
     """Gaussian process regression for any table: members of several families, mixed by how each predicts rows that none of them has seen.
 
     A tenth of the rows is held out: whole groups, where there are groups. Where the table says when its rows were taken it is a quarter: blocks of time, the last
@@ -106,6 +107,10 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         "auto", or what one of the families takes (`KernelGPRegressor`, `SparseGPRegressor`): members are of families that take it.
     target : "real", "positive" or "count"
         "positive": log y is modelled, so that predictions are positive. "count": log(y + ½), and the better member predicts counts.
+    point_mass : "auto", float or None
+        A value that targets have again and again, such as 0 of rain or claims: y is this value with a probability that a classifier learns, "at_value", and
+        else what a pool predicts that learned from the other rows, "elsewhere". "auto" tries the value that a tenth of the targets have, and five times as
+        many as have any other; it takes this model in place of the pool where held-out rows gain in CRPS. None: never.
     missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan, devices
         As of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members.
 
@@ -140,12 +145,13 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
     _further_on_blocks: ClassVar[tuple[str, ...]] = (LINE,)
     _of_correction: ClassVar[str] = "curve"
     likelihood: Any = field(default="auto", kw_only=True)
-    target: str = field(default="real", kw_only=True)
 
     @property
     def _fitted(self) -> Any:
         """The members as one."""
         parts = tuple(member._fitted for member in self.estimators_.values())
+        if isinstance(self._pooling, Hurdle):
+            return self._pooling.pool(*parts)
         return Pool(parts, self._pooling, self._correction)
 
     def _read_rows(
@@ -207,7 +213,7 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         own = not isinstance(self.members, Mapping) and self._asks_nothing
         return own and self._is_quick(member)
 
-    def _compared(self, rows: Rows, division: HeldOut) -> Compared:
+    def _compared_without(self, rows: Rows, division: HeldOut) -> Compared:
         where = division.compared(FEW if deadline.left() < IN_HASTE else None)
         new, seen, members = rows.some(where), rows.some(~division.all), self.estimators_
         weight = new.weights.astype(np.float64)
@@ -274,7 +280,7 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
         """The pool's linear member, with what its noise asks for, where it is near enough to the best one and there is time."""
         if self.plan is not None or deadline.left() < LINEAR_SECONDS:
             return []
-        nlpd = {name: score["nlpd"] for name, score in self.scores_.items()}
+        nlpd = {name: self.scores_[name]["nlpd"] for name in self.estimators_}
         changed = []
         for name, member in self.estimators_.items():
             if not self._is_linear(member) or nlpd[name] > min(nlpd.values()) + NEAR:
@@ -303,10 +309,11 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
             for name in self.estimators_
             if self._asks_anew(name, division) and self._made_anew(name, rows)
         ]
-        joined = [_takes_in(member, new) for name, member in self.estimators_.items() if name not in anew]
-        distance = self._pooling.distance
+        remade = [self.estimators_[name] for name in anew]
+        joined = [_takes_in(member, part) for member, part in self.parts(new) if member not in remade]
+        pooling, distance = compared.pooling, compared.pooling.distance
         if distance is not None and all(joined):
-            self._pooling = dataclasses.replace(self._pooling, distance=distance.joined(new.X))
+            self._pooling = dataclasses.replace(pooling, distance=distance.joined(new.X))
         return found | ({"refit": choice(anew, ANEW)} if anew else {})
 
     def _asks_anew(self, name: str, division: HeldOut) -> bool:
@@ -349,9 +356,7 @@ class GPRegressor(PosteriorRegressor, PooledEstimator):
 
     def _correction_by(self, compared: Compared, new: Rows) -> tuple[PITRecalibration, str]:
         """Of the probabilities of the pool, or of the one member that stays (a beta-transformed pool: Ranjan and Gneiting 2010)."""
-        parts = tuple(compared.distributions[k] for k in compared.picked.members)
-        mixed = parts[0] if len(parts) == 1 else Mixture(parts, self._pooling.weights(new.X))
-        made = recalibration(mixed, new.y, groups=new.group, weight=new.weight)
+        made = recalibration(compared.mixed(), new.y, groups=new.group, weight=new.weight)
         return made, f"Beta({made.a:.3g}, {made.b:.3g}) of F"
 
 

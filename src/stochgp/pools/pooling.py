@@ -1,5 +1,6 @@
 """Weights of the members of a pool, by how each predicts rows that none of them has seen."""
 
+import abc
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -68,16 +69,32 @@ class Distance:
         return _in_units(X if self.column is None else X[:, [self.column]], self.scale)
 
 
+class AbstractPooling(abc.ABC):
+    """Weights of K members."""
+
+    @property
+    @abc.abstractmethod
+    def by_row(self) -> bool:
+        """Whether weights are of each row."""
+
+    @abc.abstractmethod
+    def weights(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
+        """Of each row, or [K] of all."""
+
+
 @dataclass(frozen=True, eq=False)
-class Pooling:
+class Pooling(AbstractPooling):
     """w_k(x) = softmax_k(level_k + slope_k d(x)); without a `distance` the same for all rows."""
 
     level: Float[np.ndarray, " K"]
     slope: Float[np.ndarray, " K"]
     distance: Distance | None = None
 
+    @property
+    def by_row(self) -> bool:
+        return self.distance is not None
+
     def weights(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
-        """Of each row, or [K] of all."""
         if self.distance is None:
             return softmax(self.level)
         return softmax(self.level + self.distance(X)[:, None] * self.slope, axis=1)

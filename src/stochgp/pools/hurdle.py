@@ -1,0 +1,128 @@
+"""Pools of targets that have one value again and again: fitted, and compared with pools that know nothing of it."""
+
+import abc
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from sklearn.base import clone
+
+from stochgp.choosing import prefer
+from stochgp.data.rows import Rows
+from stochgp.distributions import AbstractDistribution
+from stochgp.pools.point_mass import Hurdle, frequent
+from stochgp.pools.pool_division import HeldOut
+from stochgp.pools.pooled import ON_BLOCKS, Compared, Given, PooledEstimator, with_encoder
+from stochgp.pools.pooled_classifier import GPClassifier
+from stochgp.pools.pooling import alone
+from stochgp.selection.likelihood import AUTO
+from stochgp.training_data.progress import say
+
+FEWEST_ROWS = 10  # of the value, and of others
+AT_VALUE, ELSEWHERE = "at_value", "elsewhere"  # members of a hurdle model
+# A hurdle model as a member, and the share of the CRPS of the others that it is to gain: a density says little of a value that targets have again and again.
+POINT_MASS, LEAST_GAIN = "point_mass", 0.01
+
+
+@dataclass(eq=False, repr=False)
+class HurdleEstimator(PooledEstimator):
+    """A pool that may be a hurdle model: y is `point_mass` with a probability that a classifier learns, and else what a pool of the other rows predicts."""
+
+    target: str = field(default="real", kw_only=True)
+    point_mass: Any = field(default=AUTO, kw_only=True)
+
+    @abc.abstractmethod
+    def _compared_without(self, rows: Rows, division: HeldOut) -> Compared:
+        """`_compared`, of the members but for a hurdle model."""
+
+    @abc.abstractmethod
+    def _scored(
+        self, name: str, new: Rows, weight: Float[np.ndarray, " R"]
+    ) -> tuple[AbstractDistribution, np.ndarray, np.ndarray]:
+        """(Distributions, log densities, means) of held-out rows by this member; adds to `scores_`."""
+
+    def _further(self, rows: Rows, by_blocks: bool) -> dict[str, tuple[Any, bool]]:
+        """A hurdle model, where targets have a value again and again."""
+        is_asked = self.point_mass == AUTO and self.ensemble and isinstance(self.members, str)
+        value = frequent(rows) if is_asked and self.target != "count" else None
+        name = POINT_MASS + (ON_BLOCKS if by_blocks else "")
+        return {} if value is None else {name: (type(self)(point_mass=value), True)}
+
+    def _fit(self, rows: Rows, encoder: Any, entries: dict[str, Any], grouped: bool, given: Given) -> None:
+        if self.point_mass is None or isinstance(self.point_mass, str):
+            super()._fit(rows, encoder, entries, grouped, given)
+        else:
+            self._fit_hurdle(Hurdle.of(self.point_mass, rows.y), rows, encoder, entries, given)
+
+    def _fit_hurdle(
+        self, hurdle: Hurdle, rows: Rows, encoder: Any, entries: dict[str, Any], given: Given
+    ) -> None:
+        """Raises ValueError where few targets have the value, or few another one, and for counts."""
+        if self.target == "count":
+            raise ValueError("point_mass is for continuous targets: a model of counts has zeros of its own")
+        at, others = hurdle.has(rows.y), hurdle.elsewhere(rows)
+        if min(at.sum(), len(others)) < FEWEST_ROWS:
+            raise ValueError(
+                f"point_mass is {hurdle.value:g}, the target of {at.sum()} of {len(rows)} rows; at least {FEWEST_ROWS} must have it, and {FEWEST_ROWS} another one"
+            )
+        elsewhere: Any = clone(self)
+        parts = {
+            AT_VALUE: (
+                GPClassifier(),
+                dataclasses.replace(rows, y=at),
+            ),
+            ELSEWHERE: (elsewhere.set_params(point_mass=None), others),
+        }
+        self.estimators_, self.scores_ = {}, {}
+        for k, (name, (member, part)) in enumerate(parts.items()):
+            say(self.verbose, f"{name}, {k + 1} of {len(parts)}: {type(member).__name__}")
+            member.set_params(**self._settings_of(name, given.seeds(3)[k + 1], len(parts) - k))
+            member.fit(part.X, part.y, part.weight, groups=part.group, **given.of(name))
+            with_encoder(member, encoder, self)
+            self.estimators_[name], self.scores_[name] = member, {"seconds": member.fit_seconds_}
+        share = float(np.average(at, weights=rows.weights))
+        self.weights_ = {AT_VALUE: share, ELSEWHERE: 1 - share}
+        self._pooling, self._correction = hurdle, None
+        self._report(len(rows), entries, 0, alone(0, f"{share:.1%} of the targets are {hurdle.value:g}"))
+
+    def _compared(self, rows: Rows, division: HeldOut) -> Compared:
+        hurdles = {name: found for name, found in self.estimators_.items() if name.startswith(POINT_MASS)}
+        if len(hurdles) == len(self.estimators_):  # as planned
+            return Compared(alone(0, "there is no other member"))
+        for name in hurdles:
+            del self.estimators_[name]
+        found = self._compared_without(rows, division)
+        self.estimators_ |= hurdles
+        for name in hurdles:
+            found = self._unless_preferred(name, found)
+        return found
+
+    def _unless_preferred(self, name: str, found: Compared) -> Compared:
+        """The hurdle model alone, where held-out rows prefer it to the others in CRPS, else these."""
+        if found.rows is None:
+            return found
+        new, (distribution, _, _) = found.rows, self._scored(name, found.rows, found.rows.weights)
+        pooled, own = found.mixed().crps(new.y), distribution.crps(new.y)
+        unit = float(np.average(pooled, weights=new.weights))
+        preferred = prefer(
+            -pooled / unit, {name: -own / unit}, self._cells(new), new.weights, least=LEAST_GAIN
+        )
+        gain, picked = preferred.gains[name], found.picked
+        why = f"the CRPS of {name!r} is {gain.mean:.1%} ± {gain.error:.1%} below that of the others"
+        if preferred.name is None:
+            return found._replace(picked=picked._replace(why=f"{picked.why}; {why}"))
+        distributions = [*found.distributions, distribution]
+        number = list(self.estimators_).index(name)
+        return found._replace(picked=alone(number, f"{why}: {picked.why}"), distributions=distributions)
+
+    def parts(self, rows: Rows) -> Iterator[tuple[Any, Rows]]:
+        """(A member, those of new rows that it learns from): of a hurdle model the members elsewhere, and the rows of other values."""
+        found, some = self.estimators_, rows
+        if isinstance(self._pooling, Hurdle):
+            found, some = found[ELSEWHERE].estimators_, self._pooling.elsewhere(rows)
+        for member in found.values():
+            inner = isinstance(member, HurdleEstimator)
+            yield from member.parts(some) if inner else ((member, some),)

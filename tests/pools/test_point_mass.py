@@ -1,0 +1,142 @@
+"""Targets that have one value again and again: what a hurdle model predicts, and when a pool takes it."""
+
+import pickle
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from stochgp import FeatureGPRegressor, GPRegressor, SparseGPClassifier, load
+from stochgp.data.rows import Rows
+from stochgp.distributions import Mixture, PointMass
+from stochgp.learners import SVGP, ByLoss
+from stochgp.pools import hurdle, pooled_classifier, pooled_regressor
+from stochgp.pools.point_mass import frequent
+
+N = 1_200
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.uniform(-2, 2, (N, 2))
+RAINS = GENERATOR.uniform(size=N) < 0.2 + 0.6 * (X[:, 0] > 0)
+Y = np.where(RAINS, 5 + X[:, 1] + 0.3 * GENERATOR.normal(size=N), 0.0)
+NEW = GENERATOR.uniform(-2, 2, (40, 2))
+REGRESSORS = {
+    "feature": partial(FeatureGPRegressor, "rff", n_features=60, epochs=2, likelihood="gaussian"),
+    "linear": partial(FeatureGPRegressor, "linear", epochs=5, likelihood="gaussian"),
+    "sparse": partial(FeatureGPRegressor, "orf", n_features=60, epochs=2, likelihood="gaussian"),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_members():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pooled_regressor, "FAMILIES", REGRESSORS)
+        patched.setattr(pooled_classifier, "FAMILIES", {"smooth": partial(SparseGPClassifier, "rbf", 20)})
+        few = {5_000: (20, SVGP(steps=40, batch_size=128, judge=ByLoss()))}
+        patched.setattr(pooled_classifier, "FEW", few)
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(_quick_members):
+    return GPRegressor(point_mass=0, random_state=0).fit(X, Y)
+
+
+def test_an_observation_is_the_value_or_what_the_pool_of_other_rows_predicts(model):
+    at, elsewhere = model.estimators_["at_value"], model.estimators_["elsewhere"]
+    assert elsewhere.n_rows_ == RAINS.sum() and at.n_rows_ == N
+    p, found = at.predict_proba(NEW)[:, list(at.classes_).index(True)], model.predict_distribution(NEW)
+    assert_allclose(found.log_mass(0.0, 1e-6), np.log(p), rtol=1e-5)
+    y = np.linspace(-1.3, 9.7, 40)
+    rest = elsewhere.predict_distribution(NEW).cdf(y)
+    assert_allclose(found.cdf(y), p * (y >= 0) + (1 - p) * rest, rtol=1e-6)
+    assert_allclose(model.predict(NEW), (1 - p) * elsewhere.predict(NEW), rtol=1e-6)
+    assert np.mean(p[NEW[:, 0] > 0.5]) < 0.4 < 0.6 < np.mean(p[NEW[:, 0] < -0.5])
+
+
+def test_draws_have_the_value_as_often_as_is_predicted(model):
+    S = 4_000
+    p = np.exp(model.predict_distribution(NEW).log_mass(0.0, 1e-6))
+    for drawn in (model.sample_y(NEW, S, include_noise=True), model.predict_distribution(NEW).sample(0, S)):
+        assert np.all(abs(np.mean(drawn == 0, axis=1) - p) < 5 * np.sqrt(p * (1 - p) / S) + 1e-12)
+    mean, std = model.predict(NEW, return_std=True, include_noise=True)
+    drawn = model.sample_y(NEW, S, 1, include_noise=True)
+    assert np.all(abs(drawn.mean(axis=1) - mean) < 5 * std / S**0.5)
+    assert_allclose(drawn.std(axis=1), std, rtol=0.1)
+    covariance = model.predict(NEW, return_cov=True)[1]
+    functions = model.sample_functions(S, 2)(NEW)
+    assert_allclose(np.cov(functions), covariance, atol=6 * covariance.max() / S**0.5)
+    with pytest.raises(ValueError, match="give a NumPy array"):
+        model.sample_functions(2)(jnp.asarray(NEW, jnp.float32))
+
+
+def test_files_pickles_and_plans_give_the_same_bits(model, tmp_path):
+    model.save(tmp_path / "hurdle.safetensors")
+    again = GPRegressor(point_mass=0, random_state=0, plan=model.plan_).fit(X, Y)
+    for other in (load(tmp_path / "hurdle.safetensors"), pickle.loads(pickle.dumps(model)), again):
+        assert_array_equal(other.predict(NEW, True)[1], model.predict(NEW, True)[1])
+        assert other.weights_ == model.weights_
+        assert_array_equal(other.predict_interval(NEW, 0.5), model.predict_interval(NEW, 0.5))
+    text = model.summary()
+    assert "at_value" in text and f"{np.mean(~RAINS):.1%} of the targets are 0" in text
+
+
+def test_a_pool_takes_a_point_mass_where_held_out_rows_prefer_it(tmp_path):
+    found = GPRegressor(random_state=0).fit(X, Y)
+    assert (
+        list(found.estimators_) == ["point_mass"]
+        and "below that of the others" in found.plan_["members"]["why"]
+    )
+    taken = found.estimators_["point_mass"]
+    assert taken.point_mass == 0 and isinstance(found.predict_distribution(NEW), Mixture)
+    for member in taken.estimators_["elsewhere"].estimators_.values():
+        assert member.n_rows_ == RAINS.sum()  # held-out rows of other values have joined
+    found.save(tmp_path / "pool.safetensors")
+    assert_array_equal(load(tmp_path / "pool.safetensors").predict(NEW), found.predict(NEW))
+    again = GPRegressor(random_state=0, plan=found.plan_).fit(X, Y)
+    assert_array_equal(again.predict(NEW), found.predict(NEW))
+
+
+def test_a_point_mass_is_left_out_where_held_out_rows_do_not_gain_or_nobody_asks(monkeypatch):
+    monkeypatch.setattr(hurdle, "LEAST_GAIN", 10.0)
+    found = GPRegressor(random_state=0).fit(X, Y)
+    assert "point_mass" in found.scores_ and "point_mass" not in found.estimators_
+    assert "below that of the others" in found.plan_["members"]["why"]
+    assert "point_mass" not in GPRegressor(random_state=0, point_mass=None).fit(X, Y).scores_
+    assert "point_mass" not in GPRegressor(members=["feature"], random_state=0).fit(X, Y).scores_
+
+
+@pytest.mark.parametrize(
+    ("y", "weight", "value"),
+    [
+        (Y, None, 0.0),
+        (Y + 3, None, 3.0),
+        (np.where(RAINS, np.round(Y), 0), None, None),  # few values
+        (GENERATOR.poisson(3.0, N).astype(float), None, None),
+        (
+            GENERATOR.geometric(0.4, 20 * N) - 1.0,
+            None,
+            None,
+        ),  # counts: one value is frequent, and so is the next
+        (Y, np.where(RAINS, 1.0, 0.01), None),
+        (GENERATOR.normal(size=N), None, None),
+    ],
+)
+def test_the_value_that_is_tried(y, weight, value):
+    assert frequent(Rows(np.zeros((len(y), 1)), y, weight)) == value
+
+
+def test_a_point_mass_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="point_mass is 7, the target of 0 of 1200 rows"):
+        GPRegressor(point_mass=7).fit(X, Y)
+    with pytest.raises(ValueError, match="point_mass is 'often'"):
+        GPRegressor(point_mass="often").fit(X, Y)
+    with pytest.raises(ValueError, match="a model of counts"):
+        GPRegressor(point_mass=0, target="count").fit(X, np.round(Y).clip(0))
+
+
+def test_positive_targets_may_be_0_where_that_is_their_point_mass():
+    found = GPRegressor(point_mass=0.0, target="positive", random_state=0).fit(X, Y)
+    assert found.predict_interval(NEW, 0.999).min() == 0
+    assert isinstance(found.predict_distribution(NEW).parts[0], PointMass)
