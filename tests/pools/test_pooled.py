@@ -435,5 +435,7 @@ def test_a_member_that_stays_alone_has_its_probabilities_corrected(monkeypatch):
 def test_probabilities_are_not_corrected_by_rows_of_other_times(model):
     pool = pickle.loads(pickle.dumps(model[1]))
     single, blocks = np.arange(N) < 200, np.arange(N) >= N - 200
-    told = pool._corrected(pool_division.HeldOut(single, blocks, in_time=True), None)
+    told = pool._corrected(
+        pool_division.HeldOut(single, blocks, in_time=True), pooled.Compared(pooled.alone(0, ""))
+    )
     assert told["probabilities"]["choice"] == "as they are" and "exchangeable" in told["probabilities"]["why"]

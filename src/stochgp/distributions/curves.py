@@ -187,7 +187,7 @@ class Recalibrated(AbstractDistribution):
     def _bulk(self) -> "Recalibrated":
         return Recalibrated(self.base._bulk(), self.curve)
 
-    def _breaks(self, p: Points) -> Points:
+    def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
         kinks = np.broadcast_to(self.curve.kinks, (self.n_rows, len(self.curve.kinks)))
         return self.base._breaks(np.sort(np.concatenate([self._inverse(p), kinks], axis=1), axis=1))
 

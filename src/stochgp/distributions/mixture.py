@@ -82,7 +82,7 @@ class Mixture(AbstractDistribution):
     def _bulk(self) -> "Mixture":
         return Mixture(tuple(part._bulk() for part in self.parts), self.weights)
 
-    def _breaks(self, p: Points) -> Points:
+    def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
         """Those of all parts: each is smooth between its own."""
         return np.sort(np.concatenate([part._breaks(p) for part in self.parts], axis=1), axis=1)
 

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points
 
@@ -51,7 +52,7 @@ class PointMass(AbstractDistribution):
     def _pieces(self) -> int:
         return 0
 
-    def _breaks(self, p: Points) -> Points:
+    def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
         return self.value[:, None]
 
     def _logpdf(self, y: Points) -> Points:

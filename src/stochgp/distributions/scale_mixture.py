@@ -118,7 +118,7 @@ class ScaleMixture(AbstractDistribution):
             self, multipliers=self.multipliers[..., some], log_weights=self.log_weights[some]
         )
 
-    def _breaks(self, p: Points) -> Points:
+    def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
         """The quantiles as far as COARSE tails tell, between which log tails are lines in log d."""
         tail, t = np.minimum(p, 1 - p), self._stds()
         middle, low, high = self._brackets(tail, t)

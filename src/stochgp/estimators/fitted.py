@@ -14,7 +14,7 @@ from stochgp.budget import Budget, release
 from stochgp.data import Standardiser
 from stochgp.data.model_rows import ModelRows
 from stochgp.distributions import AbstractDistribution
-from stochgp.estimators.function_draws import FunctionDraws, JoinedFunctions
+from stochgp.estimators.function_draws import AbstractDraws, FunctionDraws, JoinedFunctions
 from stochgp.observations import Observation
 from stochgp.planning.memory import most_columns
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions
@@ -164,7 +164,7 @@ class Fitted:
             )
 
     def observed(
-        self, functions: FunctionDraws, X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
+        self, functions: AbstractDraws, X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
         """Observations of these functions."""
         return self.with_noise(functions.at_numbers(X), X, key=key)

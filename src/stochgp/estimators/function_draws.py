@@ -1,5 +1,6 @@
 """Functions drawn from a posterior, in the user's units."""
 
+import abc
 from typing import Any
 
 import equinox as eqx
@@ -33,7 +34,24 @@ class JoinedFunctions(AbstractFunctions):
         return jnp.concatenate([part(X) for part in self.parts], axis=1)
 
 
-class FunctionDraws(eqx.Module):
+class AbstractDraws(eqx.Module):
+    """S functions: `draws(X)` are their values at rows X, in the user's units."""
+
+    @property
+    @abc.abstractmethod
+    def n_samples(self) -> int:
+        """S."""
+
+    @abc.abstractmethod
+    def __call__(self, X: Any) -> Any:
+        """[N, S]; of a NumPy array or a data frame a NumPy array in float64, of a JAX array a JAX array where that can be."""
+
+    @abc.abstractmethod
+    def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+        """The values at rows whose text columns are encoded already."""
+
+
+class FunctionDraws(AbstractDraws):
     """S functions drawn from a posterior: f(X) are their values, in target units, at rows X in the units given to `fit`.
 
     A JAX array X [N, D] gives a JAX array [N, S] in its dtype, differentiable in X, under any transformation of JAX. A NumPy array or a
@@ -60,7 +78,6 @@ class FunctionDraws(eqx.Module):
         return self.at_numbers(np.asarray(X) if self.encoder is None else self.encoder.transform(X))
 
     def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
-        """The values at rows whose text columns are encoded already."""
         inputs = Standardiser(np.asarray(self.center), np.asarray(self.scale))
         targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
         rows = ModelRows(X, inputs, self.dtype)

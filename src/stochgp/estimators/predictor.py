@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from stochgp.budget import Budget
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.fitted import Fitted, draw_keys
-from stochgp.estimators.function_draws import FunctionDraws
+from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.estimators.nested import BETWEEN_NAMES, fields_of, with_fields
 from stochgp.estimators.saving import pack, save, unpack
 from stochgp.numerics.seeds import as_key
@@ -223,7 +223,7 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
             return self._fitted.observed(functions, X, key=draw_keys(key)[1])
         return functions.at_numbers(X)
 
-    def sample_functions(self, n_samples: int, random_state: Any = 0) -> FunctionDraws:
+    def sample_functions(self, n_samples: int, random_state: Any = 0) -> AbstractDraws:
         """Whole functions drawn from the posterior: `f = model.sample_functions(8)`, then `f(X)` is [rows, 8], in target units.
 
         With a JAX array X it is differentiable; with a NumPy array or a data frame it is evaluated in blocks. Raises ValueError unless

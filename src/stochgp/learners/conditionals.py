@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import math
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -127,12 +127,12 @@ class AbstractConditionals(AbstractLearner):
         passes = ROUNDS * per_round if self.epochs is None else self.epochs
         return StepPlan(C, 1, passes, min(per_round, passes), 1)
 
-    def near_optimum(self, n_rows: int) -> Self:
+    def near_optimum(self, n_rows: int) -> "AbstractConditionals":
         """The same for a trial that starts near the optimum: of 4,096 centres, one round of mini-batches and at most 8 scoring steps."""
         trial = dataclasses.replace(self, n_centres=min(self.n_centres, TRIAL_CENTRES), searches=1)
         return dataclasses.replace(trial, epochs=trial.passes_per_round(n_rows) + SCORINGS)
 
-    def closing(self) -> Self:
+    def closing(self) -> "AbstractConditionals":
         """The same for a start at the optimum of a trial: scoring steps alone."""
         return dataclasses.replace(self, searches=0, epochs=CLOSINGS)
 

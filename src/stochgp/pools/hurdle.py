@@ -1,7 +1,6 @@
 """Pools of targets that have one value again and again: fitted, and compared with pools that know nothing of it."""
 
 import abc
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,17 +69,14 @@ class HurdleEstimator(PooledEstimator):
             )
         elsewhere: Any = clone(self)
         parts = {
-            AT_VALUE: (
-                GPClassifier(),
-                dataclasses.replace(rows, y=at),
-            ),
-            ELSEWHERE: (elsewhere.set_params(point_mass=None), others),
+            AT_VALUE: (GPClassifier(), rows, at),
+            ELSEWHERE: (elsewhere.set_params(point_mass=None), others, others.y),
         }
         self.estimators_, self.scores_ = {}, {}
-        for k, (name, (member, part)) in enumerate(parts.items()):
+        for k, (name, (member, part, y)) in enumerate(parts.items()):
             say(self.verbose, f"{name}, {k + 1} of {len(parts)}: {type(member).__name__}")
             member.set_params(**self._settings_of(name, given.seeds(3)[k + 1], len(parts) - k))
-            member.fit(part.X, part.y, part.weight, groups=part.group, **given.of(name))
+            member.fit(part.X, y, part.weight, groups=part.group, **given.of(name))
             with_encoder(member, encoder, self)
             self.estimators_[name], self.scores_[name] = member, {"seconds": member.fit_seconds_}
         share = float(np.average(at, weights=rows.weights))

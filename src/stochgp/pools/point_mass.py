@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from stochgp.budget import Budget
 from stochgp.data.rows import Rows
 from stochgp.distributions import PointMass
+from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.pools.class_pool import ClassPool
 from stochgp.pools.pool import Pool
 from stochgp.pools.pooling import AbstractPooling
@@ -119,12 +120,19 @@ class AtValue:
         return functions.at_numbers(X)
 
 
-class ConstantDraws(eqx.Module):
-    """S functions that are the same constant, called by `PooledDraws` as `FunctionDraws` is."""
+class ConstantDraws(AbstractDraws):
+    """S functions that are the same constant."""
 
     value: float = eqx.field(static=True)
-    n_samples: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
     encoder: Encoder | None = eqx.field(static=True)
 
+    @property
+    def n_samples(self) -> int:
+        return self.size
+
+    def __call__(self, X: Any) -> Any:
+        return self.at_numbers(X)
+
     def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
-        return np.full((len(X), self.n_samples), self.value)
+        return np.full((len(X), self.size), self.value)

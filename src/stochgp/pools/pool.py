@@ -13,6 +13,7 @@ from stochgp.budget import Budget
 from stochgp.distributions import AbstractDistribution, Mixture, PITRecalibration
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.fitted import draw_keys
+from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.numerics.seeds import seed_of, split
 from stochgp.pools.pooling import AbstractPooling
 from stochgp.posteriors.base import Request
@@ -110,7 +111,7 @@ class Pool:
         return np.sum(self.pooling.weights(X) * values, axis=1)
 
 
-class PooledDraws(eqx.Module):
+class PooledDraws(AbstractDraws):
     """S functions of a pool, called as `FunctionDraws` is; a JAX array of rows takes weights that do not depend on the row."""
 
     parts: tuple[Any, ...]
@@ -135,7 +136,6 @@ class PooledDraws(eqx.Module):
         return jnp.take_along_axis(values, jnp.broadcast_to(member, values.shape[1:])[None], axis=0)[0]
 
     def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
-        """The values at rows whose text columns are encoded already."""
         return self.selected(X, [part.at_numbers(X) for part in self.parts])
 
     def selected(self, X: np.ndarray, values: list[Float[np.ndarray, "N S"]]) -> Float[np.ndarray, "N S"]:

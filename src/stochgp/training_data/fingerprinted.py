@@ -29,7 +29,7 @@ class Inputs(Enum):
     FINGERPRINTS = "as they are, packed as sets of bits: the Tanimoto kernel knows the origin, so `standardize` is of the targets alone"
 
 
-def name_inputs(estimator: Any, n_inputs: int, names: Sequence[str] | None = None) -> None:
+def name_inputs(estimator: Any, n_inputs: int, names: Sequence[str] | np.ndarray | None = None) -> None:
     """Sets `n_features_in_`, and `feature_names_in_` where inputs have names."""
     estimator.n_features_in_ = n_inputs
     if names is not None:
