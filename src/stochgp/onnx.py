@@ -48,7 +48,7 @@ ACTIVATIONS = {
 }
 
 
-def to_onnx(model: FeatureGPRegressor, path: str | os.PathLike) -> None:
+def to_onnx(model: Any, path: str | os.PathLike) -> None:
     """Writes mean and standard deviations of a fitted `FeatureGPRegressor` to an ONNX file.
 
     The input "X" is float64 [N, D], in the units and the order of the columns of `fit`, for any number of rows. The outputs are float64 [N], in the units of

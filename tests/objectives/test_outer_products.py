@@ -63,13 +63,13 @@ def test_slopes_are_those_of_the_posterior_mean(kind):
     """Given all rows, by central differences; Matérn 1/2 has a kink at each row, where its own term counts as flat."""
     gp, i, step = model(kind), 4, 1e-6
     rows = np.concatenate([np.delete(np.arange(N), i), [i]])[None].astype(np.int32)
-    K = np.asarray(gp.kernel.matrix(X, X))
+    K = np.asarray(gp.kernel.matrix(jnp.asarray(X), jnp.asarray(X)))
     count = WEIGHT.copy()
     count[i] = 1.0
     alpha = np.linalg.solve(K + np.diag(NOISE / count), Y)
     if kind is Matern12:
         alpha[i] = 0.0
-    mean = lambda x: float(np.asarray(gp.kernel.matrix(x[None], X))[0] @ alpha)
+    mean = lambda x: float(np.asarray(gp.kernel.matrix(jnp.asarray(x[None]), jnp.asarray(X)))[0] @ alpha)
     shifts = step * LENGTHS * np.eye(D)
     g = np.array([(mean(X[i] + s) - mean(X[i] - s)) / (2 * step) for s in shifts])
     np.testing.assert_allclose(outer_products(gp, source(), rows, True), np.outer(g, g), rtol=1e-5, atol=1e-8)

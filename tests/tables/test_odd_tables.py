@@ -11,6 +11,7 @@ import pytest
 from stochgp.data import TableEncoder, read_table, target_column
 from stochgp.storage.codec import decode, encode
 from stochgp.tables.bounds import bound_of
+from stochgp.tables.columns import Column
 from stochgp.tables.levels import FOLDS, WEIGHTS, LevelTargets
 from stochgp.tables.readings import reading_of
 
@@ -93,17 +94,9 @@ def test_ambiguous_dates_move_least_from_row_to_row():
         _, X, note = fitted(texts)
         np.testing.assert_array_equal(X[:, 0], np.arange(12.0))
         assert f"with the {'day' if first else 'month'} first they move least" in note
-    reading, note = reading_of(TableColumn(["3/4/2017", "3/4/2017"]))
+    one_date = pa.array(["3/4/2017", "3/4/2017"], pa.large_string())
+    reading, note = reading_of(Column("day", "text", one_date, np.zeros(2, bool)))
     assert reading.day_first and "may have the day or the month first" in note
-
-
-class TableColumn:
-    """What `reading_of` looks at."""
-
-    category = False
-
-    def __init__(self, texts):
-        self.values = pa.array(texts, pa.large_string())
 
 
 DIGITS = {

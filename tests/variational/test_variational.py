@@ -152,7 +152,10 @@ def test_a_row_left_out_in_closed_form_is_a_row_that_was_never_there():
 
     def optimal(kept):
         gp, beta = model(), count[kept] / NOISE
-        found = optimum(gp.process().whitened(jnp.asarray(X[kept])), beta[:, None], (beta * y[kept])[:, None])
+        found = optimum(
+            gp.process().whitened(jnp.asarray(X[kept])),
+            *(jnp.asarray(part)[:, None] for part in (beta, beta * y[kept])),
+        )
         gp = eqx.tree_at(lambda g: g.approximation, gp, gp.approximation.at(found))
         return VariationalPosterior.of(gp, D)
 

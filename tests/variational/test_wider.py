@@ -49,14 +49,21 @@ def test_the_mean_of_the_inducing_points_themselves_is_that_of_the_optimal_q():
     points = X[:12]
     base, solved = process(points), equations(points).solved(NOISE)
     made = WiderMean(base, jnp.asarray(points), jnp.asarray(solved.weights), jnp.asarray(NOISE))
-    assert_allclose(made.mean(NEW), base.mean(NEW), atol=1e-6)
+    assert_allclose(made.mean(jnp.asarray(NEW)), base.mean(jnp.asarray(NEW)), atol=1e-6)
 
 
 def test_points_at_all_rows_give_the_exact_posterior_mean():
     solved = equations(X).solved(NOISE)
-    K = np.asarray(kernel().matrix(X, X))
-    exact = np.asarray(kernel().matrix(NEW, X)) @ np.linalg.solve(K + np.diag(NOISE / WEIGHT), Y)
-    assert_allclose(np.asarray(kernel().matrix(NEW, X)) @ solved.weights, exact, rtol=1e-4, atol=1e-5)
+    K = np.asarray(kernel().matrix(jnp.asarray(X), jnp.asarray(X)))
+    exact = np.asarray(kernel().matrix(jnp.asarray(NEW), jnp.asarray(X))) @ np.linalg.solve(
+        K + np.diag(NOISE / WEIGHT), Y
+    )
+    assert_allclose(
+        np.asarray(kernel().matrix(jnp.asarray(NEW), jnp.asarray(X))) @ solved.weights,
+        exact,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("n", [5, 25])
@@ -66,7 +73,7 @@ def test_errors_without_each_row_are_those_of_fits_without_it(n):
     for i in (0, 3, N - 1):
         others = np.delete(np.arange(N), i)
         mean = (
-            np.asarray(kernel().matrix(X[i : i + 1], points))
+            np.asarray(kernel().matrix(jnp.asarray(X[i : i + 1]), jnp.asarray(points)))
             @ equations(points, others).solved(NOISE).weights
         )
         assert_allclose(found[i], Y[i] - mean[0], rtol=1e-6)
@@ -76,16 +83,16 @@ def test_draws_have_the_wider_mean_and_the_covariance_of_the_inducing_points():
     base, solved = process(X[:8]), equations(X[:40]).solved(NOISE)
     made = WiderMean(base, jnp.asarray(X[:40]), jnp.asarray(solved.weights), jnp.asarray(NOISE))
     prior = lambda rows: jnp.zeros((len(rows), 7))
-    key = jax.random.key(0)
-    moved = made.correction(prior, 7, key=key)(NEW) - base.correction(prior, 7, key=key)(NEW)
-    assert_allclose(moved, np.repeat(np.asarray(made.mean(NEW) - base.mean(NEW)), 7, axis=1), atol=1e-9)
-    for mine, others in zip(made.covariance_parts(NEW), base.covariance_parts(NEW), strict=True):
+    key, new = jax.random.key(0), jnp.asarray(NEW)
+    moved = made.correction(prior, 7, key=key)(new) - base.correction(prior, 7, key=key)(new)
+    assert_allclose(moved, np.repeat(np.asarray(made.mean(new) - base.mean(new)), 7, axis=1), atol=1e-9)
+    for mine, others in zip(made.covariance_parts(new), base.covariance_parts(new), strict=True):
         assert_allclose(mine, others)
-    assert_allclose(made.moments(NEW)[1], base.moments(NEW)[1])
-    assert np.abs(made.mean(NEW) - base.mean(NEW)).max() > 0.01
+    assert_allclose(made.moments(new)[1], base.moments(new)[1])
+    assert np.abs(made.mean(new) - base.mean(new)).max() > 0.01
     draw = made.correction(prior, 7, key=key)
     one = lambda x: draw(x[None])[0, 3]
-    x = jnp.asarray(NEW[0])
+    x = new[0]
     assert_allclose(jax.jacfwd(one)(x), jax.grad(one)(x), rtol=1e-9)  # in both modes
     H = np.asarray(jax.hessian(one)(x))
     assert_allclose(H, H.T, atol=1e-8 * np.abs(H).max())

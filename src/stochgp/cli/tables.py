@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -37,7 +38,8 @@ class Labelled(NamedTuple):
     targets: Shaped[np.ndarray, " N"]
 
 
-class Divided(NamedTuple, Generic[Rows]):
+@dataclass(frozen=True)
+class Divided(Generic[Rows]):
     """Training and test rows, `Labelled` or `data.Blocks`; `test` is None where nothing was set aside.
 
     `left_out` names the columns that are not learned from.

@@ -51,7 +51,7 @@ class LinearMean(eqx.Module):
         offset, slope = np.asarray(ridge.intercept_, np.float64), ridge.coef_ / inputs.scale
         return cls(offset, slope, inputs.mean, 2 * low - high, 2 * high - low)
 
-    def __call__(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+    def __call__(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N"]:
         """In float64, on the host."""
         within = np.clip(np.asarray(X, np.float64), self.low, self.high)
         return float(self.offset) + (within - self.center) @ self.slope

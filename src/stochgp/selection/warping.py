@@ -45,7 +45,7 @@ def untransformed(likelihood: Any) -> Any:
 def warped_data(
     rows: Rows,
     wanted: AbstractTransform | str,
-    settings: tuple[bool, float | str | None, str, bool],
+    settings: tuple[bool, Any, str, bool],
     seed: Any,
     plan: dict[str, Any] | None,
 ) -> TrainingData:

@@ -109,13 +109,13 @@ def out_of_fold(texts: Any, statistics: LevelStatistics, targets: LevelTargets) 
 
 
 def _with_spread(codes: Int64[np.ndarray, " N"], L: int, targets: LevelTargets) -> bool:
-    return targets.names == ("mean",) and (codes < L).sum() >= FEWEST_FOR_SPREAD * L
+    return targets.names == ("mean",) and bool((codes < L).sum() >= FEWEST_FOR_SPREAD * L)
 
 
 def _table(
     codes: Int64[np.ndarray, " N"], y: Float64[np.ndarray, "N C"], L: int, with_spread: bool, scale: float
-) -> Float64[np.ndarray, "L+1 S"]:
-    """The statistics of every level and of none. Missing levels tell nothing of the others, but are in the mean of all rows."""
+) -> Float64[np.ndarray, "K S"]:
+    """The statistics of every level and of none, K = L + 1. Missing levels tell nothing of the others, but are in the mean of all rows."""
     known = codes < L
     center = y.mean(axis=0) if len(y) else np.zeros(y.shape[1])
     codes, y = codes[known], y[known]
