@@ -8,30 +8,19 @@ from jaxtyping import Float, Int
 from scipy.special import logsumexp
 
 from stochgp.distributions import Categorical, TemperatureScaling
-from stochgp.estimators.fitted import Fitted
+from stochgp.pools.pool import Members
 from stochgp.pools.pooling import AbstractPooling
 from stochgp.posteriors.base import Request
-from stochgp.training_data.cautions import Seen
-from stochgp.training_data.inputs import Encoder
 
 
 @dataclass(frozen=True, eq=False)
-class ClassPool:
+class ClassPool(Members):
     """P(y = c) = Σ_k w_k P_k(y = c), and then `correction`. The columns of the k-th member are the classes of these numbers, `known[k]`, of `n_classes`."""
 
-    members: tuple[Fitted, ...]
     known: tuple[Int[np.ndarray, " C_k"], ...]
     n_classes: int
     pooling: AbstractPooling | None = None
     correction: TemperatureScaling | None = None
-
-    @property
-    def encoder(self) -> Encoder | None:
-        return self.members[0].encoder
-
-    @property
-    def seen(self) -> Seen | None:
-        return self.members[0].seen
 
     def need_bytes(self, request: Request) -> int:
         """Of one member after the other, and the results of all."""

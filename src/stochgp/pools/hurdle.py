@@ -106,6 +106,8 @@ class HurdleEstimator(PooledEstimator):
         preferred = prefer(
             -pooled / unit, {name: -own / unit}, self._cells(new), new.weights, least=LEAST_GAIN
         )
+        if name not in preferred.gains:  # one of the two has no finite scores
+            return found
         gain, picked = preferred.gains[name], found.picked
         why = f"the CRPS of {name!r} is {gain.mean:.1%} ± {gain.error:.1%} below that of the others"
         if preferred.name is None:

@@ -22,16 +22,10 @@ from stochgp.training_data.inputs import Encoder
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
-    """What `Fitted` is for one estimator, of several of these, or of pools: f is f_k with probability w_k(x), and so is an observation; members are independent.
-
-    All members have the same encoder. A function drawn from the pool is, with u uniform on [0, 1], at x a function drawn from the first member
-    whose cumulative weight at x exceeds u: at each row its distribution is the mixture.
-    """
+class Members:
+    """Each a `Fitted`, or what predicts as it does, of the same encoder."""
 
     members: tuple[Any, ...]
-    pooling: AbstractPooling
-    correction: PITRecalibration | None = None  # of the mixture's probabilities
 
     @property
     def encoder(self) -> Encoder | None:
@@ -40,6 +34,18 @@ class Pool:
     @property
     def seen(self) -> Seen | None:
         return self.members[0].seen
+
+
+@dataclass(frozen=True, eq=False)
+class Pool(Members):
+    """What `Fitted` is for one estimator, of several of these, or of pools: f is f_k with probability w_k(x), and so is an observation; members are independent.
+
+    All members have the same encoder. A function drawn from the pool is, with u uniform on [0, 1], at x a function drawn from the first member
+    whose cumulative weight at x exceeds u: at each row its distribution is the mixture.
+    """
+
+    pooling: AbstractPooling
+    correction: PITRecalibration | None = None  # of the mixture's probabilities
 
     def need_bytes(self, request: Request) -> int:
         """Of one member after the other, and the results of all."""
