@@ -3,6 +3,7 @@
 import pickle
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from stochgp import FeatureGPRegressor, GPRegressor, SparseGPClassifier, load
 from stochgp.data.rows import Rows
 from stochgp.distributions import Mixture, PointMass
 from stochgp.learners import SVGP, ByLoss
-from stochgp.pools import hurdle, pooled_classifier, pooled_regressor
+from stochgp.pools import hurdle, pooled, pooled_classifier, pooled_regressor
 from stochgp.pools.point_mass import frequent
 
 N = 1_200
@@ -130,6 +131,9 @@ def test_the_value_that_is_tried(y, weight, value):
 def test_a_point_mass_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match="point_mass is 7, the target of 0 of 1200 rows"):
         GPRegressor(point_mass=7).fit(X, Y)
+    with pytest.raises(ValueError, match="point_mass is 0, which needs the rows in memory: no memory"):
+        given = pooled.Given(jax.random.key(0), None, None)
+        GPRegressor(point_mass=0)._fit_block_by_block("folder", "y", {}, given, "no memory")
     with pytest.raises(ValueError, match="point_mass is 'often'"):
         GPRegressor(point_mass="often").fit(X, Y)
     with pytest.raises(ValueError, match="a model of counts"):

@@ -14,9 +14,9 @@ from stochgp.data.rows import Rows
 from stochgp.distributions import AbstractDistribution
 from stochgp.pools.point_mass import Hurdle, frequent
 from stochgp.pools.pool_division import HeldOut
-from stochgp.pools.pooled import ON_BLOCKS, Compared, Given, PooledEstimator, with_encoder
+from stochgp.pools.pooled import ON_BLOCKS, Given, PooledEstimator, with_encoder
 from stochgp.pools.pooled_classifier import GPClassifier
-from stochgp.pools.pooling import alone
+from stochgp.pools.pooling import Compared, alone
 from stochgp.selection.likelihood import AUTO
 from stochgp.training_data.progress import say
 
@@ -50,8 +50,20 @@ class HurdleEstimator(PooledEstimator):
         name = POINT_MASS + (ON_BLOCKS if by_blocks else "")
         return {} if value is None else {name: (type(self)(point_mass=value), True)}
 
+    @property
+    def _is_hurdle(self) -> bool:
+        """Whether a value is asked for."""
+        return not (self.point_mass is None or isinstance(self.point_mass, str))
+
+    def _fit_block_by_block(
+        self, files: Any, target: Any, others: dict[str, Any], given: Given, why: str
+    ) -> None:
+        if self._is_hurdle:
+            raise ValueError(f"point_mass is {self.point_mass:g}, which needs the rows in memory: {why}")
+        super()._fit_block_by_block(files, target, others, given, why)
+
     def _fit(self, rows: Rows, encoder: Any, entries: dict[str, Any], grouped: bool, given: Given) -> None:
-        if self.point_mass is None or isinstance(self.point_mass, str):
+        if not self._is_hurdle:
             super()._fit(rows, encoder, entries, grouped, given)
         else:
             self._fit_hurdle(Hurdle.of(self.point_mass, rows.y), rows, encoder, entries, given)

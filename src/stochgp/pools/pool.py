@@ -55,7 +55,9 @@ class Pool(Members):
 
     def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
         """Σ_k w_k m_k, in target units."""
-        return self._averaged(X, np.stack([member.mean(X) for member in self.members], axis=1))
+        return _averaged(
+            self.pooling.weights(X), np.stack([member.mean(X) for member in self.members], axis=1)
+        )
 
     def mean_and_std(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool
@@ -63,8 +65,9 @@ class Pool(Members):
         """(Mean, standard deviation of the mixture) of f, or of an observation, in target units."""
         each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]
         means, stds = (np.stack(part, axis=1) for part in zip(*each, strict=True))
-        mean = self._averaged(X, means)
-        return mean, np.sqrt(self._averaged(X, stds**2 + (means - mean[:, None]) ** 2))
+        w = self.pooling.weights(X)
+        mean = _averaged(w, means)
+        return mean, np.sqrt(_averaged(w, stds**2 + (means - mean[:, None]) ** 2))
 
     def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
         """Of an observation at each row, in target units."""
@@ -113,9 +116,6 @@ class Pool(Members):
         ]
         return functions.selected(X, noisy)
 
-    def _averaged(self, X: np.ndarray, values: Float[np.ndarray, "N K"]) -> Float[np.ndarray, " N"]:
-        return np.sum(self.pooling.weights(X) * values, axis=1)
-
 
 class PooledDraws(AbstractDraws):
     """S functions of a pool, called as `FunctionDraws` is; a JAX array of rows takes weights that do not depend on the row."""
@@ -154,3 +154,9 @@ class PooledDraws(AbstractDraws):
 
 def _of_member(key: PRNGKeyArray, k: int) -> PRNGKeyArray:
     return jax.random.fold_in(key, k)
+
+
+def _averaged(
+    weights: Float[np.ndarray, " K"] | Float[np.ndarray, "N K"], values: Float[np.ndarray, "N K"]
+) -> Float[np.ndarray, " N"]:
+    return np.sum(weights * values, axis=1)

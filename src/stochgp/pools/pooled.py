@@ -5,7 +5,7 @@ import dataclasses
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +19,6 @@ from stochgp.choosing import AS_GIVEN, Decisions, choice, planned
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError, within
-from stochgp.distributions import Mixture
 from stochgp.estimators.predictor import PosteriorEstimator
 from stochgp.estimators.report import PLANNED
 from stochgp.estimators.settings import check_settings
@@ -27,7 +26,7 @@ from stochgp.names import lookup
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import as_key, seed_of, split
 from stochgp.pools.pool_division import HeldOut, held_out, held_out_in_time
-from stochgp.pools.pooling import Chosen, Distance, Pooling, alone
+from stochgp.pools.pooling import Chosen, Compared, Pooling, alone
 from stochgp.selection.kernel_choice import short_days
 from stochgp.training_data.files import are_files
 from stochgp.training_data.fingerprinted import name_inputs
@@ -40,27 +39,6 @@ SECONDS = 1.0  # for each member that is left, or no further one begins
 AS_THEY_ARE = "as they are"  # probabilities
 NOT_EXCHANGEABLE = "rows of later times are not exchangeable with those held out"
 ON_BLOCKS = "_by_blocks"  # of the name of a member that is judged by whole blocks of time
-
-
-class Compared(NamedTuple):
-    """The members that stay and their weights, the distance these may depend on, and the held-out rows and their distributions by each member that was tried."""
-
-    picked: Chosen
-    distance: Distance | None = None
-    distributions: Sequence[Any] = ()
-    rows: Rows | None = None
-
-    @property
-    def pooling(self) -> Pooling:
-        """Of the members that stay."""
-        level, slope = self.picked.level, self.picked.slope
-        return Pooling(level, slope, self.distance if slope.any() else None)
-
-    def mixed(self) -> Any:
-        """What the members that stay predict of the held-out rows, as one."""
-        assert self.rows is not None
-        parts = tuple(self.distributions[k] for k in self.picked.members)
-        return parts[0] if len(parts) == 1 else Mixture(parts, self.pooling.weights(self.rows.X))
 
 
 class Given(NamedTuple):

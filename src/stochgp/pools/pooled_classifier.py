@@ -21,11 +21,10 @@ from stochgp.pools.class_pool import ClassPool, mixed_classes
 from stochgp.pools.pool_division import HeldOut, folds
 from stochgp.pools.pooled import (
     FEWEST_ROWS,
-    Compared,
     Given,
     PooledEstimator,
 )
-from stochgp.pools.pooling import AbstractPooling, Chosen, Predicted, alone, chosen
+from stochgp.pools.pooling import AbstractPooling, Chosen, Compared, Predicted, alone, chosen
 from stochgp.posteriors.base import Request
 from stochgp.selection.choices import CLASSIFIER
 from stochgp.training_data.inputs import read_labels, read_training_rows, refuse_one_class

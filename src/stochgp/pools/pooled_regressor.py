@@ -33,10 +33,10 @@ from stochgp.pools.pool import Pool
 from stochgp.pools.pool_division import HeldOut
 from stochgp.pools.pooled import (
     ON_BLOCKS,
-    Compared,
     Given,
 )
 from stochgp.pools.pooling import (
+    Compared,
     Predicted,
     alone,
     between,

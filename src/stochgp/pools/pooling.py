@@ -13,6 +13,8 @@ from scipy.special import logsumexp, softmax
 
 from stochgp.choosing import prefer, too_few
 from stochgp.data.neighbours import Neighbours
+from stochgp.data.rows import Rows
+from stochgp.distributions import Mixture
 from stochgp.numerics.seeds import random_rows
 
 SLOPES = 0.01  # nats a row that a slope of ±1 costs: without it slopes of weights that are all but 0 run off
@@ -108,6 +110,27 @@ class Chosen(NamedTuple):
     slope: Float[np.ndarray, " K"]
     average: Float[np.ndarray, " K"]
     why: str
+
+
+class Compared(NamedTuple):
+    """The members that stay and their weights, the distance these may depend on, and the held-out rows and their distributions by each member that was tried."""
+
+    picked: Chosen
+    distance: Distance | None = None
+    distributions: Sequence[Any] = ()
+    rows: Rows | None = None
+
+    @property
+    def pooling(self) -> Pooling:
+        """Of the members that stay."""
+        level, slope = self.picked.level, self.picked.slope
+        return Pooling(level, slope, self.distance if slope.any() else None)
+
+    def mixed(self) -> Any:
+        """What the members that stay predict of the held-out rows, as one."""
+        assert self.rows is not None
+        parts = tuple(self.distributions[k] for k in self.picked.members)
+        return parts[0] if len(parts) == 1 else Mixture(parts, self.pooling.weights(self.rows.X))
 
 
 def alone(member: int, why: str) -> Chosen:
