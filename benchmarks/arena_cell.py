@@ -51,11 +51,10 @@ def scores(found: Any, y: np.ndarray, seen: np.ndarray) -> dict[str, float]:
     scale = float(np.std(seen))
     values, counts = np.unique(seen, return_counts=True)
     predicted, mean = distribution_of(found, scale, float(np.diff(values).min(initial=np.inf)))
-    predicted, y = predicted.affine(1 / scale, 0.0), y / scale
     found = {
-        "rmse": metrics.rmse(y, mean / scale),
-        "nlpd": metrics.nlpd(y, predicted),
-        "crps": metrics.crps(y, predicted),
+        "rmse": metrics.rmse(y, mean) / scale,
+        "nlpd": metrics.nlpd(y, predicted) - np.log(scale),  # of counts as of a density of 1/scale around each
+        "crps": metrics.crps(y, predicted) / scale,
         "coverage50": metrics.coverage(y, predicted, level=0.5),
         "coverage95": metrics.coverage(y, predicted, level=0.95),
         "repeated": counts.max() / len(seen),

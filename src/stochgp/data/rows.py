@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 from .standardise import Standardiser
 
 MERGED_ROWS = 10_000
+MOST_EQUAL = 0.9  # of pairs of rows of equal inputs, whose targets are equal too
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,23 @@ class Rows:
         if rows.weight is not None and (rows.weight == 1).all():
             return Rows(rows.X, rows.y, None, rows.group)
         return rows
+
+    def apart(self) -> "Rows":
+        """Up to 10,000 rows of weight 1 in place of those that count as several, where these are equal by chance; else the rows as they are.
+
+        So they are where of two rows of equal inputs and group one in ten has another target, as of few levels: each is an observation of its own, that may be held
+        out without the others. Copies, of the same row again and again, are not.
+        """
+        rho = self.weights
+        if self.weight is None or rho.sum() > MERGED_ROWS or np.any(rho != np.floor(rho)) or np.all(rho == 1):
+            return self
+        columns = self.X if self.group is None else np.column_stack([self.X, self.group])
+        place = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
+        pairs = lambda n: float(n @ (n - 1))
+        if pairs(rho) > MOST_EQUAL * pairs(np.bincount(place, rho)):
+            return self
+        apart = self.some(np.repeat(np.arange(len(self)), rho.astype(np.int64)))
+        return Rows(apart.X, apart.y, None, apart.group)
 
     def _merged(self) -> "Rows":
         D = self.X.shape[1]

@@ -8,7 +8,7 @@ from .curves import AbstractCurve, BetaCurve, Recalibrated, SplineCurve
 from .location_scale import LocationScale, Normal, Student
 from .mixture import Mixture
 from .point_mass import PointMass
-from .rounded import Rounded
+from .rounded import Rounded, mixture
 from .scale_mixture import ScaleMixture, student_multipliers
 from .temperature import TemperatureScaling, temperature_scaling
 from .warped import Warped
@@ -34,6 +34,7 @@ __all__ = [
     "TemperatureScaling",
     "Warped",
     "conformal",
+    "mixture",
     "recalibration",
     "student_multipliers",
     "temperature_scaling",

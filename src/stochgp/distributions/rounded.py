@@ -5,6 +5,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
 from stochgp.distributions.base import (
     LONGEST,
@@ -15,6 +16,7 @@ from stochgp.distributions.base import (
     inside,
     probability_nodes,
 )
+from stochgp.distributions.mixture import Mixture
 
 SUMMED = 256  # counts to either side of the median whose probabilities are summed one by one
 LEAST_TAIL = 1e-12  # beyond the counts of a sum
@@ -151,3 +153,11 @@ class Rounded(AbstractDistribution):
 
         with np.errstate(over="ignore", invalid="ignore"):
             return total(1, -1.0), total(2, 1.0)
+
+
+def mixture(
+    parts: tuple[AbstractDistribution, ...], weights: Float64[np.ndarray, " J"] | Float64[np.ndarray, "N J"]
+) -> AbstractDistribution:
+    """Σ_j w_j p_j: a `Mixture`, or of `Rounded` parts the rounded mixture of their bases, whose probabilities are those of the parts mixed."""
+    bases = tuple(part.base for part in parts if isinstance(part, Rounded))
+    return Rounded(Mixture(bases, weights)) if len(bases) == len(parts) else Mixture(parts, weights)

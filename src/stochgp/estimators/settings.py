@@ -1,7 +1,7 @@
 """What the estimators' settings must be: declared once, checked in `fit`."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,15 +51,15 @@ CHOICES = {
 CALIBRATIONS = (None, "pit", "conformal")
 
 
-def check_settings(settings: dict[str, Any]) -> None:
+def check_settings(settings: dict[str, Any], choices: Mapping[str, tuple[str, ...]] = CHOICES) -> None:
     """Raises ValueError, naming the setting, its value and what it must be, or TypeError for another kind of thing."""
     for name, value in settings.items():
         if name in RULES:
             holds, what = RULES[name]
             if not holds(value):
                 raise ValueError(f"{name} is {value!r}; it must be {what}")
-        if name in CHOICES:
-            lookup(value, dict.fromkeys(CHOICES[name]), name)
+        if name in choices:
+            lookup(value, dict.fromkeys(choices[name]), name)
     if (calibration := settings.get("calibration")) is not None:
         lookup(calibration, dict.fromkeys(CALIBRATIONS[1:]), "calibration")
     solver = settings.get("solver", "auto")

@@ -1,36 +1,44 @@
 """Pools of targets that have one value again and again: fitted, and compared with pools that know nothing of it."""
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
 from sklearn.base import clone
 
-from stochgp.choosing import prefer
 from stochgp.data.rows import Rows
 from stochgp.distributions import AbstractDistribution
+from stochgp.estimators.settings import CHOICES
 from stochgp.pools.point_mass import Hurdle, frequent
 from stochgp.pools.pool_division import HeldOut
-from stochgp.pools.pooled import ON_BLOCKS, Given, PooledEstimator, with_encoder
+from stochgp.pools.pooled import Given, PooledEstimator, with_encoder
 from stochgp.pools.pooled_classifier import GPClassifier
-from stochgp.pools.pooling import Compared, alone
+from stochgp.pools.pooling import Compared, alone, prefer_by_crps
+from stochgp.pools.target_choice import COUNT, REAL, Kind, kind_of_targets
 from stochgp.selection.likelihood import AUTO
+from stochgp.training_data.new_rows import BETWEEN
 from stochgp.training_data.progress import say
 
 FEWEST_ROWS = 10  # of the value, and of others
 AT_VALUE, ELSEWHERE = "at_value", "elsewhere"  # members of a hurdle model
-# A hurdle model as a member, and the share of the CRPS of the others that it is to gain: a density says little of a value that targets have again and again.
-POINT_MASS, LEAST_GAIN = "point_mass", 0.01
+POINT_MASS, LEAST_GAIN = (
+    "point_mass",
+    0.01,
+)  # a hurdle model as a member, and the share of the CRPS of the others that it is to gain
 
 
 @dataclass(eq=False, repr=False)
 class HurdleEstimator(PooledEstimator):
-    """A pool that may be a hurdle model: y is `point_mass` with a probability that a classifier learns, and else what a pool of the other rows predicts."""
+    """A pool of real, positive or whole numbers, and maybe a hurdle model: y is `point_mass` with a probability that a classifier learns, and else what a pool
 
-    target: str = field(default="real", kw_only=True)
+    of the other rows predicts.
+    """
+
+    _choices: ClassVar[Mapping[str, tuple[str, ...]]] = {**CHOICES, "target": (AUTO, *CHOICES["target"])}
+    target: str = field(default=AUTO, kw_only=True)
     point_mass: Any = field(default=AUTO, kw_only=True)
 
     @abc.abstractmethod
@@ -43,12 +51,16 @@ class HurdleEstimator(PooledEstimator):
     ) -> tuple[AbstractDistribution, np.ndarray, np.ndarray]:
         """(Distributions, log densities, means) of held-out rows by this member; adds to `scores_`."""
 
-    def _further(self, rows: Rows, by_blocks: bool) -> dict[str, tuple[Any, bool]]:
+    def _further(self, rows: Rows, ending: str) -> dict[str, tuple[Any, bool]]:
         """A hurdle model, where targets have a value again and again."""
         is_asked = self.point_mass == AUTO and self.ensemble and isinstance(self.members, str)
-        value = frequent(rows) if is_asked and self.target != "count" else None
-        name = POINT_MASS + (ON_BLOCKS if by_blocks else "")
-        return {} if value is None else {name: (type(self)(point_mass=value), True)}
+        value = frequent(rows) if is_asked and self.target_ != COUNT else None
+        return {} if value is None else {POINT_MASS + ending: (type(self)(point_mass=value), True)}
+
+    @property
+    @abc.abstractmethod
+    def _asks_nothing(self) -> bool:
+        """Whether each family has its own default likelihood."""
 
     @property
     def _is_hurdle(self) -> bool:
@@ -60,19 +72,34 @@ class HurdleEstimator(PooledEstimator):
     ) -> None:
         if self._is_hurdle:
             raise ValueError(f"point_mass is {self.point_mass:g}, which needs the rows in memory: {why}")
+        self.target_ = REAL if self.target == AUTO else self.target
         super()._fit_block_by_block(files, target, others, given, why)
 
     def _fit(self, rows: Rows, encoder: Any, entries: dict[str, Any], grouped: bool, given: Given) -> None:
+        kind = self._kind_of_targets(rows, rows.group is not None and not grouped, given)
+        self.target_, self._shift, entries = kind.target, kind.shift, entries | kind.entries
         if not self._is_hurdle:
             super()._fit(rows, encoder, entries, grouped, given)
         else:
             self._fit_hurdle(Hurdle.of(self.point_mass, rows.y), rows, encoder, entries, given)
 
+    def _kind_of_targets(self, rows: Rows, in_time: bool, given: Given) -> Kind:
+        if self.target != AUTO:
+            return Kind(self.target)
+        if self.plan is not None:
+            return Kind.of_plan(self.plan)
+        if not self._asks_nothing or self._is_hurdle or isinstance(self.members, Mapping):
+            return Kind()
+        seed = given.seeds(1)[0]
+        settings = {name: getattr(self, name) for name in ("dtype", "memory_limit", "devices")}
+        settings |= {"random_state": seed, "missing": "refuse", "new_rows": BETWEEN}
+        return kind_of_targets(rows.apart(), in_time, seed, settings)
+
     def _fit_hurdle(
         self, hurdle: Hurdle, rows: Rows, encoder: Any, entries: dict[str, Any], given: Given
     ) -> None:
         """Raises ValueError where few targets have the value, or few another one, and for counts."""
-        if self.target == "count":
+        if self.target_ == COUNT:
             raise ValueError("point_mass is for continuous targets: a model of counts has zeros of its own")
         at, others = hurdle.has(rows.y), hurdle.elsewhere(rows)
         if min(at.sum(), len(others)) < FEWEST_ROWS:
@@ -82,7 +109,7 @@ class HurdleEstimator(PooledEstimator):
         elsewhere: Any = clone(self)
         parts = {
             AT_VALUE: (GPClassifier(), rows, at),
-            ELSEWHERE: (elsewhere.set_params(point_mass=None), others, others.y),
+            ELSEWHERE: (elsewhere.set_params(point_mass=None, target=self.target_), others, others.y),
         }
         self.estimators_, self.scores_ = {}, {}
         for k, (name, (member, part, y)) in enumerate(parts.items()):
@@ -113,15 +140,11 @@ class HurdleEstimator(PooledEstimator):
         if found.rows is None:
             return found
         new, (distribution, _, _) = found.rows, self._scored(name, found.rows, found.rows.weights)
-        pooled, own = found.mixed().crps(new.y), distribution.crps(new.y)
-        unit = float(np.average(pooled, weights=new.weights))
-        preferred = prefer(
-            -pooled / unit, {name: -own / unit}, self._cells(new), new.weights, least=LEAST_GAIN
-        )
-        if name not in preferred.gains:  # one of the two has no finite scores
+        preferred = prefer_by_crps(found.mixed(), {name: distribution}, new, self._cells(new), LEAST_GAIN)
+        picked = found.picked
+        if not preferred.gains:  # one of the two has no finite scores
             return found
-        gain, picked = preferred.gains[name], found.picked
-        why = f"the CRPS of {name!r} is {gain.mean:.1%} ± {gain.error:.1%} below that of the others"
+        why = preferred.why
         if preferred.name is None:
             return found._replace(picked=picked._replace(why=f"{picked.why}; {why}"))
         distributions = [*found.distributions, distribution]

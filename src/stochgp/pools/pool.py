@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.budget import Budget
-from stochgp.distributions import AbstractDistribution, Mixture, PITRecalibration
+from stochgp.distributions import AbstractDistribution, PITRecalibration, mixture
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
@@ -72,7 +72,7 @@ class Pool(Members):
     def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
         """Of an observation at each row, in target units."""
         parts = tuple(member.distribution(X) for member in self.members)
-        found = parts[0] if len(parts) == 1 else Mixture(parts, self.pooling.weights(X))
+        found = parts[0] if len(parts) == 1 else mixture(parts, self.pooling.weights(X))
         return found if self.correction is None else self.correction(found)
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:

@@ -56,16 +56,16 @@ class HeldOut(NamedTuple):
         return cls(nothing if grouped else part, part if grouped else nothing, fold=fold)
 
 
-def held_out(rows: Rows, generator: np.random.Generator) -> HeldOut:
-    """A tenth of the rows: at random, or whole groups."""
+def held_out(rows: Rows, generator: np.random.Generator, share: float = SHARE) -> HeldOut:
+    """A tenth of the rows, or another share: at random, or whole groups."""
     N = len(rows)
     nothing = np.zeros(N, bool)
     if rows.group is None:
-        n = int(np.clip(SHARE * N, LEAST, MOST))
+        n = int(np.clip(share * N, LEAST, MOST))
         return HeldOut(np.isin(np.arange(N), generator.permutation(N)[:n]), nothing)
     labels, number, sizes = np.unique(rows.group, return_inverse=True, return_counts=True)
     order = generator.permutation(len(labels))
-    enough = reaching(sizes[order], max(SHARE * N, min(LEAST, N / 4)))
+    enough = reaching(sizes[order], max(share * N, min(LEAST, N / 4)))
     return HeldOut(nothing, np.isin(number, order[: min(enough, len(labels) // 2)]))
 
 

@@ -21,7 +21,7 @@ from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError, within
 from stochgp.estimators.predictor import PosteriorEstimator
 from stochgp.estimators.report import PLANNED
-from stochgp.estimators.settings import check_settings
+from stochgp.estimators.settings import CHOICES, check_settings
 from stochgp.names import lookup
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import as_key, seed_of, split
@@ -68,6 +68,7 @@ class PooledEstimator(PosteriorEstimator):
 
     # scikit-learn wants any value taken by `__init__`, and judged in `fit`.
     __no_type_check__: ClassVar[bool] = True
+    _choices: ClassVar[Mapping[str, tuple[str, ...]]] = CHOICES  # what settings may be
     _of_files: ClassVar[str]  # the family that reads rows block by block
     _alone_of_files: ClassVar[str] = ""  # why it is alone also where rows would fit
     _of_correction: ClassVar[str]  # what corrects probabilities
@@ -106,7 +107,7 @@ class PooledEstimator(PosteriorEstimator):
         checkpoint
             A file for each member, its name with the member's at the end.
         """
-        check_settings(self.get_params(deep=False))
+        check_settings(self.get_params(deep=False), self._choices)
         begun = time.perf_counter()
         with within(self.time_limit), kept_on_disk():
             given = Given(as_key(self.random_state), checkpoint, callback)
@@ -200,11 +201,11 @@ class PooledEstimator(PosteriorEstimator):
         return "\n".join([*lines, "", "Chosen:", str(own)])
 
     def _fit(self, rows: Rows, encoder: Any, entries: dict[str, Any], grouped: bool, given: Given) -> None:
-        in_time = rows.group is not None and not grouped
+        in_time, n_different, rows = rows.group is not None and not grouped, len(rows), rows.apart()
         division = self._division(rows, in_time, np.random.default_rng(given.seeds(1)[0]))
         by_blocks = in_time and self.new_rows == "auto"
         candidates = self._candidates(by_blocks, division is not None)
-        candidates |= {} if division is None else self._further(rows, by_blocks)
+        candidates |= {} if division is None else self._further(rows, ON_BLOCKS if by_blocks else "")
         seen = rows if division is None else rows.some(~division.all)
         fitted, seconds = self._fitted_members(candidates, seen, encoder, given)
         self.estimators_, self.scores_ = fitted, {name: {"seconds": seconds[name]} for name in fitted}
@@ -221,7 +222,7 @@ class PooledEstimator(PosteriorEstimator):
         n_held_out = 0 if division is None else int(division.all.sum())
         if compared.rows is not None:
             n_held_out = max(n_held_out, len(compared.rows))
-        self._report(len(rows), entries | of_rows, n_held_out, picked)
+        self._report(n_different, entries | of_rows, n_held_out, picked)
 
     def _fit_block_by_block(
         self, files: Any, target: Any, others: dict[str, Any], given: Given, why: str
@@ -279,8 +280,8 @@ class PooledEstimator(PosteriorEstimator):
             name + ON_BLOCKS: (made(name), True) for name in of_blocks
         }
 
-    def _further(self, rows: Rows, by_blocks: bool) -> dict[str, tuple[Any, bool]]:
-        """Candidates that these rows ask for."""
+    def _further(self, rows: Rows, ending: str) -> dict[str, tuple[Any, bool]]:
+        """Candidates that these rows ask for, and the `ending` of their names."""
         return {}
 
     def _fitted_members(

@@ -18,7 +18,7 @@ from stochgp.budget import Budget, MemoryLimitError
 from stochgp.choosing import choice, planned, prefer
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
-from stochgp.distributions import AbstractDistribution, PITRecalibration, recalibration
+from stochgp.distributions import AbstractDistribution, PITRecalibration, Rounded, recalibration
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.families.feature import FeatureGPRegressor
@@ -47,6 +47,7 @@ from stochgp.pools.pooling import (
     near_and_far,
     scores,
 )
+from stochgp.pools.target_choice import of_logarithm
 from stochgp.selection.kernel_choice import near_in_time
 from stochgp.selection.likelihood import AUTO, FEATURE, GAUSSIAN, KERNEL, SPARSE, Asked
 from stochgp.selection.metric import COMPARE, INPUTS
@@ -68,6 +69,7 @@ NEAR = 0.3
 FEW, IN_HASTE = 500, 30.0
 
 LINEAR, LINEAR_SECONDS = "linear", 40.0
+OF_LOGARITHM = "_of_log"  # of the name of a member that learns log(y + c)
 
 # A kernel GP around a linear mean, and the nats a row that it is to gain: a line goes on without bounds. For 0.018 nats of held-out rows of CO2 it lost 0.6 of later ones.
 LINE, LEAST_OF_LINE = "kernel_and_line", 0.05
@@ -105,8 +107,10 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         names, "kernel", "kernel_and_line" (a kernel GP with a linear mean), "feature", "linear", "sparse"; or {name: estimator}.
     likelihood
         "auto", or what one of the families takes (`KernelGPRegressor`, `SparseGPRegressor`): members are of families that take it.
-    target : "real", "positive" or "count"
-        "positive": log y is modelled, so that predictions are positive. "count": log(y + ½), and the better member predicts counts.
+    target : "auto", "real", "positive" or "count"
+        "positive": log y is modelled, so that predictions are positive. "count": log(y + ½), and predictions are whole numbers from 0 on. "auto": "count" of
+        whole numbers, most of them small, where small kernel GPs say that rows they have not seen are clearly predicted better so; else "real", and of skew
+        targets from 0 on members of log(y + c) are tried too, c half of the least positive target.
     point_mass : "auto", float or None
         A value that targets have again and again, such as 0 of rain or claims: y is this value with a probability that a classifier learns, "at_value", and
         else what a pool predicts that learned from the other rows, "elsewhere". "auto" tries the value that a tenth of the targets have, and five times as
@@ -122,6 +126,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         The mean weight of each over the held-out rows.
     scores_ : dict
         Of every member that was tried its NLPD and RMSE by held-out rows, in target units, and its seconds.
+    target_
+        What `target` is, or was found to be.
     plan_
         Choices and reasons, those of a member under "member.name".
     n_rows_, n_iter_, converged_, history_, fit_seconds_, n_features_in_, feature_names_in_, target_name_
@@ -185,12 +191,24 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         return found
 
     def _shared(self) -> dict[str, Any]:
-        return {"target": self.target} | ({} if self._asks_nothing else {"likelihood": self.likelihood})
+        return {"target": self.target_} | ({} if self._asks_nothing else {"likelihood": self.likelihood})
 
     @property
     def _asks_nothing(self) -> bool:
         """Whether each family has its own default likelihood."""
         return isinstance(self.likelihood, str) and self.likelihood == AUTO
+
+    def _further(self, rows: Rows, ending: str) -> dict[str, tuple[Any, bool]]:
+        """Besides, the members of "auto" for log(y + c), where that may be worth it."""
+        if self._shift is None or not isinstance(self.members, str):
+            return super()._further(rows, ending)
+        found = {}
+        for name in list(FAMILIES)[: self._n_auto]:
+            member = FAMILIES[name]()
+            if name == LINEAR:
+                member.set_params(likelihood=GAUSSIAN)
+            found[f"{name}{OF_LOGARITHM}{ending}"] = of_logarithm(member, self._shift), True
+        return super()._further(rows, ending) | found
 
     def _suit(self, name: str, member: Any, rows: Rows, days: list[int]) -> None:
         """Lengthscales are turned where rows have neither groups nor an order in time: there it took 1.5 times as long, and gained next to nothing."""
@@ -211,7 +229,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     def _is_linear(self, member: Any) -> bool:
         """Whether it is the pool's own linear member, whose likelihood nobody has set."""
         own = not isinstance(self.members, Mapping) and self._asks_nothing
-        return own and self._is_quick(member)
+        return own and self._is_quick(member) and isinstance(member.likelihood, str)
 
     def _compared_without(self, rows: Rows, division: HeldOut) -> Compared:
         where = division.compared(FEW if deadline.left() < IN_HASTE else None)
@@ -228,7 +246,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         distributions, logp, means = (list(part) for part in zip(*found.values(), strict=True))
         logp, means = np.stack(logp, axis=1), np.stack(means, axis=1)
         scale = max(float(np.std(rows.y)), 1e-300)
-        if any(d.is_discrete for d in distributions):  # a mixture is of continuous distributions
+        if any(d.is_discrete and not isinstance(d, Rounded) for d in distributions):
             return Compared(alone(self._best_by("nlpd"), "counts are predicted by one member"))
         if not self.ensemble:
             return Compared(alone(self._best_by("nlpd"), "ensemble=False: that of the best held-out density"))
@@ -356,7 +374,10 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 
     def _correction_by(self, compared: Compared, new: Rows) -> tuple[PITRecalibration, str]:
         """Of the probabilities of the pool, or of the one member that stays (a beta-transformed pool: Ranjan and Gneiting 2010)."""
-        made = recalibration(compared.mixed(), new.y, groups=new.group, weight=new.weight)
+        mixed = compared.mixed()
+        if mixed.is_discrete:
+            raise ValueError("a correction is of continuous distributions")
+        made = recalibration(mixed, new.y, groups=new.group, weight=new.weight)
         return made, f"Beta({made.a:.3g}, {made.b:.3g}) of F"
 
 

@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,10 +11,10 @@ import scipy.optimize
 from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp, softmax
 
-from stochgp.choosing import prefer, too_few
+from stochgp.choosing import Preference, prefer, too_few
 from stochgp.data.neighbours import Neighbours
 from stochgp.data.rows import Rows
-from stochgp.distributions import Mixture
+from stochgp.distributions import AbstractDistribution, mixture
 from stochgp.numerics.seeds import random_rows
 
 SLOPES = 0.01  # nats a row that a slope of ±1 costs: without it slopes of weights that are all but 0 run off
@@ -130,7 +130,7 @@ class Compared(NamedTuple):
         """What the members that stay predict of the held-out rows, as one."""
         assert self.rows is not None
         parts = tuple(self.distributions[k] for k in self.picked.members)
-        return parts[0] if len(parts) == 1 else Mixture(parts, self.pooling.weights(self.rows.X))
+        return parts[0] if len(parts) == 1 else mixture(parts, self.pooling.weights(self.rows.X))
 
 
 def alone(member: int, why: str) -> Chosen:
@@ -213,6 +213,28 @@ def scores(
     squares = (y - mean) ** 2
     S = max(float(np.average(squares, weights=weight)), 1e-300)
     return log_density - 0.5 * (np.log(2 * np.pi * S) + squares / S)
+
+
+def prefer_by_crps(
+    base: AbstractDistribution,
+    rivals: Mapping[str, AbstractDistribution],
+    rows: Rows,
+    cell: Int[np.ndarray, " R"],
+    least: float,
+) -> Preference:
+    """Of rivals that predict these rows, the one whose CRPS is lowest where it is clearly lower, by a share of `least`, than that of the base (`prefer`).
+
+    It compares models of which one has probabilities and another a density: a density says little of values that targets have again and again.
+    """
+    of_base = base.crps(rows.y)
+    unit = float(np.average(of_base, weights=rows.weights))
+    scored = {name: -rival.crps(rows.y) / unit for name, rival in rivals.items()}
+    found = prefer(-of_base / unit, scored, cell, rows.weights, least=least)
+    words = [
+        f"{name!r} changes the CRPS by {-gain.mean:+.1%} ± {gain.error:.1%}"
+        for name, gain in found.gains.items()
+    ]
+    return found._replace(why="; ".join(words))
 
 
 def fitted_weights(found: Predicted, by_distance: bool) -> tuple[np.ndarray, np.ndarray]:
