@@ -53,7 +53,8 @@ def scores(found: Any, y: np.ndarray, seen: np.ndarray) -> dict[str, float]:
     predicted, mean = distribution_of(found, scale, float(np.diff(values).min(initial=np.inf)))
     found = {
         "rmse": metrics.rmse(y, mean) / scale,
-        "nlpd": metrics.nlpd(y, predicted) - np.log(scale),  # of counts as of a density of 1/scale around each
+        "nlpd": metrics.nlpd(y, predicted)
+        - np.log(scale),  # of counts as of a density of 1/scale around each
         "crps": metrics.crps(y, predicted) / scale,
         "coverage50": metrics.coverage(y, predicted, level=0.5),
         "coverage95": metrics.coverage(y, predicted, level=0.95),

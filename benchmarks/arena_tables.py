@@ -6,6 +6,7 @@ that number the rows or state the target are dropped, and rows without a target.
 
 import importlib.util
 import io
+import json
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -111,7 +112,7 @@ def _package(name: str, file: str) -> Path:
 def _of(package: str, file: str) -> Callable[[], pd.DataFrame]:
     def read() -> pd.DataFrame:
         path = _package(package, file)
-        return pd.read_json(path, convert_dates=False) if file.endswith("json") else pd.read_csv(path)
+        return pd.DataFrame(json.loads(path.read_text())) if file.endswith("json") else pd.read_csv(path)
 
     return read
 
