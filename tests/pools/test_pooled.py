@@ -14,8 +14,10 @@ from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
 from stochgp.learners import SVGP
+from stochgp.likelihoods import Warped
 from stochgp.pools import pool_division, pooled, pooled_regressor
 from stochgp.pools.pooling import Pooling, distance_of, limited
+from stochgp.transforms import ShiftedLog
 
 N = 1_200
 GENERATOR = np.random.default_rng(0)
@@ -213,8 +215,9 @@ def test_tables_with_a_time_have_members_for_rows_near_and_far():
 @pytest.mark.parametrize(("gain", "stays"), [(0.5, "kernel_and_line"), (0.04, "kernel"), (-0.5, "kernel")])
 def test_of_two_kernels_the_one_around_a_line_stays_where_held_out_rows_prefer_it(monkeypatch, gain, stays):
     both = {"kernel_by_blocks", "kernel_and_line_by_blocks"}
-    assert both < set(GPRegressor()._candidates(True, True))
-    assert not both & set(GPRegressor()._candidates(False, True))
+    division = pool_division.held_out(Rows(X, Y), GENERATOR)
+    assert both < set(GPRegressor()._candidates(True, division))
+    assert not both & set(GPRegressor()._candidates(False, division))
     pool, n = GPRegressor(), 400
     generator = np.random.default_rng(1)
     y, logp = generator.normal(size=(2, n))
@@ -250,14 +253,47 @@ def test_members_of_a_table_in_time_are_made_anew_of_all_rows(monkeypatch):
     assert_array_equal(again.predict(new), found.predict(new))
 
 
-def test_few_rows_have_a_kernel_alone():
-    found = GPRegressor(random_state=0).fit(X[:200], Y[:200])
+def test_very_few_rows_have_a_kernel_alone():
+    n = pooled_regressor.FEWEST_IN_FOLDS - 1
+    found = GPRegressor(random_state=0).fit(X[:n], Y[:n])
     alone = QUICK["kernel"](random_state=pooled.seed_of(pooled.split(pooled.as_key(0), 2)[1])[0]).fit(
-        X[:200], Y[:200]
+        X[:n], Y[:n]
     )
     assert list(found.estimators_) == ["kernel"]
     assert_array_equal(found.predict(NEW), alone.predict(NEW))
     assert "too few" in found.plan_.members.why
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(300) // 10])
+def test_few_rows_are_predicted_fold_by_fold_by_members_that_then_know_all(groups):
+    X_few, y = X[:300], Y[:300]
+    found = GPRegressor(random_state=0).fit(X_few, y, groups=groups)
+    rows = Rows(X_few, y, None, None if groups is None else groups.astype(np.int32)).merged()
+    assert set(found.scores_) == {"kernel", "linear"} and found.plan_["held_out_rows"]["choice"] == 300
+    assert all(member.n_rows_ == 300 for member in found.estimators_.values())
+    seed = pooled.seed_of(pooled.split(pooled.as_key(0), 1)[0])[0]
+    fold = pool_division.HeldOut.fold_by_fold(rows, 5, np.random.default_rng(seed)).fold
+    assert_array_equal(np.unique(fold), np.arange(5))
+    assert np.ptp(np.bincount(fold)) <= (1 if groups is None else 10)
+    if groups is not None:
+        assert len(np.unique(np.column_stack([fold, rows.group]), axis=0)) == 30
+    logp, squares = np.empty(300), np.empty(300)
+    for k in range(5):
+        again = pooled_regressor._at_its_parameters(found.estimators_["kernel"], rows.some(fold != k), None)
+        part = rows.some(fold == k)
+        logp[fold == k] = again.predict_distribution(part.X).logpdf(part.y)
+        squares[fold == k] = (again.predict(part.X) - part.y) ** 2
+    assert_allclose(found.scores_["kernel"]["nlpd"], -logp.mean(), rtol=1e-4)
+    assert_allclose(found.scores_["kernel"]["rmse"], np.sqrt(squares.mean()), rtol=1e-4)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", Warped("gaussian", ShiftedLog(1.0))])
+@pytest.mark.parametrize("kind", ["kernel", "linear"])
+def test_a_member_of_the_same_rows_at_its_parameters_is_the_same(kind, likelihood):
+    member = QUICK[kind](random_state=0).set_params(likelihood=likelihood).fit(X[:300], Y[:300])
+    again = pooled_regressor._at_its_parameters(member, Rows(X[:300], Y[:300]), None)
+    for ours, other in zip(member.predict(NEW, True), again.predict(NEW, True), strict=True):
+        assert_allclose(ours, other, rtol=1e-4)
 
 
 def test_one_member_on_request_and_members_of_one_s_own():

@@ -69,8 +69,9 @@ def test_models_of_both_kinds_say_whether_logarithms_are_tried():
     assert found.target == "real" and found.shift == PRICES[np.arange(N) != 7].min() / 2
     assert Kind.of_plan(found.entries) == found
     assert kind_of_targets(rows, True, 0, SETTINGS) == Kind()
-    of_noise = np.random.default_rng(1).uniform(0.1, 1, N) ** 3 + 3 * (X[:, 0] - X[:, 0].min())
-    assert kind_of_targets(Rows(X, of_noise), False, 0, SETTINGS).shift is None
+    waves = 3 + np.exp(1.2 * X[:, 0]) + 0.3 * GENERATOR.normal(size=N)  # skew, of the same errors everywhere
+    assert shift_of(Rows(X, waves)) is not None
+    assert kind_of_targets(Rows(X, waves), False, 0, SETTINGS).shift is None
 
 
 @pytest.mark.parametrize("y", [SCORES - 20.0, PRICES - 1, -PRICES, np.zeros(N), 100 - PRICES.clip(0, 99)])

@@ -14,6 +14,7 @@ from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.settings import CHOICES
 from stochgp.pools.point_mass import Hurdle, frequent
 from stochgp.pools.pool_division import HeldOut
+from stochgp.pools.pooled import FEWEST_ROWS as FEWEST_COMPARED
 from stochgp.pools.pooled import Given, PooledEstimator, with_encoder
 from stochgp.pools.pooled_classifier import GPClassifier
 from stochgp.pools.pooling import Compared, alone, prefer_by_crps
@@ -54,7 +55,8 @@ class HurdleEstimator(PooledEstimator):
     def _further(self, rows: Rows, ending: str) -> dict[str, tuple[Any, bool]]:
         """A hurdle model, where targets have a value again and again."""
         is_asked = self.point_mass == AUTO and self.ensemble and isinstance(self.members, str)
-        value = frequent(rows) if is_asked and self.target_ != COUNT else None
+        is_asked = is_asked and self.target_ != COUNT and len(rows) >= FEWEST_COMPARED
+        value = frequent(rows) if is_asked else None
         return {} if value is None else {POINT_MASS + ending: (type(self)(point_mass=value), True)}
 
     @property

@@ -55,6 +55,13 @@ class HeldOut(NamedTuple):
         part, nothing = fold == k, np.zeros(len(fold), bool)
         return cls(nothing if grouped else part, part if grouped else nothing, fold=fold)
 
+    @classmethod
+    def fold_by_fold(cls, rows: Rows, n_folds: int, generator: np.random.Generator) -> "HeldOut":
+        """None yet: members see all rows, and then each fold is predicted from the others. Whole groups are in one fold."""
+        group = np.arange(len(rows)) if rows.group is None else np.unique(rows.group, return_inverse=True)[1]
+        nothing = np.zeros(len(rows), bool)
+        return cls(nothing, nothing, fold=generator.permutation(group.max() + 1)[group] % n_folds)
+
 
 def held_out(rows: Rows, generator: np.random.Generator, share: float = SHARE) -> HeldOut:
     """A tenth of the rows, or another share: at random, or whole groups."""

@@ -73,6 +73,9 @@ class PooledEstimator(PosteriorEstimator):
     _alone_of_files: ClassVar[str] = ""  # why it is alone also where rows would fit
     _of_correction: ClassVar[str]  # what corrects probabilities
     _n_auto: ClassVar[int] = 2  # how many of the families "auto" takes, the first ones
+    _of_few: ClassVar[
+        tuple[str, ...]
+    ] = ()  # those that "auto" takes of rows that are held out fold by fold, if not all
     _further_on_blocks: ClassVar[tuple[str, ...]] = ()  # that "auto" takes too in tables with a time
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
@@ -204,7 +207,7 @@ class PooledEstimator(PosteriorEstimator):
         in_time, n_different, rows = rows.group is not None and not grouped, len(rows), rows.apart()
         division = self._division(rows, in_time, np.random.default_rng(given.seeds(1)[0]))
         by_blocks = in_time and self.new_rows == "auto"
-        candidates = self._candidates(by_blocks, division is not None)
+        candidates = self._candidates(by_blocks, division)
         candidates |= {} if division is None else self._further(rows, ON_BLOCKS if by_blocks else "")
         seen = rows if division is None else rows.some(~division.all)
         fitted, seconds = self._fitted_members(candidates, seen, encoder, given)
@@ -222,6 +225,8 @@ class PooledEstimator(PosteriorEstimator):
         n_held_out = 0 if division is None else int(division.all.sum())
         if compared.rows is not None:
             n_held_out = max(n_held_out, len(compared.rows))
+        elif division is not None and n_held_out == 0:  # fold by fold
+            n_held_out = n_different
         self._report(n_different, entries | of_rows, n_held_out, picked)
 
     def _fit_block_by_block(
@@ -263,13 +268,17 @@ class PooledEstimator(PosteriorEstimator):
         values = [self.scores_[name][score] for name in self.estimators_]
         return values.index(min(values))
 
-    def _candidates(self, by_blocks: bool, compares: bool) -> dict[str, tuple[Any, bool]]:
+    def _candidates(self, by_blocks: bool, division: HeldOut | None) -> dict[str, tuple[Any, bool]]:
         """Name → (an estimator, whether it is given the groups). `by_blocks`: of rows near and far, one for the first and all for the others."""
-        known = self._families()
+        known, compares = self._families(), division is not None
         named = not isinstance(self.members, str)
         if not named:
             lookup(self.members, {"auto": None}, "members")
-        names = (list(self.members) if named else list(known)[: self._n_auto])[: None if compares else 1]
+        few = division is not None and not division.all.any()
+        few = [name for name in self._of_few if few and name in known]
+        names = (list(self.members) if named else list(few or known)[: self._n_auto])[
+            : None if compares else 1
+        ]
         if isinstance(self.members, Mapping):
             return {name: (clone(self.members[name]), True) for name in names}
         made = lambda name: lookup(name, known, "members")()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from sklearn.base import clone
 
 from stochgp import deadline
@@ -31,10 +31,7 @@ from stochgp.pools.hurdle import HurdleEstimator
 from stochgp.pools.point_mass import Hurdle
 from stochgp.pools.pool import Pool
 from stochgp.pools.pool_division import HeldOut
-from stochgp.pools.pooled import (
-    ON_BLOCKS,
-    Given,
-)
+from stochgp.pools.pooled import FEWEST_ROWS, ON_BLOCKS, Given
 from stochgp.pools.pooling import (
     Compared,
     Predicted,
@@ -68,6 +65,8 @@ NEAR = 0.3
 # Held-out rows of a kind that are compared where less than so many seconds are left.
 FEW, IN_HASTE = 500, 30.0
 
+FOLDS, FEWEST_IN_FOLDS = 5, 100  # of few rows
+
 LINEAR, LINEAR_SECONDS = "linear", 40.0
 OF_LOGARITHM = "_of_log"  # of the name of a member that learns log(y + c)
 
@@ -96,7 +95,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     distance to the nearest training row where held-out rows gain by that: what is best between the training rows is not always best far from them. Of a table
     with a time there are two pools, by single rows and by blocks of time, and with the distance in time to the nearest training row the first gives way to
     the second. A member stays where it pays. The held-out rows then join the posteriors of those that stay; of a table with a time kernel GPs are made
-    anew of all rows at their hyperparameters, and networks learned again. Fewer than 1,000 rows have a kernel GP alone.
+    anew of all rows at their hyperparameters, and networks learned again. Of 100 to 1,000 rows a kernel
+    GP and linear regression know all, and each fold of five is predicted from the others at their hyperparameters; fewer have a kernel GP alone.
 
     Parameters
     ----------
@@ -148,6 +148,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 
     _of_files: ClassVar[str] = "feature"
     _n_auto: ClassVar[int] = 3
+    _of_few: ClassVar[tuple[str, ...]] = ("kernel", LINEAR)
     _further_on_blocks: ClassVar[tuple[str, ...]] = (LINE,)
     _of_correction: ClassVar[str] = "curve"
     likelihood: Any = field(default="auto", kw_only=True)
@@ -203,7 +204,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         if self._shift is None or not isinstance(self.members, str):
             return super()._further(rows, ending)
         found = {}
-        for name in list(FAMILIES)[: self._n_auto]:
+        names = list(FAMILIES)[: self._n_auto] if len(rows) >= FEWEST_ROWS else self._of_few
+        for name in [name for name in names if name in FAMILIES]:
             member = FAMILIES[name]()
             if name == LINEAR:
                 member.set_params(likelihood=GAUSSIAN)
@@ -231,7 +233,15 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         own = not isinstance(self.members, Mapping) and self._asks_nothing
         return own and self._is_quick(member) and isinstance(member.likelihood, str)
 
+    def _division(self, rows: Rows, in_time: bool, generator: np.random.Generator) -> HeldOut | None:
+        """Of few rows none: they are held out fold by fold (`_compared_by_folds`)."""
+        if in_time or not FEWEST_IN_FOLDS <= len(rows) < FEWEST_ROWS:
+            return super()._division(rows, in_time, generator)
+        return HeldOut.fold_by_fold(rows, FOLDS, generator)
+
     def _compared_without(self, rows: Rows, division: HeldOut) -> Compared:
+        if division.fold is not None:
+            return self._compared_by_folds(rows, division.fold)
         where = division.compared(FEW if deadline.left() < IN_HASTE else None)
         new, seen, members = rows.some(where), rows.some(~division.all), self.estimators_
         weight = new.weights.astype(np.float64)
@@ -266,6 +276,29 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
             picked = near_and_far(predicted, names, far)
         return Compared(picked._replace(why=picked.why + why), distance, distributions, new)
 
+    def _compared_by_folds(self, rows: Rows, fold: Int[np.ndarray, " N"]) -> Compared:
+        """Each row is predicted once, from the other folds, by members of the hyperparameters that all rows gave them."""
+        members, parts = self.estimators_, [np.flatnonzero(fold == k) for k in range(fold.max() + 1)]
+        shape = len(rows), len(members)
+        logp, means = np.empty(shape), np.empty(shape)
+        for part in parts:
+            seen, new = rows.some(np.setdiff1d(np.arange(len(rows)), part)), rows.some(part)
+            for k, member in enumerate(members.values()):
+                fitted = _at_its_parameters(member, seen, seen.group)._fitted
+                found = fitted.distribution(new.X)
+                logp[part, k], means[part, k] = found.logpdf(new.y), fitted.mean(new.X)
+                deadline.require()
+        weight = rows.weights.astype(np.float64)
+        for k, name in enumerate(members):
+            self._score(name, logp[:, k], means[:, k], rows.y, weight)
+        if not self.ensemble:
+            return Compared(alone(self._best_by("nlpd"), "ensemble=False: that of the best held-out density"))
+        nowhere, scale = np.zeros(len(rows)), max(float(np.std(rows.y)), 1e-300)
+        predicted = Predicted(
+            logp + np.log(scale), means / scale, rows.y / scale, weight, self._cells(rows), nowhere
+        )
+        return Compared(chosen(predicted, list(members), by_distance=False))
+
     def _without_one_kernel(self, found: dict[str, Any], new: Rows, weight: Float[np.ndarray, " R"]) -> str:
         """Of the kernel GPs of blocks, with a constant and a linear mean, the first one stays unless held-out rows prefer the other; why, "" of other pools.
 
@@ -288,11 +321,21 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         fitted = self.estimators_[name]._fitted
         found, mean = fitted.distribution(new.X), fitted.mean(new.X)
         logp = found.logpdf(new.y)
+        self._score(name, logp, mean, new.y, weight)
+        return found, logp, mean
+
+    def _score(
+        self,
+        name: str,
+        logp: Float[np.ndarray, " R"],
+        mean: Float[np.ndarray, " R"],
+        y: Float[np.ndarray, " R"],
+        weight: Float[np.ndarray, " R"],
+    ) -> None:
         self.scores_[name] |= {
             "nlpd": -float(np.average(logp, weights=weight)),
-            "rmse": float(np.average((new.y - mean) ** 2, weights=weight) ** 0.5),
+            "rmse": float(np.average((y - mean) ** 2, weights=weight) ** 0.5),
         }
-        return found, logp, mean
 
     def _learned_again(self, rows: Rows) -> list[str]:
         """The pool's linear member, with what its noise asks for, where it is near enough to the best one and there is time."""
@@ -320,6 +363,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 
     def _closed(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Into the posteriors, where the family can take them and time and memory suffice: hyperparameters and features stay."""
+        if not division.all.any():
+            return {}
         new = rows.some(division.all)
         found = self._corrected(division, compared)
         anew = [
@@ -349,23 +394,16 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         them by how they predict later rows.
         """
         member: Any = self.estimators_[name]
-        settings: dict[str, Any] = {"plan": member.plan_, "time_limit": None}
-        if isinstance(member, KernelGPRegressor):
-            noise = member.noise_variance_ / member._fitted.target_scale**2
-            settings |= {"kernel": member.kernel_, "learner": None, "noise_variance": noise}
-            settings |= {"batch_size": None, "epochs": None, "learning_rate": None}
-        elif not is_network(getattr(member, "features", None)):
+        if not (isinstance(member, KernelGPRegressor) or is_network(getattr(member, "features", None))):
             return False
         if (
             member._fitted.observation.transform is not None
             or deadline.left() < self.scores_[name]["seconds"]
         ):
             return False
-        again: Any = clone(member)
-        again.set_params(**settings)
         with warnings.catch_warnings(), contextlib.suppress(TimeIsUpError, MemoryLimitError):
             warnings.simplefilter("ignore")
-            again.fit(rows.X, rows.y, rows.weight, groups=self._groups_of(name, rows))
+            again = _at_its_parameters(member, rows, self._groups_of(name, rows))
             for attribute in FITTED:
                 if hasattr(again, attribute):
                     setattr(member, attribute, getattr(again, attribute))
@@ -384,6 +422,20 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 def _starting(member: KernelGPRegressor, n_inputs: int, days: list[int]) -> Any:
     """Its kernel, from where a member that is given the table itself would start: members see only numbers."""
     return near_in_time(resolve(member.kernel, n_inputs, dtype=member.dtype), days) if days else member.kernel
+
+
+def _at_its_parameters(member: Any, rows: Rows, groups: np.ndarray | None) -> Any:
+    """Another of these rows, standardised by them: a kernel GP of the same hyperparameters, one of another family that learns again."""
+    settings: dict[str, Any] = {"plan": member.plan_, "time_limit": None}
+    if isinstance(member, KernelGPRegressor):
+        noise = member.noise_variance_ / member._fitted.target_scale**2
+        settings |= {"kernel": member.kernel_, "learner": None, "noise_variance": noise}
+        settings |= {"batch_size": None, "epochs": None, "learning_rate": None}
+    again: Any = clone(member)
+    again.set_params(**settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return again.fit(rows.X, rows.y, rows.weight, groups=groups)
 
 
 def _takes_in(member: Any, rows: Rows) -> bool:
