@@ -17,6 +17,7 @@ NODES = 48  # of an integral over probabilities
 BREAKS = (1e-12, 1e-8, 1e-5, 1e-3, 0.02, 0.12)
 OF_PIECE = 6  # nodes of Gauss and Legendre of such a piece
 LONGEST = 10_000  # counts of a sum; beyond it integrals stand for sums
+TOGETHER = 200_000  # counts of several rows
 SMALLEST = 1e-280  # a probability below it is taken from the density
 
 PerRow = Float64[np.ndarray, " N"]
@@ -271,7 +272,7 @@ def crps_of_counts(
     F: Callable[[Any, np.ndarray], np.ndarray],
     of_many: Callable[[Any, float, float, float], float],
 ) -> Points:
-    """Σ_k (F(k) − 1[k ≥ y])² of each row, F(k) = `F(row, k)`.
+    """Σ_k (F(k) − 1[k ≥ y])² of each row, F(k) [N, K] = `F(rows, k)` of counts k [N, K] that follow on one another.
 
     F is evaluated at the counts k from the quantile of `least_tail` to that of 1 − `least_tail`. Below them it counts as 0, above them as 1.
     Where they are more than 10⁴, the sum is `of_many(row, y, first, last)` for each y.
@@ -280,15 +281,22 @@ def crps_of_counts(
         distribution._quantile(np.full((distribution.n_rows, 1), p))[:, 0]
         for p in (least_tail, 1 - least_tail)
     )
-    found = np.empty_like(y)
-    for i, (low, high) in enumerate(zip(*ends, strict=True)):
-        row = distribution[i : i + 1]
-        if high - low > LONGEST:
-            found[i] = [of_many(row, at, low, high) for at in y[i]]
-            continue
-        k = np.arange(low, high + 1)
-        within = np.sum((F(row, k) - (k >= y[i][:, None])) ** 2, axis=1)
-        found[i] = within + np.maximum(low - y[i], 0) + np.maximum(y[i] - high - 1, 0)
+    low, high = ends
+    found, length = np.empty_like(y), high - low + 1
+    many = length > LONGEST + 1
+    for i in np.flatnonzero(many):
+        found[i] = [of_many(distribution[i : i + 1], at, low[i], high[i]) for at in y[i]]
+    order = np.flatnonzero(~many)
+    order = order[np.argsort(length[order], kind="stable")]
+    while len(order):  # rows of about as many counts together
+        n = max(1, int(np.searchsorted(np.arange(1, len(order) + 1) * length[order], TOGETHER)))
+        rows, order = order[:n], order[n:]
+        first, last = low[rows, None], high[rows, None]
+        k = first + np.arange(length[rows[-1]])
+        probability, there = F(distribution[rows], k), k <= last
+        for q, at in enumerate(y[rows].T[:, :, None]):
+            within = np.sum(np.where(there, (probability - (k >= at)) ** 2, 0.0), axis=1)
+            found[rows, q] = within + (np.maximum(first - at, 0) + np.maximum(at - last - 1, 0))[:, 0]
     return found
 
 

@@ -71,6 +71,11 @@ class Rounded(AbstractDistribution):
     def _held(self) -> int:
         return 2 * SUMMED * self.base._held
 
+    @property
+    def _pieces(self) -> int:
+        """A score is a sum, in parts of its own."""
+        return 0
+
     def _logpdf(self, y: Points) -> Points:
         known = (y >= 0) & (y == np.floor(y))
         at = np.where(known, y, 0.0)
@@ -90,7 +95,7 @@ class Rounded(AbstractDistribution):
 
     def _crps(self, y: Points) -> Points:
         """Σ_k (F(k) − 1[k ≥ y])², one by one where at most 10⁴ counts have a probability."""
-        F = lambda row, k: row.base.cdf(k[None] + 0.5)[0]
+        F = lambda rows, k: rows.base.cdf(k + 0.5)
         return crps_of_counts(self, y, LEAST_TAIL, F, lambda row, at, *_: row._crps_of_many(at))
 
     def _crps_of_many(self, y: float) -> float:
