@@ -46,7 +46,7 @@ def model(_quick_members):
 
 def test_an_observation_is_the_value_or_what_the_pool_of_other_rows_predicts(model):
     at, elsewhere = model.estimators_["at_value"], model.estimators_["elsewhere"]
-    assert elsewhere.n_rows_ == RAINS.sum() and at.n_rows_ == N
+    assert elsewhere.n_rows_ == RAINS.sum() and at.n_rows_ == N and elsewhere.target == "auto"
     p, found = at.predict_proba(NEW)[:, list(at.classes_).index(True)], model.predict_distribution(NEW)
     assert_allclose(found.log_mass(0.0, 1e-6), np.log(p), rtol=1e-5)
     y = np.linspace(-1.3, 9.7, 40)

@@ -18,17 +18,15 @@ from stochgp.pools.pooled import FEWEST_ROWS as FEWEST_COMPARED
 from stochgp.pools.pooled import Given, PooledEstimator, with_encoder
 from stochgp.pools.pooled_classifier import GPClassifier
 from stochgp.pools.pooling import Compared, alone, prefer_by_crps
-from stochgp.pools.target_choice import COUNT, REAL, Kind, kind_of_targets
+from stochgp.pools.target_choice import COUNT, REAL, Kind, kind_of_targets, may_be_counts
 from stochgp.selection.likelihood import AUTO
 from stochgp.training_data.new_rows import BETWEEN
 from stochgp.training_data.progress import say
 
 FEWEST_ROWS = 10  # of the value, and of others
 AT_VALUE, ELSEWHERE = "at_value", "elsewhere"  # members of a hurdle model
-POINT_MASS, LEAST_GAIN = (
-    "point_mass",
-    0.01,
-)  # a hurdle model as a member, and the share of the CRPS of the others that it is to gain
+# A hurdle model as a member, and the share of the CRPS of the others that it is to gain.
+POINT_MASS, LEAST_GAIN = "point_mass", 0.01
 
 
 @dataclass(eq=False, repr=False)
@@ -109,9 +107,12 @@ class HurdleEstimator(PooledEstimator):
                 f"point_mass is {hurdle.value:g}, the target of {at.sum()} of {len(rows)} rows; at least {FEWEST_ROWS} must have it, and {FEWEST_ROWS} another one"
             )
         elsewhere: Any = clone(self)
+        target = (
+            self.target_ if may_be_counts(others) else self.target
+        )  # beside a point mass targets are continuous
         parts = {
             AT_VALUE: (GPClassifier(), rows, at),
-            ELSEWHERE: (elsewhere.set_params(point_mass=None, target=self.target_), others, others.y),
+            ELSEWHERE: (elsewhere.set_params(point_mass=None, target=target), others, others.y),
         }
         self.estimators_, self.scores_ = {}, {}
         for k, (name, (member, part, y)) in enumerate(parts.items()):

@@ -74,6 +74,10 @@ OF_LOGARITHM = "_of_log"  # of the name of a member that learns log(y + c)
 LINE, LEAST_OF_LINE = "kernel_and_line", 0.05
 
 ANEW = "made anew of all rows, standardised by them: kernels as they were, networks learned again"
+BEST, BEST_OF_COUNTS = (
+    "ensemble=False: that of the best held-out density",
+    "counts are predicted by one member",
+)
 FITTED = ("_fitted", "_stream", "n_rows_", "nlml_", "noise_variance_")  # what a member has of its rows
 
 FAMILIES: dict[str, Callable[[], Any]] = {
@@ -221,6 +225,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
             kernel = _starting(member, rows.X.shape[1], days)
             metric = COMPARE if rows.group is None else INPUTS
             member.set_params(prediction=prediction, kernel=kernel, metric=metric)
+        if isinstance(member, HurdleEstimator):
+            member.set_params(target=self.target)  # what is elsewhere may be skew
         if self._is_linear(member):
             taken = GAUSSIAN if self.plan is None else planned(self.plan, f"{name}.likelihood")
             member.set_params(likelihood=GAUSSIAN if taken == GAUSSIAN else AUTO)
@@ -256,10 +262,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         distributions, logp, means = (list(part) for part in zip(*found.values(), strict=True))
         logp, means = np.stack(logp, axis=1), np.stack(means, axis=1)
         scale = max(float(np.std(rows.y)), 1e-300)
-        if any(d.is_discrete and not isinstance(d, Rounded) for d in distributions):
-            return Compared(alone(self._best_by("nlpd"), "counts are predicted by one member"))
-        if not self.ensemble:
-            return Compared(alone(self._best_by("nlpd"), "ensemble=False: that of the best held-out density"))
+        if not (self.ensemble and all(map(_can_be_mixed, distributions))):
+            return Compared(alone(self._best_by("nlpd"), BEST_OF_COUNTS if self.ensemble else BEST))
         first = next(iter(members.values()))._fitted
         column = column_of_time(rows.X, np.asarray(rows.group)) if division.in_time else None
         distance = distance_of(seen.X, _metric(first, members), 0, column)
@@ -279,20 +283,23 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     def _compared_by_folds(self, rows: Rows, fold: Int[np.ndarray, " N"]) -> Compared:
         """Each row is predicted once, from the other folds, by members of the hyperparameters that all rows gave them."""
         members, parts = self.estimators_, [np.flatnonzero(fold == k) for k in range(fold.max() + 1)]
+        if len(members) == 1:
+            return Compared(alone(0, "there is no other member"))
         shape = len(rows), len(members)
-        logp, means = np.empty(shape), np.empty(shape)
+        logp, means, is_mixed = np.empty(shape), np.empty(shape), True
         for part in parts:
             seen, new = rows.some(np.setdiff1d(np.arange(len(rows)), part)), rows.some(part)
             for k, member in enumerate(members.values()):
                 fitted = _at_its_parameters(member, seen, seen.group)._fitted
                 found = fitted.distribution(new.X)
                 logp[part, k], means[part, k] = found.logpdf(new.y), fitted.mean(new.X)
+                is_mixed = is_mixed and _can_be_mixed(found)
                 deadline.require()
         weight = rows.weights.astype(np.float64)
         for k, name in enumerate(members):
             self._score(name, logp[:, k], means[:, k], rows.y, weight)
-        if not self.ensemble:
-            return Compared(alone(self._best_by("nlpd"), "ensemble=False: that of the best held-out density"))
+        if not (self.ensemble and is_mixed):
+            return Compared(alone(self._best_by("nlpd"), BEST_OF_COUNTS if self.ensemble else BEST))
         nowhere, scale = np.zeros(len(rows)), max(float(np.std(rows.y)), 1e-300)
         predicted = Predicted(
             logp + np.log(scale), means / scale, rows.y / scale, weight, self._cells(rows), nowhere
@@ -422,6 +429,11 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 def _starting(member: KernelGPRegressor, n_inputs: int, days: list[int]) -> Any:
     """Its kernel, from where a member that is given the table itself would start: members see only numbers."""
     return near_in_time(resolve(member.kernel, n_inputs, dtype=member.dtype), days) if days else member.kernel
+
+
+def _can_be_mixed(found: AbstractDistribution) -> bool:
+    """Whether it is continuous, or a count that is rounded."""
+    return not found.is_discrete or isinstance(found, Rounded)
 
 
 def _at_its_parameters(member: Any, rows: Rows, groups: np.ndarray | None) -> Any:
