@@ -311,7 +311,9 @@ def test_counts_by_a_likelihood_of_their_own_are_predicted_by_one_member(n):
     of = partial(
         SparseGPRegressor, "rbf", n_inducing=20, likelihood="poisson", learner=SVGP(steps=40, batch_size=128)
     )
-    found = GPRegressor(members={"one": of(), "two": of(n_inducing=10)}, random_state=0).fit(X[:n], counts[:n])
+    found = GPRegressor(members={"one": of(), "two": of(n_inducing=10)}, random_state=0).fit(
+        X[:n], counts[:n]
+    )
     assert len(found.estimators_) == 1 and "counts" in found.plan_.members.why
     assert found.predict_distribution(NEW).is_discrete
 

@@ -74,7 +74,17 @@ def test_models_of_both_kinds_say_whether_logarithms_are_tried():
     assert kind_of_targets(Rows(X, waves), False, 0, SETTINGS).shift is None
 
 
-@pytest.mark.parametrize("y", [SCORES - 20.0, PRICES - 1, -PRICES, np.where(X[:, 1] > 1.9, 0.0, PRICES), np.zeros(N), 100 - PRICES.clip(0, 99)])
+@pytest.mark.parametrize(
+    "y",
+    [
+        SCORES - 20.0,
+        PRICES - 1,
+        -PRICES,
+        np.where(X[:, 1] > 1.9, 0.0, PRICES),
+        np.zeros(N),
+        100 - PRICES.clip(0, 99),
+    ],
+)
 def test_what_is_negative_or_not_skew_has_no_logarithm(y):
     assert shift_of(Rows(X, y)) is None
 
