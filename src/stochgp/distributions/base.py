@@ -292,7 +292,7 @@ def crps_of_counts(
         n = max(1, int(np.searchsorted(np.arange(1, len(order) + 1) * length[order], TOGETHER)))
         rows, order = order[:n], order[n:]
         first, last = low[rows, None], high[rows, None]
-        k = first + np.arange(length[rows[-1]])
+        k = first + np.arange(float(length[rows[-1]]))
         probability, there = F(distribution[rows], k), k <= last
         for q, at in enumerate(y[rows].T[:, :, None]):
             within = np.sum(np.where(there, (probability - (k >= at)) ** 2, 0.0), axis=1)
