@@ -7,7 +7,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import FeatureGPRegressor, GPRegressor, load
+from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Rows
+from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Warped
 from stochgp.pools import hurdle, pooled, pooled_regressor, target_choice
 from stochgp.pools.target_choice import Kind, kind_of_targets, may_be_counts, shift_of
@@ -61,6 +63,19 @@ def test_models_of_both_kinds_say_which_numbers_targets_are():
     assert kind_of_targets(Rows(X, SCORES + 0.5), False, 0, SETTINGS) == Kind()
     few = Rows(X, COUNTS).some(np.arange(target_choice.FEWEST_ROWS - 1))
     assert kind_of_targets(few, False, 0, SETTINGS).target == "real"
+
+
+@pytest.mark.parametrize(
+    "refused", [MemoryLimitError("no memory"), TimeIsUpError("too late"), ValueError("no")]
+)
+def test_what_small_models_refuse_leaves_targets_real(refused, monkeypatch):
+    def refuse(*_):
+        raise refused
+
+    monkeypatch.setattr(target_choice, "_predicted", refuse)
+    for y, name in ((COUNTS, "target"), (PRICES, "logarithm")):
+        found = kind_of_targets(Rows(X, y), False, 0, SETTINGS)
+        assert (found.target, found.shift) == ("real", None) and str(refused) in found.entries[name]["why"]
 
 
 def test_models_of_both_kinds_say_whether_logarithms_are_tried():
