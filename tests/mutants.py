@@ -1568,8 +1568,8 @@ MUTATIONS = (
     Mutation(
         "logarithms are tried whatever they gain",
         "pools/target_choice.py",
-        "taken = shift if gain > LEAST_OF_LOG else None",
-        "taken = shift",
+        "tried = shift if gain > LEAST_OF_LOG else None",
+        "tried = shift",
         "pools/test_target_choice.py::test_models_of_both_kinds_say_whether_logarithms_are_tried",
     ),
     Mutation(
