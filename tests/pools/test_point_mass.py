@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from quick_members import WITHOUT_KERNEL
 
-from stochgp import FeatureGPRegressor, GPRegressor, SparseGPClassifier, load
+from stochgp import GPRegressor, SparseGPClassifier, load
 from stochgp.data.rows import Rows
 from stochgp.distributions import Mixture, PointMass
 from stochgp.learners import SVGP, ByLoss
@@ -22,17 +23,12 @@ X = GENERATOR.uniform(-2, 2, (N, 2))
 RAINS = GENERATOR.uniform(size=N) < 0.2 + 0.6 * (X[:, 0] > 0)
 Y = np.where(RAINS, 5 + X[:, 1] + 0.3 * GENERATOR.normal(size=N), 0.0)
 NEW = GENERATOR.uniform(-2, 2, (40, 2))
-REGRESSORS = {
-    "feature": partial(FeatureGPRegressor, "rff", n_features=60, epochs=2, likelihood="gaussian"),
-    "linear": partial(FeatureGPRegressor, "linear", epochs=5, likelihood="gaussian"),
-    "sparse": partial(FeatureGPRegressor, "orf", n_features=60, epochs=2, likelihood="gaussian"),
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_members():
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pooled_regressor, "FAMILIES", REGRESSORS)
+        patched.setattr(pooled_regressor, "FAMILIES", WITHOUT_KERNEL)
         patched.setattr(pooled_classifier, "FAMILIES", {"smooth": partial(SparseGPClassifier, "rbf", 20)})
         few = {5_000: (20, SVGP(steps=40, batch_size=128, judge=ByLoss()))}
         patched.setattr(pooled_classifier, "FEW", few)

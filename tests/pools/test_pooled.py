@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from quick_members import QUICK
 
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPRegressor, load
 from stochgp.budget import MemoryLimitError
@@ -25,15 +26,6 @@ X = GENERATOR.uniform(-2, 2, (N, 2))
 F = np.sin(2 * X[:, 0]) + X[:, 1]
 Y = 10 + F + 0.3 * GENERATOR.normal(size=N)
 NEW = GENERATOR.uniform(-2, 2, (40, 2))
-QUICK = {
-    "kernel": partial(KernelGPRegressor, likelihood="gaussian", epochs=5, n_samples=8),
-    "feature": partial(FeatureGPRegressor, "rff", n_features=60, epochs=2, likelihood="gaussian"),
-    "linear": partial(FeatureGPRegressor, "linear", epochs=5, likelihood="gaussian"),
-    "sparse": partial(FeatureGPRegressor, "orf", n_features=60, epochs=2, likelihood="gaussian"),
-    "kernel_and_line": partial(
-        KernelGPRegressor, likelihood="gaussian", epochs=5, n_samples=8, mean="linear"
-    ),
-}
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,9 @@
 """When targets are modelled as counts or besides by their logarithm, and that equal rows of few levels are observations of their own."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from quick_members import WITHOUT_KERNEL
 
 from stochgp import FeatureGPRegressor, GPRegressor, load
 from stochgp.budget import MemoryLimitError
@@ -20,17 +19,12 @@ X = GENERATOR.uniform(-2, 2, (N, 2))
 COUNTS = GENERATOR.poisson(np.exp(0.8 * X[:, 0] + 0.7 * GENERATOR.normal(size=N))).astype(float)
 SCORES = (10 - COUNTS).clip(0)  # skew the other way, of eleven values
 NEW = GENERATOR.uniform(-2, 2, (40, 2))
-REGRESSORS = {
-    "feature": partial(FeatureGPRegressor, "rff", n_features=60, epochs=2, likelihood="gaussian"),
-    "linear": partial(FeatureGPRegressor, "linear", epochs=5, likelihood="gaussian"),
-    "sparse": partial(FeatureGPRegressor, "orf", n_features=60, epochs=2, likelihood="gaussian"),
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_members():
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pooled_regressor, "FAMILIES", REGRESSORS)
+        patched.setattr(pooled_regressor, "FAMILIES", WITHOUT_KERNEL)
         yield
 
 

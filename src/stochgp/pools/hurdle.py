@@ -1,7 +1,7 @@
 """Pools of targets that have one value again and again: fitted, and compared with pools that know nothing of it."""
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -50,7 +50,7 @@ class HurdleEstimator(PooledEstimator):
     ) -> tuple[AbstractDistribution, np.ndarray, np.ndarray]:
         """(Distributions, log densities, means) of held-out rows by this member; adds to `scores_`."""
 
-    def _further(self, rows: Rows, ending: str) -> dict[str, tuple[Any, bool]]:
+    def _further(self, rows: Rows, names: Sequence[str], ending: str) -> dict[str, tuple[Any, bool]]:
         """A hurdle model, where targets have a value again and again."""
         is_asked = self.point_mass == AUTO and self.ensemble and isinstance(self.members, str)
         is_asked = is_asked and self.target_ != COUNT and len(rows) >= FEWEST_COMPARED
@@ -77,7 +77,7 @@ class HurdleEstimator(PooledEstimator):
 
     def _fit(self, rows: Rows, encoder: Any, entries: dict[str, Any], grouped: bool, given: Given) -> None:
         kind = self._kind_of_targets(rows, rows.group is not None and not grouped, given)
-        self.target_, self._shift, entries = kind.target, kind.shift, entries | kind.entries
+        self.target_, self._shift, entries = kind.target, kind.shift, {**entries, **kind.entries}
         if not self._is_hurdle:
             super()._fit(rows, encoder, entries, grouped, given)
         else:
@@ -107,9 +107,8 @@ class HurdleEstimator(PooledEstimator):
                 f"point_mass is {hurdle.value:g}, the target of {at.sum()} of {len(rows)} rows; at least {FEWEST_ROWS} must have it, and {FEWEST_ROWS} another one"
             )
         elsewhere: Any = clone(self)
-        target = (
-            self.target_ if may_be_counts(others) else self.target
-        )  # beside a point mass targets are continuous
+        # Beside a point mass targets are continuous.
+        target = self.target_ if may_be_counts(others) else self.target
         parts = {
             AT_VALUE: (GPClassifier(), rows, at),
             ELSEWHERE: (elsewhere.set_params(point_mass=None, target=target), others, others.y),

@@ -21,9 +21,7 @@ from stochgp.training_data.inputs import Encoder
 # A value is tried that a tenth of the targets have, five times as many as have any other: of counts the neighbours of a frequent one are frequent too. Of calls on
 # a doctor, 31 % of which are 0 and 19 % 1, a point mass had a CRPS of .369 for .349.
 SHARE, TIMES, FEWEST_OTHERS = 0.1, 5.0, 20
-FEWEST_ROWS = 10  # at the value, and elsewhere
 LEAST_WIDTH = 1e-3  # of a point mass, in standard deviations of the targets
-AT_VALUE, ELSEWHERE = "at_value", "elsewhere"  # members
 
 
 def frequent(rows: Rows) -> float | None:

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -73,9 +73,8 @@ class PooledEstimator(PosteriorEstimator):
     _alone_of_files: ClassVar[str] = ""  # why it is alone also where rows would fit
     _of_correction: ClassVar[str]  # what corrects probabilities
     _n_auto: ClassVar[int] = 2  # how many of the families "auto" takes, the first ones
-    _of_few: ClassVar[
-        tuple[str, ...]
-    ] = ()  # those that "auto" takes of rows that are held out fold by fold, if not all
+    # Those that "auto" takes of rows that are held out fold by fold, if not all.
+    _of_few: ClassVar[tuple[str, ...]] = ()
     _further_on_blocks: ClassVar[tuple[str, ...]] = ()  # that "auto" takes too in tables with a time
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
@@ -208,7 +207,8 @@ class PooledEstimator(PosteriorEstimator):
         division = self._division(rows, in_time, np.random.default_rng(given.seeds(1)[0]))
         by_blocks = in_time and self.new_rows == "auto"
         candidates = self._candidates(by_blocks, division)
-        candidates |= {} if division is None else self._further(rows, ON_BLOCKS if by_blocks else "")
+        if division is not None:
+            candidates |= self._further(rows, list(candidates), ON_BLOCKS if by_blocks else "")
         seen = rows if division is None else rows.some(~division.all)
         fitted, seconds = self._fitted_members(candidates, seen, encoder, given)
         self.estimators_, self.scores_ = fitted, {name: {"seconds": seconds[name]} for name in fitted}
@@ -289,8 +289,8 @@ class PooledEstimator(PosteriorEstimator):
             name + ON_BLOCKS: (made(name), True) for name in of_blocks
         }
 
-    def _further(self, rows: Rows, ending: str) -> dict[str, tuple[Any, bool]]:
-        """Candidates that these rows ask for, and the `ending` of their names."""
+    def _further(self, rows: Rows, names: Sequence[str], ending: str) -> dict[str, tuple[Any, bool]]:
+        """Candidates beside those of these names that the rows ask for; `ending` is that of their names."""
         return {}
 
     def _fitted_members(

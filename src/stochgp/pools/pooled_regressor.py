@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -74,10 +74,6 @@ OF_LOGARITHM = "_of_log"  # of the name of a member that learns log(y + c)
 LINE, LEAST_OF_LINE = "kernel_and_line", 0.05
 
 ANEW = "made anew of all rows, standardised by them: kernels as they were, networks learned again"
-BEST, BEST_OF_COUNTS = (
-    "ensemble=False: that of the best held-out density",
-    "counts are predicted by one member",
-)
 FITTED = ("_fitted", "_stream", "n_rows_", "nlml_", "noise_variance_")  # what a member has of its rows
 
 FAMILIES: dict[str, Callable[[], Any]] = {
@@ -203,18 +199,17 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         """Whether each family has its own default likelihood."""
         return isinstance(self.likelihood, str) and self.likelihood == AUTO
 
-    def _further(self, rows: Rows, ending: str) -> dict[str, tuple[Any, bool]]:
-        """Besides, the members of "auto" for log(y + c), where that may be worth it."""
-        if self._shift is None or not isinstance(self.members, str):
-            return super()._further(rows, ending)
-        found = {}
-        names = list(FAMILIES)[: self._n_auto] if len(rows) >= FEWEST_ROWS else self._of_few
-        for name in [name for name in names if name in FAMILIES]:
+    def _further(self, rows: Rows, names: Sequence[str], ending: str) -> dict[str, tuple[Any, bool]]:
+        """Besides, the same members for log(y + c), where that may be worth it; in tables with a time, whose names have an ending, it is not."""
+        found = super()._further(rows, names, ending)
+        if self._shift is None or ending or not isinstance(self.members, str):
+            return found
+        for name in names:
             member = FAMILIES[name]()
             if name == LINEAR:
                 member.set_params(likelihood=GAUSSIAN)
-            found[f"{name}{OF_LOGARITHM}{ending}"] = of_logarithm(member, self._shift), True
-        return super()._further(rows, ending) | found
+            found[name + OF_LOGARITHM] = of_logarithm(member, self._shift), True
+        return found
 
     def _suit(self, name: str, member: Any, rows: Rows, days: list[int]) -> None:
         """Lengthscales are turned where rows have neither groups nor an order in time: there it took 1.5 times as long, and gained next to nothing."""
@@ -261,18 +256,16 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         why = self._without_one_kernel(found, new, weight)
         distributions, logp, means = (list(part) for part in zip(*found.values(), strict=True))
         logp, means = np.stack(logp, axis=1), np.stack(means, axis=1)
-        scale = max(float(np.std(rows.y)), 1e-300)
-        if not (self.ensemble and all(map(_can_be_mixed, distributions))):
-            return Compared(alone(self._best_by("nlpd"), BEST_OF_COUNTS if self.ensemble else BEST))
+        if (best := self._best_alone(all(map(_can_be_mixed, distributions)))) is not None:
+            return best
         first = next(iter(members.values()))._fitted
         column = column_of_time(rows.X, np.asarray(rows.group)) if division.in_time else None
         distance = distance_of(seen.X, _metric(first, members), 0, column)
         far = division.blocks[where]
         apart = between(distance, new.X[~far], new.X[far]) if far.any() and not far.all() else None
         distance = limited(distance, new.X) if apart is None else apart
-        predicted = Predicted(
-            logp + np.log(scale), means / scale, new.y / scale, weight, self._cells(new), distance(new.X)
-        )
+        predicted = Predicted(logp, means, new.y, weight, self._cells(new), distance(new.X))
+        predicted = predicted.in_units(_spread(rows))
         names = list(members)
         if apart is None:
             picked = chosen(predicted, names, by_distance=True)
@@ -298,13 +291,21 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         weight = rows.weights.astype(np.float64)
         for k, name in enumerate(members):
             self._score(name, logp[:, k], means[:, k], rows.y, weight)
-        if not (self.ensemble and is_mixed):
-            return Compared(alone(self._best_by("nlpd"), BEST_OF_COUNTS if self.ensemble else BEST))
-        nowhere, scale = np.zeros(len(rows)), max(float(np.std(rows.y)), 1e-300)
-        predicted = Predicted(
-            logp + np.log(scale), means / scale, rows.y / scale, weight, self._cells(rows), nowhere
+        if (best := self._best_alone(is_mixed)) is not None:
+            return best
+        predicted = Predicted(logp, means, rows.y, weight, self._cells(rows), np.zeros(len(rows)))
+        return Compared(chosen(predicted.in_units(_spread(rows)), list(members), by_distance=False))
+
+    def _best_alone(self, are_mixed: bool) -> Compared | None:
+        """The best member, where one is asked for or their distributions are not mixed."""
+        if self.ensemble and are_mixed:
+            return None
+        why = (
+            "counts are predicted by one member"
+            if self.ensemble
+            else "ensemble=False: that of the best held-out density"
         )
-        return Compared(chosen(predicted, list(members), by_distance=False))
+        return Compared(alone(self._best_by("nlpd"), why))
 
     def _without_one_kernel(self, found: dict[str, Any], new: Rows, weight: Float[np.ndarray, " R"]) -> str:
         """Of the kernel GPs of blocks, with a constant and a linear mean, the first one stays unless held-out rows prefer the other; why, "" of other pools.
@@ -429,6 +430,11 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 def _starting(member: KernelGPRegressor, n_inputs: int, days: list[int]) -> Any:
     """Its kernel, from where a member that is given the table itself would start: members see only numbers."""
     return near_in_time(resolve(member.kernel, n_inputs, dtype=member.dtype), days) if days else member.kernel
+
+
+def _spread(rows: Rows) -> float:
+    """The standard deviation of the targets."""
+    return max(float(np.std(rows.y)), 1e-300)
 
 
 def _can_be_mixed(found: AbstractDistribution) -> bool:

@@ -34,6 +34,11 @@ class Predicted(NamedTuple):
     cell: Int[np.ndarray, " R"]  # their sums over a cell are taken as independent
     distance: Float[np.ndarray, " R"]  # as `Distance`, 0 where there is none
 
+    def in_units(self, scale: float) -> "Predicted":
+        """Of y/scale in place of y."""
+        log_density, mean, y = self.log_density + np.log(scale), self.mean / scale, self.y / scale
+        return self._replace(log_density=log_density, mean=mean, y=y)
+
     def some(self, rows: Any) -> "Predicted":
         return Predicted(*(part[rows] for part in self))
 
@@ -234,7 +239,7 @@ def prefer_by_crps(
         f"{name!r} changes the CRPS by {-gain.mean:+.1%} ± {gain.error:.1%}"
         for name, gain in found.gains.items()
     ]
-    return found._replace(why="; ".join(words))
+    return found._replace(why="; ".join(words) or found.why)
 
 
 def fitted_weights(found: Predicted, by_distance: bool) -> tuple[np.ndarray, np.ndarray]:

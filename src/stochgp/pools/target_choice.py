@@ -1,6 +1,8 @@
 """Which numbers targets are: by how small kernel GPs of each kind predict rows that they have not seen."""
 
 import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +42,7 @@ class Kind(NamedTuple):
 
     target: str = REAL
     shift: float | None = None
-    entries: dict[str, Any] = {}  # noqa: RUF012
+    entries: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def of_plan(cls, plan: dict[str, Any]) -> "Kind":
