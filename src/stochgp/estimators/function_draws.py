@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from stochgp.data import Standardiser
 from stochgp.data.model_rows import ModelRows
-from stochgp.observations import LinearMean
+from stochgp.observations import AbstractMeanFunction
 from stochgp.parameters import cast
 from stochgp.posteriors import AbstractFunctions
 from stochgp.training_data.fingerprinted import is_packed
@@ -66,7 +66,7 @@ class FunctionDraws(AbstractDraws):
     encoder: Encoder | None = eqx.field(static=True)
     dtype: str = eqx.field(static=True)
     transform: AbstractTransform | None = None
-    mean_function: LinearMean | None = None
+    mean_function: AbstractMeanFunction | None = None
 
     @property
     def n_samples(self) -> int:

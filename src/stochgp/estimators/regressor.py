@@ -23,7 +23,7 @@ from stochgp.training_data.fingerprinted import Inputs
 from stochgp.training_data.inputs import read_training_rows
 from stochgp.training_data.new_rows import between_if
 from stochgp.training_data.run import Run
-from stochgp.training_data.units import LINEAR_MEAN, TrainingData
+from stochgp.training_data.units import LINEAR_MEAN, TREES, TrainingData
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -43,7 +43,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
     """
 
     mean: float | str | None = None
-    _takes_line: ClassVar[bool] = True  # whether its prior mean may be linear
+    _means: ClassVar[tuple[str, ...]] = (LINEAR_MEAN, TREES)  # fitted ones that its prior mean may be
     likelihood: Any = "auto"
     target: str = "real"
     calibration: str | None = None
@@ -51,8 +51,8 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
     def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
         """What the model learns from, of rows in memory or in files."""
         inputs, wanted = self._inputs(), transform_wanted(self.likelihood, self._target)
-        if self.mean == LINEAR_MEAN:
-            self._check_line(are_files(X), inputs)
+        if isinstance(self.mean, str):
+            self._check_mean(are_files(X), inputs)
         if are_files(X) and self._calibration is not None:
             raise ValueError("calibration takes rows in memory, not files: read the table first")
         if self._counts_as_they_are and wanted is not None:
@@ -84,17 +84,18 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
             data = warped_data(rows, wanted, settings, run.sample_seed, run.plan)
         return dataclasses.replace(data, left_out=left_out, encoder=encoder, entries=entries | data.entries)
 
-    def _check_line(self, are_files: bool, inputs: Inputs) -> None:
-        """Raises ValueError where no line can be taken out."""
+    def _check_mean(self, are_files: bool, inputs: Inputs) -> None:
+        """Raises ValueError where no line, or no trees, can be taken out."""
         refusals = {
-            "is not taken by a feature GP: it has a line with features='linear'": not self._takes_line,
+            "is not taken by a feature GP: it has a line with features='linear'": self.mean
+            not in self._means,
             "takes rows in memory, not files: read the table first": are_files,
             "takes numbers, not fingerprints": inputs is not Inputs.NUMBERS,
             "is not taken with a likelihood of counts: give a number": self._counts_as_they_are,
         }
         for what, holds in refusals.items():
             if holds:
-                raise ValueError(f"mean={LINEAR_MEAN!r} {what}")
+                raise ValueError(f"mean={self.mean!r} {what}")
 
     @property
     def _calibration(self) -> str | None:

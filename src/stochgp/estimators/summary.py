@@ -61,8 +61,8 @@ def _of_targets(fitted: Any) -> str:
         return "targets are counts"
     mean, scale = float(fitted.targets.mean), fitted.target_scale
     which = "targets" if transform is None else "transformed targets"
-    if fitted.observation.mean_function is not None:
-        return f"{which} but for a line ± {scale:.4g} (taken out)"
+    if (taken_out := fitted.observation.mean_function) is not None:
+        return f"{which} but for {taken_out.described} ± {scale:.4g} (taken out)"
     return f"{which} {mean:.4g} ± {scale:.4g} (mean and standard deviation taken out)"
 
 

@@ -42,7 +42,8 @@ from stochgp.posteriors import AbstractPosterior, FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.selection.choices import feature_learner
-from stochgp.selection.likelihood import BOTH, FEATURE, ROW_NOISE, Asked, starting_noise
+from stochgp.selection.dispersion_choice import dispersion_of
+from stochgp.selection.likelihood import AUTO, BOTH, FEATURE, ROW_NOISE, Asked, starting_noise
 from stochgp.selection.row_noise import closed, with_noise
 from stochgp.selection.warping import transform_wanted
 from stochgp.training_data.fingerprinted import (
@@ -53,10 +54,11 @@ from stochgp.training_data.fingerprinted import (
 )
 from stochgp.training_data.inputs import read_rows
 from stochgp.training_data.run import Run
-from stochgp.training_data.units import TrainingData
+from stochgp.training_data.units import TREES, TrainingData
 
 SAMPLE_ROWS = 10_000  # from which landmarks are chosen
 SHARE_FOR_CLOSING = 0.9  # of the time that is left after learning
+HEADS = (ROW_NOISE, BOTH)  # noise that a network says
 SCALE_ROWS = 1_000  # on which the starting variance is found
 
 
@@ -119,7 +121,7 @@ class FeatureGPRegressor(FamilyRegressor):
     learner: Any = "scgd"
     smiles: Any = field(default=None, kw_only=True)
     _keeps_all_rows: ClassVar[bool] = False
-    _takes_line: ClassVar[bool] = False  # what joins its stream later is only shifted and scaled
+    _means: ClassVar[tuple[str, ...]] = (TREES,)
 
     @property
     def features_(self) -> AbstractFeatureMap:
@@ -241,18 +243,25 @@ class FeatureGPRegressor(FamilyRegressor):
         """Few rows: from all of them. Row noise and heavy tails, where they are asked for, or pay."""
         asked = self._asked(isinstance(gp.features, features.TanimotoHashes))
         found, closing = closed(found, gp, learner, rows, run, asked)
+        if self._leaves_out(gp, run):
+            return found, closing
         found, noise = with_noise(asked, found, learner, rows, run, report, self.dtype)
         return found, closing | noise
 
     def _asked(self, hashed: bool) -> Asked:
         """`likelihood=`. Raises ValueError for row noise of fingerprints: a network of numbers says it."""
         asked = Asked.of(self._likelihood, FEATURE)
-        if hashed and asked.name in (ROW_NOISE, BOTH):
+        if hashed and asked.name in HEADS:
             raise ValueError(
                 f"likelihood={asked.name!r} is noise of inputs that are numbers, and these are fingerprints: 'gaussian' and 'student-t' are there"
             )
         transform = transform_wanted(self.likelihood, self._target)
         return asked._replace(hashed=hashed, transformed=transform is not None)
+
+    def _leaves_out(self, gp: FeatureGP, run: Run) -> bool:
+        """Whether "auto" chooses by `errors_of_left_out`: of features that nothing has fitted to the targets. A plan says a head's noise itself."""
+        by_head = run.planned_or_none("likelihood") in HEADS
+        return isinstance(gp.features, features.Linear) and self._asked(False).name == AUTO and not by_head
 
     def _likelihood_of(
         self, gp: FeatureGP, learned: FitResult | None, posterior: FeaturePosterior
@@ -270,7 +279,9 @@ class FeatureGPRegressor(FamilyRegressor):
         data: TrainingData,
         run: Run,
     ) -> tuple[Dispersion | None, dict[str, Any]]:
-        """Where held-out rows want their probabilities corrected, that of whole errors."""
+        """Of linear features by rows that are left out exactly; else, where held-out rows want their probabilities corrected, that of whole errors."""
+        if self._leaves_out(gp, run):
+            return dispersion_of(self._asked(False), posterior, gp, data, run)
         if learned is None or learned.evidence is None or learned.evidence.curve is None:
             return None, {}
         return Dispersion(None, learned.evidence.df, curve=learned.evidence.curve), {}

@@ -42,7 +42,7 @@ def moments_of(fitted: Fitted, new: Rows) -> Moments:
     posterior = _posterior(fitted)
     gp = FeatureGP(features=posterior.features, noise=posterior.noise)
     units = {"inputs": fitted.inputs, "targets": fitted.targets, "dtype": np.dtype(fitted.dtype)}
-    rows = HostRows(new.X, fitted.observation.transformed(new.y), new.weight, **units)
+    rows = HostRows(new.X, fitted.observation.centred(new.X, new.y), new.weight, **units)
     with jax.enable_x64(True):
         likelihood = fitted.observation.likelihood
         if isinstance(likelihood, StudentT):
@@ -70,7 +70,8 @@ def taken_in(fitted: Fitted, stream: Stream) -> tuple[Fitted, float]:
 def check_mergeable(one: Fitted, other: Fitted) -> None:
     """Raises ValueError unless both models see rows in the same way: equal features, noise and standardisers."""
     same = _same(one.inputs, other.inputs) and _same(one.targets, other.targets)
-    same = same and bool(eqx.tree_equal(one.observation.transform, other.observation.transform))
+    for part in ("transform", "mean_function"):
+        same = same and bool(eqx.tree_equal(*(getattr(each.observation, part) for each in (one, other))))
     leaves = [jax.tree.leaves((_posterior(f).features, _posterior(f).noise)) for f in (one, other)]
     if not (same and len(leaves[0]) == len(leaves[1]) and all(map(_alike, *leaves))):
         raise ValueError(

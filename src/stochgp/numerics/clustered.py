@@ -1,4 +1,4 @@
-"""Means and medians of rows that count as several, and errors of means of rows that are related to each other."""
+"""Means and medians of rows that count as several, and errors of means of rows that are related to each other, and folds of such rows."""
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -42,6 +42,15 @@ def cells(X: Float[np.ndarray, "R D"], n_cells: int) -> Int[np.ndarray, " R"]:
 def clusters(X: Float[np.ndarray, "R D"], group: Int[np.ndarray, " R"] | None) -> Int[np.ndarray, " R"]:
     """Numbers, from 0, of the parts whose sums are taken as independent: the groups where there are some, else 64 cells of near rows."""
     return cells(X, CELLS) if group is None else np.unique(group, return_inverse=True)[1]
+
+
+def folds(
+    n_rows: int, group: Int[np.ndarray, " R"] | None, n_folds: int, seed: int = 0
+) -> Int[np.ndarray, " R"]:
+    """The fold of each row, at random, of equal numbers of rows or groups; a group is in one. There are at most as many as rows or groups."""
+    number = np.arange(n_rows) if group is None else np.unique(group, return_inverse=True)[1]
+    n = int(number.max()) + 1
+    return np.random.default_rng(seed).permutation(np.arange(n) % min(n_folds, n))[number]
 
 
 def reaching(sizes: Int[np.ndarray, " G"], n_rows: float) -> int:

@@ -1,6 +1,6 @@
 """Sums of symmetric trees: piecewise constant functions of rows, fitted by boosting."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,6 +15,7 @@ MOST_INPUTS = 64  # that one tree looks at
 
 Slopes = Callable[[Float[np.ndarray, " N"]], tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]]
 Loss = Callable[[Float[np.ndarray, " V"]], float]
+Split = tuple[int, int]  # an input, and the bin up to which a row is below
 
 
 class Trees(eqx.Module):
@@ -84,26 +85,27 @@ class Boosting(NamedTuple):
         loss: Loss,
         seed: int,
         weight: Float[np.ndarray, " N"] | None = None,
+        goes_on: Callable[[], bool] = lambda: True,
     ) -> Trees | None:
         """Trees fitted to rows X by `slopes(values)`, as many as make the `loss(values)` of the other rows smallest; None for none.
 
-        A row of weight ρ counts as ρ equal ones in the quantiles; `slopes` are ρ times those of one.
+        A row of weight ρ counts as ρ equal ones in the quantiles; `slopes` are ρ times those of one. `goes_on` is asked before each tree.
         """
         generator, edges = np.random.default_rng(seed), edges_of(X, self.n_bins, weight)
-        bins = binned(X, edges)
+        bins, other_bins = binned(X, edges), binned(others, edges)
         values, other_values = np.zeros(len(X)), np.zeros(len(others))
         trees: list[Trees] = []
         best, n_best = loss(other_values), 0
-        while len(trees) < min(self.n_trees, n_best + self.patience):
+        while len(trees) < min(self.n_trees, n_best + self.patience) and goes_on():
             g, h = slopes(values)
-            tree = self._grow(bins, edges, g, h, generator)
-            trees.append(tree)
-            values += tree.on_host(X)
-            other_values += tree.on_host(others)
+            splits, leaves = self._grow(bins, edges, g, h, generator)
+            trees.append(_tree(splits, leaves, edges))
+            values += leaves[_leaf(bins, splits)]
+            other_values += leaves[_leaf(other_bins, splits)]
             now = loss(other_values)
             if now < best:
                 best, n_best = now, len(trees)
-        return _joined(trees[:n_best]) if n_best else None
+        return joined(trees[:n_best]) if n_best else None
 
     def _grow(
         self,
@@ -112,37 +114,88 @@ class Boosting(NamedTuple):
         g: np.ndarray,
         h: np.ndarray,
         generator: np.random.Generator,
-    ) -> Trees:
-        """One tree, in the memory of the host: level by level, the split of highest worth. A cut above the last threshold is at +∞."""
+    ) -> tuple[list[Split], Float[np.ndarray, " L"]]:
+        """The splits of one tree, level by level those of highest worth, and the values of its leaves."""
         N, D = bins.shape
         rows = generator.permutation(N)[: max(1, round(self.share * N))]
         columns = np.sort(generator.permutation(D)[:MOST_INPUTS])
-        part, g, h = np.asfortranarray(bins[np.ix_(rows, columns)]), g[rows], h[rows]
-        leaf, inputs, thresholds = np.zeros(len(rows), np.int64), [], []
+        part = _Part.of([bins[rows, j] for j in columns], [len(edges[j]) + 1 for j in columns])
+        g, h = g[rows], h[rows]
+        leaf, splits = np.zeros(len(rows), np.int64), []
         for level in range(self.depth):
             worth = self._worth(part, leaf, 1 << level, g, h)
-            column, cut = np.unravel_index(np.argmax(worth), worth.shape)
-            edge = edges[columns[column]]
-            inputs.append(columns[column])
-            thresholds.append(edge[cut] if cut < len(edge) else np.inf)
-            leaf = 2 * leaf + (part[:, column] > cut)
+            best = int(np.argmax([each.max() for each in worth]))
+            cut = int(np.argmax(worth[best]))
+            splits.append((int(columns[best]), cut))
+            leaf = 2 * leaf + (part.columns[best] > cut)
         size = 1 << self.depth
         total_g, total_h = np.bincount(leaf, g, size), np.bincount(leaf, h, size)
-        leaves = -self.rate * total_g / (total_h + self.ridge)
-        return Trees(np.array([inputs], np.int32), np.array([thresholds], np.float64), leaves[None])
+        return splits, -self.rate * total_g / (total_h + self.ridge)
 
     def _worth(
-        self, bins: np.ndarray, leaf: np.ndarray, n_leaves: int, g: np.ndarray, h: np.ndarray
-    ) -> Float[np.ndarray, "D b"]:
-        """Of every split of every input, from histograms: Σ over the leaves and both sides."""
-        size, found = n_leaves * self.n_bins, []
-        for column in bins.T:
-            place = leaf * self.n_bins + column
-            G, H = (np.bincount(place, w, size).reshape(n_leaves, -1).cumsum(axis=1) for w in (g, h))
-            rest_g, rest_h = G[:, -1:] - G, H[:, -1:] - H
-            worth = G**2 / (H + self.ridge) + rest_g**2 / (rest_h + self.ridge)
-            found.append(worth.sum(axis=0))
-        return np.stack(found)
+        self, part: "_Part", leaf: np.ndarray, n_leaves: int, g: np.ndarray, h: np.ndarray
+    ) -> list[Float[np.ndarray, " b"]]:
+        """Of every split of every input, from sums of g and h below and above it: Σ over the leaves and both sides."""
+        totals = [np.bincount(leaf, w, n_leaves)[:, None] for w in (g, h)]
+        found: list[Any] = [None] * len(part.columns)
+        for j in part.of_many:
+            place = leaf * part.sizes[j] + part.columns[j]
+            below = [
+                np.bincount(place, w, n_leaves * part.sizes[j]).reshape(n_leaves, -1).cumsum(axis=1)
+                for w in (g, h)
+            ]
+            found[j] = self._both_sides(below, totals)
+        if len(part.of_two):
+            place = leaf[part.above] * len(part.of_two) + part.column
+            above = [
+                np.bincount(place, w[part.above], n_leaves * len(part.of_two)).reshape(n_leaves, -1)
+                for w in (g, h)
+            ]
+            for j, worth in zip(part.of_two, self._both_sides(above, totals), strict=True):
+                found[j] = np.array([worth])
+        return found
+
+    def _both_sides(self, side: list[np.ndarray], totals: list[np.ndarray]) -> Float[np.ndarray, " b"]:
+        """Σ (Σg)²/(Σh + ridge) over the leaves and the sides of splits, of one of which the sums of g and h are given."""
+        (G, H), (rest_g, rest_h) = side, (total - one for total, one in zip(totals, side, strict=True))
+        return (G**2 / (H + self.ridge) + rest_g**2 / (rest_h + self.ridge)).sum(axis=0)
+
+
+class _Part(NamedTuple):
+    """The binned rows that one tree sees. Of inputs of two values only the rows above the cut are looked at: levels of one column are mostly 0."""
+
+    columns: list[Int[np.ndarray, " n"]]
+    sizes: list[int]  # bins of each
+    of_many: list[int]  # inputs of more than two values
+    of_two: list[int]
+    above: Int[np.ndarray, " e"]  # rows, of each input of two values in turn
+    column: Int[np.ndarray, " e"]  # and its number among these
+
+    @classmethod
+    def of(cls, columns: list[Int[np.ndarray, " n"]], sizes: list[int]) -> "_Part":
+        of_two = [j for j, size in enumerate(sizes) if size <= 2]
+        of_many = [j for j, size in enumerate(sizes) if size > 2]
+        above = [np.flatnonzero(columns[j]) for j in of_two]
+        column = np.repeat(np.arange(len(of_two)), [len(rows) for rows in above])
+        every = np.concatenate(above) if above else np.zeros(0, np.int64)
+        return cls(columns, sizes, of_many, of_two, every, column)
+
+
+def _tree(
+    splits: list[Split], leaves: Float[np.ndarray, " L"], edges: list[Float[np.ndarray, " _"]]
+) -> Trees:
+    """In the memory of the host. A cut above the last threshold is at +∞."""
+    thresholds = [edges[j][cut] if cut < len(edges[j]) else np.inf for j, cut in splits]
+    inputs = np.array([[j for j, _ in splits]], np.int32)
+    return Trees(inputs, np.array([thresholds], np.float64), leaves[None])
+
+
+def _leaf(bins: Int[np.ndarray, "N D"], splits: list[Split]) -> Int[np.ndarray, " N"]:
+    """The leaf of each row."""
+    found = np.zeros(len(bins), np.int64)
+    for j, cut in splits:
+        found = 2 * found + (bins[:, j] > cut)
+    return found
 
 
 def edges_of(
@@ -168,16 +221,18 @@ def edges_of(
 
 
 def binned(X: Float[np.ndarray, "N D"], edges: list[Float[np.ndarray, " _"]]) -> Int[np.ndarray, "N D"]:
-    """b_ij, how many thresholds of input j lie below x_ij: b_ij > c exactly where x_ij is above threshold c."""
+    """b_ij, how many thresholds of input j lie below x_ij: b_ij > c exactly where x_ij is above threshold c. Column by column in memory."""
     columns = [np.searchsorted(edge, column, side="left") for edge, column in zip(edges, X.T, strict=True)]
-    return np.asfortranarray(np.stack(columns, axis=1))
+    return np.stack(columns).astype(np.int16).T
 
 
-def _joined(trees: list[Trees]) -> Trees:
-    """One sum, on the device."""
+def joined(trees: Sequence[Trees], factor: float = 1.0) -> Trees:
+    """Their sum times a factor, on the device."""
     every = [(tree.inputs, tree.thresholds, tree.leaves) for tree in trees]
     inputs, thresholds, leaves = (np.concatenate(part) for part in zip(*every, strict=True))
     with jax.enable_x64(True):
         return Trees(
-            on_device(inputs, np.int32), on_device(thresholds, np.float64), on_device(leaves, np.float64)
+            on_device(inputs, np.int32),
+            on_device(thresholds, np.float64),
+            on_device(factor * leaves, np.float64),
         )

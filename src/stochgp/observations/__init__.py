@@ -1,7 +1,7 @@
 """All that lies between the latent f and what is observed."""
 
 from .dispersion import Dispersion
-from .mean_function import LinearMean
+from .mean_function import AbstractMeanFunction, LinearMean, TreeMean
 from .observation import Observation
 
-__all__ = ["Dispersion", "LinearMean", "Observation"]
+__all__ = ["AbstractMeanFunction", "Dispersion", "LinearMean", "Observation", "TreeMean"]

@@ -23,7 +23,7 @@ from stochgp.distributions import (
 from stochgp.likelihoods import AbstractLikelihood, AbstractNoise, Gaussian, StudentT
 from stochgp.likelihoods.noise import noise_variances
 from stochgp.observations.dispersion import Dispersion
-from stochgp.observations.mean_function import LinearMean
+from stochgp.observations.mean_function import AbstractMeanFunction
 from stochgp.parameters import cast
 from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import AbstractTransform
@@ -54,7 +54,7 @@ class Observation:
         Of the distributions of y, or of their intervals.
     rounding : bool
         Whether y is a count: predictive distributions are then those of the rounded value.
-    mean_function : LinearMean or None
+    mean_function : AbstractMeanFunction or None
         m(x), in the units of T(y); None = 0.
     """
 
@@ -64,7 +64,7 @@ class Observation:
     transform: AbstractTransform | None = None
     correction: PITRecalibration | ConformalScores | None = None
     rounding: bool = False
-    mean_function: LinearMean | None = None
+    mean_function: AbstractMeanFunction | None = None
 
     @property
     def scale(self) -> float:
@@ -106,8 +106,12 @@ class Observation:
 
     def to_model(self, X: Float[np.ndarray, "N D"], y: PerRow) -> PerRow:
         """z of inputs and targets in the user's units. Raises ValueError for targets that T does not take."""
+        return self.targets.transform(self.centred(X, y))
+
+    def centred(self, X: Float[np.ndarray, "N D"], y: PerRow) -> PerRow:
+        """T(y) − m(x). Raises ValueError for targets that T does not take."""
         z = self.transformed(y)
-        return self.targets.transform(z if self.mean_function is None else z - self.mean_function(X))
+        return z if self.mean_function is None else z - self.mean_function(X)
 
     def to_target(self, z: Float[np.ndarray, " N *S"], X: ModelRows) -> Float[np.ndarray, " N *S"]:
         """s z + m + m(x), with the standardising undone, but not T."""

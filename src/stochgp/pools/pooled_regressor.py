@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,40 +45,37 @@ from stochgp.pools.pooling import (
 )
 from stochgp.pools.target_choice import of_logarithm
 from stochgp.selection.kernel_choice import near_in_time
-from stochgp.selection.likelihood import AUTO, FEATURE, GAUSSIAN, KERNEL, SPARSE, Asked
+from stochgp.selection.likelihood import AUTO, FEATURE, KERNEL, SPARSE, Asked
 from stochgp.selection.metric import COMPARE, INPUTS
 from stochgp.selection.warping import untransformed
 from stochgp.training_data.files import are_files, read_files
 from stochgp.training_data.inputs import read_training_rows
 from stochgp.training_data.new_rows import EITHER
-from stochgp.training_data.units import LINEAR_MEAN
+from stochgp.training_data.units import LINEAR_MEAN, TREES
 
 # Beyond so many rows the kernel GP of a pool is that of near rows: of 33,000 to 36,000 rows in a quarter of the seconds and a tenth of the memory, at 0.01 to
 # 0.08 nats for it alone; up to 15,000 a solve of all rows takes as long as the rest of a fit, and gains 0.01 nats and 1 % RMSE.
 GLOBAL_ROWS = 20_000
-
-# Nats a row between the linear member with Gaussian noise and the best one, beyond which it is not worth learning how its noise is distributed: that gained
-# it 0.13 nats on flights, 4 to 40 seconds.
-NEAR = 0.3
 
 # Held-out rows of a kind that are compared where less than so many seconds are left.
 FEW, IN_HASTE = 500, 30.0
 
 FOLDS, FEWEST_IN_FOLDS = 5, 100  # of few rows
 
-LINEAR, LINEAR_SECONDS = "linear", 40.0
+LINEAR = "linear"
 OF_LOGARITHM = "_of_log"  # of the name of a member that learns log(y + c)
 
 # A kernel GP around a linear mean, and the nats a row that it is to gain: a line goes on without bounds. For 0.018 nats of held-out rows of CO2 it lost 0.6 of later ones.
 LINE, LEAST_OF_LINE = "kernel_and_line", 0.05
 
-ANEW = "made anew of all rows, standardised by them: kernels as they were, networks learned again"
+ANEW = "made anew of all rows, standardised by them: kernels as they were, networks and trees learned again"
 FITTED = ("_fitted", "_stream", "n_rows_", "nlml_", "noise_variance_")  # what a member has of its rows
 
 FAMILIES: dict[str, Callable[[], Any]] = {
     "kernel": KernelGPRegressor,
     "feature": FeatureGPRegressor,
     LINEAR: functools.partial(FeatureGPRegressor, LINEAR),
+    TREES: functools.partial(FeatureGPRegressor, LINEAR, mean=TREES),
     "sparse": SparseGPRegressor,
     LINE: functools.partial(KernelGPRegressor, mean=LINEAR_MEAN),
 }
@@ -147,8 +143,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     """
 
     _of_files: ClassVar[str] = "feature"
-    _n_auto: ClassVar[int] = 3
-    _of_few: ClassVar[tuple[str, ...]] = ("kernel", LINEAR)
+    _n_auto: ClassVar[int] = 4
+    _of_few: ClassVar[tuple[str, ...]] = ("kernel", LINEAR, TREES)
     _further_on_blocks: ClassVar[tuple[str, ...]] = (LINE,)
     _of_correction: ClassVar[str] = "curve"
     likelihood: Any = field(default="auto", kw_only=True)
@@ -180,7 +176,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         if self._asks_nothing:
             return FAMILIES
         found, refusal = {}, None
-        for name, family in zip(FAMILIES, (KERNEL, FEATURE, FEATURE, SPARSE, KERNEL), strict=True):
+        for name, family in zip(FAMILIES, (KERNEL, FEATURE, FEATURE, FEATURE, SPARSE, KERNEL), strict=True):
             try:
                 Asked.of(untransformed(self.likelihood), family)
             except (TypeError, ValueError) as error:
@@ -205,10 +201,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         if self._shift is None or ending or not isinstance(self.members, str):
             return found
         for name in names:
-            member = FAMILIES[name]()
-            if name == LINEAR:
-                member.set_params(likelihood=GAUSSIAN)
-            found[name + OF_LOGARITHM] = of_logarithm(member, self._shift), True
+            found[name + OF_LOGARITHM] = of_logarithm(FAMILIES[name](), self._shift), True
         return found
 
     def _suit(self, name: str, member: Any, rows: Rows, days: list[int]) -> None:
@@ -222,17 +215,9 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
             member.set_params(prediction=prediction, kernel=kernel, metric=metric)
         if isinstance(member, HurdleEstimator):
             member.set_params(target=self.target)  # what is elsewhere may be skew
-        if self._is_linear(member):
-            taken = GAUSSIAN if self.plan is None else planned(self.plan, f"{name}.likelihood")
-            member.set_params(likelihood=GAUSSIAN if taken == GAUSSIAN else AUTO)
 
     def _is_quick(self, member: Any) -> bool:
         return getattr(member, "features", None) == LINEAR
-
-    def _is_linear(self, member: Any) -> bool:
-        """Whether it is the pool's own linear member, whose likelihood nobody has set."""
-        own = not isinstance(self.members, Mapping) and self._asks_nothing
-        return own and self._is_quick(member) and isinstance(member.likelihood, str)
 
     def _division(self, rows: Rows, in_time: bool, generator: np.random.Generator) -> HeldOut | None:
         """Of few rows none: they are held out fold by fold (`_compared_by_folds`)."""
@@ -251,8 +236,6 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
             totals = weight[is_single].sum(), weight[~is_single].sum()
             weight = weight / np.where(is_single, *totals) * weight.sum() / 2
         found = {name: self._scored(name, new, weight) for name in members}
-        for name in self._learned_again(seen):
-            found[name] = self._scored(name, new, weight)
         why = self._without_one_kernel(found, new, weight)
         distributions, logp, means = (list(part) for part in zip(*found.values(), strict=True))
         logp, means = np.stack(logp, axis=1), np.stack(means, axis=1)
@@ -345,25 +328,6 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
             "rmse": float(np.average((y - mean) ** 2, weights=weight) ** 0.5),
         }
 
-    def _learned_again(self, rows: Rows) -> list[str]:
-        """The pool's linear member, with what its noise asks for, where it is near enough to the best one and there is time."""
-        if self.plan is not None or deadline.left() < LINEAR_SECONDS:
-            return []
-        nlpd = {name: self.scores_[name]["nlpd"] for name in self.estimators_}
-        changed = []
-        for name, member in self.estimators_.items():
-            if not self._is_linear(member) or nlpd[name] > min(nlpd.values()) + NEAR:
-                continue
-            begun = time.perf_counter()
-            again: Any = clone(member)
-            again.set_params(likelihood=AUTO)
-            with contextlib.suppress(MemoryLimitError):  # then it stays as it is
-                again.fit(rows.X, self._targets_of(rows), rows.weight, groups=self._groups_of(name, rows))
-                self.estimators_[name] = again
-                changed.append(name)
-            self.scores_[name]["seconds"] += time.perf_counter() - begun
-        return changed
-
     def _groups_of(self, name: str, rows: Rows) -> np.ndarray | None:
         """Those that this member is given: none where it is judged by single rows beside others that are judged by blocks."""
         by_blocks = any(other.endswith(ON_BLOCKS) for other in self.scores_)
@@ -388,9 +352,9 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         return found | ({"refit": choice(anew, ANEW)} if anew else {})
 
     def _asks_anew(self, name: str, division: HeldOut) -> bool:
-        """Whether the plan given says so, or the rows are in the order of time."""
+        """Whether the plan given says so, or the rows are in the order of time, or trees are quickly learned again."""
         if self.plan is None:
-            return division.in_time
+            return division.in_time or _has_trees(self.estimators_[name])
         return "refit" in self.plan and name in planned(self.plan, "refit")
 
     def _made_anew(self, name: str, rows: Rows) -> bool:
@@ -402,7 +366,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         them by how they predict later rows.
         """
         member: Any = self.estimators_[name]
-        if not (isinstance(member, KernelGPRegressor) or is_network(getattr(member, "features", None))):
+        is_learned = is_network(getattr(member, "features", None)) or _has_trees(member)
+        if not (is_learned or isinstance(member, KernelGPRegressor)):
             return False
         if (
             member._fitted.observation.transform is not None
@@ -430,6 +395,10 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 def _starting(member: KernelGPRegressor, n_inputs: int, days: list[int]) -> Any:
     """Its kernel, from where a member that is given the table itself would start: members see only numbers."""
     return near_in_time(resolve(member.kernel, n_inputs, dtype=member.dtype), days) if days else member.kernel
+
+
+def _has_trees(member: Any) -> bool:
+    return getattr(member, "mean", None) == TREES
 
 
 def _spread(rows: Rows) -> float:

@@ -1,7 +1,8 @@
 """What every posterior can do, in the units of the model: inputs and targets as the model sees them."""
 
 import abc
-from typing import NamedTuple
+import math
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -65,6 +66,14 @@ class AbstractPosterior(eqx.Module):
     """
 
     block_rows: eqx.AbstractClassVar[int | None]
+    leaves_groups_out: ClassVar[bool] = (
+        False  # whether `errors_of_left_out` leaves out the other rows of a group too
+    )
+
+    @property
+    def most_left_out(self) -> float:
+        """Rows whose `errors_of_left_out` take a few seconds."""
+        return math.inf
 
     @property
     def dtype(self) -> str | None:

@@ -88,6 +88,7 @@ class LocalPosterior(AbstractPosterior):
     n_neighbours: int = NEIGHBOURS
     scale: float = 1.0
     block_rows: ClassVar[int | None] = None
+    leaves_groups_out: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         if len(self.X) == 0 or len(self.y) != len(self.X) or len(self.weight) != len(self.X):
@@ -235,8 +236,8 @@ class LocalPosterior(AbstractPosterior):
         return found.variance / self.scale + noise
 
     @property
-    def most_left_out(self) -> int:
-        """Rows whose `errors_of_left_out` take a few seconds: each takes n² numbers."""
+    def most_left_out(self) -> float:
+        """Each takes n² numbers."""
         return LEFT_OUT_NUMBERS // self.n_neighbours**2
 
     def errors_of_left_out(

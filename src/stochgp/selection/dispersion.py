@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from stochgp.choosing import FEWEST_GROUPS, Gain, Preference, prefer, too_few
-from stochgp.numerics.clustered import clusters, median
+from stochgp.numerics.clustered import clusters, folds, median
 from stochgp.numerics.trees import Boosting, Trees
 from stochgp.objectives.dispersion import gaussian_dispersion, slopes, student_dispersion
 from stochgp.observations import Dispersion
@@ -108,11 +108,7 @@ def choose(
 
 def split(rows: LeftOut, seed: int) -> Int[np.ndarray, " R"]:
     """A part 0 … 3 for each row, at random; groups stay whole."""
-    generator = np.random.default_rng(seed)
-    if rows.group is None:
-        return generator.permutation(np.arange(len(rows.squares)) % PARTS)
-    groups, number = np.unique(rows.group, return_inverse=True)
-    return generator.permutation(np.arange(len(groups)) % PARTS)[number]
+    return folds(len(rows.squares), rows.group, PARTS, seed)
 
 
 def _scores(

@@ -19,7 +19,6 @@ from stochgp.likelihoods import AbstractNoise, constant_noise
 from stochgp.objectives.dispersion import LEAST_DF
 from stochgp.observations import Dispersion
 from stochgp.parameters import frozen, value_of
-from stochgp.posteriors import LocalPosterior
 from stochgp.selection.curves import CURVED, chosen_curve
 from stochgp.selection.dispersion import GAUSSIAN, LeftOut, choose, fitted, split
 from stochgp.selection.left_out import SEED, predicted_by_others, search_bytes, some_rows
@@ -144,9 +143,10 @@ def _refusal(gp: Any, data: TrainingData, budget: Budget) -> str | None:
 
 
 def _need_bytes(gp: Any, data: TrainingData) -> int:
-    """Of the rows in float64, the search of neighbours, and trees."""
+    """Of the rows in float64, the search of neighbours where there is a kernel, and trees."""
     R = min(data.n_rows, ROWS)
-    return search_bytes(gp, data, R) + BYTES_PER_NUMBER * R * data.n_inputs
+    search = search_bytes(gp, data, R) if hasattr(gp, "kernel") else 8 * R * data.n_inputs
+    return search + BYTES_PER_NUMBER * R * data.n_inputs
 
 
 def _left_out(posterior: Any, gp: Any, data: TrainingData) -> tuple[LeftOut, bool]:
@@ -155,13 +155,12 @@ def _left_out(posterior: Any, gp: Any, data: TrainingData) -> tuple[LeftOut, boo
     From all others where it knows its Q_ii and there are no groups, from their nearest ones where it is local; else from neighbours that stand in
     for all rows, with z² of mean 1, rows weighing ρ, as calibrated variances have.
     """
-    local = isinstance(posterior, LocalPosterior)
-    rows = some_rows(data.n_rows, min(ROWS, posterior.most_left_out) if local else ROWS)
+    rows = some_rows(data.n_rows, int(min(ROWS, posterior.most_left_out)))
     group, weight = (
         None if part is None else np.asarray(part)[rows] for part in (data.rows.group, data.rows.weight)
     )
     z = None
-    if local or group is None:
+    if group is None or posterior.leaves_groups_out:
         noise = float(value_of(gp.noise_variance))
         every = Rows(data.X, data.y, data.weight, data.rows.group)
         z = posterior.errors_of_left_out(rows, every, noise)

@@ -16,7 +16,7 @@ from stochgp.likelihoods.warped import TRANSFORMS, as_transform
 from stochgp.names import lookup
 from stochgp.objectives.warping import fit_transforms
 from stochgp.tables.targets import REAL, AbstractTargets, CountTargets, refuse_targets
-from stochgp.training_data.units import LINEAR_MEAN, TrainingData
+from stochgp.training_data.units import TrainingData
 from stochgp.transforms import AbstractTransform, Log, ShiftedLog
 
 TARGETS = {"real": None, "positive": "log", "count": "count"}  # `target=` and its transform
@@ -59,7 +59,7 @@ def warped_data(
     found, why = _found(wanted, rows, plain, seed, plan)
     if found is None:
         return dataclasses.replace(plain, entries=plain.entries | {"transform": choice(None, why)})
-    if mean is not None and mean != LINEAR_MEAN:
+    if mean is not None and not isinstance(mean, str):
         found.check(np.atleast_1d(np.float64(mean)))
         mean = float(found(np.asarray(mean, np.float64)))
     z = np.asarray(found(rows.y), np.float64)

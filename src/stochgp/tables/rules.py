@@ -35,7 +35,7 @@ class ColumnRule:
     levels : tuple of str
         Of text: its values at fit, in alphabetical order.
     parts : tuple of str
-        Of times: "days" since `start`, "month", "weekday", "hour", those that vary.
+        Of times: "days" since `start`, "yearday", "weekday", "hour", those that vary.
     start : int
         Of times: the first at fit, in microseconds since 1970.
     zoned : bool

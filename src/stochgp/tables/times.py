@@ -13,7 +13,9 @@ from jaxtyping import Bool, Float64, Int64
 
 DAY = 86_400_000_000  # microseconds
 HOUR = 3_600_000_000
-PARTS = ("month", "weekday", "hour")
+PARTS = ("yearday", "weekday", "hour")
+# Days of a leap year before each month: a date has the same number in every year, so that 4 July is the 186th.
+_BEFORE = np.array([0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335])
 _MONDAY = 3  # 1970-01-01 was a Thursday
 
 
@@ -56,17 +58,26 @@ def times_of_texts(texts: Any) -> Times | None:
 
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
-    """The parts of times that vary: "days", and those of month, weekday and hour that are not the same in all rows."""
+    """The parts of times that vary: "days", and those of the day of the year, the weekday and the hour that are not the same in all rows."""
     return ("days", *(name for name in PARTS if np.ptp(part_of(name, micros, 0))))
 
 
 def part_of(name: str, micros: Int64[np.ndarray, " N"], start: int) -> Float64[np.ndarray, " N"]:
-    """days since `start`; month 1 to 12; weekday 0 to 6 from Monday; hour of the day from 0 up to 24, with its minutes."""
+    """days since `start`; yearday 1 to 366, where 1 March is always the 61st; weekday 0 to 6 from Monday; hour of the day from 0 up to 24, with its minutes.
+
+    Files of earlier versions have the month, 1 to 12, in place of the day of the year.
+    """
     if name == "days":
         return (micros - start) / DAY
-    if name == "month":
-        months = micros.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
-        return (months % 12 + 1).astype(np.float64)
+    if name in ("yearday", "month"):
+        days = micros.astype("datetime64[us]").astype("datetime64[D]")
+        months = days.astype("datetime64[M]")
+        month = months.astype(np.int64) % 12
+        if name == "month":
+            return (month + 1).astype(np.float64)
+        return (_BEFORE[month] + 1 + (days - months.astype("datetime64[D]")).astype(np.int64)).astype(
+            np.float64
+        )
     if name == "weekday":
         return ((micros // DAY + _MONDAY) % 7).astype(np.float64)
     return (micros % DAY) / HOUR

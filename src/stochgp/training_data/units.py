@@ -14,12 +14,13 @@ from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractPasses, AbstractSource, DeviceRows, HostRows
 from stochgp.data.survey import StandardisedRows, Survey
-from stochgp.observations import LinearMean
+from stochgp.observations import AbstractMeanFunction, LinearMean, TreeMean
 from stochgp.training_data.inputs import Encoder
 from stochgp.training_data.new_rows import BETWEEN, groups_in_time
 from stochgp.transforms import AbstractTransform
 
-LINEAR_MEAN = "linear"  # `mean=`
+LINEAR_MEAN, TREES = "linear", "trees"  # `mean=`
+MEANS = {LINEAR_MEAN: LinearMean, TREES: TreeMean}
 RANGE = 1e12  # of variances, around the mean square of the targets
 _SHIFTED = ("nlml", "held_out_nlpd", "criterion")
 _SCALED = ("variance", "noise_variance")
@@ -42,7 +43,8 @@ class TrainingData:
     entries: dict[str, Any] = dataclasses.field(default_factory=dict)  # what `plan_` says of groups and of T
     left_out: Rows | None = None  # in the user's units, for the calibration of observations
     encoder: Encoder | None = None  # what made numbers of the inputs
-    mean_function: LinearMean | None = None  # m; `rows` hold T(y) − m(x)
+    mean_function: AbstractMeanFunction | None = None  # m; `rows` hold T(y) less its values
+    mean_values: Float[np.ndarray, " N"] | None = None  # of m, as if it knew nothing of each row
 
     @classmethod
     def of(
@@ -53,17 +55,19 @@ class TrainingData:
         dtype: str,
         leaves_inputs: bool = False,
     ) -> "TrainingData":
-        """`mean`, in target units, takes the place of the targets' average; without `standardize` that is 0. "linear": a line is taken out first.
+        """`mean`, in target units, takes the place of the targets' average; without `standardize` that is 0. "linear" or "trees" are taken out first.
 
         With `leaves_inputs` only the targets are standardised.
         """
-        if mean == LINEAR_MEAN:
-            line = LinearMean.fit(rows)
-            rest = cls.of(line.taken_out(rows), standardize, None, dtype, leaves_inputs)
-            left, whole = (float(np.cov(part.y, ddof=0, aweights=part.weight)) for part in (rest.rows, rows))
+        if isinstance(mean, str):
+            found, values = MEANS[mean].fit(rows)
+            less = dataclasses.replace(rows, y=rows.y - values)
+            rest = cls.of(less, standardize, None, dtype, leaves_inputs)
+            left, whole = (float(np.cov(part.y, ddof=0, aweights=part.weight)) for part in (less, rows))
             share = 1.0 - left / (whole or 1.0)
-            why = f"a line takes {share:.0%} of the variance of the targets"
-            return dataclasses.replace(rest, mean_function=line, entries={"mean": choice(LINEAR_MEAN, why)})
+            why = f"{share:.0%} of the variance of the targets is that of {found.described}"
+            entries = {"mean": choice(mean, why)}
+            return dataclasses.replace(rest, mean_function=found, mean_values=values, entries=entries)
         unchanged = Standardiser.identity((rows.X.shape[1],))
         if not standardize:
             center = np.asarray(0.0 if mean is None else mean, np.float64)
@@ -174,11 +178,12 @@ class TrainingData:
 
     def some(self, indices: Int[np.ndarray, " n"]) -> "TrainingData":
         """These rows, standardised by all."""
-        return dataclasses.replace(self, rows=self.rows.some(indices), everything=None)
+        values = None if self.mean_values is None else self.mean_values[indices]
+        return dataclasses.replace(self, rows=self.rows.some(indices), everything=None, mean_values=values)
 
     def given_targets(self, are_counts: bool) -> Float[np.ndarray, " N"]:
         """As they were given, before a transform, with the mean function."""
-        y = self.rows.y if self.mean_function is None else self.rows.y + self.mean_function(self.rows.X)
+        y = self.rows.y if self.mean_values is None else self.rows.y + self.mean_values
         if self.transform is None:
             return y
         found = self.transform.inverse(y)
