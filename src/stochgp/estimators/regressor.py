@@ -32,9 +32,10 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
 
     Parameters
     ----------
-    mean : None, number or "linear"
+    mean : None, number, "linear" or "trees"
         Prior mean in target units; None = the average of the targets, or 0 with standardize=False. "linear": a + bᵀx by ridge regression, so that f is what a
-        line leaves; of rows in memory, and not of feature GPs.
+        line leaves; not of feature GPs. "trees": a sum of symmetric trees by boosting, cross-fitted: each of five folds is predicted by trees of the others, and f is what these leave
+        (Friedman, 2001; Chernozhukov et al., 2018). Both are of rows in memory.
     target : "real", "positive" or "count"
         "positive": log y is modelled, so that predictions are positive; "count": log(y + ½), and predictions are counts.
     calibration : None, "pit" or "conformal"

@@ -1,7 +1,7 @@
 """What is observed of f, as one value: noise or another likelihood, transforms, corrections, rounding."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import equinox as eqx
 import jax
@@ -107,6 +107,16 @@ class Observation:
     def to_model(self, X: Float[np.ndarray, "N D"], y: PerRow) -> PerRow:
         """z of inputs and targets in the user's units. Raises ValueError for targets that T does not take."""
         return self.targets.transform(self.centred(X, y))
+
+    @property
+    def takes_width(self) -> bool:
+        """Whether `widened` is of the distribution of y: y is f and a noise, neither transformed nor corrected."""
+        return self._is_normal and self.transform is None and self.correction is None
+
+    def widened(self, c: float) -> "Observation":
+        """With c times the variances of f and of the noise."""
+        inflation = Dispersion() if self.inflation is None else self.inflation
+        return replace(self, inflation=replace(inflation, factor=c * inflation.kappa))
 
     def centred(self, X: Float[np.ndarray, "N D"], y: PerRow) -> PerRow:
         """T(y) − m(x). Raises ValueError for targets that T does not take."""

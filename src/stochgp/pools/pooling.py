@@ -4,6 +4,7 @@ import abc
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ SLOPES = 0.01  # nats a row that a slope of ±1 costs: without it slopes of weig
 LEAST_WEIGHT = 0.03  # on average: a member that has less is left out
 MOST_NEAR = 50_000  # training rows that distances are measured to
 QUANTILES = (0.01, 0.99)  # of the distances of held-out rows, beyond which weights stay as they are there
+WIDTHS = tuple(1.1**k for k in range(40))  # 1 to 41, factors of variances
 LEAST_OF_ANY = 1e-3  # near or far, of a member that has a weight at the other end
 
 
@@ -118,12 +120,16 @@ class Chosen(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """The members that stay and their weights, the distance these may depend on, and the held-out rows and their distributions by each member that was tried."""
+    """The members that stay and their weights, the distance these may depend on, and the held-out rows and their distributions by each member that was tried.
+
+    `widths` are factors of variances that these members have since they were learned.
+    """
 
     picked: Chosen
     distance: Distance | None = None
     distributions: Sequence[Any] = ()
     rows: Rows | None = None
+    widths: Mapping[str, float] = MappingProxyType({})
 
     @property
     def pooling(self) -> Pooling:
@@ -218,6 +224,25 @@ def scores(
     squares = (y - mean) ** 2
     S = max(float(np.average(squares, weights=weight)), 1e-300)
     return log_density - 0.5 * (np.log(2 * np.pi * S) + squares / S)
+
+
+def log_density_of_wider(
+    found: AbstractDistribution, y: Float[np.ndarray, " R"], c: float
+) -> Float[np.ndarray, " R"]:
+    """log p(m + (y − m)/√c) − ½ log c: that of distributions whose errors are √c times as large as these."""
+    mean = found.mean
+    return found.logpdf(mean + (y - mean) / np.sqrt(c)) - np.log(c) / 2
+
+
+def width(
+    found: AbstractDistribution,
+    y: Float[np.ndarray, " N"],
+    rows: Bool[np.ndarray, " N"],
+    weight: Float[np.ndarray, " N"],
+) -> float:
+    """The c ≥ 1, a factor of variances, of the highest mean log density of these rows."""
+    gain = lambda c: np.average(log_density_of_wider(found, y, c)[rows], weights=weight[rows])
+    return WIDTHS[int(np.argmax([gain(c) for c in WIDTHS]))]
 
 
 def prefer_by_crps(
