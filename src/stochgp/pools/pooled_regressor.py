@@ -74,6 +74,9 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "sparse": SparseGPRegressor,
     LINE: functools.partial(KernelGPRegressor, mean=LINEAR_MEAN),
 }
+LIKELIHOODS = {
+    "kernel": KERNEL, "feature": FEATURE, LINEAR: FEATURE, TREES: FEATURE, "sparse": SPARSE, LINE: KERNEL,
+}  # fmt: skip
 
 
 @dataclass(eq=False, repr=False)
@@ -172,13 +175,13 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         if self._asks_nothing:
             return FAMILIES
         found, refusal = {}, None
-        for name, family in zip(FAMILIES, (KERNEL, FEATURE, FEATURE, FEATURE, SPARSE, KERNEL), strict=True):
+        for name, member in FAMILIES.items():
             try:
-                Asked.of(untransformed(self.likelihood), family)
+                Asked.of(untransformed(self.likelihood), LIKELIHOODS[name])
             except (TypeError, ValueError) as error:
                 refusal = refusal or error
             else:
-                found[name] = FAMILIES[name]
+                found[name] = member
         if refusal is not None and not found:
             raise refusal
         return found
