@@ -218,3 +218,26 @@ def test_distances_are_those_to_the_nearest_row_within_what_was_held_out(D):
     assert weights.shape == (20, 2)
     assert_allclose(weights.sum(axis=1), 1)
     assert (np.diff(weights[np.argsort(within(Z)), 1]) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_a_width_is_that_of_the_highest_density_and_at_least_one(factor):
+    """Errors of variance `factor` times what is said, in the rows that count; others are far off."""
+    generator = np.random.default_rng(0)
+    n, std = 4_000, 0.5
+    rows = np.arange(n) % 4 > 0
+    mean = generator.normal(size=n)
+    y = mean + std * np.sqrt(factor) * generator.normal(size=n) + 100 * ~rows
+    found = width(Normal(mean, np.full(n, std)), y, rows, np.ones(n))
+    assert abs(found / max(factor, 1.0) - 1) < 0.1
+    wider = Normal(mean, np.full(n, std * np.sqrt(3.0)))
+    assert_allclose(log_density_of_wider(Normal(mean, np.full(n, std)), y, 3.0), wider.logpdf(y), rtol=1e-9)
+
+
+@pytest.mark.parametrize("inflation", [None, Dispersion(2.0, 5.0), Dispersion(None, 5.0), Dispersion(None)])
+def test_a_wider_observation_has_variances_times_the_factor(inflation):
+    plain = Observation(Standardiser.identity(()), Gaussian(constant_noise(0.5)), inflation)
+    X = ModelRows(np.zeros((3, 2)), Standardiser.identity((2,)), "float64")
+    mean, variance = np.zeros((3, 1)), np.array([[0.1], [1.0], [3.0]])
+    std = [found.mean_and_std(mean, variance, X)[1] for found in (plain, plain.widened(4.0))]
+    assert_allclose(std[1], 2 * std[0], rtol=1e-6)

@@ -7,6 +7,7 @@ from stochgp import FeatureGPRegressor, KernelGPRegressor
 WITHOUT_KERNEL = {
     "feature": partial(FeatureGPRegressor, "rff", n_features=60, epochs=2, likelihood="gaussian"),
     "linear": partial(FeatureGPRegressor, "linear", epochs=5, likelihood="gaussian"),
+    "trees": partial(FeatureGPRegressor, "linear", mean="trees", epochs=5, likelihood="gaussian"),
     "sparse": partial(FeatureGPRegressor, "orf", n_features=60, epochs=2, likelihood="gaussian"),
 }
 KERNEL = partial(KernelGPRegressor, likelihood="gaussian", epochs=5, n_samples=8)

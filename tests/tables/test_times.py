@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 
 from stochgp.data import TableEncoder, read_table
 from stochgp.storage.codec import decode, encode
+from stochgp.tables.times import part_of
 
 START = datetime.datetime(2011, 1, 1)
-MOMENTS = [START + datetime.timedelta(hours=h) for h in (30.5, 0, 2000, 7)]
+MOMENTS = [START + datetime.timedelta(hours=h) for h in (30.5, 0, 20000, 7)]
 DAYS = [moment.replace(hour=0, minute=0) for moment in MOMENTS]
 
 
 def parts(moments, start=START):
-    """Days since the start, month, weekday and hour, by Python's calendar."""
+    """Days since the start, day of a leap year, weekday and hour, by Python's calendar."""
     return [
         [
             (moment - start) / datetime.timedelta(days=1),
-            moment.month,
+            moment.replace(year=2000).timetuple().tm_yday,
             moment.weekday(),
             moment.hour + moment.minute / 60 + moment.second / 3600,
         ]
@@ -62,7 +63,7 @@ def refusal(call, *arguments, **options):
 def test_every_table_of_times_gives_the_same_numbers(kind):
     encoder = TableEncoder.fit(TABLES[kind]())
     name = encoder.columns[0].name
-    assert encoder.output_names == tuple(f"{name}.{part}" for part in ("days", "month", "weekday", "hour"))
+    assert encoder.output_names == tuple(f"{name}.{part}" for part in ("days", "yearday", "weekday", "hour"))
     for other in TABLES.values():
         if encoder.named and "when" in getattr(other(), "columns", ["when"]) or not encoder.named:
             np.testing.assert_allclose(encoder.transform(other()), parts(MOMENTS), rtol=1e-15)
@@ -80,17 +81,18 @@ def test_every_table_of_times_gives_the_same_numbers(kind):
 def test_dates_have_no_hour(column):
     table = pa.table({"when": column}) if isinstance(column, pa.Array) else pd.DataFrame({"when": column})
     encoder = TableEncoder.fit(table)
-    assert encoder.output_names == ("when.days", "when.month", "when.weekday")
+    assert encoder.output_names == ("when.days", "when.yearday", "when.weekday")
     np.testing.assert_array_equal(encoder.transform(table), [row[:3] for row in parts(DAYS)])
 
 
 @given(st.lists(st.datetimes(datetime.datetime(1600, 1, 1), datetime.datetime(2400, 1, 1)), min_size=1))
-def test_months_weekdays_and_hours_are_those_of_the_calendar(moments):
+def test_days_of_the_year_weekdays_and_hours_are_those_of_the_calendar(moments):
     moments = [moment.replace(microsecond=0) for moment in moments]
     table = pa.table({"when": pa.array(moments, pa.timestamp("us"))})
     encoder = TableEncoder.fit(table)
     expected = np.array(parts(moments, min(moments)))
     kept = [True, *(np.ptp(expected[:, 1:], axis=0) > 0)]
+    kept[1] = kept[1] and max(moments) - min(moments) > datetime.timedelta(days=366)
     np.testing.assert_allclose(encoder.transform(table), expected[:, kept], rtol=1e-14)
     assert decode(json.loads(json.dumps(encode(encoder, {}))), {}) == encoder
 
@@ -163,3 +165,10 @@ def test_times_with_and_without_a_zone_do_not_mix():
     assert "'when' mixes times with and without a time zone" in refusal(
         TableEncoder.fit, pd.DataFrame({"when": moments})
     )
+
+
+def test_a_date_has_the_same_number_in_every_year_and_older_files_have_months():
+    dates = [datetime.datetime(year, 7, 4) for year in (2023, 2024)] + [datetime.datetime(2023, 3, 1)]
+    micros = np.array(dates, "datetime64[us]").astype(np.int64)
+    np.testing.assert_array_equal(part_of("yearday", micros, 0), [186, 186, 61])
+    np.testing.assert_array_equal(part_of("month", micros, 0), [7, 7, 3])

@@ -52,11 +52,11 @@ class Trees(eqx.Module):
         inputs, thresholds, leaves = (
             np.asarray(part) for part in (self.inputs, self.thresholds, self.leaves)
         )
-        total = np.zeros(len(X))
+        total, columns = np.zeros(len(X)), np.ascontiguousarray(X.T)
         for j, cut, values in zip(inputs, thresholds, leaves, strict=True):
             leaf = np.zeros(len(X), np.int64)
             for k in range(len(j)):
-                leaf = 2 * leaf + (X[:, j[k]] > cut[k])
+                leaf = 2 * leaf + (columns[j[k]] > cut[k])
             total += values[leaf]
         return total
 

@@ -133,7 +133,7 @@ class TreeMean(AbstractMeanFunction):
         rest, values = rows.y - offset, np.full(len(rows), offset)
         fold, found = folds(len(rows), rows.group, FOLDS), []
         n_folds, left = int(fold.max()) + 1, deadline.left()
-        for k in range(n_folds):
+        for k in range(n_folds if n_folds > 1 else 0):
             last = left * (1 - SHARE_OF_TIME * (k + 1) / n_folds) if np.isfinite(left) else -np.inf
             seen, others = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             seen = seen[random_rows(len(seen), MOST_ROWS)]

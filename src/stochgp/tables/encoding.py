@@ -40,7 +40,7 @@ class TableEncoder:
 
     Numbers stay, but for values far beyond all others (`bounds.Bound`); booleans, yes and no become 0 and 1; text and categories with at most
     50 levels become one 0/1 column per level, in alphabetical order, with more statistics of the targets within each level (`levels`). Dates
-    and times in any common writing become days since the first of the training rows, and day of the year, weekday and hour where these vary. Numbers with
+    and times in any common writing become days since the first of the training rows, the day of the year where they are of more than a year, and weekday and hour where these vary. Numbers with
     units, currencies, percent signs or marks between thousands are read (`readings`). Made by `TableEncoder.fit`.
 
     Parameters

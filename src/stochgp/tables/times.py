@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float64, Int64
 
 DAY = 86_400_000_000  # microseconds
 HOUR = 3_600_000_000
+YEAR = 366 * DAY
 PARTS = ("yearday", "weekday", "hour")
 # Days of a leap year before each month: a date has the same number in every year, so that 4 July is the 186th.
 _BEFORE = np.array([0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335])
@@ -58,8 +59,11 @@ def times_of_texts(texts: Any) -> Times | None:
 
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
-    """The parts of times that vary: "days", and those of the day of the year, the weekday and the hour that are not the same in all rows."""
-    return ("days", *(name for name in PARTS if np.ptp(part_of(name, micros, 0))))
+    """The parts of times that say something of the rows: "days"; the day of the year, where they are of more than a year; the weekday and the hour, where they vary."""
+    found = [name for name in PARTS if np.ptp(part_of(name, micros, 0))]
+    if np.ptp(micros) <= YEAR and "yearday" in found:  # the days say it all
+        found.remove("yearday")
+    return ("days", *found)
 
 
 def part_of(name: str, micros: Int64[np.ndarray, " N"], start: int) -> Float64[np.ndarray, " N"]:
