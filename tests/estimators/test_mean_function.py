@@ -1,4 +1,7 @@
-"""A prior mean that is linear in the inputs: a fit to what a line leaves, with the line put back everywhere."""
+"""A prior mean that is fitted first: a fit to what a line or trees leave, with these put back everywhere."""
+
+import copy
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +12,10 @@ import pytest
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
 from stochgp.data.rows import Rows
+from stochgp.deadline import within
 from stochgp.estimators.joint_predictions import JointPredictions
-from stochgp.observations import LinearMean
+from stochgp.numerics.clustered import folds
+from stochgp.observations import LinearMean, TreeMean, mean_function
 from stochgp.posteriors import LocalPosterior
 
 N = 300
@@ -19,7 +24,9 @@ X = RNG.normal(3.0, 2.0, (N, 3))
 SLOPE = np.array([2.0, -1.0, 0.0])
 Y = 10 + X @ SLOPE + np.sin(2 * X[:, 0]) + 0.1 * RNG.normal(size=N)
 NEW = np.vstack([X[:5] + 0.1, X[:3] + 40.0])
-LINE = LinearMean.fit(Rows(X, Y))
+LINE, ON_LINE = LinearMean.fit(Rows(X, Y))
+TREES, BY_TREES = TreeMean.fit(Rows(X, Y))
+MEANS = {"linear": (LINE, ON_LINE), "trees": (TREES, BY_TREES)}
 
 KERNEL = {"kernel": kernels.Matern32(1.0), "learner": None, "noise_variance": 0.01, "random_state": 0}
 FITS = {
@@ -35,11 +42,15 @@ FITS = {
 }
 
 
-@pytest.fixture(scope="module", params=FITS)
+PAIRS = [("linear", name) for name in FITS] + [("trees", name) for name in ("exact", "sparse student")]
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids=" ".join)
 def pair(request):
-    """(With the line, the same of the rest)."""
-    make = FITS[request.param]
-    return make(mean="linear").fit(X, Y), make().fit(X, Y - LINE(X))
+    """(With the mean function, the same of the rest, the function)."""
+    mean, make = request.param[0], FITS[request.param[1]]
+    function, values = MEANS[mean]
+    return make(mean=mean).fit(X, Y), make().fit(X, Y - values), function
 
 
 def test_the_line_is_ridge_regression_by_numpy():
@@ -55,37 +66,37 @@ def test_the_line_is_ridge_regression_by_numpy():
 def test_weights_of_the_line_count_as_copies():
     weight = RNG.integers(1, 4, N)
     copies = np.repeat(np.arange(N), weight)
-    once = LinearMean.fit(Rows(X, Y, weight.astype(float)))
-    many = LinearMean.fit(Rows(X[copies], Y[copies]))
+    once = LinearMean.fit(Rows(X, Y, weight.astype(float)))[0]
+    many = LinearMean.fit(Rows(X[copies], Y[copies]))[0]
     np.testing.assert_allclose(once(NEW), many(NEW), rtol=1e-4)  # left-out rows are one row, or one copy
 
 
 def test_predictions_are_those_of_the_rest_with_the_line(pair):
-    one, rest = pair
+    one, rest, m = pair
     mean, std = one.predict(NEW, return_std=True, include_noise=True)
     other, same = rest.predict(NEW, return_std=True, include_noise=True)
-    np.testing.assert_allclose(mean, other + LINE(NEW), rtol=1e-9)
+    np.testing.assert_allclose(mean, other + m(NEW), rtol=1e-9)
     np.testing.assert_allclose(std, same, rtol=1e-9)
     np.testing.assert_allclose(one.predict(NEW, return_std=True)[0], mean, rtol=1e-9)
-    shifted = rest.predict_interval(NEW, 0.9) + LINE(NEW)[:, None]
+    shifted = rest.predict_interval(NEW, 0.9) + m(NEW)[:, None]
     np.testing.assert_allclose(one.predict_interval(NEW, 0.9), shifted, rtol=1e-6)
     y = Y[:8] + 0.05
-    found = one.predict_distribution(NEW).logpdf(y), rest.predict_distribution(NEW).logpdf(y - LINE(NEW))
+    found = one.predict_distribution(NEW).logpdf(y), rest.predict_distribution(NEW).logpdf(y - m(NEW))
     np.testing.assert_allclose(*found, rtol=1e-6)
 
 
 def test_draws_are_those_of_the_rest_with_the_line(pair):
-    one, rest = pair
+    one, rest, m = pair
     if isinstance(one._fitted.posterior, LocalPosterior):  # which has no functions
         return
     for noisy in (False, True):
         found, other = (m.sample_y(NEW, 5, random_state=3, include_noise=noisy) for m in (one, rest))
-        np.testing.assert_allclose(found, other + LINE(NEW)[:, None], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(found, other + m(NEW)[:, None], rtol=1e-6, atol=1e-6)
     f, g = (m.sample_functions(4, random_state=3) for m in (one, rest))
-    np.testing.assert_allclose(f(NEW), g(NEW) + LINE(NEW)[:, None], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(f(NEW), g(NEW) + m(NEW)[:, None], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(f(jnp.asarray(NEW, jnp.float32)), f(NEW), rtol=1e-4)
     slope = jax.grad(lambda x: f(x[None])[0, 0] - g(x[None])[0, 0])(jnp.asarray(NEW[0], jnp.float32))
-    np.testing.assert_allclose(slope, LINE.slope, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(slope, m.gradient(NEW[0]), rtol=1e-3, atol=1e-3)
 
 
 def test_far_from_the_rows_the_mean_is_the_line_within_one_width_of_their_range():
@@ -107,7 +118,7 @@ def test_far_from_the_rows_the_mean_is_the_line_within_one_width_of_their_range(
 
 def test_of_transformed_targets_the_line_is_of_the_logarithm():
     y = np.exp(0.2 * Y)
-    line = LinearMean.fit(Rows(X, np.log(y)))
+    line = LinearMean.fit(Rows(X, np.log(y)))[0]
     one = FITS["exact"](mean="linear", target="positive").fit(X, y)
     rest = FITS["exact"]().fit(X, np.log(y) - line(X))
     shifted = np.exp(rest.predict_interval(NEW, 0.9) + line(NEW)[:, None])
@@ -156,7 +167,104 @@ def test_where_no_line_can_be_taken_out_it_is_said(tmp_path):
     pd.DataFrame(X, columns=list("abc")).assign(y=Y).to_csv(path, index=False)
     with pytest.raises(ValueError, match="mean='linear' takes rows in memory"):
         SparseGPRegressor(mean="linear").fit(str(path), "y")
+    with pytest.raises(ValueError, match="mean='trees' takes rows in memory"):
+        FeatureGPRegressor("linear", mean="trees").fit(str(path), "y")
     with pytest.raises(ValueError, match="mean='linear' is not taken with a likelihood of counts"):
         SparseGPRegressor(likelihood="poisson", mean="linear").fit(X, np.round(np.abs(Y)))
-    with pytest.raises(ValueError, match="mean is 'constant'; it must be None, 'linear' or a finite number"):
+    with pytest.raises(
+        ValueError, match="mean is 'constant'; it must be None, 'linear', 'trees' or a finite number"
+    ):
         KernelGPRegressor(mean="constant").fit(X, Y)
+
+
+OF_FEATURES = {"features": "linear", "epochs": 5, "likelihood": "gaussian", "random_state": 0}
+
+
+def test_a_row_has_the_value_of_trees_that_have_not_seen_it_and_new_rows_that_of_all():
+    weight = RNG.integers(1, 4, N).astype(float)
+    found, values = TreeMean.fit(Rows(X, Y, weight))
+    fold, mean = folds(N, None, 5), np.average(Y, weights=weight)
+    new = np.full(len(NEW), mean)
+    for k in range(5):
+        seen, others = fold != k, fold == k
+        targets, rho = Y[seen] - mean, weight[seen]
+        trees = mean_function.BOOSTING._replace(share=0.8).fit(
+            X[seen],
+            lambda v, targets=targets, rho=rho: (rho * (v - targets), rho),
+            X[others],
+            lambda v, others=others: float(np.average((v - Y[others] + mean) ** 2, weights=weight[others])),
+            k,
+            rho,
+        )
+        np.testing.assert_allclose(values[others], mean + trees.on_host(X[others]), rtol=1e-9)
+        new += trees.on_host(NEW) / 5
+    np.testing.assert_allclose(found(NEW), new, rtol=1e-9)
+    np.testing.assert_allclose(found.on_device(jnp.asarray(NEW, jnp.float32)), new, rtol=1e-4)
+    assert found.gradient(NEW).shape == NEW.shape and not found.gradient(NEW).any()
+
+
+def test_what_trees_leave_of_pure_noise_is_as_large_as_it():
+    Z, noise = RNG.normal(size=(1_500, 4)), RNG.normal(size=1_500)
+    values = TreeMean.fit(Rows(Z, noise))[1]
+    assert np.mean((noise - values) ** 2) > 0.97 * np.var(noise)
+    model = FeatureGPRegressor(**OF_FEATURES, mean="trees").fit(Z, noise)
+    assert 0.9 < model.noise_variance_ < 1.1
+
+
+def test_groups_are_learned_from_as_a_whole():
+    """A tree that has seen other rows of a group knows its level; new groups have levels of their own."""
+    group = np.repeat(np.arange(60, dtype=np.int32), 10)
+    Z, level = group[:, None].astype(float), RNG.normal(size=60)[group]
+    apart, whole = (np.var(level - TreeMean.fit(Rows(Z, level, None, g))[1]) for g in (None, group))
+    assert apart < 0.1 * np.var(level) and whole > 0.7 * np.var(level)
+
+
+def test_without_time_or_other_rows_there_are_no_trees():
+    with within(0.0):
+        found = TreeMean.fit(Rows(X, Y))[0]
+    np.testing.assert_allclose(found(NEW), Y.mean())
+    one, value = TreeMean.fit(Rows(X[:1], Y[:1]))
+    np.testing.assert_array_equal([one(NEW[:1])[0], value[0]], Y[[0, 0]])
+
+
+def test_new_rows_join_a_stream_of_what_trees_leave():
+    one = FeatureGPRegressor(**OF_FEATURES, mean="trees").fit(X[:250], Y[:250])
+    trees, values = TreeMean.fit(Rows(X[:250], Y[:250]))
+    rest = FeatureGPRegressor(**OF_FEATURES).fit(X[:250], Y[:250] - values)
+    np.testing.assert_allclose(one.predict(NEW), rest.predict(NEW) + trees(NEW), rtol=1e-9)
+    one.partial_fit(X[250:], Y[250:])
+    rest.partial_fit(X[250:], Y[250:] - trees(X[250:]))
+    np.testing.assert_allclose(one.predict(NEW), rest.predict(NEW) + trees(NEW), rtol=1e-9)
+    other = copy.deepcopy(one)
+    other.merge(one)
+    moved = dataclasses.replace(trees, offset=trees.offset + 1.0)
+    observation = dataclasses.replace(one._fitted.observation, mean_function=moved)
+    other._fitted = dataclasses.replace(one._fitted, observation=observation)
+    with pytest.raises(ValueError, match="merge takes a model with the same"):
+        other.merge(one)
+
+
+def test_a_saved_model_has_its_trees(tmp_path):
+    model = FeatureGPRegressor(**OF_FEATURES, mean="trees").fit(X, Y)
+    model.save(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(
+        stochgp.load(tmp_path / "model.safetensors").predict(NEW), model.predict(NEW)
+    )
+    assert "but for trees" in model.summary() and "that of trees" in model.plan_["mean"]["why"]
+
+
+def test_linear_features_choose_their_noise_by_rows_that_are_left_out():
+    generator = np.random.default_rng(4)
+    Z = generator.uniform(-2, 2, (3_000, 2))
+    std = np.where(Z[:, 0] > 0, 2.0, 0.2)
+    y = Z[:, 1] + std * generator.normal(size=len(Z))
+    model = FeatureGPRegressor("linear", epochs=5, random_state=0).fit(Z, y)
+    assert model.plan_["likelihood"]["choice"].startswith("gaussian, scale of the input")
+    found = model.predict([[-1.0, 0.0], [1.0, 0.0]], return_std=True, include_noise=True)[1]
+    np.testing.assert_allclose(found, [0.2, 2.0], rtol=0.15)
+    again = FeatureGPRegressor("linear", epochs=5, random_state=0, plan=model.plan_).fit(Z, y)
+    np.testing.assert_array_equal(again.predict(Z[:5], True)[1], model.predict(Z[:5], True)[1])
+    tails = y * 0 + Z[:, 1] + generator.standard_t(3, len(Z))
+    groups = np.arange(len(Z)) // 10
+    heavy = FeatureGPRegressor("linear", epochs=5, random_state=0).fit(Z, tails, groups=groups)
+    assert "student-t" in heavy.plan_["likelihood"]["choice"]

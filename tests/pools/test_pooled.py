@@ -239,7 +239,9 @@ def test_members_of_a_table_in_time_are_made_anew_of_all_rows(monkeypatch):
     new = rows[::100] + [n, 0]
     root = np.sqrt(found.plan_["widths"]["choice"]["kernel_by_blocks"])
     assert root > 1
-    for ours, other, factor in zip(member.predict(new, True), alone.predict(new, True), (1, root), strict=True):
+    for ours, other, factor in zip(
+        member.predict(new, True), alone.predict(new, True), (1, root), strict=True
+    ):
         assert_allclose(ours, factor * other, rtol=1e-4)
     again = GPRegressor(members=["kernel"], random_state=0, plan=found.plan_).fit(rows, y)
     assert_array_equal(again.predict(new), found.predict(new))
@@ -261,7 +263,9 @@ def test_few_rows_are_predicted_fold_by_fold_by_members_that_then_know_all(group
     X_few, y = X[:300], Y[:300]
     found = GPRegressor(random_state=0).fit(X_few, y, groups=groups)
     rows = Rows(X_few, y, None, None if groups is None else groups.astype(np.int32)).merged()
-    assert set(found.scores_) == {"kernel", "linear", "trees"} and found.plan_["held_out_rows"]["choice"] == 300
+    assert (
+        set(found.scores_) == {"kernel", "linear", "trees"} and found.plan_["held_out_rows"]["choice"] == 300
+    )
     assert all(member.n_rows_ == 300 for member in found.estimators_.values())
     seed = pooled.seed_of(pooled.split(pooled.as_key(0), 1)[0])[0]
     fold = pool_division.HeldOut.fold_by_fold(rows, 5, np.random.default_rng(seed)).fold
@@ -447,6 +451,8 @@ def test_trees_are_made_anew_of_all_rows_in_any_table():
     member = found.estimators_["trees"]
     alone = clone(member).set_params(missing="auto", plan=None).fit(X, steps)
     assert member.n_rows_ == N
-    assert_allclose(member._fitted.observation.mean_function(NEW), alone._fitted.observation.mean_function(NEW))
+    assert_allclose(
+        member._fitted.observation.mean_function(NEW), alone._fitted.observation.mean_function(NEW)
+    )
     assert_allclose(member.predict(NEW), alone.predict(NEW), atol=1e-3)
     assert np.sqrt(np.mean((member.predict(X) - steps) ** 2)) < 0.15

@@ -8,6 +8,11 @@ import scipy.optimize
 from numpy.testing import assert_allclose
 from scipy.special import logsumexp, softmax
 
+from stochgp.data import Standardiser
+from stochgp.data.model_rows import ModelRows
+from stochgp.distributions import Normal
+from stochgp.likelihoods import Gaussian, constant_noise
+from stochgp.observations import Dispersion, Observation
 from stochgp.pools.pooling import (
     LEAST_OF_ANY,
     Distance,
@@ -19,8 +24,10 @@ from stochgp.pools.pooling import (
     distance_of,
     fitted_weights,
     limited,
+    log_density_of_wider,
     near_and_far,
     scores,
+    width,
 )
 
 R = 600

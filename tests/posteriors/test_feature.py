@@ -8,8 +8,11 @@ import pytest
 from reference import dense_posterior, features, noise
 from toy import FLOOR, KEY, make_gp, make_toy, rows_of, theta_of
 
+from stochgp.data.rows import Rows
+from stochgp.numerics.clustered import folds
 from stochgp.objectives import moments_of_rows, spectrum
 from stochgp.posteriors import FeaturePosterior
+from stochgp.posteriors.feature import BLOCK, FOLDS
 
 sizes = pytest.mark.parametrize(("n", "M"), [(12, 4), (5, 9)])
 
@@ -111,3 +114,32 @@ def test_gradient_of_a_sample_by_finite_differences():
     steps = h * jnp.eye(2, dtype=x.dtype)
     differences = [(f(x + step) - f(x - step)) / (2 * h) for step in steps]
     np.testing.assert_allclose(jax.grad(f)(x), differences, rtol=1e-6)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_errors_of_left_out_rows_are_those_of_posteriors_without_their_fold(grouped, weighted):
+    n, M = 60, 4
+    toy, gp = make_toy(n), make_gp(M=M)
+    weight = np.random.default_rng(1).integers(1, 4, n).astype(float) if weighted else None
+    group = np.arange(n) % 25 if grouped else None
+    data = Rows(np.asarray(toy.X), np.asarray(toy.y), weight, group)
+    variances = float(gp.variance), float(gp.noise_variance)
+    of = lambda rows: FeaturePosterior.of(
+        gp.features, spectrum(moments_of_rows(gp, rows_of(rows, weight=rows.weight))), *variances
+    )
+    asked = np.arange(3, n, 2)
+    found = of(data).errors_of_left_out(asked, data, variances[1])
+    fold, wanted = folds(n, group, FOLDS), np.empty(n)
+    assert grouped or fold.max() == FOLDS - 1
+    for k in np.unique(fold):
+        mean, variance = of(data.some(fold != k)).mean_and_variance(_block(data.X))
+        error = data.y - np.asarray(mean)[:n]
+        z = error / np.sqrt(np.asarray(variance)[:n] + variances[1])
+        wanted[fold == k] = z[fold == k]
+    np.testing.assert_allclose(found, wanted[asked], rtol=1e-7)
+
+
+def _block(X):
+    """Filled up to the rows of a block."""
+    return jnp.asarray(np.concatenate([X, np.zeros((BLOCK - len(X), X.shape[1]))]))

@@ -17,7 +17,7 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.kernels import RBF
 from stochgp.likelihoods import AbstractNoise, Gaussian
 from stochgp.likelihoods.noise import known_noise
-from stochgp.numerics.clustered import cells, clusters, median, paired
+from stochgp.numerics.clustered import cells, clusters, folds, median, paired
 from stochgp.numerics.trees import Boosting, Trees, binned, edges_of
 from stochgp.objectives.dispersion import gaussian_dispersion, slopes, student_dispersion
 from stochgp.observations import Dispersion, Observation
@@ -396,3 +396,49 @@ def test_curves_of_rows_that_count_are_those_of_repeated_rows():
         half = SplineCurve.of(np.repeat(u[fit], count[fit]))
         gains[~fit] = half.log_slope(u[~fit], 1 - u[~fit])
     assert f"gains {np.average(gains, weights=count):.4f}" in told
+
+
+def test_inputs_of_two_values_split_as_others_do():
+    """0, 1 of one column and 0, 1, 2 of another, of the same rows: the tree of the first is that of the second, wherever their splits are the same."""
+    generator = np.random.default_rng(5)
+    two, n = generator.integers(0, 2, (300, 6)).astype(float), 300
+    g, h = generator.normal(size=n) + two[:, 1] * two[:, 4], generator.uniform(0.5, 1, n)
+    boosting = Boosting(n_trees=1, depth=3, rate=0.3, ridge=2.0, share=1.0)
+    fit = lambda Z: boosting.fit(Z, lambda v: (g, h), Z, lambda v: -float(np.abs(v).sum()), 0)
+    found, others = fit(two), two.copy()
+    others[0] = 2.0  # so that each has three values, the third of one row
+    assert all(len(edge) == 2 for edge in edges_of(others, 32))
+    worth = lambda part: g[part].sum() ** 2 / (h[part].sum() + 2)
+    leaf = np.zeros(n, int)
+    for level in range(3):
+        total = [
+            sum(worth((leaf == c) & (two[:, j] == side)) for c in range(1 << level) for side in (0, 1))
+            for j in range(6)
+        ]
+        assert int(found.inputs[0, level]) == int(np.argmax(total))
+        leaf = 2 * leaf + (two[:, int(np.argmax(total))] > 0.5)
+    first = fit(others)
+    assert int(first.inputs[0, 0]) == int(found.inputs[0, 0])
+
+
+def test_boosting_ends_when_it_is_told_to():
+    rows, asked = draws(100, 6), iter([True, True, False])
+    found = Boosting(n_trees=9, patience=9).fit(
+        rows.X,
+        lambda v: (v - rows.squares, np.ones(100)),
+        rows.X,
+        lambda v: float(np.mean((v - rows.squares) ** 2)),
+        0,
+        goes_on=lambda: next(asked),
+    )
+    assert len(found.leaves) == 2
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_folds_are_as_large_as_one_another_and_keep_groups_whole(grouped):
+    group = np.repeat(np.arange(24), 5) if grouped else None
+    fold = folds(120, group, 5)
+    assert_array_equal(np.unique(fold), np.arange(5))
+    assert np.ptp(np.bincount(fold)) <= (5 if grouped else 0)
+    assert group is None or len(np.unique(np.column_stack([group, fold]), axis=0)) == 24
+    assert_array_equal(folds(3, None, 5), np.random.default_rng(0).permutation(3))

@@ -58,6 +58,8 @@ GLOBAL_ROWS = 20_000
 # Held-out rows of a kind that are compared where less than so many seconds are left.
 FEW, IN_HASTE = 500, 30.0
 
+MANY = 0.05  # of the rows, held out, for which trees are learned again
+
 FOLDS, FEWEST_IN_FOLDS = 5, 100  # of few rows
 
 LINEAR = "linear"
@@ -89,7 +91,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     distance to the nearest training row where held-out rows gain by that: what is best between the training rows is not always best far from them. Of a table
     with a time there are two pools, by single rows and by blocks of time, and with the distance in time to the nearest training row the first gives way to
     the second. A member stays where it pays. The held-out rows then join the posteriors of those that stay; of a table with a time kernel GPs are made
-    anew of all rows at their hyperparameters, and networks learned again; trees are learned again in any table. Members that are judged by blocks of time have wider distributions
+    anew of all rows at their hyperparameters, and networks learned again, and trees in any table of which more than a twentieth was held out. Members that are judged by blocks of time have wider distributions
     where these blocks ask for it. Of 100 to 1,000 rows a kernel
     GP, linear regression and trees know all, and each fold of five is predicted from the others at their hyperparameters; fewer have a kernel GP alone.
 
@@ -249,10 +251,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         names, widths = list(members), dict[str, float]()
         if apart is not None:
             widths = self._widened(dict(zip(names, distributions, strict=True)), new, far, weight)
-        for (
-            name,
-            factor,
-        ) in widths.items():  # near rows see it; by far ones a member that is too narrow is not to gain
+        # Near rows see how wide these are; by far ones a member that is too narrow is not to gain.
+        for name, factor in widths.items():
             k = names.index(name)
             logp[~far, k] = log_density_of_wider(distributions[k], new.y, factor)[~far]
         predicted = Predicted(logp, means, new.y, weight, self._cells(new), distance(new.X))
@@ -384,9 +384,9 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         return found | ({"refit": choice(anew, ANEW)} if anew else {})
 
     def _asks_anew(self, name: str, division: HeldOut) -> bool:
-        """Whether the plan given says so, or the rows are in the order of time, or trees are quickly learned again."""
+        """Whether the plan given says so, or the rows are in the order of time, or trees are to see the many that were held out."""
         if self.plan is None:
-            return division.in_time or has_trees(self.estimators_[name])
+            return division.in_time or (has_trees(self.estimators_[name]) and division.all.mean() > MANY)
         return "refit" in self.plan and name in planned(self.plan, "refit")
 
     def _made_anew(self, name: str, rows: Rows, width: float) -> bool:

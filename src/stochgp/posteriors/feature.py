@@ -19,6 +19,7 @@ from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow
 
 BLOCK = 256  # rows of a compiled evaluation
 FOLDS = 20  # of rows that are left out
+ROUNDING = 1e-13  # of the largest precision of a weight: what is less is not known
 
 
 class FunctionSamples(AbstractFunctions):
@@ -117,6 +118,7 @@ class FeaturePosterior(AbstractPosterior):
         root = np.asarray(self.root, np.float64)
         half = np.linalg.inv(root)  # R is square, and no direction is without variance
         P = half.T @ half
+        P += ROUNDING * P.diagonal().max() * np.eye(len(P))
         h = P @ np.asarray(self.weights, np.float64)
         fold = folds(len(data), data.group, FOLDS)
         wanted, z = np.zeros(len(data), bool), np.zeros(len(data))
