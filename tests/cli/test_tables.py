@@ -92,7 +92,7 @@ def test_inputs_of_a_named_set(tmp_path, capsys):
         (["--ignore", "id,a,b,kind"], "--ignore leaves no columns beside the target 'y'"),
         (["--inputs", "a,,b"], "expected column names with commas between them"),
         (["--set", "missing=drop"], "unknown missing 'drop'"),
-        (["--set", "mean=nan"], "mean is nan; it must be None, 'linear' or a finite number"),
+        (["--set", "mean=nan"], "mean is nan; it must be None, 'linear', 'trees' or a finite number"),
     ],
 )
 def test_choices_of_columns_that_cannot_be_made(folder, tmp_path, capsys, options, message):
@@ -154,7 +154,7 @@ def test_a_file_as_people_have_it_is_fitted_with_notes_on_stderr(tmp_path, capsy
     assert "2 rows of 61 are not learned from: 2 without a target (the first: data row 8)" in err
     assert json.loads(out)["n_train"] == 61
     model = stochgp.load(tmp_path / "m")
-    assert model._fitted.encoder.output_names == ("größe", "tag.days", "tag.month", "tag.weekday")
+    assert model._fitted.encoder.output_names == ("größe", "tag.days", "tag.weekday")
     assert model.n_rows_ == 59 and 90 < model._fitted.targets.mean < 170
     code, _, err = run(capsys, "predict", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "p.csv")
     assert code == 0 and pa_csv.read_csv(tmp_path / "p.csv").num_rows == 61
@@ -170,7 +170,7 @@ def test_the_bikes_of_every_hour_as_the_file_comes(tmp_path, capsys):
     code, out, err = run(capsys, "fit", tmp_path / "hour.csv", *options, "--test-fraction", "0.2", "--json")
     assert (code, err) == (0, "")
     report, model = json.loads(out), stochgp.load(tmp_path / "m")
-    assert model._fitted.encoder.output_names[:3] == ("dteday.days", "dteday.month", "dteday.weekday")
+    assert model._fitted.encoder.output_names[:3] == ("dteday.days", "dteday.yearday", "dteday.weekday")
     assert report["n_train"] + report["n"] == 290
     assert report["rmse"] < np.std(pa_csv.read_csv(tmp_path / "hour.csv")["cnt"])
     code, _, err = run(capsys, "predict", tmp_path / "m", tmp_path / "hour.csv", "--out", tmp_path / "p.csv")

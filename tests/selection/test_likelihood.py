@@ -1,6 +1,7 @@
 """likelihood= of kernel and sparse GPs: what is chosen, and that intervals, files, plans and limits keep to it."""
 
 import functools
+import math
 from types import SimpleNamespace
 
 import jax
@@ -29,6 +30,11 @@ N = 600
 
 SPARSE = {"approximation": "sgpr", "n_inducing": 60}
 families = pytest.mark.parametrize("family", ["kernel", "sparse"])
+
+# A posterior that does not know its rows without themselves.
+UNKNOWING = SimpleNamespace(
+    errors_of_left_out=lambda *_: None, most_left_out=math.inf, leaves_groups_out=False
+)
 
 
 def make(family="kernel", **settings):
@@ -131,7 +137,7 @@ def test_errors_of_rows_are_those_of_single_observations_given_rows_of_other_gro
     group = each // 4 if grouped else each
     gp = KernelGP(RBF([0.7, 1.5], 1.3), 0.04)
     data = TrainingData.of(Rows(X, y, weight, group if grouped else None), False, None, "float64")
-    found, _ = dispersion_choice._left_out(SimpleNamespace(errors_of_left_out=lambda *_: None), gp, data)
+    found, _ = dispersion_choice._left_out(UNKNOWING, gp, data)
     z = np.empty(40)
     K = 1.3 * np.exp(-0.5 * np.sum(((X[:, None] - X) / [0.7, 1.5]) ** 2, axis=2))
     for i in range(40):
@@ -177,7 +183,7 @@ def left_out(scale=1.0):
         gp = KernelGP(
             kernel=RBF(np.ones(2), np.float64(scale)), noise=constant_noise(0.2 * scale, dtype=np.float64)
         )
-        found, as_new = dispersion_choice._left_out(None, gp, data)
+        found, as_new = dispersion_choice._left_out(UNKNOWING, gp, data)
     assert not as_new
     return found, weight, group
 
