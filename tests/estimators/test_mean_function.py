@@ -241,7 +241,7 @@ def test_new_rows_join_a_stream_of_what_trees_leave():
     np.testing.assert_allclose(one.predict(NEW), rest.predict(NEW) + trees(NEW), rtol=1e-9)
     other = copy.deepcopy(one)
     other.merge(one)
-    moved = dataclasses.replace(trees, offset=trees.offset + 1.0)
+    moved = dataclasses.replace(trees, offset=np.asarray(trees.offset + 1.0))
     observation = dataclasses.replace(one._fitted.observation, mean_function=moved)
     other._fitted = dataclasses.replace(one._fitted, observation=observation)
     with pytest.raises(ValueError, match="merge takes a model with the same"):

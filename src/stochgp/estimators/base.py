@@ -356,8 +356,8 @@ class GPEstimator(PosteriorEstimator):
         if found.result is RESULTS.diverged:
             warnings.warn(found.result.value, ConvergenceWarning, stacklevel=4)
         plan = describe_learning(placed, why, found, N, data, self.get_params(deep=False), run.budget)
-        useless = worse_than_a_constant(plan) if data.mean_function is None else ""  # which may say it all
-        if useless:
+        # A mean function may say it all.
+        if data.mean_function is None and (useless := worse_than_a_constant(plan)):
             warnings.warn(useless, ConvergenceWarning, stacklevel=4)
         return found, plan | more | spread
 

@@ -23,7 +23,7 @@ from stochgp.training_data.fingerprinted import Inputs
 from stochgp.training_data.inputs import read_training_rows
 from stochgp.training_data.new_rows import between_if
 from stochgp.training_data.run import Run
-from stochgp.training_data.units import LINEAR_MEAN, TREES, TrainingData
+from stochgp.training_data.units import MEANS, TrainingData
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -44,7 +44,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
     """
 
     mean: float | str | None = None
-    _means: ClassVar[tuple[str, ...]] = (LINEAR_MEAN, TREES)  # fitted ones that its prior mean may be
+    _means: ClassVar[tuple[str, ...]] = tuple(MEANS)  # fitted ones that its prior mean may be
     likelihood: Any = "auto"
     target: str = "real"
     calibration: str | None = None

@@ -9,6 +9,7 @@ import numpy as np
 from stochgp.names import lookup
 from stochgp.planning.solver import NAMES
 from stochgp.solvers import AbstractSolver
+from stochgp.training_data.units import MEANS
 
 DTYPES = {"float32": 4, "float64": 8}  # bytes of a number
 
@@ -31,8 +32,8 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
     "n_samples": (_whole(0), "a whole number of at least 0"),
     "time_limit": (lambda v: v is None or v > 0, "None or a positive number of seconds"),
     "mean": (
-        lambda v: v is None or v in ("linear", "trees") or (not isinstance(v, str) and math.isfinite(v)),
-        "None, 'linear', 'trees' or a finite number",
+        lambda v: v is None or v in tuple(MEANS) or (not isinstance(v, str) and math.isfinite(v)),
+        f"None, {', '.join(map(repr, MEANS))} or a finite number",
     ),
     "point_mass": (
         lambda v: v is None or v == "auto" or (not isinstance(v, str) and math.isfinite(v)),

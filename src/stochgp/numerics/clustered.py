@@ -45,7 +45,7 @@ def clusters(X: Float[np.ndarray, "R D"], group: Int[np.ndarray, " R"] | None) -
 
 
 def folds(
-    n_rows: int, group: Int[np.ndarray, " R"] | None, n_folds: int, seed: int = 0
+    n_rows: int, group: Int[np.ndarray, " R"] | None, n_folds: int, seed: int | np.random.Generator = 0
 ) -> Int[np.ndarray, " R"]:
     """The fold of each row, at random, of equal numbers of rows or groups; a group is in one. There are at most as many as rows or groups."""
     number = np.arange(n_rows) if group is None else np.unique(group, return_inverse=True)[1]

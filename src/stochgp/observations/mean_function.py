@@ -7,7 +7,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from stochgp import deadline
 from stochgp.data import Standardiser
@@ -79,18 +79,15 @@ class LinearMean(AbstractMeanFunction):
 
         Its values at the rows are those of m itself: there are few slopes for so many rows.
         """
-        found = cls._of(rows.some(random_rows(len(rows), MOST_ROWS)))
-        return found, found(rows.X)
-
-    @classmethod
-    def _of(cls, rows: Rows) -> "LinearMean":
         from sklearn.linear_model import RidgeCV  # slow to import, and of no other use
 
+        every, rows = rows, rows.some(random_rows(len(rows), MOST_ROWS))
         inputs = Standardiser.fit(rows.X, rows.weight)
         low, high = (of(rows.X, axis=0).astype(np.float64) for of in (np.min, np.max))
         ridge = RidgeCV(PENALTIES).fit(inputs.transform(rows.X, np.float64), rows.y, rows.weight)
         offset, slope = np.asarray(ridge.intercept_, np.float64), ridge.coef_ / inputs.scale
-        return cls(offset, slope, inputs.mean, 2 * low - high, 2 * high - low)
+        found = cls(offset, slope, inputs.mean, 2 * low - high, 2 * high - low)
+        return found, found(every.X)
 
     def __call__(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N"]:
         within = np.clip(np.asarray(X, np.float64), self.low, self.high)
@@ -128,20 +125,21 @@ class TreeMean(AbstractMeanFunction):
     @classmethod
     def fit(cls, rows: Rows) -> "tuple[TreeMean, Float[np.ndarray, ' N']]":
         """Five folds, as many as there are rows or groups if these are fewer; where time is limited trees take half of it."""
-        X, weight = np.asarray(rows.X, np.float64), rows.weights
-        offset = np.average(rows.y, weights=weight)
-        rest, values = rows.y - offset, np.full(len(rows), offset)
+        offset = np.average(rows.y, weights=rows.weights)
+        rest, values = (
+            Rows(np.asarray(rows.X, np.float64), rows.y - offset, rows.weights),
+            np.full(len(rows), offset),
+        )
         fold, found = folds(len(rows), rows.group, FOLDS), []
         n_folds, left = int(fold.max()) + 1, deadline.left()
         for k in range(n_folds if n_folds > 1 else 0):
             last = left * (1 - SHARE_OF_TIME * (k + 1) / n_folds) if np.isfinite(left) else -np.inf
             seen, others = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
-            seen = seen[random_rows(len(seen), MOST_ROWS)]
-            goes_on = lambda last=last: deadline.left() > last
-            trees = _boosted(X, rest, weight, seen, others[random_rows(len(others), MOST_ROWS)], k, goes_on)
+            learned, judged = (rest.some(part[random_rows(len(part), MOST_ROWS)]) for part in (seen, others))
+            trees = _boosted(learned, judged, k, lambda last=last: deadline.left() > last)
             if trees is not None:
                 found.append(trees)
-                values[others] += trees.on_host(X[others])
+                values[others] += trees.on_host(rest.X[others])
         none = Trees(np.zeros((1, 1), np.int32), np.full((1, 1), np.inf), np.zeros((1, 2)))
         return cls(np.asarray(offset, np.float64), joined(found or [none], 1 / n_folds)), values
 
@@ -157,19 +155,10 @@ class TreeMean(AbstractMeanFunction):
         return jnp.asarray(self.offset, X.dtype) + self.trees(X)
 
 
-def _boosted(
-    X: Float[np.ndarray, "N D"],
-    y: Float[np.ndarray, " N"],
-    weight: Float[np.ndarray, " N"],
-    seen: Int[np.ndarray, " n"],
-    others: Int[np.ndarray, " v"],
-    seed: int,
-    goes_on: Callable[[], bool],
-) -> Trees | None:
+def _boosted(seen: Rows, others: Rows, seed: int, goes_on: Callable[[], bool]) -> Trees | None:
     """Trees of least squares from the rows `seen`, as many as serve the `others`."""
-    targets, count, unseen, of_unseen = y[seen], weight[seen], y[others], weight[others]
     share = float(np.clip(SEEN / max(len(seen), 1), *SHARES))
-    slopes = lambda values: (count * (values - targets), count)
-    loss = lambda values: float(np.average((values - unseen) ** 2, weights=of_unseen))
+    slopes = lambda values: (seen.weights * (values - seen.y), seen.weights)
+    loss = lambda values: float(np.average((values - others.y) ** 2, weights=others.weights))
     boosting = BOOSTING._replace(share=share)
-    return boosting.fit(X[seen], slopes, X[others], loss, seed, count, goes_on)
+    return boosting.fit(seen.X, slopes, others.X, loss, seed, seen.weights, goes_on)

@@ -37,8 +37,7 @@ def made_anew(member: Any, rows: Rows, groups: np.ndarray | None, width: float) 
         return False
     if member._fitted.observation.transform is not None:
         return False
-    with warnings.catch_warnings(), contextlib.suppress(TimeIsUpError, MemoryLimitError):
-        warnings.simplefilter("ignore")
+    with contextlib.suppress(TimeIsUpError, MemoryLimitError):
         again = at_its_parameters(member, rows, groups)
         for attribute in FITTED:
             if hasattr(again, attribute):

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from stochgp.data.rows import Rows
-from stochgp.numerics.clustered import reaching
+from stochgp.numerics import clustered
 
 # Of the rows that are held out, at most, and at least but for a quarter, without groups. With 200 in place of 800 CRPS was up to 3 % higher on tables of 1,600 to 3,500 rows.
 SHARE, MOST, LEAST = 0.1, 2_000, 800
@@ -60,9 +60,8 @@ class HeldOut(NamedTuple):
     @classmethod
     def fold_by_fold(cls, rows: Rows, n_folds: int, generator: np.random.Generator) -> "HeldOut":
         """None yet: members see all rows, and then each fold is predicted from the others. Whole groups are in one fold."""
-        group = np.arange(len(rows)) if rows.group is None else np.unique(rows.group, return_inverse=True)[1]
         nothing = np.zeros(len(rows), bool)
-        return cls(nothing, nothing, fold=generator.permutation(group.max() + 1)[group] % n_folds)
+        return cls(nothing, nothing, fold=clustered.folds(len(rows), rows.group, n_folds, generator))
 
 
 def held_out(rows: Rows, generator: np.random.Generator, share: float = SHARE) -> HeldOut:
@@ -74,7 +73,7 @@ def held_out(rows: Rows, generator: np.random.Generator, share: float = SHARE) -
         return HeldOut(np.isin(np.arange(N), generator.permutation(N)[:n]), nothing)
     labels, number, sizes = np.unique(rows.group, return_inverse=True, return_counts=True)
     order = generator.permutation(len(labels))
-    enough = reaching(sizes[order], max(share * N, min(LEAST, N / 4)))
+    enough = clustered.reaching(sizes[order], max(share * N, min(LEAST, N / 4)))
     return HeldOut(nothing, np.isin(number, order[: min(enough, len(labels) // 2)]))
 
 
@@ -100,10 +99,10 @@ def held_out_in_time(rows: Rows, singles: bool, generator: np.random.Generator) 
     """
     N, group = len(rows), np.asarray(rows.group)
     labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
-    before = len(labels) - max(1, min(reaching(sizes[::-1], LAST * N), len(labels) // 3))
+    before = len(labels) - max(1, min(clustered.reaching(sizes[::-1], LAST * N), len(labels) // 3))
     order = generator.permutation(before)
     order = order[sizes[order] <= 2 * SPREAD * N]  # not what few large blocks are the most of
-    spread = order[: min(reaching(sizes[order], SPREAD * N), before // 2)]
+    spread = order[: min(clustered.reaching(sizes[order], SPREAD * N), before // 2)]
     blocks = np.isin(number, np.concatenate([spread, np.arange(before, len(labels))]))
     scored = np.isin(np.arange(N), generator.permutation(np.flatnonzero(blocks))[:MOST])
     n = int(min(np.clip(SHARE / 2 * N, SINGLES, MOST), (~blocks).sum() / 4)) if singles else 0

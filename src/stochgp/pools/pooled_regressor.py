@@ -386,7 +386,9 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     def _asks_anew(self, name: str, division: HeldOut) -> bool:
         """Whether the plan given says so, or the rows are in the order of time, or trees are to see the many that were held out."""
         if self.plan is None:
-            return division.in_time or (has_trees(self.estimators_[name]) and division.all.mean() > MANY)
+            return division.in_time or (
+                has_trees(self.estimators_[name]) and bool(division.all.mean() > MANY)
+            )
         return "refit" in self.plan and name in planned(self.plan, "refit")
 
     def _made_anew(self, name: str, rows: Rows, width: float) -> bool:

@@ -66,9 +66,8 @@ class AbstractPosterior(eqx.Module):
     """
 
     block_rows: eqx.AbstractClassVar[int | None]
-    leaves_groups_out: ClassVar[bool] = (
-        False  # whether `errors_of_left_out` leaves out the other rows of a group too
-    )
+    # Whether `errors_of_left_out` leaves out the other rows of a group too.
+    leaves_groups_out: ClassVar[bool] = False
 
     @property
     def most_left_out(self) -> float:

@@ -12,6 +12,7 @@ from stochgp.data.rows import Rows as TrainingRows
 from stochgp.features import AbstractFeatureMap
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import known_noise, with_level
+from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.clustered import folds
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.feature import Spectrum, belief_of
@@ -102,10 +103,8 @@ class FeaturePosterior(AbstractPosterior):
         return matmul(Phi, self.weights), jnp.sum(matmul(Phi, self.root) ** 2, axis=1)
 
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
-        N, B = len(X), BLOCK
-        Z = np.zeros((-(-N // B) * B, X.shape[1]), X.dtype)  # so that few shapes are compiled
-        Z[:N] = X
-        return np.asarray(self._covariance(Z), np.float64)[:N, :N]
+        N = len(X)
+        return np.asarray(self._covariance(_in_blocks(X)), np.float64)[:N, :N]
 
     def errors_of_left_out(
         self, rows: Int[np.ndarray, " P"], data: TrainingRows, noise: float
@@ -136,13 +135,9 @@ class FeaturePosterior(AbstractPosterior):
         return z[rows]
 
     def _on_host(self, X: Rows) -> Float[np.ndarray, "n M"]:
-        """φ of any number of rows, by blocks of as many as are compiled for."""
-        filled = np.zeros((-(-len(X) // BLOCK) * BLOCK, X.shape[1]), X.dtype)
-        filled[: len(X)] = X
-        blocks = [
-            np.asarray(self._block(part), np.float64) for part in np.split(filled, len(filled) // BLOCK)
-        ]
-        return np.concatenate(blocks)[: len(X)]
+        """φ of any number of rows, block by block."""
+        blocks = _in_blocks(X).reshape(-1, BLOCK, X.shape[1])
+        return np.concatenate([np.asarray(self._block(part), np.float64) for part in blocks])[: len(X)]
 
     @eqx.filter_jit
     def _block(self, X: Rows) -> Array:
@@ -167,3 +162,8 @@ class FeaturePosterior(AbstractPosterior):
 
     def _features(self, X: Rows) -> Array:
         return self.features(jnp.asarray(X)).astype(self.weights.dtype)
+
+
+def _in_blocks(X: Rows) -> Float[np.ndarray, "B D"]:
+    """Filled up to whole blocks, so that few shapes are compiled."""
+    return filled_up(np.asarray(X), -(-len(X) // BLOCK) * BLOCK, 0.0)

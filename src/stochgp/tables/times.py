@@ -60,10 +60,8 @@ def times_of_texts(texts: Any) -> Times | None:
 
 def varying_parts(micros: Int64[np.ndarray, " N"]) -> tuple[str, ...]:
     """The parts of times that say something of the rows: "days"; the day of the year, where they are of more than a year; the weekday and the hour, where they vary."""
-    found = [name for name in PARTS if np.ptp(part_of(name, micros, 0))]
-    if np.ptp(micros) <= YEAR and "yearday" in found:  # the days say it all
-        found.remove("yearday")
-    return ("days", *found)
+    parts = PARTS if np.ptp(micros) > YEAR else PARTS[1:]  # of one year the days say it all
+    return ("days", *(name for name in parts if np.ptp(part_of(name, micros, 0))))
 
 
 def part_of(name: str, micros: Int64[np.ndarray, " N"], start: int) -> Float64[np.ndarray, " N"]:
