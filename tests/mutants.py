@@ -1477,7 +1477,7 @@ MUTATIONS = (
     Mutation(
         "trees stay those of nine tenths of the rows",
         "pools/pooled_regressor.py",
-        "and division.all.mean() > MANY)",
+        "and bool(division.all.mean() > MANY))",
         "and False)",
         "pools/test_pooled.py::test_trees_are_made_anew_of_all_rows_in_any_table",
     ),

@@ -23,6 +23,27 @@ def test_recalibration_helps_on_other_rows(spread):
     assert metrics.calibration_error(y, correct(found))[0] < 0.3 * metrics.calibration_error(y, found)[0]
 
 
+def test_rows_have_their_strength_of_a_recalibration():
+    """Of targets whose PIT values are of Beta(2^s, 3^s); the exponents are found within four of their deviations over draws."""
+    n, found = 4_000, []
+    strength = np.linspace(0, 1, n)
+    base = rows(n, 1.0)[0]
+    for seed in range(20):
+        u = np.random.default_rng(seed).beta(2.0**strength, 3.0**strength)
+        made = recalibration(base, scipy.stats.norm.ppf(u), strength=strength)
+        found.append([made.a, made.b])
+    deviation = np.std(found, axis=0, ddof=1)
+    assert np.all(deviation < 0.2)
+    assert np.all(abs(np.mean(found, axis=0) - [2, 3]) < 4 * deviation / 20**0.5)
+    corrected, y = made(base, strength), np.linspace(-2, 2, n)
+    np.testing.assert_allclose(corrected.cdf(y)[0], base.cdf(y)[0])
+    np.testing.assert_allclose(corrected.cdf(y)[-1], made(base).cdf(y)[-1])
+    half = scipy.stats.beta(made.a ** strength[n // 2], made.b ** strength[n // 2])
+    np.testing.assert_allclose(corrected.cdf(y)[n // 2], half.cdf(base.cdf(y)[n // 2]))
+    with pytest.raises(ValueError, match="not taken with groups"):
+        recalibration(base, y, groups=np.arange(n), strength=strength)
+
+
 def test_calibrated_predictions_are_left_as_they_are():
     """In about 99 of 100 draws; here in at least 57 of 60, 4 standard errors away."""
     kept = [recalibration(*rows(150, 1.0, seed)).is_identity for seed in range(60)]

@@ -63,6 +63,9 @@ CONTINUOUS = {
         np.stack([W := np.linspace(0.1, 0.9, N), 1 - W], axis=1),
     ),
     "recalibrated": lambda: Recalibrated(Normal(MEAN, STD), BetaCurve(1.3, 0.8)),
+    "recalibrated row by row": lambda: Recalibrated(
+        Normal(MEAN, STD), BetaCurve(np.linspace(1.0, 1.4, N)[:, None], np.linspace(1.0, 0.7, N)[:, None])
+    ),
     "recalibrated by a spline": lambda: Recalibrated(Normal(MEAN, STD), skewed_curve()),
     "exact student": lambda: Student(MEAN, STD, 4.0),
     "location and scale": lambda: LocationScale(

@@ -443,6 +443,34 @@ def test_probabilities_are_not_corrected_by_rows_of_other_times(model):
     assert told["probabilities"]["choice"] == "as they are" and "exchangeable" in told["probabilities"]["why"]
 
 
+def test_probabilities_of_rows_between_those_of_a_table_in_time_are_corrected(tmp_path):
+    """A member that promises four times the variance is mended there, and stays as it is of the last block and later."""
+    n = 1_500
+    rows = np.column_stack([np.arange(n), GENERATOR.normal(size=n)])
+    y = np.sin(rows[:, 0] / 180) + np.sin(rows[:, 1]) + 0.1 * GENERATOR.normal(size=n)
+    wide = KernelGPRegressor(learner=None, noise_variance=0.3, likelihood="gaussian", n_samples=8)
+    found = GPRegressor(members={"wide": wide}, random_state=0, new_rows="auto").fit(rows, y)
+    assert "near the training rows" in found.plan_["probabilities"]["choice"]
+    between, later = rows[:-400:20] + [0.5, 0], rows[-20:] + [400, 0]
+    assert_allclose(found._pooling.strength(between), 1.0, atol=0.2)
+    assert_array_equal(found._pooling.strength(later), 0.0)
+    plain = pickle.loads(pickle.dumps(found))
+    plain._correction = None
+    assert_allclose(found.predict_interval(later), plain.predict_interval(later))
+    ratio = np.diff(found.predict_interval(between)) / np.diff(plain.predict_interval(between))
+    assert np.all(ratio < 0.6)
+    found.save(tmp_path / "pool.safetensors")
+    assert_array_equal(
+        load(tmp_path / "pool.safetensors").predict_interval(between), found.predict_interval(between)
+    )
+    assert_array_equal(
+        GPRegressor(members={"wide": wide}, random_state=0, plan=found.plan_)
+        .fit(rows, y)
+        .predict_interval(between),
+        found.predict_interval(between),
+    )
+
+
 def test_trees_are_made_anew_of_all_rows_in_any_table():
     """Of a step, which neither a line nor waves say."""
     steps = np.sign(X[:, 0]) + 3 * (X[:, 1] > 0.5) + 0.1 * GENERATOR.normal(size=N)

@@ -49,8 +49,11 @@ class PITRecalibration(eqx.Module):
     def is_identity(self) -> bool:
         return self.a == self.b == 1.0
 
-    def __call__(self, found: AbstractDistribution) -> AbstractDistribution:
-        return found if self.is_identity else Recalibrated(found, BetaCurve(self.a, self.b))
+    def __call__(
+        self, found: AbstractDistribution, strength: Float64[np.ndarray, " N"] | None = None
+    ) -> AbstractDistribution:
+        """Of each row by Beta(a^s, b^s), s its `strength` from 0 to 1; None: 1 of all."""
+        return found if self.is_identity else Recalibrated(found, _curve(self.a, self.b, strength))
 
 
 class Conformal(eqx.Module):
@@ -126,7 +129,13 @@ def rows_for(level: float) -> int:
 
 
 def recalibration(
-    found: AbstractDistribution, y: Any, *, groups: Any = None, seed: int = 0, weight: Any = None
+    found: AbstractDistribution,
+    y: Any,
+    *,
+    groups: Any = None,
+    seed: int = 0,
+    weight: Any = None,
+    strength: Float64[np.ndarray, " N"] | None = None,
 ) -> PITRecalibration:
     """The Beta(a, b) of the highest mean of log R'(u_i), u_i the PIT values of n held-out rows, if 2n times that mean exceeds 9.2, else the identity.
 
@@ -145,7 +154,11 @@ def recalibration(
         Of the choice of rows from groups, and of the PIT values of counts.
     weight : array [n] or None
         ρ of each row, positive: it counts as ρ equal rows, or is ρ times as likely to be the row of its group. None: 1 for all.
+    strength : array [n] or None
+        s of each row, from 0 to 1, whose curve is that of Beta(a^s, b^s); without groups only. None: 1 for all.
     """
+    if strength is not None and groups is not None:
+        raise ValueError("strength is of rows; it is not taken with groups")
     found, y, weight = one_of_each(found, y, groups, seed, weight)
     n = len(y)
     if n < FEWEST:
@@ -156,7 +169,8 @@ def recalibration(
             f"{n_coarse} of {n} left-out targets are repeated and stand apart, in {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
         )
     u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
-    loss = lambda raw: -float(np.average(BetaCurve(*np.exp(raw)).log_slope(u, 1 - u), weights=weight))
+    slope = lambda a, b: _curve(a, b, strength).log_slope(u[:, None], 1 - u[:, None])[:, 0]
+    loss = lambda raw: -float(np.average(slope(*np.exp(raw)), weights=weight))
     best = scipy.optimize.minimize(
         loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-10}
     )
@@ -165,6 +179,11 @@ def recalibration(
         return PITRecalibration(1.0, 1.0, 0.0, n)
     a, b = (float(v) for v in np.exp(best.x))
     return PITRecalibration(a, b, gain, n)
+
+
+def _curve(a: float, b: float, strength: Float64[np.ndarray, " N"] | None) -> BetaCurve:
+    """Of Beta(a^s, b^s)."""
+    return BetaCurve(a, b) if strength is None else BetaCurve(a ** strength[:, None], b ** strength[:, None])
 
 
 def _are_coarse(found: AbstractDistribution, y: Float64[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:

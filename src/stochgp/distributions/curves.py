@@ -25,6 +25,10 @@ class AbstractCurve(eqx.Module):
         """Where R is not smooth, strictly between 0 and 1."""
         return np.empty(0)
 
+    def of_rows(self, rows: Any) -> "AbstractCurve":
+        """That of these rows, for one that depends on the row."""
+        return self
+
     @property
     @abc.abstractmethod
     def tail_power(self) -> float:
@@ -48,16 +52,19 @@ class BetaCurve(AbstractCurve):
 
     Parameters
     ----------
-    a, b : float
-        Positive. R is of the order of u^a near u = 0, and 1 − R of the order of (1 − u)^b near u = 1; a = b = 1 is the identity.
+    a, b : float or array [N, 1]
+        Positive, of all rows or of each. R is of the order of u^a near u = 0, and 1 − R of the order of (1 − u)^b near u = 1; a = b = 1 is the identity.
     """
 
-    a: float
-    b: float
+    a: float | Float64[np.ndarray, "N 1"]
+    b: float | Float64[np.ndarray, "N 1"]
+
+    def of_rows(self, rows: Any) -> "BetaCurve":
+        return BetaCurve(*(of if np.ndim(of) == 0 else np.asarray(of)[rows] for of in (self.a, self.b)))
 
     @property
     def tail_power(self) -> float:
-        return min(self.a, self.b)
+        return float(min(np.min(self.a), np.min(self.b)))
 
     def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
         below, above = np.maximum(below, SMALLEST), np.maximum(above, SMALLEST)
@@ -144,7 +151,7 @@ class Recalibrated(AbstractDistribution):
     base : distribution
         A continuous one, of N rows, with the distribution functions F_base.
     curve : `AbstractCurve`
-        R, the same for all rows.
+        R, the same for all rows or one of each.
     """
 
     base: AbstractDistribution
@@ -171,7 +178,7 @@ class Recalibrated(AbstractDistribution):
         return self._by_parts(evaluate, np.zeros((self.n_rows, 1)), OF_PIECE * self._pieces)[:, 0]
 
     def __getitem__(self, rows: Any) -> "Recalibrated":
-        return Recalibrated(self.base[rows], self.curve)
+        return Recalibrated(self.base[rows], self.curve.of_rows(rows))
 
     def affine(self, scale: float, shift: float | PerRow) -> "Recalibrated":
         return Recalibrated(self.base.affine(scale, shift), self.curve)

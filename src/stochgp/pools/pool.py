@@ -73,7 +73,7 @@ class Pool(Members):
         """Of an observation at each row, in target units."""
         parts = tuple(member.distribution(X) for member in self.members)
         found = parts[0] if len(parts) == 1 else mixture(parts, self.pooling.weights(X))
-        return found if self.correction is None else self.correction(found)
+        return found if self.correction is None else self.correction(found, self.pooling.strength(X))
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
         """As `Fitted.interval`, of what `distribution` found."""

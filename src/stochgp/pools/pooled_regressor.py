@@ -252,16 +252,18 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         if apart is not None:
             widths = self._widened(dict(zip(names, distributions, strict=True)), new, far, weight)
         # Near rows see how wide these are; by far ones a member that is too narrow is not to gain.
-        for name, factor in widths.items():
+        for name in widths:
             k = names.index(name)
-            logp[~far, k] = log_density_of_wider(distributions[k], new.y, factor)[~far]
+            distributions[k] = members[name]._fitted.distribution(new.X)
+            logp[~far, k] = distributions[k].logpdf(new.y)[~far]
         predicted = Predicted(logp, means, new.y, weight, self._cells(new), distance(new.X))
         predicted = predicted.in_units(_spread(rows))
         if apart is None:
             picked = chosen(predicted, names, by_distance=True)
         else:
             picked = near_and_far(predicted, names, far)
-        return Compared(picked._replace(why=picked.why + why), distance, distributions, new, widths)
+        of_kinds = None if apart is None else far
+        return Compared(picked._replace(why=picked.why + why), distance, distributions, new, widths, of_kinds)
 
     def _compared_by_folds(self, rows: Rows, fold: Int[np.ndarray, " N"]) -> Compared:
         """Each row is predicted once, from the other folds, by members of the hyperparameters that all rows gave them."""
@@ -398,12 +400,21 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         return made_anew(self.estimators_[name], rows, self._groups_of(name, rows), width)
 
     def _correction_by(self, compared: Compared, new: Rows) -> tuple[PITRecalibration, str]:
-        """Of the probabilities of the pool, or of the one member that stays (a beta-transformed pool: Ranjan and Gneiting 2010)."""
+        """Of the probabilities of the pool, or of the one member that stays (a beta-transformed pool: Ranjan and Gneiting 2010).
+
+        In tables with a time only of rows between the training rows: single ones are exchangeable with those that were held out one by one.
+        """
         mixed = compared.mixed()
         if mixed.is_discrete:
             raise ValueError("a correction is of continuous distributions")
-        made = recalibration(mixed, new.y, groups=new.group, weight=new.weight)
-        return made, f"Beta({made.a:.3g}, {made.b:.3g}) of F"
+        if compared.far is None:
+            made = recalibration(mixed, new.y, groups=new.group, weight=new.weight)
+            return made, f"Beta({made.a:.3g}, {made.b:.3g}) of F"
+        near = np.flatnonzero(~compared.far)
+        rows = new.some(near)
+        strength = compared.pooling.strength(rows.X)
+        made = recalibration(mixed[near], rows.y, weight=rows.weight, strength=strength)
+        return made, f"Beta({made.a:.3g}, {made.b:.3g}) of F near the training rows, of later ones F"
 
 
 def _starting(member: KernelGPRegressor, n_inputs: int, days: list[int]) -> Any:

@@ -81,6 +81,10 @@ class Distance:
 class AbstractPooling(abc.ABC):
     """Weights of K members."""
 
+    def strength(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"] | None:
+        """How much of the correction of probabilities a row has, from 0 to 1; None: all of them all of it."""
+        return None
+
     @property
     @abc.abstractmethod
     def by_row(self) -> bool:
@@ -93,18 +97,27 @@ class AbstractPooling(abc.ABC):
 
 @dataclass(frozen=True, eq=False)
 class Pooling(AbstractPooling):
-    """w_k(x) = softmax_k(level_k + slope_k d(x)); without a `distance` the same for all rows."""
+    """w_k(x) = softmax_k(level_k + slope_k d(x)); where slopes are 0 the same for all rows.
+
+    Where corrections are `near_only`, they have all their strength at the low end of the distances and none at the high end; between it is linear in d.
+    """
 
     level: Float[np.ndarray, " K"]
     slope: Float[np.ndarray, " K"]
     distance: Distance | None = None
+    near_only: bool = False
 
     @property
     def by_row(self) -> bool:
-        return self.distance is not None
+        return self.distance is not None and bool(self.slope.any())
+
+    def strength(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"] | None:
+        if self.distance is None or not self.near_only:
+            return None
+        return 0.5 - self.distance(X) / (self.distance.high - self.distance.low)
 
     def weights(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
-        if self.distance is None:
+        if self.distance is None or not self.by_row:
             return softmax(self.level)
         return softmax(self.level + self.distance(X)[:, None] * self.slope, axis=1)
 
@@ -122,7 +135,8 @@ class Chosen(NamedTuple):
 class Compared(NamedTuple):
     """The members that stay and their weights, the distance these may depend on, and the held-out rows and their distributions by each member that was tried.
 
-    `widths` are factors of variances that these members have since they were learned.
+    `widths` are factors of variances that these members have since they were learned. `far` says which of the rows are far from the training rows,
+    where both kinds were held out and the distance lies between those of both.
     """
 
     picked: Chosen
@@ -130,12 +144,14 @@ class Compared(NamedTuple):
     distributions: Sequence[Any] = ()
     rows: Rows | None = None
     widths: Mapping[str, float] = MappingProxyType({})
+    far: Bool[np.ndarray, " R"] | None = None
 
     @property
     def pooling(self) -> Pooling:
         """Of the members that stay."""
-        level, slope = self.picked.level, self.picked.slope
-        return Pooling(level, slope, self.distance if slope.any() else None)
+        near_only = self.far is not None
+        of_rows = near_only or bool(self.picked.slope.any())
+        return Pooling(self.picked.level, self.picked.slope, self.distance if of_rows else None, near_only)
 
     def mixed(self) -> Any:
         """What the members that stay predict of the held-out rows, as one."""
