@@ -96,6 +96,21 @@ def test_values_that_are_few_have_a_threshold_between_any_two():
     assert_array_equal(edges_of(few, 16)[0], [0.5, 3.0])
 
 
+def test_bins_at_the_ends_are_halved_down_to_as_many_rows_as_are_asked_for():
+    X = np.random.default_rng(0).standard_cauchy((4_096, 1))
+    edges, more = edges_of(X, 16)[0], edges_of(X, 16, fewest=4)[0]
+    assert np.isin(edges, more).all()
+    counts = np.bincount(binned(X, [more])[:, 0])
+    ends = np.array([4, 4, 8, 16, 32, 64, 128])  # of 256
+    of_first = np.arange(len(ends)) == 0  # a cut at a quantile lies above it
+    assert_array_equal(counts[: len(ends)], ends + of_first)
+    assert_array_equal(counts[::-1][: len(ends)], ends - of_first)
+    assert_array_equal(counts[len(ends) : -len(ends)], np.full(14, 256))
+    weights = np.full(4_096, 2.0)
+    assert len(edges_of(X, 16, weights, 4)[0]) == len(more) + 2
+    assert_array_equal(edges_of(X[:60], 16, fewest=4)[0], edges_of(X[:60], 16)[0])
+
+
 def test_the_first_split_is_the_best_of_all_and_its_leaves_are_newtons_steps():
     rows = draws(40, 2)
     generator = np.random.default_rng(0)

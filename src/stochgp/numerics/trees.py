@@ -65,7 +65,7 @@ class Boosting(NamedTuple):
     """Newton's steps in the space of functions, a symmetric tree at a time (Friedman 2001; trees as in Prokhorenkova et al. 2018).
 
     With g_i, h_i the slope and the curvature of row i's loss in its value, a split into parts P is worth Σ_P (Σ_P g)²/(Σ_P h + ridge), and a
-    leaf's step is −rate Σ g/(Σ h + ridge). Splits lie between quantiles of an input. A tree sees a random `share` of the rows.
+    leaf's step is −rate Σ g/(Σ h + ridge). Splits lie between quantiles of an input (`edges_of`). A tree sees a random `share` of the rows.
     Trees are added until the loss of other rows has not fallen for `patience` of them; those after its lowest point are dropped.
     """
 
@@ -74,6 +74,7 @@ class Boosting(NamedTuple):
     rate: float = 0.15
     ridge: float = 3.0
     n_bins: int = 32
+    fewest: float | None = None
     share: float = 0.5
     patience: int = 15
 
@@ -91,7 +92,7 @@ class Boosting(NamedTuple):
 
         A row of weight ρ counts as ρ equal ones in the quantiles; `slopes` are ρ times those of one. `goes_on` is asked before each tree.
         """
-        generator, edges = np.random.default_rng(seed), edges_of(X, self.n_bins, weight)
+        generator, edges = np.random.default_rng(seed), edges_of(X, self.n_bins, weight, self.fewest)
         bins, other_bins = binned(X, edges), binned(others, edges)
         values, other_values = np.zeros(len(X)), np.zeros(len(others))
         trees: list[Trees] = []
@@ -199,21 +200,30 @@ def _leaf(bins: Int[np.ndarray, "N D"], splits: list[Split]) -> Int[np.ndarray, 
 
 
 def edges_of(
-    X: Float[np.ndarray, "N D"], n_bins: int, weight: Float[np.ndarray, " N"] | None = None
+    X: Float[np.ndarray, "N D"],
+    n_bins: int,
+    weight: Float[np.ndarray, " N"] | None = None,
+    fewest: float | None = None,
 ) -> list[Float[np.ndarray, " _"]]:
-    """At most n_bins − 1 thresholds of each input: midpoints between a value and the next larger one.
+    """At most n_bins − 1 thresholds of each input, besides those of its ends: midpoints between a value and the next larger one.
 
-    The values are all of the input where it has at most n_bins, else its quantiles at 1/n_bins, 2/n_bins, … A row of weight ρ counts as ρ equal ones.
+    The values are all of the input where it has at most n_bins, else its quantiles at 1/n_bins, 2/n_bins, … With `fewest` the first and the last bin
+    are halved, and what lies at the end again, as long as that has so many rows: few rows far out may be most of the spread, as the longest
+    delays of flights are. A row of weight ρ counts as ρ equal ones.
     """
     found = []
     weight = np.ones(len(X)) if weight is None else weight
+    most = 1.0 if fewest is None else max(weight.sum() / (n_bins * fewest), 1.0)
+    ends = 0.5 ** np.arange(1, int(np.log2(most)) + 1) / n_bins
     for column in np.asarray(X, np.float64).T:
         values = np.unique(column)
         at = np.arange(len(values) - 1)
         if len(values) > n_bins:
             order = np.argsort(column, kind="stable")
             below = np.cumsum(weight[order])
-            ranks = np.searchsorted(below, np.linspace(0, below[-1], n_bins + 1)[1:-1], side="right")
+            levels = np.linspace(0, below[-1], n_bins + 1)[1:-1]
+            levels = np.concatenate([ends[::-1] * below[-1], levels, (1 - ends) * below[-1]])
+            ranks = np.searchsorted(below, levels, side="right")
             at = np.unique(np.searchsorted(values, column[order[np.minimum(ranks, len(column) - 1)]]))
             at = at[at < len(values) - 1]
         found.append(values[at] + (values[at + 1] - values[at]) / 2)
