@@ -75,7 +75,7 @@ class PooledEstimator(PosteriorEstimator):
     _n_auto: ClassVar[int] = 2  # how many of the families "auto" takes, the first ones
     # Those that "auto" takes of rows that are held out fold by fold, if not all.
     _of_few: ClassVar[tuple[str, ...]] = ()
-    _further_on_blocks: ClassVar[tuple[str, ...]] = ()  # that "auto" takes too in tables with a time
+    _on_blocks: ClassVar[tuple[str, ...]] = ()  # those of blocks of time, if not the same
     ensemble: bool = True
     members: Any = field(default="auto", kw_only=True)
     missing: str = field(default="auto", kw_only=True)
@@ -284,9 +284,9 @@ class PooledEstimator(PosteriorEstimator):
         made = lambda name: lookup(name, known, "members")()
         if not by_blocks:
             return {name: (made(name), True) for name in names}
-        of_blocks = names if named or not compares else [*names, *self._further_on_blocks]
+        own = [name for name in self._on_blocks if name in known and compares and not named]
         return {names[0]: (made(names[0]), False)} | {
-            name + ON_BLOCKS: (made(name), True) for name in of_blocks
+            name + ON_BLOCKS: (made(name), True) for name in own or names
         }
 
     def _further(self, rows: Rows, names: Sequence[str], ending: str) -> dict[str, tuple[Any, bool]]:

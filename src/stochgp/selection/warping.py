@@ -55,9 +55,9 @@ def warped_data(
     the transform does not take.
     """
     standardize, mean, dtype, leaves = settings
-    plain = TrainingData.of(rows, *settings)
-    found, why = _found(wanted, rows, plain, seed, plan)
+    found, why = _found(wanted, rows, TrainingData.of(rows, standardize, None, dtype, leaves), seed, plan)
     if found is None:
+        plain = TrainingData.of(rows, *settings)
         return dataclasses.replace(plain, entries=plain.entries | {"transform": choice(None, why)})
     if mean is not None and not isinstance(mean, str):
         found.check(np.atleast_1d(np.float64(mean)))
