@@ -22,7 +22,7 @@ MOST_ROWS = 50_000  # that slopes, or the trees of a fold, are fitted to
 PENALTIES = tuple(10.0**k for k in range(-3, 6))
 
 FOLDS = 5  # of trees
-BOOSTING = Boosting(n_trees=350, depth=6, rate=0.15, n_bins=256, fewest=4, patience=20)
+BOOSTING = Boosting(n_trees=350, depth=6, rate=0.15, ridge=0.5, n_bins=256, fewest=4, patience=30)
 SHARES, SEEN = (0.4, 0.8), 10_000  # of the rows, that one tree sees: as many as this, within these bounds
 SHARE_OF_TIME = 0.5  # of a fit whose time is limited
 
