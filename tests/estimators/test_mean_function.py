@@ -230,6 +230,15 @@ def test_without_time_or_other_rows_there_are_no_trees():
     np.testing.assert_array_equal([one(NEW[:1])[0], value[0]], Y[[0, 0]])
 
 
+def test_trees_of_a_transformed_target_are_fitted_once(monkeypatch):
+    fitted, fit = [], TreeMean.fit
+    monkeypatch.setattr(TreeMean, "fit", lambda rows: fitted.append(rows.y) or fit(rows))
+    model = FeatureGPRegressor(**OF_FEATURES, mean="trees", target="positive").fit(X, np.exp(Y / 10))
+    assert len(fitted) == 1
+    np.testing.assert_allclose(np.sort(fitted[0]), np.sort(Y / 10))
+    assert model.plan_["mean"]["choice"] == "trees"
+
+
 def test_new_rows_join_a_stream_of_what_trees_leave():
     first = np.arange(N) % 6 > 0
     one = FeatureGPRegressor(**OF_FEATURES, mean="trees").fit(X[first], Y[first])

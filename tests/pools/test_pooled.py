@@ -204,6 +204,15 @@ def test_tables_with_a_time_have_members_for_rows_near_and_far():
         assert member.predict(table[:3]).shape == (3,)
 
 
+@pytest.mark.parametrize(("n", "has"), [(10_000, True), (10_001, False)])
+def test_large_tables_with_a_time_have_no_feature_gp_on_blocks(n, has):
+    rows, pool = Rows(np.zeros((n, 1)), np.arange(float(n))), GPRegressor()
+    pool.target_, pool._shift = "real", None
+    assert set(pool._further(rows, ["kernel"], "_by_blocks")) == ({"feature_by_blocks"} if has else set())
+    assert pool._further(rows, ["kernel"], "") == {}
+    assert "feature_by_blocks" not in pool._candidates(True, pool_division.held_out(rows, GENERATOR))
+
+
 @pytest.mark.parametrize(("gain", "stays"), [(0.5, "kernel_and_line"), (0.04, "kernel"), (-0.5, "kernel")])
 def test_of_two_kernels_the_one_around_a_line_stays_where_held_out_rows_prefer_it(monkeypatch, gain, stays):
     both = {"kernel_by_blocks", "kernel_and_line_by_blocks"}
