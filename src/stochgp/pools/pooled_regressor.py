@@ -36,7 +36,6 @@ from stochgp.pools.pooling import (
     column_of_time,
     distance_of,
     limited,
-    log_density_of_wider,
     near_and_far,
     scores,
     width,
