@@ -152,12 +152,10 @@ class PooledEstimator(PosteriorEstimator):
 
     def _corrected(self, division: HeldOut, compared: "Compared") -> dict[str, Any]:
         """Sets the correction of the probabilities, where the held-out rows ask for one; what `plan_` says of it."""
-        if (
-            compared.rows is None and not division.in_time
-        ):  # nothing was compared, or one member stays as it is
-            return {}
-        if compared.rows is None or (division.in_time and compared.far is None):
+        if division.in_time and compared.far is None:
             return {"probabilities": choice(AS_THEY_ARE, NOT_EXCHANGEABLE)}
+        if compared.rows is None:  # nothing was compared, or one member stays as it is
+            return {}
         try:
             made, words = self._correction_by(compared, compared.rows)
         except ValueError as refusal:
