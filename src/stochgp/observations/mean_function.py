@@ -126,10 +126,8 @@ class TreeMean(AbstractMeanFunction):
     def fit(cls, rows: Rows) -> "tuple[TreeMean, Float[np.ndarray, ' N']]":
         """Five folds, as many as there are rows or groups if these are fewer; where time is limited trees take half of it."""
         offset = np.average(rows.y, weights=rows.weights)
-        rest, values = (
-            Rows(np.asarray(rows.X, np.float64), rows.y - offset, rows.weights),
-            np.full(len(rows), offset),
-        )
+        rest = Rows(np.asarray(rows.X, np.float64), rows.y - offset, rows.weights)
+        values = np.full(len(rows), offset)
         fold, found = folds(len(rows), rows.group, FOLDS), []
         n_folds, left = int(fold.max()) + 1, deadline.left()
         for k in range(n_folds if n_folds > 1 else 0):
