@@ -66,7 +66,7 @@ OF_LOGARITHM = "_of_log"  # of the name of a member that learns log(y + c)
 
 # A kernel GP around a linear mean, and the nats a row that it is to gain: a line goes on without bounds. For 0.018 nats of held-out rows of CO2 it lost 0.6 of later ones.
 LINE, LEAST_OF_LINE = "kernel_and_line", 0.05
-# Rows of a table with a time. Of larger ones held-out blocks left it out of nine pools of ten, for a tenth to a fifth of the time.
+# Rows of a table with a time, up to which a feature GP is judged by blocks. Held-out blocks of larger ones left it out of nine pools of ten, for a tenth to a fifth of the time.
 MOST_OF_FEATURES = 10_000
 
 FAMILIES: dict[str, Callable[[], Any]] = {
@@ -101,7 +101,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     ensemble : bool
         False: the one member that predicts held-out rows best.
     members
-        "auto": a kernel GP, a feature GP, linear regression and linear regression around trees, and in tables with a time further ones that are judged by whole blocks of time; a list of
+        "auto": a kernel GP, a feature GP, linear regression and linear regression around trees, and in tables with a time further ones that are judged by whole blocks of time (a feature GP of at most 10,000 rows); a list of
         names, "kernel", "kernel_and_line" (a kernel GP with a linear mean), "feature", "linear", "trees", "sparse"; or {name: estimator}.
     likelihood
         "auto", or what one of the families takes (`KernelGPRegressor`, `SparseGPRegressor`): members are of families that take it.
