@@ -26,20 +26,21 @@ NONE = -1  # in place of a neighbour where there are too few
 class NearestRows:
     """The rows of X of highest |k(x, z)| / √(k(x, x) k(z, z)), by searches of the kernel's `places` (Kang and Katzfuss 2023).
 
-    Exact for a kernel with one set of places, and up to 100,000 rows (beyond: `slack_of`). A linear kernel finds its rows by the correlation
+    Exact for a kernel with one set of places, and up to 100,000 rows (beyond: `slack_of`), where no slack is given. A linear kernel finds its rows by the correlation
     itself, not by its absolute value. With several
     sets, such as a sum's, the rows are the best among the nearest 4k of each. A kernel without places, a constant, finds rows by the inputs;
     one that places do not serve, Tanimoto, by comparing all pairs.
     All in float64, on the host.
     """
 
-    def __init__(self, kernel: Any, X: Float[np.ndarray, "N D"]):
+    def __init__(self, kernel: Any, X: Float[np.ndarray, "N D"], slack: float | None = None):
+        """`slack` as of `Neighbours`; None = by the number of rows."""
         with jax.enable_x64(True):
             self.kernel = cast(value_of(kernel), jnp.float64)
         self.X = X if self.kernel.has_places else np.ascontiguousarray(X, np.float64)
-        slack = slack_of(len(X))
+        self.slack = slack_of(len(X)) if slack is None else slack
         self.searches: tuple[Neighbours | ComparedRows, ...] = (
-            tuple(Neighbours(points, slack) for points in self._places(self.X))
+            tuple(Neighbours(points, self.slack) for points in self._places(self.X))
             if self.kernel.has_places
             else (ComparedRows(self.kernel, self.X),)
         )
@@ -96,7 +97,8 @@ class NearestRows:
         for own in np.unique(group[rows]):
             here, others = np.flatnonzero(group[rows] == own), np.flatnonzero(group != own)
             if len(others):
-                near = NearestRows(self.kernel, self.X[others]).query(self.X[rows[here]], min(k, len(others)))
+                search = NearestRows(self.kernel, self.X[others], self.slack)
+                near = search.query(self.X[rows[here]], min(k, len(others)))
                 found[here, : near.shape[1]] = others[near]
         return found
 

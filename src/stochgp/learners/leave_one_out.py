@@ -5,6 +5,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int32
 
+from stochgp.data.neighbours import SLACK
 from stochgp.kernels.nearest import NearestRows
 from stochgp.learners.conditionals import AbstractConditionals, Prepared, kernel_of
 from stochgp.models import AbstractGP
@@ -13,7 +14,7 @@ from stochgp.models import AbstractGP
 class LeaveOneOut(AbstractConditionals):
     """Leave-one-out density: every row is predicted from the rows nearest to it, all others taken into account.
 
-        L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = the m rows of highest correlation with row i, without itself and its group
+        L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = m rows of highest correlation with row i, without itself and its group
 
     It scores what a prediction at a row like the training rows does: for a random split of the data it is the task itself. It is no joint density, but θ of
     the model that made the data minimises its expectation whatever c(i) is. A row of count ρ is left out whole. It is scored as one observation, of
@@ -21,7 +22,7 @@ class LeaveOneOut(AbstractConditionals):
     than these from each other (repeated measurements, later days), it promises too much, unless the rows come with their groups.
 
     `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of
-    a standard error of the optimum. Or another step promises less than 0.0001 nats a row; or all passes were taken and the loss had settled, by
+    a standard error of the optimum. Or another step promises less than 0.0005 nats a row; or all passes were taken and the loss had settled, by
     less than 0.01 nats a row: see `ByLoss`.
 
     Parameters
@@ -44,4 +45,5 @@ class LeaveOneOut(AbstractConditionals):
     joint: ClassVar[bool] = False
 
     def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
-        return NearestRows(kernel_of(self, gp), prepared.X).others(prepared.centres, k, prepared.group)
+        search = NearestRows(kernel_of(self, gp), prepared.X, SLACK)
+        return search.others(prepared.centres, k, prepared.group)

@@ -316,7 +316,7 @@ class PooledEstimator(PosteriorEstimator):
             say(self.verbose, f"{name}, {k + 1} of {len(candidates)}: {type(member).__name__}")
             self._set(member, name, seeds[name], len(candidates) - k)
             groups = rows.group if takes_groups else None
-            self._suit(name, member, rows, short_days(encoder, len(rows), groups))
+            self._suit(name, member, rows, short_days(encoder, len(rows), groups), found)
             begun = time.perf_counter()
             try:
                 with warnings.catch_warnings():
@@ -365,8 +365,8 @@ class PooledEstimator(PosteriorEstimator):
         """Whether it takes next to no time beside the others."""
         return False
 
-    def _suit(self, name: str, member: Any, rows: Rows, days: list[int]) -> None:
-        """Settings of a member that depend on the rows; `days` are the columns whose lengthscales start short."""
+    def _suit(self, name: str, member: Any, rows: Rows, days: list[int], found: Mapping[str, Any]) -> None:
+        """Settings of a member that depend on the rows, and on those that were `found`; `days` are the columns whose lengthscales start short."""
 
     def _report(self, n_rows: int, entries: dict[str, Any], n_held_out: int, picked: Chosen) -> None:
         members = self.estimators_

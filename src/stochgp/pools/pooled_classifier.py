@@ -146,7 +146,7 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     def _families(self) -> Mapping[str, Callable[[], Any]]:
         return FAMILIES
 
-    def _suit(self, name: str, member: Any, rows: Rows, days: list[int]) -> None:
+    def _suit(self, name: str, member: Any, rows: Rows, days: list[int], found: Mapping[str, Any]) -> None:
         fitting = next((FEW[most] for most in FEW if len(rows) <= most), None)
         if fitting is not None and not isinstance(self.members, Mapping):
             n_points, learner = fitting

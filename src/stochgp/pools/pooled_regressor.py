@@ -21,6 +21,7 @@ from stochgp.families.kernel import KernelGPRegressor
 from stochgp.families.sparse import SparseGPRegressor
 from stochgp.kernels import resolve
 from stochgp.kernels.rotated import along_inputs
+from stochgp.learners import LeaveOneOut
 from stochgp.pools.hurdle import HurdleEstimator
 from stochgp.pools.joining import ANEW, at_its_parameters, has_trees, made_anew, takes_in
 from stochgp.pools.point_mass import Hurdle
@@ -41,6 +42,7 @@ from stochgp.pools.pooling import (
     width,
 )
 from stochgp.pools.target_choice import of_logarithm
+from stochgp.selection.choices import SPREAD
 from stochgp.selection.kernel_choice import near_in_time
 from stochgp.selection.likelihood import AUTO, FEATURE, KERNEL, SPARSE, Asked
 from stochgp.selection.metric import COMPARE, INPUTS
@@ -214,8 +216,12 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
             found[name + OF_LOGARITHM] = of_logarithm(FAMILIES[name](), self._shift), True
         return found
 
-    def _suit(self, name: str, member: Any, rows: Rows, days: list[int]) -> None:
-        """Lengthscales are turned where rows have neither groups nor an order in time: there it took 1.5 times as long, and gained next to nothing."""
+    def _suit(self, name: str, member: Any, rows: Rows, days: list[int], found: Mapping[str, Any]) -> None:
+        """Lengthscales are turned where rows have neither groups nor an order in time: there it took 1.5 times as long, and gained next to nothing.
+
+        A kernel GP of log(y + c) begins at the kernel of that of y, in half of its seconds. One with a linear mean does not begin at that of a constant: on metro and
+        flights it ended 0.02 to 0.15 nats from where it comes to by itself.
+        """
         if isinstance(self.members, Mapping):  # what the user has set stays
             return
         if isinstance(member, KernelGPRegressor):
@@ -223,6 +229,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
             kernel = _starting(member, rows.X.shape[1], days)
             metric = COMPARE if rows.group is None else INPUTS
             member.set_params(prediction=prediction, kernel=kernel, metric=metric)
+            if (alike := found.get(name.removesuffix(OF_LOGARITHM))) is not None:
+                _begin_at(member, alike)
         if isinstance(member, HurdleEstimator):
             member.set_params(target=self.target)  # what is elsewhere may be skew
 
@@ -429,6 +437,13 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 def _starting(member: KernelGPRegressor, n_inputs: int, days: list[int]) -> Any:
     """Its kernel, from where a member that is given the table itself would start: members see only numbers."""
     return near_in_time(resolve(member.kernel, n_inputs, dtype=member.dtype), days) if days else member.kernel
+
+
+def _begin_at(member: KernelGPRegressor, alike: KernelGPRegressor) -> None:
+    """Learns from the hyperparameters of another on: neighbours are searched twice, and lengthscales stay along its directions."""
+    member.set_params(kernel=alike.kernel_, metric=INPUTS)
+    if alike.plan_["learner"]["choice"] == LeaveOneOut.__name__:
+        member.set_params(learner=LeaveOneOut(spread=SPREAD, searches=1))
 
 
 def _spread(rows: Rows) -> float:
