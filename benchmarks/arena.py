@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.arena_cell import IN_HASTE, OURS
 from benchmarks.arena_rivals import RIVALS
 from benchmarks.arena_summary import in_haste, ranks, shares, sides, table
-from benchmarks.arena_tables import TABLES, AbsentError
+from benchmarks.arena_tables import TABLES, AbsentError, divided
 from benchmarks.resuming import apart
 from measuring import store
 
@@ -28,7 +28,7 @@ def cells(quick: bool) -> list[store.Cell]:
     """All cells, table by table; the pool comes first, since tuning takes its seconds."""
     rows = QUICK_ROWS if quick else ROWS
     sides = [(side, "default") for side in (*OURS, *RIVALS)] + [("pool", IN_HASTE)]
-    sides += [(side, "tuned") for side in RIVALS]
+    sides += [(side, "tuned") for side, rival in RIVALS.items() if rival.draw is not None]
     return [
         {"table": name, "split": split, "side": side, "variant": variant, "rows": rows}
         for name, found in TABLES.items()
@@ -42,7 +42,18 @@ def lacking(cell: store.Cell) -> str | None:
     rival = RIVALS.get(cell["side"])
     if rival is not None and not rival.is_installed:
         return f"{cell['side']}: the package {rival.package} is not installed: pip install 'stochgp[bench]'"
-    return _absent(cell["table"])
+    if (absent := _absent(cell["table"])) is not None:
+        return absent
+    if rival is None or rival.most_rows is None:
+        return None
+    n_rows = _n_rows(cell["table"], cell["split"], cell["rows"])
+    return f"{cell['side']}: {n_rows:,} rows are too many" if n_rows > rival.most_rows else None
+
+
+@functools.cache
+def _n_rows(name: str, split: str, most: int) -> int:
+    """Training rows."""
+    return len(divided(TABLES[name].load(), split, most)[0].y)
 
 
 @functools.cache

@@ -2,7 +2,8 @@
 
 `default` is a package as it comes, but for CatBoost's 1,000 trees and its loss RMSEWithUncertainty. A rival that predicts points has one standard deviation, of
 residuals of rows that it has not seen. GPyTorch has no default regressor: its SVGP is that of its documentation with 512 random rows as first points, a Matérn-5/2 kernel
-of a lengthscale an input, standardised inputs and targets, and 40 epochs, at least 2,000 steps. xRFM has a fifth of the rows to stop by, and leaves of at most 10,000 rows, as in its own example. LightGBM has a fit for the mean and one for each of `LEVELS`, and predictions of quantile rivals become distributions by
+of a lengthscale an input, standardised inputs and targets, and 40 epochs, at least 2,000 steps. Nor has GPBoost: it has a Matérn-3/2 kernel of a lengthscale an input, by Vecchia's approximation with 20 neighbours.
+scikit-learn's GP, a Matérn-5/2 kernel of a lengthscale an input and white noise, learns all rows together, where there are at most 2,000. xRFM has a fifth of the rows to stop by, and leaves of at most 10,000 rows, as in its own example. LightGBM has a fit for the mean and one for each of `LEVELS`, and predictions of quantile rivals become distributions by
 `quantiles.QuantileDistribution`.
 """
 
@@ -17,6 +18,8 @@ import numpy as np
 from benchmarks.arena_inputs import Categories, Levels, Numbers
 
 TREES = 1000
+VECCHIA_NEIGHBOURS = 20
+MOST_OF_EXACT = 2_000  # rows: one more doubling is eight times the seconds
 LEVELS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 Settings = dict[str, Any]
 
@@ -50,13 +53,17 @@ Predict = Callable[[Any], Predicted]
 
 
 class Rival(NamedTuple):
-    """`fit(X, y, settings)` of inputs that `inputs` made; `draw` draws settings; a `serial` one uses one core, so that tuning runs several at once."""
+    """`fit(X, y, settings)` of inputs that `inputs` made; `draw` draws settings; a `serial` one uses one core, so that tuning runs several at once.
+
+    Without `draw` there is nothing to tune; `most_rows` is what it can learn from.
+    """
 
     package: str
     inputs: Any
     fit: Callable[[Any, np.ndarray, Settings], Predict]
-    draw: Callable[[np.random.Generator], Settings]
+    draw: Callable[[np.random.Generator], Settings] | None
     serial: bool = False
+    most_rows: int | None = None
 
     @property
     def is_installed(self) -> bool:
@@ -156,6 +163,34 @@ def _svgp(X: Any, y: np.ndarray, settings: Settings) -> Predict:
         return Predicted(targets.back(m), targets.scale * np.sqrt(v))
 
     return predict
+
+
+def _gpboost(X: Any, y: np.ndarray, settings: Settings) -> Predict:
+    from gpboost import GPModel  # pyright: ignore[reportMissingImports]
+
+    inputs, targets = _Standardised.of(X), _Standardised.of(y)
+    fixed = {"cov_function": "matern_ard", "cov_fct_shape": 1.5, "likelihood": "gaussian"}
+    near = {"gp_approx": "vecchia", "num_neighbors": VECCHIA_NEIGHBOURS}
+    model = GPModel(gp_coords=inputs(X).astype(np.float64), **fixed, **near)
+    model.fit(y=targets(y).astype(np.float64))
+
+    def predict(X: Any) -> Predicted:
+        coordinates = inputs(X).astype(np.float64)
+        found = model.predict(gp_coords_pred=coordinates, predict_var=True, predict_response=True)
+        return Predicted(targets.back(found["mu"]), targets.scale * np.sqrt(found["var"]))
+
+    return predict
+
+
+def _exact(X: Any, y: np.ndarray, settings: Settings) -> Predict:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    inputs = _Standardised.of(X)
+    kernel = ConstantKernel() * Matern(np.ones(np.shape(X)[1]), nu=2.5) + WhiteKernel(0.1)
+    model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
+    model.fit(inputs(X).astype(np.float64), y)
+    return lambda X: Predicted(*model.predict(inputs(X).astype(np.float64), return_std=True))
 
 
 def _xrfm(X: Any, y: np.ndarray, settings: Settings) -> Predict:
@@ -274,6 +309,8 @@ RIVALS = {
     "quantile forest": Rival("quantile_forest", Numbers, _quantile_forest, _of_quantile_forest),
     "histograms": Rival("sklearn", Categories, _histograms, _of_histograms),
     "svgp": Rival("gpytorch", Numbers, _svgp, _of_svgp),
+    "gpboost": Rival("gpboost", Numbers, _gpboost, None),
+    "exact": Rival("sklearn", Numbers, _exact, None, most_rows=MOST_OF_EXACT),
     "xrfm": Rival("xrfm", Numbers, _xrfm, _of_xrfm),
     "ridge": Rival("sklearn", Numbers, _ridge, _of_ridge),
 }

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,7 +12,7 @@ from benchmarks.arena_cell import IN_HASTE
 
 Row = dict[str, Any]
 OURS, RIDGE = "pool", "ridge"
-OF_DISTRIBUTIONS = ("catboost", "lightgbm", "ngboost", "quantile forest")
+OF_DISTRIBUTIONS = ("catboost", "lightgbm", "ngboost", "quantile forest", "svgp", "gpboost", "exact")
 SCORES = ("nlpd", "crps", "rmse")
 LEVEL = 0.05  # of Nemenyi's test
 
@@ -42,7 +43,7 @@ def _line(cell: tuple, found: list[Row]) -> list:
 def shares(result: Row) -> tuple[list[str], list[list]]:
     """On how many divisions of how many the pool's score is below that of every rival that is meant, where both have lines; refusals are lost.
 
-    NLPD and CRPS are compared with catboost, lightgbm, ngboost and the quantile forest, RMSE with all rivals, each at its better variant for that score.
+    NLPD and CRPS are compared with the rivals that give distributions, RMSE with all, each at its better variant for that score.
     """
     by_split = {"all": None, "random": "random", "time": "time", "group": "group"}
     lines = []
@@ -60,12 +61,14 @@ def shares(result: Row) -> tuple[list[str], list[list]]:
 def ranks(result: Row) -> tuple[list[str], list[list]]:
     """Mean rank of each side at its default, 1 the best, over the divisions on which all of them have lines; below them the critical difference.
 
+    A side with lines on fewer than half of the divisions is not ranked: it would take the others from the comparison.
     That is q √(k(k + 1)/6N) for k sides and N divisions (Nemenyi; Demšar, JMLR 2006, section 3.2.2). A refusal is last.
     """
     defaults = [row for row in result["rows"] if row["variant"] == "default"]
     found = [{row["side"]: row for row in rows} for _, rows in _divisions(defaults)]
-    sides = list(dict.fromkeys(row["side"] for row in defaults))
-    full = [rows for rows in found if len(rows) == len(sides)]
+    n_lines = Counter(row["side"] for row in defaults)
+    sides = [side for side, n in n_lines.items() if 2 * n >= len(found)]
+    full = [rows for rows in found if rows.keys() >= set(sides)]
     headings = ["side", "divisions", *(score.upper() for score in SCORES)]
     if len(sides) < 2 or not full:
         return headings, []

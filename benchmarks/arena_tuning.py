@@ -40,12 +40,12 @@ def fit(rival: Rival, rows: Rows, split: str, dates: Mapping[str, str], seconds:
     train, held = division(len(rows.y), split, rows.groups)
     parts = rows.some(train), rows.some(held)
     trials: list[Trial] = []
-    generator = np.random.default_rng(0)
+    generator, draw = np.random.default_rng(0), rival.draw
     at_once = usable_cores() if rival.serial else 1
-    if seconds is not None:
+    if seconds is not None and draw is not None:
         while _is_time(trials, seconds - (time.perf_counter() - begun)):
             first = [] if trials else [{}]
-            drawn = first + [rival.draw(generator) for _ in range(at_once - len(first))]
+            drawn = first + [draw(generator) for _ in range(at_once - len(first))]
             trials += _tried(rival, parts, dates, drawn)
     best = min(trials, key=lambda trial: trial.loss) if trials else None
     predict = rival.fitted(rows.X, rows.y, dates, {} if best is None else best.settings)

@@ -257,6 +257,13 @@ MUTATIONS = (
         "learners/test_conditionals.py::test_a_step_that_does_not_lower_the_loss_is_not_taken",
     ),
     Mutation(
+        "neighbours are searched though they stay",
+        "learners/conditionals.py",
+        "if begins and state.changed > SETTLED:",
+        "if begins:",
+        "learners/test_conditionals.py::test_neighbours_are_searched_until_they_stay",
+    ),
+    Mutation(
         "a row is among the rows before it",
         "learners/vecchia.py",
         "positions[prepared.order] = np.arange(len(prepared.order), dtype=np.int32)",
@@ -1732,6 +1739,20 @@ MUTATIONS = (
         "clustered.folds(len(rows), rows.group, n_folds, generator)",
         "clustered.folds(len(rows), None, n_folds, generator)",
         "pools/test_pooled.py::test_few_rows_are_predicted_fold_by_fold_by_members_that_then_know_all",
+    ),
+    Mutation(
+        "a kernel GP of the logarithm begins anew",
+        "pools/pooled_regressor.py",
+        "(alike := found.get(name.removesuffix(OF_LOGARITHM))) is not None",
+        "(alike := found.get(name)) is not None",
+        "pools/test_target_choice.py::test_a_kernel_gp_of_the_logarithm_begins_at_that_of_the_targets",
+    ),
+    Mutation(
+        "a kernel GP with a line begins at that of a constant",
+        "pools/pooled_regressor.py",
+        "name.removesuffix(OF_LOGARITHM))) is not None",
+        'name.removesuffix(OF_LOGARITHM).replace(LINE, "kernel"))) is not None',
+        "pools/test_target_choice.py::test_a_kernel_gp_of_the_logarithm_begins_at_that_of_the_targets",
     ),
 )
 

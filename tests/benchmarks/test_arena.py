@@ -120,6 +120,15 @@ def test_an_absent_table_and_an_absent_rival_are_said_and_not_run(monkeypatch, t
     assert "package no_such_package is not installed" in arena.lacking(cell)
 
 
+@pytest.mark.parametrize(("n_rows", "said"), [(2_000, None), (2_001, "exact: 2,001 rows are too many")])
+def test_an_exact_gp_is_fitted_to_few_rows_and_is_not_tuned(monkeypatch, n_rows, said):
+    monkeypatch.setattr(arena, "_n_rows", lambda *_: n_rows)
+    cell = {"table": "diabetes", "split": "random", "side": "exact", "variant": "default", "rows": 40_000}
+    assert arena.lacking(cell) == said
+    sides = {(cell["side"], cell["variant"]) for cell in arena.cells(False)}
+    assert ("exact", "default") in sides and ("exact", "tuned") not in sides
+
+
 @pytest.mark.parametrize("inputs", [arena_inputs.Levels, arena_inputs.Categories, arena_inputs.Numbers])
 def test_inputs_of_rivals_take_dates_gaps_and_new_levels(inputs):
     X = pd.DataFrame(
@@ -349,10 +358,11 @@ def test_shares_count_tables_where_ours_is_ahead_of_every_rival():
 
 
 def test_mean_ranks_and_their_critical_difference():
-    """Ties share a rank, a refusal is last, a division without a side does not count; Demšar's example of 4 sides and 14 divisions has 1.25."""
+    """Ties share a rank, a refusal is last, a division without a side does not count, nor a side of few divisions; Demšar's example of 4 sides and 14 divisions has 1.25."""
     scored = lambda table, side, nlpd: line(table, side, nlpd=nlpd, crps=-nlpd, rmse=1.0)
     rows = [scored(t, side, k) for t in range(13) for k, side in enumerate("abcd")]
     rows += [scored(13, side, 0.0) for side in "abc"] + [line(13, "d", refused="no")]
+    rows += [scored(t, "of few", -1.0) for t in range(7)]
     rows += [scored(14, "a", 9.0), line(0, "a", "tuned", nlpd=-9.0, crps=0.0, rmse=0.0)]
     headings, found = arena_summary.ranks({"rows": rows})
     assert headings == ["side", "divisions", "NLPD", "CRPS", "RMSE"]
@@ -366,6 +376,9 @@ def test_mean_ranks_and_their_critical_difference():
     assert [row[0] for row in found] == [*"abcd", "critical difference"]
     assert found[3][2] == "4.00" and found[4][2:] == ["1.25"] * 3
     assert arena_summary.ranks({"rows": rows[:1]})[1] == []
+    assert {row[0] for row in arena_summary.ranks({"rows": [*rows, scored(7, "of few", -1.0)]})[1]} > {
+        "of few"
+    }
 
 
 def test_every_line_is_shown():

@@ -176,6 +176,20 @@ def test_histories_tell_the_searches_and_the_scoring(kind):
     assert max(entry["jittered"] for entry in evaluations) == 0
 
 
+def test_neighbours_are_searched_until_they_stay(monkeypatch):
+    """Those of one input are the same at any lengthscale; of two inputs each round that changed a twentieth of them is followed by a search."""
+    search, found = LeaveOneOut.neighbours, []
+    monkeypatch.setattr(LeaveOneOut, "neighbours", lambda *args: found.append(1) or search(*args))
+    X, y, _ = draw(200)
+    fit(LeaveOneOut(n_neighbours=6), model(), DeviceRows(X, y), key=KEY)
+    assert len(found) == 2
+    found.clear()
+    X, y, _ = draw(200, d=2)
+    run = fit(LeaveOneOut(n_neighbours=6), model(np.array([9.0, 0.2]), d=2), DeviceRows(X, y), key=KEY)
+    changed = [entry["changed"] for entry in run.history[1:6]]
+    assert len(found) == 1 + sum(share > conditionals.SETTLED for share in changed) > 2
+
+
 def test_networks_are_learned_by_batches_alone():
     """More than 50 parameters: the weights move, no step is a scoring step."""
     X, y, _ = draw(100)

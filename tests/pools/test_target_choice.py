@@ -1,15 +1,17 @@
 """When targets are modelled as counts or besides by their logarithm, and that equal rows of few levels are observations of their own."""
 
+import equinox as eqx
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from quick_members import WITHOUT_KERNEL
 
-from stochgp import FeatureGPRegressor, GPRegressor, load
+from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, load
 from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Warped
+from stochgp.learners import LeaveOneOut
 from stochgp.pools import hurdle, pooled, pooled_regressor, target_choice
 from stochgp.pools.target_choice import Kind, kind_of_targets, may_be_counts, shift_of
 
@@ -115,6 +117,17 @@ def test_a_pool_has_members_of_the_logarithm_too(tmp_path):
     assert (
         found.predict_distribution(X).crps(PRICES).mean() < plain.predict_distribution(X).crps(PRICES).mean()
     )
+
+
+def test_a_kernel_gp_of_the_logarithm_begins_at_that_of_the_targets():
+    rows, pool = Rows(X, PRICES), GPRegressor()
+    first = KernelGPRegressor(learner="loo", random_state=0).fit(X[:200], PRICES[:200])
+    member, line = KernelGPRegressor(), KernelGPRegressor(mean="linear")
+    pool._suit("kernel_of_log", member, rows, [], {"kernel": first})
+    assert eqx.tree_equal(member.kernel, first.kernel_)
+    assert member.metric == "inputs" and member.learner == LeaveOneOut(spread=1.0, searches=1)
+    pool._suit("kernel_and_line_by_blocks", line, rows, [], {"kernel": first, "kernel_by_blocks": first})
+    assert line.kernel == KernelGPRegressor().kernel and line.learner == "auto"
 
 
 def test_a_pool_of_counts_mixes_the_probabilities_of_its_members(monkeypatch, tmp_path):
