@@ -169,13 +169,14 @@ def _gpboost(X: Any, y: np.ndarray, settings: Settings) -> Predict:
     from gpboost import GPModel  # pyright: ignore[reportMissingImports]
 
     inputs, targets = _Standardised.of(X), _Standardised.of(y)
+    varies = np.ptp(inputs(X), axis=0) > 0  # it refuses constants
     fixed = {"cov_function": "matern_ard", "cov_fct_shape": 1.5, "likelihood": "gaussian"}
     near = {"gp_approx": "vecchia", "num_neighbors": VECCHIA_NEIGHBOURS}
-    model = GPModel(gp_coords=inputs(X).astype(np.float64), **fixed, **near)
+    model = GPModel(gp_coords=inputs(X)[:, varies].astype(np.float64), **fixed, **near)
     model.fit(y=targets(y).astype(np.float64))
 
     def predict(X: Any) -> Predicted:
-        coordinates = inputs(X).astype(np.float64)
+        coordinates = inputs(X)[:, varies].astype(np.float64)
         found = model.predict(gp_coords_pred=coordinates, predict_var=True, predict_response=True)
         return Predicted(targets.back(found["mu"]), targets.scale * np.sqrt(found["var"]))
 
