@@ -22,7 +22,7 @@ class LeaveOneOut(AbstractConditionals):
     than these from each other (repeated measurements, later days), it promises too much, unless the rows come with their groups.
 
     `converged`: T²/P = C ∇Lᵀ Γ⁻¹ ∇L / P is below 0.01 on the last neighbours, Γ the covariance of the gradients of rows: θ is within a tenth of
-    a standard error of the optimum. Or another step promises less than 0.0005 nats a row; or all passes were taken and the loss had settled, by
+    a standard error of the optimum. Or another step promises less than 0.0001 nats a row; or all passes were taken and the loss had settled, by
     less than 0.01 nats a row: see `ByLoss`.
 
     Parameters
