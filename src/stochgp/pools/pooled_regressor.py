@@ -440,7 +440,7 @@ def _starting(member: KernelGPRegressor, n_inputs: int, days: list[int]) -> Any:
 
 
 def _begin_at(member: KernelGPRegressor, alike: KernelGPRegressor) -> None:
-    """Learns from the hyperparameters of another on: neighbours are searched twice, and lengthscales stay along its directions."""
+    """Learns from the hyperparameters of another on: neighbours are searched twice at most, and lengthscales stay along its directions."""
     member.set_params(kernel=alike.kernel_, metric=INPUTS)
     if alike.plan_["learner"]["choice"] == LeaveOneOut.__name__:
         member.set_params(learner=LeaveOneOut(spread=SPREAD, searches=1))
