@@ -1754,6 +1754,55 @@ MUTATIONS = (
         'name.removesuffix(OF_LOGARITHM).replace(LINE, "kernel"))) is not None',
         "pools/test_target_choice.py::test_a_kernel_gp_of_the_logarithm_begins_at_that_of_the_targets",
     ),
+    Mutation(
+        "a heap takes from its cell no more than the others have",
+        "distributions/heaped.py",
+        "under = at.low + (1 - q) * (below - at.low) + q * at.mass * passed",
+        "under = below + q * at.mass * passed",
+        "distributions/test_heaped.py::test_cells_keep_their_mass_and_a_heap_has_its_share",
+    ),
+    Mutation(
+        "heaps move no mean",
+        "distributions/heaped.py",
+        "return self.base.mean + self._moved()[0]",
+        "return self.base.mean",
+        "distributions/test_heaped.py::test_density_has_the_distribution_function_mean_and_deviation",
+    ),
+    Mutation(
+        "quantiles are those before rounding",
+        "distributions/heaped.py",
+        "if not cell.inside.any():",
+        "if True:",
+        "distributions/test_heaped.py::test_quantiles_are_the_inverse",
+    ),
+    Mutation(
+        "weights of rows do not count for heaps",
+        "distributions/heaped.py",
+        "count = np.bincount(number.ravel(), weight)",
+        "count = np.bincount(number.ravel()).astype(float)",
+        "distributions/test_heaped.py::test_shares_are_those_that_were_rounded",
+    ),
+    Mutation(
+        "a limit is a value as any other",
+        "distributions/heaped.py",
+        "if chosen[-1] == len(values) - 1:",
+        "if False:",
+        "distributions/test_heaped.py::test_a_limit_takes_all_that_lies_beyond",
+    ),
+    Mutation(
+        "heaps are counted in the rows that judge them",
+        "pools/recorded.py",
+        "heaping = Heaping.of(seen.y, seen.weights.astype(np.float64))",
+        "heaping = Heaping.of(np.r_[seen.y, np.tile(new.y, 6)], np.ones(len(seen) + 6 * len(new)))",
+        "pools/test_pooled.py::test_values_of_seen_rows_alone_are_not_taken_for_frequent_ones",
+    ),
+    Mutation(
+        "few rows have no frequent values",
+        "pools/pooled_regressor.py",
+        "return Compared(picked, folds=of_folds)",
+        "return Compared(picked)",
+        "pools/test_pooled.py::test_pools_know_the_values_that_are_recorded_again_and_again",
+    ),
 )
 
 

@@ -5,6 +5,7 @@ from .calibrating import Conformal, ConformalScores, PITRecalibration, conformal
 from .categorical import Categorical
 from .counts import Counts
 from .curves import AbstractCurve, BetaCurve, Recalibrated, SplineCurve
+from .heaped import Heaped, Heaping
 from .location_scale import LocationScale, Normal, Student
 from .mixture import Mixture
 from .point_mass import PointMass
@@ -21,6 +22,8 @@ __all__ = [
     "Conformal",
     "ConformalScores",
     "Counts",
+    "Heaped",
+    "Heaping",
     "LocationScale",
     "Mixture",
     "Normal",

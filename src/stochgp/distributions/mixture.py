@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points
 from stochgp.distributions.point_mass import PointMass
-from stochgp.distributions.roots import solve_increasing
+from stochgp.distributions.roots import solve_quantile
 
 
 class Mixture(AbstractDistribution):
@@ -107,18 +107,12 @@ class Mixture(AbstractDistribution):
         """Between the least and the largest quantile of the parts; a point mass at the probabilities that its step passes."""
         each = np.stack([part._quantile(p) for part in self.parts])
         continuous = [(w, part) for w, part in self._weighted if not part.has_masses]
-
-        def value_and_slope(y: Points) -> tuple[Points, Points]:
-            below, above = self._tails(y)
-            tail = np.maximum(np.where(p < 0.5, below, above), 1e-300)
-            value = np.log(tail) - np.log(np.minimum(p, 1 - p))
-            return np.where(p < 0.5, value, -value), np.exp(_log_density(continuous, y)) / tail
-
         low, high = each.min(axis=0), each.max(axis=0)
         averaged = sum(
             (w[..., None] * q for (w, _), q in zip(self._weighted, each, strict=True)), np.zeros_like(p)
         )
-        found = solve_increasing(value_and_slope, low, high, np.clip(averaged, low, high))
+        start = np.clip(averaged, low, high)
+        found = solve_quantile(self._tails, lambda y: _log_density(continuous, y), p, low, high, start)
         for part in self.parts:
             if isinstance(part, PointMass):
                 at = np.broadcast_to(part.value[:, None], p.shape)

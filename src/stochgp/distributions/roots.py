@@ -32,3 +32,22 @@ def solve_increasing(
         inside = (newton > low) & (newton < high)  # False for NaN
         x = np.where(done, x, np.where(inside, newton, 0.5 * (low + high)))
     return x
+
+
+def solve_quantile(
+    tails: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    log_density: Callable[[np.ndarray], np.ndarray],
+    p: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    start: np.ndarray,
+) -> np.ndarray:
+    """y in [low, high] with F(y) = p, from (F, 1 − F) = `tails(y)` and the log density: log F(y) = log p, or log(1 − F) = log(1 − p) where p ≥ ½."""
+
+    def value_and_slope(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        below, above = tails(y)
+        tail = np.maximum(np.where(p < 0.5, below, above), 1e-300)
+        value = np.log(tail) - np.log(np.minimum(p, 1 - p))
+        return np.where(p < 0.5, value, -value), np.exp(log_density(y)) / tail
+
+    return solve_increasing(value_and_slope, low, high, start)

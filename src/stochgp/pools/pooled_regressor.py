@@ -41,6 +41,7 @@ from stochgp.pools.pooling import (
     scores,
     width,
 )
+from stochgp.pools.recorded import heaping_of
 from stochgp.pools.target_choice import of_logarithm
 from stochgp.selection.choices import SPREAD
 from stochgp.selection.kernel_choice import near_in_time
@@ -97,6 +98,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     anew of all rows at their hyperparameters, and networks learned again, and trees in any table of which more than a twentieth was held out. Members that are judged by blocks of time have wider distributions
     where these blocks ask for it. Of 100 to 1,000 rows a kernel
     GP, linear regression and trees know all, and each fold of five is predicted from the others at their hyperparameters; fewer have a kernel GP alone.
+    Values that targets have again and again, such as rounded prices, are known by the predictive distributions where held-out rows gain by it (`distributions.Heaping`).
 
     Parameters
     ----------
@@ -288,12 +290,14 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         if len(members) == 1:
             return Compared(alone(0, "there is no other member"))
         shape = len(rows), len(members)
-        logp, means, is_mixed = np.empty(shape), np.empty(shape), True
+        logp, means, is_mixed, of_folds = np.empty(shape), np.empty(shape), True, []
         for part in parts:
             seen, new = rows.some(np.setdiff1d(np.arange(len(rows)), part)), rows.some(part)
+            of_folds.append((part, []))
             for k, member in enumerate(members.values()):
                 fitted = at_its_parameters(member, seen, seen.group)._fitted
                 found = fitted.distribution(new.X)
+                of_folds[-1][1].append(found)
                 logp[part, k], means[part, k] = found.logpdf(new.y), fitted.mean(new.X)
                 is_mixed = is_mixed and _can_be_mixed(found)
                 deadline.require()
@@ -303,7 +307,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         if (best := self._best_alone(is_mixed)) is not None:
             return best
         predicted = Predicted(logp, means, rows.y, weight, self._cells(rows), np.zeros(len(rows)))
-        return Compared(chosen(predicted.in_units(_spread(rows)), list(members), by_distance=False))
+        picked = chosen(predicted.in_units(_spread(rows)), list(members), by_distance=False)
+        return Compared(picked, folds=of_folds)
 
     def _widened(
         self,
@@ -383,10 +388,11 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 
     def _closed(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Into the posteriors, where the family can take them and time and memory suffice: hyperparameters and features stay."""
+        found = self._corrected(division, compared) if division.all.any() else {}
+        found |= self._recorded(rows, division, compared)
         if not division.all.any():
-            return {}
+            return found
         new = rows.some(division.all)
-        found = self._corrected(division, compared)
         anew = [
             name
             for name in self.estimators_
@@ -401,6 +407,17 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
             why = "factors of variances, for rows of later times, by blocks that were held out"
             found["widths"] = choice(dict(compared.widths), why)
         return found | ({"refit": choice(anew, ANEW)} if anew else {})
+
+    def _recorded(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
+        """Adds to the correction what is known of values that targets have again and again; what `plan_` says of it."""
+        curve: Any = self._correction  # that of `_corrected`
+        corrected = (
+            (new, found if curve is None else curve(found, compared.pooling.strength(new.X)), seen)
+            for new, found, seen in compared.held_out(rows, ~division.all)
+        )
+        made, entry = heaping_of(rows, corrected, lambda: self._cells(compared.new(rows)), curve)
+        self._correction = made or curve
+        return entry
 
     def _asks_anew(self, name: str, division: HeldOut) -> bool:
         """Whether the plan given says so, or the rows are in the order of time, or trees are to see the many that were held out."""

@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -135,6 +135,7 @@ class Chosen(NamedTuple):
 class Compared(NamedTuple):
     """The members that stay and their weights, the distance these may depend on, and the held-out rows and their distributions by each member that was tried.
 
+    `folds`: of rows that were held out fold by fold, those of each fold by number, and their distributions by each member.
     `widths` are factors of variances that these members have since they were learned. `far` says which of the rows are far from the training rows,
     where both kinds were held out and the distance lies between those of both.
     """
@@ -145,6 +146,7 @@ class Compared(NamedTuple):
     rows: Rows | None = None
     widths: Mapping[str, float] = MappingProxyType({})
     far: Bool[np.ndarray, " R"] | None = None
+    folds: Sequence[tuple[Int[np.ndarray, " R"], Sequence[Any]]] = ()
 
     @property
     def pooling(self) -> Pooling:
@@ -156,8 +158,23 @@ class Compared(NamedTuple):
     def mixed(self) -> Any:
         """What the members that stay predict of the held-out rows, as one."""
         assert self.rows is not None
-        parts = tuple(self.distributions[k] for k in self.picked.members)
-        return parts[0] if len(parts) == 1 else mixture(parts, self.pooling.weights(self.rows.X))
+        return self._as_one(self.distributions, self.rows)
+
+    def new(self, rows: Rows) -> Rows:
+        """The held-out rows that were compared, of all these, in the order of `held_out`."""
+        return self.rows or rows.some(np.concatenate([part for part, _ in self.folds]))
+
+    def held_out(self, rows: Rows, seen: Bool[np.ndarray, " N"]) -> Iterator[tuple[Rows, Any, Rows]]:
+        """(Held-out rows, what the members that stay predict of them, the rows that these were learned from), fold by fold where there are folds."""
+        for part, distributions in self.folds:
+            new = rows.some(part)
+            yield new, self._as_one(distributions, new), rows.some(np.setdiff1d(np.arange(len(rows)), part))
+        if self.rows is not None:
+            yield self.rows, self.mixed(), rows.some(seen)
+
+    def _as_one(self, distributions: Sequence[Any], rows: Rows) -> Any:
+        parts = tuple(distributions[k] for k in self.picked.members)
+        return parts[0] if len(parts) == 1 else mixture(parts, self.pooling.weights(rows.X))
 
 
 def alone(member: int, why: str) -> Chosen:
