@@ -1803,6 +1803,13 @@ MUTATIONS = (
         "return Compared(picked)",
         "pools/test_pooled.py::test_pools_know_the_values_that_are_recorded_again_and_again",
     ),
+    Mutation(
+        "draws of the terms of a kernel do not wait for each other",
+        "numerics/threads.py",
+        "return key if last is None else jnp.where",
+        "return key if True else jnp.where",
+        "numerics/test_threads.py::test_draws_of_all_terms_of_a_kernel_wait_for_each_other",
+    ),
 )
 
 

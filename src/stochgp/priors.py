@@ -33,6 +33,7 @@ from stochgp.kernels.base import as_kernel, select
 from stochgp.kernels.terms import Rows, Term, share, terms_of
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.numerics.sine_cosine import cos_sin
+from stochgp.numerics.threads import after
 from stochgp.parameters import Frozen, value_of
 
 GROUP = 4  # functions that share their frequencies. In larger groups their errors are alike, and variances from samples are off everywhere
@@ -261,26 +262,33 @@ def _groups(
 def _draws(
     terms: list[Term], columns: list[int], key: PRNGKeyArray, orthogonal: bool, dtype: DTypeLike
 ) -> Frozen:
-    keys = jax.random.split(key, len(terms))
-    return Frozen(tuple(_draw(*of, orthogonal, dtype) for of in zip(terms, columns, keys, strict=True)))
+    keys, found, last = jax.random.split(key, len(terms)), [], None
+    for term, n_columns, own in zip(terms, columns, keys, strict=True):
+        draw, last = _draw(term, n_columns, own, orthogonal, dtype, last)
+        found.append(draw)
+    return Frozen(tuple(found))
 
 
-def _draw(term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype: DTypeLike) -> Draw | None:
-    """The random part of a term's features; None where they are exact."""
+def _draw(
+    term: Term, n_columns: int, key: PRNGKeyArray, orthogonal: bool, dtype: DTypeLike, last: Array | None
+) -> tuple[Draw | None, Array | None]:
+    """(The random part of a term's features, None where they are exact; what was drawn last): each draw after the other."""
     if term.n_exact == n_columns:
-        return None
+        return None, last
     linear, waves = term.rows.linear, term.rows.waves
     n = n_columns // 2 if waves else n_columns
     keys = iter(jax.random.split(key, len(linear) + len(waves) + len(term.packed)))
     draw_directions = orthogonal_directions if orthogonal else _independent_directions
-    directions = [x.shape[1] ** 0.5 * draw_directions(n, x.shape[1], next(keys), dtype).T for x in linear]
+    directions, frequencies = [], []
+    for x in linear:
+        last = draw_directions(n, x.shape[1], after(next(keys), last), dtype)
+        directions.append(x.shape[1] ** 0.5 * last.T)
     draw = _spread_frequencies if orthogonal else _independent_frequencies
-    frequencies = [
-        draw(n, x.shape[1], scales, next(keys), dtype).T / (2 * math.pi)
-        for x, scales in zip(waves, term.scales, strict=True)
-    ]
+    for x, scales in zip(waves, term.scales, strict=True):
+        last = draw(n, x.shape[1], scales, after(next(keys), last), dtype)
+        frequencies.append(last.T / (2 * math.pi))
     hashes = tuple(jax.random.key_data(jax.random.split(next(keys), n)) for _ in term.packed)
-    return Draw(tuple(directions), jnp.concatenate(frequencies) if waves else None, hashes)
+    return Draw(tuple(directions), jnp.concatenate(frequencies) if waves else None, hashes), last
 
 
 def _drawn(terms: Sequence[Term], draws: Sequence[Draw | None]) -> list[Draw | None]:

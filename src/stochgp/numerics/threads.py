@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PRNGKeyArray
 from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
@@ -54,6 +56,15 @@ def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return done + [one.result() for one in begun]
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def after(key: PRNGKeyArray, last: Array | None) -> PRNGKeyArray:
+    """The same key, known no sooner than `last`; None: at once.
+
+    JAX shares a batch of factorisations among the threads of one pool, and waits for them on one of these threads. Two batches of one program, neither of
+    which needs the other, then wait for each other for ever where there are two threads (JAX 0.10.2): the second is to begin after the first.
+    """
+    return key if last is None else jnp.where(jnp.isnan(last.ravel()[0]), jax.random.fold_in(key, 1), key)
 
 
 def cores() -> int:
