@@ -1810,6 +1810,13 @@ MUTATIONS = (
         "return key if True else jnp.where",
         "numerics/test_threads.py::test_draws_of_all_terms_of_a_kernel_wait_for_each_other",
     ),
+    Mutation(
+        "a pool's kernel takes all the memory that a limit leaves",
+        "pools/pooled_regressor.py",
+        "len(rows) > GLOBAL_ROWS or self._is_short_for(rows)",
+        "len(rows) > GLOBAL_ROWS",
+        "pools/test_pooled.py::test_a_limit_that_two_factors_would_pass_makes_kernels_predict_from_near_rows",
+    ),
 )
 
 

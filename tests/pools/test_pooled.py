@@ -531,3 +531,18 @@ def test_values_of_seen_rows_alone_are_not_taken_for_frequent_ones():
 
 def test_continuous_targets_have_no_frequent_values(model):
     assert "frequent_values" not in model[0].plan_
+
+
+def test_a_limit_that_two_factors_would_pass_makes_kernels_predict_from_near_rows(monkeypatch):
+    """Without a limit of the user's they may take what they need; a plan says it again."""
+    fitted = lambda **settings: GPRegressor(members=["kernel", "linear"], random_state=0, **settings).fit(
+        X, Y
+    )
+    prediction = lambda found: found.plan_["kernel.prediction"]["choice"]
+    monkeypatch.setattr(pooled_regressor, "FACTORS", 10**6)
+    assert prediction(fitted()) == "global"
+    limited = fitted(memory_limit="20GB")
+    assert prediction(limited) == "local"
+    monkeypatch.setattr(pooled_regressor, "FACTORS", 2)
+    assert prediction(fitted(memory_limit="20GB")) == "global"
+    assert prediction(fitted(memory_limit="20GB", plan=limited.plan_)) == "local"

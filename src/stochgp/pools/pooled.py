@@ -14,7 +14,7 @@ from jaxtyping import Int, PRNGKeyArray
 from sklearn.base import clone
 
 from stochgp import deadline
-from stochgp.budget import MemoryLimitError
+from stochgp.budget import MemoryLimitError, release
 from stochgp.choosing import AS_GIVEN, Decisions, choice, planned
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
@@ -329,6 +329,7 @@ class PooledEstimator(PosteriorEstimator):
                 error = refused
                 continue
             found[name], seconds[name] = member, time.perf_counter() - begun
+            release()  # what compiling has left behind
         if not found:
             raise error if error is not None else ValueError("members names no estimator")
         return {name: found[name] for name in candidates if name in found}, seconds
