@@ -1764,8 +1764,8 @@ MUTATIONS = (
     Mutation(
         "heaps move no mean",
         "distributions/heaped.py",
-        "return self.base.mean + self._moved()[0]",
-        "return self.base.mean",
+        "else self.base.mean + self._moved()[0]",
+        "else self.base.mean",
         "distributions/test_heaped.py::test_density_has_the_distribution_function_mean_and_deviation",
     ),
     Mutation(
@@ -1778,8 +1778,8 @@ MUTATIONS = (
     Mutation(
         "weights of rows do not count for heaps",
         "distributions/heaped.py",
-        "count = np.bincount(number.ravel(), weight)",
-        "count = np.bincount(number.ravel()).astype(float)",
+        "[number.ravel()], weight)",
+        "[number.ravel()]).astype(float)",
         "distributions/test_heaped.py::test_shares_are_those_that_were_rounded",
     ),
     Mutation(
@@ -1792,7 +1792,7 @@ MUTATIONS = (
     Mutation(
         "heaps are counted in the rows that judge them",
         "pools/recorded.py",
-        "heaping = Heaping.of(seen.y, seen.weights.astype(np.float64))",
+        "heaping = counted(seen, above)",
         "heaping = Heaping.of(np.r_[seen.y, np.tile(new.y, 6)], np.ones(len(seen) + 6 * len(new)))",
         "pools/test_pooled.py::test_values_of_seen_rows_alone_are_not_taken_for_frequent_ones",
     ),
@@ -1816,6 +1816,27 @@ MUTATIONS = (
         "len(rows) > GLOBAL_ROWS or self._is_short_for(rows)",
         "len(rows) > GLOBAL_ROWS",
         "pools/test_pooled.py::test_a_limit_that_two_factors_would_pass_makes_kernels_predict_from_near_rows",
+    ),
+    Mutation(
+        "a value of five rows is sure",
+        "distributions/heaped.py",
+        "count[chosen] / (n + 1)",
+        "count[chosen] / n",
+        "distributions/test_heaped.py::test_a_few_rows_are_not_sure",
+    ),
+    Mutation(
+        "values that differ in the last bit are two",
+        "distributions/heaped.py",
+        "SAME * scale)",
+        "0.0)",
+        "distributions/test_heaped.py::test_a_value_is_one_value_in_any_rounding",
+    ),
+    Mutation(
+        "hurdle models are corrected as continuous distributions",
+        "pools/pooled_regressor.py",
+        "if any(found.has_masses for _, found, _ in parts):",
+        "if False:",
+        "pools/test_point_mass.py::test_a_hurdle_model_as_a_whole_has_neither_a_curve_nor_frequent_values",
     ),
 )
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from sklearn.base import clone
 
 from stochgp.distributions import AbstractDistribution, Mixture, Normal, Student
-from stochgp.distributions.base import inside
+from stochgp.distributions.base import OF_PIECE, inside
 from stochgp.families import KernelGPRegressor
 from stochgp.pools import GPRegressor
 
@@ -143,9 +143,15 @@ def _own_energy(distribution: AbstractDistribution) -> Float[np.ndarray, " N"]:
     if distribution.is_discrete:
         least = distribution.quantile(TINY)
         return 2 * (distribution.mean - least - distribution.crps(least))
-    breaks = distribution._own_breaks()
     both = lambda t, below, above: [below * above]
-    return 2 * distribution._bulk()._integrals(breaks[:, :-1], breaks[:, 1:], both)[0].sum(axis=1)
+
+    def of_part(part: AbstractDistribution, _: Any) -> Float[np.ndarray, "n 1"]:
+        breaks = part._own_breaks()
+        found = part._bulk()._integrals(breaks[:, :-1], breaks[:, 1:], both)[0]
+        return 2 * found.sum(axis=1, keepdims=True)
+
+    nothing = np.zeros((distribution.n_rows, 1))
+    return distribution._by_parts(of_part, nothing, OF_PIECE * distribution._pieces)[:, 0]
 
 
 class ProbaRegressor(BaseProbaRegressor):

@@ -16,7 +16,9 @@ from stochgp.distributions import (
     PITRecalibration,
     Recalibrated,
     Student,
+    Warped,
 )
+from stochgp.transforms import Log
 
 RNG = np.random.default_rng(4)
 N = 4
@@ -105,15 +107,18 @@ def test_crps_is_its_integral(pair):
 
 
 def test_draws_are_heaps_as_often_as_said(pair):
+    """A heap is drawn as its value: within its width, at random, it would be as any other draw."""
     _, found = pair
     n = 4_000
     draws = found.sample(1, n)
+    spread = np.where(
+        np.isin(draws, HEAPING.value), draws + 0.05 * (RNG.uniform(size=draws.shape) - 0.5), draws
+    )
     for i in range(N):
-        assert scipy.stats.kstest(found[[i]].cdf(draws[[i]])[0], "uniform").pvalue > 1e-4
-    for v in HEAPING.value:
-        p = found.cdf(v + 0.025) - found.cdf(v - 0.025)
-        share = np.mean(abs(draws - v) <= 0.025, axis=1)
-        assert np.all(abs(share - p) < 4.5 * np.sqrt(p * (1 - p) / n) + 1e-9)
+        assert scipy.stats.kstest(found[[i]].cdf(spread[[i]])[0], "uniform").pvalue > 1e-4
+    for v, low, high, q in zip(HEAPING.value, HEAPING.low, HEAPING.high, HEAPING.share, strict=True):
+        p = q * ((found.cdf(high) if high < np.inf else 1.0) - (found.cdf(low) if low > -np.inf else 0.0))
+        assert np.all(abs(np.mean(draws == v, axis=1) - p) < 4.5 * np.sqrt(p * (1 - p) / n) + 1e-9)
 
 
 def test_units_rows_and_parts_change_nothing(pair, monkeypatch):
@@ -153,16 +158,18 @@ def test_shares_are_those_that_were_rounded(weighted):
     if weighted:
         weight[::3] = 2.0
     made = Heaping.of(y, weight)
-    assert_array_equal(np.round(made.value / step, 9) % 1, 0)
-    inner = abs(made.value) <= 1
+    on_grid = np.round(made.value / step, 9) % 1 == 0
+    assert np.sum(~on_grid) <= 2  # by chance
+    inner = on_grid & (abs(made.value) <= 1)
     assert inner.sum() == 5 and made.width == pytest.approx(1e-3 * np.std(y), rel=0.05)
     for v, low, high, share in zip(
         made.value[inner], made.low[inner], made.high[inner], made.share[inner], strict=True
     ):
         assert (v - low, high - v) == pytest.approx((0.1, 0.1), rel=0.05)  # a tenth of a deviation
         within = (y >= low) & (y < high)
-        wanted = np.average(y[within] == v, weights=weight[within])
-        assert share == pytest.approx(wanted, abs=0.01)
+        n, chance = weight[within].sum(), made.width / (high - low)
+        wanted = ((weight * (y == v)).sum() / (n + 1) - chance) / (1 - chance)
+        assert share == pytest.approx(wanted, rel=1e-9)
     if weighted:
         again = Heaping.of(np.concatenate([y, y[::3]]), np.ones(n + len(y[::3])))
         assert_allclose(made.share, again.share)
@@ -205,3 +212,34 @@ def test_heaps_are_apart_by_the_width_they_are_known_to():
     made = Heaping.of(y, np.ones(len(y)))
     assert_array_equal(made.value, [0.5])
     assert isinstance(made(Normal(MEAN, STD)), Heaped)
+
+
+def test_a_few_rows_are_not_sure():
+    """Five rows of a value, and none near it: the next one in the cell is another with probability 1/6."""
+    y = np.concatenate([RNG.uniform(-1, 1, 500), np.full(5, 3.0)])
+    made = Heaping.of(y, np.ones(505))
+    assert_array_equal(made.value, [3.0])
+    assert made.share[0] == pytest.approx(5 / 6, abs=1e-2)
+
+
+def test_a_value_is_one_value_in_any_rounding():
+    y = np.concatenate([RNG.normal(size=2_000), np.full(100, 0.7), np.full(100, np.float64(np.float32(0.7)))])
+    made = Heaping.of(y, np.ones(len(y)))
+    assert len(made.value) == 1 and made.share[0] > 0.4
+    grid = np.concatenate([np.repeat(np.arange(1.0, 6.0), 40), [3 + 5e-16]])
+    assert Heaping.of(grid, np.ones(len(grid))) is None  # no finer than its steps
+
+
+def test_what_a_base_has_no_moments_of_has_none_here():
+    """A logarithm with Student errors reaches beyond what numbers hold."""
+    heavy = Warped(Student(np.zeros(1), np.full(1, 0.2), 4.0), Log())
+    found = Heaping(np.array([1.5]), np.array([1.2]), np.array([np.inf]), np.array([0.5]), 0.01)(heavy)
+    with pytest.warns(UserWarning, match="no mean"):
+        assert_array_equal(found.mean, heavy.quantile(0.5))
+    assert_array_equal(found.std, [np.inf])
+
+
+def test_positive_predictions_have_no_heap_at_the_border():
+    y = np.concatenate([np.exp(RNG.normal(size=2_000)), np.full(300, 1e-4), np.full(300, 1.0)])
+    assert len(Heaping.of(y, np.ones(2_600)).value) == 2
+    assert_array_equal(Heaping.of(y, np.ones(2_600), above=0.0).value, [1.0])

@@ -94,6 +94,16 @@ def test_a_pool_takes_a_point_mass_where_held_out_rows_prefer_it(tmp_path):
     assert_array_equal(again.predict(NEW), found.predict(NEW))
 
 
+def test_a_hurdle_model_as_a_whole_has_neither_a_curve_nor_frequent_values():
+    """Its parts have their own; with a curve it would have been taken for a continuous distribution."""
+    rounded = GENERATOR.uniform(size=N) < 1 / 3
+    y = np.where(RAINS & rounded, 0.5 * np.round(2 * Y), np.round(Y, 3))
+    model = GPRegressor(random_state=0).fit(X, y)
+    assert list(model.estimators_) == ["point_mass"] and model._correction is None
+    assert "frequent_values" not in model.plan_
+    assert model.estimators_["point_mass"].estimators_["elsewhere"].plan_["frequent_values"]["choice"] > 0
+
+
 def test_a_point_mass_is_left_out_where_held_out_rows_do_not_gain_or_nobody_asks(monkeypatch):
     monkeypatch.setattr(hurdle, "LEAST_GAIN", 10.0)
     found = GPRegressor(random_state=0).fit(X, Y)

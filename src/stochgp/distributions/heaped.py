@@ -16,7 +16,8 @@ LEAST_WIDTH = 1e-3  # to which targets are recorded, in their standard deviation
 FEWEST, ERRORS, NEAR = 5, 3.0, 0.1
 REACH = 0.1  # standard deviations that a value is rounded by, at most: from 0.03 on of no consequence, but where all values stand on a coarse grid
 MOST = 256  # heaps, those of the most rows above what is expected
-SUREST = 1 - 1e-9  # share of a cell
+SUREST = 1 - 1e-9  # share of a cell that is w
+SAME = 1e-6  # standard deviations: targets as near as that are one value, which rounding or another type of numbers changed
 
 Heaps = Float64[np.ndarray, " J"]
 
@@ -29,7 +30,7 @@ class Heaping(eqx.Module):
         p(y) = (1 − q_j) f(y) + q_j H_j [|y − v_j| ≤ w/2]/w   in the cell of v_j,   p(y) = f(y) elsewhere:
 
     v_j is known to the width w, as all targets are, so that the density compares with that of continuous distributions. Probabilities of cells stay what
-    they were, and so does the mean but for the width of a cell.
+    they were, and so does the mean but for the width of a cell, or for what lies beyond a limit. Draws are v_j itself.
 
     Parameters
     ----------
@@ -49,16 +50,18 @@ class Heaping(eqx.Module):
     curve: Any = None
 
     @classmethod
-    def of(cls, y: Float64[np.ndarray, " N"], weight: Float64[np.ndarray, " N"]) -> "Heaping | None":
-        """By these targets, of which one of weight ρ counts as ρ equal ones; None where no value stands out.
+    def of(
+        cls, y: Float64[np.ndarray, " N"], weight: Float64[np.ndarray, " N"], above: float = -np.inf
+    ) -> "Heaping | None":
+        """By these targets, of which one of weight ρ counts as ρ equal ones; None where no value stands out. Of predictions that are `above` a number all v_j ± w/2 are.
 
-        q_j is (n_j − e_j)/n, n the rows in the cell, n_j those of the value, and e_j how many of the others would have it, evenly spread.
+        With n rows in the cell, n_j of them of the value, and a share e of the cell's length that is w, q_j = (n_j/(n + 1) − e)/(1 − e): what would be there by
+        chance does not count, nor is a value sure that few rows say (Laplace).
         """
-        values, number = np.unique(y, return_inverse=True)
+        scale = float(np.sqrt(np.cov(y, aweights=weight, ddof=0)))
+        values, count = _counted(y, weight, SAME * scale)
         if len(values) < 2:
             return None
-        count = np.bincount(number.ravel(), weight)
-        scale = float(np.sqrt(np.cov(y, aweights=weight, ddof=0)))
         width = max(float(np.diff(values).min()), LEAST_WIDTH * scale)
         chosen = _standing_out(values, count, width, NEAR * scale)
         if not len(chosen):
@@ -75,10 +78,10 @@ class Heaping(eqx.Module):
         n = _within(values, count, low, high)
         length = np.minimum(high, values[-1] + width / 2) - np.maximum(low, values[0] - width / 2)
         by_chance = np.minimum(width / length, SUREST)
-        share = (count[chosen] / n - by_chance) / (1 - by_chance)
+        share = (count[chosen] / (n + 1) - by_chance) / (1 - by_chance)
         kept = (share > 0) & (length > 1.5 * width)  # else it holds no other value
-        made = cls(v[kept], low[kept], high[kept], np.minimum(share[kept], SUREST), width)
-        return made if kept.any() else None
+        kept &= v - width / 2 > above
+        return cls(v[kept], low[kept], high[kept], share[kept], width) if kept.any() else None
 
     @property
     def is_identity(self) -> bool:
@@ -119,11 +122,13 @@ class Heaped(AbstractDistribution):
 
     @property
     def mean(self) -> PerRow:
-        """That of the base and −∫ (G − F) dt over the cells, G this distribution function."""
-        return self.base.mean + self._moved()[0]
+        """That of the base and −∫ (G − F) dt over the cells, G this distribution function; what stands for it where the base has none."""
+        return self.base.mean if self.tail_index <= 1 else self.base.mean + self._moved()[0]
 
     @property
     def std(self) -> PerRow:
+        if self.tail_index <= 2:
+            return np.full(self.n_rows, np.inf)
         first, second = self._moved()
         return np.sqrt(np.maximum(self.base.std**2 + second - first**2, 0.0))
 
@@ -170,20 +175,32 @@ class Heaped(AbstractDistribution):
         there = lambda y: cell.at(y - self.origin[:, None])
         tails = lambda y: self._moved_tails(there(y), *self.base._tails(y))
         density = lambda y: self._moved_density(there(y), self.base._logpdf(y))
-        low, high = np.minimum(found, v - w / 2), np.maximum(found, v + w / 2)
+        low = np.where(cell.inside, np.minimum(found, v - w / 2), found)
+        high = np.where(cell.inside, np.maximum(found, v + w / 2), found)
         return np.where(cell.inside, solve_quantile(tails, density, p, low, high, found), found)
+
+    def _draw(self, generator: np.random.Generator, n: int) -> Points:
+        drawn = self.base._draw(generator, n)
+        of, (number, inside) = self.heaping, self._numbers(drawn - self.origin[:, None])
+        rounded = inside & (generator.uniform(size=drawn.shape) < of.share[number])
+        return np.where(rounded, of.value[number] + self.origin[:, None], drawn)
 
     def _cell(self, y: Points) -> "_Cells":
         """The cells of these points, and F at their ends."""
         of, at = self.heaping, y - self.origin[:, None]
-        number = np.minimum(np.searchsorted(of.high, at, "right"), len(of.high) - 1)
-        inside = (of.low[number] <= at) & (at < of.high[number])
+        number, inside = self._numbers(at)
         if y.shape[1] < len(of.value):
             ends = [part for end in (of.low, of.high) for part in self._base_at(end[number])]
         else:  # once for each cell
             everywhere = [part for end in (of.low, of.high) for part in self._base_at(end[None])]
             ends = [np.take_along_axis(part, number, axis=1) for part in everywhere]
         return _Cells(at, number, inside, *ends)
+
+    def _numbers(self, y: Points) -> tuple[Int[np.ndarray, "N Q"], Bool[np.ndarray, "N Q"]]:
+        """(The first cell that ends after these points from the origin on, or the last one; whether they are in it)."""
+        of = self.heaping
+        number = np.minimum(np.searchsorted(of.high, y, "right"), len(of.high) - 1)
+        return number, (of.low[number] <= y) & (y < of.high[number])
 
     def _base_at(self, ends: Float64[np.ndarray, "_ Q"]) -> tuple[Points, Points]:
         """(F, 1 − F) at ends of cells."""
@@ -227,30 +244,34 @@ class Heaped(AbstractDistribution):
         return both[:, 0], both[:, 1]
 
     def _moved_from(self, m: Points) -> Float64[np.ndarray, "N 2"]:
-        """In the cell [a, b) of v it is q (∫ F dt − F(a) (b − a) − H (b − v)), and likewise with the weight 2 (t − m)."""
-        of, breaks = self.heaping, self.base._own_breaks()
-        breaks = self._with(breaks, self._edges(ramps=False))
-        middle = (breaks[:, 1:] + breaks[:, :-1]) / 2 - self.origin[:, None]
-        number = np.minimum(np.searchsorted(of.high, middle, "right"), len(of.high) - 1)
-        q = np.where((of.low[number] <= middle) & (middle < of.high[number]), of.share[number], 0.0)
-        weighted = lambda t, below, above: [below, 2 * (t - m[..., None]) * below]
-        integrals = self.base._integrals(breaks[:, :-1], breaks[:, 1:], weighted)
+        """In the cell [a, b) of v it is q (∫ F dt − F(a) (v − a) − F(b) (b − v)), or with S = 1 − F q (S(a) (v − a) + S(b) (b − v) − ∫ S dt).
+
+        Likewise with the weight 2 (t − m). The first is that of cells without a lower end, the second of those without an upper one.
+        """
+        of = self.heaping
+        breaks = self._with(self.base._own_breaks(), self._edges(ramps=False))
+        number, inside = self._numbers((breaks[:, 1:] + breaks[:, :-1]) / 2 - self.origin[:, None])
+        weighted = lambda t, below, above: [
+            part * weight for weight in (1.0, 2 * (t - m[..., None])) for part in (below, above)
+        ]
+        parts = self.base._integrals(breaks[:, :-1], breaks[:, 1:], weighted)
         a, b = (
             np.clip(ends + self.origin[:, None], breaks[:, :1], breaks[:, -1:]) - m
             for ends in (of.low[None], of.high[None])
         )
         v = of.value + self.origin[:, None] - m
-        low, high = self._base_at(of.low[None]), self._base_at(of.high[None])
-        mass = np.where(low[0] < 0.5, high[0] - low[0], low[1] - high[1])
-        first = low[0] * (b - a) + mass * (b - v)
-        second = low[0] * (b**2 - a**2) + mass * (b**2 - v**2 - of.width**2 / 12)
-        return np.stack(
-            [
-                np.sum(q * i, axis=1) - less @ of.share
-                for i, less in zip(integrals, (first, second), strict=True)
-            ],
-            axis=1,
-        )
+        (Fa, Sa), (Fb, Sb) = self._base_at(of.low[None]), self._base_at(of.high[None])
+        is_upper = np.where(np.isfinite(of.high), np.isfinite(of.low) & (Fa >= 0.5), True)
+        q = np.where(inside, of.share[number], 0.0)
+        upper = np.take_along_axis(is_upper, number, axis=1)
+        square, sides = v**2 + of.width**2 / 12, []
+        for below, above, before, after in (
+            (*parts[:2], v - a, b - v),
+            (*parts[2:], square - a**2, b**2 - square),
+        ):
+            ends = np.where(is_upper, Sa * before + Sb * after, -Fa * before - Fb * after)
+            sides.append(np.sum(q * np.where(upper, -above, below), axis=1) + ends @ of.share)
+        return np.stack(sides, axis=1)
 
 
 class _Cells(eqx.Module):
@@ -271,7 +292,17 @@ class _Cells(eqx.Module):
     @property
     def mass(self) -> Points:
         """Of the cell, accurate in both tails."""
-        return np.where(self.low < 0.5, self.high - self.low, self.over_low - self.over_high)
+        found = np.where(self.low < 0.5, self.high - self.low, self.over_low - self.over_high)
+        return np.maximum(found, 0.0)
+
+
+def _counted(
+    y: Float64[np.ndarray, " N"], weight: Float64[np.ndarray, " N"], same: float
+) -> tuple[Heaps, Heaps]:
+    """(The values, increasing, how many rows have each): such as are nearer than `same` to one another are one, the first."""
+    values, number = np.unique(y, return_inverse=True)
+    is_first = np.diff(values, prepend=-np.inf) > same
+    return values[is_first], np.bincount((np.cumsum(is_first) - 1)[number.ravel()], weight)
 
 
 def _standing_out(values: Heaps, count: Heaps, width: float, near: float) -> Int[np.ndarray, " J"]:

@@ -213,7 +213,8 @@ class PosteriorRegressor(RegressorMixin, PosteriorEstimator):
     ) -> Float[np.ndarray, "N S"]:
         """Joint draws of f at the rows of X from the posterior, in target units; with `include_noise` of observations there.
 
-        Observations have independent noise, and at each row the distribution of `predict_distribution`, heavy tails and corrections included.
+        Observations have independent noise, and at each row the distribution of `predict_distribution`, heavy tails and corrections included; what a pool corrects in the
+        probabilities of its mixture, and its frequent values, are not.
         """
         key = as_key(random_state)
         functions = self.sample_functions(n_samples, key)

@@ -59,7 +59,7 @@ def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 def after(key: PRNGKeyArray, last: Array | None) -> PRNGKeyArray:
-    """The same key, known no sooner than `last`; None: at once.
+    """The same key, known no sooner than `last`, which holds no NaN; None: at once.
 
     JAX shares a batch of factorisations among the threads of one pool, and waits for them on one of these threads. Two batches of one program, neither of
     which needs the other, then wait for each other for ever where there are two threads (JAX 0.10.2): the second is to begin after the first.

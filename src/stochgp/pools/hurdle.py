@@ -18,6 +18,7 @@ from stochgp.pools.pooled import FEWEST_ROWS as FEWEST_COMPARED
 from stochgp.pools.pooled import Given, PooledEstimator, with_encoder
 from stochgp.pools.pooled_classifier import GPClassifier
 from stochgp.pools.pooling import Compared, alone, prefer_by_crps
+from stochgp.pools.recorded import counted
 from stochgp.pools.target_choice import COUNT, REAL, Kind, kind_of_targets, may_be_counts
 from stochgp.selection.likelihood import AUTO
 from stochgp.training_data.new_rows import BETWEEN
@@ -134,15 +135,18 @@ class HurdleEstimator(PooledEstimator):
         found = self._compared_without(rows, division)
         self.estimators_ |= hurdles
         for name in hurdles:
-            found = self._unless_preferred(name, found)
+            found = self._unless_preferred(name, found, rows.some(~division.all))
         return found
 
-    def _unless_preferred(self, name: str, found: Compared) -> Compared:
-        """The hurdle model alone, where held-out rows prefer it to the others in CRPS, else these."""
+    def _unless_preferred(self, name: str, found: Compared, seen: Rows) -> Compared:
+        """The hurdle model alone, where held-out rows prefer it in CRPS to the others, which know the frequent values of the rows `seen` as it does, else these."""
         if found.rows is None:
             return found
         new, (distribution, _, _) = found.rows, self._scored(name, found.rows, found.rows.weights)
-        preferred = prefer_by_crps(found.mixed(), {name: distribution}, new, self._cells(new), LEAST_GAIN)
+        heaping, mixed = counted(seen), found.mixed()
+        if heaping is not None and not mixed.has_masses:
+            mixed = heaping(mixed)
+        preferred = prefer_by_crps(mixed, {name: distribution}, new, self._cells(new), LEAST_GAIN)
         picked = found.picked
         if not preferred.gains:  # one of the two has no finite scores
             return found

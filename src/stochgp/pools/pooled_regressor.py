@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -42,7 +42,7 @@ from stochgp.pools.pooling import (
     width,
 )
 from stochgp.pools.recorded import heaping_of
-from stochgp.pools.target_choice import of_logarithm
+from stochgp.pools.target_choice import POSITIVE, of_logarithm
 from stochgp.selection.choices import SPREAD
 from stochgp.selection.kernel_choice import near_in_time
 from stochgp.selection.likelihood import AUTO, FEATURE, KERNEL, SPARSE, Asked
@@ -100,7 +100,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     anew of all rows at their hyperparameters, and networks learned again, and trees in any table of which more than a twentieth was held out. Members that are judged by blocks of time have wider distributions
     where these blocks ask for it. Of 100 to 1,000 rows a kernel
     GP, linear regression and trees know all, and each fold of five is predicted from the others at their hyperparameters; fewer have a kernel GP alone.
-    Values that targets have again and again, such as rounded prices, are known by the predictive distributions where held-out rows gain by it (`distributions.Heaping`).
+    Values that targets have again and again, such as rounded prices, have probabilities of their own where held-out rows gain by it (`distributions.Heaping`).
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
             member.set_params(target=self.target)  # what is elsewhere may be skew
 
     def _is_short_for(self, rows: Rows) -> bool:
-        """Whether two factors of all rows, before and after held-out rows join, would take more than half of the memory that the user's limit leaves.
+        """Whether two factors of these rows, before and after held-out ones join, would take more than half of the memory that the user's limit leaves now.
 
         8,000 flights: a peak of 1.28 GB for 1.83, at the same scores. A plan that is followed says it.
         """
@@ -420,12 +420,15 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 
     def _recorded(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Adds to the correction what is known of values that targets have again and again; what `plan_` says of it."""
-        curve: Any = self._correction  # that of `_corrected`
-        corrected = (
+        parts, curve = list(compared.held_out(rows, ~division.all)), cast(Any, self._correction)
+        if any(found.has_masses for _, found, _ in parts):
+            return {}
+        corrected = [
             (new, found if curve is None else curve(found, compared.pooling.strength(new.X)), seen)
-            for new, found, seen in compared.held_out(rows, ~division.all)
-        )
-        made, entry = heaping_of(rows, corrected, lambda: self._cells(compared.new(rows)), curve)
+            for new, found, seen in parts
+        ]
+        above = 0.0 if self.target_ == POSITIVE else -np.inf
+        made, entry = heaping_of(rows, corrected, lambda: self._cells(compared.new(rows)), curve, above)
         self._correction = made or curve
         return entry
 
@@ -449,7 +452,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         In tables with a time only of rows between the training rows: single ones are exchangeable with those that were held out one by one.
         """
         mixed = compared.mixed()
-        if mixed.is_discrete:
+        if mixed.has_masses:
             raise ValueError("a correction is of continuous distributions")
         if compared.far is None:
             made = recalibration(mixed, new.y, groups=new.group, weight=new.weight)

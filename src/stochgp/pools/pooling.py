@@ -162,7 +162,9 @@ class Compared(NamedTuple):
 
     def new(self, rows: Rows) -> Rows:
         """The held-out rows that were compared, of all these, in the order of `held_out`."""
-        return self.rows or rows.some(np.concatenate([part for part, _ in self.folds]))
+        if self.rows is not None:
+            return self.rows
+        return rows.some(np.concatenate([part for part, _ in self.folds]))
 
     def held_out(self, rows: Rows, seen: Bool[np.ndarray, " N"]) -> Iterator[tuple[Rows, Any, Rows]]:
         """(Held-out rows, what the members that stay predict of them, the rows that these were learned from), fold by fold where there are folds."""

@@ -24,7 +24,7 @@ from stochgp.selection.likelihood import GAUSSIAN
 from stochgp.selection.metric import INPUTS
 from stochgp.transforms import ShiftedLog
 
-REAL, COUNT, LOGARITHM = "real", "count", "logarithm"
+REAL, COUNT, POSITIVE, LOGARITHM = "real", "count", "positive", "logarithm"
 # Whole numbers of which most are small, and one frequent: for large ones a step of 1 matters little.
 LARGEST_MEDIAN, LEAST_SHARE, FEWEST_VALUES = 30, 0.02, 3
 LEAST_OF_COUNTS = 0.02  # of the CRPS: of marks from 1 to 5 counts had 1.1 % less
