@@ -167,8 +167,8 @@ def test_shares_are_those_that_were_rounded(weighted):
     ):
         assert (v - low, high - v) == pytest.approx((0.1, 0.1), rel=0.05)  # a tenth of a deviation
         within = (y >= low) & (y < high)
-        n, chance = weight[within].sum(), made.width / (high - low)
-        wanted = ((weight * (y == v)).sum() / (n + 1) - chance) / (1 - chance)
+        total, chance = weight[within].sum(), made.width / (high - low)
+        wanted = ((weight * (y == v)).sum() / (total + 1) - chance) / (1 - chance)
         assert share == pytest.approx(wanted, rel=1e-9)
     if weighted:
         again = Heaping.of(np.concatenate([y, y[::3]]), np.ones(n + len(y[::3])))
