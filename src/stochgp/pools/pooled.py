@@ -124,6 +124,7 @@ class PooledEstimator(PosteriorEstimator):
                 self._fit_block_by_block(X, y, {"sample_weight": sample_weight, "groups": groups}, given, why)
             else:
                 self._fit(*found, groups is not None, given)
+        release()
         self.target_name_ = name_of_targets(y)
         self.fit_seconds_ = time.perf_counter() - begun
         return self
