@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int
 
 from stochgp.distributions.base import OF_PIECE, AbstractDistribution, PerRow, Points
+from stochgp.distributions.point_mass import recorded_width
 from stochgp.distributions.roots import solve_quantile
 
-LEAST_WIDTH = 1e-3  # to which targets are recorded, in their standard deviations
 # A value is a heap from so many rows on, and so many standard errors above the number that the rows around it, within NEAR standard deviations, let expect there.
 # Of prices of computers (5,008 rows) NLPD of new rows was -0.88 with 3 rows, -1.02 with 5 and -1.01 with 10; NEAR from 0.03 to 0.3 is the same to 0.02.
 FEWEST, ERRORS, NEAR = 5, 3.0, 0.1
@@ -62,7 +62,7 @@ class Heaping(eqx.Module):
         values, count = _counted(y, weight, SAME * scale)
         if len(values) < 2:
             return None
-        width = max(float(np.diff(values).min()), LEAST_WIDTH * scale)
+        width = recorded_width(values, scale)
         chosen = _standing_out(values, count, width, NEAR * scale)
         if not len(chosen):
             return None
@@ -82,10 +82,6 @@ class Heaping(eqx.Module):
         kept = (share > 0) & (length > 1.5 * width)  # else it holds no other value
         kept &= v - width / 2 > above
         return cls(v[kept], low[kept], high[kept], share[kept], width) if kept.any() else None
-
-    @property
-    def is_identity(self) -> bool:
-        return False
 
     def __call__(
         self, found: AbstractDistribution, strength: Float64[np.ndarray, " N"] | None = None

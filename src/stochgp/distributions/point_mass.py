@@ -9,6 +9,12 @@ from jaxtyping import Float64
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points
 
 CLOSE = 1e-6  # of the width: a target as near to the value as that is the value
+LEAST_WIDTH = 1e-3  # in standard deviations of the targets
+
+
+def recorded_width(values: Float64[np.ndarray, " V"], scale: float) -> float:
+    """What targets of these different values, increasing, and of the standard deviation `scale` are known to: the smallest difference of two, or a thousandth of `scale`, whichever is larger."""
+    return max(float(np.diff(values).min(initial=np.inf)), LEAST_WIDTH * scale)
 
 
 class PointMass(AbstractDistribution):

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from stochgp.budget import Budget
 from stochgp.data.rows import Rows
 from stochgp.distributions import PointMass
+from stochgp.distributions.point_mass import recorded_width
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.pools.class_pool import ClassPool
 from stochgp.pools.pool import Pool
@@ -21,7 +22,6 @@ from stochgp.training_data.inputs import Encoder
 # A value is tried that a tenth of the targets have, five times as many as have any other: of counts the neighbours of a frequent one are frequent too. Of calls on
 # a doctor, 31 % of which are 0 and 19 % 1, a point mass had a CRPS of .369 for .349.
 SHARE, TIMES, FEWEST_OTHERS = 0.1, 5.0, 20
-LEAST_WIDTH = 1e-3  # of a point mass, in standard deviations of the targets
 
 
 def frequent(rows: Rows) -> float | None:
@@ -43,9 +43,8 @@ class Hurdle:
 
     @classmethod
     def of(cls, value: float, y: Float[np.ndarray, " N"]) -> "Hurdle":
-        """Recorded to the smallest difference of two of these targets, or a thousandth of their standard deviation, which is larger."""
-        step = float(np.diff(np.unique(y)).min(initial=np.inf))
-        return cls(float(value), max(step, LEAST_WIDTH * float(np.std(y))))
+        """Of a value of these targets, by what they are recorded to."""
+        return cls(float(value), recorded_width(np.unique(y), float(np.std(y))))
 
     def has(self, y: Float[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
         """Which targets are the value."""

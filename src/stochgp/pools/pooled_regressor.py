@@ -398,8 +398,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 
     def _closed(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Into the posteriors, where the family can take them and time and memory suffice: hyperparameters and features stay."""
-        found = self._corrected(division, compared) if division.all.any() else {}
-        found |= self._recorded(rows, division, compared)
+        found = self._corrected(division, compared) | self._recorded(rows, division, compared)
         if not division.all.any():
             return found
         new = rows.some(division.all)
@@ -421,15 +420,16 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     def _recorded(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Adds to the correction what is known of values that targets have again and again; what `plan_` says of it."""
         parts, curve = list(compared.held_out(rows, ~division.all)), cast(Any, self._correction)
-        if any(found.has_masses for _, found, _ in parts):
+        if not parts or any(found.has_masses for _, found, _ in parts):
             return {}
         corrected = [
             (new, found if curve is None else curve(found, compared.pooling.strength(new.X)), seen)
             for new, found, seen in parts
         ]
         above = 0.0 if self.target_ == POSITIVE else -np.inf
-        made, entry = heaping_of(rows, corrected, lambda: self._cells(compared.new(rows)), curve, above)
-        self._correction = made or curve
+        made, entry = heaping_of(rows, corrected, self._cells(compared.new(rows)), above)
+        if made is not None:
+            self._correction = dataclasses.replace(made, curve=curve)
         return entry
 
     def _asks_anew(self, name: str, division: HeldOut) -> bool:
