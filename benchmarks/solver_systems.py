@@ -3,7 +3,9 @@
 Formulas of 20,000 random rows, kernels with stated hyperparameters, λ the noise variance over that of the kernel. Float64, tiles and kept rows of K as the planner says. Each
 run is in a process of its own, of at most 60 s of solving. `residual` is the largest of the 17 columns, measured on all rows; `rmse` is that of the mean at 2,000
 new rows without noise, and `nlpd` that of noisy ones by the mean and the samples, in units of the spread of the targets. "auto" says which solver the planner takes, and
-the seconds that it predicts; below a noise ratio of 1e-5 it takes a factor that is predicted to last up to 1.5 times as long. GPyTorch's conjugate gradients have K in memory, a pivoted Cholesky preconditioner of rank 100, and 200 iterations at most.
+the seconds that it predicts; below a noise ratio of 1e-5 it takes a factor that is predicted to last up to 1.5 times as long. Rivals (`solver_rivals`) are run on three systems:
+GPyTorch's conjugate gradients with K in memory, a pivoted Cholesky preconditioner of rank 100, and 200 iterations at most; HiGP; solvers in PyTorch as their papers write
+them; EigenPro, for the mean alone; and predictors without a system: from the 128 nearest rows of each new one, and xRFM, which learns its own kernel.
 """
 
 import importlib.util
@@ -20,21 +22,35 @@ from measuring import store
 
 N, N_TEST, SAMPLES, TOLERANCE, SECONDS = 20_000, 2_000, 16, 1e-4, 60.0
 QUICK_ROWS = 4_000
-AUTO, RIVAL = "auto", "gpytorch cg"
-SIDES = (AUTO, "cholesky", "cg nystrom", "cg", "adasap", "sdd", RIVAL)
+AUTO, GPYTORCH, LOCAL, XRFM = "auto", "gpytorch cg", "128 nearest rows", "xrfm"
+SIDES = (AUTO, "cholesky", "cg nystrom", "cg", "adasap", "sdd")
+# Side: the package it needs.
+RIVALS = {
+    GPYTORCH: "gpytorch",
+    "torch alternating projections": "torch",
+    "torch sketch and project": "torch",
+    "torch sdd": "torch",
+    "higp": "higp",
+    "eigenpro": "torch",
+    LOCAL: "torch",
+    XRFM: "xrfm",
+}
+WITH_RIVALS = ("borehole matern52 1e-6", "energies matern52 1e-8", "friedman matern32 1e-2")
 
 
 def cells(quick: bool) -> list[store.Cell]:
     """A cell for each system and side."""
-    systems, rows = (list(SYSTEMS)[:1], QUICK_ROWS) if quick else (SYSTEMS, N)
-    return [{"system": system, "side": side, "rows": rows} for system in systems for side in SIDES]
+    systems, rows = (WITH_RIVALS[:1], QUICK_ROWS) if quick else (SYSTEMS, N)
+    sides = {system: (*SIDES, *RIVALS) if system in WITH_RIVALS else SIDES for system in systems}
+    return [{"system": system, "side": side, "rows": rows} for system in systems for side in sides[system]]
 
 
 def lacking(cell: store.Cell) -> str | None:
     """Why the cell cannot be run here; None where it can."""
-    if cell["side"] != RIVAL or importlib.util.find_spec("gpytorch") is not None:
+    package = RIVALS.get(cell["side"])
+    if package is None or importlib.util.find_spec(package) is not None:
         return None
-    return "the package gpytorch is not installed: pip install 'stochgp[bench]'"
+    return f"the package {package} is not installed: pip install 'stochgp[bench]'"
 
 
 def depends(cell: store.Cell, records: list[store.Record]) -> dict[str, float]:
@@ -57,13 +73,17 @@ def table(result: dict) -> tuple[list[str], list[list]]:
             r["system"],
             r["side"],
             round(r["seconds"], 1),
-            "" if r["epochs"] is None else round(r["epochs"]),
-            f"{r['residual']:.1e}",
+            _or_nothing(r["epochs"], ".0f"),
+            _or_nothing(r["residual"], ".1e"),
             f"{r['rmse']:.1e}",
-            round(r["nlpd"], 2),
+            _or_nothing(r["nlpd"], ".2f"),
         ]
         for r in result["rows"]
     ]
+
+
+def _or_nothing(value: float | None, how: str) -> str:
+    return "" if value is None else format(value, how)
 
 
 def _friedman(X):
@@ -124,64 +144,104 @@ def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
     from stochgp.operators import KernelOperator
     from stochgp.planning.solver import plan
     from stochgp.priors import prior_functions
-    from stochgp.solvers import ADASAP, CG, SDD, Cholesky, solve
     from stochgp.solvers.sizes import SystemSize
 
-    solvers = {
-        AUTO: AUTO, RIVAL: AUTO, "cholesky": Cholesky(), "cg": CG(epochs=5000), "cg nystrom": CG(epochs=5000, neighbours=0),
-        "sdd": SDD(epochs=5000), "adasap": ADASAP(epochs=5000),
-    }  # fmt: skip
     kernel_name, lengthscale, share = SYSTEMS[system][2:]
     generator = np.random.default_rng(0)
     X, y, noisy = _problem(system, n_rows, generator)
+    if side in (LOCAL, XRFM):
+        return _predicted(side, X, y, noisy, n_rows, (kernel_name, lengthscale, share))
     with jax.enable_x64(True):
         kernel = getattr(kernels, kernel_name)(
             lengthscale=jnp.asarray(lengthscale), variance=jnp.asarray(1.0)
         )
         rows, new = jnp.asarray(X[:n_rows]), jnp.asarray(X[n_rows:])
         plain = KernelOperator.of(kernel, rows, share)
-        chosen = plan(
-            plain,
-            SystemSize.of(plain, X.shape[1], SAMPLES, share),
-            Budget.of(None),
-            solver=solvers[side],
-            tolerance=TOLERANCE,
-        )
+        size, budget = SystemSize.of(plain, X.shape[1], SAMPLES, share), Budget.of(None)
+        chosen = plan(plain, size, budget, solver=_solver(side), tolerance=TOLERANCE)
         if side == AUTO:
             return {"solver": type(chosen.solver).__name__, "seconds": chosen.seconds}
-        operator = KernelOperator.of(
-            kernel, rows, share, tile=chosen.tile, keep_rows=chosen.keep_rows if side != RIVAL else 0
-        )
+        keep = 0 if side in RIVALS else chosen.keep_rows
+        operator = KernelOperator.of(kernel, rows, share, tile=chosen.tile, keep_rows=keep)
         prior = prior_functions(kernel, X.shape[1], SAMPLES, key=jax.random.key(1), dtype=jnp.float64)
-        errors = math.sqrt(share) * generator.standard_normal((n_rows, SAMPLES))
-        b = np.concatenate([noisy[:n_rows, None], np.asarray(prior(rows)) + errors], axis=1)
-        if side == RIVAL:
-            W, found = _by_gpytorch(X[:n_rows], b, kernel_name, lengthscale, share)
-            left = (
-                b
-                - np.asarray(operator.times(operator.rows, operator.pad(jnp.asarray(W))))[:n_rows]
-                - share * W
+        draws = np.asarray(prior(rows)) + math.sqrt(share) * generator.standard_normal((n_rows, SAMPLES))
+        b = np.concatenate([noisy[:n_rows, None], draws], axis=1)
+        times = lambda rows, W: np.asarray(operator.times(rows, operator.pad(jnp.asarray(W))))
+        if side in RIVALS:
+            W, found = _by_rival(side, X[:n_rows], b, kernel_name, lengthscale, share)
+            left = b[:, : W.shape[1]] - times(operator.rows, W)[:n_rows] - share * W
+            found["residual"] = float(
+                np.max(np.linalg.norm(left, axis=0) / np.linalg.norm(b, axis=0)[: W.shape[1]])
             )
-            found["residual"] = float(np.max(np.linalg.norm(left, axis=0) / np.linalg.norm(b, axis=0)))
         else:
-            begun = time.perf_counter()
-            done = solve(
-                operator, b, chosen.solver, key=jax.random.key(0), tolerance=TOLERANCE, time_limit=SECONDS
-            )
-            W = done.value
-            found = {
-                "seconds": time.perf_counter() - begun,
-                "epochs": done.epochs,
-                "residual": float(done.residual_norms.max()),
-            }
-        at_new = np.asarray(operator.times(operator.prepare(new), operator.pad(jnp.asarray(W))))[:N_TEST]
-        apart = np.asarray(prior(new)) - at_new[:, 1:]
-    return found | _scores(at_new[:, 0], np.mean(apart**2, axis=1) + share, y[n_rows:], noisy[n_rows:])
+            W, found = _by_ours(operator, b, chosen.solver)
+        at_new = times(operator.prepare(new), W)[:N_TEST]
+        apart = np.asarray(prior(new)) - at_new[:, 1:] if W.shape[1] > 1 else None
+        variance = None if apart is None else np.mean(apart**2, axis=1) + share
+    return found | _scores(at_new[:, 0], variance, y[n_rows:], noisy[n_rows:])
 
 
-def _scores(mean: np.ndarray, variance: np.ndarray, f: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    nlpd = 0.5 * np.mean(np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance)
-    return {"rmse": float(np.sqrt(np.mean((f - mean) ** 2))), "nlpd": float(nlpd)}
+def _scores(
+    mean: np.ndarray, variance: np.ndarray | None, f: np.ndarray, y: np.ndarray
+) -> dict[str, float | None]:
+    """RMSE of the mean; NLPD, None without variances."""
+    nlpd = None
+    if variance is not None:
+        nlpd = float(0.5 * np.mean(np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance))
+    return {"rmse": float(np.sqrt(np.mean((f - mean) ** 2))), "nlpd": nlpd}
+
+
+def _predicted(
+    side: str, X: np.ndarray, y: np.ndarray, noisy: np.ndarray, n_rows: int, kernel: tuple[str, float, float]
+) -> dict[str, Any]:
+    """By what solves no system of all rows."""
+    name, length, share = kernel
+    if side == LOCAL:
+        from benchmarks.solver_rivals import locally
+
+        mean, variance, seconds = locally(X[:n_rows], noisy[:n_rows], X[n_rows:], name, length, share)
+        variance = variance + share
+    else:
+        from benchmarks.arena_rivals import RIVALS as PREDICTORS
+
+        begun = time.perf_counter()
+        predict = PREDICTORS[XRFM].fit(X[:n_rows].astype(np.float32), noisy[:n_rows], {})
+        mean, variance = predict(X[n_rows:].astype(np.float32)).mean, None
+        seconds = time.perf_counter() - begun
+    known = {"seconds": seconds, "epochs": None, "residual": None}
+    return known | _scores(mean, variance, y[n_rows:], noisy[n_rows:])
+
+
+def _solver(side: str) -> Any:
+    """Ours of that name; "auto" for other sides, which the planner's tiles serve."""
+    from stochgp.solvers import ADASAP, CG, SDD, Cholesky
+
+    ours = {
+        "cholesky": Cholesky(), "cg": CG(epochs=5000), "cg nystrom": CG(epochs=5000, neighbours=0),
+        "sdd": SDD(epochs=5000), "adasap": ADASAP(epochs=5000),
+    }  # fmt: skip
+    return ours.get(side, AUTO)
+
+
+def _by_ours(operator: Any, b: np.ndarray, solver: Any) -> tuple[np.ndarray, dict]:
+    import jax
+
+    from stochgp.solvers import solve
+
+    begun = time.perf_counter()
+    done = solve(operator, b, solver, key=jax.random.key(0), tolerance=TOLERANCE, time_limit=SECONDS)
+    seconds, residual = time.perf_counter() - begun, float(done.residual_norms.max())
+    return np.asarray(done.value), {"seconds": seconds, "epochs": done.epochs, "residual": residual}
+
+
+def _by_rival(
+    side: str, X: np.ndarray, b: np.ndarray, name: str, length: float, share: float
+) -> tuple[np.ndarray, dict]:
+    if side == GPYTORCH:
+        return _by_gpytorch(X, b, name, length, share)
+    from benchmarks.solver_rivals import solved
+
+    return solved(side, X, b, name, length, share, (TOLERANCE, SECONDS))
 
 
 def _by_gpytorch(

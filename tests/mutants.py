@@ -747,6 +747,20 @@ MUTATIONS = (
         "learning/test_stream.py::test_every_pass_over_a_batch_draws_columns_of_its_own",
     ),
     Mutation(
+        "a fit of functions that grow keeps the q that it learned",
+        "families/growing.py",
+        'if entries["q"]["choice"] == LATE:',
+        'if entries["q"]["choice"] != LATE:',
+        "families/test_growing.py::test_a_fit_ends_with_the_best_q_of_its_functions",
+    ),
+    Mutation(
+        "the best mean of functions of its own is that of the covariance's",
+        "families/growing.py",
+        "data, run, _points(functions.mean_functions))",
+        "data, run, _points(functions.beta))",
+        "families/test_growing.py::test_a_fit_ends_with_the_best_q_of_its_functions",
+    ),
+    Mutation(
         "a stream's losses are of standardised targets",
         "families/growing.py",
         '"loss": loss + float(np.log(s))',

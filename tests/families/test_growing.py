@@ -9,12 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import SparseGPRegressor, load
 from stochgp.data.streams import Batch
 from stochgp.learners import SVDGP, SVGP
 from stochgp.learning.schedules import cosine
+from stochgp.variational import WiderMean
+from stochgp.variational.wider import JITTER
 
 _generator = np.random.default_rng(0)
 X = _generator.uniform(-2, 2, size=(400, 2)) * [1.0, 100.0]
@@ -76,6 +79,34 @@ def test_fit_learns_too(approximation):
     model = SparseGPRegressor(**SETTINGS | more).fit(X, y)
     assert model.score(X, y) > 0.8 and np.isfinite(model.elbo_)
     assert model.plan_["n_inducing"]["choice"] == 16
+
+
+@pytest.mark.parametrize("approximation", ["svdgp", "ivsgpr"])
+def test_a_fit_ends_with_the_best_q_of_its_functions(approximation):
+    """By plain NumPy: the covariance is k − Q + k_xz A⁻¹ k_zx, A = K + K_zf K_fz/σ²; the mean that of ridge regression on functions of its own, or of the same."""
+    given = {"likelihood": "gaussian", "epochs": 4, "batch_size": 100, "random_state": 0, "dtype": "float64"}
+    functions = {"n_inducing": 9} | ({"n_inducing_mean": 30} if approximation == "svdgp" else {})
+    model = SparseGPRegressor(approximation=approximation, **functions, **given).fit(X, y)
+    assert model.plan_.q.choice == "optimal"
+    posterior, process = model._fitted.posterior, model._fitted.posterior.process
+    assert isinstance(process, WiderMean) == (approximation == "svdgp")
+    base = process.base if isinstance(process, WiderMean) else process
+    learned = float(model._fitted.stream.gp.noise_variance)  # a stream goes on with it
+    rows, z = model._fitted.inputs.transform(X), (y - y.mean()) / y.std()
+    with jax.enable_x64(True):
+        k = lambda a, b: np.asarray(model.kernel_.matrix(jnp.asarray(a), jnp.asarray(b)))
+        K, across = k(base.points, base.points), k(base.points, rows)
+        A = K + across @ across.T / learned
+        unexplained = k(rows, rows) - across.T @ np.linalg.solve(K, across)
+        variance = np.diagonal(unexplained + across.T @ np.linalg.solve(A, across))
+        mean = across.T @ np.linalg.solve(A, across @ z) / learned
+        if isinstance(process, WiderMean):
+            own, share = k(process.points, rows), model.plan_.mean_noise.choice
+            among = k(process.points, process.points) + JITTER * float(model.kernel_.variance) * np.eye(30)
+            right = own @ own.T + share * learned * among
+            mean = own.T @ np.linalg.solve(right, own @ z)
+        assert_allclose(posterior.mean_and_variance(rows)[1], variance, rtol=1e-4, atol=1e-7)
+        assert_allclose(posterior.mean(rows), mean, atol=2e-4)
 
 
 @pytest.mark.parametrize("approximation", ["svdgp", "ivsgpr"])

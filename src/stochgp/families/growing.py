@@ -1,51 +1,47 @@
 """Sparse regressors whose inducing functions grow from the rows: where they start, their posterior, and learning from a stream."""
 
 import dataclasses
+import math
 import time
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, Decisions, choice
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
-from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
 from stochgp.estimators.report import PLANNED
 from stochgp.estimators.settings import check_settings
-from stochgp.families.variational import (
-    COMPILING_PASS,
-    bound_entries,
-    learned_from,
-    likelihood_of,
-    named_kernel,
-    predictions_entries,
-)
+from stochgp.families.variational import LATE, likelihood_of, named_kernel, predictions_entries
+from stochgp.families.variational import posterior_of as closed
 from stochgp.learners import Stream, begin_stream, continue_run, feed
 from stochgp.learning.growing import STEPS, AbstractGrowing
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import SparseGP
 from stochgp.numerics.seeds import as_key
-from stochgp.objectives import bound_of_all
 from stochgp.observations import Observation
 from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
 from stochgp.results import FitResult
 from stochgp.selection.warping import transform_wanted
+from stochgp.selection.wider_mean import SECONDS_PER_NUMBER, widened
 from stochgp.training_data.cautions import Seen, warn_of
 from stochgp.training_data.fingerprinted import Inputs
 from stochgp.training_data.inputs import read_inputs_at_fit, read_rows, refuse_no_targets
 from stochgp.training_data.run import Run
 from stochgp.training_data.units import TrainingData
-from stochgp.variational import Decoupled
+from stochgp.variational import Decoupled, InducingPoints
+from stochgp.variational.functions import InducingFunctions
 
 GROWING = ("ivsgpr", "svdgp")
+MEAN_SHARE = 0.3  # of a time limit, for the best mean
 MEAN_FOR_EACH = 8  # functions of the mean for each of the covariance, where nothing is said
-EVALUATION = 4e-8  # seconds of a row and a function of the mean
 # Of a stream that did not begin with a fit: steps on each batch until as many are taken as a fit takes, and from then on; their rate; and rows of
 # the smallest batch. One step a batch at 0.01 learned nothing from 1,000 rows in ten parts.
 EARLY_STEPS, LATER_STEPS, STREAM_RATE, FEWEST_IN_BATCH = 40, 4, 0.05, 64
@@ -63,7 +59,7 @@ def start(
     if estimator.approximation == "ivsgpr":
         q = Decoupled.of(n, None, data.n_inputs, dtype=dtype)
     else:
-        n_mean = room(MEAN_FOR_EACH * estimator.n_inducing if asked is None else asked)
+        n_mean = room(_n_mean(estimator))
         why = AS_ASKED if asked is not None else f"{MEAN_FOR_EACH} for each of the covariance"
         entries["n_inducing_mean"] = choice(n_mean, f"{why}; no more than rows")
         q = Decoupled.of(n_mean, n, data.n_inputs, dtype=dtype)
@@ -73,20 +69,40 @@ def start(
 def posterior_of(
     gp: SparseGP, data: TrainingData, run: Run
 ) -> tuple[VariationalPosterior, None, dict[str, Any]]:
-    """q(f) as learned, and the bound of all rows where there is time for a pass."""
-    choices = _q_entries()
-    try:
-        functions: Any = gp.approximation
-        seconds = EVALUATION * data.n_all * functions.mean_functions.capacity
-        deadline.require(COMPILING_PASS + seconds)
-        choices["elbo"] = bound_entries(
-            run.devices.broadcast(bound_of_all(gp, data.passes, run.devices).value), data
-        )
-        if data.everything is not None:
-            choices["closing_rows"] = choice(data.n_rows, learned_from(data, False))
-    except TimeIsUpError as late:
-        choices["late"] = f"the bound of all rows is not known: {late}"
-    return VariationalPosterior.of(gp, data.n_inputs), None, choices
+    """The best q(f) of the functions that were learned, by a pass over all rows: as inducing points of the covariance, and of the mean where it has its own.
+
+    Where there is no time for the pass, q(f) stays as it was learned.
+    """
+    functions: Any = gp.approximation
+    if int(functions.beta.used) == 0:
+        of_prior = predictions_entries() | {"q": choice(LATE, "no step was taken: it is the prior")}
+        return VariationalPosterior.of(gp, data.n_inputs), None, of_prior
+    shared = SparseGP(gp.kernel, InducingPoints.of(_points(functions.beta)), gp.likelihood)
+    posterior, _, entries = closed(shared, data, run)
+    if entries["q"]["choice"] == LATE:
+        return VariationalPosterior.of(gp, data.n_inputs), None, entries
+    if functions.covariance_functions is None:
+        return posterior, None, entries
+    posterior, more = widened(posterior, shared, None, data, run, _points(functions.mean_functions))
+    return posterior, None, entries | more
+
+
+def mean_seconds(estimator: Any, data: TrainingData) -> float:
+    """Of solving for the mean where it has functions of its own, by typical costs; 0 where that is more than a share of the time that is left."""
+    if estimator.approximation != "svdgp":
+        return 0.0
+    n = min(_n_mean(estimator), data.n_rows)
+    seconds = SECONDS_PER_NUMBER * data.n_all * n**2
+    return seconds if seconds <= MEAN_SHARE * deadline.left() < math.inf else 0.0
+
+
+def _n_mean(estimator: Any) -> int:
+    asked = estimator.n_inducing_mean
+    return int(MEAN_FOR_EACH * estimator.n_inducing if asked is None else asked)
+
+
+def _points(functions: InducingFunctions) -> Float[np.ndarray, "P D"]:
+    return np.asarray(functions.points)[: int(functions.used)]
 
 
 def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
@@ -175,7 +191,7 @@ def _fed(estimator: Any, before: Fitted, rows: Rows) -> tuple[Fitted, list[float
     found = dataclasses.replace(before.with_inputs(rows.X), stream=stream)
     if not losses:
         return found, losses
-    observation = dataclasses.replace(before.observation, likelihood=likelihood_of(stream.gp))
+    observation = Observation(before.targets, likelihood_of(stream.gp))
     posterior = VariationalPosterior.of(stream.gp, new.X.shape[1])
     return dataclasses.replace(found, posterior=posterior, observation=observation), losses
 
@@ -209,8 +225,5 @@ def _learner(estimator: Any, most: int) -> tuple[AbstractGrowing, str]:
 
 def _entries() -> dict[str, Any]:
     """Of predictions from a stream."""
-    return _q_entries() | {"ended": choice(PLANNED, "a stream has no planned end")}
-
-
-def _q_entries() -> dict[str, Any]:
-    return predictions_entries() | {"q": choice("as learned", "its functions have no optimum in closed form")}
+    of_q = choice("as learned", "a stream keeps no rows whose optimum could be found")
+    return predictions_entries() | {"q": of_q, "ended": choice(PLANNED, "a stream has no planned end")}

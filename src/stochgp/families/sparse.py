@@ -1,7 +1,7 @@
 """The sparse GP as a scikit-learn estimator."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
@@ -36,6 +36,7 @@ from stochgp.selection.wider_mean import widened
 from stochgp.training_data.fingerprinted import Inputs
 from stochgp.training_data.run import Run
 from stochgp.training_data.units import TrainingData
+from stochgp.variational.decoupled import DecoupledProcess
 
 WIDE_JITTER = 1e-8  # of k(Z, Z) where all is in float64
 CLOSING_SHARE = 0.5  # of a time limit, for the optimal q(u) of all rows
@@ -208,22 +209,28 @@ class SparseGPRegressor(FamilyRegressor):
         asked = self._asked
         if asked.name != AUTO:
             return None, {}
-        if self._grows or data.rows.group is not None:
-            what = "functions that grow do" if self._grows else "whole groups do"
-            return None, {
-                "likelihood": choice(GAUSSIAN, f"{what} not say how rows are predicted without them")
-            }
+        if refusal := self._without(posterior, data):
+            return None, {"likelihood": choice(GAUSSIAN, refusal)}
         found = dispersion_of(asked, posterior, gp, data, run)
         vars(posterior).pop("solved", None)
         return found
 
+    def _without(self, posterior: AbstractPosterior, data: TrainingData) -> str | None:
+        """Why the posterior does not say how rows are predicted without them; None where it does."""
+        if isinstance(cast(VariationalPosterior, posterior).process, DecoupledProcess):
+            return "there was no time for functions whose optimum says how rows are predicted without them"
+        if data.rows.group is not None:
+            return "whole groups do not say how rows are predicted without them"
+        return None
+
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
-        return 0.0 if self._grows else closing_seconds(int(self.n_inducing), data.n_all, CLOSING_SHARE)
+        pass_over_rows = closing_seconds(int(self.n_inducing), data.n_all, CLOSING_SHARE)
+        return pass_over_rows + growing.mean_seconds(self, data) if self._grows else pass_over_rows
 
     def _posterior_of(
         self, gp: SparseGP, learned: FitResult | None, data: TrainingData, run: Run
     ) -> tuple[VariationalPosterior, Solution | None, dict[str, Any]]:
-        """q(f) with the optimal q(u) of all rows, where there is time for a pass; of functions that grow as learned."""
+        """q(f) with the optimal q(u) of all rows, where there is time for a pass."""
         if self._grows:
             return growing.posterior_of(gp, data, run)
         posterior, solved, entries = posterior_of(gp, data, run)

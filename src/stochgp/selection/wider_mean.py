@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from stochgp import deadline
 from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
@@ -35,24 +36,29 @@ LEAST = 1e-3  # of the noise that was learned, which is kept at least
 
 
 def widened(
-    posterior: VariationalPosterior, gp: SparseGP, asked: int | None, data: TrainingData, run: Run
+    posterior: VariationalPosterior,
+    gp: SparseGP,
+    asked: int | None,
+    data: TrainingData,
+    run: Run,
+    points: Float[np.ndarray, "P D"] | None = None,
 ) -> tuple[VariationalPosterior, dict[str, Any]]:
-    """(The posterior with a mean from `asked` points, None = as many as pay; what `plan_` says of it).
+    """(The posterior with a mean from `points`; None: from `asked` points, None = as many as pay; what `plan_` says of it).
 
     Rows of groups do not say how large the noise is: it stays.
     """
     planned = run.planned_or_none(NAME)
-    size, why = _size(gp, asked if planned is None else planned, data, run)
+    base = typing.cast(InducingProcess, posterior.process)
+    if points is None:
+        size, why = _size(gp, asked if planned is None else planned, data, run)
+        points = _with_rows(np.asarray(base.points, np.float64), size, data)
+    else:
+        size, why = _size_of_learned(len(points), planned, data, run)
+        points = np.asarray(points, np.float64)
     if size == 0:
         return posterior, {NAME: choice(0, why)}
     if planned is not None:
         why = AS_GIVEN
-    base = typing.cast(InducingProcess, posterior.process)
-    inputs = np.asarray(base.points, np.float64)
-    order = np.random.default_rng(SEED).permutation(data.n_rows)[
-        len(inputs) - size :
-    ]  # others than `some_rows`
-    points = np.concatenate([inputs, np.asarray(data.X[np.sort(order)], np.float64)])
     try:
         with jax.enable_x64(True):
             equations = NormalEquations.of(posterior.kernel, points, in_time(data.passes.chunks(BLOCK)))
@@ -93,6 +99,23 @@ def _size(gp: SparseGP, asked: int | None, data: TrainingData, run: Run) -> tupl
         if seconds < min(MOST_SECONDS, deadline.left()) and _need_bytes(size) < run.budget.free():
             return size, "as many as time and memory allow: the inducing points and random rows"
     return 0, "no more points than the inducing ones: rows are few, or time or memory is short"
+
+
+def _size_of_learned(n: int, planned: int | None, data: TrainingData, run: Run) -> tuple[int, str]:
+    """(n, 0 for the functions of the covariance alone; why), of functions of the mean that were learned."""
+    if planned == 0:
+        return 0, AS_GIVEN
+    if SECONDS_PER_NUMBER * data.n_all * n**2 > deadline.left() or _need_bytes(n) > run.budget.free():
+        return 0, "no time or no memory for the mean of the functions that were learned for it"
+    return n, "the functions that were learned for it; the mean is the best one of all rows"
+
+
+def _with_rows(points: Float[np.ndarray, "M D"], size: int, data: TrainingData) -> Float[np.ndarray, "P D"]:
+    """The points and random rows, others than `some_rows`: `size` in all."""
+    if size == 0:
+        return points
+    order = np.random.default_rng(SEED).permutation(data.n_rows)[len(points) - size :]
+    return np.concatenate([points, np.asarray(data.X[np.sort(order)], np.float64)])
 
 
 def _need_bytes(size: int) -> int:

@@ -1,0 +1,261 @@
+"""Solvers of (K + λI)W = B as their papers write them, in PyTorch, for `solver_systems`; and HiGP's products and preconditioner in conjugate gradients.
+
+All but HiGP evaluate K once and hold it, in float64. They stop where the residual that they know is below the tolerance, or the time is over; making K counts. Step sizes
+that their papers leave to the user are found in trials that do not count. Each takes (K + λI, λ, B, until) and gives (W, epochs): passes over the entries of K.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.linalg import cholesky_ex, eigh
+
+HIGP_KERNELS = {"RBF": 1, "Matern32": 2, "Matern52": 3}
+HIGP_RANK = 200  # of the adaptive factorised Nyström preconditioner
+BLOCK_OF_PROJECTIONS, BLOCK_OF_SDD, RANK, SHIFT = 1_000, 512, 100, 1e-12
+NEAR = 128  # rows of a local regression
+EIGENPRO_ROWS, EIGENPRO_RANK = 2_000, 160
+
+
+class Until(NamedTuple):
+    """Where a run ends: relative residual, and the clock."""
+
+    tolerance: float
+    clock: float
+
+    def is_over(self, residual: float) -> bool:
+        return residual <= self.tolerance or time.perf_counter() > self.clock
+
+
+Solver = Callable[[Tensor, float, Tensor, Until], tuple[Tensor, float]]
+
+
+def kernel_matrix(X: Tensor, Z: Tensor, name: str, length: float) -> Tensor:
+    """k(X, Z) of unit variance, one lengthscale for all inputs; in place, tile by tile."""
+    K = torch.cdist(X, Z, compute_mode="donot_use_mm_for_euclid_dist").div_(length)
+    for part in K.split(1024):
+        if name == "RBF":
+            part.square_().mul_(-0.5).exp_()
+            continue
+        part.mul_(math.sqrt(float(name[-2])))
+        polynomial = 1 + part if name == "Matern32" else 1 + part + part**2 / 3
+        part.neg_().exp_().mul_(polynomial)
+    return K
+
+
+def alternating_projections(A: Tensor, share: float, B: Tensor, until: Until) -> tuple[Tensor, float]:
+    """Blocks of fixed rows with cached factors, each time that of the largest residual (Wu, Lin, Hernández-Lobato et al. 2024)."""
+    W, R, n = torch.zeros_like(B), B.clone(), len(B)
+    blocks = [slice(i, min(i + BLOCK_OF_PROJECTIONS, n)) for i in range(0, n, BLOCK_OF_PROJECTIONS)]
+    factors = [cholesky_ex(A[b, b]).L for b in blocks]
+    norms, epochs = B.norm(dim=0), 0.0
+    while not until.is_over(float((R.norm(dim=0) / norms).max())):
+        worst = int(torch.stack([(R[b].norm(dim=0) / norms).square().sum() for b in blocks]).argmax())
+        rows = blocks[worst]
+        step = torch.cholesky_solve(R[rows], factors[worst])
+        W[rows] += step
+        R -= A[rows].T @ step
+        epochs += len(step) / n
+    return W, epochs
+
+
+def sketch_and_project(A: Tensor, share: float, B: Tensor, until: Until) -> tuple[Tensor, float]:
+    """Accelerated, with a Nyström preconditioner of each block and its step by powers (arXiv 2505.13723, algorithm 1, one worker)."""
+    n, draw = len(B), torch.Generator().manual_seed(0)
+    b = max(n // 100, RANK)
+    W, V, Y = (torch.zeros_like(B) for _ in range(3))
+    nu = n / b
+    mu = min(share, 1 / nu)
+    beta, gamma = 1 - math.sqrt(mu / nu), 1 / math.sqrt(mu * nu)
+    alpha, norms, steps, checks = 1 / (1 + gamma * nu), B.norm(dim=0), 0, 0
+    residual = math.inf
+    while not until.is_over(residual):
+        rows = torch.randperm(n, generator=draw)[:b]
+        block = A[rows]
+        own = block[:, rows] - share * torch.eye(b, dtype=A.dtype)
+        preconditioned, eta = _of_block(own, share, draw)
+        d = preconditioned(block @ Y - B[rows])
+        W, V = Y.clone(), beta * V + (1 - beta) * Y
+        W[rows] -= eta * d
+        V[rows] -= eta * gamma * d
+        Y = alpha * V + (1 - alpha) * W
+        steps += 1
+        if steps % math.ceil(nu) == 0:
+            residual, checks = float(((A @ W - B).norm(dim=0) / norms).max()), checks + 1
+    return W, steps * b / n + checks
+
+
+def _of_block(own: Tensor, share: float, draw: torch.Generator) -> tuple[Callable[[Tensor], Tensor], float]:
+    """(P⁻¹ of the block, η = 1/λ_max(P⁻¹(K_BB + λI)) by ten powers)."""
+    b = len(own)
+    omega = torch.linalg.qr(torch.randn(b, RANK, generator=draw, dtype=own.dtype)).Q
+    S = own @ omega
+    shift = SHIFT * float(own.diagonal().sum())
+    S = S + shift * omega
+    L = cholesky_ex(omega.T @ S).L
+    U, s, _ = torch.linalg.svd(torch.linalg.solve_triangular(L, S.T, upper=False).T, full_matrices=False)
+    s = (s.square() - shift).clamp(min=0)
+    rho = share + float(s[-1])
+
+    def inverse(x: Tensor) -> Tensor:
+        inside = U.T @ x
+        return U @ (inside / (s + rho)[:, None]) + (x - U @ inside) / rho
+
+    x = torch.randn(b, 1, generator=draw, dtype=own.dtype)
+    for _ in range(10):
+        x = x / x.norm()
+        x = inverse(own @ x + share * x)
+    return inverse, 1 / float(x.norm())
+
+
+def sdd(A: Tensor, share: float, B: Tensor, until: Until) -> tuple[Tensor, float]:
+    """Stochastic dual descent (Lin et al. 2024, algorithm 1): momentum 0.9, geometric averages of 100 over the steps planned.
+
+    β n is the largest of 50, 25, … at which 200 steps do not diverge.
+    """
+    n, rate, spent = len(B), 50.0 / len(B), time.perf_counter()
+    while not math.isfinite(_sdd(A, B, rate, 200, math.inf)[1]):
+        rate /= 2
+    until = until._replace(clock=until.clock + time.perf_counter() - spent)
+    begun = time.perf_counter()
+    _sdd(A, B, rate, 200, math.inf)
+    per_step = (time.perf_counter() - begun) / 200
+    until = until._replace(clock=until.clock + time.perf_counter() - begun)
+    planned = max(200, int((until.clock - time.perf_counter()) / per_step))
+    W, _, steps = _sdd(A, B, rate, planned, until.clock)
+    return W, steps * BLOCK_OF_SDD / n
+
+
+def _sdd(A: Tensor, B: Tensor, rate: float, steps: int, clock: float) -> tuple[Tensor, float, int]:
+    """(The averaged W, the largest residual of the last one over that of 0, the steps taken)."""
+    n, draw = len(B), torch.Generator().manual_seed(0)
+    W, V, average = (torch.zeros_like(B) for _ in range(3))
+    r, done = min(1.0, 100 / steps), 0
+    for _ in range(steps):
+        rows = torch.randperm(n, generator=draw)[:BLOCK_OF_SDD]
+        gradient = A[rows] @ (W + 0.9 * V) - B[rows]
+        V *= 0.9
+        V[rows] -= rate * n / BLOCK_OF_SDD * gradient
+        W += V
+        average.lerp_(W, r)
+        done += 1
+        if done % 50 == 0 and time.perf_counter() > clock:
+            break
+    left = float(((A @ W - B).norm(dim=0) / B.norm(dim=0)).max())
+    return average, left if left < 10 else math.inf, done
+
+
+def eigenpro(A: Tensor, share: float, B: Tensor, until: Until) -> tuple[Tensor, float]:
+    """EigenPro 2 (Ma and Belkin 2019), whose centres are all rows: gradient steps preconditioned by the leading eigenvectors of 2,000 rows; of one column."""
+    n, draw = len(B), torch.Generator().manual_seed(0)
+    some = torch.randperm(n, generator=draw)[:EIGENPRO_ROWS]
+    values, vectors = eigh(A[some][:, some])
+    values, vectors = values.flip(0), vectors.flip(1)
+    top, E, tail = values[:EIGENPRO_RANK], vectors[:, :EIGENPRO_RANK], float(values[EIGENPRO_RANK])
+    share_of_top = (1 - tail / top) / top
+    peak = float(
+        (1 - (E.square() * (top - tail)).sum(dim=1)).max()
+    )  # of the preconditioned kernel's diagonal
+    bend = tail / len(some)
+    batch = max(1, int(peak / bend)) if bend > 0 else n
+    batch = min(batch, 2_000)
+    eta = 1.5 * batch / (peak + (batch - 1) * bend)
+    W, norms, residual, steps = torch.zeros_like(B), B.norm(dim=0), math.inf, 0
+    while not until.is_over(residual):
+        for rows in torch.randperm(n, generator=draw).split(batch):
+            block = A[rows]
+            g = (eta / len(rows)) * (block @ W - B[rows])
+            W[rows] -= g
+            W[some] += E @ (share_of_top[:, None] * (E.T @ (block[:, some].T @ g)))
+            steps += len(rows)
+        residual = float(((A @ W - B).norm(dim=0) / norms).max())
+    return W, 2 * steps / n
+
+
+SOLVERS: dict[str, Solver] = {
+    "torch alternating projections": alternating_projections,
+    "torch sketch and project": sketch_and_project,
+    "torch sdd": sdd,
+    "eigenpro": eigenpro,
+}
+
+
+def solved(
+    side: str,
+    X: np.ndarray,
+    B: np.ndarray,
+    name: str,
+    length: float,
+    share: float,
+    until: tuple[float, float],
+) -> tuple[np.ndarray, dict[str, float]]:
+    """(W, {seconds, epochs}) of one side; `until` is the tolerance and the seconds."""
+    rows, sides = torch.tensor(X), torch.tensor(B)
+    begun = time.perf_counter()
+    end = Until(until[0], begun + until[1])
+    if side == "higp":
+        W, epochs = _by_higp(X, B, name, length, share, end)
+    else:
+        A = kernel_matrix(rows, rows, name, length)
+        A.diagonal().add_(share)
+        with torch.no_grad():
+            found, epochs = SOLVERS[side](A, share, sides[:, :1] if side == "eigenpro" else sides, end)
+        W = found.numpy()
+    return W, {"seconds": time.perf_counter() - begun, "epochs": epochs}
+
+
+def _by_higp(
+    X: np.ndarray, B: np.ndarray, name: str, length: float, share: float, until: Until
+) -> tuple[np.ndarray, float]:
+    """Conjugate gradients of all columns at once, with HiGP's products and its adaptive factorised Nyström preconditioner."""
+    import higp  # pyright: ignore[reportMissingImports]
+
+    given = {
+        "data": np.ascontiguousarray(X.T),
+        "kernel_type": HIGP_KERNELS[name],
+        "l": length,
+        "f": 1.0,
+        "s": share,
+    }
+    matrix, preconditioner = higp.krnlmat.setup(**given), higp.precond.setup_afn(**given, rank=HIGP_RANK)
+
+    def applied(of, V):
+        rows = np.ascontiguousarray(V.T)
+        return np.asarray(of.matmul(rows)).reshape(rows.shape).T
+
+    W, R, norms, passes = np.zeros_like(B), B.copy(), np.linalg.norm(B, axis=0), 0
+    Z = applied(preconditioner, R)
+    P, rz = Z.copy(), np.sum(R * Z, axis=0)
+    while not until.is_over(float((np.linalg.norm(R, axis=0) / norms).max())):
+        AP = applied(matrix, P)
+        step = rz / np.sum(P * AP, axis=0)
+        W, R = W + step * P, R - step * AP
+        Z = applied(preconditioner, R)
+        rz, before = np.sum(R * Z, axis=0), rz
+        P = Z + rz / before * P
+        passes += 1
+    return W, float(passes)
+
+
+def locally(
+    X: np.ndarray, y: np.ndarray, Z: np.ndarray, name: str, length: float, share: float
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """(Means, variances of f, seconds) of new rows Z, each from its 128 nearest rows (Muyskens et al. 2021, at the given hyperparameters)."""
+    from sklearn.neighbors import NearestNeighbors
+
+    begun = time.perf_counter()
+    near = NearestNeighbors(n_neighbors=NEAR).fit(X).kneighbors(Z, return_distance=False)
+    rows, new, targets = torch.tensor(X[near]), torch.tensor(Z)[:, None], torch.tensor(y[near])[:, :, None]
+    means, variances = [], []
+    for x, z, t in zip(rows.split(100), new.split(100), targets.split(100), strict=True):
+        A, k = kernel_matrix(x, x, name, length), kernel_matrix(x, z, name, length)
+        A.diagonal(dim1=1, dim2=2).add_(share)
+        w = torch.linalg.solve(A, k)
+        means.append((w * t).sum(dim=(1, 2)))
+        variances.append(1 - (w * k).sum(dim=(1, 2)))
+    found = [torch.cat(parts).numpy() for parts in (means, variances)]
+    return found[0], np.maximum(found[1], 0), time.perf_counter() - begun
