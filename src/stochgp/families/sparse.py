@@ -57,7 +57,7 @@ class SparseGPRegressor(FamilyRegressor):
         `stochgp.kernels`, deep ones included.
     approximation : "svgp", "sgpr", "svdgp" or "ivsgpr"
         "svgp": mini-batches; "sgpr": the collapsed bound of all rows by L-BFGS; "svdgp": many functions for the mean, few for the covariance; "ivsgpr": mirror
-        ascent. Functions of the last two grow from the rows, so they can learn from a stream.
+        ascent. Functions of the last two grow from the rows, so they can learn from a stream. With Gaussian noise each `fit` ends with the best q(f) of all rows.
     n_inducing : int
         Inducing points; all rows where there are fewer.
     n_inducing_mean
@@ -142,7 +142,7 @@ class SparseGPRegressor(FamilyRegressor):
         `batch_size`, or the number of rows, but 64, where these are fewer. Functions grow from the rows until there are as many as there is room
         for, hyperparameters keep adapting, memory stays as it is. Rows wait until a batch is full; then `epochs` steps (None = 40 up to 2,048 in
         all and 4 later, at a rate of 0.05; after a `fit` 1) are taken on it. So the model depends on the rows and their order, not on the portions after the first call, and a model that was saved and loaded goes on to
-        the same bits. After it `n_rows_` are the rows learned from, `history_` is of this call, and there is no `elbo_`: earlier rows are gone.
+        the same bits. Predictions are of q as the steps left it, not of the optimum that a `fit` ends with. After it `n_rows_` are the rows learned from, `history_` is of this call, and there is no `elbo_`: earlier rows are gone.
 
         Warns (ConvergenceWarning) of rows that are on average far from the first ones, of rows that are predicted worse than by a constant, and of
         intervals that are too narrow. Raises ValueError or TypeError as `fit`, and ValueError with a calibration, which wants rows that are set aside.
