@@ -76,10 +76,15 @@ def table(result: dict) -> tuple[list[str], list[list]]:
             _or_nothing(r["epochs"], ".0f"),
             _or_nothing(r["residual"], ".1e"),
             f"{r['rmse']:.1e}",
-            _or_nothing(r["nlpd"], ".2f"),
+            "" if r["nlpd"] is None else round(r["nlpd"], 2),
         ]
-        for r in result["rows"]
+        for r in sorted(result["rows"], key=_place)
     ]
+
+
+def _place(row: dict) -> tuple[int, int]:
+    """The systems and the sides in their order."""
+    return list(SYSTEMS).index(row["system"]), (*SIDES, *RIVALS).index(row["side"])
 
 
 def _or_nothing(value: float | None, how: str) -> str:

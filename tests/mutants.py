@@ -1069,6 +1069,13 @@ MUTATIONS = (
         "learners/test_full_batch_kernels.py::test_a_prior_moves_the_optimum_as_it_must",
     ),
     Mutation(
+        "standard errors know nothing of the move that a run left undone",
+        "learners/conditionals.py",
+        "_solved(state.at.hessian, state.at.gradient)\n",
+        "np.zeros(1)\n",
+        "learning/test_standard_errors.py::test_standard_errors_hold_what_a_run_left_undone",
+    ),
+    Mutation(
         "standard errors are those of independent rows",
         "learning/standard_errors.py",
         "inverse @ spread @ inverse",

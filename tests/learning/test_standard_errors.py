@@ -1,5 +1,7 @@
 """Standard errors of θ̂: the sandwich against plain NumPy, the spread of estimates over simulations, what the plan says."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from toy import KEY
 from stochgp import KernelGPRegressor
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import Matern12
-from stochgp.learners import BSGD, ByLoss, FullBatch, LeaveOneOut, Problem, Vecchia, fit
+from stochgp.learners import BSGD, ByLoss, FullBatch, LeaveOneOut, Problem, Vecchia, conditionals, fit
 from stochgp.learning.standard_errors import cells_of, godambe, named
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed
@@ -94,6 +96,28 @@ def test_standard_errors_are_the_spread_of_estimates_over_simulations(kind):
         squares.append(((packed(partition(state.gp)[0]) - truth) / errors) ** 2)
     means = np.mean(squares, axis=1)
     assert abs(means.mean() - 1) < 4 * means.std() / 24**0.5
+
+
+def test_standard_errors_hold_what_a_run_left_undone():
+    """θ moved by twice its standard errors from the optimum: these then say so, as a Newton step leads back."""
+    X, y = draw(250, 125.0, 0)
+    learner, source = LeaveOneOut(n_neighbours=8, spread=None), DeviceRows(X, y, dtype=jnp.float64)
+    plan = learner.plan(250, 1, ByLoss())
+    problem = Problem(source, plan, learner.prepare(model(), source, plan, (0, 0)))
+    state = learner._search(learner.init(model(), problem, key=KEY), problem)
+    for _ in range(15):
+        state, _ = learner.score(state, problem)
+    optimum, theta = learner.standard_errors(state), packed(partition(state.gp)[0])
+    assert optimum is not None
+    errors = packed(optimum[0])
+    np.testing.assert_allclose(errors, godambe(state.at.hessian, state.at.spread), rtol=1e-3)
+    for k, error in enumerate(errors):
+        away = theta.copy()
+        away[k] += 2 * error
+        moved = conditionals._moved(state.gp, away)
+        at = learner._curvature(moved, problem, state.near)
+        found = learner.standard_errors(dataclasses.replace(state, gp=moved, at=at))
+        assert found is not None and packed(found[0])[k] > 1.5 * error
 
 
 def test_names_and_the_plan():

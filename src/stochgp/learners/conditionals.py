@@ -230,10 +230,15 @@ class AbstractConditionals(AbstractLearner):
         return entry["distance"] < CONVERGED or entry["gain"] < NEGLIGIBLE
 
     def standard_errors(self, state: ConditionalState) -> tuple[Any, float] | None:
-        """`godambe`, by cells of centres, once all centres were scored; and the standard error of L as an estimate of the loss of new rows."""
+        """√(e² + δ²), once all centres were scored: e of `godambe`, by cells of centres, and δ the move that another scoring step would make.
+
+        And the standard error of L as an estimate of the loss of new rows.
+        """
         if not np.isfinite(state.at.loss):
             return None
-        errors = godambe(state.at.hessian, state.at.spread)
+        errors = np.hypot(
+            godambe(state.at.hessian, state.at.spread), _solved(state.at.hessian, state.at.gradient)
+        )
         return unpacked(errors, partition(state.gp)[0]), float(state.at.error)
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
