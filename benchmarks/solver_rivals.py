@@ -48,6 +48,11 @@ def kernel_matrix(X: Tensor, Z: Tensor, name: str, length: float) -> Tensor:
     return K
 
 
+def _residual(A: Tensor, W: Tensor, B: Tensor) -> float:
+    """The largest of the columns, relative: a pass over A."""
+    return float(((A @ W - B).norm(dim=0) / B.norm(dim=0)).max())
+
+
 def alternating_projections(A: Tensor, share: float, B: Tensor, until: Until) -> tuple[Tensor, float, float]:
     """Blocks of fixed rows with cached factors, each time that of the largest residual (Wu, Lin, Hernández-Lobato et al. 2024)."""
     W, R, n = torch.zeros_like(B), B.clone(), len(B)
@@ -72,7 +77,7 @@ def sketch_and_project(A: Tensor, share: float, B: Tensor, until: Until) -> tupl
     nu = n / b
     mu = min(share, 1 / nu)
     beta, gamma = 1 - math.sqrt(mu / nu), 1 / math.sqrt(mu * nu)
-    alpha, norms, steps, checks = 1 / (1 + gamma * nu), B.norm(dim=0), 0, 0
+    alpha, steps, checks = 1 / (1 + gamma * nu), 0, 0
     residual = math.inf
     while not until.is_over(residual):
         rows = torch.randperm(n, generator=draw)[:b]
@@ -86,7 +91,7 @@ def sketch_and_project(A: Tensor, share: float, B: Tensor, until: Until) -> tupl
         Y = alpha * V + (1 - alpha) * W
         steps += 1
         if steps % math.ceil(nu) == 0:
-            residual, checks = float(((A @ W - B).norm(dim=0) / norms).max()), checks + 1
+            residual, checks = _residual(A, W, B), checks + 1
     return W, steps * b / n + checks, 0.0
 
 
@@ -144,7 +149,7 @@ def _sdd(A: Tensor, B: Tensor, rate: float, steps: int, clock: float) -> tuple[T
         done += 1
         if done % 50 == 0 and time.perf_counter() > clock:
             break
-    left = float(((A @ W - B).norm(dim=0) / B.norm(dim=0)).max())
+    left = _residual(A, W, B)
     return average, left if left < 10 else math.inf, done
 
 
@@ -156,14 +161,13 @@ def eigenpro(A: Tensor, share: float, B: Tensor, until: Until) -> tuple[Tensor, 
     values, vectors = values.flip(0), vectors.flip(1)
     top, E, tail = values[:EIGENPRO_RANK], vectors[:, :EIGENPRO_RANK], float(values[EIGENPRO_RANK])
     share_of_top = (1 - tail / top) / top
-    peak = float(
-        (1 - (E.square() * (top - tail)).sum(dim=1)).max()
-    )  # of the preconditioned kernel's diagonal
+    # Of the preconditioned kernel: the largest number on its diagonal, and its leading eigenvalue.
+    peak = float((1 - (E.square() * (top - tail)).sum(dim=1)).max())
     bend = tail / len(some)
     batch = max(1, int(peak / bend)) if bend > 0 else n
     batch = min(batch, 2_000)
     eta = 1.5 * batch / (peak + (batch - 1) * bend)
-    W, norms, residual, steps = torch.zeros_like(B), B.norm(dim=0), math.inf, 0
+    W, residual, steps = torch.zeros_like(B), math.inf, 0
     while not until.is_over(residual):
         for rows in torch.randperm(n, generator=draw).split(batch):
             block = A[rows]
@@ -171,7 +175,7 @@ def eigenpro(A: Tensor, share: float, B: Tensor, until: Until) -> tuple[Tensor, 
             W[rows] -= g
             W[some] += E @ (share_of_top[:, None] * (E.T @ (block[:, some].T @ g)))
             steps += len(rows)
-        residual = float(((A @ W - B).norm(dim=0) / norms).max())
+        residual = _residual(A, W, B)
     return W, 2 * steps / n, 0.0
 
 

@@ -35,12 +35,12 @@ depends = kernel_defaults.depends
 
 def cells(quick: bool, slow: bool) -> list[Cell]:
     each = kernel_defaults.cells(quick, slow)
-    found = [cell | {"variant": name} for cell in each for name in (*VARIANTS, *(() if quick else (ALONE,)))]
+    with_each = lambda cells, names: [cell | {"variant": name} for cell in cells for name in names]
     if quick:
-        return found
-    found += [cell | {"variant": name} for cell in each for name in GROWING if cell["set"] in WITH_GROWING]
+        return with_each(each, VARIANTS)
+    growing = with_each([cell for cell in each if cell["set"] in WITH_GROWING], GROWING)
     walking = [{"set": WALKING, "output": k, "split": 0, "seed": 0} for k in OUTPUTS]
-    return found + [cell | {"variant": name} for cell in walking for name in (ALONE, WIDER)]
+    return with_each(each, (*VARIANTS, ALONE)) + growing + with_each(walking, (ALONE, WIDER))
 
 
 def cost(cell: Cell) -> float:

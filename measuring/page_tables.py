@@ -6,6 +6,7 @@ from typing import Any
 from measuring import papers, query
 from measuring.page_facts import SETS, below_published, best, not_measured, slope, tuned
 from measuring.query import Lines, lines
+from measuring.store import select
 from measuring.tables import printed, table
 
 COVERAGES = "coverage of 50, 80, 95 and 99 % intervals"
@@ -291,7 +292,7 @@ def decoupled_defaults() -> str:
             name = s if s != "walking" else f"{s}, target {output + 1}"
             for variant in variants:
                 same = {"variant": variant} | ({"output": output} if s == "walking" else {})
-                if any(same.items() <= record["settings"].items() for record in of_set.records):
+                if select(of_set.records, **same):
                     of = of_set.where(**same)
                     scores = f"{of.one('rmse'):.4f}", printed(of.one("nlpd"), ".3f"), _coverages(of)
                     rows.append(

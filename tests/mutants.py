@@ -754,6 +754,13 @@ MUTATIONS = (
         "families/test_growing.py::test_a_fit_ends_with_the_best_q_of_its_functions",
     ),
     Mutation(
+        "rows after a fit forget the line that it went around",
+        "families/growing.py",
+        "likelihood=likelihood_of(stream.gp), inflation=None",
+        "likelihood=likelihood_of(stream.gp), inflation=None, mean_function=None",
+        "families/test_growing.py::test_rows_after_a_fit_are_observed_as_its_rows_but_for_the_errors_that_its_optimum_had",
+    ),
+    Mutation(
         "the best mean of functions of its own is that of the covariance's",
         "families/growing.py",
         "data, run, _points(functions.mean_functions))",

@@ -136,6 +136,15 @@ def test_a_stream_goes_on_from_a_fit(approximation, tmp_path):
     np.testing.assert_array_equal(model.predict(X[:9]), again.predict(X[:9]))
 
 
+def test_rows_after_a_fit_are_observed_as_its_rows_but_for_the_errors_that_its_optimum_had():
+    """The line that the fit went around stays; the distribution chosen by rows left out of the optimum goes."""
+    model = SparseGPRegressor(**SETTINGS, epochs=2, batch_size=40, mean="linear").fit(X[:200], y[:200])
+    before = model._fitted.observation
+    after = model.partial_fit(X[200:], y[200:])._fitted.observation
+    assert before.mean_function is not None and after.mean_function is before.mean_function
+    assert after.inflation is None and after.targets is before.targets
+
+
 def test_rows_after_a_fit_are_learned_at_its_rate():
     """The decay of a run with an end does not hold its stream still; a fit that took no step is begun with."""
     learner = SVDGP(40, 2, 0.03, decay=cosine)

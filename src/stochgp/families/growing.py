@@ -1,7 +1,6 @@
 """Sparse regressors whose inducing functions grow from the rows: where they start, their posterior, and learning from a stream."""
 
 import dataclasses
-import math
 import time
 from typing import Any
 
@@ -9,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from stochgp import deadline, kernels
+from stochgp import kernels
 from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, Decisions, choice
 from stochgp.compiled import kept_on_disk
@@ -18,7 +17,7 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
 from stochgp.estimators.report import PLANNED
 from stochgp.estimators.settings import check_settings
-from stochgp.families.variational import LATE, likelihood_of, named_kernel, predictions_entries
+from stochgp.families.variational import LATE, kept, likelihood_of, named_kernel, predictions_entries
 from stochgp.families.variational import posterior_of as closed
 from stochgp.learners import Stream, begin_stream, continue_run, feed
 from stochgp.learning.growing import STEPS, AbstractGrowing
@@ -30,7 +29,7 @@ from stochgp.parameters import cast
 from stochgp.posteriors import VariationalPosterior
 from stochgp.results import FitResult
 from stochgp.selection.warping import transform_wanted
-from stochgp.selection.wider_mean import SECONDS_PER_NUMBER, widened
+from stochgp.selection.wider_mean import solve_seconds, widened
 from stochgp.training_data.cautions import Seen, warn_of
 from stochgp.training_data.fingerprinted import Inputs
 from stochgp.training_data.inputs import read_inputs_at_fit, read_rows, refuse_no_targets
@@ -91,9 +90,7 @@ def mean_seconds(estimator: Any, data: TrainingData) -> float:
     """Of solving for the mean where it has functions of its own, by typical costs; 0 where that is more than a share of the time that is left."""
     if estimator.approximation != "svdgp":
         return 0.0
-    n = min(_n_mean(estimator), data.n_rows)
-    seconds = SECONDS_PER_NUMBER * data.n_all * n**2
-    return seconds if seconds <= MEAN_SHARE * deadline.left() < math.inf else 0.0
+    return kept(solve_seconds(min(_n_mean(estimator), data.n_rows), data), MEAN_SHARE)
 
 
 def _n_mean(estimator: Any) -> int:
@@ -191,7 +188,7 @@ def _fed(estimator: Any, before: Fitted, rows: Rows) -> tuple[Fitted, list[float
     found = dataclasses.replace(before.with_inputs(rows.X), stream=stream)
     if not losses:
         return found, losses
-    observation = Observation(before.targets, likelihood_of(stream.gp))
+    observation = dataclasses.replace(before.observation, likelihood=likelihood_of(stream.gp), inflation=None)
     posterior = VariationalPosterior.of(stream.gp, new.X.shape[1])
     return dataclasses.replace(found, posterior=posterior, observation=observation), losses
 

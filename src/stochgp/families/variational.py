@@ -138,8 +138,12 @@ def likelihood_of(gp: SparseGP) -> AbstractLikelihood:
 
 def closing_seconds(n_inducing: int, n_rows: int, share: float) -> float:
     """What `posterior_of` takes of the time that is left, by typical costs; 0 where that is more than a share, and learning is worth more."""
-    left, wanted = deadline.left(), _pass_seconds(n_inducing, n_rows)
-    return wanted if wanted <= share * left < math.inf else 0.0
+    return kept(_pass_seconds(n_inducing, n_rows), share)
+
+
+def kept(seconds: float, share: float) -> float:
+    """What is kept of the time that is left for something that takes so many seconds: 0 where that is more than a share of it."""
+    return seconds if seconds <= share * deadline.left() < math.inf else 0.0
 
 
 def kernel_of(estimator: Any) -> kernels.AbstractKernel:

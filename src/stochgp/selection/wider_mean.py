@@ -82,7 +82,7 @@ def widened(
 
 def _size(gp: SparseGP, asked: int | None, data: TrainingData, run: Run) -> tuple[int, str]:
     """(The number of points, 0 for the inducing points alone; why)."""
-    M, N, n_all = gp.approximation.n_inducing, data.n_rows, data.n_all
+    M, N = gp.approximation.n_inducing, data.n_rows
     if asked == 0:
         return 0, AS_ASKED
     of_noise = isinstance(gp.likelihood, Gaussian) and isinstance(gp.likelihood.noise, ConstantNoise)
@@ -93,7 +93,7 @@ def _size(gp: SparseGP, asked: int | None, data: TrainingData, run: Run) -> tupl
         run.budget.require(_need_bytes(size), f"a mean from {size} points")
         return (size, AS_ASKED) if size > M else (0, f"{size} points are no more than the inducing ones")
     for size in (min(size, N) for size in SIZES):
-        seconds = SECONDS_PER_NUMBER * n_all * size**2
+        seconds = solve_seconds(size, data)
         if size < min(2 * M, N) or size <= M:
             break
         if seconds < min(MOST_SECONDS, deadline.left()) and _need_bytes(size) < run.budget.free():
@@ -105,7 +105,7 @@ def _size_of_learned(n: int, planned: int | None, data: TrainingData, run: Run) 
     """(n, 0 for the functions of the covariance alone; why), of functions of the mean that were learned."""
     if planned == 0:
         return 0, AS_GIVEN
-    if SECONDS_PER_NUMBER * data.n_all * n**2 > deadline.left() or _need_bytes(n) > run.budget.free():
+    if solve_seconds(n, data) > deadline.left() or _need_bytes(n) > run.budget.free():
         return 0, "no time or no memory for the mean of the functions that were learned for it"
     return n, "the functions that were learned for it; the mean is the best one of all rows"
 
@@ -116,6 +116,11 @@ def _with_rows(points: Float[np.ndarray, "M D"], size: int, data: TrainingData) 
         return points
     order = np.random.default_rng(SEED).permutation(data.n_rows)[len(points) - size :]
     return np.concatenate([points, np.asarray(data.X[np.sort(order)], np.float64)])
+
+
+def solve_seconds(size: int, data: TrainingData) -> float:
+    """Of a mean from so many points, by typical costs."""
+    return SECONDS_PER_NUMBER * data.n_all * size**2
 
 
 def _need_bytes(size: int) -> int:
