@@ -24,6 +24,7 @@ BENCHMARKS = {
     "classes": "tables of classes: our classifier as it comes beside CatBoost and logistic regression",
     "demo": "the demonstration on flights that leave the gate, beside ridge regression and boosting",
     "feature_steps": "time of a step of SCGD, MINIMAX and BSGD against eager PyTorch",
+    "kernel_products": "entries of K a second in products K V, by the shape of a tile, on a processor or a GPU",
     "solver_steps": "time of a step of stochastic dual descent against a plain un-tiled one",
     "solver_systems": "seconds of every solver to a residual of 1e-4 of systems that have hardly any noise",
     "solver_times": "time to a posterior mean of every solver against PyTorch and GPyTorch",

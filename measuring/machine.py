@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,8 +46,9 @@ def history(root: Path = ROOT) -> frozenset[str] | None:
 
 
 def machine() -> dict:
-    """Processor, cores, memory in bytes, system, and the load averages (1, 5, 15 minutes) when asked."""
-    return {
+    """Processor, cores, memory in bytes, system, the load averages (1, 5, 15 minutes) when asked, and JAX's GPUs where it has some."""
+    found = accelerators()
+    return ({"accelerators": found} if found else {}) | {
         "processor": _processor(),
         "cores_physical": physical_cores(),
         "cores_usable": usable_cores(),
@@ -54,6 +56,12 @@ def machine() -> dict:
         "system": platform.platform(),
         "load_average": [round(load, 2) for load in os.getloadavg()],
     }
+
+
+def accelerators() -> list[str]:
+    """Names of the devices that this process computes on by JAX, other than the processor."""
+    jax = sys.modules.get("jax")
+    return [] if jax is None else [d.device_kind for d in jax.devices() if d.platform != "cpu"]
 
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:

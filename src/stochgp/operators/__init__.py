@@ -1,10 +1,11 @@
 """K + Σ as products with blocks of its rows, on one device or spread over several."""
 
 from .base import AbstractOperator
-from .kernel import TILE, KernelOperator
+from .kernel import GPU_TILE, TILE, KernelOperator
 from .sharded import Product, ShardedOperator, gather, ring, scatter
 
 __all__ = [
+    "GPU_TILE",
     "TILE",
     "AbstractOperator",
     "KernelOperator",

@@ -14,7 +14,8 @@ from stochgp.numerics.precision import einsum, matmul
 from stochgp.operators.base import BLOCK, AbstractOperator, Read, as_it_is, filled, one_row
 from stochgp.parameters import Frozen, cast, value_of
 
-TILE = 8192  # most columns of a tile: with 512 rows it is 16 MB of float32
+TILE = 8192  # most columns of a tile on a processor: with 512 rows it is 16 MB of float32
+GPU_TILE = 131_072  # on a GPU: an H100 is done with a smaller tile before the next one is launched (`benchmarks kernel_products`)
 
 
 class KernelOperator(AbstractOperator):

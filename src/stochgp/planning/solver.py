@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
+import jax
 import numpy as np
 
 from stochgp.budget import Budget, format_bytes, release
 from stochgp.choosing import AS_ASKED, AS_GIVEN
 from stochgp.devices import ONE, Devices
 from stochgp.names import lookup
-from stochgp.operators import TILE
+from stochgp.operators import GPU_TILE, TILE
 from stochgp.planning.devices import GAIN, Shared, Team, may_share, shared_bytes, shared_seconds, way_of
 from stochgp.planning.machine import TYPICAL, calibrate
 from stochgp.planning.memory import plannable, room_for_rows
@@ -82,7 +83,7 @@ def plan(
     first = choose(size, budget, solver=solver, tolerance=tolerance, n_test=n_test, team=team)
     if size.n_rows <= SMALL:
         return first
-    costs = calibrate(operator, size.n_columns)
+    costs = calibrate(operator, size.n_columns, first.tile)
     release()
     return _chosen(size, budget, free, costs, solver, aim)  # what measuring left is counted with the solvers
 
@@ -163,7 +164,7 @@ def _candidates(
         if aim.team.as_asked:
             return
     for solver in kind.variants(size) if planned else (kind,):
-        for tile in TILES:
+        for tile in _tiles():
             layout = Layout(min(tile, size.n_rows), 0, costs.workspace)
             yield _candidate(solver, layout, size, costs, aim)
             if solver.keeps_rows:
@@ -187,13 +188,18 @@ def _shared_candidates(
     size = size._replace(has_neighbours=False)
     way = way_of(size, team, free)
     for solver in kind.variants(size) if planned else (kind,):
-        for tile in TILES:
+        for tile in _tiles():
             layout = Layout(min(tile, size.n_rows), 0, costs.workspace, solver.itemsize_for(size))
             seconds = shared_seconds(solver, size, layout, costs, aim.tolerance, aim.n_test, team)
             need = shared_bytes(solver, size, layout, way, team)
             yield Candidate(solver, size, layout, seconds, need, way)
             if tile >= size.n_rows:
                 break
+
+
+def _tiles() -> tuple[int, ...]:
+    """Columns of a tile that may be planned, the most first."""
+    return TILES if jax.default_backend() == "cpu" else (GPU_TILE, GPU_TILE // 4, *TILES)
 
 
 def _shared(chosen: Candidate, same: list[Candidate], team: Team | None) -> Shared | None:
