@@ -137,7 +137,7 @@ def test_a_stream_goes_on_from_a_fit(approximation, tmp_path):
 
 
 def test_rows_after_a_fit_are_observed_as_its_rows_but_for_the_errors_that_its_optimum_had():
-    """The line that the fit went around stays; the distribution chosen by rows left out of the optimum goes."""
+    """The line that the fit went around stays; the distribution that held-out errors of its optimum chose goes."""
     model = SparseGPRegressor(**SETTINGS, epochs=2, batch_size=40, mean="linear").fit(X[:200], y[:200])
     before = model._fitted.observation
     after = model.partial_fit(X[200:], y[200:])._fitted.observation

@@ -21,7 +21,7 @@ from sweeps import some_of
 
 from stochgp import kernels
 from stochgp.budget import Budget, in_use
-from stochgp.operators import KernelOperator
+from stochgp.operators import GPU_TILE, TILE, KernelOperator
 from stochgp.planning.machine import TYPICAL, calibrate
 from stochgp.planning.memory import HEADROOM
 from stochgp.planning.solver import NAMES, choose, plan
@@ -39,6 +39,15 @@ def problem_of(n_rows, n_samples=64, n_inputs=9, noise_ratio=0.01):
 def room(n_bytes):
     """A limit that leaves so much to plan a solve with."""
     return Budget(int((in_use() + n_bytes) / (1 - HEADROOM)))
+
+
+def test_tiles_are_wider_on_a_gpu_where_memory_allows(monkeypatch):
+    size = problem_of(500_000, 16)
+    planned = lambda n_bytes: choose(size, room(n_bytes), solver="cg").tile
+    assert planned(2**35) == TILE
+    monkeypatch.setattr("stochgp.planning.solver.jax.default_backend", lambda: "gpu")
+    assert planned(2**35) == GPU_TILE
+    assert planned(2.7e9) < GPU_TILE
 
 
 def test_of_hardly_any_noise_a_direct_solve_may_last_half_as_long_again():

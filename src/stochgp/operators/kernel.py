@@ -15,7 +15,7 @@ from stochgp.operators.base import BLOCK, AbstractOperator, Read, as_it_is, fill
 from stochgp.parameters import Frozen, cast, value_of
 
 TILE = 8192  # most columns of a tile on a processor: with 512 rows it is 16 MB of float32
-GPU_TILE = 131_072  # on a GPU: an H100 is done with a smaller tile before the next one is launched (`benchmarks kernel_products`)
+GPU_TILE = 131_072  # on a GPU: products of few inputs are 1.1 to 1.6 times as fast as by `TILE` on an H100, of 26 inputs 0.9 to 1.1 times
 
 
 class KernelOperator(AbstractOperator):
