@@ -1623,7 +1623,7 @@ MUTATIONS = (
     ),
     Mutation(
         "both kernels of blocks stay in a pool",
-        "pools/pooled_regressor.py",
+        "pools/comparing.py",
         "worse = line if choice.name is None else plain",
         "worse = line",
         "pools/test_pooled.py::test_of_two_kernels_the_one_around_a_line_stays_where_held_out_rows_prefer_it",
@@ -1756,7 +1756,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a fold is predicted by members that have seen it",
-        "pools/pooled_regressor.py",
+        "pools/comparing.py",
         "rows.some(np.setdiff1d(np.arange(len(rows)), part)), rows.some(part)",
         "rows, rows.some(part)",
         "pools/test_pooled.py::test_few_rows_are_predicted_fold_by_fold_by_members_that_then_know_all",
@@ -1826,7 +1826,7 @@ MUTATIONS = (
     ),
     Mutation(
         "few rows have no frequent values",
-        "pools/pooled_regressor.py",
+        "pools/comparing.py",
         "return Compared(picked, folds=of_folds)",
         "return Compared(picked)",
         "pools/test_pooled.py::test_pools_know_the_values_that_are_recorded_again_and_again",

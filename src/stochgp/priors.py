@@ -17,7 +17,7 @@ therefore stratified: every draw has its share of high ones.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -27,7 +27,12 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.features.base import AbstractFeatureMap, check_rows
-from stochgp.features.fourier import normal_rows, orthogonal_directions
+from stochgp.features.fourier import (
+    independent_directions,
+    independent_frequencies,
+    orthogonal_directions,
+    spread_frequencies,
+)
 from stochgp.features.hashing import draw_hashes, hash_signs
 from stochgp.kernels.base import as_kernel, select
 from stochgp.kernels.terms import Rows, Term, share, terms_of
@@ -38,7 +43,6 @@ from stochgp.parameters import Frozen, value_of
 
 GROUP = 4  # functions that share their frequencies. In larger groups their errors are alike, and variances from samples are off everywhere
 BLOCK = 512  # rows whose features exist at a time
-CANDIDATES = 8  # lengths that are drawn for each one that is kept
 
 
 class RandomFeatures(AbstractFeatureMap):
@@ -278,12 +282,12 @@ def _draw(
     linear, waves = term.rows.linear, term.rows.waves
     n = n_columns // 2 if waves else n_columns
     keys = iter(jax.random.split(key, len(linear) + len(waves) + len(term.packed)))
-    draw_directions = orthogonal_directions if orthogonal else _independent_directions
+    draw_directions = orthogonal_directions if orthogonal else independent_directions
     directions, frequencies = [], []
     for x in linear:
         last = draw_directions(n, x.shape[1], after(next(keys), last), dtype)
         directions.append(x.shape[1] ** 0.5 * last.T)
-    draw = _spread_frequencies if orthogonal else _independent_frequencies
+    draw = spread_frequencies if orthogonal else independent_frequencies
     for x, scales in zip(waves, term.scales, strict=True):
         last = draw(n, x.shape[1], scales, after(next(keys), last), dtype)
         frequencies.append(last.T / (2 * math.pi))
@@ -303,38 +307,6 @@ def _drawn(terms: Sequence[Term], draws: Sequence[Draw | None]) -> list[Draw | N
         )
 
     return [numbers(*of) for of in zip(terms, draws, strict=True)]
-
-
-def _independent_directions(
-    n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike
-) -> Float[Array, "n D"]:
-    """Uniform unit rows, independent."""
-    rows = normal_rows(n, n_inputs, key, dtype)
-    return rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
-
-
-def _independent_frequencies(
-    n: int, n_inputs: int, scales: Callable[..., Array], key: PRNGKeyArray, dtype: DTypeLike
-) -> Float[Array, "n D"]:
-    """Independent ω = a ξ, a from `scales`, ξ ~ N(0, I)."""
-    scale_key, normal_key = jax.random.split(key)
-    return normal_rows(n, n_inputs, normal_key, dtype) * scales(n, key=scale_key, dtype=dtype)[:, None]
-
-
-def _spread_frequencies(
-    n: int, n_inputs: int, scales: Callable[..., Array], key: PRNGKeyArray, dtype: DTypeLike
-) -> Float[Array, "n D"]:
-    """ω = a ‖ξ‖ q: directions q in orthogonal blocks, lengths a ‖ξ‖ stratified. Each ω is distributed as an independent one.
-
-    `CANDIDATES` · n independent lengths are drawn. Sorted by size they fall into n runs of `CANDIDATES` lengths each. Of every
-    run the length that was drawn first is kept. The kept lengths stay in the order in which they were drawn. This order does
-    not depend on their sizes, so the choice within a run is uniform, and so is the permutation.
-    """
-    direction_key, length_key = jax.random.split(key)
-    candidates = _independent_frequencies(CANDIDATES * n, n_inputs, scales, length_key, dtype)
-    lengths = jnp.linalg.norm(candidates, axis=1)
-    kept = jnp.sort(jnp.argsort(lengths).reshape(n, CANDIDATES).min(axis=1))
-    return orthogonal_directions(n, n_inputs, direction_key, dtype) * lengths[kept][:, None]
 
 
 def _features(variances: Sequence[Array], rows: Sequence[Rows], draws: Sequence[Draw | None]) -> Array:

@@ -16,7 +16,7 @@ from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
 from stochgp.learners import SVGP
 from stochgp.likelihoods import Warped
-from stochgp.pools import joining, pool_division, pooled, pooled_regressor
+from stochgp.pools import comparing, joining, pool_division, pooled, pooled_regressor
 from stochgp.pools.pooling import Pooling, distance_of, limited
 from stochgp.transforms import ShiftedLog
 
@@ -43,7 +43,7 @@ def model():
         picked = pooled.alone(0, "")._replace(
             members=[0, 1], level=np.array([0.0, 0.4]), slope=np.zeros(2), average=np.array([0.4, 0.6])
         )
-        patched.setattr(pooled_regressor, "chosen", lambda *_, **__: picked)
+        patched.setattr(comparing, "chosen", lambda *_, **__: picked)
         return found, both.fit(X, Y)
 
 
@@ -137,7 +137,7 @@ def test_held_out_rows_are_seen_by_no_member_before_they_are_compared(monkeypatc
     )
     scored = []
     monkeypatch.setattr(
-        pooled_regressor, "chosen", lambda found, *_, **__: scored.append(found) or pooled.alone(0, "as is")
+        comparing, "chosen", lambda found, *_, **__: scored.append(found) or pooled.alone(0, "as is")
     )
     GPRegressor(members=["kernel"], random_state=1).fit(X, Y)
     assert len(given[0]) == N - N // 4 and len(scored[0].y) == N // 4
@@ -214,23 +214,21 @@ def test_large_tables_with_a_time_have_no_feature_gp_on_blocks(n, has):
 
 
 @pytest.mark.parametrize(("gain", "stays"), [(0.5, "kernel_and_line"), (0.04, "kernel"), (-0.5, "kernel")])
-def test_of_two_kernels_the_one_around_a_line_stays_where_held_out_rows_prefer_it(monkeypatch, gain, stays):
+def test_of_two_kernels_the_one_around_a_line_stays_where_held_out_rows_prefer_it(gain, stays):
     both = {"kernel_by_blocks", "kernel_and_line_by_blocks"}
     division = pool_division.held_out(Rows(X, Y), GENERATOR)
     assert both < set(GPRegressor()._candidates(True, division))
     assert not both & set(GPRegressor()._candidates(False, division))
-    pool, n = GPRegressor(), 400
-    generator = np.random.default_rng(1)
+    n, generator = 400, np.random.default_rng(1)
     y, logp = generator.normal(size=(2, n))
     rows = Rows(np.zeros((n, 1)), y, None)
-    monkeypatch.setattr(GPRegressor, "_cells", lambda self, new: np.arange(n) // 10)
     scored = lambda shift: (None, logp + shift + 0.1 * generator.normal(size=n), y + 1.0)
     found = {"kernel_by_blocks": scored(0.0), "kernel_and_line_by_blocks": scored(gain), "other": None}
-    pool.estimators_ = dict.fromkeys(found)
-    why = pool._without_one_kernel(found, rows, rows.weights)
-    assert list(found) == list(pool.estimators_) == [f"{stays}_by_blocks", "other"]
+    compared = comparing.Comparison(dict.fromkeys(found), {}, lambda new: np.arange(n) // 10, True)
+    why = compared._without_one_kernel(found, rows, rows.weights)
+    assert list(found) == list(compared.members) == [f"{stays}_by_blocks", "other"]
     assert f"without '{(both - set(found)).pop()}'" in why
-    assert pool._without_one_kernel(found, rows, rows.weights) == ""
+    assert compared._without_one_kernel(found, rows, rows.weights) == ""
 
 
 def test_members_of_a_table_in_time_are_made_anew_of_all_rows(monkeypatch):
@@ -238,7 +236,7 @@ def test_members_of_a_table_in_time_are_made_anew_of_all_rows(monkeypatch):
     n = 1_500
     rows = np.column_stack([np.arange(n), GENERATOR.normal(size=n)])
     y = 0.01 * rows[:, 0] + np.sin(rows[:, 1]) + 0.1 * GENERATOR.normal(size=n)
-    monkeypatch.setattr(pooled_regressor, "near_and_far", lambda *_: pooled.alone(1, ""))
+    monkeypatch.setattr(comparing, "near_and_far", lambda *_: pooled.alone(1, ""))
     found = GPRegressor(members=["kernel"], random_state=0, new_rows="auto").fit(rows, y)
     assert list(found.estimators_) == ["kernel_by_blocks"] == found.plan_["refit"]["choice"]
     member = found.estimators_["kernel_by_blocks"]
@@ -416,7 +414,7 @@ def test_distances_are_to_all_rows_that_the_members_learned_from(monkeypatch):
     picked = pooled.alone(0, "")._replace(
         members=[0, 1], level=np.zeros(2), slope=np.array([0.0, 1.0]), average=np.array([0.5, 0.5])
     )
-    monkeypatch.setattr(pooled_regressor, "chosen", lambda *_, **__: picked)
+    monkeypatch.setattr(comparing, "chosen", lambda *_, **__: picked)
     found = GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
     distance = found._pooling.distance
     assert len(distance.rows) == N and np.allclose(distance(X), distance(X[:1])[0])
@@ -434,7 +432,7 @@ def test_distances_are_to_all_rows_that_the_members_learned_from(monkeypatch):
 def test_a_member_that_stays_alone_has_its_probabilities_corrected(monkeypatch):
     """A member that promises twice the deviation; intervals, too, are then those of the corrected distribution."""
 
-    monkeypatch.setattr(pooled_regressor, "chosen", lambda *_, **__: pooled.alone(0, "it is the best"))
+    monkeypatch.setattr(comparing, "chosen", lambda *_, **__: pooled.alone(0, "it is the best"))
     wide = KernelGPRegressor(learner=None, noise_variance=0.4, likelihood="gaussian")
     found = GPRegressor(members={"wide": wide, "other": QUICK["feature"]()}, random_state=0).fit(X, Y)
     assert list(found.estimators_) == ["wide"] and found.plan_["probabilities"]["choice"].startswith("Beta(")

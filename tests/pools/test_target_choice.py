@@ -12,7 +12,7 @@ from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Warped
 from stochgp.learners import LeaveOneOut
-from stochgp.pools import hurdle, pooled, pooled_regressor, target_choice
+from stochgp.pools import comparing, hurdle, pooled, pooled_regressor, target_choice
 from stochgp.pools.target_choice import Kind, kind_of_targets, may_be_counts, shift_of
 
 N = 1_200
@@ -134,7 +134,7 @@ def test_a_pool_of_counts_mixes_the_probabilities_of_its_members(monkeypatch, tm
     picked = pooled.alone(0, "")._replace(
         members=[0, 1], level=np.array([0.0, 0.4]), slope=np.zeros(2), average=np.array([0.4, 0.6])
     )
-    monkeypatch.setattr(pooled_regressor, "chosen", lambda *_, **__: picked)
+    monkeypatch.setattr(comparing, "chosen", lambda *_, **__: picked)
     found = GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, COUNTS)
     assert found.target_ == found.plan_["target"]["choice"] == "count"
     mixed, w = found.predict_distribution(NEW), np.exp([0.0, 0.4]) / np.exp([0.0, 0.4]).sum()

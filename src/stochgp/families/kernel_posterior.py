@@ -13,7 +13,8 @@ from stochgp.models import KernelGP
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import choose
 from stochgp.posteriors import AbstractPosterior, LocalPosterior
-from stochgp.posteriors.local import NEIGHBOURS, neighbours_bytes
+from stochgp.posteriors.local import NEIGHBOURS
+from stochgp.posteriors.local_index import neighbours_bytes
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.selection.choices import LOCAL_ROWS
 from stochgp.selection.local_choice import calibrated_locally, sharing

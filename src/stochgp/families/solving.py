@@ -29,7 +29,8 @@ from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated
-from stochgp.posteriors.local import NEIGHBOURS, neighbours_bytes
+from stochgp.posteriors.local import NEIGHBOURS
+from stochgp.posteriors.local_index import neighbours_bytes
 from stochgp.posteriors.sampled import NoiseDraws
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution

@@ -26,7 +26,8 @@ from stochgp.posteriors import (
     SampledKernelPosterior,
 )
 from stochgp.posteriors.growing import extended, grown_draws, joined, sides, warm_start
-from stochgp.posteriors.local import NEIGHBOURS, neighbours_bytes
+from stochgp.posteriors.local import NEIGHBOURS
+from stochgp.posteriors.local_index import neighbours_bytes
 from stochgp.results import Solution
 from stochgp.solvers import Factor
 

@@ -1,5 +1,6 @@
 """Random Fourier features of stationary kernels, with independent or orthogonal frequencies."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -15,6 +16,8 @@ from stochgp.numerics import draws
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import matmul
 from stochgp.parameters import Frozen, frozen, value_of
+
+CANDIDATES = 8  # lengths that are drawn for each one that is kept
 
 
 class RandomFourier(AbstractFeatureMap):
@@ -123,6 +126,36 @@ def orthogonal_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DType
 def normal_rows(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
     """Rows ω_j ~ N(0, I_D), independent."""
     return on_device(draws.normal(key, (n, n_inputs), dtype))
+
+
+def independent_directions(n: int, n_inputs: int, key: PRNGKeyArray, dtype: DTypeLike) -> Float[Array, "n D"]:
+    """Uniform unit rows, independent."""
+    rows = normal_rows(n, n_inputs, key, dtype)
+    return rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def independent_frequencies(
+    n: int, n_inputs: int, scales: Callable[..., Array], key: PRNGKeyArray, dtype: DTypeLike
+) -> Float[Array, "n D"]:
+    """Independent ω = a ξ, a from `scales`, ξ ~ N(0, I)."""
+    scale_key, normal_key = jax.random.split(key)
+    return normal_rows(n, n_inputs, normal_key, dtype) * scales(n, key=scale_key, dtype=dtype)[:, None]
+
+
+def spread_frequencies(
+    n: int, n_inputs: int, scales: Callable[..., Array], key: PRNGKeyArray, dtype: DTypeLike
+) -> Float[Array, "n D"]:
+    """ω = a ‖ξ‖ q: directions q in orthogonal blocks, lengths a ‖ξ‖ stratified. Each ω is distributed as an independent one.
+
+    `CANDIDATES` · n independent lengths are drawn. Sorted by size they fall into n runs of `CANDIDATES` lengths each. Of every
+    run the length that was drawn first is kept. The kept lengths stay in the order in which they were drawn. This order does
+    not depend on their sizes, so the choice within a run is uniform, and so is the permutation.
+    """
+    direction_key, length_key = jax.random.split(key)
+    candidates = independent_frequencies(CANDIDATES * n, n_inputs, scales, length_key, dtype)
+    lengths = jnp.linalg.norm(candidates, axis=1)
+    kept = jnp.sort(jnp.argsort(lengths).reshape(n, CANDIDATES).min(axis=1))
+    return orthogonal_directions(n, n_inputs, direction_key, dtype) * lengths[kept][:, None]
 
 
 @jax.jit

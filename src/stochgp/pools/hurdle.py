@@ -12,14 +12,15 @@ from sklearn.base import clone
 from stochgp.data.rows import Rows
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.settings import CHOICES
+from stochgp.pools.joining import with_encoder
 from stochgp.pools.point_mass import Hurdle, frequent
 from stochgp.pools.pool_division import HeldOut
 from stochgp.pools.pooled import FEWEST_ROWS as FEWEST_COMPARED
-from stochgp.pools.pooled import Given, PooledEstimator, with_encoder
+from stochgp.pools.pooled import Given, PooledEstimator
 from stochgp.pools.pooled_classifier import GPClassifier
 from stochgp.pools.pooling import Compared, alone, prefer_by_crps
 from stochgp.pools.recorded import counted
-from stochgp.pools.target_choice import COUNT, REAL, Kind, kind_of_targets, may_be_counts
+from stochgp.pools.target_choice import COUNT, POSITIVE, REAL, Kind, kind_of_targets, may_be_counts
 from stochgp.selection.likelihood import AUTO
 from stochgp.training_data.new_rows import BETWEEN
 from stochgp.training_data.progress import say
@@ -67,6 +68,11 @@ class HurdleEstimator(PooledEstimator):
     def _is_hurdle(self) -> bool:
         """Whether a value is asked for."""
         return not (self.point_mass is None or isinstance(self.point_mass, str))
+
+    @property
+    def _above(self) -> float:
+        """What all predictions are above."""
+        return 0.0 if self.target_ == POSITIVE else -np.inf
 
     def _fit_block_by_block(
         self, files: Any, target: Any, others: dict[str, Any], given: Given, why: str
@@ -143,7 +149,7 @@ class HurdleEstimator(PooledEstimator):
         if found.rows is None:
             return found
         new, (distribution, _, _) = found.rows, self._scored(name, found.rows, found.rows.weights)
-        heaping, mixed = counted(seen), found.mixed()
+        heaping, mixed = counted(seen, self._above), found.mixed()
         if heaping is not None and not mixed.has_masses:
             mixed = heaping(mixed)
         preferred = prefer_by_crps(mixed, {name: distribution}, new, self._cells(new), LEAST_GAIN)

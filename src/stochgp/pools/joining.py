@@ -1,6 +1,7 @@
-"""How rows that were held out join the members of a pool of regressors."""
+"""How rows that were held out, and the table's columns, join the members of a pool."""
 
 import contextlib
+import dataclasses
 import warnings
 from typing import Any
 
@@ -13,6 +14,7 @@ from stochgp.deadline import TimeIsUpError
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.features import is_network
+from stochgp.training_data.fingerprinted import name_inputs
 from stochgp.training_data.units import TREES
 
 ANEW = "made anew of all rows, standardised by them: kernels as they were, networks and trees learned again"
@@ -73,3 +75,13 @@ def takes_in(member: Any, rows: Rows) -> bool:
             member.partial_fit(rows.X, rows.y, rows.weight)
             return True
     return False
+
+
+def with_encoder(member: Any, encoder: Any, pool: Any) -> None:
+    """So that the member, and each of its own, takes the tables that the pool takes."""
+    own = getattr(member, "estimators_", {})
+    for part in own.values():
+        with_encoder(part, encoder, pool)
+    if not own:
+        member._fitted = dataclasses.replace(member._fitted, encoder=encoder)
+    name_inputs(member, pool.n_features_in_, getattr(pool, "feature_names_in_", None))

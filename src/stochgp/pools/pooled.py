@@ -1,7 +1,6 @@
 """What pools share: members of several families learn from most of the rows, and are weighed by how they predict the others."""
 
 import abc
-import dataclasses
 import os
 import time
 import warnings
@@ -25,11 +24,11 @@ from stochgp.estimators.settings import CHOICES, check_settings
 from stochgp.names import lookup
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import as_key, seed_of, split
+from stochgp.pools.joining import with_encoder
 from stochgp.pools.pool_division import HeldOut, held_out, held_out_in_time
 from stochgp.pools.pooling import Chosen, Compared, Pooling, alone
 from stochgp.selection.kernel_choice import short_days
 from stochgp.training_data.files import are_files
-from stochgp.training_data.fingerprinted import name_inputs
 from stochgp.training_data.inputs import name_of_targets
 from stochgp.training_data.progress import say
 
@@ -264,11 +263,6 @@ class PooledEstimator(PosteriorEstimator):
         average = np.array(list(planned(self.plan, "weights").values()), np.float64)
         return compared._replace(picked=Chosen(list(range(len(level))), level, slope, average, AS_GIVEN))
 
-    def _best_by(self, score: str) -> int:
-        """The number of the member whose score is the lowest."""
-        values = [self.scores_[name][score] for name in self.estimators_]
-        return values.index(min(values))
-
     def _candidates(self, by_blocks: bool, division: HeldOut | None) -> dict[str, tuple[Any, bool]]:
         """Name → (an estimator, whether it is given the groups). `by_blocks`: of rows near and far, one for the first and all for the others."""
         known, compares = self._families(), division is not None
@@ -394,13 +388,3 @@ class PooledEstimator(PosteriorEstimator):
         self.n_iter_ = sum(member.n_iter_ for member in members.values())
         self.converged_ = all(member.converged_ for member in members.values())
         self.history_ = [entry for member in members.values() for entry in member.history_]
-
-
-def with_encoder(member: Any, encoder: Any, pool: Any) -> None:
-    """So that the member, and each of its own, takes the tables that the pool takes."""
-    own = getattr(member, "estimators_", {})
-    for part in own.values():
-        with_encoder(part, encoder, pool)
-    if not own:
-        member._fitted = dataclasses.replace(member._fitted, encoder=encoder)
-    name_inputs(member, pool.n_features_in_, getattr(pool, "feature_names_in_", None))

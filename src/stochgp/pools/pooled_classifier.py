@@ -24,7 +24,7 @@ from stochgp.pools.pooled import (
     Given,
     PooledEstimator,
 )
-from stochgp.pools.pooling import AbstractPooling, Chosen, Compared, Predicted, alone, chosen
+from stochgp.pools.pooling import AbstractPooling, Chosen, Compared, Predicted, alone, chosen, lowest
 from stochgp.posteriors.base import Request
 from stochgp.selection.choices import CLASSIFIER
 from stochgp.training_data.inputs import read_labels, read_training_rows, refuse_one_class
@@ -182,7 +182,8 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
 
     def _chosen(self, log_density: Float[np.ndarray, "R K"], new: Rows) -> Chosen:
         if not self.ensemble:
-            return alone(self._best_by("log_loss"), "ensemble=False: that of the best held-out probabilities")
+            best = lowest(self.scores_, self.estimators_, "log_loss")
+            return alone(best, "ensemble=False: that of the best held-out probabilities")
         nothing = np.zeros(len(new))  # no means to be right: log probabilities decide alone
         weight = new.weights.astype(np.float64)
         found = Predicted(log_density, np.zeros_like(log_density), nothing, weight, self._cells(new), nothing)

@@ -7,42 +7,29 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import choice, planned, prefer
+from stochgp.choosing import choice, planned
 from stochgp.data.rows import Rows
-from stochgp.distributions import AbstractDistribution, PITRecalibration, Rounded, recalibration
-from stochgp.estimators.fitted import Fitted
+from stochgp.distributions import AbstractDistribution, PITRecalibration, recalibration
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.families.sparse import SparseGPRegressor
 from stochgp.kernels import resolve
-from stochgp.kernels.rotated import along_inputs
 from stochgp.learners import LeaveOneOut
+from stochgp.pools.comparing import LINE, Comparison
 from stochgp.pools.hurdle import HurdleEstimator
-from stochgp.pools.joining import ANEW, at_its_parameters, has_trees, made_anew, takes_in
+from stochgp.pools.joining import ANEW, has_trees, made_anew, takes_in
 from stochgp.pools.point_mass import Hurdle
 from stochgp.pools.pool import Pool
 from stochgp.pools.pool_division import HeldOut
 from stochgp.pools.pooled import FEWEST_ROWS, ON_BLOCKS, Given
-from stochgp.pools.pooling import (
-    Compared,
-    Predicted,
-    alone,
-    between,
-    chosen,
-    column_of_time,
-    distance_of,
-    limited,
-    near_and_far,
-    scores,
-    width,
-)
+from stochgp.pools.pooling import Compared
 from stochgp.pools.recorded import heaping_of
-from stochgp.pools.target_choice import POSITIVE, of_logarithm
+from stochgp.pools.target_choice import of_logarithm
 from stochgp.selection.choices import SPREAD
 from stochgp.selection.kernel_choice import near_in_time
 from stochgp.selection.likelihood import AUTO, FEATURE, KERNEL, SPARSE, Asked
@@ -59,9 +46,6 @@ GLOBAL_ROWS = 20_000
 
 FACTORS = 2
 
-# Held-out rows of a kind that are compared where less than so many seconds are left.
-FEW, IN_HASTE = 500, 30.0
-
 MANY = 0.05  # of the rows, held out, for which trees are learned again
 
 FOLDS, FEWEST_IN_FOLDS = 5, 100  # of few rows
@@ -69,8 +53,6 @@ FOLDS, FEWEST_IN_FOLDS = 5, 100  # of few rows
 LINEAR = "linear"
 OF_LOGARITHM = "_of_log"  # of the name of a member that learns log(y + c)
 
-# A kernel GP around a linear mean, and the nats a row that it is to gain: a line goes on without bounds. For 0.018 nats of held-out rows of CO2 it lost 0.6 of later ones.
-LINE, LEAST_OF_LINE = "kernel_and_line", 0.05
 # Rows of a table with a time, up to which a feature GP is judged by blocks. Held-out blocks of larger ones left it out of nine pools of ten, for a tenth to a fifth of the time.
 MOST_OF_FEATURES = 10_000
 
@@ -256,140 +238,16 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         return HeldOut.fold_by_fold(rows, FOLDS, generator)
 
     def _compared_without(self, rows: Rows, division: HeldOut) -> Compared:
-        if division.fold is not None:
-            return self._compared_by_folds(rows, division.fold)
-        where = division.compared(FEW if deadline.left() < IN_HASTE else None)
-        new, seen, members = rows.some(where), rows.some(~division.all), self.estimators_
-        weight = new.weights.astype(np.float64)
-        if division.single.any() and division.blocks.any():  # both kinds of new rows count alike
-            is_single = division.single[where]
-            totals = weight[is_single].sum(), weight[~is_single].sum()
-            weight = weight / np.where(is_single, *totals) * weight.sum() / 2
-        found = {name: self._scored(name, new, weight) for name in members}
-        why = self._without_one_kernel(found, new, weight)
-        distributions, logp, means = (list(part) for part in zip(*found.values(), strict=True))
-        logp, means = np.stack(logp, axis=1), np.stack(means, axis=1)
-        if (best := self._best_alone(all(map(_can_be_mixed, distributions)))) is not None:
-            return best
-        first = next(iter(members.values()))._fitted
-        column = column_of_time(rows.X, np.asarray(rows.group)) if division.in_time else None
-        distance = distance_of(seen.X, _metric(first, members), 0, column)
-        far = division.blocks[where]
-        apart = between(distance, new.X[~far], new.X[far]) if far.any() and not far.all() else None
-        distance = limited(distance, new.X) if apart is None else apart
-        names, widths = list(members), dict[str, float]()
-        if apart is not None:
-            widths = self._widened(dict(zip(names, distributions, strict=True)), new, far, weight)
-        # Near rows see how wide these are; by far ones a member that is too narrow is not to gain.
-        for name in widths:
-            k = names.index(name)
-            distributions[k] = members[name]._fitted.distribution(new.X)
-            logp[~far, k] = distributions[k].logpdf(new.y)[~far]
-        predicted = Predicted(logp, means, new.y, weight, self._cells(new), distance(new.X))
-        predicted = predicted.in_units(_spread(rows))
-        if apart is None:
-            picked = chosen(predicted, names, by_distance=True)
-        else:
-            picked = near_and_far(predicted, names, far)
-        of_kinds = None if apart is None else far
-        return Compared(picked._replace(why=picked.why + why), distance, distributions, new, widths, of_kinds)
-
-    def _compared_by_folds(self, rows: Rows, fold: Int[np.ndarray, " N"]) -> Compared:
-        """Each row is predicted once, from the other folds, by members of the hyperparameters that all rows gave them."""
-        members, parts = self.estimators_, [np.flatnonzero(fold == k) for k in range(fold.max() + 1)]
-        if len(members) == 1:
-            return Compared(alone(0, "there is no other member"))
-        shape = len(rows), len(members)
-        logp, means, is_mixed, of_folds = np.empty(shape), np.empty(shape), True, []
-        for part in parts:
-            seen, new = rows.some(np.setdiff1d(np.arange(len(rows)), part)), rows.some(part)
-            of_folds.append((part, []))
-            for k, member in enumerate(members.values()):
-                fitted = at_its_parameters(member, seen, seen.group)._fitted
-                found = fitted.distribution(new.X)
-                of_folds[-1][1].append(found)
-                logp[part, k], means[part, k] = found.logpdf(new.y), fitted.mean(new.X)
-                is_mixed = is_mixed and _can_be_mixed(found)
-                deadline.require()
-        weight = rows.weights.astype(np.float64)
-        for k, name in enumerate(members):
-            self._score(name, logp[:, k], means[:, k], rows.y, weight)
-        if (best := self._best_alone(is_mixed)) is not None:
-            return best
-        predicted = Predicted(logp, means, rows.y, weight, self._cells(rows), np.zeros(len(rows)))
-        picked = chosen(predicted.in_units(_spread(rows)), list(members), by_distance=False)
-        return Compared(picked, folds=of_folds)
-
-    def _widened(
-        self,
-        found: Mapping[str, AbstractDistribution],
-        new: Rows,
-        far: Bool[np.ndarray, " R"],
-        weight: Float[np.ndarray, " R"],
-    ) -> dict[str, float]:
-        """Members that are judged by blocks of time, which are now as wide as held-out blocks ask for, where these ask for wider ones; by which factors of variances.
-
-        Later rows have errors of one sign for a long time, that rows between do not have. With it 95 % intervals of CO2 hold .83 of the last fifth for .58 (NLPD −0.59, −0.05), of NOx .90
-        for .84 (1.10, 1.19), of San Francisco .94 for .72 (1.29, 1.53); computers lose 0.01 nats.
-        """
-        widths = {}
-        for name, distribution in found.items():
-            fitted = self.estimators_[name]._fitted
-            if not (name.endswith(ON_BLOCKS) and fitted.observation.takes_width):
-                continue
-            if (factor := width(distribution, new.y, far, weight)) > 1:
-                self.estimators_[name]._fitted = fitted.widened(factor)
-                widths[name] = factor
-        return widths
-
-    def _best_alone(self, are_mixed: bool) -> Compared | None:
-        """The best member, where one is asked for or their distributions are not mixed."""
-        if self.ensemble and are_mixed:
-            return None
-        why = (
-            "counts are predicted by one member"
-            if self.ensemble
-            else "ensemble=False: that of the best held-out density"
-        )
-        return Compared(alone(self._best_by("nlpd"), why))
-
-    def _without_one_kernel(self, found: dict[str, Any], new: Rows, weight: Float[np.ndarray, " R"]) -> str:
-        """Of the kernel GPs of blocks, with a constant and a linear mean, the first one stays unless held-out rows prefer the other; why, "" of other pools.
-
-        Of the last fifth in time a pool with the line in place of the constant gained 0.17 nats on PM2.5, 0.11 on computers and 0.02 on flights. A pool of both lost
-        0.6 on CO2 and 0.16 on NOx, whose held-out rows knew hardly a difference.
-        """
-        plain, line = (name + ON_BLOCKS for name in ("kernel", LINE))
-        if plain not in found or line not in found:
-            return ""
-        scored = [scores(logp, mean, new.y, weight) for _, logp, mean in (found[plain], found[line])]
-        choice = prefer(scored[0], {line: scored[1]}, self._cells(new), weight, least=LEAST_OF_LINE)
-        worse = line if choice.name is None else plain
-        del found[worse], self.estimators_[worse]
-        return f"; without {worse!r}: {choice.why}"
+        return self._comparison.of(rows, division)
 
     def _scored(
         self, name: str, new: Rows, weight: Float[np.ndarray, " R"]
     ) -> tuple[AbstractDistribution, np.ndarray, np.ndarray]:
-        """(Distributions, log densities, means) of held-out rows by this member; adds to `scores_`."""
-        fitted = self.estimators_[name]._fitted
-        found, mean = fitted.distribution(new.X), fitted.mean(new.X)
-        logp = found.logpdf(new.y)
-        self._score(name, logp, mean, new.y, weight)
-        return found, logp, mean
+        return self._comparison.scored(name, new, weight)
 
-    def _score(
-        self,
-        name: str,
-        logp: Float[np.ndarray, " R"],
-        mean: Float[np.ndarray, " R"],
-        y: Float[np.ndarray, " R"],
-        weight: Float[np.ndarray, " R"],
-    ) -> None:
-        self.scores_[name] |= {
-            "nlpd": -float(np.average(logp, weights=weight)),
-            "rmse": float(np.average((y - mean) ** 2, weights=weight) ** 0.5),
-        }
+    @property
+    def _comparison(self) -> Comparison:
+        return Comparison(self.estimators_, self.scores_, self._cells, self.ensemble)
 
     def _groups_of(self, name: str, rows: Rows) -> np.ndarray | None:
         """Those that this member is given: none where it is judged by single rows beside others that are judged by blocks."""
@@ -426,8 +284,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
             (new, found if curve is None else curve(found, compared.pooling.strength(new.X)), seen)
             for new, found, seen in parts
         ]
-        above = 0.0 if self.target_ == POSITIVE else -np.inf
-        made, entry = heaping_of(rows, corrected, self._cells(compared.new(rows)), above)
+        made, entry = heaping_of(rows, corrected, self._cells(compared.new(rows)), self._above)
         if made is not None:
             self._correction = dataclasses.replace(made, curve=curve)
         return entry
@@ -474,23 +331,3 @@ def _begin_at(member: KernelGPRegressor, alike: KernelGPRegressor) -> None:
     member.set_params(kernel=alike.kernel_, metric=INPUTS)
     if alike.plan_["learner"]["choice"] == LeaveOneOut.__name__:
         member.set_params(learner=LeaveOneOut(spread=SPREAD, searches=1))
-
-
-def _spread(rows: Rows) -> float:
-    """The standard deviation of the targets."""
-    return max(float(np.std(rows.y)), 1e-300)
-
-
-def _can_be_mixed(found: AbstractDistribution) -> bool:
-    """Whether it is continuous, or a count that is rounded."""
-    return not found.is_discrete or isinstance(found, Rounded)
-
-
-def _metric(fitted: Fitted, members: Mapping[str, Any]) -> Float[np.ndarray, " D"]:
-    """The lengthscales of the first member with a stationary kernel, in the units of the inputs; their standard deviations without one."""
-    scale = np.asarray(fitted.inputs.scale, np.float64)
-    for member in members.values():
-        kernel = along_inputs(getattr(member, "kernel_", None))
-        if kernel is not None and kernel.active_dims is None:
-            return scale * np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), scale.shape)
-    return scale

@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -182,6 +182,12 @@ class Compared(NamedTuple):
 def alone(member: int, why: str) -> Chosen:
     """One member."""
     return Chosen([member], np.zeros(1), np.zeros(1), np.ones(1), why)
+
+
+def lowest(scores: Mapping[str, Mapping[str, float]], names: Iterable[str], score: str) -> int:
+    """The number of the one of these members that has the lowest score."""
+    values = [scores[name][score] for name in names]
+    return values.index(min(values))
 
 
 def chosen(found: Predicted, names: Sequence[str], *, by_distance: bool) -> Chosen:
