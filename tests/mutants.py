@@ -264,6 +264,20 @@ MUTATIONS = (
         "learners/test_conditionals.py::test_neighbours_are_searched_until_they_stay",
     ),
     Mutation(
+        "a run ends where its last evaluated step led",
+        "learners/conditionals.py",
+        "if not self._is_trusted(state, move):",
+        "if True:",
+        "learners/test_conditionals.py::test_a_run_ends_where_the_last_curvature_has_its_minimum",
+    ),
+    Mutation(
+        "standard errors hold a move that the model has made",
+        "learners/conditionals.py",
+        "np.zeros_like(move) if self._is_trusted(state, move) else move",
+        "move",
+        "learning/test_standard_errors.py::test_standard_errors_of_a_model_at_the_minimum_are_of_the_rows_alone",
+    ),
+    Mutation(
         "a row is among the rows before it",
         "learners/vecchia.py",
         "positions[prepared.order] = np.arange(len(prepared.order), dtype=np.int32)",

@@ -156,6 +156,28 @@ def test_a_step_that_does_not_lower_the_loss_is_not_taken(kind):
     assert numbers["accepted"] == 1 and numbers["loss"] < at.loss and state.harder == 2
 
 
+@sweep
+def test_a_run_ends_where_the_last_curvature_has_its_minimum(kind):
+    """The model has a tenth of the last step's gradient at most, and the loss that was promised; after a step that fell short it is that of the step."""
+    X, y, _ = draw(400)
+    learner = kind(n_neighbours=8, spread=None)
+    state, problem = searched(learner, model(2.0, 1.0, 0.3), DeviceRows(X, y, dtype=jnp.float64))
+    assert learner.model(state) is state.gp
+    for _ in range(20):
+        state, numbers = learner.score(state, problem)
+        if numbers["gain"] < conditionals.NEAR and abs(state.kept - 1) < conditionals.LEAST_KEPT:
+            break
+        assert learner.model(state) is state.gp
+    left = state.at.gradient
+    at = learner._curvature(learner.model(state), problem, state.near)
+    assert at.loss < state.at.loss
+    assert at.gradient @ at.gradient < 0.01 * left @ left
+    promised = left @ np.linalg.solve(state.at.hessian, left) / 2
+    np.testing.assert_allclose(state.at.loss - at.loss, promised, rtol=0.5)
+    refused = conditionals.eqx.tree_at(lambda s: s.kept, state, np.float64(0.2))
+    assert learner.model(refused) is refused.gp
+
+
 def test_what_a_search_changed_counts_rows_and_not_gaps():
     a, b = np.array([[3, 1, -1], [-1, -1, -1], [5, 6, 7]]), np.array([[1, -1, -1], [-1, -1, -1], [7, 8, 5]])
     assert conditionals._shared(a, b) == 3 / 5

@@ -116,8 +116,31 @@ def test_standard_errors_hold_what_a_run_left_undone():
         away[k] += 2 * error
         moved = conditionals._moved(state.gp, away)
         at = learner._curvature(moved, problem, state.near)
-        found = learner.standard_errors(dataclasses.replace(state, gp=moved, at=at))
+        moved_state = dataclasses.replace(state, gp=moved, at=at)
+        found = learner.standard_errors(moved_state)
         assert found is not None and packed(found[0])[k] > 1.5 * error
+        assert learner.model(moved_state) is moved
+
+
+def test_standard_errors_of_a_model_at_the_minimum_are_of_the_rows_alone():
+    """A tenth of a standard error from the optimum a run returns the optimum: nothing is left undone."""
+    X, y = draw(250, 125.0, 0)
+    learner, source = LeaveOneOut(n_neighbours=8, spread=None), DeviceRows(X, y, dtype=jnp.float64)
+    plan = learner.plan(250, 1, ByLoss())
+    problem = Problem(source, plan, learner.prepare(model(), source, plan, (0, 0)))
+    state = learner._search(learner.init(model(), problem, key=KEY), problem)
+    for _ in range(15):
+        state, _ = learner.score(state, problem)
+    optimum = packed(partition(state.gp)[0])
+    errors = godambe(state.at.hessian, state.at.spread)
+    moved = conditionals._moved(state.gp, optimum + 0.1 * errors * [1, 0, 0])
+    at = learner._curvature(moved, problem, state.near)
+    near = dataclasses.replace(state, gp=moved, at=at, kept=np.float64(1))
+    found = learner.standard_errors(near)
+    assert found is not None
+    np.testing.assert_allclose(packed(found[0]), godambe(at.hessian, at.spread), rtol=1e-12)
+    away = np.abs(packed(partition(learner.model(near))[0]) - optimum) / errors
+    assert away.max() < 0.02
 
 
 def test_names_and_the_plan():
