@@ -160,8 +160,8 @@ def test_a_step_that_does_not_lower_the_loss_is_not_taken(kind):
 def test_a_run_ends_where_the_last_curvature_has_its_minimum(kind):
     """The model has a tenth of the last step's gradient at most, and the loss that was promised; after a step that fell short it is that of the step."""
     X, y, _ = draw(400)
-    learner = kind(n_neighbours=8, spread=None)
-    state, problem = searched(learner, model(2.0, 1.0, 0.3), DeviceRows(X, y, dtype=jnp.float64))
+    learner = kind(n_neighbours=8, spread=2.0)
+    state, problem = searched(learner, model(1.0, 1.5, 0.15), DeviceRows(X, y, dtype=jnp.float64))
     assert learner.model(state) is state.gp
     for _ in range(20):
         state, numbers = learner.score(state, problem)
