@@ -1874,6 +1874,13 @@ MUTATIONS = (
         "distributions/test_heaped.py::test_a_value_is_one_value_in_any_rounding",
     ),
     Mutation(
+        "pools of positive targets compare with a heap at 0",
+        "pools/hurdle.py",
+        "counted(seen, self._above)",
+        "counted(seen, -np.inf)",
+        "pools/test_point_mass.py::test_pools_beside_a_hurdle_model_know_the_frequent_values_that_they_can_predict",
+    ),
+    Mutation(
         "hurdle models are corrected as continuous distributions",
         "pools/pooled_regressor.py",
         "if not parts or any(found.has_masses for _, found, _ in parts):",
