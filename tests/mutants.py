@@ -266,15 +266,15 @@ MUTATIONS = (
     Mutation(
         "a run ends where its last evaluated step led",
         "learners/conditionals.py",
-        "if not self._is_trusted(state, move):",
-        "if True:",
+        "if made.any() else state.gp",
+        "if False else state.gp",
         "learners/test_conditionals.py::test_a_run_ends_where_the_last_curvature_has_its_minimum",
     ),
     Mutation(
         "standard errors hold a move that the model has made",
         "learners/conditionals.py",
-        "np.zeros_like(move) if self._is_trusted(state, move) else move",
-        "move",
+        "return (move, nothing) if is_made",
+        "return (move, move) if is_made",
         "learning/test_standard_errors.py::test_standard_errors_of_a_model_at_the_minimum_are_of_the_rows_alone",
     ),
     Mutation(
@@ -1092,8 +1092,8 @@ MUTATIONS = (
     Mutation(
         "standard errors know nothing of the move that a run left undone",
         "learners/conditionals.py",
-        "_solved(state.at.hessian, state.at.gradient)\n",
-        "np.zeros(1)\n",
+        "self._moves(state)[1])",
+        "np.zeros(1))",
         "learning/test_standard_errors.py::test_standard_errors_hold_what_a_run_left_undone",
     ),
     Mutation(

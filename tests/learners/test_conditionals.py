@@ -165,7 +165,7 @@ def test_a_run_ends_where_the_last_curvature_has_its_minimum(kind):
     assert learner.model(state) is state.gp
     for _ in range(20):
         state, numbers = learner.score(state, problem)
-        if numbers["gain"] < conditionals.NEAR and abs(state.kept - 1) < conditionals.LEAST_KEPT:
+        if numbers["gain"] < conditionals.NEAR and abs(state.kept - 1) < conditionals.MOST_MISSED:
             break
         assert learner.model(state) is state.gp
     left = state.at.gradient

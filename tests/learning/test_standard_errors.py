@@ -34,6 +34,14 @@ def draw(n, width, seed):
     return X, np.linalg.cholesky(A) @ generator.normal(size=n)
 
 
+def searched(learner, seed):
+    """(Its state with neighbours in the metric of the model that made the rows, the problem)."""
+    X, y = draw(250, 125.0, seed)
+    source, plan = DeviceRows(X, y, dtype=jnp.float64), learner.plan(250, 1, ByLoss())
+    problem = Problem(source, plan, learner.prepare(model(), source, plan, (seed, 0)))
+    return learner._search(learner.init(model(), problem, key=KEY), problem), problem
+
+
 def test_cells_are_boxes_of_equal_size_or_the_groups():
     X = np.random.default_rng(0).normal(size=(1000, 2)) * [5.0, 1.0]
     cells = cells_of(X, 2)
@@ -83,11 +91,7 @@ def test_standard_errors_are_the_spread_of_estimates_over_simulations(kind):
     """The mean of (θ̂ − θ)²/se² over 24 simulations and 3 parameters is 1 within 4 of its errors, correlations of the three allowed for."""
     learner, truth, squares = kind(n_neighbours=8, spread=None), packed(partition(model())[0]), []
     for seed in range(24):
-        X, y = draw(250, 125.0, seed)
-        source = DeviceRows(X, y, dtype=jnp.float64)
-        plan = learner.plan(250, 1, ByLoss())
-        problem = Problem(source, plan, learner.prepare(model(), source, plan, (seed, 0)))
-        state = learner._search(learner.init(model(), problem, key=KEY), problem)
+        state, problem = searched(learner, seed)
         assert learner.standard_errors(state) is None
         for _ in range(12):
             state, told = learner.score(state, problem)
@@ -100,11 +104,8 @@ def test_standard_errors_are_the_spread_of_estimates_over_simulations(kind):
 
 def test_standard_errors_hold_what_a_run_left_undone():
     """θ moved by twice its standard errors from the optimum: these then say so, as a Newton step leads back."""
-    X, y = draw(250, 125.0, 0)
-    learner, source = LeaveOneOut(n_neighbours=8, spread=None), DeviceRows(X, y, dtype=jnp.float64)
-    plan = learner.plan(250, 1, ByLoss())
-    problem = Problem(source, plan, learner.prepare(model(), source, plan, (0, 0)))
-    state = learner._search(learner.init(model(), problem, key=KEY), problem)
+    learner = LeaveOneOut(n_neighbours=8, spread=None)
+    state, problem = searched(learner, 0)
     for _ in range(15):
         state, _ = learner.score(state, problem)
     optimum, theta = learner.standard_errors(state), packed(partition(state.gp)[0])
@@ -124,11 +125,8 @@ def test_standard_errors_hold_what_a_run_left_undone():
 
 def test_standard_errors_of_a_model_at_the_minimum_are_of_the_rows_alone():
     """A tenth of a standard error from the optimum a run returns the optimum: nothing is left undone."""
-    X, y = draw(250, 125.0, 0)
-    learner, source = LeaveOneOut(n_neighbours=8, spread=None), DeviceRows(X, y, dtype=jnp.float64)
-    plan = learner.plan(250, 1, ByLoss())
-    problem = Problem(source, plan, learner.prepare(model(), source, plan, (0, 0)))
-    state = learner._search(learner.init(model(), problem, key=KEY), problem)
+    learner = LeaveOneOut(n_neighbours=8, spread=None)
+    state, problem = searched(learner, 0)
     for _ in range(15):
         state, _ = learner.score(state, problem)
     optimum = packed(partition(state.gp)[0])

@@ -58,10 +58,8 @@ CONVERGED = 0.01  # T²/P: a tenth of a standard error of θ̂ from the optimum
 # Nats a datum that scoring still promises: many rows know θ better than predictions need. At 5e-4 learning takes a fifth less, held-out conditional densities lose
 # 0.0005 at most, but predictions from all rows 0.011 on protein and kin40k.
 NEGLIGIBLE = 1e-4
-NEAR, LEAST_KEPT = (
-    1e-3,
-    0.5,
-)  # nats a datum that a last step may promise that no pass follows; by how much the one before may have missed its promise
+NEAR = 1e-3  # nats a datum that a last step, which no pass follows, may promise
+MOST_MISSED = 0.5  # share of its promise that the step before it may have missed
 SETTLED = 0.05  # share of the neighbours that a search changed, below which they stay
 
 
@@ -233,19 +231,18 @@ class AbstractConditionals(AbstractLearner):
 
         Where many rows are known to 10⁻⁴ nats, the optimum can still be two standard errors away: one step more leads there, as near as L is a quadratic.
         """
-        move = self._move(state)
-        if not self._is_trusted(state, move):
-            return state.gp
-        return _moved(state.gp, packed(partition(state.gp)[0]) + move)
+        made, _ = self._moves(state)
+        return _moved(state.gp, packed(partition(state.gp)[0]) + made) if made.any() else state.gp
 
-    def _move(self, state: ConditionalState) -> Float[np.ndarray, " P"]:
-        """−H⁻¹∇L."""
-        return -_solved(state.at.hessian, state.at.gradient)
-
-    def _is_trusted(self, state: ConditionalState, move: Float[np.ndarray, " P"]) -> bool:
-        """Whether the model has made this move, which no pass has evaluated."""
-        kept = np.isfinite(state.at.loss) and abs(state.kept - 1) < LEAST_KEPT
-        return bool(kept and -0.5 * state.at.gradient @ move < NEAR and np.abs(move).max() < LONGEST_STEP)
+    def _moves(self, state: ConditionalState) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
+        """−H⁻¹∇L as (what the model has moved by, though no pass has evaluated it; what is left undone): one of them is 0."""
+        at, nothing = state.at, np.zeros_like(state.at.gradient)
+        if not np.isfinite(at.loss):
+            return nothing, nothing
+        move = -_solved(at.hessian, at.gradient)
+        small = -0.5 * at.gradient @ move < NEAR and np.abs(move).max(initial=0) < LONGEST_STEP
+        is_made = small and abs(state.kept - 1) < MOST_MISSED
+        return (move, nothing) if is_made else (nothing, move)
 
     def slower(self, state: ConditionalState, factor: float) -> ConditionalState:
         """Mini-batches at a smaller rate, scoring by more damping."""
@@ -262,9 +259,7 @@ class AbstractConditionals(AbstractLearner):
         """
         if not np.isfinite(state.at.loss):
             return None
-        move = self._move(state)
-        left = np.zeros_like(move) if self._is_trusted(state, move) else move
-        errors = np.hypot(godambe(state.at.hessian, state.at.spread), left)
+        errors = np.hypot(godambe(state.at.hessian, state.at.spread), self._moves(state)[1])
         return unpacked(errors, partition(state.gp)[0]), float(state.at.error)
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
