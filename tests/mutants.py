@@ -30,6 +30,20 @@ class Mutation(NamedTuple):
 
 MUTATIONS = (
     Mutation(
+        "means of float32 systems are summed in float32",
+        "posteriors/kernel.py",
+        "operator.times(operator.prepare(X), V, wide)",
+        "operator.times(operator.prepare(X), V)",
+        "posteriors/test_kernel.py::test_moments_of_float32_are_summed_in_float64",
+    ),
+    Mutation(
+        "residuals of float32 systems are summed in float32",
+        "solvers/cg.py",
+        "operator.keeping(0).matvec(points, read=wide)",
+        "operator.keeping(0).matvec(points)",
+        "solvers/test_cg.py::test_float32_is_corrected_by_residuals_in_float64",
+    ),
+    Mutation(
         "CG ignores its share of the tolerance",
         "families/solving.py",
         "typical_error, solver.tolerance_share)",

@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from systems import KERNEL, NOISE, A, K, N, X, matern32, operator
+from systems import KERNEL, NOISE, A, K, N, X, cancelling, matern32, operator
 
-from stochgp.operators import KernelOperator
+from stochgp.operators import KernelOperator, wide
 
 V = np.random.default_rng(1).normal(size=(N, 3))
 TILES = {"padded": 14, "even": 20, "one": 100}
@@ -15,7 +15,7 @@ KEPT = {"none": 0, "some": 17, "all": 100}
 
 
 @pytest.fixture(autouse=True)
-def wide():
+def double():
     with jax.enable_x64(True):
         yield
 
@@ -62,6 +62,19 @@ def test_a_product_may_read_its_right_hand_side_from_several_arrays(op):
     both = lambda op, rows, parts: (op.block_times(5, 9, parts, read), op.rows_times(rows, parts, read))
     for found in eqx.filter_jit(both)(op, jnp.arange(5, 14), (u, d)):
         np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
+def test_wide_products_are_those_of_float32_entries_summed_in_float64(kept):
+    """Where terms are a million times as large as their sum, and sums in float32 are not the sum at all."""
+    rows, W = cancelling()
+    op = operator(jnp.float32, rows=rows, noise=0.0).keeping(kept)
+    product = eqx.filter_jit(lambda op, V, *read: op.unpad(op.matvec(op.pad(V), 15, *read)))
+    entries = np.asarray(product(op, jnp.eye(N, dtype=jnp.float32), wide), np.float64)
+    found, wanted = product(op, jnp.asarray(W), wide), entries @ W.astype(np.float64)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+    assert np.abs(product(op, jnp.asarray(W)) - wanted).max() > 1e-3
 
 
 def test_kept_rows_are_those_of_the_matrix(op):

@@ -36,7 +36,7 @@ def answers(names, optimised):
 
 def worker(name):
     """What one process says of this; of most kernels another, and of the programs a third with all of XLA's optimisations."""
-    names = name if name in ("programs", "others") else "products parts solves steps posteriors refused"
+    names = name if name in ("programs", "others") else "products sums parts solves steps posteriors refused"
     return answers(names, optimised=name == "programs")[name]
 
 
@@ -49,6 +49,11 @@ def test_every_way_of_multiplying_is_the_dense_product(part, kernels):
     distances = worker(part)
     assert {name.rpartition(" ")[0] for name in distances} == set(kernels)
     assert {name for name, found in distances.items() if len(found) != 3 or max(found) > 1e-12} == set()
+
+
+def test_wide_products_are_summed_in_float64_on_every_device_and_between_them():
+    found = worker("sums")
+    assert max(found["float64"]) < 1e-6 and min(found["float32"]) > 1e-3
 
 
 def test_parts_of_the_operator_are_those_of_one_device():

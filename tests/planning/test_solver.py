@@ -72,7 +72,7 @@ def test_of_hardly_any_noise_a_direct_solve_may_last_half_as_long_again():
 @pytest.mark.parametrize("name", NAMES)
 def test_needs_grow_with_rows_and_samples(name):
     def both(n_rows, n_samples):
-        problem, layout = problem_of(n_rows, n_samples), Layout(min(8192, n_rows))
+        problem, layout = problem_of(n_rows, n_samples), Layout(min(TILE, n_rows))
         seconds = NAMES[name].expected_seconds(problem, layout, TYPICAL, 0.02, 100)
         return NAMES[name].need_bytes(problem, layout), seconds
 
@@ -116,13 +116,13 @@ def test_a_plan_fits_or_is_refused_with_both_numbers(n_rows, n_samples, n_bytes,
 @pytest.mark.parametrize("n_samples", SAMPLES)
 def test_plans_shrink_before_they_refuse(n_samples):
     problem = problem_of(41_157, n_samples)
-    layout = Layout(8192, 0, 1.0)
+    layout = Layout(TILE, 0, 1.0)
     wide = choose(problem, room(SDD().need_bytes(problem, layout) * 1.01), solver="sdd")
-    assert (wide.solver, wide.tile) == (SDD(), 8192)
+    assert (wide.solver, wide.tile) == (SDD(), TILE)
     least = SDD(batch_size=32).need_bytes(problem, Layout(256, 0, 1.0))
     narrow = choose(problem, room(least * 1.02), solver="sdd")
     assert narrow.solver.batch_size < 512
-    assert narrow.tile < 8192
+    assert narrow.tile < TILE
     with pytest.raises(ValueError, match="41157 rows and .* by sdd needs .* on top of"):
         choose(problem, room(least * 0.98), solver="sdd")
 

@@ -8,10 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from systems import KERNEL, cancelling
 
-from stochgp.posteriors import sample_targets
+from stochgp.likelihoods.noise import known_noise
+from stochgp.parameters import cast
+from stochgp.posteriors import KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.posteriors.base import variance_of_samples
+from stochgp.posteriors.kernel import KernelFunctions, cross
 from stochgp.priors import prior_functions
+from stochgp.solvers import CG
 from tests.posteriors.test_calibration import dense, sampled
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -62,6 +67,28 @@ def test_a_posterior_s_variances_have_the_stated_error():
     near = t < 0.9
     assert_allclose(error[near], stated(t)[near], rtol=0.25)
     assert np.all(error[~near] < 0.03)
+
+
+def test_moments_of_float32_are_summed_in_float64():
+    """Weights of rows that come twice are 10⁶ and opposite: mean, residual, samples and functions are those of the same entries in NumPy."""
+    rows, W = cancelling()
+    system = KernelSystem(
+        cast(KERNEL, "float32"), jnp.asarray(rows, jnp.float32), np.ones(len(rows)), known_noise(1e-6), 14
+    )
+    prior = prior_functions(system.kernel, 2, 2, key=jax.random.key(0), dtype=jnp.dtype(jnp.float32))
+    posterior = SampledKernelPosterior(
+        system, jnp.asarray(W[:, :1]), 1.0, prior, jnp.asarray(W[:, 1:]), CG(), 1e-3, y=rows[:, 0]
+    )
+    Z = np.asarray(rows[:7] + 0.1, np.float32)
+    across = lambda Z: np.asarray(cross(system.operator, Z)[0], np.float64).T @ W
+    mean, _ = posterior.mean_and_variance(Z)
+    assert_allclose(mean, across(Z)[:, 0], rtol=1e-4, atol=1e-4)
+    assert_allclose(posterior.mean(Z), across(Z)[:, 0], rtol=1e-4, atol=1e-4)
+    fitted = rows[:, 0] - 1e-6 * W[:, 0].astype(np.float64) - posterior.residual
+    assert_allclose(fitted, across(rows.astype(np.float32))[:, 0], rtol=1e-4, atol=1e-4)
+    functions = KernelFunctions(system.operator, prior, system.operator.pad(jnp.asarray(W[:, 1:])))
+    drawn = np.asarray(prior(jnp.asarray(Z)))[:, :2]
+    assert_allclose(functions(jnp.asarray(Z)) - drawn, across(Z)[:, 1:], rtol=1e-4, atol=1e-4)
 
 
 def test_far_from_all_rows_it_is_the_prior_s():

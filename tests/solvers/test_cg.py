@@ -140,6 +140,19 @@ def test_float32_with_a_small_noise_reaches_the_tolerance_or_says_that_precision
     assert true < (2e-3 if found.converged else 1)
 
 
+def test_float32_is_corrected_by_residuals_in_float64(key):
+    """Each row comes 20 times: α is so large that products summed in float32 have errors above the tolerance."""
+    rows, b = np.tile(X[:30], (20, 1)), np.tile(B[:30, :1], (20, 1)) + RNG.normal(size=(600, 1))
+    with jax.enable_x64(True):
+        op = KernelOperator.of(
+            KERNEL, jnp.asarray(rows, jnp.float32), jnp.asarray(1e-3, jnp.float32), tile=250
+        )
+        A = np.asarray(op.astype(jnp.float64).dense())
+    found = solve(op, b, CG(rank=10, check_every=10), key=key, tolerance=6e-4)
+    true = np.linalg.norm(b - A @ np.asarray(found.value, np.float64)) / np.linalg.norm(b)
+    assert found.converged and true < 6.1e-4
+
+
 def test_the_default_rank_grows_with_the_root_of_the_rows_up_to_a_thousand():
     assert [CG().rank_for(n) for n in (1, 100, 10_000, 10**7)] == [1, 80, 800, 1000]
     assert CG(rank=500).rank_for(100) == 100

@@ -1,4 +1,4 @@
-"""What solvers state that they need and take, and what is planned by it, against numbers recorded before they stated it themselves."""
+"""What solvers state that they need and take, and what is planned by it, against numbers that are on record: a change of them is meant."""
 
 import json
 from math import inf

@@ -18,7 +18,7 @@ import systems
 from stochgp import kernels
 from stochgp.devices import Devices
 from stochgp.likelihoods.noise import known_noise
-from stochgp.operators import KernelOperator
+from stochgp.operators import KernelOperator, wide
 from stochgp.operators.sharded import ShardedOperator, gather, ring, scatter
 from stochgp.posteriors import KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.priors import prior_functions
@@ -56,6 +56,21 @@ def both(product=gather):
 def products() -> dict:
     """Each way's distance from the dense product: of 13 rows, and of 3, fewer than devices."""
     return distances(FEW_ROWS, (13, 3))
+
+
+def sums() -> dict:
+    """Of products summed in float64 that cancel: each way's distance from one device's, and that of sums in float32."""
+    rows, W = systems.cancelling()
+    given = systems.KERNEL, jnp.asarray(rows), 0.0
+    ops = [KernelOperator.of(*given, tile=14)]
+    ops += [ShardedOperator.of(*given, devices(), tile=4, product=way) for way in WAYS]
+    product = eqx.filter_jit(lambda ops, V, *read: [op.unpad(op.matvec(op.pad(V), 3, *read)) for op in ops])
+    ops = [op.astype(jnp.float32) for op in ops]
+    one, *found = product(ops, jnp.asarray(W), wide)
+    return {
+        "float64": [distance(many, one) for many in found],
+        "float32": [distance(many, one) for many in product(ops, jnp.asarray(W))],
+    }
 
 
 def others() -> dict:

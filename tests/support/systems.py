@@ -39,6 +39,13 @@ def operator(dtype=jnp.float32, rows=X, noise=NOISE, tile=TILE, **settings):
         )
 
 
+def cancelling(size=1e6):
+    """(Rows that come twice, values [N, 3] of them in float32 that are opposite but for 1 in `size`): products are 1/size of the sum of their terms."""
+    opposite = size * _generator.normal(size=(N // 2, 3))
+    values = np.concatenate([opposite, -opposite]) + _generator.normal(size=(N, 3))
+    return np.concatenate([X[::2], X[::2]]), values.astype(np.float32)
+
+
 def residuals(alpha, b=B, A=A):
     """‖b − Aα‖ / ‖b‖ of each column, in float64."""
     return np.linalg.norm(b - A @ np.asarray(alpha, np.float64), axis=0) / np.linalg.norm(b, axis=0)

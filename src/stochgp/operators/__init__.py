@@ -1,6 +1,6 @@
 """K + Σ as products with blocks of its rows, on one device or spread over several."""
 
-from .base import AbstractOperator
+from .base import AbstractOperator, wide
 from .kernel import GPU_TILE, TILE, KernelOperator
 from .sharded import Product, ShardedOperator, gather, ring, scatter
 
@@ -14,4 +14,5 @@ __all__ = [
     "gather",
     "ring",
     "scatter",
+    "wide",
 ]

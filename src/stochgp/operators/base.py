@@ -22,6 +22,15 @@ def as_it_is(v: Any) -> Any:
     return v
 
 
+def wide(v: Float[Array, "T S"]) -> Float[Array, "T S"]:
+    """v in float64 where x64 is enabled: a float32 tile of K times this is summed in float64.
+
+    The means of predictions are such sums. Where rows repeat, Σᵢ|k(x, xᵢ)αᵢ| may be 10⁵ times as large as the mean, and in float32 no more than two
+    digits are left of it. K's own entries are rounded by chance: that costs the mean √N times less.
+    """
+    return v.astype(jax.dtypes.canonicalize_dtype(jnp.float64))
+
+
 class AbstractOperator(eqx.Module):
     """A = K + Σ with K = k(X, X) [N, N] and Σ = diag(noise), noise a variance for every row.
 
@@ -129,8 +138,10 @@ class AbstractOperator(eqx.Module):
         """(K V) of any rows."""
 
     @abc.abstractmethod
-    def matvec(self, V: Float[Array, "P S"], n_rows: int = BLOCK) -> Float[Array, "P S"]:
-        """A V, in blocks of `n_rows` rows; rows beyond N are 0."""
+    def matvec(
+        self, V: Float[Array, "P S"], n_rows: int = BLOCK, read: Read = as_it_is
+    ) -> Float[Array, "P S"]:
+        """A V in V's dtype, in blocks of `n_rows` rows; rows beyond N are 0. `read` as in `times`."""
 
     @abc.abstractmethod
     def features_times(

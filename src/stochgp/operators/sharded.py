@@ -26,31 +26,35 @@ from stochgp.parameters import Frozen, cast
 SPREAD, WHOLE = P(AXIS), P()
 
 
-Product = Callable[[KernelOperator, Float[Array, "R S"], int, int], Float[Array, "R S"]]
-"""How the rows of K V that a device has are computed: product(shard, V, n_rows, n_devices), inside `jax.shard_map`.
+Product = Callable[[KernelOperator, Float[Array, "R S"], int, int, Read], Float[Array, "R S"]]
+"""How the rows of K V that a device has are computed: product(shard, V, n_rows, n_devices, read), inside `jax.shard_map`.
 
-`shard` and V are the device's own R rows. The kernel is evaluated for `n_rows` rows at a time.
+`shard` and V are the device's own R rows. The kernel is evaluated for `n_rows` rows at a time, and multiplied by what `read` makes of V.
 """
 
 
-def gather(shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int) -> Float[Array, "R S"]:
+def gather(
+    shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int, read: Read = as_it_is
+) -> Float[Array, "R S"]:
     """All rows and all of V come to every device first: the fewest messages, and memory for N (D + 1 + S) numbers.
 
     Parameters
     ----------
-    shard, V, n_rows, n_devices : KernelOperator, array [R, S], int, int
+    shard, V, n_rows, n_devices, read : KernelOperator, array [R, S], int, int, function
         As of `Product`.
     """
     columns, V = jax.lax.all_gather((shard.rows, V), AXIS, tiled=True)
-    return _by_blocks(shard, shard.rows, columns, V, n_rows)
+    return _by_blocks(shard, shard.rows, columns, V, n_rows, read)
 
 
-def ring(shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int) -> Float[Array, "R S"]:
+def ring(
+    shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int, read: Read = as_it_is
+) -> Float[Array, "R S"]:
     """Rows and V travel from device to device, while those that came last are multiplied: memory for two shards of them.
 
     Parameters
     ----------
-    shard, V, n_rows, n_devices : KernelOperator, array [R, S], int, int
+    shard, V, n_rows, n_devices, read : KernelOperator, array [R, S], int, int, function
         As of `Product`.
     """
     onward = [(i, (i + 1) % n_devices) for i in range(n_devices)]
@@ -58,38 +62,42 @@ def ring(shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: 
     def turn(carry: tuple[PyTree, Array, Array], _: None) -> tuple[tuple[PyTree, Array, Array], None]:
         columns, V, total = carry
         arriving = jax.lax.ppermute((columns, V), AXIS, onward)
-        return (*arriving, total + _by_blocks(shard, shard.rows, columns, V, n_rows)), None
+        return (*arriving, total + _by_blocks(shard, shard.rows, columns, V, n_rows, read)), None
 
-    first = (shard.rows, V, shard.zeros(V.shape, V.dtype))
+    first = (shard.rows, V, shard.zeros(V.shape, _read_dtype(V, read)))
     (columns, V, total), _ = jax.lax.scan(turn, first, None, length=n_devices - 1)
-    return total + _by_blocks(shard, shard.rows, columns, V, n_rows)
+    return total + _by_blocks(shard, shard.rows, columns, V, n_rows, read)
 
 
 def scatter(
-    shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int
+    shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int, read: Read = as_it_is
 ) -> Float[Array, "R S"]:
     """All rows come to every device, which multiplies those by its own part of V; the parts are added up where they belong.
 
     Parameters
     ----------
-    shard, V, n_rows, n_devices : KernelOperator, array [R, S], int, int
+    shard, V, n_rows, n_devices, read : KernelOperator, array [R, S], int, int, function
         As of `Product`.
     """
     rows = jax.lax.all_gather(shard.rows, AXIS, tiled=True)
-    parts = _by_blocks(shard, rows, shard.rows, V, n_rows)
+    parts = _by_blocks(shard, rows, shard.rows, V, n_rows, read)
     return jax.lax.psum_scatter(parts, AXIS, scatter_dimension=0, tiled=True)
 
 
 def _by_blocks(
-    shard: KernelOperator, rows: PyTree, columns: PyTree, V: Float[Array, "C S"], n_rows: int
+    shard: KernelOperator, rows: PyTree, columns: PyTree, V: Float[Array, "C S"], n_rows: int, read: Read
 ) -> Float[Array, "R S"]:
-    """k(rows, columns) V, `n_rows` rows at a time."""
+    """k(rows, columns) read(V), `n_rows` rows at a time."""
     R, C = (jax.tree.leaves(tree)[0].shape[0] for tree in (rows, columns))
     n_rows = min(n_rows, R)
     noise = jnp.ones(C, shard.dtype)
     by_columns = dataclasses.replace(shard, rows=columns, noise=noise, size=C)
-    product = lambda start: by_columns.times(shard.slice(rows, start, n_rows), V)
-    return filled(shard.zeros((R, V.shape[1]), V.dtype), R, n_rows, product)
+    product = lambda start: by_columns.times(shard.slice(rows, start, n_rows), V, read)
+    return filled(shard.zeros((R, V.shape[1]), _read_dtype(V, read)), R, n_rows, product)
+
+
+def _read_dtype(V: Array, read: Read) -> DTypeLike:
+    return jax.eval_shape(read, V).dtype
 
 
 class ShardedOperator(AbstractOperator):
@@ -225,9 +233,11 @@ class ShardedOperator(AbstractOperator):
     def rows_times(self, indices: Int[Array, " B"], V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
         return self.times(self.take(indices), V, read)
 
-    def matvec(self, V: Float[Array, "P S"], n_rows: int = BLOCK) -> Float[Array, "P S"]:
+    def matvec(
+        self, V: Float[Array, "P S"], n_rows: int = BLOCK, read: Read = as_it_is
+    ) -> Float[Array, "P S"]:
         def own_rows(shard: KernelOperator, own: Array) -> Array:
-            KV = self.product(shard, own, n_rows, self.n_devices)
+            KV = self.product(shard, own, n_rows, self.n_devices, read).astype(own.dtype)
             inside = self._inside(own.shape[0])[:, None]  # where a row is no padding
             return jnp.where(inside, KV, jnp.zeros_like(KV)) + shard.noise[:, None] * own
 

@@ -14,7 +14,7 @@ from stochgp.numerics.precision import matmul
 from stochgp.operators import TILE, KernelOperator
 from stochgp.solvers.sizes import HALF_ORDER, Costs
 
-BLOCK = 512  # rows of the measured block
+BLOCK, COLUMNS = 512, 8192  # rows and columns of the measured block, at least
 FEW = 16  # right-hand sides from which the cost of one more is measured where there are fewer
 ORDER = 1536  # of the measured factorisation and triangular solve
 READING = 1.9  # kept rows are copied tile by tile and come from far: against a product with rows that lie ready, one column
@@ -25,9 +25,9 @@ TYPICAL = Costs(1.8e-9, 1.3e-11, 4e-10, 4e-12, 1e-11, 0.3, 1.0, measured=False) 
 def calibrate(operator: KernelOperator, n_columns: int, tile: int = TILE) -> Costs:
     """The costs of this operator's kernel with `n_columns` right-hand sides on this machine, in about half a second.
 
-    They are measured on its first columns: those of the tile that is planned for, `TILE` at least.
+    They are measured on its first columns: those of the tile that is planned for, 8,192 at least.
     """
-    n_rows, size = min(BLOCK, operator.size), min(max(TILE, tile), operator.size)
+    n_rows, size = min(BLOCK, operator.size), min(max(COLUMNS, tile), operator.size)
     V = jnp.asarray(np.ones((size, n_columns), operator.dtype))
     begun = time.perf_counter()
     product = jax.jit(lambda operator, V: _product(operator, V, n_rows)).lower(operator, V).compile()

@@ -63,7 +63,7 @@ def most_columns(need: Callable[[int], int], most: int, free: int) -> int:
 
 def chunk_bytes(size: SystemSize, rows: int, layout: Layout, variance: str) -> int:
     """What one chunk of rows takes. `variance` as in `SolvePlan`."""
-    working = product_bytes(size, rows, layout) + 4 * rows * size.row_bytes
+    working = product_bytes(size, rows, layout, wide=True) + 4 * rows * size.row_bytes
     if variance == "exact":
         working += 3 * size.itemsize * rows * size.n_rows
     if variance == "samples":

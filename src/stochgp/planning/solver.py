@@ -20,7 +20,7 @@ from stochgp.solvers import ADASAP, CG, SDD, SGD, AbstractSolver, Cholesky, Layo
 from stochgp.solvers.base import AbstractIterativeSolver
 from stochgp.solvers.sizes import SMALL, Costs, padded
 
-TILES = (TILE, 4096, 2048, 1024, 512, 256)
+TILES = (TILE, 1024, 512, 256)
 SHARE_OF_TEST = 0.1  # rows whose standard deviations are expected to be wanted, per training row
 NAMES = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP(), SGD())}
 # With so little noise beside k(x, x) the epochs of an iterative solver depend on how fast the eigenvalues of K fall, which nobody has looked at: a direct one

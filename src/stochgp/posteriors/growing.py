@@ -28,7 +28,7 @@ from stochgp.numerics.arrays import on_device
 from stochgp.numerics.dense_factor import Factor
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator
+from stochgp.operators import AbstractOperator, wide
 from stochgp.operators.base import filled
 from stochgp.posteriors.kernel import KernelSystem, whole_product
 from stochgp.posteriors.sampled import NoiseDraws, SampledKernelPosterior
@@ -185,7 +185,7 @@ def _minimiser(
 
 @eqx.filter_jit
 def _times(operator: AbstractOperator, V: Array, first: Any, n_rows: int) -> Float[Array, "n C"]:
-    return operator.times(operator.block(first, n_rows), V)
+    return operator.times(operator.block(first, n_rows), V, wide).astype(V.dtype)
 
 
 @eqx.filter_jit

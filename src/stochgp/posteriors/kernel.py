@@ -15,7 +15,7 @@ from stochgp.devices import Devices
 from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, noise_variances
-from stochgp.operators import AbstractOperator, KernelOperator, Product, ShardedOperator, gather
+from stochgp.operators import AbstractOperator, KernelOperator, Product, ShardedOperator, gather, wide
 from stochgp.planning.memory import (
     COMPILER_BYTES,
     chunk_bytes,
@@ -196,9 +196,9 @@ def cross(operator: AbstractOperator, Z: Rows) -> tuple[Float[Array, "T N"], Flo
 
 
 def times(operator: AbstractOperator, X: Rows, V: Array) -> Array:
-    """k(X, ·) V, whose derivative in X evaluates the kernel again instead of keeping it."""
-    product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V))  # pyright: ignore[reportPrivateImportUsage]
-    return product(jnp.asarray(X), V)
+    """k(X, ·) V in V's dtype, summed in float64 (`operators.wide`); its derivative in X evaluates the kernel again instead of keeping it."""
+    product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V, wide))  # pyright: ignore[reportPrivateImportUsage]
+    return product(jnp.asarray(X), V).astype(V.dtype)
 
 
 def times_own(
@@ -222,8 +222,8 @@ def between(operator: AbstractOperator, X: Rows, Z: Float[Array | np.ndarray, "M
 
 @eqx.filter_jit
 def whole_product(operator: AbstractOperator, V: Array) -> Array:
-    """A V for V [N, S]."""
-    return operator.unpad(operator.matvec(operator.pad(V)))
+    """A V for V [N, S], summed in float64."""
+    return operator.unpad(operator.matvec(operator.pad(V), read=wide))
 
 
 @eqx.filter_jit

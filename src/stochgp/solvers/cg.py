@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator
+from stochgp.operators import AbstractOperator, wide
 from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
 from stochgp.solvers.full_scale import low_rank_plus_neighbours
 from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
@@ -256,7 +256,7 @@ def _advanced(arranged: Arranged, state: CGState) -> CGState:
 def _corrected(arranged: Arranged, b: Float[Array, "P S"], state: CGState) -> CGState:
     S = b.shape[1]
     points = jnp.concatenate([state.x, state.y], axis=1).astype(state.dtype)
-    products = arranged.operator.matvec(points).astype(state.x.dtype)
+    products = arranged.operator.keeping(0).matvec(points, read=wide).astype(state.x.dtype)
     r, s = (b.astype(state.x.dtype) - part for part in (products[:, :S], products[:, S:]))
     return CGState(state.x, r, state.p, state.y, s, state.b_squares, jnp.asarray(False), state.dtype)
 

@@ -120,15 +120,17 @@ def column_bytes(size: SystemSize, layout: Layout, n_arrays: int, n_wide: int = 
     return operator_bytes(size, layout) + (n_arrays * size.itemsize + n_wide * 8) * P * size.n_columns
 
 
-def product_bytes(size: SystemSize, n_rows: int, layout: Layout) -> int:
-    """One product of a block of rows with [P, C]."""
+def product_bytes(size: SystemSize, n_rows: int, layout: Layout, *, wide: bool = False) -> int:
+    """One product of a block of rows with [P, C]; where it is `wide`, summed in float64."""
     tile = min(layout.tile, size.n_rows)
-    return int(size.itemsize * n_rows * ((layout.workspace + 0.2) * tile + 2 * size.n_columns))
+    itemsize = 8 if wide else size.itemsize
+    sums = itemsize * n_rows * (int(itemsize > size.itemsize) * tile + 2 * size.n_columns)
+    return int(size.itemsize * n_rows * (layout.workspace + 0.2) * tile) + sums
 
 
 def working_bytes(size: SystemSize, layout: Layout, step_rows: int = BLOCK) -> int:
     """The largest of: a step of `step_rows` rows, the measurement of a residual, the filling of kept rows."""
-    step = product_bytes(size, min(max(BLOCK, step_rows), size.n_rows), layout)
+    step = product_bytes(size, min(max(BLOCK, step_rows), size.n_rows), layout, wide=True)
     if layout.keep_rows == 0:
         return step
     whole = Layout(size.n_rows, 0, layout.workspace)
