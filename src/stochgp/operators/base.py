@@ -27,6 +27,11 @@ def wide(v: Float[Array, "T S"]) -> Float[Array, "T S"]:
 
     The means of predictions are such sums. Where rows repeat, Σᵢ|k(x, xᵢ)αᵢ| may be 10⁵ times as large as the mean, and in float32 no more than two
     digits are left of it. K's own entries are rounded by chance: that costs the mean √N times less.
+
+    Parameters
+    ----------
+    v : array [T, S]
+        What a tile is multiplied by.
     """
     return v.astype(jax.dtypes.canonicalize_dtype(jnp.float64))
 
