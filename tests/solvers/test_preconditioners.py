@@ -59,6 +59,16 @@ def test_what_is_left_is_positive_and_zero_at_the_pivots(key, greedy):
     np.testing.assert_allclose(found.left, left.diagonal(), atol=1e-10)
 
 
+@pytest.mark.parametrize("seed", [1, 3])
+def test_pivots_end_where_float32_leaves_rounding(seed):
+    """A smooth kernel of 2,000 rows has some 500 eigenvalues above rounding: no diagonal entry of FᵀF is larger than K's by more than 256 eps."""
+    rows = np.random.default_rng(seed).normal(size=(2000, 4))
+    op = operator(kernels.RBF(lengthscale=2.0), rows, dtype=jnp.float32)
+    found = partial_cholesky(op.astype(jnp.float32), 1000, key=jax.random.key(seed))
+    assert 400 < len(found.pivots) < 600
+    assert np.sum(found.F**2, axis=0).max() < 1 + 256 * np.finfo(np.float32).eps
+
+
 def test_all_rows_as_pivots_give_the_matrix(key):
     found = partial_cholesky(operator(), N, key=key)
     np.testing.assert_allclose(found.F.T @ found.F, dense(), atol=1e-8)

@@ -89,6 +89,11 @@ def partial_cholesky(
         L, kept = _thinned(columns[:, rows], thresholds, floor[rows])
         L, kept = L[: rank - len(pivots), : rank - len(pivots)], kept[: rank - len(pivots)]
         new = scipy.linalg.solve_triangular(L, columns[kept], lower=True, check_finite=False)
+        n = _n_sound(new, left + 2 * floor)
+        if n == 0:
+            break
+        left[rows[kept[n:]]] = 0
+        new, kept = new[:n], kept[:n]
         F[len(pivots) : len(pivots) + len(kept)] = new
         left = left - np.einsum("cn,cn->n", new, new)
         left[left <= floor] = 0
@@ -114,6 +119,12 @@ def _thinned(
             L = np.vstack([L, column / np.sqrt(column[i])])
             kept.append(i)
     return np.tril(L[:, kept].T), np.array(kept, np.int64)
+
+
+def _n_sound(new: Float[np.ndarray, "K N"], most: Float[np.ndarray, " N"]) -> int:
+    """How many of these rows of F come before the first that takes more from a diagonal entry than there is: beyond it F is the rounding of the columns, amplified."""
+    is_sound = np.all(np.cumsum(np.square(new), axis=0) <= most, axis=1)
+    return len(new) if is_sound.all() else int(np.argmin(is_sound))
 
 
 @eqx.filter_jit
