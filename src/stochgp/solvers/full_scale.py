@@ -133,7 +133,7 @@ def _of_row(
     noise: Float[Array, " n"],
     there: Bool[Array, " m"],
 ) -> tuple[Float[Array, " m"], Float[Array, ""]]:
-    """(b, V) of the last row given the others that are there."""
+    """(b, V) of the last row given the others that are there; given none where they have no covariance matrix."""
     left = kernel.matrix(X, X) - matmul(F, F.T).astype(X.dtype)
     floor = rounding * kernel.diag(X)
     across = jnp.where(there, left[:-1, -1], 0)
@@ -141,4 +141,5 @@ def _of_row(
     A = pairs + jnp.diag(jnp.where(there, noise[:-1] + floor[:-1], 1))
     L, _ = safe_cholesky(A)
     b = solve_triangular(L, solve_triangular(L, across, lower=True), lower=True, trans=1)
+    b = jnp.where(jnp.all(jnp.isfinite(b)), b, 0)  # rounding of FᵀF above the noise may leave A without a factor
     return b, jnp.maximum(left[-1, -1] - across @ b, floor[-1]) + noise[-1]
