@@ -30,6 +30,13 @@ class Mutation(NamedTuple):
 
 MUTATIONS = (
     Mutation(
+        "rounding asks for noise whatever rows leave uncertain",
+        "selection/raised_noise.py",
+        "ROUNDINGS * rounding - least_usual",
+        "ROUNDINGS * rounding",
+        "selection/test_raised_noise.py::test_a_rough_kernel_needs_no_noise_against_rounding",
+    ),
+    Mutation(
         "partial Cholesky goes on into rounding",
         "solvers/preconditioners.py",
         "n = _n_sound(new, left + 2 * floor)",

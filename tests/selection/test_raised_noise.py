@@ -1,5 +1,6 @@
 """The noise variance that a solver can cope with: unchanged where it can, raised no further than predictions allow."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,8 +9,11 @@ from stochgp import kernels
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
 from stochgp.models import KernelGP
+from stochgp.operators import KernelOperator
+from stochgp.parameters import cast
 from stochgp.posteriors import LocalPosterior
 from stochgp.selection.raised_noise import ROUNDINGS, SHARE, raised_for_solving
+from stochgp.solvers import CG, solve
 from stochgp.training_data.units import TrainingData
 
 N = 3_100
@@ -56,3 +60,14 @@ def test_rounding_sets_a_bound_that_goes_with_the_signal():
     assert float(raised_for_solving(gp, data).gp.noise_variance) == pytest.approx(least, rel=1e-4)
     wide = raised_for_solving(gp, make_rows(dtype=jnp.float64)).gp
     assert float(wide.noise_variance) < least / 1000
+
+
+def test_a_rough_kernel_needs_no_noise_against_rounding():
+    """What its rows leave uncertain of one another is above rounding: a solver in float32 reaches 0.01 with less noise than rounding alone would ask for."""
+    data, gp = make_rows(), KernelGP(kernels.Matern32(10.0, 1e3), 1e-3)
+    found, _, growth = raised_for_solving(gp, data)
+    assert 0 < growth < SHARE
+    assert float(found.noise_variance) < 0.2 * ROUNDINGS * np.finfo(np.float32).eps * N**0.5 * 1e3
+    X, noise = jnp.asarray(data.X, jnp.float32), jnp.asarray(found.noise_variance, jnp.float32)
+    operator = KernelOperator.of(cast(found.kernel, "float32"), X, noise)
+    assert solve(operator, data.y[:, None], CG(), key=jax.random.key(0), tolerance=1e-2).converged
