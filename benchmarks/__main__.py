@@ -37,7 +37,7 @@ BENCHMARKS = {
     "memory": "peak resident memory against batch size and against N",
     "files": "fits of files of more rows than memory, under a limit of 1 GB",
     "memory_limits": "peaks of random fits, predictions and functions under memory limits",
-    "sparse": "steps of SVGP, SGPR and a deep SVGP against GPyTorch; SVDGP against its number of functions",
+    "sparse": "steps of SVGP, SGPR and a deep SVGP against GPyTorch; SVDGP against its number of functions; fits by SoftKI",
     "tanimoto": "a block of Tanimoto similarities of molecules against RDKit's bulk routine",
     "updates": "1,000 new rows for a kernel GP of 50,000, against a fit of all",
     "time_limits": "seconds of fits under time limits, compilation included",

@@ -58,7 +58,7 @@ def svgp(name: str, size: int) -> dict:
     given = start(name, size)
     model = SVGP(torch.as_tensor(given.points), _kernel(given.X.shape[1], given.lengthscale))
     step = _steps_of(model, torch.as_tensor(given.X), torch.as_tensor(given.y), BATCH)
-    threads = _best_threads(step)
+    threads = best_threads(step)
     per_epoch, seconds = len(given.y) // min(BATCH, len(given.y)), []
     for _ in range(sparse.EPOCHS.get(name, 2)):
         begun = time.perf_counter()
@@ -77,7 +77,7 @@ def deep(name: str, size: int) -> dict:
     kernel = Kernel(_kernel(NETWORK[-1], 1.0), _network(given.X.shape[1]))
     model = SVGP(torch.as_tensor(given.points), kernel)
     step = _steps_of(model, torch.as_tensor(given.X), torch.as_tensor(given.y), size)
-    threads = _best_threads(step, 50)
+    threads = best_threads(step, 50)
     begun = time.perf_counter()
     for _ in range(DEEP_STEPS):
         step()
@@ -97,7 +97,7 @@ def sgpr(name: str, size: int) -> dict:
         (-loss(model(X), y)).backward()
         optimiser.step()
 
-    threads, seconds = _best_threads(step, 1), []
+    threads, seconds = best_threads(step, 1), []
     for _ in range(sparse.ITERATIONS):
         begun = time.perf_counter()
         step()
@@ -134,7 +134,7 @@ def _steps_of(
 ) -> Callable[[], None]:
     loss = gpytorch.mlls.VariationalELBO(model.likelihood, model, num_data=len(y))
     optimiser = torch.optim.Adam(model.parameters(), lr=rate)
-    batches = _batches(len(y), min(batch, len(y)))
+    batches = row_batches(len(y), min(batch, len(y)))
     model.train()
 
     def step() -> None:
@@ -146,13 +146,13 @@ def _steps_of(
     return step
 
 
-def _batches(n_rows: int, batch: int) -> Iterator[torch.Tensor]:
+def row_batches(n_rows: int, batch: int) -> Iterator[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     while True:
         yield from torch.randperm(n_rows, generator=generator)[: n_rows // batch * batch].split(batch)
 
 
-def _best_threads(step: Callable[[], None], n: int = TRIAL) -> int:
+def best_threads(step: Callable[[], None], n: int = TRIAL) -> int:
     """1 or 2, by `n` steps of each after one that is not timed; the better one is set."""
     seconds = {}
     for threads in (1, 2):

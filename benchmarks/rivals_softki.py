@@ -1,0 +1,180 @@
+"""SoftKI in PyTorch for the benchmark `sparse`, by the rules of Camaño and Huang, High-Dimensional Gaussian Process Regression with Soft Kernel Interpolation (arXiv 2410.21419).
+
+k̂(x, x') = w(x)ᵀ K_zz w(x'),   w_j(x) = softmax_j(−‖x/T − z_j‖),   y ~ N(0, W K_zz Wᵀ + σ²I)
+
+The M points z_j, which are points of x/T, a temperature T and a lengthscale of each input, the variance and σ² are learned by Adam, positive ones as softplus of what is
+learned; K_zz is a Matérn-3/2 kernel of the points. Temperatures start at 1, as in the authors' settings, points at the benchmark's rows, not at centres of k-means.
+"""
+
+import math
+import time
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.linalg import cholesky_ex, solve_triangular
+from torch.nn.functional import softplus
+
+from benchmarks import sparse
+from benchmarks.rivals_gpytorch import best_threads, row_batches
+from benchmarks.sparse_start import BATCH, NOISE, RATE, VARIANCE, nlpd, start
+from stochgp import metrics
+from stochgp.budget import peak_resident
+
+LEAST_TEMPERATURE = 5e-5  # in the authors' settings
+PROBES = 10  # of the trace
+JITTER = 1e-6  # the first that is added to K_zz where it has no factor
+LEARNING, SOLVING = 3, 10  # how many are tried, each ten times the last
+
+
+class Posterior(NamedTuple):
+    """Of f(x) = w(x)ᵀ K_zz v, v ~ N(α, (RᵀR)⁻¹): c = K_zz α [M], A = R⁻ᵀ K_zz [M, M] and σ²."""
+
+    c: Tensor
+    A: Tensor
+    noise_variance: Tensor
+
+    def predict(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Means w(x)ᵀc and variances ‖A w(x)‖² + σ² of observations, of rows w(x): [N, M]."""
+        return W @ self.c, (W @ self.A.T).square().sum(1) + self.noise_variance
+
+
+class SoftKI:
+    """One step per call, on the rows of a batch."""
+
+    def __init__(self, points: Tensor, lengthscale: float):
+        self.points = points.clone().requires_grad_()
+        each = torch.ones_like(points[0])
+        self.raw_lengthscale, self.raw_temperature = _raw(lengthscale * each), _raw(each - LEAST_TEMPERATURE)
+        self.raw_variance, self.raw_noise = _raw(VARIANCE * each[0]), _raw(NOISE * each[0])
+        raw = [self.raw_lengthscale, self.raw_temperature, self.raw_variance, self.raw_noise]
+        self.optimiser = torch.optim.Adam([self.points, *raw], lr=RATE, foreach=True)
+        self.steps = self.pseudo_steps = 0
+
+    @property
+    def temperature(self) -> Tensor:
+        return softplus(self.raw_temperature) + LEAST_TEMPERATURE
+
+    @property
+    def noise_variance(self) -> Tensor:
+        return softplus(self.raw_noise)
+
+    def weights(self, X: Tensor) -> Tensor:
+        """W [N, M]: rows w(x), which sum to 1."""
+        return torch.softmax(-_distances(X / self.temperature, self.points), dim=1)
+
+    def kernel_matrix(self) -> Tensor:
+        """K_zz = s²(1 + r) e⁻ʳ, r = √3 ‖(z − z')/ℓ‖."""
+        Z = self.points / softplus(self.raw_lengthscale)
+        r = math.sqrt(3) * _distances(Z, Z)
+        return softplus(self.raw_variance) * (1 + r) * (-r).exp()
+
+    def loss(self, X: Tensor, y: Tensor) -> Tensor:
+        """−log N(y; 0, W K_zz Wᵀ + σ²I)/B; where a factor fails, the pseudo-loss of random probes."""
+        W, K, s2 = self.weights(X), self.kernel_matrix(), self.noise_variance
+        L, _ = _factor(K, LEARNING)
+        exact = None if L is None else negative_log_density(W @ L, s2, y)
+        if exact is not None:
+            return exact
+        self.pseudo_steps += 1
+        covariance = W @ K @ W.T + s2 * torch.eye(len(y), dtype=y.dtype)
+        return pseudo_loss(covariance, y, torch.randn(len(y), PROBES, dtype=y.dtype))
+
+    def step(self, X: Tensor, y: Tensor) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
+        self.loss(X, y).backward()
+        self.optimiser.step()
+        self.steps += 1
+
+    @torch.no_grad()
+    def posterior(self, X: Tensor, y: Tensor) -> Posterior:
+        """[W K_zz/σ; U] = QR with UᵀU = K_zz, so that RᵀR = K_zz + K_zz WᵀW K_zz/σ²; α = R⁻¹ Q₁ᵀ y/σ, Q₁ the rows of Q that belong to data."""
+        std = self.noise_variance.sqrt()
+        L, K = _factor(self.kernel_matrix(), SOLVING)
+        if L is None:
+            raise RuntimeError("the kernel matrix of the points has no Cholesky factor")
+        Q, R = torch.linalg.qr(torch.cat([self.weights(X) @ K / std, L.T]))
+        alpha = solve_triangular(R, Q[: len(y)].T @ y[:, None] / std, upper=True)[:, 0]
+        return Posterior(K @ alpha, solve_triangular(R.T, K, upper=False), std**2)
+
+
+def negative_log_density(F: Tensor, noise_variance: Tensor, y: Tensor) -> Tensor | None:
+    """−log N(y; 0, FFᵀ + σ²I)/B from C = I + FᵀF/σ²; None where C has no factor in this precision.
+
+    log|FFᵀ + σ²I| = log|C| + B log σ²,   yᵀ(FFᵀ + σ²I)⁻¹y = min_v ‖y − Fv‖²/σ² + ‖v‖², at v = C⁻¹Fᵀy/σ².
+    """
+    (B, M), s2 = F.shape, noise_variance
+    L, failed = cholesky_ex(torch.eye(M, dtype=F.dtype) + F.T @ F / s2)
+    if failed:
+        return None
+    with torch.no_grad():  # at a minimum the gradient is that of a fixed v
+        v = torch.cholesky_solve(F.T @ y[:, None], L)[:, 0] / s2
+    quadratic = (y - F @ v).square().sum() / s2 + v.square().sum()
+    log_determinant = 2 * L.diagonal().log().sum() + B * s2.log()
+    return (quadratic + log_determinant + B * math.log(2 * math.pi)) / (2 * B)
+
+
+def pseudo_loss(covariance: Tensor, y: Tensor, probes: Tensor) -> Tensor:
+    """(−aᵀDa + (1/S) Σ_s (D⁻¹p_s)ᵀ D p_s)/2B of D = `covariance`, with a = D⁻¹y and the D⁻¹p_s held fixed; probes: [B, S].
+
+    Its gradient is that of −log N(y; 0, D)/B on average over probes with E ppᵀ = I (Hutchinson): no factor of a covariance is needed. Its value means nothing.
+    """
+    with torch.no_grad():
+        solved = torch.linalg.solve(covariance, torch.cat([y[:, None], probes], dim=1))
+    a, V = solved[:, 0], solved[:, 1:]
+    trace = (V * (covariance @ probes)).sum() / probes.shape[1]
+    return (trace - a @ covariance @ a) / (2 * len(y))
+
+
+def _raw(value: Tensor) -> Tensor:
+    """A leaf whose softplus is `value`."""
+    return value.expm1().log().requires_grad_()
+
+
+def _distances(A: Tensor, B: Tensor) -> Tensor:
+    """Not by products, which lose the small ones in float32; the gradient at 0 is 0."""
+    return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _factor(K: Tensor, tries: int) -> tuple[Tensor | None, Tensor]:
+    """(L, K + jI = LLᵀ) of the least jitter j that gives a factor: 0, or one of `tries` from JITTER on; None where none does."""
+    for jitter in (0.0, *(JITTER * 10.0**n for n in range(tries))):
+        shifted = K + jitter * torch.eye(len(K), dtype=K.dtype)
+        L, failed = cholesky_ex(shifted)
+        if not failed:
+            return L, shifted
+    return None, K
+
+
+def softki(name: str, size: int) -> dict:
+    """A whole fit: mini-batches for some seconds, then the solve with all rows; scores of the test rows."""
+    torch.manual_seed(0)
+    given = start(name, size)
+    X, y, X_test = (torch.as_tensor(part) for part in (given.X, given.y, given.X_test))
+    model = SoftKI(torch.as_tensor(given.points), given.lengthscale)
+    begun = time.perf_counter()
+    found = _learn(model, X, y, begun + sparse.FIT_SECONDS[name])
+    posterior = model.posterior(X, y)
+    found |= {"fit_seconds": time.perf_counter() - begun, "peak_bytes": peak_resident()}
+    moments = posterior.predict(model.weights(X_test).detach())
+    mean, variance = (part.numpy().astype(np.float64) for part in moments)
+    rmse, coverage = metrics.rmse(given.y_test, mean), metrics.coverage(given.y_test, mean, np.sqrt(variance))
+    return found | {"rmse": rmse, "nlpd": nlpd(given, mean, variance), "coverage95": coverage}
+
+
+def _learn(model: SoftKI, X: Tensor, y: Tensor, until: float) -> dict:
+    """Steps until the clock says so; those that choose the number of threads count, but for the seconds of a step."""
+    batches = row_batches(len(y), min(BATCH, len(y)))
+
+    def step() -> None:
+        rows = next(batches)
+        model.step(X[rows], y[rows])
+
+    threads = best_threads(step)
+    tried, since = model.steps, time.perf_counter()
+    while time.perf_counter() < until:
+        step()
+    seconds = (time.perf_counter() - since) / max(model.steps - tried, 1)
+    found = {"step_seconds": seconds, "threads": threads}
+    return found | {"steps": model.steps, "pseudo_steps": model.pseudo_steps}
