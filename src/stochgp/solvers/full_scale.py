@@ -141,5 +141,6 @@ def _of_row(
     A = pairs + jnp.diag(jnp.where(there, noise[:-1] + floor[:-1], 1))
     L, _ = safe_cholesky(A)
     b = solve_triangular(L, solve_triangular(L, across, lower=True), lower=True, trans=1)
-    b = jnp.where(jnp.all(jnp.isfinite(b)), b, 0)  # rounding of FᵀF above the noise may leave A without a factor
+    # Rounding of FᵀF above the noise may leave A without a factor.
+    b = jnp.where(jnp.all(jnp.isfinite(b)), b, 0)
     return b, jnp.maximum(left[-1, -1] - across @ b, floor[-1]) + noise[-1]
