@@ -75,7 +75,7 @@ class _Made:
 
         problem = load(cell["set"], 0)
         self.source, self.D, self.seed = problem.source, problem.X.shape[1], cell["seed"]
-        self.shape = {"n_neighbours": NEIGHBOURS, "n_centres": cell["centres"], "spread": None}
+        self.shape = {"n_neighbours": NEIGHBOURS, "n_centres": cell["centres"], "n_scored": 1, "spread": None}
         equal = kernel_fits.start(self.D)
         self.scoring = kernel_fits.Scoring(LeaveOneOut(**self.shape), equal, self.source, self.seed)
         self.near = self.scoring.near(equal)

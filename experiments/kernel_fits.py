@@ -162,9 +162,7 @@ class Scoring:
 
     def near(self, gp: Any) -> np.ndarray:
         """Neighbours of the centres by the metric of `gp`, the centre last."""
-        m = min(self.learner.n_neighbours, self.source.size - 1)
-        found = self.learner.neighbours(gp, self.run.prepared, m)
-        return np.concatenate([found, self.run.prepared.centres[:, None]], axis=1)
+        return self.learner.around(gp, self.run.prepared)
 
     def step(self, state: ConditionalState) -> tuple[ConditionalState, dict[str, float]]:
         return self.learner.score(state, self.run)

@@ -45,6 +45,7 @@ class NearInRoots(AbstractConditionals):
     """Leave-one-out with the rows nearest in x/√ℓ for neighbours, of a stationary kernel."""
 
     joint: ClassVar[bool] = False
+    n_scored: ClassVar[int] = 1
     batch_size: None = None
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
@@ -81,12 +82,14 @@ def run(cell: Cell) -> dict:
     problem = load(cell["set"], 0)
     truth, kept = some_tests(problem, TEST_ROWS), _some_rows(len(problem.y))
     source, first = problem.source, start(problem.X.shape[1])
-    common = LeaveOneOut(n_neighbours=16, n_centres=cell["centres"])
+    common = LeaveOneOut(n_neighbours=16, n_centres=cell["centres"], n_scored=1)
     begun = fit(common, first, source, key=jax.random.key(cell["seed"])).gp
     found, predicted = [], []
     for kind, m in _variants(cell):
         made = {"leave-one-out": LeaveOneOut, "Vecchia": Vecchia, ROOT: NearInRoots}[kind]
-        learner = made(n_neighbours=m, n_centres=cell["centres"])
+        learner = made(
+            n_neighbours=m, n_centres=cell["centres"], **({"n_scored": 1} if made is LeaveOneOut else {})
+        )
         begin = time.process_time()
         gp, distance = _rounds(learner, begun, first, source, cell["seed"])
         seconds = time.process_time() - begin

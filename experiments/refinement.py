@@ -58,7 +58,7 @@ def run(cell: Cell) -> dict:
 
     problem = load(cell["set"], 0, cell["rows"])
     truth = kernel_fits.some_tests(problem, TEST_ROWS)
-    learner = learners.LeaveOneOut(n_neighbours=16, n_centres=min(1024, cell["rows"] // 2))
+    learner = learners.LeaveOneOut(n_neighbours=16, n_centres=min(1024, cell["rows"] // 2), n_scored=1)
     first = kernel_fits.start(problem.X.shape[1])
     gp = learners.fit(learner, first, problem.source, key=jax.random.key(cell["seed"])).gp
     learned, (raised, growth) = float(gp.noise_variance), _raised(gp, problem)

@@ -123,10 +123,9 @@ def _by_curvature(learner, gp, source) -> np.ndarray:
 
     plan = learner.plan(source.size, source.n_inputs, ByLoss())
     prepared = learner.prepare(gp, source, plan, (0,))
-    near = learner.neighbours(gp, prepared, learner.n_neighbours)
-    near = np.concatenate([near, prepared.centres[:, None]], axis=1)
-    H = curvature(gp, source, near, True, learner.joint).hessian
-    return np.sqrt(np.diagonal(np.linalg.inv(H)) / len(near))
+    near, n_scored = learner.around(gp, prepared), prepared.n_scored
+    H = curvature(gp, source, near, True, learner.joint, n_scored=n_scored).hessian
+    return np.sqrt(np.diagonal(np.linalg.inv(H)) / (n_scored * len(near)))
 
 
 def _model(D: int, lengthscale: float, variance: float, noise: float):

@@ -637,9 +637,30 @@ MUTATIONS = (
     Mutation(
         "a row that is left out is the mean of as many as it weighs",
         "objectives/conditionals.py",
-        "count = count if joint else count.at[-1].set(1)",
-        "count = count",
+        "variance + more, least)",
+        "variance, least)",
         "objectives/test_conditionals.py::test_all_other_rows_give_the_closed_form_of_leave_one_out",
+    ),
+    Mutation(
+        "the slope of a kernel counts once in a square",
+        "kernels/forms.py",
+        "4 * h[None, :] * d_h",
+        "2 * h[None, :] * d_h",
+        "kernels/test_contract.py::test_bilinear_forms_are_those_of_the_matrix_and_so_are_their_gradients",
+    ),
+    Mutation(
+        "a row that is scored predicts itself",
+        "objectives/conditionals.py",
+        "H, by_V + by_e * own, H)",
+        "H, by_V, H)",
+        "objectives/test_conditionals.py::test_rows_scored_together_are_those_scored_one_by_one",
+    ),
+    Mutation(
+        "rows of groups are scored beside their centre",
+        "learners/conditionals.py",
+        "return 1 if together else min(",
+        "return min(",
+        "learners/test_conditionals.py::test_who_the_neighbours_are",
     ),
     Mutation(
         "rows that are left out weigh the same",

@@ -75,8 +75,14 @@ def searched(learner, gp, source):
 # Steps
 
 
-def by_differences(gp, X, y, near, centres):
-    """∇ of the mean loss of these centres, by central differences of −log p(y_i | y of its neighbours), of dense matrices."""
+def one_by_one(rows, n_scored):
+    """Each of the last rows of a neighbourhood at the end of a list of its own."""
+    rows = rows[rows >= 0]
+    return [np.append(np.delete(rows, -j), rows[-j]) for j in range(1, n_scored + 1)]
+
+
+def by_differences(gp, X, y, near, n_scored):
+    """∇ of the mean loss of the rows that these neighbourhoods score, by central differences of −log p(y_i | y of the others), of dense matrices."""
     theta, rest = partition(gp)
     leaves, structure = jax.tree.flatten(theta)
 
@@ -84,7 +90,7 @@ def by_differences(gp, X, y, near, centres):
         parts = np.split(x, np.cumsum([leaf.size for leaf in leaves])[:-1])
         shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
         A = covariance(conditionals.eqx.combine(jax.tree.unflatten(structure, shaped), rest), X)
-        rows = [near[i][near[i] >= 0] for i in centres]
+        rows = [one for neighbourhood in near for one in one_by_one(neighbourhood, n_scored)]
         factors = [np.linalg.cholesky(A[np.ix_(r, r)]) for r in rows]
         last = [np.linalg.solve(L, y[r])[-1] for L, r in zip(factors, rows, strict=True)]
         return (
@@ -98,10 +104,11 @@ def by_differences(gp, X, y, near, centres):
 
 @sweep
 def test_passes_by_batches_are_those_of_a_plain_loop(kind, monkeypatch):
-    """Two passes of four batches of three by plain descent: which centres each has, and where θ goes."""
-    monkeypatch.setattr(conditionals, "BATCH", 3)
+    """Two passes of four batches of three neighbourhoods by plain descent: which each has, and where θ goes. By leave-one-out each scores two rows."""
     X, y, _ = draw(12)
-    learner = kind(n_neighbours=4, optimizer=optax.sgd, learning_rate=0.1, decay=constant)
+    more = {"n_scored": 2} if kind is LeaveOneOut else {}
+    learner = kind(n_neighbours=4, optimizer=optax.sgd, learning_rate=0.1, decay=constant, **more)
+    monkeypatch.setattr(conditionals, "BATCH", 3 * learner.n_scored)
     state, problem = searched(learner, model(), DeviceRows(X, y, dtype=jnp.float64))
     near, gp = state.near, model()
     np.testing.assert_array_equal(near[:, -1], problem.prepared.centres)
@@ -110,7 +117,9 @@ def test_passes_by_batches_are_those_of_a_plain_loop(kind, monkeypatch):
         state, _ = learner._by_batches(state, problem, (*SEED, step))
         order = np.random.default_rng((*SEED, step)).permutation(12)
         for batch in order.reshape(4, 3):
-            gp = conditionals._moved(gp, theta_of(gp) - 0.1 * by_differences(gp, X, y, near, batch))
+            gp = conditionals._moved(
+                gp, theta_of(gp) - 0.1 * by_differences(gp, X, y, near[batch], learner.n_scored)
+            )
     np.testing.assert_allclose(theta_of(state.gp), theta_of(gp), rtol=1e-6)
 
 
@@ -132,9 +141,8 @@ def test_scoring_steps_never_raise_the_loss_and_end_at_a_stationary_point(kind):
     assert np.abs(state.at.gradient).max() < 1e-6
     pull = (theta_of(state.gp) - problem.prepared.start) / (4 * 60)
     source, near = problem.source, state.near
-    np.testing.assert_allclose(
-        curvature(state.gp, source, near, True, learner.joint).gradient, -pull, atol=2e-6
-    )
+    at = curvature(state.gp, source, near, True, learner.joint, n_scored=problem.prepared.n_scored)
+    np.testing.assert_allclose(at.gradient, -pull, atol=2e-6)
     assert learner.finished({"distance": numbers["distance"]})
 
 
@@ -217,7 +225,7 @@ def test_networks_are_learned_by_batches_alone():
     X, y, _ = draw(100)
     network = networks.mlp(1, (64,), key=KEY)
     gp = KernelGP(kernels.Warped(RBF(), network), 0.5)
-    found = fit(LeaveOneOut(epochs=28, n_neighbours=6), gp, DeviceRows(X, y), key=KEY)
+    found = fit(LeaveOneOut(epochs=28, n_neighbours=6, n_scored=1), gp, DeviceRows(X, y), key=KEY)
     assert np.isinf([entry["distance"] for entry in found.history[1:]]).all()
     assert np.mean(theta_of(found.gp) != theta_of(gp)) > 0.5  # units of ReLU that are off everywhere stay
     assert found.history[-1]["loss"] < found.history[1]["loss"] - 0.1
@@ -254,7 +262,7 @@ def test_a_prior_counts_as_one_of_as_many_data_as_unequal_weights_are_worth():
         state, problem = searched(LeaveOneOut(), model(), DeviceRows(X, y, weight, dtype=jnp.float64))
         gp = conditionals._moved(state.gp, theta_of(state.gp) + 1)
         with_prior = LeaveOneOut()._curvature(gp, problem, state.near)
-        alone = curvature(gp, problem.source, state.near, True)
+        alone = curvature(gp, problem.source, state.near, True, n_scored=problem.prepared.n_scored)
         pulls.append(with_prior.gradient - alone.gradient)
     np.testing.assert_allclose(pulls, np.outer([1 / 30, 1 / 30, 1], np.ones(3)), rtol=1e-4)
 
@@ -335,8 +343,17 @@ def test_who_the_neighbours_are():
     X, y, _ = draw(100)
     group = np.random.default_rng(2).integers(0, 20, 100)
     source = DeviceRows(X, y, group=group, dtype=jnp.float64)
-    state, _ = searched(LeaveOneOut(n_neighbours=7), model(), source)
+    state, problem = searched(LeaveOneOut(n_neighbours=7, n_scored=3), model(), source)
     assert (group[state.near[:, :-1]] != group[state.near[:, -1:]]).all()
+    assert problem.prepared.n_scored == 1
+    state, problem = searched(
+        LeaveOneOut(n_neighbours=7, n_centres=60, n_scored=3), model(), DeviceRows(X, y, dtype=jnp.float64)
+    )
+    assert problem.prepared.n_scored == 3
+    away = np.abs(X[state.near, 0] - X[state.near[:, -1:], 0])
+    assert len(state.near) == 20
+    assert (np.diff(away, axis=1) <= 0).all()  # the nearest last
+    assert (np.sum(np.abs(X[None, :, 0] - X[state.near[:, -1], 0][:, None]) < away[:, :1], axis=1) == 9).all()
     state, problem = searched(Vecchia(n_neighbours=7, n_centres=60), model(), source)
     place = np.argsort(problem.prepared.order)
     near, centre = state.near[:, :-1], state.near[:, -1]

@@ -18,9 +18,9 @@ from stochgp.objectives.conditionals import (
     curvature,
     evaluate,
     is_small,
+    left_out,
     neighbourhoods,
     weight_per_row,
-    with_cotangents,
 )
 from stochgp.parameters import AbstractParameter, partition, positive
 
@@ -213,22 +213,58 @@ def test_no_neighbour_is_the_prior():
 # Gradients and curvature
 
 
-def test_cotangents_are_the_derivatives_by_the_matrix():
-    """Along symmetric directions, by central differences of log V and e/√V at V fixed."""
+def test_rows_left_out_of_one_matrix_and_how_they_change_with_it():
+    """Each of the last two given the other four, against plain solves; derivatives along symmetric directions, by central differences."""
     generator = np.random.default_rng(4)
     A, y = generator.normal(size=(5, 9)), generator.normal(size=5)
-    A = A @ A.T
-    found, by_variance, by_error = with_cotangents(jnp.asarray(A), jnp.asarray(y))
+    A, more = A @ A.T, np.array([0.3, -0.1])
+    found, u, H, own = left_out(*map(jnp.asarray, (A, y, more, np.zeros(2))))
 
-    def values(A):
-        b = np.linalg.solve(A[:-1, :-1], A[:-1, -1])
-        return np.array([np.log(A[-1, -1] - A[:-1, -1] @ b), (y[-1] - b @ y[:-1]) / np.sqrt(found.variance)])
+    def values(A, i):
+        others = np.delete(np.arange(5), i)
+        b = np.linalg.solve(A[np.ix_(others, others)], A[others, i])
+        return np.array([A[i, i] - A[i, others] @ b + more[i - 3], y[i] - b @ y[others]])
 
-    for _ in range(5):
-        S = generator.normal(size=A.shape)
-        S = S + S.T
-        slope = (values(A + STEP * S) - values(A - STEP * S)) / (2 * STEP)
-        np.testing.assert_allclose([np.sum(by_variance * S), np.sum(by_error * S)], slope, rtol=1e-7)
+    for k, i in enumerate((3, 4)):
+        V, e = values(A, i)
+        np.testing.assert_allclose([found.variance[k], found.z[k]], [V, e / np.sqrt(V)], rtol=1e-10)
+        for _ in range(3):
+            S = generator.normal(size=A.shape)
+            S = S + S.T
+            slope = (values(A + STEP * S, i) - values(A - STEP * S, i)) / (2 * STEP)
+            wanted = [H[k] @ S @ H[k], -(u - own[k] * H[k]) @ S @ H[k]]
+            np.testing.assert_allclose(wanted, slope, rtol=1e-7)
+
+
+def test_a_variance_is_never_below_that_of_one_observation():
+    """Rows of tiny weight: 1/Q_ii − σ²/ρ + σ² is a difference of huge numbers."""
+    found = left_out(
+        *(jnp.asarray(part, jnp.float32) for part in (np.diag([1.0, 1e8]), [1.0, 2.0], [-1e8 - 9], [0.1]))
+    )
+    np.testing.assert_allclose(found.found.variance, 0.1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("n_scored", [2, 4])
+def test_rows_scored_together_are_those_scored_one_by_one(n_scored):
+    """The last rows of lists with gaps, weights and sloped noise: as if each came last in a list of its own; and Γ and J are of their sums."""
+    X, y, count = make_data(12)
+    source, gp = DeviceRows(X, y, count, dtype=jnp.float64), make_gp()
+    near = np.stack([np.random.default_rng(i).permutation(12)[:9] for i in range(6)])
+    near[1, :2] = -1
+    near[3, -2] = -1
+    own = lambda rows: [np.append(np.delete(rows, j), rows[j]) for j in range(9 - n_scored, 9)]
+    lists = np.concatenate([own(rows) for rows in near])
+    together = curvature(gp, source, near, True, cells=np.arange(6) % 3, n_scored=n_scored)
+    there, cells = lists[:, -1] >= 0, np.repeat(np.arange(6) % 3, n_scored)
+    alone = curvature(gp, source, lists[there], True, cells=cells[there])
+    for name in ("loss", "gradient", "hessian", "squares", "spread", "error"):
+        np.testing.assert_allclose(getattr(together, name), getattr(alone, name), rtol=1e-9, atol=1e-12)
+    theta, rest = partition(gp)
+    per_row = weight_per_row(source, near[:, -n_scored:], False)
+    step = eqx.filter_jit(batch_gradient)
+    found, gradient = step(theta, rest, neighbourhoods(source, near, True), False, per_row, n_scored)
+    np.testing.assert_allclose(np.mean(found.loss), together.loss, rtol=1e-10)
+    np.testing.assert_allclose(packed(gradient), together.gradient, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("joint", [False, True])
@@ -239,7 +275,7 @@ def test_the_mean_gradient_of_all_batches_is_the_full_one(joint):
     near[2, 0] = -1
     source, gp = DeviceRows(X, y, count, dtype=jnp.float64), make_gp()
     theta, rest = partition(gp)
-    per_row = weight_per_row(source, np.arange(6), joint)
+    per_row = weight_per_row(source, near[:, -1:], joint)
 
     step = eqx.filter_jit(batch_gradient)
 

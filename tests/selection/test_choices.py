@@ -8,6 +8,7 @@ import pytest
 from stochgp import kernels, learners, networks
 from stochgp.kernels.warped import is_deep, networks_held
 from stochgp.learners import BSGD, ByLoss, Chain, FullBatch, Iterative, LeaveOneOut, Uniform
+from stochgp.learners.leave_one_out import ROW_BY_ROW
 from stochgp.models import KernelGP
 from stochgp.parameters import frozen
 from stochgp.selection.choices import (
@@ -26,7 +27,7 @@ def test_the_automatic_learner_goes_with_the_rows():
     assert small == FULL_BATCH and str(FULL_BATCH_ROWS) in why
     for n_rows in (FULL_BATCH_ROWS + 1, 10_000_000):
         large, why = kernel_learner("auto", n_rows)
-        assert large == LeaveOneOut(spread=SPREAD) and str(large.n_neighbours) in why
+        assert large == LeaveOneOut(spread=SPREAD) and str(large.n_neighbours + large.n_scored - 1) in why
     hurried, why = kernel_learner("auto", FULL_BATCH_ROWS + 1, hurried=True)
     assert hurried == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
     assert "time limit" in why
@@ -36,7 +37,7 @@ def test_rows_in_groups_are_learned_from_by_leave_one_out_at_any_size():
     """Unless there is no time to search neighbours."""
     for n_rows in (50, FULL_BATCH_ROWS, 10_000_000):
         found, why = kernel_learner("auto", n_rows, grouped=True)
-        assert found == LeaveOneOut(spread=SPREAD) and "groups" in why
+        assert found == dataclasses.replace(ROW_BY_ROW, spread=SPREAD) and "groups" in why
         hurried = kernel_learner("auto", n_rows, grouped=True, hurried=True)
         assert hurried == kernel_learner("auto", n_rows, hurried=True)
 

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from stochgp.kernels.forms import Forms
+from stochgp.numerics.precision import matmul
 from stochgp.parameters import AbstractParameter, Frozen, as_positive, times, value_of
 
 
@@ -66,10 +68,15 @@ class AbstractKernel(eqx.Module):
         """Whether `places` tells which rows correlate most. Otherwise all pairs are compared to find them."""
         return True
 
+    def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
+        """(uᵀKh, hᵀKh), K = k(X, X); u and h are constants. A kernel may know derivatives that cost less than those of K."""
+        Kh = matmul(self.matrix(X, X), h)
+        return jnp.dot(u, Kh), jnp.dot(h, Kh)
+
     @final
     def matrix(self, X: Float[Array, "N D"], Z: Float[Array, "P D"]) -> Float[Array, "N P"]:
         """k(X_i, Z_j) for all pairs of rows."""
-        centre = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
+        centre = centre_of(Z)
         rows = self.prepare(X, centre)
         return self.between(rows, rows if Z is X else self.prepare(Z, centre))
 
@@ -78,6 +85,11 @@ class AbstractKernel(eqx.Module):
 
     def __mul__(self, other: "AbstractKernel | Frozen") -> "Product":
         return Product(self, other)
+
+
+def centre_of(X: Float[Array, "N D"]) -> Float[Array, " D"]:
+    """Their mean, as a constant."""
+    return jax.lax.stop_gradient(jnp.mean(X, axis=0))
 
 
 def as_kernel(kernel: Any) -> AbstractKernel | Frozen:
@@ -108,6 +120,10 @@ class Sum(AbstractKernel):
     def between(self, rows: PyTree, columns: PyTree) -> Float[Array, "N P"]:
         left = value_of(self.left).between(rows[0], columns[0])
         return left + value_of(self.right).between(rows[1], columns[1])
+
+    def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
+        (a, b), (c, d) = (value_of(kernel).forms(X, u, h) for kernel in (self.left, self.right))
+        return a + c, b + d
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.left).diag(X) + value_of(self.right).diag(X)

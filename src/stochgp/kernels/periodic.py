@@ -10,10 +10,12 @@ from stochgp.kernels.base import (
     ActiveDims,
     as_active_dims,
     as_amplitude,
+    centre_of,
     per_input,
     select,
 )
 from stochgp.kernels.distances import Points, points, squared_distance, squared_distances
+from stochgp.kernels.forms import Forms, forms_of
 from stochgp.parameters import AbstractParameter, as_positive, value_of
 
 
@@ -57,7 +59,12 @@ class Periodic(AbstractKernel):
 
     def between(self, rows: Points, columns: Points) -> Float[Array, "N P"]:
         variance = value_of(self.variance, rows.norms.dtype)
-        return variance * jnp.exp(-squared_distances(rows, columns) / 2)
+        return variance * _profile(squared_distances(rows, columns))
+
+    def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
+        variance, Z = value_of(self.variance, X.dtype), self.circles(X)
+        across, own = forms_of(_profile, self.prepare(X, centre_of(X)), Z, u, h)
+        return variance * across, variance * own
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         self.circles(X[:1])  # refuses what `matrix` refuses
@@ -66,3 +73,8 @@ class Periodic(AbstractKernel):
     def places(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N _"], ...]:
         """u(x): k falls with the distance on the circles."""
         return (self.circles(X),)
+
+
+def _profile(s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The RBF kernel's."""
+    return jnp.exp(-s / 2)

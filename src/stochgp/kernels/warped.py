@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from stochgp.kernels.base import AbstractKernel, as_kernel
+from stochgp.kernels.forms import Forms
 from stochgp.numerics.precision import full_precision
 from stochgp.parameters import Frozen, frozen, partition, value_of
 
@@ -50,6 +51,9 @@ class Warped(AbstractKernel):
 
     def between(self, rows: PyTree, columns: PyTree) -> Float[Array, "N P"]:
         return value_of(self.kernel).between(rows, columns)
+
+    def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
+        return value_of(self.kernel).forms(self.rows(X), u, h)
 
     def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return value_of(self.kernel).diag(self.rows(X))

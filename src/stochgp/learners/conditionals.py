@@ -21,15 +21,17 @@ from stochgp.learning.sampling import host_inputs
 from stochgp.learning.schedules import Schedule, cosine
 from stochgp.learning.standard_errors import cells_of, godambe
 from stochgp.models import AbstractGP
-from stochgp.numerics.arrays import effective_number, packed, unpacked, unpacked_alike
+from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked, unpacked_alike
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.objectives.conditionals import (
     BLOCK,
     Curvature,
     batch_gradient,
+    blocks_of,
     curvature,
     is_small,
     neighbourhoods,
+    unknown,
     weight_per_row,
     weights_of,
 )
@@ -37,16 +39,15 @@ from stochgp.parameters import partition
 from stochgp.planning.steps import StepPlan
 
 N_NEIGHBOURS, N_CENTRES = 48, 16_384
-BATCH, STACKED = 128, 8  # centres of a batch, batches on the device together
+N_SCORED = 8  # rows that a neighbourhood of leave-one-out scores
+BATCH, STACKED = 128, 8  # scored rows of a batch, batches on the device together
 RATE = 0.1  # of Adam, on logarithms
 ROUNDS = 12
 MOST_PASSES = 16  # of a round, which has as many as centres are fewer than N_CENTRES
 SEARCHES = 5  # rounds of mini-batches, each with a search; the neighbours then stay
 SCORINGS = 8  # steps of a trial that begins near its optimum
-TRIAL_CENTRES, CLOSINGS = (
-    4096,
-    3,
-)  # of trials; steps on all centres from the optimum of one: eight in place of three moved the loss by 0.001 on kin40k
+# Scored rows of trials, and neighbourhoods of them, the larger of both; steps on all from the optimum of one: eight in place of three moved the loss by 0.001 on kin40k.
+TRIAL_ROWS, TRIAL_NEIGHBOURHOODS, CLOSINGS = 4096, 2048, 3
 MOST_SCORED = 50  # parameters: with more there are only mini-batches
 SOME = 100  # rows that show the prior variance
 LONGEST_STEP = 1.5  # of a logarithm
@@ -68,18 +69,19 @@ class Prepared(NamedTuple):
 
     order: Int32[np.ndarray, " N"]  # random, of all rows
     group: Int[np.ndarray, " N"] | None
-    centres: Int32[np.ndarray, " C"]
+    centres: Int32[np.ndarray, " B"]  # of neighbourhoods
     X: Float[np.ndarray, "N D"]
     start: Float[np.ndarray, " P"]
-    cells: Int[np.ndarray, " C"]
-    n_data: float  # that the mean over the centres is worth beside a prior
+    cells: Int[np.ndarray, " B"]
+    n_data: float  # that the mean over the scored rows is worth beside a prior
+    n_scored: int  # rows that a neighbourhood scores, the last ones
 
 
 class ConditionalState(eqx.Module):
     """What a step carries on: the model, the neighbours of its centres, and the loss with its curvature there."""
 
     gp: AbstractGP
-    near: Int32[np.ndarray, "C m"]  # neighbours of each centre, itself last
+    near: Int32[np.ndarray, "B m"]  # neighbours of each centre, the nearest last, and then the centre
     descent: Descent  # of the mini-batches
     at: Curvature  # of the loss with its prior, at `gp`: known once neighbours stay
     damping: np.float64
@@ -89,17 +91,21 @@ class ConditionalState(eqx.Module):
 
 
 class AbstractConditionals(AbstractLearner):
-    """Descent on L(θ), the mean over C centres of −log p(y_i | y_c(i)), each with its weight ρ_i.
+    """Descent on L(θ), the mean over C rows of −log p(y_i | y_c(i)), each with its weight ρ_i.
 
-    A leaf says which rows c(i) are, and by `joint` whether n L is −log of a density of all y: L is then per datum, and a row of count ρ counts as ρ rows.
+    A neighbourhood is a centre, drawn at random, and the rows that the leaf finds for it. It scores `n_scored` of them, the centre and those nearest to it, each given
+    all others: one factor serves all (`left_out`). By `joint` a leaf says whether n L is −log of a density of all y: L is then per datum, and a row of count ρ
+    counts as ρ rows.
 
-    A step is a pass over the centres; a round has one pass over 16,384 of them, or more over fewer. The first `searches` rounds are mini-batches for the optimiser, the
-    neighbours searched before each in the metric learned so far, until a search changes fewer than a twentieth of them. From then on neighbours stay, and a pass is a scoring step (Guinness 2021) on all centres:
+    A step is a pass over the neighbourhoods; a round has one pass over 16,384 scored rows, or more over fewer. The first `searches` rounds are mini-batches for the optimiser,
+    the neighbours searched before each in the metric learned so far, until a search changes fewer than a twentieth of them. From then on neighbours stay, and a pass is a
+    scoring step (Guinness 2021) on all:
     with H = mean[½J^V J^Vᵀ + J^e J^eᵀ] of `Curvature`, damped where the loss does not fall as H promises. Kernels with more than 50 parameters, such as
     networks, have mini-batches only.
     """
 
     joint: eqx.AbstractClassVar[bool]
+    n_scored: eqx.AbstractVar[int]
 
     batch_size: None = None
     epochs: int | None = None
@@ -118,24 +124,33 @@ class AbstractConditionals(AbstractLearner):
             raise ValueError(
                 f"batch_size is {self.batch_size}; a step of this learner is a pass over its centres: leave it None"
             )
-        for name, least in (("n_neighbours", 1), ("n_centres", 1), ("searches", 0)):
+        for name, least in (("n_neighbours", 1), ("n_centres", 1), ("n_scored", 1), ("searches", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or value != int(value) or value < least:
                 raise ValueError(f"{name} is {value}; it must be a whole number of at least {least}")
 
     @abc.abstractmethod
-    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
-        """k rows that each centre is conditioned on, by the metric of `gp`; −1 for none."""
+    def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "B k"]:
+        """k rows beside each centre, by the metric of `gp`, the nearest first; −1 for none."""
+
+    def around(self, gp: AbstractGP, prepared: Prepared) -> Int32[np.ndarray, "B m"]:
+        """The rows of each neighbourhood by the metric of `gp`: the nearest last, and then the centre."""
+        near = self.neighbours(gp, prepared, self._size_of(prepared) - 1)
+        return np.concatenate([near[:, ::-1], prepared.centres[:, None]], axis=1)
+
+    def _size_of(self, prepared: Prepared) -> int:
+        return min(self.n_neighbours + prepared.n_scored, len(prepared.order))
 
     def plan(self, n_rows: int, n_inputs: int, judge: AbstractJudge) -> StepPlan:
         """An evaluation after each round."""
-        C, per_round = min(self.n_centres, n_rows), self.passes_per_round(n_rows)
+        C, per_round = self._scored_rows(n_rows), self.passes_per_round(n_rows)
         passes = ROUNDS * per_round if self.epochs is None else self.epochs
         return StepPlan(C, 1, passes, min(per_round, passes), 1)
 
     def near_optimum(self, n_rows: int) -> "AbstractConditionals":
-        """The same for a trial that starts near the optimum: of 4,096 centres, one round of mini-batches and at most 8 scoring steps."""
-        trial = dataclasses.replace(self, n_centres=min(self.n_centres, TRIAL_CENTRES), searches=1)
+        """The same for a trial that starts near the optimum: of 4,096 rows, or 2,048 neighbourhoods, one round of mini-batches and at most 8 scoring steps."""
+        most = max(TRIAL_ROWS, TRIAL_NEIGHBOURHOODS * self.n_scored)
+        trial = dataclasses.replace(self, n_centres=min(self.n_centres, most), searches=1)
         return dataclasses.replace(trial, epochs=trial.passes_per_round(n_rows) + SCORINGS)
 
     def closing(self) -> "AbstractConditionals":
@@ -144,14 +159,26 @@ class AbstractConditionals(AbstractLearner):
 
     def passes_per_round(self, n_rows: int) -> int:
         """Passes of a round."""
-        return min(max(1, round(N_CENTRES / min(self.n_centres, n_rows))), MOST_PASSES)
+        return min(max(1, round(N_CENTRES / self._scored_rows(n_rows))), MOST_PASSES)
+
+    def _scored_rows(self, n_rows: int) -> int:
+        """C, at most as many as there are if each row is the centre of a neighbourhood."""
+        return min(self.n_centres, self.n_scored * n_rows)
+
+    def n_scored_of(self, source: AbstractSource) -> int:
+        """One where groups have several rows: those of a group are left out together."""
+        group = source.group
+        together = group is not None and len(np.unique(group)) < len(group)
+        return 1 if together else min(self.n_scored, source.size)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows and their orders, trees, lists of neighbours, and a block of neighbourhoods."""
-        m, itemsize = min(self.n_neighbours + 1, n_rows), gp.noise_variance.dtype.itemsize
-        near = 3 * 4 * min(self.n_centres, n_rows) * m
-        block = 8 * BLOCK * (12 * m * m + 3 * m * (n_inputs + 2))
-        search = nearest_bytes(kernel_of(self, gp), n_rows, n_inputs, min(self.n_centres, n_rows), m)
+        m, itemsize = min(self.n_neighbours + self.n_scored, n_rows), gp.noise_variance.dtype.itemsize
+        C = min(self._scored_rows(n_rows), n_rows)  # those of groups score one row each
+        sizes = ((BLOCK, min(self.n_neighbours + 1, n_rows)), (blocks_of(self.n_scored), m))
+        block = max(8 * n * (12 * size * size + 3 * size * (n_inputs + 2)) for n, size in sizes)
+        near = 3 * 4 * C * m
+        search = nearest_bytes(kernel_of(self, gp), n_rows, n_inputs, C, m)
         return search + (itemsize * n_inputs + 12) * n_rows + near + 2 * block
 
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:
@@ -159,32 +186,24 @@ class AbstractConditionals(AbstractLearner):
         kernel_of(self, gp)
         generator, rows = np.random.default_rng(seed), np.arange(source.size, dtype=np.int32)
         order, drawn = generator.permutation(rows), generator.permutation(rows)[: plan.batch_size]
+        n_scored = self.n_scored_of(source)
+        centres = drawn[: max(1, plan.batch_size // n_scored)]  # all rows at most
         X, group = host_inputs(source), source.group
-        cells = cells_of(X[drawn], self.n_neighbours, None if group is None else group[drawn])
+        cells = cells_of(X[centres], self.n_neighbours, None if group is None else group[centres])
         if self.joint:
-            n_data = len(drawn) * weight_per_row(source, drawn, True)
+            n_data = len(drawn) * weight_per_row(source, drawn[:, None], True)
         else:
             n_data = effective_number(np.asarray(source.on_host(drawn).weight))
-        return Prepared(order, group, drawn, X, packed(partition(gp)[0]), cells, n_data)
+        return Prepared(order, group, centres, X, packed(partition(gp)[0]), cells, n_data, n_scored)
 
     def init(self, gp: AbstractGP, problem: Problem, *, key: PRNGKeyArray) -> ConditionalState:
-        C, P = problem.plan.batch_size, len(problem.prepared.start)
-        m = min(self.n_neighbours, problem.source.size - 1) + 1
-        steps = C // min(BATCH, C) * min(problem.plan.total_steps, self._searched(problem))
+        C, P = len(problem.prepared.centres), len(problem.prepared.start)
+        m = self._size_of(problem.prepared)
+        steps = C // _batch(problem) * min(problem.plan.total_steps, self._searched(problem))
         rate = start_rate(self.learning_rate, RATE if problem.rate is None else problem.rate)
         descent = begin(partition(gp)[0], self.optimizer, rate, steps)
-        unknown = Curvature(
-            np.float64(np.nan),
-            np.zeros(P),
-            np.eye(P),
-            np.eye(P),
-            np.float64(1),
-            np.float64(0),
-            np.eye(P),
-            np.float64(0),
-        )
         near, numbers = np.full((C, m), NONE, np.int32), (np.float64(x) for x in (FIRST_DAMPING, 2, 1, 0))
-        return ConditionalState(gp, near, descent, unknown, *numbers)
+        return ConditionalState(gp, near, descent, unknown(P), *numbers)
 
     def advance(
         self, state: ConditionalState, problem: Problem, first_step: int, n_steps: int, seed: Seed
@@ -211,7 +230,7 @@ class AbstractConditionals(AbstractLearner):
             state = eqx.tree_at(lambda s: s.at, state, at)
         at, x = state.at, packed(partition(state.gp)[0])
         H = at.hessian + state.damping * np.diag(np.diagonal(at.hessian) + TINY)
-        move = np.clip(-_solved(H, at.gradient), -LONGEST_STEP, LONGEST_STEP)
+        move = np.clip(-shortest_solution(H, at.gradient), -LONGEST_STEP, LONGEST_STEP)
         promised = -float(at.gradient @ move + 0.5 * move @ at.hessian @ move)
         gp = _moved(state.gp, x + move)
         new = self._curvature(gp, problem, state.near)
@@ -239,7 +258,7 @@ class AbstractConditionals(AbstractLearner):
         at, nothing = state.at, np.zeros_like(state.at.gradient)
         if not np.isfinite(at.loss):
             return nothing, nothing
-        move = -_solved(at.hessian, at.gradient)
+        move = -shortest_solution(at.hessian, at.gradient)
         small = -0.5 * at.gradient @ move < NEAR and np.abs(move).max(initial=0) < LONGEST_STEP
         is_made = small and abs(state.kept - 1) < MOST_MISSED
         return (move, nothing) if is_made else (nothing, move)
@@ -278,9 +297,8 @@ class AbstractConditionals(AbstractLearner):
 
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
         """With the neighbours in the metric learned so far."""
-        near = self.neighbours(state.gp, problem.prepared, state.near.shape[1] - 1)
-        changed = np.float64(1 - _shared(near, state.near[:, :-1]))
-        near = np.concatenate([near, problem.prepared.centres[:, None]], axis=1)
+        near = self.around(state.gp, problem.prepared)
+        changed = np.float64(1 - _shared(near[:, :-1], state.near[:, :-1]))
         return eqx.tree_at(lambda s: (s.near, s.changed), state, (near, changed))
 
     def _by_batches(
@@ -288,17 +306,20 @@ class AbstractConditionals(AbstractLearner):
     ) -> tuple[ConditionalState, Numbers]:
         """A shuffled pass over the centres."""
         C = len(state.near)
-        B, gp = min(BATCH, C), state.gp
+        B, gp = _batch(problem), state.gp
         order = np.random.default_rng(seed).permutation(C)[: C // B * B].reshape(-1, B)
         wide = is_small(gp, problem.source.take(state.near[:SOME, -1]))
-        per_row = np.float32(weight_per_row(problem.source, problem.prepared.centres, self.joint))
+        n_scored = problem.prepared.n_scored
+        per_row = np.float32(weight_per_row(problem.source, state.near[:, -n_scored:], self.joint))
         losses = []
         with one_blas_thread():
             theta, rest = partition(gp)
             descent = state.descent
             for part in np.array_split(order, max(1, len(order) // STACKED)):
                 rows = neighbourhoods(problem.source, state.near[part], wide)
-                theta, descent, found = _descend(self.of_steps(), theta, rest, descent, rows, per_row)
+                theta, descent, found = _descend(
+                    self.of_steps(), theta, rest, descent, rows, per_row, n_scored
+                )
                 losses.append(np.mean(np.asarray(found), axis=0))
         loss, squares, jittered = np.mean(losses, axis=0)
         gp = eqx.combine(theta, rest)
@@ -308,8 +329,9 @@ class AbstractConditionals(AbstractLearner):
     def _curvature(self, gp: AbstractGP, problem: Problem, near: Int[np.ndarray, "C m"]) -> Curvature:
         """With the prior ‖x − x₀‖²/(2 s² n)."""
         wide = is_small(gp, problem.source.take(near[:SOME, -1]))
-        found = curvature(gp, problem.source, near, wide, self.joint, problem.prepared.cells)
-        pull, away = self._pull(problem), packed(partition(gp)[0]) - problem.prepared.start
+        prepared = problem.prepared
+        found = curvature(gp, problem.source, near, wide, self.joint, prepared.cells, prepared.n_scored)
+        pull, away = self._pull(problem), packed(partition(gp)[0]) - prepared.start
         return found._replace(
             loss=found.loss + 0.5 * pull * float(away @ away),
             gradient=found.gradient + pull * away,
@@ -321,11 +343,11 @@ class AbstractConditionals(AbstractLearner):
         return 0.0 if self.spread is None else 1 / (self.spread**2 * problem.prepared.n_data)
 
     def _numbers_of(self, at: Curvature, problem: Problem, better: bool) -> Numbers:
-        C, g = problem.plan.batch_size, at.gradient
+        C, g = len(problem.prepared.centres), at.gradient
         prior = self._pull(problem) * (C / problem.prepared.n_data)
         scores = at.scores + prior * np.eye(len(g))  # the prior counts as data
-        distance = float(C * g @ _solved(scores, g) / max(len(g), 1))
-        gain = float(0.5 * g @ _solved(at.hessian, g))
+        distance = float(C * g @ shortest_solution(scores, g) / max(len(g), 1))
+        gain = float(0.5 * g @ shortest_solution(at.hessian, g))
         return _numbers(float(at.loss), float(at.squares), float(at.jittered), distance, gain, float(better))
 
 
@@ -336,6 +358,11 @@ def kernel_of(learner: AbstractConditionals, gp: Any) -> Any:
             f"{type(learner).__name__} finds neighbours by a kernel, and {type(gp).__name__} has none"
         )
     return gp.kernel
+
+
+def _batch(problem: Problem) -> int:
+    """Neighbourhoods of a mini-batch."""
+    return min(max(1, BATCH // problem.prepared.n_scored), len(problem.prepared.centres))
 
 
 def _moved(gp: AbstractGP, x: Float[np.ndarray, " P"]) -> AbstractGP:
@@ -366,25 +393,18 @@ def _numbers(
 
 @eqx.filter_jit
 def _descend(
-    learner: Any, theta: Any, rest: Any, descent: Descent, batches: Batch, per_row: Any
+    learner: Any, theta: Any, rest: Any, descent: Descent, batches: Batch, per_row: Any, n_scored: int
 ) -> tuple[Any, Descent, Any]:
     """(θ and its optimiser after a step on each batch, mean loss, z² and share with jitter of each)."""
 
     def body(carry: Any, batch: Batch) -> tuple[Any, Any]:
         theta, descent = carry
-        found, gradient = batch_gradient(theta, rest, batch, learner.joint, per_row)
+        found, gradient = batch_gradient(theta, rest, batch, learner.joint, per_row, n_scored)
         size = step_size(descent, learner.learning_rate, learner.decay)
-        share = weights_of(batch, learner.joint) / per_row
+        share = weights_of(batch, learner.joint, n_scored) / per_row
         seen = (found.loss, share * jnp.square(found.z), found.jitter > 0)
         numbers = jnp.stack([jnp.mean(part.astype(jnp.float64)) for part in seen])
         return move(theta, gradient, descent, learner.optimizer, size), numbers
 
     (theta, descent), numbers = jax.lax.scan(body, (theta, descent), batches)
     return theta, descent, numbers
-
-
-def _solved(H: Float[np.ndarray, "P P"], g: Float[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-    """H⁻¹g, the shortest solution where H is singular; NaN where H is not finite."""
-    if not np.isfinite(H).all():
-        return np.full_like(g, np.nan)
-    return np.linalg.lstsq(H, g, rcond=None)[0]

@@ -1,20 +1,31 @@
 """Leave-one-out: the density of every row given the rows nearest to it."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int32
 
 from stochgp.data.neighbours import SLACK
 from stochgp.kernels.nearest import NearestRows
-from stochgp.learners.conditionals import AbstractConditionals, Prepared, kernel_of
+from stochgp.learners.conditionals import (
+    N_NEIGHBOURS,
+    N_SCORED,
+    AbstractConditionals,
+    Prepared,
+    kernel_of,
+)
 from stochgp.models import AbstractGP
+
+BESIDE_SCORED = 56  # rows that a neighbourhood has beside those that it scores
 
 
 class LeaveOneOut(AbstractConditionals):
     """Leave-one-out density: every row is predicted from the rows nearest to it, all others taken into account.
 
         L(θ) = −Σρ_i log p(y_i | y_c(i)) / Σρ_i,   c(i) = m rows of highest correlation with row i, without itself and its group
+
+    With `n_scored` R above 1 (block leave-one-out) a neighbourhood, a centre and the m rows nearest to it, scores the centre and the R − 1 rows nearest to it, each given all others:
+    one factor scores all of them, and c(i) are then near rows, not always the nearest.
 
     It scores what a prediction at a row like the training rows does: for a random split of the data it is the task itself. It is no joint density, but θ of
     the model that made the data minimises its expectation whatever c(i) is. A row of count ρ is left out whole. It is scored as one observation, of
@@ -31,8 +42,9 @@ class LeaveOneOut(AbstractConditionals):
         A step is a pass over the centres. Passes; None = 12 rounds, fewer where the run converges.
     learning_rate, optimizer, decay : float, rule or None; optax rule; function
         Of the mini-batches of 128 centres: the rate, None = 0.1; the rule as a function of it; a factor on a numeric rate over them, a cosine to 0.
-    n_neighbours, n_centres : int
-        m; C, drawn once without replacement, all rows where there are fewer.
+    n_neighbours, n_centres, n_scored : int
+        m + 1 − R, the rows of a neighbourhood that are given to all that it scores; C, how many rows are scored, by C/R neighbourhoods whose centres are drawn once
+        without replacement, all rows where there are fewer; R, 1 where groups have several rows.
     spread : float or None
         s of the prior ‖x − x₀‖²/(2 s² n) of the unconstrained parameters around their start, n = (Σρ)²/Σρ² of the centres, C for equal weights: it
         decides what the rows leave open. None = no prior.
@@ -44,6 +56,17 @@ class LeaveOneOut(AbstractConditionals):
 
     joint: ClassVar[bool] = False
 
+    n_neighbours: int = BESIDE_SCORED
+    n_scored: int = N_SCORED
+
+    @property
+    def unread(self) -> dict[str, Any]:
+        return super().unread | {"n_scored": 1}
+
     def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
         search = NearestRows(kernel_of(self, gp), prepared.X, SLACK)
         return search.others(prepared.centres, k, prepared.group)
+
+
+# Each row from its nearest: of groups, and where a few rows are scored.
+ROW_BY_ROW = LeaveOneOut(n_neighbours=N_NEIGHBOURS, n_scored=1)

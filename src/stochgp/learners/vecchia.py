@@ -25,6 +25,7 @@ class Vecchia(AbstractConditionals):
     """
 
     joint: ClassVar[bool] = True
+    n_scored: ClassVar[int] = 1
 
     def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
         positions = np.empty_like(prepared.order)

@@ -92,3 +92,10 @@ def effective_number(weight: Float[np.ndarray, " N"]) -> float:
 
 def _leaves(tree: Any) -> list[Any]:
     return jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+
+
+def shortest_solution(H: Float[np.ndarray, "P P"], g: Float[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
+    """H⁻¹g, the shortest solution where H is singular; NaN where H is not finite."""
+    if not np.isfinite(H).all():
+        return np.full_like(g, np.nan)
+    return np.linalg.lstsq(H, g, rcond=None)[0]

@@ -14,17 +14,18 @@ from stochgp.kernels.nearest import NONE
 from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import filled_up, packed
+from stochgp.numerics.precision import einsum
 from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.parameters import partition, value_of
 
-BLOCK = 256  # centres of one program
+BLOCK, SCORED_TOGETHER = 256, 512  # neighbourhoods of one program, and rows that they score, at most
 WIDE_BELOW = 1e-5  # noise variance over the mean diagonal of A, from which down float32 is not enough
 HALF_LOG_2PI = 0.9189385332046727
 
 
 class Conditional(NamedTuple):
-    """Of one centre given its neighbours: l = ½ log 2πV + ½z², z = e/√V."""
+    """Of one row given others of its neighbourhood: l = ½ log 2πV + ½z², z = e/√V."""
 
     loss: Float[Any, "*B"]
     z: Float[Any, "*B"]
@@ -33,15 +34,17 @@ class Conditional(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """Means over the centres, in the unconstrained parameters, w the centre's ρ over the mean of all:
+    """Means over the scored rows, in the unconstrained parameters, w the row's ρ over the mean of all:
 
-        L = mean wl,   ∇L,   H = mean w(½J^V J^Vᵀ + J^e J^eᵀ),   Γ = mean w² ∇l ∇lᵀ.
+        L = mean wl,   ∇L,   H = mean w(½J^V J^Vᵀ + J^e J^eᵀ),   Γ = mean g gᵀ,
 
-    `squares` is mean wz², `jittered` the share of centres whose matrix was factorised with jitter. Of a joint density
-    w is 1, and L, ∇L and H are per datum with what `repeats` adds: ½(ρ − 1) J^s J^sᵀ to H, J^s = ∇ log(σ² s). Γ is of gradients that are per datum too.
+    g the mean of w∇l over the rows that a neighbourhood scores. `squares` is mean wz², `jittered` the share of neighbourhoods whose matrix was
+    factorised with jitter. Of a joint density w is 1, and L, ∇L and H are per datum with what `repeats` adds: ½(ρ − 1) J^s J^sᵀ to H,
+    J^s = ∇ log(σ² s). Γ is of gradients that are per datum too.
 
-    `spread` is the covariance of ∇L, and `error` the standard error of L, by cells of centres that share no neighbours: C⁻² Σ_cells S Sᵀ, S the
-    sum of w∇l over the centres of a cell; of w(l − L) for `error`. It holds what rows that depend on one another have in common.
+    `spread` is the covariance of ∇L, and `error` the standard error of L, by cells of neighbourhoods that share no rows: C⁻² Σ_cells S Sᵀ, C the
+    number of neighbourhoods and S the sum of g over those of a cell; of the mean of w(l − L) for `error`. It holds what rows that depend on one
+    another have in common.
     """
 
     loss: np.float64
@@ -54,45 +57,92 @@ class Curvature(NamedTuple):
     error: np.float64
 
 
-def conditional(A: Float[Array, "m m"], y: Float[Array, " m"]) -> Conditional:
-    """Of the last row, given the others: with A = LLᵀ, V = L_mm² and z is the last entry of L⁻¹y."""
-    L, jitter = safe_cholesky(A)
-    z = solve_triangular(L, y, lower=True)[-1]
-    V = jnp.square(L[-1, -1])
-    return Conditional(jnp.log(L[-1, -1]) + HALF_LOG_2PI + jnp.square(z) / 2, z, V, jitter)
+def unknown(P: int) -> Curvature:
+    """Of a loss that nobody has evaluated."""
+    one = np.eye(P)
+    return Curvature(
+        np.float64(np.nan), np.zeros(P), one, one, np.float64(1), np.float64(0), one, np.float64(0)
+    )
+
+
+def blocks_of(n_scored: int) -> int:
+    """Neighbourhoods of one program of `curvature`."""
+    return min(BLOCK, max(1, SCORED_TOGETHER // n_scored))
 
 
 def system(
-    gp: Any, X: Float[Array, "m D"], y: Float[Array, " m"], count: Float[Array, " m"], *, joint: bool
+    gp: Any, X: Float[Array, "m D"], y: Float[Array, " m"], count: Float[Array, " m"]
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
-    """(A = k(X, X) + Σ, y) of a neighbourhood. A row of count 0 is no neighbour: nothing in A connects it, and its target is 0.
-
-    The centre, the last row, is one observation, of noise variance σ² s; in a joint density the mean of its ρ, of σ² s/ρ.
-    """
-    count = count if joint else count.at[-1].set(1)
+    """(A = k(X, X) + Σ, y) of a neighbourhood, σ²s/ρ of each row in Σ. A row of count 0 is no neighbour: nothing in A connects it, and its target is 0."""
     there = count > 0
-    A = gp.covariance(X, jnp.where(there, count, jnp.ones_like(count)))
+    A = gp.covariance(X, _or_one(count))
     connected = (there[:, None] & there[None, :]) | jnp.eye(len(y), dtype=bool)
     return jnp.where(connected, A, jnp.zeros_like(A)), jnp.where(there, y, jnp.zeros_like(y))
 
 
-def with_cotangents(
-    A: Float[Array, "m m"], y: Float[Array, " m"]
-) -> tuple[Conditional, Float[Array, "m m"], Float[Array, "m m"]]:
-    """(`conditional`, ∂(log V)/∂A, ∂e/∂A / √V): symmetric, so that ∂l/∂A = ½(1 − z²) of the first + z of the second.
+def observed(
+    gp: Any, X: Float[Array, "R D"], count: Float[Array, " R"], joint: bool
+) -> tuple[Float[Array, " R"], Float[Array, " R"]]:
+    """(σ²s − σ²s/ρ, σ²s) of each row: what one observation has beyond the mean of ρ, and the least variance of one. 0 in a joint density, which is one of these means."""
+    if joint:
+        return jnp.zeros_like(count), jnp.zeros_like(count)
+    one = gp.noise.variance(X, jnp.ones_like(count))
+    return one - gp.noise.variance(X, _or_one(count)), one
 
-    With h = [−b; 1], b = A_c⁻¹k, and ᾱ = [A_c⁻¹y_c; 0] they are hhᵀ/V and −(ᾱhᵀ + hᾱᵀ)/2√V: two triangular solves, no inverse
-    and no derivative of a factor.
+
+class LeftOut(NamedTuple):
+    """Of R rows of a neighbourhood, each given all others of it; u and h say how e and V change with A."""
+
+    found: Conditional
+    u: Float[Array, " m"]  # A⁻¹y
+    h: Float[Array, "R m"]  # of each row: A⁻¹e_i over its entry i, so 1 there and −b elsewhere
+    own: Float[Array, " R"]  # u of the rows themselves
+
+
+def left_out(
+    A: Float[Array, "m m"], y: Float[Array, " m"], more: Float[Array, " R"], least: Float[Array, " R"]
+) -> LeftOut:
+    """Of each of the last R rows. With Q = A⁻¹ and u = Qy (Rasmussen and Williams 2006, equations 5.10 to 5.12)
+
+        e_i = u_i/Q_ii,   V_i = 1/Q_ii + more_i ≥ least_i,   h_i = Q_i/Q_ii,
+        ∂V_i = h_iᵀ ∂A h_i + ∂more_i,   ∂e_i = −(u − u_i h_i)ᵀ ∂A h_i:
+
+    one factor for all of them, and no derivative of it.
     """
+    R, m = more.shape[0], y.shape[0]
     L, jitter = safe_cholesky(A)
-    w = solve_triangular(L, y, lower=True)
-    z, root = w[-1], L[-1, -1]
-    right = jnp.stack([jnp.zeros_like(w).at[-1].set(root), w.at[-1].set(0)], axis=1)
-    both = solve_triangular(L, right, lower=True, trans=1)
-    h, a = both[:, 0], both[:, 1]
-    found = Conditional(jnp.log(root) + HALF_LOG_2PI + jnp.square(z) / 2, z, jnp.square(root), jitter)
-    across = jnp.outer(a, h)
-    return found, jnp.outer(h, h) / found.variance, -(across + across.T) / (2 * root)
+    corner = solve_triangular(L[m - R :, m - R :], jnp.eye(R, dtype=A.dtype), lower=True)  # of L⁻¹
+    w = solve_triangular(L, y, lower=True)[:, None]
+    right = jnp.concatenate([w, jnp.concatenate([jnp.zeros((m - R, R), A.dtype), corner])], axis=1)
+    solved = solve_triangular(L, right, lower=True, trans=1).T
+    variance = 1 / jnp.sum(jnp.square(corner), axis=0)
+    V, own = jnp.maximum(variance + more, least), solved[0, m - R :]
+    z = own * variance / jnp.sqrt(V)
+    loss = 0.5 * jnp.log(V) + HALF_LOG_2PI + 0.5 * jnp.square(z)
+    found = Conditional(loss, z, V, jnp.broadcast_to(jitter, (R,)))
+    return LeftOut(found, solved[0], solved[1:] * variance[:, None], own)
+
+
+def _of_rows(gp: Any, X: Array, y: Array, count: Array, joint: bool, n_scored: int) -> LeftOut:
+    """`left_out` of the last rows of a neighbourhood, as constants."""
+    A, y = system(gp, X, y, count)
+    return jax.lax.stop_gradient(left_out(A, y, *observed(gp, X[-n_scored:], count[-n_scored:], joint)))
+
+
+def _forms(
+    gp: Any, X: Array, count: Array, u: Array, h: Array, x: Array, rho: Array, joint: bool
+) -> tuple[Array, Array, Array]:
+    """(uᵀAh, hᵀAh, `more`) of one scored row, as functions of the parameters: u and h are 0 where rows are not there."""
+    return *gp.forms(X, _or_one(count), u, h), observed(gp, x[None], rho[None], joint)[0][0]
+
+
+def _cotangents(by_V: Array, by_e: Array, own: Array) -> tuple[Array, Array, Array]:
+    """Of `_forms`, for by_V ∂V + by_e ∂e."""
+    return -by_e, by_V + by_e * own, by_V
+
+
+def _or_one(count: Float[Array, " m"]) -> Float[Array, " m"]:
+    return jnp.where(count > 0, count, jnp.ones_like(count))
 
 
 def repeats(gp: Any, X: Float[Array, "B D"], count: Float[Array, " B"]) -> Float[Array, " B"]:
@@ -101,43 +151,62 @@ def repeats(gp: Any, X: Float[Array, "B D"], count: Float[Array, " B"]) -> Float
     return 0.5 * (rho - 1) * log_noise + (rho - 1) * HALF_LOG_2PI + 0.5 * jnp.log(rho)
 
 
-def weight_per_row(source: AbstractSource, centres: Int[np.ndarray, " C"], joint: bool) -> float:
-    """What the mean over centres is divided by: their mean ρ, as each weighs ρ; in a joint density n/N, to be per datum."""
-    return source.count / source.size if joint else source.weight_of(centres) / len(centres)
+def weight_per_row(source: AbstractSource, scored: Int[np.ndarray, "C R"], joint: bool) -> float:
+    """What the mean over scored rows is divided by: their mean ρ, as each weighs ρ; in a joint density n/N, to be per datum."""
+    if joint:
+        return source.count / source.size
+    return source.weight_of(scored[scored != NONE]) / scored.size
 
 
-def weights_of(rows: Batch, joint: bool) -> Float[Array, " B"]:
-    """What the centre of each neighbourhood weighs: ρ; 1 in a joint density, where `repeats` are the other ρ − 1."""
-    rho = rows.weight[:, -1]
+def weights_of(rows: Batch, joint: bool, n_scored: int) -> Float[Array, "B R"]:
+    """What the scored rows of each neighbourhood weigh: ρ; 1 in a joint density, where `repeats` are the other ρ − 1."""
+    rho = rows.weight[:, -n_scored:]
     return jnp.ones_like(rho) if joint else rho
 
 
 def batch_gradient(
-    trainable: AbstractGP, rest: AbstractGP, rows: Batch, joint: bool = False, per_row: Any = 1.0
+    trainable: AbstractGP,
+    rest: AbstractGP,
+    rows: Batch,
+    joint: bool = False,
+    per_row: Any = 1.0,
+    n_scored: int = 1,
 ) -> tuple[Conditional, AbstractGP]:
-    """(`conditional` of each centre, ∇ of their mean loss) for stacked neighbourhoods [B, m], each with its centre last.
+    """(`Conditional` of the last `n_scored` rows of each stacked neighbourhood [B, m], given the others of it; ∇ of their mean loss).
 
-    The losses are multiplied by `weights_of` the centres, and divided by `per_row`, the `weight_per_row` of all of them. `joint`: they have
-    `repeats` added.
+    The losses are multiplied by `weights_of` the rows, and divided by `per_row`, the `weight_per_row` of all of them. `joint`: they have
+    `repeats` added. Only the gradient of the sum is wanted: one matrix of derivatives by A is pulled back for a neighbourhood. `curvature` wants two for each
+    row, and takes them by `forms`.
     """
-    B = rows.y.shape[0]
+    share = weights_of(rows, joint, n_scored).astype(rows.y.dtype) / jnp.asarray(per_row, rows.y.dtype)
 
-    def parts(theta: AbstractGP) -> tuple[tuple[Array, Array], Array]:
+    def parts(theta: AbstractGP) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
         gp = eqx.combine(theta, rest)
-        A, y = jax.vmap(lambda *part: system(gp, *part, joint=joint))(*rows)
-        more = repeats(gp, rows.X[:, -1], rows.weight[:, -1]) if joint else jnp.zeros(B, A.dtype)
-        return (A, more), y
+        A, y = jax.vmap(lambda *part: system(gp, *part))(*rows)
+        X, count = rows.X[:, -n_scored:], rows.weight[:, -n_scored:]
+        more, least = jax.vmap(lambda X, count: observed(gp, X, count, joint))(X, count)
+        return (A, more, _more_of_repeats(gp, rows, n_scored, joint)), (y, least)
 
-    (A, more), pull, y = jax.vjp(parts, trainable, has_aux=True)
-    found, by_variance, by_error = jax.vmap(with_cotangents)(A, y)
-    z, share = found.z[:, None, None], weights_of(rows, joint).astype(A.dtype) / jnp.asarray(per_row, A.dtype)
-    by_A = (0.5 * (1 - jnp.square(z)) * by_variance + z * by_error) * (share / B)[:, None, None]
-    (gradient,) = pull((by_A, share / B))
-    return found._replace(loss=(found.loss + more) * share), gradient
+    (A, more, repeated), pull, (y, least) = jax.vjp(parts, trainable, has_aux=True)
+    found, u, H, own = jax.vmap(left_out)(A, y, more, least)
+    weight = share / share.size
+    by_V, by_e = (
+        0.5 * weight * (1 - jnp.square(found.z)) / found.variance,
+        weight * found.z / jnp.sqrt(found.variance),
+    )
+    by_A = einsum("bri,br,brj->bij", H, by_V + by_e * own, H)
+    across = einsum("bi,br,brj->bij", u, by_e, H)
+    (gradient,) = pull((by_A - 0.5 * (across + jnp.swapaxes(across, 1, 2)), by_V, weight))
+    return found._replace(loss=(found.loss + repeated) * share), gradient
+
+
+def _more_of_repeats(gp: Any, rows: Batch, n_scored: int, joint: bool) -> Float[Array, "B R"]:
+    X, count = rows.X[:, -n_scored:], rows.weight[:, -n_scored:]
+    return jax.vmap(lambda *part: repeats(gp, *part))(X, count) if joint else jnp.zeros_like(count)
 
 
 def evaluate(gp: AbstractGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool) -> Conditional:
-    """`conditional` of each neighbourhood; its last row is the centre, one observation, −1 stands for no neighbour. In float64 where `wide`."""
+    """`Conditional` of the last row of each neighbourhood, its centre, one observation; −1 stands for no neighbour. In float64 where `wide`."""
     parts = in_blocks(_conditionals, (gp,), source, near, wide)
     found: Any = (np.concatenate(part)[: len(near)] for part in zip(*parts, strict=True))
     return Conditional(*found)
@@ -150,18 +219,20 @@ def curvature(
     wide: bool,
     joint: bool = False,
     cells: Int[np.ndarray, " C"] | None = None,
+    n_scored: int = 1,
 ) -> Curvature:
-    """`Curvature` at the parameters of `gp`, over the centres of these neighbourhoods; `joint` as in `batch_gradient`.
+    """`Curvature` at the parameters of `gp`, over the last `n_scored` rows of these neighbourhoods; `joint` as in `batch_gradient`.
 
-    `cells` are numbers from 0 on, one for each centre; None = every centre by itself.
+    `cells` are numbers from 0 on, one for each neighbourhood; None = each by itself.
     """
     theta, rest = partition(gp)
-    parts = in_blocks(_sums, (theta, rest, len(packed(theta)), joint), source, near, wide)
+    args = (theta, rest, len(packed(theta)), joint, n_scored)
+    parts = in_blocks(_sums, args, source, near, wide, blocks_of(n_scored))
     *parts, jittered, weights, losses, gradients = zip(*parts, strict=True)
     means: Any = (sum(part) / len(near) for part in parts)
     loss, gradient, hessian, scores, squares = means
     weights, losses, gradients = (np.concatenate(part)[: len(near)] for part in (weights, losses, gradients))
-    d, per_weight = weight_per_row(source, near[:, -1], joint), 1 / np.mean(weights)
+    d, per_weight = weight_per_row(source, near[:, -n_scored:], joint), 1 / np.mean(weights)
     away = losses - weights * (loss * per_weight)
     sums = _sums_by_cell(np.concatenate([away[:, None], gradients], axis=1), cells) / (d * len(near))
     error, spread = np.sqrt(np.sum(np.square(sums[:, 0]))), sums[:, 1:].T @ sums[:, 1:]
@@ -216,50 +287,68 @@ def in_blocks(
 
 @eqx.filter_jit
 def _conditionals(gp: Any, rows: Batch, there: Any) -> tuple[Array, ...]:
-    return jax.vmap(lambda *part: conditional(*system(gp, *part, joint=False)))(*rows)
+    found = jax.vmap(lambda X, y, count: _of_rows(gp, X, y, count, False, 1).found)(*rows)
+    return tuple(value[:, 0] for value in found)
 
 
 @eqx.filter_jit
-def _sums(theta: Any, rest: Any, width: int, joint: bool, rows: Batch, there: Any) -> tuple[Array, ...]:
-    """Sums over the centres that are there, of what `Curvature` has; then the weight, the loss and the gradient of each."""
-    dtype = rows.y.dtype
+def _sums(
+    theta: Any, rest: Any, width: int, joint: bool, n_scored: int, rows: Batch, there: Any
+) -> tuple[Array, ...]:
+    """Sums over the neighbourhoods that are there of the means over their scored rows, of what `Curvature` has; then weight, loss and gradient of each."""
+    gp, dtype = eqx.combine(theta, rest), rows.y.dtype
 
     def one(X: Array, y: Array, count: Array) -> tuple[Conditional, Array, Array]:
-        A, pull, y = jax.vjp(
-            lambda t: system(eqx.combine(t, rest), X, y, count, joint=joint), theta, has_aux=True
-        )
-        found, by_variance, by_error = with_cotangents(A, y)
-        J = [_flat(pull(cotangent)[0], width, dtype) for cotangent in (by_variance, by_error)]
-        return found, J[0], J[1]
+        known = _of_rows(gp, X, y, count, joint, n_scored)
+
+        def slopes(h: Array, x: Array, rho: Array, V: Array, own: Array) -> tuple[Array, Array]:
+            """(∇ log V, ∇e/√V)."""
+            forms = lambda t: _forms(eqx.combine(t, rest), X, count, known.u, h, x, rho, joint)
+            _, pull = jax.vjp(forms, theta)
+            zero = jnp.zeros_like(V)
+            by = _cotangents(1 / V, zero, own), _cotangents(zero, 1 / jnp.sqrt(V), own)
+            J = [_flat(pull(cotangent)[0], width, dtype) for cotangent in by]
+            return J[0], J[1]
+
+        own = (known.h, X[-n_scored:], count[-n_scored:], known.found.variance, known.own)
+        return known.found, *jax.vmap(slopes)(*own)
 
     found, *J = jax.vmap(one)(*rows)
     there = jnp.asarray(there, jnp.float64)
-    weight = there * weights_of(rows, joint).astype(jnp.float64)
+    weight = there[:, None] * weights_of(rows, joint, n_scored).astype(jnp.float64) / n_scored
     J_V, J_e, z = (values.astype(jnp.float64) for values in (*J, found.z))
-    loss, gradients = found.loss, (0.5 * (1 - jnp.square(z)))[:, None] * J_V + z[:, None] * J_e
-    H = 0.5 * (J_V * weight[:, None]).T @ J_V + (J_e * weight[:, None]).T @ J_e
+    loss, gradients = found.loss, (0.5 * (1 - jnp.square(z)))[..., None] * J_V + z[..., None] * J_e
+    H = 0.5 * _weighted_products(J_V, weight) + _weighted_products(J_e, weight)
     if joint:
-        loss = loss + repeats(eqx.combine(theta, rest), rows.X[:, -1], rows.weight[:, -1])
-        J_s, extra = _of_repeats(theta, rest, width, rows)
-        gradients = gradients + 0.5 * extra[:, None] * J_s
+        loss = loss + _more_of_repeats(gp, rows, n_scored, joint)
+        J_s, extra = _of_repeats(theta, rest, width, rows, n_scored)
+        gradients = gradients + 0.5 * extra[..., None] * J_s
         # A row that stands for less than one has less curvature than that of its conditional; H keeps it, to stay positive.
-        H = H + 0.5 * (J_s * (weight * jnp.maximum(extra, 0))[:, None]).T @ J_s
-    gradients = gradients * weight[:, None]
+        H = H + 0.5 * _weighted_products(J_s, weight * jnp.maximum(extra, 0))
+    gradients = jnp.sum(gradients * weight[..., None], axis=1)
     total = lambda values: jnp.sum(weight * values.astype(jnp.float64))
     return (
         total(loss), jnp.sum(gradients, axis=0), H, gradients.T @ gradients, total(jnp.square(z)),
-        jnp.sum(jnp.where(found.jitter > 0, there, 0)), weight, weight * loss.astype(jnp.float64), gradients,
+        jnp.sum(jnp.where(found.jitter[:, 0] > 0, there, 0)), jnp.sum(weight, axis=1),
+        jnp.sum(weight * loss.astype(jnp.float64), axis=1), gradients,
     )  # fmt: skip
 
 
-def _of_repeats(theta: Any, rest: Any, width: int, rows: Batch) -> tuple[Array, Array]:
-    """(∇ log(σ² s) [B, P], ρ − 1 [B]) of the centres, in float64."""
+def _weighted_products(J: Float[Array, "B R P"], weight: Float[Array, "B R"]) -> Float[Array, "P P"]:
+    """Σ w J Jᵀ."""
+    J = J.reshape(-1, J.shape[2])
+    return (J * weight.reshape(-1, 1)).T @ J
+
+
+def _of_repeats(theta: Any, rest: Any, width: int, rows: Batch, n_scored: int) -> tuple[Array, Array]:
+    """(∇ log(σ² s) [B, R, P], ρ − 1 [B, R]) of the scored rows, in float64."""
 
     def slope(x: Array) -> Array:
         by_theta = jax.grad(lambda t: _log_noise(eqx.combine(t, rest), x[None])[0])(theta)
         return _flat(by_theta, width, rows.y.dtype)
 
-    return jax.vmap(slope)(rows.X[:, -1]).astype(jnp.float64), rows.weight[:, -1].astype(jnp.float64) - 1
+    X, rho = rows.X[:, -n_scored:], rows.weight[:, -n_scored:]
+    return jax.vmap(jax.vmap(slope))(X).astype(jnp.float64), rho.astype(jnp.float64) - 1
 
 
 def _log_noise(gp: Any, X: Float[Array, "B D"]) -> Float[Array, " B"]:

@@ -23,6 +23,7 @@ from stochgp.learners import (
     Uniform,
     Vecchia,
 )
+from stochgp.learners.leave_one_out import ROW_BY_ROW
 from stochgp.names import lookup
 
 FULL_BATCH_ROWS = 3_000  # up to which all rows of a kernel GP are used at every step
@@ -154,7 +155,8 @@ def _automatic(n_rows: int, options: dict[str, Any], hurried: bool, grouped: boo
         return dataclasses.replace(BSGD(), **options), "a batch size was asked for"
     loo = LeaveOneOut(spread=SPREAD)
     if grouped and not hurried:
-        found, why = loo, "new rows are of new groups: each row is predicted from the nearest of other groups"
+        found = dataclasses.replace(ROW_BY_ROW, spread=SPREAD)
+        why = "new rows are of new groups: each row is predicted from the nearest of other groups"
     elif n_rows <= FULL_BATCH_ROWS:
         found = FULL_BATCH
         why = f"up to {FULL_BATCH_ROWS} rows the exact likelihood of all of them, with a weak prior, is fast"
@@ -163,7 +165,7 @@ def _automatic(n_rows: int, options: dict[str, Any], hurried: bool, grouped: boo
         why = f"the time limit allows no search of neighbours: the exact likelihood of {SUBSET_ROWS} random rows"
     else:
         found = loo
-        why = f"beyond {FULL_BATCH_ROWS} rows the density of {found.n_centres} rows, each left out and predicted from its {found.n_neighbours} nearest of all"
+        why = f"beyond {FULL_BATCH_ROWS} rows the density of {found.n_centres:,} rows, each left out and predicted from {found.n_neighbours + found.n_scored - 1} rows near to it"
     return (dataclasses.replace(found, **options) if options else found), why
 
 

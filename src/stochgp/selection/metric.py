@@ -14,8 +14,9 @@ from stochgp.choosing import AS_ASKED, AS_GIVEN, Preference, choice, prefer
 from stochgp.data.streams import AbstractSource
 from stochgp.kernels.nearest import nearest_bytes
 from stochgp.kernels.rotated import Metric
-from stochgp.learners import FullBatch, LeaveOneOut
+from stochgp.learners import FullBatch
 from stochgp.learners.conditionals import AbstractConditionals
+from stochgp.learners.leave_one_out import ROW_BY_ROW
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.fit import fit
 from stochgp.learning.log import Report
@@ -177,7 +178,7 @@ class _Rounds:
         """A run from `gp`, whose kernel is that which another ended with; by leave-one-out where the learner is slow."""
         learner = self.learner
         if not isinstance(learner, AbstractConditionals):
-            learner = LeaveOneOut(spread=SPREAD)
+            learner = dataclasses.replace(ROW_BY_ROW, spread=SPREAD)
         trial = learner.near_optimum(self.source.size)
         return fit(trial, gp, self.source, key=self.run.learn_key, checkpoint=self._file(number))
 
