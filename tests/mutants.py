@@ -658,7 +658,7 @@ MUTATIONS = (
     Mutation(
         "rows of groups are scored beside their centre",
         "learners/conditionals.py",
-        "return 1 if together else min(",
+        "return 1 if in_groups(source) else min(",
         "return min(",
         "learners/test_conditionals.py::test_who_the_neighbours_are",
     ),
@@ -714,14 +714,14 @@ MUTATIONS = (
     Mutation(
         "slopes are not in units of the lengthscales",
         "objectives/outer_products.py",
-        "(U[-1]) * metric.lengthscale(U.dtype)",
-        "(U[-1])",
+        "(U[i]) * metric.lengthscale(U.dtype)",
+        "(U[i])",
         "objectives/test_outer_products.py::test_equals_plain_loops",
     ),
     Mutation(
         "outer products do not weigh their rows",
         "objectives/outer_products.py",
-        "* rows.weight[:, -1].astype(jnp.float64)",
+        "* rows.weight[:, -n_sloping:].astype(jnp.float64)",
         "* 1.0",
         "objectives/test_outer_products.py::test_equals_plain_loops",
     ),

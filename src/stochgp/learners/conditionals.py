@@ -167,9 +167,7 @@ class AbstractConditionals(AbstractLearner):
 
     def n_scored_of(self, source: AbstractSource) -> int:
         """One where groups have several rows: those of a group are left out together."""
-        group = source.group
-        together = group is not None and len(np.unique(group)) < len(group)
-        return 1 if together else min(self.n_scored, source.size)
+        return 1 if in_groups(source) else min(self.n_scored, source.size)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows and their orders, trees, lists of neighbours, and a block of neighbourhoods."""
@@ -358,6 +356,11 @@ def kernel_of(learner: AbstractConditionals, gp: Any) -> Any:
             f"{type(learner).__name__} finds neighbours by a kernel, and {type(gp).__name__} has none"
         )
     return gp.kernel
+
+
+def in_groups(source: AbstractSource) -> bool:
+    """Whether groups have several rows."""
+    return source.group is not None and len(np.unique(source.group)) < len(source.group)
 
 
 def _batch(problem: Problem) -> int:

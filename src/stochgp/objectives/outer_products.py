@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.kernels.rotated import Metric
 from stochgp.models import KernelGP
-from stochgp.numerics.precision import full_precision
+from stochgp.numerics.precision import einsum, full_precision
 from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.objectives.conditionals import in_blocks, system
 
@@ -20,9 +20,9 @@ TOGETHER = 32  # neighbourhoods of one program: they are larger than those of a 
 
 
 def outer_products(
-    gp: KernelGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool
+    gp: KernelGP, source: AbstractSource, near: Int[np.ndarray, "C m"], wide: bool, n_sloping: int = 1
 ) -> Float[np.ndarray, "A A"]:
-    """M = Σ_i ρ_i g_i g_iᵀ / Σ_i ρ_i over neighbourhoods with their centre i last, g_i = ∂m(z_i)/∂z the slope there of the mean given these rows.
+    """M = Σ_i ρ_i g_i g_iᵀ / Σ_i ρ_i over the last rows of neighbourhoods, g_i = ∂m(z_i)/∂z the slope there of the mean given the rows of the neighbourhood.
 
     z are the coordinates of the kernel's `Metric` in lengthscales: m(z) = Σ_j α_j k(z, z_j), (K + Σ) α = y of the rows j of the neighbourhood. So M does not change
     with the units of the inputs. Its eigenvectors are directions along which slopes are uncorrelated, its eigenvalues how steep the function is along them
@@ -33,27 +33,30 @@ def outer_products(
         raise ValueError(
             f"outer products are in units of the lengthscales of a stationary kernel, one for each input; a {type(gp.kernel).__name__} has none"
         )
-    parts = in_blocks(_sums, (gp, metric), source, near, wide, TOGETHER)
+    parts = in_blocks(_sums, (gp, metric, n_sloping), source, near, wide, TOGETHER)
     M, weight = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
     return M / weight
 
 
 @eqx.filter_jit
-def _sums(gp: Any, metric: Metric, rows: Batch, there: Any) -> tuple[Array, Array]:
-    """(Σρ g gᵀ, Σρ) of the centres that are there."""
+def _sums(gp: Any, metric: Metric, n_sloping: int, rows: Batch, there: Any) -> tuple[Array, Array]:
+    """(Σρ g gᵀ, Σρ) of the neighbourhoods that are there."""
 
-    def slope(X: Array, y: Array, count: Array) -> Array:
-        A, y = system(gp, X, y, count.at[-1].set(1))
+    def slopes(X: Array, y: Array, count: Array) -> Array:
+        A, y = system(gp, X, y, count)
         L, _ = safe_cholesky(A)
-        alpha = cho_solve((L, True), y)
-        U = metric.rows(X)
+        alpha, U = cho_solve((L, True), y), metric.rows(X)
 
-        def mean(u: Array) -> Array:  # but for the term of the centre, which is flat there, or has a kink
-            return jnp.sum(alpha[:-1] * jax.vmap(lambda other: metric.kernel(other, u))(U[:-1]))
+        def slope(i: Array) -> Array:
+            """But for the term of the row itself, which is flat there, or has a kink: another stands in its place, and counts nothing."""
+            own = jnp.arange(len(y)) == i
+            others, weights = jnp.where(own[:, None], U + 1, U), jnp.where(own, 0, alpha)
+            mean = lambda u: jnp.sum(weights * jax.vmap(lambda other: metric.kernel(other, u))(others))
+            return jax.grad(mean)(U[i]) * metric.lengthscale(U.dtype)
 
-        return jax.grad(mean)(U[-1]) * metric.lengthscale(U.dtype)
+        return jax.vmap(slope)(jnp.arange(len(y) - n_sloping, len(y)))
 
     with full_precision():
-        G = jax.vmap(slope)(rows.X, rows.y, rows.weight).astype(jnp.float64)
-        weight = jnp.asarray(there, jnp.float64) * rows.weight[:, -1].astype(jnp.float64)
-        return (G * weight[:, None]).T @ G, jnp.sum(weight)
+        G = jax.vmap(slopes)(rows.X, rows.y, rows.weight).astype(jnp.float64)
+        weight = jnp.asarray(there, jnp.float64)[:, None] * rows.weight[:, -n_sloping:].astype(jnp.float64)
+        return einsum("cr,cri,crj->ij", weight, G, G), jnp.sum(weight)

@@ -15,7 +15,7 @@ from stochgp.data.streams import AbstractSource
 from stochgp.kernels.nearest import nearest_bytes
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import FullBatch
-from stochgp.learners.conditionals import AbstractConditionals
+from stochgp.learners.conditionals import AbstractConditionals, in_groups
 from stochgp.learners.leave_one_out import ROW_BY_ROW
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.fit import fit
@@ -37,9 +37,12 @@ FEWEST_ROWS = 1000  # half of which judge, and D² numbers are learned
 MOST_ROUNDS = 5
 # Share of ‖M‖² off its diagonal from which on a rotation is tried. Of 0.02 and 0.03, rotations lost 0.31 nats on bike and gained 0.05 on kin40k.
 LEAST_APART = 0.01
-# Rows whose slopes are averaged, and the rows beside it that each slope is taken from. With 47 in place of 255, RMSE .0731 for .0683 on kin40k, .352 for .350 on
-# elevators, .564 for .560 on protein.
-SLOPES, NEIGHBOURS = 2048, 255
+# Neighbourhoods whose slopes are averaged, rows of each where they are taken, and rows beside its centre. With 47 in place of 255, RMSE .0731 for .0683 on kin40k,
+# .352 for .350 on elevators, .564 for .560 on protein. 2,048 with one slope each took four times as long, for NLPD +.004, −.003, −.003, +.006 on kin40k, protein, pol, elevators.
+NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 512, 8, 255
+NEIGHBOURHOODS_OF_GROUPS = (
+    2048  # with one slope each: a neighbourhood is of other groups than that of its centre
+)
 SCORED = 4096  # other rows, by which two metrics are compared
 SEED = 1
 OVERHEAD = 5.0  # seconds of compiling for another kind of kernel
@@ -102,7 +105,7 @@ def _refusal(
 def _need_bytes(gp: KernelGP, source: AbstractSource) -> int:
     """Of the search of neighbours, and of slopes: six matrices of each neighbourhood in float64."""
     m = min(NEIGHBOURS + 1, source.size)
-    search = nearest_bytes(gp.kernel, source.size, source.n_inputs, max(SLOPES, SCORED), m)
+    search = nearest_bytes(gp.kernel, source.size, source.n_inputs, max(NEIGHBOURHOODS_OF_GROUPS, SCORED), m)
     return search + 6 * 8 * TOGETHER * m * (m + source.n_inputs)
 
 
@@ -123,7 +126,7 @@ class _Rounds:
     @classmethod
     def of(cls, learner: AbstractLearner, source: AbstractSource, run: Run, report: Report) -> "_Rounds":
         drawn = np.random.default_rng(SEED).permutation(source.size).astype(np.int32)
-        n = min(SLOPES, source.size // 2)
+        n = min(NEIGHBOURHOODS_OF_GROUPS if in_groups(source) else NEIGHBOURHOODS, source.size // 2)
         sloping, judging = np.sort(drawn[:n]), np.sort(drawn[n : n + SCORED])
         X = host_inputs(source)
         cells = clusters(X[judging], None if source.group is None else source.group[judging])
@@ -211,7 +214,10 @@ class _Rounds:
         """M of the other rows."""
         with jax.enable_x64(True):
             near = beside_others(gp, self.source, self.X, self.sloping, NEIGHBOURS)
-            return outer_products(gp, self.source, near, is_small(gp, self.source.take(self.sloping[:SOME])))
+            near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # the nearest beside the row
+            n_sloping = 1 if in_groups(self.source) else SLOPES
+            wide = is_small(gp, self.source.take(self.sloping[:SOME]))
+            return outer_products(gp, self.source, near, wide, n_sloping)
 
 
 def _apart(M: Float[np.ndarray, "A A"]) -> float:
