@@ -726,6 +726,13 @@ MUTATIONS = (
         "objectives/test_outer_products.py::test_equals_plain_loops",
     ),
     Mutation(
+        "a round in doubt ends the rounds",
+        "selection/metric.py",
+        "if found.name is None and (doubted or not _is_in_doubt(found, name)):",
+        "if found.name is None:",
+        "selection/test_metric.py::test_a_round_in_doubt_is_followed_by_one_more",
+    ),
+    Mutation(
         "turned kernels lose their lengthscales",
         "kernels/rotated.py",
         "(np.asarray(self.directions, np.float64) / lengthscale) @ V",
@@ -735,8 +742,8 @@ MUTATIONS = (
     Mutation(
         "turned metrics are kept whatever left-out rows say",
         "selection/metric.py",
-        "if found.name is None:",
-        "if found.name is not None:",
+        "doubted = rival, found.name is None",
+        "doubted = rival, found.name is not None",
         "selection/test_metric.py::test_oblique_functions_gain_by_turned_lengthscales",
     ),
     Mutation(

@@ -1,5 +1,7 @@
 """Lengthscales along directions that the rows choose: kept where left-out rows gain, repeated by a plan, in all that follows a fit."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import stochgp.selection.metric as metric
 from stochgp import KernelGPRegressor, kernels, load
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import LeaveOneOut
+from stochgp.results import RESULTS
 
 N, D = 500, 3
 GENERATOR = np.random.default_rng(0)
@@ -126,3 +129,32 @@ def test_a_kernel_that_was_given_is_turned_on_request():
     assert fitted(kernel=kernel, metric="compare", learner=FEW).plan_["metric"]["choice"] >= 1
     with pytest.raises(ValueError, match="metric"):
         fitted(metric="full")
+
+
+@pytest.mark.parametrize(
+    ("levels", "kept", "n_trials"),
+    [
+        ([0.5, 0.51, 0.6, 0.59, 0.9], 3, 4),
+        ([0.5, 0.51, 0.515, 0.9], 1, 3),
+        ([0.5, 0.4, 0.9], 1, 2),
+        ([0.01, 0.5, 0.4], 2, 3),
+    ],
+)
+def test_a_round_in_doubt_is_followed_by_one_more(levels, kept, n_trials, monkeypatch):
+    """Mean log densities of the judging rows after each round, with errors of about 0.02."""
+    generator, trials = np.random.default_rng(3), []
+    noise = 0.5 * generator.normal(size=(1 + len(levels), 2000))
+    before, *scores = noise - noise.mean(axis=1, keepdims=True) + np.array([0, *levels])[:, None]
+
+    class Run(NamedTuple):
+        gp: int
+        result: object = RESULTS.successful
+        seconds: float = 0.0
+
+    monkeypatch.setattr(metric, "_turned", lambda gp, M: gp + 1)
+    monkeypatch.setattr(metric._Rounds, "_outer_products", lambda self, gp: np.ones((2, 2)))
+    monkeypatch.setattr(metric._Rounds, "_trial", lambda self, gp, number: trials.append(number) or Run(gp))
+    monkeypatch.setattr(metric._Rounds, "scores", lambda self, gp: scores[gp - 1])
+    rounds = metric._Rounds(*[None] * 7, cells=np.arange(2000), weight=np.ones(2000))
+    found, n_turns = rounds.turned(Run(0), before, None, [])
+    assert (found.gp, n_turns, trials) == (kept, kept, list(range(1, n_trials + 1)))

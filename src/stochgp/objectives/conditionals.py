@@ -19,7 +19,7 @@ from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.numerics.threads import one_blas_thread
 from stochgp.parameters import partition, value_of
 
-BLOCK, SCORED_TOGETHER = 256, 512  # neighbourhoods of one program, and rows that they score, at most
+BLOCK, SCORED_TOGETHER = 128, 512  # neighbourhoods of one program, and rows that they score, at most
 WIDE_BELOW = 1e-5  # noise variance over the mean diagonal of A, from which down float32 is not enough
 HALF_LOG_2PI = 0.9189385332046727
 

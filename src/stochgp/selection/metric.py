@@ -138,28 +138,34 @@ class _Rounds:
     ) -> tuple[FitResult, int]:
         """(The trial whose metric is kept, how many rounds it took; `first` for none); adds what each gained to `said`.
 
-        `before` are the scores of `first`; None where the rounds are `planned`, and nothing is compared.
+        `before` are the scores of `first`; None where the rounds are `planned`, and nothing is compared. A round whose gain is in doubt is followed by one more,
+        which is compared with what was kept before both.
         """
         best, n_turns, scores = first, 0, before
-        while n_turns < (planned or MOST_ROUNDS):
+        last, doubted = first, False
+        for number in range(1, (planned or MOST_ROUNDS) + 1):
             if planned is None and deadline.left() < 2 * first.seconds + OVERHEAD:
                 said.append("no time was left for another round")
                 break
-            M = self._outer_products(best.gp)
+            M = self._outer_products(last.gp)
             if planned is None and _apart(M) < LEAST_APART:
                 said.append("slopes along the directions are uncorrelated")
                 break
-            rival = self._trial(_turned(best.gp, M), n_turns + 1)
+            rival = self._trial(_turned(last.gp, M), number)
             if rival.result not in DONE:
                 return best._replace(result=_ending(best, rival)), n_turns
             if scores is not None:
-                new = self.scores(rival.gp)
-                found = self._preferred(scores, new, f"turn {n_turns + 1}")
+                name, new = f"turn {number}", self.scores(rival.gp)
+                found = self._preferred(scores, new, name)
                 said.append(found.why)
-                if found.name is None:
+                if found.name is None and (doubted or not _is_in_doubt(found, name)):
                     break
+                last, doubted = rival, found.name is None
+                if doubted:
+                    continue
                 scores = new
-            best, n_turns = rival, n_turns + 1
+            best = last = rival
+            n_turns = number
         return best, n_turns
 
     def closed(
@@ -218,6 +224,11 @@ class _Rounds:
             n_sloping = 1 if in_groups(self.source) else SLOPES
             wide = is_small(gp, self.source.take(self.sloping[:SOME]))
             return outer_products(gp, self.source, near, wide, n_sloping)
+
+
+def _is_in_doubt(found: Preference, name: str) -> bool:
+    """Whether a rival that is not preferred gains all the same."""
+    return name in found.gains and found.gains[name].mean > 0
 
 
 def _apart(M: Float[np.ndarray, "A A"]) -> float:
