@@ -25,9 +25,14 @@ from stochgp.selection.choices import (
 def test_the_automatic_learner_goes_with_the_rows():
     small, why = kernel_learner("auto", FULL_BATCH_ROWS)
     assert small == FULL_BATCH and str(FULL_BATCH_ROWS) in why
-    for n_rows in (FULL_BATCH_ROWS + 1, 10_000_000):
+    for n_rows, loo in (
+        (FULL_BATCH_ROWS + 1, ROW_BY_ROW),
+        (16_385, LeaveOneOut()),
+        (10_000_000, LeaveOneOut()),
+    ):
         large, why = kernel_learner("auto", n_rows)
-        assert large == LeaveOneOut(spread=SPREAD) and str(large.n_neighbours + large.n_scored - 1) in why
+        assert large == dataclasses.replace(loo, spread=SPREAD)
+        assert f"from {large.n_neighbours + large.n_scored - 1} rows" in why
     hurried, why = kernel_learner("auto", FULL_BATCH_ROWS + 1, hurried=True)
     assert hurried == FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
     assert "time limit" in why

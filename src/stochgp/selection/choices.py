@@ -23,6 +23,7 @@ from stochgp.learners import (
     Uniform,
     Vecchia,
 )
+from stochgp.learners.conditionals import N_CENTRES
 from stochgp.learners.leave_one_out import ROW_BY_ROW
 from stochgp.names import lookup
 
@@ -153,7 +154,6 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 def _automatic(n_rows: int, options: dict[str, Any], hurried: bool, grouped: bool) -> Chosen:
     if "batch_size" in options:
         return dataclasses.replace(BSGD(), **options), "a batch size was asked for"
-    loo = LeaveOneOut(spread=SPREAD)
     if grouped and not hurried:
         found = dataclasses.replace(ROW_BY_ROW, spread=SPREAD)
         why = "new rows are of new groups: each row is predicted from the nearest of other groups"
@@ -164,8 +164,9 @@ def _automatic(n_rows: int, options: dict[str, Any], hurried: bool, grouped: boo
         found = FullBatch(subset_rows=SUBSET_ROWS, spread=SPREAD, warm_rows=WARM_ROWS)
         why = f"the time limit allows no search of neighbours: the exact likelihood of {SUBSET_ROWS} random rows"
     else:
-        found = loo
-        why = f"beyond {FULL_BATCH_ROWS} rows the density of {found.n_centres:,} rows, each left out and predicted from {found.n_neighbours + found.n_scored - 1} rows near to it"
+        found = dataclasses.replace(ROW_BY_ROW if n_rows <= N_CENTRES else LeaveOneOut(), spread=SPREAD)
+        m, C = found.n_neighbours + found.n_scored - 1, min(found.n_centres, n_rows)
+        why = f"beyond {FULL_BATCH_ROWS:,} rows the density of {C:,} rows, each left out and predicted from {m} rows near to it"
     return (dataclasses.replace(found, **options) if options else found), why
 
 
