@@ -712,6 +712,13 @@ MUTATIONS = (
         "posteriors/test_calibration.py::test_whole_groups_are_left_out",
     ),
     Mutation(
+        "a corrected residual counts as a divergence",
+        "solvers/solve.py",
+        "        if not guesses:\n            self.good",
+        "        if False:\n            self.good",
+        "solvers/test_cg.py::test_a_correction_of_what_rounding_made_of_the_residual_is_no_divergence",
+    ),
+    Mutation(
         "slopes are not in units of the lengthscales",
         "objectives/outer_products.py",
         "(U[i]) * metric.lengthscale(U.dtype)",

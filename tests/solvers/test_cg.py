@@ -153,6 +153,20 @@ def test_float32_is_corrected_by_residuals_in_float64(key):
     assert found.converged and true < 6.1e-4
 
 
+def test_a_correction_of_what_rounding_made_of_the_residual_is_no_divergence(key):
+    """The first measured residual is five times what the recursion knows. Steps go on from where they are; a new start in float32 would lose what was reached."""
+    noise = np.random.default_rng(6).normal(size=(600, 1))
+    rows, b = np.tile(X[:30], (20, 1)), np.tile(B[:30, :1], (20, 1)) + noise
+    kernel, variance = kernels.Matern32(lengthscale=0.7, variance=100.0), jnp.asarray(0.1, jnp.float32)
+    with jax.enable_x64(True):
+        op = KernelOperator.of(kernel, jnp.asarray(rows, jnp.float32), variance, tile=250)
+    found = solve(op, b, CG(rank=10), key=key, tolerance=1e-4)
+    measured = [entry["residual"] for entry in found.history if entry["measured"]]
+    assert len(measured) > 1 and measured[0] > 1e-4
+    assert max(measured) < 1.5 * measured[0]
+    assert found.history[-1]["failures"] == 0
+
+
 def test_the_default_rank_grows_with_the_root_of_the_rows_up_to_a_thousand():
     assert [CG().rank_for(n) for n in (1, 100, 10_000, 10**7)] == [1, 80, 800, 1000]
     assert CG(rank=500).rank_for(100) == 100

@@ -284,7 +284,7 @@ def _preconditioner(
 
 @eqx.filter_jit
 def _product(operator: AbstractOperator, V: Array) -> Array:
-    return operator.matvec(V)
+    return operator.keeping(0).matvec(V, read=wide)
 
 
 def _sums(products: Float[Array, "P S"]) -> Float[Array, " S"]:

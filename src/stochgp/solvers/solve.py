@@ -240,6 +240,9 @@ class _Run:
         if self._stalled():
             return RESULTS.precision_reached
         self.state = self.solver.after_check(self.state)
+        # Distances so far were wrong by rounding: that what was measured is larger is no divergence.
+        if not guesses:
+            self.good, self.lowest = self.state, float(residuals.max())
         return None
 
     def _stalled(self) -> bool:
