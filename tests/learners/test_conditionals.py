@@ -15,7 +15,7 @@ from stochgp import kernels, networks
 from stochgp.budget import resident
 from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF, Matern12, Matern32
-from stochgp.kernels.nearest import NearestRows
+from stochgp.kernels.nearest import NearestRows, shared
 from stochgp.learners import ByLoss, FullBatch, LeaveOneOut, Problem, Vecchia, constant, fit
 from stochgp.learning.placing import COMPILER_BYTES
 from stochgp.models import KernelGP
@@ -188,9 +188,9 @@ def test_a_run_ends_where_the_last_curvature_has_its_minimum(kind):
 
 def test_what_a_search_changed_counts_rows_and_not_gaps():
     a, b = np.array([[3, 1, -1], [-1, -1, -1], [5, 6, 7]]), np.array([[1, -1, -1], [-1, -1, -1], [7, 8, 5]])
-    assert conditionals._shared(a, b) == 3 / 5
-    assert conditionals._shared(a, a) == 1 and conditionals._shared(a, np.full_like(a, -1)) == 0
-    assert conditionals._shared(np.full((2, 2), -1), np.full((2, 2), -1)) == 1
+    assert shared(a, b) == 3 / 5
+    assert shared(a, a) == 1 and shared(a, np.full_like(a, -1)) == 0
+    assert shared(np.full((2, 2), -1), np.full((2, 2), -1)) == 1
 
 
 @sweep

@@ -47,6 +47,11 @@ class AbstractSource(AbstractPasses):
     n_inputs: int
     group: Int[np.ndarray, " N"] | None  # of each row; None = every row is a group of its own
 
+    @property
+    def in_groups(self) -> bool:
+        """Whether groups have several rows."""
+        return self.group is not None and len(np.unique(self.group)) < self.size
+
     @abc.abstractmethod
     def take(self, indices: Int[np.ndarray, "..."]) -> Batch:
         """The rows at `indices` (any shape), on the device."""

@@ -205,3 +205,11 @@ def _earlier_of_level(
     ranks = np.argsort(later, axis=1, kind="stable")[:, :k]
     near, later = (np.take_along_axis(values, ranks, axis=1) for values in (near, later))
     return np.where(later, np.int32(NONE), first[near].astype(np.int32))
+
+
+def shared(a: Int[np.ndarray, "C k"], b: Int[np.ndarray, "C k"]) -> float:
+    """The share of the rows of a that are in b as well, centre by centre; 1 where a has none."""
+    both = np.sort(np.concatenate([a, b], axis=1), axis=1)
+    same = (both[:, 1:] == both[:, :-1]) & (both[:, 1:] != NONE)
+    n_rows = int(np.sum(a != NONE))
+    return float(np.sum(same) / n_rows) if n_rows else 1.0

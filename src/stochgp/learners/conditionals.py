@@ -13,7 +13,7 @@ import optax
 from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Batch
-from stochgp.kernels.nearest import NONE, nearest_bytes
+from stochgp.kernels.nearest import NONE, nearest_bytes, shared
 from stochgp.learning.base import AbstractLearner, Problem
 from stochgp.learning.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
 from stochgp.learning.judge import AbstractJudge, Numbers, Seed
@@ -39,7 +39,6 @@ from stochgp.parameters import partition
 from stochgp.planning.steps import StepPlan
 
 N_NEIGHBOURS, N_CENTRES = 48, 16_384
-N_SCORED = 8  # rows that a neighbourhood of leave-one-out scores
 BATCH, STACKED = 128, 8  # scored rows of a batch, batches on the device together
 RATE = 0.1  # of Adam, on logarithms
 ROUNDS = 12
@@ -167,7 +166,7 @@ class AbstractConditionals(AbstractLearner):
 
     def n_scored_of(self, source: AbstractSource) -> int:
         """One where groups have several rows: those of a group are left out together."""
-        return 1 if in_groups(source) else min(self.n_scored, source.size)
+        return 1 if source.in_groups else min(self.n_scored, source.size)
 
     def need_bytes(self, gp: AbstractGP, n_rows: int, n_inputs: int) -> int:
         """The rows and their orders, trees, lists of neighbours, and a block of neighbourhoods."""
@@ -296,7 +295,7 @@ class AbstractConditionals(AbstractLearner):
     def _search(self, state: ConditionalState, problem: Problem) -> ConditionalState:
         """With the neighbours in the metric learned so far."""
         near = self.around(state.gp, problem.prepared)
-        changed = np.float64(1 - _shared(near[:, :-1], state.near[:, :-1]))
+        changed = np.float64(1 - shared(near[:, :-1], state.near[:, :-1]))
         return eqx.tree_at(lambda s: (s.near, s.changed), state, (near, changed))
 
     def _by_batches(
@@ -358,11 +357,6 @@ def kernel_of(learner: AbstractConditionals, gp: Any) -> Any:
     return gp.kernel
 
 
-def in_groups(source: AbstractSource) -> bool:
-    """Whether groups have several rows."""
-    return source.group is not None and len(np.unique(source.group)) < len(source.group)
-
-
 def _batch(problem: Problem) -> int:
     """Neighbourhoods of a mini-batch."""
     return min(max(1, BATCH // problem.prepared.n_scored), len(problem.prepared.centres))
@@ -371,14 +365,6 @@ def _batch(problem: Problem) -> int:
 def _moved(gp: AbstractGP, x: Float[np.ndarray, " P"]) -> AbstractGP:
     theta, rest = partition(gp)
     return eqx.combine(unpacked_alike(x, theta), rest)
-
-
-def _shared(a: Int[np.ndarray, "C k"], b: Int[np.ndarray, "C k"]) -> float:
-    """The share of the rows of a that are in b as well, centre by centre; 1 where a has none."""
-    both = np.sort(np.concatenate([a, b], axis=1), axis=1)
-    shared = (both[:, 1:] == both[:, :-1]) & (both[:, 1:] != NONE)
-    n_rows = int(np.sum(a != NONE))
-    return float(np.sum(shared) / n_rows) if n_rows else 1.0
 
 
 def _numbers(

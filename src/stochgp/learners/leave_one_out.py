@@ -9,14 +9,13 @@ from stochgp.data.neighbours import SLACK
 from stochgp.kernels.nearest import NearestRows
 from stochgp.learners.conditionals import (
     N_NEIGHBOURS,
-    N_SCORED,
     AbstractConditionals,
     Prepared,
     kernel_of,
 )
 from stochgp.models import AbstractGP
 
-BESIDE_SCORED = 56  # rows that a neighbourhood has beside those that it scores
+N_SCORED, BESIDE_SCORED = 8, 56  # rows that a neighbourhood scores, and rows beside them
 
 
 class LeaveOneOut(AbstractConditionals):

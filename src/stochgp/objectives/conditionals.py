@@ -160,8 +160,13 @@ def weight_per_row(source: AbstractSource, scored: Int[np.ndarray, "C R"], joint
 
 def weights_of(rows: Batch, joint: bool, n_scored: int) -> Float[Array, "B R"]:
     """What the scored rows of each neighbourhood weigh: ρ; 1 in a joint density, where `repeats` are the other ρ − 1."""
-    rho = rows.weight[:, -n_scored:]
+    _, rho = _scored(rows, n_scored)
     return jnp.ones_like(rho) if joint else rho
+
+
+def _scored(rows: Batch, n_scored: int) -> tuple[Float[Array, "B R D"], Float[Array, "B R"]]:
+    """(Inputs, ρ) of the rows that each neighbourhood scores."""
+    return rows.X[:, -n_scored:], rows.weight[:, -n_scored:]
 
 
 def batch_gradient(
@@ -183,8 +188,7 @@ def batch_gradient(
     def parts(theta: AbstractGP) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
         gp = eqx.combine(theta, rest)
         A, y = jax.vmap(lambda *part: system(gp, *part))(*rows)
-        X, count = rows.X[:, -n_scored:], rows.weight[:, -n_scored:]
-        more, least = jax.vmap(lambda X, count: observed(gp, X, count, joint))(X, count)
+        more, least = jax.vmap(lambda X, rho: observed(gp, X, rho, joint))(*_scored(rows, n_scored))
         return (A, more, _more_of_repeats(gp, rows, n_scored, joint)), (y, least)
 
     (A, more, repeated), pull, (y, least) = jax.vjp(parts, trainable, has_aux=True)
@@ -201,7 +205,7 @@ def batch_gradient(
 
 
 def _more_of_repeats(gp: Any, rows: Batch, n_scored: int, joint: bool) -> Float[Array, "B R"]:
-    X, count = rows.X[:, -n_scored:], rows.weight[:, -n_scored:]
+    X, count = _scored(rows, n_scored)
     return jax.vmap(lambda *part: repeats(gp, *part))(X, count) if joint else jnp.zeros_like(count)
 
 
@@ -347,7 +351,7 @@ def _of_repeats(theta: Any, rest: Any, width: int, rows: Batch, n_scored: int) -
         by_theta = jax.grad(lambda t: _log_noise(eqx.combine(t, rest), x[None])[0])(theta)
         return _flat(by_theta, width, rows.y.dtype)
 
-    X, rho = rows.X[:, -n_scored:], rows.weight[:, -n_scored:]
+    X, rho = _scored(rows, n_scored)
     return jax.vmap(jax.vmap(slope))(X).astype(jnp.float64), rho.astype(jnp.float64) - 1
 
 

@@ -15,7 +15,7 @@ from stochgp.data.streams import AbstractSource
 from stochgp.kernels.nearest import nearest_bytes
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import FullBatch
-from stochgp.learners.conditionals import AbstractConditionals, in_groups
+from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.learners.leave_one_out import ROW_BY_ROW
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.fit import fit
@@ -40,9 +40,7 @@ LEAST_APART = 0.01
 # Neighbourhoods whose slopes are averaged, rows of each where they are taken, and rows beside its centre. With 47 in place of 255, RMSE .0731 for .0683 on kin40k,
 # .352 for .350 on elevators, .564 for .560 on protein. 2,048 with one slope each took four times as long, for NLPD +.004, −.003, −.003, +.006 on kin40k, protein, pol, elevators.
 NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 512, 8, 255
-NEIGHBOURHOODS_OF_GROUPS = (
-    2048  # with one slope each: a neighbourhood is of other groups than that of its centre
-)
+IN_GROUPS = 2048, 1  # neighbourhoods and slopes: the rows beside a centre are of other groups than its own
 SCORED = 4096  # other rows, by which two metrics are compared
 SEED = 1
 OVERHEAD = 5.0  # seconds of compiling for another kind of kernel
@@ -105,7 +103,7 @@ def _refusal(
 def _need_bytes(gp: KernelGP, source: AbstractSource) -> int:
     """Of the search of neighbours, and of slopes: six matrices of each neighbourhood in float64."""
     m = min(NEIGHBOURS + 1, source.size)
-    search = nearest_bytes(gp.kernel, source.size, source.n_inputs, max(NEIGHBOURHOODS_OF_GROUPS, SCORED), m)
+    search = nearest_bytes(gp.kernel, source.size, source.n_inputs, max(IN_GROUPS[0], SCORED), m)
     return search + 6 * 8 * TOGETHER * m * (m + source.n_inputs)
 
 
@@ -122,16 +120,18 @@ class _Rounds:
     judging: Int[np.ndarray, " R"]
     cells: Int[np.ndarray, " R"]
     weight: Float[np.ndarray, " R"]
+    n_slopes: int  # of each neighbourhood
 
     @classmethod
     def of(cls, learner: AbstractLearner, source: AbstractSource, run: Run, report: Report) -> "_Rounds":
         drawn = np.random.default_rng(SEED).permutation(source.size).astype(np.int32)
-        n = min(NEIGHBOURHOODS_OF_GROUPS if in_groups(source) else NEIGHBOURHOODS, source.size // 2)
+        most, n_slopes = IN_GROUPS if source.in_groups else (NEIGHBOURHOODS, SLOPES)
+        n = min(most, source.size // 2)
         sloping, judging = np.sort(drawn[:n]), np.sort(drawn[n : n + SCORED])
         X = host_inputs(source)
         cells = clusters(X[judging], None if source.group is None else source.group[judging])
         weight = np.asarray(source.on_host(judging).weight, np.float64)
-        return cls(learner, source, run, report, X, sloping, judging, cells, weight)
+        return cls(learner, source, run, report, X, sloping, judging, cells, weight, n_slopes)
 
     def turned(
         self, first: FitResult, before: Scores | None, planned: int | None, said: list[str]
@@ -141,8 +141,8 @@ class _Rounds:
         `before` are the scores of `first`; None where the rounds are `planned`, and nothing is compared. A round whose gain is in doubt is followed by one more,
         which is compared with what was kept before both.
         """
-        best, n_turns, scores = first, 0, before
-        last, doubted = first, False
+        best = last = first
+        n_turns, scores, doubted = 0, before, False
         for number in range(1, (planned or MOST_ROUNDS) + 1):
             if planned is None and deadline.left() < 2 * first.seconds + OVERHEAD:
                 said.append("no time was left for another round")
@@ -154,18 +154,18 @@ class _Rounds:
             rival = self._trial(_turned(last.gp, M), number)
             if rival.result not in DONE:
                 return best._replace(result=_ending(best, rival)), n_turns
+            last = rival
             if scores is not None:
                 name, new = f"turn {number}", self.scores(rival.gp)
                 found = self._preferred(scores, new, name)
                 said.append(found.why)
-                if found.name is None and (doubted or not _is_in_doubt(found, name)):
-                    break
-                last, doubted = rival, found.name is None
-                if doubted:
+                if found.name is None:
+                    if doubted or not _is_in_doubt(found, name):
+                        break
+                    doubted = True
                     continue
-                scores = new
-            best = last = rival
-            n_turns = number
+                scores, doubted = new, False
+            best, n_turns = rival, number
         return best, n_turns
 
     def closed(
@@ -221,9 +221,8 @@ class _Rounds:
         with jax.enable_x64(True):
             near = beside_others(gp, self.source, self.X, self.sloping, NEIGHBOURS)
             near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # the nearest beside the row
-            n_sloping = 1 if in_groups(self.source) else SLOPES
             wide = is_small(gp, self.source.take(self.sloping[:SOME]))
-            return outer_products(gp, self.source, near, wide, n_sloping)
+            return outer_products(gp, self.source, near, wide, self.n_slopes)
 
 
 def _is_in_doubt(found: Preference, name: str) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stochgp.numerics.dense_factor import Factor
-from stochgp.operators import AbstractOperator
+from stochgp.operators import AbstractOperator, wide
 from stochgp.operators.base import BLOCK
 from stochgp.results import Solution
 from stochgp.solvers import sizes
@@ -275,3 +275,9 @@ def check_descent(solver: Any) -> None:
         raise ValueError(f"step_size is {solver.step_size}; it must be positive and finite, or None")
     if not 0 <= solver.momentum < 1:
         raise ValueError(f"momentum is {solver.momentum}; it must lie in [0, 1)")
+
+
+@eqx.filter_jit
+def product_in_float64(operator: AbstractOperator, V: Float[Array, "P S"]) -> Float[Array, "P S"]:
+    """A V, entries of K evaluated afresh and summed in float64, in V's dtype: of residuals."""
+    return operator.keeping(0).matvec(V, read=wide)

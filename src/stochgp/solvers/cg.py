@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator, wide
-from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo
+from stochgp.operators import AbstractOperator
+from stochgp.solvers.base import AbstractIterativeSolver, Arranged, StepInfo, product_in_float64
 from stochgp.solvers.full_scale import low_rank_plus_neighbours
 from stochgp.solvers.preconditioners import LowRankPlusDiagonal, partial_cholesky
 from stochgp.solvers.sizes import (
@@ -135,7 +135,11 @@ class CG(AbstractIterativeSolver):
         x, r = jnp.zeros_like(wide), wide
         if start is not None:
             x = start.astype(wide.dtype)
-            r = wide - _product(arranged.operator, start) if left is None else left.astype(wide.dtype)
+            r = (
+                wide - product_in_float64(arranged.operator, start)
+                if left is None
+                else left.astype(wide.dtype)
+            )
         p = arranged.extra.solve(r)
         return CGState(x, r, p, x, r, _sums(wide**2), jnp.asarray(False), b.dtype)
 
@@ -256,7 +260,7 @@ def _advanced(arranged: Arranged, state: CGState) -> CGState:
 def _corrected(arranged: Arranged, b: Float[Array, "P S"], state: CGState) -> CGState:
     S = b.shape[1]
     points = jnp.concatenate([state.x, state.y], axis=1).astype(state.dtype)
-    products = arranged.operator.keeping(0).matvec(points, read=wide).astype(state.x.dtype)
+    products = product_in_float64(arranged.operator, points).astype(state.x.dtype)
     r, s = (b.astype(state.x.dtype) - part for part in (products[:, :S], products[:, S:]))
     return CGState(state.x, r, state.p, state.y, s, state.b_squares, jnp.asarray(False), state.dtype)
 
@@ -280,11 +284,6 @@ def _preconditioner(
     found = partial_cholesky(operator, rank, key=key, greedy=greedy)
     F = np.pad(found.F, ((0, 0), (0, missing))) if missing else found.F
     return LowRankPlusDiagonal.of(F, diagonal + damping * found.left.mean(), dtype)
-
-
-@eqx.filter_jit
-def _product(operator: AbstractOperator, V: Array) -> Array:
-    return operator.keeping(0).matvec(V, read=wide)
 
 
 def _sums(products: Float[Array, "P S"]) -> Float[Array, " S"]:

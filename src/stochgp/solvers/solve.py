@@ -15,7 +15,7 @@ from stochgp import deadline
 from stochgp.deadline import Pace, within
 from stochgp.numerics.arrays import when_ready
 from stochgp.numerics.seeds import words_of
-from stochgp.operators import AbstractOperator, wide
+from stochgp.operators import AbstractOperator
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers.base import (
     AbstractDirectSolver,
@@ -23,6 +23,7 @@ from stochgp.solvers.base import (
     AbstractSolver,
     Arranged,
     StepInfo,
+    product_in_float64,
 )
 
 Report = Callable[[dict[str, float]], object]
@@ -346,7 +347,7 @@ def _value(solver: AbstractIterativeSolver, state: Any) -> Array:
 
 @eqx.filter_jit
 def _residual(operator: AbstractOperator, b: Array, value: Array) -> Array:
-    return b - operator.keeping(0).matvec(value, read=wide)
+    return b - product_in_float64(operator, value)
 
 
 @jax.jit
