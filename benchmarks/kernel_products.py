@@ -1,9 +1,10 @@
 """`kernel_products`: entries of K a second in products K V, by the shape of a tile, on the device that JAX takes.
 
 Matérn-3/2 (RBF for three inputs), float32, Gaussian rows with E‖x‖² = 4: 512 of them against all columns, as a step of SDD takes them, and 16,384.
-`one reduction` is the product of those 16,384 without a matrix: distances, kernel and sum as one loop for each row, which XLA fuses; it is for one
-right-hand side and up to 8 inputs. It takes parts of 1,024 columns: for 4,096 XLA had not compiled it after 40 s on an H100. Each side is checked against
-float64 on 64 rows. `entries_per_second` is the median of five.
+Tiles are matrices that XLA writes. `one pass` is what the library does on a GPU (`stochgp.operators.fused`), where no matrix is written.
+`one reduction` is the same by XLA: distances, kernel and sum as one loop for each row, which it fuses; it is for one right-hand side and up to 8 inputs. It takes
+parts of 1,024 columns: for 4,096 XLA had not compiled it after 40 s on an H100. Each side is checked against float64 on 64 rows. `entries_per_second` is the
+median of five.
 """
 
 import functools
@@ -27,6 +28,7 @@ SIDES = {
     f"512 x {GPU_TILE:,}": (FEW_ROWS, GPU_TILE),
     f"16,384 x {TILE:,}": (MANY_ROWS, TILE),
 }
+ONE_PASS = {"512, one pass": FEW_ROWS, "16,384, one pass": MANY_ROWS}
 REDUCTION, PART, FEW = "one reduction", 1024, (1, 8)  # right-hand sides and inputs at most
 CHECKED, REPEATS = 64, 5
 
@@ -64,8 +66,13 @@ def _rows(n_rows: int, n_inputs: int, n_columns: int, report: Callable[[str], ob
         operator = KernelOperator.of(kernel, X, 1.0, tile=tile)
         n_block = min(n_block, n_rows)
         product = jax.jit(
-            lambda operator, V, n=n_block: operator.times(operator.block(0, n), operator.pad(V))
+            lambda operator, V, n=n_block: operator.by_tiles(operator.block(0, n), operator.pad(V))
         )
+        found.append(_row(side, functools.partial(product, operator, V), n_block * n_rows, exact))
+    for side, n_block in ONE_PASS.items() if jax.default_backend() == "gpu" else ():
+        operator = KernelOperator.of(kernel, X, 1.0, tile=GPU_TILE)
+        n_block = min(n_block, n_rows)
+        product = jax.jit(lambda operator, V, n=n_block: operator.times(operator.block(0, n), V))
         found.append(_row(side, functools.partial(product, operator, V), n_block * n_rows, exact))
     if n_columns <= FEW[0] and n_inputs <= FEW[1]:
         product = jax.jit(lambda X, V: _reduced(kernel, X[:MANY_ROWS], X, V))

@@ -49,6 +49,7 @@ SKIPS = (
     "the shared tables are not at hand",
     "UCI's data set 275",
     "the whole history is not at hand",  # a shallow clone, or files without git
+    "no GPU here",
     "SCIPY_ARRAY_API is not set",  # one of scikit-learn's checks
     "reset by Linux alone",
     "read from Linux and macOS",

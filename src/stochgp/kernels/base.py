@@ -68,6 +68,11 @@ class AbstractKernel(eqx.Module):
         """Whether `places` tells which rows correlate most. Otherwise all pairs are compared to find them."""
         return True
 
+    @property
+    def radial(self) -> Any:
+        """The stationary kernel that `between` is, prepared rows being `Points`; None of other kernels."""
+        return None
+
     def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
         """(uᵀKh, hᵀKh), K = k(X, X); u and h are constants. A kernel may know derivatives that cost less than those of K."""
         Kh = matmul(self.matrix(X, X), h)

@@ -39,15 +39,19 @@ def squared_distances(X: Points, Z: Points) -> Float[Array, "N P"]:
     if X.coordinates.shape[1] > 0:
         norms = X.norms[:, None] + Z.norms[None, :]
         product = norms - 2 * matmul(X.coordinates, Z.coordinates.T)
-        squares = _above(product, 4 * float(jnp.finfo(product.dtype).eps) * norms)
+        squares = above(product, norms)
     for x, z in zip(X.apart, Z.apart, strict=True):
         squares = squares + jnp.square(x[:, None] - z[None, :])
     return squares
 
 
+def above(squares: Array, norms: Array) -> Array:
+    """The squares, 0 where they are at most the rounding error of 4 eps norms; the derivative is 1 everywhere."""
+    return _above(squares, 4 * float(jnp.finfo(squares.dtype).eps) * norms)
+
+
 @jax.custom_jvp
 def _above(values: Array, rounding: Array) -> Array:
-    """The values, 0 where they are at most the rounding error; the derivative is 1 everywhere."""
     return jnp.where(values > rounding, values, jnp.zeros_like(values))
 
 

@@ -75,6 +75,11 @@ class AbstractStationary(AbstractKernel):
         variance = value_of(self.variance, rows.norms.dtype)
         return variance * self.profile(squared_distances(rows, columns))
 
+    @property
+    def radial(self) -> "AbstractStationary":
+        """Itself."""
+        return self
+
     def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
         centre, variance = centre_of(X), value_of(self.variance, X.dtype)
         Z = self.scaled(X - centre[None, :])
@@ -108,7 +113,7 @@ class RBF(AbstractStationary):
     active_dims: ActiveDims = eqx.field(static=True, converter=as_active_dims, default=None)
 
     def profile(self, s: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        return jnp.exp(-s / 2)
+        return jnp.exp(-0.5 * s)
 
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32

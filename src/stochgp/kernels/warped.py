@@ -52,6 +52,11 @@ class Warped(AbstractKernel):
     def between(self, rows: PyTree, columns: PyTree) -> Float[Array, "N P"]:
         return value_of(self.kernel).between(rows, columns)
 
+    @property
+    def radial(self) -> Any:
+        """The inner kernel's."""
+        return value_of(self.kernel).radial
+
     def forms(self, X: Float[Array, "N D"], u: Float[Array, " N"], h: Float[Array, " N"]) -> Forms:
         return value_of(self.kernel).forms(self.rows(X), u, h)
 

@@ -121,6 +121,13 @@ class KernelOperator(AbstractOperator):
         return array.at[indices].add(change)
 
     def times(self, rows: PyTree, V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
+        """On a GPU in one pass where that is for the kernel and its rows, by tiles elsewhere."""
+        if self._in_one_pass(V, read):
+            return _in_one_pass(self, rows, read(V))
+        return self.by_tiles(rows, V, read)
+
+    def by_tiles(self, rows: PyTree, V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
+        """`times` by tiles of K, one after the other."""
         n_tiles = self.padded // self.tile
         tiles = jax.tree.map(lambda leaf: leaf.reshape(n_tiles, self.tile, *leaf.shape[1:]), (self.rows, V))
 
@@ -133,6 +140,16 @@ class KernelOperator(AbstractOperator):
             return matmul(self.kernel.between(rows, first[0]), read(first[1]))
         out = jax.eval_shape(lambda item: matmul(self.kernel.between(rows, item[0]), read(item[1])), first)
         return jax.lax.scan(add, self.zeros(out.shape, out.dtype), tiles)[0]
+
+    def _in_one_pass(self, V: PyTree, read: Read) -> bool:
+        """Whether `times` is by `fused`, which is not written for several devices, and which a later JAX may not compile."""
+        if jax.default_backend() != "gpu" or self.axis is not None:
+            return False
+        try:
+            from stochgp.operators import fused
+        except ImportError:
+            return False
+        return fused.serves(self.kernel.radial, self.rows, jax.eval_shape(read, V))
 
     def own_times(self, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "S R"]:
         S, n_tiles = V.shape[1], self.padded // self.tile
@@ -176,7 +193,9 @@ class KernelOperator(AbstractOperator):
     def matvec(
         self, V: Float[Array, "P S"], n_rows: int = BLOCK, read: Read = as_it_is
     ) -> Float[Array, "P S"]:
-        n_rows = min(n_rows, self.size)
+        """All rows at once where no block of K is written."""
+        at_once = self.kept is None and self._in_one_pass(V, read)
+        n_rows = self.size if at_once else min(n_rows, self.size)
         product = lambda start: self.block_times(start, n_rows, V, read).astype(V.dtype)
         KV = filled(jnp.zeros_like(V), self.size, n_rows, product)
         return KV + self.noise[:, None] * V
@@ -225,6 +244,23 @@ class KernelOperator(AbstractOperator):
         """To which products are added."""
         zeros = jnp.zeros(shape, dtype)
         return zeros if self.axis is None else jax.lax.pcast(zeros, self.axis, to="varying")
+
+
+@eqx.filter_custom_jvp
+def _in_one_pass(operator: KernelOperator, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "B S"]:
+    """`KernelOperator.times` by `fused` on an NVIDIA GPU, by tiles on other devices; its derivatives are by tiles."""
+    from stochgp.operators import fused
+
+    kernel, columns = operator.kernel.radial, operator.rows
+    fused_ = lambda rows, V: fused.product(kernel, rows, columns, V)
+    by_tiles = lambda rows, V: operator.by_tiles(rows, V)  # a method of traced arrays has no hash
+    return jax.lax.platform_dependent(rows, V, cuda=fused_, default=by_tiles)
+
+
+@_in_one_pass.def_jvp
+def _in_one_pass_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    by_tiles = lambda operator, rows, V: operator.by_tiles(rows, V)
+    return eqx.filter_jvp(by_tiles, primals, tangents)
 
 
 @eqx.filter_jit

@@ -53,8 +53,10 @@ def seconds_of(run: Callable[[], Any]) -> float:
 
 def _product(operator: KernelOperator, V: Array, n_rows: int) -> Array:
     """The first rows of K times V, with as many columns as V has."""
-    columns = jax.tree.map(lambda leaf: leaf[: V.shape[0]], operator.rows)
-    return matmul(operator.kernel.between(operator.block(0, n_rows), columns), V)
+    n = V.shape[0]
+    rows, noise = jax.tree.map(lambda leaf: leaf[:n], (operator.rows, operator.noise))
+    few = KernelOperator(operator.kernel, operator.centre, rows, noise, None, n, n)
+    return few.times(operator.block(0, n_rows), V)
 
 
 def _ready_products(V: Array, n_rows: int) -> tuple[float, float]:
