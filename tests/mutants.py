@@ -30,6 +30,27 @@ class Mutation(NamedTuple):
 
 MUTATIONS = (
     Mutation(
+        "a program of a GPU leaves out the last step of its columns",
+        "operators/fused.py",
+        "jax.lax.fori_loop(0, grid.n_steps, step, none)",
+        "jax.lax.fori_loop(0, max(grid.n_steps - 1, 1), step, none)",
+        "operators/test_fused.py::test_any_block_of_a_program",
+    ),
+    Mutation(
+        "squared distances of a GPU keep their rounding",
+        "operators/fused.py",
+        "return above(norms - 2 * products, norms)",
+        "return norms - 2 * products",
+        "operators/test_fused.py::test_repeated_rows_have_the_whole_variance",
+    ),
+    Mutation(
+        "products of conjugate gradients are summed in float32 whatever rounding makes of them",
+        "solvers/cg.py",
+        "_rounding(arranged.operator, p, squares) > ROUNDING",
+        "_rounding(arranged.operator, p, squares) > math.inf",
+        "solvers/test_cg.py::test_products_are_summed_in_float64_where_rounding_would_show",
+    ),
+    Mutation(
         "rounding asks for noise whatever rows leave uncertain",
         "selection/raised_noise.py",
         "ROUNDINGS * rounding - least_usual",

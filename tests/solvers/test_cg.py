@@ -9,7 +9,8 @@ import pytest
 from stochgp import kernels
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS
-from stochgp.solvers import CG, solve
+from stochgp.solvers import CG, cg, solve
+from stochgp.solvers.base import product_in_float64
 from stochgp.solvers.preconditioners import partial_cholesky
 
 N, S = 60, 2
@@ -165,6 +166,33 @@ def test_a_correction_of_what_rounding_made_of_the_residual_is_no_divergence(key
     assert len(measured) > 1 and measured[0] > 1e-4
     assert max(measured) < 1.5 * measured[0]
     assert found.history[-1]["failures"] == 0
+
+
+def test_products_are_summed_in_float64_where_rounding_would_show(monkeypatch):
+    """Then the residual that steps carry is that of the point reached; by sums in float32 it is off by more than `ROUNDING`."""
+    noise = np.random.default_rng(6).normal(size=(600, 1))
+    rows, b = np.tile(X[:30], (20, 1)), np.tile(B[:30, :1], (20, 1)) + noise
+    step = eqx.filter_jit(lambda solver, *rest: solver.step(*rest))
+
+    def reached(variance):
+        with jax.enable_x64(True):
+            kernel, narrow = kernels.Matern32(lengthscale=0.7, variance=variance), jnp.float32
+            op = KernelOperator.of(kernel, jnp.asarray(rows, narrow), jnp.asarray(0.1, narrow), tile=250)
+            solver, target = CG(rank=30), op.pad(jnp.asarray(b, narrow))
+            arranged = solver.arrange(op, key=jax.random.key(0))
+            state = solver.init(arranged, target, None)
+            for t in range(20):
+                state = step(solver, arranged, target, state, jnp.asarray(t, jnp.int32))[0]
+            off = target - product_in_float64(op, state.y) - state.s
+            assert solver.value(state).dtype == narrow
+            return state.dtype, float(jnp.linalg.norm(off) / jnp.linalg.norm(target))
+
+    assert reached(1.0)[0] == jnp.float32
+    dtype, off = reached(1e4)
+    assert dtype == jnp.float64 and off < 1e-9
+    monkeypatch.setattr(cg, "ROUNDING", np.inf)
+    dtype, off = reached(1e4)
+    assert dtype == jnp.float32 and off > 1e-3
 
 
 def test_the_default_rank_grows_with_the_root_of_the_rows_up_to_a_thousand():
