@@ -123,10 +123,10 @@ def test_what_an_nvidia_gpu_is_given(on_gpu):
 
 def test_a_jax_without_the_backend_has_tiles(on_gpu, monkeypatch):
     operator, V = _operator(kernels.RBF(), 5), jnp.ones((P, 1), jnp.float32)
-    assert operator._in_one_pass(V, lambda v: v)
+    assert operator._is_fused(V, lambda v: v)
     monkeypatch.delattr(operators, "fused")
     monkeypatch.setitem(sys.modules, "stochgp.operators.fused", None)
-    assert not operator._in_one_pass(V, lambda v: v)
+    assert not operator._is_fused(V, lambda v: v)
 
 
 def test_other_devices_have_tiles_and_derivatives_are_those_of_tiles(monkeypatch):
@@ -141,7 +141,7 @@ def test_other_devices_have_tiles_and_derivatives_are_those_of_tiles(monkeypatch
 
     tiles = operator.matvec(V), eqx.filter_value_and_grad(value)((operator, Z, V))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert operator._in_one_pass(V, lambda v: v)
+    assert operator._is_fused(V, lambda v: v)
     passed = operator.matvec(V), eqx.filter_value_and_grad(value)((operator, Z, V))
     for one, other in zip(jax.tree.leaves(tiles), jax.tree.leaves(passed), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -122,8 +122,8 @@ class KernelOperator(AbstractOperator):
 
     def times(self, rows: PyTree, V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
         """On a GPU in one pass where that is for the kernel and its rows, by tiles elsewhere."""
-        if self._in_one_pass(V, read):
-            return _in_one_pass(self, rows, read(V))
+        if self._is_fused(V, read):
+            return _fused_times(self, rows, read(V))
         return self.by_tiles(rows, V, read)
 
     def by_tiles(self, rows: PyTree, V: PyTree, read: Read = as_it_is) -> Float[Array, "B S"]:
@@ -141,7 +141,7 @@ class KernelOperator(AbstractOperator):
         out = jax.eval_shape(lambda item: matmul(self.kernel.between(rows, item[0]), read(item[1])), first)
         return jax.lax.scan(add, self.zeros(out.shape, out.dtype), tiles)[0]
 
-    def _in_one_pass(self, V: PyTree, read: Read) -> bool:
+    def _is_fused(self, V: PyTree, read: Read) -> bool:
         """Whether `times` is by `fused`, which is not written for several devices, and which a later JAX may not compile."""
         if jax.default_backend() != "gpu" or self.axis is not None:
             return False
@@ -194,7 +194,7 @@ class KernelOperator(AbstractOperator):
         self, V: Float[Array, "P S"], n_rows: int = BLOCK, read: Read = as_it_is
     ) -> Float[Array, "P S"]:
         """All rows at once where no block of K is written."""
-        at_once = self.kept is None and self._in_one_pass(V, read)
+        at_once = self.kept is None and self._is_fused(V, read)
         n_rows = self.size if at_once else min(n_rows, self.size)
         product = lambda start: self.block_times(start, n_rows, V, read).astype(V.dtype)
         KV = filled(jnp.zeros_like(V), self.size, n_rows, product)
@@ -247,7 +247,7 @@ class KernelOperator(AbstractOperator):
 
 
 @eqx.filter_custom_jvp
-def _in_one_pass(operator: KernelOperator, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "B S"]:
+def _fused_times(operator: KernelOperator, rows: PyTree, V: Float[Array, "P S"]) -> Float[Array, "B S"]:
     """`KernelOperator.times` by `fused` on an NVIDIA GPU, by tiles on other devices; its derivatives are by tiles."""
     from stochgp.operators import fused
 
@@ -257,8 +257,8 @@ def _in_one_pass(operator: KernelOperator, rows: PyTree, V: Float[Array, "P S"])
     return jax.lax.platform_dependent(rows, V, cuda=fused_, default=by_tiles)
 
 
-@_in_one_pass.def_jvp
-def _in_one_pass_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+@_fused_times.def_jvp
+def _fused_times_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     by_tiles = lambda operator, rows, V: operator.by_tiles(rows, V)
     return eqx.filter_jvp(by_tiles, primals, tangents)
 
