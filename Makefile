@@ -35,9 +35,6 @@ demo: $(READY)
 test: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
 test: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 test: CHOSEN := -m "not long"
-# Functions that are ready for checks of their annotations cost a tenth of the time: files that ask for them run apart from the others.
-test: OTHERS := STOCHGP_TYPECHECK=others
-test: CHECKED := STOCHGP_TYPECHECK=checked
 test-all: export STOCHGP_EXTRAS := 1
 test-all: export STOCHGP_TYPECHECK := 1
 test-all: export STOCHGP_FUZZ ?= 40
@@ -46,8 +43,7 @@ test test-all: $(LINT_READY) $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(OTHERS) $(BIN)/python -m pytest $(TEST_OPTIONS) $(CHOSEN)
-	$(if $(CHECKED),$(CHECKED) $(BIN)/python -m pytest $(TEST_OPTIONS) $(CHOSEN))
+	$(BIN)/python -m pytest $(TEST_OPTIONS) $(CHOSEN)
 	JAX_ENABLE_X64=1 $(BIN)/python -m pytest $(TEST_OPTIONS) $(CHOSEN) $(EITHER_PRECISION)
 
 mutants: $(READY)

@@ -1,7 +1,7 @@
 """For all tests: one core a worker, compiled code on disk too, the annotations' shapes and dtypes checked in some files, and no skip without a name.
 
-Set STOCHGP_TYPECHECK=1 to check annotations in all files, or 0 in none; `checked` runs those files alone in which they are checked, `others` the others.
-Set STOCHGP_EXTRAS=1 where the extras are installed, whose tests may then not be skipped.
+Set STOCHGP_TYPECHECK=1 to check annotations in all files, or 0 in none, and STOCHGP_EXTRAS=1 where the extras are installed, whose tests may then
+not be skipped.
 """
 
 import importlib
@@ -21,7 +21,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 # Small programs too: they are found in a third of the time that they are compiled in, and written in next to none.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
-if os.environ.get("STOCHGP_TYPECHECK") not in ("0", "others"):
+if os.environ.get("STOCHGP_TYPECHECK") != "0":
     jaxtyping.install_import_hook("stochgp", "typecheck.checked")  # before the first import of the package
 
 import hypothesis
@@ -187,20 +187,10 @@ CHECKED = (
 )
 
 
-def pytest_ignore_collect(collection_path):
-    """Of "checked" and "others", the other files."""
-    if TYPECHECK not in ("checked", "others") or not collection_path.name.startswith("test_"):
-        return None
-    if not collection_path.is_file():
-        return None
-    is_checked = collection_path.as_posix().endswith(CHECKED)
-    return True if is_checked == (TYPECHECK == "others") else None
-
-
 @pytest.fixture(scope="module", autouse=True)
 def annotations_are_checked(request):
     """In the files of CHECKED, whose functions are traced afresh for it."""
-    chosen = TYPECHECK in ("", "checked") and request.node.nodeid.endswith(CHECKED)
+    chosen = TYPECHECK == "" and request.node.nodeid.endswith(CHECKED)
     if chosen:
         jax.clear_caches()
         typecheck.switch(True)
