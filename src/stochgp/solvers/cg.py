@@ -282,11 +282,8 @@ def _in_both(operator: AbstractOperator, V: Float[Array, "P S"]) -> tuple[Array,
 def _rounding(operator: AbstractOperator, p: Float[Array, "P S"], b_squares: Float[Array, " S"]) -> float:
     """The root mean square of what rounding makes of a row of K p, over that of b, of the worst column; p ≈ A⁻¹b."""
     summed, exact = (np.asarray(part, np.float64) for part in _in_both(operator, p))
-    errors = (
-        np.mean(np.square(summed - exact), axis=0)
-        * operator.size
-        / np.maximum(b_squares, np.finfo(np.float32).tiny)
-    )
+    of_b = np.maximum(b_squares, np.finfo(np.float32).tiny) / operator.size
+    errors = np.mean(np.square(summed - exact), axis=0) / of_b
     return float(np.sqrt(errors.max())) if np.all(np.isfinite(errors)) else 0.0
 
 
