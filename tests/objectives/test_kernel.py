@@ -13,7 +13,7 @@ from stochgp.kernels import dense
 from stochgp.kernels.gradients import quadratic_gradient
 from stochgp.models import FeatureGP, KernelGP
 from stochgp.objectives.feature import nlml as feature_nlml
-from stochgp.objectives.kernel import nlml, nlml_and_gradient
+from stochgp.objectives.kernel import left_out, nlml, nlml_and_gradient, weights_of_mean
 from stochgp.objectives.moments import moments_of_rows
 from stochgp.parameters import cast, frozen, partition, positive, value_of
 
@@ -191,3 +191,20 @@ def test_blocks_on_the_host_are_those_of_the_whole_matrix(tile, monkeypatch):
     right = np.triu(np.ones((N, N), bool))
     np.testing.assert_allclose(dense.upper(kernel, X, np.float64)[right], whole[right], rtol=1e-12)
     np.testing.assert_allclose(dense.upper(kernel, X, np.float32)[right], whole[right], rtol=1e-6)
+
+
+@pytest.mark.parametrize("weight", [np.ones(N), np.arange(1.0, N + 1), np.full(N, 0.5)], ids=["1", "counts", "less"])
+def test_each_row_left_out_is_predicted_from_all_others(weight):
+    """One observation, whose noise variance is at least σ²: by N solves without the row."""
+    gp, rows = matern(), make_rows(weight=weight)
+    K = np.asarray(gp.kernel.matrix(jnp.asarray(rows.X), jnp.asarray(rows.X)))
+    A, s2 = K + np.diag(0.2 / weight), 0.2
+    found = left_out(gp, rows)
+    for i in range(N):
+        S = np.delete(np.arange(N), i)
+        b = np.linalg.solve(A[np.ix_(S, S)], A[S, i])
+        V = max(K[i, i] - b @ A[S, i] + s2, s2)
+        z = (rows.y[i] - b @ rows.y[S]) / np.sqrt(V)
+        wanted = (0.5 * np.log(2 * np.pi * V) + 0.5 * z**2, z, V)
+        np.testing.assert_allclose([part[i] for part in found[:3]], wanted, rtol=1e-9)
+    np.testing.assert_allclose(weights_of_mean(gp, rows), np.linalg.solve(A, rows.y), rtol=1e-9)

@@ -8,7 +8,7 @@ from stochgp.data.streams import DeviceRows
 from stochgp.kernels import RBF, Matern12, Matern32, Matern52
 from stochgp.kernels.rotated import Metric
 from stochgp.models import KernelGP
-from stochgp.objectives.outer_products import TOGETHER, outer_products
+from stochgp.objectives.outer_products import TOGETHER, outer_products, outer_products_of_few
 from stochgp.parameters import positive
 
 pytestmark = pytest.mark.usefixtures("strict_double")
@@ -75,6 +75,21 @@ def test_slopes_are_those_of_the_posterior_mean(kind):
     np.testing.assert_allclose(outer_products(gp, source(), rows, True), np.outer(g, g), rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.parametrize("kind", [RBF, Matern12, Matern32, Matern52])
+@pytest.mark.parametrize("n", [N, 300])
+def test_of_few_rows_all_others_are_neighbours(n, kind):
+    """Of rows in one tile and in several; also along other directions."""
+    generator = np.random.default_rng(2)
+    rows = source(generator.normal(size=(n, D)), generator.normal(size=n), generator.integers(1, 4, n) / 2)
+    sloping = np.sort(generator.permutation(n)[: n // 3]).astype(np.int32)
+    whole = np.stack([[*np.delete(np.arange(n), i), i] for i in sloping]).astype(np.int32)
+    gp = model(kind)
+    turned = KernelGP(Metric.of(gp.kernel).turned(np.linalg.qr(generator.normal(size=(D, D)))[0]), gp.noise)
+    for given in (gp, turned):
+        found = outer_products_of_few(given, rows.on_host(np.arange(n)), sloping)
+        np.testing.assert_allclose(found, outer_products(given, rows, whole, True), rtol=1e-8)
+
+
 def test_units_of_inputs_do_not_count():
     units, rows = np.array([0.01, 1.0, 100.0]), near(20, 12)
     other = outer_products(model(lengths=LENGTHS * units), source(X * units), rows, True)
@@ -106,3 +121,5 @@ def test_a_function_of_one_direction_has_one_direction():
 def test_kernels_without_a_metric_are_refused():
     with pytest.raises(ValueError, match="a RBF has none"):
         outer_products(KernelGP(RBF(1.0), 0.1), source(), near(3, 5), True)
+    with pytest.raises(ValueError, match="a RBF has none"):
+        outer_products_of_few(KernelGP(RBF(1.0), 0.1), source().on_host(np.arange(N)), np.arange(3))

@@ -73,6 +73,19 @@ def gradient(kernel: Kernel, X: Matrix, G: Float[np.ndarray, "N N"]) -> Any:
     return total
 
 
+def slopes(
+    kernel: Kernel, X: Matrix, Z: Float[np.ndarray, "M D"], alpha: Float[np.ndarray, " M"]
+) -> Float[np.ndarray, "N D"]:
+    """∂/∂x Σ_j α_j k(x, z_j) at each row of X, in its dtype: the slopes of a posterior mean. A kink of k at distance 0 counts as flat."""
+    centre, found = np.mean(Z, axis=0), np.zeros(X.shape, X.dtype)
+    for i, x in _tiles(X):
+        for j, z in _tiles(Z):
+            weights = np.zeros(TILE, X.dtype)
+            weights[: len(alpha) - j] = alpha[j : j + TILE]
+            found[i : i + TILE] += np.asarray(_slope(kernel, x, z, centre, weights))[: len(X) - i]
+    return found
+
+
 def _tiles(X: Matrix) -> Any:
     """(first row, rows filled up to TILE by repeating the last one) of each tile."""
     for start in range(0, len(X), TILE):
@@ -83,6 +96,11 @@ def _tiles(X: Matrix) -> Any:
 def _tile(kernel: Any, x: Any, z: Any, centre: Any) -> Array:
     plain = value_of(kernel)
     return plain.between(plain.prepare(x, centre), plain.prepare(z, centre))
+
+
+@eqx.filter_jit
+def _slope(kernel: Any, x: Any, z: Any, centre: Any, weights: Any) -> Array:
+    return jax.grad(lambda x: jnp.sum(_tile(kernel, x, z, centre) * weights[None, :]))(x)
 
 
 @eqx.filter_jit

@@ -44,9 +44,9 @@ RATE = 0.1  # of Adam, on logarithms
 ROUNDS = 12
 MOST_PASSES = 16  # of a round, which has as many as centres are fewer than N_CENTRES
 SEARCHES = 5  # rounds of mini-batches, each with a search; the neighbours then stay
-SCORINGS = 8  # steps of a trial that begins near its optimum
-# Scored rows of trials, and neighbourhoods of them, the larger of both; steps on all from the optimum of one: eight in place of three moved the loss by 0.001 on kin40k.
-TRIAL_ROWS, TRIAL_NEIGHBOURHOODS, CLOSINGS = 4096, 2048, 3
+SCORINGS = 4  # steps of a trial that begins near its optimum
+# Scored rows of trials, and neighbourhoods of them, the larger of both; steps at most on all from where one ends.
+TRIAL_ROWS, TRIAL_NEIGHBOURHOODS, CLOSINGS = 4096, 1024, 8
 MOST_SCORED = 50  # parameters: with more there are only mini-batches
 SOME = 100  # rows that show the prior variance
 LONGEST_STEP = 1.5  # of a logarithm
@@ -147,13 +147,13 @@ class AbstractConditionals(AbstractLearner):
         return StepPlan(C, 1, passes, min(per_round, passes), 1)
 
     def near_optimum(self, n_rows: int) -> "AbstractConditionals":
-        """The same for a trial that starts near the optimum: of 4,096 rows, or 2,048 neighbourhoods, one round of mini-batches and at most 8 scoring steps."""
+        """The same for a trial that starts near the optimum: of 4,096 rows, or 1,024 neighbourhoods, one round of mini-batches and at most 4 scoring steps."""
         most = max(TRIAL_ROWS, TRIAL_NEIGHBOURHOODS * self.n_scored)
         trial = dataclasses.replace(self, n_centres=min(self.n_centres, most), searches=1)
         return dataclasses.replace(trial, epochs=trial.passes_per_round(n_rows) + SCORINGS)
 
     def closing(self) -> "AbstractConditionals":
-        """The same for a start at the optimum of a trial: scoring steps alone."""
+        """The same for a start where a trial ended: scoring steps alone."""
         return dataclasses.replace(self, searches=0, epochs=CLOSINGS)
 
     def passes_per_round(self, n_rows: int) -> int:

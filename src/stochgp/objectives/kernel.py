@@ -25,6 +25,7 @@ from stochgp.likelihoods.noise import SMALLEST_COUNT, gradient_of_noise, noise_o
 from stochgp.models import KernelGP
 from stochgp.numerics import dense_factor
 from stochgp.numerics.dense_factor import Factor
+from stochgp.objectives.conditionals import HALF_LOG_2PI, Conditional
 from stochgp.results import ExactNLML
 
 SMALLEST_RATIO = 1e-4  # of noise to signal, below which float32 is not trusted
@@ -54,6 +55,29 @@ def nlml_and_gradient(gp: KernelGP, rows: Batch, *, dtype: str | None = "float64
         where = lambda g: (g.kernel, g.noise)
         gradient = eqx.tree_at(where, gp, (by_kernel, by_noise), is_leaf=lambda x: x is None)
         return ExactNLML(value, gradient, factor.jitter)
+
+
+def left_out(gp: KernelGP, rows: Batch) -> Conditional:
+    """One observation of each row given all other rows: of few rows, for N² numbers of float64 and N³ products.
+
+    e_i = α_i/Q_ii of the variance 1/Q_ii + σ²s(1 − 1/ρ) ≥ σ²s, Q = A⁻¹ (Rasmussen and Williams 2006, equations 5.10 to 5.12).
+    """
+    with jax.enable_x64(True):
+        at, noise = _on_host(gp, rows)
+        factor = factorised(gp.kernel, at.X, noise, "float64")
+        alpha = factor.solve(at.y[:, None])[:, 0]
+        one = noise_of_rows(gp.noise, at.X, np.ones_like(at.weights))
+    variance = 1 / np.diagonal(_inverse(factor.L))
+    V = np.maximum(variance + one - noise, one)
+    z = alpha * variance / np.sqrt(V)
+    return Conditional(0.5 * np.log(V) + HALF_LOG_2PI + 0.5 * np.square(z), z, V, np.full(len(V), factor.jitter))
+
+
+def weights_of_mean(gp: KernelGP, rows: Batch) -> Float[np.ndarray, " N"]:
+    """α = A⁻¹y in float64, of few rows."""
+    with jax.enable_x64(True):
+        at, noise = _on_host(gp, rows)
+        return factorised(gp.kernel, at.X, noise, "float64").solve(at.y[:, None])[:, 0]
 
 
 def _factor(gp: KernelGP, at: Rows, noise: np.ndarray, dtype: str | None) -> Factor:

@@ -10,11 +10,13 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, Int
 
 from stochgp.data.streams import AbstractSource, Batch
+from stochgp.kernels.dense import slopes
 from stochgp.kernels.rotated import Metric
 from stochgp.models import KernelGP
 from stochgp.numerics.precision import einsum, full_precision
 from stochgp.numerics.small_matrices import safe_cholesky
 from stochgp.objectives.conditionals import in_blocks, system
+from stochgp.objectives.kernel import weights_of_mean
 
 TOGETHER = 32  # neighbourhoods of one program: they are larger than those of a conditional density
 
@@ -28,14 +30,31 @@ def outer_products(
     with the units of the inputs. Its eigenvectors are directions along which slopes are uncorrelated, its eigenvalues how steep the function is along them
     (Radhakrishnan et al., Science 383, 2024; Beaglehole et al., xRFM, arXiv 2508.10053). Raises ValueError for kernels without a `Metric`.
     """
-    metric = Metric.of(gp.kernel)
-    if metric is None:
-        raise ValueError(
-            f"outer products are in units of the lengthscales of a stationary kernel, one for each input; a {type(gp.kernel).__name__} has none"
-        )
-    parts = in_blocks(_sums, (gp, metric, n_sloping), source, near, wide, TOGETHER)
+    parts = in_blocks(_sums, (gp, _metric(gp.kernel), n_sloping), source, near, wide, TOGETHER)
     M, weight = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
     return M / weight
+
+
+def outer_products_of_few(
+    gp: KernelGP, rows: Batch, sloping: Int[np.ndarray, " P"]
+) -> Float[np.ndarray, "A A"]:
+    """The same over these rows, of the mean given all rows: for N² numbers and N³/3 products in float64."""
+    metric = _metric(gp.kernel)
+    with jax.enable_x64(True):
+        X, _, weight = (np.asarray(part, np.float64) for part in rows)
+        U = X @ np.asarray(metric.directions, np.float64)
+        G = slopes(metric.kernel, U[sloping], U, weights_of_mean(gp, rows))
+        G *= np.asarray(metric.lengthscale(np.float64))
+    return (weight[sloping, None] * G).T @ G / weight[sloping].sum()
+
+
+def _metric(kernel: Any) -> Metric:
+    metric = Metric.of(kernel)
+    if metric is None:
+        raise ValueError(
+            f"outer products are in units of the lengthscales of a stationary kernel, one for each input; a {type(kernel).__name__} has none"
+        )
+    return metric
 
 
 @eqx.filter_jit

@@ -11,7 +11,8 @@ from jaxtyping import Float, Int
 from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, AS_GIVEN, Preference, choice, prefer
-from stochgp.data.streams import AbstractSource
+from stochgp.data.streams import AbstractSource, Batch
+from stochgp.kernels.dense import TILE
 from stochgp.kernels.nearest import nearest_bytes
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import FullBatch
@@ -25,10 +26,12 @@ from stochgp.learning.sampling import host_inputs
 from stochgp.models import KernelGP
 from stochgp.numerics.clustered import clusters
 from stochgp.objectives.conditionals import is_small
-from stochgp.objectives.outer_products import TOGETHER, outer_products
+from stochgp.objectives.kernel import left_out
+from stochgp.objectives.outer_products import TOGETHER, outer_products, outer_products_of_few
 from stochgp.results import RESULTS, FitResult
 from stochgp.selection.choices import SPREAD
 from stochgp.selection.left_out import SOME, beside_others, predicted_by_others
+from stochgp.solvers.sizes import SMALL
 from stochgp.training_data.run import Run
 
 Scores = Float[np.ndarray, " R"]
@@ -62,6 +65,7 @@ def with_metric(
     A round takes M, the average gradient outer product of the fitted mean in units of the lengthscales, turns the coordinates to its eigenvectors, where
     the kernel is still the same, and learns on. It is kept where rows given their neighbours gain in log density (`prefer`), and another one follows.
     Rounds are short: they learn from few rows, and by leave-one-out where the learner is slow. The learner itself follows once, from where they end.
+    Up to 3,000 rows slopes and scores are given all other rows.
     """
     planned = run.planned_or_none("metric")
     if run.plan is not None and not planned:
@@ -101,7 +105,9 @@ def _refusal(
 
 
 def _need_bytes(gp: KernelGP, source: AbstractSource) -> int:
-    """Of the search of neighbours, and of slopes: six matrices of each neighbourhood in float64."""
+    """Of the search of neighbours, and of slopes: six matrices of each neighbourhood in float64; of few rows, a matrix of all."""
+    if _are_few(source):
+        return 8 * source.size * (source.size + 4 * TILE + 8 * source.n_inputs)
     m = min(NEIGHBOURS + 1, source.size)
     search = nearest_bytes(gp.kernel, source.size, source.n_inputs, max(IN_GROUPS[0], SCORED), m)
     return search + 6 * 8 * TOGETHER * m * (m + source.n_inputs)
@@ -214,15 +220,28 @@ class _Rounds:
 
     def scores(self, gp: KernelGP) -> Scores:
         """log p of each judging row given its neighbours."""
+        if _are_few(self.source):
+            return -left_out(gp, _all_of(self.source)).loss[self.judging]
         return -np.asarray(predicted_by_others(gp, self.source, self.X, self.judging).loss, np.float64)
 
     def _outer_products(self, gp: KernelGP) -> Float[np.ndarray, "A A"]:
         """M of the other rows."""
+        if _are_few(self.source):
+            return outer_products_of_few(gp, _all_of(self.source), self.sloping)
         with jax.enable_x64(True):
             near = beside_others(gp, self.source, self.X, self.sloping, NEIGHBOURS)
             near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # the nearest beside the row
             wide = is_small(gp, self.source.take(self.sloping[:SOME]))
             return outer_products(gp, self.source, near, wide, self.n_slopes)
+
+
+def _are_few(source: AbstractSource) -> bool:
+    """Whether each row can be predicted from all others at once, one by one."""
+    return source.size <= SMALL and not source.in_groups
+
+
+def _all_of(source: AbstractSource) -> Batch:
+    return source.on_host(np.arange(source.size))
 
 
 def _is_in_doubt(found: Preference, name: str) -> bool:
