@@ -89,7 +89,7 @@ class FitResult(NamedTuple):
         How many rows the judge held out.
     loss_shift : float
         Of the "loss" in the history, see `AbstractLearner`.
-    standard_errors : (tree, float) or None
+    standard_errors : StandardErrors or None
         Of unconstrained parameters and of the loss, see `AbstractLearner.standard_errors`.
     to_go_on : Any
         What learning from further rows starts from, see `AbstractLearner.to_go_on`; None where the learner learns from no stream.

@@ -193,7 +193,9 @@ def test_blocks_on_the_host_are_those_of_the_whole_matrix(tile, monkeypatch):
     np.testing.assert_allclose(dense.upper(kernel, X, np.float32)[right], whole[right], rtol=1e-6)
 
 
-@pytest.mark.parametrize("weight", [np.ones(N), np.arange(1.0, N + 1), np.full(N, 0.5)], ids=["1", "counts", "less"])
+@pytest.mark.parametrize(
+    "weight", [np.ones(N), np.arange(1.0, N + 1), np.full(N, 0.5)], ids=["1", "counts", "less"]
+)
 def test_each_row_left_out_is_predicted_from_all_others(weight):
     """One observation, whose noise variance is at least σ²: by N solves without the row."""
     gp, rows = matern(), make_rows(weight=weight)

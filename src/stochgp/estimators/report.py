@@ -107,9 +107,10 @@ def shared_steps(
 def _standard_errors(found: FitResult) -> dict[str, Any]:
     if found.standard_errors is None:
         return {}
-    errors, of_loss = found.standard_errors
+    errors, of_loss, df = found.standard_errors
+    shown = named(errors) | {"loss": float(f"{of_loss:.3g}"), "degrees_of_freedom": df}
     why = "of the logarithms of the kernel's and the noise's parameters, and of the loss; rows that depend on one another allowed for"
-    return {"standard_errors": choice(named(errors) | {"loss": float(f"{of_loss:.3g}")}, why)}
+    return {"standard_errors": choice(shown, why)}
 
 
 def describe_end(results: Iterable[RESULTS | None], reason: str | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from stochgp.learning.descent import Descent, Optimizer, begin, move, slowed, st
 from stochgp.learning.judge import AbstractJudge, Numbers, Seed
 from stochgp.learning.sampling import host_inputs
 from stochgp.learning.schedules import Schedule, cosine
-from stochgp.learning.standard_errors import cells_of, godambe
+from stochgp.learning.standard_errors import StandardErrors, cells_of, godambe
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked, unpacked_alike
 from stochgp.numerics.threads import one_blas_thread
@@ -268,15 +268,13 @@ class AbstractConditionals(AbstractLearner):
     def finished(self, entry: Numbers) -> bool:
         return entry["distance"] < CONVERGED or entry["gain"] < NEGLIGIBLE
 
-    def standard_errors(self, state: ConditionalState) -> tuple[Any, float] | None:
-        """√(e² + δ²), once all centres were scored: e of `godambe`, by cells of centres, and δ the move that another scoring step would make, 0 where the model has made it.
-
-        And the standard error of L as an estimate of the loss of new rows.
-        """
+    def standard_errors(self, state: ConditionalState) -> StandardErrors | None:
+        """√(e² + δ²), once all centres were scored: e of `godambe`, by cells of centres, and δ the move that another scoring step would make, 0 where the model has made it."""
         if not np.isfinite(state.at.loss):
             return None
         errors = np.hypot(godambe(state.at.hessian, state.at.spread), self._moves(state)[1])
-        return unpacked(errors, partition(state.gp)[0]), float(state.at.error)
+        named = unpacked(errors, partition(state.gp)[0])
+        return StandardErrors(named, float(state.at.error), int(state.at.n_cells) - 1)
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         if math.isfinite(entry.get("distance", math.inf)):

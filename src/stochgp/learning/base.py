@@ -12,6 +12,7 @@ from stochgp.devices import ONE, Devices
 from stochgp.learning.descent import Optimizer, decaying, slowed
 from stochgp.learning.judge import AbstractJudge, Numbers, Seed
 from stochgp.learning.schedules import Schedule
+from stochgp.learning.standard_errors import StandardErrors
 from stochgp.models import AbstractGP
 from stochgp.planning.steps import StepPlan
 
@@ -137,8 +138,8 @@ class AbstractLearner(eqx.Module):
         """Whether the last entry says that all steps were taken, though fewer than planned."""
         return False
 
-    def standard_errors(self, state: Any) -> tuple[Any, float] | None:
-        """(Standard errors of the unconstrained parameters at a state, as a tree like those that train; that of the loss); None where unknown."""
+    def standard_errors(self, state: Any) -> StandardErrors | None:
+        """Of the unconstrained parameters at a state, and of the loss; None where unknown."""
         return None
 
     def to_go_on(self, state: Any) -> Any:

@@ -1,6 +1,6 @@
 """Standard errors of parameters that minimise a mean of losses of dependent rows."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,6 +10,24 @@ from jaxtyping import Float, Int
 FEWEST_CELLS, MOST_CELLS = 32, 128
 FLAT = 1e-3  # of the squared length of a parameter, in directions in which the loss does not bend
 CELL = 4  # times the neighbours of a row, at least that many centres in a cell where there are enough
+
+
+class StandardErrors(NamedTuple):
+    """Of a run's θ̂, by G cells of rows: 95 % intervals are θ̂ ± t e, t the .975 quantile of Student's t with G − 1 degrees of freedom.
+
+    Parameters
+    ----------
+    parameters : tree
+        e of the unconstrained parameters, as a tree like those that train.
+    loss : float
+        That of the loss as an estimate of the loss of new rows.
+    degrees_of_freedom : int
+        G − 1.
+    """
+
+    parameters: Any
+    loss: float
+    degrees_of_freedom: int
 
 
 def cells_of(

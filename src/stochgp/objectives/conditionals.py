@@ -42,9 +42,9 @@ class Curvature(NamedTuple):
     factorised with jitter. Of a joint density w is 1, and L, ∇L and H are per datum with what `repeats` adds: ½(ρ − 1) J^s J^sᵀ to H,
     J^s = ∇ log(σ² s). Γ is of gradients that are per datum too.
 
-    `spread` is the covariance of ∇L, and `error` the standard error of L, by cells of neighbourhoods that share no rows: C⁻² Σ_cells S Sᵀ, C the
+    `spread` is the covariance of ∇L, and `error` the standard error of L, by G = `n_cells` cells of neighbourhoods that share no rows: G/(G − 1) C⁻² Σ_cells S Sᵀ, C the
     number of neighbourhoods and S the sum of g over those of a cell; of the mean of w(l − L) for `error`. It holds what rows that depend on one
-    another have in common.
+    another have in common. All S sum to 0 at the minimum: they have G − 1 degrees of freedom.
     """
 
     loss: np.float64
@@ -55,13 +55,22 @@ class Curvature(NamedTuple):
     jittered: np.float64
     spread: Float[np.ndarray, "P P"]
     error: np.float64
+    n_cells: np.int64
 
 
 def unknown(P: int) -> Curvature:
     """Of a loss that nobody has evaluated."""
     one = np.eye(P)
     return Curvature(
-        np.float64(np.nan), np.zeros(P), one, one, np.float64(1), np.float64(0), one, np.float64(0)
+        np.float64(np.nan),
+        np.zeros(P),
+        one,
+        one,
+        np.float64(1),
+        np.float64(0),
+        one,
+        np.float64(0),
+        np.int64(0),
     )
 
 
@@ -239,9 +248,11 @@ def curvature(
     d, per_weight = weight_per_row(source, near[:, -n_scored:], joint), 1 / np.mean(weights)
     away = losses - weights * (loss * per_weight)
     sums = _sums_by_cell(np.concatenate([away[:, None], gradients], axis=1), cells) / (d * len(near))
+    G = np.int64(len(sums))
+    sums *= np.sqrt(G / max(G - 1, 1))
     error, spread = np.sqrt(np.sum(np.square(sums[:, 0]))), sums[:, 1:].T @ sums[:, 1:]
     squares, jittered = squares * per_weight, np.float64(sum(jittered) / len(near))
-    return Curvature(loss / d, gradient / d, hessian / d, scores / d**2, squares, jittered, spread, error)
+    return Curvature(loss / d, gradient / d, hessian / d, scores / d**2, squares, jittered, spread, error, G)
 
 
 def _sums_by_cell(
