@@ -66,10 +66,11 @@ def test_the_spread_of_the_gradient_is_that_of_sums_by_cell(joint):
     for i, one in enumerate(single):
         sums[cells[i]] += one.gradient
         error[cells[i]] += one.loss - np.mean([s.loss for s in single])
-    np.testing.assert_allclose(found.spread, sums.T @ sums / 60**2, rtol=1e-9)
-    np.testing.assert_allclose(found.error, np.sqrt(np.sum(error**2)) / 60, rtol=1e-9)
+    np.testing.assert_allclose(found.spread, 9 / 8 * sums.T @ sums / 60**2, rtol=1e-9)
+    np.testing.assert_allclose(found.error, np.sqrt(9 / 8 * np.sum(error**2)) / 60, rtol=1e-9)
     alone = curvature(gp, source, near, True, joint)
-    np.testing.assert_allclose(alone.spread, alone.scores / 60, rtol=1e-9)
+    np.testing.assert_allclose(alone.spread, alone.scores / 59, rtol=1e-9)
+    assert (found.n_cells, alone.n_cells) == (9, 60)
 
 
 def test_godambe_is_the_sandwich_and_the_inverse_information_where_both_agree():
@@ -153,7 +154,8 @@ def test_names_and_the_plan():
         "matern12", learner=LeaveOneOut(n_neighbours=8, epochs=120), n_samples=0, random_state=0
     ).fit(X, y)
     told = estimator.plan_["standard_errors"]["choice"]
-    assert set(told) == set(names) | {"loss"} and 0 < told["loss"] < 1
+    assert set(told) == set(names) | {"loss", "degrees_of_freedom"} and 0 < told["loss"] < 1
+    assert told["degrees_of_freedom"] == found.standard_errors.degrees_of_freedom == 31
     assert "standard_errors" in estimator.summary()
 
 

@@ -461,7 +461,10 @@ def test_blocks_are_added_up():
     parts = [curvature(make_gp(), source, rows, True) for rows in (near[:100], near[100:])]
     n, rho = np.array([100, BLOCK - 56]), np.array([count[:100].sum(), count[100:].sum()])
     sums = {name: (rho, rho.sum()) for name in ("loss", "gradient", "hessian", "squares")}
-    sums |= {"scores": (rho**2 / n, rho.sum() ** 2 / n.sum()), "spread": (rho**2, rho.sum() ** 2)}
+    sums |= {
+        "scores": (rho**2 / n, rho.sum() ** 2 / n.sum()),
+        "spread": (rho**2 * (n - 1) / n, rho.sum() ** 2 * (n.sum() - 1) / n.sum()),
+    }
     for name, (times, total) in sums.items():
         wanted = sum(w * getattr(part, name) for w, part in zip(times, parts, strict=True)) / total
         np.testing.assert_allclose(getattr(whole, name), wanted, rtol=1e-10, atol=1e-13)
