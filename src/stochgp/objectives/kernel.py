@@ -64,8 +64,7 @@ def left_out(gp: KernelGP, rows: Batch) -> Conditional:
     """
     with jax.enable_x64(True):
         at, noise = _on_host(gp, rows)
-        factor = factorised(gp.kernel, at.X, noise, "float64")
-        alpha = factor.solve(at.y[:, None])[:, 0]
+        factor, alpha = _solved(gp, at, noise)
         one = noise_of_rows(gp.noise, at.X, np.ones_like(at.weights))
     variance = 1 / np.diagonal(_inverse(factor.L))
     V = np.maximum(variance + one - noise, one)
@@ -78,8 +77,13 @@ def left_out(gp: KernelGP, rows: Batch) -> Conditional:
 def weights_of_mean(gp: KernelGP, rows: Batch) -> Float[np.ndarray, " N"]:
     """α = A⁻¹y in float64, of few rows."""
     with jax.enable_x64(True):
-        at, noise = _on_host(gp, rows)
-        return factorised(gp.kernel, at.X, noise, "float64").solve(at.y[:, None])[:, 0]
+        return _solved(gp, *_on_host(gp, rows))[1]
+
+
+def _solved(gp: KernelGP, at: Rows, noise: Float[np.ndarray, " N"]) -> tuple[Factor, Float[np.ndarray, " N"]]:
+    """(The factor of A, α), in float64."""
+    factor = factorised(gp.kernel, at.X, noise, "float64")
+    return factor, factor.solve(at.y[:, None])[:, 0]
 
 
 def _factor(gp: KernelGP, at: Rows, noise: np.ndarray, dtype: str | None) -> Factor:
