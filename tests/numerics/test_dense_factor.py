@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stochgp.numerics import dense_factor
-from stochgp.numerics.dense_factor import factorised
+from stochgp.numerics.dense_factor import factorised, safe_covariance
 
 BLOCK = 7
 
@@ -48,3 +48,18 @@ def test_what_has_no_factor_gets_a_jitter(row):
     A[row, row] = -1.0
     with pytest.raises(ValueError, match="cannot be factorised"):
         factorised(lambda: A.copy())
+
+
+@pytest.mark.parametrize("least", [1.0, -1e-3])
+def test_a_joint_covariance_is_judged_by_blocks_as_in_one_piece(least, monkeypatch):
+    """Whether it has a factor, and so whether its negative eigenvalues are taken away."""
+    n = 3 * BLOCK + 1
+    vectors = np.linalg.qr(np.random.default_rng(0).normal(size=(n, n)))[0]
+    C = (vectors * np.append(np.ones(n - 1), least)) @ vectors.T
+    args = np.zeros((n, n)), np.full(n, 1e-9)
+    by_blocks = safe_covariance(args[0], C.copy(), args[1])
+    monkeypatch.setattr(dense_factor, "WHOLE", 8 * n)
+    np.testing.assert_array_equal(by_blocks, safe_covariance(args[0], C.copy(), args[1]))
+    assert np.linalg.eigvalsh(by_blocks)[0] > 0
+    if least > 0:
+        np.testing.assert_allclose(by_blocks, C, atol=1e-8)

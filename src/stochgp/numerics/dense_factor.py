@@ -84,8 +84,12 @@ def _attempt(A: Float[np.ndarray, "N N"], share: float) -> Factor | None:
     if jitter:
         A[np.diag_indices(len(A))] += A.dtype.type(jitter)
     L = A.T
-    made = _in_place(L) if L.itemsize * len(L) <= WHOLE else _by_blocks(L)
-    return Factor(L, jitter) if made and math.isfinite(L[-1, -1]) else None
+    return Factor(L, jitter) if _made_in(L) and math.isfinite(L[-1, -1]) else None
+
+
+def _made_in(L: Float[np.ndarray, "N N"]) -> bool:
+    """`_in_place`, by blocks where LAPACK might end the process."""
+    return _in_place(L) if L.itemsize * len(L) <= WHOLE else _by_blocks(L)
 
 
 def _in_place(L: Float[np.ndarray, "N N"]) -> bool:
@@ -150,5 +154,4 @@ def safe_covariance(
 
 
 def _has_factor(C: Float[np.ndarray, "N N"]) -> bool:
-    (potrf,) = scipy.linalg.get_lapack_funcs(("potrf",), (C,))
-    return potrf(C, lower=True, clean=False)[1] == 0
+    return _made_in(C.T.copy(order="F"))

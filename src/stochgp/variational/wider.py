@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+from scipy.linalg import get_blas_funcs
 
 from stochgp.data.streams import Batch
 from stochgp.kernels import dense
@@ -91,7 +92,7 @@ class NormalEquations:
     among : array [P, P]
         k(G, G) with 1e-8 of the mean of its diagonal on it.
     gram : array [P, P]
-        Σ_i ρ_i k(G, x_i)k(x_i, G).
+        Σ_i ρ_i k(G, x_i)k(x_i, G), on and right of its diagonal; what is left of it is 0.
     right : array [P]
         Σ_i ρ_i y_i k(G, x_i).
     """
@@ -107,12 +108,13 @@ class NormalEquations:
         """One pass over the rows: O(N P²)."""
         P = len(points)
         gram, right = np.zeros((P, P)), np.zeros(P)
+        (syrk,) = get_blas_funcs(("syrk",), (gram,))
         for rows in chunks:
             X, y, weight = (np.asarray(part, np.float64) for part in (rows.X, rows.y, rows.weight))
             across = dense.block(kernel, X, points)
             right += across.T @ (weight * y)
             across *= np.sqrt(weight)[:, None]
-            gram += across.T @ across
+            syrk(1.0, across.T, beta=1.0, c=gram.T, lower=True, overwrite_c=True)  # adds to `gram` itself
         among = dense.block(kernel, points, points)
         among[np.diag_indices(P)] += JITTER * among.diagonal().mean()
         return cls(kernel, points, among, gram, right)
