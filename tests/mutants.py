@@ -51,6 +51,13 @@ MUTATIONS = (
         "solvers/test_cg.py::test_products_are_summed_in_float64_where_rounding_would_show",
     ),
     Mutation(
+        "the preconditioner of neighbours is not damped",
+        "solvers/full_scale.py",
+        "np.asarray(operator.noise, np.float64) + damping",
+        "np.asarray(operator.noise, np.float64)",
+        "solvers/test_full_scale.py::test_conjugate_gradients_damp_it_by_a_share_of_what_is_left",
+    ),
+    Mutation(
         "rounding asks for noise whatever rows leave uncertain",
         "selection/raised_noise.py",
         "ROUNDINGS * rounding - least_usual",

@@ -24,7 +24,7 @@ steps = {"epochs": whole, "check_every": whole}
 SOLVERS = {
     "cholesky": st.builds(Cholesky, dtype=st.sampled_from([None, "float32", "float64"])),
     "cg": st.builds(
-        CG, rank=st.none() | st.integers(0, 2000), damping=st.floats(0, 1e3), greedy=st.booleans(), **steps
+        CG, rank=st.none() | st.integers(0, 2000), damping=st.none() | st.floats(0, 1e3), greedy=st.booleans(), **steps
     ),
     "sdd": st.builds(
         SDD, batch_size=whole, step_size=st.none() | positive, momentum=shares, averaging=averaging, **steps

@@ -7,6 +7,7 @@ import pytest
 
 from stochgp import kernels
 from stochgp.kernels.nearest import earlier_rows
+from stochgp.numerics.seeds import words_of
 from stochgp.operators import KernelOperator
 from stochgp.solvers import CG, solve
 from stochgp.solvers.full_scale import low_rank_plus_neighbours
@@ -42,11 +43,11 @@ def inverse(found):
     return np.asarray(found.solve(jnp.eye(found.root.shape[0])))[:N, :N]
 
 
-def by_the_book(F, m):
-    """P: regressions of every row on its neighbours under the covariance that F leaves, one after the other."""
+def by_the_book(F, m, damping=0.0):
+    """P: regressions of every row on its neighbours under the covariance that F leaves, one after the other; `damping` is beside the noise."""
     order = np.random.default_rng(SEED).permutation(N)
     near = earlier_rows(KERNEL, X, order, np.arange(N), m)
-    left = gram() - F.T @ F + np.diag(NOISE)
+    left = gram() - F.T @ F + np.diag(NOISE + damping)
     U, V = np.eye(N), np.empty(N)
     for i, beside in zip(order, near, strict=True):
         c = beside[beside >= 0]
@@ -60,6 +61,21 @@ def test_it_is_the_inverse_of_low_rank_plus_regressions_on_earlier_neighbours(ra
     F = low_rank(rank)
     found = inverse(low_rank_plus_neighbours(operator(), F.copy(), m, SEED))
     np.testing.assert_allclose(found @ by_the_book(F, m), np.eye(N), atol=1e-6)
+
+
+@pytest.mark.parametrize(("rank", "share"), [(0, 0.0), (RANK, 0.5), (RANK, None)])
+def test_conjugate_gradients_damp_it_by_a_share_of_what_is_left(rank, share):
+    """Of rank 0 all is left to the neighbours: nothing is added. The usual share is 0.2."""
+    rank_key, order_key = jax.random.split(jax.random.key(1))
+    solver = CG(rank=rank, neighbours=5, damping=share)
+    made = solver.arrange(operator(), key=jax.random.key(1)).extra
+    found = partial_cholesky(operator(), rank, key=rank_key) if rank else None
+    F = np.zeros((0, N)) if found is None else found.F
+    added = 0.0 if found is None else (0.2 if share is None else share) * found.left.mean()
+    same = low_rank_plus_neighbours(operator(), F.copy(), 5, words_of(order_key), added)
+    np.testing.assert_array_equal(inverse(made), inverse(same))
+    damped = inverse(low_rank_plus_neighbours(operator(), F.copy(), 5, SEED, added))
+    np.testing.assert_allclose(damped @ by_the_book(F, 5, added), np.eye(N), atol=1e-6)
 
 
 @pytest.mark.parametrize("rank", [0, RANK])

@@ -65,16 +65,21 @@ class LowRankPlusNeighbours(eqx.Module):
 
 
 def low_rank_plus_neighbours(
-    operator: AbstractOperator, F: Float[np.ndarray, "R N"], n_neighbours: int, seed: tuple[int, ...]
+    operator: AbstractOperator,
+    F: Float[np.ndarray, "R N"],
+    n_neighbours: int,
+    seed: tuple[int, ...],
+    damping: float = 0.0,
 ) -> LowRankPlusNeighbours:
-    """For FᵀF ≈ K, K − FᵀF positive semi-definite up to rounding; in float64, on the host. `seed` draws the order. F is overwritten."""
+    """For FᵀF ≈ K, K − FᵀF positive semi-definite up to rounding; in float64, on the host. `seed` draws the order, `damping` is added to Σ. F is overwritten."""
     N, P = operator.size, operator.padded
     kernel = cast(operator.kernel, jnp.float64)
     X = np.asarray(operator.inputs, np.float64)
     order = np.random.default_rng(seed).permutation(N)
     near = np.empty((N, n_neighbours), np.int32)
     near[order] = earlier_rows(kernel, X, order, np.arange(N), n_neighbours)
-    B, V = _regressions(operator, kernel, X, F, near)
+    noise = np.asarray(operator.noise, np.float64) + damping
+    B, V = _regressions(operator, kernel, X, F, near, noise)
     near = np.maximum(near, 0)  # where there is none, B is 0
     across = scipy.sparse.csr_array((B.ravel(), near.ravel(), np.arange(N + 1) * n_neighbours), (N, N))
     root = 1 / np.sqrt(V)
@@ -102,10 +107,10 @@ def _regressions(
     X: Float[np.ndarray, "N D"],
     F: Float[np.ndarray, "R N"],
     near: Int32[np.ndarray, "N m"],
+    noise: Float[np.ndarray, " P"],
 ) -> tuple[Float[np.ndarray, "N m"], Float[np.ndarray, " N"]]:
     """(B, V) of every row, in blocks of BLOCK; the last is filled up."""
     N, features = len(X), np.ascontiguousarray(F.T, operator.dtype)
-    noise = np.asarray(operator.noise, np.float64)
     rounding = ROUNDING * float(jnp.finfo(operator.dtype).eps)
     found = []
     with one_blas_thread():
