@@ -25,7 +25,7 @@ SHARE_OF_TEST = 0.1  # rows whose standard deviations are expected to be wanted,
 NAMES = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP(), SGD())}
 # With so little noise beside k(x, x) the epochs of an iterative solver depend on how fast the eigenvalues of K fall, which nobody has looked at: a direct one
 # is taken that lasts at most 1.5 times as long. Of 20,000 rows and a noise of 1e-6 conjugate gradients were predicted to take 28 and 35 s beside 31 s of a factor:
-# they took 38 s for a Matérn 5/2 kernel, and after 60 s had not solved the system of an RBF kernel (`benchmarks solver_systems`).
+# they took 64 s for a Matérn 5/2 kernel and 105 s for an RBF kernel, the factor 41 s on that day (`benchmarks solver_systems`).
 UNSURE, SURER = 1e-5, 1.5
 AUTOMATIC = ("cholesky", "cg", "sdd")  # SGD needs many times the epochs of any of them
 
