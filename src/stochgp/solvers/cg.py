@@ -40,7 +40,8 @@ LOW_RANK = 0.5  # steps go as (default rank / rank)^0.5
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the default rank, which a planner may try
 DAMPING = 3.0
 # Neighbours leave too little in directions that are smooth beside them. Steps of 10,000 rows to a residual of 0.01 without it and with it: kin40k 16 and 12, Friedman's function
-# 13 and 10, energies of atoms 24 and 19, pol 11 and 11, protein 11 and 12; to 1e-4: 41 and 32, 34 and 27, over 100 and 76, 31 and 29, 59 and 57.
+# 13 and 10, energies of atoms 24 and 19, pol 11 and 11, protein 11 and 12, a smooth function without noise 8 and 9; to 1e-4: 41 and 32, 34 and 27, over 100 and 76, 31 and 29,
+# 59 and 56, 52 and 65.
 DAMPING_BESIDE = 0.2
 # Arrays [P, C] as in `AbstractIterativeSolver`, and float64 ones: five of a state before, after and at the best step, and some within one.
 COLUMNS, WIDE_COLUMNS = 6, 16
@@ -128,12 +129,12 @@ class CG(AbstractIterativeSolver):
         """The preconditioner; rows of K are kept as the operator allows."""
         there = has_neighbours(operator)
         rank, m = self.rank_for(operator.size), self.neighbours_for(operator.size, there)
+        rank_key, order_key = jax.random.split(key) if m else (key, key)
+        F, added = _low_rank(operator, rank, self.damping_for(m), self.greedy, key=rank_key)
         if m:
-            rank_key, order_key = jax.random.split(key)
-            F, added = _low_rank(operator, rank, self.damping_for(m), self.greedy, key=rank_key)
             made = low_rank_plus_neighbours(operator, F, m, words_of(order_key), added)
         else:
-            found = _preconditioner(operator, rank, self.damping_for(m), self.greedy, key=key)
+            found = _beside_diagonal(operator, F, added)
             W, root = operator.placed(found.W, 1), operator.placed(found.root)
             made = LowRankPlusDiagonal(W, root, found.log_determinant)
         return Arranged(operator.keeping(), None, made, 0.0)
@@ -306,17 +307,16 @@ def _low_rank(
     return found.F, damping * float(found.left.mean())
 
 
-def _preconditioner(
-    operator: AbstractOperator, rank: int, damping: float, greedy: bool, *, key: PRNGKeyArray
+def _beside_diagonal(
+    operator: AbstractOperator, F: Float[np.ndarray, "R N"], added: float
 ) -> LowRankPlusDiagonal:
-    dtype = jax.dtypes.canonicalize_dtype(jnp.float64)
-    F, added = _low_rank(operator, rank, damping, greedy, key=key)
+    """FᵀF + Σ and what is added; without F the diagonal of A."""
     diagonal = np.array(operator.noise, np.float64)
-    if rank == 0:
+    if len(F) == 0:
         diagonal[: operator.size] = np.asarray(operator.diagonal())
     missing = operator.padded - operator.size
     F = np.pad(F, ((0, 0), (0, missing))) if missing else F
-    return LowRankPlusDiagonal.of(F, diagonal + added, dtype)
+    return LowRankPlusDiagonal.of(F, diagonal + added, jax.dtypes.canonicalize_dtype(jnp.float64))
 
 
 def _sums(products: Float[Array, "P S"]) -> Float[Array, " S"]:
