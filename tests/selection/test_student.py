@@ -9,11 +9,11 @@ from toy import make_gp
 import stochgp
 from stochgp import FeatureGPRegressor, learners, metrics
 from stochgp.data.streams import DeviceRows
+from stochgp.learning.run import Going
 from stochgp.likelihoods import Bernoulli, Gaussian, StudentT
 from stochgp.parameters import frozen
 from stochgp.results import RESULTS, FitResult
 from stochgp.selection import heavy_tails
-from stochgp.selection.noise_of_inputs import Going
 
 N = 1_500
 QUICK = {"features": "rff", "n_features": 30, "random_state": 0, "learning_rate": 0.03, "epochs": 20}

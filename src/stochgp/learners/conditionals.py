@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -146,13 +146,13 @@ class AbstractConditionals(AbstractLearner):
         passes = ROUNDS * per_round if self.epochs is None else self.epochs
         return StepPlan(C, 1, passes, min(per_round, passes), 1)
 
-    def near_optimum(self, n_rows: int) -> "AbstractConditionals":
+    def near_optimum(self, n_rows: int) -> Self:
         """The same for a trial that starts near the optimum: of 4,096 rows, or 1,024 neighbourhoods, one round of mini-batches and at most 4 scoring steps."""
         most = max(TRIAL_ROWS, TRIAL_NEIGHBOURHOODS * self.n_scored)
         trial = dataclasses.replace(self, n_centres=min(self.n_centres, most), searches=1)
         return dataclasses.replace(trial, epochs=trial.passes_per_round(n_rows) + SCORINGS)
 
-    def closing(self) -> "AbstractConditionals":
+    def closing(self) -> Self:
         """The same for a start where a trial ended: scoring steps alone."""
         return dataclasses.replace(self, searches=0, epochs=CLOSINGS)
 

@@ -11,12 +11,11 @@ from stochgp.devices import ONE, Devices
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.evidence import ByEvidence
 from stochgp.learning.fit import fit, judge_of
+from stochgp.learning.going_on import DONE
 from stochgp.models import FeatureGP
 from stochgp.objectives import nlml_of_spectrum
 from stochgp.planning.steps import FEW_ROWS
-from stochgp.results import RESULTS, FitResult
-
-DONE = (RESULTS.successful, RESULTS.not_settled)
+from stochgp.results import FitResult
 
 
 def closes(first: FitResult, learner: AbstractLearner, source: AbstractSource) -> bool:

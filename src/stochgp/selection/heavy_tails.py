@@ -11,9 +11,9 @@ from stochgp.learners.scgd import SCGD
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.evidence import ByEvidence
 from stochgp.learning.fit import fit, judge_of
-from stochgp.learning.run import Extent
+from stochgp.learning.run import Extent, Going
 from stochgp.results import FitResult
-from stochgp.selection.noise_of_inputs import Going, learned_further
+from stochgp.selection.noise_of_inputs import learned_further
 
 START_DF = 10.0
 ROUNDS = 4  # of weights of rows, both variances and ν in turn

@@ -1,7 +1,6 @@
 """Lengthscales along the inputs, or along directions that the rows choose: rounds of average gradient outer products, kept where left-out rows gain."""
 
 import dataclasses
-import os
 from typing import Any
 
 import jax
@@ -20,15 +19,15 @@ from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.learners.leave_one_out import ROW_BY_ROW
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.fit import fit
+from stochgp.learning.going_on import DONE, gone_on, unless_ended
 from stochgp.learning.log import Report
-from stochgp.learning.run import after, joined
 from stochgp.learning.sampling import host_inputs
 from stochgp.models import KernelGP
 from stochgp.numerics.clustered import clusters
 from stochgp.objectives.conditionals import is_small
 from stochgp.objectives.kernel import left_out
 from stochgp.objectives.outer_products import TOGETHER, outer_products, outer_products_of_few
-from stochgp.results import RESULTS, FitResult
+from stochgp.results import FitResult
 from stochgp.selection.choices import SPREAD
 from stochgp.selection.left_out import SOME, beside_others, predicted_by_others
 from stochgp.solvers.sizes import SMALL
@@ -48,8 +47,7 @@ SCORED = 4096  # other rows, by which two metrics are compared
 SEED = 1
 OVERHEAD = 5.0  # seconds of compiling for another kind of kernel
 STAYS = "lengthscales stay along the inputs: "
-CLOSING = "closing"  # of its checkpoint
-DONE = (RESULTS.successful, RESULTS.not_settled)
+CLOSING = "metricclosing"  # of its checkpoint
 
 
 def with_metric(
@@ -159,7 +157,7 @@ class _Rounds:
                 break
             rival = self._trial(_turned(last.gp, M), number)
             if rival.result not in DONE:
-                return best._replace(result=_ending(best, rival)), n_turns
+                return best._replace(result=unless_ended(best, rival)), n_turns
             last = rival
             if scores is not None:
                 name, new = f"turn {number}", self.scores(rival.gp)
@@ -182,7 +180,7 @@ class _Rounds:
             return first._replace(result=turned.result), 0
         found = self._closing(first, turned.gp)
         if found.result not in DONE:
-            return first._replace(result=_ending(first, found)), 0
+            return first._replace(result=unless_ended(first, found)), 0
         if before is None:
             return found, n_turns
         preferred = self._preferred(before, self.scores(found.gp), "all of it")
@@ -195,25 +193,17 @@ class _Rounds:
         if not isinstance(learner, AbstractConditionals):
             learner = dataclasses.replace(ROW_BY_ROW, spread=SPREAD)
         trial = learner.near_optimum(self.source.size)
-        return fit(trial, gp, self.source, key=self.run.learn_key, checkpoint=self._file(number))
+        return fit(
+            trial, gp, self.source, key=self.run.learn_key, checkpoint=self.run.beside(f"metric{number}")
+        )
 
     def _closing(self, first: FitResult, gp: KernelGP) -> FitResult:
         """One run of `first` and of what its learner makes of `gp`."""
-
-        def progress(entry: dict[str, float]) -> object:
-            return self.report(after(first, entry))
-
         if isinstance(self.learner, AbstractConditionals):
             learner = self.learner.closing()
         else:
             learner = dataclasses.replace(self.learner, warm_rows=None)
-        key, file = self.run.learn_key, self._file(CLOSING)
-        found = fit(learner, gp, self.source, key=key, progress=progress, checkpoint=file)
-        return joined(first, found)._replace(converged=found.converged, result=found.result)
-
-    def _file(self, part: int | str) -> str | None:
-        """A checkpoint beside the run's."""
-        return None if self.run.checkpoint is None else f"{os.fspath(self.run.checkpoint)}.metric{part}"
+        return gone_on(first, gp, learner, self.source, self.run.going(self.report, CLOSING), closes=True)
 
     def _preferred(self, scores: Scores, new: Scores, name: str) -> Preference:
         return prefer(scores, {name: new}, self.cells, self.weight)
@@ -260,8 +250,3 @@ def _turned(gp: KernelGP, M: Float[np.ndarray, "A A"]) -> KernelGP:
     if metric is None:
         raise ValueError(f"a {type(gp.kernel).__name__} has no metric that could be turned")
     return KernelGP(metric.turned(np.linalg.eigh(M)[1]), gp.noise)
-
-
-def _ending(best: FitResult, rival: FitResult) -> RESULTS:
-    """Of a run whose further part was ended by the user, or else, by time or as it diverged, is as if it had not been."""
-    return rival.result if rival.result in (RESULTS.interrupted, RESULTS.stopped) else best.result

@@ -1,8 +1,7 @@
 """Noise that depends on the input, learned on from a feature GP with constant noise; kept where held-out rows say so."""
 
 import dataclasses
-import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,28 +14,18 @@ from stochgp.features import AbstractFeatureMap, Network
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.evidence import Evidence
 from stochgp.learning.fit import fit
-from stochgp.learning.log import Report
-from stochgp.learning.run import WHOLE, Extent, after, joined
+from stochgp.learning.going_on import DONE, gone_on
+from stochgp.learning.run import Extent, Going
 from stochgp.likelihoods import HeadNoise
 from stochgp.models import FeatureGP
 from stochgp.networks import Embedded, mlp, smooth_clip
-from stochgp.results import RESULTS, FitResult
+from stochgp.results import FitResult
 
 FEWEST_HELD_OUT = 500  # rows that a choice of noise needs
 SHARE_OF_STEPS = 1 / 3  # of the steps planned for constant noise
 SHARE_OF_RATE = 1 / 3  # of the rate found for it
 WIDTHS = (64, 64)  # of the network whose outputs the head is linear in
 SAMPLE_ROWS = 10_000  # from which its inputs are clipped
-
-
-class Going(NamedTuple):
-    """How a run goes on: what `fit` is given beside learner, model and rows."""
-
-    key: PRNGKeyArray
-    progress: Report | None = None
-    checkpoint: str | os.PathLike | None = None
-    extent: Extent = WHOLE
-    devices: Devices = ONE
 
 
 def refusal(first: FitResult, *, to_choose: bool) -> str | None:
@@ -48,7 +37,7 @@ def refusal(first: FitResult, *, to_choose: bool) -> str | None:
         few = too_few(0) if held_out is None else too_few(len(held_out.value), held_out.cell, FEWEST_HELD_OUT)
         if few is not None:
             return f"held out {few}"
-    if first.result not in (RESULTS.successful, RESULTS.not_settled):
+    if first.result not in DONE:
         return "the run was ended before another could be tried"
     return None
 
@@ -74,10 +63,7 @@ def learned_further(
     options: dict[str, Any] = {"epochs": max(1, round(SHARE_OF_STEPS * first.plan.total_steps / per_epoch))}
     if (rate := rate_of(first, learner)) is not None:
         options["learning_rate"] = SHARE_OF_RATE * rate
-    learner = dataclasses.replace(learner, **options)
-    progress = going.progress
-    later = None if progress is None else lambda entry: progress(after(first, entry))
-    return joined(first, fit(learner, gp, source, **going._replace(progress=later)._asdict()))
+    return gone_on(first, gp, dataclasses.replace(learner, **options), source, going)
 
 
 def twin(

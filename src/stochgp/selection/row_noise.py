@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import os
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ from stochgp.data.streams import AbstractSource
 from stochgp.distributions import SplineCurve
 from stochgp.learners import AbstractLearner
 from stochgp.learning.log import Report
-from stochgp.learning.run import Extent
+from stochgp.learning.run import Extent, Going
 from stochgp.likelihoods import HeadNoise
 from stochgp.models import FeatureGP
 from stochgp.observations import Dispersion
@@ -25,7 +24,6 @@ from stochgp.selection.heavy_tails import heavy_tailed, learned_with_tails
 from stochgp.selection.left_out import SEED
 from stochgp.selection.likelihood import AUTO, BOTH, ROW_NOISE, Asked, df_entries
 from stochgp.selection.noise_of_inputs import (
-    Going,
     best_constant,
     compared,
     head_features,
@@ -190,5 +188,4 @@ def _going(run: Run, report: Report, steps: str, name: str) -> Going:
     """On in a checkpoint of that name beside the run's, as far as the plan given says, where it says it."""
     is_planned = run.plan is not None and steps in run.plan
     extent = Extent(run.planned(steps), 0) if is_planned else Extent()
-    file = None if run.checkpoint is None else f"{os.fspath(run.checkpoint)}.{name}"
-    return Going(run.learn_key, report, file, extent, run.devices)
+    return run.going(report, name, extent)

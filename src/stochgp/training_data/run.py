@@ -10,7 +10,8 @@ from jaxtyping import Int, PRNGKeyArray
 from stochgp.budget import Budget
 from stochgp.choosing import planned
 from stochgp.devices import ONE, Devices
-from stochgp.learning.run import Extent
+from stochgp.learning.log import Report
+from stochgp.learning.run import WHOLE, Extent, Going
 from stochgp.numerics.seeds import as_key, key_of, random_rows, seed_of, split
 from stochgp.results import RESULTS
 
@@ -55,6 +56,14 @@ class Run(NamedTuple):
         return Extent(
             self.planned("steps") if is_cut else None, self.planned("rate_trials") or (0 if is_cut else None)
         )
+
+    def going(self, report: Report, part: str, extent: Extent = WHOLE) -> Going:
+        """How learning goes on after its first run, with a checkpoint of that part beside the run's."""
+        return Going(self.learn_key, report, self.beside(part), extent, self.devices)
+
+    def beside(self, part: str) -> str | None:
+        """The file of that part beside the run's checkpoint."""
+        return None if self.checkpoint is None else f"{os.fspath(self.checkpoint)}.{part}"
 
     @property
     def may_choose(self) -> bool:

@@ -1,0 +1,140 @@
+"""Hyperparameters of leave-one-out learned on by Vecchia's likelihood, where left-out rows gain by it."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, Int32
+
+from stochgp import deadline
+from stochgp.budget import Budget
+from stochgp.choosing import AS_ASKED, AS_GIVEN, choice, prefer
+from stochgp.data.streams import AbstractSource
+from stochgp.learners import LeaveOneOut, Vecchia
+from stochgp.learning.base import AbstractLearner
+from stochgp.learning.going_on import DONE, gone_on, unless_ended
+from stochgp.learning.log import Report
+from stochgp.learning.sampling import host_inputs
+from stochgp.models import KernelGP
+from stochgp.numerics.clustered import clusters, folds
+from stochgp.objectives.dispersion import student_dispersion
+from stochgp.results import FitResult
+from stochgp.selection.left_out import SEED, predicted_by_others, some_rows
+from stochgp.training_data.run import Run
+
+Scores = Float[np.ndarray, " R"]
+VECCHIA, UNTURNED = "vecchia", "vecchia before turns"
+ROWS = 8192  # left out, to judge
+OVERHEAD = 5.0  # seconds of compiling for another learner
+
+
+def with_polish(
+    is_automatic: bool,
+    first: FitResult,
+    turned: FitResult,
+    learner: AbstractLearner,
+    source: AbstractSource,
+    run: Run,
+    report: Report,
+) -> tuple[FitResult, dict[str, Any]]:
+    """(`turned`, or what scoring steps of Vecchia's likelihood make of it where left-out rows gain; what `plan_` says of that).
+
+    `first` is the run before its lengthscales were turned, `turned` itself where they were not. Where the steps pay, they are taken from `first` too, and the better of both
+    ends is kept.
+
+    Leave-one-out has the θ of the highest density of rows given their neighbours, so by that density no other θ could win. But the scale and the tails of errors are
+    fitted afterwards (`selection.dispersion`). So rows are scored by a Student-t density around the same mean, and of a scale proportional to the same
+    standard deviation, whose factor and ν are fitted to the other half of the rows.
+    """
+    planned = run.planned_or_none("polish")
+    if run.plan is not None and planned is None:
+        return turned, {"polish": choice(None, AS_GIVEN)}
+    if not isinstance(learner, LeaveOneOut):
+        return turned, {"polish": choice(None, "only leave-one-out is learned on")}
+    if refusal := _refusal(is_automatic, turned, learner, source, run.budget):
+        return turned, {"polish": choice(None, refusal)}
+    polish = _Polish.of(learner, source, run, report)
+    if planned is not None:
+        return polish.learned(turned, planned), {"polish": choice(planned, AS_GIVEN)}
+    best, is_better, why = polish.compared(turned, turned, VECCHIA)
+    if not is_better:
+        return best, {"polish": choice(None, why)}
+    entries = {"polish": choice(VECCHIA, why)}
+    if turned is first:
+        return best, entries
+    best, is_better, why = polish.compared(best, first, UNTURNED)
+    return best, entries | ({"metric": choice(0, why)} if is_better else {})
+
+
+def _refusal(
+    is_automatic: bool,
+    found: FitResult,
+    learner: LeaveOneOut,
+    source: AbstractSource,
+    budget: Budget,
+) -> str | None:
+    """Why no further steps are tried; None where they can be."""
+    if not is_automatic:
+        return AS_ASKED
+    if source.in_groups:
+        return "Vecchia's likelihood takes no notice of groups"
+    if found.result not in DONE:
+        return "the run was ended before further steps could be tried"
+    if _further(learner).need_bytes(found.gp, source.size, source.n_inputs) > budget.free():
+        return "no memory to try further steps"
+    return None
+
+
+def _further(learner: LeaveOneOut) -> Vecchia:
+    """A few scoring steps of as many rows, with the same prior."""
+    return Vecchia(n_centres=learner.n_centres, spread=learner.spread).closing()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Polish:
+    """How the steps are taken, and the rows that judge them."""
+
+    learner: Vecchia
+    source: AbstractSource
+    run: Run
+    report: Report
+    X: Float[np.ndarray, "N D"]
+    judging: Int32[np.ndarray, " R"]
+    half: Int[np.ndarray, " R"]
+    cells: Int[np.ndarray, " R"]
+    weight: Float[np.ndarray, " R"]
+
+    @classmethod
+    def of(cls, learner: LeaveOneOut, source: AbstractSource, run: Run, report: Report) -> "_Polish":
+        X, judging = host_inputs(source), some_rows(source.size, ROWS)
+        half, cells = folds(len(judging), None, 2, SEED), clusters(X[judging], None)
+        weight = np.asarray(source.on_host(judging).weight, np.float64)
+        return cls(_further(learner), source, run, report, X, judging, half, cells, weight)
+
+    def learned(self, start: FitResult, name: str) -> FitResult:
+        """One run of `start` and of the further steps; `start`, if these were ended."""
+        going = self.run.going(self.report, f"polish.{name}")
+        found = gone_on(start, start.gp, self.learner, self.source, going, closes=True)
+        return found if found.result in DONE else start._replace(result=unless_ended(start, found))
+
+    def compared(self, old: FitResult, start: FitResult, name: str) -> tuple[FitResult, bool, str]:
+        """(What the steps make of `start` where left-out rows prefer it to `old`, else `old`; whether they do; why)."""
+        if deadline.left() < start.seconds + OVERHEAD:
+            return old, False, "no time was left for further steps"
+        new = self.learned(start, name)
+        if new.gp is start.gp:
+            return old._replace(result=new.result), False, "further steps were ended"
+        found = prefer(self.scores(old.gp), {name: self.scores(new.gp)}, self.cells, self.weight)
+        is_better = found.name is not None
+        return new if is_better else old, is_better, f"by left-out rows: {found.why}"
+
+    def scores(self, gp: KernelGP) -> Scores:
+        """log p of each judging row given its neighbours."""
+        found = predicted_by_others(gp, self.source, self.X, self.judging)
+        squares = np.square(np.asarray(found.z, np.float64))
+        scores = -0.5 * np.log(np.asarray(found.variance, np.float64))
+        for number in range(2):
+            fitted, scored = self.half != number, self.half == number
+            shape = student_dispersion(squares[fitted], weight=self.weight[fitted])
+            scores[scored] += shape.log_density(squares[scored], np.zeros(1))
+        return scores
