@@ -1,26 +1,28 @@
 """Is leave-one-out as good as its rivals? (N1 of the acceptance experiments.)
 
-Matérn-3/2 (flights: Matérn-1/2), standardised rows. θ comes from leave-one-out and Vecchia densities of 48 neighbours, from sgGP (batches of neighbours, as
+Matérn-3/2 (flights: Matérn-1/2), standardised rows. θ comes from leave-one-out as it is by default, learned on by Vecchia's likelihood where left-out rows gain
+(`selection.polish`), from leave-one-out alone, from Vecchia densities of 48 neighbours, from sgGP (batches of neighbours, as
 the library has them), from the exact likelihood of 3,000 random rows, and from the published hyperparameters where there are any. Each then predicts by the same local
 posterior from 128 neighbours with constant Gaussian noise, its variances scaled by 500 left-out rows. NLPD is of unit-variance targets, of the flights in minutes.
-"less" is NLPD less that of leave-one-out on the same rows; its standard error is the larger of that over rows and that by boxes of inputs. Seconds are the
-processor's, of one core, for learning with compilation and the search of neighbours: only those of one set compare. Accepted: leave-one-out is on no set worse than a rival by more than two standard errors, and
+"less" is NLPD less that of the default on the same rows; its standard error is the larger of that over rows and that by boxes of inputs. Seconds are the
+processor's, of one core, for learning with compilation and the search of neighbours: only those of one set compare. Accepted: the default is on no set worse than a rival by more than two standard errors, and
 on the flights within the limits of RMSE and NLPD.
 """
 
 import time
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.problems import ROWS, SETS, Problem, load, standardised
 from measuring import tables
-from measuring.acceptance import FLIGHTS, error_of, learner_kept
+from measuring.acceptance import DEFAULT, FLIGHTS, error_of, learner_kept
 from measuring.store import Cell, Record, select
 
 USUAL = ("elevators", "pol", "protein")
-METHODS = ("leave-one-out", "Vecchia", "sgGP", "3,000 rows", "published")
-OURS = METHODS[0]
+ALONE = "leave-one-out"
+METHODS = (DEFAULT, ALONE, "Vecchia", "sgGP", "3,000 rows", "published")
 CENTRES, ALL_CENTRES = 4096, 16_384
 TEST_ROWS = 2000
 ONE_CORE = True
@@ -65,7 +67,7 @@ def run(cell: Cell) -> dict:
             "noise_variance": float(gp.noise_variance),
             "seconds": round(seconds, 1),
             "converged": str(converged),
-            "less": kernel_fits.paired(predicted[method], predicted[OURS], truth),
+            "less": kernel_fits.paired(predicted[method], predicted[DEFAULT], truth),
         }
     return {"methods": found, "test_rows": len(truth.y)}
 
@@ -90,8 +92,10 @@ def _learned(method: str, cell: Cell, problem: Problem):
 
     if method == "published":
         return kernel_fits.published(cell["set"], 0), ""
+    alone = learners.LeaveOneOut(n_centres=cell["centres"])
     made = {
-        OURS: learners.LeaveOneOut(n_centres=cell["centres"]),
+        DEFAULT: alone,
+        ALONE: alone,
         "Vecchia": learners.Vecchia(n_centres=cell["centres"]),
         "sgGP": learners.BSGD(),
         "3,000 rows": learners.FullBatch(subset_rows=3000, spread=1.0, warm_rows=500),
@@ -99,7 +103,19 @@ def _learned(method: str, cell: Cell, problem: Problem):
     kernel = "matern12" if cell["set"] in FLIGHTS else "matern32"
     first = kernel_fits.start(problem.X.shape[1], kernel)
     found = learners.fit(made, first, problem.source, key=jax.random.key(cell["seed"]))
+    if method == DEFAULT:
+        found = _learned_on(found, alone, problem, jax.random.key(cell["seed"]))
     return found.gp, bool(found.converged)
+
+
+def _learned_on(found: Any, learner: Any, problem: Problem, key: Any) -> Any:
+    """By Vecchia's likelihood, where left-out rows gain."""
+    from stochgp.budget import Budget
+    from stochgp.selection.polish import with_polish
+    from stochgp.training_data.run import Run
+
+    run = Run(key, key, key, Budget.of("6GB"), None, None, None)
+    return with_polish(True, found, found, learner, problem.source, run, lambda entry: None)[0]
 
 
 def page(records: list[Record]) -> list[str]:
@@ -127,11 +143,11 @@ def _verdict(records: list[Record], centres: int) -> str:
         return ""
     lost = [name for name, kept in found.items() if not kept]
     where = f"not on {', '.join(lost)}" if lost else "on all of them"
-    return f"{centres:,} centres: leave-one-out accepted on {len(found) - len(lost)} of {len(found)} sets, {where}."
+    return f"{centres:,} centres: the default accepted on {len(found) - len(lost)} of {len(found)} sets, {where}."
 
 
 def figure(records: list[Record]) -> Figure:
-    """NLPD less that of leave-one-out, two standard errors to each side."""
+    """NLPD less that of the default, two standard errors to each side."""
     drawing = Figure(figsize=(7, 3.2), layout="constrained")
     panel = drawing.subplots()
     names = [f"{r['settings']['set']}\n{r['settings']['centres']}" for r in records]
@@ -144,6 +160,6 @@ def figure(records: list[Record]) -> Figure:
     panel.axhline(0, color="k", lw=0.5)
     panel.set_xticks(range(len(names)), names, fontsize=7)
     panel.set_yscale("symlog", linthresh=0.05)
-    panel.set(ylabel="NLPD less leave-one-out's")
+    panel.set(ylabel="NLPD less the default's")
     panel.legend(fontsize=7)
     return drawing

@@ -271,7 +271,7 @@ class KernelGPRegressor(FamilyRegressor):
         run: Run,
         report: Report,
     ) -> tuple[FitResult, dict[str, Any]]:
-        """With lengthscales along other directions, and learned on by another likelihood, where left-out rows gain by it."""
+        """With lengthscales along other directions, and learned on by likelihoods, where left-out rows gain by it."""
         asked = COMPARE if self.metric == "auto" and isinstance(self.kernel, str) else self.metric
         turned, metric = with_metric(asked, found, learner, rows, run, report)
         is_automatic = isinstance(self.learner, str) and self.learner == "auto"

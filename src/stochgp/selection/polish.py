@@ -1,4 +1,4 @@
-"""Hyperparameters of leave-one-out learned on by Vecchia's likelihood, where left-out rows gain by it."""
+"""Hyperparameters of leave-one-out learned on by likelihoods, Vecchia's and the exact one of a subset, where left-out rows gain by it."""
 
 import dataclasses
 from typing import Any
@@ -10,7 +10,7 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, AS_GIVEN, choice, prefer
 from stochgp.data.streams import AbstractSource
-from stochgp.learners import LeaveOneOut, Vecchia
+from stochgp.learners import FullBatch, LeaveOneOut, Vecchia
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.going_on import DONE, gone_on, unless_ended
 from stochgp.learning.log import Report
@@ -19,11 +19,12 @@ from stochgp.models import KernelGP
 from stochgp.numerics.clustered import clusters, folds
 from stochgp.objectives.dispersion import student_dispersion
 from stochgp.results import FitResult
+from stochgp.selection.choices import SUBSET_ROWS
 from stochgp.selection.left_out import SEED, predicted_by_others, some_rows
 from stochgp.training_data.run import Run
 
 Scores = Float[np.ndarray, " R"]
-VECCHIA, UNTURNED = "vecchia", "vecchia before turns"
+VECCHIA, UNTURNED, EXACT = "vecchia", "vecchia-before-turns", "full-batch"
 ROWS = 8192  # left out, to judge
 OVERHEAD = 5.0  # seconds of compiling for another learner
 
@@ -37,10 +38,10 @@ def with_polish(
     run: Run,
     report: Report,
 ) -> tuple[FitResult, dict[str, Any]]:
-    """(`turned`, or what scoring steps of Vecchia's likelihood make of it where left-out rows gain; what `plan_` says of that).
+    """(`turned`, or what the likelihoods make of it where left-out rows gain; what `plan_` says of that).
 
-    `first` is the run before its lengthscales were turned, `turned` itself where they were not. Where the steps pay, they are taken from `first` too, and the better of both
-    ends is kept.
+    Scoring steps of Vecchia's likelihood come first. Where they pay, they are taken from `first` too, the run before its lengthscales were turned (`turned` itself where
+    they were not), and the better of both ends is kept. From there the exact likelihood of 3,000 rows is tried.
 
     Leave-one-out has the θ of the highest density of rows given their neighbours, so by that density no other θ could win. But the scale and the tails of errors are
     fitted afterwards (`selection.dispersion`). So rows are scored by a Student-t density around the same mean, and of a scale proportional to the same
@@ -55,15 +56,18 @@ def with_polish(
         return turned, {"polish": choice(None, refusal)}
     polish = _Polish.of(learner, source, run, report)
     if planned is not None:
-        return polish.learned(turned, planned), {"polish": choice(planned, AS_GIVEN)}
+        best = polish.learned(turned, VECCHIA)
+        best = polish.learned(best, EXACT) if planned == EXACT else best
+        return best, {"polish": choice(planned, AS_GIVEN)}
     best, is_better, why = polish.compared(turned, turned, VECCHIA)
     if not is_better:
         return best, {"polish": choice(None, why)}
-    entries = {"polish": choice(VECCHIA, why)}
-    if turned is first:
-        return best, entries
-    best, is_better, why = polish.compared(best, first, UNTURNED)
-    return best, entries | ({"metric": choice(0, why)} if is_better else {})
+    entries = {}
+    if turned is not first:
+        best, is_better, unturned = polish.compared(best, first, UNTURNED)
+        entries = {"metric": choice(0, unturned)} if is_better else {}
+    best, is_better, exact = polish.compared(best, best, EXACT)
+    return best, entries | {"polish": choice(EXACT if is_better else VECCHIA, f"{why}; {exact}")}
 
 
 def _refusal(
@@ -80,21 +84,22 @@ def _refusal(
         return "Vecchia's likelihood takes no notice of groups"
     if found.result not in DONE:
         return "the run was ended before further steps could be tried"
-    if _further(learner).need_bytes(found.gp, source.size, source.n_inputs) > budget.free():
-        return "no memory to try further steps"
-    return None
+    needs = (of.need_bytes(found.gp, source.size, source.n_inputs) for of in _further(learner).values())
+    return "no memory to try further steps" if max(needs) > budget.free() else None
 
 
-def _further(learner: LeaveOneOut) -> Vecchia:
-    """A few scoring steps of as many rows, with the same prior."""
-    return Vecchia(n_centres=learner.n_centres, spread=learner.spread).closing()
+def _further(learner: LeaveOneOut) -> dict[str, AbstractLearner]:
+    """A few scoring steps of as many rows, and the likelihood of a subset, with the same prior."""
+    vecchia = Vecchia(n_centres=learner.n_centres, spread=learner.spread).closing()
+    exact = FullBatch(subset_rows=SUBSET_ROWS, precision="float64", spread=learner.spread)
+    return {VECCHIA: vecchia, UNTURNED: vecchia, EXACT: exact}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Polish:
     """How the steps are taken, and the rows that judge them."""
 
-    learner: Vecchia
+    learners: dict[str, AbstractLearner]
     source: AbstractSource
     run: Run
     report: Report
@@ -112,9 +117,9 @@ class _Polish:
         return cls(_further(learner), source, run, report, X, judging, half, cells, weight)
 
     def learned(self, start: FitResult, name: str) -> FitResult:
-        """One run of `start` and of the further steps; `start`, if these were ended."""
+        """One run of `start` and of the further steps of that name; `start`, if these were ended."""
         going = self.run.going(self.report, f"polish.{name}")
-        found = gone_on(start, start.gp, self.learner, self.source, going, closes=True)
+        found = gone_on(start, start.gp, self.learners[name], self.source, going, closes=True)
         return found if found.result in DONE else start._replace(result=unless_ended(start, found))
 
     def compared(self, old: FitResult, start: FitResult, name: str) -> tuple[FitResult, bool, str]:
