@@ -8,7 +8,9 @@ from measuring import store, tables
 from measuring.query import lines
 
 SCORING, NEAR = "scoring", 1e-3  # nats from the optimum
-DEFAULT = "by default"  # of learners: leave-one-out, learned on by Vecchia's likelihood where left-out rows gain
+DEFAULT = (
+    "by default"  # of learners: leave-one-out, learned on by Vecchia's likelihood where left-out rows gain
+)
 LIKELIHOOD, LEFT_OUT, VECCHIA = "likelihood", "leave-one-out", "Vecchia"
 WON = 0.01  # nats
 FLIGHTS = {"flights": (28.6, 4.52), "flights:by-day": (25.3, 4.38)}  # limits of RMSE and NLPD

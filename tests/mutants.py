@@ -798,9 +798,23 @@ MUTATIONS = (
     Mutation(
         "the polish goes from the turned lengthscales alone",
         "selection/polish.py",
-        "best, is_better, why = polish.compared(best, first, UNTURNED)",
+        "best, is_better, unturned = polish.compared(best, first, UNTURNED)",
         "is_better = False",
         "selection/test_polish.py::test_where_turns_gained_the_better_of_both_ends_is_kept",
+    ),
+    Mutation(
+        "a plan repeats the first likelihood of the polish alone",
+        "selection/polish.py",
+        "best = polish.learned(best, EXACT) if planned == EXACT else best",
+        "best = best",
+        "selection/test_polish.py::test_the_exact_likelihood_of_a_subset_follows_where_it_gains",
+    ),
+    Mutation(
+        "too few locally predicted rows are left out to correct probabilities",
+        "posteriors/local.py",
+        "return max(least, LEFT_OUT_NUMBERS // self.n_neighbours**2)",
+        "return LEFT_OUT_NUMBERS // self.n_neighbours**2",
+        "posteriors/test_local.py::test_enough_rows_are_left_out_to_correct_probabilities",
     ),
     Mutation(
         "turned metrics are kept whatever left-out rows say",

@@ -19,7 +19,7 @@ from stochgp.models import KernelGP
 from stochgp.numerics.clustered import clusters, folds
 from stochgp.objectives.dispersion import student_dispersion
 from stochgp.results import FitResult
-from stochgp.selection.choices import SUBSET_ROWS
+from stochgp.selection.choices import LOCAL_ROWS, SUBSET_ROWS
 from stochgp.selection.left_out import SEED, predicted_by_others, some_rows
 from stochgp.training_data.run import Run
 
@@ -80,6 +80,8 @@ def _refusal(
     """Why no further steps are tried; None where they can be."""
     if not is_automatic:
         return AS_ASKED
+    if source.size > LOCAL_ROWS:
+        return f"beyond {LOCAL_ROWS:,} rows near rows say nearly all"
     if source.in_groups:
         return "Vecchia's likelihood takes no notice of groups"
     if found.result not in DONE:
