@@ -64,7 +64,8 @@ class KernelGPRegressor(FamilyRegressor):
         "auto" (compared on held-out rows: Matérn 1/2, 3/2, 5/2, RBF, a broad plus a short term), "rbf", "matern12", "matern32", "matern52", "linear", … or a
         kernel of `stochgp.kernels`; "tanimoto" for fingerprints: `kernels.Tanimoto() + kernels.Constant()` (docs/methods/molecules.md says why).
     learner
-        "auto", "loo", "vecchia", "bsgd", "full-batch", "iterative", or a learner of `stochgp.learners`; None = keep the hyperparameters given.
+        "auto" (docs/methods/kernel_gp.md: what is learned by default), "loo", "vecchia", "bsgd", "full-batch", "iterative", or a learner of
+        `stochgp.learners`; None = keep the hyperparameters given.
     noise_variance
         σ², in the units of what the kernel sees (standardised targets when `standardize`): a value is kept, while the kernel is learned; None = learned, from
         a tenth of the targets' mean square, which `learner=None` keeps.
