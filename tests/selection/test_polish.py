@@ -198,6 +198,23 @@ def test_the_exact_likelihood_of_a_subset_follows_where_it_gains(monkeypatch):
     np.testing.assert_array_equal(again.predict(X[N:]), both.predict(X[N:]))
 
 
+def test_a_run_that_is_stopped_later_keeps_what_was_found(monkeypatch):
+    """The callback ends the exact likelihood: nothing follows it, and Vecchia's model stays."""
+    learned, names = polish._Polish.learned, []
+
+    def stopped(self, start, name):
+        names.append(name)
+        return learned(self, start, name)
+
+    monkeypatch.setattr(polish._Polish, "learned", stopped)
+    scores_by(monkeypatch, [1.0])
+    model = KernelGPRegressor(**SETTINGS).fit(X[:N], Y[:N], callback=lambda _: polish.EXACT in names)
+    assert names == [polish.VECCHIA, polish.EXACT]
+    assert model.plan_["polish"]["choice"] == "vecchia"
+    assert "further steps were ended" in model.plan_["polish"]["why"]
+    assert model.plan_["ended"]["choice"] == "stopped"
+
+
 def test_groups_and_many_rows_are_left_to_leave_one_out():
     model = KernelGPRegressor(**SETTINGS).fit(X[:N], NOISY[:N], groups=np.arange(N) // 2)
     assert model.plan_["polish"]["choice"] is None

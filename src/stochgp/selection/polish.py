@@ -126,11 +126,13 @@ class _Polish:
 
     def compared(self, old: FitResult, start: FitResult, name: str) -> tuple[FitResult, bool, str]:
         """(What the steps make of `start` where left-out rows prefer it to `old`, else `old`; whether they do; why)."""
+        if old.result not in DONE:
+            return old, False, "the run was ended before further steps"
         if deadline.left() < start.seconds + OVERHEAD:
             return old, False, "no time was left for further steps"
         new = self.learned(start, name)
         if new.gp is start.gp:
-            return old._replace(result=new.result), False, "further steps were ended"
+            return old._replace(result=unless_ended(old, new)), False, "further steps were ended"
         found = prefer(self.scores(old.gp), {name: self.scores(new.gp)}, self.cells, self.weight)
         is_better = found.name is not None
         return new if is_better else old, is_better, f"by left-out rows: {found.why}"
