@@ -37,10 +37,10 @@ def fitted(y=Y, **settings):
     return KernelGPRegressor(**(SETTINGS | settings)).fit(X[:N], y[:N])
 
 
-def scores_by(monkeypatch, gains):
+def scores_by(monkeypatch, gains, trial=1.0):
     """Scores of the models in the order in which they are asked for: the first one's, and then `gains` above those of the model that it is compared with."""
     noise = np.random.default_rng(1).normal(size=N)
-    asked = iter([0.0, *gains, 0.0, -1.0, 0.0, -1.0])  # what is not said loses
+    asked = iter([0.0, trial, 0.0, *gains, 0.0, -1.0, 0.0, -1.0])  # what is not said loses
     monkeypatch.setattr(polish._Polish, "scores", lambda self, gp: noise + next(asked))
 
 
@@ -76,6 +76,19 @@ def test_left_out_rows_decide(monkeypatch, straight):
         same = np.array_equal(model.kernel_.lengthscale, straight.kernel_.lengthscale)
         assert same == (choice is None)
     assert straight.plan_["polish"] == {"choice": None, "why": "as asked"}
+
+
+def test_a_trial_that_does_not_pay_ends_it(monkeypatch, straight):
+    learned, names = polish._Polish.learned, []
+    monkeypatch.setattr(polish._Polish, "learned", lambda self, start, name: (names.append(name), learned(self, start, name))[1])  # fmt: skip
+    scores_by(monkeypatch, [1.0], trial=-1.0)
+    model = fitted()
+    assert names == [polish.TRIAL]
+    assert (
+        model.plan_["polish"]["choice"] is None
+        and "'vecchia-trial' gains -1.0" in model.plan_["polish"]["why"]
+    )
+    np.testing.assert_array_equal(model.kernel_.lengthscale, straight.kernel_.lengthscale)
 
 
 def test_a_polished_model_is_nearer_to_the_optimum_of_vecchias_likelihood(monkeypatch):
@@ -171,7 +184,7 @@ def test_where_turns_gained_the_better_of_both_ends_is_kept(gains, kept, monkeyp
 
 
 def test_learning_goes_on_from_a_checkpoint(tmp_path, monkeypatch):
-    scores_by(monkeypatch, [1.0, 0.0, 1.0] + [0.0, 1.0, 0.0, 1.0])
+    scores_by(monkeypatch, [1.0, 0.0, 1.0] + [0.0, 1.0] + [0.0, 1.0, 0.0, 1.0])
     first, again = (
         KernelGPRegressor(**SETTINGS).fit(X[:N], Y[:N], checkpoint=tmp_path / "run") for _ in range(2)
     )
@@ -209,7 +222,7 @@ def test_a_run_that_is_stopped_later_keeps_what_was_found(monkeypatch):
     monkeypatch.setattr(polish._Polish, "learned", stopped)
     scores_by(monkeypatch, [1.0])
     model = KernelGPRegressor(**SETTINGS).fit(X[:N], Y[:N], callback=lambda _: polish.EXACT in names)
-    assert names == [polish.VECCHIA, polish.EXACT]
+    assert names == [polish.TRIAL, polish.VECCHIA, polish.EXACT]
     assert model.plan_["polish"]["choice"] == "vecchia"
     assert "further steps were ended" in model.plan_["polish"]["why"]
     assert model.plan_["ended"]["choice"] == "stopped"

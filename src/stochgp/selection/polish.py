@@ -11,6 +11,7 @@ from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, AS_GIVEN, choice, prefer
 from stochgp.data.streams import AbstractSource
 from stochgp.learners import FullBatch, LeaveOneOut, Vecchia
+from stochgp.learners.conditionals import SCORINGS, TRIAL_ROWS
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.going_on import DONE, gone_on, unless_ended
 from stochgp.learning.log import Report
@@ -24,7 +25,7 @@ from stochgp.selection.left_out import SEED, predicted_by_others, some_rows
 from stochgp.training_data.run import Run
 
 Scores = Float[np.ndarray, " R"]
-VECCHIA, UNTURNED, EXACT = "vecchia", "vecchia-before-turns", "full-batch"
+TRIAL, VECCHIA, UNTURNED, EXACT = "vecchia-trial", "vecchia", "vecchia-before-turns", "full-batch"
 ROWS = 8192  # left out, to judge
 OVERHEAD = 5.0  # seconds of compiling for another learner
 
@@ -40,7 +41,7 @@ def with_polish(
 ) -> tuple[FitResult, dict[str, Any]]:
     """(`turned`, or what the likelihoods make of it where left-out rows gain; what `plan_` says of that).
 
-    Scoring steps of Vecchia's likelihood come first. Where they pay, they are taken from `first` too, the run before its lengthscales were turned (`turned` itself where
+    Scoring steps of Vecchia's likelihood come first, of all scored rows where fewer steps of 4,096 pay. Where they pay, they are taken from `first` too, the run before its lengthscales were turned (`turned` itself where
     they were not), and the better of both ends is kept. From there the exact likelihood of 3,000 rows is tried.
 
     Leave-one-out has the θ of the highest density of rows given their neighbours, so by that density no other θ could win. But the scale and the tails of errors are
@@ -59,6 +60,9 @@ def with_polish(
         best = polish.learned(turned, VECCHIA)
         best = polish.learned(best, EXACT) if planned == EXACT else best
         return best, {"polish": choice(planned, AS_GIVEN)}
+    trial, promises, why = polish.compared(turned, turned, TRIAL)
+    if not promises:
+        return trial, {"polish": choice(None, why)}
     best, is_better, why = polish.compared(turned, turned, VECCHIA)
     if not is_better:
         return best, {"polish": choice(None, why)}
@@ -93,8 +97,9 @@ def _refusal(
 def _further(learner: LeaveOneOut) -> dict[str, AbstractLearner]:
     """A few scoring steps of as many rows, and the likelihood of a subset, with the same prior."""
     vecchia = Vecchia(n_centres=learner.n_centres, spread=learner.spread).closing()
+    trial = dataclasses.replace(vecchia, n_centres=min(TRIAL_ROWS, learner.n_centres), epochs=SCORINGS)
     exact = FullBatch(subset_rows=SUBSET_ROWS, precision="float64", spread=learner.spread)
-    return {VECCHIA: vecchia, UNTURNED: vecchia, EXACT: exact}
+    return {TRIAL: trial, VECCHIA: vecchia, UNTURNED: vecchia, EXACT: exact}
 
 
 @dataclasses.dataclass(frozen=True)
