@@ -112,7 +112,7 @@ def _learned(method: str, cell: Cell, problem: Problem):
 
 
 def _learned_on(found: Any, learner: Any, problem: Problem, key: Any) -> Any:
-    """By Vecchia's likelihood, where left-out rows gain."""
+    """By likelihoods, where left-out rows gain."""
     from stochgp.budget import Budget
     from stochgp.selection.polish import with_polish
     from stochgp.training_data.run import Run

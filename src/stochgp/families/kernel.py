@@ -275,13 +275,16 @@ class KernelGPRegressor(FamilyRegressor):
         """With lengthscales along other directions, and learned on by likelihoods, where left-out rows gain by it."""
         asked = COMPARE if self.metric == "auto" and isinstance(self.kernel, str) else self.metric
         turned, metric = with_metric(asked, found, learner, rows, run, report)
-        is_automatic = isinstance(self.learner, str) and self.learner == "auto"
-        best, polish = with_polish(is_automatic, found, turned, learner, rows, run, report)
+        best, polish = with_polish(self._learns_automatically, found, turned, learner, rows, run, report)
         return best, metric | polish
 
     def _least_seconds(self) -> float:
         """The hyperparameters at the start are those of no data: predictions with them would be too certain or not certain enough."""
-        return LEAST_SECONDS if isinstance(self.learner, str) and self.learner == "auto" else 0.0
+        return LEAST_SECONDS if self._learns_automatically else 0.0
+
+    @property
+    def _learns_automatically(self) -> bool:
+        return isinstance(self.learner, str) and self.learner == "auto"
 
     def _seconds_after(self, data: TrainingData, run: Run) -> float:
         return self._wanted_posterior().seconds(data, run)

@@ -42,8 +42,7 @@ def on_all_rows(
     would say too small a noise, as they come near to interpolating; so both variances are those of `first`, chosen by rows that it had not seen.
     """
     learner = _closing(first, gp, learner, source.size, rate)
-    file = None if checkpoint is None else f"{os.fspath(checkpoint)}.closing"
-    second = fit(learner, gp, source, key=key, checkpoint=file, devices=devices)
+    second = fit(learner, gp, source, key=key, checkpoint=checkpoint, devices=devices)
     if second.result not in DONE or second.evidence is None:
         return first
     variances = float(first.gp.variance), float(first.gp.noise_variance)

@@ -41,8 +41,8 @@ def with_polish(
 ) -> tuple[FitResult, dict[str, Any]]:
     """(`turned`, or what the likelihoods make of it where left-out rows gain; what `plan_` says of that).
 
-    Scoring steps of Vecchia's likelihood come first, of all scored rows where fewer steps of 4,096 pay. Where they pay, they are taken from `first` too, the run before its lengthscales were turned (`turned` itself where
-    they were not), and the better of both ends is kept. From there the exact likelihood of 3,000 rows is tried.
+    Scoring steps of Vecchia's likelihood come first, of all scored rows where fewer steps of 4,096 pay. Where they pay, they are taken from `first` too, the run before
+    its lengthscales were turned (`turned` itself where they were not), and the better of both ends is kept. From there the exact likelihood of 3,000 rows is tried.
 
     Leave-one-out has the θ of the highest density of rows given their neighbours, so by that density no other θ could win. But the scale and the tails of errors are
     fitted afterwards (`selection.dispersion`). So rows are scored by a Student-t density around the same mean, and of a scale proportional to the same

@@ -46,7 +46,7 @@ def closed(
         return first, {"closing_steps": choice(0, "heavy tails are fitted by rows that were held out")}
     if not closes(first, learner, rows) or run.planned("closing_steps") == 0:
         return first, {"closing_steps": choice(0, "on all rows, held-out ones included: only for few rows")}
-    settings = {"key": run.learn_key, "checkpoint": run.checkpoint, "devices": run.devices}
+    settings = {"key": run.learn_key, "checkpoint": run.beside("closing"), "devices": run.devices}
     found = on_all_rows(first, gp, learner, rows, rate_of(first, learner), **settings)
     why = "on all rows, held-out ones included, from the start; the variances are those that held-out rows chose"
     return found, {"closing_steps": choice(found.n_iter - first.n_iter, why)}
