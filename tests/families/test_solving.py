@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 
 from stochgp import KernelGPRegressor
-from stochgp.budget import Budget
+from stochgp.budget import Budget, in_use
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
-from stochgp.families.solving import tolerances
-from stochgp.kernels import Matern32
+from stochgp.families.solving import _neighbours_of, tolerances
+from stochgp.kernels import Constant, Matern32, Tanimoto
 from stochgp.likelihoods import constant_noise
 from stochgp.models import KernelGP
+from stochgp.planning.memory import HEADROOM
+from stochgp.posteriors.sampled import NEAREST
 from stochgp.selection.left_out import typical_error
-from stochgp.solvers import CG, SDD, Cholesky
+from stochgp.solvers import CG, SDD, Cholesky, SystemSize
 from stochgp.training_data.units import TrainingData
 
 Y = np.random.default_rng(0).normal(size=20_000)
@@ -89,3 +91,24 @@ def test_a_solver_solves_to_its_share_of_the_tolerance(solver, share):
     if not solver.exact_variances:
         assert model._fitted.posterior.tolerance == pytest.approx(share * tolerance, rel=1e-4)
     assert model.plan_["residual"]["choice"] <= share * tolerance
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n_neighbours"), [(Matern32([1.0, 1.0, 1.0]), NEAREST), (Tanimoto() + Constant(), 0)]
+)
+def test_variances_begin_with_near_rows_where_trees_find_them_and_as_the_plan_says(kernel, n_neighbours):
+    generator = np.random.default_rng(0)
+    X = generator.integers(0, 4, (90, 3)) + generator.uniform(0, 0.1, (90, 1))
+    given = {"learner": None, "noise_variance": 0.1, "solver": "cg", "n_samples": 4, "standardize": False}
+    model = KernelGPRegressor(kernel, **given, random_state=0).fit(X, X[:, 0] - 1.5)
+    assert model.plan_["variance_neighbours"]["choice"] == n_neighbours
+    plan = model.plan_ | {"variance_neighbours": {"choice": 5, "why": "asked for"}}
+    again = KernelGPRegressor(kernel, **given, random_state=0, plan=plan).fit(X, X[:, 0] - 1.5)
+    assert again._fitted.posterior.n_neighbours == 5
+
+
+def test_variances_are_from_samples_alone_where_there_is_no_memory_for_the_search():
+    """Of 10⁵ rows, 64 samples and 8 inputs beside solutions and residuals: about 52 MB, and 26 MB more for the targets of samples."""
+    size, kernel = SystemSize(100_000, 8, 64, 40, 4), Matern32(np.ones(8))
+    for free, n_neighbours in ((70_000_000, 0), (10**9, NEAREST)):
+        assert _neighbours_of(kernel, size, Budget(int((in_use() + free) / (1 - HEADROOM)))) == n_neighbours

@@ -45,7 +45,7 @@ def plans(draw, name):
     return SolvePlan(
         solver, draw(whole), draw(st.integers(0, 10**6)), n_samples, variance_by(solver, n_samples),
         draw(st.sampled_from(["float32", "float64"])), draw(st.floats(1, 10)), draw(positive), draw(whole),
-        draw(st.text(max_size=20)), {name: seconds}, draw(st.booleans()),
+        draw(st.text(max_size=20)), {name: seconds}, draw(st.booleans()), n_neighbours=draw(whole),
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from stochgp.posteriors import (
     VariationalPosterior,
     sample_targets,
 )
+from stochgp.posteriors.sampled import NoiseDraws
 from stochgp.priors import prior_functions
 from stochgp.solvers import CG, Cholesky, solve
 from stochgp.storage.files import load_tree, save_tree
@@ -74,13 +75,14 @@ def exact(noise=None, count=COUNT):
     return ExactKernelPosterior(held, weights, float(y @ np.asarray(weights)[:, 0]), Cholesky())
 
 
-def sampled():
+def sampled(n_neighbours=0):
     held, keys = system(), jax.random.split(KEY)
     prior = prior_functions(held.kernel, D, HELD, key=keys[0], dtype=jnp.dtype(jnp.float64))
     b = jnp.concatenate([y[:, None], sample_targets(held.operator, prior, held.X, key=keys[1])], axis=1)
     found = solve(held.operator, b, CG(), key=KEY, tolerance=1e-7).value
     explained = float(y @ np.asarray(found)[:, 0])
-    return SampledKernelPosterior(held, found[:, :1], explained, prior, found[:, 1:], CG(), 1e-7)
+    parts = (held, found[:, :1], explained, prior, found[:, 1:], CG(), 1e-7)
+    return SampledKernelPosterior(*parts, draws=NoiseDraws((N,), (keys[1],)), n_neighbours=n_neighbours)
 
 
 def local():
@@ -112,8 +114,10 @@ POSTERIORS = {
     "feature": feature,
     "kernel exact": exact,
     "kernel by samples": sampled,
+    "kernel by samples and near rows": functools.partial(sampled, 12),
     "local": local,
 }
+BY_SAMPLES = [name for name in POSTERIORS if name.startswith("kernel by samples")]
 GLOBAL = [name for name in POSTERIORS if name != "local"]
 
 
@@ -177,11 +181,11 @@ def test_posteriors_of_one_kernel_agree():
     for name in ("variational", "decoupled"):
         for part, wanted in zip(moments(made(name), NEAR), (mean, variance), strict=True):
             assert_allclose(part, wanted, rtol=1e-6, atol=1e-8)
-    found = moments(made("kernel by samples"), NEAR)
-    assert_allclose(found[0], mean, atol=1e-5)
-    assert_allclose(found[1], variance, rtol=4 * (2 / HELD) ** 0.5)
-    covariances = [made(name).covariance(NEAR) for name in ("kernel exact", "kernel by samples")]
-    assert_allclose(covariances[1], covariances[0], atol=1e-6)
+    for name in BY_SAMPLES:
+        found = moments(made(name), NEAR)
+        assert_allclose(found[0], mean, atol=1e-5)
+        assert_allclose(found[1], variance, rtol=4 * (2 / HELD) ** 0.5)
+        assert_allclose(made(name).covariance(NEAR), made("kernel exact").covariance(NEAR), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", GLOBAL)
@@ -194,7 +198,7 @@ def test_functions_have_the_posterior_mean_and_variance(name):
     mean, variance = moments(posterior, NEAR)
     assert values.shape == (len(NEAR), S)
     assert np.all(np.abs(values.mean(axis=1) - mean) < 4 * np.sqrt(values.var(axis=1) / S))
-    held = 2 / HELD if name == "kernel by samples" else 0.0
+    held = 2 / HELD if name in BY_SAMPLES else 0.0
     assert_allclose(values.var(axis=1, ddof=1), variance, rtol=4 * (2 / S + held) ** 0.5)
 
 
@@ -236,6 +240,14 @@ def test_the_factor_is_counted_until_it_is_there():
     before = posterior.need_bytes(Request(1))
     posterior.variance(NEAR)
     assert before - posterior.need_bytes(Request(1)) == 8 * N**2
+
+
+def test_the_search_for_near_rows_and_the_samples_targets_are_counted_until_they_are_there():
+    alone, posterior = sampled(), sampled(12)
+    before = posterior.need_bytes(Request(1))
+    assert before - alone.need_bytes(Request(1)) > 8 * N * HELD
+    posterior.variance(NEAR)
+    assert posterior.need_bytes(Request(1)) == alone.need_bytes(Request(1))
 
 
 def test_what_is_not_known_is_refused():

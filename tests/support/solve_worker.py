@@ -97,7 +97,10 @@ def carry_out(chosen: SolvePlan, kernel, X, y, n_features: int) -> None:
     for start in range(0, N_TEST, ROWS):
         Z = X[start : start + ROWS]
         if chosen.variance == "samples":
-            jax.block_until_ready(moments(operator, found.value[:, :1], prior, found.value[:, 1:], Z))
+            near = np.zeros((len(Z), 0), np.int32)
+            jax.block_until_ready(
+                moments(operator, found.value[:, :1], prior, found.value[:, 1:], None, Z, near)
+            )
         elif chosen.variance == "exact":
             factor.half(np.asarray(_across(operator, Z)))
 

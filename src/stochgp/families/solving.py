@@ -18,6 +18,7 @@ from stochgp.budget import Budget
 from stochgp.choosing import choice
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import ONE, Devices
+from stochgp.kernels import AbstractKernel
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import on_device
@@ -25,13 +26,14 @@ from stochgp.objectives.kernel import SOME_ROWS, mean_variance
 from stochgp.operators import TILE, AbstractOperator
 from stochgp.parameters import cast, value_of
 from stochgp.planning.devices import WAYS
+from stochgp.planning.memory import plannable
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
 from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated
 from stochgp.posteriors.local import NEIGHBOURS
 from stochgp.posteriors.local_index import neighbours_bytes
-from stochgp.posteriors.sampled import NoiseDraws
+from stochgp.posteriors.sampled import NEAREST, NoiseDraws, nearest_rows_bytes
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.selection.left_out import typical_error
@@ -158,6 +160,7 @@ def _solved(
         y=y,
         draws=None if prior is None else NoiseDraws((len(y),), (sample_key,)),
         left=found.residual,
+        n_neighbours=chosen.n_neighbours,
     )
     return posterior, found
 
@@ -261,7 +264,17 @@ def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budg
         ratio = noise / float(mean_variance(system.kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
         size = SystemSize.of(operator, X.shape[1], wanted.n_samples, ratio)
     asked = {"solver": wanted.solver, "tolerance": tolerance, "given": wanted.plan, "devices": wanted.devices}
-    return plan(operator, size, budget, **asked)
+    chosen = plan(operator, size, budget, **asked)
+    if wanted.plan is None and chosen.variance == "samples":
+        chosen = chosen._replace(n_neighbours=_neighbours_of(system.kernel, size, budget))
+    return chosen
+
+
+def _neighbours_of(kernel: AbstractKernel, size: SystemSize, budget: Budget) -> int:
+    """Rows that variances from samples begin with: as many as pay, where trees find them and there is memory for them beside solutions and residuals."""
+    held = 2 * size.itemsize * size.n_rows * size.n_columns
+    fits = held + nearest_rows_bytes(kernel, size, NEAREST) <= plannable(budget)
+    return min(NEAREST, size.n_rows) if kernel.has_places and fits else 0
 
 
 def run_solver(

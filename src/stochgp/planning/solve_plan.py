@@ -18,8 +18,8 @@ _MEASURED, _TYPICAL = "predicted from costs measured on this machine", "by typic
 class SolvePlan(NamedTuple):
     """How (K + Σ) α = b is solved, and what that is expected to cost.
 
-    The solution depends on `solver`, `tile`, `keep_rows`, `n_samples`, `variance` and `dtype`, on nothing else here but, by rounding and by a
-    preconditioner without neighbours, on the way in which devices share it.
+    The posterior depends on `solver`, `tile`, `keep_rows`, `n_samples`, `variance`, `n_neighbours` and `dtype`, on nothing else here but, by rounding
+    and by a preconditioner without neighbours, on the way in which devices share it.
     """
 
     solver: AbstractSolver
@@ -35,6 +35,7 @@ class SolvePlan(NamedTuple):
     alternatives: dict[str, float | None]  # solver → predicted seconds; None = does not fit
     measured: bool  # on this machine, or typical costs
     shared: Shared | None = None  # None = no devices were given
+    n_neighbours: int = 0  # nearest rows that variances from samples begin with
 
     @property
     def way(self) -> str | None:
@@ -60,6 +61,7 @@ class SolvePlan(NamedTuple):
             "keep_rows": choice(self.keep_rows, _why_kept(self.keep_rows)),
             "n_samples": choice(self.n_samples, "function samples solved together with the mean"),
             "variance": choice(self.variance, _why_variance(self)),
+            "variance_neighbours": choice(self.n_neighbours, _why_neighbours(self)),
             "solve_dtype": choice(
                 self.dtype, "float64 where asked for, or where rounding in float32 may count beside the noise"
             ),
@@ -106,6 +108,7 @@ class SolvePlan(NamedTuple):
             alternatives=_alternatives(described),
             measured=described["solve_seconds"].get("why") == _MEASURED,
             shared=_shared(described),
+            n_neighbours=_whole(described, "variance_neighbours", 0),
         )
 
 
@@ -146,8 +149,19 @@ def _why_variance(plan: SolvePlan) -> str:
         case "exact":
             return "from the Cholesky factor; expected relative error 0"
         case "samples":
-            return f"from {plan.n_samples} samples; expected relative error at most {plan.variance_error:.3g}"
+            own = ", which the nearest rows make smaller" if plan.n_neighbours else ""
+            return f"from {plan.n_samples} samples; expected relative error at most {plan.variance_error:.3g}{own}"
     return "no samples were asked for"
+
+
+def _why_neighbours(plan: SolvePlan) -> str:
+    if plan.n_neighbours:
+        return "nearest training rows, given which the variance of f is exact; samples say how much less it is given all rows"
+    return (
+        "no trees find them for this kernel, or there is no memory for them"
+        if plan.variance == "samples"
+        else "variances are not from samples"
+    )
 
 
 def _described(shared: Shared | None) -> dict[str, Any]:

@@ -249,6 +249,7 @@ def _as_given(given: SolvePlan, size: SystemSize, budget: Budget, free: int, aim
     if found.need > free:
         _refuse(found, size.n_columns, budget)
     made = _plan(found, AS_GIVEN, {given.solver.name: found.seconds}, measured=False)
+    made = made._replace(n_neighbours=given.n_neighbours)
     return made if aim.team is None else made._replace(shared=Shared(aim.team.count, found.way, AS_GIVEN))
 
 

@@ -174,10 +174,12 @@ def scale_of(
 def variance_of_samples(
     d: Float[Array, "N S"], g: Float[Array, "N S"], largest: Float[Array, " N"]
 ) -> Float[Array, " N"]:
-    """var f at each row: v ← [(k − v)² a + v² (k − b)⁺] / [(k − v)² + v²], from v = k a/(a + b), twice; k = k(z, z) is `largest`, a and b mean squares of d, g.
+    """var f at each row: v ← [(k − v)² a + v² (k − b)⁺] / [(k − v)² + v²], from v = k a/(a + b), twice; k is `largest`, a and b mean squares of d, g.
 
-    Mean and error are independent: d_s = f₀ₛ − g_s ~ N(0, v), g_s = k(z, X)A⁻¹(f₀ₛ(X) + ε_s) ~ N(0, k − v). So a and k − b have the mean v; by inverse
-    variances their relative standard error is √(2/S) (1 − t)/√(t² + (1 − t)²), t = v/k: a's alone where the rows say much of f, 0 where they say nothing.
+    Of k = k(z, z) and g_s = k(z, X)A⁻¹(f₀ₛ(X) + ε_s), mean and error are independent: d_s = f₀ₛ − g_s ~ N(0, v), g_s ~ N(0, k − v). So a and k − b have the
+    mean v; by inverse variances their relative standard error is √(2/S) (1 − t)/√(t² + (1 − t)²), t = v/k: a's alone where the rows say much of f, 0 where
+    they say nothing. The same holds once any rows M are given: k is then the variance of f given these alone, which is at least v, and g_s what all
+    rows predict less what the rows M predict, k(z, X_M)A_MM⁻¹(f₀ₛ(X_M) + ε_s). Where M are rows that say most of f, t is near 1.
     """
     a, b = (jnp.mean(jnp.square(part), axis=1) for part in (d, g))
     tiny = float(jnp.finfo(a.dtype).tiny)

@@ -15,7 +15,6 @@ import math
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
@@ -31,7 +30,7 @@ from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator, wide
 from stochgp.operators.base import filled
 from stochgp.posteriors.kernel import KernelSystem, whole_product
-from stochgp.posteriors.sampled import NoiseDraws, SampledKernelPosterior
+from stochgp.posteriors.sampled import NoiseDraws, SampledKernelPosterior, drawn_targets
 from stochgp.priors import PriorFunctions
 
 BLOCK = 1024  # rows of which products are computed at once
@@ -66,11 +65,7 @@ def sides(
 ) -> Float[Array, "N C"]:
     """[y | f₀(X) + ε], the right-hand sides of the mean and of pathwise samples; ε of each part of the rows is `draws`' own."""
     b = on_device(y[:, None], operator.dtype)
-    return (
-        b
-        if prior is None
-        else jnp.concatenate([b, _of_samples(operator, prior, X, draws.keys, draws.n_rows)], axis=1)
-    )
+    return b if prior is None else jnp.concatenate([b, drawn_targets(operator, prior, X, draws)], axis=1)
 
 
 def warm_start(
@@ -130,22 +125,6 @@ def extended(factor: Factor, system: KernelSystem, n_old: int) -> Factor | None:
             return None
         L[first:last, :first] = W.T
     return Factor(L, factor.jitter)
-
-
-@eqx.filter_jit
-def _of_samples(
-    operator: AbstractOperator,
-    prior: PriorFunctions,
-    X: Array,
-    keys: tuple[PRNGKeyArray, ...],
-    n_rows: tuple[int, ...],
-) -> Float[Array, "N S"]:
-    """What `sample_targets` gives for rows of one part, for rows of several."""
-    parts = [
-        jax.random.normal(key, (n, prior.n_samples), operator.dtype)
-        for n, key in zip(n_rows, keys, strict=True)
-    ]
-    return prior(X) + jnp.sqrt(operator.noise[: operator.size])[:, None] * jnp.concatenate(parts)
 
 
 def _left_of_all(

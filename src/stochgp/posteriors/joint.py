@@ -2,12 +2,12 @@
 
 Sets come as Z [B, Q, D]: B sets of Q rows. By kind of posterior,
 
-    from samples    C = √(v/c)(DᵀD/S)√(v/c), D the deviations of the S functions held, c their mean squares, v the variances (`variance_of_samples`)
+    from samples    C = √(v/c)(DᵀD/S)√(v/c), D the deviations of the S functions held, c their mean squares, v the variances (`sampled_variance`)
     from features   C = (Rᵀφ)·(Rᵀφ)
     from a factor   C = k(Z, Z) − k(Z, X)A⁻¹k(X, Z)
 
 so that the diagonals are the variances that the posterior itself gives. The slope of the last one needs no factor: with H = A⁻¹k(X, Z) held,
-it is that of k(Z, Z) − k(Z, X)H − Hᵀk(X, Z).
+it is that of k(Z, Z) − k(Z, X)H − Hᵀk(X, Z). The slope of v is that with the nearest rows as they are.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from stochgp.numerics.arrays import by_blocks
-from stochgp.numerics.precision import matmul
-from stochgp.posteriors.base import AbstractPosterior, variance_of_samples
+from stochgp.numerics.precision import einsum, matmul
+from stochgp.posteriors.base import AbstractPosterior
 from stochgp.posteriors.exact import ExactKernelPosterior
 from stochgp.posteriors.feature import FeaturePosterior
 from stochgp.posteriors.kernel import times
-from stochgp.posteriors.sampled import SampledKernelPosterior
+from stochgp.posteriors.sampled import SampledKernelPosterior, SampleRows, sampled_variance
 from stochgp.posteriors.variational import VariationalPosterior
 
 ROWS = 512  # that are evaluated at a time
@@ -43,6 +43,7 @@ class JointMoments:
 
     def __init__(self, posterior: AbstractPosterior):
         self._exact = posterior if isinstance(posterior, ExactKernelPosterior) else None
+        self._sampled = posterior if isinstance(posterior, SampledKernelPosterior) else None
         self._of, self._parts = _traced(posterior)
         own = np.float64 if self._exact is not None else posterior.dtype or np.float64
         self.dtype = np.dtype(own)
@@ -58,15 +59,22 @@ class JointMoments:
 
     def _value(self, Z: Array) -> tuple[Any, ...]:
         if self._exact is None:
-            return _value(self._of, self._parts, Z)
+            return _value(self._of, self._parts, self._own(Z), Z)
         mean, within, across, half = self._halves(Z)
         return mean, within - np.einsum("nbq,nbr->bqr", across, half)
 
     def _pull(self, Z: Array, by_mean: Array, by_covariance: Array) -> tuple[Any, ...]:
-        own: tuple = ()
+        own = self._own(Z)
         if self._exact is not None:
             own = (jnp.asarray(np.moveaxis(self._halves(Z)[3], 0, 1), self.dtype),)
         return (_pull(self._of, self._parts, own, Z, by_mean, by_covariance),)
+
+    def _own(self, Z: Array) -> tuple[Int[Array, "B Q m"], ...]:
+        """What the function takes for each set: of a posterior by samples the numbers of the rows nearest to each point."""
+        if self._sampled is None:
+            return ()
+        near = self._sampled.nearest(np.asarray(Z).reshape(-1, Z.shape[2]))
+        return (jnp.asarray(near).reshape(*Z.shape[:2], near.shape[1]),)
 
     def _halves(self, Z: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(mean [B, Q], k(Z, Z) [B, Q, Q], k(X, Z) and A⁻¹k(X, Z) [N, B, Q])."""
@@ -87,7 +95,7 @@ class JointMoments:
 
 
 def _traced(posterior: AbstractPosterior) -> tuple[Callable, tuple]:
-    """(A function of arrays and one set of rows, these arrays)."""
+    """(A function of arrays and of sets of rows, these arrays)."""
     match posterior:
         case ExactKernelPosterior():
             with jax.enable_x64(True):  # the small difference of two large numbers
@@ -96,12 +104,8 @@ def _traced(posterior: AbstractPosterior) -> tuple[Callable, tuple]:
         case SampledKernelPosterior(sample_weights=None):
             raise ValueError("the posterior has no samples to estimate covariances from: fit with n_samples")
         case SampledKernelPosterior(system=system):
-            return _by_samples, (
-                system.operator,
-                posterior.weights,
-                posterior.prior,
-                posterior.sample_weights,
-            )
+            parts = (system.operator, posterior.weights, posterior.prior, posterior.sample_weights)
+            return _by_samples, (*parts, posterior.sample_rows)
         case FeaturePosterior():
             return _by_features, (posterior.features, posterior.weights, posterior.root)
         case VariationalPosterior():
@@ -112,40 +116,58 @@ def _traced(posterior: AbstractPosterior) -> tuple[Callable, tuple]:
 
 
 def _by_samples(
-    operator: Any, weights: Array, prior: Any, sample_weights: Array, Z: Float[Array, "Q D"]
-) -> tuple[Float[Array, " Q"], Float[Array, "Q Q"]]:
+    operator: Any,
+    weights: Array,
+    prior: Any,
+    sample_weights: Array,
+    rows: SampleRows | None,
+    near: Int[Array, "B Q m"],
+    Z: Float[Array, "B Q D"],
+) -> tuple[Float[Array, "B Q"], Float[Array, "B Q Q"]]:
+    points, sets = Z.reshape(-1, Z.shape[2]), Z.shape[:2]
     V = operator.pad(jnp.concatenate([jnp.asarray(weights), jnp.asarray(sample_weights)], axis=1))
-    both, S = times(operator, Z, V), sample_weights.shape[1]
-    D = prior(Z)[:, :S] - both[:, 1:]
-    variance = variance_of_samples(D, both[:, 1:], operator.kernel.diag(Z))
+    both, S = times(operator, points, V), sample_weights.shape[1]
+    D = prior(points)[:, :S] - both[:, 1:]
+    own = near.reshape(len(points), near.shape[2])
+    variance = sampled_variance(operator.kernel, D, both[:, 1:], rows, points, own)
     tiny = float(jnp.finfo(Z.dtype).tiny)
     scaled = jnp.sqrt(variance / jnp.maximum(jnp.mean(jnp.square(D), axis=1), tiny))[:, None] * D
-    return both[:, 0], matmul(scaled, scaled.T) / S
+    scaled = scaled.reshape(*sets, S)
+    return both[:, 0].reshape(sets), einsum("bqs,brs->bqr", scaled, scaled) / S
 
 
 def _by_features(
-    features: Any, weights: Array, root: Array, Z: Float[Array, "Q D"]
-) -> tuple[Float[Array, " Q"], Float[Array, "Q Q"]]:
-    Phi = features(Z).astype(weights.dtype)
-    half = matmul(Phi, root)
-    return matmul(Phi, weights), matmul(half, half.T)
+    features: Any, weights: Array, root: Array, Z: Float[Array, "B Q D"]
+) -> tuple[Float[Array, "B Q"], Float[Array, "B Q Q"]]:
+    def one(Z: Array) -> tuple[Array, Array]:
+        Phi = features(Z).astype(weights.dtype)
+        half = matmul(Phi, root)
+        return matmul(Phi, weights), matmul(half, half.T)
+
+    return jax.vmap(one)(Z)
 
 
-def _by_process(process: Any, Z: Float[Array, "Q D"]) -> tuple[Float[Array, " Q"], Float[Array, "Q Q"]]:
-    K, W, V = process.covariance_parts(Z)
-    return process.mean(Z)[:, 0], K - matmul(W.T, W) + matmul(V[0].T, V[0])
+def _by_process(process: Any, Z: Float[Array, "B Q D"]) -> tuple[Float[Array, "B Q"], Float[Array, "B Q Q"]]:
+    def one(Z: Array) -> tuple[Array, Array]:
+        K, W, V = process.covariance_parts(Z)
+        return process.mean(Z)[:, 0], K - matmul(W.T, W) + matmul(V[0].T, V[0])
+
+    return jax.vmap(one)(Z)
 
 
 def _by_factor(
-    operator: Any, weights: Array, half: Float[Array, "N Q"], Z: Float[Array, "Q D"]
-) -> tuple[Float[Array, " Q"], Float[Array, "Q Q"]]:
+    operator: Any, weights: Array, half: Float[Array, "B N Q"], Z: Float[Array, "B Q D"]
+) -> tuple[Float[Array, "B Q"], Float[Array, "B Q Q"]]:
     """Whose slopes in Z are those of mean and covariance; its values are not."""
-    rows = operator.prepare(Z)
-    across = operator.times(
-        rows, operator.pad(jnp.concatenate([jnp.asarray(weights, Z.dtype), half], axis=1))
-    )
-    explained = across[:, 1:]
-    return across[:, 0], operator.kernel.between(rows, rows) - explained - explained.T
+
+    def one(half: Array, Z: Array) -> tuple[Array, Array]:
+        rows = operator.prepare(Z)
+        V = operator.pad(jnp.concatenate([jnp.asarray(weights, Z.dtype), half], axis=1))
+        across = operator.times(rows, V)
+        explained = across[:, 1:]
+        return across[:, 0], operator.kernel.between(rows, rows) - explained - explained.T
+
+    return jax.vmap(one)(half, Z)
 
 
 @eqx.filter_jit
@@ -160,8 +182,8 @@ def _kernels(operator: Any, weights: Array, Z: Float[Array, "B Q D"]) -> tuple[A
 
 
 @eqx.filter_jit
-def _value(of: Callable, parts: tuple, Z: Array) -> tuple[Array, Array]:
-    return jax.vmap(lambda z: of(*parts, z))(Z)
+def _value(of: Callable, shared: tuple, own: tuple, Z: Array) -> tuple[Array, Array]:
+    return of(*shared, *own, Z)
 
 
 @eqx.filter_jit
@@ -169,7 +191,7 @@ def _pull(of: Callable, shared: tuple, own: tuple, Z: Array, by_mean: Array, by_
     """`own` are arrays of each set [B, …], held."""
 
     def total(Z: Array) -> Array:
-        mean, covariance = jax.vmap(lambda own, z: of(*shared, *own, z))(own, Z)
+        mean, covariance = of(*shared, *own, Z)
         pulls = ((by_mean, mean), (by_covariance, covariance))
         return sum((jnp.vdot(pull.astype(value.dtype), value) for pull, value in pulls), start=jnp.zeros(()))
 

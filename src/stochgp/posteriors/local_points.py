@@ -26,6 +26,24 @@ class Points(NamedTuple):
     Z: Any  # [P, A]
 
 
+class Predictor(NamedTuple):
+    """bᵀy for f(z), y = f(X) + ε at k rows, and how far it is off.
+
+    Parameters
+    ----------
+    weights, variance, jitter : array [k], float, float
+        b ≈ A⁻¹k(X, z), A = k(X, X) + Σ; the variance bᵀΣb + hᵀK⁺h of f(z) − bᵀy (`LocalPosterior`); what was added to A's diagonal to factorise it.
+    factor, half : array [k, k], array [k]
+        L with A = LLᵀ, and L⁻¹k(X, z).
+    """
+
+    weights: Array
+    variance: Array
+    jitter: Array
+    factor: Array
+    half: Array
+
+
 def at_points(kernel: AbstractKernel, block: Points, devices: Devices = ONE) -> tuple[Array, Array, Array]:
     """By every device its part of the points."""
     if devices.mesh is None:
@@ -50,16 +68,24 @@ def _on_all(kernel: AbstractKernel, block: Points, devices: Devices) -> tuple[Ar
     )
 
 
-def _at_point(kernel: AbstractKernel, at: Points) -> tuple[Array, Array, Array]:
-    """(mean, variance, jitter) at one point: at.Z [A], its neighbours at.X [k, A]."""
-    X, y, noise, z = (jnp.asarray(part, jnp.float64) for part in at)
+def predictor(kernel: AbstractKernel, X: Array, noise: Array, z: Array) -> Predictor:
+    """At one point z [A] from the rows X [k, A], in float64. Its derivative in z takes none of k(X, X), which does not depend on z."""
+    X, noise, z = (jnp.asarray(part, jnp.float64) for part in (X, noise, z))
     rows, here = kernel.prepare(X, z), kernel.prepare(z[None], z)
-    K = jax.lax.optimization_barrier(kernel.between(rows, rows))  # not evaluated again for Kb
+    K = jax.lax.stop_gradient(kernel.between(rows, rows))
+    K = jax.lax.optimization_barrier(K)  # not evaluated again for Kb
     L, jitter = safe_cholesky(K + jnp.diag(noise))
     k, prior = kernel.between(rows, here)[:, 0], kernel.diag(z[None])[0]
-    half = solve_triangular(L, jnp.stack([k, y], axis=1), lower=True)
-    b = solve_triangular(L, half[:, 0], lower=True, trans="T")
+    half = solve_triangular(L, k, lower=True)
+    b = solve_triangular(L, half, lower=True, trans="T")
     rest = prior - jnp.dot(b, 2 * k - matmul(K, b))
     rounding = rounding_error(prior, jnp.sum(b**2), np.float64)
     variance = jnp.minimum(jnp.sum(noise * b**2) + jnp.maximum(rest, rounding), prior)
-    return jnp.sum(half[:, 0] * half[:, 1]), variance, jitter
+    return Predictor(b, variance, jitter, L, half)
+
+
+def _at_point(kernel: AbstractKernel, at: Points) -> tuple[Array, Array, Array]:
+    """(mean, variance, jitter) at one point."""
+    found = predictor(kernel, at.X, at.noise, at.Z)
+    y = solve_triangular(found.factor, jnp.asarray(at.y, jnp.float64), lower=True)
+    return jnp.sum(found.half * y), found.variance, found.jitter
