@@ -41,6 +41,11 @@ ENTRIES = (
     Entry("streams", "", "adversarial streams: is a coverage below 80 % ever without a warning?"),
     Entry("neighbour_learners", "", "leave-one-out against sgGP, a subset and published hyperparameters"),
     Entry("scales", "", "one factor for all variances: by likelihood, leave-one-out, samples, left-out rows"),
+    Entry(
+        "deviations",
+        "",
+        "standard deviations from samples against exact ones, by near rows that they begin with",
+    ),
     Entry("refinement", "", "global solves at the learned noise variance against a float64 factor"),
     Entry("fisher_or_adam", "", "passes and seconds of scoring steps and of Adam to one optimum"),
     Entry("neighbourhood_sizes", "", "how many neighbours, chosen how, for leave-one-out and Vecchia"),

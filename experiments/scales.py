@@ -112,7 +112,6 @@ def _by_samples(made, seed: int, draw: int) -> tuple[float, float]:
 def _mean_square(made, u: np.ndarray) -> float:
     """Mean z², by the library's formula."""
     from stochgp.posteriors import KernelSystem, SampledKernelPosterior
-    from stochgp.posteriors.calibration import left_out_errors
     from stochgp.solvers import CG
 
     system = KernelSystem(made.gp.kernel, made.X, np.ones(len(made.y)), made.gp.noise, 512)
@@ -125,7 +124,7 @@ def _mean_square(made, u: np.ndarray) -> float:
         solver=CG(),
         tolerance=0.01,
     )
-    z = left_out_errors(sampled, np.arange(len(made.y)))
+    z = sampled.errors_without(np.arange(len(made.y)))
     assert z is not None
     return float(np.mean(np.square(z)))
 

@@ -313,6 +313,25 @@ def metrics() -> str:
     return table(["set", *heads], rows)
 
 
+def deviations() -> str:
+    """Relative errors of standard deviations from samples, and seconds of predictions, by near rows."""
+    rows = []
+    for record in lines("deviations").records:
+        cell, found = record["settings"], record["results"]["deviations"]
+        alone = found[0]["seconds"]
+        errors = [f"{d['error']:.3f}" for d in found]
+        rows.append(
+            [
+                cell["set"],
+                cell["solver"],
+                *errors,
+                *(f"{d['seconds'] / alone:.1f}" for d in found if d["neighbours"] in (32, 48, 64)),
+            ]
+        )
+    heads = [f"{m} near rows" if m else "samples alone" for m in (0, 16, 32, 48, 64, 96, 128)]
+    return table(["set", "solver", *heads, *(f"seconds, {m} / none" for m in (32, 48, 64))], rows)
+
+
 def kernel_defaults() -> str:
     """`KernelGPRegressor(memory_limit="3GB")`, the limits derived from Cholesky's posteriors where there are any."""
     rows = []

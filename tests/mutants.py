@@ -100,6 +100,20 @@ MUTATIONS = (
         "posteriors/test_joint.py::test_moments_of_sets_are_those_of_the_posterior",
     ),
     Mutation(
+        "left-out variances by near rows take the errors of these for those of all",
+        "posteriors/sampled.py",
+        "g = errors - np.clip(inverse, noise, variance + noise)[:, None] * u",
+        "g = errors",
+        "posteriors/test_kernel.py::test_given_all_others_left_out_variances_are_exact_whatever_the_solver_left",
+    ),
+    Mutation(
+        "variances begin with near rows also where those that calibrate them are off",
+        "posteriors/calibration.py",
+        "if abs(np.mean(apart)) > APART else posterior",
+        "if False else posterior",
+        "posteriors/test_kernel.py::test_variances_stay_as_those_are_that_calibrate_them",
+    ),
+    Mutation(
         "products of conjugate gradients are summed in float32 whatever rounding makes of them",
         "solvers/cg.py",
         "_rounding(arranged.operator, p, squares) > ROUNDING",

@@ -10,6 +10,7 @@ from stochgp import KernelGPRegressor, kernels, load
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import LeaveOneOut
 from stochgp.results import RESULTS
+from stochgp.selection.left_out import JudgingRows
 
 N, D = 500, 3
 GENERATOR = np.random.default_rng(0)
@@ -155,6 +156,7 @@ def test_a_round_in_doubt_is_followed_by_one_more(levels, kept, n_trials, monkey
     monkeypatch.setattr(metric._Rounds, "_outer_products", lambda self, gp: np.ones((2, 2)))
     monkeypatch.setattr(metric._Rounds, "_trial", lambda self, gp, number: trials.append(number) or Run(gp))
     monkeypatch.setattr(metric._Rounds, "scores", lambda self, gp: scores[gp - 1])
-    rounds = metric._Rounds(*[None] * 7, cells=np.arange(2000), weight=np.ones(2000), n_slopes=1)
+    judges = JudgingRows(None, None, None, cells=np.arange(2000), weight=np.ones(2000))
+    rounds = metric._Rounds(*[None] * 5, judges=judges, n_slopes=1)
     found, n_turns = rounds.turned(Run(0), before, None, [])
     assert (found.gp, n_turns, trials) == (kept, kept, list(range(1, n_trials + 1)))

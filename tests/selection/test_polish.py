@@ -11,7 +11,7 @@ from stochgp import KernelGPRegressor
 from stochgp.learners import LeaveOneOut, Vecchia
 from stochgp.learning.fit import fit
 from stochgp.learning.sampling import host_inputs
-from stochgp.selection.left_out import predicted_by_others
+from stochgp.selection.left_out import JudgingRows, predicted_by_others
 
 N = 600
 GENERATOR = np.random.default_rng(0)
@@ -122,7 +122,7 @@ def test_scores_are_cross_fitted_student_densities(monkeypatch):
     fitted(NOISY)
     p, gp = seen["p"], seen["gp"]
     scores = p.scores(gp)
-    found = predicted_by_others(gp, p.source, host_inputs(p.source), p.judging)
+    found = predicted_by_others(gp, p.source, host_inputs(p.source), p.judges.rows)
     z, V = np.asarray(found.z, float), np.asarray(found.variance, float)
     assert sorted(np.unique(p.half)) == [0, 1] and abs(np.mean(p.half) - 0.5) < 0.01
     for half in (0, 1):
@@ -139,14 +139,11 @@ def test_scale_and_tails_play_no_part_in_the_comparison():
     rng = np.random.default_rng(2)
     z, V = rng.standard_t(4, size=500), rng.uniform(0.5, 2, 500)
     half, one = np.arange(500) % 2, np.ones(500)
-    with pytest.MonkeyPatch.context() as patch:
-        scores = []
-        for c in (1.0, 100.0):
-            patch.setattr(
-                polish, "predicted_by_others", lambda *_, c=c: SimpleNamespace(z=z / c**0.5, variance=c * V)
-            )
-            rows = polish._Polish(None, None, None, None, None, None, half, None, one)
-            scores.append(rows.scores(None))
+    scores = []
+    for c in (1.0, 100.0):
+        found = SimpleNamespace(z=z / c**0.5, variance=c * V)
+        judges = SimpleNamespace(predicted=lambda gp, found=found: found, weight=one)
+        scores.append(polish._Polish(*[None] * 4, judges, half).scores(None))
     np.testing.assert_allclose(scores[0], scores[1], atol=1e-4)
 
 
@@ -174,7 +171,13 @@ def test_where_turns_gained_the_better_of_both_ends_is_kept(gains, kept, monkeyp
 
     monkeypatch.setattr(metric, "FEWEST_ROWS", 400)
     monkeypatch.setattr(metric, "MOST_ROUNDS", 1)
-    monkeypatch.setattr(metric._Rounds, "_preferred", lambda self, a, b, name: metric.Preference(name, {}, "as a test wants it"))  # fmt: skip
+    judged = JudgingRows.preferred
+    wanted = lambda self, a, b, name: (
+        metric.Preference(name, {}, "as a test wants it")
+        if name in ("turn 1", "all of it")
+        else judged(self, a, b, name)
+    )
+    monkeypatch.setattr(JudgingRows, "preferred", wanted)
     scores_by(monkeypatch, [gains[0], 0.0, gains[1]])
     model = fitted(metric="auto")
     assert model.plan_["polish"]["choice"] == "vecchia"

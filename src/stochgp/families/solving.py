@@ -30,7 +30,7 @@ from stochgp.planning.memory import plannable
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import plan
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
-from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated
+from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated, consistent
 from stochgp.posteriors.local import NEIGHBOURS
 from stochgp.posteriors.local_index import neighbours_bytes
 from stochgp.posteriors.sampled import NEAREST, NoiseDraws, nearest_rows_bytes
@@ -111,9 +111,10 @@ def _calibrated(
     """(The posterior, its variances scaled by rows predicted without themselves and their groups; what `plan_` says of that)."""
     group, N, D = data.rows.group, data.n_rows, data.n_inputs
     if group is None:
+        posterior, alone = _consistent(posterior)
         posterior, scale = calibrated(posterior)
         why = "of all variances, by the training rows predicted without themselves"
-        return posterior, {"scale": choice(scale, why)}
+        return posterior, {"scale": choice(scale, why)} | alone
     if neighbours_bytes(posterior.system.kernel, N, D, ROWS_OF_GROUPS, NEIGHBOURS) > budget.free():
         return posterior, {"scale": choice(1.0, "there was no memory to predict rows without their groups")}
     try:
@@ -124,6 +125,21 @@ def _calibrated(
     return posterior, {
         "scale": choice(scale, "of all variances, by the training rows predicted without their groups")
     }
+
+
+def _consistent(posterior: KernelPosterior) -> tuple[KernelPosterior, dict[str, Any]]:
+    """(The posterior with variances that its factor will hold for, what `plan_` says of that where they are from samples alone)."""
+    if not isinstance(posterior, SampledKernelPosterior) or posterior.n_neighbours == 0:
+        return posterior, {}
+    try:
+        with deadline.granted(CALIBRATION_SECONDS):
+            posterior = consistent(posterior)
+    except TimeIsUpError:
+        posterior = dataclasses.replace(posterior, n_neighbours=0)
+    if posterior.n_neighbours:
+        return posterior, {}
+    why = "left-out rows, which calibrate variances, have them from samples alone, and those differ by more than a tenth"
+    return posterior, {"variance_neighbours": choice(0, why)}
 
 
 def _solved(

@@ -44,6 +44,10 @@ from stochgp.posteriors.sampled import SampledKernelPosterior
 from stochgp.solvers.sizes import SMALL
 
 ROWS_OF_GROUPS = 2000  # left out with their groups, of more than 3,000
+COMPARED_ROWS, APART = (
+    1000,
+    0.1,
+)  # rows by which two estimators of left-out variances are compared, and the mean logarithm that is too much
 
 
 def calibrated(posterior: Any, group: Int[np.ndarray, " N"] | None = None) -> tuple[Any, float]:
@@ -64,6 +68,21 @@ def calibrated(posterior: Any, group: Int[np.ndarray, " N"] | None = None) -> tu
         return posterior, 1.0
     scale = scale_of(np.square(z), posterior.system.weight[rows], group)
     return scaled(posterior, scale), scale
+
+
+def consistent(posterior: SampledKernelPosterior) -> SampledKernelPosterior:
+    """The posterior, its variances from samples alone where those of left-out rows are off by more than a tenth.
+
+    With hardly any noise the samples' 1/Q_ii may be: what a solver leaves, and what the prior's random features leave out, is of the size of the noise then. The factor c holds
+    for predictions whose variances are off as much. Variances that begin with near rows hardly are.
+    """
+    if posterior.n_neighbours == 0:
+        return posterior
+    rows, alone = random_rows(len(posterior.weights), COMPARED_ROWS, 0), posterior.left_out_variances
+    if alone is None:
+        return posterior
+    apart = np.log(alone[rows] / posterior.left_out_variances_near(rows))
+    return dataclasses.replace(posterior, n_neighbours=0) if abs(np.mean(apart)) > APART else posterior
 
 
 def scaled(posterior: Any, c: float) -> Any:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stochgp.data.rows import Rows as TrainingRows
 from stochgp.kernels.nearest import NearestRows, nearest_bytes
 from stochgp.likelihoods import AbstractNoise
+from stochgp.numerics.arrays import by_blocks
 from stochgp.numerics.dense_factor import rounding_error, safe_covariance
 from stochgp.numerics.precision import matmul
 from stochgp.objectives.slq import estimate_bytes, nlml_estimate
@@ -263,6 +264,28 @@ class SampledKernelPosterior(AbstractPosterior):
         squares, own = self.squared_deviations, self.system.row_noise
         return None if squares is None else np.where(one, inverse, inverse * squares / own + own)
 
+    def left_out_variances_near(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
+        """1/Q_ii of these rows by the estimator that new rows have their variances from. Raises ValueError where these do not begin with near rows.
+
+        Row i's A u_s is predicted from its near rows with the errors l_s, from all others with u_s/Q_ii, for any u_s. So l regressed on u gives 1/Q_ii, and with
+        it d and g of `variance_of_samples` as if row i were new.
+        """
+        held, prior = self.sample_rows, self.prior
+        if held is None or prior is None or len(self.system.X) == 1:
+            raise ValueError("variances do not begin with near rows")
+        near = self._search.others(rows, min(self.n_neighbours, len(self.system.X) - 1))
+        with jax.enable_x64(True):
+            X = np.asarray(self.system.X)[rows]
+            at = lambda *points: _as_new(prior, self.system.kernel, held, *points)
+            f, known, variance = by_blocks(at, BLOCK, X, near)
+            u, noise = np.asarray(self.sample_weights, np.float64)[rows], self.system.row_noise[rows]
+            errors = np.asarray(held.targets, np.float64)[rows] - known
+            inverse = np.sum(errors * u, axis=1) / np.sum(u**2, axis=1)
+            g = errors - np.clip(inverse, noise, variance + noise)[:, None] * u
+            parts = (f[:, : self.n_samples] - known - g, g, variance)
+            found = variance_of_samples(*(jnp.asarray(part) for part in parts))
+        return np.asarray(found) + noise
+
     def _solve(self, b: Any) -> Solution:
         return solve(self.system.operator, b, self.solver, key=jax.random.key(0), tolerance=self.tolerance)
 
@@ -307,6 +330,15 @@ def moments(
     return both[:, 0], jnp.minimum(jnp.maximum(variance, rounding), largest)
 
 
+@eqx.filter_jit
+def _as_new(
+    prior: PriorFunctions, kernel: Any, rows: SampleRows, Z: Float[Array, "P D"], near: Int[Array, "P m"]
+) -> tuple[Array, Array, Array]:
+    """(f₀, what the near rows predict of each target, the variance of f given these)."""
+    Z = jnp.asarray(Z)
+    return prior(Z), *_from_nearest(kernel, rows, Z, near)
+
+
 def sampled_variance(
     kernel: Any,
     d: Float[Array, "P S"],
@@ -325,7 +357,7 @@ def sampled_variance(
 def _from_nearest(
     kernel: Any, rows: SampleRows, Z: Float[Array, "P D"], near: Int[Array | np.ndarray, "P m"]
 ) -> tuple[Float[Array, "P S"], Float[Array, " P"]]:
-    """(What the near rows predict of each sample, the variance of f given these rows alone), in float64."""
+    """(What the near rows predict of each target, the variance of f given these rows alone), in float64."""
     kernel = cast(kernel, jnp.float64)
     X, noise, targets = (jnp.asarray(part) for part in rows)
 

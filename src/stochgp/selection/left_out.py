@@ -1,23 +1,28 @@
 """Training rows predicted without themselves, from their neighbours."""
 
+import dataclasses
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int32
+from jaxtyping import Float, Int, Int32
 
 from stochgp import deadline
 from stochgp.budget import Budget
+from stochgp.choosing import Preference, prefer
 from stochgp.data.streams import AbstractSource
 from stochgp.kernels.nearest import NearestRows, nearest_bytes
 from stochgp.learners.conditionals import N_NEIGHBOURS
 from stochgp.learning.sampling import host_inputs
+from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import Conditional, evaluate, is_small
 from stochgp.solvers.sizes import SMALL
 from stochgp.training_data.units import TrainingData
 
+Scores = Float[np.ndarray, " R"]
 SEED = 0
+OVERHEAD = 5.0  # seconds of compiling for another learner, or another kind of kernel
 SOME = 100  # rows that tell how small the noise is
 TYPICAL_ROWS = 1000
 TYPICAL_SECONDS = 5.0
@@ -27,6 +32,31 @@ TYPICAL = 1.4826  # standard deviations of a Gaussian in its median absolute dev
 def some_rows(n_rows: int, most: int) -> Int32[np.ndarray, " P"]:
     """Those that are left out, at most so many."""
     return random_rows(n_rows, most, SEED).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgingRows:
+    """Training rows that say which of two models is the better: each is predicted from its neighbours."""
+
+    source: AbstractSource
+    X: Float[np.ndarray, "N D"]  # of all rows
+    rows: Int32[np.ndarray, " R"]
+    cells: Int[np.ndarray, " R"]  # whose scores may have much in common
+    weight: Float[np.ndarray, " R"]
+
+    @classmethod
+    def of(cls, source: AbstractSource, rows: Int32[np.ndarray, " R"]) -> "JudgingRows":
+        X, group = host_inputs(source), None if source.group is None else source.group[rows]
+        weight = np.asarray(source.on_host(rows).weight, np.float64)
+        return cls(source, X, rows, clusters(X[rows], group), weight)
+
+    def predicted(self, gp: Any) -> Conditional:
+        """By this model."""
+        return predicted_by_others(gp, self.source, self.X, self.rows)
+
+    def preferred(self, old: Scores, new: Scores, name: str) -> Preference:
+        """Whether the log densities `new`, of the rival of that name, are to be preferred to `old`."""
+        return prefer(old, {name: new}, self.cells, self.weight)
 
 
 def predicted_by_others(

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import AS_ASKED, AS_GIVEN, Preference, choice, prefer
+from stochgp.choosing import AS_ASKED, AS_GIVEN, Preference, choice
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.nearest import nearest_bytes
@@ -21,19 +21,16 @@ from stochgp.learning.base import AbstractLearner
 from stochgp.learning.fit import fit
 from stochgp.learning.going_on import DONE, gone_on, unless_ended
 from stochgp.learning.log import Report
-from stochgp.learning.sampling import host_inputs
 from stochgp.models import KernelGP
-from stochgp.numerics.clustered import clusters
 from stochgp.objectives.conditionals import is_small
 from stochgp.objectives.kernel import left_out
 from stochgp.objectives.outer_products import TOGETHER, outer_products, outer_products_of_few
 from stochgp.results import FitResult
 from stochgp.selection.choices import SPREAD
-from stochgp.selection.left_out import SOME, beside_others, predicted_by_others
+from stochgp.selection.left_out import OVERHEAD, SOME, JudgingRows, Scores, beside_others
 from stochgp.solvers.sizes import SMALL
 from stochgp.training_data.run import Run
 
-Scores = Float[np.ndarray, " R"]
 AUTO, COMPARE, INPUTS = "auto", "compare", "inputs"  # `metric=`
 FEWEST_ROWS = 1000  # half of which judge, and D² numbers are learned
 MOST_ROUNDS = 5
@@ -45,7 +42,6 @@ NEIGHBOURHOODS, SLOPES, NEIGHBOURS = 512, 8, 255
 IN_GROUPS = 2048, 1  # neighbourhoods and slopes: the rows beside a centre are of other groups than its own
 SCORED = 4096  # other rows, by which two metrics are compared
 SEED = 1
-OVERHEAD = 5.0  # seconds of compiling for another kind of kernel
 STAYS = "lengthscales stay along the inputs: "
 CLOSING = "metricclosing"  # of its checkpoint
 
@@ -119,11 +115,8 @@ class _Rounds:
     source: AbstractSource
     run: Run
     report: Report
-    X: Float[np.ndarray, "N D"]
     sloping: Int[np.ndarray, " R"]
-    judging: Int[np.ndarray, " R"]
-    cells: Int[np.ndarray, " R"]
-    weight: Float[np.ndarray, " R"]
+    judges: JudgingRows
     n_slopes: int  # of each neighbourhood
 
     @classmethod
@@ -132,10 +125,7 @@ class _Rounds:
         most, n_slopes = IN_GROUPS if source.in_groups else (NEIGHBOURHOODS, SLOPES)
         n = min(most, source.size // 2)
         sloping, judging = np.sort(drawn[:n]), np.sort(drawn[n : n + SCORED])
-        X = host_inputs(source)
-        cells = clusters(X[judging], None if source.group is None else source.group[judging])
-        weight = np.asarray(source.on_host(judging).weight, np.float64)
-        return cls(learner, source, run, report, X, sloping, judging, cells, weight, n_slopes)
+        return cls(learner, source, run, report, sloping, JudgingRows.of(source, judging), n_slopes)
 
     def turned(
         self, first: FitResult, before: Scores | None, planned: int | None, said: list[str]
@@ -161,7 +151,7 @@ class _Rounds:
             last = rival
             if scores is not None:
                 name, new = f"turn {number}", self.scores(rival.gp)
-                found = self._preferred(scores, new, name)
+                found = self.judges.preferred(scores, new, name)
                 said.append(found.why)
                 if found.name is None:
                     if doubted or not _is_in_doubt(found, name):
@@ -183,7 +173,7 @@ class _Rounds:
             return first._replace(result=unless_ended(first, found)), 0
         if before is None:
             return found, n_turns
-        preferred = self._preferred(before, self.scores(found.gp), "all of it")
+        preferred = self.judges.preferred(before, self.scores(found.gp), "all of it")
         said.append(preferred.why)
         return (first, 0) if preferred.name is None else (found, n_turns)
 
@@ -205,21 +195,18 @@ class _Rounds:
             learner = dataclasses.replace(self.learner, warm_rows=None)
         return gone_on(first, gp, learner, self.source, self.run.going(self.report, CLOSING), closes=True)
 
-    def _preferred(self, scores: Scores, new: Scores, name: str) -> Preference:
-        return prefer(scores, {name: new}, self.cells, self.weight)
-
     def scores(self, gp: KernelGP) -> Scores:
         """log p of each judging row given its neighbours."""
         if _are_few(self.source):
-            return -left_out(gp, _all_of(self.source)).loss[self.judging]
-        return -np.asarray(predicted_by_others(gp, self.source, self.X, self.judging).loss, np.float64)
+            return -left_out(gp, _all_of(self.source)).loss[self.judges.rows]
+        return -np.asarray(self.judges.predicted(gp).loss, np.float64)
 
     def _outer_products(self, gp: KernelGP) -> Float[np.ndarray, "A A"]:
         """M of the other rows."""
         if _are_few(self.source):
             return outer_products_of_few(gp, _all_of(self.source), self.sloping)
         with jax.enable_x64(True):
-            near = beside_others(gp, self.source, self.X, self.sloping, NEIGHBOURS)
+            near = beside_others(gp, self.source, self.judges.X, self.sloping, NEIGHBOURS)
             near = np.concatenate([near[:, -2::-1], near[:, -1:]], axis=1)  # the nearest beside the row
             wide = is_small(gp, self.source.take(self.sloping[:SOME]))
             return outer_products(gp, self.source, near, wide, self.n_slopes)

@@ -4,30 +4,27 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, Int32
+from jaxtyping import Int
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import AS_ASKED, AS_GIVEN, choice, prefer
+from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
 from stochgp.data.streams import AbstractSource
 from stochgp.learners import FullBatch, LeaveOneOut, Vecchia
 from stochgp.learners.conditionals import SCORINGS, TRIAL_ROWS
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.going_on import DONE, gone_on, unless_ended
 from stochgp.learning.log import Report
-from stochgp.learning.sampling import host_inputs
 from stochgp.models import KernelGP
-from stochgp.numerics.clustered import clusters, folds
+from stochgp.numerics.clustered import folds
 from stochgp.objectives.dispersion import student_dispersion
 from stochgp.results import FitResult
 from stochgp.selection.choices import LOCAL_ROWS, SUBSET_ROWS
-from stochgp.selection.left_out import SEED, predicted_by_others, some_rows
+from stochgp.selection.left_out import OVERHEAD, SEED, JudgingRows, Scores, some_rows
 from stochgp.training_data.run import Run
 
-Scores = Float[np.ndarray, " R"]
 TRIAL, VECCHIA, UNTURNED, EXACT = "vecchia-trial", "vecchia", "vecchia-before-turns", "full-batch"
 ROWS = 8192  # left out, to judge
-OVERHEAD = 5.0  # seconds of compiling for another learner
 
 
 def with_polish(
@@ -110,18 +107,14 @@ class _Polish:
     source: AbstractSource
     run: Run
     report: Report
-    X: Float[np.ndarray, "N D"]
-    judging: Int32[np.ndarray, " R"]
+    judges: JudgingRows
     half: Int[np.ndarray, " R"]
-    cells: Int[np.ndarray, " R"]
-    weight: Float[np.ndarray, " R"]
 
     @classmethod
     def of(cls, learner: LeaveOneOut, source: AbstractSource, run: Run, report: Report) -> "_Polish":
-        X, judging = host_inputs(source), some_rows(source.size, ROWS)
-        half, cells = folds(len(judging), None, 2, SEED), clusters(X[judging], None)
-        weight = np.asarray(source.on_host(judging).weight, np.float64)
-        return cls(_further(learner), source, run, report, X, judging, half, cells, weight)
+        judges = JudgingRows.of(source, some_rows(source.size, ROWS))
+        half = folds(len(judges.rows), None, 2, SEED)
+        return cls(_further(learner), source, run, report, judges, half)
 
     def learned(self, start: FitResult, name: str) -> FitResult:
         """One run of `start` and of the further steps of that name; `start`, if these were ended."""
@@ -138,17 +131,17 @@ class _Polish:
         new = self.learned(start, name)
         if new.gp is start.gp:
             return old._replace(result=unless_ended(old, new)), False, "further steps were ended"
-        found = prefer(self.scores(old.gp), {name: self.scores(new.gp)}, self.cells, self.weight)
+        found = self.judges.preferred(self.scores(old.gp), self.scores(new.gp), name)
         is_better = found.name is not None
         return new if is_better else old, is_better, f"by left-out rows: {found.why}"
 
     def scores(self, gp: KernelGP) -> Scores:
         """log p of each judging row given its neighbours."""
-        found = predicted_by_others(gp, self.source, self.X, self.judging)
+        found, weight = self.judges.predicted(gp), self.judges.weight
         squares = np.square(np.asarray(found.z, np.float64))
         scores = -0.5 * np.log(np.asarray(found.variance, np.float64))
         for number in range(2):
             fitted, scored = self.half != number, self.half == number
-            shape = student_dispersion(squares[fitted], weight=self.weight[fitted])
+            shape = student_dispersion(squares[fitted], weight=weight[fitted])
             scores[scored] += shape.log_density(squares[scored], np.zeros(1))
         return scores
