@@ -129,7 +129,7 @@ def test_left_out_variances_of_near_rows_are_surer_than_those_of_samples_alone()
     assert near < alone / 3
 
 
-@pytest.mark.parametrize(("share", "kept"), [(1.0, 8), (0.93, 0)])
+@pytest.mark.parametrize(("share", "kept"), [(1.0, 8), (0.95, 8), (0.87, 0)])
 def test_variances_stay_as_those_are_that_calibrate_them(share, kept):
     """Samples that were solved for by a share alone have 1/Q_ii too large by its square, near rows hardly."""
     posterior = sampled(512)

@@ -138,7 +138,7 @@ def _consistent(posterior: KernelPosterior) -> tuple[KernelPosterior, dict[str, 
         posterior = dataclasses.replace(posterior, n_neighbours=0)
     if posterior.n_neighbours:
         return posterior, {}
-    why = "left-out rows, which calibrate variances, have them from samples alone, and those differ by more than a tenth"
+    why = "left-out rows, which calibrate variances, have them from samples alone, and those differ by more than a fifth"
     return posterior, {"variance_neighbours": choice(0, why)}
 
 

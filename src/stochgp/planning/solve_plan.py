@@ -149,8 +149,7 @@ def _why_variance(plan: SolvePlan) -> str:
         case "exact":
             return "from the Cholesky factor; expected relative error 0"
         case "samples":
-            own = ", which the nearest rows make smaller" if plan.n_neighbours else ""
-            return f"from {plan.n_samples} samples; expected relative error at most {plan.variance_error:.3g}{own}"
+            return f"from {plan.n_samples} samples; expected relative error at most {plan.variance_error:.3g}"
     return "no samples were asked for"
 
 
