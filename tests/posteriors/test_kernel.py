@@ -110,6 +110,16 @@ def test_given_all_rows_variances_are_exact_whatever_the_solver_left(count):
     assert_allclose(calibration.scaled(made, 4.0).mean_and_variance(AT)[1], 4 * wanted, rtol=1e-8)
 
 
+def test_a_point_that_is_not_finite_leaves_the_others_as_they_are():
+    """Its mean is not finite, by which predictions refuse it and name its row."""
+    posterior = dataclasses.replace(sampled(8), n_neighbours=6)
+    found = posterior.mean_and_variance(np.array([AT[0], [np.inf, 0.0], AT[1]]))
+    wanted = posterior.mean_and_variance(AT[:2])
+    assert not np.isfinite(found[0][1])
+    for part, right in zip(found, wanted, strict=True):
+        assert_allclose(np.asarray(part)[[0, 2]], right, rtol=1e-10)
+
+
 @pytest.mark.parametrize("count", [ONES, WEIGHTS])
 def test_given_all_others_left_out_variances_are_exact_whatever_the_solver_left(count):
     made, rows = unfinished(count), np.arange(0, N, 3)
