@@ -8,7 +8,6 @@ import warnings
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from sklearn.exceptions import ConvergenceWarning
@@ -29,11 +28,13 @@ from stochgp.planning.devices import WAYS
 from stochgp.planning.memory import plannable
 from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import plan
-from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior, sample_targets
+from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior
 from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated, consistent
+from stochgp.posteriors.growing import sides
+from stochgp.posteriors.kernel import NoiseDraws
 from stochgp.posteriors.local import NEIGHBOURS
 from stochgp.posteriors.local_index import neighbours_bytes
-from stochgp.posteriors.sampled import NEAREST, NoiseDraws, nearest_rows_bytes
+from stochgp.posteriors.sampled import NEAREST, nearest_rows_bytes
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.selection.left_out import typical_error
@@ -131,15 +132,14 @@ def _consistent(posterior: KernelPosterior) -> tuple[KernelPosterior, dict[str, 
     """(The posterior with variances that its factor will hold for, what `plan_` says of that where they are from samples alone)."""
     if not isinstance(posterior, SampledKernelPosterior) or posterior.n_neighbours == 0:
         return posterior, {}
+    why = "left-out rows, which calibrate variances, have them from samples alone, and those differ by more than a fifth"
     try:
         with deadline.granted(CALIBRATION_SECONDS):
             posterior = consistent(posterior)
     except TimeIsUpError:
         posterior = dataclasses.replace(posterior, n_neighbours=0)
-    if posterior.n_neighbours:
-        return posterior, {}
-    why = "left-out rows, which calibrate variances, have them from samples alone, and those differ by more than a fifth"
-    return posterior, {"variance_neighbours": choice(0, why)}
+        why = "there was no time to compare them with those of left-out rows"
+    return posterior, {} if posterior.n_neighbours else {"variance_neighbours": choice(0, why)}
 
 
 def _solved(
@@ -152,10 +152,10 @@ def _solved(
         return solved_directly(system, solver, y)
     prior_key, sample_key, run_key = jax.random.split(key, 3)
     operator = dataclasses.replace(system.operator, keep_rows=chosen.keep_rows)
-    prior, b = None, on_device(y[:, None], dtype)
+    prior, draws = None, NoiseDraws((len(y),), (sample_key,))
     if chosen.n_samples:
         prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
-        b = jnp.concatenate([b, sample_targets(operator, prior, X, key=sample_key)], axis=1)
+    b = sides(operator, X, y, prior, draws)
     if chosen.way is not None:
         operator = system.spread_over(wanted.devices, WAYS[chosen.way]).operator
     tolerance = tolerances_of(solver, system, y, b.shape[1], wanted.typical_error)
@@ -174,7 +174,7 @@ def _solved(
         solver=solver,
         tolerance=float(tolerance[0]),
         y=y,
-        draws=None if prior is None else NoiseDraws((len(y),), (sample_key,)),
+        draws=None if prior is None else draws,
         left=found.residual,
         n_neighbours=chosen.n_neighbours,
     )

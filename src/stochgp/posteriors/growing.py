@@ -29,8 +29,8 @@ from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import words_of
 from stochgp.operators import AbstractOperator, wide
 from stochgp.operators.base import filled
-from stochgp.posteriors.kernel import KernelSystem, whole_product
-from stochgp.posteriors.sampled import NoiseDraws, SampledKernelPosterior, drawn_targets
+from stochgp.posteriors.kernel import KernelSystem, NoiseDraws, drawn_targets, whole_product
+from stochgp.posteriors.sampled import SampledKernelPosterior
 from stochgp.priors import PriorFunctions
 
 BLOCK = 1024  # rows of which products are computed at once

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -33,6 +33,13 @@ from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Layout, System
 from stochgp.solvers.sizes import SMALL
 
 BLOCK = 512  # rows of a compiled evaluation
+
+
+class NoiseDraws(NamedTuple):
+    """Where ε of the samples comes from: standard normal draws of `keys[i]`, [n_rows[i], S], one part of the rows after the other."""
+
+    n_rows: tuple[int, ...]
+    keys: tuple[PRNGKeyArray, ...]
 
 
 class KernelSystem(eqx.Module):
@@ -165,7 +172,6 @@ class KernelFunctions(AbstractFunctions):
         return self.prior.at_own(Z)[: self.n_samples] + data
 
 
-@eqx.filter_jit
 def sample_targets(
     operator: AbstractOperator, prior: PriorFunctions, X: Float[Array, "N D"], *, key: PRNGKeyArray
 ) -> Float[Array, "N S"]:
@@ -176,9 +182,19 @@ def sample_targets(
     operator, prior, X, key : AbstractOperator, PriorFunctions, array [N, D], PRNG key
         A = K + Σ, f₀, the rows of A in its order, and where ε comes from.
     """
-    noise = jnp.sqrt(operator.noise[: operator.size])[:, None]
-    draws = jax.random.normal(key, (operator.size, prior.n_samples), operator.dtype)
-    return prior(X) + noise * draws
+    return drawn_targets(operator, prior, X, NoiseDraws((operator.size,), (key,)))
+
+
+@eqx.filter_jit
+def drawn_targets(
+    operator: AbstractOperator, prior: PriorFunctions, X: Float[Array, "N D"], draws: NoiseDraws
+) -> Float[Array, "N S"]:
+    """`sample_targets` with ε of these draws."""
+    parts = [
+        jax.random.normal(key, (n, prior.n_samples), operator.dtype)
+        for n, key in zip(draws.n_rows, draws.keys, strict=True)
+    ]
+    return prior(X) + jnp.sqrt(operator.noise[: operator.size])[:, None] * jnp.concatenate(parts)
 
 
 @eqx.filter_jit
