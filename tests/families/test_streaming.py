@@ -146,3 +146,20 @@ def test_a_model_without_sums_is_refused(first):
     del model._stream
     with pytest.raises(ValueError, match="fit it again"):
         model.partial_fit(X, y)
+
+
+def test_a_far_row_of_a_stream_is_bounded(first):
+    """A row at 10^30 counts as one at the bound, and a row with such a target is left out."""
+    found, known = stochgp.load(first), stochgp.load(first)
+    seen = found._fitted.seen
+    edge = seen.high + 100 * np.maximum(seen.high - seen.low, found._fitted.inputs.scale)
+    with (
+        pytest.warns(UserWarning, match="moved to that distance"),
+        pytest.warns(UserWarning, match="left out"),
+    ):
+        with pytest.warns(ConvergenceWarning, match="far from the first"):
+            found.partial_fit([[1e30] * X.shape[1], X[1]], [y[0], 1e30])
+    with pytest.warns(ConvergenceWarning, match="far from the first"):
+        known.partial_fit([edge], y[:1])
+    assert found.n_rows_ == N_FIRST + 1
+    assert_allclose(found.predict(X[:5]), known.predict(X[:5]), rtol=1e-6)

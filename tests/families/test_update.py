@@ -1,5 +1,6 @@
 """`KernelGPRegressor.update`: the posterior of all rows, from where the last solve ended."""
 
+import copy
 import dataclasses
 
 import jax
@@ -262,3 +263,20 @@ def test_another_dispersion_of_observations_stays_when_rows_come():
     expected, one = model().fit(X, y).predict(Z, return_std=True)
     assert_allclose(mean, expected, rtol=1e-9)
     assert_allclose(std, 2 * one, rtol=1e-6)
+
+
+@pytest.mark.parametrize("solver", [DIRECT, solvers.CG()], ids=["exact", "cg"])
+def test_a_far_row_leaves_all_other_predictions(solver):
+    """Inputs 10,000 to 10^38 ranges away are bounded, rows with far targets are left out, each with one warning."""
+    fitted = model(solver, standardize=True, dtype="float32").fit(X, y)
+    known = fitted.predict(Z)
+    for far in (1e6, 1e7, 1e20, 1e38):
+        other = copy.deepcopy(fitted)
+        with pytest.warns(UserWarning, match=r"1 new row.*first: row 2, input column 2 is 1e\+"):
+            other.update([X[0], [0.0, far]], [y[0], 0.0])
+        assert np.abs(other.predict(Z) - known).max() < 0.05 and other.n_rows_ == fitted.n_rows_ + 2
+    for target in (1e10, 1e140):
+        other = copy.deepcopy(fitted)
+        with pytest.warns(UserWarning, match=r"1 new row.*left out.*first: row 1, 1e\+"):
+            other.update(X[:2], [target, y[1]])
+        assert np.abs(other.predict(Z) - known).max() < 0.05 and other.n_rows_ == fitted.n_rows_ + 1

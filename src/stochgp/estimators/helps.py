@@ -1,5 +1,6 @@
 """Whether a fit helps: rows predicted by it against a constant, and rows of a stream against those that came first."""
 
+import dataclasses
 import math
 import warnings
 from typing import Any, NamedTuple
@@ -18,13 +19,15 @@ from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.posteriors import Request
 from stochgp.results import RESULTS, FitResult
-from stochgp.training_data.cautions import FEW_ROWS
+from stochgp.training_data.cautions import FEW_ROWS, named_columns
 
 ROWS = 512  # that are predicted
 SECONDS = 2.0  # of a time limit, for predicting them
 LEVEL, INSIDE = 0.95, 0.8  # of intervals, and the share of rows in them below which they are too narrow
 BEFORE = "these rows, by what was learned before,"  # of a stream
 SHIFT, CERTAIN = 1.0, 4.0  # in standard deviations of the first rows, and of the mean of the new ones
+MAX_RANGES = 100.0  # distance of a new row from the training range; float32 kernels lose digits of all rows from about 10,000
+MAX_DEVIATIONS = 1_000.0  # of a new target from the training mean, in training standard deviations
 
 
 class Scores(NamedTuple):
@@ -131,6 +134,40 @@ def shift_of(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, "
         f"these rows are on average far from the first ones, in standard deviations of those: {', '.join(far)}. They are standardised as the "
         "first ones were, and what was learned of lengthscales and noise is of those: fit again on rows of both kinds"
     )
+
+
+def within_reach(fitted: Fitted, rows: Rows, stacklevel: int) -> Rows:
+    """New rows that cannot spoil the predictions of other rows.
+
+    Inputs are clipped to [low − c r, high + c r], r = max(high − low, s) with the training range [low, high] and scale s of a column, and
+    c = MAX_RANGES. Rows whose targets lie more than MAX_DEVIATIONS training standard deviations from the mean are left out. Warns of both (UserWarning).
+    """
+    if fitted.seen is not None and len(rows):
+        seen = fitted.seen
+        reach = MAX_RANGES * np.maximum(seen.high - seen.low, np.asarray(fitted.inputs.scale, np.float64))
+        X = np.clip(rows.X, seen.low - reach, seen.high + reach)
+        if (far := X != rows.X).any():
+            i, d = np.argwhere(far)[0]
+            name = named_columns(fitted.encoder, np.arange(X.shape[1]) == d)
+            warnings.warn(
+                f"{int(far.any(axis=1).sum())} new row(s) lie more than {MAX_RANGES:g} training ranges outside the training rows and were moved to that "
+                f"distance; the first: row {i + 1}, {name} is {rows.X[i, d]:g}, moved to {X[i, d]:g}",
+                UserWarning,
+                stacklevel=stacklevel + 1,
+            )
+            rows = dataclasses.replace(rows, X=X)
+    if fitted.targets.mean == 0 and fitted.targets.scale == 1:
+        return rows  # the scale of the training targets is not known
+    far = ~(np.abs(fitted.observation.to_model(rows.X, rows.y)) <= MAX_DEVIATIONS)
+    if far.any():
+        i = int(np.argmax(far))
+        warnings.warn(
+            f"{int(far.sum())} new row(s) were left out: their targets lie more than {MAX_DEVIATIONS:g} training standard deviations from the "
+            f"training mean; the first: row {i + 1}, {rows.y[i]:g}",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )
+    return rows.some(~far)
 
 
 def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from stochgp.compiled import kept_on_disk
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.devices import Devices
-from stochgp.estimators.helps import BEFORE, caution_of_rows, drift, shift_of, warned
+from stochgp.estimators.helps import BEFORE, caution_of_rows, drift, shift_of, warned, within_reach
 from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.families.beyond import BEYOND, beyond_limits
 from stochgp.families.streaming import Stream, added, begun, check_mergeable, moments_of, taken_in
@@ -155,6 +155,7 @@ class FeatureGPRegressor(FamilyRegressor):
             return typing.cast(FeatureGPRegressor, self.fit(X, y, sample_weight))
         stream, fitted = self._to_go_on(), self._fitted
         rows = read_rows(self._read(X, learns=True), y, sample_weight, joins=fitted.encoder)
+        rows = within_reach(fitted, rows, stacklevel=2)
         with kept_on_disk():
             more = moments_of(fitted, rows)
         self.drift_ = drift(fitted, rows.X, rows.y)

@@ -14,7 +14,7 @@ from stochgp.choosing import AS_ASKED, Decisions, choice
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
 from stochgp.estimators.fitted import Fitted
-from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned
+from stochgp.estimators.helps import BEFORE, caution_of_rows, shift_of, warned, within_reach
 from stochgp.estimators.report import PLANNED
 from stochgp.estimators.settings import check_settings
 from stochgp.families.variational import LATE, kept, likelihood_of, named_kernel, predictions_entries
@@ -114,6 +114,8 @@ def partial_fit(estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
     if before is not None and before.stream is None:
         raise ValueError("the model was not fitted as one that learns from a stream: fit it again")
     rows, encoder = _read(estimator, X, y, sample_weight, before)
+    if before is not None:
+        rows = within_reach(before, rows, stacklevel=3)
     with jax.enable_x64(True), kept_on_disk():
         if before is None:
             settings = bool(estimator.standardize), estimator.mean, estimator.dtype

@@ -12,6 +12,7 @@ from stochgp import deadline, kernels
 from stochgp.budget import Budget
 from stochgp.choosing import choice, decide, too_few
 from stochgp.data.streams import AbstractSource
+from stochgp.estimators.helps import within_reach
 from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.families.kernel_posterior import WantedPosterior
 from stochgp.families.solving import KernelPosterior, Wanted
@@ -140,6 +141,7 @@ class KernelGPRegressor(FamilyRegressor):
         encoder = self._fitted.encoder
         X = read_inputs(self, encoder, X, budget).astype(float, copy=False)
         rows = read_rows(X, y, sample_weight, joins=encoder, may_weigh_nothing=True).counted()
+        rows = within_reach(self._fitted, rows, stacklevel=2)
         if len(rows) == 0:
             return self
         n_updates = self.plan_.get("updates", {"choice": 0})["choice"] + 1
