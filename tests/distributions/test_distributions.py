@@ -586,3 +586,65 @@ def test_scores_with_a_point_mass_are_their_integrals_and_pit_is_uniform():
     assert (
         np.sum((counts - 1_000) ** 2 / 1_000) < 45
     )  # the 0.1 % point of χ² with 19 degrees of freedom is 43.8
+
+
+EDGES = CONTINUOUS | {
+    "rounded": lambda: Rounded(Normal(MEAN, STD)),
+    "rounded lognormal": lambda: Rounded(Warped(Normal(MEAN, STD), ShiftedLog(0.5))),
+    "poisson": lambda: Counts(MEAN, STD**2),
+    "negative binomial": lambda: Counts(MEAN, STD**2, 1.7),
+    "classes": lambda: Categorical(np.log(np.full((N, 3), 1 / 3))),
+    "box-cox": lambda: Warped(student(4.0), BoxCox(0.3)),
+    "with a point mass": lambda: Mixture(
+        (PointMass(np.zeros(N), np.full(N, 0.1)), Normal(MEAN, STD)), np.array([0.4, 0.6])
+    ),
+}
+
+
+@pytest.mark.parametrize("named", EDGES.values(), ids=EDGES)
+def test_edges_of_the_line(named):
+    """NaN gives NaN and ±∞ the limits, whatever the other points of the row; so does a number so large that nothing lies beyond it."""
+    found, y = named(), 1.0
+    at = np.tile([y, np.nan, -np.inf, np.inf], (N, 1))
+    limits = {
+        "logpdf": (-np.inf,) * 2,
+        "cdf": (0, 1),
+        "sf": (1, 0),
+        "crps": (np.inf,) * 2,
+        "log_mass": (-np.inf,) * 2,
+    }
+    for name, ends in limits.items():
+        values = getattr(found, name)(at)
+        np.testing.assert_allclose(values[:, 0], getattr(found, name)(y), rtol=1e-12)
+        np.testing.assert_array_equal(values[:, 1:], np.tile([np.nan, *ends], (N, 1)))
+    np.testing.assert_array_equal(found.pit(at)[:, 1:], np.tile([np.nan, 0, 1], (N, 1)))
+    np.testing.assert_allclose(found.cdf(1e300), 1, rtol=1e-12)
+    assert found.cdf(1e300).max() <= 1 and found.sf(-1e300).max() <= 1
+    np.testing.assert_allclose(found.sf(1e300), 0, atol=1e-12)
+    if not isinstance(found, Categorical):
+        np.testing.assert_allclose(found.crps(1e250), 1e250, rtol=1e-6)
+
+
+@pytest.mark.parametrize("named", EDGES.values(), ids=EDGES)
+def test_no_rows_have_no_values(named):
+    found = named()[:0]
+    for name in ("logpdf", "cdf", "sf", "pit", "crps", "log_mass"):
+        assert getattr(found, name)([]).shape == getattr(found, name)(1.0).shape == (0,)
+        assert getattr(found, name)(np.zeros((0, 3))).shape == (0, 3)
+    assert found.mean.shape == found.std.shape == found.quantile(0.3).shape == (0,)
+    assert found.interval(0.9).shape == (0, 2) and found.sample(0, 4).shape == (0, 4)
+
+
+def test_counts_of_any_rate_are_drawn():
+    """Beyond the integers of NumPy's generator too: the share of Poisson's deviations, √rate, is the normal one."""
+    found = Counts(np.array([0.0, 60.0]), np.array([0.1, 1e-12])).sample(0, 4000)
+    z = (found[1] - np.exp(60.0)) / np.exp(60.0)
+    assert np.all(found == np.floor(found)) and abs(z.std() - 1e-6) < 4e-6 / np.sqrt(8000)
+
+
+def test_the_distribution_function_at_the_end_of_box_cox_holds_what_lies_beyond():
+    found = Warped(Student(np.array([-2.0]), np.array([0.5]), 4.0), BoxCox(0.3))
+    beyond = Student(np.array([-2.0]), np.array([0.5]), 4.0).cdf(-1 / 0.3)
+    np.testing.assert_allclose(found.cdf(0.0), beyond, rtol=1e-12)
+    np.testing.assert_allclose(found.cdf(1e-13), beyond, rtol=1e-3)
+    assert found.cdf(-1e-13) == 0 and found.cdf(found.quantile(0.025)) >= 0.025

@@ -183,15 +183,15 @@ class AbstractDistribution(eqx.Module):
 
     def logpdf(self, y: Any) -> np.ndarray:
         """log p(y), the logarithm of the probability where y is a count or a class."""
-        return self._at(lambda part, y: part._logpdf(y), y)
+        return self._at(lambda part, y: part._logpdf(y), y, (-np.inf, -np.inf))
 
     def cdf(self, y: Any) -> np.ndarray:
         """P(Y ≤ y)."""
-        return self._at(lambda part, y: part._tails(y)[0], y)
+        return self._at(lambda part, y: np.minimum(part._tails(y)[0], 1.0), y, (0.0, 1.0))
 
     def sf(self, y: Any) -> np.ndarray:
         """P(Y > y) = 1 − cdf(y), accurate where it is small."""
-        return self._at(lambda part, y: part._tails(y)[1], y)
+        return self._at(lambda part, y: np.minimum(part._tails(y)[1], 1.0), y, (1.0, 0.0))
 
     def pit(self, y: Any, seed: int = 0) -> np.ndarray:
         """The probability integral transform: uniform on [0, 1] if y is an observation of this distribution.
@@ -201,19 +201,19 @@ class AbstractDistribution(eqx.Module):
         found = self.cdf(y)
         if not self.has_masses:
             return found
-        before = self._at(lambda part, y: part._before(y), y)
+        before = self._at(lambda part, y: part._before(y), y, (0.0, 1.0))
         return before + np.random.default_rng(seed).uniform(size=found.shape) * (found - before)
 
     def crps(self, y: Any) -> np.ndarray:
         """∫ (F(t) − 1[t ≥ y])² dt, the continuous ranked probability score, in the units of y; lower is better."""
-        return self._at(lambda part, y: part._crps(y), y, each=OF_PIECE * self._pieces)
+        return self._at(lambda part, y: part._crps(y), y, (np.inf, np.inf), each=OF_PIECE * self._pieces)
 
     def log_mass(self, y: Any, width: float = 1.0) -> np.ndarray:
         """log(F(y + width/2) − F(y − width/2)): the log probability of a target that was rounded to multiples of `width`.
 
         Where that is below the numbers of float64, the density times `width` stands for it.
         """
-        return self._at(lambda part, y: part._log_mass(y, width), y)
+        return self._at(lambda part, y: part._log_mass(y, width), y, (-np.inf, -np.inf))
 
     def quantile(self, p: Any) -> np.ndarray:
         """The least y with P(Y ≤ y) ≥ p: [N] for a number p, [N, Q] for a list of Q numbers.
@@ -238,20 +238,31 @@ class AbstractDistribution(eqx.Module):
         generator = np.random.default_rng(seed_of(split(as_key(key), 1)[0]))
         return self._draw(generator, n)
 
-    def _at(self, evaluate: Callable, y: Any, each: int = 1) -> np.ndarray:
-        """`evaluate(rows' distribution, their points [n, Q])` for y of any of the shapes; `each` row needs as many evaluations at once."""
-        found = np.asarray(y, np.float64)
-        if found.ndim > 2 or found.ndim > 0 and len(found) != self.n_rows:
+    def _at(self, evaluate: Callable, y: Any, limits: tuple[float, float], each: int = 1) -> np.ndarray:
+        """`evaluate(rows' distribution, their points [n, Q])` for y of any of the shapes; `each` row needs as many evaluations at once.
+
+        NaN gives NaN; −∞ and ∞ give the two `limits`.
+        """
+        y = np.asarray(y, np.float64)
+        if y.ndim > 2 or y.ndim > 0 and len(y) != self.n_rows:
             raise ValueError(
-                f"y has shape {found.shape}; a number is wanted, or {self.n_rows} rows: one value a row, or [N, Q]"
+                f"y has shape {y.shape}; a number is wanted, or {self.n_rows} rows: one value a row, or [N, Q]"
             )
-        points = np.broadcast_to(found, (self.n_rows, 1)) if found.ndim == 0 else found
-        values = self._by_parts(evaluate, points.reshape(self.n_rows, -1), each)
-        return values if found.ndim == 2 else values[:, 0]
+        points = np.broadcast_to(y, (self.n_rows, 1)) if y.ndim == 0 else y
+        points = points if y.ndim == 2 else points.reshape(self.n_rows, 1)
+        finite = np.isfinite(points)
+        with np.errstate(over="ignore"):  # squares of the largest numbers
+            values = self._by_parts(evaluate, points if finite.all() else np.where(finite, points, 0.0), each)
+        if not finite.all():
+            values = np.where(finite, values, np.where(points < 0, *limits))
+            values[np.isnan(points)] = np.nan
+        return values if y.ndim == 2 else values[:, 0]
 
     def _by_parts(self, evaluate: Callable, points: Points, each: int = 1) -> Points:
         """In parts of rows that hold at most HELD numbers."""
         N, Q = points.shape
+        if N == 0:
+            return np.empty((0, Q))
         n = max(1, HELD // max(1, self._held * max(each, Q)))
         if n >= N:
             return evaluate(self, points)

@@ -20,6 +20,7 @@ FROM, TO, OF_GAMMA = -13.0, 11.0, 0.4  # of its trapezoid rule, and its step
 AROUND = 10.0  # standard deviations of a count given its rate, in which a quantile is looked for first
 MOST_LOG = 300.0  # of the rate there
 MOST = 1e300  # for counts that are infinite
+LARGEST_RATE = 1e18  # of NumPy's generator of Poisson counts
 CLOSEST = 1e-15  # relative distance of counts that are distinguished
 
 
@@ -163,7 +164,10 @@ class Counts(AbstractDistribution):
         rate = np.exp(self.center[:, None] + np.sqrt(self.variance)[:, None] * normal)
         if self.shape is not None:
             rate = rate * generator.gamma(self.shape, 1 / self.shape, rate.shape)
-        return generator.poisson(rate).astype(np.float64)
+        drawn = generator.poisson(np.minimum(rate, LARGEST_RATE)).astype(np.float64)
+        if (large := rate > LARGEST_RATE).any():  # normal to within 1/√rate, and any number is whole there
+            drawn[large] = rate[large] + np.sqrt(rate[large]) * generator.standard_normal(int(large.sum()))
+        return drawn
 
     def _log_probability(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         if self.shape is None:

@@ -64,7 +64,7 @@ class BetaCurve(AbstractCurve):
 
     @property
     def tail_power(self) -> float:
-        return float(min(np.min(self.a), np.min(self.b)))
+        return float(min(np.min(self.a, initial=np.inf), np.min(self.b, initial=np.inf)))
 
     def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
         below, above = np.maximum(below, SMALLEST), np.maximum(above, SMALLEST)

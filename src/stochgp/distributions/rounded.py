@@ -125,7 +125,7 @@ class Rounded(AbstractDistribution):
         """
         ends = (self._quantile(np.full((self.n_rows, 1), p)) for p in (LEAST_TAIL, 0.5, 1 - LEAST_TAIL))
         low, k, high = ends
-        n = int(min(SUMMED, max(np.max(high - k), np.max(k - low)) + 1))
+        n = int(min(SUMMED, np.max(np.maximum(high - k, k - low)) + 1))
         j = np.arange(n)
         above = self.base._tails(k + j + 0.5)[1]
         below = np.where(j < k, self.base._tails(np.maximum(k - j - 0.5, 0.5))[0], 0.0)
