@@ -52,8 +52,8 @@ class Column:
         Which rows have no value.
     zoned : bool
         Whether times had a time zone; then they are UTC.
-    note : str
-        What of its reading a user may not expect.
+    note, caution : str
+        What of its reading a user may not expect; which values are not taken as they are.
     category : bool
         Whether its texts are declared to be levels.
     """
@@ -65,6 +65,11 @@ class Column:
     zoned: bool = False
     note: str = ""
     category: bool = False
+    caution: str = ""
+
+
+class Caution(str):
+    """A line to be raised as a UserWarning: values that are not taken as they are, with column, count and an example."""
 
 
 def table_columns(table: Any) -> dict[str, Any]:
@@ -144,7 +149,9 @@ def read_any(name: str, raw: Any) -> Column:
         return column
     row, values = int(np.argmax(infinite)), np.where(infinite, np.nan, column.values)
     said = f"{int(infinite.sum())} infinite value(s) are taken as missing, {first_of(str(column.values[row]), row)}"
-    return replace(column, values=values, missing=column.missing | infinite, note=both(column.note, said))
+    return replace(
+        column, values=values, missing=column.missing | infinite, caution=both(column.caution, said)
+    )
 
 
 def first_of(shown: str, row: int) -> str:
@@ -283,7 +290,7 @@ def _noting_long(column: Column) -> Column:
         return column
     row = int(np.argmax(long))
     said = f"integers beyond 2⁵³ lose digits, {first_of(f'{column.values[row]:.0f}', row)}: drop the column if it is an identifier"
-    return replace(column, note=said)
+    return replace(column, caution=said)
 
 
 def _as_text(series: nw.Series) -> Any:

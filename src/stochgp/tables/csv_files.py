@@ -1,6 +1,7 @@
 """Text tables as they come: separated by commas, semicolons, tabs or bars, in UTF-8 or Latin-1, with or without a byte-order mark."""
 
 import csv
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from .columns import MISSING_VALUES, TableError, is_number
+from .readings import DECIMAL, decimal_mark
 
 CSV_BYTES = 1 << 22  # of text that are parsed at a time
 START = 1 << 16  # bytes by which a file is known
@@ -23,10 +25,16 @@ class Form(NamedTuple):
 
     delimiter: str = ","
     encoding: str = "utf8"
+    decimal: str = ""  # "" if unknown: then a number has a point
 
     def options(self, types: Mapping[str, pa.DataType] = NO_TYPES) -> dict[str, Any]:
         """For pyarrow's readers."""
-        converted = pa_csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True, column_types=types)
+        converted = pa_csv.ConvertOptions(
+            null_values=NULLS,
+            strings_can_be_null=True,
+            column_types=types,
+            decimal_point=self.decimal or ".",
+        )
         parsed = pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         return {"parse_options": parsed, "convert_options": converted}
 
@@ -47,7 +55,10 @@ def form_of(file: Path) -> Form:
         raise ValueError(
             f"{file}: the first line holds numbers ({lines[0][:40]}); it must hold the column names"
         )
-    return Form(delimiter, encoding)
+    rows = csv.reader(lines[1 : -1 if len(start) == START else None], delimiter=delimiter)
+    columns = itertools.zip_longest(*rows, fillvalue="")
+    different = (pa.array(cells, pa.large_string()).unique() for cells in columns)
+    return Form(delimiter, encoding, decimal_mark(different, delimiter))
 
 
 def read_csv(file: Path) -> pa.Table:
@@ -58,8 +69,8 @@ def read_csv(file: Path) -> pa.Table:
     except pa.ArrowInvalid as error:
         raise _with_row_number(file, form, error) from error
     if form.encoding == "utf8" and any(pa.types.is_binary(kind) for kind in found.schema.types):
-        return _parsed(file, form._replace(encoding="latin1"), use_threads=True)
-    return found
+        found = _parsed(file, form._replace(encoding="latin1"), use_threads=True)
+    return found.replace_schema_metadata({DECIMAL: form.decimal}) if form.decimal else found
 
 
 def csv_tables(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.Table]:

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from jaxtyping import Float64
 
 from stochgp.names import did_you_mean, lookup, quoted
 
-from .columns import Column, TableError, is_array, read_any, read_column, table_columns, whole
+from .columns import Caution, Column, TableError, both, is_array, read_any, read_column, table_columns, whole
 from .files import notes_of
 from .levels import LevelTargets, out_of_fold
+from .readings import decimal_mark_of
 from .rules import ColumnRule, dropped, encode, rule_of, texts_of
 
 REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
@@ -80,7 +81,7 @@ class TableEncoder:
             raise TableError(f"the table has no input columns beside the target {target!r}")
         if targets is None and target in columns:
             targets = _targets_of(target, columns[target])
-        rules = _Rules(missing != "refuse", not is_array(table), targets)
+        rules = _Rules(missing != "refuse", not is_array(table), targets, decimal_mark_of(table))
         with _naming_columns_of(table):
             for name, raw in inputs.items():
                 rules.add(name, raw)
@@ -106,7 +107,13 @@ class TableEncoder:
     @property
     def notes(self) -> dict[str, str]:
         """What a user may not expect, by column."""
-        return {rule.name: rule.note for rule in self.columns if rule.note}
+        found = {rule.name: both(rule.note, rule.caution) for rule in self.columns}
+        return {name: text for name, text in found.items() if text}
+
+    @property
+    def cautions(self) -> list[Caution]:
+        """Which values are not taken as they are, or may be wrong: a line for a column."""
+        return [Caution(f"column {rule.name!r}: {rule.caution}") for rule in self.columns if rule.caution]
 
     @property
     def needs_targets(self) -> bool:
@@ -125,7 +132,7 @@ class TableEncoder:
         return X
 
     def encoded(self, table: Any) -> tuple[Float64[np.ndarray, "N D"], list[str]]:
-        """(`transform` of the table, what may not be expected of its values: a line for a column)."""
+        """(`transform` of the table, what may not be expected of its values: a line for a column, a `Caution` unless it is of new levels alone)."""
         inputs = self._matched(table)
         n_rows = len(next(iter(table_columns(table).values())))
         X = np.zeros((n_rows, len(self.output_names)), np.float64)
@@ -136,7 +143,8 @@ class TableEncoder:
                 if rule.name in inputs:
                     column = column_of(rule.name, inputs[rule.name], self.imputes)
                     said = encode(rule, column, X[:, start:stop], not self.imputes)
-                    notes += [f"column {rule.name!r}: {said}"] if said else []
+                    kind = str if rule.kind == "text" and not column.missing.all() else Caution
+                    notes += [kind(f"column {rule.name!r}: {said}")] if said else []
                 start = stop
         return X, notes
 
@@ -189,21 +197,22 @@ class TableEncoder:
 class _Rules:
     """The rules of a table's columns, one after the other."""
 
-    def __init__(self, imputes: bool, named: bool, targets: LevelTargets | None):
-        self.imputes, self.named, self.targets = imputes, named, targets
+    def __init__(self, imputes: bool, named: bool, targets: LevelTargets | None, mark: str):
+        self.imputes, self.named, self.targets, self.mark = imputes, named, targets, mark
         self.kept: list[ColumnRule] = []  # all of them
         self.instead: list[ColumnRule] = []  # without columns that are left out
         self._alike: dict[bytes, str] = {}
 
     def add(self, name: str, raw: Any) -> None:
         rule, column = rule_of(
-            column_of(name, raw, self.imputes, DROP), self.imputes, self.targets, self.named
+            column_of(name, raw, self.imputes, DROP), self.imputes, self.targets, self.named, self.mark
         )
         self.kept.append(rule)
         if self.imputes and self.named:
             rule = self._left_out(rule, column)
         if self.targets is not None and len(self.targets.names) == 1 and rule.kind in ("number", "time"):
-            rule = rule.noting(_leak(column, self.targets.values[:, 0]))
+            leak = _leak(column, self.targets.values[:, 0])
+            rule = replace(rule, caution=both(rule.caution, leak))
         self.instead.append(rule)
 
     def all(self) -> list[ColumnRule]:

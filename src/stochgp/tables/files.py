@@ -263,9 +263,8 @@ def _noting_names(table: pa.Table, before: pa.Table) -> pa.Table:
     said = {
         new: f"a further column called {old.strip()!r}" for new, old in pairs if old.strip() not in ("", new)
     }
-    if not said:
-        return table
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), _NOTES: json.dumps(said)})
+    notes = {_NOTES: json.dumps(said)} if said else {}
+    return table.replace_schema_metadata({**(before.schema.metadata or {}), **notes} or None)
 
 
 def _lengths(lengths: Mapping[str, int]) -> str:

@@ -1,6 +1,9 @@
 """Texts that are numbers, dates, times of day or yes and no, as people write them: how a column does, found once and kept."""
 
+import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -8,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool
 
-from .columns import Column, first_of, is_number, whole
+from .columns import Column, TableError, both, first_of, is_array, is_number, read_any, table_columns, whole
 from .times import times_of_texts
 from .written_dates import are_dates, dates_of, digits_of, order_of
 
@@ -19,6 +22,12 @@ _PAIRS = (("no", "yes"), ("false", "true"), ("n", "y"), ("f", "t"), ("off", "on"
 _SPACES = "[ '\u2019\u00a0\u202f]"
 _CURRENCY = r"\p{Sc}|US\$|R\$|A\$|C\$|Rs\.?|USD|EUR|GBP|CHF|JPY|CNY|INR|CAD|AUD"
 _UNIT = r"(?:\p{Sc}|%|‰|°|µ|\p{L})[\p{L}\p{N}\p{Sc}°%‰/·^²³µ. -]{0,11}"
+_SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "bn": 1e9, "B": 1e9}  # after a number: 1.2k, $1.3B
+_SCALED = "k, M"  # the unit of such numbers without a currency
+_OPPOSITE = {"N": "S", "S": "N", "E": "W", "W": "E"}  # 52.1S is −52.1N
+DECIMAL = b"stochgp.decimal"  # of a schema's metadata: the decimal mark of the file
+ROWS_OF_MARK = 1_000  # of a column, evenly spaced, by which the decimal mark of a table is known
+_DURATION = r"^(?:(?P<D>\d+)\s*d(?:ays?)?)?[\s,]*(?:(?P<H>\d+)\s*h(?:rs?|ours?)?)?[\s,]*(?:(?P<M>\d+)\s*m(?:ins?|inutes?)?)?[\s,]*(?:(?P<S>\d+(?:\.\d+)?)\s*s(?:ecs?|econds?)?)?$"
 _SPAN = r"^(?P<sign>-?)(?P<H>\d{1,3}):(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d(?:\.\d+)?))?\s*(?P<ap>[AaPp][Mm])?$"
 
 
@@ -27,10 +36,10 @@ class Reading:
     """How the texts of a column are read.
 
     number    a number, its decimal mark a comma where `comma`, without marks between thousands and without `unit`, which stands before or
-              after it in all rows
+              after it; (5) is −5, 1.2k is 1200, and without a unit 15% is 0.15
     boolean   1 for yes, true, y, t and on, 0 for their opposites
     time      a date (`written_dates`), the day before the month where `day_first`; where `digits` it may come as a number, 20141013
-    span      hours, of 01:20:00
+    span      hours, of 01:20:00 or 1h 20m
     """
 
     kind: Literal["number", "boolean", "time", "span"]
@@ -44,10 +53,11 @@ class Reading:
 DIGITS = Reading("time", digits=True)
 
 
-def reading_of(column: Column, strict: bool = False) -> tuple[Reading | None, str]:
+def reading_of(column: Column, strict: bool = False, mark: str = "") -> tuple[Reading | None, str]:
     """(How a column of texts is read, None where they are levels; what is to be said of it).
 
-    At most a hundredth of the cells, and one of at least 20, may be unreadable; none where `strict`.
+    `mark`: the decimal mark of the table, for a column that admits comma and point. At most a hundredth of the cells, and one of at least 20, may
+    be unreadable; none where `strict`.
     """
     texts = whole(column.values.drop_null())
     n = len(texts)
@@ -58,7 +68,7 @@ def reading_of(column: Column, strict: bool = False) -> tuple[Reading | None, st
         return Reading("boolean"), f"{pair[1]!r} is 1, {pair[0]!r} is 0"
     some = different.take(pa.array(np.unique(np.linspace(0, len(different) - 1, LOOKED_AT).astype(int))))
     most = 0 if strict or n < FEWEST else max(1, int(SHARE * n))
-    kinds = (_numbers, _dates, _spans)
+    kinds = (partial(numbers_of, mark=mark), _dates, _spans)
     if column.category:  # numbers there are codes
         kinds = () if all_digits(column) else (_dates,)
     for find in kinds:
@@ -68,6 +78,33 @@ def reading_of(column: Column, strict: bool = False) -> tuple[Reading | None, st
         if found is not None and n - _n_read(found[0], texts) <= most:
             return found
     return None, ""
+
+
+def decimal_mark(columns: Iterable[Any], delimiter: str = "") -> str:
+    """The one of most columns of different texts that admit one mark alone, "" if unknown; between semicolons numbers such as 21,334 are decimals."""
+    found = [marks_of(texts) for texts in columns]
+    votes = int(np.sign(sum(vote for vote, _ in found)))
+    if votes == 0 and delimiter == ";" and any("," in text for _, either in found for text in either):
+        return ","
+    return ("", ",", ".")[votes]
+
+
+def decimal_mark_of(table: Any) -> str:
+    """That of a data frame: as its file has it (`csv_files`), else `decimal_mark` of some of its rows."""
+    metadata = getattr(getattr(table, "schema", None), "metadata", None)
+    if isinstance(metadata, dict) and DECIMAL in metadata:
+        return metadata[DECIMAL].decode()
+    columns = []
+    for name, raw in table_columns(table).items():
+        step = max(1, len(raw) // ROWS_OF_MARK)
+        with contextlib.suppress(TableError):  # it is raised, with the right row, when all rows are read
+            columns.append(read_any(name, raw[::step] if is_array(table) else raw.gather_every(step)))
+    return decimal_mark(different_of(column) for column in columns if column.kind == "text")
+
+
+def different_of(column: Column) -> Any:
+    """The different texts of a column."""
+    return whole(column.values.drop_null()).unique()
 
 
 def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, " N"]]:
@@ -82,7 +119,10 @@ def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, 
     kind: Any = "number" if reading.kind == "span" else reading.kind
     if kind != "time":
         values[missing] = np.nan
-    return replace(column, kind=kind, values=values, missing=missing, zoned=reading.zoned), bad
+    caution = both(column.caution, both(_unread(reading, column, bad), _mixed(reading, column)))
+    return replace(
+        column, kind=kind, values=values, missing=missing, zoned=reading.zoned, caution=caution
+    ), bad
 
 
 def with_digits(column: Column) -> Column:
@@ -108,13 +148,36 @@ def numbers_as_dates(column: Column, fewest: int = FEWEST_DATES) -> Column | Non
     return as_read(DIGITS, with_digits(column))[0]
 
 
-def unread(column: Column, bad: Bool[np.ndarray, " N"], what: str) -> str:
+def _unread(reading: Reading, column: Column, bad: Bool[np.ndarray, " N"]) -> str:
     """What is said of cells that cannot be read; "" of none."""
-    if not bad.any():
+    what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[reading.kind]
+    return (
+        f"{bad.sum()} value(s) that are no {what} are taken as missing, {place_of(column, bad)}"
+        if bad.any()
+        else ""
+    )
+
+
+def _mixed(reading: Reading, column: Column) -> str:
+    """What is said of numbers without the unit of the reading, or in per cent where it has no unit; "" of none."""
+    if reading.kind != "number":
         return ""
-    row = int(np.argmax(bad))
-    shown = column.values[row].as_py()
-    return f"{int(bad.sum())} value(s) that are no {what} are taken as missing, {first_of(repr(shown), row)}"
+    coded = whole(column.values).dictionary_encode()
+    values, units = parsed(coded.dictionary, reading.comma)
+    odd = np.append((units == "") & (np.nan_to_num(values) != 0) if reading.unit else units == "%", False)
+    odd = odd[coded.indices.fill_null(-1).to_numpy()]
+    how = (
+        f"without {reading.unit!r} are read as in this unit"
+        if reading.unit
+        else "in % are read as hundredths"
+    )
+    return f"{odd.sum()} value(s) {how}, {place_of(column, odd)}" if odd.any() else ""
+
+
+def place_of(column: Column, which: Bool[np.ndarray, " N"]) -> str:
+    """That of the first of some texts."""
+    row = int(np.argmax(which))
+    return first_of(repr(column.values[row].as_py()), row)
 
 
 def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarray, " N"]]:
@@ -128,8 +191,8 @@ def read_texts(reading: Reading, texts: Any) -> tuple[np.ndarray, Bool[np.ndarra
     coded = texts.dictionary_encode()
     different, codes = coded.dictionary, coded.indices.to_numpy(zero_copy_only=False)
     if reading.kind == "number":
-        values, units = _parsed(different, reading.comma)
-        values = np.where((units == reading.unit) | (units == ""), values, np.nan)
+        values, units = parsed(different, reading.comma)
+        values = values * _factors(units, reading.unit)
     elif reading.kind == "boolean":
         words = [text.strip().lower() for text in different.to_pylist()]
         known = {word: float(value) for pair in _PAIRS for value, word in enumerate(pair)}
@@ -151,21 +214,56 @@ def _pair(words: list[str]) -> tuple[str, str] | None:
     return next((pair for pair in _PAIRS if set(words) <= set(pair)), None)
 
 
-def _numbers(different: Any, texts: Any) -> tuple[Reading, str] | None:
-    """By the decimal mark that reads more of the different texts, a point where both do; and by the unit that most have."""
-    both = [_parsed(different, comma) for comma in (False, True)]
-    counts = [int((~np.isnan(values)).sum()) for values, _ in both]
+def numbers_of(different: Any, texts: Any, mark: str = "") -> tuple[Reading, str] | None:
+    """By the decimal mark that reads more of the different texts, that of the table or a point where both do; and by the unit that most have."""
+    marked = [parsed(different, comma) for comma in (False, True)]
+    counts = [int((~np.isnan(values)).sum()) for values, _ in marked]
     if max(counts) == 0:
         return None
     comma = counts[1] > counts[0]
-    values, units = both[comma]
-    names, count = np.unique(units[~np.isnan(values)].astype(str), return_counts=True)
-    unit = str(names[np.argmax(count)])
+    if mark == "," and counts[0] == counts[1]:
+        comma = bool(np.nan_to_num(marked[1][0] - marked[0][0]).any())
+    values, units = marked[comma]
+    unit = _unit_of(values, units, np.bincount(texts.dictionary_encode().indices.to_numpy()))
     shown = next((text for text in different.to_pylist() if not is_number(text)), "")
     said = [f"numbers written as {shown!r}"] if shown else []
     said += ["the comma is the decimal mark"] if comma else []
     said += [f"in {unit}"] if unit else []
     return Reading("number", comma, unit), ", ".join(said)
+
+
+def _unit_of(values: np.ndarray, units: np.ndarray, count: np.ndarray) -> str:
+    """That of most of the different numbers, each there so often; "" if few have one, or if those in % stand beside fractions."""
+    there, n = ~np.isnan(values), count.sum()
+    n_of = {
+        one: int(count[there & (units == one)].sum()) for one in sorted(set(units[there]) - {"", _SCALED})
+    }
+    unit = max(n_of, key=n_of.__getitem__, default="")
+    if n_of.get(unit, 0) <= (0 if n < FEWEST else max(1, SHARE * n)):
+        return ""
+    bare, percent = (np.abs(values[there & (units == one) & (values != 0)]) for one in ("", "%"))
+    if unit == "%" and len(bare) and 10 * np.median(bare) < np.median(percent):
+        return ""
+    return _OPPOSITE[unit] if unit in ("S", "W") and _OPPOSITE[unit] in n_of else unit
+
+
+def _factors(units: np.ndarray, unit: str) -> np.ndarray:
+    """By which numbers with these units become numbers with this one; NaN for other units."""
+    known = (units == unit) | (units == "") | ((units == _SCALED) & (unit == ""))
+    factors = np.where(known, 1.0, np.nan)
+    if unit in _OPPOSITE:
+        factors[units == _OPPOSITE[unit]] = -1.0
+    if not unit:
+        factors[units == "%"] = 0.01
+    return factors
+
+
+def marks_of(different: Any) -> tuple[int, list[str]]:
+    """(1 if more of these texts are numbers with a decimal comma than with a point, −1 if fewer, 0 if most are none; those that are other numbers)."""
+    values = [parsed(different, comma)[0] for comma in (False, True)]
+    counts = [int((~np.isnan(part)).sum()) for part in values]
+    vote = int(np.sign(counts[1] - counts[0])) if 2 * max(counts) >= len(different) else 0
+    return vote, different.filter(pa.array(np.nan_to_num(values[1] - values[0]) != 0)).to_pylist()
 
 
 def _dates(different: Any, texts: Any) -> tuple[Reading, str] | None:
@@ -188,15 +286,16 @@ def _number_form(comma: bool) -> str:
     mark, thousand = (",", r"\.") if comma else (r"\.", ",")
     digits = rf"[1-9]\d{{0,2}}(?:{thousand}\d{{3}})+|\d{{1,3}}(?:{_SPACES}\d{{3}})+|\d+"
     number = rf"(?:{digits})(?:{mark}\d*)?|{mark}\d+"
-    return rf"^(?P<sign>[-+−]?)\s?(?P<before>{_CURRENCY}|)\s?(?P<again>[-+−]?)(?P<number>{number})(?P<exponent>(?:[eE][-+]?\d+)?)\s?(?P<after>(?:{_UNIT})?)$"
+    return rf"^(?P<sign>[-+−]?)\s?(?P<before>{_CURRENCY}|)\s?(?P<again>[-+−]?)(?P<number>{number})(?P<exponent>(?:[eE][-+]?\d+)?)(?P<gap>\s?)(?P<after>(?:{_UNIT})?)$"
 
 
 _NUMBER = {comma: _number_form(comma) for comma in (False, True)}
 
 
-def _parsed(texts: Any, comma: bool) -> tuple[np.ndarray, np.ndarray]:
+def parsed(texts: Any, comma: bool) -> tuple[np.ndarray, np.ndarray]:
     """(Numbers, NaN where a text is none; their units)."""
     trimmed = pc.call_function("utf8_trim_whitespace", [texts])
+    trimmed = _replaced(trimmed, r"^\(([^()+−-]+)\)$", r"-\1")  # as accountants write negative numbers
     found = pc.call_function("extract_regex", [trimmed], pc.ExtractRegexOptions(_NUMBER[comma]))
     values, units = np.full(len(texts), np.nan), np.full(len(texts), "", dtype=object)
     there = found.is_valid().to_numpy(zero_copy_only=False)
@@ -211,22 +310,38 @@ def _parsed(texts: Any, comma: bool) -> tuple[np.ndarray, np.ndarray]:
     )
     size = np.asarray(text.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
     signs = [np.isin(_objects(part[name]), ("-", "−")) for name in ("sign", "again")]
-    values[there] = np.where(signs[0] ^ signs[1], -size, size)
-    before, after = _objects(part["before"]), _objects(part["after"])
-    units[there] = np.array([(a or b).strip() for a, b in zip(before, after, strict=True)], dtype=object)
+    names, scales = zip(
+        *map(_unit, *(_objects(part[name]) for name in ("before", "gap", "after"))), strict=True
+    )
+    values[there] = np.where(signs[0] ^ signs[1], -size, size) * scales
+    units[there] = np.array(names, dtype=object)
     return values, units
 
 
-_PARTS = ("sign", "before", "again", "number", "exponent", "after")
+def _unit(before: str, gap: str, after: str) -> tuple[str, float]:
+    """(The unit, the factor) of a number between these; "B" alone may be a code."""
+    after = after.strip()
+    scale = _SCALES.get(after, 1.0) if before or not gap and after != "B" else 1.0
+    direction = after.lstrip("° ")
+    return before or (_SCALED if scale > 1 else direction if direction in _OPPOSITE else after), scale
+
+
+_PARTS = ("sign", "before", "again", "number", "exponent", "gap", "after")
 
 
 def _hours(texts: Any) -> np.ndarray:
     """Of times of day and durations; NaN where a text is none."""
     trimmed = pc.call_function("utf8_trim_whitespace", [texts])
-    found = pc.call_function("extract_regex", [trimmed], pc.ExtractRegexOptions(_SPAN))
+    forms = [
+        pc.call_function("extract_regex", [trimmed], pc.ExtractRegexOptions(form)).to_pylist()
+        for form in (_SPAN, _DURATION)
+    ]
     hours = np.full(len(texts), np.nan)
-    for row, part in enumerate(found.to_pylist()):
+    for row, (part, spelt) in enumerate(zip(*forms, strict=True)):
         if part is None:
+            if spelt is not None and any(spelt.values()):
+                sizes = {"D": 24, "H": 1, "M": 1 / 60, "S": 1 / 3600}
+                hours[row] = sum(float(spelt[name] or 0) * size for name, size in sizes.items())
             continue
         hour, half = int(part["H"]), part["ap"].lower()
         hour = hour % 12 + 12 * (half == "pm") if half else hour

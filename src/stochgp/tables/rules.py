@@ -10,8 +10,9 @@ from jaxtyping import Bool, Float64
 
 from .bounds import Bound, bound_of
 from .columns import Column, TableError, both, first_of, row_of_first
+from .doubts import at_predict, doubts
 from .levels import LevelStatistics, LevelTargets, statistics_of
-from .readings import DIGITS, Reading, all_digits, as_read, numbers_as_dates, reading_of, unread, with_digits
+from .readings import DIGITS, FEWEST, Reading, all_digits, as_read, numbers_as_dates, reading_of, with_digits
 from .times import part_of, times_of_texts, varying_parts
 
 MAX_LEVELS = 50
@@ -51,8 +52,8 @@ class ColumnRule:
         Beyond which numbers are moved nearer.
     statistics : LevelStatistics, optional
         Of the targets within each of many levels, in place of `levels`.
-    note : str
-        What a user may not expect.
+    note, caution : str
+        What a user may not expect; which values are not taken as they are, or may be wrong: a warning of the fit.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ColumnRule:
     bound: Bound | None = None
     statistics: LevelStatistics | None = None
     note: str = ""
+    caution: str = ""
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -92,13 +94,15 @@ class ColumnRule:
 
 def dropped(rule: ColumnRule, why: str, value: float | None = None) -> ColumnRule:
     """The rule of a column that is not learned from."""
-    return ColumnRule(rule.name, "dropped", fill=value, note=f"not learned from: {why}")
+    return ColumnRule(rule.name, "dropped", fill=value, note=f"not learned from: {why}", caution=rule.caution)
 
 
 def rule_of(
-    column: Column, imputes: bool, targets: LevelTargets | None = None, dates: bool = True
+    column: Column, imputes: bool, targets: LevelTargets | None = None, dates: bool = True, mark: str = ""
 ) -> tuple[ColumnRule, Column]:
     """(The rule for a training column, the column as it is read). Numbers such as 20141013 are dates where `dates`, and where values are imputed.
+
+    `mark` as of `reading_of`.
 
     Where values are imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50
     levels without `targets`, and, where nothing is imputed, for a column without values.
@@ -112,19 +116,20 @@ def rule_of(
         return ColumnRule(name, "dropped", note="not learned from: it holds no values"), column
     note, reading, given = column.note, None, column
     if column.kind == "text":
-        reading, said = reading_of(column, strict=not imputes)
+        reading, said = reading_of(column, not imputes, mark)
         note = both(note, said)
+        column = replace(column, caution=both(column.caution, doubts(column, reading, mark)))
     if reading is not None:
-        read, bad = as_read(reading, column)
-        what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[reading.kind]
-        note, column = both(note, unread(column, bad, what)), read
+        column = as_read(reading, column)[0]
     may_be_dates = dates and imputes and column.kind == "number" and (reading is None or all_digits(given))
     if may_be_dates and (found := numbers_as_dates(column)) is not None:
         reading, note, column = DIGITS, both(note, WHOLE_DATES), found
     indicator = imputes and bool(column.missing.any())
     if column.kind == "text":
         return _rule_of_levels(column, indicator, imputes, targets, note), column
-    rule = ColumnRule(column.name, column.kind, indicator=indicator, reading=reading, note=note)
+    rule = ColumnRule(
+        column.name, column.kind, indicator=indicator, reading=reading, note=note, caution=column.caution
+    )
     return (_rule_of_times if column.kind == "time" else _rule_of_numbers)(rule, column, imputes), column
 
 
@@ -154,7 +159,7 @@ def _rule_of_levels(
     column: Column, indicator: bool, imputes: bool, targets: LevelTargets | None, note: str
 ) -> ColumnRule:
     levels = tuple(sorted(column.values.drop_null().unique().to_pylist()))
-    rule = ColumnRule(column.name, "text", levels, indicator=indicator, note=note)
+    rule = ColumnRule(column.name, "text", levels, indicator=indicator, note=note, caution=column.caution)
     if len(levels) <= MAX_LEVELS:
         return rule
     if imputes and len(levels) > UNIQUE * int((~column.missing).sum()):
@@ -179,10 +184,15 @@ def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], st
     column, said = _as_at_fit(rule, column, strict)
     if rule.indicator:
         out[:, -1] = column.missing
-    elif column.missing.any() and not said:
+    if (
+        column.missing.any()
+        and not said
+        and (not rule.indicator or column.missing.sum() == len(out) >= FEWEST)
+    ):
         row, count = int(np.argmax(column.missing)), int(column.missing.sum())
         stand_in = "the median" if rule.kind != "text" else "no level"
-        said = f"{count} missing value(s) in a column that had none at fit are taken as {stand_in}, the first at data row {row + 1}"
+        had = "values" if rule.indicator else "none"
+        said = f"{count} missing value(s) in a column that had {had} at fit are taken as {stand_in}, the first at data row {row + 1}"
     if rule.kind == "text":
         return both(said, _encode_levels(rule, column, out, strict))
     if rule.kind == "time":
@@ -225,7 +235,7 @@ def refuse_no_labels(column: Column) -> None:
 
 def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, str]:
     """(The column of the rule's kind, what is said of cells that are not)."""
-    said = column.note if column.note != rule.note else ""
+    said = both("" if column.note in rule.note else column.note, column.caution)
     if rule.kind == "text":
         if column.kind == "time":
             raise _changed(rule, column)
@@ -241,11 +251,13 @@ def _as_at_fit(rule: ColumnRule, column: Column, strict: bool) -> tuple[Column, 
         column = with_digits(column)
     if column.kind == "text":
         kind: Any = rule.kind
-        reading = rule.reading or Reading(kind, zoned=rule.zoned)
+        reading, moved = rule.reading or Reading(kind, zoned=rule.zoned), ""
+        if reading.kind == "number":
+            reading, moved = at_predict(rule.reading, column, rule.fill)
         read, bad = as_read(reading, column)
-        if bad.any() and strict:
+        if bad.any() and (strict or bad.sum() == (~column.missing).sum() > 1):
             raise _changed(rule, column, int(np.argmax(bad)))
-        return read, unread(column, bad, _HELD[rule.kind]) if bad.any() else ""
+        return read, both(moved, read.caution)
     if (column.kind == "time") != (rule.kind == "time"):
         raise _changed(rule, column)
     if column.kind == "time" and column.zoned != rule.zoned:

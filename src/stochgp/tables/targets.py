@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import logging
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -12,8 +13,9 @@ from jaxtyping import Bool, Float, Float64, Shaped
 
 from stochgp.names import did_you_mean
 
-from .columns import Column, TableError, read_column, table_columns
-from .readings import Reading, as_read, reading_of
+from .columns import Column, TableError, both, read_column, table_columns
+from .doubts import doubts
+from .readings import Reading, as_read, decimal_mark_of, reading_of
 from .rules import refuse_no_labels
 
 logger = logging.getLogger("stochgp.data")
@@ -118,17 +120,17 @@ def target_column(
     """
     column = _named_column(table, name, source, allow_missing)
     with _naming_target(source):
-        return target_numbers(column, reads_text)
+        return target_numbers(column, reads_text, decimal_mark_of(table) if column.kind == "text" else "")
 
 
-def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarray, " N"]:
-    """NaN where missing. Raises TableError for a column that holds no numbers."""
+def target_numbers(column: Column, reads_text: bool = True, mark: str = "") -> Float64[np.ndarray, " N"]:
+    """NaN where missing. `mark` as of `reading_of`. Raises TableError for a column that holds no numbers."""
     if column.kind == "time":
         raise TableError(
             f"column {column.name!r} holds dates or times; the target must be numbers, such as days since a start"
         )
     if column.kind == "text":
-        reading, said = reading_of(column, strict=True) if reads_text else (None, "")
+        reading, said = reading_of(column, True, mark) if reads_text else (None, "")
         if reading is None or reading.kind != "number":
             row = int(np.argmax(_no_number(column))) if reading is None else int(np.argmin(column.missing))
             shown = column.values[row].as_py()
@@ -136,7 +138,10 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
                 f"column {column.name!r} holds text ({shown!r} at data row {row + 1}); the target must be numbers"
             )
         logger.info("the target is read as numbers: %s", said or "all texts are")
-        return as_read(reading, column)[0].values
+        read = as_read(reading, column)[0]
+        if caution := both(doubts(column, reading, mark), read.caution):
+            warnings.warn(f"target {column.name!r}: {caution}", UserWarning, stacklevel=3)
+        return read.values
     return column.values
 
 

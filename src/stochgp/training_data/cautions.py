@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from stochgp.data import TableEncoder
 from stochgp.training_data.fingerprinted import is_packed
 from stochgp.training_data.inputs import Encoder
 from stochgp.training_data.units import TrainingData
@@ -122,6 +123,22 @@ def warn_of_moved(encoder: Encoder | None, seen: Seen, X: Float[np.ndarray, "N D
             "standard deviations do not hold it",
             stacklevel,
         )
+
+
+def warn_of_far(encoder: Encoder | None, seen: Seen, X: Float[np.ndarray, "N D"], stacklevel: int) -> None:
+    """Warns of columns of numbers of which at least half lie outside of the training range [a, b] by more than (b − a)/2: of another unit?"""
+    rules = encoder.columns if isinstance(encoder, TableEncoder) else ()
+    kept = {rule.name for rule in rules if rule.kind == "number"}
+    reach = (seen.high - seen.low) / 2
+    far = np.abs(X - (seen.low + seen.high) / 2) > 2 * reach
+    for d in np.flatnonzero((far.sum(axis=0) >= max(1, len(X) / 2)) & (reach > 0)):
+        if encoder is None or rules and encoder.output_names[d] in kept:
+            row = int(np.argmax(far[:, d]))
+            _warn(
+                f"{_named(encoder, np.arange(X.shape[1]) == d)}: {far[:, d].sum()} of {len(X)} values lie far outside of the training range, "
+                f"{seen.low[d]:.6g} to {seen.high[d]:.6g}, the first, {X[row, d]:.6g}, at data row {row + 1}: is their unit another one?",
+                stacklevel,
+            )
 
 
 def _flattened(data: TrainingData) -> np.ndarray:

@@ -14,6 +14,7 @@ from stochgp.data.survey import Survey, survey
 from stochgp.names import lookup
 from stochgp.tables.targets import REAL, AbstractTargets
 from stochgp.training_data.fingerprinted import name_inputs
+from stochgp.training_data.inputs import warn_of_columns
 from stochgp.training_data.units import TrainingData
 
 MOST_ROWS = (
@@ -75,6 +76,7 @@ def read_files(
     entries = data.entries | (_left_out(found.bad) if blocks.bad_rows == "skip" else {})
     if noted := found.rows.encoder.notes:
         entries |= {"columns": choice(noted, "what of the files' columns was not taken as it stands")}
+        warn_of_columns(found.rows.encoder)
     return dataclasses.replace(data, entries=entries), found
 
 

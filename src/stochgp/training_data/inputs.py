@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import typing
+import warnings
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from stochgp.data.model_rows import is_finite, refuse_not_finite
 from stochgp.data.rows import Rows
 from stochgp.data.survey import LARGEST_WEIGHT
 from stochgp.names import lookup
-from stochgp.tables.columns import is_array, is_missing, read_column
+from stochgp.tables.columns import Caution, is_array, is_missing, read_column
 from stochgp.tables.encoding import rows_without_values, some_rows
 from stochgp.tables.fingerprints import FingerprintEncoder, Fingerprints
 from stochgp.tables.levels import LevelTargets
 from stochgp.tables.molecules import MoleculeEncoder
+from stochgp.tables.readings import decimal_mark_of
 from stochgp.tables.targets import target_numbers
 from stochgp.training_data.fingerprinted import (
     Inputs,
@@ -72,7 +74,7 @@ def read_training_rows(
     if inputs is Inputs.FINGERPRINTS:
         encoder, numbers = read_fingerprints(estimator, X, budget)
     else:
-        y = read_targets(y, allow_missing=missing != "refuse")
+        y = read_targets(y, missing != "refuse", None if is_array(X) else X)
         given = X, y, _of_each_row(sample_weight, len(y)), groups
         known, entries = _known(given, missing)
         if known is not None:
@@ -86,6 +88,7 @@ def read_training_rows(
     if rows.group is not None and (rows.group == rows.group[0]).all():
         raise ValueError("groups puts all rows into one group; at least two are needed")
     entries |= _notes_of(encoder)
+    warn_of_columns(encoder)
     if rows.group is None:
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
         group, in_time = groups_in_time(of_numbers, rows.y, encoder, new_rows)
@@ -209,12 +212,24 @@ def read_inputs(
     X, notes = _encoded(encoder, X, budget)
     for note in notes:
         logger.info(note)
-        say(getattr(estimator, "verbose", 0), note)
+        if isinstance(note, Caution):
+            warnings.warn(note, UserWarning, stacklevel=4)
+        else:
+            say(getattr(estimator, "verbose", 0), note)
     return X
 
 
-def read_targets(y: Any, allow_missing: bool = False) -> Float[np.ndarray, " N"]:
-    """y [N] in float64, NaN where missing; a column vector is taken with scikit-learn's DataConversionWarning, text where all of it is numbers."""
+def warn_of_columns(encoder: Encoder | None) -> None:
+    """Warns of values of the training table that are not taken as they are, or may be wrong."""
+    for caution in encoder.cautions if isinstance(encoder, TableEncoder) else ():
+        warnings.warn(caution, UserWarning, stacklevel=5)
+
+
+def read_targets(y: Any, allow_missing: bool = False, table: Any = None) -> Float[np.ndarray, " N"]:
+    """y [N] in float64, NaN where missing; a column vector is taken with scikit-learn's DataConversionWarning, text where all of it is numbers.
+
+    Texts have the decimal mark of the `table` of inputs, if there is one.
+    """
     y = column_or_1d(y, warn=True)
     if y.dtype.kind == "c":
         raise ValueError("Complex data not supported: y must be real numbers")
@@ -222,7 +237,8 @@ def read_targets(y: Any, allow_missing: bool = False) -> Float[np.ndarray, " N"]
         y = np.asarray(y, np.float64)
     except (TypeError, ValueError) as error:
         try:
-            y = target_numbers(read_column("y", y, allow_missing=True))
+            mark = "" if table is None else decimal_mark_of(table)
+            y = target_numbers(read_column("y", y, allow_missing=True), mark=mark)
         except ValueError as refusal:
             raise ValueError(f"y must be numbers: {refusal}") from error
     bad = np.abs(y) > LARGEST_TARGET if allow_missing else ~(np.abs(y) <= LARGEST_TARGET)
@@ -246,6 +262,8 @@ def read_labels(estimator: BaseEstimator, y: Any) -> tuple[Shaped[np.ndarray, " 
         np.asarray(labels[~unknown].tolist()) if unknown.any() else labels
     )  # in the dtype that they have alone
     check_classification_targets(known)
+    if unknown.any() and known.dtype.kind == "f" and (known == np.floor(known)).all():
+        known = known.astype(np.int64)  # NumPy and pandas make floats of integers beside a missing one
     classes, numbers = np.unique(known, return_inverse=True)
     found = np.full(len(labels), np.nan)
     found[~unknown] = numbers
