@@ -194,10 +194,24 @@ def _frame_columns(table: Any) -> dict[str, Any]:
 
 
 def _array_columns(table: Any) -> dict[str, Any]:
-    array = np.asarray(table)
+    array = np.asarray(unmasked(table))
     if array.ndim != 2:
         raise ValueError(f"expected a data frame or an array of shape [N, D], got shape {array.shape}")
     return {f"x{j}": array[:, j] for j in range(array.shape[1])}
+
+
+def unmasked(values: Any) -> Any:
+    """A NumPy masked array with NaN, NaT or None in place of masked values; anything else as it is."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    if not np.ma.is_masked(values):
+        return np.asarray(values)
+    kind = values.dtype.kind
+    if kind in "mM":
+        return values.filled(np.array("NaT", values.dtype))
+    return values.astype(np.float64).filled(np.nan) if kind in "biu" else (
+        values.filled(np.nan) if kind in "fc" else values.astype(object).filled(None)
+    )
 
 
 def _as_series(raw: Any) -> nw.Series:
@@ -223,8 +237,8 @@ def _read(name: str, raw: Any) -> Column:
         return _read_objects(name, raw.tolist())
     series = _as_series(raw)
     dtype = series.dtype
-    if dtype == nw.Object:
-        return _read_objects(name, series.to_list())
+    if dtype == nw.Object or _is_of_objects(series.to_native()):
+        return _read_objects(name, np.asarray(series.to_native(), object).tolist())
     if dtype.is_numeric():  # a missing number becomes NaN
         numbers = _numeric(name, np.asarray(series.cast(nw.Float64).to_numpy(), np.float64), "number")
         return _noting_long(numbers) if dtype.is_integer() else numbers
@@ -239,14 +253,34 @@ def _read(name: str, raw: Any) -> Column:
         return Column(name, "time", micros, missing, zoned)
     if dtype in (nw.Time, nw.Duration):
         return _of_series_of_spans(name, series, missing)
-    if dtype in (nw.String, nw.Categorical, nw.Enum):
-        return Column(name, "text", _as_text(series), missing, category=dtype != nw.String)
-    what = (
-        "holds bytes, not text; is the file in UTF-8?"
-        if dtype == nw.Binary
-        else f"has type {dtype}, which is neither numbers, dates nor text"
-    )
+    what = f"has type {dtype}, which is neither numbers, dates nor text"
+    if dtype in (nw.String, nw.Categorical, nw.Enum, nw.Binary):
+        try:
+            category = dtype in (nw.Categorical, nw.Enum)
+            return Column(name, "text", _as_text(series), missing, category=category)
+        except pa.ArrowInvalid:
+            what = "holds bytes, not text; is the file in UTF-8?"
     raise TableError(f"column {name!r} {what}")
+
+
+def _is_of_objects(native: Any) -> bool:
+    """Whether a pandas series holds periods, intervals or bytes, or categories that are such or tuples: Arrow has no type for them."""
+    dtype = getattr(native, "dtype", None)
+    levels = getattr(dtype, "categories", None)
+    dtype = getattr(levels, "dtype", dtype)
+    if type(dtype).__name__ in ("PeriodDtype", "IntervalDtype") or getattr(dtype, "kind", "") == "S":
+        return True
+    return levels is not None and dtype == object and not all(isinstance(level, str) for level in levels)
+
+
+def _plain(value: Any) -> Any:
+    """Bytes as text, a pandas period as the time of its start, an interval or a tuple as the text that stands for it."""
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    kind = type(value).__name__
+    if kind == "Period":
+        return value.to_timestamp()
+    return str(value) if kind == "Interval" or isinstance(value, tuple) else value
 
 
 def _numeric(name: str, values: np.ndarray, kind: Kind) -> Column:
@@ -294,6 +328,7 @@ def _as_text(series: nw.Series) -> Any:
 
 
 def _read_objects(name: str, values: list[Any]) -> Column:
+    values = [_plain(value) for value in values]
     missing = np.array([is_missing(value) for value in values])
     present = [row for row, absent in enumerate(missing) if not absent]
     kinds = {row: _object_kind(values[row]) for row in present}
