@@ -1,5 +1,6 @@
 """How one column becomes numbers: a rule found on the training rows, and applied to any rows."""
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,11 +14,12 @@ from .columns import Column, TableError, both, first_of, row_of_first
 from .levels import LevelStatistics, LevelTargets, statistics_of
 from .readings import DIGITS, Reading, all_digits, as_read, numbers_as_dates, reading_of, unread, with_digits
 from .times import part_of, times_of_texts, varying_parts
+from .written_dates import TAKEN, day_of
 
 MAX_LEVELS = 50
 SAME = 1e-6  # relative difference of values that count as equal
 UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
-WHOLE_DATES = "whole numbers that are dates, such as 20141013"
+WHOLE_DATES = "whole numbers that are dates"
 _HELD = {"number": "numbers", "boolean": "true and false", "text": "text", "time": "dates"}
 
 
@@ -96,11 +98,15 @@ def dropped(rule: ColumnRule, why: str, value: float | None = None) -> ColumnRul
 
 
 def rule_of(
-    column: Column, imputes: bool, targets: LevelTargets | None = None, dates: bool = True
+    column: Column,
+    imputes: bool,
+    targets: LevelTargets | None = None,
+    dates: bool = True,
+    day_first: bool | None = None,
 ) -> tuple[ColumnRule, Column]:
     """(The rule for a training column, the column as it is read). Numbers such as 20141013 are dates where `dates`, and where values are imputed.
 
-    Where values are imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50
+    `day_first` is the order of day and month in other columns. Warns of dates that another order, or a number, may stand for. Where values are imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50
     levels without `targets`, and, where nothing is imputed, for a column without values.
     """
     name = column.name
@@ -112,7 +118,7 @@ def rule_of(
         return ColumnRule(name, "dropped", note="not learned from: it holds no values"), column
     note, reading, given = column.note, None, column
     if column.kind == "text":
-        reading, said = reading_of(column, strict=not imputes)
+        reading, said = reading_of(column, not imputes, day_first)
         note = both(note, said)
     if reading is not None:
         read, bad = as_read(reading, column)
@@ -120,7 +126,11 @@ def rule_of(
         note, column = both(note, unread(column, bad, what)), read
     may_be_dates = dates and imputes and column.kind == "number" and (reading is None or all_digits(given))
     if may_be_dates and (found := numbers_as_dates(column)) is not None:
-        reading, note, column = DIGITS, both(note, WHOLE_DATES), found
+        row = int(np.argmin(column.missing))
+        shown = f"{WHOLE_DATES}: {column.values[row]:.0f} {TAKEN} {day_of(found.values[row])}"
+        reading, note, column = DIGITS, both(note, shown), found
+    if TAKEN in note:
+        warnings.warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
     indicator = imputes and bool(column.missing.any())
     if column.kind == "text":
         return _rule_of_levels(column, indicator, imputes, targets, note), column

@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import logging
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from jaxtyping import Bool, Float, Float64, Shaped
 
 from stochgp.names import did_you_mean
 
-from .columns import Column, TableError, read_column, table_columns
+from .columns import DURATIONS, OF_DAY, Column, TableError, read_column, table_columns
 from .readings import Reading, as_read, reading_of
 from .rules import refuse_no_labels
 
@@ -137,6 +138,8 @@ def target_numbers(column: Column, reads_text: bool = True) -> Float64[np.ndarra
             )
         logger.info("the target is read as numbers: %s", said or "all texts are")
         return as_read(reading, column)[0].values
+    if column.note in (OF_DAY, DURATIONS):
+        warnings.warn(f"the targets are {column.note}, and so are predictions", UserWarning, stacklevel=3)
     return column.values
 
 

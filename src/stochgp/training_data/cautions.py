@@ -58,7 +58,7 @@ def warn_of(data: TrainingData, *, learns: bool, stacklevel: int) -> None:
     flat = _flattened(data)
     if flat.any():
         _warn(
-            f"{_named(data.encoder, flat)}: outliers set the scale, four of five values lie within a range of {FLAT:g} standard "
+            f"{named_columns(data.encoder, flat)}: outliers set the scale, four of five values lie within a range of {FLAT:g} standard "
             "deviations and will look alike; transform the column, or leave the outliers out",
             stacklevel,
         )
@@ -105,7 +105,7 @@ class Seen:
             most = float(np.fmax.reduce(excess, initial=0.0)) / (high - low)
             if there.any() and most > farthest:
                 farthest, which = most, np.arange(len(self.low)) == d
-                name, value = _named(encoder, which), column[np.nanargmax(excess)]
+                name, value = named_columns(encoder, which), column[np.nanargmax(excess)]
                 self.farthest = f"{name} ({value:.6g}; training rows have {low:.6g} to {high:.6g})"
         self.n_rows, self.n_outside = self.n_rows + len(X), self.n_outside + int(outside.sum())
         return before == 0 < self.n_outside
@@ -118,7 +118,7 @@ def warn_of_moved(encoder: Encoder | None, seen: Seen, X: Float[np.ndarray, "N D
     moved[held] = ~np.isclose(X[:, held], seen.low[held], rtol=SAME, atol=0, equal_nan=True).all(axis=0)
     if moved.any():
         _warn(
-            f"{_named(encoder, moved)}: one value in all training rows, others here; nothing is known of what the column does, and "
+            f"{named_columns(encoder, moved)}: one value in all training rows, others here; nothing is known of what the column does, and "
             "standard deviations do not hold it",
             stacklevel,
         )
@@ -135,7 +135,7 @@ def _flattened(data: TrainingData) -> np.ndarray:
     return (high > low) & (high - low < FLAT * data.inputs.scale)
 
 
-def _named(encoder: Encoder | None, which: np.ndarray) -> str:
+def named_columns(encoder: Encoder | None, which: np.ndarray) -> str:
     """The columns' names, or their numbers from 1 on."""
     indices = np.flatnonzero(which)
     names = [
