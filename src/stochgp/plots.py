@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,6 +16,7 @@ _DRAWN = (0.1, 99.9)  # percentiles of the values that the second panel shows
 _BINS = 20
 _PARTS, _ROWS_OF_PART = 20, 20  # of the rows, sorted by their standard deviations
 _POINTS, _ROWS_OF_DEPENDENCE = 40, 200
+_MOST_VALUES = 12  # of text or dates, of which a dependence is drawn
 _MOST_INPUTS = 1000  # whose relevance is compared
 
 
@@ -72,10 +74,10 @@ def evaluation_report(
         What was predicted of them.
     model : fitted regressor or None
         Whatever has `predict_distribution`. None: without the panels of the inputs.
-    X : array [N, D] or None
-        The rows of numbers that `model` predicts from; not used without a model.
+    X : array [N, D], data frame or None
+        The rows that `model` predicts from; not used without a model.
     names : sequence of D str
-        Of the inputs; () numbers them.
+        Of the inputs; () are those of a data frame, and numbers in an array.
     quantity, unit : str
         What the targets are and their unit, on the axes; without a unit "".
     """
@@ -88,6 +90,7 @@ def evaluation_report(
     draw_predictions(panels[1, 1], y, found.mean, quantity=quantity, unit=unit)
     if model is not None:
         most = np.argsort(-relevances(model, X), kind="stable")[:2]
+        names = names or [str(name) for name in getattr(_some(X), "columns", ())]
         for axes, column in zip(panels[:, 2], map(int, most), strict=False):
             name = names[column] if names else ""
             draw_dependence(axes, model, X, column, name=name, quantity=quantity)
@@ -159,16 +162,16 @@ def relevances(model: Any, X: Any) -> np.ndarray:
     ----------
     model : fitted regressor
         Whatever has `predict_distribution`.
-    X : array [N, D]
-        Rows of numbers that it predicts from.
+    X : array [N, D] or data frame
+        Rows that it predicts from.
     """
     rows = _some(X)
-    exchanged = np.random.default_rng(0).permutation(len(rows))
-    before, found = model.predict_distribution(rows).mean, np.zeros(rows.shape[1])
+    exchanged = np.random.default_rng(0).permutation(len(rows)).tolist()
+    mean = lambda rows: model.predict_distribution(nw.to_native(rows, pass_through=True)).mean
+    before, found = mean(rows), np.zeros(rows.shape[1])
     for column in range(min(rows.shape[1], _MOST_INPUTS)):
-        moved = rows.copy()
-        moved[:, column] = rows[exchanged, column]
-        found[column] = np.sqrt(np.mean((model.predict_distribution(moved).mean - before) ** 2))
+        moved = _with_column(rows, column, rows[:, column][exchanged])
+        found[column] = np.sqrt(np.mean((mean(moved) - before) ** 2))
     return found
 
 
@@ -218,14 +221,8 @@ def draw_errors(axes: Axes, y: Any, mean: Any, std: Any = None, *, unit: str = "
     center, spread = _moments(mean, std)
     squares, there = (np.asarray(y, np.float64) - center) ** 2, np.isfinite(spread)
     if not there.any():
-        axes.text(
-            0.5,
-            0.5,
-            "all standard deviations are infinite",
-            transform=axes.transAxes,
-            ha="center",
-            color=_GREY,
-        )
+        style: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "color": _GREY}
+        axes.text(0.5, 0.5, "all standard deviations are infinite", **style)
         return
     spread, squares = spread[there], squares[there]
     parts = np.array_split(
@@ -253,14 +250,14 @@ def draw_dependence(
 ) -> None:
     """Mean prediction as one input runs through its range and all others stay as in the rows; bands are 80 and 95 %.
 
-    The bands are means over the rows of the quantiles of observations, noise included. At most 200 rows are used.
+    The bands are means over the rows of the quantiles of observations, noise included. At most 200 rows are used, and 12 values of text or dates.
 
     Parameters
     ----------
     axes, model : matplotlib Axes; fitted regressor
         To draw on. Whatever has `predict_distribution`.
-    X : array [N, D]
-        Rows of numbers that it predicts from.
+    X : array [N, D] or data frame
+        Rows that it predicts from.
     column : int
         Which input, from 0; its range is that between its 2 % and 98 % quantiles.
     name : str
@@ -269,11 +266,15 @@ def draw_dependence(
         What the targets are, on the axis.
     """
     rows = _some(X)
-    low, high = np.quantile(rows[:, column], [0.02, 0.98])
-    grid = np.linspace(low, high, _POINTS)
-    moved = np.repeat(rows[None], len(grid), axis=0)
-    moved[:, :, column] = grid[:, None]
-    found = model.predict_distribution(moved.reshape(-1, rows.shape[1]))
+    values, is_array = rows[:, column], isinstance(rows, np.ndarray)
+    if is_array or values.dtype.is_numeric():
+        grid = shown = np.linspace(*np.nanquantile(np.asarray(values, np.float64), [0.02, 0.98]), _POINTS)
+    else:
+        shown = values.drop_nulls().unique().sort().to_list()[:_MOST_VALUES]
+        grid = np.arange(len(shown))
+        axes.set_xticks(grid, [str(value) for value in shown], rotation=45)
+    moved = [_with_column(rows, column, [value] * len(rows)) for value in shown]
+    found = model.predict_distribution(np.concatenate(moved) if is_array else nw.concat(moved).to_native())
     q = found.quantile([0.025, 0.1, 0.9, 0.975]).reshape(len(grid), -1, 4).mean(axis=1)
     axes.fill_between(grid, q[:, 0], q[:, 3], color=_BLUE, alpha=0.15, linewidth=0)
     axes.fill_between(grid, q[:, 1], q[:, 2], color=_BLUE, alpha=0.25, linewidth=0)
@@ -296,17 +297,14 @@ def draw_predictions(axes: Axes, y: Any, mean: Any, *, quantity: str = "target",
     low, high = _shown_range(np.concatenate([y, mean]))
     shown = (y >= low) & (y <= high) & (mean >= low) & (mean <= high)
     if len(y) > _DENSE:
-        extent = (low, high, low, high)
-        cells = axes.hexbin(
-            y[shown],
-            mean[shown],
-            gridsize=55,
-            bins="log",
-            mincnt=1,
-            extent=extent,
-            cmap="Blues",
-            linewidths=0.1,
-        )
+        style: dict[str, Any] = {
+            "gridsize": 55,
+            "bins": "log",
+            "mincnt": 1,
+            "cmap": "Blues",
+            "linewidths": 0.1,
+        }
+        cells = axes.hexbin(y[shown], mean[shown], extent=(low, high, low, high), **style)
         bar = axes.figure.colorbar(cells, ax=axes, pad=0.02, aspect=30)
         bar.set_label("rows per cell", fontsize=9)
         bar.ax.tick_params(labelsize=8)
@@ -379,10 +377,18 @@ def draw_labels(axes: Axes, title: str, x: str, y: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _some(X: Any) -> np.ndarray:
-    """At most 200 of the rows, evenly spread."""
-    rows = np.asarray(X, np.float64)
-    return rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_OF_DEPENDENCE)).astype(int)]
+def _some(X: Any) -> Any:
+    """At most 200 of the rows, evenly spread: an array, or a narwhals frame of a data frame."""
+    rows = nw.from_native(X, eager_only=True) if hasattr(type(X), "columns") else np.asarray(X, np.float64)
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_OF_DEPENDENCE)).astype(int).tolist()]
+
+
+def _with_column(rows: Any, column: int, values: Any) -> Any:
+    """These rows with other values in one column."""
+    if isinstance(rows, np.ndarray):
+        return np.column_stack([rows[:, :column], values, rows[:, column + 1 :]])
+    name = rows.columns[column]
+    return rows.with_columns(nw.new_series(name, list(values), backend=rows.implementation))
 
 
 def _shown_range(values: np.ndarray) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """The rules of a table in files, found in one pass over its blocks."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,7 +10,14 @@ import pyarrow as pa
 
 from stochgp.tables.columns import Column, TableError, table_columns
 from stochgp.tables.encoding import DROP, TableEncoder, column_of
-from stochgp.tables.readings import DIGITS, FEWEST_DATES, decimal_mark, different_of, numbers_as_dates
+from stochgp.tables.readings import (
+    DIGITS,
+    FEWEST_DATES,
+    day_first_of,
+    decimal_mark,
+    different_of,
+    numbers_as_dates,
+)
 from stochgp.tables.rules import WHOLE_DATES, ColumnRule, rule_of, with_dates_read
 from stochgp.tables.targets import REAL, AbstractTargets
 from stochgp.tables.times import PARTS, part_of
@@ -55,15 +63,16 @@ class _Seen:
         self.dates.add(found)
         self.different = np.unique(np.append(self.different, column.values[there]))[:FEWEST_DATES]
 
-    def rule(self, missing: str, mark: str = "") -> ColumnRule:
+    def rule(self, missing: str, mark: str = "", day_first: bool | None = None) -> ColumnRule:
         """As `TableEncoder.fit` finds it, but that no column is left out that has values, and none is bounded."""
         if self.dates is not None and missing != "refuse" and len(self.different) == FEWEST_DATES:
             rule = replace(self.dates.rule(missing), reading=DIGITS, indicator=self.is_missing)
+            warnings.warn(f"column {self.name!r}: {WHOLE_DATES}", UserWarning, stacklevel=2)
             return rule.noting(WHOLE_DATES)
         if self.shown is None:
             nothing = Column(self.name, "number", np.full(1, np.nan), np.ones(1, bool))
             return rule_of(nothing, missing != "refuse")[0]
-        rule = rule_of(self.shown, missing != "refuse", mark=mark)[0]
+        rule = rule_of(self.shown, missing != "refuse", mark=mark, day_first=day_first)[0]
         if missing == "refuse" or rule.kind == "dropped":
             return rule
         rule = replace(rule, indicator=rule.indicator or self.is_missing)
@@ -95,9 +104,12 @@ def encoder_of(
                 ) from None
             blocks = blocks.widened(narrow)
     try:
-        shown = (column.shown for column in seen if column.shown is not None)
+        shown = [column.shown for column in seen if column.shown is not None]
         mark = decimal_mark(different_of(column) for column in shown if column.kind == "text")
-        encoder = TableEncoder(tuple(column.rule(missing, mark) for column in seen), None, True, missing)
+        day_first = day_first_of(shown)
+        encoder = TableEncoder(
+            tuple(column.rule(missing, mark, day_first) for column in seen), None, True, missing
+        )
         return blocks, encoder, bad, known
     except TableError as error:
         raise TableError(f"{blocks.path}: {error}") from error

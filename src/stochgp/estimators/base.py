@@ -223,7 +223,8 @@ class GPEstimator(PosteriorEstimator):
     ) -> None:
         run = Run.of(self, checkpoint, callback, devices)
         data = self._read_data(X, y, sample_weight, groups, run)
-        warn_of(data, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
+        named = dataclasses.replace(data, encoder=vars(self).pop("_encoder_of_pool", data.encoder))
+        warn_of(named, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
         with jax.enable_x64(True):
             gp, start = self._start(data, run)
             start |= self._entries_of_inputs(data)

@@ -126,7 +126,8 @@ def shift_of(fitted: Fitted, X: Float[np.ndarray, "n D"], y: Float[np.ndarray, "
         mean, std = np.abs(np.atleast_1d(part["mean"])), np.maximum(np.atleast_1d(part["std"]), 1.0)
         moved = np.flatnonzero(mean > SHIFT + CERTAIN * std / math.sqrt(len(y)))
         if len(moved):
-            which = f"input column {moved[0] + 1}" if name == "inputs" else name
+            first = np.arange(len(mean)) == moved[0]
+            which = named_columns(fitted.encoder, first) if name == "inputs" else name
             far.append(f"{which} by {mean[moved[0]]:.3g}")
     if not far:
         return ""

@@ -41,6 +41,9 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
     calibration : None, "pit" or "conformal"
         "pit": the distributions, or "conformal": the intervals of observations are corrected by a tenth of the rows, 100 to 2,000 of them, that the fit does
         not see.
+    target_outliers : "warn", "refuse" or "keep"
+        Targets far from all others, more than 20 robust standard deviations from the median. "warn": codes for missing values such as −9999 are left out,
+        others are learned from, with a warning for both (docs/methods/data.md). "refuse": ValueError. "keep": all are learned from.
     """
 
     mean: float | str | None = None
@@ -48,6 +51,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
     likelihood: Any = "auto"
     target: str = "real"
     calibration: str | None = None
+    target_outliers: str = "warn"
 
     def _read_data(self, X: Any, y: Any, sample_weight: Any, groups: Any, run: Run) -> TrainingData:
         """What the model learns from, of rows in memory or in files."""

@@ -171,6 +171,8 @@ def notes(plan: dict[str, Any], n_rows: int) -> list[str]:
     ]
     if "unused_rows" in plan:
         found.append(f"{plan['unused_rows']['choice']} rows {plan['unused_rows']['why']}")
+    found += [plan["target_outliers"]["why"]] if "target_outliers" in plan else []
+    found += [f"the targets are {plan['target_unit']['choice']}"] if "target_unit" in plan else []
     if "learning_rows" in plan and plan["learning_rows"]["choice"] < n_rows:
         found.append(plan["learning_rows"]["why"])
     if useless := worse_than_a_constant(plan):

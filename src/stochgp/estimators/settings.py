@@ -48,6 +48,7 @@ CHOICES = {
     "missing": ("auto", "impute", "refuse", "skip"),
     "target": ("real", "positive", "count"),
     "new_rows": ("auto", "between", "after"),
+    "target_outliers": ("warn", "refuse", "keep"),
 }
 CALIBRATIONS = (None, "pit", "conformal")
 

@@ -27,6 +27,7 @@ from stochgp.training_data.progress import say
 
 FEWEST_ROWS = 10  # of the value, and of others
 AT_VALUE, ELSEWHERE = "at_value", "elsewhere"  # members of a hurdle model
+KEEP = {"target_outliers": "keep"}  # of members: the pool has looked at the targets
 # A hurdle model as a member, and the share of the CRPS of the others that it is to gain.
 POINT_MASS, LEAST_GAIN = "point_mass", 0.01
 
@@ -99,7 +100,7 @@ class HurdleEstimator(PooledEstimator):
             return Kind()
         seed = given.seeds(1)[0]
         settings = {name: getattr(self, name) for name in ("dtype", "memory_limit", "devices")}
-        settings |= {"random_state": seed, "missing": "refuse", "new_rows": BETWEEN}
+        settings |= {"random_state": seed, "missing": "refuse", "new_rows": BETWEEN, **KEEP}
         return kind_of_targets(rows.apart(), in_time, seed, settings)
 
     def _fit_hurdle(
@@ -118,7 +119,7 @@ class HurdleEstimator(PooledEstimator):
         target = self.target_ if may_be_counts(others) else self.target
         parts = {
             AT_VALUE: (GPClassifier(), rows, at),
-            ELSEWHERE: (elsewhere.set_params(point_mass=None, target=target), others, others.y),
+            ELSEWHERE: (elsewhere.set_params(point_mass=None, target=target, **KEEP), others, others.y),
         }
         self.estimators_, self.scores_ = {}, {}
         for k, (name, (member, part, y)) in enumerate(parts.items()):

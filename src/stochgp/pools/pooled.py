@@ -236,7 +236,12 @@ class PooledEstimator(PosteriorEstimator):
         name = self._of_files
         member = lookup(name, self._families(), "members")()
         self._set(member, name, given.seeds(2)[1], 1)
-        member.set_params(missing=self.missing, new_rows=self.new_rows)
+        own = {
+            key: getattr(self, key)
+            for key in ("missing", "new_rows", "target_outliers")
+            if hasattr(self, key)
+        }
+        member.set_params(**own)
         member.fit(files, target, **others, **given.of(name))
         self.estimators_, self.weights_, self._correction = {name: member}, {name: 1.0}, None
         self.scores_ = {name: {"seconds": member.fit_seconds_}}
@@ -313,6 +318,8 @@ class PooledEstimator(PosteriorEstimator):
             groups = rows.group if takes_groups else None
             self._suit(name, member, rows, short_days(encoder, len(rows), groups), found)
             begun = time.perf_counter()
+            if not isinstance(member, PooledEstimator):
+                member._encoder_of_pool = encoder  # names the columns in its warnings
             try:
                 with warnings.catch_warnings():
                     if name != next(iter(candidates)):  # what is odd about the rows is said of the first

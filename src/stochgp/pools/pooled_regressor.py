@@ -21,7 +21,7 @@ from stochgp.families.sparse import SparseGPRegressor
 from stochgp.kernels import resolve
 from stochgp.learners import LeaveOneOut
 from stochgp.pools.comparing import LINE, Comparison
-from stochgp.pools.hurdle import HurdleEstimator
+from stochgp.pools.hurdle import KEEP, HurdleEstimator
 from stochgp.pools.joining import ANEW, has_trees, made_anew, takes_in
 from stochgp.pools.point_mass import Hurdle
 from stochgp.pools.pool import Pool
@@ -101,7 +101,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         A value that targets have again and again, such as 0 of rain or claims: y is this value with a probability that a classifier learns, "at_value", and
         else what a pool predicts that learned from the other rows, "elsewhere". "auto" tries the value that a tenth of the targets have, and five times as
         many as have any other; it takes this model in place of the pool where held-out rows gain in CRPS. None: never.
-    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan, devices
+    target_outliers, missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan, devices
         As of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members.
 
     Attributes
@@ -138,6 +138,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     _on_blocks: ClassVar[tuple[str, ...]] = ("kernel", LINEAR, TREES, LINE)
     _of_correction: ClassVar[str] = "curve"
     likelihood: Any = field(default="auto", kw_only=True)
+    target_outliers: str = field(default="warn", kw_only=True)
 
     @property
     def _fitted(self) -> Any:
@@ -154,7 +155,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         if not are_files(X):
             place = EITHER if self.new_rows == "auto" else self.new_rows
             return read_training_rows(self, X, y, sample_weight, budget, self.missing, groups, new_rows=place)
-        like = FeatureGPRegressor(missing=self.missing, new_rows=self.new_rows, dtype=self.dtype)
+        names = ("missing", "new_rows", "dtype", "target_outliers")
+        like = FeatureGPRegressor(**{name: getattr(self, name) for name in names})
         others = {"sample_weight": sample_weight, "groups": groups}
         data, _ = read_files(like, X, y, others, budget, given.seeds(1)[0], keeps_all=True)
         for name in ("n_features_in_", "feature_names_in_"):
@@ -178,7 +180,9 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         return found
 
     def _shared(self) -> dict[str, Any]:
-        return {"target": self.target_} | ({} if self._asks_nothing else {"likelihood": self.likelihood})
+        return {"target": self.target_, **KEEP} | (
+            {} if self._asks_nothing else {"likelihood": self.likelihood}
+        )
 
     @property
     def _asks_nothing(self) -> bool:

@@ -4,8 +4,6 @@ Row numbers in messages are data rows counted from 1, without the header.
 """
 
 import datetime
-import decimal
-import numbers
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,6 +15,7 @@ from jaxtyping import Bool
 
 from stochgp.names import quoted
 
+from .objects import as_float, is_missing, is_of_objects, kind_of, plain, unmasked
 from .times import times_of_arrow, times_of_objects
 
 Kind = Literal["number", "boolean", "text", "time"]
@@ -25,10 +24,8 @@ LARGEST_INTEGER = 2**53  # up to it float64 holds every integer
 
 MISSING_VALUES = ("", "?", "-", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None")
 
-OF_DAY = "times of day, in hours"
+OF_DAY, DURATIONS = "times of day, in hours", "durations, in seconds"
 _ROW = "(rows count from 1, header excluded)"
-_TIME_OBJECTS = (datetime.date, np.datetime64)
-_SPAN_OBJECTS = (datetime.time, datetime.timedelta, np.timedelta64)
 _KINDS = ("number", "boolean", "text", "time", "span")
 
 
@@ -201,7 +198,7 @@ def _frame_columns(table: Any) -> dict[str, Any]:
 
 
 def _array_columns(table: Any) -> dict[str, Any]:
-    array = np.asarray(table)
+    array = np.asarray(unmasked(table))
     if array.ndim != 2:
         raise ValueError(f"expected a data frame or an array of shape [N, D], got shape {array.shape}")
     return {f"x{j}": array[:, j] for j in range(array.shape[1])}
@@ -230,8 +227,8 @@ def _read(name: str, raw: Any) -> Column:
         return _read_objects(name, raw.tolist())
     series = _as_series(raw)
     dtype = series.dtype
-    if dtype == nw.Object:
-        return _read_objects(name, series.to_list())
+    if dtype == nw.Object or is_of_objects(series.to_native()):
+        return _read_objects(name, np.asarray(series.to_native(), object).tolist())
     if dtype.is_numeric():  # a missing number becomes NaN
         numbers = _numeric(name, np.asarray(series.cast(nw.Float64).to_numpy(), np.float64), "number")
         return _noting_long(numbers) if dtype.is_integer() else numbers
@@ -246,13 +243,13 @@ def _read(name: str, raw: Any) -> Column:
         return Column(name, "time", micros, missing, zoned)
     if dtype in (nw.Time, nw.Duration):
         return _of_series_of_spans(name, series, missing)
-    if dtype in (nw.String, nw.Categorical, nw.Enum):
-        return Column(name, "text", _as_text(series), missing, category=dtype != nw.String)
-    what = (
-        "holds bytes, not text; is the file in UTF-8?"
-        if dtype == nw.Binary
-        else f"has type {dtype}, which is neither numbers, dates nor text"
-    )
+    what = f"has type {dtype}, which is neither numbers, dates nor text"
+    if dtype in (nw.String, nw.Categorical, nw.Enum, nw.Binary):
+        try:
+            category = dtype in (nw.Categorical, nw.Enum)
+            return Column(name, "text", _as_text(series), missing, category=category)
+        except pa.ArrowInvalid:
+            what = "holds bytes, not text; is the file in UTF-8?"
     raise TableError(f"column {name!r} {what}")
 
 
@@ -280,7 +277,7 @@ def _of_series_of_spans(name: str, series: nw.Series, missing: np.ndarray) -> Co
 
 def _seconds(name: str, values: np.ndarray, missing: np.ndarray) -> Column:
     """Of durations."""
-    return Column(name, "number", np.where(missing, np.nan, values), missing, note="durations, in seconds")
+    return Column(name, "number", np.where(missing, np.nan, values), missing, note=DURATIONS)
 
 
 def _noting_long(column: Column) -> Column:
@@ -301,9 +298,10 @@ def _as_text(series: nw.Series) -> Any:
 
 
 def _read_objects(name: str, values: list[Any]) -> Column:
+    values = [plain(value) for value in values]
     missing = np.array([is_missing(value) for value in values])
     present = [row for row, absent in enumerate(missing) if not absent]
-    kinds = {row: _object_kind(values[row]) for row in present}
+    kinds = {row: kind_of(values[row]) for row in present}
     found = set(kinds.values())
     strange = next((row for row, kind in kinds.items() if kind not in _KINDS), None)
     if strange is not None:
@@ -314,7 +312,7 @@ def _read_objects(name: str, values: list[Any]) -> Column:
         )
     if found <= {"number", "boolean"}:
         pairs = zip(values, missing, strict=True)
-        numeric = np.array([np.nan if absent else _as_float(v) for v, absent in pairs], np.float64)
+        numeric = np.array([np.nan if absent else as_float(v) for v, absent in pairs], np.float64)
         return _noting_long(_numeric(name, numeric, "boolean" if found == {"boolean"} else "number"))
     if found == {"time"}:
         try:
@@ -345,35 +343,3 @@ def _of_spans(name: str, values: list[Any], missing: np.ndarray) -> Column:
             found[row] = np.timedelta64(value, "us").astype(np.int64) / 1e6
     column = _seconds(name, found, missing)
     return replace(column, note=OF_DAY) if of_day else column
-
-
-def is_missing(value: Any) -> bool:
-    """Whether it stands for no value: None, NaN, NaT, pandas' NA."""
-    if value is None or type(value).__name__ == "NAType":  # pandas
-        return True
-    if isinstance(value, decimal.Decimal):
-        return value.is_nan()
-    return (
-        isinstance(value, float | np.floating | datetime.datetime | np.datetime64 | np.timedelta64)
-        and value != value
-    )
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an integer beyond float64
-        return float("inf") if value > 0 else float("-inf")
-
-
-def _object_kind(value: Any) -> str:
-    """A kind of column, or what the value is called."""
-    if isinstance(value, bool | np.bool_):
-        return "boolean"
-    if isinstance(value, numbers.Real | decimal.Decimal):
-        return "number"
-    if isinstance(value, _TIME_OBJECTS):
-        return "time"
-    if isinstance(value, _SPAN_OBJECTS):
-        return "span"
-    return "text" if isinstance(value, str) else f"a value of type {type(value).__name__}"

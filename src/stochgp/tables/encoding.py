@@ -16,7 +16,7 @@ from stochgp.names import did_you_mean, lookup, quoted
 from .columns import Caution, Column, TableError, both, is_array, read_any, read_column, table_columns, whole
 from .files import notes_of
 from .levels import LevelTargets, out_of_fold
-from .readings import decimal_mark_of
+from .readings import day_first_of, decimal_mark_of
 from .rules import ColumnRule, dropped, encode, rule_of, texts_of
 
 REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
@@ -83,6 +83,9 @@ class TableEncoder:
             targets = _targets_of(target, columns[target])
         rules = _Rules(missing != "refuse", not is_array(table), targets, decimal_mark_of(table))
         with _naming_columns_of(table):
+            if rules.named:
+                texts = (item for item in inputs.items() if not item[1].dtype.is_numeric())
+                rules.day_first = day_first_of(read_any(*item) for item in texts)
             for name, raw in inputs.items():
                 rules.add(name, raw)
         said = notes_of(table)
@@ -199,14 +202,14 @@ class _Rules:
 
     def __init__(self, imputes: bool, named: bool, targets: LevelTargets | None, mark: str):
         self.imputes, self.named, self.targets, self.mark = imputes, named, targets, mark
+        self.day_first: bool | None = None
         self.kept: list[ColumnRule] = []  # all of them
         self.instead: list[ColumnRule] = []  # without columns that are left out
         self._alike: dict[bytes, str] = {}
 
     def add(self, name: str, raw: Any) -> None:
-        rule, column = rule_of(
-            column_of(name, raw, self.imputes, DROP), self.imputes, self.targets, self.named, self.mark
-        )
+        column = column_of(name, raw, self.imputes, DROP)
+        rule, column = rule_of(column, self.imputes, self.targets, self.named, self.mark, self.day_first)
         self.kept.append(rule)
         if self.imputes and self.named:
             rule = self._left_out(rule, column)

@@ -13,10 +13,10 @@ from jaxtyping import Bool
 
 from .columns import Column, TableError, both, first_of, is_array, is_number, read_any, table_columns, whole
 from .times import times_of_texts
-from .written_dates import are_dates, dates_of, digits_of, order_of
+from .written_dates import are_dates, certain_order, dates_of, digits_of, order_of
 
 FEWEST, SHARE = 20, 0.01  # rows from which a cell, and cells of that share, may be no number or date
-FEWEST_DATES = 20  # different numbers of which all are dates: by chance one 6-digit number in eight is, one of more digits in thirty
+FEWEST_DATES = 13  # different numbers of which all are dates: by chance one 6-digit number in eight is, one of more digits in thirty; 12 months in a row are
 LOOKED_AT = 200  # different texts by which most columns are seen to be none of these
 _PAIRS = (("no", "yes"), ("false", "true"), ("n", "y"), ("f", "t"), ("off", "on"))
 _SPACES = "[ '\u2019\u00a0\u202f]"
@@ -53,11 +53,13 @@ class Reading:
 DIGITS = Reading("time", digits=True)
 
 
-def reading_of(column: Column, strict: bool = False, mark: str = "") -> tuple[Reading | None, str]:
+def reading_of(
+    column: Column, strict: bool = False, mark: str = "", day_first: bool | None = None
+) -> tuple[Reading | None, str]:
     """(How a column of texts is read, None where they are levels; what is to be said of it).
 
-    `mark`: the decimal mark of the table, for a column that admits comma and point. At most a hundredth of the cells, and one of at least 20, may
-    be unreadable; none where `strict`.
+    `mark` is the decimal mark of the table, for a column that admits comma and point; `day_first` the order of day and month in other columns
+    (`day_first_of`). At most a hundredth of the cells, and one of at least 20, may be unreadable; none where `strict`.
     """
     texts = whole(column.values.drop_null())
     n = len(texts)
@@ -68,9 +70,10 @@ def reading_of(column: Column, strict: bool = False, mark: str = "") -> tuple[Re
         return Reading("boolean"), f"{pair[1]!r} is 1, {pair[0]!r} is 0"
     some = different.take(pa.array(np.unique(np.linspace(0, len(different) - 1, LOOKED_AT).astype(int))))
     most = 0 if strict or n < FEWEST else max(1, int(SHARE * n))
-    kinds = (partial(numbers_of, mark=mark), _dates, _spans)
+    dates = lambda different, texts: _dates(different, texts, day_first)
+    kinds = (partial(numbers_of, mark=mark), dates, _spans)
     if column.category:  # numbers there are codes
-        kinds = () if all_digits(column) else (_dates,)
+        kinds = () if all_digits(column) else (dates,)
     for find in kinds:
         if (candidate := find(some, some)) is None or 2 * _n_read(candidate[0], some) < len(some):
             continue
@@ -105,6 +108,17 @@ def decimal_mark_of(table: Any) -> str:
 def different_of(column: Column) -> Any:
     """The different texts of a column."""
     return whole(column.values.drop_null()).unique()
+
+
+def day_first_of(columns: Iterable[Column]) -> bool | None:
+    """Whether the day comes before the month in the dates of a table; None if no column of texts shows it, or if two columns differ."""
+    orders = set()
+    for column in columns:
+        different = whole(column.values.drop_null()).unique() if column.kind == "text" else ()
+        if len(different) and dates_of(different.slice(0, LOOKED_AT), True).first.any():
+            orders.add(certain_order(dates_of(different, True)))
+    orders -= {None}
+    return orders.pop() if len(orders) == 1 else None
 
 
 def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, " N"]]:
@@ -266,11 +280,11 @@ def marks_of(different: Any) -> tuple[int, list[str]]:
     return vote, different.filter(pa.array(np.nan_to_num(values[1] - values[0]) != 0)).to_pylist()
 
 
-def _dates(different: Any, texts: Any) -> tuple[Reading, str] | None:
+def _dates(different: Any, texts: Any, of_table: bool | None) -> tuple[Reading, str] | None:
     iso = times_of_texts(different)
     if iso is not None:
         return Reading("time", zoned=iso.zoned), ""
-    day_first, said = order_of(texts)
+    day_first, said = order_of(texts, of_table)
     found = dates_of(texts, day_first)
     n, zoned = int(found.is_date.sum()), int(found.zoned.sum())
     if n == 0:

@@ -1,5 +1,6 @@
 """How one column becomes numbers: a rule found on the training rows, and applied to any rows."""
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,11 +15,12 @@ from .doubts import at_predict, doubts
 from .levels import LevelStatistics, LevelTargets, statistics_of
 from .readings import DIGITS, FEWEST, Reading, all_digits, as_read, numbers_as_dates, reading_of, with_digits
 from .times import part_of, times_of_texts, varying_parts
+from .written_dates import TAKEN, day_of
 
 MAX_LEVELS = 50
 SAME = 1e-6  # relative difference of values that count as equal
 UNIQUE = 0.95  # levels, as a share of the rows, from which on a column of texts says nothing of new rows
-WHOLE_DATES = "whole numbers that are dates, such as 20141013"
+WHOLE_DATES = "whole numbers that are dates"
 _HELD = {"number": "numbers", "boolean": "true and false", "text": "text", "time": "dates"}
 
 
@@ -98,12 +100,16 @@ def dropped(rule: ColumnRule, why: str, value: float | None = None) -> ColumnRul
 
 
 def rule_of(
-    column: Column, imputes: bool, targets: LevelTargets | None = None, dates: bool = True, mark: str = ""
+    column: Column,
+    imputes: bool,
+    targets: LevelTargets | None = None,
+    dates: bool = True,
+    mark: str = "",
+    day_first: bool | None = None,
 ) -> tuple[ColumnRule, Column]:
     """(The rule for a training column, the column as it is read). Numbers such as 20141013 are dates where `dates`, and where values are imputed.
 
-    `mark` as of `reading_of`.
-
+    `mark` and `day_first` as of `reading_of`. Warns of dates that another order, or a number, may stand for.
     Where values are imputed, a few cells that are no number or date in a column of these are missing too. Raises TableError for more than 50
     levels without `targets`, and, where nothing is imputed, for a column without values.
     """
@@ -116,14 +122,18 @@ def rule_of(
         return ColumnRule(name, "dropped", note="not learned from: it holds no values"), column
     note, reading, given = column.note, None, column
     if column.kind == "text":
-        reading, said = reading_of(column, not imputes, mark)
+        reading, said = reading_of(column, not imputes, mark, day_first)
         note = both(note, said)
         column = replace(column, caution=both(column.caution, doubts(column, reading, mark)))
     if reading is not None:
         column = as_read(reading, column)[0]
     may_be_dates = dates and imputes and column.kind == "number" and (reading is None or all_digits(given))
     if may_be_dates and (found := numbers_as_dates(column)) is not None:
-        reading, note, column = DIGITS, both(note, WHOLE_DATES), found
+        row = int(np.argmin(column.missing))
+        shown = f"{WHOLE_DATES}: {column.values[row]:.0f} {TAKEN} {day_of(found.values[row])}"
+        reading, note, column = DIGITS, both(note, shown), found
+    if TAKEN in note:
+        warnings.warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
     indicator = imputes and bool(column.missing.any())
     if column.kind == "text":
         return _rule_of_levels(column, indicator, imputes, targets, note), column

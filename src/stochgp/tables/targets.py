@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Float64, Shaped
 
 from stochgp.names import did_you_mean
 
-from .columns import Column, TableError, both, read_column, table_columns
+from .columns import DURATIONS, OF_DAY, Column, TableError, both, read_column, table_columns
 from .doubts import doubts
 from .readings import Reading, as_read, decimal_mark_of, reading_of
 from .rules import refuse_no_labels
@@ -142,6 +142,8 @@ def target_numbers(column: Column, reads_text: bool = True, mark: str = "") -> F
         if caution := both(doubts(column, reading, mark), read.caution):
             warnings.warn(f"target {column.name!r}: {caution}", UserWarning, stacklevel=3)
         return read.values
+    if column.note in (OF_DAY, DURATIONS):
+        warnings.warn(f"the targets are {column.note}, and so are predictions", UserWarning, stacklevel=3)
     return column.values
 
 

@@ -1,4 +1,7 @@
-"""Dates and times as people write them: 31/12/2017, 1/13/17 0:10, 13-Jan-2017, Jan 13, 2017 1:20 PM, 20141013T000000, 2014:10:07 01:20, 20141013, 201410."""
+"""Dates and times as people write them: 31/12/2017, 1/13/17 0:10, 13-Jan-2017, Jan 13, 2017 1:20 PM, 20141013T000000, 2014:10:07 01:20, 20141013, 201410.
+
+Months and quarters are read as their first day: 2014-01, 01/2014, 2014M01, Jan-14, March 2014, 2014 Mar, 2014Q1, Q1 2014.
+"""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +11,7 @@ import pyarrow.compute as pc
 from jaxtyping import Bool, Int64
 
 from .columns import LARGEST_INTEGER, whole
-from .times import DAY, HOUR
+from .times import DAY, HOUR, YEAR
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*\.?,? +)?"
@@ -16,6 +19,7 @@ _CLOCK = (
     r"(?P<H>\d{1,2})(?::?(?P<M>\d{2})(?::?(?P<S>\d{2})(?P<f>[.,]\d+)?)?)?"
     r"\s*(?P<ap>[AaPp]\.?[Mm]\.?)?\s*(?P<z>Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?"
 )
+_YEAR = r"(?P<y>(?:1[89]|2[01])\d{2})"
 _DAY = r"(?P<d>\d{1,2})(?:st|nd|rd|th)?"
 _FORMS = tuple(
     f"^{_WEEKDAY}{form}$"
@@ -25,11 +29,20 @@ _FORMS = tuple(
         rf"(?P<y>(?:1[89]|2[01])\d{{2}})(?P<m>\d{{2}})(?:(?P<d>\d{{2}})(?:[T ]?{_CLOCK})?)?",
         rf"{_DAY}[-/ .]*(?P<mon>[A-Za-z]{{3,9}})[-/ .,]*(?P<y>\d{{4}}|\d{{2}})(?:[T ,:]\s*{_CLOCK})?",
         rf"(?P<mon>[A-Za-z]{{3,9}})\.?[- ]*{_DAY}[-, ]+(?P<y>\d{{4}})(?:[T ,:]\s*{_CLOCK})?",
+        rf"{_YEAR}(?:[-/. ]?M|[-/.])(?P<m>\d{{1,2}})",
+        rf"(?P<m>\d{{1,2}})[-/.]{_YEAR}",
+        rf"{_YEAR}[-/ ]?[Qq](?P<q>[1-4])",
+        rf"[Qq](?P<q>[1-4])[-/ ]?{_YEAR}",
+        rf"{_YEAR}[-/ ](?P<mon>[A-Za-z]{{3,9}})",
+        rf"(?P<mon>[A-Za-z]{{3,9}})\.?[-/ ]?{_YEAR}",
+        r"(?P<mon>[A-Za-z]{3,9})[-/']+(?P<y>\d{2})",
     )
 )
+TAKEN = "is taken as"  # in what is said of a reading that may be wrong
 _SMALLEST, _LARGEST = 180001, 21991231235959  # whole numbers that may be dates
 _LENGTHS = {6, 8, 10, 12, 14}  # digits of a month, a day, an hour, a minute, a second
 _BY_NUMBERS = 1  # the form in which day and month may change places
+EVEN = 1.15  # largest step of evenly spaced dates, in smallest ones: months have 28 to 31 days
 _CENTURY = 69  # two digits below it are of 20yy, as POSIX has it
 
 
@@ -88,28 +101,45 @@ def digits_of(numbers: np.ndarray) -> Any:
     )
 
 
-def order_of(texts: Any) -> tuple[bool, str]:
-    """(Whether the day comes first in dates such as 1/2/2017, how that was found; "" where there are none).
+def order_of(texts: Any, of_table: bool | None = None) -> tuple[bool, str]:
+    """(Whether the day comes first in dates such as 1/2/2017, how that was found; "" where there are none, or both orders give the same dates).
 
-    A number above 12 decides; where there is none, the order in which times move least from row to row; else the day comes first.
+    A number above 12 decides; else `of_table`, the order in other columns. Without either it is the order in which all dates are first days of a month;
+    else that in which different dates are evenly spaced; else that in which dates move least from row to row; else the day comes first.
     """
     found = dates_of(texts, True)
-    numbers = found.first > 0
-    if not numbers.any():
+    numbers = np.flatnonzero(found.first)
+    first, second = found.first[numbers], found.second[numbers]
+    if (first == second).all():
         return True, ""
+    order, why = certain_order(found), ""
+    if order is None and of_table is not None:
+        order, why = of_table, ", as in other columns"
+    if order is not None:
+        return order, f"dates with the {'day' if order else 'month'} first{why}"
+    times = {order: dates_of(texts, order).micros[numbers] for order in (True, False)}
+
+    def oddness(order: bool) -> tuple[bool, bool, int]:
+        micros = times[order]
+        steps = np.diff(np.unique(micros))
+        firsts = ((first if order else second) == 1).all() and np.ptp(micros % DAY) == 0 < len(steps)
+        uneven = steps.max(initial=0) > EVEN * steps.min(initial=YEAR)
+        return not firsts, bool(uneven), int(np.abs(np.diff(micros)).sum())
+
+    order, row = min(times, key=oddness), int(np.argmax(first != second))
+    shown = f"{texts[int(numbers[row])].as_py()!r} {TAKEN} {day_of(times[order][row])}"
+    return order, f"dates that may have the day or the month first: by the days between them {shown}"
+
+
+def certain_order(found: Written) -> bool | None:
+    """Whether the day comes first, if a number above 12 shows it."""
     days, months = int((found.first > 12).sum()), int((found.second > 12).sum())
-    if days or months:
-        first = days >= months
-        return first, f"dates with the {'day' if first else 'month'} first"
-    steps = [np.abs(np.diff(dates_of(texts, first).micros[numbers])).sum() for first in (True, False)]
-    if steps[0] == steps[1]:
-        return True, "dates that may have the day or the month first: taken with the day first"
-    first = bool(steps[0] < steps[1])
-    what = "day" if first else "month"
-    return (
-        first,
-        f"dates that may have the day or the month first: with the {what} first they move least from row to row",
-    )
+    return days >= months if days or months else None
+
+
+def day_of(micros: int) -> str:
+    """The date of a time, such as 2014-10-13."""
+    return str(np.datetime64(int(micros), "us").astype("datetime64[D]"))
 
 
 class _Fields:
@@ -122,6 +152,8 @@ class _Fields:
         self.size = len(array)
 
     def text(self, name: str) -> np.ndarray:
+        if name not in self.parts:
+            return np.full(self.size, "", object)
         return self.parts[name].to_numpy(zero_copy_only=False).astype(object)
 
     def integer(self, name: str) -> Int64[np.ndarray, " N"]:
@@ -148,6 +180,7 @@ def _read(
     else:
         day = np.where(fields.text("d") == "", 1, fields.integer("d"))  # 201410 is the first of October
         month = _months(fields.text("mon")) if "mon" in fields.parts else fields.integer("m")
+        month = month + np.where(fields.text("q") == "", 0, 3 * fields.integer("q") - 2)
     within = (month >= 1) & (month <= 12) & (day >= 1)
     months = (year - 1970) * 12 + np.where(within, month, 1) - 1
     start = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)

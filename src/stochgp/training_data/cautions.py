@@ -135,7 +135,7 @@ def warn_of_far(encoder: Encoder | None, seen: Seen, X: Float[np.ndarray, "N D"]
         if encoder is None or rules and encoder.output_names[d] in kept:
             row = int(np.argmax(far[:, d]))
             _warn(
-                f"{_named(encoder, np.arange(X.shape[1]) == d)}: {far[:, d].sum()} of {len(X)} values lie far outside of the training range, "
+                f"{named_columns(encoder, np.arange(X.shape[1]) == d)}: {far[:, d].sum()} of {len(X)} values lie far outside of the training range, "
                 f"{seen.low[d]:.6g} to {seen.high[d]:.6g}, the first, {X[row, d]:.6g}, at data row {row + 1}: is their unit another one?",
                 stacklevel,
             )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from stochgp.data import Blocks
 from stochgp.data.blocks import BadRows
 from stochgp.data.survey import Survey, survey
 from stochgp.names import lookup
+from stochgp.tables.bounds import checked_targets
 from stochgp.tables.targets import REAL, AbstractTargets
 from stochgp.training_data.fingerprinted import name_inputs
 from stochgp.training_data.inputs import warn_of_columns
@@ -60,6 +62,10 @@ def read_files(
     wanted = rows_that_fit if keeps_all else sample_rows
     most = lambda n_inputs: wanted(n_inputs, budget)
     found = survey(blocks, target, missing=estimator.missing, seed=seed, sample=most, targets=targets)
+    if targets.scaled:
+        said = checked_targets(found.sample.y, None, estimator.target_outliers, leaves_out=False)[1]
+        if said:
+            warnings.warn(f"of {len(found.sample.y)} rows of the files: {said}", UserWarning, stacklevel=2)
     if keeps_all and found.size > len(found.sample.y):
         n_inputs = len(found.rows.encoder.output_names)
         budget.refuse(

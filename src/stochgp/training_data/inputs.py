@@ -20,7 +20,8 @@ from stochgp.data.model_rows import is_finite, refuse_not_finite
 from stochgp.data.rows import Rows
 from stochgp.data.survey import LARGEST_WEIGHT
 from stochgp.names import lookup
-from stochgp.tables.columns import Caution, is_array, is_missing, read_column
+from stochgp.tables.bounds import checked_targets
+from stochgp.tables.columns import Caution, is_array, is_missing, read_column, unmasked
 from stochgp.tables.encoding import rows_without_values, some_rows
 from stochgp.tables.fingerprints import FingerprintEncoder, Fingerprints
 from stochgp.tables.levels import LevelTargets
@@ -43,6 +44,8 @@ logger = logging.getLogger("stochgp.estimators")
 Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
 
 LARGEST_TARGET = 1e150  # its square is still a number
+
+CODE = "the target {:.10g}, a code for a missing value far from all others (target_outliers='keep' learns from it)"
 
 _FLOATS = (np.float64, np.float32)
 
@@ -70,13 +73,18 @@ def read_training_rows(
     """
     lookup(missing, dict.fromkeys(("auto", "refuse", "impute", "skip")), "missing")
     refuse_no_targets(estimator, y)
-    targets, entries = None, {}
+    targets, entries, outliers = None, {}, getattr(estimator, "target_outliers", "keep")
     if inputs is Inputs.FINGERPRINTS:
         encoder, numbers = read_fingerprints(estimator, X, budget)
+        y = read_targets(y, False, entries)
+        known = _known((None, y, sample_weight), missing, outliers, entries)
+        if known is not None:
+            sample_weight = known * (1.0 if sample_weight is None else sample_weight)
     else:
-        y = read_targets(y, missing != "refuse", None if is_array(X) else X)
+        X, groups = unmasked(X), unmasked(groups)
+        y = read_targets(y, missing != "refuse", entries, None if is_array(X) else X)
         given = X, y, _of_each_row(sample_weight, len(y)), groups
-        known, entries = _known(given, missing)
+        known = _known(given, missing, outliers, entries)
         if known is not None:
             X, y, sample_weight, groups = (None if part is None else some_rows(part, known) for part in given)
         targets = _level_targets(estimator, X, y, groups)
@@ -113,37 +121,52 @@ def _everywhere(group: Int32[np.ndarray, " n"], there: Bool[np.ndarray, " N"]) -
     return found
 
 
-def _known(given: tuple[Any, ...], missing: str) -> tuple[Bool[np.ndarray, " N"] | None, dict[str, Any]]:
-    """(Which rows of X, y, … have a target and any input, None for all; what `plan_` says of the others). What is of another length is refused by who reads it."""
-    X, y = given[:2]
-    if missing == "refuse" or any(_length(part) != len(y) for part in given if part is not None):
-        return None, {}
-    unknown, empty = np.isnan(y), rows_without_values(X)
-    drop = unknown | empty
+def _known(
+    given: tuple[Any, ...], missing: str, outliers: str, entries: dict[str, Any]
+) -> Bool[np.ndarray, " N"] | None:
+    """Which rows of X, y, … have a target and any input, None for all; warns of the others, and adds what `plan_` says of them.
+
+    What is of another length is refused by who reads it. Raises ValueError where no row is left.
+    """
+    X, y, weight = given[:3]
+    if any(_length(part) != len(y) for part in given if part is not None):
+        return None
+    codes, said = checked_targets(y, weight, outliers, missing == "refuse")
+    if said:
+        _warn(f"{said}; they are learned from, and may be errors")
+        entries["target_outliers"] = choice(outliers, said)
+    if missing == "refuse":
+        return None
+    unknown, empty = np.isnan(y), np.zeros(len(y), bool) if X is None else rows_without_values(X)
+    drop = unknown | empty | codes
     if not drop.any():
-        return None, {}
+        return None
     if drop.all():
-        raise ValueError("Input y contains NaN in all rows that have inputs: there is nothing to learn from")
-    reasons = ((unknown, "without a target"), (empty & ~unknown, "without any input"))
+        what = "X contains NaN in all rows" if empty.all() else "y contains NaN in all rows that have inputs"
+        raise ValueError(f"Input {what}: there is nothing to learn from")
+    reasons = [(unknown, "without a target"), (empty & ~unknown, "without any input")]
+    reasons += [(codes & (y == value), f"with {CODE.format(value)}") for value in np.unique(y[codes])]
     why = " and ".join(
         f"{int(which.sum())} {what} (the first: data row {int(np.argmax(which)) + 1})"
         for which, what in reasons
         if which.any()
     )
-    return ~drop, {"unused_rows": choice(int(drop.sum()), f"of {len(y)} are not learned from: {why}")}
+    entry = choice(int(drop.sum()), f"of {len(y)} are not learned from: {why}")
+    _warn(f"{entry['choice']} rows {entry['why']}")
+    entries["unused_rows"] = entry
+    return ~drop
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=7)  # at the call of `fit`
 
 
 def _length(part: Any) -> int | None:
     """Of rows; None for what is no table, array or series."""
     if hasattr(part, "toarray"):  # sparse, which is refused
         return None
-    size = (
-        part.shape
-        if isinstance(getattr(part, "shape", None), tuple)
-        else (len(part),)
-        if hasattr(part, "__len__")
-        else ()
-    )
+    shape = getattr(part, "shape", None)
+    size = shape if isinstance(shape, tuple) else (len(part),) if hasattr(part, "__len__") else ()
     return int(size[0]) if size else None
 
 
@@ -204,6 +227,7 @@ def read_inputs(
         if isinstance(encoder, FingerprintEncoder) and is_table:
             X = TableEncoder.fit(X).transform(X)
         return encoder.transform(X)
+    X = unmasked(X)
     if encoder is None or not encoder.named:
         X = validate_data(estimator, X, reset=False, dtype=_FLOATS, ensure_all_finite=False)
     if encoder is None:
@@ -225,20 +249,28 @@ def warn_of_columns(encoder: Encoder | None) -> None:
         warnings.warn(caution, UserWarning, stacklevel=5)
 
 
-def read_targets(y: Any, allow_missing: bool = False, table: Any = None) -> Float[np.ndarray, " N"]:
+def read_targets(
+    y: Any, allow_missing: bool = False, entries: dict[str, Any] | None = None, table: Any = None
+) -> Float[np.ndarray, " N"]:
     """y [N] in float64, NaN where missing; a column vector is taken with scikit-learn's DataConversionWarning, text where all of it is numbers.
 
-    Texts have the decimal mark of the `table` of inputs, if there is one.
+    Texts have the decimal mark of the `table` of inputs, if there is one. Durations become seconds, and times of day hours, with a warning;
+    `entries` get what `plan_` says of that. Dates are refused.
     """
-    y = column_or_1d(y, warn=True)
+    y = column_or_1d(unmasked(y), warn=True)
     if y.dtype.kind == "c":
         raise ValueError("Complex data not supported: y must be real numbers")
     try:
+        if y.dtype.kind in "mM":  # NumPy would take their counts of some unit
+            raise TypeError(f"{y.dtype}")
         y = np.asarray(y, np.float64)
     except (TypeError, ValueError) as error:
         try:
             mark = "" if table is None else decimal_mark_of(table)
-            y = target_numbers(read_column("y", y, allow_missing=True), mark=mark)
+            column = read_column("y", y, allow_missing=True)
+            y = target_numbers(column, mark=mark)
+            if column.note and entries is not None:
+                entries["target_unit"] = choice(column.note, "what targets are, and predictions")
         except ValueError as refusal:
             raise ValueError(f"y must be numbers: {refusal}") from error
     bad = np.abs(y) > LARGEST_TARGET if allow_missing else ~(np.abs(y) <= LARGEST_TARGET)
@@ -254,6 +286,7 @@ def read_targets(y: Any, allow_missing: bool = False, table: Any = None) -> Floa
 def read_labels(estimator: BaseEstimator, y: Any) -> tuple[Shaped[np.ndarray, " C"], Float[np.ndarray, " N"]]:
     """(The classes, sorted; the number of each row's, NaN where the label is missing). Raises ValueError where labels are no classes, and, with `missing="refuse"`, where any is missing."""
     refuse_no_targets(estimator, y)
+    y = unmasked(y)
     unknown = missing_labels(y)
     if unknown.all() or getattr(estimator, "missing", "refuse") == "refuse":
         refuse_missing(y, "the label")
@@ -307,12 +340,13 @@ def read_weights(
 
 
 def _of_each_row(sample_weight: Any, n_rows: int) -> Any:
-    """One number as the weight of every row; anything else as it is."""
-    return np.full(n_rows, sample_weight) if np.isscalar(sample_weight) else sample_weight
+    """One number as the weight of every row; anything else as it is, with NaN, which is refused, in place of masked values."""
+    return np.full(n_rows, sample_weight) if np.isscalar(sample_weight) else unmasked(sample_weight)
 
 
 def read_groups(groups: Any, n_rows: int) -> Int32[np.ndarray, " N"]:
     """Numbers, from 0, of what says for each row which group it is in: numbers, text, or anything else that can be sorted."""
+    groups = unmasked(groups)
     found = np.asarray(groups)
     refuse_missing(groups, "the group")
     if found.shape != (n_rows,):
