@@ -28,6 +28,7 @@ from stochgp.pools.joining import with_encoder
 from stochgp.pools.pool_division import HeldOut, held_out, held_out_in_time
 from stochgp.pools.pooling import Chosen, Compared, Pooling, alone
 from stochgp.selection.kernel_choice import short_days
+from stochgp.storage.writing import check_can_write
 from stochgp.training_data.files import are_files
 from stochgp.training_data.inputs import name_of_targets
 from stochgp.training_data.progress import say
@@ -109,6 +110,8 @@ class PooledEstimator(PosteriorEstimator):
             A file for each member, its name with the member's at the end.
         """
         check_settings(self.get_params(deep=False), self._choices)
+        if checkpoint is not None:
+            check_can_write(checkpoint)
         begun = time.perf_counter()
         with within(self.time_limit), kept_on_disk():
             given = Given(as_key(self.random_state), checkpoint, callback)
