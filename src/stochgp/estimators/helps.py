@@ -1,7 +1,6 @@
 """Whether a fit helps: rows predicted by it against a constant, and rows of a stream against those that came first."""
 
 import math
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from stochgp.numerics.seeds import random_rows
 from stochgp.posteriors import Request
 from stochgp.results import RESULTS, FitResult
 from stochgp.training_data.cautions import FEW_ROWS
+from stochgp.warning import warn
 
 ROWS = 512  # that are predicted
 SECONDS = 2.0  # of a time limit, for predicting them
@@ -145,5 +145,5 @@ def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"
 def warned(said: list[str], stacklevel: int) -> dict[str, Any]:
     """Warns of each; what `plan_` says of them."""
     for text in said:
-        warnings.warn(text, ConvergenceWarning, stacklevel=stacklevel)
+        warn(text, ConvergenceWarning, stacklevel=stacklevel)
     return {"caution": choice("; ".join(said), "of rows of the stream")} if said else {}

@@ -1,9 +1,9 @@
 """What pools share: members of several families learn from most of the rows, and are weighed by how they predict the others."""
 
 import abc
+import contextlib
 import os
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -32,6 +32,7 @@ from stochgp.storage.writing import check_can_write
 from stochgp.training_data.files import are_files
 from stochgp.training_data.inputs import name_of_targets
 from stochgp.training_data.progress import say
+from stochgp.warning import silent
 
 FEWEST_ROWS = 1_000  # from which rows are held out and members compared
 FOR_THE_END = 0.35  # of a time limit: members are compared, and take in the held-out rows
@@ -317,9 +318,8 @@ class PooledEstimator(PosteriorEstimator):
             self._suit(name, member, rows, short_days(encoder, len(rows), groups), found)
             begun = time.perf_counter()
             try:
-                with warnings.catch_warnings():
-                    if name != next(iter(candidates)):  # what is odd about the rows is said of the first
-                        warnings.simplefilter("ignore", UserWarning)
+                # The first member warns of the rows; the others would repeat it.
+                with contextlib.nullcontext() if name == next(iter(candidates)) else silent():
                     member.fit(rows.X, self._targets_of(rows), rows.weight, groups=groups, **given.of(name))
             except ValueError as refused:
                 if len(candidates) == 1:

@@ -37,7 +37,9 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
             raise
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(path)) from error
     finally:
-        with contextlib.suppress(OSError):  # a read-only file system refuses this even where nothing is to be removed
+        with contextlib.suppress(
+            OSError
+        ):  # a read-only file system refuses this even where nothing is to be removed
             partial.unlink()
 
 
@@ -45,9 +47,9 @@ def check_can_write(path: str | os.PathLike, inputs: Iterable[str | os.PathLike 
     """Raises what `replacing` would raise before a block, and ValueError where `path` is one of the input files, or a file in an input folder."""
     target = Path(os.path.realpath(path))
     for source in filter(None, inputs):
-        if os.path.exists(source) and target.exists():
-            if os.path.samefile(source, target) or Path(os.path.realpath(source)) in target.parents:
-                raise ValueError(f"{path}: is read as an input ({source}); name another file for the output")
+        there = os.path.exists(source) and target.exists()
+        if there and (os.path.samefile(source, target) or Path(os.path.realpath(source)) in target.parents):
+            raise ValueError(f"{path}: is read as an input ({source}); name another file for the output")
     with contextlib.suppress(_CheckedError), replacing(path):
         raise _CheckedError
 
