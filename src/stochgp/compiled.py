@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
-from jax._src import config  # whose settings are also context managers, each of one thread
+from jax._src import config, xla_bridge  # settings of `config` are also context managers, each of one thread
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 FOLDER = "JAX_COMPILATION_CACHE_DIR"
@@ -23,25 +23,43 @@ _log = logging.getLogger("stochgp")
 
 
 class _Keeping:
-    """How many blocks of all threads are inside, and whether the folder was named in the log."""
+    """How many blocks of all threads are inside, whether the folder was named in the log, and whether JAX was started before a fork."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.inside = 0
         self.warned = False
+        self.is_fork = False
+
+    def note_fork(self) -> None:
+        self.is_fork = bool(xla_bridge._backends)  # noqa: SLF001  # its function would take a lock
 
 
 _KEEPING = _Keeping()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_KEEPING.note_fork)
 _FOLDER: ContextVar[Path | None] = ContextVar("folder", default=None)  # of the blocks around
+
+
+def refuse_fork() -> None:
+    """Raises RuntimeError in a process that was forked after JAX had started: the threads of JAX are not there, so that a computation would never end."""
+    if _KEEPING.is_fork:
+        raise RuntimeError(
+            "this process was forked after JAX had started, and JAX cannot compute in it: load the model in each worker (gunicorn without "
+            '--preload), or start the workers by the method "spawn" of multiprocessing'
+        )
 
 
 @contextlib.contextmanager
 def kept_on_disk() -> Iterator[None]:
     """Inside, JAX takes compiled code from the user's cache folder and keeps it there. Its settings change in this thread alone.
 
+    Raises RuntimeError as `refuse_fork` does: every fit and prediction is inside of such a block.
+
     Nothing is changed where JAX_COMPILATION_CACHE_DIR is set (an empty one keeps nothing), where the program has set a folder or switched JAX's
     cache off, or where the folder cannot be written.
     """
+    refuse_fork()
     if (folder := _FOLDER.get() or _folder()) is None:
         yield
         return
