@@ -10,6 +10,7 @@ ROOMS = [
     "results",
     "names",
     "deadline",
+    "warning",
     "compiled",
     "numerics",
     "choosing",

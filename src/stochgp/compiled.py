@@ -8,10 +8,10 @@ import os
 import platform
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
 
-import jax
+from jax._src import config, xla_bridge  # settings of `config` are also context managers, each of one thread
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 FOLDER = "JAX_COMPILATION_CACHE_DIR"
@@ -23,31 +23,58 @@ _log = logging.getLogger("stochgp")
 
 
 class _Keeping:
-    """Who is inside, in all threads, and what the settings of JAX were before the first of them."""
+    """How many blocks of all threads are inside, whether the folder was named in the log, and whether JAX was started before a fork."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.inside = 0
-        self.before: dict[str, Any] = {}
         self.warned = False
+        self.is_fork = False
+
+    def note_fork(self) -> None:
+        self.is_fork = bool(xla_bridge._backends)  # noqa: SLF001  # its function would take a lock
 
 
 _KEEPING = _Keeping()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_KEEPING.note_fork)
+_FOLDER: ContextVar[Path | None] = ContextVar("folder", default=None)  # of the blocks around
+
+
+def refuse_fork() -> None:
+    """Raises RuntimeError in a process that was forked after JAX had started: the threads of JAX are not there, so that a computation would never end."""
+    if _KEEPING.is_fork:
+        raise RuntimeError(
+            "this process was forked after JAX had started, and JAX cannot compute in it: load the model in each worker (gunicorn without "
+            '--preload), or start the workers by the method "spawn" of multiprocessing'
+        )
 
 
 @contextlib.contextmanager
 def kept_on_disk() -> Iterator[None]:
-    """Inside, JAX takes compiled code from the user's cache folder and keeps it there; outside, its settings are as they were.
+    """Inside, JAX takes compiled code from the user's cache folder and keeps it there. Its settings change in this thread alone.
+
+    Raises RuntimeError as `refuse_fork` does: every fit and prediction is inside of such a block.
 
     Nothing is changed where JAX_COMPILATION_CACHE_DIR is set (an empty one keeps nothing), where the program has set a folder or switched JAX's
     cache off, or where the folder cannot be written.
     """
-    entered = _enter()
-    try:
+    refuse_fork()
+    if (folder := _FOLDER.get() or _folder()) is None:
         yield
+        return
+    token = _FOLDER.set(folder)
+    with _KEEPING.lock:
+        _KEEPING.inside += 1
+    try:
+        with config.compilation_cache_dir(str(folder)), config.persistent_cache_min_compile_time_secs(0.0):
+            yield
     finally:
-        if entered:
-            _leave()
+        _FOLDER.reset(token)
+        with _KEEPING.lock:
+            _KEEPING.inside -= 1
+            if not _KEEPING.inside:
+                reset_cache()  # else JAX would go on with the folder, whatever its settings say
 
 
 def compiled_folder() -> Path:
@@ -58,38 +85,12 @@ def compiled_folder() -> Path:
     return Path(platformdirs.user_cache_dir("stochgp")) / "compiled" / f"{platform.machine()}-{instructions}"
 
 
-def _enter() -> bool:
+def _folder() -> Path | None:
+    """Where compiled code is kept, None where the settings of the user or of the program decide."""
+    if FOLDER in os.environ or config.compilation_cache_dir.value is not None:
+        return None
     with _KEEPING.lock:
-        if not _KEEPING.inside:
-            if FOLDER in os.environ or _setting(FOLDER.lower()) is not None:
-                return False
-            if not _setting("jax_enable_compilation_cache") or (folder := _ready(_KEEPING)) is None:
-                return False
-            settings = {
-                "jax_compilation_cache_dir": str(folder),
-                "jax_persistent_cache_min_compile_time_secs": 0.0,
-            }
-            _KEEPING.before = {name: _setting(name) for name in settings}
-            _set(settings)
-        _KEEPING.inside += 1
-        return True
-
-
-def _leave() -> None:
-    with _KEEPING.lock:
-        _KEEPING.inside -= 1
-        if not _KEEPING.inside:
-            _set(_KEEPING.before)
-            reset_cache()  # else JAX would go on with the folder, whatever its settings say
-
-
-def _setting(name: str) -> Any:
-    return getattr(jax.config, name)
-
-
-def _set(settings: dict[str, Any]) -> None:
-    for name, value in settings.items():
-        jax.config.update(name, value)
+        return _ready(_KEEPING) if config.enable_compilation_cache.value else None
 
 
 def _ready(keeping: _Keeping) -> Path | None:

@@ -34,6 +34,7 @@ from stochgp.networks.embeddings import BOUND
 from stochgp.observations import Observation
 from stochgp.parameters import value_of
 from stochgp.posteriors import FeaturePosterior
+from stochgp.storage.writing import replacing
 from stochgp.version import __version__
 
 HOW_TO_INSTALL = "pip install 'stochgp[onnx]'"
@@ -95,7 +96,8 @@ def _save(graph: "_Graph", n_inputs: int, about: dict[str, str], path: str | os.
     model = makers.make_model(whole, producer_name="stochgp", producer_version=__version__, **versions)
     makers.set_model_props(model, about)
     onnx.checker.check_model(model)
-    onnx.save(model, os.fspath(path))
+    with replacing(path) as partial:
+        onnx.save(model, os.fspath(partial))
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from batches import independent_batches
-from threadpoolctl import ThreadpoolController
 
 from stochgp import deadline, priors
 from stochgp.kernels import RBF, Linear, Matern12, Matern32
 from stochgp.numerics import threads
-
-
-@pytest.mark.parametrize(("size", "inside"), [(threads.SMALL, 1), (threads.SMALL + 1, 2)])
-def test_small_factorisations_have_one_thread_and_the_setting_comes_back(size, inside):
-    controller = ThreadpoolController()
-    count = lambda: {library["num_threads"] for library in controller.select(user_api="blas").info()}
-    with controller.limit(limits=2, user_api="blas"):
-        with threads.few_blas_threads(size):
-            assert count() == {inside}
-        assert count() == {2}
 
 
 def test_shared_work_comes_back_in_order_and_an_error_ends_what_has_not_begun(monkeypatch):

@@ -1,12 +1,13 @@
 """fit, predict, evaluate, data list. Each loads what it needs when it runs, so that help is there at once."""
 
+import os
 import sys
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 import stochgp
-from stochgp.cli.output import check_can_write, check_picture, plain, show, write_picture
+from stochgp.cli.output import check_picture, plain, show, write_picture
 from stochgp.extending import load_code
 from stochgp.names import lookup
 
@@ -113,8 +114,14 @@ def fit(
     load_code(code)
     from stochgp.cli.processes import joined
     from stochgp.cli.tables import Wanted, names_in
+    from stochgp.storage.writing import check_can_write
 
-    check_can_write(out)
+    read = [source, hyperparameters, *(code or ())]
+    check_can_write(out, read)
+    if checkpoint is not None:
+        check_can_write(checkpoint, read)
+        if os.path.realpath(checkpoint) == os.path.realpath(out):
+            raise ValueError(f"--checkpoint and --out both name {out}: give two files")
     several = distributed or coordinator is not None
     if several and model in _IN_ONE_PROCESS:
         raise ValueError(
@@ -268,8 +275,9 @@ def predict(
     from stochgp.cli.many_rows import blocks_of, is_large, placing
     from stochgp.cli.reports import parsed_quantiles, prediction_columns
     from stochgp.cli.tables import left_out, naming, read_inputs, without
+    from stochgp.storage.writing import check_can_write
 
-    check_can_write(out)
+    check_can_write(out, [model, source, *(code or ())])
     asked = parsed_quantiles(quantiles)
     estimator = stochgp.load(model)
     if is_large(source, estimator.memory_limit):
@@ -324,7 +332,7 @@ def evaluate(
     from stochgp.cli.tables import read_labelled
 
     if report is not None:
-        check_picture(report)
+        check_picture(report, model, source)
     estimator = stochgp.load(model)
     name: Any = getattr(estimator, "target_name_", None) if target is None else target
     targets = "classes" if hasattr(estimator, "classes_") else "numbers"

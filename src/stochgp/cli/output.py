@@ -1,6 +1,5 @@
 """Reports on stdout, and whether a result can be written: what is asked before anything heavy is loaded."""
 
-import io
 import json
 import math
 import numbers
@@ -26,26 +25,20 @@ def show(report: Mapping[str, Any], as_json: bool) -> None:
         sys.stdout.write(f"{name:{width}}  {text}\n")
 
 
-def check_can_write(out: str) -> None:
-    """Refuses before the work what would fail after it."""
-    path = Path(out)
-    if path.is_dir():
-        raise ValueError(f"{out}: is a folder, not a file")
-    if not path.resolve().parent.is_dir():
-        raise ValueError(f"{out}: there is no folder {path.resolve().parent}")
+def check_picture(out: str, *inputs: str) -> None:
+    """Refuses before the work a picture that could not be written after it, or that would replace one of the input files."""
+    from stochgp.storage.writing import check_can_write
 
-
-def check_picture(out: str) -> None:
-    """Refuses before the work a picture that could not be written after it."""
-    check_can_write(out)
+    check_can_write(out, inputs)
     lookup(Path(out).suffix, dict.fromkeys((".png", ".pdf", ".svg")), "type of picture")
 
 
 def write_picture(figure: Any, out: str) -> None:
     """Whole or not at all."""
-    picture = io.BytesIO()
-    figure.savefig(picture, format=Path(out).suffix[1:])
-    Path(out).write_bytes(picture.getvalue())
+    from stochgp.storage.writing import replacing
+
+    with replacing(out) as partial:
+        figure.savefig(partial, format=Path(out).suffix[1:])
 
 
 def plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from jaxtyping import Float, Int
 
-from stochgp.numerics.threads import cores, one_blas_thread
+from stochgp.numerics.threads import cores
 
 _POINTS, _ROWS = 64, 1 << 13  # of a block
 _SAMPLE = 16  # one row of so many tells how far the candidates are
@@ -47,7 +47,7 @@ class BlockedSearch:
         def search(part: slice) -> None:
             found[part] = self._of_block(np.asarray(points[part], np.float64), k, rank)
 
-        with one_blas_thread(), ThreadPoolExecutor(cores()) as pool:
+        with ThreadPoolExecutor(cores()) as pool:
             list(pool.map(search, _parts(len(points), size)))
         return found
 

@@ -8,7 +8,6 @@ rows differ: there n is (Σρ)²/Σρ² (Kish 1965), the number of rows where we
 """
 
 import math
-import warnings
 from typing import Any
 
 import equinox as eqx
@@ -19,6 +18,7 @@ from jaxtyping import Bool, Float64
 from stochgp.distributions.base import AbstractDistribution
 from stochgp.distributions.curves import BetaCurve, Recalibrated
 from stochgp.numerics.arrays import effective_number
+from stochgp.warning import warn
 
 FEWEST = 100  # rows of a recalibration
 SURE = 9.2  # of twice the log likelihood ratio: the 1 % point of χ² with two degrees of freedom
@@ -229,9 +229,7 @@ def conformal(
     made, n = scores.at(level), scores.number
     if n < STEADY:
         deviation = math.sqrt(level * (1 - level) / n)
-        warnings.warn(
-            f"from {n:.4g} left-out rows, coverage of {level:g} varies by ± {deviation:.3f}", stacklevel=2
-        )
+        warn(f"from {n:.4g} left-out rows, coverage of {level:g} varies by ± {deviation:.3f}", stacklevel=2)
     return made
 
 

@@ -1,7 +1,6 @@
 """Counts from the distribution of a real number."""
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from stochgp.distributions.base import (
     probability_nodes,
 )
 from stochgp.distributions.mixture import Mixture
+from stochgp.warning import warn
 
 SUMMED = 256  # counts to either side of the median whose probabilities are summed one by one
 LEAST_TAIL = 1e-12  # beyond the counts of a sum
@@ -51,7 +51,7 @@ class Rounded(AbstractDistribution):
     def mean(self) -> PerRow:
         """Where the base has none, the median, with a warning."""
         if self.tail_index <= 1:
-            warnings.warn("these distributions have no mean: medians take its place", stacklevel=2)
+            warn("these distributions have no mean: medians take its place", stacklevel=2)
             return self.quantile(0.5)
         return self._by_parts(lambda part, _: part._moments()[0], np.zeros((self.n_rows, 1)))[:, 0]
 

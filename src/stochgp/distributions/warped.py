@@ -1,13 +1,13 @@
 """Distributions of transformed observations, in the units that were observed."""
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
 
 from stochgp.distributions.base import AbstractDistribution, PerRow, Points
 from stochgp.transforms import AbstractTransform
+from stochgp.warning import warn
 
 
 class Warped(AbstractDistribution):
@@ -39,7 +39,7 @@ class Warped(AbstractDistribution):
     @property
     def mean(self) -> PerRow:
         if self.tail_index <= 1:
-            warnings.warn("these distributions have no mean: medians take its place", stacklevel=2)
+            warn("these distributions have no mean: medians take its place", stacklevel=2)
             return self.quantile(0.5)
         return self._by_parts(lambda part, _: part._moments()[0], self._no_points)[:, 0]
 

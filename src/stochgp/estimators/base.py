@@ -6,7 +6,6 @@ import html
 import logging
 import os
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -52,6 +51,7 @@ from stochgp.training_data.inputs import name_of_targets
 from stochgp.training_data.progress import progress_line, say
 from stochgp.training_data.run import Run
 from stochgp.training_data.units import TrainingData, in_target_units
+from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
 
@@ -355,11 +355,11 @@ class GPEstimator(PosteriorEstimator):
             )
             found, more = self._refine(found, gp, placed.learner, rows, run, report)
         if found.result is RESULTS.diverged:
-            warnings.warn(found.result.value, ConvergenceWarning, stacklevel=4)
+            warn(found.result.value, ConvergenceWarning, stacklevel=4)
         plan = describe_learning(placed, why, found, N, data, self.get_params(deep=False), run.budget)
         # A mean function may say it all.
         if data.mean_function is None and (useless := worse_than_a_constant(plan)):
-            warnings.warn(useless, ConvergenceWarning, stacklevel=4)
+            warn(useless, ConvergenceWarning, stacklevel=4)
         return found, plan | more | spread
 
     def _judge(self, learned: FitResult | None, data: TrainingData) -> None:
@@ -369,7 +369,7 @@ class GPEstimator(PosteriorEstimator):
         rows = dataclasses.replace(data.rows, y=data.given_targets(self._target == "count"))
         if said := caution_after_fit(self, learned, rows):
             self.plan_ |= {"caution": choice(said, "of predictions of rows that the fit has seen")}
-            warnings.warn(said, ConvergenceWarning, stacklevel=4)
+            warn(said, ConvergenceWarning, stacklevel=4)
 
     @abc.abstractmethod
     def _scores(self, rows: Rows) -> Scores:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from stochgp.numerics.seeds import random_rows
 from stochgp.posteriors import Request
 from stochgp.results import RESULTS, FitResult
 from stochgp.training_data.cautions import FEW_ROWS, named_columns
+from stochgp.warning import warn
 
 ROWS = 512  # that are predicted
 SECONDS = 2.0  # of a time limit, for predicting them
@@ -150,7 +150,7 @@ def within_reach(fitted: Fitted, rows: Rows, stacklevel: int) -> Rows:
         if (far := X != rows.X).any():
             i, d = np.argwhere(far)[0]
             name = named_columns(fitted.encoder, np.arange(X.shape[1]) == d)
-            warnings.warn(
+            warn(
                 f"{int(far.any(axis=1).sum())} new row(s) lie more than {MAX_RANGES:g} training ranges outside the training rows and were moved to that "
                 f"distance; the first: row {i + 1}, {name} is {rows.X[i, d]:g}, moved to {X[i, d]:g}",
                 UserWarning,
@@ -162,7 +162,7 @@ def within_reach(fitted: Fitted, rows: Rows, stacklevel: int) -> Rows:
     far = ~(np.abs(fitted.observation.to_model(rows.X, rows.y)) <= MAX_DEVIATIONS)
     if far.any():
         i = int(np.argmax(far))
-        warnings.warn(
+        warn(
             f"{int(far.sum())} new row(s) were left out: their targets lie more than {MAX_DEVIATIONS:g} training standard deviations from the "
             f"training mean; the first: row {i + 1}, {rows.y[i]:g}",
             UserWarning,
@@ -183,5 +183,5 @@ def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"
 def warned(said: list[str], stacklevel: int) -> dict[str, Any]:
     """Warns of each; what `plan_` says of them."""
     for text in said:
-        warnings.warn(text, ConvergenceWarning, stacklevel=stacklevel)
+        warn(text, ConvergenceWarning, stacklevel=stacklevel)
     return {"caution": choice("; ".join(said), "of rows of the stream")} if said else {}

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import warnings
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from stochgp.posteriors import Request
 from stochgp.training_data.cautions import warn_of_far, warn_of_moved
 from stochgp.training_data.inputs import read_inputs
 from stochgp.training_data.progress import say
+from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
 
@@ -100,7 +100,7 @@ class PosteriorEstimator(BaseEstimator):
         if encoder is not None:
             unknown = [name for name in encoder.unknown(X) if name != self.target_name_]
             if unknown:
-                warnings.warn(
+                warn(
                     f"the model does not use the column(s) {', '.join(map(repr, unknown))}",
                     UserWarning,
                     stacklevel=3,

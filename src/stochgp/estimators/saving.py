@@ -1,7 +1,6 @@
 """Fitted estimators as files and as pickles."""
 
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from stochgp.choosing import Decisions
 from stochgp.storage.codec import decode, encode
 from stochgp.storage.files import save_tree
+from stochgp.warning import warn
 
 EMPTY: Mapping[str, type] = {}
 
@@ -20,7 +20,7 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
     tree, metadata, left_out = _parts(estimator)
     save_tree(Path(path), tree, metadata)
     if left_out:
-        warnings.warn(
+        warn(
             f"{path} holds the model, but not its setting {', '.join(left_out)}, which no file can hold: it will be the default "
             "once loaded; predictions do not depend on it",
             UserWarning,

@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import math
 import os
-import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -43,6 +42,7 @@ from stochgp.solvers.sizes import SMALL
 from stochgp.storage import checkpoint as checkpoints
 from stochgp.training_data.progress import progress_line
 from stochgp.training_data.units import TrainingData
+from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
 
@@ -315,7 +315,7 @@ def run_solver(
         return found._replace(result=RESULTS.tolerance_reached, converged=True)
     if not found.converged and found.result is not RESULTS.interrupted:
         worst = float(found.residual_norms[0])
-        warnings.warn(
+        warn(
             f"the solver ended with a relative residual of {worst:.3g}: {found.result.value}",
             ConvergenceWarning,
             stacklevel=5,

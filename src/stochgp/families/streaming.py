@@ -14,7 +14,6 @@ from stochgp.data.streams import HostRows
 from stochgp.estimators.fitted import Fitted
 from stochgp.likelihoods import StudentT
 from stochgp.models import FeatureGP
-from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives import Moments, add_up, nlml_of_spectrum, spectrum
 from stochgp.objectives.feature import Belief
 from stochgp.objectives.student import add_up_weighted
@@ -61,7 +60,7 @@ def added(stream: Stream, more: Moments, forget: float = 1.0) -> Stream:
 def taken_in(fitted: Fitted, stream: Stream) -> tuple[Fitted, float]:
     """(The posterior of all rows of the stream, their exact NLML per datum of standardised targets; under Student-t noise a bound of it)."""
     posterior = _posterior(fitted)
-    with jax.enable_x64(True), few_blas_threads(posterior.features.n_features):
+    with jax.enable_x64(True):
         s, s2 = spectrum(stream.moments), float(posterior.noise.level)
         found = FeaturePosterior.of(posterior.features, s, stream.variance, s2, posterior.noise)
     return dataclasses.replace(fitted, posterior=found), nlml_of_spectrum(s, stream.variance, s2)[0]

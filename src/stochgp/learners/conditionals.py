@@ -22,7 +22,6 @@ from stochgp.learning.schedules import Schedule, cosine
 from stochgp.learning.standard_errors import StandardErrors, cells_of, godambe
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked, unpacked_alike
-from stochgp.numerics.threads import one_blas_thread
 from stochgp.objectives.conditionals import (
     BLOCK,
     Curvature,
@@ -307,15 +306,12 @@ class AbstractConditionals(AbstractLearner):
         n_scored = problem.prepared.n_scored
         per_row = np.float32(weight_per_row(problem.source, state.near[:, -n_scored:], self.joint))
         losses = []
-        with one_blas_thread():
-            theta, rest = partition(gp)
-            descent = state.descent
-            for part in np.array_split(order, max(1, len(order) // STACKED)):
-                rows = neighbourhoods(problem.source, state.near[part], wide)
-                theta, descent, found = _descend(
-                    self.of_steps(), theta, rest, descent, rows, per_row, n_scored
-                )
-                losses.append(np.mean(np.asarray(found), axis=0))
+        theta, rest = partition(gp)
+        descent = state.descent
+        for part in np.array_split(order, max(1, len(order) // STACKED)):
+            rows = neighbourhoods(problem.source, state.near[part], wide)
+            theta, descent, found = _descend(self.of_steps(), theta, rest, descent, rows, per_row, n_scored)
+            losses.append(np.mean(np.asarray(found), axis=0))
         loss, squares, jittered = np.mean(losses, axis=0)
         gp = eqx.combine(theta, rest)
         state = eqx.tree_at(lambda s: (s.gp, s.descent), state, (gp, descent))

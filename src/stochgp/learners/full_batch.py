@@ -22,7 +22,6 @@ from stochgp.models import AbstractGP, FeatureGP
 from stochgp.numerics import lbfgs
 from stochgp.numerics.arrays import on_device, packed, unpacked, unpacked_alike
 from stochgp.numerics.lbfgs import Quasi
-from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives.kernel import SMALL
 from stochgp.objectives.likelihood import nlml_and_gradient
 from stochgp.parameters import in_parameters, partition
@@ -187,10 +186,9 @@ class FullBatch(AbstractLearner):
         """The optimum of a few rows and the curvature around it, nothing known of the loss of others."""
         loss = _Loss(self, gp, rows, Pace())
         fit = SetFit(start, None, np.full(PATIENCE + 1, np.inf), np.bool_(False))
-        with few_blas_threads(len(rows.y)):
-            for _ in range(STEPS):
-                if not fit.settled:
-                    fit = self.step(fit, loss)
+        for _ in range(STEPS):
+            if not fit.settled:
+                fit = self.step(fit, loss)
         empty = lbfgs.begin(fit.at.x)
         return Quasi(
             empty.x, empty.value, empty.gradient, fit.at.steps, fit.at.changes, fit.at.n_pairs, empty.stuck
@@ -227,18 +225,17 @@ class FullBatch(AbstractLearner):
             [_Loss(self, state.gp, rows, problem.prepared.pace) for rows in problem.prepared.sets],
         )
         taken = 0
-        with few_blas_threads(max(len(loss.rows.y) for loss in losses)):
-            while taken < n_steps:
-                try:
-                    fits = tuple(
-                        fit if fit.settled else self.step(fit, loss)
-                        for fit, loss in zip(fits, losses, strict=True)
-                    )
-                except TimeIsUpError:
-                    if taken == 0:
-                        raise
-                    break
-                taken += 1
+        while taken < n_steps:
+            try:
+                fits = tuple(
+                    fit if fit.settled else self.step(fit, loss)
+                    for fit, loss in zip(fits, losses, strict=True)
+                )
+            except TimeIsUpError:
+                if taken == 0:
+                    raise
+                break
+            taken += 1
         numbers = {
             "loss": float(np.mean([fit.at.value for fit in fits])),
             "gradient_norm": float(max(np.linalg.norm(fit.at.gradient) for fit in fits)),

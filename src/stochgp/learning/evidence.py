@@ -16,7 +16,6 @@ from stochgp.learning.judge import SETTLED_BY, AbstractJudge, Division, Numbers,
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP, range_within
 from stochgp.numerics.clustered import clusters
-from stochgp.numerics.threads import few_blas_threads
 from stochgp.objectives import (
     Moments,
     Spectrum,
@@ -191,8 +190,7 @@ class ByEvidence(AbstractJudge):
 
     def look(self, gp: FeatureGP, numbers: Numbers, division: Division) -> EvidenceEvaluation:
         """One pass over the rows: exact moments, the exact NLML, the held-out NLPD and the refits."""
-        with few_blas_threads(gp.n_features):
-            return division.devices.broadcast(self._look(gp, division))
+        return division.devices.broadcast(self._look(gp, division))
 
     def _look(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
         """The spectrum of the training rows' moments; from it (v, σ²) of the highest likelihood; from there those of the lowest held-out NLPD."""

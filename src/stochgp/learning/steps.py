@@ -16,7 +16,6 @@ from stochgp.learning.base import AbstractLearner, Problem
 from stochgp.learning.judge import Numbers, Seed
 from stochgp.learning.sampling import AbstractSampling
 from stochgp.numerics.arrays import on_device
-from stochgp.numerics.threads import one_blas_thread
 from stochgp.planning.steps import StepPlan, size_of_few
 
 SQUARES = "loss_squared"  # of the steps, on their way to the standard error of their mean
@@ -119,12 +118,11 @@ def advance_by_batches(
         batches = batches._replace(weight=on_device(weight * factors.astype(weight.dtype)))
     if devices.steps:
         state, batches = devices.replicate(state), devices.place(batches, axis=indices.ndim - 1)
-    with one_blas_thread():
-        state, info, squares = _scan(
-            learner.of_steps(), state, batches, np.asarray(first_step), np.asarray(seed, np.uint32)
-        )
-        numbers = {name: float(value) for name, value in info._asdict().items()} | {SQUARES: float(squares)}
-        return devices.local(state) if devices.steps else state, numbers
+    state, info, squares = _scan(
+        learner.of_steps(), state, batches, np.asarray(first_step), np.asarray(seed, np.uint32)
+    )
+    numbers = {name: float(value) for name, value in info._asdict().items()} | {SQUARES: float(squares)}
+    return devices.local(state) if devices.steps else state, numbers
 
 
 def _filled(

@@ -1,7 +1,6 @@
 """Noise with heavy tails."""
 
 import math
-import warnings
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +13,7 @@ from stochgp.distributions import ScaleMixture, student_multipliers
 from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
 from stochgp.likelihoods.noise import AbstractNoise, as_noise, row_variances, wide_variances
 from stochgp.parameters import AbstractParameter, positive, value_of
+from stochgp.warning import warn
 
 FINITE_STD = 2.0  # degrees of freedom above which there is a standard deviation
 STIRLING = 8.0  # arguments from which Stirling's series is exact to float64 rounding's 10⁻⁹
@@ -59,7 +59,7 @@ class StudentT(AbstractLikelihood):
         """N(m, v) + σ t_ν. For ν ≤ 2 its standard deviation is inf; for ν ≤ 1 its mean is its median, with a warning."""
         nu = float(self.df)
         if nu <= 1:
-            warnings.warn(
+            warn(
                 f"a Student-t with {nu:.3g} degrees of freedom has no mean: medians take its place",
                 stacklevel=2,
             )

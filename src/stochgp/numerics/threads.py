@@ -1,34 +1,19 @@
-"""How many threads the linear algebra of the host uses, and work shared among threads."""
+"""Work shared among threads. The number of threads of BLAS is a setting of the whole process, which belongs to the program, and stays as it is."""
 
 import contextvars
-import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
-from threadpoolctl import ThreadpoolController
+
+from stochgp.compiled import kept_on_disk
 
 T = TypeVar("T")
 R = TypeVar("R")
-SMALL = 512  # on two cores a step with one factorisation of 512 × 512 was 1.3 times faster on one thread, of 128 × 128 1.2 to 1.5 times
-
-
-def one_blas_thread() -> AbstractContextManager:
-    """One thread for each BLAS and LAPACK call made inside, by NumPy and by JAX on a CPU.
-
-    Many small factorisations are several times faster so: a library's threads wait for one another longer than they work.
-    """
-    return _controller().limit(limits=1, user_api="blas")
-
-
-def few_blas_threads(size: int) -> AbstractContextManager:
-    """`one_blas_thread` where the matrices are at most `SMALL` wide."""
-    return one_blas_thread() if size <= SMALL else nullcontext()
 
 
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -47,7 +32,7 @@ def in_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     wide = jax.dtypes.canonicalize_dtype(float) == "float64"  # which a thread does not take over from another
 
     def alike(item: T) -> R:
-        with jax.enable_x64(wide):
+        with jax.enable_x64(wide), kept_on_disk():
             return work(item)
 
     pool = ThreadPoolExecutor(n_threads)
@@ -70,8 +55,3 @@ def after(key: PRNGKeyArray, last: Array | None) -> PRNGKeyArray:
 def cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@functools.cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()  # looks at all libraries loaded, which takes milliseconds

@@ -18,7 +18,6 @@ from stochgp.models import SparseGP, process_of
 from stochgp.numerics.arrays import on_device, when_ready
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import inverse_factor, symmetric_product, transposed_times
-from stochgp.numerics.threads import one_blas_thread
 from stochgp.objectives.elbo import expected_log_density
 from stochgp.objectives.moments import sum_over_rows, total_of
 from stochgp.parameters import cast, partition, value_of
@@ -129,7 +128,7 @@ def lower_bound_and_gradient(
     devices : Devices
         Those that share both passes; without a mesh, one device.
     """
-    with jax.enable_x64(True), one_blas_thread():
+    with jax.enable_x64(True):
         gp = cast(gp, WIDE)
         process: Any = process_of(gp)  # of inducing points
         found = _collapsed(_statistics(gp, process, source, 0.0, devices))

@@ -16,7 +16,6 @@ from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import filled_up, packed
 from stochgp.numerics.precision import einsum
 from stochgp.numerics.small_matrices import safe_cholesky
-from stochgp.numerics.threads import one_blas_thread
 from stochgp.parameters import partition, value_of
 
 BLOCK, SCORED_TOGETHER = 128, 512  # neighbourhoods of one program, and rows that they score, at most
@@ -296,8 +295,7 @@ def in_blocks(
         found = program(*args, neighbourhoods(source, filled_up(part, size), wide), there)
         return tuple(np.asarray(value, np.float64) for value in found)
 
-    with one_blas_thread():
-        return [of_block(start) for start in range(0, len(near), size)]
+    return [of_block(start) for start in range(0, len(near), size)]
 
 
 @eqx.filter_jit

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import warnings
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from stochgp.families.kernel import KernelGPRegressor
 from stochgp.features import is_network
 from stochgp.training_data.fingerprinted import name_inputs
 from stochgp.training_data.units import TREES
+from stochgp.warning import silent
 
 ANEW = "made anew of all rows, standardised by them: kernels as they were, networks and trees learned again"
 FITTED = ("_fitted", "_stream", "n_rows_", "nlml_", "noise_variance_")  # what a member has of its rows
@@ -59,15 +59,13 @@ def at_its_parameters(member: Any, rows: Rows, groups: np.ndarray | None) -> Any
         settings |= {"batch_size": None, "epochs": None, "learning_rate": None}
     again: Any = clone(member)
     again.set_params(**settings)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with silent():
         return again.fit(rows.X, rows.y, rows.weight, groups=groups)
 
 
 def takes_in(member: Any, rows: Rows) -> bool:
     """The held-out rows into the posterior, where family, time and memory allow it, and whether they did: hyperparameters and features stay."""
-    with warnings.catch_warnings(), contextlib.suppress(TimeIsUpError, MemoryLimitError):
-        warnings.simplefilter("ignore")
+    with silent(), contextlib.suppress(TimeIsUpError, MemoryLimitError):
         if isinstance(member, KernelGPRegressor):
             member.update(rows.X, rows.y, rows.weight)
             return True

@@ -1,6 +1,5 @@
 """Which rows of a pool no member sees before members are compared."""
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -78,17 +77,20 @@ def held_out(rows: Rows, generator: np.random.Generator, share: float = SHARE) -
 
 
 def folds(rows: Rows, n_folds: int, generator: np.random.Generator) -> Int[np.ndarray, " N"] | None:
-    """The fold of each row, of all classes `rows.y` alike, whole groups in one; None where no class, or too few groups, can be in all."""
-    classes, sizes = np.unique(rows.y, return_counts=True)
+    """The fold of each row, of all classes `rows.y` alike, whole groups in one; None where no class, or too few groups, can be in all.
+
+    Classes of fewer rows than folds are divided as if they were of the largest class.
+    """
+    classes, number, sizes = np.unique(rows.y, return_inverse=True, return_counts=True)
     n_folds = n_folds if rows.group is None else min(n_folds, len(np.unique(rows.group)))
     if len(classes) < 2 or sizes.max() < n_folds or n_folds < 2:
         return None
     kind = StratifiedKFold if rows.group is None else StratifiedGroupKFold
     parts = kind(n_folds, shuffle=True, random_state=int(generator.integers(2**31)))
     found = np.zeros(len(rows), np.int64)
-    with warnings.catch_warnings(action="ignore"):  # of classes of fewer rows than folds
-        for k, (_, part) in enumerate(parts.split(rows.X, rows.y, rows.group)):
-            found[part] = k
+    alike = np.where(sizes[number] < n_folds, classes[sizes.argmax()], rows.y)
+    for k, (_, part) in enumerate(parts.split(rows.X, alike, rows.group)):
+        found[part] = k
     return found
 
 

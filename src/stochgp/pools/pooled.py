@@ -1,9 +1,9 @@
 """What pools share: members of several families learn from most of the rows, and are weighed by how they predict the others."""
 
 import abc
+import contextlib
 import os
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -28,9 +28,11 @@ from stochgp.pools.joining import with_encoder
 from stochgp.pools.pool_division import HeldOut, held_out, held_out_in_time
 from stochgp.pools.pooling import Chosen, Compared, Pooling, alone
 from stochgp.selection.kernel_choice import short_days
+from stochgp.storage.writing import check_can_write
 from stochgp.training_data.files import are_files
 from stochgp.training_data.inputs import name_of_targets
 from stochgp.training_data.progress import say
+from stochgp.warning import silent
 
 FEWEST_ROWS = 1_000  # from which rows are held out and members compared
 FOR_THE_END = 0.35  # of a time limit: members are compared, and take in the held-out rows
@@ -109,6 +111,8 @@ class PooledEstimator(PosteriorEstimator):
             A file for each member, its name with the member's at the end.
         """
         check_settings(self.get_params(deep=False), self._choices)
+        if checkpoint is not None:
+            check_can_write(checkpoint)
         begun = time.perf_counter()
         with within(self.time_limit), kept_on_disk():
             given = Given(as_key(self.random_state), checkpoint, callback)
@@ -321,9 +325,8 @@ class PooledEstimator(PosteriorEstimator):
             if not isinstance(member, PooledEstimator):
                 member._encoder_of_pool = encoder  # names the columns in its warnings
             try:
-                with warnings.catch_warnings():
-                    if name != next(iter(candidates)):  # what is odd about the rows is said of the first
-                        warnings.simplefilter("ignore", UserWarning)
+                # The first member warns of the rows; the others would repeat it.
+                with contextlib.nullcontext() if name == next(iter(candidates)) else silent():
                     member.fit(rows.X, self._targets_of(rows), rows.weight, groups=groups, **given.of(name))
             except ValueError as refused:
                 if len(candidates) == 1:

@@ -1,6 +1,5 @@
 """Which numbers targets are: by how small kernel GPs of each kind predict rows that they have not seen."""
 
-import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from stochgp.pools.pooling import prefer_by_crps, scores
 from stochgp.selection.likelihood import GAUSSIAN
 from stochgp.selection.metric import INPUTS
 from stochgp.transforms import ShiftedLog
+from stochgp.warning import silent
 
 REAL, COUNT, POSITIVE, LOGARITHM = "real", "count", "positive", "logarithm"
 # Whole numbers of which most are small, and one frequent: for large ones a step of 1 matters little.
@@ -132,8 +132,7 @@ def _skewness(y: Float[np.ndarray, " N"]) -> float:
 
 
 def _predicted(model: Any, seen: Rows, left: Rows) -> AbstractDistribution:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with silent():
         model.fit(seen.X, seen.y, seen.weight, groups=seen.group)
         return model.predict_distribution(left.X)
 

@@ -17,7 +17,7 @@ from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import with_level
 from stochgp.models import KernelGP
 from stochgp.numerics.seeds import random_rows
-from stochgp.numerics.threads import in_threads, one_blas_thread
+from stochgp.numerics.threads import in_threads
 from stochgp.parameters import cast
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request, scale_of
 from stochgp.posteriors.local_index import LocalIndex, neighbours_bytes, row_noise, searched_ahead
@@ -151,7 +151,7 @@ class LocalPosterior(AbstractPosterior):
     def predict(self, X: Float[np.ndarray, "P D"]) -> LocalPrediction:
         """Mean and variance for each row, in blocks: a row's numbers do not depend on the other rows."""
         index, k = self._index, min(self.n_neighbours, len(self.X))
-        with jax.enable_x64(True), one_blas_thread():
+        with jax.enable_x64(True):
             chunks = [index.warp(X[start : start + QUERY_ROWS]) for start in range(0, len(X), QUERY_ROWS)]
             parts = [
                 self._by_block(near, Z)
@@ -190,7 +190,7 @@ class LocalPosterior(AbstractPosterior):
         rows = random_rows(len(self.X), n_rows, seed)
         near = self._others(rows, group)
         lost: dict[int, float] = {}
-        with jax.enable_x64(True), one_blas_thread():
+        with jax.enable_x64(True):
             whole, least = self._calibrated_by(rows, near, group)
             for n in counts:
                 if n >= near.shape[1]:
@@ -249,7 +249,7 @@ class LocalPosterior(AbstractPosterior):
     ) -> LocalPrediction:
         """These training rows predicted without themselves and their `group`. There must be two rows at least, of two groups."""
         near = self._others(rows, group)
-        with jax.enable_x64(True), one_blas_thread():
+        with jax.enable_x64(True):
             return self._joined([self._by_block(near, self._index.Z[rows])])
 
     def _others(
@@ -257,7 +257,7 @@ class LocalPosterior(AbstractPosterior):
     ) -> Int[np.ndarray, "P k"]:
         """The nearest other rows of these training rows, of other groups; −1 where there are too few."""
         index, k = self._index, min(self.n_neighbours + 1, len(self.X))
-        with jax.enable_x64(True), one_blas_thread():
+        with jax.enable_x64(True):
             return index.tree.around(rows, k)[:, 1:] if group is None else index.others(rows, k - 1, group)
 
     def recall(self, n_rows: int = RECALL_ROWS) -> float:

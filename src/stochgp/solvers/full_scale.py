@@ -17,7 +17,6 @@ from stochgp.kernels.nearest import NONE, earlier_rows
 from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import safe_cholesky
-from stochgp.numerics.threads import one_blas_thread
 from stochgp.operators import AbstractOperator
 from stochgp.parameters import cast
 
@@ -113,13 +112,12 @@ def _regressions(
     N, features = len(X), np.ascontiguousarray(F.T, operator.dtype)
     rounding = ROUNDING * float(jnp.finfo(operator.dtype).eps)
     found = []
-    with one_blas_thread():
-        for start in range(0, N, BLOCK):
-            rows = filled_up(np.arange(start, min(start + BLOCK, N)), BLOCK)
-            there, beside = near[rows] != NONE, np.maximum(near[rows], 0)
-            every = np.concatenate([beside, rows[:, None]], axis=1)  # the row itself last
-            part = _of_block(kernel, X[every], features[every], noise[every], there, rounding)
-            found.append([np.asarray(values)[: N - start] for values in part])
+    for start in range(0, N, BLOCK):
+        rows = filled_up(np.arange(start, min(start + BLOCK, N)), BLOCK)
+        there, beside = near[rows] != NONE, np.maximum(near[rows], 0)
+        every = np.concatenate([beside, rows[:, None]], axis=1)  # the row itself last
+        part = _of_block(kernel, X[every], features[every], noise[every], there, rounding)
+        found.append([np.asarray(values)[: N - start] for values in part])
     B, V = zip(*found, strict=True)
     return np.concatenate(B), np.concatenate(V)
 

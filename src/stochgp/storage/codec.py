@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import AbstractArray
 
+from stochgp.compiled import refuse_fork
 from stochgp.names import REGISTERED, class_of
 
 _CLASSES = ("stochgp", "equinox.nn")  # these packages and what is in them
@@ -105,6 +106,7 @@ def _encode_array(value: Any, tensors: dict[str, np.ndarray], where: str) -> dic
 
 def _decode_array(array: np.ndarray, kind: str) -> Any:
     if kind == "jax":
+        refuse_fork()
         with jax.enable_x64(True):  # otherwise 64-bit arrays lose half of their bits
             return jax.device_put(np.array(array))  # a copy: what was read may be let go
     if kind not in ("numpy", "scalar"):

@@ -1,7 +1,7 @@
 """Models and checkpoints as files: one safetensors file, whose arrays any safetensors reader shows, and a JSON header.
 
-A file is written beside its place, forced to disk and moved there at once, so a file that has the right name is whole. It holds the
-SHA-256 digest of its JSON and arrays, which reading compares. Reading
+A file is written by `writing.replacing`, so a file that has the right name is whole. It holds the SHA-256 digest of its JSON and arrays,
+which reading compares. Reading
 runs no code of the file: no pickle, and classes and functions only of this package, `equinox.nn`, `jax.nn` and `jax.numpy`.
 """
 
@@ -18,6 +18,7 @@ import safetensors
 import safetensors.numpy
 
 from stochgp.storage.codec import as_numbers, decode, encode, is_key
+from stochgp.storage.writing import replacing
 from stochgp.version import __version__
 
 FORMAT = 2  # the first that ends with a digest
@@ -77,22 +78,13 @@ def _raw(leaf: Any, where: str) -> np.ndarray:
 
 
 def _write(path: str | os.PathLike, tensors: dict[str, np.ndarray], header: dict[str, Any]) -> None:
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise ValueError(f"{path} cannot be written: there is no folder {path.parent}")
     text = json.dumps({"format": FORMAT, "version": __version__} | header)
     text = f'{text[:-1]}{_DIGEST}{_digest(text, tensors)}"}}'
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        partial.touch()  # refuses in Python's words where the folder cannot be written
-        safetensors.numpy.save_file(tensors, partial, metadata={_HEADER: text})
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except safetensors.SafetensorError as error:
-        raise OSError(f"{path} cannot be written: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as partial:
+        try:
+            safetensors.numpy.save_file(tensors, partial, metadata={_HEADER: text})
+        except safetensors.SafetensorError as error:
+            raise OSError(f"cannot be written: {error}") from error
 
 
 def _read(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

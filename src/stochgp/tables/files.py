@@ -8,7 +8,6 @@ import functools
 import json
 import math
 import os
-import secrets
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ import pyarrow.parquet as pa_parquet
 
 from stochgp.budget import Budget, format_bytes
 from stochgp.names import did_you_mean, quoted
+from stochgp.storage.writing import replacing
 
 from .columns import TableError
 from .csv_files import csv_tables, read_csv
@@ -102,8 +102,7 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
 def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
     """What writes columns of equal length to a .csv, .parquet or .feather file: each call more rows of the same columns, at least one call.
 
-    The rows go to a temporary file in the same folder, which takes the name at the end: after a failure, whatever was at `path` is as
-    before. csv numbers have the digits that give the same number back.
+    The file is written by `storage.writing.replacing`: after a failure, whatever was at `path` is as before. csv numbers have the digits that give the same number back.
 
     Raises ValueError for an unknown suffix, unequal lengths, or a path that cannot be written.
 
@@ -114,35 +113,24 @@ def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.
     """
     path = Path(path)
     suffix = file_suffix(path, WRITABLE_SUFFIXES)
-    if path.is_dir():
-        raise ValueError(f"{path}: is a folder, not a file")
-    resolved = path.resolve()
-    temporary = resolved.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with contextlib.ExitStack() as stack:
+        with replacing(path) as partial, contextlib.ExitStack() as stack:
             opened: list[Any] = []
 
             def write(columns: Mapping[str, np.ndarray]) -> None:
                 table = _to_table(path, columns)
-                with _naming_failures(path):
-                    if not opened:
-                        sink = stack.enter_context(open(temporary, "xb"))
-                        opened.append(stack.enter_context(_WRITERS[suffix](sink, table.schema)))
-                    opened[0].write_table(table)
+                if not opened:
+                    sink = stack.enter_context(partial.open("wb"))
+                    opened.append(stack.enter_context(_WRITERS[suffix](sink, table.schema)))
+                opened[0].write_table(table)
 
             yield write
-        with _naming_failures(path):
-            os.replace(temporary, resolved)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _naming_failures(path: Path) -> Iterator[None]:
-    try:
-        yield
+            if not opened:
+                raise ValueError(f"{path}: there are no rows to write")
     except OSError as error:
-        raise ValueError(f"{path}: cannot be written ({_one_line(error)})") from error
+        if error.filename != str(path):
+            raise
+        raise ValueError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def file_suffix(path: str | os.PathLike, known: tuple[str, ...]) -> str:

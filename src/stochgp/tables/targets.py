@@ -3,7 +3,6 @@
 import abc
 import contextlib
 import logging
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -12,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Shaped
 
 from stochgp.names import did_you_mean
+from stochgp.warning import warn
 
 from .columns import DURATIONS, OF_DAY, Column, TableError, both, read_column, table_columns
 from .doubts import doubts
@@ -140,10 +140,10 @@ def target_numbers(column: Column, reads_text: bool = True, mark: str = "") -> F
         logger.info("the target is read as numbers: %s", said or "all texts are")
         read = as_read(reading, column)[0]
         if caution := both(doubts(column, reading, mark), read.caution):
-            warnings.warn(f"target {column.name!r}: {caution}", UserWarning, stacklevel=3)
+            warn(f"target {column.name!r}: {caution}", UserWarning, stacklevel=3)
         return read.values
     if column.note in (OF_DAY, DURATIONS):
-        warnings.warn(f"the targets are {column.note}, and so are predictions", UserWarning, stacklevel=3)
+        warn(f"the targets are {column.note}, and so are predictions", UserWarning, stacklevel=3)
     return column.values
 
 

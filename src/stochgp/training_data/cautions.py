@@ -1,6 +1,5 @@
 """What of the data makes a fit know less than it says: stated as warnings."""
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from stochgp.training_data.fingerprinted import is_packed
 from stochgp.training_data.inputs import Encoder
 from stochgp.training_data.units import TrainingData
 from stochgp.transforms import ShiftedLog
+from stochgp.warning import warn
 
 # Different rows below which intervals of learned models were too narrow now and then: of simulated sets, three kinds of function in two inputs,
 # 95 % intervals held less than 80 % of new observations in 6 of 24 fits to 6 rows, 1 to 12, 1 to 20, none to 40.
@@ -164,4 +164,4 @@ def named_columns(encoder: Encoder | None, which: np.ndarray) -> str:
 
 
 def _warn(text: str, stacklevel: int) -> None:
-    warnings.warn(text, UserWarning, stacklevel=stacklevel + 2)
+    warn(text, UserWarning, stacklevel=stacklevel + 2)

@@ -1,6 +1,5 @@
 """Inputs that the Tanimoto kernel sees: never standardised, and packed where they are whole numbers."""
 
-import warnings
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any
@@ -17,6 +16,7 @@ from stochgp.parameters import positive, value_of
 from stochgp.tables.columns import is_array
 from stochgp.tables.fingerprints import FingerprintEncoder, Fingerprints, checked_counts, holds_fractions
 from stochgp.tables.molecules import MoleculeEncoder, Morgan
+from stochgp.warning import warn
 
 MOST_NAMED = 8  # rows in a warning
 
@@ -108,7 +108,7 @@ def without_skipped(rows: np.ndarray) -> np.ndarray:
         which = ", ".join(str(row + 1) for row in np.flatnonzero(~there)[:MOST_NAMED])
         more = f" and {int((~there).sum()) - MOST_NAMED} more" if (~there).sum() > MOST_NAMED else ""
         text = f"{int((~there).sum())} molecule(s) cannot be read and are left out: data rows {which}{more} (from 1)"
-        warnings.warn(text, UserWarning, stacklevel=6)
+        warn(text, UserWarning, stacklevel=6)
     return there
 
 

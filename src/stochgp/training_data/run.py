@@ -14,6 +14,7 @@ from stochgp.learning.log import Report
 from stochgp.learning.run import WHOLE, Extent, Going
 from stochgp.numerics.seeds import as_key, key_of, random_rows, seed_of, split
 from stochgp.results import RESULTS
+from stochgp.storage.writing import check_can_write
 
 STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
 CUT = (RESULTS.time_limit.name, RESULTS.interrupted.name, RESULTS.stopped.name)
@@ -33,7 +34,9 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, estimator: Any, checkpoint: Any, callback: Any, devices: Devices) -> "Run":
-        """By the settings of the estimator. Raises ValueError where there is no memory to begin."""
+        """By the settings of the estimator. Raises ValueError where there is no memory to begin, and ValueError or OSError where no checkpoint can be written."""
+        if checkpoint is not None:
+            check_can_write(checkpoint)
         learn, solve, start = map(key_of, split(as_key(estimator.random_state), 3))
         budget = Budget.of(estimator.memory_limit)
         budget.require(STARTING_BYTES, "to begin, a fit")

@@ -1,0 +1,58 @@
+"""How files are written: under another name in the same folder, then renamed, so that a reader sees the old file or the whole new one."""
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[Path]:
+    """An empty file with a unique name, for the block to fill; it replaces the target of `path` when the block has ended without an error.
+
+    Symbolic links stay, and their target is replaced. The new file has the permissions of the old one; without an old one it has those that the
+    umask gives. Raises ValueError where `path` is a folder, a device, a pipe or in no folder; OSError, with `path` as its file, if writing fails.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        kind = "is a folder, not a file" if target.is_dir() else "is a device or a pipe, not a regular file"
+        raise ValueError(f"{path}: {kind}")
+    if not target.parent.is_dir():
+        raise ValueError(f"{path}: cannot be written, there is no folder {target.parent}")
+    partial = target.with_name(f".stochgp-{secrets.token_hex(8)}.tmp")
+    try:
+        if target.exists():
+            os.close(os.open(target, os.O_WRONLY))  # raises for a file without permission to write
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        mode = (target if target.exists() else partial).stat().st_mode & 0o7777
+        yield partial
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.chmod(mode)
+        partial.replace(target)
+    except OSError as error:
+        if error.filename not in (None, str(partial), str(target)):
+            raise
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), os.fspath(path)) from error
+    finally:
+        with contextlib.suppress(
+            OSError
+        ):  # a read-only file system refuses this even where nothing is to be removed
+            partial.unlink()
+
+
+def check_can_write(path: str | os.PathLike, inputs: Iterable[str | os.PathLike | None] = ()) -> None:
+    """Raises what `replacing` would raise before a block, and ValueError where `path` is one of the input files, or a file in an input folder."""
+    target = Path(os.path.realpath(path))
+    for source in filter(None, inputs):
+        there = os.path.exists(source) and target.exists()
+        if there and (os.path.samefile(source, target) or Path(os.path.realpath(source)) in target.parents):
+            raise ValueError(f"{path}: is read as an input ({source}); name another file for the output")
+    with contextlib.suppress(_CheckedError), replacing(path):
+        raise _CheckedError
+
+
+class _CheckedError(Exception):
+    """Ends a block of `replacing` before anything is replaced."""
