@@ -1,6 +1,5 @@
 """The rules of a table in files, found in one pass over its blocks."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +20,7 @@ from stochgp.tables.readings import (
 from stochgp.tables.rules import WHOLE_DATES, ColumnRule, rule_of, with_dates_read
 from stochgp.tables.targets import REAL, AbstractTargets
 from stochgp.tables.times import PARTS, part_of
+from stochgp.warning import warn
 
 from .blocks import BadRows, Block, Blocks, TooNarrowError, good_blocks
 
@@ -67,7 +67,7 @@ class _Seen:
         """As `TableEncoder.fit` finds it, but that no column is left out that has values, and none is bounded."""
         if self.dates is not None and missing != "refuse" and len(self.different) == FEWEST_DATES:
             rule = replace(self.dates.rule(missing), reading=DIGITS, indicator=self.is_missing)
-            warnings.warn(f"column {self.name!r}: {WHOLE_DATES}", UserWarning, stacklevel=2)
+            warn(f"column {self.name!r}: {WHOLE_DATES}", UserWarning, stacklevel=2)
             return rule.noting(WHOLE_DATES)
         if self.shown is None:
             nothing = Column(self.name, "number", np.full(1, np.nan), np.ones(1, bool))

@@ -24,7 +24,7 @@ from stochgp.devices import ONE, Devices
 from stochgp.estimators.calibrating import calibrated
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import Scores, caution_after_fit
-from stochgp.estimators.predictor import PosteriorEstimator
+from stochgp.estimators.predictor import PosteriorEstimator, restored_on_error
 from stochgp.estimators.report import (
     PLANNED,
     describe_end,
@@ -186,6 +186,7 @@ class GPEstimator(PosteriorEstimator):
         """Learn the model's parameters from rows X [N, D] and targets y [N], and compute the posterior.
 
         Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and where `memory_limit` would be exceeded (both numbers).
+        A fit that raises leaves the estimator as it was.
 
         Parameters
         ----------
@@ -206,7 +207,7 @@ class GPEstimator(PosteriorEstimator):
         devices = Devices.of(getattr(self, "devices", None))
         if devices.processes > 1 and not self._shares_learning:
             raise ValueError(f"{type(self).__name__} is fitted in one process, not in {devices.processes}")
-        with devices.as_one(), within(self.time_limit), kept_on_disk():
+        with restored_on_error(self), devices.as_one(), within(self.time_limit), kept_on_disk():
             self._fit(X, y, sample_weight, groups, checkpoint, callback, devices)
         self.fit_seconds_ = time.perf_counter() - begun
         return self
@@ -223,8 +224,11 @@ class GPEstimator(PosteriorEstimator):
     ) -> None:
         run = Run.of(self, checkpoint, callback, devices)
         data = self._read_data(X, y, sample_weight, groups, run)
-        named = dataclasses.replace(data, encoder=vars(self).pop("_encoder_of_pool", data.encoder))
-        warn_of(named, learns=self._choose_learner(data)[0] is not None, stacklevel=3)
+        warn_of(
+            dataclasses.replace(data, encoder=vars(self).pop("_encoder_of_pool", data.encoder)),
+            learns=self._choose_learner(data)[0] is not None,
+            stacklevel=3,
+        )
         with jax.enable_x64(True):
             gp, start = self._start(data, run)
             start |= self._entries_of_inputs(data)
@@ -235,8 +239,15 @@ class GPEstimator(PosteriorEstimator):
             fewer = learned is not None and choices["rows_in_time"]["choice"] is not None
             posterior, solved, more = self._posterior_in_time(gp, learned, data, run, fewer)
             is_over = more["ended"]["choice"] == RESULTS.interrupted.name
-            with within(0.0 if is_over else None):
-                dispersion, further = self._dispersion_of(gp, learned, posterior, data, run)
+            try:
+                with within(0.0 if is_over else None):
+                    dispersion, further = self._dispersion_of(gp, learned, posterior, data, run)
+            except KeyboardInterrupt:
+                if is_over:
+                    raise
+                with within(0.0):
+                    dispersion, further = self._dispersion_of(gp, learned, posterior, data, run)
+                more["ended"] = describe_end([RESULTS.interrupted], None)
             stream = self._stream_of(gp, learned, data, run)
         likelihood = self._likelihood_of(gp, learned, posterior)
         more_of_y: dict[str, Any] = {"rounding": self._target == "count", "mean_function": data.mean_function}
@@ -353,7 +364,11 @@ class GPEstimator(PosteriorEstimator):
                 extent=run.extent,
                 devices=run.devices,
             )
-            found, more = self._refine(found, gp, placed.learner, rows, run, report)
+            try:
+                found, more = self._refine(found, gp, placed.learner, rows, run, report)
+            except KeyboardInterrupt:  # what was learned before stays, and nothing else is tried
+                found = found._replace(result=RESULTS.interrupted, converged=False)
+                found, more = self._refine(found, gp, placed.learner, rows, run, report)
         if found.result is RESULTS.diverged:
             warn(found.result.value, ConvergenceWarning, stacklevel=4)
         plan = describe_learning(placed, why, found, N, data, self.get_params(deep=False), run.budget)

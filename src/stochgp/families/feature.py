@@ -21,6 +21,7 @@ from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.devices import Devices
 from stochgp.estimators.helps import BEFORE, caution_of_rows, drift, shift_of, warned, within_reach
+from stochgp.estimators.predictor import restored_on_error
 from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.families.beyond import BEYOND, beyond_limits
 from stochgp.families.streaming import Stream, added, begun, check_mergeable, moments_of, taken_in
@@ -153,18 +154,19 @@ class FeatureGPRegressor(FamilyRegressor):
             raise ValueError(f"forget is {forget!r}; it must lie between 0 and 1")
         if "_fitted" not in vars(self):
             return typing.cast(FeatureGPRegressor, self.fit(X, y, sample_weight))
-        stream, fitted = self._to_go_on(), self._fitted
-        rows = read_rows(self._read(X, learns=True), y, sample_weight, joins=fitted.encoder)
-        rows = within_reach(fitted, rows, stacklevel=2)
-        with kept_on_disk():
-            more = moments_of(fitted, rows)
-        self.drift_ = drift(fitted, rows.X, rows.y)
-        said = shift_of(fitted, rows.X, rows.y), caution_of_rows(fitted, rows, BEFORE)
-        kept = self.plan_.without("caution")
-        self.plan_ = kept | warned([text for text in said if text][:1], stacklevel=3)
-        fitted = fitted.with_inputs(rows.X).with_slope(0.0, 0.0, forget)
-        self._fitted = fitted.with_targets(rows.y, rows.weight)
-        self._take_in(added(stream, more, forget), (self.n_rows_ if forget > 0 else 0) + len(rows))
+        with restored_on_error(self):
+            stream, fitted = self._to_go_on(), self._fitted
+            rows = read_rows(self._read(X, learns=True), y, sample_weight, joins=fitted.encoder)
+            rows = within_reach(fitted, rows, stacklevel=2)
+            with kept_on_disk():
+                more = moments_of(fitted, rows)
+            self.drift_ = drift(fitted, rows.X, rows.y)
+            said = shift_of(fitted, rows.X, rows.y), caution_of_rows(fitted, rows, BEFORE)
+            kept = self.plan_.without("caution")
+            self.plan_ = kept | warned([text for text in said if text][:1], stacklevel=3)
+            fitted = fitted.with_inputs(rows.X).with_slope(0.0, 0.0, forget)
+            self._fitted = fitted.with_targets(rows.y, rows.weight)
+            self._take_in(added(stream, more, forget), (self.n_rows_ if forget > 0 else 0) + len(rows))
         return self
 
     def merge(self, other: "FeatureGPRegressor") -> "FeatureGPRegressor":

@@ -32,7 +32,7 @@ from stochgp.posteriors import (
     SampledKernelPosterior,
 )
 from stochgp.posteriors.base import Request
-from stochgp.results import Estimate, FitResult, Solution
+from stochgp.results import RESULTS, Estimate, FitResult, Solution
 from stochgp.selection.choices import HURRIED, kernel_learner
 from stochgp.selection.dispersion import GAUSSIAN
 from stochgp.selection.dispersion_choice import dispersion_of, start_noise
@@ -147,7 +147,12 @@ class KernelGPRegressor(FamilyRegressor):
         n_updates = self.plan_.get("updates", {"choice": 0})["choice"] + 1
         key = jax.random.fold_in(as_key(UPDATE_SEED), self.n_rows_)
         with deadline.within(self.time_limit):
-            self._fitted, solved = updated(self._fitted, rows, self._wanted_solve(), budget, key=key)
+            fitted, solved = updated(self._fitted, rows, self._wanted_solve(), budget, key=key)
+        if (
+            solved is not None and solved.result is RESULTS.interrupted
+        ):  # the model stays that of the earlier rows
+            raise KeyboardInterrupt
+        self._fitted = fitted
         self.n_rows_ += len(rows)
         self.plan_ = self.plan_ | {"updates": choice(n_updates, "calls that took in more rows after the fit")}
         if solved is not None:

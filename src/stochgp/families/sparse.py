@@ -9,6 +9,7 @@ from sklearn.utils.metaestimators import available_if
 
 from stochgp import kernels
 from stochgp.choosing import AS_ASKED, choice
+from stochgp.estimators.predictor import restored_on_error
 from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.families import growing
 from stochgp.families.variational import (
@@ -147,7 +148,8 @@ class SparseGPRegressor(FamilyRegressor):
         Warns (ConvergenceWarning) of rows that are on average far from the first ones, of rows that are predicted worse than by a constant, and of
         intervals that are too narrow. Raises ValueError or TypeError as `fit`, and ValueError with a calibration, which wants rows that are set aside.
         """
-        growing.partial_fit(self, X, y, sample_weight)
+        with restored_on_error(self):
+            growing.partial_fit(self, X, y, sample_weight)
         return self
 
     def _choose_learner(self, data: TrainingData) -> tuple[AbstractLearner | None, str]:

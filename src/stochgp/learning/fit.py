@@ -62,7 +62,7 @@ def fit(
 
     `converged`: the learner said that it had finished; or all planned steps were taken and the judge finds the run settled.
 
-    Raises ValueError for a checkpoint of another run.
+    Raises CheckpointError, a ValueError, for a damaged checkpoint and for that of another run.
 
     Parameters
     ----------
@@ -143,10 +143,11 @@ def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> Fi
     mark = "" if checkpoint is None else _mark(setting)
     devices = setting.division.devices
     resumed = None if checkpoint is None else _read(checkpoint, at, mark, devices)
+    notes = {} if checkpoint is None or not devices.is_writer else checkpoints.notes(checkpoint)
 
     def save(at: Progress) -> None:
         if checkpoint is not None and devices.is_writer:
-            checkpoints.write(checkpoint, at, log.facts(), mark)
+            checkpoints.write(checkpoint, at, log.facts(), mark, notes)
 
     try:
         if resumed is None:
@@ -175,11 +176,11 @@ def _read(
     found, error = None, None
     try:
         found = checkpoints.read(checkpoint, like, mark) if devices.is_writer else None
-    except ValueError as refused:
+    except checkpoints.CheckpointError as refused:
         error = str(refused)
     agreed = devices.agree({"error": error, "facts": None if found is None else found[1]})
     if agreed["error"] is not None:
-        raise ValueError(agreed["error"])
+        raise checkpoints.CheckpointError(agreed["error"])
     if agreed["facts"] is None:
         return None
     return devices.broadcast(like if found is None else found[0]), agreed["facts"]

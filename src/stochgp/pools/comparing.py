@@ -1,5 +1,6 @@
 """How the members of a pool of regressors predict rows that they have not seen, and which of them stay."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from stochgp import deadline
 from stochgp.choosing import prefer
 from stochgp.data.rows import Rows
+from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import AbstractDistribution, Rounded
 from stochgp.estimators.fitted import Fitted
 from stochgp.kernels.rotated import along_inputs
@@ -58,7 +60,12 @@ class Comparison:
         where = division.compared(FEW if deadline.left() < IN_HASTE else None)
         new, seen = rows.some(where), rows.some(~division.all)
         weight = _evenly(new, division.single[where], division)
-        found = {name: self.scored(name, new, weight) for name in self.members}
+        found = {}
+        for name in self.members:
+            with contextlib.suppress(TimeIsUpError):
+                found[name] = self.scored(name, new, weight)
+        if len(found) < len(self.members):
+            raise TimeIsUpError("there was no time to score each member")
         why = self._without_one_kernel(found, new, weight)
         distributions, logp, means = (list(part) for part in zip(*found.values(), strict=True))
         logp, means = np.stack(logp, axis=1), np.stack(means, axis=1)

@@ -12,11 +12,12 @@ from sklearn.base import clone
 from stochgp.data.rows import Rows
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.settings import CHOICES
-from stochgp.pools.joining import with_encoder
+from stochgp.pools.joining import raise_interrupt_of, with_encoder
 from stochgp.pools.point_mass import Hurdle, frequent
 from stochgp.pools.pool_division import HeldOut
+from stochgp.pools.pool_run import Given
 from stochgp.pools.pooled import FEWEST_ROWS as FEWEST_COMPARED
-from stochgp.pools.pooled import Given, PooledEstimator
+from stochgp.pools.pooled import PooledEstimator
 from stochgp.pools.pooled_classifier import GPClassifier
 from stochgp.pools.pooling import Compared, alone, prefer_by_crps
 from stochgp.pools.recorded import counted
@@ -126,6 +127,8 @@ class HurdleEstimator(PooledEstimator):
             say(self.verbose, f"{name}, {k + 1} of {len(parts)}: {type(member).__name__}")
             member.set_params(**self._settings_of(name, given.seeds(3)[k + 1], len(parts) - k))
             member.fit(part.X, y, part.weight, groups=part.group, **given.of(name))
+            if name == AT_VALUE:  # without the other member this is no model
+                raise_interrupt_of(member)
             with_encoder(member, encoder, self)
             self.estimators_[name], self.scores_[name] = member, {"seconds": member.fit_seconds_}
         share = float(np.average(at, weights=rows.weights))
@@ -139,8 +142,10 @@ class HurdleEstimator(PooledEstimator):
             return Compared(alone(0, "there is no other member"))
         for name in hurdles:
             del self.estimators_[name]
-        found = self._compared_without(rows, division)
-        self.estimators_ |= hurdles
+        try:
+            found = self._compared_without(rows, division)
+        finally:
+            self.estimators_ |= hurdles
         for name in hurdles:
             found = self._unless_preferred(name, found, rows.some(~division.all))
         return found

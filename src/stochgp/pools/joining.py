@@ -7,18 +7,26 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from stochgp import deadline
 from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.features import is_network
+from stochgp.results import RESULTS
 from stochgp.training_data.fingerprinted import name_inputs
 from stochgp.training_data.units import TREES
 from stochgp.warning import silent
 
 ANEW = "made anew of all rows, standardised by them: kernels as they were, networks and trees learned again"
 FITTED = ("_fitted", "_stream", "n_rows_", "nlml_", "noise_variance_")  # what a member has of its rows
+
+
+def raise_interrupt_of(member: Any) -> None:
+    """Raise KeyboardInterrupt if Ctrl-C ended the fit of this member, which reports it in `plan_` alone."""
+    if member.plan_["ended"]["choice"] == RESULTS.interrupted.name:
+        raise KeyboardInterrupt
 
 
 def has_trees(member: Any) -> bool:
@@ -52,7 +60,7 @@ def made_anew(member: Any, rows: Rows, groups: np.ndarray | None, width: float) 
 
 def at_its_parameters(member: Any, rows: Rows, groups: np.ndarray | None) -> Any:
     """Another of these rows, standardised by them: a kernel GP of the same hyperparameters, one of another family that learns again."""
-    settings: dict[str, Any] = {"plan": member.plan_, "time_limit": None}
+    settings: dict[str, Any] = {"plan": member.plan_.without("ended"), "time_limit": None}
     if isinstance(member, KernelGPRegressor):
         noise = member.noise_variance_ / member._fitted.target_scale**2
         settings |= {"kernel": member.kernel_, "learner": None, "noise_variance": noise}
@@ -60,12 +68,15 @@ def at_its_parameters(member: Any, rows: Rows, groups: np.ndarray | None) -> Any
     again: Any = clone(member)
     again.set_params(**settings)
     with silent():
-        return again.fit(rows.X, rows.y, rows.weight, groups=groups)
+        again.fit(rows.X, rows.y, rows.weight, groups=groups)
+    raise_interrupt_of(again)
+    return again
 
 
 def takes_in(member: Any, rows: Rows) -> bool:
     """The held-out rows into the posterior, where family, time and memory allow it, and whether they did: hyperparameters and features stay."""
     with silent(), contextlib.suppress(TimeIsUpError, MemoryLimitError):
+        deadline.require()
         if isinstance(member, KernelGPRegressor):
             member.update(rows.X, rows.y, rows.weight)
             return True

@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Int, PRNGKeyArray
+from jaxtyping import Int
 from sklearn.base import clone
 
 from stochgp import deadline
@@ -18,16 +18,18 @@ from stochgp.choosing import AS_GIVEN, Decisions, choice, planned
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError, within
-from stochgp.estimators.predictor import PosteriorEstimator
+from stochgp.estimators.predictor import PosteriorEstimator, restored_on_error
 from stochgp.estimators.report import PLANNED
 from stochgp.estimators.settings import CHOICES, check_settings
 from stochgp.names import lookup
 from stochgp.numerics.clustered import clusters
-from stochgp.numerics.seeds import as_key, seed_of, split
-from stochgp.pools.joining import with_encoder
+from stochgp.pools.joining import raise_interrupt_of, with_encoder
 from stochgp.pools.pool_division import HeldOut, held_out, held_out_in_time
+from stochgp.pools.pool_run import Given
 from stochgp.pools.pooling import Chosen, Compared, Pooling, alone
+from stochgp.results import RESULTS
 from stochgp.selection.kernel_choice import short_days
+from stochgp.storage.checkpoint import CheckpointError, key_of_run
 from stochgp.storage.writing import check_can_write
 from stochgp.training_data.files import are_files
 from stochgp.training_data.inputs import name_of_targets
@@ -35,28 +37,12 @@ from stochgp.training_data.progress import say
 from stochgp.warning import silent
 
 FEWEST_ROWS = 1_000  # from which rows are held out and members compared
+AFTER_CTRL_C = 10.0  # seconds to compare the members that there are
 FOR_THE_END = 0.35  # of a time limit: members are compared, and take in the held-out rows
 SECONDS = 1.0  # for each member that is left, or no further one begins
 AS_THEY_ARE = "as they are"  # probabilities
 NOT_EXCHANGEABLE = "rows of later times are not exchangeable with those held out"
 ON_BLOCKS = "_by_blocks"  # of the name of a member that is judged by whole blocks of time
-
-
-class Given(NamedTuple):
-    """What one `fit` was given beside its data."""
-
-    key: PRNGKeyArray
-    checkpoint: Any
-    callback: Any
-
-    def of(self, name: str) -> dict[str, Any]:
-        """For the member of this name."""
-        path = None if self.checkpoint is None else f"{os.fspath(self.checkpoint)}.{name}"
-        return {"checkpoint": path, "callback": self.callback}
-
-    def seeds(self, n: int) -> list[int]:
-        """The first is that of the division, the others are those of the members."""
-        return [seed_of(words)[0] for words in split(self.key, n)]
 
 
 @dataclass(eq=False, repr=False)
@@ -102,20 +88,21 @@ class PooledEstimator(PosteriorEstimator):
         """Fit the members and their weights.
 
         Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and where no member can be fitted within `memory_limit`.
+        Ctrl-C ends the fit with the members fitted so far. A second one, or one before there is a member, raises, and the pool stays as it was.
 
         Parameters
         ----------
         X, y, sample_weight, groups, callback
             As of every estimator (`KernelGPRegressor.fit`).
         checkpoint
-            A file for each member, its name with the member's at the end.
+            A file for each member, its name with the member's at the end. Without `random_state` the file of this name keeps the seed.
         """
         check_settings(self.get_params(deep=False), self._choices)
         if checkpoint is not None:
             check_can_write(checkpoint)
         begun = time.perf_counter()
-        with within(self.time_limit), kept_on_disk():
-            given = Given(as_key(self.random_state), checkpoint, callback)
+        with restored_on_error(self), within(self.time_limit), kept_on_disk():
+            given = Given(key_of_run(checkpoint, self.random_state), checkpoint, callback, {})
             why = self._alone_of_files if are_files(X) else ""
             try:
                 found = None if why else self._read_rows(X, y, sample_weight, groups, given)
@@ -216,14 +203,16 @@ class PooledEstimator(PosteriorEstimator):
         seen = rows if division is None else rows.some(~division.all)
         fitted, seconds = self._fitted_members(candidates, seen, encoder, given)
         self.estimators_, self.scores_ = fitted, {name: {"seconds": seconds[name]} for name in fitted}
-        compared = self._picked(rows, division)
+        compared = self._picked(rows, division, given)
         picked = compared.picked
         names = [list(fitted)[k] for k in picked.members]
         self.estimators_ = {name: fitted[name] for name in names}
         self.weights_ = dict(zip(names, picked.average.tolist(), strict=True))
         self._pooling = compared.pooling
         self._correction = None
-        of_rows = {} if division is None else self._closed(rows, division, compared)
+        of_rows, free = {}, 0.0 if given.is_interrupted else None
+        with within(free), given.interruptible("what follows the comparison"):
+            of_rows = {} if division is None else self._closed(rows, division, compared)
         for member in self.estimators_.values():
             with_encoder(member, encoder, self)
         n_held_out = 0 if division is None else int(division.all.sum())
@@ -231,7 +220,7 @@ class PooledEstimator(PosteriorEstimator):
             n_held_out = max(n_held_out, len(compared.rows))
         elif division is not None and n_held_out == 0:  # fold by fold
             n_held_out = n_different
-        self._report(n_different, entries | of_rows, n_held_out, picked)
+        self._report(n_different, entries | of_rows | given.entries, n_held_out, picked)
 
     def _fit_block_by_block(
         self, files: Any, target: Any, others: dict[str, Any], given: Given, why: str
@@ -255,20 +244,28 @@ class PooledEstimator(PosteriorEstimator):
                 setattr(self, attribute, getattr(member, attribute))
         self._report(member.n_rows_, {}, 0, alone(0, f"the rows are read block by block: {why}"))
 
-    def _picked(self, rows: Rows, division: HeldOut | None) -> Compared:
+    def _picked(self, rows: Rows, division: HeldOut | None, given: Given) -> Compared:
         """The members that stay, by their predictions or by the plan that is followed."""
         if division is None:
             return Compared(alone(0, f"{len(rows):,} rows are too few to compare members"))
+        compared, free = None, AFTER_CTRL_C if given.is_interrupted else None
         try:
-            compared = self._compared(rows, division)
+            with within(free), given.interruptible("the comparison"):
+                compared = self._compared(rows, division)
+            if compared is None:  # once more, in haste
+                with within(AFTER_CTRL_C):
+                    compared = self._compared(rows, division)
         except TimeIsUpError:
+            given.end(RESULTS.time_limit, "there was no time to compare members")
             names = list(self.estimators_)
-            first = names.index(names[0] + ON_BLOCKS) if names[0] + ON_BLOCKS in names else 0
-            return Compared(alone(first, "there was no time to compare members"))
+            first = names[0] + ON_BLOCKS if names[0] + ON_BLOCKS in names else names[0]
+            scored = {name: self.scores_[name]["nlpd"] for name in names if "nlpd" in self.scores_[name]}
+            best = min(scored, key=lambda name: scored[name], default=first)
+            return Compared(alone(names.index(best), "there was no time to compare members"))
         if self.plan is None:
             return compared
-        given = planned(self.plan, "pooling")
-        level, slope = (np.array(given[name], np.float64) for name in ("level", "slope"))
+        pooling = planned(self.plan, "pooling")
+        level, slope = (np.array(pooling[name], np.float64) for name in ("level", "slope"))
         average = np.array(list(planned(self.plan, "weights").values()), np.float64)
         return compared._replace(picked=Chosen(list(range(len(level))), level, slope, average, AS_GIVEN))
 
@@ -304,7 +301,7 @@ class PooledEstimator(PosteriorEstimator):
 
         What a short `time_limit` falls back on begins: quick ones, then the kernel of blocks of time, which errs less near the rows than the other far from them.
         """
-        found, seconds, error = {}, {}, None
+        found, seconds, error = {}, {}, ValueError("members names no estimator")
         seeds = dict(zip(candidates, given.seeds(len(candidates) + 1)[1:], strict=True))
         wanted = list(candidates) if self.plan is None else planned(self.plan, "members")
         is_quick = {name: self._is_quick(member) for name, (member, _) in candidates.items()}
@@ -316,28 +313,34 @@ class PooledEstimator(PosteriorEstimator):
                 continue
             least = max([*seconds.values(), SECONDS * (len(candidates) - k)])
             if not all(is_quick[other] for other in found) and self._free() < least:
+                given.end(RESULTS.time_limit, f"there was no time for {', '.join(order[k:])}")
                 break
             say(self.verbose, f"{name}, {k + 1} of {len(candidates)}: {type(member).__name__}")
             self._set(member, name, seeds[name], len(candidates) - k)
             groups = rows.group if takes_groups else None
             self._suit(name, member, rows, short_days(encoder, len(rows), groups), found)
-            begun = time.perf_counter()
             if not isinstance(member, PooledEstimator):
-                member._encoder_of_pool = encoder  # names the columns in its warnings
+                vars(member)["_encoder_of_pool"] = encoder  # names the columns in its warnings
             try:
                 # The first member warns of the rows; the others would repeat it.
-                with contextlib.nullcontext() if name == next(iter(candidates)) else silent():
+                with (
+                    given.interruptible(f"the fit of {name!r}"),
+                    contextlib.nullcontext() if name == next(iter(candidates)) else silent(),
+                ):
                     member.fit(rows.X, self._targets_of(rows), rows.weight, groups=groups, **given.of(name))
+                    found[name], seconds[name] = member, member.fit_seconds_
+                    raise_interrupt_of(member)
+                release()  # what compiling has left behind
             except ValueError as refused:
-                if len(candidates) == 1:
+                if len(candidates) == 1 or isinstance(refused, CheckpointError):
                     raise
                 error = refused
-                continue
-            found[name], seconds[name] = member, time.perf_counter() - begun
-            release()  # what compiling has left behind
+                given.leave_out(name, str(refused))
+            if given.is_interrupted:
+                break
         if not found:
-            raise error if error is not None else ValueError("members names no estimator")
-        return {name: found[name] for name in candidates if name in found}, seconds
+            raise KeyboardInterrupt if given.is_interrupted else error
+        return given.with_steps({name: found[name] for name in candidates if name in found}), seconds
 
     def _set(self, member: Any, name: str, seed: int, n_left: int) -> None:
         """The pool's settings for this member."""
@@ -379,7 +382,8 @@ class PooledEstimator(PosteriorEstimator):
         plans = {
             f"{name}.{key}": entry for name, member in members.items() for key, entry in member.plan_.items()
         }
-        ended = [member.plan_["ended"] for member in members.values()]
+        ended = [entries["ended"]] if "ended" in entries else []
+        ended += [member.plan_["ended"] for member in members.values()]
         late = next((entry for entry in ended if entry["choice"] != PLANNED), ended[0])
         own = {
             "members": choice(list(members), picked.why),
@@ -396,5 +400,5 @@ class PooledEstimator(PosteriorEstimator):
         self.plan_ = Decisions(entries) | own | plans
         self.n_rows_ = n_rows
         self.n_iter_ = sum(member.n_iter_ for member in members.values())
-        self.converged_ = all(member.converged_ for member in members.values())
+        self.converged_ = late["choice"] == PLANNED and all(member.converged_ for member in members.values())
         self.history_ = [entry for member in members.values() for entry in member.history_]

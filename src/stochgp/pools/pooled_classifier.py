@@ -11,19 +11,17 @@ from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline
-from stochgp.budget import Budget
+from stochgp.budget import Budget, MemoryLimitError
 from stochgp.choosing import choice
 from stochgp.data.rows import Rows
 from stochgp.distributions import Categorical, TemperatureScaling, temperature_scaling
 from stochgp.families.classifier import SparseGPClassifier
 from stochgp.kernels import Constant, Linear, Sum
 from stochgp.pools.class_pool import ClassPool, mixed_classes
+from stochgp.pools.joining import raise_interrupt_of
 from stochgp.pools.pool_division import HeldOut, folds
-from stochgp.pools.pooled import (
-    FEWEST_ROWS,
-    Given,
-    PooledEstimator,
-)
+from stochgp.pools.pool_run import Given
+from stochgp.pools.pooled import FEWEST_ROWS, PooledEstimator
 from stochgp.pools.pooling import AbstractPooling, Chosen, Compared, Predicted, alone, chosen, lowest
 from stochgp.posteriors.base import Request
 from stochgp.selection.choices import CLASSIFIER
@@ -212,7 +210,9 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
         """One that learns from these rows, with the same settings but for these."""
         again: Any = clone(member)
         again.set_params(time_limit=None if self.time_limit is None else deadline.left(), **settings)
-        return again.fit(rows.X, self._targets_of(rows), rows.weight, groups=rows.group)
+        again.fit(rows.X, self._targets_of(rows), rows.weight, groups=rows.group)
+        raise_interrupt_of(again)
+        return again
 
     def _closed(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Members learn again, from all rows, where that takes no longer than what is left; held-out rows say how sure they are to be."""
@@ -223,7 +223,11 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
         if seconds > deadline.left():
             return entries | {"refit": choice(False, "there was no time to learn again from all rows")}
         for name, member in self.estimators_.items():
-            again = self._again(member, rows, **(_shorter(member) if goes_on else {}))
+            try:
+                again = self._again(member, rows, **(_shorter(member) if goes_on else {}))
+            except MemoryLimitError as refusal:
+                why = f"from {name!r} on, members keep what they learned without the held-out rows: {refusal}"
+                return entries | {"refit": choice(False, why)}
             self.estimators_[name] = again.set_params(kernel=member.kernel, learner=member.learner)
         where = f"from the learned kernel, in 1/{SHORTER} of the steps" if goes_on else "from the start"
         return entries | {

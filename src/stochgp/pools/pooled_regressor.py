@@ -26,7 +26,8 @@ from stochgp.pools.joining import ANEW, has_trees, made_anew, takes_in
 from stochgp.pools.point_mass import Hurdle
 from stochgp.pools.pool import Pool
 from stochgp.pools.pool_division import HeldOut
-from stochgp.pools.pooled import FEWEST_ROWS, ON_BLOCKS, Given
+from stochgp.pools.pool_run import Given
+from stochgp.pools.pooled import FEWEST_ROWS, ON_BLOCKS
 from stochgp.pools.pooling import Compared
 from stochgp.pools.recorded import heaping_of
 from stochgp.pools.target_choice import of_logarithm

@@ -17,6 +17,7 @@ from stochgp.families.kernel import KernelGPRegressor
 from stochgp.likelihoods import Warped
 from stochgp.numerics.clustered import clusters, paired
 from stochgp.numerics.seeds import random_rows
+from stochgp.pools.joining import raise_interrupt_of
 from stochgp.pools.pool_division import held_out
 from stochgp.pools.pooling import prefer_by_crps, scores
 from stochgp.selection.likelihood import GAUSSIAN
@@ -134,6 +135,7 @@ def _skewness(y: Float[np.ndarray, " N"]) -> float:
 def _predicted(model: Any, seen: Rows, left: Rows) -> AbstractDistribution:
     with silent():
         model.fit(seen.X, seen.y, seen.weight, groups=seen.group)
+        raise_interrupt_of(model)
         return model.predict_distribution(left.X)
 
 

@@ -11,7 +11,7 @@ from stochgp.devices import ONE, Devices
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.evidence import ByEvidence
 from stochgp.learning.fit import fit, judge_of
-from stochgp.learning.going_on import DONE
+from stochgp.learning.going_on import DONE, unless_ended
 from stochgp.models import FeatureGP
 from stochgp.objectives import nlml_of_spectrum
 from stochgp.planning.steps import FEW_ROWS
@@ -44,7 +44,7 @@ def on_all_rows(
     learner = _closing(first, gp, learner, source.size, rate)
     second = fit(learner, gp, source, key=key, checkpoint=checkpoint, devices=devices)
     if second.result not in DONE or second.evidence is None:
-        return first
+        return first._replace(result=unless_ended(first, second))
     variances = float(first.gp.variance), float(first.gp.noise_variance)
     evidence = first.evidence._replace(
         moments=second.evidence.moments,

@@ -17,6 +17,7 @@ from stochgp.learning.sampling import host_inputs
 from stochgp.models import KernelGP
 from stochgp.numerics.clustered import clusters
 from stochgp.parameters import positive, value_of
+from stochgp.results import RESULTS
 from stochgp.selection.choices import FULL_BATCH_ROWS
 from stochgp.selection.left_out import predicted_by_others, some_rows
 
@@ -78,8 +79,10 @@ def _scores(
     gp: KernelGP, source: AbstractSource, X: Float[np.ndarray, "N D"], rows: Int[np.ndarray, " R"], key: Any
 ) -> Float[np.ndarray, " R"]:
     """log p of each row given its neighbours; not finite where the trial was lost."""
-    gp = fit(TRIAL, gp, source, key=key).gp
-    return -np.asarray(predicted_by_others(gp, source, X, rows).loss, np.float64)
+    found = fit(TRIAL, gp, source, key=key)
+    if found.result is RESULTS.interrupted:  # nothing is learned yet, so nothing is lost
+        raise KeyboardInterrupt
+    return -np.asarray(predicted_by_others(found.gp, source, X, rows).loss, np.float64)
 
 
 def _with_length(kernel: Any, length: float, dtype: Any) -> Any:

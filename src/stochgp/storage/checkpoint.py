@@ -9,9 +9,15 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
+from stochgp.numerics.seeds import as_key
 from stochgp.storage.codec import is_key
 from stochgp.storage.files import load_arrays, save_arrays
+
+
+class CheckpointError(ValueError):
+    """The file of a checkpoint is damaged, or belongs to another run."""
 
 
 def fingerprint(*parts: Any) -> str:
@@ -26,21 +32,23 @@ def fingerprint(*parts: Any) -> str:
     return digest.hexdigest()
 
 
-def write(path: str | os.PathLike, tree: Any, facts: dict[str, Any], mark: str) -> None:
-    """The arrays of `tree` and the JSON `facts`, under the fingerprint `mark`; the old file stays until the new one is whole."""
+def write(
+    path: str | os.PathLike, tree: Any, facts: dict[str, Any], mark: str, notes: dict[str, Any]
+) -> None:
+    """The arrays of `tree` and the JSON `facts`, under the fingerprint `mark`, and `notes`; the old file stays until the new one is whole."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array_like))]
-    save_arrays(path, arrays, {"facts": facts, "fingerprint": mark})
+    save_arrays(path, arrays, {"facts": facts, "fingerprint": mark, "notes": notes})
 
 
 def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, Any]] | None:
-    """(a tree built as `like`, the facts), or None where no run is written. ValueError where it belongs to another run."""
+    """(a tree built as `like`, the facts), or None where no run is written. CheckpointError for a damaged file, and for that of another run."""
     if not Path(path).exists():
         return None
-    arrays, metadata = load_arrays(path)
+    arrays, metadata = _loaded(path)
     if "fingerprint" not in metadata and "notes" in metadata:
         return None
     if metadata.get("fingerprint") != mark:
-        raise ValueError(
+        raise CheckpointError(
             f"the checkpoint {path} belongs to another run (other data, settings, seed or version): name another file or remove it"
         )
     dynamic, static = eqx.partition(like, eqx.is_array_like)
@@ -51,17 +59,40 @@ def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, 
 
 def note(path: str | os.PathLike, name: str, value: Any, mark: str) -> None:
     """Keeps a JSON value, under a fingerprint of its own, in the file of a run, beside what it holds."""
-    arrays, metadata = load_arrays(path) if Path(path).exists() else ([], {})
+    arrays, metadata = _loaded(path) if Path(path).exists() else ([], {})
     notes = metadata.get("notes", {}) | {name: {"value": value, "fingerprint": mark}}
     save_arrays(path, arrays, metadata | {"notes": notes})
 
 
 def noted(path: str | os.PathLike, name: str, mark: str) -> Any:
     """The value kept under that name and fingerprint; None where there is none."""
-    if not Path(path).exists():
-        return None
-    kept = load_arrays(path)[1].get("notes", {}).get(name)
+    kept = notes(path).get(name)
     return None if kept is None or kept["fingerprint"] != mark else kept["value"]
+
+
+def notes(path: str | os.PathLike) -> dict[str, Any]:
+    """All that `note` has kept in the file."""
+    return _loaded(path)[1].get("notes", {}) if Path(path).exists() else {}
+
+
+def key_of_run(path: str | os.PathLike | None, random_state: Any) -> PRNGKeyArray:
+    """Return `as_key(random_state)`. If it is None, return the key of the seed in the file, which keeps a new seed if it has none."""
+    if path is None or random_state is not None:
+        return as_key(random_state)
+    seed = noted(path, "seed", "")
+    if seed is None:
+        seed = int(np.random.SeedSequence().generate_state(1)[0])
+        note(path, "seed", seed, "")
+    return as_key(seed)
+
+
+def _loaded(path: str | os.PathLike) -> tuple[list[np.ndarray], dict[str, Any]]:
+    try:
+        return load_arrays(path)
+    except ValueError as error:
+        raise CheckpointError(
+            f"the checkpoint cannot be used: {error}; name another file or remove it"
+        ) from error
 
 
 def _text(value: Any) -> str:

@@ -1,6 +1,5 @@
 """How one column becomes numbers: a rule found on the training rows, and applied to any rows."""
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -8,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Float64
+
+from stochgp.warning import warn
 
 from .bounds import Bound, bound_of
 from .columns import Column, TableError, both, first_of, row_of_first
@@ -133,7 +134,7 @@ def rule_of(
         shown = f"{WHOLE_DATES}: {column.values[row]:.0f} {TAKEN} {day_of(found.values[row])}"
         reading, note, column = DIGITS, both(note, shown), found
     if TAKEN in note:
-        warnings.warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
+        warn(f"column {name!r}: {note}", UserWarning, stacklevel=2)
     indicator = imputes and bool(column.missing.any())
     if column.kind == "text":
         return _rule_of_levels(column, indicator, imputes, targets, note), column

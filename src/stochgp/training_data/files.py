@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import warnings
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from stochgp.tables.targets import REAL, AbstractTargets
 from stochgp.training_data.fingerprinted import name_inputs
 from stochgp.training_data.inputs import warn_of_columns
 from stochgp.training_data.units import TrainingData
+from stochgp.warning import warn
 
 MOST_ROWS = (
     1_000_000  # to learn θ from: more change it by less than 0.01 nats a row, at some 20,000 parameters
@@ -65,7 +65,7 @@ def read_files(
     if targets.scaled:
         said = checked_targets(found.sample.y, None, estimator.target_outliers, leaves_out=False)[1]
         if said:
-            warnings.warn(f"of {len(found.sample.y)} rows of the files: {said}", UserWarning, stacklevel=2)
+            warn(f"of {len(found.sample.y)} rows of the files: {said}", UserWarning, stacklevel=2)
     if keeps_all and found.size > len(found.sample.y):
         n_inputs = len(found.rows.encoder.output_names)
         budget.refuse(

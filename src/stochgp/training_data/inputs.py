@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import typing
-import warnings
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ from stochgp.training_data.fingerprinted import (
 )
 from stochgp.training_data.new_rows import BETWEEN, groups_in_time
 from stochgp.training_data.progress import say
+from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
 
@@ -158,7 +158,7 @@ def _known(
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, UserWarning, stacklevel=7)  # at the call of `fit`
+    warn(text, UserWarning, stacklevel=7)  # at the call of `fit`
 
 
 def _length(part: Any) -> int | None:
@@ -237,7 +237,7 @@ def read_inputs(
     for note in notes:
         logger.info(note)
         if isinstance(note, Caution):
-            warnings.warn(note, UserWarning, stacklevel=4)
+            warn(note, UserWarning, stacklevel=4)
         else:
             say(getattr(estimator, "verbose", 0), note)
     return X
@@ -246,7 +246,7 @@ def read_inputs(
 def warn_of_columns(encoder: Encoder | None) -> None:
     """Warns of values of the training table that are not taken as they are, or may be wrong."""
     for caution in encoder.cautions if isinstance(encoder, TableEncoder) else ():
-        warnings.warn(caution, UserWarning, stacklevel=5)
+        warn(caution, UserWarning, stacklevel=5)
 
 
 def read_targets(

@@ -12,8 +12,9 @@ from stochgp.choosing import planned
 from stochgp.devices import ONE, Devices
 from stochgp.learning.log import Report
 from stochgp.learning.run import WHOLE, Extent, Going
-from stochgp.numerics.seeds import as_key, key_of, random_rows, seed_of, split
+from stochgp.numerics.seeds import key_of, random_rows, seed_of, split
 from stochgp.results import RESULTS
+from stochgp.storage.checkpoint import key_of_run
 from stochgp.storage.writing import check_can_write
 
 STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
@@ -37,7 +38,9 @@ class Run(NamedTuple):
         """By the settings of the estimator. Raises ValueError where there is no memory to begin, and ValueError or OSError where no checkpoint can be written."""
         if checkpoint is not None:
             check_can_write(checkpoint)
-        learn, solve, start = map(key_of, split(as_key(estimator.random_state), 3))
+        learn, solve, start = map(
+            key_of, split(key_of_run(checkpoint if devices.is_writer else None, estimator.random_state), 3)
+        )
         budget = Budget.of(estimator.memory_limit)
         budget.require(STARTING_BYTES, "to begin, a fit")
         return cls(learn, solve, start, budget, checkpoint, callback, estimator.plan, devices)
