@@ -1,12 +1,13 @@
-"""Pools of members whose moments are known: draws and covariances of observations."""
+"""Pools of members whose moments are known: draws and covariances of observations, and the standard deviation that a correction leaves."""
 
 import itertools
 
 import jax
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from stochgp.distributions import Normal
+from stochgp.distributions import Normal, PITRecalibration
 from stochgp.pools.point_mass import ByClass, ConstantDraws
 from stochgp.pools.pool import Pool
 from stochgp.pools.pooling import AbstractPooling, Pooling
@@ -97,3 +98,16 @@ def test_of_an_ordinary_pool_one_member_has_the_observations_of_all_rows():
 
 def test_what_decides_is_the_kind_of_the_pooling():
     assert Pooling(np.zeros(1), np.zeros(1)).is_joint and not ByClass(None).is_joint
+
+
+@pytest.mark.parametrize("members", [MEMBERS[1:], (Member(1.0, C), MEMBERS[1])], ids=len)
+def test_the_standard_deviation_of_an_observation_is_that_of_its_corrected_distribution(members):
+    pooling = Pooling(np.zeros(len(members)), np.zeros(len(members)))
+    pool = Pool(members, pooling, PITRecalibration(2.0, 1.5, 0.1, 500))
+    mean, std = pool.mean_and_std(X, include_noise=True)
+    assert_allclose(std, pool.distribution(X).std, rtol=1e-12)
+    assert_allclose(mean, pool.mean(X))
+    plain = Pool(members, pooling)
+    assert np.all(std < 0.9 * plain.mean_and_std(X, include_noise=True)[1])
+    of_f = pool.mean_and_std(X, include_noise=False)[1]
+    assert_allclose(of_f, plain.mean_and_std(X, include_noise=False)[1])

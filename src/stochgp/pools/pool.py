@@ -63,11 +63,13 @@ class Pool(Members):
     def mean_and_std(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """(Mean, standard deviation of the mixture) of f, or of an observation, in target units."""
+        """(Mean of f, standard deviation of f or of an observation), in target units; that of an observation is the one of `distribution`."""
         each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]
         means, stds = (np.stack(part, axis=1) for part in zip(*each, strict=True))
         w = self.pooling.weights(X)
         mean = _averaged(w, means)
+        if include_noise and self.correction is not None:
+            return mean, self.distribution(X).std
         return mean, np.sqrt(_averaged(w, stds**2 + (means - mean[:, None]) ** 2))
 
     def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
