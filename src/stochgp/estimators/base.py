@@ -41,7 +41,7 @@ from stochgp.learning.log import Report
 from stochgp.learning.placing import place, rows_in_time
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import AbstractGP
-from stochgp.observations import Dispersion, Observation
+from stochgp.observations import Dispersion, Observation, supported_by
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.tables.molecules import MoleculeEncoder
@@ -238,19 +238,12 @@ class GPEstimator(PosteriorEstimator):
                 gp, choices = learned.gp, choices | closing
             fewer = learned is not None and choices["rows_in_time"]["choice"] is not None
             posterior, solved, more = self._posterior_in_time(gp, learned, data, run, fewer)
-            is_over = more["ended"]["choice"] == RESULTS.interrupted.name
-            try:
-                with within(0.0 if is_over else None):
-                    dispersion, further = self._dispersion_of(gp, learned, posterior, data, run)
-            except KeyboardInterrupt:
-                if is_over:
-                    raise
-                with within(0.0):
-                    dispersion, further = self._dispersion_of(gp, learned, posterior, data, run)
-                more["ended"] = describe_end([RESULTS.interrupted], None)
+            dispersion, further = self._dispersion_in_time(gp, learned, posterior, data, run, more)
             stream = self._stream_of(gp, learned, data, run)
         likelihood = self._likelihood_of(gp, learned, posterior)
         more_of_y: dict[str, Any] = {"rounding": self._target == "count", "mean_function": data.mean_function}
+        if data.transform is not None:
+            more_of_y["support"] = supported_by(data.given_targets(self._target == "count"))
         observation = Observation(data.targets, likelihood, dispersion, data.transform, **more_of_y)
         self._fitted = self._fitted_of(data, posterior, observation, stream)
         if data.left_out is not None:
@@ -313,6 +306,27 @@ class GPEstimator(PosteriorEstimator):
             results.append(None if then == PLANNED else RESULTS[then])
         results += [None if solved is None else solved.result, None if late is None else RESULTS.time_limit]
         return posterior, solved, choices | {"ended": describe_end(results, late)}
+
+    def _dispersion_in_time(
+        self,
+        gp: AbstractGP,
+        learned: FitResult | None,
+        posterior: AbstractPosterior,
+        data: TrainingData,
+        run: Run,
+        entries: dict[str, Any],
+    ) -> tuple[Dispersion | None, dict[str, Any]]:
+        """`_dispersion_of`, by default after the first Ctrl-C, which `entries` then record. Raise a second one."""
+        is_over = entries["ended"]["choice"] == RESULTS.interrupted.name
+        try:
+            with within(0.0 if is_over else None):
+                return self._dispersion_of(gp, learned, posterior, data, run)
+        except KeyboardInterrupt:
+            if is_over:
+                raise
+            entries["ended"] = describe_end([RESULTS.interrupted], None)
+            with within(0.0):
+                return self._dispersion_of(gp, learned, posterior, data, run)
 
     def summary(self) -> str:
         """The fitted model in words: data, kernel or features, noise, how far from exact, what was chosen and why."""

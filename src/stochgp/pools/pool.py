@@ -40,7 +40,8 @@ class Members:
 class Pool(Members):
     """What `Fitted` is for one estimator, of several of these, or of pools: f is f_k with probability w_k(x), and so is an observation; members are independent.
 
-    All members have the same encoder. A function drawn from the pool is, with u uniform on [0, 1], at x a function drawn from the first member
+    Observations of a function have the member of f at their row. If `pooling.is_joint` is False, as in a hurdle model, each observation has a member of its own, drawn
+    independently given w. All members have the same encoder. A function drawn from the pool is, with u uniform on [0, 1], at x a function drawn from the first member
     whose cumulative weight at x exceeds u: at each row its distribution is the mixture.
     """
 
@@ -62,11 +63,13 @@ class Pool(Members):
     def mean_and_std(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """(Mean, standard deviation of the mixture) of f, or of an observation, in target units."""
+        """(Mean of f, standard deviation of f or of an observation), in target units; that of an observation is the one of `distribution`."""
         each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]
         means, stds = (np.stack(part, axis=1) for part in zip(*each, strict=True))
         w = self.pooling.weights(X)
         mean = _averaged(w, means)
+        if include_noise and self.correction is not None:
+            return mean, self.distribution(X).std
         return mean, np.sqrt(_averaged(w, stds**2 + (means - mean[:, None]) ** 2))
 
     def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
@@ -83,19 +86,30 @@ class Pool(Members):
     def covariance(
         self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int
     ) -> Float[np.ndarray, "N N"]:
-        """Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ, P_kl(x, z) the probability of member k at x and l at z: where their parts of [0, 1] overlap."""
+        """Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ, P_kl(x, z) the probability of member k at x and l at z: where their parts of [0, 1] overlap.
+
+        Of observations with members of their own P_kl = w_k w_lᵀ for different rows, so that the terms with m cancel there.
+        """
         means = np.stack([member.mean(X) for member in self.members], axis=1)
         w = np.broadcast_to(self.pooling.weights(X), means.shape)
-        ends = np.concatenate([np.zeros((len(X), 1)), np.cumsum(w, axis=1)], axis=1)
         mean = np.sum(w * means, axis=1)
+        covariances = (m.covariance(X, include_noise=include_noise, free=free) for m in self.members)
+        if include_noise and not self.pooling.is_joint:
+            total, variance = np.zeros((len(X), len(X))), np.zeros(len(X))
+            for k, C in enumerate(covariances):
+                total += np.outer(w[:, k], w[:, k]) * C
+                variance += w[:, k] * (C.diagonal() + (means[:, k] - mean) ** 2)
+            total[np.diag_indices(len(X))] = variance
+            return total
+        ends = np.concatenate([np.zeros((len(X), 1)), np.cumsum(w, axis=1)], axis=1)
         total = -np.outer(mean, mean)
-        for k, member in enumerate(self.members):
+        for k, C in enumerate(covariances):
             for j in range(len(self.members)):
                 upper = np.minimum(ends[:, None, k + 1], ends[None, :, j + 1])
                 both = np.maximum(upper - np.maximum(ends[:, None, k], ends[None, :, j]), 0.0)
                 of_pair = np.outer(means[:, k], means[:, j])
                 if j == k:
-                    of_pair += member.covariance(X, include_noise=include_noise, free=free)
+                    of_pair += C
                 total += both * of_pair
         return total
 
@@ -109,12 +123,16 @@ class Pool(Members):
     def observed(
         self, functions: "PooledDraws", X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
     ) -> Float[np.ndarray, "N S"]:
-        """Observations of these functions: the noise is that of the member that a function is of."""
+        """Observations of these functions, with the noise of the member of each function, or of each observation."""
         pairs = enumerate(zip(self.members, functions.parts, strict=True))
         noisy = [
             member.observed(part, X, key=draw_keys(_of_member(key, k))[1]) for k, (member, part) in pairs
         ]
-        return functions.selected(X, noisy)
+        u = functions.u
+        if not self.pooling.is_joint:
+            seed = seed_of(split(_of_member(key, len(self.members)), 1)[0])
+            u = np.random.default_rng(seed).uniform(size=noisy[0].shape)
+        return functions.selected(X, noisy, u)
 
 
 class PooledDraws(AbstractDraws):
@@ -142,13 +160,13 @@ class PooledDraws(AbstractDraws):
         return jnp.take_along_axis(values, jnp.broadcast_to(member, values.shape[1:])[None], axis=0)[0]
 
     def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
-        return self.selected(X, [part.at_numbers(X) for part in self.parts])
+        return self.selected(X, [part.at_numbers(X) for part in self.parts], self.u)
 
-    def selected(self, X: np.ndarray, values: list[Float[np.ndarray, "N S"]]) -> Float[np.ndarray, "N S"]:
-        """At each row and of each draw the value of its member."""
+    def selected(self, X: np.ndarray, values: list[Float[np.ndarray, "N S"]], u: Any) -> np.ndarray:
+        """At each row and of each draw the value of its member, by u [S] or [N, S] on [0, 1]; the result is [N, S]."""
         shape = values[0].shape
         weights = np.broadcast_to(self.pooling.weights(X), (shape[0], len(values)))
-        which = which_part(weights, np.broadcast_to(np.asarray(self.u, np.float64), shape))
+        which = which_part(weights, np.broadcast_to(np.asarray(u, np.float64), shape))
         return np.take_along_axis(np.stack(values), which[None], axis=0)[0]
 
 

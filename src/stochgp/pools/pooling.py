@@ -86,6 +86,11 @@ class AbstractPooling(abc.ABC):
         return None
 
     @property
+    def is_joint(self) -> bool:
+        """True if one member generates the observations of all rows, as of models of one f; False if each observation has its own indicator."""
+        return False
+
+    @property
     @abc.abstractmethod
     def by_row(self) -> bool:
         """Whether weights are of each row."""
@@ -106,6 +111,10 @@ class Pooling(AbstractPooling):
     slope: Float[np.ndarray, " K"]
     distance: Distance | None = None
     near_only: bool = False
+
+    @property
+    def is_joint(self) -> bool:
+        return True
 
     @property
     def by_row(self) -> bool:
