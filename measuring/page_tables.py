@@ -228,7 +228,7 @@ def posteriors() -> str:
 
 
 def demo() -> str:
-    """`stochgp demo`: scores with their standard errors on both splits."""
+    """The demonstration: scores with their standard errors on both splits."""
     rows = []
     for split, held_out in (("random", "random flights"), ("by day", "whole days")):
         for r in lines("demo").where(split=split).records:
@@ -242,7 +242,7 @@ def demo() -> str:
 
 
 def departures() -> str:
-    """`stochgp demo`: scores with their standard errors over the held-out days, of what is known at departure."""
+    """The demonstration: scores with their standard errors over the held-out days, of what is known at departure."""
     rows = []
     for r in lines("demo").where(split="at departure").records:
         found = r["results"]

@@ -156,7 +156,6 @@ def test_data_list_names_every_set(capsys):
         (["predict", "M", "T", "--out", "O.txt"], "unknown file type '.txt'"),
         (["evaluate", "M", "T", "--target", "lat"], "did you mean 'late'"),
         (["evaluat", "M", "T"], "evaluate"),
-        (["demo", "--out", "picture.txt"], "picture"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(

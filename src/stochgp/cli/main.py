@@ -24,12 +24,6 @@ app = cyclopts.App(
 )
 _data = cyclopts.App(name="data", help="Named data sets.")
 _data.command(data_list, name="list")
-# Imported when it is asked for: it draws, which the others do not.
-app.command(
-    "stochgp.cli.demo:demo",
-    name="demo",
-    help="Learn how late flights arrive, from what is known when they leave; print scores beside ridge regression and boosting, and draw two pictures.",
-)
 for command in (fit, predict, evaluate, _data):
     app.command(command)
 

@@ -6,10 +6,12 @@ import numpy as np
 import pyarrow as pa
 from scipy.stats import norm
 
+from examples.demo import compare as demo
+from examples.demo import rivals as demo_rivals
+from examples.demo.__main__ import main
+from examples.demo.rivals import LEVELS, Quantiles
+from examples.demo.words import Arrivals, promises_of
 from stochgp import metrics
-from stochgp.cli import demo, demo_rivals, main
-from stochgp.cli.demo_rivals import LEVELS, Quantiles
-from stochgp.cli.demo_words import Arrivals, promises_of
 from stochgp.datasets.departures import Departures
 from stochgp.distributions import Normal
 
@@ -45,7 +47,7 @@ def test_the_demo_compares_says_and_draws(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(demo, "MEMORY_LIMIT", "8GB")
     monkeypatch.setattr(demo_rivals, "BOOSTED", 10)
     picture = tmp_path / "report.png"
-    assert main(["demo", "--out", str(picture), "--flights", "600", "--json", "--quiet"]) == 0
+    assert main(["--out", str(picture), "--flights", "600", "--json", "--quiet"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["n_train"], report["n_test"], report["test_days"]) == (600, 90, 2)
     for path in (picture, tmp_path / "report-trust.png"):

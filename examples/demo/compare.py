@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import numpy as np
 from cyclopts import Parameter
 
+from examples.demo.pictures import arrivals_figure, trust_figure
+from examples.demo.rivals import rivals
+from examples.demo.words import Arrivals, examples_of, promises_of, said_of, widths_of
 from stochgp import GPRegressor
 from stochgp.budget import peak_resident, release
-from stochgp.cli.demo_pictures import arrivals_figure, trust_figure
-from stochgp.cli.demo_rivals import rivals
-from stochgp.cli.demo_words import Arrivals, examples_of, promises_of, said_of, widths_of
 from stochgp.cli.output import check_picture, show, write_picture
 from stochgp.datasets import train_test_indices
 from stochgp.datasets.departures import MANY_LEVELS, Departures, departures

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stochgp.cli.demo_words import MINUTES, WIDE, Arrivals
+from examples.demo.words import MINUTES, WIDE, Arrivals
 from stochgp.plots import draw_coverage, draw_labels
 
 _COLORS = ("#1f5fa8", "#2f9e8f", "#c8641b", "#8a3b8f")

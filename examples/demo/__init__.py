@@ -1,0 +1,1 @@
+"""The main job on real data, beside other methods: `python -m examples.demo`."""
