@@ -222,10 +222,11 @@ def numbers_of(different: Any, texts: Any, mark: str = "") -> tuple[Reading, str
         return None
     comma = counts[1] > counts[0]
     if mark == "," and counts[0] == counts[1]:
-        comma = bool(np.nan_to_num(marked[1][0] - marked[0][0]).any())
+        comma = bool(differing(marked[0][0], marked[1][0]).any())
     values, units = marked[comma]
     unit = _unit_of(values, units, np.bincount(texts.dictionary_encode().indices.to_numpy()))
-    shown = next((text for text in different.to_pylist() if not is_number(text)), "")
+    readable = different.filter(pa.array(~np.isnan(values))).to_pylist()
+    shown = next((text for text in readable if not is_number(text)), "")
     said = [f"numbers written as {shown!r}"] if shown else []
     said += ["the comma is the decimal mark"] if comma else []
     said += [f"in {unit}"] if unit else []
@@ -263,7 +264,12 @@ def marks_of(different: Any) -> tuple[int, list[str]]:
     values = [parsed(different, comma)[0] for comma in (False, True)]
     counts = [int((~np.isnan(part)).sum()) for part in values]
     vote = int(np.sign(counts[1] - counts[0])) if 2 * max(counts) >= len(different) else 0
-    return vote, different.filter(pa.array(np.nan_to_num(values[1] - values[0]) != 0)).to_pylist()
+    return vote, different.filter(pa.array(differing(*values))).to_pylist()
+
+
+def differing(a: np.ndarray, b: np.ndarray) -> Bool[np.ndarray, " N"]:
+    """Which numbers are there in both and differ."""
+    return (a != b) & ~np.isnan(a) & ~np.isnan(b)
 
 
 def _dates(different: Any, texts: Any) -> tuple[Reading, str] | None:
