@@ -66,7 +66,7 @@ def test_a_mark_that_nothing_decides_is_a_warning():
 
 
 FORMS = {
-    "per cent beside fractions": (["15%", "0.10"], [0.15, 0.10], "20 value.* in % are read as hundredths.*'15%'"),
+    "per cent beside fractions": (["15%", "0.10"], [0.15, 0.10], "20 value.* in % are hundredths.*'15%'"),
     "per cent without the sign": (["15%", "10"], [15, 10], "20 value.* without '%'.*'10', at data row 2"),
     "a currency in some rows": (["€5", "6"], [5, 6], "20 value.* without '€'.*'6', at data row 2"),
     "parentheses": (["(1,200.50)", "3,000.25"], [-1200.5, 3000.25], ""),

@@ -7,7 +7,22 @@ import numpy as np
 from .columns import Column, whole
 from .readings import Reading, as_read, different_of, differing, marks_of, numbers_of, place_of
 
-POINT_MONEY = ("$", "US$", "A$", "C$", "£", "¥", "₹", "Rs", "Rs.", "USD", "GBP", "JPY", "CNY", "INR")  # 1,200 is 1200
+POINT_MONEY = (
+    "$",
+    "US$",
+    "A$",
+    "C$",
+    "£",
+    "¥",
+    "₹",
+    "Rs",
+    "Rs.",
+    "USD",
+    "GBP",
+    "JPY",
+    "CNY",
+    "INR",
+)  # 1,200 is 1200
 NEARER = 100  # times as near to the training median: then the other decimal mark is the right one
 
 

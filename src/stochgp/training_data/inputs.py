@@ -226,10 +226,7 @@ def warn_of_columns(encoder: Encoder | None) -> None:
 
 
 def read_targets(y: Any, allow_missing: bool = False, table: Any = None) -> Float[np.ndarray, " N"]:
-    """y [N] in float64, NaN where missing; a column vector is taken with scikit-learn's DataConversionWarning, text where all of it is numbers.
-
-    Texts have the decimal mark of the `table` of inputs, if there is one.
-    """
+    """y [N] in float64, NaN where missing; a column vector is taken with scikit-learn's DataConversionWarning, text, with the decimal mark of the `table` of inputs, where all of it is numbers."""
     y = column_or_1d(y, warn=True)
     if y.dtype.kind == "c":
         raise ValueError("Complex data not supported: y must be real numbers")
