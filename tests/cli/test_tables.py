@@ -160,6 +160,23 @@ def test_a_file_as_people_have_it_is_fitted_with_notes_on_stderr(tmp_path, capsy
     assert code == 0 and pa_csv.read_csv(tmp_path / "p.csv").num_rows == 61
 
 
+def test_what_changes_numbers_is_on_stderr_even_of_a_quiet_run(tmp_path, capsys):
+    """Cells that cannot be read, at fit and at predict; a file of decimal commas is read as it is meant, the target too."""
+    rows = [f"{i % 9},125;{i},5;{20 + i % 7},250" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["a;b;y", *rows, "see note;1,5;20,5"]))
+    options = ["--target", "y", "--out", tmp_path / "m", *QUICK]
+    code, _, err = run(capsys, "fit", tmp_path / "t.csv", *options)
+    said = "stochgp: note: column 'a': 1 value(s) that are no numbers are taken as missing, the first, 'see note', at data row"
+    assert code == 0 and f"{said} 61" in err
+    assert 20 < stochgp.load(tmp_path / "m")._fitted.targets.mean < 27
+    (tmp_path / "new.csv").write_text("\n".join(["a;b", "see note;1,5", "3,125;2,5"]))
+    code, _, err = run(capsys, "predict", tmp_path / "m", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert code == 0 and f"{said} 1" in err
+    (tmp_path / "new.csv").write_text("\n".join(["a;b", "see note;1,5", "none at all;2,5"]))
+    err = complaint(capsys, "predict", tmp_path / "m", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert "column 'a' held numbers at fit and holds text now: 'see note' at data row 1" in err
+
+
 def test_the_bikes_of_every_hour_as_the_file_comes(tmp_path, capsys):
     if not BIKES.is_file():
         pytest.skip(f"{BIKES} is not there: the original file of UCI's data set 275, Bike Sharing")

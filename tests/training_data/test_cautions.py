@@ -127,6 +127,47 @@ def test_a_column_constant_at_fit_and_different_at_predict_is_named(name, tmp_pa
             assert said(partial(call, frame)) == said(partial(call, same)) == []
 
 
+GIVEN = partial(KernelGPRegressor, "rbf", noise_variance=0.1, learner=None, n_samples=0, new_rows="between")
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("factor", [1000.0, 0.001])
+def test_a_column_in_another_unit_is_named(named, factor):
+    """By half of its rows; not where fewer lie far outside, or where all lie near the range."""
+    kilograms = 50 + 50 * _generator.random(N)
+    rows = np.column_stack([X[:, 0], kilograms])
+    table = lambda x: pd.DataFrame(x, columns=["a", "kg"]) if named else x
+    model = GIVEN().fit(table(rows), y)
+    assert said(lambda: model.predict(table(rows * [1, 1.2]))) == []
+    found = said(lambda: model.predict(table(rows * [1, factor])))
+    name = "'kg'" if named else "2"
+    assert len(found) == 1 and found[0].startswith(f"input column {name}: {N} of {N} values lie far outside")
+    assert f"the first, {factor * kilograms[0]:.6g}, at data row 1" in found[0]
+    few = np.where(np.arange(N)[:, None] < N // 2 - 1, rows * [1, factor], rows)
+    assert said(lambda: model.predict(table(few))) == []
+
+
+def test_what_changes_numbers_is_a_warning_and_in_the_summary():
+    """Of any estimator: cells that cannot be read, and an input that determines the target."""
+    target = _generator.normal(size=300)
+    texts = [f"{x:.2f}" for x in _generator.normal(size=300)]
+    texts[41] = "see note"
+    frame = pd.DataFrame({"copy": np.exp(target), "amount": texts})
+    model = GIVEN()
+    found = said(lambda: model.fit(frame, target))
+    assert "column 'copy': it determines the target on its own (correlation of ranks 1.00000)" in found[0]
+    assert (
+        "column 'amount': 1 value(s) that are no numbers" in found[1]
+        and "'see note', at data row 42" in found[1]
+    )
+    summary = " ".join(model.summary().split())
+    assert all(line.partition(": ")[2] in summary for line in found)
+    read = said(lambda: model.predict(frame.assign(amount=["see note", *texts[1:]])))
+    assert read == [
+        "column 'amount': 2 value(s) that are no numbers are taken as missing, the first, 'see note', at data row 1"
+    ]
+
+
 def test_ranges_are_those_of_the_rows_and_grow_with_further_ones():
     """By enumeration; a moved constant has its warning, and no place among the rows outside; rounding is not outside."""
     rows = np.column_stack([np.full(5, 7.0), np.arange(5.0), np.full(5, -0.5)])

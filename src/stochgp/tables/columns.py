@@ -146,9 +146,7 @@ def read_any(name: str, raw: Any) -> Column:
         return column
     row, values = int(np.argmax(infinite)), np.where(infinite, np.nan, column.values)
     said = f"{int(infinite.sum())} infinite value(s) are taken as missing, {first_of(str(column.values[row]), row)}"
-    return replace(
-        column, values=values, missing=column.missing | infinite, caution=both(column.caution, said)
-    )
+    return replace(column, values=values, missing=column.missing | infinite, caution=said)
 
 
 def first_of(shown: str, row: int) -> str:

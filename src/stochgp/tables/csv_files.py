@@ -29,12 +29,8 @@ class Form(NamedTuple):
 
     def options(self, types: Mapping[str, pa.DataType] = NO_TYPES) -> dict[str, Any]:
         """For pyarrow's readers."""
-        converted = pa_csv.ConvertOptions(
-            null_values=NULLS,
-            strings_can_be_null=True,
-            column_types=types,
-            decimal_point=self.decimal or ".",
-        )
+        converted = pa_csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True, column_types=types)
+        converted.decimal_point = self.decimal or "."
         parsed = pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         return {"parse_options": parsed, "convert_options": converted}
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from .columns import Column, is_number, whole
-from .readings import Reading, as_read, different_of, marks_of, numbers_of, place_of
+from .columns import Column, whole
+from .readings import Reading, as_read, different_of, differing, marks_of, numbers_of, place_of
 
 POINT_MONEY = (
     "$",
@@ -37,7 +37,7 @@ def doubts(column: Column, reading: Reading | None, mark: str) -> str:
     if mark or reading is None or reading.kind != "number" or reading.unit in POINT_MONEY:
         return ""
     either = marks_of(different)[1]
-    if len(either) < len(different) or is_number(either[0]):
+    if len(either) < len(different) or "," not in either[0]:
         return ""
     value = as_read(reading, column)[0].values[np.argmax(there)]
     return f"in all {there.sum()} values {either[0][-4]!r} may stand between thousands or be the decimal mark, and no other column decides: {either[0]!r} is read as {value:g}"
@@ -51,10 +51,8 @@ def at_predict(reading: Reading | None, column: Column, median: float | None) ->
     at_fit = reading or Reading("number")
     other = replace(at_fit, comma=not at_fit.comma)
     values = [as_read(one, column)[0].values for one in (at_fit, other)]
-    more, differ = (
-        np.isnan(values[0]).sum() - np.isnan(values[1]).sum(),
-        np.nan_to_num(values[0] - values[1]) != 0,
-    )
+    more = np.isnan(values[0]).sum() - np.isnan(values[1]).sum()
+    differ = differing(*values)
     if more == 0 and median is not None and differ.any():
         near, far = (abs(float(np.median(part[differ])) - median) for part in values[::-1])
         more = NEARER * near < far

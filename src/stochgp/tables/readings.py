@@ -99,6 +99,8 @@ def decimal_mark_of(table: Any) -> str:
         return metadata[DECIMAL].decode()
     columns = []
     for name, raw in table_columns(table).items():
+        if is_array(table) and raw.dtype.kind in "biuf":
+            continue
         step = max(1, len(raw) // ROWS_OF_MARK)
         with contextlib.suppress(TableError):  # it is raised, with the right row, when all rows are read
             columns.append(read_any(name, raw[::step] if is_array(table) else raw.gather_every(step)))
@@ -134,9 +136,8 @@ def as_read(reading: Reading, column: Column) -> tuple[Column, Bool[np.ndarray, 
     if kind != "time":
         values[missing] = np.nan
     caution = both(column.caution, both(_unread(reading, column, bad), _mixed(reading, column)))
-    return replace(
-        column, kind=kind, values=values, missing=missing, zoned=reading.zoned, caution=caution
-    ), bad
+    read = replace(column, kind=kind, values=values, missing=missing, zoned=reading.zoned, caution=caution)
+    return read, bad
 
 
 def with_digits(column: Column) -> Column:
@@ -165,11 +166,8 @@ def numbers_as_dates(column: Column, fewest: int = FEWEST_DATES) -> Column | Non
 def _unread(reading: Reading, column: Column, bad: Bool[np.ndarray, " N"]) -> str:
     """What is said of cells that cannot be read; "" of none."""
     what = {"number": "numbers", "time": "dates", "boolean": "yes or no", "span": "times"}[reading.kind]
-    return (
-        f"{bad.sum()} value(s) that are no {what} are taken as missing, {place_of(column, bad)}"
-        if bad.any()
-        else ""
-    )
+    said = f"{bad.sum()} value(s) that are no {what} are taken as missing, {place_of(column, bad)}"
+    return said if bad.any() else ""
 
 
 def _mixed(reading: Reading, column: Column) -> str:
@@ -180,11 +178,7 @@ def _mixed(reading: Reading, column: Column) -> str:
     values, units = parsed(coded.dictionary, reading.comma)
     odd = np.append((units == "") & (np.nan_to_num(values) != 0) if reading.unit else units == "%", False)
     odd = odd[coded.indices.fill_null(-1).to_numpy()]
-    how = (
-        f"without {reading.unit!r} are read as in this unit"
-        if reading.unit
-        else "in % are read as hundredths"
-    )
+    how = f"without {reading.unit!r} are read as in this unit" if reading.unit else "in % are hundredths"
     return f"{odd.sum()} value(s) {how}, {place_of(column, odd)}" if odd.any() else ""
 
 
@@ -236,10 +230,11 @@ def numbers_of(different: Any, texts: Any, mark: str = "") -> tuple[Reading, str
         return None
     comma = counts[1] > counts[0]
     if mark == "," and counts[0] == counts[1]:
-        comma = bool(np.nan_to_num(marked[1][0] - marked[0][0]).any())
+        comma = bool(differing(marked[0][0], marked[1][0]).any())
     values, units = marked[comma]
     unit = _unit_of(values, units, np.bincount(texts.dictionary_encode().indices.to_numpy()))
-    shown = next((text for text in different.to_pylist() if not is_number(text)), "")
+    readable = different.filter(pa.array(~np.isnan(values))).to_pylist()
+    shown = next((text for text in readable if not is_number(text)), "")
     said = [f"numbers written as {shown!r}"] if shown else []
     said += ["the comma is the decimal mark"] if comma else []
     said += [f"in {unit}"] if unit else []
@@ -249,9 +244,8 @@ def numbers_of(different: Any, texts: Any, mark: str = "") -> tuple[Reading, str
 def _unit_of(values: np.ndarray, units: np.ndarray, count: np.ndarray) -> str:
     """That of most of the different numbers, each there so often; "" if few have one, or if those in % stand beside fractions."""
     there, n = ~np.isnan(values), count.sum()
-    n_of = {
-        one: int(count[there & (units == one)].sum()) for one in sorted(set(units[there]) - {"", _SCALED})
-    }
+    names = sorted(set(units[there]) - {"", _SCALED})
+    n_of = {name: int(count[there & (units == name)].sum()) for name in names}
     unit = max(n_of, key=n_of.__getitem__, default="")
     if n_of.get(unit, 0) <= (0 if n < FEWEST else max(1, SHARE * n)):
         return ""
@@ -277,7 +271,12 @@ def marks_of(different: Any) -> tuple[int, list[str]]:
     values = [parsed(different, comma)[0] for comma in (False, True)]
     counts = [int((~np.isnan(part)).sum()) for part in values]
     vote = int(np.sign(counts[1] - counts[0])) if 2 * max(counts) >= len(different) else 0
-    return vote, different.filter(pa.array(np.nan_to_num(values[1] - values[0]) != 0)).to_pylist()
+    return vote, different.filter(pa.array(differing(*values))).to_pylist()
+
+
+def differing(a: np.ndarray, b: np.ndarray) -> Bool[np.ndarray, " N"]:
+    """Which numbers are there in both and differ."""
+    return (a != b) & ~np.isnan(a) & ~np.isnan(b)
 
 
 def _dates(different: Any, texts: Any, of_table: bool | None) -> tuple[Reading, str] | None:
@@ -324,9 +323,7 @@ def parsed(texts: Any, comma: bool) -> tuple[np.ndarray, np.ndarray]:
     )
     size = np.asarray(text.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
     signs = [np.isin(_objects(part[name]), ("-", "−")) for name in ("sign", "again")]
-    names, scales = zip(
-        *map(_unit, *(_objects(part[name]) for name in ("before", "gap", "after"))), strict=True
-    )
+    names, scales = zip(*map(_unit, *(_objects(part[n]) for n in ("before", "gap", "after"))), strict=True)
     values[there] = np.where(signs[0] ^ signs[1], -size, size) * scales
     units[there] = np.array(names, dtype=object)
     return values, units
@@ -346,16 +343,14 @@ _PARTS = ("sign", "before", "again", "number", "exponent", "gap", "after")
 def _hours(texts: Any) -> np.ndarray:
     """Of times of day and durations; NaN where a text is none."""
     trimmed = pc.call_function("utf8_trim_whitespace", [texts])
-    forms = [
-        pc.call_function("extract_regex", [trimmed], pc.ExtractRegexOptions(form)).to_pylist()
-        for form in (_SPAN, _DURATION)
-    ]
+    options = [pc.ExtractRegexOptions(form) for form in (_SPAN, _DURATION)]
+    forms = [pc.call_function("extract_regex", [trimmed], option).to_pylist() for option in options]
     hours = np.full(len(texts), np.nan)
     for row, (part, spelt) in enumerate(zip(*forms, strict=True)):
         if part is None:
             if spelt is not None and any(spelt.values()):
-                sizes = {"D": 24, "H": 1, "M": 1 / 60, "S": 1 / 3600}
-                hours[row] = sum(float(spelt[name] or 0) * size for name, size in sizes.items())
+                d, h, m, s = (float(spelt[name] or 0) for name in "DHMS")
+                hours[row] = 24 * d + h + m / 60 + s / 3600
             continue
         hour, half = int(part["H"]), part["ap"].lower()
         hour = hour % 12 + 12 * (half == "pm") if half else hour

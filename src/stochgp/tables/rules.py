@@ -139,7 +139,7 @@ def rule_of(
     if column.kind == "text":
         return _rule_of_levels(column, indicator, imputes, targets, note), column
     rule = ColumnRule(
-        column.name, column.kind, indicator=indicator, reading=reading, note=note, caution=column.caution
+        name, column.kind, indicator=indicator, reading=reading, note=note, caution=column.caution
     )
     return (_rule_of_times if column.kind == "time" else _rule_of_numbers)(rule, column, imputes), column
 
@@ -195,11 +195,8 @@ def encode(rule: ColumnRule, column: Column, out: Float64[np.ndarray, "N D"], st
     column, said = _as_at_fit(rule, column, strict)
     if rule.indicator:
         out[:, -1] = column.missing
-    if (
-        column.missing.any()
-        and not said
-        and (not rule.indicator or column.missing.sum() == len(out) >= FEWEST)
-    ):
+    is_usual = rule.indicator and not (len(out) >= FEWEST and column.missing.all())
+    if column.missing.any() and not said and not is_usual:
         row, count = int(np.argmax(column.missing)), int(column.missing.sum())
         stand_in = "the median" if rule.kind != "text" else "no level"
         had = "values" if rule.indicator else "none"

@@ -1,0 +1,156 @@
+"""Numbers as tables have them: one decimal mark for the whole table, and a warning if values are not taken as they are."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stochgp.data import TableEncoder, read_table, target_column
+from stochgp.tables.columns import Caution
+from stochgp.training_data.inputs import read_labels, read_targets
+
+RNG = np.random.default_rng(0)
+N = 60
+SHARE, LENGTH = RNG.uniform(0.1, 0.9, N).round(3), RNG.uniform(1.1, 9, N).round(3)
+COMMA = [[f"{x:.3f}".replace(".", ",") for x in part] for part in (SHARE, LENGTH)]
+
+
+def encoded(column, new=None):
+    """(The numbers of the column, its warnings): those of the fit, or those of new values."""
+    frame = lambda values: pd.DataFrame({"a": values, "x": np.arange(float(len(values)))})
+    encoder = TableEncoder.fit(frame(column))
+    X, said = encoder.encoded(frame(column if new is None else new))
+    return X[:, 0], encoder.cautions if new is None else said
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+@pytest.mark.parametrize("others", [True, False])
+def test_a_file_has_one_decimal_mark(tmp_path, delimiter, others):
+    """Three decimals in all rows are read as in the next column; without one, semicolons decide, and otherwise nothing."""
+    columns = {"length": COMMA[1], "n": range(N)} | ({"share": COMMA[0]} if others else {})
+    pd.DataFrame(columns).to_csv(tmp_path / "t.csv", sep=delimiter, index=False)
+    table = read_table(tmp_path / "t.csv")
+    encoder = TableEncoder.fit(table.select(["length", "n"]))
+    is_known = others or delimiter == ";"
+    np.testing.assert_array_equal(
+        encoder.transform(table)[:, 0], LENGTH if is_known else (1000 * LENGTH).round()
+    )
+    assert bool(encoder.cautions) == (not is_known)
+
+
+def test_points_between_thousands_in_a_file_of_decimal_commas(tmp_path):
+    (tmp_path / "t.csv").write_text("a;b;c\n1.234;0,5;1.500 kg\n2.345;1,25;2.500 kg\n")
+    table = read_table(tmp_path / "t.csv")
+    found = TableEncoder.fit(table.select(["a", "c"])).transform(table)
+    np.testing.assert_array_equal(found, [[1234, 1500], [2345, 2500]])
+
+
+@pytest.mark.parametrize("order", [("share", "length"), ("length", "share")])
+def test_a_frame_has_one_decimal_mark_for_inputs_and_targets(order):
+    frame = pd.DataFrame(dict(zip(("share", "length"), COMMA, strict=True)))[list(order)]
+    expected = np.column_stack([{"share": SHARE, "length": LENGTH}[name] for name in order])
+    np.testing.assert_array_equal(TableEncoder.fit(frame).transform(frame), expected)
+    np.testing.assert_array_equal(target_column(frame, "length"), LENGTH)
+    np.testing.assert_array_equal(read_targets(COMMA[1], table=frame[["share"]]), LENGTH)
+
+
+def test_a_mark_that_nothing_decides_is_a_warning():
+    values, said = encoded(COMMA[1])
+    np.testing.assert_array_equal(values, (1000 * LENGTH).round())
+    assert "column 'a'" in said[0] and f"in all {N} values ','" in said[0] and repr(COMMA[1][0]) in said[0]
+    with pytest.warns(UserWarning, match="target 'y': in all 60 values ','"):
+        read_targets(COMMA[1])
+    for decided in (["1,234", "950"] * N, ["$1,234", "$2,345"] * N, ["1.234", "2.345"] * N):
+        assert encoded(decided)[1] == []
+
+
+FORMS = {
+    "per cent beside fractions": (["15%", "0.10"], [0.15, 0.10], "20 value.* in % are hundredths.*'15%'"),
+    "per cent without the sign": (["15%", "10"], [15, 10], "20 value.* without '%'.*'10', at data row 2"),
+    "a currency in some rows": (["€5", "6"], [5, 6], "20 value.* without '€'.*'6', at data row 2"),
+    "parentheses": (["(1,200.50)", "3,000.25"], [-1200.5, 3000.25], ""),
+    "k and M": (["1.2k", "1.3M", "850"], [1200, 1.3e6, 850], ""),
+    "k and M of a currency": (["$1.2k", "$1.3M", "$850"], [1200, 1.3e6, 850], ""),
+    "hours and minutes": (["2h 50m", "19h", "45m"], [2 + 5 / 6, 19, 0.75], ""),
+    "degrees": (["52.1N", "3.2S", "7°N"], [52.1, -3.2, 7], ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_odd_numbers_are_read_or_named(form):
+    texts, expected, words = FORMS[form]
+    values, said = encoded(texts * 20)
+    np.testing.assert_allclose(values, expected * 20, rtol=1e-12)
+    assert bool(said) == bool(words)
+    if words:
+        with pytest.warns(UserWarning, match=words):
+            read_targets(texts * 20)
+
+
+@pytest.mark.parametrize("texts", [["3 kg", "3 g"], ["12L", "12M"], ["1.5", "2.5", "3.5", "see note"]])
+def test_categories_that_are_mostly_numbers_are_named(texts):
+    assert "all are taken as categories" in encoded(texts * 20)[1][0]
+
+
+def test_codes_are_no_numbers_and_get_no_warning():
+    assert encoded([f"{10 + i}{letter}" for i, letter in enumerate("ABCDEF")] * 20)[1] == []
+
+
+def test_cells_that_cannot_be_read_are_warnings_of_the_fit():
+    said = encoded([*["1.5", "2.5", "3.5"] * 40, "see note"])[1]
+    assert said == [
+        "column 'a': 1 value(s) that are no numbers are taken as missing, the first, 'see note', at data row 121"
+    ]
+
+
+NUMBERS = [3.754, 2.5, 4.25] * 20
+AT_PREDICT = {
+    "commas": (NUMBERS, ["3,754", "2,500"], [3.754, 2.5], "2 value.*'3,754', at data row 1.* as 3.754"),
+    "points": (["0,61", "2,5", "3,754"] * 20, ["3.754", "2.5"], [3.754, 2.5], "2 value.*'3.754'.* as 3.754"),
+    "thousands": ([45000.0, 900.0] * 20, ["1,200"], [1200], "1 value.*'1,200'.* as 1200"),
+    "a note": (NUMBERS, ["3.5", "see note"], [3.5, 3.754], "1 value.*no numbers.*'see note', at data row 2"),
+    "nothing": (NUMBERS, [np.nan] * 3, [3.754] * 3, "3 missing value.*the first at data row 1"),
+    "nothing where some were missing": ([*NUMBERS, np.nan], [np.nan] * 30, [3.754] * 30, "30 missing value"),
+    "per cent": (NUMBERS, ["15%", "2"], [0.15, 2], "1 value.* in %.*'15%'"),
+    "the same": (NUMBERS, ["3.5", " 2"], [3.5, 2], ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", AT_PREDICT)
+def test_a_column_that_is_read_otherwise_at_predict_is_named(case):
+    column, new, expected, words = AT_PREDICT[case]
+    values, said = encoded(column, new)
+    np.testing.assert_array_equal(values, expected)
+    assert all(isinstance(line, Caution) and line.startswith("column 'a': ") for line in said)
+    assert len(said) == bool(words) and re.search(words, "".join(said))
+
+
+def test_a_column_that_cannot_be_read_at_all_is_refused():
+    with pytest.raises(
+        ValueError, match="column 'a' held numbers at fit and holds text now: 'see note' at data row 1"
+    ):
+        encoded(NUMBERS, ["see note", "none"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        (pd.Series([1, None, 3, 1]), "i"),
+        ([1, None, 3, 1], "i"),
+        (np.array([1.0, np.nan, 3, 1]), "i"),
+        (pd.Series([1, None, 3, 1], dtype="Int64"), "i"),
+        (np.array([0.5, np.nan, 3, 1]), "f"),
+        ([True, None, False, True], "b"),
+        (["a", None, "c", "a"], "U"),
+    ],
+)
+def test_labels_beside_a_missing_one_keep_their_type(labels, kind):
+    from stochgp import GPClassifier
+
+    if kind == "f":  # fractions are no classes
+        with pytest.raises(ValueError, match="label"):
+            read_labels(GPClassifier(), labels)
+        return
+    classes, numbers = read_labels(GPClassifier(), labels)
+    assert classes.dtype.kind == kind and np.isnan(numbers).tolist() == [False, True, False, False]
