@@ -319,7 +319,7 @@ class PooledEstimator(PosteriorEstimator):
             self._suit(name, member, rows, short_days(encoder, len(rows), groups), found)
             begun = time.perf_counter()
             if not isinstance(member, PooledEstimator):
-                member._encoder_of_pool = encoder  # names the columns in its warnings
+                vars(member)["_encoder_of_pool"] = encoder  # names the columns in its warnings
             try:
                 with warnings.catch_warnings():
                     if name != next(iter(candidates)):  # what is odd about the rows is said of the first
