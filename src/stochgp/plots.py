@@ -268,7 +268,8 @@ def draw_dependence(
     rows = _some(X)
     values, is_array = rows[:, column], isinstance(rows, np.ndarray)
     if is_array or values.dtype.is_numeric():
-        grid = shown = np.linspace(*np.nanquantile(np.asarray(values, np.float64), [0.02, 0.98]), _POINTS)
+        low, high = np.nanquantile(np.asarray(values, np.float64), [0.02, 0.98])
+        grid = shown = np.linspace(low, high, _POINTS)
     else:
         shown = values.drop_nulls().unique().sort().to_list()[:_MOST_VALUES]
         grid = np.arange(len(shown))

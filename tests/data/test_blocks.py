@@ -140,6 +140,7 @@ def test_merged_summaries_are_those_of_all_rows(cuts):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:column 'day'. whole numbers that are dates")
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
 @pytest.mark.parametrize(("last", "kind"), [(19600201, "time"), (19600231, "number"), (None, "time")])
 def test_whole_numbers_are_dates_where_those_of_all_blocks_are(tmp_path, suffix, last, kind):
@@ -155,6 +156,7 @@ def test_whole_numbers_are_dates_where_those_of_all_blocks_are(tmp_path, suffix,
     assert found.columns[0].note.startswith("whole numbers that are dates") == (kind == "time")
 
 
+@pytest.mark.filterwarnings("ignore:column 'day'. whole numbers that are dates")
 def test_dates_may_be_missing_in_a_whole_block(tmp_path):
     days = np.datetime64("1958-03-29") + 2 * np.arange(200)
     numbers = [*(int(str(day).replace("-", "")) for day in days), *[None] * 200]

@@ -92,16 +92,115 @@ def test_dates_as_they_are_written(form):
     assert words in note and (words or not note)
 
 
-def test_ambiguous_dates_move_least_from_row_to_row():
-    """Twelve days of January, by day first or by month first; one date alone has the day first."""
-    for first in (True, False):
-        texts = [f"{d}/1/2017" if first else f"1/{d}/2017" for d in range(1, 13)]
+@pytest.mark.parametrize("day_first", [True, False])
+def test_ambiguous_dates_move_least_from_row_to_row(day_first):
+    """Twelve days of February, by day first or by month first."""
+    texts = [f"{d}/2/2017" if day_first else f"2/{d}/2017" for d in range(1, 13)]
+    with pytest.warns(UserWarning, match=r"column 'a': .* '.*' is taken as 2017-02-01"):
         _, X, note = fitted(texts)
-        np.testing.assert_array_equal(X[:, 0], np.arange(12.0))
-        assert f"with the {'day' if first else 'month'} first they move least" in note
+    np.testing.assert_array_equal(X[:, 0], np.arange(12.0))
+    assert "may have the day or the month first" in note
+
+
+def test_one_ambiguous_date_has_the_day_first():
     one_date = pa.array(["3/4/2017", "3/4/2017"], pa.large_string())
     reading, note = reading_of(Column("day", "text", one_date, np.zeros(2, bool)))
-    assert reading.day_first and "may have the day or the month first" in note
+    assert reading.day_first and "'3/4/2017' is taken as 2017-04-03" in note
+
+
+MONTHS = pd.date_range("2014-01-01", periods=48, freq="MS")
+DAYS = (MONTHS - MONTHS[0]).days
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y"])
+@pytest.mark.parametrize("day", [1, 5])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_monthly_dates_are_months_apart_in_either_order_of_day_and_month(form, day, shuffled):
+    """First days of 48 months, and fifth days, whose order is that of even spacing, in any order of the rows."""
+    order = np.random.default_rng(0).permutation(48) if shuffled else np.arange(48)
+    moments = MONTHS[order] + pd.Timedelta(days=day - 1)
+    with pytest.warns(UserWarning, match=f"is taken as {(moments[moments.month != day][0]):%Y-%m-%d}"):
+        _, X, _ = fitted(moments.strftime(form))
+    np.testing.assert_array_equal(X[:, 0], DAYS[order])
+
+
+def test_hours_of_a_few_days_are_no_first_days_of_months():
+    moments = pd.date_range("2014-01-03", periods=96, freq="h")
+    with pytest.warns(UserWarning, match="is taken as 2014-01-03"):
+        _, X, _ = fitted(moments.strftime("%d/%m/%Y %H:%M"))
+    np.testing.assert_allclose(X[:, 0], np.arange(96) / 24)
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%m/%d/%Y"])
+def test_other_columns_decide_the_order_of_day_and_month(form):
+    """Ten days of March up to the twelfth are ambiguous alone; ten days from the 20th on are not. Nothing is left to be warned of."""
+    first = pd.date_range("2014-03-03", periods=10)
+    encoder, X, note = fitted(first.strftime(form), b=(first + pd.Timedelta(days=17)).strftime(form))
+    np.testing.assert_array_equal(X[:, 0], np.arange(10.0))
+    assert "as in other columns" in note and encoder.columns[0].start == first[0].value // 1000
+
+
+YEAR_MONTHS = [
+    "%Y-%m",
+    "%Y/%m",
+    "%YM%m",
+    "%m/%Y",
+    "%b-%y",
+    "%b'%y",
+    "%b %Y",
+    "%B %Y",
+    "%b. %Y",
+    "%Y %b",
+    "%Y-%B",
+]
+
+
+@pytest.mark.parametrize("form", YEAR_MONTHS)
+def test_months_of_a_year_are_their_first_days(form):
+    encoder, X, _ = fitted(MONTHS.strftime(form))
+    np.testing.assert_array_equal(X[:, 0], DAYS)
+    later = pd.DataFrame({"a": [f"{pd.Timestamp('2019-06-01'):{form}}"], "other": 0.0})
+    assert encoder.transform(later)[0, 0] == (pd.Timestamp("2019-06-01") - MONTHS[0]).days
+
+
+@pytest.mark.parametrize("form", ["{}Q{}", "{}-Q{}", "{} q{}", "Q{1} {0}", "Q{1}/{0}"])
+def test_quarters_are_their_first_days(form):
+    _, X, _ = fitted([form.format(when.year, when.quarter) for when in MONTHS[::3]])
+    np.testing.assert_array_equal(X[:, 0], DAYS[::3])
+
+
+@pytest.mark.parametrize(
+    "texts", [["2014-13", "2014-15"], ["Mar 05", "Dec 21"], ["10-14", "15-19"], ["2014Q5", "2014Q6"]]
+)
+def test_other_texts_with_numbers_stay_levels(texts):
+    encoder, _, _ = fitted(texts * 10)
+    assert encoder.columns[0].levels == tuple(sorted(texts))
+
+
+PERIODS = pd.period_range("2020", periods=4, freq="M")
+KINDS = {
+    "cut": (pd.cut([1.0, 2.0, 3.0, 2.5], [0, 2, 4]), ("(0, 2]", "(2, 4]")),
+    "cut, with a gap": (pd.cut([1.0, 2.0, 3.0, 9.0], [0, 2, 4]), ("(0.0, 2.0]", "(2.0, 4.0]")),
+    "intervals": (pd.IntervalIndex.from_breaks([0, 1, 2, 3, 4]), ("(0, 1]", "(1, 2]", "(2, 3]", "(3, 4]")),
+    "tuples": (pd.Series([(1, 2), (1, 2), (0, 1), (0, 1)]), ("(0, 1)", "(1, 2)")),
+    "categories that are tuples": (pd.Categorical([(1, 2), (1, 2), (0, 1), (0, 1)]), ("(0, 1)", "(1, 2)")),
+    "bytes": (np.array([b"a", b"b", b"b", b"a"]), ("a", "b")),
+    "bytes as objects": (pd.Series([b"a", b"b", b"b", None], dtype=object), ("a", "b")),
+    "bytes of Arrow": (pd.Series([b"a", b"b", b"b", b"a"], dtype=pd.ArrowDtype(pa.binary())), ("a", "b")),
+    "periods": (PERIODS, None),
+    "categories that are periods": (pd.Categorical(PERIODS), None),
+    "periods, with a gap": (pd.Series(PERIODS).where([True, True, True, False]), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_arrow_has_no_type_for_is_levels_or_dates(kind):
+    column, levels = KINDS[kind]
+    encoder, X, _ = fitted(column)
+    if levels is None:
+        np.testing.assert_array_equal(X[:3, 0], [0, 31, 60])
+    else:
+        assert encoder.columns[0].levels == levels
 
 
 DIGITS = {
@@ -119,7 +218,8 @@ def test_whole_numbers_that_are_all_dates_are_dates(form, kind):
     moments = pd.date_range("1958-03-29", periods=N, freq=f"{DIGITS[form]}s")
     read = pd.to_datetime(moments.strftime(form), format=form)
     numbers = moments.strftime(form).astype("int64").astype(kind)
-    encoder, X, note = fitted(numbers)
+    with pytest.warns(UserWarning, match=f"column 'a': .* {int(numbers[0])} is taken as {read[0]:%Y-%m-%d}"):
+        encoder, X, note = fitted(numbers)
     np.testing.assert_allclose(X[:, 0], (read - read[0]).total_seconds() / 86_400, atol=1e-9)
     assert "whole numbers that are dates" in note
     later = pd.DataFrame({"a": [numbers[3], numbers[4]], "other": 0.0})

@@ -65,7 +65,9 @@ def test_rows_without_a_target_or_any_input_are_as_if_they_were_not_there():
     table.loc[[11, 12]] = np.nan
     weight = 1.0 + np.arange(N) % 2
     good = np.delete(np.arange(N), [7, 11, 12])
-    found = model().fit(table, y, weight)
+    with pytest.warns(UserWarning, match="3 rows of 400 are not learned from: 1 without a target") as warned:
+        found = model().fit(table, y, weight)
+    assert len(warned) == 1
     whole = model().fit(TABLE.iloc[good], Y[good], weight[good])
     np.testing.assert_array_equal(found.predict(TABLE), whole.predict(TABLE))
     told = found.plan_["unused_rows"]

@@ -16,7 +16,7 @@ FEWEST = 20  # rows
 MOST_APART = 0.05  # of the rows, that may be isolated inputs, or equal targets of no usual code
 # Of targets: robust standard deviations from the median; times as far as the next one; so many robust deviations of log |y| beyond it, if no other target
 # has another sign. Of 1,000 log-normal targets the second holds with probability 0.003 (σ = 1) to 0.05 (σ = 2), and the third with 10⁻⁵.
-FAR_TARGET, ISOLATED_TARGET, ISOLATED_LOG = 20.0, 5.0, 5.0
+FAR_TARGET, ISOLATED_TARGET, ISOLATED_LOG = 20.0, 5.0, 4.0
 REPEATED = 3  # times
 SHOWN = 5  # targets
 FILLS = ("32767", "32768", "65535", "2.147484e+09", "9.223372e+18")  # the ends of integer types
@@ -79,7 +79,10 @@ def checked_targets(
     )
     is_refused = (codes | far).any() if outliers == "refuse" else refuses_codes and codes.any()
     rows = np.flatnonzero(far if leaves_out and not is_refused else codes | far)
-    shown = ", ".join(f"{y[row]:.10g} at data row {row + 1}" for row in rows[:SHOWN])
+    place = lambda row: (
+        f" at data row {row + 1}" if leaves_out else ""
+    )  # rows of a sample are in another order
+    shown = ", ".join(f"{y[row]:.10g}{place(row)}" for row in rows[:SHOWN])
     said = f"{len(rows)} target(s) more than {FAR_TARGET:g} robust standard deviations from the median, beyond a gap: {shown}"
     if is_refused:
         raise ValueError(f"{said}; target_outliers='keep' learns from them")

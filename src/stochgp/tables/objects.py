@@ -16,19 +16,20 @@ def unmasked(values: Any) -> Any:
     if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
         return values
     kind = values.dtype.kind
-    fill = np.array("NaT", values.dtype) if kind in "mM" else np.nan if kind in "biufc" else None
+    fill: Any = np.array("NaT", values.dtype) if kind in "mM" else np.nan if kind in "biufc" else None
     return np.where(np.ma.getmaskarray(values), fill, values.data)
 
 
 def is_of_objects(native: Any) -> bool:
     """Whether a pandas series holds periods, intervals or bytes, or categories that are such or tuples: Arrow has no type for them."""
     dtype = getattr(native, "dtype", None)
-    levels = getattr(dtype, "categories", None)
+    levels: Any = getattr(dtype, "categories", None)
     dtype = getattr(levels, "dtype", dtype)
     if type(dtype).__name__ in ("PeriodDtype", "IntervalDtype") or getattr(dtype, "kind", "") == "S":
         return True
-    has_objects = levels is not None and getattr(dtype, "kind", "") == "O"
-    return has_objects and not all(isinstance(level, str) for level in levels)
+    if levels is None or getattr(dtype, "kind", "") != "O":
+        return False
+    return not all(isinstance(level, str) for level in levels)
 
 
 def plain(value: Any) -> Any:
