@@ -12,6 +12,7 @@ import numpy as np
 
 from stochgp.storage.codec import is_key
 from stochgp.storage.files import load_arrays, save_arrays
+from stochgp.warning import warn
 
 
 def fingerprint(*parts: Any) -> str:
@@ -29,7 +30,7 @@ def fingerprint(*parts: Any) -> str:
 def write(path: str | os.PathLike, tree: Any, facts: dict[str, Any], mark: str) -> None:
     """The arrays of `tree` and the JSON `facts`, under the fingerprint `mark`; the old file stays until the new one is whole."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array_like))]
-    save_arrays(path, arrays, {"facts": facts, "fingerprint": mark})
+    _save(path, arrays, {"facts": facts, "fingerprint": mark})
 
 
 def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, Any]] | None:
@@ -53,7 +54,7 @@ def note(path: str | os.PathLike, name: str, value: Any, mark: str) -> None:
     """Keeps a JSON value, under a fingerprint of its own, in the file of a run, beside what it holds."""
     arrays, metadata = load_arrays(path) if Path(path).exists() else ([], {})
     notes = metadata.get("notes", {}) | {name: {"value": value, "fingerprint": mark}}
-    save_arrays(path, arrays, metadata | {"notes": notes})
+    _save(path, arrays, metadata | {"notes": notes})
 
 
 def noted(path: str | os.PathLike, name: str, mark: str) -> Any:
@@ -62,6 +63,15 @@ def noted(path: str | os.PathLike, name: str, mark: str) -> Any:
         return None
     kept = load_arrays(path)[1].get("notes", {}).get(name)
     return None if kept is None or kept["fingerprint"] != mark else kept["value"]
+
+
+def _save(path: str | os.PathLike, arrays: list[Any], metadata: dict[str, Any]) -> None:
+    """Warns of a failure, as on a full disk: the old file stays, and the fit goes on."""
+    try:
+        save_arrays(path, arrays, metadata)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        warn(f"the checkpoint {path} cannot be written ({why}); the fit goes on without it")
 
 
 def _text(value: Any) -> str:

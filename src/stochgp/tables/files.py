@@ -28,15 +28,17 @@ from stochgp.storage.writing import replacing
 from .columns import TableError
 from .csv_files import csv_tables, read_csv
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
-BLOCK_SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npy")
-WRITABLE_SUFFIXES = (".csv", ".parquet", ".feather")
+TEXT_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+SUFFIXES = (*TEXT_SUFFIXES, ".parquet", ".feather", ".npz")
+BLOCK_SUFFIXES = (*TEXT_SUFFIXES, ".parquet", ".feather", ".npy")
+WRITABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".feather")
 BLOCK_ROWS = 1 << 16
 _NOTES = b"stochgp.notes"  # of a schema's metadata
 BUFFER_BYTES = 1 << 20  # of a column of parquet that are read at a time
 
 _WRITERS = {
     ".csv": pa_csv.CSVWriter,
+    ".tsv": functools.partial(pa_csv.CSVWriter, write_options=pa_csv.WriteOptions(delimiter="\t")),
     ".parquet": pa_parquet.ParquetWriter,
     ".feather": functools.partial(pa.ipc.new_file, options=pa.ipc.IpcWriteOptions(compression="lz4")),
 }
@@ -68,7 +70,7 @@ def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
         raise ValueError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
     if path.stat().st_size == 0:
         raise ValueError(f"{path}: the file is empty")
-    if suffix in (".csv", ".csv.gz"):
+    if suffix in TEXT_SUFFIXES:
         try:
             table = read_csv(path)
         except DAMAGE as error:
@@ -320,8 +322,7 @@ def _of_npy(file: Path, columns: Any, types: Any) -> Iterator[pa.Table]:
 
 
 _READERS = {
-    ".csv": _of_csv,
-    ".csv.gz": _of_csv,
+    **dict.fromkeys(TEXT_SUFFIXES, _of_csv),
     ".parquet": _of_parquet,
     ".feather": _of_feather,
     ".npy": _of_npy,

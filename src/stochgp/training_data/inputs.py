@@ -40,7 +40,7 @@ logger = logging.getLogger("stochgp.estimators")
 
 Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
 
-LARGEST_TARGET = 1e150  # its square is still a number
+LARGEST_TARGET, SMALLEST_RANGE = 1e150, 1e-150  # whose squares are still numbers, and not 0
 
 _FLOATS = (np.float64, np.float32)
 
@@ -73,6 +73,11 @@ def read_training_rows(
         encoder, numbers = read_fingerprints(estimator, X, budget)
     else:
         y = read_targets(y, allow_missing=missing != "refuse")
+        known = y[~np.isnan(y)]
+        if len(known) and 0 < np.ptp(known) < SMALLEST_RANGE:
+            raise ValueError(
+                f"the targets differ by {np.ptp(known):.3g} at most: give them in a smaller unit"
+            )
         given = X, y, _of_each_row(sample_weight, len(y)), groups
         known, entries = _known(given, missing)
         if known is not None:
