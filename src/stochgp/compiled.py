@@ -43,11 +43,7 @@ _FOLDER: ContextVar[Path | None] = ContextVar("folder", default=None)  # of the 
 
 
 def require_jax() -> None:
-    """Raises RuntimeError where JAX cannot compute.
-
-    There is no device of the kind that JAX_PLATFORMS names; or this process was forked after JAX had started, without the threads of JAX, so that a
-    computation would never end.
-    """
+    """Raises RuntimeError where JAX has no device, and in a process that was forked after JAX had started: without its threads a computation never ends."""
     if _KEEPING.is_fork:
         raise RuntimeError(
             "this process was forked after JAX had started, and JAX cannot compute in it: load the model in each worker (gunicorn without "

@@ -55,8 +55,8 @@ def fit(
     ----------
     source
         A .csv, .tsv (also with .gz), .parquet, .feather, .npz or .npy file, a folder of such files, -: CSV text from the standard input, or a named
-        set such as uci:bike:0, whose training rows are used. Folders, and files that would take much of the memory, are read block by block: then a feature model learns from a
-        uniform sample of the rows, its posterior is of all rows, and --test-fraction chooses rows by their values. With auto the rows are kept
+        set such as uci:bike:0, whose training rows are used. Folders, and files that would take much of the memory, are read block by block: then a
+        feature model learns from a uniform sample of the rows, its posterior is of all rows, and --test-fraction chooses rows by their values. With auto the rows are kept
         in memory where they fit, and a feature model is fitted alone where they do not.
     target
         The column to learn. Named sets have theirs.

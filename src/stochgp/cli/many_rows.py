@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pa_parquet
 
 from stochgp import data
@@ -157,8 +156,7 @@ def usable_rows(table: pa.Table, estimator: Any, target: str, bad_rows: str) -> 
     if bad_rows == "skip":
         found = _good_rows(table, estimator, data.Blocks(Path(), bad_rows=bad_rows), target)
     else:
-        absent = table[target].is_null(nan_is_null=True)
-        found = table.filter(pc.invert(absent))
+        found = table.filter(pa.array(~table[target].is_null(nan_is_null=True).to_numpy()))
     _note_skipped(table.num_rows - found.num_rows, table.num_rows)
     return found
 

@@ -45,10 +45,10 @@ def restored(
         estimator.feature_names_in_ = np.array(metadata["feature_names"], dtype=object)
     classes = metadata.get("classes")
     if classes is not None:
-        values, kind = classes["values"], np.dtype(classes["dtype"])
-        if kind.itemsize * len(values) > LARGEST_LABELS:
-            raise ValueError(f"its {len(values)} labels would take {kind.itemsize:,} bytes each")
-        estimator.classes_ = np.array(values, dtype=kind)
+        values, dtype = classes["values"], np.dtype(classes["dtype"])
+        if dtype.itemsize * len(values) > LARGEST_LABELS:
+            raise ValueError(f"its {len(values)} labels would take {dtype.itemsize:,} bytes each")
+        estimator.classes_ = np.array(values, dtype=dtype)
     if "members" in tree:
         of_members = metadata["members"]
         estimator.estimators_ = {

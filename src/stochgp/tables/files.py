@@ -1,4 +1,4 @@
-"""Tables from files, whole or some rows at a time, and predictions to files: .csv, .csv.gz, .parquet, .feather, .npz, .npy.
+"""Tables from files, whole or some rows at a time, and predictions to files: .csv, .tsv (both also with .gz), .parquet, .feather, .npz, .npy.
 
 A text table has a header line (`csv_files`). Every fault of the file is one line of ValueError that begins with the path.
 """
@@ -60,7 +60,7 @@ def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
     Parameters
     ----------
     path : path
-        A .csv, .csv.gz, .parquet, .feather or .npz file.
+        A .csv, .tsv (both also with .gz), .parquet, .feather or .npz file.
     memory_limit : str or int, optional
         As of the estimators: an npz file whose arrays would exceed it is refused unread.
     """
@@ -87,7 +87,7 @@ def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
 
 
 def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> None:
-    """Write columns of equal length to a .csv, .parquet or .feather file, as `table_writer` does.
+    """Write columns of equal length to a .csv, .tsv, .parquet or .feather file, as `table_writer` does.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
 
 @contextlib.contextmanager
 def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
-    """What writes columns of equal length to a .csv, .parquet or .feather file: each call more rows of the same columns, at least one call.
+    """What writes columns of equal length to a .csv, .tsv, .parquet or .feather file: each call more rows of the same columns, at least one call.
 
     The file is written by `storage.writing.replacing`: after a failure, whatever was at `path` is as before. csv numbers have the digits that give the same number back.
 
@@ -276,7 +276,7 @@ def tables_of(
     columns: tuple[str, ...] | None = None,
     types: Mapping[str, pa.DataType] = MappingProxyType({}),
 ) -> Iterator[pa.Table]:
-    """The rows of a .csv, .csv.gz, .parquet, .feather or .npy file, in tables of at most 65,536 rows: memory for one of them, never for all.
+    """The rows of a .csv, .tsv (both also with .gz), .parquet, .feather or .npy file, in tables of at most 65,536 rows: memory for one of them, never for all.
 
     `columns` are the ones that are wanted, None = all; further ones may be among those read. `types` are of columns of text files.
     """
