@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
+import jax
 from jax._src import config, xla_bridge  # settings of `config` are also context managers, each of one thread
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
@@ -41,25 +42,32 @@ if hasattr(os, "register_at_fork"):
 _FOLDER: ContextVar[Path | None] = ContextVar("folder", default=None)  # of the blocks around
 
 
-def refuse_fork() -> None:
-    """Raises RuntimeError in a process that was forked after JAX had started: the threads of JAX are not there, so that a computation would never end."""
+def require_jax() -> None:
+    """Raises RuntimeError where JAX has no device, and in a process that was forked after JAX had started: without its threads a computation never ends."""
     if _KEEPING.is_fork:
         raise RuntimeError(
             "this process was forked after JAX had started, and JAX cannot compute in it: load the model in each worker (gunicorn without "
             '--preload), or start the workers by the method "spawn" of multiprocessing'
         )
+    try:
+        jax.local_devices()
+    except (AssertionError, RuntimeError) as error:
+        asked = f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS')!r}"
+        raise RuntimeError(
+            f"JAX finds no device to compute on: {asked} ({str(error) or 'there is none'})"
+        ) from error
 
 
 @contextlib.contextmanager
 def kept_on_disk() -> Iterator[None]:
     """Inside, JAX takes compiled code from the user's cache folder and keeps it there. Its settings change in this thread alone.
 
-    Raises RuntimeError as `refuse_fork` does: every fit and prediction is inside of such a block.
+    Raises RuntimeError as `require_jax` does: every fit and prediction is inside of such a block.
 
     Nothing is changed where JAX_COMPILATION_CACHE_DIR is set (an empty one keeps nothing), where the program has set a folder or switched JAX's
     cache off, or where the folder cannot be written.
     """
-    refuse_fork()
+    require_jax()
     if (folder := _FOLDER.get() or _folder()) is None:
         yield
         return

@@ -48,7 +48,7 @@ def load(path: str | os.PathLike) -> Any:
     _refuse_nan(path, tree)
     try:
         return restored(tree, metadata, kind, kinds)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} holds no whole {kind.__name__}: {type(error).__name__} {error}") from error
 
 

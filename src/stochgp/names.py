@@ -1,6 +1,7 @@
 """Names given by users: options looked up, and what was probably meant."""
 
 import difflib
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -40,6 +41,12 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
     if near is not None:
         return f"did you mean {near!r}?"
     return f"valid: {quoted(names)}" if names else "there are none"
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for each character that the standard output cannot show, as on an ASCII terminal."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def quoted(names: Iterable[str]) -> str:

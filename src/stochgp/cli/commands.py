@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 import stochgp
-from stochgp.cli.output import check_picture, plain, show, write_picture
+from stochgp.cli.output import STDIO, check_picture, plain, show, table_on_stdout, write_picture
 from stochgp.extending import load_code
 from stochgp.names import lookup
 
@@ -54,9 +54,9 @@ def fit(
     Parameters
     ----------
     source
-        A .csv, .csv.gz, .parquet, .feather, .npz or .npy file, a folder of such files, or a named set such as uci:bike:0, whose training
-        rows are used. Folders, and files that would take much of the memory, are read block by block: then a feature model learns from a
-        uniform sample of the rows, its posterior is of all rows, and --test-fraction chooses rows by their values. With auto the rows are kept
+        A .csv, .tsv (also with .gz), .parquet, .feather, .npz or .npy file, a folder of such files, -: CSV text from the standard input, or a named
+        set such as uci:bike:0, whose training rows are used. Folders, and files that would take much of the memory, are read block by block: then a
+        feature model learns from a uniform sample of the rows, its posterior is of all rows, and --test-fraction chooses rows by their values. With auto the rows are kept
         in memory where they fit, and a feature model is fitted alone where they do not.
     target
         The column to learn. Named sets have theirs.
@@ -75,8 +75,8 @@ def fit(
     test_fraction
         Set aside this fraction of a file's rows and print the metrics on them.
     bad_rows
-        refuse, or skip: leave out rows with missing, infinite or huge values, and say how many. DATA is read block by block then. At predict
-        and evaluate such rows are refused.
+        refuse, or skip: leave out rows with missing, infinite or huge values, and say how many. DATA is read block by block then. `evaluate` leaves such
+        rows out too, and `predict` refuses them.
     weight
         The column of weights, which is no input: a row of weight 2 counts as two rows. DATA is read block by block then.
     split_by
@@ -114,6 +114,7 @@ def fit(
     load_code(code)
     from stochgp.cli.processes import joined
     from stochgp.cli.tables import Wanted, names_in
+    from stochgp.compiled import require_jax
     from stochgp.storage.writing import check_can_write
 
     read = [source, hyperparameters, *(code or ())]
@@ -128,6 +129,7 @@ def fit(
             f"--model {model}: several processes fit a feature or a sparse model, and other models are fitted in one"
         )
     with joined(distributed, coordinator, processes, process) as devices:
+        require_jax()
         plain = {"random_state": seed, "verbose": 0 if quiet else 1, "new_rows": new_rows}
         plain |= {"devices": devices} if several else {}
         describe = lambda classify: _estimator(model, classify, setting or [], hyperparameters, source, plain)
@@ -146,7 +148,7 @@ def fit(
         estimator = describe(True) if rows.are_classes else estimator
         _learn(estimator, rows, source, checkpoint)
         estimator.trained_on_ = {
-            "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(rows.left_out)
+            "data": source, "seed": seed, "test_fraction": test_fraction, "left_out": list(rows.left_out), "bad_rows": bad_rows
         }  # fmt: skip
         if devices.is_writer:
             _save(estimator, out)
@@ -261,9 +263,9 @@ def predict(
     model
         A file that `stochgp fit` wrote.
     source
-        A table with the columns that the model was given, in any order, or a named set, whose test rows are used.
+        A table with the columns that the model was given, in any order, - (CSV text from the standard input), or a named set, whose test rows are used.
     out
-        A .csv, .parquet or .feather file.
+        A .csv, .tsv, .parquet or .feather file, or -: CSV text on the standard output.
     quantiles
         Further columns: 0.1,0.9 adds quantile_0.1 and quantile_0.9.
     code
@@ -277,7 +279,8 @@ def predict(
     from stochgp.cli.tables import left_out, naming, read_inputs, without
     from stochgp.storage.writing import check_can_write
 
-    check_can_write(out, [model, source, *(code or ())])
+    if out != STDIO:
+        check_can_write(out, [model, source, *(code or ())])
     asked = parsed_quantiles(quantiles)
     estimator = stochgp.load(model)
     if is_large(source, estimator.memory_limit):
@@ -285,7 +288,7 @@ def predict(
     else:
         table = read_inputs(source, known_division(estimator, source) or {}, estimator.memory_limit)
         parts = [(table, naming(source))]
-    with data.table_writer(out) as write:
+    with table_on_stdout() if out == STDIO else data.table_writer(out) as write:
         for table, place in parts:
             with place:
                 write(prediction_columns(estimator, without(table, left_out(estimator)), asked))
@@ -310,7 +313,8 @@ def evaluate(
     model
         A file that `stochgp fit` wrote.
     source
-        A table with the model's columns and its target, or a named set, whose test rows are used.
+        A table with the model's columns and its target, - (CSV text from the standard input), or a named set, whose test rows are used. Rows without a target,
+        and rows that `fit --bad-rows skip` would leave out, are left out, with a note of their number.
     target
         The target column, if it is called otherwise than at fit.
     seed
@@ -327,7 +331,7 @@ def evaluate(
     """
     load_code(code)
     from stochgp.cli.divisions import division_for_scores
-    from stochgp.cli.many_rows import blocks_with, is_large, scores_by_blocks
+    from stochgp.cli.many_rows import blocks_with, is_large, scores_by_blocks, usable_rows
     from stochgp.cli.reports import picture, scores
     from stochgp.cli.tables import read_labelled
 
@@ -336,17 +340,19 @@ def evaluate(
     estimator = stochgp.load(model)
     name: Any = getattr(estimator, "target_name_", None) if target is None else target
     targets = "classes" if hasattr(estimator, "classes_") else "numbers"
+    rule = (getattr(estimator, "trained_on_", None) or {}).get("bad_rows", "refuse")
     large = is_large(source, estimator.memory_limit)
     if report is not None and targets == "classes":
         raise ValueError("--report: there is a picture of numbers, not of classes")
     if report is not None and large:
         raise ValueError(f"--report: {source} is too large to be held in memory; give a sample of its rows")
     if large:
-        blocks = blocks_with(source, name)
+        blocks = blocks_with(source, name, bad_rows=rule)
         show(scores_by_blocks(estimator, blocks, name, source), as_json)
         return
     division = division_for_scores(estimator, source, seed, test_fraction)
-    rows = read_labelled(source, name, division, targets, estimator.memory_limit)
+    usable = lambda table: usable_rows(table, estimator, name, rule)
+    rows = read_labelled(source, name, division, targets, estimator.memory_limit, usable)
     show(scores(estimator, rows, source), as_json)
     if report is not None:
         write_picture(picture(estimator, rows, source), report)

@@ -3,6 +3,7 @@
 What is imported here is light, and so are the commands until they run: `stochgp --help` loads neither JAX nor scikit-learn.
 """
 
+import contextlib
 import os
 import sys
 import warnings
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 import cyclopts
 
 from stochgp.cli.commands import data_list, evaluate, fit, predict
+from stochgp.cli.output import with_stdin
 from stochgp.cli.processes import LostProcessError, end_at_once
 from stochgp.version import __version__
 
@@ -41,12 +43,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    with warnings.catch_warnings():
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # None where it was closed
+    sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]  # of characters that its encoding lacks
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _show_warning
         try:
-            app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+            app(
+                with_stdin(arguments, stack),
+                exit_on_error=False,
+                print_error=False,
+                result_action="return_value",
+            )
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer
+            return _complain("the standard output was closed before all was written", 1)
         except OSError as error:
             return _complain(f"{error.filename}: {error.strerror}" if error.filename else error, 2)
         except (cyclopts.CycloptsError, ValueError, TypeError) as error:

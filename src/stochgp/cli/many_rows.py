@@ -16,10 +16,11 @@ from stochgp.data.blocks import Block, TooNarrowError, are_bad
 from stochgp.data.hashing import hash_keys
 from stochgp.tables.files import DAMAGE
 from stochgp.tables.targets import LABELS, ClassTargets
+from stochgp.warning import warn
 
 SHARE = 0.1  # of what is free: a table that may take more is read block by block
 # Bytes in memory, the matrix of numbers included, for a byte of the file.
-TIMES = {".csv": 3, ".csv.gz": 12, ".parquet": 5, ".feather": 3}
+TIMES = {".csv": 3, ".csv.gz": 12, ".tsv": 3, ".tsv.gz": 12, ".parquet": 5, ".feather": 3}
 NUMBERS = 3  # times that the numbers of a table are in memory: its columns, the matrix, the rows learned from
 TYPES = {"number": pa.float64(), "text": pa.string()}  # of a text file's columns at predict
 
@@ -44,7 +45,7 @@ def _table_bytes(path: Path, suffix: str) -> int:
         with contextlib.suppress(*DAMAGE):  # which reading it will say
             found = pa_parquet.read_metadata(path)
             size = max(size, NUMBERS * 8 * found.num_rows * found.num_columns)
-    if suffix == ".csv.gz":  # whose last four bytes are the length of the text, modulo 2³²
+    if suffix.endswith(".gz"):  # whose last four bytes are the length of the text, modulo 2³²
         with path.open("rb") as file:
             file.seek(-min(4, path.stat().st_size), 2)
             size = max(size, TIMES[".csv"] * int.from_bytes(file.read(4), "little"))
@@ -123,11 +124,12 @@ def placing(block: Block) -> Iterator[None]:
 
 def scores_by_blocks(estimator: Any, blocks: data.Blocks, target: str, source: str) -> dict[str, float]:
     """`reports.scores` of all rows: means over the blocks, of the squared error for rmse."""
-    total, n_rows = dict[str, float](), 0
+    total, n_rows, n_skipped = dict[str, float](), 0, 0
     for block in blocks_of(str(blocks.path), estimator):
         table = block.table
         if blocks.bad_rows == "skip":
             table = _good_rows(table, estimator, blocks, target)
+            n_skipped += block.table.num_rows - table.num_rows
             if table.num_rows == 0:
                 continue
         with placing(block):
@@ -141,8 +143,27 @@ def scores_by_blocks(estimator: Any, blocks: data.Blocks, target: str, source: s
             total[name] = total.get(name, 0.0) + n * (value**2 if name == "rmse" else value)
     if n_rows == 0:
         raise ValueError(f"{source}: there are no rows to score")
+    if blocks.part is None:
+        _note_skipped(n_skipped, n_skipped + n_rows)
     means = {name: value / n_rows for name, value in total.items()}
     return {"n": n_rows} | {name: v**0.5 if name == "rmse" else v for name, v in means.items()}
+
+
+def usable_rows(table: pa.Table, estimator: Any, target: str, bad_rows: str) -> pa.Table:
+    """The rows of a table in memory that can be scored, as its fit took them: those with a target where missing values are filled in, the good ones with "skip"."""
+    if target not in table.column_names or bad_rows == "refuse" and estimator.missing == "refuse":
+        return table
+    if bad_rows == "skip":
+        found = _good_rows(table, estimator, data.Blocks(Path(), bad_rows=bad_rows), target)
+    else:
+        found = table.filter(pa.array(~table[target].is_null(nan_is_null=True).to_numpy()))
+    _note_skipped(table.num_rows - found.num_rows, table.num_rows)
+    return found
+
+
+def _note_skipped(n_skipped: int, n_rows: int) -> None:
+    if n_skipped:
+        warn(f"{n_skipped} of {n_rows} rows are left out of the scores, as a fit would leave them out")
 
 
 def _good_rows(table: pa.Table, estimator: Any, blocks: data.Blocks, target: str) -> pa.Table:

@@ -1,14 +1,19 @@
 """Reports on stdout, and whether a result can be written: what is asked before anything heavy is loaded."""
 
+import contextlib
 import json
 import math
 import numbers
+import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stochgp.names import lookup
+
+STDIO = "-"
 
 
 def show(report: Mapping[str, Any], as_json: bool) -> None:
@@ -23,6 +28,39 @@ def show(report: Mapping[str, Any], as_json: bool) -> None:
     for name, value in known.items():
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
         sys.stdout.write(f"{name:{width}}  {text}\n")
+
+
+@contextlib.contextmanager
+def table_on_stdout() -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """`data.table_writer` as CSV text on the standard output."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    writers: list[Any] = []
+
+    def write(columns: Mapping[str, Any]) -> None:
+        table = pa.table(dict(columns))
+        if not writers:
+            writers.append(csv.CSVWriter(sys.stdout.buffer, table.schema))
+        writers[0].write_table(table)
+
+    yield write
+
+
+def with_stdin(arguments: Sequence[str], stack: contextlib.ExitStack) -> list[str]:
+    """The arguments with a file in the place of -: the standard input as CSV text, until the stack ends. That of --out means the standard output."""
+    found: list[str] = []
+    for one in arguments:
+        if one != STDIO:
+            found.append(one)
+        elif found[-1:] == ["--out"]:
+            found[-1] = f"--out={STDIO}"
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stochgp-")))
+            with (folder / "stdin.csv").open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+            found.append(str(folder / "stdin.csv"))
+    return found
 
 
 def check_picture(out: str, *inputs: str) -> None:

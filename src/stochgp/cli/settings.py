@@ -52,6 +52,6 @@ def parse_value(name: str, text: str, annotation: Any) -> Any:
 
 def _types(annotation: Any) -> tuple[Any, ...]:
     if annotation is Any:
-        return (type(None), int, str)
+        return (type(None), int, float, str)
     union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     return typing.get_args(annotation) if union else (annotation,)

@@ -1,7 +1,7 @@
 """DATA of the command line: files and named sets as tables, and the columns that the user wants of them."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -96,14 +96,15 @@ def read_labelled(
     division: Mapping[str, Any],
     targets: str = "numbers",
     memory_limit: Any = None,
+    usable: Callable[[pa.Table], pa.Table] = lambda table: table,
 ) -> Labelled:
-    """Inputs and targets: all rows of a file, the test rows of a named set in this division. `targets` is "numbers" or "classes"."""
+    """Inputs and targets: the `usable` rows of a file, the test rows of a named set in this division. `targets` is "numbers" or "classes"."""
     if data.is_named(source):
         found = data.load(source, **division)
         return Labelled(as_table(found.X_test, found.feature_names), found.y_test)
     if target is None:
         raise ValueError("the model does not know its target's name: give --target")
-    return split_off(data.read_table(source, memory_limit), target, source, targets)
+    return split_off(usable(data.read_table(source, memory_limit)), target, source, targets)
 
 
 def split_off(

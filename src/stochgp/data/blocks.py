@@ -81,7 +81,7 @@ class Blocks:
     Parameters
     ----------
     path : Path
-        A .csv, .csv.gz, .parquet, .feather or .npy file (an array [N, D], its columns x0 … x(D−1)), or a folder whose files are all of one of these
+        A .csv, .tsv (both also with .gz), .parquet, .feather or .npy file (an array [N, D], its columns x0 … x(D−1)), or a folder whose files are all of one of these
         types and have the same columns.
     columns : tuple of str, optional
         The ones to read; None = all.

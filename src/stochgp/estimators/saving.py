@@ -13,6 +13,7 @@ from stochgp.storage.files import save_tree
 from stochgp.warning import warn
 
 EMPTY: Mapping[str, type] = {}
+LARGEST_LABELS = 1 << 26  # bytes of all, whatever type of text a file claims
 
 
 def save(estimator: Any, path: str | os.PathLike) -> None:
@@ -44,7 +45,10 @@ def restored(
         estimator.feature_names_in_ = np.array(metadata["feature_names"], dtype=object)
     classes = metadata.get("classes")
     if classes is not None:
-        estimator.classes_ = np.array(classes["values"], dtype=classes["dtype"])
+        values, dtype = classes["values"], np.dtype(classes["dtype"])
+        if dtype.itemsize * len(values) > LARGEST_LABELS:
+            raise ValueError(f"its {len(values)} labels would take {dtype.itemsize:,} bytes each")
+        estimator.classes_ = np.array(values, dtype=dtype)
     if "members" in tree:
         of_members = metadata["members"]
         estimator.estimators_ = {
@@ -103,7 +107,8 @@ def unpack(state: dict[str, Any]) -> dict[str, Any]:
     """The inverse of `pack`."""
     if "_packed" not in state:
         return state
-    fitted = decode(*state["_packed"])
+    structure, tensors = state["_packed"]
+    fitted = decode(structure, dict(tensors))
     return {name: value for name, value in state.items() if name != "_packed"} | {"_fitted": fitted}
 
 

@@ -19,7 +19,11 @@ def _whole(least: int) -> Callable[[Any], bool]:
 
 
 def _positive(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and bool(0 < value < math.inf)
+    return _is_number(value) and bool(0 < value < math.inf)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 _AT_LEAST_ONE = (lambda v: v is None or _whole(1)(v), "None or a whole number of at least 1")
@@ -30,15 +34,16 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
     "n_inducing": (_whole(1), "a whole number of at least 1"),
     "n_inducing_mean": (lambda v: v is None or _whole(0)(v), "None or a whole number of at least 0"),
     "n_samples": (_whole(0), "a whole number of at least 0"),
-    "time_limit": (lambda v: v is None or v > 0, "None or a positive number of seconds"),
+    "time_limit": (lambda v: v is None or (_is_number(v) and v > 0), "None or a positive number of seconds"),
     "mean": (
-        lambda v: v is None or v in tuple(MEANS) or (not isinstance(v, str) and math.isfinite(v)),
+        lambda v: v is None or v in tuple(MEANS) or (_is_number(v) and math.isfinite(v)),
         f"None, {', '.join(map(repr, MEANS))} or a finite number",
     ),
     "point_mass": (
-        lambda v: v is None or v == "auto" or (not isinstance(v, str) and math.isfinite(v)),
+        lambda v: v is None or v == "auto" or (_is_number(v) and math.isfinite(v)),
         "'auto', None or a finite number",
     ),
+    "members": (lambda v: len(v) > 0, "'auto', or name at least one estimator"),
     "noise_variance": (lambda v: v is None or _positive(v), "None, or positive and finite"),
 }
 CHOICES = {

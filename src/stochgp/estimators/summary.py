@@ -11,6 +11,7 @@ from stochgp.estimators.report import notes
 from stochgp.kernels import AbstractStationary, Product, Sum, Warped
 from stochgp.kernels.rotated import Metric, along_inputs
 from stochgp.likelihoods import Gaussian
+from stochgp.names import printable
 from stochgp.parameters import value_of
 
 MOST_LISTED = 12  # inputs, the most relevant first
@@ -30,7 +31,7 @@ def summarise(estimator: Any) -> str:
         "",
         "Chosen:",
     ]
-    return "\n".join([*parts, str(estimator.plan_.without("columns"))])
+    return printable("\n".join([*parts, str(estimator.plan_.without("columns"))]))
 
 
 def relevance(estimator: Any) -> list[tuple[str, str, float]]:

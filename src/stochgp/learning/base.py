@@ -175,8 +175,8 @@ class AbstractLearner(eqx.Module):
             if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
                 raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
         rate = self.learning_rate
-        if rate is not None and not callable(rate) and not 0 < rate < float("inf"):
-            raise ValueError(f"learning_rate is {rate}; it must be positive and finite")
+        if rate is not None and not callable(rate) and (isinstance(rate, str) or not 0 < rate < float("inf")):
+            raise ValueError(f"learning_rate is {rate!r}; it must be positive and finite")
         spread = getattr(self, "spread", None)  # of a prior, of learners that have one
         if spread is not None and not 0 < spread < float("inf"):
             raise ValueError(f"spread is {spread}; it must be positive and finite, or None")

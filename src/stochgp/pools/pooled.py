@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int
-from sklearn.base import clone
+from sklearn.base import ClassifierMixin, RegressorMixin, clone
 
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError, release
@@ -21,7 +21,7 @@ from stochgp.deadline import TimeIsUpError, within
 from stochgp.estimators.predictor import PosteriorEstimator, restored_on_error
 from stochgp.estimators.report import PLANNED
 from stochgp.estimators.settings import CHOICES, check_settings
-from stochgp.names import lookup
+from stochgp.names import lookup, printable
 from stochgp.numerics.clustered import clusters
 from stochgp.pools.joining import raise_interrupt_of, with_encoder
 from stochgp.pools.pool_division import HeldOut, held_out, held_out_in_time
@@ -191,7 +191,7 @@ class PooledEstimator(PosteriorEstimator):
             scored = "".join(f"{score} {found[score]:.4g}, " for score in found if score != "seconds")
             lines.append(f"  {name}: {weight}; {scored}{found['seconds']:.1f} s")
         own = Decisions({name: entry for name, entry in self.plan_.items() if "." not in name})
-        return "\n".join([*lines, "", "Chosen:", str(own)])
+        return printable("\n".join([*lines, "", "Chosen:", str(own)]))
 
     def _fit(self, rows: Rows, encoder: Any, entries: dict[str, Any], grouped: bool, given: Given) -> None:
         in_time, n_different, rows = rows.group is not None and not grouped, len(rows), rows.apart()
@@ -281,6 +281,11 @@ class PooledEstimator(PosteriorEstimator):
             : None if compares else 1
         ]
         if isinstance(self.members, Mapping):
+            wanted = ClassifierMixin if isinstance(self, ClassifierMixin) else RegressorMixin
+            for name, member in self.members.items():
+                if not isinstance(member, wanted):
+                    what = f"members[{name!r}] is a {type(member).__name__}"
+                    raise TypeError(f"{what}, not a {wanted.__name__.removesuffix('Mixin').lower()}")
             return {name: (clone(self.members[name]), True) for name in names}
         made = lambda name: lookup(name, known, "members")()
         if not by_blocks:

@@ -14,6 +14,7 @@ from jaxtyping import PRNGKeyArray
 from stochgp.numerics.seeds import as_key
 from stochgp.storage.codec import is_key
 from stochgp.storage.files import load_arrays, save_arrays
+from stochgp.warning import warn
 
 
 class CheckpointError(ValueError):
@@ -37,7 +38,7 @@ def write(
 ) -> None:
     """The arrays of `tree` and the JSON `facts`, under the fingerprint `mark`, and `notes`; the old file stays until the new one is whole."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array_like))]
-    save_arrays(path, arrays, {"facts": facts, "fingerprint": mark, "notes": notes})
+    _save(path, arrays, {"facts": facts, "fingerprint": mark, "notes": notes})
 
 
 def read(path: str | os.PathLike, like: Any, mark: str) -> tuple[Any, dict[str, Any]] | None:
@@ -61,7 +62,7 @@ def note(path: str | os.PathLike, name: str, value: Any, mark: str) -> None:
     """Keeps a JSON value, under a fingerprint of its own, in the file of a run, beside what it holds."""
     arrays, metadata = _loaded(path) if Path(path).exists() else ([], {})
     notes = metadata.get("notes", {}) | {name: {"value": value, "fingerprint": mark}}
-    save_arrays(path, arrays, metadata | {"notes": notes})
+    _save(path, arrays, metadata | {"notes": notes})
 
 
 def noted(path: str | os.PathLike, name: str, mark: str) -> Any:
@@ -93,6 +94,15 @@ def _loaded(path: str | os.PathLike) -> tuple[list[np.ndarray], dict[str, Any]]:
         raise CheckpointError(
             f"the checkpoint cannot be used: {error}; name another file or remove it"
         ) from error
+
+
+def _save(path: str | os.PathLike, arrays: list[Any], metadata: dict[str, Any]) -> None:
+    """Warns of a failure, as on a full disk: the old file stays, and the fit goes on."""
+    try:
+        save_arrays(path, arrays, metadata)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        warn(f"the checkpoint {path} cannot be written ({why}); the fit goes on without it")
 
 
 def _text(value: Any) -> str:

@@ -15,7 +15,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import AbstractArray
 
-from stochgp.compiled import refuse_fork
+from stochgp.compiled import require_jax
 from stochgp.names import REGISTERED, class_of
 
 _CLASSES = ("stochgp", "equinox.nn")  # these packages and what is in them
@@ -53,8 +53,8 @@ def encode(value: Any, tensors: dict[str, np.ndarray], where: str = "model") -> 
     raise ValueError(_refusal(value, where))
 
 
-def decode(node: Any, tensors: Mapping[str, np.ndarray]) -> Any:
-    """The value that `encode` described. Raises ValueError, KeyError or TypeError for a description that it cannot have made."""
+def decode(node: Any, tensors: dict[str, np.ndarray]) -> Any:
+    """The value that `encode` described. Each array is taken out of `tensors` and used once, so that memory is bounded by the arrays. Raises ValueError, KeyError or TypeError for a description that it cannot have made."""
     match node:
         case None | bool() | int() | float() | str():
             return node
@@ -67,9 +67,9 @@ def decode(node: Any, tensors: Mapping[str, np.ndarray]) -> Any:
         case {"dict": dict(items)}:
             return {key: decode(item, tensors) for key, item in items.items()}
         case {"array": str(name), "kind": str(kind)}:
-            return _decode_array(tensors[name], kind)
+            return _decode_array(tensors.pop(name), kind)
         case {"key": str(name), "implementation": str(implementation)}:
-            return jax.random.wrap_key_data(jnp.asarray(tensors[name]), impl=implementation)
+            return jax.random.wrap_key_data(jnp.asarray(tensors.pop(name)), impl=implementation)
         case {"function": str(name)}:
             return _find(name, _ALL)
         case {"default": str(name), "argument": str(argument)}:
@@ -106,7 +106,7 @@ def _encode_array(value: Any, tensors: dict[str, np.ndarray], where: str) -> dic
 
 def _decode_array(array: np.ndarray, kind: str) -> Any:
     if kind == "jax":
-        refuse_fork()
+        require_jax()
         with jax.enable_x64(True):  # otherwise 64-bit arrays lose half of their bits
             return jax.device_put(np.array(array))  # a copy: what was read may be let go
     if kind not in ("numpy", "scalar"):

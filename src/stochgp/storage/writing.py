@@ -4,12 +4,11 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 
-@contextlib.contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[Path]:
+def _new_file(path: str | os.PathLike) -> Generator[Path, None, None]:
     """An empty file with a unique name, for the block to fill; it replaces the target of `path` when the block has ended without an error.
 
     Symbolic links stay, and their target is replaced. The new file has the permissions of the old one; without an old one it has those that the
@@ -43,6 +42,9 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
             partial.unlink()
 
 
+replacing = contextlib.contextmanager(_new_file)
+
+
 def check_can_write(path: str | os.PathLike, inputs: Iterable[str | os.PathLike | None] = ()) -> None:
     """Raises what `replacing` would raise before a block, and ValueError where `path` is one of the input files, or a file in an input folder."""
     target = Path(os.path.realpath(path))
@@ -50,9 +52,6 @@ def check_can_write(path: str | os.PathLike, inputs: Iterable[str | os.PathLike 
         there = os.path.exists(source) and target.exists()
         if there and (os.path.samefile(source, target) or Path(os.path.realpath(source)) in target.parents):
             raise ValueError(f"{path}: is read as an input ({source}); name another file for the output")
-    with contextlib.suppress(_CheckedError), replacing(path):
-        raise _CheckedError
-
-
-class _CheckedError(Exception):
-    """Ends a block of `replacing` before anything is replaced."""
+    made = _new_file(path)
+    next(made)
+    made.close()  # which removes the file again

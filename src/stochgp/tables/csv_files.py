@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +27,7 @@ class Form(NamedTuple):
     delimiter: str = ","
     encoding: str = "utf8"
     decimal: str = ""  # "" if unknown: then a number has a point
+    n_before: int = 0  # lines before that of the names
 
     def options(self, types: Mapping[str, pa.DataType] = NO_TYPES) -> dict[str, Any]:
         """For pyarrow's readers."""
@@ -45,7 +47,10 @@ def form_of(file: Path) -> Form:
     lines = text.strip().splitlines()
     if not lines:
         raise ValueError(f"{file}: the file is empty")
-    delimiter = _delimiter(lines[: -1 if len(start) == START else None][:LINES] or lines)
+    says = re.fullmatch("sep=(.)", lines[0], re.IGNORECASE)  # as a first line for Excel
+    lines = lines[1:] if says and len(lines) > 1 else lines
+    delimiter = says[1] if says else "\t" if ".tsv" in file.suffixes[-2:] else None
+    delimiter = delimiter or _delimiter(lines[: -1 if len(start) == START else None][:LINES] or lines)
     cells = next(csv.reader(lines[:1], delimiter=delimiter))
     if all(map(is_number, cells)) and not all(cell.strip().isdigit() for cell in cells):
         raise ValueError(
@@ -54,7 +59,7 @@ def form_of(file: Path) -> Form:
     rows = csv.reader(lines[1 : -1 if len(start) == START else None], delimiter=delimiter)
     columns = itertools.zip_longest(*rows, fillvalue="")
     different = (pa.array(cells, pa.large_string()).unique() for cells in columns)
-    return Form(delimiter, encoding, decimal_mark(different, delimiter))
+    return Form(delimiter, encoding, decimal_mark(different, delimiter), int(says is not None))
 
 
 def read_csv(file: Path) -> pa.Table:
@@ -92,12 +97,12 @@ def _names(file: Path, form: Form) -> list[str]:
 
 
 def _opened(file: Path, form: Form, types: Mapping[str, pa.DataType]) -> Any:
-    read = pa_csv.ReadOptions(block_size=CSV_BYTES, encoding=form.encoding)
+    read = pa_csv.ReadOptions(block_size=CSV_BYTES, encoding=form.encoding, skip_rows=form.n_before)
     return pa_csv.open_csv(file, read_options=read, **form.options(types))
 
 
 def _parsed(file: Path, form: Form, use_threads: bool) -> pa.Table:
-    read = pa_csv.ReadOptions(use_threads=use_threads, encoding=form.encoding)
+    read = pa_csv.ReadOptions(use_threads=use_threads, encoding=form.encoding, skip_rows=form.n_before)
     return pa_csv.read_csv(file, read_options=read, **form.options())
 
 

@@ -1,4 +1,4 @@
-"""Tables from files, whole or some rows at a time, and predictions to files: .csv, .csv.gz, .parquet, .feather, .npz, .npy.
+"""Tables from files, whole or some rows at a time, and predictions to files: .csv, .tsv (both also with .gz), .parquet, .feather, .npz, .npy.
 
 A text table has a header line (`csv_files`). Every fault of the file is one line of ValueError that begins with the path.
 """
@@ -28,15 +28,17 @@ from stochgp.storage.writing import replacing
 from .columns import TableError
 from .csv_files import csv_tables, read_csv
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npz")
-BLOCK_SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather", ".npy")
-WRITABLE_SUFFIXES = (".csv", ".parquet", ".feather")
+TEXT_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+SUFFIXES = (*TEXT_SUFFIXES, ".parquet", ".feather", ".npz")
+BLOCK_SUFFIXES = (*TEXT_SUFFIXES, ".parquet", ".feather", ".npy")
+WRITABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".feather")
 BLOCK_ROWS = 1 << 16
 _NOTES = b"stochgp.notes"  # of a schema's metadata
 BUFFER_BYTES = 1 << 20  # of a column of parquet that are read at a time
 
 _WRITERS = {
     ".csv": pa_csv.CSVWriter,
+    ".tsv": functools.partial(pa_csv.CSVWriter, write_options=pa_csv.WriteOptions(delimiter="\t")),
     ".parquet": pa_parquet.ParquetWriter,
     ".feather": functools.partial(pa.ipc.new_file, options=pa.ipc.IpcWriteOptions(compression="lz4")),
 }
@@ -58,7 +60,7 @@ def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
     Parameters
     ----------
     path : path
-        A .csv, .csv.gz, .parquet, .feather or .npz file.
+        A .csv, .tsv (both also with .gz), .parquet, .feather or .npz file.
     memory_limit : str or int, optional
         As of the estimators: an npz file whose arrays would exceed it is refused unread.
     """
@@ -68,7 +70,7 @@ def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
         raise ValueError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
     if path.stat().st_size == 0:
         raise ValueError(f"{path}: the file is empty")
-    if suffix in (".csv", ".csv.gz"):
+    if suffix in TEXT_SUFFIXES:
         try:
             table = read_csv(path)
         except DAMAGE as error:
@@ -85,7 +87,7 @@ def read_table(path: str | os.PathLike, memory_limit: Any = None) -> pa.Table:
 
 
 def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> None:
-    """Write columns of equal length to a .csv, .parquet or .feather file, as `table_writer` does.
+    """Write columns of equal length to a .csv, .tsv, .parquet or .feather file, as `table_writer` does.
 
     Parameters
     ----------
@@ -100,7 +102,7 @@ def write_table(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> N
 
 @contextlib.contextmanager
 def table_writer(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
-    """What writes columns of equal length to a .csv, .parquet or .feather file: each call more rows of the same columns, at least one call.
+    """What writes columns of equal length to a .csv, .tsv, .parquet or .feather file: each call more rows of the same columns, at least one call.
 
     The file is written by `storage.writing.replacing`: after a failure, whatever was at `path` is as before. csv numbers have the digits that give the same number back.
 
@@ -273,7 +275,7 @@ def tables_of(
     columns: tuple[str, ...] | None = None,
     types: Mapping[str, pa.DataType] = MappingProxyType({}),
 ) -> Iterator[pa.Table]:
-    """The rows of a .csv, .csv.gz, .parquet, .feather or .npy file, in tables of at most 65,536 rows: memory for one of them, never for all.
+    """The rows of a .csv, .tsv (both also with .gz), .parquet, .feather or .npy file, in tables of at most 65,536 rows: memory for one of them, never for all.
 
     `columns` are the ones that are wanted, None = all; further ones may be among those read. `types` are of columns of text files.
     """
@@ -319,8 +321,7 @@ def _of_npy(file: Path, columns: Any, types: Any) -> Iterator[pa.Table]:
 
 
 _READERS = {
-    ".csv": _of_csv,
-    ".csv.gz": _of_csv,
+    **dict.fromkeys(TEXT_SUFFIXES, _of_csv),
     ".parquet": _of_parquet,
     ".feather": _of_feather,
     ".npy": _of_npy,

@@ -43,7 +43,7 @@ logger = logging.getLogger("stochgp.estimators")
 
 Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
 
-LARGEST_TARGET = 1e150  # its square is still a number
+LARGEST_TARGET, SMALLEST_RANGE = 1e150, 1e-150  # whose squares are still numbers, and not 0
 
 CODE = "the target {:.10g}, a code for a missing value far from all others (target_outliers='keep' learns from it)"
 
@@ -83,6 +83,11 @@ def read_training_rows(
     else:
         X, groups = unmasked(X), unmasked(groups)
         y = read_targets(y, missing != "refuse", entries, None if is_array(X) else X)
+        there = y[~np.isnan(y)]
+        if len(there) and 0 < np.ptp(there) < SMALLEST_RANGE:
+            raise ValueError(
+                f"the targets differ by {np.ptp(there):.3g} at most: give them in a smaller unit"
+            )
         given = X, y, _of_each_row(sample_weight, len(y)), groups
         known = _known(given, missing, outliers, entries)
         if known is not None:

@@ -27,7 +27,7 @@ def progress_line(verbose: int, describe: Callable[[dict[str, float]], str]) -> 
         nonlocal last
         if (now := time.monotonic()) - last >= _SECONDS_BETWEEN_LINES:
             last = now
-            console.print(describe(entry), highlight=False, soft_wrap=True)
+            console.print(describe(entry), markup=False, highlight=False, soft_wrap=True)
 
     yield show
 
@@ -35,4 +35,4 @@ def progress_line(verbose: int, describe: Callable[[dict[str, float]], str]) -> 
 def say(verbose: int, text: str) -> None:
     """A line that stays; nothing when silent."""
     if verbose:
-        Console(file=sys.stderr).print(text, highlight=False, soft_wrap=True)
+        Console(file=sys.stderr).print(text, markup=False, highlight=False, soft_wrap=True)
