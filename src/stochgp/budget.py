@@ -46,6 +46,7 @@ class Budget:
     """A limit in bytes on the memory in use, present use included."""
 
     limit: int
+    kept: int = 0  # bytes of it for programs that are compiled meanwhile
 
     @classmethod
     def of(cls, memory_limit: Any = None) -> "Budget":
@@ -59,21 +60,26 @@ class Budget:
 
     def free(self) -> int:
         """Bytes that may still be taken; 0 when the limit is passed."""
-        return max(self.limit - in_use(), 0)
+        return max(self.limit - self.kept - in_use(), 0)
+
+    def keeping(self, n_bytes: float) -> "Budget":
+        """The same limit, of which so many more bytes are kept for programs."""
+        return Budget(self.limit, self.kept + int(n_bytes))
 
     def require(self, need_bytes: int, what: str) -> None:
         """Raises ValueError, with both numbers, if present use and `need_bytes` for `what` together pass the limit."""
-        if in_use() + need_bytes > self.limit:
+        if in_use() + self.kept + need_bytes > self.limit:
             release()  # what earlier work has freed
-        if in_use() + need_bytes > self.limit:
+        if in_use() + self.kept + need_bytes > self.limit:
             self.refuse(need_bytes, what)
 
     def refuse(self, need_bytes: int, what: str) -> NoReturn:
         """Raises MemoryLimitError, with both numbers."""
         used = in_use()
+        kept = f" and {format_bytes(self.kept)} for compiled programs" if self.kept else ""
         raise MemoryLimitError(
-            f"{what} needs {format_bytes(need_bytes)} on top of the {format_bytes(used)} in use, together "
-            f"{format_bytes(used + need_bytes)}, but memory_limit is {format_bytes(self.limit)}"
+            f"{what} needs {format_bytes(need_bytes)} on top of the {format_bytes(used)} in use{kept}, together "
+            f"{format_bytes(used + self.kept + need_bytes)}, but memory_limit is {format_bytes(self.limit)}"
         )
 
 

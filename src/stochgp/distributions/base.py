@@ -13,6 +13,7 @@ from stochgp.numerics.seeds import as_key, seed_of, split
 from stochgp.warning import warn
 
 HELD = 1 << 19  # numbers of one part of an evaluation
+ARRAYS = 16  # of a part that a search of quantiles holds at once
 NODES = 48  # of an integral over probabilities
 # Probabilities, from either end, of the quantiles between which integrals over y are in pieces.
 BREAKS = (1e-12, 1e-8, 1e-5, 1e-3, 0.02, 0.12)
@@ -255,7 +256,7 @@ class AbstractDistribution(eqx.Module):
         if found.ndim > 1 or not np.all((found > 0) & (found < 1)):
             raise ValueError(f"p is {p!r}; it must be a number or a list of numbers above 0 and below 1")
         asked = np.broadcast_to(found.reshape(1, -1), (self.n_rows, found.size))
-        values = self._by_parts(lambda part, p: part._quantile(p), asked)
+        values = self._by_parts(lambda part, p: part._quantile(p), asked, ARRAYS * found.size)
         return values if found.ndim else values[:, 0]
 
     def interval(self, level: float = 0.95) -> Float64[np.ndarray, "N 2"]:

@@ -11,7 +11,7 @@ from stochgp.distributions import ConformalScores, recalibration
 from stochgp.distributions.calibrating import FEWEST, rows_for
 from stochgp.estimators.fitted import Fitted
 from stochgp.numerics.arrays import effective_number
-from stochgp.numerics.clustered import reaching
+from stochgp.numerics.clustered import divisible, reaching
 
 PIT, CONFORMAL = "pit", "conformal"
 SHARE, MOST = 0.1, 2000  # of the rows, and rows
@@ -111,11 +111,12 @@ def _halves(n: int, group: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _groups(group: np.ndarray, n: int, generator: np.random.Generator) -> np.ndarray:
     """Random whole groups: enough for `n` rows, FEWEST of them at least, and at most half of all."""
-    labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    labels, number = np.unique(group), divisible(group)
     if len(labels) < 2 * FEWEST:
         raise ValueError(
             f"calibration wants at least {2 * FEWEST} groups, of which {FEWEST} are left out of the fit; there are {len(labels)}"
         )
-    order = generator.permutation(len(labels))
+    sizes = np.bincount(number)
+    order = generator.permutation(len(sizes))
     enough = reaching(sizes[order], n)
-    return np.isin(number, order[: min(max(enough, FEWEST), len(labels) // 2)])
+    return np.isin(number, order[: min(max(enough, FEWEST), len(sizes) // 2)])

@@ -20,6 +20,7 @@ from stochgp.families.updating import updated
 from stochgp.kernels.warped import is_deep
 from stochgp.learners import AbstractLearner, FullBatch
 from stochgp.learning.log import Report
+from stochgp.learning.placing import COMPILER_BYTES
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.models import AbstractGP, KernelGP
 from stochgp.numerics.seeds import as_key
@@ -218,7 +219,11 @@ class KernelGPRegressor(FamilyRegressor):
         return self.plan.get("learner", {}).get("choice") == FullBatch.__name__
 
     def _start(self, data: TrainingData, run: Run) -> tuple[KernelGP, dict[str, Any]]:
-        """The kernel given, or of that name; the noise given, which nothing trains, or `starting_noise`."""
+        """The kernel given, or of that name; the noise given, which nothing trains, or `starting_noise`.
+
+        Raises MemoryLimitError, before anything is learned, if the solve that follows will not fit.
+        """
+        self._wanted_posterior().require(data, run, 0 if self.learner is None else COMPILER_BYTES)
         dtype, spread = jnp.dtype(self.dtype), data.spread
         noise = start_noise(self._asked, self.noise_variance, spread, self.dtype)
 

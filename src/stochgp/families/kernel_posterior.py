@@ -68,6 +68,11 @@ class WantedPosterior(NamedTuple):
         except TimeIsUpError as late:
             return self._at_once(gp, data, run, f"solving for all rows would have taken too long: {late}")
 
+    def require(self, data: TrainingData, run: Run, left_by_learning: int) -> None:
+        """Raise MemoryLimitError if the solve of all rows will not fit beside so many bytes that learning leaves in use."""
+        if run.plan is None and self._prediction(data, run)[0] == "global":
+            self._solve_seconds(data, run.budget.keeping(left_by_learning))
+
     def _prediction(self, data: TrainingData, run: Run) -> tuple[str, str]:
         """("global" or "local", why)."""
         asked = None if self.prediction == "auto" else AS_ASKED

@@ -44,11 +44,21 @@ def clusters(X: Float[np.ndarray, "R D"], group: Int[np.ndarray, " R"] | None) -
     return cells(X, CELLS) if group is None else np.unique(group, return_inverse=True)[1]
 
 
+def divisible(group: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
+    """Numbers, from 0, of parts to hold out: the groups, and single rows of a group that has more than half of all rows.
+
+    Without such a group, too few rows to learn from would be left.
+    """
+    _, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    alone = len(sizes) + np.arange(len(group))
+    return np.unique(np.where(2 * sizes[number] > len(group), alone, number), return_inverse=True)[1]
+
+
 def folds(
     n_rows: int, group: Int[np.ndarray, " R"] | None, n_folds: int, seed: int | np.random.Generator = 0
 ) -> Int[np.ndarray, " R"]:
-    """The fold of each row, at random, of equal numbers of rows or groups; a group is in one. There are at most as many as rows or groups."""
-    number = np.arange(n_rows) if group is None else np.unique(group, return_inverse=True)[1]
+    """The fold of each row, at random, of equal numbers of rows or `divisible` groups; such a group is in one. There are at most as many as rows or groups."""
+    number = np.arange(n_rows) if group is None else divisible(group)
     n = int(number.max()) + 1
     return np.random.default_rng(seed).permutation(np.arange(n) % min(n_folds, n))[number]
 

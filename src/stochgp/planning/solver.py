@@ -14,7 +14,7 @@ from stochgp.names import lookup
 from stochgp.operators import GPU_TILE, TILE
 from stochgp.planning.devices import GAIN, Shared, Team, may_share, shared_bytes, shared_seconds, way_of
 from stochgp.planning.machine import TYPICAL, calibrate
-from stochgp.planning.memory import plannable, room_for_rows
+from stochgp.planning.memory import HEADROOM, plannable, room_for_rows
 from stochgp.planning.solve_plan import SolvePlan, variance_by
 from stochgp.solvers import ADASAP, CG, SDD, SGD, AbstractSolver, Cholesky, Layout, SystemSize
 from stochgp.solvers.base import AbstractIterativeSolver
@@ -142,7 +142,7 @@ def _chosen(
 def _refuse(least: Candidate, n_columns: int, budget: Budget) -> NoReturn:
     """Raises ValueError with both numbers."""
     what = f"solving for {least.size.n_rows} rows and {n_columns} right-hand sides by {least.solver.name}"
-    budget.refuse(least.need, what)
+    budget.keeping(HEADROOM * budget.limit).refuse(least.need, what)
 
 
 def _solvers(solver: str | AbstractSolver) -> list[tuple[AbstractSolver, bool]]:
