@@ -126,3 +126,10 @@ def test_by_name(name, trained):
 def test_no_bins_are_refused():
     with pytest.raises(ValueError, match="n_bins is 0"):
         networks.piecewise_linear(rows(), 0)
+
+
+def test_a_category_of_one_row_is_at_most_eight_scales_away():
+    X = np.column_stack([np.arange(5_000) == 7, np.random.default_rng(0).normal(size=5_000)]).astype(float)
+    found = applied(networks.smooth_clip(X, dtype=jnp.float64), X)
+    assert_allclose(found[7, 0], 8.0)
+    assert_allclose(found[:, 1], clipped(X, X)[:, 1], rtol=1e-10)

@@ -2,6 +2,7 @@
 
 import abc
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,12 @@ class AbstractDistribution(eqx.Module):
     def tail_index(self) -> float:
         """Moments of the order below it exist: ∞ for all of them, the degrees of freedom of a Student-t."""
         return math.inf
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Between which the training targets support means, those of the `base`; infinite if nothing is known."""
+        base = getattr(self, "base", None)
+        return (-math.inf, math.inf) if base is None else base.limits
 
     @property
     def is_discrete(self) -> bool:
@@ -135,14 +142,38 @@ class AbstractDistribution(eqx.Module):
         return found + np.where(k < breaks.shape[1], np.take_along_axis(over, after, axis=1), 0.0)
 
     def _moments_of_pieces(self) -> tuple[Points, Points]:
-        """(Mean, standard deviation), [N, 1]: m + ∫ (1 − F) dt from m − ∫ F dt up to m, and likewise of (t − m)², m the middle one of `_breaks`."""
-        breaks = self._own_breaks()
+        """(Mean, standard deviation), [N, 1]: m + ∫ (1 − F) dt from m − ∫ F dt up to m, and likewise of (t − m)², m the middle one of `_breaks`: of an observation cut at `limits`."""
+        breaks = np.clip(self._own_breaks(), *self.limits)
         m = breaks[:, [breaks.shape[1] // 2]]
         tail = lambda t, below, above: np.where(t < m[..., None], -below, above)
         parts = lambda t, *tails: [tail(t, *tails), 2 * (t - m[..., None]) * tail(t, *tails)]
         first, second = self._integrals(breaks[:, :-1], breaks[:, 1:], parts)
         shift = first.sum(axis=1, keepdims=True)
         return m + shift, np.sqrt(np.maximum(second.sum(axis=1, keepdims=True) - shift**2, 0.0))
+
+    def _mean_by(self, moments: Callable[[Any], tuple[Points, Points]]) -> PerRow:
+        """The first of the moments; the median within `limits` if there is none, or one beyond them, with a warning."""
+        low, high = self.limits
+        if self.tail_index <= 1:
+            warnings.warn("these distributions have no mean: medians take its place", stacklevel=3)
+            return np.clip(self.quantile(0.5), low, high)
+        mean = self._by_parts(lambda part, _: moments(part)[0], np.zeros((self.n_rows, 1)))[:, 0]
+        if (beyond := (mean < low) | (mean > high)).any():
+            what = f"{beyond.sum()} of {len(mean)} predicted means lie beyond {low:.4g} to {high:.4g}, all that the training targets support"
+            warnings.warn(f"{what}: medians replace them", stacklevel=3)
+            mean[beyond] = np.clip(self[beyond].quantile(0.5), low, high)
+        return mean
+
+    def _std_by(self, moments: Callable[[Any], tuple[Points, Points]]) -> PerRow:
+        """The second of the moments; that of an observation cut at `limits` if it exceeds their distance."""
+        (low, high), std = self.limits, np.full(self.n_rows, math.inf)
+        if self.tail_index > 2:
+            std = self._by_parts(lambda part, _: moments(part)[1], np.zeros((self.n_rows, 1)))[:, 0]
+        if (wide := std > high - low).any():
+            y, w = self[wide]._nodes()
+            y = np.clip(y, low, high)
+            std[wide] = np.sqrt((y - (y @ w)[:, None]) ** 2 @ w)
+        return std
 
     def _draw(self, generator: np.random.Generator, n: int) -> Float64[np.ndarray, "N S"]:
         return self._quantile(generator.uniform(size=(self.n_rows, n)))

@@ -46,6 +46,12 @@ class Mixture(AbstractDistribution):
         return min(part.tail_index for part in self.parts)
 
     @property
+    def limits(self) -> tuple[float, float]:
+        """Those of the parts that have some: all learn from the same targets."""
+        ends = [end for part in self.parts for end in part.limits if np.isfinite(end)]
+        return (min(ends), max(ends)) if ends else (-np.inf, np.inf)
+
+    @property
     def has_masses(self) -> bool:
         return any(part.has_masses for part in self.parts)
 

@@ -1,7 +1,6 @@
 """Counts from the distribution of a real number."""
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -49,17 +48,12 @@ class Rounded(AbstractDistribution):
 
     @property
     def mean(self) -> PerRow:
-        """Where the base has none, the median, with a warning."""
-        if self.tail_index <= 1:
-            warnings.warn("these distributions have no mean: medians take its place", stacklevel=2)
-            return self.quantile(0.5)
-        return self._by_parts(lambda part, _: part._moments()[0], np.zeros((self.n_rows, 1)))[:, 0]
+        """Where the base has none, or one beyond its `limits`, the median, with a warning."""
+        return self._mean_by(Rounded._moments)
 
     @property
     def std(self) -> PerRow:
-        if self.tail_index <= 2:
-            return np.full(self.n_rows, math.inf)
-        return self._by_parts(lambda part, _: part._moments()[1], np.zeros((self.n_rows, 1)))[:, 0]
+        return self._std_by(Rounded._moments)
 
     def __getitem__(self, rows: Any) -> "Rounded":
         return Rounded(self.base[rows])

@@ -1,7 +1,6 @@
 """Distributions of transformed observations, in the units that were observed."""
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,8 @@ class Warped(AbstractDistribution):
     """Y with T(Y) ~ base, T increasing: p(y) = p_base(T(y)) T'(y), and quantiles are T⁻¹ of the base's.
 
     `mean` and `std` are integrals, not T⁻¹ of the base's; where the base's tails are too heavy for them (T⁻¹ of a Student-t grows too
-    fast), `mean` is the median, with a warning, and `std` is inf.
+    fast), `mean` is the median, with a warning, and `std` is inf. A mean beyond `support` is replaced by the median within it, with a warning, and a standard
+    deviation above its width by that of observations cut at it.
 
     Parameters
     ----------
@@ -22,10 +22,17 @@ class Warped(AbstractDistribution):
         The distribution of T(Y), continuous, of N rows.
     transform : `AbstractTransform`
         T, a value of `stochgp.transforms`.
+    support : (float, float)
+        Between which the data support means, in the units of Y.
     """
 
     base: AbstractDistribution
     transform: AbstractTransform
+    support: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        return self.support
 
     @property
     def n_rows(self) -> int:
@@ -38,19 +45,14 @@ class Warped(AbstractDistribution):
 
     @property
     def mean(self) -> PerRow:
-        if self.tail_index <= 1:
-            warnings.warn("these distributions have no mean: medians take its place", stacklevel=2)
-            return self.quantile(0.5)
-        return self._by_parts(lambda part, _: part._moments()[0], self._no_points)[:, 0]
+        return self._mean_by(Warped._moments)
 
     @property
     def std(self) -> PerRow:
-        if self.tail_index <= 2:
-            return np.full(self.n_rows, math.inf)
-        return self._by_parts(lambda part, _: part._moments()[1], self._no_points)[:, 0]
+        return self._std_by(Warped._moments)
 
     def __getitem__(self, rows: Any) -> "Warped":
-        return Warped(self.base[rows], self.transform)
+        return Warped(self.base[rows], self.transform, self.support)
 
     def affine(self, scale: float, shift: float | PerRow) -> AbstractDistribution:
         raise ValueError("a transformed observation is in its own units: change those of the base")
@@ -58,10 +60,6 @@ class Warped(AbstractDistribution):
     @property
     def _held(self) -> int:
         return 32 * self.base._held
-
-    @property
-    def _no_points(self) -> np.ndarray:
-        return np.zeros((self.n_rows, 1))
 
     def _logpdf(self, y: Points) -> Points:
         possible = y > self.transform.lower

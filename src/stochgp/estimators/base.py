@@ -43,6 +43,7 @@ from stochgp.learning.placing import place, rows_in_time
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import AbstractGP
 from stochgp.observations import Dispersion, Observation
+from stochgp.observations.observation import supported_by
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.tables.molecules import MoleculeEncoder
@@ -239,6 +240,8 @@ class GPEstimator(PosteriorEstimator):
             stream = self._stream_of(gp, learned, data, run)
         likelihood = self._likelihood_of(gp, learned, posterior)
         more_of_y: dict[str, Any] = {"rounding": self._target == "count", "mean_function": data.mean_function}
+        if data.transform is not None:
+            more_of_y["support"] = supported_by(data.given_targets(self._target == "count"))
         observation = Observation(data.targets, likelihood, dispersion, data.transform, **more_of_y)
         self._fitted = self._fitted_of(data, posterior, observation, stream)
         if data.left_out is not None:

@@ -72,12 +72,13 @@ class Fitted:
         return self if self.seen is None else dataclasses.replace(self, seen=self.seen.with_rows(X))
 
     def with_targets(self, y: Float[np.ndarray, " n"], count: Float[np.ndarray, " n"] | None) -> "Fitted":
-        """With new targets in the mean of log T'."""
+        """With new targets in the mean of log T' and in the support of means."""
         T = self.observation.transform
         if T is None or len(y) == 0:
             return self
         n = float(len(y) if count is None else count.sum())
-        return self.with_slope(float(np.average(T.log_slope(y), weights=count)), n)
+        wider = dataclasses.replace(self, observation=self.observation.supporting(y))
+        return wider.with_slope(float(np.average(T.log_slope(y), weights=count)), n)
 
     def with_slope(self, log_slope: float, n: float, forget: float = 1.0) -> "Fitted":
         """With log T' of `n` further rows, of this mean; those so far weigh `forget`."""

@@ -29,9 +29,18 @@ from stochgp.tables.targets import refuse_no_counts
 from stochgp.transforms import AbstractTransform
 
 NOISE_ROWS = 1024  # of one evaluation of the noise
+MANY_ROWS = 40  # whose range says how far means may lie beyond it
+EVERYWHERE = (-math.inf, math.inf)
 
 PerRow = Float[np.ndarray, " N"]
 Latent = Float[np.ndarray, "N L"]
+
+
+def supported_by(y: PerRow) -> tuple[float, float]:
+    """(Least target − R, largest target + R), R their range, 40/N times it with N < 40 targets; everything if all are equal."""
+    low, high = float(y.min()), float(y.max())
+    R = (high - low) * max(1.0, MANY_ROWS / len(y)) or math.inf
+    return low - R, high + R
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +65,8 @@ class Observation:
         Whether y is a count: predictive distributions are then those of the rounded value.
     mean_function : AbstractMeanFunction or None
         m(x), in the units of T(y); None = 0.
+    support : (float, float)
+        Between which the training targets support means of transformed y (`supported_by`).
     """
 
     targets: Standardiser
@@ -65,6 +76,7 @@ class Observation:
     correction: PITRecalibration | ConformalScores | None = None
     rounding: bool = False
     mean_function: AbstractMeanFunction | None = None
+    support: tuple[float, float] = EVERYWHERE
 
     @property
     def scale(self) -> float:
@@ -118,6 +130,12 @@ class Observation:
         inflation = Dispersion() if self.inflation is None else self.inflation
         return replace(self, inflation=replace(inflation, factor=c * inflation.kappa))
 
+    def supporting(self, y: PerRow) -> "Observation":
+        """With the support of means as far beyond these targets as beyond the others."""
+        low, high = self.support
+        R = (high - low) / 3
+        return replace(self, support=(min(low, float(y.min()) - R), max(high, float(y.max()) + R)))
+
     def centred(self, X: Float[np.ndarray, "N D"], y: PerRow) -> PerRow:
         """T(y) − m(x). Raises ValueError for targets that T does not take."""
         z = self.transformed(y)
@@ -135,7 +153,7 @@ class Observation:
         """The distribution of an observation at each row."""
         found = self._untransformed(mean, variance, X)
         if self.transform is not None:
-            found = Warped(found, self.transform)
+            found = Warped(found, self.transform, self.support)
         if isinstance(self.correction, PITRecalibration):
             found = self.correction(found)
         return Rounded(found) if self.rounding else found
@@ -149,7 +167,9 @@ class Observation:
     def of_function(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(Mean of f with the standardising undone, standard deviation of T⁻¹(f)), T here `outward`; variances [N] are of f alone."""
         mean, std = self._in_units(mean, self._inflated(variance, X), X)
-        return mean, std if self.outward is None else Warped(Normal(mean, std), self.outward).std
+        return mean, std if self.outward is None else Warped(
+            Normal(mean, std), self.outward, self.support
+        ).std
 
     def mean_and_std(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(Mean, standard deviation) of an observation at each row; where the inflation has a curve the mean is that of f."""
