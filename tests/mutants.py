@@ -1456,7 +1456,7 @@ MUTATIONS = (
     Mutation(
         "beyond the range: networks see any input",
         "families/feature.py",
-        'given["limits"] = data.inputs.transform(data.limits, self.dtype)',
+        'given["limits"] = np.clip(data.inputs.transform(data.limits, self.dtype), -reach, reach)',
         'given["limits"] = None',
         "features/test_beyond.py::test_far_from_the_rows_means_stay_and_standard_deviations_are_those_of_the_targets",
     ),

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, load
-from stochgp.observations import supported_by
+from stochgp.observations.observation import supported_by
 from stochgp.parameters import value_of
 
 RNG = np.random.default_rng(0)

@@ -1,5 +1,6 @@
 """Blocks of time as groups: which columns say the time, when blocks are worth it, how they are cut, and that a fit takes them as it takes groups."""
 
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -255,3 +256,17 @@ def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
     )
     assert "new_rows" not in plain.plan_ and "new_rows" not in given.plan_
     assert found.noise_variance_ != plain.noise_variance_
+
+
+def test_a_forecast_that_auto_takes_is_said_as_a_warning():
+    X, y = table()
+    with pytest.warns(
+        UserWarning, match=r"as a forecast \('after'\): errors of neighbours in time, by 'when', correlate"
+    ):
+        assert read(X, y).group is not None
+    with pytest.warns(UserWarning, match="new_rows='between' predicts better; new_rows='after' confirms it"):
+        read(X, y, "either")
+    with warnings.catch_warnings(action="error"):
+        assert read(X, y, "after").group is not None
+        assert read(X, y, "between").group is None
+        assert read(X, np.random.default_rng(1).normal(size=SOME)).group is None

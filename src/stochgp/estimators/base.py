@@ -41,7 +41,8 @@ from stochgp.learning.log import Report
 from stochgp.learning.placing import place, rows_in_time
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import AbstractGP
-from stochgp.observations import Dispersion, Observation, supported_by
+from stochgp.observations import Dispersion, Observation
+from stochgp.observations.observation import supported_by
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.tables.molecules import MoleculeEncoder

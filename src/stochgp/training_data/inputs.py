@@ -83,11 +83,6 @@ def read_training_rows(
     else:
         X, groups = unmasked(X), unmasked(groups)
         y = read_targets(y, missing != "refuse", entries, None if is_array(X) else X)
-        there = y[~np.isnan(y)]
-        if len(there) and 0 < np.ptp(there) < SMALLEST_RANGE:
-            raise ValueError(
-                f"the targets differ by {np.ptp(there):.3g} at most: give them in a smaller unit"
-            )
         given = X, y, _of_each_row(sample_weight, len(y)), groups
         known = _known(given, missing, outliers, entries)
         if known is not None:
@@ -278,6 +273,9 @@ def read_targets(
                 entries["target_unit"] = choice(column.note, "what targets are, and predictions")
         except ValueError as refusal:
             raise ValueError(f"y must be numbers: {refusal}") from error
+    there = y[np.isfinite(y)]
+    if len(there) and 0 < (width := np.max(there) - np.min(there)) < SMALLEST_RANGE:
+        raise ValueError(f"the targets differ by {width:.3g} at most: give them in a smaller unit")
     bad = np.abs(y) > LARGEST_TARGET if allow_missing else ~(np.abs(y) <= LARGEST_TARGET)
     if bad.any():
         row = int(np.argmax(bad))

@@ -6,6 +6,7 @@ and stopped is then judged as rows of another time will be predicted.
 """
 
 import math
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +60,7 @@ def groups_in_time(
     """(The number of each row's block of time, None where rows are judged one by one; what `plan_` says of it).
 
     "auto" looks for a column of dates, or for columns that only increase with the rows; "either" also for one that never falls, a month or what a
-    table happens to be sorted by. "after" without such columns takes the order of the rows.
+    table happens to be sorted by. Both warn if they take blocks of time. "after" without such columns takes the order of the rows.
     X is None where inputs are no numbers. Fewer than 40 rows have no blocks. Raises ValueError for "after" where nothing says the order.
     """
     N, asked = len(y), new_rows == AFTER
@@ -91,6 +92,11 @@ def groups_in_time(
         f"{because}; so rows are held out and left out in {group.max() + 1} blocks of time. "
         "For new rows between these, new_rows='between' predicts better"
     )
+    if not asked:
+        warnings.warn(
+            f"new_rows='auto' treats this table as a forecast ('after'): {why}; new_rows='after' confirms it",
+            stacklevel=4,
+        )
     return group, {"new_rows": choice(AFTER, why)}
 
 
