@@ -33,9 +33,9 @@ SHARE_OF_TIME = 0.5  # of a fit whose time is limited
 class AbstractMeanFunction(eqx.Module):
     """m(x) in the user's units of x and those of T(y), fitted to rows whose T(y) − m(x) are then learned from; its errors have the covariances d(x)·d(z) of `deviations` d."""
 
-    noise_factor: eqx.AbstractVar[float]  # variance of the noise of new rows, divided by the one learned
-    residual: eqx.AbstractVar[float]  # variance of the noise at which `width` is 1; 0 = at any
-    width: eqx.AbstractVar[float]  # factor of `deviations`
+    noise_factor: float = eqx.field(default=1.0, kw_only=True)  # noise variance of new rows / the learned one
+    residual: float = eqx.field(default=0.0, kw_only=True)  # noise variance at which `width` is 1; 0 = any
+    width: float = eqx.field(default=1.0, kw_only=True)  # factor of `deviations`
     described: ClassVar[str]  # what is taken out of the targets
 
     @classmethod
@@ -89,17 +89,13 @@ class LinearMean(AbstractMeanFunction):
     high: Float[np.ndarray, " D"]
     root: Float[np.ndarray, "D S"]
     offset_std: float
-    noise_factor: float
-    residual: float
-    width: float = 1.0
     described: ClassVar[str] = "a line"
 
     @classmethod
     def fit(cls, rows: Rows) -> "tuple[LinearMean, Float[np.ndarray, ' N']]":
         """Ridge regression of at most 50,000 of the rows, at random, on their standardised inputs: the penalty λ is that of the least error of left-out rows.
 
-        The value at row i is y − (y − m(x))/(1 − h), h its leverage: that without the row. The covariance of the slopes β is E (β − b)(β − b)ᵀ given the rows, b those
-        of m, for β ~ N(0, σ²/λ I), p(σ) = 1/σ, and λ of PENALTIES, 1/√λ half-Cauchy (Gelman, 2006).
+        The values are y − (y − m(x))/(1 − h), h the leverage. Slopes β have the covariance E (β − b)(β − b)ᵀ around those of m, b, for β ~ N(0, σ²/λ I) and half-Cauchy 1/√λ.
         """
         some = random_rows(len(rows), MOST_ROWS)
         every, rows = rows, rows.some(some)
@@ -120,8 +116,8 @@ class LinearMean(AbstractMeanFunction):
         root = V @ np.hstack([np.diag(np.sqrt((w * s2) @ shrunk)), others.T]) / inputs.scale[:, None]
         kept = max(1 - float(1 + np.maximum(g, 0.0) @ shrunk[k]) / n, LEAST_SHARE)
         s = float(np.average(errors[:, k] ** 2, weights=rho) / kept)  # per degree of freedom
-        slope, limits = V @ slopes[k] / inputs.scale, (2 * low - high, 2 * high - low)
-        found = cls(np.asarray(offset), slope, inputs.mean, *limits, root, (s / n) ** 0.5, 1 / kept, s)
+        line = np.asarray(offset), V @ slopes[k] / inputs.scale, inputs.mean, 2 * low - high, 2 * high - low
+        found = cls(*line, root, (s / n) ** 0.5, noise_factor=1 / kept, residual=s)
         values = found(every.X)
         values[some] = rows.y - left_out[:, k]
         return found, values
@@ -154,8 +150,8 @@ class TreeMean(AbstractMeanFunction):
     """m(x) = offset + the mean over K folds of g_k(x), g_k a sum of symmetric trees that are fitted to the rows of all other folds.
 
     Trees are fitted by boosting, as long as the rows of their fold gain (`Boosting`; Friedman, 2001; Prokhorenkova et al., 2018). A row of fold k is learned from as
-    T(y) − offset − g_k(x), an error of rows that g_k has not seen (cross-fitting; Chernozhukov et al., 2018), so that noise is as large as that of new rows, less the
-    variance of m: that of the grouped jackknife, (K − 1)/K Σ_k (g_k(x) − ḡ(x))² (Efron, 1982). Groups are in one fold.
+    T(y) − offset − g_k(x), an error of rows that g_k has not seen (cross-fitting; Chernozhukov et al., 2018). Groups are in one fold. The variance of m is that of the
+    grouped jackknife, (K − 1)/K Σ_k (g_k(x) − ḡ(x))² (Efron, 1982), and its share of those errors is not noise.
 
     Parameters
     ----------
@@ -169,9 +165,6 @@ class TreeMean(AbstractMeanFunction):
     offset: Float[np.ndarray, ""]
     trees: Trees
     sizes: tuple[int, ...] = eqx.field(static=True)
-    noise_factor: float = 1.0
-    residual: float = 0.0
-    width: float = 1.0
     described: ClassVar[str] = "trees"
 
     @classmethod
