@@ -1862,8 +1862,8 @@ MUTATIONS = (
     Mutation(
         "slopes of means lack those of the line",
         "estimators/joint_predictions.py",
-        "return found if m is None else",
-        "return found if True else",
+        "if m is not None:",
+        "if False:",
         "estimators/test_mean_function.py::test_slopes_of_joint_predictions_have_the_line",
     ),
     Mutation(

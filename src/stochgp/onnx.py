@@ -186,6 +186,8 @@ def _check_observation(observation: Observation) -> None:
         raise ValueError(
             "to_onnx writes no transformed targets and no counts: fit targets that are transformed before, such as log(y)"
         )
+    if observation.mean_function is not None:
+        raise ValueError("to_onnx writes no prior mean that was fitted: fit with mean=None")
     if observation.correction is not None:
         raise ValueError("to_onnx writes no calibration: fit with calibration=None")
     inflation = observation.inflation

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
@@ -16,6 +17,7 @@ from stochgp.deadline import within
 from stochgp.estimators.joint_predictions import JointPredictions
 from stochgp.numerics.clustered import folds
 from stochgp.observations import LinearMean, TreeMean, mean_function
+from stochgp.onnx import to_onnx
 from stochgp.posteriors import LocalPosterior
 
 N = 300
@@ -51,7 +53,9 @@ def pair(request):
     """(With the mean function, the same of the rest, the function)."""
     mean, make = request.param[0], FITS[request.param[1]]
     function, values = MEANS[mean]
-    return make(mean=mean).fit(X, Y), make().fit(X, Y - values), function
+    values = function(X) if mean == "linear" else values
+    one = make(mean=mean).fit(X, Y)
+    return one, make().fit(X, Y - values), one._fitted.observation.mean_function
 
 
 def test_the_line_is_ridge_regression_by_numpy():
@@ -77,27 +81,100 @@ def test_predictions_are_those_of_the_rest_with_the_line(pair):
     mean, std = one.predict(NEW, return_std=True, include_noise=True)
     other, same = rest.predict(NEW, return_std=True, include_noise=True)
     np.testing.assert_allclose(mean, other + m(NEW), rtol=1e-9)
-    np.testing.assert_allclose(std, same, rtol=1e-9)
+    of_f, of_rest = (model.predict(NEW, return_std=True)[1] for model in (one, rest))
+    np.testing.assert_allclose(of_f**2, of_rest**2 + m.variance(NEW), rtol=1e-6)
+    factor = 1.0 if getattr(one, "noise_variance", None) else m.noise_factor
+    np.testing.assert_allclose(std**2 - of_f**2, factor * (same**2 - of_rest**2), rtol=1e-4)
+    np.testing.assert_allclose(one.noise_variance_, factor * rest.noise_variance_, rtol=1e-6)
     np.testing.assert_allclose(one.predict(NEW, return_std=True)[0], mean, rtol=1e-9)
-    shifted = rest.predict_interval(NEW, 0.9) + m(NEW)[:, None]
-    np.testing.assert_allclose(one.predict_interval(NEW, 0.9), shifted, rtol=1e-6)
-    y = Y[:8] + 0.05
-    found = one.predict_distribution(NEW).logpdf(y), rest.predict_distribution(NEW).logpdf(y - m(NEW))
-    np.testing.assert_allclose(*found, rtol=1e-6)
+    np.testing.assert_allclose(one.predict_distribution(NEW).std, std, rtol=1e-6)
+    low, high = one.predict_interval(NEW, 0.9).T
+    np.testing.assert_allclose((low + high) / 2, mean, rtol=1e-6)
 
 
 def test_draws_are_those_of_the_rest_with_the_line(pair):
     one, rest, m = pair
     if isinstance(one._fitted.posterior, LocalPosterior):  # which has no functions
         return
-    for noisy in (False, True):
-        found, other = (m.sample_y(NEW, 5, random_state=3, include_noise=noisy) for m in (one, rest))
-        np.testing.assert_allclose(found, other + m(NEW)[:, None], rtol=1e-6, atol=1e-6)
-    f, g = (m.sample_functions(4, random_state=3) for m in (one, rest))
-    np.testing.assert_allclose(f(NEW), g(NEW) + m(NEW)[:, None], rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(f(jnp.asarray(NEW, jnp.float32)), f(NEW), rtol=1e-4)
+    f, g = (model.sample_functions(5, random_state=3) for model in (one, rest))
+    of_mean = m(NEW)[:, None] + m.deviations(NEW) @ np.asarray(f.normals)
+    np.testing.assert_allclose(f(NEW), g(NEW) + of_mean, rtol=1e-6, atol=1e-6)
+    is_noise_given = getattr(one, "noise_variance", None) is not None
+    for noisy in (False, True)[: 1 + is_noise_given]:
+        found, other = (part.sample_y(NEW, 5, random_state=3, include_noise=noisy) for part in (one, rest))
+        np.testing.assert_allclose(found, other + of_mean, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(f(jnp.asarray(NEW, jnp.float32)), f(NEW), rtol=1e-4, atol=1e-4)
     slope = jax.grad(lambda x: f(x[None])[0, 0] - g(x[None])[0, 0])(jnp.asarray(NEW[0], jnp.float32))
-    np.testing.assert_allclose(slope, m.gradient(NEW[0]), rtol=1e-3, atol=1e-3)
+    by = m.gradient(NEW[0]) + m.gradient(NEW[0], np.asarray(f.normals)[:, 0])
+    np.testing.assert_allclose(slope, by, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("mean", MEANS)
+def test_draws_and_covariances_have_the_variance_of_f(mean):
+    """Monte Carlo variances within four standard errors, of f and of observations; exact ones everywhere else."""
+    model = FITS["exact"](mean=mean).fit(X, Y)
+    n, covariance = 4_000, model.predict(NEW, return_cov=True)[1]
+    for noisy in (False, True):
+        std = model.predict(NEW, return_std=True, include_noise=noisy)[1]
+        drawn = model.sample_y(NEW, n, random_state=1, include_noise=noisy)
+        assert np.all(np.abs(np.var(drawn, axis=1) / std**2 - 1) < 4 * np.sqrt(2 / n))
+        exact = model.predict(NEW, return_cov=True, include_noise=noisy)[1]
+        np.testing.assert_allclose(np.diagonal(exact), std**2, rtol=1e-6)
+    found, size = np.cov(drawn), np.sqrt(np.outer(std**2, std**2) / n)
+    apart = ~np.eye(len(NEW), dtype=bool)
+    assert np.all(np.abs(found - covariance)[apart] < 4 * 2**0.5 * size[apart])
+    np.testing.assert_allclose(JointPredictions(model).value(NEW[None])[1][0], covariance, rtol=1e-5)
+    wide = model._fitted.widened(4.0).mean_and_std(NEW, include_noise=True)[1]
+    np.testing.assert_allclose(wide, 2 * std, rtol=1e-9)
+
+
+def test_values_on_the_line_are_those_without_the_row():
+    Z, y = RNG.normal(size=(40, 12)), RNG.normal(size=40)
+    values = LinearMean.fit(Rows(Z, y))[1]
+    centre, scale = Z.mean(axis=0), Z.std(axis=0)
+    design, gaps = np.hstack([np.ones((40, 1)), (Z - centre) / scale]), []
+    for penalty in 10.0 ** np.arange(-3, 6):
+        ridge, without = penalty * np.diag([0.0] + [1.0] * 12), np.empty(40)
+        for i in range(40):
+            A, b = np.delete(design, i, axis=0), np.delete(y, i)
+            without[i] = design[i] @ np.linalg.solve(A.T @ A + ridge, A.T @ b)
+        gaps.append((np.mean((y - without) ** 2), np.max(np.abs(values - without))))
+    assert min(gaps)[1] < 1e-9
+
+
+def test_slopes_have_the_covariance_of_their_posterior_with_the_penalty_integrated_out():
+    """Against quadrature over the penalties, of Gaussians given each with σ² integrated out."""
+    Z, y = RNG.normal(size=(30, 4)), RNG.normal(size=30)
+    line = LinearMean.fit(Rows(Z, y))[0]
+    scale, targets = Z.std(axis=0), y - y.mean()
+    H = (Z - Z.mean(axis=0)) / scale
+    weights, moments = [], []
+    for penalty in 10.0 ** np.arange(-3, 6):
+        K = np.eye(30) + H @ H.T / penalty
+        square = targets @ np.linalg.solve(K, targets)
+        prior = 1 / (penalty**0.5 + penalty**-0.5)
+        weights.append(prior * np.linalg.det(K) ** -0.5 * square ** (-29 / 2))
+        P = np.linalg.inv(H.T @ H + penalty * np.eye(4))
+        off = P @ H.T @ targets - line.slope * scale
+        moments.append(square / 27 * P + np.outer(off, off))
+    exact = np.average(moments, axis=0, weights=weights) / np.outer(scale, scale)
+    np.testing.assert_allclose(line.root @ line.root.T, exact, rtol=1e-8)
+    new = RNG.normal(size=(5, 4)) / 10
+    of_slopes = np.einsum("ni,ij,nj->n", new - line.center, exact, new - line.center)
+    np.testing.assert_allclose(line.variance(new), of_slopes + line.residual / 30, rtol=1e-8)
+
+
+def test_noise_around_a_line_is_that_of_new_rows():
+    """σ² = 1, of 60 rows and 20 slopes: the mean over 40 tables within four standard errors, and Σ h = tr H."""
+    factors, noise = [], []
+    for _ in range(40):
+        Z = RNG.normal(size=(60, 20))
+        y = Z @ RNG.normal(size=20) + RNG.normal(size=60)
+        line = LinearMean.fit(Rows(Z, y))[0]
+        noise.append(np.mean((y - line(Z)) ** 2) * line.noise_factor)
+        factors.append(line.noise_factor)
+    assert abs(np.mean(noise) - 1) < 4 * np.std(noise) / 40**0.5 + 0.02  # the bias of shrunk slopes
+    assert min(factors) > 1
 
 
 def test_far_from_the_rows_the_mean_is_the_line_within_one_width_of_their_range():
@@ -122,7 +199,9 @@ def test_of_transformed_targets_the_line_is_of_the_logarithm():
     line = LinearMean.fit(Rows(X, np.log(y)))[0]
     one = FITS["exact"](mean="linear", target="positive").fit(X, y)
     rest = FITS["exact"]().fit(X, np.log(y) - line(X))
-    shifted = np.exp(rest.predict_interval(NEW, 0.9) + line(NEW)[:, None])
+    mean, std = rest.predict(NEW, return_std=True, include_noise=True)
+    std = np.sqrt(std**2 + one._fitted.observation.mean_function.variance(NEW))
+    shifted = np.exp(np.add.outer(mean + line(NEW), [0.0, 0.0]) + np.outer(std, norm.ppf([0.05, 0.95])))
     np.testing.assert_allclose(one.predict_interval(NEW, 0.9), shifted, rtol=1e-6)
 
 
@@ -143,8 +222,14 @@ def test_new_rows_join_what_the_line_leaves():
 
 def test_slopes_of_joint_predictions_have_the_line():
     joint = JointPredictions(FITS["exact"](mean="linear").fit(X, Y))
-    at, by_mean, by_covariance = NEW[:4].reshape(2, 2, 3), RNG.normal(size=(2, 2)), np.zeros((2, 2, 2))
-    value = lambda Z: float(np.sum(by_mean * joint.value(Z)[0]))
+    at, by_mean, by_covariance = (
+        NEW[:4].reshape(2, 2, 3),
+        RNG.normal(size=(2, 2)),
+        1e3 * RNG.normal(size=(2, 2, 2)),
+    )
+    value = lambda Z: float(
+        sum(np.sum(a * b) for a, b in zip((by_mean, by_covariance), joint.value(Z), strict=True))
+    )
     numeric = np.zeros_like(at)
     for place in np.ndindex(at.shape):
         step = np.zeros_like(at)
@@ -156,9 +241,9 @@ def test_slopes_of_joint_predictions_have_the_line():
 def test_a_saved_model_has_its_line(tmp_path):
     model = FITS["exact"](mean="linear").fit(X, Y)
     model.save(tmp_path / "model.safetensors")
-    np.testing.assert_array_equal(
-        stochgp.load(tmp_path / "model.safetensors").predict(NEW), model.predict(NEW)
-    )
+    again = stochgp.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict(NEW, True), model.predict(NEW, True))
+    np.testing.assert_array_equal(again.sample_y(NEW, 3), model.sample_y(NEW, 3))
 
 
 def test_where_no_line_can_be_taken_out_it_is_said(tmp_path):
@@ -185,7 +270,7 @@ def test_a_row_has_the_value_of_trees_that_have_not_seen_it_and_new_rows_that_of
     weight = RNG.integers(1, 4, N).astype(float)
     found, values = TreeMean.fit(Rows(X, Y, weight))
     fold, mean = folds(N, None, 5), np.average(Y, weights=weight)
-    new = np.full(len(NEW), mean)
+    new, each = np.full(len(NEW), mean), []
     for k in range(5):
         seen, others = fold != k, fold == k
         targets, rho = Y[seen] - mean, weight[seen]
@@ -199,7 +284,12 @@ def test_a_row_has_the_value_of_trees_that_have_not_seen_it_and_new_rows_that_of
         )
         np.testing.assert_allclose(values[others], mean + trees.on_host(X[others]), rtol=1e-9)
         new += trees.on_host(NEW) / 5
+        each.append(trees.on_host(NEW))
     np.testing.assert_allclose(found(NEW), new, rtol=1e-9)
+    np.testing.assert_allclose(found.variance(NEW), 4 / 5 * 5 * np.var(each, axis=0), rtol=1e-9)
+    error = np.average((Y - values) ** 2, weights=weight)
+    share = np.average(found.variance(X), weights=weight) / error
+    np.testing.assert_allclose(found.noise_factor, max(1 - share, 0.1), rtol=1e-9)
     np.testing.assert_allclose(found.on_device(jnp.asarray(NEW, jnp.float32)), new, rtol=1e-4)
     assert found.gradient(NEW).shape == NEW.shape and not found.gradient(NEW).any()
 
@@ -260,9 +350,10 @@ def test_new_rows_join_a_stream_of_what_trees_leave():
 def test_a_saved_model_has_its_trees(tmp_path):
     model = FeatureGPRegressor(**OF_FEATURES, mean="trees").fit(X, Y)
     model.save(tmp_path / "model.safetensors")
-    np.testing.assert_array_equal(
-        stochgp.load(tmp_path / "model.safetensors").predict(NEW), model.predict(NEW)
-    )
+    again = stochgp.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict(NEW, True), model.predict(NEW, True))
+    with pytest.raises(ValueError, match="to_onnx writes no prior mean that was fitted"):
+        to_onnx(model, tmp_path / "model.onnx")
     assert "but for trees" in model.summary() and "that of trees" in model.plan_["mean"]["why"]
 
 

@@ -242,10 +242,12 @@ class GPEstimator(PosteriorEstimator):
             dispersion, further = self._dispersion_in_time(gp, learned, posterior, data, run, more)
             stream = self._stream_of(gp, learned, data, run)
         likelihood = self._likelihood_of(gp, learned, posterior)
-        more_of_y: dict[str, Any] = {"rounding": self._target == "count", "mean_function": data.mean_function}
+        is_count, is_learned = self._target == "count", getattr(self, "noise_variance", None) is None
+        more_of_y: dict[str, Any] = {"rounding": is_count}
         if data.transform is not None:
-            more_of_y["support"] = supported_by(data.given_targets(self._target == "count"))
+            more_of_y["support"] = supported_by(data.given_targets(is_count))
         observation = Observation(data.targets, likelihood, dispersion, data.transform, **more_of_y)
+        observation = observation.around(data.mean_function, learned is not None and is_learned)
         self._fitted = self._fitted_of(data, posterior, observation, stream)
         if data.left_out is not None:
             self._fitted, further = calibrated(self._fitted, data.left_out, self._calibration, further)

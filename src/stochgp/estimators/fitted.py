@@ -148,6 +148,7 @@ class Fitted:
         """
         need, parts, n_drawn = lambda n: self.posterior.need_bytes(Request(n_samples=n)), [], 0
         of_functions, _ = draw_keys(key)
+        m, normals = self.observation.mean_function, None
         with jax.enable_x64(True):
             while n_drawn < n_samples:
                 n = most_columns(need, n_samples - n_drawn, budget.free())
@@ -156,6 +157,9 @@ class Fitted:
                     budget.require(need(n), f"drawing {n_samples} functions, of which {n_drawn} are drawn,")
                 parts.append(self._functions(n, key=jax.random.fold_in(of_functions, n_drawn)))
                 n_drawn += n
+            if m is not None:
+                shape = m.deviations(self.inputs.mean[None]).shape[1], n_samples
+                normals = jax.random.normal(jax.random.fold_in(of_functions, n_samples), shape, jnp.float64)
             return FunctionDraws(
                 functions=parts[0] if len(parts) == 1 else JoinedFunctions(tuple(parts)),
                 center=jnp.asarray(self.inputs.mean, jnp.float64),
@@ -165,7 +169,8 @@ class Fitted:
                 encoder=self.encoder,
                 dtype=self.dtype,
                 transform=self.observation.outward,
-                mean_function=self.observation.mean_function,
+                mean_function=m,
+                normals=normals,
             )
 
     def observed(

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from stochgp.data import Standardiser
 from stochgp.data.model_rows import ModelRows
+from stochgp.numerics.precision import full_precision
 from stochgp.observations import AbstractMeanFunction
 from stochgp.parameters import cast
 from stochgp.posteriors import AbstractFunctions
@@ -67,6 +68,7 @@ class FunctionDraws(AbstractDraws):
     dtype: str = eqx.field(static=True)
     transform: AbstractTransform | None = None
     mean_function: AbstractMeanFunction | None = None
+    normals: Float[Array, "R S"] | None = None  # z of each draw of the mean function
 
     @property
     def n_samples(self) -> int:
@@ -83,7 +85,9 @@ class FunctionDraws(AbstractDraws):
         rows = ModelRows(X, inputs, self.dtype)
         (values,) = rows.by_block(lambda Z: (_apply(self.functions, Z),), ROWS)
         values, m = targets.inverse(values), self.mean_function
-        return self._back(values if m is None else values + m(X)[:, None])
+        return self._back(
+            values if m is None else values + m(X)[:, None] + m.deviations(X) @ np.asarray(self.normals)
+        )
 
     def _on_device(self, X: Float[Array, "N D"]) -> Float[Array, "N S"]:
         if X.ndim != 2 or X.shape[1] != len(self.center) or not jnp.issubdtype(X.dtype, jnp.floating):
@@ -93,9 +97,10 @@ class FunctionDraws(AbstractDraws):
         Z = (X - self.center.astype(X.dtype)) / self.scale.astype(X.dtype)
         functions = cast(self.functions, X.dtype)  # float64 where it may not be used
         values = functions(Z) * self.target_scale.astype(X.dtype) + self.target_mean.astype(X.dtype)
-        return self._back(
-            values if self.mean_function is None else values + self.mean_function.on_device(X)[:, None]
-        )
+        if (m := self.mean_function) is not None and self.normals is not None:
+            with full_precision():
+                values += m.on_device(X)[:, None] + m.deviations(X, jnp) @ self.normals.astype(X.dtype)
+        return self._back(values)
 
     def _back(self, values: Any) -> Any:
         """In the units of y."""

@@ -15,7 +15,7 @@ class JointPredictions:
 
     The mean and the diagonal of the covariance are those of `predict(X, return_std=True)`, the scale that was chosen for variances included:
 
-        C(x, z) = s² √(c(x) c(z)) C₀(x, z),   c the multipliers of variances, constant or by trees, whose slopes are 0 almost everywhere.
+        C(x, z) = s² √(c(x) c(z)) C₀(x, z) + cov(m(x), m(z)),   m a fitted prior mean, c the multipliers of variances, constant or by trees, whose slopes are 0 almost everywhere.
 
     Raises TypeError for what is no regressor of this package. Raises ValueError for inputs that are not numbers alone, for targets of which f
     is not the mean (transformed ones, and counts, whose f is the logarithm of a rate), and for a posterior without covariances.
@@ -48,9 +48,11 @@ class JointPredictions:
         mean, covariance = self._joint.value(Z)
         root = self._root(Z)
         mean = float(self._fitted.targets.mean) + s * mean
+        covariance = s**2 * root[:, :, None] * covariance * root[:, None]
         if (m := self._fitted.observation.mean_function) is not None:
-            mean = mean + m(X)
-        return mean, s**2 * root[:, :, None] * covariance * root[:, None]
+            d = m.deviations(X)
+            mean, covariance = mean + m(X), covariance + d @ d.swapaxes(1, 2)
+        return mean, covariance
 
     def pull(self, X: Sets, by_mean: Means, by_covariance: Covariances) -> Sets:
         """The gradient in X of a function whose gradients in means and covariances are given."""
@@ -59,7 +61,10 @@ class JointPredictions:
         by_own = s**2 * root[:, :, None] * by_covariance * root[:, None]
         found = self._joint.pull(Z, s * by_mean, by_own) / np.asarray(self._fitted.inputs.scale, np.float64)
         m = self._fitted.observation.mean_function
-        return found if m is None else found + by_mean[..., None] * m.gradient(X)
+        if m is not None:
+            by = (by_covariance + by_covariance.swapaxes(1, 2)) @ m.deviations(X)
+            found += by_mean[..., None] * m.gradient(X) + m.gradient(X, by)
+        return found
 
     def noise(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
         """What the variance of an observation has more than that of f, as `predict(X, return_std=True, include_noise=True)` says; at least 0."""

@@ -1,13 +1,16 @@
 """Prior means of f that are fitted before the rest: linear in the inputs, or a sum of trees."""
 
 import abc
+import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.special import softmax
 
 from stochgp import deadline
 from stochgp.data import Standardiser
@@ -18,8 +21,8 @@ from stochgp.numerics.seeds import random_rows
 from stochgp.numerics.trees import Boosting, Trees, joined
 
 MOST_ROWS = 50_000  # that slopes, or the trees of a fold, are fitted to
-# Of slopes in standard deviations of the inputs; left-out rows choose.
-PENALTIES = tuple(10.0**k for k in range(-3, 6))
+PENALTIES = 10.0 ** np.arange(-3, 6)[:, None]  # of slopes for standardised inputs
+LEAST_SHARE = 0.1  # of the mean square of residuals that is noise, and of degrees of freedom
 
 FOLDS = 5  # of trees
 BOOSTING = Boosting(n_trees=350, depth=6, rate=0.15, ridge=0.5, n_bins=256, fewest=4, patience=30)
@@ -28,8 +31,11 @@ SHARE_OF_TIME = 0.5  # of a fit whose time is limited
 
 
 class AbstractMeanFunction(eqx.Module):
-    """m(x) in the user's units of x and those of T(y), fitted to rows whose T(y) − m(x) are then learned from."""
+    """m(x) in the user's units of x and those of T(y), fitted to rows whose T(y) − m(x) are then learned from; its errors have the covariances d(x)·d(z) of `deviations` d."""
 
+    noise_factor: float = eqx.field(default=1.0, kw_only=True)  # noise variance of new rows / the learned one
+    residual: float = eqx.field(default=0.0, kw_only=True)  # noise variance at which `width` is 1; 0 = any
+    width: float = eqx.field(default=1.0, kw_only=True)  # factor of `deviations`
     described: ClassVar[str]  # what is taken out of the targets
 
     @classmethod
@@ -42,12 +48,20 @@ class AbstractMeanFunction(eqx.Module):
         """In float64, on the host."""
 
     @abc.abstractmethod
-    def gradient(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N D"]:
-        """∂m/∂x."""
+    def gradient(self, X: Float[np.ndarray, "*N D"], by: Any = None) -> Float[np.ndarray, "*N D"]:
+        """∂m/∂x; with `by` [*N, R] ∂/∂x of by·d(x)."""
 
     @abc.abstractmethod
     def on_device(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         """In the dtype of X, differentiable in X."""
+
+    @abc.abstractmethod
+    def deviations(self, X: Any, xp: Any = np) -> Any:
+        """d(x) [*N, R] in units of T(y): by NumPy in float64, or by the module `jax.numpy` in the dtype of X."""
+
+    def variance(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+        """d(x)·d(x), in squared units of T(y)."""
+        return np.sum(self.deviations(X) ** 2, axis=1)
 
 
 class LinearMean(AbstractMeanFunction):
@@ -64,6 +78,8 @@ class LinearMean(AbstractMeanFunction):
         The means of the inputs.
     low, high : float64 array [D]
         Beyond which m is constant.
+    root, offset_std : float64 array [D, R − 1], float
+        root rootᵀ is the covariance of the slopes, and offset_std² the variance of the offset.
     """
 
     offset: Float[np.ndarray, ""]
@@ -71,44 +87,71 @@ class LinearMean(AbstractMeanFunction):
     center: Float[np.ndarray, " D"]
     low: Float[np.ndarray, " D"]
     high: Float[np.ndarray, " D"]
+    root: Float[np.ndarray, "D S"]
+    offset_std: float
     described: ClassVar[str] = "a line"
 
     @classmethod
     def fit(cls, rows: Rows) -> "tuple[LinearMean, Float[np.ndarray, ' N']]":
-        """Ridge regression of at most 50,000 of the rows, at random, on their standardised inputs: the penalty is that of the least error of left-out rows.
+        """Ridge regression of at most 50,000 of the rows, at random, on their standardised inputs: the penalty λ is that of the least error of left-out rows.
 
-        Its values at the rows are those of m itself: there are few slopes for so many rows.
+        The values are y − (y − m(x))/(1 − h), h the leverage. Slopes β have the covariance E (β − b)(β − b)ᵀ around those of m, b, for β ~ N(0, σ²/λ I) and half-Cauchy 1/√λ.
         """
-        from sklearn.linear_model import RidgeCV  # slow to import, and of no other use
-
-        every, rows = rows, rows.some(random_rows(len(rows), MOST_ROWS))
-        inputs = Standardiser.fit(rows.X, rows.weight)
+        some = random_rows(len(rows), MOST_ROWS)
+        every, rows = rows, rows.some(some)
+        inputs, rho = Standardiser.fit(rows.X, rows.weight), rows.weights.astype(np.float64)
         low, high = (of(rows.X, axis=0).astype(np.float64) for of in (np.min, np.max))
-        ridge = RidgeCV(PENALTIES).fit(inputs.transform(rows.X, np.float64), rows.y, rows.weight)
-        offset, slope = np.asarray(ridge.intercept_, np.float64), ridge.coef_ / inputs.scale
-        found = cls(offset, slope, inputs.mean, 2 * low - high, 2 * high - low)
-        return found, found(every.X)
+        n, offset = float(rho.sum()), np.average(rows.y, weights=rho)
+        Z, y = inputs.transform(rows.X, np.float64), rows.y - offset
+        g, V = np.linalg.eigh(Z.T @ (rho[:, None] * Z))
+        Z, shrunk = Z @ V, 1 / (np.maximum(g, 0.0) + PENALTIES)  # [N, D], 1/(g + λ) [K, D]
+        slopes = shrunk * (Z.T @ (rho * y))  # [K, D]
+        errors = y[:, None] - Z @ slopes.T  # [N, K]
+        left_out = errors / np.maximum(1 - rho[:, None] * (1 / n + Z**2 @ shrunk.T), 1e-3)
+        k = int(np.argmin(rho @ left_out**2))
+        s2 = np.maximum(rho @ (y[:, None] * errors), 1e-300) / max(n - 3, 1.0)  # E σ² given λ [K]
+        evidence = np.log(PENALTIES * shrunk).sum(axis=1) / 2 - (n - 1) / 2 * np.log(s2)
+        w = softmax(evidence - np.log(PENALTIES**0.5 + PENALTIES**-0.5)[:, 0])
+        others = np.sqrt(w)[:, None] * (slopes - slopes[k])
+        root = V @ np.hstack([np.diag(np.sqrt((w * s2) @ shrunk)), others.T]) / inputs.scale[:, None]
+        kept = max(1 - float(1 + np.maximum(g, 0.0) @ shrunk[k]) / n, LEAST_SHARE)
+        s = float(np.average(errors[:, k] ** 2, weights=rho) / kept)  # per degree of freedom
+        line = np.asarray(offset), V @ slopes[k] / inputs.scale, inputs.mean, 2 * low - high, 2 * high - low
+        found = cls(*line, root, (s / n) ** 0.5, noise_factor=1 / kept, residual=s)
+        values = found(every.X)
+        values[some] = rows.y - left_out[:, k]
+        return found, values
 
     def __call__(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N"]:
-        within = np.clip(np.asarray(X, np.float64), self.low, self.high)
-        return float(self.offset) + (within - self.center) @ self.slope
+        return float(self.offset) + self._within(X) @ self.slope
 
-    def gradient(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N D"]:
+    def gradient(self, X: Float[np.ndarray, "*N D"], by: Any = None) -> Float[np.ndarray, "*N D"]:
         """The slope, 0 in inputs beyond `low` and `high`."""
-        return self.slope * ((self.low <= X) & (self.high >= X))
+        slope = self.slope if by is None else by[..., :-1] @ (self.width * self.root.T)
+        return slope * ((self.low <= X) & (self.high >= X))
+
+    def deviations(self, X: Any, xp: Any = np) -> Any:
+        within = self._within(X, xp)
+        found = within @ xp.asarray(self.width * self.root, within.dtype)
+        return xp.concatenate([found, xp.full_like(found[..., :1], self.width * self.offset_std)], axis=-1)
 
     def on_device(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        given = self.offset, self.slope, self.center, self.low, self.high
-        offset, slope, center, low, high = (jnp.asarray(part, X.dtype) for part in given)
-        return offset + matmul(jnp.clip(X, low, high) - center, slope)
+        offset, slope = (jnp.asarray(part, X.dtype) for part in (self.offset, self.slope))
+        return offset + matmul(self._within(X, jnp), slope)
+
+    def _within(self, X: Any, xp: Any = np) -> Any:
+        """x̃ − center."""
+        X = np.asarray(X, np.float64) if xp is np else X
+        low, high, center = (xp.asarray(part, X.dtype) for part in (self.low, self.high, self.center))
+        return xp.clip(X, low, high) - center
 
 
 class TreeMean(AbstractMeanFunction):
     """m(x) = offset + the mean over K folds of g_k(x), g_k a sum of symmetric trees that are fitted to the rows of all other folds.
 
     Trees are fitted by boosting, as long as the rows of their fold gain (`Boosting`; Friedman, 2001; Prokhorenkova et al., 2018). A row of fold k is learned from as
-    T(y) − offset − g_k(x), an error of rows that g_k has not seen (cross-fitting; Chernozhukov et al., 2018), so that noise is as large as that of new rows. Groups are
-    in one fold.
+    T(y) − offset − g_k(x), an error of rows that g_k has not seen (cross-fitting; Chernozhukov et al., 2018). Groups are in one fold. The variance of m is that of the
+    grouped jackknife, (K − 1)/K Σ_k (g_k(x) − ḡ(x))² (Efron, 1982), and its share of those errors is not noise.
 
     Parameters
     ----------
@@ -116,10 +159,12 @@ class TreeMean(AbstractMeanFunction):
         The mean of T(y).
     trees : Trees
         Those of all folds, their leaves divided by K.
+    sizes : tuple of K integers, the numbers of trees of the folds
     """
 
     offset: Float[np.ndarray, ""]
     trees: Trees
+    sizes: tuple[int, ...] = eqx.field(static=True)
     described: ClassVar[str] = "trees"
 
     @classmethod
@@ -130,6 +175,7 @@ class TreeMean(AbstractMeanFunction):
         values = np.full(len(rows), offset)
         fold, found = folds(len(rows), rows.group, FOLDS), []
         n_folds, left = int(fold.max()) + 1, deadline.left()
+        sizes = [0] * n_folds
         for k in range(n_folds if n_folds > 1 else 0):
             last = left * (1 - SHARE_OF_TIME * (k + 1) / n_folds) if np.isfinite(left) else -np.inf
             seen, others = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
@@ -137,17 +183,30 @@ class TreeMean(AbstractMeanFunction):
             trees = _boosted(learned, judged, k, lambda last=last: deadline.left() > last)
             if trees is not None:
                 found.append(trees)
+                sizes[k] = len(trees.leaves)
                 values[others] += trees.on_host(rest.X[others])
         none = Trees(np.zeros((1, 1), np.int32), np.full((1, 1), np.inf), np.zeros((1, 2)))
-        return cls(np.asarray(offset, np.float64), joined(found or [none], 1 / n_folds)), values
+        m = cls(np.asarray(offset, np.float64), joined(found or [none], 1 / n_folds), tuple(sizes))
+        some = rest.some(random_rows(len(rows), SEEN))
+        whole = max(np.average((rows.y - values) ** 2, weights=rows.weights), 1e-300)
+        share = float(np.average(m.variance(some.X), weights=some.weights) / whole)
+        return dataclasses.replace(m, noise_factor=max(1 - share, LEAST_SHARE)), values
 
     def __call__(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N"]:
         flat = np.asarray(X, np.float64).reshape(-1, X.shape[-1])
         return float(self.offset) + self.trees.on_host(flat).reshape(X.shape[:-1])
 
-    def gradient(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N D"]:
+    def gradient(self, X: Float[np.ndarray, "*N D"], by: Any = None) -> Float[np.ndarray, "*N D"]:
         """0, but for the steps."""
         return np.zeros(X.shape)
+
+    def deviations(self, X: Any, xp: Any = np) -> Any:
+        flat, K, ends = X.reshape(-1, X.shape[-1]), len(self.sizes), np.cumsum((0, *self.sizes))
+        part = lambda k: jax.tree.map(lambda a: xp.asarray(a)[ends[k] : ends[k + 1]], self.trees)
+        value = lambda trees: trees.on_host(flat) if xp is np else trees(flat)
+        G = xp.stack([value(part(k)) for k in range(K)], axis=-1)  # g_k/K
+        found = self.width * ((K - 1) * K) ** 0.5 * (G - G.mean(axis=-1, keepdims=True))
+        return found.reshape(*X.shape[:-1], K)
 
     def on_device(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         return jnp.asarray(self.offset, X.dtype) + self.trees(X)

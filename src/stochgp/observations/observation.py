@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -21,7 +22,7 @@ from stochgp.distributions import (
     Warped,
 )
 from stochgp.likelihoods import AbstractLikelihood, AbstractNoise, Gaussian, StudentT
-from stochgp.likelihoods.noise import noise_variances
+from stochgp.likelihoods.noise import noise_variances, with_level
 from stochgp.observations.dispersion import Dispersion
 from stochgp.observations.mean_function import AbstractMeanFunction
 from stochgp.parameters import cast
@@ -64,7 +65,7 @@ class Observation:
     rounding : bool
         Whether y is a count: predictive distributions are then those of the rounded value.
     mean_function : AbstractMeanFunction or None
-        m(x), in the units of T(y); None = 0.
+        m(x), in the units of T(y), with the variance of its errors, which is part of that of f; None = 0.
     support : (float, float)
         Between which the training targets support means of transformed y (`supported_by`).
     """
@@ -128,7 +129,21 @@ class Observation:
     def widened(self, c: float) -> "Observation":
         """With c times the variances of f and of the noise."""
         inflation = Dispersion() if self.inflation is None else self.inflation
-        return replace(self, inflation=replace(inflation, factor=c * inflation.kappa))
+        m = self.mean_function and replace(self.mean_function, width=self.mean_function.width * math.sqrt(c))
+        return replace(self, inflation=replace(inflation, factor=c * inflation.kappa), mean_function=m)
+
+    def around(self, m: AbstractMeanFunction | None, learned: bool) -> "Observation":
+        """Around m(x), with its variance; noise that was `learned` from what m leaves becomes that of new rows."""
+        if m is None:
+            return self
+        likelihood: Any = self.likelihood
+        if learned and self.has_noise:
+            noise = with_level(likelihood.noise, m.noise_factor * float(likelihood.noise.level))
+            likelihood = eqx.tree_at(lambda part: part.noise, likelihood, noise)
+        found = replace(self, likelihood=likelihood)
+        noise = found.scale**2 * found.noise_variance if self.has_noise else math.inf
+        width = math.sqrt(min(1.0, noise / max(m.residual, 1e-300)))
+        return replace(found, mean_function=replace(m, width=width))
 
     def supporting(self, y: PerRow) -> "Observation":
         """With the support of means as far beyond these targets as beyond the others."""
@@ -183,17 +198,20 @@ class Observation:
         """Of z at these rows, each counting as one; `moments` of the latent functions where that is no noise of known variance."""
         if not self.has_noise:
             assert moments is not None
-            return self._by_likelihood(*moments, X).std ** 2 - moments[1][:, 0]
+            return self._by_likelihood(*moments, X).std ** 2 - self._inflated(moments[1][:, 0], X)
         ones, noise = np.ones(NOISE_ROWS), self._noise
         (found,) = X.by_block(lambda Z: (noise_variances(noise, Z, ones),), NOISE_ROWS)
         return self._noise_factor * found
 
     def with_inflation(self, covariance: Float[np.ndarray, "N N"], X: ModelRows) -> Float[np.ndarray, "N N"]:
-        """c √(s(x) s(z)) cov(f(x), f(z))."""
-        if self.inflation is None or not self.inflation.is_scaling:
+        """c √(s(x) s(z)) cov(f(x), f(z)) + cov(m(x), m(z)), in the units of z."""
+        if self.inflation is not None and self.inflation.is_scaling:
+            root = np.sqrt(self.inflation.multiplier(X.standardised()))
+            covariance = root[:, None] * np.asarray(covariance) * root
+        if self.mean_function is None:
             return covariance
-        root = np.sqrt(self.inflation.multiplier(X.standardised()))
-        return root[:, None] * np.asarray(covariance) * root
+        d = self.mean_function.deviations(X.X) / self.scale
+        return np.asarray(covariance) + d @ d.T
 
     def sample(
         self,
@@ -268,14 +286,17 @@ class Observation:
 
     def _by_likelihood(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
         """Of z."""
+        variance = np.column_stack([self._inflated(variance[:, 0], X), variance[:, 1:]])
         return self.likelihood.predictive(mean, variance, X.standardised("float64"))
 
     def _inflated(self, variance: PerRow, X: ModelRows) -> PerRow:
-        if self.inflation is None or not self.inflation.is_scaling:
-            return variance
-        multiplier = self.inflation.multiplier
-        (found,) = X.by_block(lambda Z: (multiplier(Z),), NOISE_ROWS)
-        return variance * found
+        """c s(x) var f(x) + var m(x), in the units of z."""
+        if self.inflation is not None and self.inflation.is_scaling:
+            multiplier = self.inflation.multiplier
+            (found,) = X.by_block(lambda Z: (multiplier(Z),), NOISE_ROWS)
+            variance = variance * found
+        m = self.mean_function
+        return variance if m is None else variance + m.variance(X.X) / self.scale**2
 
     def _in_units(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(Mean, standard deviation) with the standardising undone, but not T."""

@@ -44,7 +44,7 @@ class TrainingData:
     left_out: Rows | None = None  # in the user's units, for the calibration of observations
     encoder: Encoder | None = None  # what made numbers of the inputs
     mean_function: AbstractMeanFunction | None = None  # m; `rows` hold T(y) less its values
-    mean_values: Float[np.ndarray, " N"] | None = None  # of m, as if it knew nothing of each row
+    mean_values: Float[np.ndarray, " N"] | None = None  # of m at the rows, which were taken out
 
     @classmethod
     def of(
@@ -61,10 +61,11 @@ class TrainingData:
         """
         if isinstance(mean, str):
             found, values = MEANS[mean].fit(rows)
+            spread = lambda part: float(np.cov(part, ddof=0, aweights=rows.weight))
+            share = 1.0 - spread(rows.y - values) / (spread(rows.y) or 1.0)
+            values = found(rows.X) if isinstance(found, LinearMean) else values
             less = dataclasses.replace(rows, y=rows.y - values)
             rest = cls.of(less, standardize, None, dtype, leaves_inputs)
-            left, whole = (float(np.cov(part.y, ddof=0, aweights=part.weight)) for part in (less, rows))
-            share = 1.0 - left / (whole or 1.0)
             why = f"{share:.0%} of the variance of the targets is that of {found.described}"
             entries = {"mean": choice(mean, why)}
             return dataclasses.replace(rest, mean_function=found, mean_values=values, entries=entries)
