@@ -291,12 +291,15 @@ class Observation:
 
     def _inflated(self, variance: PerRow, X: ModelRows) -> PerRow:
         """c s(x) var f(x) + var m(x), in the units of z."""
-        if self.inflation is not None and self.inflation.is_scaling:
-            multiplier = self.inflation.multiplier
-            (found,) = X.by_block(lambda Z: (multiplier(Z),), NOISE_ROWS)
-            variance = variance * found
-        m = self.mean_function
+        m, variance = self.mean_function, variance * self.variance_factor(X)
         return variance if m is None else variance + m.variance(X.X) / self.scale**2
+
+    def variance_factor(self, X: ModelRows) -> PerRow | float:
+        """c s(x), the factor of the variance of f at each row."""
+        if self.inflation is None or not self.inflation.is_scaling:
+            return 1.0
+        multiplier = self.inflation.multiplier
+        return X.by_block(lambda Z: (multiplier(Z),), NOISE_ROWS)[0]
 
     def _in_units(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(Mean, standard deviation) with the standardising undone, but not T."""

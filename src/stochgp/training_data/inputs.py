@@ -21,7 +21,7 @@ from stochgp.data.survey import LARGEST_WEIGHT
 from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
 from stochgp.tables.columns import Caution, is_array, is_missing, read_column, unmasked
-from stochgp.tables.encoding import rows_without_values, some_rows
+from stochgp.tables.encoding import many_texts, rows_without_values, some_rows
 from stochgp.tables.fingerprints import FingerprintEncoder, Fingerprints
 from stochgp.tables.levels import LevelTargets
 from stochgp.tables.molecules import MoleculeEncoder
@@ -87,10 +87,13 @@ def read_training_rows(
         known = _known(given, missing, outliers, entries)
         if known is not None:
             X, y, sample_weight, groups = (None if part is None else some_rows(part, known) for part in given)
-        targets = _level_targets(estimator, X, y, groups)
+        targets = _level_targets(estimator, X, y, sample_weight, groups)
+        if targets is not None and known is not None and sample_weight is not None:
+            targets = targets._replace(
+                many=many_texts(given[0])
+            )  # one encoding, whichever rows have weight 0
         encoder, numbers = read_inputs_at_fit(estimator, X, budget, missing, targets)
-    rows = read_rows(numbers, y, sample_weight, groups)
-    there, rows = rows.weights > 0, rows.counted()
+    rows = read_rows(numbers, y, sample_weight, groups).counted()
     if missing == "skip":
         rows = rows.some(without_skipped(rows.X))
     if rows.group is not None and (rows.group == rows.group[0]).all():
@@ -101,11 +104,10 @@ def read_training_rows(
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
         group, in_time = groups_in_time(of_numbers, rows.y, encoder, new_rows)
         if group is not None and targets is not None and getattr(encoder, "needs_targets", False):
-            folds = targets.in_folds_of(_everywhere(group, there), _seed(estimator))
-            numbers = typing.cast(TableEncoder, encoder).in_folds(numbers, X, folds)
-            rows = dataclasses.replace(rows, X=numbers[there])
+            of_blocks = typing.cast(TableEncoder, encoder).in_folds(numbers, X, targets._replace(group=group))
+            rows = dataclasses.replace(rows, X=of_blocks)
         rows, entries = dataclasses.replace(rows, group=group), entries | in_time
-    return rows.merged(), encoder, entries
+    return rows.merged(inputs is Inputs.FINGERPRINTS), encoder, entries
 
 
 def _notes_of(encoder: Encoder | None) -> dict[str, Any]:
@@ -114,17 +116,10 @@ def _notes_of(encoder: Encoder | None) -> dict[str, Any]:
     return {"columns": choice(encoder.notes, "what of the table's columns was not taken as it stands")}
 
 
-def _everywhere(group: Int32[np.ndarray, " n"], there: Bool[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:
-    """The groups of the rows that are there; 0 of the others."""
-    found = np.zeros(len(there), np.int32)
-    found[there] = group
-    return found
-
-
 def _known(
     given: tuple[Any, ...], missing: str, outliers: str, entries: dict[str, Any]
 ) -> Bool[np.ndarray, " N"] | None:
-    """Which rows of X, y, … have a target and any input, None for all; warns of the others, and adds what `plan_` says of them.
+    """Which rows of X, y, … have a weight, a target and any input, None for all; warns of rows without the last two, and adds what `plan_` says of them.
 
     What is of another length is refused by who reads it. Raises ValueError where no row is left.
     """
@@ -135,12 +130,12 @@ def _known(
     if said:
         _warn(f"{said}; they are learned from, and may be errors")
         entries["target_outliers"] = choice(outliers, said)
-    if missing == "refuse":
-        return None
-    unknown, empty = np.isnan(y), np.zeros(len(y), bool) if X is None else rows_without_values(X)
+    rho, unknown, empty = read_weights(weight, y, True), np.isnan(y), np.zeros(len(y), bool)
+    empty = empty if X is None or missing == "refuse" else rows_without_values(X)
+    kept = np.ones(len(y), bool) if rho is None or not rho.any() else rho > 0
     drop = unknown | empty | codes
     if not drop.any():
-        return None
+        return None if kept.all() else kept
     if drop.all():
         what = "X contains NaN in all rows" if empty.all() else "y contains NaN in all rows that have inputs"
         raise ValueError(f"Input {what}: there is nothing to learn from")
@@ -154,7 +149,7 @@ def _known(
     entry = choice(int(drop.sum()), f"of {len(y)} are not learned from: {why}")
     _warn(f"{entry['choice']} rows {entry['why']}")
     entries["unused_rows"] = entry
-    return ~drop
+    return kept & ~drop
 
 
 def _warn(text: str) -> None:
@@ -170,13 +165,16 @@ def _length(part: Any) -> int | None:
     return int(size[0]) if size else None
 
 
-def _level_targets(estimator: Any, X: Any, y: Float[np.ndarray, " N"], groups: Any) -> LevelTargets | None:
+def _level_targets(
+    estimator: Any, X: Any, y: Float[np.ndarray, " N"], sample_weight: Any, groups: Any
+) -> LevelTargets | None:
     """What columns of many levels are encoded by: of tables, whose arrays have no text. Folds are those of `random_state` where that is a number."""
     if is_array(X) or _length(X) != len(y):
         return None
     group = None if groups is None else read_groups(groups, len(y))
     kind = getattr(estimator, "target", "real")
-    return LevelTargets.of(y, _seed(estimator), group, kind, is_classifier(estimator))
+    weight = read_weights(sample_weight, y)
+    return LevelTargets.of(y, _seed(estimator), group, kind, is_classifier(estimator), weight)
 
 
 def _seed(estimator: Any) -> int:
