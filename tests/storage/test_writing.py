@@ -125,7 +125,9 @@ def test_the_command_line_refuses_before_anything_is_learned(table, tmp_path, ca
     (tmp_path / "m").write_text("a model")
     for data, out in ((table, table), (table, tmp_path / "m")):
         assert "read as an input" in refused(capsys, ["predict", tmp_path / "m", data, "--out", out])
-    monkeypatch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    monkeypatch.setattr(
+        os, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
+    )
     assert f"{tmp_path / 'new'}: Permission denied" in refused(capsys, [*fit, "--out", tmp_path / "new"])
     monkeypatch.undo()
     assert table.read_bytes() == content and sorted(os.listdir(tmp_path)) == ["m", "pipe", "table.csv"]
