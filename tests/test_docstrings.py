@@ -23,7 +23,7 @@ CODES = {
 }  # sections in order, a summary, every parameter, no other
 INTERNAL = {
     "budget", "choosing", "cli", "compiled", "deadline", "devices", "estimators", "families", "learning", "loading", "names", "numerics", "planning",
-    "pools", "selection", "storage", "tables", "training_data", "version",
+    "pools", "selection", "storage", "tables", "training_data", "version", "warning",
 }  # fmt: skip
 MODULES = [name for name in api.MODULES if name not in {"botorch", "skpro"}]  # which need their extras
 
