@@ -42,7 +42,8 @@ def predicted(means, stds, y, distance=None):
     logp = np.stack([gaussian(y, m, s) for m, s in zip(means, stds, strict=True)], axis=1)
     mean = np.stack([np.broadcast_to(m, y.shape) for m in means], axis=1)
     cell = np.arange(len(y)) % 64
-    return Predicted(logp, mean, y, np.ones(len(y)), cell, np.zeros(len(y)) if distance is None else distance)
+    distance = np.zeros(len(y)) if distance is None else distance
+    return Predicted(logp, mean, y, np.ones(len(y)), cell, distance, np.full(len(y), y.mean()))
 
 
 def two_experts(errors=(0.5, 0.6), n=R):
@@ -122,6 +123,37 @@ def test_a_member_that_says_nothing_is_left_out():
         predicted([good, good + GENERATOR.normal(size=R)], [0.1, 1.1], y), ["good", "bad"], by_distance=True
     )
     assert picked.members == [0] and picked.average.tolist() == [1.0]
+
+
+def test_a_member_whose_mean_is_clearly_worse_than_a_constant_has_no_weight():
+    """Its density is the best: it alone knows how the errors of each row are spread, as a logarithm does of counts that are often 0."""
+    s = np.exp(GENERATOR.normal(size=R))
+    f = GENERATOR.normal(size=R)
+    y = f + s * GENERATOR.normal(size=R)
+    far = np.where(np.arange(R) % 50 == 0, 60.0, 2.0)
+    found = predicted([y.mean() + far, f, y.mean() - far], [s, np.full(R, 2.0), s], y)
+    logp = gaussian(y, f, s)
+    found = found._replace(log_density=np.stack([logp, found.log_density[:, 1], logp], axis=1))
+    assert found.informative() == [1]
+    picked = chosen(found, ["a", "b", "c"], by_distance=True)
+    assert picked.members == [1]
+    of_bad = found.of([0, 2])
+    assert of_bad.informative() == [0, 1], "where a constant beats all, none is left out for it"
+    noisy = predicted([y.mean() + 0.1 * GENERATOR.normal(size=R), f], [s, s], y)
+    assert noisy.informative() == [0, 1], "worse by chance is not clearly worse"
+
+
+def test_numbers_of_members_are_those_of_all_that_were_tried():
+    found = two_experts()
+    bad = np.full((R, 1), 50.0)
+    three = found._replace(
+        log_density=np.concatenate([found.log_density[:, :1], found.log_density], axis=1),
+        mean=np.concatenate([bad, found.mean], axis=1),
+    )
+    two, picked = (chosen(one, names, by_distance=False) for one, names in ((found, "ab"), (three, "zab")))
+    assert picked.members == [k + 1 for k in two.members] == [1, 2]
+    assert_allclose(picked.average, two.average)
+    assert "1 members predict worse than a constant" in picked.why
 
 
 def test_weights_follow_the_distance_where_members_are_best_near_and_far():

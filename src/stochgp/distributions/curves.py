@@ -1,7 +1,7 @@
 """Increasing curves of [0, 1] onto itself, by which probabilities are corrected, and distributions that they correct."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
@@ -20,9 +20,11 @@ Probabilities = Any  # arrays of one shape, in [0, 1]
 class AbstractCurve(eqx.Module):
     """R increasing from R(0) = 0 to R(1) = 1. A probability u comes with 1 − u, so that both ends are accurate."""
 
+    lower: ClassVar[float] = -np.inf  # observations are above it
+
     @property
     def kinks(self) -> Float64[np.ndarray, " K"]:
-        """Where R is not smooth, strictly between 0 and 1."""
+        """Where R is not smooth, strictly between 0 and 1; [N, K] of a curve that depends on the row."""
         return np.empty(0)
 
     def of_rows(self, rows: Any) -> "AbstractCurve":
@@ -143,6 +145,48 @@ class SplineCurve(AbstractCurve):
         return Spline(self.knots, self.values, self.slopes), Spline(*mirrored)
 
 
+class PositiveCurve(AbstractCurve):
+    """R(u) = h (u − c)₊/(h − c) up to h = (1 + c)/2, u beyond, c = P(Y ≤ 0): Y > 0, and the larger half of what is above 0 stays as it was.
+
+    Below its middle the distribution is that of Y given Y > 0. Given Y > 0 as a whole it would be shifted upwards, and its CRPS would often rise.
+
+    Parameters
+    ----------
+    cut : array [N, 1]
+        c of each row.
+    """
+
+    lower: ClassVar[float] = 0.0
+    cut: Float64[np.ndarray, "N 1"]
+
+    def of_rows(self, rows: Any) -> "PositiveCurve":
+        return PositiveCurve(self.cut[rows])
+
+    @property
+    def kinks(self) -> Float64[np.ndarray, "N 1"]:
+        return (1 + self.cut) / 2
+
+    @property
+    def tail_power(self) -> float:
+        return 1.0
+
+    @property
+    def _slope(self) -> Float64[np.ndarray, "N 1"]:
+        """h/(h − c)."""
+        return (1 + self.cut) / (1 - self.cut)
+
+    def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
+        found = np.where(below < self.kinks, np.log(self._slope), 0.0)
+        return np.where(below >= self.cut, found, -np.inf)
+
+    def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
+        lower, is_lower = np.maximum(below - self.cut, 0.0) * self._slope, below < self.kinks
+        return np.where(is_lower, lower, below), np.where(is_lower, 1 - lower, above)
+
+    def inverse(self, p: Probabilities) -> Probabilities:
+        return np.where(p < self.kinks, self.cut + p / self._slope, p)
+
+
 class Recalibrated(AbstractDistribution):
     """P(Y ≤ y) = R(F_base(y)), R a curve; the density is the base's times R'(F) (Kuleshov, Fenner and Ermon 2018).
 
@@ -171,7 +215,8 @@ class Recalibrated(AbstractDistribution):
 
     @property
     def std(self) -> PerRow:
-        return self._moment(1) if self.tail_index > 2 else np.full(self.n_rows, np.inf)
+        exists = self.tail_index > 2 or np.isfinite(self.limits).all()
+        return self._moment(1) if exists else np.full(self.n_rows, np.inf)
 
     def _moment(self, k: int) -> PerRow:
         evaluate = lambda part, _: part._moments_of_pieces()[k]
@@ -189,14 +234,17 @@ class Recalibrated(AbstractDistribution):
 
     @property
     def _pieces(self) -> int:
-        return self.base._pieces + len(self.curve.kinks)
+        return self.base._pieces + self.curve.kinks.shape[-1]
 
     def _bulk(self) -> "Recalibrated":
         return Recalibrated(self.base._bulk(), self.curve)
 
     def _breaks(self, p: Points) -> Float64[np.ndarray, "N B"]:
-        kinks = np.broadcast_to(self.curve.kinks, (self.n_rows, len(self.curve.kinks)))
-        return self.base._breaks(np.sort(np.concatenate([self._inverse(p), kinks], axis=1), axis=1))
+        kinks = np.broadcast_to(self.curve.kinks, (self.n_rows, self.curve.kinks.shape[-1]))
+        found = self.base._breaks(self._inverse(p))
+        if kinks.shape[1]:  # exact: those of a mixture are the quantiles of its parts
+            found = np.sort(np.concatenate([found, self.base._quantile(kinks)], axis=1), axis=1)
+        return np.maximum(found, self.curve.lower)
 
     def _crps(self, y: Points) -> Points:
         return self._crps_in_pieces(y)
@@ -212,3 +260,8 @@ class Recalibrated(AbstractDistribution):
 
     def _inverse(self, p: Points) -> Points:
         return np.clip(self.curve.inverse(p), 1e-300, 1 - 1e-16)
+
+
+def truncated(found: AbstractDistribution) -> Recalibrated:
+    """Of positive numbers, by `PositiveCurve`; Y is continuous."""
+    return Recalibrated(found, PositiveCurve(np.minimum(found.cdf(0.0)[:, None], 1 - 1e-9)))

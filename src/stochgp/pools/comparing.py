@@ -62,7 +62,9 @@ class Comparison:
         why = self._without_one_kernel(found, new, weight)
         distributions, logp, means = (list(part) for part in zip(*found.values(), strict=True))
         logp, means = np.stack(logp, axis=1), np.stack(means, axis=1)
-        if (best := self._best_alone(all(map(_can_be_mixed, distributions)))) is not None:
+        constant = np.full(len(new), np.average(seen.y, weights=seen.weights))
+        predicted = Predicted(logp, means, new.y, weight, self.cells(new), np.zeros(len(new)), constant)
+        if (best := self._best_alone(predicted, all(map(_can_be_mixed, distributions)))) is not None:
             return best
         far, names, widths = division.blocks[where], list(self.members), dict[str, float]()
         distance, is_apart = self._distance(seen, new, far, division.in_time)
@@ -73,8 +75,7 @@ class Comparison:
             k = names.index(name)
             distributions[k] = self.members[name]._fitted.distribution(new.X)
             logp[~far, k] = distributions[k].logpdf(new.y)[~far]
-        predicted = Predicted(logp, means, new.y, weight, self.cells(new), distance(new.X))
-        predicted = predicted.in_units(_spread(rows))
+        predicted = predicted._replace(distance=distance(new.X)).in_units(_spread(rows))
         if is_apart:
             picked = near_and_far(predicted, names, far)
         else:
@@ -99,9 +100,11 @@ class Comparison:
             return Compared(alone(0, "there is no other member"))
         shape = len(rows), len(members)
         logp, means, is_mixed, of_folds = np.empty(shape), np.empty(shape), True, []
+        constant = np.empty(len(rows))
         for part in parts:
             seen, new = rows.some(np.setdiff1d(np.arange(len(rows)), part)), rows.some(part)
             of_folds.append((part, []))
+            constant[part] = np.average(seen.y, weights=seen.weights)
             for k, member in enumerate(members.values()):
                 fitted = at_its_parameters(member, seen, seen.group)._fitted
                 found = fitted.distribution(new.X)
@@ -112,9 +115,10 @@ class Comparison:
         weight = rows.weights.astype(np.float64)
         for k, name in enumerate(members):
             self._score(name, logp[:, k], means[:, k], rows.y, weight)
-        if (best := self._best_alone(is_mixed)) is not None:
+        nothing = np.zeros(len(rows))
+        predicted = Predicted(logp, means, rows.y, weight, self.cells(rows), nothing, constant)
+        if (best := self._best_alone(predicted, is_mixed)) is not None:
             return best
-        predicted = Predicted(logp, means, rows.y, weight, self.cells(rows), np.zeros(len(rows)))
         picked = chosen(predicted.in_units(_spread(rows)), list(members), by_distance=False)
         return Compared(picked, folds=of_folds)
 
@@ -150,8 +154,8 @@ class Comparison:
                 widths[name] = factor
         return widths
 
-    def _best_alone(self, are_mixed: bool) -> Compared | None:
-        """The best member, where one is asked for or their distributions are not mixed."""
+    def _best_alone(self, predicted: Predicted, are_mixed: bool) -> Compared | None:
+        """The best member, where one is asked for or their distributions are not mixed, of those whose means no constant beats."""
         if self.mixes and are_mixed:
             return None
         why = (
@@ -159,7 +163,9 @@ class Comparison:
             if self.mixes
             else "ensemble=False: that of the best held-out density"
         )
-        return Compared(alone(lowest(self.scores, self.members, "nlpd"), why))
+        names = list(self.members)
+        able = [names[k] for k in predicted.informative()]
+        return Compared(alone(names.index(able[lowest(self.scores, able, "nlpd")]), why))
 
     def _without_one_kernel(self, found: dict[str, Any], new: Rows, weight: Float[np.ndarray, " R"]) -> str:
         """Of the kernel GPs of blocks, with a constant and a linear mean, the first one stays unless held-out rows prefer the other; why, "" of other pools.

@@ -18,9 +18,17 @@ from stochgp.pools.pool_division import HeldOut
 from stochgp.pools.pooled import FEWEST_ROWS as FEWEST_COMPARED
 from stochgp.pools.pooled import Given, PooledEstimator
 from stochgp.pools.pooled_classifier import GPClassifier
-from stochgp.pools.pooling import Compared, alone, prefer_by_crps
+from stochgp.pools.pooling import Compared, alone
 from stochgp.pools.recorded import counted
-from stochgp.pools.target_choice import COUNT, POSITIVE, REAL, Kind, kind_of_targets, may_be_counts
+from stochgp.pools.target_choice import (
+    COUNT,
+    POSITIVE,
+    REAL,
+    Kind,
+    kind_of_targets,
+    may_be_counts,
+    prefer_by_crps,
+)
 from stochgp.selection.likelihood import AUTO
 from stochgp.training_data.new_rows import BETWEEN
 from stochgp.training_data.progress import say

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.budget import Budget
-from stochgp.distributions import AbstractDistribution, Heaping, PITRecalibration, mixture
+from stochgp.distributions import AbstractDistribution, Heaping, PITRecalibration
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
@@ -68,19 +68,18 @@ class Pool(Members):
         means, stds = (np.stack(part, axis=1) for part in zip(*each, strict=True))
         w = self.pooling.weights(X)
         mean = _averaged(w, means)
-        if include_noise and self.correction is not None:
+        if include_noise and (self.correction is not None or self.pooling.positive):
             return mean, self.distribution(X).std
         return mean, np.sqrt(_averaged(w, stds**2 + (means - mean[:, None]) ** 2))
 
     def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
         """Of an observation at each row, in target units."""
-        parts = tuple(member.distribution(X) for member in self.members)
-        found = parts[0] if len(parts) == 1 else mixture(parts, self.pooling.weights(X))
+        found = self.pooling.mixed([member.distribution(X) for member in self.members], X)
         return found if self.correction is None else self.correction(found, self.pooling.strength(X))
 
     def interval(self, found: AbstractDistribution, level: float) -> Float[np.ndarray, "N 2"]:
         """As `Fitted.interval`, of what `distribution` found."""
-        alone = len(self.members) == 1 and self.correction is None
+        alone = len(self.members) == 1 and self.correction is None and not self.pooling.positive
         return self.members[0].interval(found, level) if alone else found.interval(level)
 
     def covariance(

@@ -186,7 +186,9 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
             return alone(best, "ensemble=False: that of the best held-out probabilities")
         nothing = np.zeros(len(new))  # no means to be right: log probabilities decide alone
         weight = new.weights.astype(np.float64)
-        found = Predicted(log_density, np.zeros_like(log_density), nothing, weight, self._cells(new), nothing)
+        found = Predicted(
+            log_density, np.zeros_like(log_density), nothing, weight, self._cells(new), nothing, nothing
+        )
         return chosen(found, list(self.estimators_), by_distance=False)
 
     def _held_out(self, rows: Rows, division: HeldOut) -> tuple[np.ndarray, Float[np.ndarray, "K R C"]]:

@@ -14,6 +14,7 @@ from stochgp.budget import Budget
 from stochgp.choosing import choice, planned
 from stochgp.data.rows import Rows
 from stochgp.distributions import AbstractDistribution, PITRecalibration, recalibration
+from stochgp.distributions.curves import truncated
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
@@ -29,7 +30,7 @@ from stochgp.pools.pool_division import HeldOut
 from stochgp.pools.pooled import FEWEST_ROWS, ON_BLOCKS, Given
 from stochgp.pools.pooling import Compared
 from stochgp.pools.recorded import heaping_of
-from stochgp.pools.target_choice import of_logarithm
+from stochgp.pools.target_choice import of_logarithm, shift_of
 from stochgp.selection.choices import SPREAD
 from stochgp.selection.kernel_choice import near_in_time
 from stochgp.selection.likelihood import AUTO, FEATURE, KERNEL, SPARSE, Asked
@@ -45,6 +46,7 @@ from stochgp.training_data.units import LINEAR_MEAN, TREES
 GLOBAL_ROWS = 20_000
 
 FACTORS = 2
+LEAST_BELOW = 1e-3  # probability of numbers below 0, of positive targets
 
 MANY = 0.05  # of the rows, held out, for which trees are learned again
 
@@ -256,7 +258,9 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 
     def _closed(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Into the posteriors, where the family can take them and time and memory suffice: hyperparameters and features stay."""
-        found = self._corrected(division, compared) | self._recorded(rows, division, compared)
+        compared, found = self._truncated(rows, division, compared)
+        self._pooling = compared.pooling
+        found |= self._corrected(division, compared) | self._recorded(rows, division, compared)
         if not division.all.any():
             return found
         new = rows.some(division.all)
@@ -274,6 +278,23 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
             why = "factors of variances, for rows of later times, by blocks that were held out"
             found["widths"] = choice(dict(compared.widths), why)
         return found | ({"refit": choice(anew, ANEW)} if anew else {})
+
+    def _truncated(
+        self, rows: Rows, division: HeldOut, compared: Compared
+    ) -> tuple[Compared, dict[str, Any]]:
+        """Distributions of positive numbers for positive, skewed targets, if the CRPS of held-out rows is not higher; what `plan_` says of it."""
+        if self.target != AUTO or rows.y.min() <= 0 or shift_of(rows) is None:
+            return compared, {}
+        parts = [part[:2] for part in compared.held_out(rows, ~division.all)]
+        if not any(not found.has_masses and (found.cdf(0.0) > LEAST_BELOW).any() for _, found in parts):
+            return compared, {}
+        weight = np.concatenate([new.weights for new, _ in parts])
+        before, after = (
+            float(np.average(np.concatenate([of(found).crps(new.y) for new, found in parts]), weights=weight))
+            for of in (lambda found: found, truncated)
+        )
+        why = f"whether distributions are cut at 0, as all targets are positive: CRPS of held-out rows {after:.5g} with the cut, {before:.5g} without"
+        return compared._replace(positive=after <= before), {"positive": choice(after <= before, why)}
 
     def _recorded(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
         """Adds to the correction what is known of values that targets have again and again; what `plan_` says of it."""

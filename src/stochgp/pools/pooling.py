@@ -5,17 +5,18 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.optimize
 from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp, softmax
 
-from stochgp.choosing import Preference, prefer, too_few
+from stochgp.choosing import prefer, too_few
 from stochgp.data.neighbours import Neighbours
 from stochgp.data.rows import Rows
 from stochgp.distributions import AbstractDistribution, mixture
+from stochgp.distributions.curves import truncated
 from stochgp.numerics.seeds import random_rows
 
 SLOPES = 0.01  # nats a row that a slope of ±1 costs: without it slopes of weights that are all but 0 run off
@@ -35,11 +36,12 @@ class Predicted(NamedTuple):
     weight: Float[np.ndarray, " R"]
     cell: Int[np.ndarray, " R"]  # their sums over a cell are taken as independent
     distance: Float[np.ndarray, " R"]  # as `Distance`, 0 where there is none
+    constant: Float[np.ndarray, " R"]  # the mean of the targets that the members had seen
 
     def in_units(self, scale: float) -> "Predicted":
         """Of y/scale in place of y."""
         log_density, mean, y = self.log_density + np.log(scale), self.mean / scale, self.y / scale
-        return self._replace(log_density=log_density, mean=mean, y=y)
+        return self._replace(log_density=log_density, mean=mean, y=y, constant=self.constant / scale)
 
     def some(self, rows: Any) -> "Predicted":
         return Predicted(*(part[rows] for part in self))
@@ -47,6 +49,14 @@ class Predicted(NamedTuple):
     def of(self, members: Sequence[int]) -> "Predicted":
         chosen = list(members)
         return self._replace(log_density=self.log_density[:, chosen], mean=self.mean[:, chosen])
+
+    def informative(self) -> list[int]:
+        """The members whose means the constant does not clearly beat (`prefer`), all of them if it beats each."""
+        of_means = lambda mean: scores(np.zeros(len(self.y)), mean, self.y, self.weight)
+        rival = {"a constant": of_means(self.constant)}
+        members = range(self.mean.shape[1])
+        beaten = [prefer(of_means(self.mean[:, k]), rival, self.cell, self.weight).name for k in members]
+        return [k for k in members if beaten[k] is None] or list(members)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +95,13 @@ class AbstractPooling(abc.ABC):
         """How much of the correction of probabilities a row has, from 0 to 1; None: all of them all of it."""
         return None
 
-    @property
-    def is_joint(self) -> bool:
-        """True if one member generates the observations of all rows, as of models of one f; False if each observation has its own indicator."""
-        return False
+    is_joint: bool = False  # whether one member generates the observations of all rows, as models of one f do; else each observation has its own indicator
+    positive: bool = False  # whether the mixture is truncated at 0
+
+    def mixed(self, parts: Sequence[AbstractDistribution], X: Float[np.ndarray, "N D"]) -> Any:
+        """The distribution of an observation at each row, of those of the members."""
+        found = parts[0] if len(parts) == 1 else mixture(tuple(parts), self.weights(X))
+        return truncated(found) if self.positive else found
 
     @property
     @abc.abstractmethod
@@ -111,10 +124,8 @@ class Pooling(AbstractPooling):
     slope: Float[np.ndarray, " K"]
     distance: Distance | None = None
     near_only: bool = False
-
-    @property
-    def is_joint(self) -> bool:
-        return True
+    positive: bool = False
+    is_joint: ClassVar[bool] = True
 
     @property
     def by_row(self) -> bool:
@@ -156,13 +167,15 @@ class Compared(NamedTuple):
     widths: Mapping[str, float] = MappingProxyType({})
     far: Bool[np.ndarray, " R"] | None = None
     folds: Sequence[tuple[Int[np.ndarray, " R"], Sequence[Any]]] = ()
+    positive: bool = False
 
     @property
     def pooling(self) -> Pooling:
         """Of the members that stay."""
         near_only = self.far is not None
         of_rows = near_only or bool(self.picked.slope.any())
-        return Pooling(self.picked.level, self.picked.slope, self.distance if of_rows else None, near_only)
+        distance = self.distance if of_rows else None
+        return Pooling(self.picked.level, self.picked.slope, distance, near_only, self.positive)
 
     def mixed(self) -> Any:
         """What the members that stay predict of the held-out rows, as one."""
@@ -184,8 +197,7 @@ class Compared(NamedTuple):
             yield self.rows, self.mixed(), rows.some(seen)
 
     def _as_one(self, distributions: Sequence[Any], rows: Rows) -> Any:
-        parts = tuple(distributions[k] for k in self.picked.members)
-        return parts[0] if len(parts) == 1 else mixture(parts, self.pooling.weights(rows.X))
+        return self.pooling.mixed([distributions[k] for k in self.picked.members], rows.X)
 
 
 def alone(member: int, why: str) -> Chosen:
@@ -203,8 +215,10 @@ def chosen(found: Predicted, names: Sequence[str], *, by_distance: bool) -> Chos
     """The pool, unless held-out rows prefer one member; weights that depend on the distance, where they prefer these.
 
     Both are compared by the densities and by the means (`scores`), weights being those of the other half of the rows. Members that have less
-    than 3 % of the weight are left out.
+    than 3 % of the weight are left out, and those whose means are clearly worse than a constant.
     """
+    able, n_tried = found.informative(), len(names)
+    found, names = found.of(able), [names[k] for k in able]
     singles = {
         name: scores(found.log_density[:, k], found.mean[:, k], found.y, found.weight)
         for k, name in enumerate(names)
@@ -212,14 +226,14 @@ def chosen(found: Predicted, names: Sequence[str], *, by_distance: bool) -> Chos
     best = max(singles, key=lambda name: float(np.average(singles[name], weights=found.weight)))
     few = too_few(len(found.y), found.cell)
     if len(names) == 1 or few:
-        return alone(list(names).index(best), few or "there is no other member")
+        return alone(able[names.index(best)], few or "there is no other member")
     constant = _half_by_half(found, False)
     choice = prefer(constant, singles, found.cell, found.weight)
     if choice.name is not None:
         why = (
             f"{choice.name!r} alone predicts held-out rows better than the pool: {choice.gains[choice.name]}"
         )
-        return alone(list(names).index(choice.name), why)
+        return alone(able[names.index(choice.name)], why)
     gate = by_distance and _gains(constant, _half_by_half(found, True), found)
     kept = list(range(len(names)))
     level, slope, average = np.zeros(1), np.zeros(1), np.ones(1)
@@ -238,7 +252,9 @@ def chosen(found: Predicted, names: Sequence[str], *, by_distance: bool) -> Chos
         else gained.why
     )
     why = f"{gain}{'; weights depend on the distance to the nearest rows' if gate else ''}"
-    return Chosen(kept, level, slope, average, why)
+    if len(able) < n_tried:
+        why += f"; {n_tried - len(able)} members predict worse than a constant"
+    return Chosen([able[k] for k in kept], level, slope, average, why)
 
 
 def near_and_far(found: Predicted, names: Sequence[str], far: Bool[np.ndarray, " R"]) -> Chosen:
@@ -293,28 +309,6 @@ def width(
     """The c ≥ 1, a factor of variances, of the highest mean log density of these rows."""
     gain = lambda c: np.average(log_density_of_wider(found, y, c)[rows], weights=weight[rows])
     return WIDTHS[int(np.argmax([gain(c) for c in WIDTHS]))]
-
-
-def prefer_by_crps(
-    base: AbstractDistribution,
-    rivals: Mapping[str, AbstractDistribution],
-    rows: Rows,
-    cell: Int[np.ndarray, " R"],
-    least: float,
-) -> Preference:
-    """Of rivals that predict these rows, the one whose CRPS is lowest where it is clearly lower, by a share of `least`, than that of the base (`prefer`).
-
-    It compares models of which one has probabilities and another a density: a density says little of values that targets have again and again.
-    """
-    of_base = base.crps(rows.y)
-    unit = float(np.average(of_base, weights=rows.weights))
-    scored = {name: -rival.crps(rows.y) / unit for name, rival in rivals.items()}
-    found = prefer(-of_base / unit, scored, cell, rows.weights, least=least)
-    words = [
-        f"{name!r} changes the CRPS by {-gain.mean:+.1%} ± {gain.error:.1%}"
-        for name, gain in found.gains.items()
-    ]
-    return found._replace(why="; ".join(words) or found.why)
 
 
 def fitted_weights(found: Predicted, by_distance: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -6,11 +6,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
-from stochgp.choosing import choice
+from stochgp.choosing import Preference, choice, prefer
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import AbstractDistribution
@@ -19,7 +19,7 @@ from stochgp.likelihoods import Warped
 from stochgp.numerics.clustered import clusters, paired
 from stochgp.numerics.seeds import random_rows
 from stochgp.pools.pool_division import held_out
-from stochgp.pools.pooling import prefer_by_crps, scores
+from stochgp.pools.pooling import scores
 from stochgp.selection.likelihood import GAUSSIAN
 from stochgp.selection.metric import INPUTS
 from stochgp.transforms import ShiftedLog
@@ -96,6 +96,28 @@ def _compared(rows: Rows, shift: float | None, seed: int, settings: dict[str, An
     tried = shift if gain > LEAST_OF_LOG else None
     why = f"the shift: by small kernel GPs log(y + {shift:.4g}) gains {gain:.4f} ± {error:.4f} nats a row, densities and means together"
     return Kind(shift=tried, entries={LOGARITHM: choice(tried, why)})
+
+
+def prefer_by_crps(
+    base: AbstractDistribution,
+    rivals: Mapping[str, AbstractDistribution],
+    rows: Rows,
+    cell: Int[np.ndarray, " R"],
+    least: float,
+) -> Preference:
+    """Of rivals that predict these rows, the one whose CRPS is lowest where it is clearly lower, by a share of `least`, than that of the base (`prefer`).
+
+    It compares models of which one has probabilities and another a density: a density says little of values that targets have again and again.
+    """
+    of_base = base.crps(rows.y)
+    unit = float(np.average(of_base, weights=rows.weights))
+    scored = {name: -rival.crps(rows.y) / unit for name, rival in rivals.items()}
+    found = prefer(-of_base / unit, scored, cell, rows.weights, least=least)
+    words = [
+        f"{name!r} changes the CRPS by {-gain.mean:+.1%} ± {gain.error:.1%}"
+        for name, gain in found.gains.items()
+    ]
+    return found._replace(why="; ".join(words) or found.why)
 
 
 def may_be_counts(rows: Rows) -> bool:
