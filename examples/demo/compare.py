@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from cyclopts import Parameter
 
+from examples.demo.departures import MANY_LEVELS, Departures, departures
 from examples.demo.pictures import arrivals_figure, trust_figure
 from examples.demo.rivals import rivals
 from examples.demo.words import Arrivals, examples_of, promises_of, said_of, widths_of
@@ -16,7 +17,6 @@ from stochgp import GPRegressor
 from stochgp.budget import peak_resident, release
 from stochgp.cli.output import check_picture, show, write_picture
 from stochgp.datasets import train_test_indices
-from stochgp.datasets.departures import MANY_LEVELS, Departures, departures
 from stochgp.distributions import AbstractDistribution
 from stochgp.numerics.clustered import paired
 

@@ -13,8 +13,8 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from examples.demo.departures import MANY_LEVELS, Departures
 from stochgp.data import TableEncoder
-from stochgp.datasets.departures import MANY_LEVELS, Departures
 from stochgp.distributions import Normal
 
 TREES, BOOSTED = 1000, 300  # of CatBoost, and of the others, whose rate is 0.05

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from stochgp.datasets.departures import Departures
+from examples.demo.departures import Departures
 from stochgp.distributions import AbstractDistribution
 from stochgp.numerics.clustered import paired
 

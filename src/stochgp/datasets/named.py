@@ -7,7 +7,6 @@ from pathlib import Path
 from stochgp.names import did_you_mean
 
 from .dataset import Dataset
-from .departures import AT_DEPARTURE, DEPARTURE_COLUMNS, DEPARTURE_ROWS, load_departures
 from .flights import FLIGHT_INPUTS, FLIGHT_ROWS, HOW_TO_INSTALL, flights_folder, load_flights
 from .flights_3m import (
     FLIGHTS_3M_INPUTS,
@@ -70,7 +69,7 @@ def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: flo
     """The data set called `name`, one of `list_named`.
 
     mol:… are molecules as Morgan counts, for the Tanimoto kernel (`load_molecules` has their SMILES). flights:by-day are the flights with whole days as
-    test rows, flights:at-departure those with what was known at the gate. uci:NAME:SPLIT, SPLIT 0 … 9, has fixed test rows. fun:NAME:ROWS is drawn by
+    test rows. uci:NAME:SPLIT, SPLIT 0 … 9, has fixed test rows. fun:NAME:ROWS is drawn by
     `load_function`.
 
     Raises ValueError, in one line, for a name, split or number of rows that does not exist (with the nearest), for a noise given to
@@ -81,7 +80,7 @@ def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: flo
     name : str
         One of `list_named`.
     test_fraction : float
-        The share of the rows that are test rows, where they are not fixed; of the days for flights:by-day and flights:at-departure.
+        The share of the rows that are test rows, where they are not fixed; of the days for flights:by-day.
     seed : int
         Of the division into training and test rows, where it is not fixed; of the rows themselves for fun:NAME:ROWS.
     noise_std : float, optional
@@ -95,8 +94,6 @@ def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: flo
         raise ValueError(f"{name} is not a simulated set: noise_std is for fun:NAME:ROWS")
     if name in ("flights", BY_DAY):
         return load_flights(test_fraction, seed, by_day=name == BY_DAY)
-    if name == AT_DEPARTURE:
-        return load_departures(test_fraction, seed)
     if name == NAME:
         return load_flights_3m(test_fraction, seed)
     if name in TABLES:
@@ -111,7 +108,6 @@ def load(name: str, *, test_fraction: float = 0.1, seed: int = 0, noise_std: flo
 def list_named() -> list[NamedSet]:
     """Every named set, with where it is on this machine or how to get it."""
     flights = NamedSet("flights", FLIGHT_ROWS, len(FLIGHT_INPUTS), flights_folder(), HOW_TO_INSTALL)
-    leaving = NamedSet(AT_DEPARTURE, DEPARTURE_ROWS, DEPARTURE_COLUMNS, flights_folder(), HOW_TO_INSTALL)
     more = NamedSet(
         NAME, FLIGHTS_3M_ROWS, len(FLIGHTS_3M_INPUTS), flights_3m_folder(), how_to_get_flights_3m()
     )
@@ -139,12 +135,12 @@ def list_named() -> list[NamedSet]:
         )
         for name in MOLECULES
     ]
-    return [flights, leaving, more, *tables, *(_uci_line(name) for name in UCI_SETS), *functions, *molecules]
+    return [flights, more, *tables, *(_uci_line(name) for name in UCI_SETS), *functions, *molecules]
 
 
 def _nearest(name: str) -> str:
     by_stem = {
-        **{name: name for name in ("flights", BY_DAY, AT_DEPARTURE, NAME, *TABLES)},
+        **{name: name for name in ("flights", BY_DAY, NAME, *TABLES)},
         **{stem: f"uci:{stem}:0" for stem in UCI_SETS},
         **{name: name for name in MOLECULES},
         **{stem: f"fun:{stem}:{known.rows}" for stem, known in FUNCTIONS.items()},

@@ -9,10 +9,10 @@ from scipy.stats import norm
 from examples.demo import compare as demo
 from examples.demo import rivals as demo_rivals
 from examples.demo.__main__ import main
+from examples.demo.departures import Departures
 from examples.demo.rivals import LEVELS, Quantiles
 from examples.demo.words import Arrivals, promises_of
 from stochgp import metrics
-from stochgp.datasets.departures import Departures
 from stochgp.distributions import Normal
 
 N, DAYS, NOISE = 900, 20, 8.0

@@ -11,17 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Float64, Int64
 
-from stochgp.tables.encoding import TableEncoder
+from examples.demo.lag_features import DAY, Movements, of_earlier_flights
+from examples.demo.rolling_features import last_known
+from stochgp.datasets.flights import (
+    day_of_week,
+    day_of_year,
+    installed_folder,
+    minutes_of,
+    read_table_of,
+    rows_of,
+)
 
-from .dataset import Dataset, train_test_indices
-from .earlier import DAY, Movements, of_earlier_flights
-from .flights import day_of_week, day_of_year, installed_folder, minutes_of, read_table_of, rows_of
-from .recent import last_known
-
-AT_DEPARTURE = "flights:at-departure"
 DEPARTURE_ROWS = 327_346
-DEPARTURE_COLUMNS = 57  # numbers, a 0/1 column for each level of text, and for what is missing
-TARGET = "minutes_lost"
 MANY_LEVELS = (
     "dest",
     "tailnum",
@@ -56,23 +57,6 @@ class Departures(NamedTuple):
         return Departures(self.table.take(rows), self.lost[rows], self.day[rows])
 
 
-def load_departures(test_fraction: float = 0.1, seed: int = 0) -> Dataset:
-    """Flights with whole days as test rows, and the day of the year as their group; text of many levels is left out.
-
-    Target: minutes lost between leaving the gate and arriving. The arrival delay is this and `dep_delay`, which is an input: errors, densities and intervals of
-    the one are those of the other. Raises ValueError as `departures` does.
-    """
-    found = departures()
-    train, test = train_test_indices(len(found.lost), test_fraction, seed, found.day)
-    table = found.table.drop_columns(list(MANY_LEVELS))
-    encoder = TableEncoder.fit(table.take(train), missing="impute")
-    X = encoder.transform(table)
-    y, day = found.lost, found.day
-    return Dataset(
-        X[train], y[train], X[test], y[test], encoder.output_names, TARGET, AT_DEPARTURE, groups=day[train]
-    )
-
-
 def departures() -> Departures:
     """All 327,346 flights that arrived, in the order of the package's table.
 
@@ -94,9 +78,7 @@ def departures() -> Departures:
     columns |= of_earlier_flights(_movements(flights, columns, left.astype(np.int64), arrived, lost))
     there = np.flatnonzero(~np.isnan(lost))
     if len(there) != DEPARTURE_ROWS:
-        raise ValueError(
-            f"{AT_DEPARTURE}: {folder} gives {len(there)} flights that arrived; expected {DEPARTURE_ROWS}"
-        )
+        raise ValueError(f"{folder} gives {len(there)} flights that arrived; expected {DEPARTURE_ROWS}")
     return Departures(pa.table(columns), lost, columns["day_of_year"].astype(np.int64)).some(there)
 
 

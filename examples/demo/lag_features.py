@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64, Shaped
 
-from .recent import recent_means, recent_sums
+from examples.demo.rolling_features import recent_means, recent_sums
 
 DAY = 1440  # minutes
 

