@@ -42,6 +42,7 @@ logger = logging.getLogger("stochgp.estimators")
 
 Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
 
+FIT = 6  # calls from here to that of `fit`
 LARGEST_TARGET = 1e150  # its square is still a number
 
 CODE = "the target {:.10g}, a code for a missing value far from all others (target_outliers='keep' learns from it)"
@@ -131,7 +132,7 @@ def _known(
         return None
     codes, said = checked_targets(y, weight, outliers, missing == "refuse")
     if said:
-        _warn(f"{said}; they are learned from, and may be errors")
+        warnings.warn(f"{said}; they are learned from, and may be errors", UserWarning, stacklevel=FIT)
         entries["target_outliers"] = choice(outliers, said)
     if missing == "refuse":
         return None
@@ -150,13 +151,9 @@ def _known(
         if which.any()
     )
     entry = choice(int(drop.sum()), f"of {len(y)} are not learned from: {why}")
-    _warn(f"{entry['choice']} rows {entry['why']}")
+    warnings.warn(f"{entry['choice']} rows {entry['why']}", UserWarning, stacklevel=FIT)
     entries["unused_rows"] = entry
     return ~drop
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, UserWarning, stacklevel=7)  # at the call of `fit`
 
 
 def _length(part: Any) -> int | None:
