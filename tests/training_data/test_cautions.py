@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, load
+from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, load
 from stochgp.training_data.cautions import FEW_ROWS, Seen
 
 _generator = np.random.default_rng(0)
@@ -106,6 +106,8 @@ def test_a_column_that_an_outlier_flattens_is_named(name):
     assert "input column 2: outliers set the scale" in said(lambda: as_it_is().fit(flat, y))[0]
     frame = pd.DataFrame(flat, columns=["a", "b"])
     assert "input column 'b': outliers" in said(lambda: as_it_is().fit(frame, y))[0]
+    pool = lambda: GPRegressor(members=["linear"], missing="refuse", random_state=0).fit(frame, y)
+    assert "input column 'b': outliers" in said(pool)[0]
     model = FAMILIES[name]()
     assert said(lambda: model.fit(frame, y)) == []  # the outlier is moved near the others, and that is a note
     assert "values up to 1e+08 lie far beyond the others" in model.plan_["columns"]["choice"]["b"]

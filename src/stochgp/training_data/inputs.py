@@ -43,6 +43,7 @@ logger = logging.getLogger("stochgp.estimators")
 
 Encoder = TableEncoder | FingerprintEncoder | MoleculeEncoder
 
+FIT = 6  # calls from here to that of `fit`
 LARGEST_TARGET, SMALLEST_RANGE = 1e150, 1e-150  # whose squares are still numbers, and not 0
 
 CODE = "the target {:.10g}, a code for a missing value far from all others (target_outliers='keep' learns from it)"
@@ -128,7 +129,7 @@ def _known(
         return None
     codes, said = checked_targets(y, weight, outliers, missing == "refuse")
     if said:
-        _warn(f"{said}; they are learned from, and may be errors")
+        warn(f"{said}; they are learned from, and may be errors", UserWarning, stacklevel=FIT)
         entries["target_outliers"] = choice(outliers, said)
     rho, unknown, empty = read_weights(weight, y, True), np.isnan(y), np.zeros(len(y), bool)
     empty = empty if X is None or missing == "refuse" else rows_without_values(X)
@@ -147,13 +148,9 @@ def _known(
         if which.any()
     )
     entry = choice(int(drop.sum()), f"of {len(y)} are not learned from: {why}")
-    _warn(f"{entry['choice']} rows {entry['why']}")
+    warn(f"{entry['choice']} rows {entry['why']}", UserWarning, stacklevel=FIT)
     entries["unused_rows"] = entry
     return kept & ~drop
-
-
-def _warn(text: str) -> None:
-    warn(text, UserWarning, stacklevel=7)  # at the call of `fit`
 
 
 def _length(part: Any) -> int | None:
