@@ -18,6 +18,7 @@ from sklearn.utils import estimator_html_repr
 from stochgp import deadline
 from stochgp.choosing import AS_GIVEN, Decisions, choice
 from stochgp.compiled import kept_on_disk
+from stochgp.data.model_rows import ModelRows
 from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.deadline import granted, within
@@ -42,6 +43,7 @@ from stochgp.learning.log import Report
 from stochgp.learning.placing import place, rows_in_time
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import AbstractGP
+from stochgp.numerics.seeds import random_rows
 from stochgp.observations import Dispersion, Observation
 from stochgp.posteriors import AbstractPosterior
 from stochgp.results import RESULTS, FitResult, Solution
@@ -54,6 +56,7 @@ from stochgp.training_data.run import Run
 from stochgp.training_data.units import TrainingData, in_target_units
 
 logger = logging.getLogger("stochgp.estimators")
+JUDGING = 1000  # rows, whose variances set that of a prior mean
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -238,9 +241,13 @@ class GPEstimator(PosteriorEstimator):
                 dispersion, further = self._dispersion_of(gp, learned, posterior, data, run)
             stream = self._stream_of(gp, learned, data, run)
         likelihood = self._likelihood_of(gp, learned, posterior)
-        is_count, is_learned = self._target == "count", getattr(self, "noise_variance", None) is None
+        is_count = self._target == "count"
         observation = Observation(data.targets, likelihood, dispersion, data.transform, rounding=is_count)
-        observation = observation.around(data.mean_function, learned is not None and is_learned)
+        if data.mean_function is not None:
+            some = ModelRows(data.rows.X[random_rows(data.n_rows, JUDGING)], data.inputs, self.dtype)
+            _, variance = some.by_block(posterior.mean_and_variance, posterior.block_rows)
+            is_learned = learned is not None and getattr(self, "noise_variance", None) is None
+            observation = observation.around(data.mean_function, is_learned, variance)
         self._fitted = self._fitted_of(data, posterior, observation, stream)
         if data.left_out is not None:
             self._fitted, further = calibrated(self._fitted, data.left_out, self._calibration, further)
