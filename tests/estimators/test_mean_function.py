@@ -12,10 +12,13 @@ from scipy.stats import norm
 
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
+from stochgp.budget import Budget
 from stochgp.data.rows import Rows
 from stochgp.deadline import within
 from stochgp.estimators.joint_predictions import JointPredictions
+from stochgp.likelihoods import Gaussian
 from stochgp.numerics.clustered import folds
+from stochgp.numerics.seeds import as_key
 from stochgp.observations import LinearMean, TreeMean, mean_function
 from stochgp.onnx import to_onnx
 from stochgp.posteriors import LocalPosterior
@@ -82,8 +85,9 @@ def test_predictions_are_those_of_the_rest_with_the_line(pair):
     other, same = rest.predict(NEW, return_std=True, include_noise=True)
     np.testing.assert_allclose(mean, other + m(NEW), rtol=1e-9)
     of_f, of_rest = (model.predict(NEW, return_std=True)[1] for model in (one, rest))
-    np.testing.assert_allclose(of_f**2, of_rest**2 + m.variance(NEW), rtol=1e-6)
     factor = 1.0 if getattr(one, "noise_variance", None) else m.noise_factor
+    of_both = factor if m.residual > 0 and isinstance(one._fitted.observation.likelihood, Gaussian) else 1.0
+    np.testing.assert_allclose(of_f**2, of_both * of_rest**2 + m.variance(NEW), rtol=1e-6)
     np.testing.assert_allclose(std**2 - of_f**2, factor * (same**2 - of_rest**2), rtol=1e-4)
     np.testing.assert_allclose(one.noise_variance_, factor * rest.noise_variance_, rtol=1e-6)
     np.testing.assert_allclose(one.predict(NEW, return_std=True)[0], mean, rtol=1e-9)
@@ -97,6 +101,8 @@ def test_draws_are_those_of_the_rest_with_the_line(pair):
     if isinstance(one._fitted.posterior, LocalPosterior):  # which has no functions
         return
     f, g = (model.sample_functions(5, random_state=3) for model in (one, rest))
+    if one._fitted.observation.inflation is not None:  # draws of the rest are wider
+        g = rest._fitted.widened(m.noise_factor).sample_functions(5, key=as_key(3), budget=Budget.of(None))
     of_mean = m(NEW)[:, None] + m.deviations(NEW) @ np.asarray(f.normals)
     np.testing.assert_allclose(f(NEW), g(NEW) + of_mean, rtol=1e-6, atol=1e-6)
     is_noise_given = getattr(one, "noise_variance", None) is not None
@@ -112,7 +118,7 @@ def test_draws_are_those_of_the_rest_with_the_line(pair):
 @pytest.mark.parametrize("mean", MEANS)
 def test_draws_and_covariances_have_the_variance_of_f(mean):
     """Monte Carlo variances within four standard errors, of f and of observations; exact ones everywhere else."""
-    model = FITS["exact"](mean=mean).fit(X, Y)
+    model = FITS["exact"](kernel=kernels.Linear(0.01), mean=mean).fit(X, Y)
     n, covariance = 4_000, model.predict(NEW, return_cov=True)[1]
     for noisy in (False, True):
         std = model.predict(NEW, return_std=True, include_noise=noisy)[1]
@@ -162,6 +168,18 @@ def test_slopes_have_the_covariance_of_their_posterior_with_the_penalty_integrat
     new = RNG.normal(size=(5, 4)) / 10
     of_slopes = np.einsum("ni,ij,nj->n", new - line.center, exact, new - line.center)
     np.testing.assert_allclose(line.variance(new), of_slopes + line.residual / 30, rtol=1e-8)
+
+
+def test_the_line_errs_by_what_left_out_rows_err_by():
+    """n²/(n − v) is the variance of y given the other rows: 1/Q_ii, Q = (K + nI)⁻¹."""
+    model = FITS["exact"](mean="linear").fit(X, Y)
+    K = np.asarray(
+        model.kernel_.matrix(*2 * [jnp.asarray((X - X.mean(axis=0)) / X.std(axis=0), jnp.float32)])
+    )
+    left_out = 1 / np.diagonal(np.linalg.inv(K.astype(np.float64) + 0.01 * np.eye(N)))
+    line = model._fitted.observation.mean_function
+    errors = np.mean(left_out) * model._fitted.target_scale**2
+    np.testing.assert_allclose(line.width**2, min(1.0, errors / line.residual), rtol=1e-3)
 
 
 def test_noise_around_a_line_is_that_of_new_rows():

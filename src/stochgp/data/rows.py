@@ -1,6 +1,5 @@
 """Rows in memory: as they were given, or as a model sees them."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from jaxtyping import Integer, Real
 from numpy.typing import DTypeLike
 
 from stochgp.numerics.clustered import equal_rows
+from stochgp.warning import warn
 
 from .standardise import Standardiser
 
@@ -81,7 +81,7 @@ class Rows:
         kept = near == equal_rows(columns)  # also those that equal by chance the first of near ones
         if kept.mean() > 1 - FEWEST_NEAR:
             return self
-        warnings.warn(
+        warn(
             f"{(~kept).sum()} of {len(self)} rows equal others up to rounding: they are taken for copies, and left out",
             UserWarning,
             stacklevel=6,

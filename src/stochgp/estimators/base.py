@@ -17,6 +17,7 @@ from sklearn.utils import estimator_html_repr
 from stochgp import deadline
 from stochgp.choosing import AS_GIVEN, Decisions, choice
 from stochgp.compiled import kept_on_disk
+from stochgp.data.model_rows import ModelRows
 from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.deadline import granted, within
@@ -41,6 +42,7 @@ from stochgp.learning.log import Report
 from stochgp.learning.placing import place, rows_in_time
 from stochgp.likelihoods import AbstractLikelihood
 from stochgp.models import AbstractGP
+from stochgp.numerics.seeds import random_rows
 from stochgp.observations import Dispersion, Observation
 from stochgp.observations.observation import supported_by
 from stochgp.posteriors import AbstractPosterior
@@ -55,6 +57,7 @@ from stochgp.training_data.units import TrainingData, in_target_units
 from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
+JUDGING = 1000  # rows, whose variances set that of a prior mean
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -242,12 +245,7 @@ class GPEstimator(PosteriorEstimator):
             dispersion, further = self._dispersion_in_time(gp, learned, posterior, data, run, more)
             stream = self._stream_of(gp, learned, data, run)
         likelihood = self._likelihood_of(gp, learned, posterior)
-        is_count, is_learned = self._target == "count", getattr(self, "noise_variance", None) is None
-        more_of_y: dict[str, Any] = {"rounding": is_count}
-        if data.transform is not None:
-            more_of_y["support"] = supported_by(data.given_targets(is_count))
-        observation = Observation(data.targets, likelihood, dispersion, data.transform, **more_of_y)
-        observation = observation.around(data.mean_function, learned is not None and is_learned)
+        observation = self._observation_of(likelihood, dispersion, posterior, data, learned is not None)
         self._fitted = self._fitted_of(data, posterior, observation, stream)
         if data.left_out is not None:
             self._fitted, further = calibrated(self._fitted, data.left_out, self._calibration, further)
@@ -309,6 +307,26 @@ class GPEstimator(PosteriorEstimator):
             results.append(None if then == PLANNED else RESULTS[then])
         results += [None if solved is None else solved.result, None if late is None else RESULTS.time_limit]
         return posterior, solved, choices | {"ended": describe_end(results, late)}
+
+    def _observation_of(
+        self,
+        likelihood: AbstractLikelihood,
+        dispersion: Dispersion | None,
+        posterior: AbstractPosterior,
+        data: TrainingData,
+        is_learned: bool,
+    ) -> Observation:
+        """All that lies between f and what is observed."""
+        is_count = self._target == "count"
+        found = Observation(data.targets, likelihood, dispersion, data.transform, rounding=is_count)
+        if data.transform is not None:
+            found = dataclasses.replace(found, support=supported_by(data.given_targets(is_count)))
+        if data.mean_function is None:
+            return found
+        some = ModelRows(data.rows.X[random_rows(data.n_rows, JUDGING)], data.inputs, self.dtype)
+        _, variance = some.by_block(posterior.mean_and_variance, posterior.block_rows)
+        learns_noise = is_learned and getattr(self, "noise_variance", None) is None
+        return found.around(data.mean_function, learns_noise, variance)
 
     def _dispersion_in_time(
         self,

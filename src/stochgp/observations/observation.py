@@ -1,8 +1,8 @@
 """What is observed of f, as one value: noise or another likelihood, transforms, corrections, rounding."""
 
 import math
+import typing
 from dataclasses import dataclass, replace
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -132,18 +132,19 @@ class Observation:
         m = self.mean_function and replace(self.mean_function, width=self.mean_function.width * math.sqrt(c))
         return replace(self, inflation=replace(inflation, factor=c * inflation.kappa), mean_function=m)
 
-    def around(self, m: AbstractMeanFunction | None, learned: bool) -> "Observation":
-        """Around m(x), with its variance; noise that was `learned` from what m leaves becomes that of new rows."""
+    def around(self, m: AbstractMeanFunction | None, learned: bool, variance: PerRow) -> "Observation":
+        """Around m(x), its variance for errors of left-out rows, n²/(n − v) for noise n and `variance` v of f; what rows `learned` becomes that of new rows."""
         if m is None:
             return self
-        likelihood: Any = self.likelihood
-        if learned and self.has_noise:
+        likelihood, n, made = typing.cast(typing.Any, self.likelihood), self.noise_variance, self
+        if learned and m.residual > 0 and self._is_normal:
+            made = self.widened(m.noise_factor)
+        elif learned:
             noise = with_level(likelihood.noise, m.noise_factor * float(likelihood.noise.level))
-            likelihood = eqx.tree_at(lambda part: part.noise, likelihood, noise)
-        found = replace(self, likelihood=likelihood)
-        noise = found.scale**2 * found.noise_variance if self.has_noise else math.inf
-        width = math.sqrt(min(1.0, noise / max(m.residual, 1e-300)))
-        return replace(found, mean_function=replace(m, width=width))
+            made = replace(self, likelihood=eqx.tree_at(lambda part: part.noise, likelihood, noise))
+        errors = np.mean(n / np.maximum(1 - variance / n, 1e-6)) * self.scale**2 * made.noise_variance / n
+        width = math.sqrt(min(1.0, errors / max(m.residual, 1e-300)))
+        return replace(made, mean_function=replace(m, width=width))
 
     def supporting(self, y: PerRow) -> "Observation":
         """With the support of means as far beyond these targets as beyond the others."""

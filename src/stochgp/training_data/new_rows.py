@@ -6,7 +6,6 @@ and stopped is then judged as rows of another time will be predicted.
 """
 
 import math
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from stochgp.data import Standardiser, TableEncoder
 from stochgp.data.neighbours import Neighbours
 from stochgp.deadline import granted
 from stochgp.results import Estimate
+from stochgp.warning import warn
 
 AUTO, BETWEEN, AFTER = "auto", "between", "after"
 EITHER = "either"  # "auto" of an estimator that judges rows one by one as well, and may so take more tables as ordered in time
@@ -93,7 +93,7 @@ def groups_in_time(
         "For new rows between these, new_rows='between' predicts better"
     )
     if not asked:
-        warnings.warn(
+        warn(
             f"new_rows='auto' treats this table as a forecast ('after'): {why}; new_rows='after' confirms it",
             stacklevel=4,
         )
