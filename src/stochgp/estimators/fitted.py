@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from stochgp.observations import Observation
 from stochgp.planning.memory import most_columns
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions
 from stochgp.posteriors.base import Request
+from stochgp.tables.encoding import known_instead
 from stochgp.tables.molecules import MoleculeEncoder
 from stochgp.training_data.cautions import Seen
 from stochgp.training_data.inputs import Encoder
@@ -93,7 +95,7 @@ class Fitted:
             return self.distribution(X).mean
         posterior = self.posterior
         rows = self._rows(X)
-        (mean,) = rows.by_block(lambda Z: (posterior.mean(Z),), posterior.block_rows)
+        (mean,) = self._moments(rows, lambda Z: (posterior.mean(Z),))
         return self.observation.to_target(mean, rows)
 
     def mean_and_std(
@@ -104,7 +106,7 @@ class Fitted:
         if include_noise:
             mean, std = observation.mean_and_std(*self._latent(rows), rows)
             return self.mean(X) if observation.corrects_probabilities else mean, std
-        mean, variance = rows.by_block(self.posterior.mean_and_variance, self.posterior.block_rows)
+        mean, variance = self._moments(rows, self.posterior.mean_and_variance)
         mean, std = observation.of_function(mean, variance, rows)
         return mean if observation.outward is None else self.mean(X), std
 
@@ -134,6 +136,9 @@ class Fitted:
             found = self.posterior.covariance_within(rows.standardised(), free)
             scaled = observation.with_inflation(found, rows)
         covariance = np.multiply(scaled, self.target_scale**2, out=scaled if scaled.flags.writeable else None)
+        new = known_instead(self.encoder, X)[0]
+        if new.any():
+            covariance[new, new] = self.mean_and_std(X[new], include_noise=False)[1] ** 2
         if include_noise:
             moments = None if observation.has_noise else self._latent(rows)
             noise = observation.noise_variances(rows, moments)
@@ -192,5 +197,24 @@ class Fitted:
 
     def _latent(self, rows: ModelRows) -> tuple[Float[np.ndarray, "N L"], Float[np.ndarray, "N L"]]:
         """(Means, variances) of the latent functions, standardised."""
-        mean, variance = rows.by_block(self.posterior.latent_moments, self.posterior.block_rows)
+        mean, variance = self._moments(rows, self.posterior.latent_moments)
         return mean, variance
+
+    def _moments(self, rows: ModelRows, moments: Callable) -> tuple[np.ndarray, ...]:
+        """Means, or (means, variances), of rows. Those of a level that is new in a column of statistics: E m_l and E v_l + Var m_l over known levels l."""
+        evaluate = lambda of: of.by_block(moments, self.posterior.block_rows)
+        found, (new, instead) = evaluate(rows), known_instead(self.encoder, rows.X)
+        if not new.any():
+            return found
+        parts, m = [], self.observation.mean_function
+        for X in instead:
+            mean, *variance = evaluate(self._rows(X))
+            if m is not None:
+                mean += ((m(X) - m(rows.X[new])) / self.target_scale).reshape(-1, *(1,) * (mean.ndim - 1))
+            parts.append((mean, *variance))
+        means, *variances = (np.stack(part) for part in zip(*parts, strict=True))
+        found[0][new] = means.mean(axis=0)
+        for variance in variances:  # the dispersion multiplies all of what is returned
+            factor = self.observation.inflated(np.ones(int(new.sum())), self._rows(rows.X[new]))
+            found[1][new] = variance.mean(axis=0) + (means.var(axis=0, ddof=1).T / factor).T
+        return found

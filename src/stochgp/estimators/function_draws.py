@@ -10,10 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from stochgp.data import Standardiser
+from stochgp.data.hashing import hash_again
 from stochgp.data.model_rows import ModelRows
 from stochgp.observations import AbstractMeanFunction
 from stochgp.parameters import cast
 from stochgp.posteriors import AbstractFunctions
+from stochgp.tables.encoding import STAND_INS, known_instead
 from stochgp.training_data.fingerprinted import is_packed
 from stochgp.training_data.inputs import Encoder
 from stochgp.transforms import AbstractTransform
@@ -78,6 +80,13 @@ class FunctionDraws(AbstractDraws):
         return self.at_numbers(np.asarray(X) if self.encoder is None else self.encoder.transform(X))
 
     def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+        found, (new, instead) = self._at(X), known_instead(self.encoder, X)
+        if new.any():  # a draw at a row is of the known level that its own bits determine
+            level = hash_again(found[new].view(np.uint64), 0) % np.uint64(STAND_INS)
+            found[new] = sum((level == k) * self._at(Z) for k, Z in enumerate(instead))
+        return found
+
+    def _at(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
         inputs = Standardiser(np.asarray(self.center), np.asarray(self.scale))
         targets = Standardiser(np.asarray(self.target_mean), np.asarray(self.target_scale))
         rows = ModelRows(X, inputs, self.dtype)

@@ -18,6 +18,7 @@ from stochgp.estimators.nested import BETWEEN_NAMES, fields_of, with_fields
 from stochgp.estimators.saving import pack, save, unpack
 from stochgp.numerics.seeds import as_key
 from stochgp.posteriors import Request
+from stochgp.tables.encoding import known_instead
 from stochgp.training_data.cautions import warn_of_moved
 from stochgp.training_data.inputs import read_inputs
 from stochgp.training_data.progress import say
@@ -108,7 +109,7 @@ class PosteriorEstimator(BaseEstimator):
         found = read_inputs(self, encoder, X, Budget.of(self.memory_limit))
         seen = self._fitted.seen
         if seen is not None:
-            warn_of_moved(encoder, seen, found, stacklevel=3)
+            warn_of_moved(encoder, seen, found[~known_instead(encoder, found)[0]], stacklevel=3)
             if not learns and seen.look_at(encoder, found):
                 logger.info(seen.note())
                 say(self.verbose, seen.note())

@@ -1,5 +1,7 @@
 """Means and medians of rows that count as several, and errors of means of rows that are related to each other, and folds of such rows."""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -51,6 +53,23 @@ def folds(
     number = np.arange(n_rows) if group is None else np.unique(group, return_inverse=True)[1]
     n = int(number.max()) + 1
     return np.random.default_rng(seed).permutation(np.arange(n) % min(n_folds, n))[number]
+
+
+def equal_rows(
+    columns: Sequence[np.ndarray], places: Callable[[np.ndarray], np.ndarray] = lambda values: values
+) -> Int[np.ndarray, " N"]:
+    """For each row, given by columns [N], the number of the first row that equals it in the `places` of all values."""
+    first = np.arange(len(columns[0]))
+    rows, key = first, np.zeros(len(first), np.int64)
+    for column in columns:
+        value = np.unique(places(column[rows]), return_inverse=True)[1]
+        _, key, count = np.unique(key * len(rows) + value, return_inverse=True, return_counts=True)
+        rows, key = rows[count[key] > 1], key[count[key] > 1]  # the others equal no row
+        if len(rows) == 0:
+            return first
+    start, key = np.unique(key, return_index=True, return_inverse=True)[1:]
+    first[rows] = rows[start[key]]
+    return first
 
 
 def reaching(sizes: Int[np.ndarray, " G"], n_rows: float) -> int:

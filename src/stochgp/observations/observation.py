@@ -148,7 +148,7 @@ class Observation:
 
     def of_function(self, mean: PerRow, variance: PerRow, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(Mean of f with the standardising undone, standard deviation of T⁻¹(f)), T here `outward`; variances [N] are of f alone."""
-        mean, std = self._in_units(mean, self._inflated(variance, X), X)
+        mean, std = self._in_units(mean, self.inflated(variance, X), X)
         return mean, std if self.outward is None else Warped(Normal(mean, std), self.outward).std
 
     def mean_and_std(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
@@ -244,13 +244,14 @@ class Observation:
 
     def _normal(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(m, √V) of T(y)."""
-        return self._in_units(mean[:, 0], self._inflated(variance[:, 0], X) + self.noise_variances(X), X)
+        return self._in_units(mean[:, 0], self.inflated(variance[:, 0], X) + self.noise_variances(X), X)
 
     def _by_likelihood(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
         """Of z."""
         return self.likelihood.predictive(mean, variance, X.standardised("float64"))
 
-    def _inflated(self, variance: PerRow, X: ModelRows) -> PerRow:
+    def inflated(self, variance: PerRow, X: ModelRows) -> PerRow:
+        """c s(x) times these variances of f."""
         if self.inflation is None or not self.inflation.is_scaling:
             return variance
         multiplier = self.inflation.multiplier

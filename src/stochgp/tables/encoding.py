@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 from stochgp.names import did_you_mean, lookup, quoted
+from stochgp.numerics.clustered import equal_rows
 
 from .columns import Column, TableError, is_array, read_any, read_column, table_columns, whole
 from .files import notes_of
-from .levels import LevelTargets, out_of_fold
-from .rules import ColumnRule, dropped, encode, rule_of, texts_of
+from .levels import LevelTargets, codes_of, out_of_fold
+from .rules import MAX_LEVELS, ColumnRule, dropped, encode, rule_of, texts_of
 
 REMEDY = '; fit with missing="auto" (--set missing=auto) to fill such values in'
 DROP = "; drop it"
@@ -30,6 +31,7 @@ INDEX_NAMES = (
 UNNAMED = "Unnamed: "
 LEAK, LEAK_ROWS = 0.9999, 5_000  # correlation of ranks; rows by which it is found
 FEWEST_FOR_LEAK = 100  # different targets
+STAND_INS = 32  # known levels in place of a new one
 
 logger = logging.getLogger("stochgp.data")
 
@@ -147,15 +149,24 @@ class TableEncoder:
     def in_folds(
         self, X: Float64[np.ndarray, "N D"], table: Any, targets: LevelTargets
     ) -> Float64[np.ndarray, "N D"]:
-        """X, the matrix of the training table, with these statistics written into it."""
-        inputs, start = self._matched(table), 0
-        for rule in self.columns:
-            if rule.statistics is not None:
-                texts = texts_of(column_of(rule.name, inputs[rule.name], self.imputes))
-                stop = start + len(rule.statistics.names)
-                X[:, start:stop] = out_of_fold(texts, rule.statistics, targets)
-            start += len(rule.output_names)
+        """X, the matrix of the training table, with these statistics written into it. Equal rows share a fold."""
+        inputs, coded = self._matched(table), []
+        for rule, place in self.with_statistics:
+            texts = texts_of(column_of(rule.name, inputs[rule.name], self.imputes))
+            coded.append((rule.statistics, place, texts))
+        if targets.group is None:
+            codes = [codes_of(texts, of.levels) for of, _, texts in coded]
+            targets = targets._replace(group=equal_rows((*targets.values.T, *codes, *X.T)))
+        for of, place, texts in coded:
+            X[:, place] = out_of_fold(texts, of, targets)
         return X
+
+    @property
+    def with_statistics(self) -> list[tuple[Any, slice]]:
+        """(Rule, columns of the matrix) of what is encoded by statistics of the targets."""
+        starts = np.cumsum([0, *(len(rule.output_names) for rule in self.columns)]).tolist()
+        pairs = zip(self.columns, starts, strict=False)
+        return [(rule, slice(i, i + len(rule.statistics.names))) for rule, i in pairs if rule.statistics]
 
     def unknown(self, table: Any) -> tuple[str, ...]:
         """Names of columns that `transform` passes over; the target is not among them."""
@@ -318,6 +329,36 @@ def rows_without_values(table: Any) -> np.ndarray:
         if not empty.any():
             break
     return empty
+
+
+def known_instead(
+    encoder: Any, X: Float64[np.ndarray, "N D"]
+) -> tuple[Bool[np.ndarray, " N"], Iterator[Float64[np.ndarray, "n D"]]]:
+    """(Which rows of a matrix have a level that is new in a column of statistics; these rows with 32 known levels instead).
+
+    A new level is taken as a random one of the known: what is predicted is the mixture over them, here at equally spaced ranks of their means.
+    """
+    found = []
+    for rule, place in encoder.with_statistics if isinstance(encoder, TableEncoder) else ():
+        here = X[:, place.start + rule.statistics.names.index("log count")] == 0
+        order = np.random.default_rng(len(found)).permutation(STAND_INS)  # columns are independent
+        here = here & (X[:, place.stop] == 0) if rule.indicator else here
+        found.append((here, place, rule.statistics.at_ranks(STAND_INS)[order]))
+    new = np.any([np.zeros(len(X), bool), *(here for here, *_ in found)], axis=0)
+
+    def instead(k: int) -> Float64[np.ndarray, "n D"]:
+        Z = X[new]
+        for here, place, known in found:
+            Z[here[new], place] = known[k]
+        return Z
+
+    return new, map(instead, range(STAND_INS))
+
+
+def many_texts(table: Any) -> tuple[str, ...]:
+    """Columns of more than 50 texts."""
+    columns = [read_any(name, raw) for name, raw in table_columns(table).items()]
+    return tuple(c.name for c in columns if c.kind == "text" and len(c.values.unique()) > MAX_LEVELS)
 
 
 def some_rows(part: Any, kept: np.ndarray) -> Any:

@@ -16,11 +16,17 @@ WEIGHTS = 0.5, 1_000.0  # the least and the largest number of rows that the prio
 
 
 class LevelTargets(NamedTuple):
-    """What the statistics are of: C values of each of N rows, one named "mean" for real targets, for classes whether a row is of each; and its fold."""
+    """What the statistics are of: C values of each of N rows, one named "mean" for real targets, for classes whether a row is of each; and its weight.
+
+    Rows of a `group` share a fold. `many` are columns with statistics however few levels their rows of positive weight have.
+    """
 
     values: Float64[np.ndarray, "N C"]
     names: tuple[str, ...]
-    fold: Int64[np.ndarray, " N"]
+    weight: Float64[np.ndarray, " N"]
+    seed: int
+    group: Any = None
+    many: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -30,40 +36,39 @@ class LevelTargets(NamedTuple):
         group: Any = None,
         target: str = "real",
         classes: bool = False,
+        weight: Float64[np.ndarray, " N"] | None = None,
     ) -> "LevelTargets":
-        """Real targets as they are, positive ones and counts by logarithms. Rows of a `group` share a fold."""
-        fold = _folds(np.arange(len(y)) if group is None else group, seed)
+        """Real targets as they are, positive ones and counts by logarithms. A row of weight ρ, 1 by default, counts as ρ rows."""
+        rho = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
         if classes:
-            found, count = np.unique(y, return_counts=True)
+            found, code = np.unique(y, return_inverse=True)
             chosen = (
                 found[1:]
                 if len(found) == 2
-                else np.sort(found[np.argsort(-count, kind="stable")[:MOST_CLASSES]])
+                else np.sort(found[np.argsort(-np.bincount(code, rho), kind="stable")[:MOST_CLASSES]])
             )
             values = np.stack([y == one for one in chosen], axis=1).astype(np.float64)
-            return cls(values, tuple(f"share of {one:g}" for one in chosen), fold)
+            return cls(values, tuple(f"share of {one:g}" for one in chosen), rho, seed, group)
         logs = {
             "positive": lambda: np.log(np.maximum(y, np.finfo(float).tiny)),
             "count": lambda: np.log(np.maximum(y, 0) + 0.5),
         }
         values = logs[target]() if target in logs else y
-        return cls(np.asarray(values, np.float64)[:, None], ("mean",), fold)
+        return cls(np.asarray(values, np.float64)[:, None], ("mean",), rho, seed, group)
 
-    def in_folds_of(self, group: Any, seed: int) -> "LevelTargets":
-        """With the rows of a group in one fold."""
-        return self._replace(fold=_folds(group, seed))
-
-
-def _folds(group: Any, seed: int) -> Int64[np.ndarray, " N"]:
-    """A fifth of the groups each."""
-    label = np.unique(np.asarray(group), return_inverse=True)[1]
-    return (np.random.default_rng(seed).permutation(int(label.max()) + 1) % FOLDS)[label]
+    @property
+    def fold(self) -> Int64[np.ndarray, " N"]:
+        """Of each row: a fifth of the groups, or rows, each."""
+        group = np.arange(len(self.values)) if self.group is None else np.asarray(self.group)
+        label = np.unique(group, return_inverse=True)[1]
+        return (np.random.default_rng(self.seed).permutation(int(label.max()) + 1) % FOLDS)[label]
 
 
 @dataclass(frozen=True)
 class LevelStatistics:
     """Of L levels: the shrunk mean of each target's value, log(1 + n), and where `with_spread` the logarithm of the shrunk standard deviation.
 
+    n_l is Σ_l ρ, and all sums are weighted.
     mean_l = (Σ_l y + k m)/(n_l + k), m the mean of all rows and k = σ²/τ², the variances within and between levels (analysis of variance), within
     0.5 to 1,000; σ_l² = (Σ_l (y − ȳ_l)² + k σ²)/(n_l + k). A level that is not known, or missing, has n = 0: m and σ. `rows` are (statistics of a level)
     in the order of `levels`, the last of no level.
@@ -72,6 +77,11 @@ class LevelStatistics:
     names: tuple[str, ...]
     levels: tuple[str, ...]
     rows: tuple[tuple[float, ...], ...]
+
+    def at_ranks(self, n: int) -> Float64[np.ndarray, "n S"]:
+        """Of n of the levels, at equally spaced ranks of their first statistic."""
+        rows = np.array(self.rows[:-1], np.float64)
+        return rows[np.argsort(rows[:, 0], kind="stable")[(2 * np.arange(n) + 1) * len(rows) // (2 * n)]]
 
     def encoded(self, texts: Any) -> tuple[Float64[np.ndarray, "N S"], np.ndarray]:
         """(The statistics of each text, which texts are no known level; a missing one is)."""
@@ -91,40 +101,46 @@ def statistics_of(texts: Any, levels: tuple[str, ...], targets: LevelTargets) ->
     """Of all rows."""
     codes = codes_of(texts, levels)
     with_spread = _with_spread(codes, len(levels), targets)
-    rows = _table(codes, targets.values, len(levels), with_spread, 1.0)
+    rows = _table(codes, targets.values, targets.weight, len(levels), with_spread, 1.0)
     names = (*targets.names, "log count", *(("log spread",) if with_spread else ()))
     return LevelStatistics(names, levels, tuple(map(tuple, rows.tolist())))
 
 
 def out_of_fold(texts: Any, statistics: LevelStatistics, targets: LevelTargets) -> Float64[np.ndarray, "N S"]:
     """Of each row by the rows of the other folds, whose counts are scaled to those of all rows."""
-    L, codes = len(statistics.levels), codes_of(texts, statistics.levels)
+    L, codes, folds = len(statistics.levels), codes_of(texts, statistics.levels), targets.fold
     found = np.empty((len(codes), len(statistics.names)))
-    for fold in np.unique(targets.fold):
-        here = targets.fold == fold
-        scale = len(codes) / max(1, int((~here).sum()))
-        with_spread = statistics.names[-1] == "log spread"
-        found[here] = _table(codes[~here], targets.values[~here], L, with_spread, scale)[codes[here]]
+    with_spread = statistics.names[-1] == "log spread"
+    for fold in np.unique(folds):
+        here, others = folds == fold, folds != fold
+        rho = targets.weight[others]
+        scale = float(targets.weight.sum() / rho.sum()) if rho.any() else 1.0
+        found[here] = _table(codes[others], targets.values[others], rho, L, with_spread, scale)[codes[here]]
     return found
 
 
 def _with_spread(codes: Int64[np.ndarray, " N"], L: int, targets: LevelTargets) -> bool:
-    return targets.names == ("mean",) and bool((codes < L).sum() >= FEWEST_FOR_SPREAD * L)
+    return targets.names == ("mean",) and bool(targets.weight[codes < L].sum() >= FEWEST_FOR_SPREAD * L)
 
 
 def _table(
-    codes: Int64[np.ndarray, " N"], y: Float64[np.ndarray, "N C"], L: int, with_spread: bool, scale: float
+    codes: Int64[np.ndarray, " N"],
+    y: Float64[np.ndarray, "N C"],
+    rho: Float64[np.ndarray, " N"],
+    L: int,
+    with_spread: bool,
+    scale: float,
 ) -> Float64[np.ndarray, "K S"]:
     """The statistics of every level and of none, K = L + 1. Missing levels tell nothing of the others, but are in the mean of all rows."""
     known = codes < L
-    center = y.mean(axis=0) if len(y) else np.zeros(y.shape[1])
-    codes, y = codes[known], y[known]
-    n = np.bincount(codes, minlength=L).astype(np.float64)
+    center = np.average(y, axis=0, weights=rho) if rho.any() else np.zeros(y.shape[1])
+    codes, y, rho = codes[known], y[known], rho[known]
+    n = np.bincount(codes, rho, minlength=L)
     columns, spread = [], None
     for c in range(y.shape[1]):
-        sums = np.bincount(codes, y[:, c] - center[c], minlength=L)
-        means = sums / np.maximum(n, 1)
-        squares = np.bincount(codes, (y[:, c] - center[c] - means[codes]) ** 2, minlength=L)
+        sums = np.bincount(codes, rho * (y[:, c] - center[c]), minlength=L)
+        means = sums / np.where(n > 0, n, 1)
+        squares = np.bincount(codes, rho * (y[:, c] - center[c] - means[codes]) ** 2, minlength=L)
         k, within = _prior_rows(n, means, squares)
         columns.append(center[c] + sums / (n + k))
         spread = (squares + k * within) / (n + k), within
@@ -143,7 +159,7 @@ def _prior_rows(
     """(k = σ²/τ², σ²): between levels τ² = (Σ n (ȳ_l − ȳ)²/(L − 1) − σ²)/n₀, n₀ = (N − Σ n²/N)/(L − 1)."""
     N, there = float(n.sum()), int((n > 0).sum())
     if there < 2:
-        return WEIGHTS[1], float(squares.sum() / max(N, 1))
+        return WEIGHTS[1], float(squares.sum() / (N or 1.0))
     overall = float(n @ means) / N
     between = float(n @ (means - overall) ** 2) / (there - 1)
     within = float(squares.sum()) / (N - there) if there < N else between

@@ -155,7 +155,7 @@ def _rule_of_levels(
 ) -> ColumnRule:
     levels = tuple(sorted(column.values.drop_null().unique().to_pylist()))
     rule = ColumnRule(column.name, "text", levels, indicator=indicator, note=note)
-    if len(levels) <= MAX_LEVELS:
+    if len(levels) <= MAX_LEVELS and (targets is None or column.name not in targets.many):
         return rule
     if imputes and len(levels) > UNIQUE * int((~column.missing).sum()):
         return dropped(rule, f"{len(levels)} different texts, nearly one for each row (an identifier?)")
@@ -310,7 +310,7 @@ def _encode_levels(rule: ColumnRule, column: Column, out: np.ndarray, strict: bo
     if rule.statistics is not None:
         values, unseen = rule.statistics.encoded(texts)
         out[:, : values.shape[1]] = values
-        stand_in = "the average of all levels"
+        stand_in = "a random one of the known levels"
     else:
         for j, level in enumerate(rule.levels):
             equal = pc.fill_null(pc.call_function("equal", [texts, level]), False)

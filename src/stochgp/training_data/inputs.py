@@ -20,7 +20,7 @@ from stochgp.data.rows import Rows
 from stochgp.data.survey import LARGEST_WEIGHT
 from stochgp.names import lookup
 from stochgp.tables.columns import is_array, is_missing, read_column
-from stochgp.tables.encoding import rows_without_values, some_rows
+from stochgp.tables.encoding import many_texts, rows_without_values, some_rows
 from stochgp.tables.fingerprints import FingerprintEncoder, Fingerprints
 from stochgp.tables.levels import LevelTargets
 from stochgp.tables.molecules import MoleculeEncoder
@@ -77,10 +77,13 @@ def read_training_rows(
         known, entries = _known(given, missing)
         if known is not None:
             X, y, sample_weight, groups = (None if part is None else some_rows(part, known) for part in given)
-        targets = _level_targets(estimator, X, y, groups)
+        targets = _level_targets(estimator, X, y, sample_weight, groups)
+        if targets is not None and known is not None and sample_weight is not None:
+            targets = targets._replace(
+                many=many_texts(given[0])
+            )  # one encoding, whichever rows have weight 0
         encoder, numbers = read_inputs_at_fit(estimator, X, budget, missing, targets)
-    rows = read_rows(numbers, y, sample_weight, groups)
-    there, rows = rows.weights > 0, rows.counted()
+    rows = read_rows(numbers, y, sample_weight, groups).counted()
     if missing == "skip":
         rows = rows.some(without_skipped(rows.X))
     if rows.group is not None and (rows.group == rows.group[0]).all():
@@ -90,9 +93,8 @@ def read_training_rows(
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
         group, in_time = groups_in_time(of_numbers, rows.y, encoder, new_rows)
         if group is not None and targets is not None and getattr(encoder, "needs_targets", False):
-            folds = targets.in_folds_of(_everywhere(group, there), _seed(estimator))
-            numbers = typing.cast(TableEncoder, encoder).in_folds(numbers, X, folds)
-            rows = dataclasses.replace(rows, X=numbers[there])
+            of_blocks = typing.cast(TableEncoder, encoder).in_folds(numbers, X, targets._replace(group=group))
+            rows = dataclasses.replace(rows, X=of_blocks)
         rows, entries = dataclasses.replace(rows, group=group), entries | in_time
     return rows.merged(), encoder, entries
 
@@ -103,31 +105,26 @@ def _notes_of(encoder: Encoder | None) -> dict[str, Any]:
     return {"columns": choice(encoder.notes, "what of the table's columns was not taken as it stands")}
 
 
-def _everywhere(group: Int32[np.ndarray, " n"], there: Bool[np.ndarray, " N"]) -> Int32[np.ndarray, " N"]:
-    """The groups of the rows that are there; 0 of the others."""
-    found = np.zeros(len(there), np.int32)
-    found[there] = group
-    return found
-
-
 def _known(given: tuple[Any, ...], missing: str) -> tuple[Bool[np.ndarray, " N"] | None, dict[str, Any]]:
-    """(Which rows of X, y, … have a target and any input, None for all; what `plan_` says of the others). What is of another length is refused by who reads it."""
-    X, y = given[:2]
-    if missing == "refuse" or any(_length(part) != len(y) for part in given if part is not None):
+    """(Which rows of X, y, … have a weight, a target and any input, None for all; what `plan_` says of the last two). What is of another length is refused by who reads it."""
+    X, y, weight = given[:3]
+    if any(_length(part) != len(y) for part in given if part is not None):
         return None, {}
-    unknown, empty = np.isnan(y), rows_without_values(X)
-    drop = unknown | empty
-    if not drop.any():
-        return None, {}
+    rho, unknown, empty = read_weights(weight, y, True), np.isnan(y), np.zeros(len(y), bool)
+    empty = empty if missing == "refuse" else rows_without_values(X)
+    drop, kept = unknown | empty, np.ones(len(y), bool) if rho is None or not rho.any() else rho > 0
     if drop.all():
         raise ValueError("Input y contains NaN in all rows that have inputs: there is nothing to learn from")
+    if not drop.any():
+        return None if kept.all() else kept, {}
     reasons = ((unknown, "without a target"), (empty & ~unknown, "without any input"))
     why = " and ".join(
         f"{int(which.sum())} {what} (the first: data row {int(np.argmax(which)) + 1})"
         for which, what in reasons
         if which.any()
     )
-    return ~drop, {"unused_rows": choice(int(drop.sum()), f"of {len(y)} are not learned from: {why}")}
+    entry = choice(int(drop.sum()), f"of {len(y)} are not learned from: {why}")
+    return kept & ~drop, {"unused_rows": entry}
 
 
 def _length(part: Any) -> int | None:
@@ -144,13 +141,16 @@ def _length(part: Any) -> int | None:
     return int(size[0]) if size else None
 
 
-def _level_targets(estimator: Any, X: Any, y: Float[np.ndarray, " N"], groups: Any) -> LevelTargets | None:
+def _level_targets(
+    estimator: Any, X: Any, y: Float[np.ndarray, " N"], sample_weight: Any, groups: Any
+) -> LevelTargets | None:
     """What columns of many levels are encoded by: of tables, whose arrays have no text. Folds are those of `random_state` where that is a number."""
     if is_array(X) or _length(X) != len(y):
         return None
     group = None if groups is None else read_groups(groups, len(y))
     kind = getattr(estimator, "target", "real")
-    return LevelTargets.of(y, _seed(estimator), group, kind, is_classifier(estimator))
+    weight = read_weights(sample_weight, y)
+    return LevelTargets.of(y, _seed(estimator), group, kind, is_classifier(estimator), weight)
 
 
 def _seed(estimator: Any) -> int:
