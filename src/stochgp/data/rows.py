@@ -1,17 +1,21 @@
 """Rows in memory: as they were given, or as a model sees them."""
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Integer, Real
 from numpy.typing import DTypeLike
 
+from stochgp.numerics.clustered import equal_rows
+
 from .standardise import Standardiser
 
 MERGED_ROWS = 10_000
 MOST_EQUAL = 0.9  # of pairs of rows of equal inputs, whose targets are equal too
+NEAR, FEWEST_NEAR = 1e-8, 0.01  # of the range of the middle 80 % of a column; of the rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +56,42 @@ class Rows:
         found: Any = [None if column[0] is None else np.concatenate(column) for column in columns]
         return cls(*found)
 
-    def merged(self) -> "Rows":
-        """Up to 10,000 rows in lexicographic order, equal ones of a group as one with the sum of their weights; more as they are."""
-        rows = self._merged() if len(self) <= MERGED_ROWS else self
-        if rows.weight is not None and (rows.weight == 1).all():
-            return Rows(rows.X, rows.y, None, rows.group)
-        return rows
+    def merged(self, is_packed: bool = False) -> "Rows":
+        """Equal rows of a group as one with the sum of their weights: up to 10,000 in lexicographic order; more where they are copies (`apart`), in theirs.
+
+        Inputs that are not packed bits are also compared up to rounding (`without_near_copies`).
+        """
+        few, D = len(self) <= MERGED_ROWS, self.X.shape[1]
+        rows = self
+        if few:  # -0.0 becomes 0.0
+            rows = replace(self, X=self.X.astype(np.float64) + 0.0, y=self.y.astype(np.float64) + 0.0)
+        columns = rows.columns
+        first, count = equal_rows(columns[::-1]), lambda of: pairs(np.bincount(of))
+        if few or count(first) > MOST_EQUAL * count(equal_rows(columns[:D] + columns[D + 1 :])):
+            kept = np.unique(first)
+            kept = kept[np.lexsort([column[kept] for column in columns[::-1]])] if few else kept
+            rows = replace(rows.some(kept), weight=np.bincount(first, self.weights, len(self))[kept])
+        rows = rows if is_packed else rows.without_near_copies()
+        return replace(rows, weight=None) if (rows.weights == 1).all() else rows
+
+    def without_near_copies(self) -> "Rows":
+        """One of all rows that are equal when `rounded`, with a warning; all, where fewer than 1 % would go."""
+        columns = self.columns[::-1]
+        near = equal_rows(columns, rounded)
+        kept = near == equal_rows(columns)  # also those that equal by chance the first of near ones
+        if kept.mean() > 1 - FEWEST_NEAR:
+            return self
+        warnings.warn(
+            f"{(~kept).sum()} of {len(self)} rows equal others up to rounding: they are taken for copies, and left out",
+            UserWarning,
+            stacklevel=6,
+        )
+        return self.some(kept)
+
+    @property
+    def columns(self) -> list[np.ndarray]:
+        """Inputs, targets, groups."""
+        return [*self.X.T, self.y, *([] if self.group is None else [self.group])]
 
     def apart(self) -> "Rows":
         """Up to 10,000 rows of weight 1 in place of those that count as several, where these are equal by chance; else the rows as they are.
@@ -70,22 +104,31 @@ class Rows:
             return self
         columns = self.X if self.group is None else np.column_stack([self.X, self.group])
         place = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
-        pairs = lambda n: float(n @ (n - 1))
         if pairs(rho) > MOST_EQUAL * pairs(np.bincount(place, rho)):
             return self
         apart = self.some(np.repeat(np.arange(len(self)), rho.astype(np.int64)))
         return Rows(apart.X, apart.y, None, apart.group)
 
-    def _merged(self) -> "Rows":
-        D = self.X.shape[1]
-        columns = [self.X, self.y] if self.group is None else [self.X, self.y, self.group]
-        rows = np.column_stack(columns).astype(np.float64) + 0.0  # -0.0 becomes 0.0
-        unique, which = np.unique(rows, axis=0, return_inverse=True)
-        total = np.bincount(which.ravel(), weights=self.weight, minlength=len(unique)).astype(np.float64)
-        group = None if self.group is None else unique[:, -1].astype(np.int32)
-        return Rows(np.ascontiguousarray(unique[:, :D]), unique[:, D].copy(), total, group)
-
     def standardised(self, inputs: Standardiser, targets: Standardiser, dtype: DTypeLike) -> "Rows":
         """In the units of a model. Raises ValueError, with row and column, for what is not finite in `dtype`."""
         X, y = inputs.transform(self.X, dtype), targets.transform(self.y, dtype)
         return Rows(X, y, self.weight, self.group)
+
+
+def pairs(n: Real[np.ndarray, " G"]) -> float:
+    """Of rows of the same group, whose sizes are n, each in both orders."""
+    return float(n @ (n - 1))
+
+
+def rounded(values: Real[np.ndarray, " N"]) -> Real[np.ndarray, " N"]:
+    """Values with one in place of all that differ by rounding: of x and float32(x), where these alone are near, and of those within 10⁻⁸ of the spread."""
+    x, where = np.unique(np.asarray(values, np.float64), return_inverse=True)
+    with np.errstate(over="ignore"):
+        single = x.astype(np.float32).astype(np.float64)
+    _, code, count = np.unique(single, return_inverse=True, return_counts=True)
+    x = np.where((count[code] <= 2) & np.isin(single, x), single, x)
+    low, high = np.quantile(x[where], (0.1, 0.9))
+    limit = NEAR * (high - low)
+    part = np.cumsum(np.diff(x, prepend=x[:1]) > limit)
+    least, most = x[np.searchsorted(part, part)], x[np.searchsorted(part, part, "right") - 1]
+    return np.where(most - least > 4 * limit, x, least)[where]  # a long chain is no rounding

@@ -96,7 +96,7 @@ def read_training_rows(
             of_blocks = typing.cast(TableEncoder, encoder).in_folds(numbers, X, targets._replace(group=group))
             rows = dataclasses.replace(rows, X=of_blocks)
         rows, entries = dataclasses.replace(rows, group=group), entries | in_time
-    return rows.merged(), encoder, entries
+    return rows.merged(inputs is Inputs.FINGERPRINTS), encoder, entries
 
 
 def _notes_of(encoder: Encoder | None) -> dict[str, Any]:

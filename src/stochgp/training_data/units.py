@@ -15,6 +15,7 @@ from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractPasses, AbstractSource, DeviceRows, HostRows
 from stochgp.data.survey import StandardisedRows, Survey
 from stochgp.observations import AbstractMeanFunction, LinearMean, TreeMean
+from stochgp.training_data.fingerprinted import is_packed
 from stochgp.training_data.inputs import Encoder
 from stochgp.training_data.new_rows import BETWEEN, groups_in_time
 from stochgp.transforms import AbstractTransform
@@ -93,7 +94,7 @@ class TrainingData:
         group, entries = in_time() if rows.group is None else (groups_of(rows.group), {})
         rows = dataclasses.replace(rows, group=group)
         is_whole, unscaled = found.size == len(rows), not found.rows.targets.scaled
-        data = cls.of(rows.merged() if is_whole else rows, standardize, mean, dtype)
+        data = cls.of(rows.merged(is_packed(encoder)) if is_whole else rows, standardize, mean, dtype)
         inputs, targets = data.inputs, data.targets
         if standardize and not is_whole:
             of_y = found.targets.standardiser()
