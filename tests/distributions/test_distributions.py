@@ -586,3 +586,16 @@ def test_scores_with_a_point_mass_are_their_integrals_and_pit_is_uniform():
     assert (
         np.sum((counts - 1_000) ** 2 / 1_000) < 45
     )  # the 0.1 % point of χ² with 19 degrees of freedom is 43.8
+
+
+def test_quantiles_are_searched_in_parts_that_change_nothing(monkeypatch):
+    """A search holds many arrays at once: each part has at most a sixteenth of the numbers of other evaluations."""
+    generator, N, q = np.random.default_rng(0), 30_000, [0.1, 0.9]
+    make = lambda: Normal(generator.normal(size=N), np.exp(generator.normal(size=N)))
+    found, sizes = Mixture((make(), make()), np.array([0.3, 0.7])), []
+    inner = Mixture._quantile
+    monkeypatch.setattr(Mixture, "_quantile", lambda self, p: sizes.append(p.size) or inner(self, p))
+    parts = found.quantile(q)
+    assert max(sizes) <= distributions_base.HELD / distributions_base.ARRAYS and sum(sizes) == parts.size
+    rows = slice(16_000, 17_000)
+    np.testing.assert_array_equal(parts[rows], found[rows].quantile(q))
