@@ -648,3 +648,16 @@ def test_the_distribution_function_at_the_end_of_box_cox_holds_what_lies_beyond(
     np.testing.assert_allclose(found.cdf(0.0), beyond, rtol=1e-12)
     np.testing.assert_allclose(found.cdf(1e-13), beyond, rtol=1e-3)
     assert found.cdf(-1e-13) == 0 and found.cdf(found.quantile(0.025)) >= 0.025
+
+
+def test_quantiles_are_searched_in_parts_that_change_nothing(monkeypatch):
+    """A search holds many arrays at once: each part has at most a sixteenth of the numbers of other evaluations."""
+    generator, N, q = np.random.default_rng(0), 30_000, [0.1, 0.9]
+    make = lambda: Normal(generator.normal(size=N), np.exp(generator.normal(size=N)))
+    found, sizes = Mixture((make(), make()), np.array([0.3, 0.7])), []
+    inner = Mixture._quantile
+    monkeypatch.setattr(Mixture, "_quantile", lambda self, p: sizes.append(p.size) or inner(self, p))
+    parts = found.quantile(q)
+    assert max(sizes) <= distributions_base.HELD / distributions_base.ARRAYS and sum(sizes) == parts.size
+    rows = slice(16_000, 17_000)
+    np.testing.assert_array_equal(parts[rows], found[rows].quantile(q))

@@ -14,8 +14,9 @@ from stochgp import GPRegressor, SparseGPClassifier, load
 from stochgp.data.rows import Rows
 from stochgp.distributions import Mixture, Normal, PointMass
 from stochgp.learners import SVGP, ByLoss
-from stochgp.pools import hurdle, pooled, pooled_classifier, pooled_regressor
+from stochgp.pools import hurdle, pooled_classifier, pooled_regressor
 from stochgp.pools.point_mass import frequent
+from stochgp.pools.pool_run import Given
 from stochgp.pools.pooling import Compared, alone
 
 N = 1_200
@@ -154,7 +155,7 @@ def test_a_point_mass_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match="point_mass is 7, the target of 0 of 1200 rows"):
         GPRegressor(point_mass=7).fit(X, Y)
     with pytest.raises(ValueError, match="point_mass is 0, which needs the rows in memory: no memory"):
-        given = pooled.Given(jax.random.key(0), None, None)
+        given = Given(jax.random.key(0), None, None, {})
         GPRegressor(point_mass=0)._fit_block_by_block("folder", "y", {}, given, "no memory")
     with pytest.raises(ValueError, match="point_mass is 'often'"):
         GPRegressor(point_mass="often").fit(X, Y)

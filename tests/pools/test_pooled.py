@@ -16,7 +16,9 @@ from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
 from stochgp.learners import SVGP
 from stochgp.likelihoods import Warped
+from stochgp.numerics.seeds import as_key, seed_of, split
 from stochgp.pools import comparing, joining, pool_division, pooled, pooled_regressor
+from stochgp.pools.pool_run import Given
 from stochgp.pools.pooling import Pooling, distance_of, limited
 from stochgp.transforms import ShiftedLog
 
@@ -257,9 +259,7 @@ def test_members_of_a_table_in_time_are_made_anew_of_all_rows(monkeypatch):
 def test_very_few_rows_have_a_kernel_alone():
     n = pooled_regressor.FEWEST_IN_FOLDS - 1
     found = GPRegressor(random_state=0).fit(X[:n], Y[:n])
-    alone = QUICK["kernel"](random_state=pooled.seed_of(pooled.split(pooled.as_key(0), 2)[1])[0]).fit(
-        X[:n], Y[:n]
-    )
+    alone = QUICK["kernel"](random_state=seed_of(split(as_key(0), 2)[1])[0]).fit(X[:n], Y[:n])
     assert list(found.estimators_) == ["kernel"]
     assert_array_equal(found.predict(NEW), alone.predict(NEW))
     assert "too few" in found.plan_.members.why
@@ -274,7 +274,7 @@ def test_few_rows_are_predicted_fold_by_fold_by_members_that_then_know_all(group
         set(found.scores_) == {"kernel", "linear", "trees"} and found.plan_["held_out_rows"]["choice"] == 300
     )
     assert all(member.n_rows_ == 300 for member in found.estimators_.values())
-    seed = pooled.seed_of(pooled.split(pooled.as_key(0), 1)[0])[0]
+    seed = seed_of(split(as_key(0), 1)[0])[0]
     fold = pool_division.HeldOut.fold_by_fold(rows, 5, np.random.default_rng(seed)).fold
     assert_array_equal(np.unique(fold), np.arange(5))
     assert np.ptp(np.bincount(fold)) <= (1 if groups is None else 10)
@@ -336,7 +336,10 @@ def test_without_time_to_compare_the_first_member_stays(monkeypatch):
     assert found.estimators_["feature"].n_rows_ == N and np.isfinite(found.predict(NEW)).all()
     pool = GPRegressor()
     pool.estimators_ = dict.fromkeys(["kernel", "kernel_by_blocks", "linear_by_blocks"])
-    assert pool._picked(Rows(X, Y), pool_division.held_out(Rows(X, Y), GENERATOR)).picked.members == [1]
+    pool.scores_ = {name: {} for name in pool.estimators_}
+    given, division = Given(as_key(0), None, None, {}), pool_division.held_out(Rows(X, Y), GENERATOR)
+    assert pool._picked(Rows(X, Y), division, given).picked.members == [1]
+    assert given.entries["ended"]["choice"] == "time_limit"
 
 
 def test_few_of_the_held_out_rows_are_compared_in_haste():

@@ -12,7 +12,9 @@ from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Warped
 from stochgp.learners import LeaveOneOut
+from stochgp.numerics.seeds import as_key
 from stochgp.pools import comparing, hurdle, pooled, pooled_regressor, target_choice
+from stochgp.pools.pool_run import Given
 from stochgp.pools.target_choice import Kind, kind_of_targets, may_be_counts, shift_of
 
 N = 1_200
@@ -161,7 +163,7 @@ def test_what_is_asked_for_is_not_tried(settings, monkeypatch):
     monkeypatch.setattr(hurdle, "kind_of_targets", never)
     monkeypatch.setattr(GPRegressor, "_fit_hurdle", lambda *_: None)
     found = GPRegressor(members=["linear"], random_state=0, **settings)
-    given = pooled.Given(pooled.as_key(0), None, None)
+    given = Given(as_key(0), None, None, {})
     assert found._kind_of_targets(Rows(X, COUNTS), False, given) == Kind()
 
 

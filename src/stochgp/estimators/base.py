@@ -189,8 +189,7 @@ class GPEstimator(PosteriorEstimator):
     ) -> "GPEstimator":
         """Learn the model's parameters from rows X [N, D] and targets y [N], and compute the posterior.
 
-        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and where `memory_limit` would be exceeded (both numbers).
-        A fit that raises leaves the estimator as it was.
+        Raises ValueError or TypeError, in one line, for data or settings that cannot be used, and where `memory_limit` would be exceeded (both numbers). A fit that raises leaves the estimator as it was.
 
         Parameters
         ----------
@@ -217,15 +216,9 @@ class GPEstimator(PosteriorEstimator):
         return self
 
     def _fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        groups: Any,
-        checkpoint: Any,
-        callback: Any,
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, checkpoint: Any, callback: Any,
         devices: Devices = ONE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         run = Run.of(self, checkpoint, callback, devices)
         data = self._read_data(X, y, sample_weight, groups, run)
         warn_of(
@@ -390,15 +383,9 @@ class GPEstimator(PosteriorEstimator):
         with progress_line(self.verbose if run.devices.is_writer else 0, learning_text) as progress:
             rows = source if data.n_rows <= N else SomeRows(source, run.some(N, data.n_rows))
             found = fit(
-                placed.learner,
-                gp,
-                rows,
-                key=run.learn_key,
-                progress=report,
-                checkpoint=run.checkpoint,
-                extent=run.extent,
-                devices=run.devices,
-            )
+                placed.learner, gp, rows, key=run.learn_key, progress=report, checkpoint=run.checkpoint,
+                extent=run.extent, devices=run.devices,
+            )  # fmt: skip
             try:
                 found, more = self._refine(found, gp, placed.learner, rows, run, report)
             except KeyboardInterrupt:  # what was learned before stays, and nothing else is tried
