@@ -56,7 +56,6 @@ from stochgp.training_data.run import Run
 from stochgp.training_data.units import TrainingData, in_target_units
 
 logger = logging.getLogger("stochgp.estimators")
-JUDGING = 1000  # rows, whose variances set that of a prior mean
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -244,7 +243,7 @@ class GPEstimator(PosteriorEstimator):
         is_count = self._target == "count"
         observation = Observation(data.targets, likelihood, dispersion, data.transform, rounding=is_count)
         if data.mean_function is not None:
-            some = ModelRows(data.rows.X[random_rows(data.n_rows, JUDGING)], data.inputs, self.dtype)
+            some = ModelRows(data.rows.X[random_rows(data.n_rows, 1000)], data.inputs, self.dtype)
             _, variance = some.by_block(posterior.mean_and_variance, posterior.block_rows)
             is_learned = learned is not None and getattr(self, "noise_variance", None) is None
             observation = observation.around(data.mean_function, is_learned, variance)
