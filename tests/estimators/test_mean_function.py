@@ -106,7 +106,7 @@ def test_draws_are_those_of_the_rest_with_the_line(pair):
     of_mean = m(NEW)[:, None] + m.deviations(NEW) @ np.asarray(f.normals)
     np.testing.assert_allclose(f(NEW), g(NEW) + of_mean, rtol=1e-6, atol=1e-6)
     is_noise_given = getattr(one, "noise_variance", None) is not None
-    for noisy in (False, True)[: 1 + is_noise_given]:
+    for noisy in (False, True) if is_noise_given else ():
         found, other = (part.sample_y(NEW, 5, random_state=3, include_noise=noisy) for part in (one, rest))
         np.testing.assert_allclose(found, other + of_mean, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(f(jnp.asarray(NEW, jnp.float32)), f(NEW), rtol=1e-4, atol=1e-4)
@@ -173,10 +173,10 @@ def test_slopes_have_the_covariance_of_their_posterior_with_the_penalty_integrat
 def test_the_line_errs_by_what_left_out_rows_err_by():
     """n²/(n − v) is the variance of y given the other rows: 1/Q_ii, Q = (K + nI)⁻¹."""
     model = FITS["exact"](mean="linear").fit(X, Y)
-    K = np.asarray(
-        model.kernel_.matrix(*2 * [jnp.asarray((X - X.mean(axis=0)) / X.std(axis=0), jnp.float32)])
-    )
-    left_out = 1 / np.diagonal(np.linalg.inv(K.astype(np.float64) + 0.01 * np.eye(N)))
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    with jax.enable_x64(True):
+        K = np.asarray(model.kernel_.matrix(jnp.asarray(Z), jnp.asarray(Z)))
+    left_out = 1 / np.diagonal(np.linalg.inv(K + 0.01 * np.eye(N)))
     line = model._fitted.observation.mean_function
     errors = np.mean(left_out) * model._fitted.target_scale**2
     np.testing.assert_allclose(line.width**2, min(1.0, errors / line.residual), rtol=1e-3)

@@ -57,7 +57,6 @@ from stochgp.training_data.units import TrainingData, in_target_units
 from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
-JUDGING = 1000  # rows, whose variances set that of a prior mean
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -316,7 +315,7 @@ class GPEstimator(PosteriorEstimator):
             found = dataclasses.replace(found, support=supported_by(data.given_targets(is_count)))
         if data.mean_function is None:
             return found
-        some = ModelRows(data.rows.X[random_rows(data.n_rows, JUDGING)], data.inputs, self.dtype)
+        some = ModelRows(data.rows.X[random_rows(data.n_rows, 1000)], data.inputs, self.dtype)
         _, variance = some.by_block(posterior.mean_and_variance, posterior.block_rows)
         learns_noise = is_learned and getattr(self, "noise_variance", None) is None
         return found.around(data.mean_function, learns_noise, variance)

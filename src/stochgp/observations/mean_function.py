@@ -31,11 +31,17 @@ SHARE_OF_TIME = 0.5  # of a fit whose time is limited
 
 
 class AbstractMeanFunction(eqx.Module):
-    """m(x) in the user's units of x and those of T(y), fitted to rows whose T(y) − m(x) are then learned from; its errors have the covariances d(x)·d(z) of `deviations` d."""
+    """m(x) in the user's units of x and those of T(y), fitted to rows whose T(y) − m(x) are then learned from; its errors have the covariances d(x)·d(z) of `deviations` d.
 
-    noise_factor: float = eqx.field(default=1.0, kw_only=True)  # noise variance of new rows / the learned one
-    residual: float = eqx.field(default=0.0, kw_only=True)  # noise variance at which `width` is 1; 0 = any
-    width: float = eqx.field(default=1.0, kw_only=True)  # factor of `deviations`
+    Parameters
+    ----------
+    noise_factor, residual, width : float
+        Noise variance of new rows divided by the learned one; variance of left-out errors at which `width` is 1, 0 = at any; a factor of `deviations`.
+    """
+
+    noise_factor: float = eqx.field(default=1.0, kw_only=True)
+    residual: float = eqx.field(default=0.0, kw_only=True)
+    width: float = eqx.field(default=1.0, kw_only=True)
     described: ClassVar[str]  # what is taken out of the targets
 
     @classmethod
@@ -80,6 +86,8 @@ class LinearMean(AbstractMeanFunction):
         Beyond which m is constant.
     root, offset_std : float64 array [D, R − 1], float
         root rootᵀ is the covariance of the slopes, and offset_std² the variance of the offset.
+    noise_factor, residual, width : float
+        As in `AbstractMeanFunction`.
     """
 
     offset: Float[np.ndarray, ""]
@@ -160,6 +168,8 @@ class TreeMean(AbstractMeanFunction):
     trees : Trees
         Those of all folds, their leaves divided by K.
     sizes : tuple of K integers, the numbers of trees of the folds
+    noise_factor, residual, width : float
+        As in `AbstractMeanFunction`.
     """
 
     offset: Float[np.ndarray, ""]
