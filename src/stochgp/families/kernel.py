@@ -28,6 +28,7 @@ from stochgp.posteriors import (
     AbstractPosterior,
     ExactKernelPosterior,
     LocalPosterior,
+    MixturePosterior,
     SampledKernelPosterior,
 )
 from stochgp.posteriors.base import Request
@@ -159,8 +160,8 @@ class KernelGPRegressor(FamilyRegressor):
         self.converged_ = bool(solved.converged)
         s, unit = self._fitted.target_scale, self._fitted.log_unit
         self.history_ = self.history_ + [in_target_units(entry, s, 1.0, unit) for entry in solved.history]
-        if isinstance(self._fitted.posterior, ExactKernelPosterior):
-            self.nlml_ = self._fitted.posterior.nlml() + unit
+        if isinstance(posterior := self._at_learned, ExactKernelPosterior):
+            self.nlml_ = posterior.nlml() + unit
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
@@ -187,7 +188,7 @@ class KernelGPRegressor(FamilyRegressor):
         return self._estimate().stderr
 
     def _estimate(self) -> Estimate:
-        posterior = self._fitted.posterior if "_fitted" in vars(self) else None
+        posterior = self._at_learned if "_fitted" in vars(self) else None
         if not isinstance(posterior, ExactKernelPosterior | SampledKernelPosterior):
             raise AttributeError("nlml_estimate_ is there after a fit whose prediction is global")
         if "nlml_estimate" not in vars(posterior):
@@ -301,5 +302,11 @@ class KernelGPRegressor(FamilyRegressor):
         return Wanted(self.solver, int(self.n_samples), self.dtype, self.verbose)
 
     def _nlml(self, learned: FitResult | None) -> float | None:
-        posterior = self._fitted.posterior
+        posterior = self._at_learned
         return posterior.nlml() if isinstance(posterior, ExactKernelPosterior) else None
+
+    @property
+    def _at_learned(self) -> AbstractPosterior:
+        """The posterior at the learned hyperparameters."""
+        posterior = self._fitted.posterior
+        return posterior.base if isinstance(posterior, MixturePosterior) else posterior

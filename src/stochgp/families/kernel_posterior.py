@@ -8,6 +8,7 @@ from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, AS_GIVEN, choice, decide
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.settings import DTYPES
+from stochgp.families.integrating import integrated
 from stochgp.families.solving import Wanted, posterior_of
 from stochgp.models import KernelGP
 from stochgp.planning.solve_plan import SolvePlan
@@ -110,6 +111,9 @@ class WantedPosterior(NamedTuple):
             devices=run.devices,
         )
         posterior, solved, more = posterior_of(gp, data, wanted, run.budget, key=run.solve_key)
+        if learned is not None:
+            posterior, drawn = integrated(posterior, gp, data.rows.group is not None, run.budget)
+            choices |= drawn
         residual = float(solved.residual_norms[0])
         if residual > WORST and data.n_rows > SMALL:
             if solved.result is RESULTS.interrupted:

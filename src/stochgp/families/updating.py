@@ -19,17 +19,22 @@ from stochgp.families.solving import (
     solved_directly,
     tolerances_of,
 )
+from stochgp.likelihoods import Gaussian
 from stochgp.posteriors import (
     AbstractPosterior,
     ExactKernelPosterior,
     LocalPosterior,
+    MixturePosterior,
     SampledKernelPosterior,
 )
 from stochgp.posteriors.growing import extended, grown_draws, joined, sides, warm_start
 from stochgp.posteriors.local import NEIGHBOURS
 from stochgp.posteriors.local_index import neighbours_bytes
+from stochgp.posteriors.mixture import exact_at
 from stochgp.results import Solution
 from stochgp.solvers import Factor
+
+MIXTURE_ROWS = 1000  # beyond which updates keep the learned hyperparameters alone
 
 
 def updated(
@@ -44,7 +49,10 @@ def updated(
     new = Rows(X, y, rows.weights)
     with jax.enable_x64(True), kept_on_disk():
         posterior, solved = _grown(fitted.posterior, new, wanted, budget, key)
-    found = dataclasses.replace(fitted.with_inputs(rows.X), posterior=posterior)
+    observation = fitted.observation
+    if isinstance(fitted.posterior, MixturePosterior) and isinstance(posterior, ExactKernelPosterior):
+        observation = dataclasses.replace(observation, likelihood=Gaussian(posterior.noise))
+    found = dataclasses.replace(fitted.with_inputs(rows.X), posterior=posterior, observation=observation)
     return found.with_targets(rows.y, rows.weights), solved
 
 
@@ -56,6 +64,13 @@ def _grown(
             return _grown_locally(posterior, new, budget), None
         case ExactKernelPosterior():
             return _grown_exactly(posterior, new, budget)
+        case MixturePosterior():
+            base, solved = _grown_exactly(posterior.base, new, budget)
+            if len(base.weights) > MIXTURE_ROWS:
+                return base, solved
+            thetas = ((part.system.kernel, float(part.noise.level)) for part in posterior.parts)
+            parts = tuple(exact_at(base, *theta) for theta in thetas)
+            return dataclasses.replace(posterior, base=base, parts=parts), solved
         case SampledKernelPosterior():
             return _grown_by_solving(posterior, new, wanted, budget, key)
     raise TypeError(f"{type(posterior).__name__} takes in no new rows")
