@@ -13,6 +13,7 @@ from stochgp.budget import Budget
 from stochgp.choosing import choice, decide, too_few
 from stochgp.data.streams import AbstractSource
 from stochgp.estimators.regressor import FamilyRegressor
+from stochgp.families.integrating import Curvature
 from stochgp.families.kernel_posterior import WantedPosterior
 from stochgp.families.solving import KernelPosterior, Wanted
 from stochgp.families.updating import updated
@@ -94,7 +95,7 @@ class KernelGPRegressor(FamilyRegressor):
     kernel_
         With its hyperparameters, on the data that the kernel sees.
     noise_variance_, nlml_
-        In units of the targets given; the NLML per row is exact, where the solver is direct. `nlml_estimate_` and `nlml_stderr_`: see there.
+        In units of the targets given; the first is a mean over hyperparameters for 3 to 400 rows (`plan_["hyperparameters"]`). The NLML per row is exact, where the solver is direct. `nlml_estimate_` and `nlml_stderr_`: see there.
     converged_
         The residual, measured on all rows, is within the tolerance of the plan.
     plan_
@@ -125,6 +126,7 @@ class KernelGPRegressor(FamilyRegressor):
     metric: str = field(default="auto", kw_only=True)
     smiles: Any = field(default=None, kw_only=True)
     _shares_learning: ClassVar[bool] = False
+    _of_all: ClassVar[Curvature | None] = None  # of more rows, from which kernel and noise given were learned
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.
@@ -296,7 +298,9 @@ class KernelGPRegressor(FamilyRegressor):
         return self._wanted_posterior().of(gp, learned, data, run)
 
     def _wanted_posterior(self) -> WantedPosterior:
-        return WantedPosterior(self.prediction, self._wanted_solve(), self.noise_variance is not None)
+        return WantedPosterior(
+            self.prediction, self._wanted_solve(), self.noise_variance is not None, self._of_all
+        )
 
     def _wanted_solve(self) -> Wanted:
         return Wanted(self.solver, int(self.n_samples), self.dtype, self.verbose)

@@ -1,6 +1,7 @@
 """New rows for a fitted kernel GP: read, standardised as the rows of the fit were, solved for from where the last solve ended."""
 
 import dataclasses
+import typing
 from typing import Any
 
 import jax
@@ -30,7 +31,6 @@ from stochgp.posteriors import (
 from stochgp.posteriors.growing import extended, grown_draws, joined, sides, warm_start
 from stochgp.posteriors.local import NEIGHBOURS
 from stochgp.posteriors.local_index import neighbours_bytes
-from stochgp.posteriors.mixture import exact_at
 from stochgp.results import Solution
 from stochgp.solvers import Factor
 
@@ -49,11 +49,17 @@ def updated(
     new = Rows(X, y, rows.weights)
     with jax.enable_x64(True), kept_on_disk():
         posterior, solved = _grown(fitted.posterior, new, wanted, budget, key)
-    observation = fitted.observation
-    if isinstance(fitted.posterior, MixturePosterior) and isinstance(posterior, ExactKernelPosterior):
-        observation = dataclasses.replace(observation, likelihood=Gaussian(posterior.noise))
-    found = dataclasses.replace(fitted.with_inputs(rows.X), posterior=posterior, observation=observation)
+    found = fitted.with_inputs(rows.X)
+    if isinstance(fitted.posterior, MixturePosterior):
+        found = with_posterior(found, typing.cast(MixturePosterior, posterior))
+    found = dataclasses.replace(found, posterior=posterior)
     return found.with_targets(rows.y, rows.weights), solved
+
+
+def with_posterior(fitted: Fitted, posterior: MixturePosterior | ExactKernelPosterior) -> Fitted:
+    """With another posterior, and its noise."""
+    observation = dataclasses.replace(fitted.observation, likelihood=Gaussian(posterior.noise))
+    return dataclasses.replace(fitted, posterior=posterior, observation=observation)
 
 
 def _grown(
@@ -66,11 +72,7 @@ def _grown(
             return _grown_exactly(posterior, new, budget)
         case MixturePosterior():
             base, solved = _grown_exactly(posterior.base, new, budget)
-            if len(base.weights) > MIXTURE_ROWS:
-                return base, solved
-            thetas = ((part.system.kernel, float(part.noise.level)) for part in posterior.parts)
-            parts = tuple(exact_at(base, *theta) for theta in thetas)
-            return dataclasses.replace(posterior, base=base, parts=parts), solved
+            return base if len(base.weights) > MIXTURE_ROWS else posterior.at(base), solved
         case SampledKernelPosterior():
             return _grown_by_solving(posterior, new, wanted, budget, key)
     raise TypeError(f"{type(posterior).__name__} takes in no new rows")

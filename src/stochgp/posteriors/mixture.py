@@ -55,6 +55,11 @@ class MixturePosterior(AbstractPosterior):
     def dtype(self) -> str:
         return self.base.dtype
 
+    def at(self, base: ExactKernelPosterior) -> "MixturePosterior":
+        """Of the same θ_s and w_s, for the rows of this posterior."""
+        thetas = ((part.system.kernel, float(part.noise.level)) for part in self.parts)
+        return MixturePosterior(base, tuple(exact_at(base, *theta) for theta in thetas), self.shares)
+
     def mean(self, X: Rows) -> PerRow:
         means = [share * part.mean(X) for share, part in zip(self.shares, self.parts, strict=True)]
         return functools.reduce(lambda total, mean: total + mean, means)
