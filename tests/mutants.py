@@ -2072,7 +2072,7 @@ MUTATIONS = (
     Mutation(
         "few rows have no frequent values",
         "pools/comparing.py",
-        "return Compared(picked, folds=of_folds)",
+        "return Compared(picked, folds=of_folds, table=rows)",
         "return Compared(picked)",
         "pools/test_pooled.py::test_pools_know_the_values_that_are_recorded_again_and_again",
     ),

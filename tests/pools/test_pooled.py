@@ -11,6 +11,7 @@ from quick_members import QUICK
 from sklearn.base import clone
 
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPRegressor, load
+from stochgp.budget import Budget
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import Mixture
@@ -282,7 +283,9 @@ def test_few_rows_are_predicted_fold_by_fold_by_members_that_then_know_all(group
         assert len(np.unique(np.column_stack([fold, rows.group]), axis=0)) == 30
     logp, squares = np.empty(300), np.empty(300)
     for k in range(5):
-        again = joining.at_its_parameters(found.estimators_["kernel"], rows.some(fold != k), None)
+        kernel = found.estimators_["kernel"]
+        of_all = joining.curvature_of(kernel, Budget(10**10))
+        again = joining.at_its_parameters(kernel, rows.some(fold != k), None, of_all)
         part = rows.some(fold == k)
         logp[fold == k] = again.predict_distribution(part.X).logpdf(part.y)
         squares[fold == k] = (again.predict(part.X) - part.y) ** 2
@@ -442,6 +445,35 @@ def test_a_member_that_stays_alone_has_its_probabilities_corrected(monkeypatch):
     width = lambda model: np.diff(model.predict_interval(NEW, 0.5), axis=1).mean()
     assert width(found) < 0.8 * width(found.estimators_["wide"])
     assert_allclose(found.predict_interval(NEW, 0.5), found.predict_distribution(NEW).interval(0.5))
+
+
+def test_probabilities_of_few_rows_are_corrected_by_their_folds(monkeypatch):
+    """As those of many: a member that promises twice the deviation."""
+    monkeypatch.setattr(comparing, "chosen", lambda *_, **__: pooled.alone(0, "it is the best"))
+    wide = KernelGPRegressor(learner=None, noise_variance=0.4, likelihood="gaussian")
+    found = GPRegressor(members={"wide": wide, "other": QUICK["feature"]()}, random_state=0)
+    found.fit(X[:200], Y[:200])
+    assert found.plan_["probabilities"]["choice"].startswith("Beta(")
+    assert found.plan_["probabilities"]["why"].endswith("by 200 held-out rows")
+    width = lambda model: np.diff(model.predict_interval(NEW, 0.5), axis=1).mean()
+    assert width(found) < 0.8 * width(found.estimators_["wide"])
+
+
+def test_a_kernel_gp_of_other_folds_has_not_learned_from_the_fold():
+    """With a target moved in the fold alone its predictions of the fold stay, to a tenth of what they change by at the hyperparameters of all rows."""
+    rows, moved = Rows(X[:150], Y[:150]), Y[:150].copy()
+    moved[::5] += 3 * np.random.default_rng(1).normal(size=30)
+    apart = {}
+    for name in ("learned", "stepped"):
+        found = []
+        for y in (rows.y, moved):
+            member = KernelGPRegressor(random_state=0, likelihood="gaussian").fit(rows.X, y)
+            of_all = joining.curvature_of(member, Budget(10**10)) if name == "stepped" else None
+            seen = rows.some(np.arange(150) % 5 != 0)
+            again = joining.at_its_parameters(member, seen, None, of_all)
+            found.append(np.log(again._fitted.posterior.noise.level.value))
+        apart[name] = abs(found[1] - found[0])
+    assert apart["learned"] > 1 and apart["stepped"] < 0.5 * apart["learned"]
 
 
 def test_probabilities_are_not_corrected_by_rows_of_other_times(model):

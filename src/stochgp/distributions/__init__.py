@@ -1,7 +1,14 @@
 """Predictive distributions of observations, as values."""
 
 from .base import AbstractDistribution
-from .calibrating import Conformal, ConformalScores, PITRecalibration, conformal, recalibration
+from .calibrating import (
+    Conformal,
+    ConformalScores,
+    PITRecalibration,
+    conformal,
+    recalibration,
+    recalibration_of_parts,
+)
 from .categorical import Categorical
 from .counts import Counts
 from .curves import AbstractCurve, BetaCurve, Recalibrated, SplineCurve
@@ -39,6 +46,7 @@ __all__ = [
     "conformal",
     "mixture",
     "recalibration",
+    "recalibration_of_parts",
     "student_multipliers",
     "temperature_scaling",
 ]

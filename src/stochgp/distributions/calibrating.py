@@ -8,6 +8,7 @@ rows differ: there n is (Σρ)²/Σρ² (Kish 1965), the number of rows where we
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -159,16 +160,29 @@ def recalibration(
     """
     if strength is not None and groups is not None:
         raise ValueError("strength is of rows; it is not taken with groups")
-    found, y, weight = one_of_each(found, y, groups, seed, weight)
+    return recalibration_of_parts([(found, y, groups, weight)], seed=seed, strength=strength)
+
+
+def recalibration_of_parts(
+    parts: Sequence[tuple[AbstractDistribution, Any, Any, Any]],
+    *,
+    seed: int = 0,
+    strength: Float64[np.ndarray, " N"] | None = None,
+) -> PITRecalibration:
+    """`recalibration` of rows in several parts, each (distributions, targets, groups, weights)."""
+    picked = [one_of_each(found, y, groups, seed, weight) for found, y, groups, weight in parts]
+    y, weight = (np.concatenate([part[i] for part in picked]) for i in (1, 2))
     n = len(y)
     if n < FEWEST:
         raise ValueError(f"{n} left-out rows are too few to recalibrate by; at least {FEWEST} are needed")
-    n_coarse = int(_are_coarse(found, y).sum())
+    widths = [np.diff(found.quantile([0.3085, 0.6915]))[:, 0] for found, _, _ in picked]
+    n_coarse = int(_are_coarse(np.concatenate(widths), y).sum())
     if n_coarse > MOST_COARSE * n:
         raise ValueError(
             f"{n_coarse} of {n} left-out targets are repeated and stand apart, in {len(np.unique(y))} values: a density at repeated targets cannot be recalibrated"
         )
-    u = np.clip(found.pit(y, seed), NEAREST, 1 - NEAREST)
+    u = np.concatenate([found.pit(y, seed) for found, y, _ in picked])
+    u = np.clip(u, NEAREST, 1 - NEAREST)
     slope = lambda a, b: _curve(a, b, strength).log_slope(u[:, None], 1 - u[:, None])[:, 0]
     loss = lambda raw: -float(np.average(slope(*np.exp(raw)), weights=weight))
     best = scipy.optimize.minimize(
@@ -186,13 +200,12 @@ def _curve(a: float, b: float, strength: Float64[np.ndarray, " N"] | None) -> Be
     return BetaCurve(a, b) if strength is None else BetaCurve(a ** strength[:, None], b ** strength[:, None])
 
 
-def _are_coarse(found: AbstractDistribution, y: Float64[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
-    """Which targets occur again, and have no other within half of the distance between the quantiles Φ(±½), a standard deviation of a Gaussian."""
+def _are_coarse(width: Float64[np.ndarray, " N"], y: Float64[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
+    """Which targets occur again, and have no other within half of the width between the quantiles Φ(±½), a standard deviation of a Gaussian."""
     values, number, counts = np.unique(y, return_inverse=True, return_counts=True)
     apart = np.diff(values, prepend=-np.inf, append=np.inf)
     gap = np.minimum(apart[:-1], apart[1:])[number]
-    lower, upper = found.quantile([0.3085, 0.6915]).T
-    return (counts[number] > 1) & (gap > (upper - lower) / 2)
+    return (counts[number] > 1) & (gap > width / 2)
 
 
 def conformal(

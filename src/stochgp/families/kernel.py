@@ -14,6 +14,7 @@ from stochgp.choosing import choice, decide, too_few
 from stochgp.data.streams import AbstractSource
 from stochgp.estimators.helps import within_reach
 from stochgp.estimators.regressor import FamilyRegressor
+from stochgp.families.integrating import Curvature
 from stochgp.families.kernel_posterior import WantedPosterior
 from stochgp.families.solving import KernelPosterior, Wanted
 from stochgp.families.updating import updated
@@ -30,6 +31,7 @@ from stochgp.posteriors import (
     AbstractPosterior,
     ExactKernelPosterior,
     LocalPosterior,
+    MixturePosterior,
     SampledKernelPosterior,
 )
 from stochgp.posteriors.base import Request
@@ -95,7 +97,7 @@ class KernelGPRegressor(FamilyRegressor):
     kernel_
         With its hyperparameters, on the data that the kernel sees.
     noise_variance_, nlml_
-        In units of the targets given; the NLML per row is exact, where the solver is direct. `nlml_estimate_` and `nlml_stderr_`: see there.
+        In units of the targets given; the first is a mean over hyperparameters for 3 to 400 rows (`plan_["hyperparameters"]`). The NLML per row is exact, where the solver is direct. `nlml_estimate_` and `nlml_stderr_`: see there.
     converged_
         The residual, measured on all rows, is within the tolerance of the plan.
     plan_
@@ -126,6 +128,7 @@ class KernelGPRegressor(FamilyRegressor):
     metric: str = field(default="auto", kw_only=True)
     smiles: Any = field(default=None, kw_only=True)
     _shares_learning: ClassVar[bool] = False
+    _of_all: ClassVar[Curvature | None] = None  # of more rows, from which kernel and noise given were learned
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.
@@ -167,8 +170,8 @@ class KernelGPRegressor(FamilyRegressor):
         self.converged_ = bool(solved.converged)
         s, unit = self._fitted.target_scale, self._fitted.log_unit
         self.history_ = self.history_ + [in_target_units(entry, s, 1.0, unit) for entry in solved.history]
-        if isinstance(self._fitted.posterior, ExactKernelPosterior):
-            self.nlml_ = self._fitted.posterior.nlml() + unit
+        if isinstance(posterior := self._at_learned, ExactKernelPosterior):
+            self.nlml_ = posterior.nlml() + unit
 
     @property
     def kernel_(self) -> kernels.AbstractKernel:
@@ -195,7 +198,7 @@ class KernelGPRegressor(FamilyRegressor):
         return self._estimate().stderr
 
     def _estimate(self) -> Estimate:
-        posterior = self._fitted.posterior if "_fitted" in vars(self) else None
+        posterior = self._at_learned if "_fitted" in vars(self) else None
         if not isinstance(posterior, ExactKernelPosterior | SampledKernelPosterior):
             raise AttributeError("nlml_estimate_ is there after a fit whose prediction is global")
         if "nlml_estimate" not in vars(posterior):
@@ -307,11 +310,19 @@ class KernelGPRegressor(FamilyRegressor):
         return self._wanted_posterior().of(gp, learned, data, run)
 
     def _wanted_posterior(self) -> WantedPosterior:
-        return WantedPosterior(self.prediction, self._wanted_solve(), self.noise_variance is not None)
+        return WantedPosterior(
+            self.prediction, self._wanted_solve(), self.noise_variance is not None, self._of_all
+        )
 
     def _wanted_solve(self) -> Wanted:
         return Wanted(self.solver, int(self.n_samples), self.dtype, self.verbose)
 
     def _nlml(self, learned: FitResult | None) -> float | None:
-        posterior = self._fitted.posterior
+        posterior = self._at_learned
         return posterior.nlml() if isinstance(posterior, ExactKernelPosterior) else None
+
+    @property
+    def _at_learned(self) -> AbstractPosterior:
+        """The posterior at the learned hyperparameters."""
+        posterior = self._fitted.posterior
+        return posterior.base if isinstance(posterior, MixturePosterior) else posterior

@@ -1,6 +1,7 @@
 """New rows for a fitted kernel GP: read, standardised as the rows of the fit were, solved for from where the last solve ended."""
 
 import dataclasses
+import typing
 from typing import Any
 
 import jax
@@ -19,10 +20,12 @@ from stochgp.families.solving import (
     solved_directly,
     tolerances_of,
 )
+from stochgp.likelihoods import Gaussian
 from stochgp.posteriors import (
     AbstractPosterior,
     ExactKernelPosterior,
     LocalPosterior,
+    MixturePosterior,
     SampledKernelPosterior,
 )
 from stochgp.posteriors.growing import extended, grown_draws, joined, sides, warm_start
@@ -30,6 +33,8 @@ from stochgp.posteriors.local import NEIGHBOURS
 from stochgp.posteriors.local_index import neighbours_bytes
 from stochgp.results import Solution
 from stochgp.solvers import Factor
+
+MIXTURE_ROWS = 1000  # beyond which updates keep the learned hyperparameters alone
 
 
 def updated(
@@ -44,8 +49,17 @@ def updated(
     new = Rows(X, y, rows.weights)
     with jax.enable_x64(True), kept_on_disk():
         posterior, solved = _grown(fitted.posterior, new, wanted, budget, key)
-    found = dataclasses.replace(fitted.with_inputs(rows.X), posterior=posterior)
+    found = fitted.with_inputs(rows.X)
+    if isinstance(fitted.posterior, MixturePosterior):
+        found = with_posterior(found, typing.cast(MixturePosterior, posterior))
+    found = dataclasses.replace(found, posterior=posterior)
     return found.with_targets(rows.y, rows.weights), solved
+
+
+def with_posterior(fitted: Fitted, posterior: MixturePosterior | ExactKernelPosterior) -> Fitted:
+    """With another posterior, and its noise."""
+    observation = dataclasses.replace(fitted.observation, likelihood=Gaussian(posterior.noise))
+    return dataclasses.replace(fitted, posterior=posterior, observation=observation)
 
 
 def _grown(
@@ -56,6 +70,9 @@ def _grown(
             return _grown_locally(posterior, new, budget), None
         case ExactKernelPosterior():
             return _grown_exactly(posterior, new, budget)
+        case MixturePosterior():
+            base, solved = _grown_exactly(posterior.base, new, budget)
+            return base if len(base.weights) > MIXTURE_ROWS else posterior.at(base), solved
         case SampledKernelPosterior():
             return _grown_by_solving(posterior, new, wanted, budget, key)
     raise TypeError(f"{type(posterior).__name__} takes in no new rows")

@@ -9,13 +9,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from stochgp import deadline
+from stochgp.budget import Budget
 from stochgp.choosing import prefer
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import AbstractDistribution, Rounded
 from stochgp.estimators.fitted import Fitted
 from stochgp.kernels.rotated import along_inputs
-from stochgp.pools.joining import at_its_parameters
+from stochgp.pools.joining import at_its_parameters, curvature_of
 from stochgp.pools.pool_division import HeldOut
 from stochgp.pools.pooled import ON_BLOCKS
 from stochgp.pools.pooling import (
@@ -101,19 +102,20 @@ class Comparison:
         return found, logp, mean
 
     def _by_folds(self, rows: Rows, fold: Int[np.ndarray, " N"]) -> Compared:
-        """Each row is predicted once, from the other folds, by members of the hyperparameters that all rows gave them."""
+        """Each row is predicted once, from the other folds, by members that have learned from these: kernel GPs by one step from the hyperparameters of all rows."""
         members, parts = self.members, [np.flatnonzero(fold == k) for k in range(fold.max() + 1)]
         if len(members) == 1:
             return Compared(alone(0, "there is no other member"))
         shape = len(rows), len(members)
         logp, means, is_mixed, of_folds = np.empty(shape), np.empty(shape), True, []
         constant = np.empty(len(rows))
+        of_all = [curvature_of(member, Budget.of(member.memory_limit)) for member in members.values()]
         for part in parts:
             seen, new = rows.some(np.setdiff1d(np.arange(len(rows)), part)), rows.some(part)
             of_folds.append((part, []))
             constant[part] = np.average(seen.y, weights=seen.weights)
             for k, member in enumerate(members.values()):
-                fitted = at_its_parameters(member, seen, seen.group)._fitted
+                fitted = at_its_parameters(member, seen, seen.group, of_all[k])._fitted
                 found = fitted.distribution(new.X)
                 of_folds[-1][1].append(found)
                 logp[part, k], means[part, k] = found.logpdf(new.y), fitted.mean(new.X)
@@ -127,7 +129,7 @@ class Comparison:
         if (best := self._best_alone(predicted, is_mixed)) is not None:
             return best
         picked = chosen(predicted.in_units(_spread(rows)), list(members), by_distance=False)
-        return Compared(picked, folds=of_folds)
+        return Compared(picked, folds=of_folds, table=rows)
 
     def _distance(
         self, seen: Rows, new: Rows, far: Bool[np.ndarray, " R"], in_time: bool

@@ -4,16 +4,20 @@ import contextlib
 import dataclasses
 from typing import Any
 
+import jax
 import numpy as np
 from sklearn.base import clone
 
 from stochgp import deadline
-from stochgp.budget import MemoryLimitError
+from stochgp.budget import Budget, MemoryLimitError
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.families.feature import FeatureGPRegressor
+from stochgp.families.integrating import Curvature
 from stochgp.families.kernel import KernelGPRegressor
+from stochgp.families.updating import with_posterior
 from stochgp.features import is_network
+from stochgp.posteriors import ExactKernelPosterior, MixturePosterior
 from stochgp.results import RESULTS
 from stochgp.training_data.fingerprinted import name_inputs
 from stochgp.training_data.units import TREES
@@ -58,18 +62,40 @@ def made_anew(member: Any, rows: Rows, groups: np.ndarray | None, width: float) 
     return False
 
 
-def at_its_parameters(member: Any, rows: Rows, groups: np.ndarray | None) -> Any:
-    """Another of these rows, standardised by them: a kernel GP of the same hyperparameters, one of another family that learns again."""
+def curvature_of(member: Any, budget: Budget) -> Curvature | None:
+    """Of a kernel GP that has learned from all rows, for `at_its_parameters` of fewer; None for others."""
+    if not isinstance(member, KernelGPRegressor) or member.learner is None:
+        return None
+    with jax.enable_x64(True):
+        return Curvature.of(member._fitted.posterior, member.noise_variance is not None, budget)
+
+
+def at_its_parameters(
+    member: Any, rows: Rows, groups: np.ndarray | None, of_all: Curvature | None = None
+) -> Any:
+    """Another of these rows, standardised by them: a kernel GP of the same hyperparameters, one of another family that learns again.
+
+    With the curvature `of_all` rows, the kernel GP has the hyperparameters that these rows alone would have given, to first order.
+    """
     settings: dict[str, Any] = {"plan": member.plan_.without("ended"), "time_limit": None}
     if isinstance(member, KernelGPRegressor):
-        noise = member.noise_variance_ / member._fitted.target_scale**2
+        noise, found = member.noise_variance_ / member._fitted.target_scale**2, member._fitted.posterior
+        if isinstance(found, MixturePosterior):
+            noise = float(found.base.noise.level)
         settings |= {"kernel": member.kernel_, "learner": None, "noise_variance": noise}
         settings |= {"batch_size": None, "epochs": None, "learning_rate": None}
     again: Any = clone(member)
     again.set_params(**settings)
+    if of_all is not None:
+        vars(again)["_of_all"] = of_all
     with silent():
         again.fit(rows.X, rows.y, rows.weight, groups=groups)
     raise_interrupt_of(again)
+    mixture, exact = member._fitted.posterior, again._fitted.posterior
+    if of_all is None and isinstance(mixture, MixturePosterior) and isinstance(exact, ExactKernelPosterior):
+        with jax.enable_x64(True):
+            again._fitted = with_posterior(again._fitted, mixture.at(exact))
+        again.noise_variance_ = again._fitted.observation.noise_variance * again._fitted.target_scale**2
     return again
 
 

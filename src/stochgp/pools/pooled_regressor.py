@@ -13,7 +13,12 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import choice, planned
 from stochgp.data.rows import Rows
-from stochgp.distributions import AbstractDistribution, PITRecalibration, recalibration
+from stochgp.distributions import (
+    AbstractDistribution,
+    PITRecalibration,
+    recalibration,
+    recalibration_of_parts,
+)
 from stochgp.distributions.curves import truncated
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.families.feature import FeatureGPRegressor
@@ -84,7 +89,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     the second. A member stays where it pays. The held-out rows then join the posteriors of those that stay; of a table with a time kernel GPs are made
     anew of all rows at their hyperparameters, and networks learned again, and trees in any table of which more than a twentieth was held out. Members that are judged by blocks of time have wider distributions
     where these blocks ask for it. Of 100 to 1,000 rows a kernel
-    GP, linear regression and trees know all, and each fold of five is predicted from the others at their hyperparameters; fewer have a kernel GP alone.
+    GP, linear regression and trees know all, and each fold of five is predicted by members that have learned from the others; fewer have a kernel GP alone.
     Values that targets have again and again, such as rounded prices, have probabilities of their own where held-out rows gain by it (`distributions.Heaping`).
 
     Parameters
@@ -334,16 +339,18 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 
         In tables with a time only of rows between the training rows: single ones are exchangeable with those that were held out one by one.
         """
-        mixed = compared.mixed()
-        if mixed.has_masses:
+        parts = list(compared.held_out(new, np.zeros(len(new), bool)))
+        if any(found.has_masses for _, found, _ in parts):
             raise ValueError("a correction is of continuous distributions")
         if compared.far is None:
-            made = recalibration(mixed, new.y, groups=new.group, weight=new.weight)
+            made = recalibration_of_parts(
+                [(found, part.y, part.group, part.weight) for part, found, _ in parts]
+            )
             return made, f"Beta({made.a:.3g}, {made.b:.3g}) of F"
         near = np.flatnonzero(~compared.far)
         rows = new.some(near)
         strength = compared.pooling.strength(rows.X)
-        made = recalibration(mixed[near], rows.y, weight=rows.weight, strength=strength)
+        made = recalibration(compared.mixed()[near], rows.y, weight=rows.weight, strength=strength)
         return made, f"Beta({made.a:.3g}, {made.b:.3g}) of F near the training rows, of later ones F"
 
 

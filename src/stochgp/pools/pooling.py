@@ -155,7 +155,7 @@ class Chosen(NamedTuple):
 class Compared(NamedTuple):
     """The members that stay and their weights, the distance these may depend on, and the held-out rows and their distributions by each member that was tried.
 
-    `folds`: of rows that were held out fold by fold, those of each fold by number, and their distributions by each member.
+    `folds`: of rows that were held out fold by fold, those of each fold by number, and their distributions by each member; `table` has these rows.
     `widths` are factors of variances that these members have since they were learned. `far` says which of the rows are far from the training rows,
     where both kinds were held out and the distance lies between those of both.
     """
@@ -168,6 +168,7 @@ class Compared(NamedTuple):
     far: Bool[np.ndarray, " R"] | None = None
     folds: Sequence[tuple[Int[np.ndarray, " R"], Sequence[Any]]] = ()
     positive: bool = False
+    table: Rows | None = None
 
     @property
     def pooling(self) -> Pooling:

@@ -5,6 +5,7 @@ from .exact import ExactKernelPosterior
 from .feature import FeaturePosterior, FunctionSamples
 from .kernel import KernelFunctions, KernelSystem, sample_targets
 from .local import LocalPosterior, LocalPrediction
+from .mixture import MixtureFunctions, MixturePosterior
 from .sampled import SampledKernelPosterior
 from .variational import VariationalFunctions, VariationalPosterior
 
@@ -19,6 +20,8 @@ __all__ = [
     "KernelSystem",
     "LocalPosterior",
     "LocalPrediction",
+    "MixtureFunctions",
+    "MixturePosterior",
     "Request",
     "SampledKernelPosterior",
     "VariationalFunctions",

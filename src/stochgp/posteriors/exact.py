@@ -144,12 +144,23 @@ class ExactKernelPosterior(AbstractPosterior):
 
     def errors_without(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
         """z = e_i/√V_i, e_i = α_i/Q_ii of the variance 1/Q_ii, Q = A⁻¹, each from all other rows (`posteriors.calibration`)."""
+        alpha, Q = self._alpha_and_q(rows)
+        return alpha / np.sqrt(Q) * np.sqrt(1 / Q / self.system.variance_of_one(rows, 1 / Q))
+
+    def left_out(
+        self, rows: Int[np.ndarray, " P"]
+    ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, " P"]]:
+        """(e_i, V_i) of `errors_without`: the error of each row and the variance of one observation there."""
+        alpha, Q = self._alpha_and_q(rows)
+        return alpha / Q, self.system.variance_of_one(rows, 1 / Q)
+
+    def _alpha_and_q(self, rows: Int[np.ndarray, " P"]) -> tuple[np.ndarray, np.ndarray]:
+        """(α_i, Q_ii) of these rows."""
         Q = np.empty(len(rows))
         for start in range(0, len(rows), COLUMNS):
             half = self.columns(rows[start : start + COLUMNS])
             Q[start : start + COLUMNS] = np.sum(np.square(half, dtype=np.float64), axis=0)
-        alpha = np.asarray(self.weights, np.float64)[rows, 0]
-        return alpha / np.sqrt(Q) * np.sqrt(1 / Q / self.system.variance_of_one(rows, 1 / Q))
+        return np.asarray(self.weights, np.float64)[rows, 0], Q
 
     def columns(self, rows: Int[np.ndarray, " P"]) -> Float[np.ndarray, "N P"]:
         """These columns of L⁻¹."""

@@ -5,6 +5,7 @@ Sets come as Z [B, Q, D]: B sets of Q rows. By kind of posterior,
     from samples    C = √(v/c)(DᵀD/S)√(v/c), D the deviations of the S functions held, c their mean squares, v the variances (`sampled_variance`)
     from features   C = (Rᵀφ)·(Rᵀφ)
     from a factor   C = k(Z, Z) − k(Z, X)A⁻¹k(X, Z)
+    of a mixture    C = Σ_s w_s [C_s + (m_s − m)(m_s − m)ᵀ], m = Σ_s w_s m_s
 
 so that the diagonals are the variances that the posterior itself gives. The slope of the last one needs no factor: with H = A⁻¹k(X, Z) held,
 it is that of k(Z, Z) − k(Z, X)H − Hᵀk(X, Z). The slope of v is that with the nearest rows as they are.
@@ -25,6 +26,7 @@ from stochgp.posteriors.base import AbstractPosterior
 from stochgp.posteriors.exact import ExactKernelPosterior
 from stochgp.posteriors.feature import FeaturePosterior
 from stochgp.posteriors.kernel import times
+from stochgp.posteriors.mixture import MixturePosterior
 from stochgp.posteriors.sampled import SampledKernelPosterior, SampleRows, sampled_variance
 from stochgp.posteriors.variational import VariationalPosterior
 
@@ -42,6 +44,11 @@ class JointMoments:
     """
 
     def __init__(self, posterior: AbstractPosterior):
+        self._mixed: list[tuple[float, JointMoments]] = []
+        if isinstance(posterior, MixturePosterior):
+            parts = map(JointMoments, posterior.parts)
+            self._mixed, self.dtype = list(zip(posterior.shares, parts, strict=True)), np.dtype(np.float64)
+            return
         self._exact = posterior if isinstance(posterior, ExactKernelPosterior) else None
         self._sampled = posterior if isinstance(posterior, SampledKernelPosterior) else None
         self._of, self._parts = _traced(posterior)
@@ -50,11 +57,21 @@ class JointMoments:
 
     def value(self, Z: Sets) -> tuple[Means, Covariances]:
         """(Mean, covariance) of each set."""
+        if self._mixed:
+            moments = [(share, *part.value(Z)) for share, part in self._mixed]
+            mean = sum(share * m for share, m, _ in moments)
+            apart = [(share, m - mean, C) for share, m, C in moments]
+            return mean, sum(share * (C + d[:, :, None] * d[:, None]) for share, d, C in apart)
         mean, covariance = self._by_chunk(self._value, Z)
         return mean, covariance
 
     def pull(self, Z: Sets, by_mean: Means, by_covariance: Covariances) -> Sets:
         """The gradient in Z of a function whose gradients in means and covariances are given."""
+        if self._mixed:
+            means = [(share, part.value(Z)[0], part) for share, part in self._mixed]
+            mean, both = sum(share * m for share, m, _ in means), by_covariance + by_covariance.swapaxes(1, 2)
+            of_part = lambda m: by_mean + np.einsum("bqr,br->bq", both, m - mean)  # Σ_s w_s (m_s − m) is 0
+            return sum(share * part.pull(Z, of_part(m), by_covariance) for share, m, part in means)
         return self._by_chunk(self._pull, Z, by_mean, by_covariance)[0]
 
     def _value(self, Z: Array) -> tuple[Any, ...]:
