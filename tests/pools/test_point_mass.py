@@ -12,12 +12,11 @@ from quick_members import WITHOUT_KERNEL
 
 from stochgp import GPRegressor, SparseGPClassifier, load
 from stochgp.data.rows import Rows
-from stochgp.distributions import Mixture, Normal, PointMass
+from stochgp.distributions import Mixture, PointMass
 from stochgp.learners import SVGP, ByLoss
 from stochgp.pools import hurdle, pooled_classifier, pooled_regressor
 from stochgp.pools.point_mass import frequent
 from stochgp.pools.pool_run import Given
-from stochgp.pools.pooling import Compared, alone
 
 N = 1_200
 GENERATOR = np.random.default_rng(0)
@@ -96,30 +95,12 @@ def test_a_pool_takes_a_point_mass_where_held_out_rows_prefer_it(tmp_path):
     assert_array_equal(again.predict(NEW), found.predict(NEW))
 
 
-def test_a_hurdle_model_as_a_whole_has_neither_a_curve_nor_frequent_values():
+def test_a_hurdle_model_as_a_whole_has_no_curve():
     """Its parts have their own; with a curve it would have been taken for a continuous distribution."""
     rounded = GENERATOR.uniform(size=N) < 1 / 3
     y = np.where(RAINS & rounded, 0.5 * np.round(2 * Y), np.round(Y, 3))
     model = GPRegressor(random_state=0).fit(X, y)
     assert list(model.estimators_) == ["point_mass"] and model._correction is None
-    assert "frequent_values" not in model.plan_
-    assert model.estimators_["point_mass"].estimators_["elsewhere"].plan_["frequent_values"]["choice"] > 0
-
-
-@pytest.mark.parametrize(("target", "above"), [("positive", 0.0), ("real", -np.inf)])
-def test_pools_beside_a_hurdle_model_know_the_frequent_values_that_they_can_predict(
-    monkeypatch, target, above
-):
-    asked, found = [], Normal(np.full(N, 3.0), np.ones(N))
-    monkeypatch.setattr(hurdle, "counted", lambda rows, above: asked.append(above))
-    monkeypatch.setattr(GPRegressor, "_scored", lambda *_: (found, None, None))
-    monkeypatch.setattr(GPRegressor, "_cells", lambda *_: np.arange(N))
-    pool, rows = GPRegressor(), Rows(X, Y)
-    pool.target_, pool.estimators_ = target, {"kernel": None, "point_mass": None}
-    compared = pool._unless_preferred(
-        "point_mass", Compared(alone(0, ""), rows=rows, distributions=[found]), rows
-    )
-    assert asked == [above] and compared.picked.members == [0]
 
 
 def test_a_point_mass_is_left_out_where_held_out_rows_do_not_gain_or_nobody_asks(monkeypatch):

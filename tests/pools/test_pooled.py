@@ -528,44 +528,6 @@ def test_trees_are_made_anew_of_all_rows_in_any_table():
     assert np.sqrt(np.mean((member.predict(X) - steps) ** 2)) < 0.15
 
 
-def rounded(y, seed):
-    """A third of these to multiples of 5, as prices are; the others to 0.01."""
-    heaps = np.random.default_rng(seed).uniform(size=len(y)) < 1 / 3
-    return np.where(heaps, 5 * np.round(y / 5), np.round(y, 2))
-
-
-@pytest.mark.parametrize("n", [N, 500])
-def test_pools_know_the_values_that_are_recorded_again_and_again(n, tmp_path):
-    """Of few rows too, which are held out fold by fold."""
-    wide, new = 20 * F + 6 * GENERATOR.normal(size=N), 20 * (np.sin(2 * NEW[:, 0]) + NEW[:, 1])
-    model = GPRegressor(random_state=0, target="real").fit(X[:n], rounded(wide, 1)[:n])
-    entry = model.plan_["frequent_values"]
-    assert entry["choice"] > 5 and "frequent values" in model.summary()
-    found, at = model.predict_distribution(NEW), 5 * np.round(new / 5)
-    base = found.base
-    gain = np.mean(found.log_mass(at, found.heaping.width) - base.log_mass(at, found.heaping.width))
-    assert gain > 1.5
-    assert_allclose(found.mean, base.mean, atol=0.3)
-    model.save(tmp_path / "model.stochgp")
-    assert_allclose(
-        load(tmp_path / "model.stochgp").predict_interval(NEW), model.predict_interval(NEW), rtol=1e-6
-    )
-
-
-def test_values_of_seen_rows_alone_are_not_taken_for_frequent_ones():
-    """Of groups whose rows have the group's own values, new groups have others."""
-    group = np.repeat(np.arange(60), 20)
-    own = np.random.default_rng(5).normal(size=(60, 2))[group, GENERATOR.integers(2, size=N)]
-    y = np.where(GENERATOR.uniform(size=N) < 0.6, F + own, F + GENERATOR.normal(size=N))
-    y = np.where(GENERATOR.uniform(size=N) < 0.6, own, y)
-    model = GPRegressor(random_state=0).fit(X, y, groups=group)
-    assert model.plan_["frequent_values"]["choice"] == 0
-
-
-def test_continuous_targets_have_no_frequent_values(model):
-    assert "frequent_values" not in model[0].plan_
-
-
 def test_a_limit_that_two_factors_would_pass_makes_kernels_predict_from_near_rows(monkeypatch):
     """Without a limit of the user's they may take what they need; a plan says it again."""
     fitted = lambda **settings: GPRegressor(members=["kernel", "linear"], random_state=0, **settings).fit(

@@ -266,7 +266,9 @@ def test_the_moments_of_a_mixture_are_those_of_enumeration():
     assert_allclose(posterior.covariance(NEAR), covariance, rtol=1e-7, atol=1e-10)
     assert_allclose(float(posterior.noise.level), NOISE * (0.3 * 0.5 + 0.7 * 1.5), rtol=1e-12)
     e, V = w @ errors, w @ (np.array(variances) + (errors - w @ errors) ** 2)
-    assert_allclose(posterior.errors_of_left_out(np.arange(N), Rows(X, y, COUNT), NOISE), e / np.sqrt(V), rtol=1e-8)
+    assert_allclose(
+        posterior.errors_of_left_out(np.arange(N), Rows(X, y, COUNT), NOISE), e / np.sqrt(V), rtol=1e-8
+    )
 
 
 def test_the_factor_is_counted_until_it_is_there():

@@ -12,7 +12,6 @@ from .calibrating import (
 from .categorical import Categorical
 from .counts import Counts
 from .curves import AbstractCurve, BetaCurve, Recalibrated, SplineCurve
-from .heaped import Heaped, Heaping
 from .location_scale import LocationScale, Normal, Student
 from .mixture import Mixture
 from .point_mass import PointMass
@@ -29,8 +28,6 @@ __all__ = [
     "Conformal",
     "ConformalScores",
     "Counts",
-    "Heaped",
-    "Heaping",
     "LocationScale",
     "Mixture",
     "Normal",

@@ -20,7 +20,6 @@ from stochgp.pools.pooled import FEWEST_ROWS as FEWEST_COMPARED
 from stochgp.pools.pooled import PooledEstimator
 from stochgp.pools.pooled_classifier import GPClassifier
 from stochgp.pools.pooling import Compared, alone
-from stochgp.pools.recorded import counted
 from stochgp.pools.target_choice import (
     COUNT,
     POSITIVE,
@@ -155,18 +154,15 @@ class HurdleEstimator(PooledEstimator):
         finally:
             self.estimators_ |= hurdles
         for name in hurdles:
-            found = self._unless_preferred(name, found, rows.some(~division.all))
+            found = self._unless_preferred(name, found)
         return found
 
-    def _unless_preferred(self, name: str, found: Compared, seen: Rows) -> Compared:
-        """The hurdle model alone, where held-out rows prefer it in CRPS to the others, which know the frequent values of the rows `seen` as it does, else these."""
+    def _unless_preferred(self, name: str, found: Compared) -> Compared:
+        """The hurdle model alone, where its CRPS of held-out rows is clearly lower than that of the others, else these."""
         if found.rows is None:
             return found
         new, (distribution, _, _) = found.rows, self._scored(name, found.rows, found.rows.weights)
-        heaping, mixed = counted(seen, self._above), found.mixed()
-        if heaping is not None and not mixed.has_masses:
-            mixed = heaping(mixed)
-        preferred = prefer_by_crps(mixed, {name: distribution}, new, self._cells(new), LEAST_GAIN)
+        preferred = prefer_by_crps(found.mixed(), {name: distribution}, new, self._cells(new), LEAST_GAIN)
         picked = found.picked
         if not preferred.gains:  # one of the two has no finite scores
             return found

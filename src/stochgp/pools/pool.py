@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.budget import Budget
-from stochgp.distributions import AbstractDistribution, Heaping, PITRecalibration
+from stochgp.distributions import AbstractDistribution, PITRecalibration
 from stochgp.distributions.mixture import which_part
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
@@ -46,7 +46,7 @@ class Pool(Members):
     """
 
     pooling: AbstractPooling
-    correction: PITRecalibration | Heaping | None = None  # of the mixture's probabilities
+    correction: PITRecalibration | None = None  # of the mixture's probabilities
 
     def need_bytes(self, request: Request) -> int:
         """Of one member after the other, and the results of all."""

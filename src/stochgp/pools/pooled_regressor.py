@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -35,7 +35,6 @@ from stochgp.pools.pool_division import HeldOut
 from stochgp.pools.pool_run import Given
 from stochgp.pools.pooled import FEWEST_ROWS, ON_BLOCKS
 from stochgp.pools.pooling import Compared
-from stochgp.pools.recorded import heaping_of
 from stochgp.pools.target_choice import of_logarithm, shift_of
 from stochgp.selection.choices import SPREAD
 from stochgp.selection.kernel_choice import near_in_time
@@ -90,7 +89,6 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     anew of all rows at their hyperparameters, and networks learned again, and trees in any table of which more than a twentieth was held out. Members that are judged by blocks of time have wider distributions
     where these blocks ask for it. Of 100 to 1,000 rows a kernel
     GP, linear regression and trees know all, and each fold of five is predicted by members that have learned from the others; fewer have a kernel GP alone.
-    Values that targets have again and again, such as rounded prices, have probabilities of their own where held-out rows gain by it (`distributions.Heaping`).
 
     Parameters
     ----------
@@ -270,7 +268,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         """Into the posteriors, where the family can take them and time and memory suffice: hyperparameters and features stay."""
         compared, found = self._truncated(rows, division, compared)
         self._pooling = compared.pooling
-        found |= self._corrected(division, compared) | self._recorded(rows, division, compared)
+        found |= self._corrected(division, compared)
         if not division.all.any():
             return found
         new = rows.some(division.all)
@@ -295,7 +293,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         """Distributions of positive numbers for positive, skewed targets, if the CRPS of held-out rows is not higher; what `plan_` says of it."""
         if self.target != AUTO or rows.y.min() <= 0 or shift_of(rows) is None:
             return compared, {}
-        parts = [part[:2] for part in compared.held_out(rows, ~division.all)]
+        parts = list(compared.held_out(rows))
         if not any(not found.has_masses and (found.cdf(0.0) > LEAST_BELOW).any() for _, found in parts):
             return compared, {}
         weight = np.concatenate([new.weights for new, _ in parts])
@@ -305,20 +303,6 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         )
         why = f"whether distributions are cut at 0, as all targets are positive: CRPS of held-out rows {after:.5g} with the cut, {before:.5g} without"
         return compared._replace(positive=after <= before), {"positive": choice(after <= before, why)}
-
-    def _recorded(self, rows: Rows, division: HeldOut, compared: Compared) -> dict[str, Any]:
-        """Adds to the correction what is known of values that targets have again and again; what `plan_` says of it."""
-        parts, curve = list(compared.held_out(rows, ~division.all)), cast(Any, self._correction)
-        if not parts or any(found.has_masses for _, found, _ in parts):
-            return {}
-        corrected = [
-            (new, found if curve is None else curve(found, compared.pooling.strength(new.X)), seen)
-            for new, found, seen in parts
-        ]
-        made, entry = heaping_of(rows, corrected, self._cells(compared.new(rows)), self._above)
-        if made is not None:
-            self._correction = dataclasses.replace(made, curve=curve)
-        return entry
 
     def _asks_anew(self, name: str, division: HeldOut) -> bool:
         """Whether the plan given says so, or the rows are in the order of time, or trees are to see the many that were held out."""

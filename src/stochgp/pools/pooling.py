@@ -189,13 +189,13 @@ class Compared(NamedTuple):
             return self.rows
         return rows.some(np.concatenate([part for part, _ in self.folds]))
 
-    def held_out(self, rows: Rows, seen: Bool[np.ndarray, " N"]) -> Iterator[tuple[Rows, Any, Rows]]:
-        """(Held-out rows, what the members that stay predict of them, the rows that these were learned from), fold by fold where there are folds."""
+    def held_out(self, rows: Rows) -> Iterator[tuple[Rows, Any]]:
+        """(Held-out rows, what the members that stay predict of them), fold by fold where there are folds."""
         for part, distributions in self.folds:
             new = rows.some(part)
-            yield new, self._as_one(distributions, new), rows.some(np.setdiff1d(np.arange(len(rows)), part))
+            yield new, self._as_one(distributions, new)
         if self.rows is not None:
-            yield self.rows, self.mixed(), rows.some(seen)
+            yield self.rows, self.mixed()
 
     def _as_one(self, distributions: Sequence[Any], rows: Rows) -> Any:
         return self.pooling.mixed([distributions[k] for k in self.picked.members], rows.X)
