@@ -2028,13 +2028,6 @@ MUTATIONS = (
         "pools/test_target_choice.py::test_a_kernel_gp_of_the_logarithm_begins_at_that_of_the_targets",
     ),
     Mutation(
-        "few rows have no frequent values",
-        "pools/comparing.py",
-        "return Compared(picked, folds=of_folds, table=rows)",
-        "return Compared(picked)",
-        "pools/test_pooled.py::test_pools_know_the_values_that_are_recorded_again_and_again",
-    ),
-    Mutation(
         "draws of the terms of a kernel do not wait for each other",
         "numerics/threads.py",
         "return key if last is None else jnp.where",

@@ -283,7 +283,7 @@ class Observation:
 
     def _normal(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
         """(m, √V) of T(y)."""
-        return self._in_units(mean[:, 0], self.inflated(variance[:, 0], X) + self.noise_variances(X), X)
+        return self._in_units(mean[:, 0], self._inflated(variance[:, 0], X) + self.noise_variances(X), X)
 
     def _by_likelihood(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
         """Of z."""
