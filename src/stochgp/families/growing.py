@@ -191,7 +191,6 @@ def _fed(estimator: Any, before: Fitted, rows: Rows) -> tuple[Fitted, list[float
     if not losses:
         return found, losses
     observation = dataclasses.replace(before.observation, likelihood=likelihood_of(stream.gp), inflation=None)
-    observation = observation.around(observation.mean_function, True, np.zeros(1))
     posterior = VariationalPosterior.of(stream.gp, new.X.shape[1])
     return dataclasses.replace(found, posterior=posterior, observation=observation), losses
 
