@@ -80,7 +80,8 @@ def integrated(posterior: Any, gp: KernelGP, grouped: bool, budget: Budget) -> t
     share = np.exp(loss.min() - loss)
     share = np.minimum(share, np.quantile(share, QUANTILE))
     kept = np.flatnonzero(share > LEAST_SHARE * share.mean())
-    found = MixturePosterior(posterior, tuple(parts[s] for s in kept), share[kept] / share[kept].sum())
+    taken: Any = tuple(parts[s] for s in kept)  # a part without a factor has the share 0
+    found = MixturePosterior(posterior, taken, share[kept] / share[kept].sum())
     why = f"draws predict together, {n:g} rows leave {len(x)} numbers uncertain"
     return found, {"hyperparameters": choice(len(kept), why)}
 
@@ -133,7 +134,8 @@ class Curvature(NamedTuple):
 def slope(posterior: ExactKernelPosterior, gp: KernelGP) -> Float[np.ndarray, " P"]:
     """∇L of the posterior's rows at the θ of `gp`."""
     system = posterior.system
-    rows = Batch(np.asarray(system.X), posterior.y, system.weight)
+    of_rows: Any = np.asarray(system.X), posterior.y, system.weight
+    rows = Batch(*of_rows)
     by = nlml_and_gradient(cast(gp, np.float64), rows).gradient
     mask = in_parameters((gp.kernel, gp.noise.level))
     return packed(eqx.filter((by.kernel, by.noise.level), mask)) * float(system.weight.sum())

@@ -323,13 +323,11 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
 
         In tables with a time only of rows between the training rows: single ones are exchangeable with those that were held out one by one.
         """
-        parts = list(compared.held_out(new, np.zeros(len(new), bool)))
-        if any(found.has_masses for _, found, _ in parts):
+        parts = list(compared.held_out(new))
+        if any(found.has_masses for _, found in parts):
             raise ValueError("a correction is of continuous distributions")
         if compared.far is None:
-            made = recalibration_of_parts(
-                [(found, part.y, part.group, part.weight) for part, found, _ in parts]
-            )
+            made = recalibration_of_parts([(found, part.y, part.group, part.weight) for part, found in parts])
             return made, f"Beta({made.a:.3g}, {made.b:.3g}) of F"
         near = np.flatnonzero(~compared.far)
         rows = new.some(near)

@@ -183,12 +183,6 @@ class Compared(NamedTuple):
         assert self.rows is not None
         return self._as_one(self.distributions, self.rows)
 
-    def new(self, rows: Rows) -> Rows:
-        """The held-out rows that were compared, of all these, in the order of `held_out`."""
-        if self.rows is not None:
-            return self.rows
-        return rows.some(np.concatenate([part for part, _ in self.folds]))
-
     def held_out(self, rows: Rows) -> Iterator[tuple[Rows, Any]]:
         """(Held-out rows, what the members that stay predict of them), fold by fold where there are folds."""
         for part, distributions in self.folds:

@@ -59,9 +59,9 @@ class JointMoments:
         """(Mean, covariance) of each set."""
         if self._mixed:
             moments = [(share, *part.value(Z)) for share, part in self._mixed]
-            mean = sum(share * m for share, m, _ in moments)
+            mean = np.sum([share * m for share, m, _ in moments], axis=0)
             apart = [(share, m - mean, C) for share, m, C in moments]
-            return mean, sum(share * (C + d[:, :, None] * d[:, None]) for share, d, C in apart)
+            return mean, np.sum([share * (C + d[:, :, None] * d[:, None]) for share, d, C in apart], axis=0)
         mean, covariance = self._by_chunk(self._value, Z)
         return mean, covariance
 
@@ -69,9 +69,12 @@ class JointMoments:
         """The gradient in Z of a function whose gradients in means and covariances are given."""
         if self._mixed:
             means = [(share, part.value(Z)[0], part) for share, part in self._mixed]
-            mean, both = sum(share * m for share, m, _ in means), by_covariance + by_covariance.swapaxes(1, 2)
+            mean = np.sum([share * m for share, m, _ in means], axis=0)
+            both = by_covariance + by_covariance.swapaxes(1, 2)
             of_part = lambda m: by_mean + np.einsum("bqr,br->bq", both, m - mean)  # Σ_s w_s (m_s − m) is 0
-            return sum(share * part.pull(Z, of_part(m), by_covariance) for share, m, part in means)
+            return np.sum(
+                [share * part.pull(Z, of_part(m), by_covariance) for share, m, part in means], axis=0
+            )
         return self._by_chunk(self._pull, Z, by_mean, by_covariance)[0]
 
     def _value(self, Z: Array) -> tuple[Any, ...]:

@@ -94,7 +94,7 @@ class MixturePosterior(AbstractPosterior):
         """By the moments of the mixture, w_s being those of all rows."""
         found = [part.left_out(rows) for part in self.parts]
         e, V = self._total(*(np.stack(values) for values in zip(*found, strict=True)))
-        return e / np.sqrt(V)
+        return np.asarray(e / np.sqrt(V))
 
     def _total(
         self, means: Float[np.ndarray, "S N"], variances: Float[np.ndarray, "S N"]
