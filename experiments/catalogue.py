@@ -38,6 +38,7 @@ ENTRIES = (
     Entry("iterative", "", "the iterative learner of kernel GPs against the full batch"),
     Entry("deep_kernel", "", "a deep kernel on bike, by mini-batches and a closing refit"),
     Entry("standard_errors", "", "do the standard errors of leave-one-out and Vecchia parameters hold?"),
+    Entry("coverage", "", "do intervals hold with few rows, fitted means and new categories?"),
     Entry("streams", "", "adversarial streams: is a coverage below 80 % ever without a warning?"),
     Entry("neighbour_learners", "", "leave-one-out against sgGP, a subset and published hyperparameters"),
     Entry("scales", "", "one factor for all variances: by likelihood, leave-one-out, samples, left-out rows"),
