@@ -171,7 +171,7 @@ def recalibration_of_parts(
 ) -> PITRecalibration:
     """`recalibration` of rows in several parts, each (distributions, targets, groups, weights)."""
     picked = [one_of_each(found, y, groups, seed, weight) for found, y, groups, weight in parts]
-    y, weight = (np.concatenate([part[i] for part in picked]) for i in (1, 2))
+    y, weight = (np.concatenate(parts) for parts in zip(*(part[1:] for part in picked), strict=True))
     n = len(y)
     if n < FEWEST:
         raise ValueError(f"{n} left-out rows are too few to recalibrate by; at least {FEWEST} are needed")

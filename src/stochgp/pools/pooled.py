@@ -154,14 +154,11 @@ class PooledEstimator(PosteriorEstimator):
         """Sets the correction of the probabilities, where the held-out rows ask for one; what `plan_` says of it."""
         if division.in_time and compared.far is None:
             return {"probabilities": choice(AS_THEY_ARE, NOT_EXCHANGEABLE)}
-        if (
-            compared.rows is None and compared.table is None
-        ):  # nothing was compared, or one member stays as it is
+        new = compared.table if compared.rows is None else compared.rows
+        if new is None:  # nothing was compared, or one member stays as it is
             return {}
         try:
-            made, words = self._correction_by(
-                compared, compared.table if compared.rows is None else compared.rows
-            )
+            made, words = self._correction_by(compared, new)
         except ValueError as refusal:
             return {"probabilities": choice(AS_THEY_ARE, str(refusal))}
         if made.is_identity:

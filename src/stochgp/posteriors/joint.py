@@ -59,9 +59,10 @@ class JointMoments:
         """(Mean, covariance) of each set."""
         if self._mixed:
             moments = [(share, *part.value(Z)) for share, part in self._mixed]
-            mean = sum(share * m for share, m, _ in moments)
+            mean: Any = sum(share * m for share, m, _ in moments)
             apart = [(share, m - mean, C) for share, m, C in moments]
-            return mean, sum(share * (C + d[:, :, None] * d[:, None]) for share, d, C in apart)
+            covariance: Any = sum(share * (C + d[:, :, None] * d[:, None]) for share, d, C in apart)
+            return mean, covariance
         mean, covariance = self._by_chunk(self._value, Z)
         return mean, covariance
 
@@ -71,7 +72,8 @@ class JointMoments:
             means = [(share, part.value(Z)[0], part) for share, part in self._mixed]
             mean, both = sum(share * m for share, m, _ in means), by_covariance + by_covariance.swapaxes(1, 2)
             of_part = lambda m: by_mean + np.einsum("bqr,br->bq", both, m - mean)  # Σ_s w_s (m_s − m) is 0
-            return sum(share * part.pull(Z, of_part(m), by_covariance) for share, m, part in means)
+            slope: Any = sum(share * part.pull(Z, of_part(m), by_covariance) for share, m, part in means)
+            return slope
         return self._by_chunk(self._pull, Z, by_mean, by_covariance)[0]
 
     def _value(self, Z: Array) -> tuple[Any, ...]:
