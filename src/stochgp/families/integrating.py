@@ -8,7 +8,7 @@ l(θ) = L(θ) − gᵀ(θ − θ̂) + ½‖θ − θ̂‖², g = ∇L(θ̂), up 
 w_s at most their 90 % quantile. As H ≥ I, a direction of which the rows say nothing moves by 1. θ has the parameters of the kernel that train and the level of the noise.
 
 Targets are standardised by their own mean and variance. A new one of n + 1 equally distributed targets is on average (n + 1)/(n − 1) times as far from that mean,
-squared and in units of that variance, so all variances are multiplied by that.
+squared and in units of that variance, so all variances are multiplied by that, unless the noise was given.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from stochgp.likelihoods import constant_noise
 from stochgp.models import KernelGP
 from stochgp.numerics.arrays import packed, unpacked_alike
 from stochgp.objectives.kernel import nlml_and_gradient
-from stochgp.parameters import cast, frozen, in_parameters, positive, value_of
+from stochgp.parameters import Frozen, cast, frozen, in_parameters, positive, value_of
 from stochgp.posteriors import ExactKernelPosterior
 from stochgp.posteriors.mixture import MixturePosterior, exact_at
 
@@ -72,16 +72,20 @@ def integrated(posterior: Any, gp: KernelGP, grouped: bool, budget: Budget) -> t
     xi = np.concatenate([xi, -xi])
     values, vectors = np.linalg.eigh(information(posterior, theta) + np.eye(len(x)))
     away = xi @ (vectors / np.sqrt(values) @ vectors.T)  # the symmetric root: signs of vectors do not matter
-    c = (n + 1) / (n - 1)
+    c = 1.0 if isinstance(gp.noise.level, Frozen) else (n + 1) / (n - 1)
     parts = [_scaled(posterior, *theta.at(x + step), c) for step in away]
-    # What the likelihood would be without c.
-    loss = [np.inf if part is None else n * part.nlml() + (c - 1) / 2 * part.explained for part in parts]
-    loss += (np.square(away) - np.square(xi)).sum(axis=1) / 2 - away @ slope(posterior, gp)
-    share = np.exp(loss.min() - loss)
-    share = np.minimum(share, np.quantile(share, QUANTILE))
+    # Without c the likelihood is that of these parts and (c − 1)/2 times what they explain.
+    loss = [np.nan if part is None else n * part.nlml() + (c - 1) / 2 * part.explained for part in parts]
+    loss = loss + (np.square(away) - np.square(xi)).sum(axis=1) / 2 - away @ slope(posterior, gp)
+    loss = np.where(np.isfinite(loss), loss, np.inf)
+    least = np.quantile(loss, 1 - QUANTILE, method="higher")
+    if least == np.inf:
+        why = "the learned values: hardly any other has a factor, or the kernel has no variance"
+        return posterior, {"hyperparameters": choice(1, why)}
+    share = np.exp(least - np.maximum(loss, least))
     kept = np.flatnonzero(share > LEAST_SHARE * share.mean())
-    taken: Any = tuple(parts[s] for s in kept)  # a part without a factor has the share 0
-    found = MixturePosterior(posterior, taken, share[kept] / share[kept].sum())
+    shares = share[kept] / share[kept].sum()
+    found = MixturePosterior(posterior, tuple(part for s in kept if (part := parts[s]) is not None), shares)
     why = f"draws predict together, {n:g} rows leave {len(x)} numbers uncertain"
     return found, {"hyperparameters": choice(len(kept), why)}
 
@@ -134,8 +138,8 @@ class Curvature(NamedTuple):
 def slope(posterior: ExactKernelPosterior, gp: KernelGP) -> Float[np.ndarray, " P"]:
     """∇L of the posterior's rows at the θ of `gp`."""
     system = posterior.system
-    of_rows: Any = np.asarray(system.X), posterior.y, system.weight
-    rows = Batch(*of_rows)
+    parts: Any = map(np.asarray, (system.X, posterior.y, system.weight))
+    rows = Batch(*parts)
     by = nlml_and_gradient(cast(gp, np.float64), rows).gradient
     mask = in_parameters((gp.kernel, gp.noise.level))
     return packed(eqx.filter((by.kernel, by.noise.level), mask)) * float(system.weight.sum())

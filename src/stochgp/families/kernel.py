@@ -253,7 +253,10 @@ class KernelGPRegressor(FamilyRegressor):
         return start(name), {"kernel": choice(name, why)}
 
     def _likelihood_of(
-        self, gp: KernelGP, learned: FitResult | None, posterior: KernelPosterior | LocalPosterior
+        self,
+        gp: KernelGP,
+        learned: FitResult | None,
+        posterior: KernelPosterior | LocalPosterior | MixturePosterior,
     ) -> AbstractLikelihood:
         """The noise of the posterior, raised or scaled with it."""
         return Gaussian(posterior.noise)

@@ -1,7 +1,6 @@
 """The posterior of a kernel GP whose hyperparameters are uncertain: a mixture of exact posteriors."""
 
 import dataclasses
-import functools
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -61,8 +60,8 @@ class MixturePosterior(AbstractPosterior):
         return MixturePosterior(base, tuple(exact_at(base, *theta) for theta in thetas), self.shares)
 
     def mean(self, X: Rows) -> PerRow:
-        means = [share * part.mean(X) for share, part in zip(self.shares, self.parts, strict=True)]
-        return functools.reduce(lambda total, mean: total + mean, means)
+        total: Any = sum(share * part.mean(X) for share, part in zip(self.shares, self.parts, strict=True))
+        return total
 
     def mean_and_variance(self, X: Rows) -> tuple[PerRow, PerRow]:
         moments = [part.mean_and_variance(X) for part in self.parts]
@@ -71,7 +70,7 @@ class MixturePosterior(AbstractPosterior):
     def covariance(self, X: Rows) -> Float[np.ndarray, "N N"]:
         D = np.stack([np.asarray(part.mean(X), np.float64) for part in self.parts])
         D -= self.shares @ D
-        total = D.T @ (self.shares[:, None] * D)
+        total: Any = D.T @ (self.shares[:, None] * D)
         for share, part in zip(self.shares, self.parts, strict=True):
             total += share * part.covariance(X)
         return total
@@ -101,7 +100,8 @@ class MixturePosterior(AbstractPosterior):
     ) -> tuple[PerRow, PerRow]:
         """(Mean, variance) of the mixture."""
         mean = self.shares @ means
-        return mean, self.shares @ (variances + np.square(means - mean))
+        total: Any = self.shares @ (variances + np.square(means - mean))
+        return mean, total
 
 
 class MixtureFunctions(AbstractFunctions):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float, Float64
 
 from stochgp.names import did_you_mean, lookup, quoted
 from stochgp.numerics.clustered import equal_rows
@@ -344,8 +344,8 @@ def rows_without_values(table: Any) -> np.ndarray:
 
 
 def known_instead(
-    encoder: Any, X: Float64[np.ndarray, "N D"]
-) -> tuple[Bool[np.ndarray, " N"], Iterator[Float64[np.ndarray, "n D"]]]:
+    encoder: Any, X: Float[np.ndarray, "N D"]
+) -> tuple[Bool[np.ndarray, " N"], Iterator[Float[np.ndarray, "n D"]]]:
     """(Which rows of a matrix have a level that is new in a column of statistics; these rows with 32 known levels instead).
 
     A new level is taken as a random one of the known: what is predicted is the mixture over them, here at equally spaced ranks of their means.
@@ -358,7 +358,7 @@ def known_instead(
         found.append((here, place, rule.statistics.at_ranks(STAND_INS)[order]))
     new = np.any([np.zeros(len(X), bool), *(here for here, *_ in found)], axis=0)
 
-    def instead(k: int) -> Float64[np.ndarray, "n D"]:
+    def instead(k: int) -> Float[np.ndarray, "n D"]:
         Z = X[new]
         for here, place, known in found:
             Z[here[new], place] = known[k]
