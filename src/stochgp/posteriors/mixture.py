@@ -92,7 +92,7 @@ class MixturePosterior(AbstractPosterior):
     ) -> Float[np.ndarray, " P"]:
         """By the moments of the mixture, w_s being those of all rows."""
         found = [part.left_out(rows) for part in self.parts]
-        e, V = self._total(*(np.stack(values) for values in zip(*found, strict=True)))
+        e, V = map(np.asarray, self._total(*(np.stack(values) for values in zip(*found, strict=True))))
         return e / np.sqrt(V)
 
     def _total(
