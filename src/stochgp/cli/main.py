@@ -4,6 +4,7 @@ What is imported here is light, and so are the commands until they run: `stochgp
 """
 
 import contextlib
+import io
 import os
 import sys
 import warnings
@@ -44,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # None where it was closed
-    sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]  # of characters that its encoding lacks
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # of characters that its encoding lacks
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", UserWarning)
