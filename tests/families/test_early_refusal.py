@@ -20,6 +20,6 @@ def test_a_solve_that_will_not_fit_is_refused_before_the_first_step():
 
 def test_a_refusal_names_all_that_adds_up_to_more_than_the_limit():
     budget = Budget(in_use() + 300_000_000).keeping(200_000_000)
-    assert budget.free() <= 100_000_000
+    assert budget.free() < 110_000_000  # what is in use changes a little between the two calls
     with pytest.raises(MemoryLimitError, match=r"needs 150 MB .* in use and 200 MB for compiled programs"):
         budget.require(150_000_000, "a test")

@@ -26,7 +26,13 @@ def test_the_support_is_the_range_of_the_targets_and_as_much_on_either_side():
 @pytest.mark.parametrize(("target", "y"), [("positive", Y), ("count", COUNTS)])
 @pytest.mark.parametrize("kind", ["kernel", "feature"])
 def test_no_prediction_is_beyond_the_largest_target_by_more_than_the_range(kind, target, y, tmp_path):
-    settings = {"target": target, "likelihood": "gaussian", "epochs": 3, "random_state": 0}
+    settings = {
+        "target": target,
+        "likelihood": "gaussian",
+        "epochs": 3,
+        "random_state": 0,
+        "target_outliers": "keep",
+    }
     model = (KernelGPRegressor if kind == "kernel" else FeatureGPRegressor)(**settings).fit(X, y)
     low, high = supported_by(y)
     with pytest.warns(UserWarning, match=rf"of {N} predicted means lie beyond .*: medians replace them"):
