@@ -78,7 +78,8 @@ def test_bad_rows_are_left_out_and_counted(folder, table, tmp_path):
     assert "2 of 600 rows" in told["why"] and "data row 401" in told["why"]
     assert "bad_rows" not in whole.plan_
     missing = rows.set_column(0, "a", pa.array([None] * 50, pa.float64()))
-    assert np.isfinite(found.predict(missing)).all()
+    with pytest.warns(UserWarning, match="column 'a': 50 missing"):
+        assert np.isfinite(found.predict(missing)).all()
 
 
 def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):

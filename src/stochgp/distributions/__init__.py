@@ -7,7 +7,6 @@ from .calibrating import (
     PITRecalibration,
     conformal,
     recalibration,
-    recalibration_of_parts,
 )
 from .categorical import Categorical
 from .counts import Counts
@@ -43,7 +42,6 @@ __all__ = [
     "conformal",
     "mixture",
     "recalibration",
-    "recalibration_of_parts",
     "student_multipliers",
     "temperature_scaling",
 ]

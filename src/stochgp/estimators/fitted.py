@@ -213,14 +213,17 @@ class Fitted:
         if not new.any():
             return found
         parts, m = [], self.observation.mean_function
+        factor = self.observation.variance_factor(self._rows(rows.X[new]))
         for X in instead:
             mean, *variance = evaluate(self._rows(X))
             if m is not None:
-                mean += ((m(X) - m(rows.X[new])) / self.target_scale).reshape(-1, *(1,) * (mean.ndim - 1))
+                like = (-1, *(1,) * (mean.ndim - 1))
+                mean = mean + ((m(X) - m(rows.X[new])) / self.target_scale).reshape(like)
+                moved = (m.variance(X) - m.variance(rows.X[new])) / self.target_scale**2 / factor
+                variance = [part + moved.reshape(like) for part in variance]
             parts.append((mean, *variance))
         means, *variances = (np.stack(part) for part in zip(*parts, strict=True))
         found[0][new] = means.mean(axis=0)
         for variance in variances:  # the dispersion multiplies all of what is returned
-            factor = self.observation.variance_factor(self._rows(rows.X[new]))
             found[1][new] = variance.mean(axis=0) + (means.var(axis=0, ddof=1).T / factor).T
         return found

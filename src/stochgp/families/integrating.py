@@ -167,7 +167,11 @@ def _refusal(posterior: Any, n_parameters: int, grouped: bool, budget: Budget) -
     if not isinstance(posterior, ExactKernelPosterior) or grouped:
         return "others are drawn of an exact posterior, without groups"
     N = len(posterior.weights)
-    if not FEWEST_ROWS <= N <= MOST_ROWS or not 0 < n_parameters <= MOST_PARAMETERS:
+    if (
+        not FEWEST_ROWS <= N <= MOST_ROWS
+        or posterior.system.weight.sum() < FEWEST_ROWS
+        or not 0 < n_parameters <= MOST_PARAMETERS
+    ):
         return f"others are drawn of {FEWEST_ROWS} to {MOST_ROWS} rows and of up to {MOST_PARAMETERS} numbers"
     if deadline.left() < SECONDS or 8 * N**2 * (DRAWS + n_parameters) > budget.free():
         return "there was no time or no memory to draw others"

@@ -2,6 +2,6 @@
 
 from .dispersion import Dispersion
 from .mean_function import AbstractMeanFunction, LinearMean, TreeMean
-from .observation import Observation, supported_by
+from .observation import Observation
 
-__all__ = ["AbstractMeanFunction", "Dispersion", "LinearMean", "Observation", "TreeMean", "supported_by"]
+__all__ = ["AbstractMeanFunction", "Dispersion", "LinearMean", "Observation", "TreeMean"]

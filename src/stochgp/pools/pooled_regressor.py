@@ -17,8 +17,8 @@ from stochgp.distributions import (
     AbstractDistribution,
     PITRecalibration,
     recalibration,
-    recalibration_of_parts,
 )
+from stochgp.distributions.calibrating import recalibration_of_parts
 from stochgp.distributions.curves import truncated
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.families.feature import FeatureGPRegressor
