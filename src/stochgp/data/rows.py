@@ -67,18 +67,22 @@ class Rows:
             rows = replace(self, X=self.X.astype(np.float64) + 0.0, y=self.y.astype(np.float64) + 0.0)
         columns = rows.columns
         first, count = equal_rows(columns[::-1]), lambda of: pairs(np.bincount(of))
+        equal = first
         if few or count(first) > MOST_EQUAL * count(equal_rows(columns[:D] + columns[D + 1 :])):
             kept = np.unique(first)
             kept = kept[np.lexsort([column[kept] for column in columns[::-1]])] if few else kept
             rows = replace(rows.some(kept), weight=np.bincount(first, self.weights, len(self))[kept])
-        rows = rows if is_packed else rows.without_near_copies()
+            equal = np.arange(len(rows))
+        rows = rows if is_packed else rows.without_near_copies(equal)
         return replace(rows, weight=None) if (rows.weights == 1).all() else rows
 
-    def without_near_copies(self) -> "Rows":
-        """One of all rows that are equal when `rounded`, with a warning; all, where fewer than 1 % would go."""
-        columns = self.columns[::-1]
-        near = equal_rows(columns, rounded)
-        kept = near == equal_rows(columns)  # also those that equal by chance the first of near ones
+    def without_near_copies(self, equal: Integer[np.ndarray, " N"]) -> "Rows":
+        """One of all rows that are equal when `rounded`, with a warning; all, where fewer than 1 % would go.
+
+        `equal` has the number of the first row that equals each row as it stands (`equal_rows`).
+        """
+        near = equal_rows(self.columns[::-1], rounded)
+        kept = near == equal  # also those that equal by chance the first of near ones
         if kept.mean() > 1 - FEWEST_NEAR:
             return self
         warn(

@@ -1,13 +1,7 @@
 """Predictive distributions of observations, as values."""
 
 from .base import AbstractDistribution
-from .calibrating import (
-    Conformal,
-    ConformalScores,
-    PITRecalibration,
-    conformal,
-    recalibration,
-)
+from .calibrating import Conformal, ConformalScores, PITRecalibration, conformal, recalibration
 from .categorical import Categorical
 from .counts import Counts
 from .curves import AbstractCurve, BetaCurve, Recalibrated, SplineCurve

@@ -123,7 +123,8 @@ class PosteriorEstimator(BaseEstimator):
         found = read_inputs(self, encoder, X, Budget.of(self.memory_limit))
         seen = self._fitted.seen
         if seen is not None:
-            warn_of_moved(encoder, seen, found[~known_instead(encoder, found)[0]], stacklevel=3)
+            new = known_instead(encoder, found)[0]
+            warn_of_moved(encoder, seen, found[~new] if new.any() else found, stacklevel=3)
             if not learns:
                 warn_of_far(encoder, seen, found, stacklevel=3)
             if not learns and seen.look_at(encoder, found):

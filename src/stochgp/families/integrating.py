@@ -36,7 +36,7 @@ SECONDS = 3.0  # that are left at least, compilation included
 QUANTILE, LEAST_SHARE = (
     0.9,
     1e-3,
-)  # of weights: what is above the first is cut, and those below the second of the mean are left out
+)  # of weights: those above it are cut; shares of the mean below it are left out
 STEP = 1e-5  # of finite differences of unconstrained parameters
 STEPS = 2
 

@@ -22,7 +22,6 @@ from stochgp.pools.pooled_classifier import GPClassifier
 from stochgp.pools.pooling import Compared, alone
 from stochgp.pools.target_choice import (
     COUNT,
-    POSITIVE,
     REAL,
     Kind,
     kind_of_targets,
@@ -77,11 +76,6 @@ class HurdleEstimator(PooledEstimator):
     def _is_hurdle(self) -> bool:
         """Whether a value is asked for."""
         return not (self.point_mass is None or isinstance(self.point_mass, str))
-
-    @property
-    def _above(self) -> float:
-        """What all predictions are above."""
-        return 0.0 if self.target_ == POSITIVE else -np.inf
 
     def _fit_block_by_block(
         self, files: Any, target: Any, others: dict[str, Any], given: Given, why: str

@@ -13,11 +13,7 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import choice, planned
 from stochgp.data.rows import Rows
-from stochgp.distributions import (
-    AbstractDistribution,
-    PITRecalibration,
-    recalibration,
-)
+from stochgp.distributions import AbstractDistribution, PITRecalibration, recalibration
 from stochgp.distributions.calibrating import recalibration_of_parts
 from stochgp.distributions.curves import truncated
 from stochgp.estimators.predictor import PosteriorRegressor

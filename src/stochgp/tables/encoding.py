@@ -351,11 +351,13 @@ def known_instead(
     A new level is taken as a random one of the known: what is predicted is the mixture over them, here at equally spaced ranks of their means.
     """
     found = []
-    for rule, place in encoder.with_statistics if isinstance(encoder, TableEncoder) else ():
+    encoded = encoder.with_statistics if isinstance(encoder, TableEncoder) else ()
+    for number, (rule, place) in enumerate(encoded):
         here = X[:, place.start + rule.statistics.names.index("log count")] == 0
-        order = np.random.default_rng(len(found)).permutation(STAND_INS)  # columns are independent
         here = here & (X[:, place.stop] == 0) if rule.indicator else here
-        found.append((here, place, rule.statistics.at_ranks(STAND_INS)[order]))
+        if here.any():
+            order = np.random.default_rng(number).permutation(STAND_INS)  # columns are independent
+            found.append((here, place, rule.statistics.at_ranks(STAND_INS)[order]))
     new = np.any([np.zeros(len(X), bool), *(here for here, *_ in found)], axis=0)
 
     def instead(k: int) -> Float[np.ndarray, "n D"]:

@@ -116,7 +116,7 @@ def day_first_of(columns: Iterable[Column]) -> bool | None:
     """Whether the day comes before the month in the dates of a table; None if no column of texts shows it, or if two columns differ."""
     orders = set()
     for column in columns:
-        different: Any = whole(column.values.drop_null()).unique() if column.kind == "text" else ()
+        different: Any = different_of(column) if column.kind == "text" else ()
         if len(different) and dates_of(different.slice(0, LOOKED_AT), True).first.any():
             orders.add(certain_order(dates_of(different, True)))
     orders -= {None}
