@@ -1,6 +1,6 @@
 # make demo      the main job on real data        make test       format, lint, types and tests: every property of every kind
 # make lint      format, lint and types           make test-all   the same with all sweeps and the extras botorch, onnx and robot
-# make setup     only the virtual environment     make mutants    whether tests notice stated mutations of the source
+# make setup     only the virtual environment
 # make docs      the documentation as a site: docs/_build/html/index.html; runs its notebooks
 # Another interpreter: make PYTHON=/path/to/python3.12 ...
 
@@ -24,7 +24,7 @@ EITHER_PRECISION := tests/test_parameters.py tests/kernels/test_contract.py test
 # A process for each core, and a file of tests on one of them, in the order of conftest.FIRST.
 TEST_OPTIONS := -q -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all mutants lint docs setup
+.PHONY: demo test test-all lint docs setup
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -45,9 +45,6 @@ test test-all: $(LINT_READY) $(READY)
 	$(BIN)/pyright
 	$(BIN)/python -m pytest $(TEST_OPTIONS) $(CHOSEN)
 	JAX_ENABLE_X64=1 $(BIN)/python -m pytest $(TEST_OPTIONS) $(CHOSEN) $(EITHER_PRECISION)
-
-mutants: $(READY)
-	$(BIN)/python tests/mutants.py
 
 lint: $(LINT_READY)
 	$(BIN)/ruff check .

@@ -42,7 +42,6 @@ from stochgp.selection.dispersion_choice import dispersion_of, start_noise
 from stochgp.selection.kernel_choice import USUAL, best_kernel, kernel_called, near_in_time, short_days
 from stochgp.selection.likelihood import AUTO, KERNEL, Asked
 from stochgp.selection.metric import COMPARE, with_metric
-from stochgp.selection.polish import with_polish
 from stochgp.training_data.fingerprinted import (
     Inputs,
     inputs_with_smiles,
@@ -290,11 +289,9 @@ class KernelGPRegressor(FamilyRegressor):
         run: Run,
         report: Report,
     ) -> tuple[FitResult, dict[str, Any]]:
-        """With lengthscales along other directions, and learned on by likelihoods, where left-out rows gain by it."""
+        """Rotate the inputs if this improves the log density of left-out rows."""
         asked = COMPARE if self.metric == "auto" and isinstance(self.kernel, str) else self.metric
-        turned, metric = with_metric(asked, found, learner, rows, run, report)
-        best, polish = with_polish(self._learns_automatically, found, turned, learner, rows, run, report)
-        return best, metric | polish
+        return with_metric(asked, found, learner, rows, run, report)
 
     def _least_seconds(self) -> float:
         """The hyperparameters at the start are those of no data: predictions with them would be too certain or not certain enough."""
