@@ -63,7 +63,6 @@ _skipped: dict[str, str] = {}  # reasons by node
 # Workers take files in this order, then the others: a slow one that came last would be waited for. From the list that is printed at the end.
 FIRST = (
     "tests/estimators/test_contract.py",
-    "tests/test_docs.py",
     "tests/estimators/test_devices.py",
     "tests/test_processes.py",
     "tests/test_devices.py",
@@ -79,7 +78,6 @@ FIRST = (
     "tests/families/test_kernel.py",
     "tests/families/test_feature.py",
     "tests/test_simulated.py",
-    "tests/test_experiments.py",
 )
 
 
