@@ -60,9 +60,9 @@ style: $(LINT_READY)
 types: $(LINT_READY)
 	$(BIN)/pyright
 
-# Shown at its end, not between the lines of the other tests.
+# Shown at its end, not between the lines of the other tests, and with one thread for linear algebra: it takes what those leave of the cores.
 tests-64: $(READY)
-	@JAX_ENABLE_X64=1 $(PYTEST) -n 0 $(CHOSEN) $(EITHER_PRECISION) >$(VENV)/tests-64.log 2>&1; \
+	@JAX_ENABLE_X64=1 OPENBLAS_NUM_THREADS=1 $(PYTEST) -n 0 $(CHOSEN) $(EITHER_PRECISION) >$(VENV)/tests-64.log 2>&1; \
 		failed=$$?; cat $(VENV)/tests-64.log; exit $$failed
 
 test-docs: $(READY)

@@ -197,6 +197,32 @@ def annotations_are_checked(request):
         typecheck.switch(False)
 
 
+# Files in which kernel GPs of few rows have as many draws of their hyperparameters as those of users. Each is a factor of the rows, and a tenth of a fit.
+ALL_DRAWS = (
+    "families/test_integrating.py",
+    "families/test_few_rows.py",
+    "test_docstrings.py",
+    "test_pages.py",
+    "test_simulated.py",
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_draws():
+    """How many there are."""
+    from stochgp.families import integrating
+
+    return integrating.DRAWS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_draws(own_draws, request):
+    """Four, which take the same way through the code."""
+    from stochgp.families import integrating
+
+    integrating.DRAWS = own_draws if request.node.nodeid.endswith(ALL_DRAWS) else 4
+
+
 @pytest.fixture
 def traced_afresh():
     """For a test that replaces what traced code reads: no program of before serves it, and none of its own serves others."""
