@@ -105,7 +105,7 @@ def walk(kind: str) -> dict[str, Any]:
     y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * generator.normal(size=n)
     family = stochgp.GPRegressor if kind == "pool" else stochgp.KernelGPRegressor
     model, profile, programs = family(random_state=0), Walk(ROOMS), Counter[str]()
-    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: programs.update([name]))
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: programs.update([event]))
     sys.setprofile(profile)
     try:
         model.fit(X, y)
