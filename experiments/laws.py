@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from experiments import rivals
 from experiments.problems import ROWS, SETS
 from measuring import tables
-from measuring.sets import bike_counts, load_raw, use_shared_data
+from measuring.sets import bike_counts, load_raw
 from measuring.store import Cell, Record, select
 
 FLIGHTS = ("flights", "flights:by-day")  # inputs that are known after landing: a convention of the literature
@@ -100,16 +100,14 @@ def run(cell: Cell) -> dict:
 
 
 def _rows(name: str, seed: int) -> Any:
-    from stochgp import data
+    from benchmarks.datasets import load
 
     if name == TRAP:
-        return data.load(f"fun:borehole:{TRAP_ROWS}", seed=seed, test_fraction=0.25)
+        return load(f"fun:borehole:{TRAP_ROWS}", seed=seed, test_fraction=0.25)
     if name == COUNTS:
-        use_shared_data()
         return bike_counts(seed)
     if name in FLIGHTS:
-        use_shared_data()
-        return data.load(name, seed=seed)
+        return load(name, seed=seed)
     return load_raw(name, 0)
 
 

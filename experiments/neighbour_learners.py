@@ -78,11 +78,9 @@ def run(cell: Cell) -> dict:
 def _problem(cell: Cell) -> Problem:
     if cell["set"] not in FLIGHTS:
         return load(cell["set"], 0)
-    from measuring.sets import use_shared_data
-    from stochgp import data
+    from benchmarks.datasets import load as load_named
 
-    use_shared_data()
-    raw = data.load(cell["set"], seed=cell["seed"])
+    raw = load_named(cell["set"], seed=cell["seed"])
     return standardised(raw.X, raw.y, raw.X_test, raw.y_test)
 
 

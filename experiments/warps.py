@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from measuring import tables
-from measuring.sets import bike_counts, load_raw, use_shared_data
+from measuring.sets import bike_counts, load_raw
 from measuring.store import Cell, Record
 
 COUNTS, SETS = "bike counts", ("protein", "keggdirected")
@@ -80,16 +80,15 @@ def run(cell: Cell) -> dict:
 
 
 def _rows(cell: Cell) -> Any:
-    from stochgp import data
+    from benchmarks.datasets import load
 
     if cell["set"] in SETS:
         return load_raw(cell["set"], cell["seed"])
-    use_shared_data()
     if cell["set"] == COUNTS:
         return bike_counts(cell["seed"])
     noise = {"noise_std": 0.0} if cell["noise"] == "none" else {}
     name = f"fun:{cell['set']}:{2 * cell['rows']}"
-    return data.load(name, seed=cell["seed"], test_fraction=0.5, **noise)
+    return load(name, seed=cell["seed"], test_fraction=0.5, **noise)
 
 
 def _losses(law: Any, y: np.ndarray, cell: Cell, scale: float) -> np.ndarray:

@@ -1098,10 +1098,10 @@ MUTATIONS = (
     ),
     Mutation(
         "data: a division tears groups",
-        "datasets/dataset.py",
+        "data/splits.py",
         "if group is not None:",
         "if False:",
-        "datasets/test_splits.py::test_groups_are_not_torn",
+        "data/test_splits.py::test_groups_are_not_torn",
     ),
     Mutation(
         "storage: arrays of 64 bits come back with 32",

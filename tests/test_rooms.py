@@ -21,7 +21,6 @@ ROOMS = [
     "metrics",
     "tables",
     "data",
-    "datasets",
     "networks",
     "kernels",
     "features",

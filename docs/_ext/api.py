@@ -15,7 +15,6 @@ ESTIMATORS = [
 ]
 MODULES = {
     "data": "tables, files, columns, neighbours",
-    "datasets": "named sets and simulated functions",
     "distributions": "what is predicted of observations",
     "metrics": "scores of held-out rows",
     "plots": "pictures as matplotlib figures",

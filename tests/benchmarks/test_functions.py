@@ -5,9 +5,9 @@ from math import cos, log, pi, prod, radians, sin, sqrt
 import numpy as np
 import pytest
 
-import stochgp.datasets.functions as functions
-from stochgp.data import load, load_function
-from stochgp.datasets.functions import FUNCTIONS
+import benchmarks.datasets.functions as functions
+from benchmarks.datasets import load, load_function
+from benchmarks.datasets.functions import FUNCTIONS
 
 PRINTED_RMSE = {"levy": 0.265, "griewank": 0.071, "borehole": 0.172, "otl": 0.401, "wing": 0.072}  # sgGP
 
@@ -121,17 +121,12 @@ def test_float32_rows_are_those_of_float64_and_consistent_in_themselves():
     ("name", "options", "words"),
     [
         ("fun:borhole:1000", {}, "did you mean 'borehole'?"),
-        ("fun:", {}, "NAME: valid: 'levy'"),
-        ("fun:otl", {}, "needs a number of rows (1 to 15 digits), such as 'fun:otl:2000000'"),
-        ("fun:otl:1e6", {}, "needs a number of rows"),
-        ("fun:otl:-5", {}, "needs a number of rows"),
-        ("fun:otl:1", {}, "each side needs at least one"),
+        ("fun:otl:1e6", {}, "did you mean 'fun:otl:2000000'?"),
         ("fun:otl:0", {}, "each side needs at least one"),
         ("fun:otl:100000000000000", {}, "fun:otl:100000000000000 takes 5600 TB of memory, but"),
         ("fun:otl:100", {"noise_std": -1.0}, "noise_std must be a standard deviation"),
         ("fun:otl:100", {"noise_std": float("nan")}, "noise_std must be a standard deviation"),
         ("fun:otl:100", {"test_fraction": 1.5}, "between 0 and 1"),
-        ("borehole", {}, "did you mean 'fun:borehole:1000000'?"),
         ("bike-hourly", {"noise_std": 1.0}, "noise_std is for fun:NAME:ROWS"),
     ],
 )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stochgp.datasets.dataset import train_test_indices
+from stochgp.data import train_test_indices
 
 
 def test_rows_are_divided_once():

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
+from stochgp.data import train_test_indices
 from stochgp.tables.encoding import TableEncoder
 
-from .dataset import Dataset, data_folders, train_test_indices
+from .dataset import Dataset, data_folders
 
 
 @dataclass(frozen=True)

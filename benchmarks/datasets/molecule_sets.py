@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pooch
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 from jaxtyping import Float
 
+from stochgp.data import train_test_indices
 from stochgp.names import lookup
 from stochgp.tables.molecules import Morgan, are_installed, fingerprints_of
 
-from .dataset import Dataset, data_folders, train_test_indices
+from .dataset import Dataset, data_folders, find_file
 
 CHEMBL = ("CHEMBL261", "CHEMBL205", "CHEMBL3594", "CHEMBL3242", "CHEMBL228")
 PROPERTIES = ("logp", "qed")
@@ -62,7 +62,6 @@ FILES = {
     "chembl": ("chembl_five_targets.csv.gz", 4_101),
     "hiv": ("hiv_smiles.csv.gz", 41_913),
 }
-ROWS = {family: n_rows for family, (_, n_rows) in FILES.items()} | {"dockstring": 260_155}
 NAMES = (
     "mol:esol",
     *(f"mol:chembl:{target}" for target in CHEMBL),
@@ -117,31 +116,15 @@ def load_molecule_set(name: str, test_fraction: float = 0.1, seed: int = 0) -> D
     return Dataset(X, found.y[train], X_test, found.y[test], names, found.target, name)
 
 
-def molecules_location(name: str) -> Path | None:
-    """The file of a set on this machine, or None."""
-    family = name.split(":")[1]
-    file = "dockstring-dataset.tsv" if family == "dockstring" else FILES[family][0]
-    return next((folder / file for folder in _folders(family) if (folder / file).is_file()), None)
-
-
-def how_to_get(name: str) -> str:
-    """Where the files come from."""
-    family = name.split(":")[1]
-    if family == "dockstring":
-        return f"downloaded at first use into {_folders(family)[-1]}"
-    return f"put {FILES[family][0]}, made of deepchem's collection, in {_folders(family)[-1]}, or set STOCHGP_DATA"
-
-
-def _folders(family: str) -> list[Path]:
-    return data_folders("dockstring" if family == "dockstring" else "molecules")
-
-
 def read_molecule_file(family: str) -> pa.Table:
     """The table of "esol", "chembl" or "hiv", with a column `smiles`. Raises ValueError where it is not there, or another."""
     name = f"mol:{family}"
-    path, (file, n_rows) = molecules_location(name), FILES[family]
+    (file, n_rows), folders = FILES[family], data_folders("molecules")
+    path = next((folder / file for folder in folders if (folder / file).is_file()), None)
     if path is None:
-        raise ValueError(f"{name}: {file} is not on this machine; {how_to_get(name)}")
+        raise ValueError(
+            f"{name}: put {file}, made from deepchem's collection, in {' or '.join(map(str, folders))}"
+        )
     table = _read_csv(path)
     if table.num_rows != n_rows or "smiles" not in table.column_names:
         raise ValueError(
@@ -178,7 +161,10 @@ def _with_property(which: str, smiles: list[str]) -> tuple[list[str], np.ndarray
 
 
 def _dockstring(name: str, target: str) -> Molecules:
-    scores, split = (_read_csv(_fetch(name, file), "\t") for file in DOCKSTRING_FILES)
+    scores, split = (
+        _read_csv(find_file(name, file, data_folders("dockstring"), url), "\t")
+        for file, url in DOCKSTRING_FILES.items()
+    )
     part = dict(zip(split["inchikey"].to_pylist(), split["split"].to_pylist(), strict=True))
     y = scores[target].cast(pa.float64()).to_numpy(zero_copy_only=False)
     there = np.flatnonzero(np.isfinite(y))
@@ -187,18 +173,3 @@ def _dockstring(name: str, target: str) -> Molecules:
     return Molecules(
         name, smiles, np.minimum(y[there], HIGHEST_SCORE), target, fingerprints_called(name), is_test
     )
-
-
-def _fetch(name: str, file: str) -> Path:
-    folders = _folders("dockstring")
-    for folder in folders:
-        if (folder / file).is_file():
-            return folder / file
-    try:
-        return Path(pooch.retrieve(DOCKSTRING_FILES[file], None, fname=file, path=folders[-1]))
-    except Exception as error:  # the network, the file system: all mean "not obtained"
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
-        raise ValueError(
-            f"{name}: {file} is not in {' or '.join(map(str, folders))} and could not be downloaded ({reason}); "
-            f"place {DOCKSTRING_FILES[file]} there"
-        ) from error

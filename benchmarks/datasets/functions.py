@@ -15,9 +15,10 @@ from jaxtyping import Float
 from numpy.typing import DTypeLike
 
 from stochgp import budget
+from stochgp.data.splits import count_test_rows
 from stochgp.names import did_you_mean
 
-from .dataset import Dataset, count_test_rows
+from .dataset import Dataset
 
 _CHUNK_ROWS = 1 << 16
 
