@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stochgp import KernelGPRegressor, kernels
+from stochgp.contrib.gpytorch import from_gpytorch
 from stochgp.parameters import Frozen
 
 X = np.random.default_rng(0).normal(size=(12, 3))
@@ -100,7 +101,7 @@ def matrix(kernel):
 @pytest.mark.parametrize("name", STANDINS)
 def test_matrices_are_those_of_the_formulas(name, double):
     kernel, expected = STANDINS[name]
-    np.testing.assert_allclose(matrix(kernels.from_gpytorch(kernel)), expected, atol=1e-6)
+    np.testing.assert_allclose(matrix(from_gpytorch(kernel)), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", STANDINS)
@@ -109,33 +110,33 @@ def test_matrices_are_gpytorch_s(name, gpytorch, double):
 
     theirs = cases(gpytorch.kernels, torch.tensor)[name][0].double()
     expected = theirs(torch.tensor(X)).to_dense().detach().numpy()
-    np.testing.assert_allclose(matrix(kernels.from_gpytorch(theirs)), expected, atol=1e-6)
+    np.testing.assert_allclose(matrix(from_gpytorch(theirs)), expected, atol=1e-6)
 
 
 def test_the_example_of_the_docstring_runs(gpytorch):
     said, name = [], "from_gpytorch"
-    example = doctest.DocTestParser().get_doctest(kernels.from_gpytorch.__doc__, {}, name, None, 0)
+    example = doctest.DocTestParser().get_doctest(from_gpytorch.__doc__, {}, name, None, 0)
     doctest.DocTestRunner(verbose=False).run(example, out=said.append)
     assert len(example.examples) == 5 and said == []
 
 
 def test_what_does_not_train_is_frozen_and_scales_are_amplitudes():
     kernel = cases(gpytorch_standin, lambda value: value)["scaled"][0]
-    free = kernels.from_gpytorch(kernel)
+    free = from_gpytorch(kernel)
     assert isinstance(free, kernels.RBF) and float(free.variance) == 3.0
     assert not isinstance(free.variance, Frozen) and not isinstance(free.lengthscale, Frozen)
     kernel.base_kernel.raw_lengthscale.requires_grad_(False)
-    fixed = kernels.from_gpytorch(kernel)
+    fixed = from_gpytorch(kernel)
     assert isinstance(fixed.lengthscale, Frozen) and not isinstance(fixed.variance, Frozen)
     kernel.raw_outputscale.requires_grad_(False)
-    assert isinstance(kernels.from_gpytorch(kernel).variance, Frozen)
-    assert isinstance(kernels.from_gpytorch(kernel.base_kernel).variance, Frozen)
+    assert isinstance(from_gpytorch(kernel).variance, Frozen)
+    assert isinstance(from_gpytorch(kernel.base_kernel).variance, Frozen)
 
 
 def test_a_variance_of_each_input_may_be_frozen():
     kernel = gpytorch_standin.LinearKernel(ard_num_dims=2)
     kernel.raw_variance.requires_grad_(False)
-    found = kernels.from_gpytorch(kernel)
+    found = from_gpytorch(kernel)
     assert isinstance(found.left.variance, Frozen) and isinstance(found.right.variance, Frozen)
 
 
@@ -150,7 +151,7 @@ def test_a_variance_of_each_input_may_be_frozen():
 )
 def test_others_are_refused(kernel, words):
     with pytest.raises(ValueError, match=words):
-        kernels.from_gpytorch(kernel)
+        from_gpytorch(kernel)
 
 
 def test_a_fit_of_such_a_kernel_is_that_of_gpytorch(gpytorch):
@@ -174,7 +175,7 @@ def test_a_fit_of_such_a_kernel_is_that_of_gpytorch(gpytorch):
     model.mean_module.constant = mean
     expected = model.eval()(torch.tensor(X + 0.1))
     options = {"standardize": False, "learner": None, "dtype": "float64"}
-    kernel = kernels.from_gpytorch(model.covar_module)
+    kernel = from_gpytorch(model.covar_module)
     ours = KernelGPRegressor(kernel, noise_variance=likelihood.noise.item(), **options).fit(X, y - mean)
     found, std = ours.predict(X + 0.1, return_std=True)
     np.testing.assert_allclose(found + mean, expected.mean.detach().numpy(), atol=1e-5)

@@ -22,7 +22,7 @@ try:
     from skpro.distributions.base import BaseDistribution
     from skpro.regression.base import BaseProbaRegressor
 except ImportError as error:
-    raise ImportError("stochgp.skpro needs skpro: pip install 'stochgp[skpro]'") from error
+    raise ImportError("stochgp.contrib.skpro needs skpro: pip install 'stochgp[skpro]'") from error
 
 TINY = 1e-12  # the probability below a count from which its energy is summed
 
@@ -49,7 +49,7 @@ class PredictedDistribution(BaseDistribution):
     --------
     >>> import numpy as np
     >>> from stochgp.distributions import Normal
-    >>> from stochgp.skpro import PredictedDistribution
+    >>> from stochgp.contrib.skpro import PredictedDistribution
     >>> found = PredictedDistribution(Normal(np.array([0.0, 1.0]), np.array([1.0, 2.0])))
     >>> found.shape
     (2, 1)
@@ -180,7 +180,7 @@ class ProbaRegressor(BaseProbaRegressor):
     >>> import numpy as np
     >>> import pandas as pd
     >>> from stochgp import KernelGPRegressor, kernels
-    >>> from stochgp.skpro import ProbaRegressor
+    >>> from stochgp.contrib.skpro import ProbaRegressor
     >>> X = pd.DataFrame({"x": np.linspace(0, 6, 30)})
     >>> y = pd.DataFrame({"y": np.sin(X["x"])})
     >>> settings = {"noise_variance": 0.01, "learner": None}

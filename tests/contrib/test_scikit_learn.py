@@ -8,6 +8,7 @@ import pytest
 from sklearn.gaussian_process import kernels as theirs
 
 from stochgp import KernelGPRegressor, kernels
+from stochgp.contrib.scikit_learn import from_sklearn
 from stochgp.parameters import Frozen
 
 X = np.random.default_rng(0).normal(size=(12, 2))
@@ -29,7 +30,7 @@ KERNELS = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_matrices_are_equal(name, double):
-    found, noise = kernels.from_sklearn(KERNELS[name])
+    found, noise = from_sklearn(KERNELS[name])
     K = np.asarray(found.matrix(jnp.asarray(X), jnp.asarray(X)))
     if noise is not None:
         K = K + float(noise) * np.eye(len(X))
@@ -38,13 +39,13 @@ def test_matrices_are_equal(name, double):
 
 def test_the_example_of_the_docstring_runs():
     said, name = [], "from_sklearn"
-    example = doctest.DocTestParser().get_doctest(kernels.from_sklearn.__doc__, {}, name, None, 0)
+    example = doctest.DocTestParser().get_doctest(from_sklearn.__doc__, {}, name, None, 0)
     doctest.DocTestRunner(verbose=False).run(example, out=said.append)
     assert len(example.examples) == 4 and said == []
 
 
 def test_a_period_is_of_one_input(double):
-    found, _ = kernels.from_sklearn(2.0 * theirs.ExpSineSquared(0.8, 1.3))
+    found, _ = from_sklearn(2.0 * theirs.ExpSineSquared(0.8, 1.3))
     one = X[:, :1]
     np.testing.assert_allclose(
         found.matrix(jnp.asarray(one), jnp.asarray(one)),
@@ -54,10 +55,10 @@ def test_a_period_is_of_one_input(double):
 
 
 def test_what_is_fixed_is_frozen_and_constants_are_amplitudes():
-    found, noise = kernels.from_sklearn(KERNELS["fixed"] + theirs.WhiteKernel(0.1))
+    found, noise = from_sklearn(KERNELS["fixed"] + theirs.WhiteKernel(0.1))
     assert isinstance(found, kernels.RBF) and noise == 0.1
     assert isinstance(found.lengthscale, Frozen) and isinstance(found.variance, Frozen)
-    free, none = kernels.from_sklearn(KERNELS["scaled"])
+    free, none = from_sklearn(KERNELS["scaled"])
     assert isinstance(free, kernels.RBF) and not isinstance(free.lengthscale, Frozen) and none is None
 
 
@@ -73,7 +74,7 @@ def test_what_is_fixed_is_frozen_and_constants_are_amplitudes():
 )
 def test_others_are_refused(kernel, words):
     with pytest.raises(ValueError, match=words):
-        kernels.from_sklearn(kernel)
+        from_sklearn(kernel)
 
 
 def test_a_fit_of_such_a_kernel_is_that_of_scikit_learn():
@@ -81,7 +82,7 @@ def test_a_fit_of_such_a_kernel_is_that_of_scikit_learn():
 
     y = np.sin(2 * X[:, 0])
     asked = theirs.ConstantKernel(1.5, "fixed") * theirs.RBF(0.9, "fixed") + theirs.WhiteKernel(0.01, "fixed")
-    kernel, noise = kernels.from_sklearn(asked)  # to be kept: learner=None
+    kernel, noise = from_sklearn(asked)  # to be kept: learner=None
     options = {"standardize": False, "learner": None, "dtype": "float64"}
     ours = KernelGPRegressor(kernel, noise_variance=noise, **options).fit(X, y)
     wanted = GaussianProcessRegressor(asked, optimizer=None).fit(X, y)

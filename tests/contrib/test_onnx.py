@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, features, kernels, networks
-from stochgp import onnx as ours
+from stochgp.contrib import onnx as ours
 from stochgp.distributions.curves import BetaCurve
 from stochgp.likelihoods import Gaussian, StudentT
 from stochgp.likelihoods.noise import HeadNoise, TreeNoise, known_noise

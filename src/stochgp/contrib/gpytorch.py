@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from stochgp.contrib.reading import MATERN, parameter, product, total, unit
 from stochgp.kernels.base import AbstractKernel, ActiveDims
 from stochgp.kernels.linear import Constant, Linear
 from stochgp.kernels.periodic import Periodic
-from stochgp.kernels.reading import MATERN, parameter, product, total, unit
 from stochgp.kernels.stationary import RBF, RationalQuadratic
 
 
@@ -39,7 +39,7 @@ def from_gpytorch(kernel: Any) -> AbstractKernel:
     Examples
     --------
     >>> import gpytorch
-    >>> from stochgp.kernels import from_gpytorch
+    >>> from stochgp.contrib.gpytorch import from_gpytorch
     >>> theirs = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
     >>> theirs.outputscale, theirs.base_kernel.lengthscale = 2.0, 0.5
     >>> from_gpytorch(theirs)

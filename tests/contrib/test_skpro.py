@@ -14,7 +14,7 @@ with warnings.catch_warnings():
     from skpro.metrics import CRPS
     from skpro.utils import check_estimator
 
-    from stochgp.skpro import PredictedDistribution, ProbaRegressor
+    from stochgp.contrib.skpro import PredictedDistribution, ProbaRegressor
 
 from stochgp import GPRegressor, KernelGPRegressor, kernels
 from stochgp.distributions import Counts, Mixture, Normal, Student

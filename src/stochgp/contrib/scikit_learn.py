@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from stochgp.contrib.reading import MATERN, parameter, product, total, unit
 from stochgp.kernels.base import AbstractKernel, Sum
 from stochgp.kernels.linear import Constant, Linear
 from stochgp.kernels.periodic import Periodic
-from stochgp.kernels.reading import MATERN, parameter, product, total, unit
 from stochgp.kernels.stationary import RBF, RationalQuadratic
 
 KINDS = MATERN | {np.inf: RBF}  # of Matern by its ν
@@ -41,7 +41,7 @@ def from_sklearn(kernel: Any) -> tuple[AbstractKernel, float | None]:
     Examples
     --------
     >>> from sklearn.gaussian_process.kernels import RBF, WhiteKernel
-    >>> from stochgp.kernels import from_sklearn
+    >>> from stochgp.contrib.scikit_learn import from_sklearn
     >>> kernel, noise = from_sklearn(2.0 * RBF(0.5) + WhiteKernel(0.1))
     >>> kernel, noise
     (RBF(lengthscale=Positive(0.5), variance=Positive(2.)), 0.1)

@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from botorch.optim import optimize_acqf
     from botorch.sampling import SobolQMCNormalSampler
 
-    from stochgp.botorch import FunctionModel, PosteriorModel
+    from stochgp.contrib.botorch import FunctionModel, PosteriorModel
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels, solvers
 
