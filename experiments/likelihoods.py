@@ -1,8 +1,7 @@
-"""Laws of observations: likelihood="auto" against "gaussian", of kernel and feature GPs, and against boosting, on six UCI sets, the flights and traps.
+"""Likelihoods: "auto" against "gaussian", of kernel and feature GPs, and against boosting, on six UCI sets and traps.
 
-Scores are of unit-variance targets; of the flights in minutes, whose inputs, such as the time of arrival, are known only after landing: a
-convention of the literature, not a forecast (that is `make demo`). NLPD is by the density of each law. `w` is n ∫ (F̂(p) − p)² dp of the PIT
-values: 1/6 on average where the law is right. Rivals are those of `rivals`: CatBoost with a variance for each row,
+Scores are of unit-variance targets. NLPD is by the density of each predictive distribution. `w` is n ∫ (F̂(p) − p)² dp of the PIT
+values: 1/6 on average if the distribution is right. Rivals are those of `rivals`: CatBoost with a variance for each row,
 histogram boosting and ridge regression with the standard deviation of residuals of a tenth of the training rows that they have not seen, LightGBM's quantiles, which have a CRPS but no density; with --slow the first two also
 with the best of 20 random settings on held-out rows. GPBoost's Vecchia has a benchmark, `gpboost_fits`. The traps have constant Gaussian noise: anything
 else is a wrong choice. `few` keeps so many training rows. The bikes rented in an hour are counts: their NLPD is that of the whole number, and PIT values are taken
@@ -20,20 +19,19 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.datasets.prepared import bike_counts, load_raw
 from experiments import rivals
 from experiments.problems import ROWS, SETS
 from measuring import tables
-from measuring.sets import bike_counts, load_raw
 from measuring.store import Cell, Record, select
 
-FLIGHTS = ("flights", "flights:by-day")  # inputs that are known after landing: a convention of the literature
 LIKELIHOODS = ("auto", "gaussian")
 LEVELS = (0.5, 0.8, 0.95, 0.99)
 TRAP, TRAP_ROWS = "trap", 8000
 FEATURES = "features, "  # of the names of methods that are feature GPs
 TRAP_SEEDS, TRAP_FEW = 20, 60  # the second as many rows as nothing may be chosen from
 FEW, REFUSED = (50, 500, 5000), 15  # rows of protein, for refusals and for coverage after few
-CONTESTED = ("keggdirected", "protein")  # beside the flights
+CONTESTED = ("keggdirected", "protein")
 COUNTS, OF_COUNTS, RECALIBRATED = "bike counts", "counts", "recalibrated"
 GROUPS = {
     "traps": {"set": (TRAP,)},
@@ -49,7 +47,7 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
         return [{"set": TRAP, "seed": 0, "method": method, "few": 300} for method in names]
     ours = (*LIKELIHOODS, *(FEATURES + name for name in LIKELIHOODS))
     methods = (*ours, *rivals.available())
-    found = [{"set": name, "seed": 0, "method": method} for name in (*SETS, *FLIGHTS) for method in methods]
+    found = [{"set": name, "seed": 0, "method": method} for name in SETS for method in methods]
     found += [
         {"set": "protein", "seed": 0, "method": method, "few": n} for n in FEW for method in LIKELIHOODS
     ]
@@ -61,7 +59,7 @@ def cells(quick: bool, slow: bool) -> list[Cell]:
         tuned = [
             f"{name}, tuned" for name in ("histogram boosting", "catboost") if name in rivals.available()
         ]
-        found += [{"set": name, "seed": 0, "method": m} for name in (*CONTESTED, *FLIGHTS) for m in tuned]
+        found += [{"set": name, "seed": 0, "method": m} for name in CONTESTED for m in tuned]
     traps = [
         {"set": TRAP, "seed": seed, "method": method}
         for method in ("auto", FEATURES + "auto")
@@ -83,7 +81,7 @@ def run(cell: Cell) -> dict:
     rows = _rows(cell["set"], cell["seed"])
     n = cell.get("few", len(rows.y))
     kept = np.random.default_rng(cell["seed"]).permutation(len(rows.y))[:n]
-    scale = 1.0 if cell["set"] in (*FLIGHTS, COUNTS) else float(np.std(rows.y))
+    scale = 1.0 if cell["set"] == COUNTS else float(np.std(rows.y))
     begun = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -106,8 +104,6 @@ def _rows(name: str, seed: int) -> Any:
         return load(f"fun:borehole:{TRAP_ROWS}", seed=seed, test_fraction=0.25)
     if name == COUNTS:
         return bike_counts(seed)
-    if name in FLIGHTS:
-        return load(name, seed=seed)
     return load_raw(name, 0)
 
 
@@ -115,8 +111,7 @@ def _method(cell: Cell) -> Callable[..., tuple[Any, dict]]:
     if cell["method"].startswith(FEATURES):
         return functools.partial(_feature_gp, cell["method"].removeprefix(FEATURES), cell["seed"])
     if cell["method"] in LIKELIHOODS:
-        kernel = "matern12" if cell["set"] in FLIGHTS else "matern32"
-        return functools.partial(_gp, kernel, cell["method"], cell["seed"])
+        return functools.partial(_gp, "matern32", cell["method"], cell["seed"])
     if cell["method"] == OF_COUNTS:
         return functools.partial(_gp, "matern32", "auto", cell["seed"], target="count")
     if cell["method"] == RECALIBRATED:
@@ -212,7 +207,7 @@ def page(records: list[Record]) -> list[str]:
 def _against_rivals(records: list[Record]) -> list[str]:
     """Who has the lowest NLPD of each set, and whether likelihood="auto" of a kernel GP is behind by more than two standard errors of both."""
     lines = []
-    for name in (*SETS, *FLIGHTS):
+    for name in SETS:
         found = {
             r["settings"]["method"]: r["results"]
             for r in select(records, set=name)
@@ -268,7 +263,7 @@ def figure(records: list[Record]) -> Figure | None:
         return None
     drawing = Figure(figsize=(6, 3), layout="constrained")
     panel = drawing.subplots()
-    for name in (*SETS, *FLIGHTS):
+    for name in SETS:
         scores = {
             r["settings"]["method"]: r["results"].get("nlpd")
             for r in select(records, set=name)
