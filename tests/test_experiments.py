@@ -175,7 +175,7 @@ def test_a_run_writes_lines_and_table(quick_run):
     assert line["settings"]["method"] == "scgd-adam" and math.isfinite(line["results"]["nlml"])
     assert {"commit", "machine", "versions", "threads", "command", "seconds"} <= set(line)
     assert line["threads"]["cores_usable"] == 1 and line["threads"]["OMP_NUM_THREADS"] == "1"
-    assert "| synthetic | scgd-adam |" in (quick_run / "uci_linear-quick.md").read_text()
+    assert "experiments X3 --quick" in (quick_run / "uci_linear-quick.md").read_text()
 
 
 def test_cells_that_are_done_are_not_run_again(quick_run):

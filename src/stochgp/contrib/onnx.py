@@ -12,6 +12,7 @@ model, all the rest in float64, as `predict` does it.
 
 import dataclasses
 import functools
+import importlib
 import os
 import typing
 from collections.abc import Callable
@@ -83,7 +84,7 @@ def to_onnx(model: Any, path: str | os.PathLike) -> None:
 def _save(graph: "_Graph", n_inputs: int, about: dict[str, str], path: str | os.PathLike) -> None:
     """The graph as a checked file. Raises ImportError where onnx is not installed."""
     try:
-        import onnx
+        onnx: Any = importlib.import_module("onnx")  # pyright takes `import onnx` for this file
     except ImportError as error:
         raise ImportError(f"to_onnx needs the package onnx: {HOW_TO_INSTALL}") from error
     makers, double = onnx.helper, onnx.TensorProto.DOUBLE
