@@ -1,6 +1,6 @@
 """`acquisition`: seconds and memory until BoTorch has chosen 8 candidates by qLogEI from noisy observations of Hartmann-6.
 
-Ours: `KernelGPRegressor` with given hyperparameters, prepared posterior included, through `stochgp.botorch.PosteriorModel`. The other side is BoTorch's
+Ours: `KernelGPRegressor` with given hyperparameters, prepared posterior included, through `stochgp.contrib.botorch.PosteriorModel`. The other side is BoTorch's
 own exact GP, `SingleTaskGP` in float64 with the same kernel and noise. Each runs in a process of its own; peaks are of resident memory. A process that
 dies, or takes longer than the limit, has no figures: "failed" says how it ended.
 """
@@ -105,7 +105,7 @@ def hartmann6(X: np.ndarray) -> np.ndarray:
 
 def _ours(X: np.ndarray, y: np.ndarray) -> Any:
     from stochgp import KernelGPRegressor, kernels
-    from stochgp.botorch import PosteriorModel
+    from stochgp.contrib.botorch import PosteriorModel
 
     kernel = kernels.Matern52(lengthscale=list(LENGTHSCALES), variance=VARIANCE)
     settings = {

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks import arena_tables, arena_tuning
 from benchmarks.arena_rivals import RIVALS, Predicted
 from benchmarks.arena_tables import Rows
-from measuring import resident
+from measuring import timing
 
 IN_HASTE, SECONDS = "20 s", 20.0  # a variant of the pool: its `time_limit`
 OURS = {"pool": "GPRegressor", "kernel": "KernelGPRegressor", "feature": "FeatureGPRegressor"}
@@ -37,7 +37,7 @@ def measure(cell: dict[str, Any]) -> dict[str, Any]:
             raise
         return sizes | {"refused": f"{type(refused).__name__}: {refused}"}
     seconds = {"fit_seconds": fitted - begun, "predict_seconds": time.perf_counter() - fitted}
-    peak = {"peak_bytes": resident.resident("VmHWM")} if resident.can_reset_peak() else {}
+    peak = {"peak_bytes": timing.resident("VmHWM")} if timing.can_reset_peak() else {}
     return sizes | seconds | peak | facts() | scores(found, test.y, train.y)
 
 

@@ -90,7 +90,7 @@ def write(folder: Path, kind: str, n_rows: int) -> None:
 
 def rows_of(n_rows: int, seed: tuple[int, ...], *, noise: bool = True) -> pa.Table:
     """Inputs uniform on the box, and y."""
-    from stochgp.datasets.functions import FUNCTIONS
+    from benchmarks.datasets.functions import FUNCTIONS
 
     function, generator = FUNCTIONS["borehole"], np.random.default_rng(seed)
     low, high = np.array(function.low), np.array(function.high)
@@ -103,8 +103,8 @@ def measure(folder: str) -> dict:
     """One fit in this process."""
     warnings.simplefilter("ignore")
     import stochgp
+    from benchmarks.datasets.functions import FUNCTIONS
     from stochgp import budget
-    from stochgp.datasets.functions import FUNCTIONS
 
     begun = time.perf_counter()
     model = stochgp.FeatureGPRegressor(memory_limit=LIMIT, random_state=0).fit(folder, "y")

@@ -44,9 +44,10 @@ def table(result: dict) -> tuple[list[str], list[list]]:
 
 def measure(name: str, side: str, most_rows: int) -> dict:
     """One run in this process, from at most so many rows; 0 = all."""
-    from stochgp import data, metrics
+    from benchmarks.datasets import load
+    from stochgp import metrics
 
-    found = data.load(f"uci:{name}:0")
+    found = load(f"uci:{name}:0")
     n = most_rows or len(found.y)
     X, X_test = _standardised(found.X[:n], found.X_test)
     y, y_test = _standardised(found.y[:n, None], found.y_test[:, None])

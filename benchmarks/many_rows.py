@@ -59,8 +59,8 @@ def measure(name: str, quick: bool) -> dict:
     """One fit and its predictions in this process."""
     warnings.simplefilter("ignore")
     import stochgp
+    from benchmarks.datasets.functions import FUNCTIONS, load_function
     from stochgp import budget, metrics
-    from stochgp.datasets.functions import FUNCTIONS, load_function
 
     n_rows, limit = (QUICK_ROWS, None) if quick else CASES[name]
     n_test = QUICK_ROWS if quick else TEST_ROWS

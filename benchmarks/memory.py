@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from benchmarks.problem import Problem, make_problem
 from measuring.places import ROOT
-from measuring.resident import can_reset_peak, reset_peak, resident
+from measuring.timing import can_reset_peak, reset_peak, resident
 
 KEYS = ("side", "method", "n_rows", "batch_size")
 BATCH_SIZES = (8, 32, 128, 512)

@@ -43,7 +43,7 @@ def table(result: dict) -> tuple[list[str], list[list]]:
 
 def measure(name: str, side: str) -> dict:
     """One run in this process."""
-    from measuring.sets import hyperparameters, load_raw
+    from benchmarks.datasets.prepared import hyperparameters, load_raw
 
     raw, theta = load_raw(name, 0), hyperparameters(name, 0)
     scale = np.where(raw.X.std(0) > 0, raw.X.std(0), 1)

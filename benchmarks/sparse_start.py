@@ -26,7 +26,7 @@ class Start(NamedTuple):
 
 def start(name: str, size: int) -> Start:
     """Split 0 of a UCI set, or "quick", and `size` of its training rows as inducing points."""
-    from measuring.sets import load_raw
+    from benchmarks.datasets.prepared import load_raw
 
     raw = load_raw("synthetic" if name == "quick" else name, 0)
     inputs, targets = data.Standardiser.fit(raw.X), data.Standardiser.fit(raw.y)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from measuring.sets import use_shared_data
 from measuring.timing import alternate
 
 KEYS = ("side",)
@@ -71,10 +70,9 @@ def _molecules(n: int) -> tuple[list[Any], Any]:
     from rdkit import Chem, rdBase
     from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
 
+    from benchmarks.datasets.molecule_sets import read_molecule_file
     from stochgp.data import Fingerprints
-    from stochgp.datasets.molecule_sets import read_molecule_file
 
-    use_shared_data()
     generator = GetMorganGenerator(radius=2, fpSize=N_BITS)
     with rdBase.BlockLogs():
         read = [Chem.MolFromSmiles(text) for text in read_molecule_file("hiv")["smiles"].to_pylist()[:n]]

@@ -99,9 +99,9 @@ def measure(name: str, kind: str, limit: float) -> dict:
 def _rows(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(X, y, test X, test y): split 0 of a set, or rows drawn here."""
     if name != "many":
-        from stochgp import data
+        from benchmarks.datasets import load
 
-        found = data.load(f"uci:{name}:0")
+        found = load(f"uci:{name}:0")
         return found.X, found.y, found.X_test[:TEST_ROWS], found.y_test[:TEST_ROWS]
     generator = np.random.default_rng(0)
     X = generator.normal(size=(MANY + TEST_ROWS, 8))

@@ -47,7 +47,7 @@ def table(result: dict) -> tuple[list[str], list[list]]:
 def measure(solver: str, quick: bool) -> list[dict]:
     """A fit, its update, and a fit of all rows."""
     warnings.simplefilter("ignore")
-    from stochgp.datasets.functions import load_function
+    from benchmarks.datasets.functions import load_function
 
     N, n = (QUICK_ROWS, QUICK_NEW) if quick else (ROWS, NEW)
     data = load_function("borehole", N + n + TEST_ROWS, test_fraction=TEST_ROWS / (N + n + TEST_ROWS))

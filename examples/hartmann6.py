@@ -16,7 +16,7 @@ from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 
 from stochgp import KernelGPRegressor
-from stochgp.botorch import PosteriorModel
+from stochgp.contrib.botorch import PosteriorModel
 from stochgp.thompson import ThompsonSampler
 
 ALPHA = np.array([1.0, 1.2, 3.0, 3.2])

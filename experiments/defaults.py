@@ -12,9 +12,9 @@ import time
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.datasets.prepared import load_raw
 from experiments.problems import ROWS, SETS, law_scores
 from measuring import tables
-from measuring.sets import load_raw
 from measuring.store import Cell, Record, select
 
 BATCHES = (None, 32, 512)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.datasets.prepared import load_raw
 from experiments.problems import ROWS, SETS, law_scores
 from measuring import tables
-from measuring.sets import load_raw
 from measuring.store import Cell, Record, select
 
 LIMITS = {  # RMSE and NLPD that the fit is to stay within
@@ -80,7 +80,7 @@ def page(records: list[Record]) -> list[str]:
         "NLPD",
         "CRPS",
         "95 % coverage",
-        "law",
+        "distribution",
         "seconds",
         "peak GB so far",
         "learner",

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 
 from experiments.problems import unit_scores
 from measuring import tables
-from measuring.sets import use_shared_data
 from measuring.store import Cell, Record, select
 
 FOLDS = 5
@@ -57,11 +56,10 @@ def cost(cell: Cell) -> float:
 
 
 def run(cell: Cell) -> dict:
+    from benchmarks.datasets.molecule_sets import load_molecules
     from stochgp.budget import peak_resident
-    from stochgp.datasets.molecule_sets import load_molecules
     from stochgp.tables.molecules import fingerprints_of
 
-    use_shared_data()
     molecules = load_molecules(cell["set"])
     begun = time.perf_counter()
     morgan = dataclasses.replace(molecules.morgan, chirality=cell["method"] == CHIRAL)
@@ -158,8 +156,8 @@ def _gp(X: Any, y: np.ndarray, X_test: Any, target: str) -> tuple:
 
 def _published(solver: str) -> Any:
     def fit(X: Any, y: np.ndarray, X_test: Any, target: str) -> tuple:
+        from benchmarks.datasets.molecule_sets import DOCKSTRING
         from stochgp import KernelGPRegressor, kernels
-        from stochgp.datasets.molecule_sets import DOCKSTRING
 
         known = DOCKSTRING[target]
         kernel, noise = kernels.Tanimoto(known.variance), known.noise_variance

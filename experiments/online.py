@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import walking
 from experiments.problems import Problem as Data
-from measuring import places, walking
+from measuring import places
 from stochgp.data import Standardiser
 from stochgp.kernels import RBF
 from stochgp.learners import IVSGPR, SVDGP, SVGP, AbstractLearner, InverseRoot, Problem, cosine

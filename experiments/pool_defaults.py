@@ -7,10 +7,10 @@ learned from nine tenths of the rows and took in the others; the families' own l
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.datasets.prepared import load_raw
 from experiments import kernel_defaults
 from experiments.problems import SETS, law_scores
 from measuring import tables
-from measuring.sets import load_raw
 from measuring.store import Cell, Record, select
 
 ONE_CORE = False

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.datasets.prepared import hyperparameters, load_raw
 from experiments.problems import ROWS, unit_scores
 from measuring import papers, tables
-from measuring.sets import hyperparameters, load_raw
 from measuring.store import Cell, Record, select
 
 SMALL, LARGE = ("pol", "elevators", "bike"), ("protein", "keggdirected")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from measuring.sets import load_raw
+from benchmarks.datasets.prepared import load_raw
 from stochgp import data, features, metrics
 from stochgp.data.streams import DeviceRows
 from stochgp.distributions.base import AbstractDistribution

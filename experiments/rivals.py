@@ -1,4 +1,4 @@
-"""What `laws` holds Gaussian processes against: boosting, quantile boosting, a Vecchia GP and ridge regression, as they come and tuned."""
+"""What `likelihoods` holds Gaussian processes against: boosting, quantile boosting, a Vecchia GP and ridge regression, as they come and tuned."""
 
 import importlib.util
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """X9 and X10: five methods on a robot's dynamics (Cheng and Boots 2017, table 2, figure 2): nMSE and bound after 2,000 steps, and on the way.
 
-`walking`: Walker2d of MuJoCo under a stated policy (`measuring.walking`), 23 inputs and 9 targets; `walking-46` with the frame before;
+`walking`: Walker2d of MuJoCo under a stated policy (`experiments.walking`), 23 inputs and 9 targets; `walking-46` with the frame before;
 `sarcos`: 4,449 rows of an arm's inverse dynamics, 21 inputs and 7 targets. Each output is a model of its own; 90 % of the rows to train on. The
 paper's sizes: SVDGP M_α = 16,384, no more than rows, and M_β = 128, SVI M = 1,024, iVSGPR M = 256, VSGPR M = 1,024 on 4,096 rows, GPR on 1,024; batches of 1,024.
 γ₀ of 0.1, 0.01 and 0.001 for 100 steps each, then 2,000 at the best, falling as γ₀/(1 + 0.1√t); "rate to 0": times a cosine that ends at 0. `spread`: functions with widths of their own (generalised SE-ARD), as the

@@ -10,12 +10,12 @@ import functools
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.datasets.prepared import load_raw
 from experiments import kernel_defaults, online
 from experiments.problems import SETS, law_scores
+from experiments.walking import FRAMES
 from measuring import tables
-from measuring.sets import load_raw
 from measuring.store import Cell, Record, select
-from measuring.walking import FRAMES
 
 ONE_CORE = False
 VARIANTS = {

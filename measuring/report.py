@@ -1,21 +1,21 @@
-"""Pages of docs from templates: every number of docs/measured.md, docs/comparison.md and docs/solvers.md comes from a line, or is marked as given.
+"""Write docs/measured.md, docs/comparison.md and docs/solvers.md from templates and lines of results.
 
-In the template `{{expression | format}}` is a Python expression over `lines` (`query`), `paper` (`papers.value`), `tables` and `facts`; `{{given TEXT}}`
-is a setting or an aim, `{{earlier TEXT}}` a measurement of which no line was kept. Digits stand nowhere else but in code, links and words.
+In a template, `{{expression | format}}` calls `experiment`, `benchmark`, `figures`, `value`, `values` and `sources` of this module.
 """
 
+import functools
+import importlib
 import re
 from pathlib import Path
+from typing import Any
 
-from measuring import acceptance, page_facts, page_tables, papers
-from measuring.places import ROOT
-from measuring.query import lines
-from measuring.tables import printed
+from measuring import store
+from measuring.places import BENCHMARKS, EXPERIMENTS, ROOT
+from measuring.store import Record
+from measuring.tables import printed, table
 
 PAGES = ("measured", "comparison", "solvers")
 PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
-CODE = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)\s]*\)", re.MULTILINE | re.DOTALL)
-NUMBER = re.compile(r"(?<![\w./])\d")
 
 
 def template_of(name: str) -> str:
@@ -27,36 +27,93 @@ def path_of(name: str) -> Path:
 
 
 def page(template: str) -> str:
-    """The page of a template; `ValueError` names the placeholder that has no lines."""
-    return PLACEHOLDER.sub(lambda found: _filled(found[1].strip()), template)
+    """Fill in a template. Raises `ValueError` that names a placeholder without lines."""
+    return PLACEHOLDER.sub(lambda match: _filled(match[1].strip()), template)
 
 
-def unmarked(template: str) -> list[str]:
-    """Digits of a template that no placeholder accounts for, with what stands around them."""
-    text = CODE.sub(" ", PLACEHOLDER.sub(" ", template))
-    return [text[max(0, m.start() - 20) : m.end() + 20] for m in NUMBER.finditer(text)]
+def names() -> list[str]:
+    """All files of results."""
+    return sorted(path.stem for folder in (EXPERIMENTS, BENCHMARKS) for path in folder.glob("*.jsonl"))
+
+
+@functools.cache
+def records(name: str) -> list[Record]:
+    """The lines of an experiment or a benchmark."""
+    path = EXPERIMENTS / f"{name}.jsonl"
+    return store.read(path if path.exists() else BENCHMARKS / f"{name}.jsonl")
+
+
+def values(name: str, field: str, **settings: Any) -> list[Any]:
+    """A field of the results of all lines with these settings. Raises `ValueError` if there are none."""
+    found = [r["results"][field] for r in store.select(records(name), **settings)]
+    if not found:
+        raise ValueError(f"none of {len(records(name))} lines has {settings}")
+    return found
+
+
+def value(name: str, field: str, **settings: Any) -> Any:
+    """The same of the only line with these settings."""
+    (found,) = values(name, field, **settings)
+    return found
+
+
+def experiment(name: str, *parts: int) -> str:
+    """Some parts of an experiment's own page, the first one by default."""
+    if not records(name):
+        return f"Not measured at this state of the software: `python -m experiments {name}` makes the lines."
+    written = importlib.import_module(f"experiments.{name}").page(records(name))
+    return "\n\n".join(written[part] for part in parts or (0,))
+
+
+def benchmark(name: str, part: str = "table") -> str:
+    """All lines of a benchmark as it prints them, or another one of its tables."""
+    if not records(name):
+        return f"Not measured at this state of the software: `python -m benchmarks {name}` makes the lines."
+    rows = [r["settings"] | r["results"] for r in records(name)]
+    headings, cells = getattr(importlib.import_module(f"benchmarks.{name}"), part)({"rows": rows})
+    text = lambda cell: printed(cell, "") if isinstance(cell, float) else cell
+    return table(headings, [[text(cell) for cell in row] for row in cells])
+
+
+def figures(name: str, *fields: str) -> str:
+    """Settings and fields of all lines, such as `sides.torch.median_us`."""
+    inner = lambda results, path: functools.reduce(lambda value, part: value[part], path.split("."), results)
+    rows = [
+        [*r["settings"].values(), *(inner(r["results"], field) for field in fields)] for r in records(name)
+    ]
+    return table([*records(name)[0]["settings"], *fields], rows)
+
+
+def sources() -> str:
+    """Where the lines of each file were measured."""
+    rows = []
+    for name in names():
+        found = records(name)
+        machines = {f"{r['machine']['processor']}, {r['machine']['cores_physical']} cores" for r in found}
+        columns = (
+            machines,
+            {r["versions"]["jax"] for r in found},
+            {str(r["threads"]["cores_usable"]) for r in found},
+            {r["commit"][:7] for r in found},
+        )
+        rows.append([f"`{name}`", len(found), *("; ".join(sorted(column)) for column in columns)])
+    return table(["lines", "number", "machine", "JAX", "cores used", "commits"], rows)
 
 
 def _filled(content: str) -> str:
-    word, _, rest = content.partition(" ")
-    if word in ("given", "earlier"):
-        return rest
-    expression, _, spec = (
-        (part.strip() for part in content.rpartition(" | ")) if " | " in content else (content, "", "")
-    )
+    expression, _, spec = content.rpartition(" | ") if " | " in content else (content, "", "")
+    known = {
+        "experiment": experiment,
+        "benchmark": benchmark,
+        "value": value,
+        "values": values,
+        "figures": figures,
+        "sources": sources,
+    }
     try:
-        found = eval(expression, dict(_NAMES))  # the template is a file of this repository
+        found = eval(
+            expression, known | {"min": min, "max": max}
+        )  # the template is a file of this repository
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{{{{{content}}}}}: {error}") from error
-    return found if isinstance(found, str) else printed(found, spec)
-
-
-_NAMES = {
-    "lines": lines,
-    "paper": papers.value,
-    "tables": page_tables,
-    "facts": page_facts,
-    "acceptance": acceptance,
-    "min": min,
-    "max": max,
-}
+    return found if isinstance(found, str) else printed(found, spec.strip())

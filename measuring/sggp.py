@@ -5,7 +5,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from measuring.sets import use_shared_data
+from benchmarks.datasets import Dataset, load_function
+from benchmarks.datasets import load as load_named
 from measuring.store import Cell
 from stochgp import budget, data, learners
 from stochgp.data.streams import HostRows
@@ -29,12 +30,11 @@ class Split(NamedTuple):
 
 def load(name: str, trial: int, rows: int | None = None) -> Split:
     """60 % of the rows of a set to train on; standardised by these. `rows` draws fewer of a function."""
-    use_shared_data()
     if name in FUNCTIONS:
         rows = FUNCTIONS[name] if rows is None else rows
-        raw = data.load_function(name, rows, test_fraction=TEST_FRACTION, seed=trial, dtype=np.float32)
+        raw = load_function(name, rows, test_fraction=TEST_FRACTION, seed=trial, dtype=np.float32)
     else:
-        raw = _resplit(data.load("uci:protein:0" if name == "protein" else name), trial)
+        raw = _resplit(load_named("uci:protein:0" if name == "protein" else name), trial)
     inputs, targets = data.Standardiser.fit(raw.X), data.Standardiser.fit(raw.y)
     some = slice(MOST_TEST_ROWS)
     floor = np.nan if raw.noise_std is None else raw.noise_std / float(targets.scale)
@@ -46,11 +46,11 @@ def load(name: str, trial: int, rows: int | None = None) -> Split:
     )
 
 
-def _resplit(raw: data.Dataset, trial: int) -> data.Dataset:
+def _resplit(raw: Dataset, trial: int) -> Dataset:
     """All rows of the set, split at random."""
     X, y = np.concatenate([raw.X, raw.X_test]), np.concatenate([raw.y, raw.y_test])
     train, test = data.train_test_indices(len(y), TEST_FRACTION, trial)
-    return data.Dataset(
+    return Dataset(
         X[train], y[train], X[test], y[test], raw.feature_names, raw.target_name, raw.name, raw.noise_std
     )
 

@@ -1,7 +1,8 @@
-"""Fair timing of rivals inside one process: alternating blocks, never two thread pools at once."""
+"""Fair timing of rivals inside one process (alternating blocks, never two thread pools at once), and resident memory."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 
 Epoch = Callable[[], object]
@@ -49,3 +50,19 @@ def speedups(sides: Mapping[str, Mapping]) -> dict[str, float]:
     """How many times longer each other side's median step takes than that of the first side."""
     first, *others = sides
     return {name: round(sides[name]["median_us"] / sides[first]["median_us"], 3) for name in others}
+
+
+def can_reset_peak() -> bool:
+    """Whether the high-water mark of resident memory can be reset: on Linux."""
+    return Path("/proc/self/clear_refs").exists()
+
+
+def reset_peak() -> None:
+    """Set the high-water mark to what is resident now."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def resident(field: str) -> int:
+    """Bytes of "VmRSS" (resident now) or "VmHWM" (its greatest value)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])

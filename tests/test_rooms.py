@@ -21,7 +21,6 @@ ROOMS = [
     "metrics",
     "tables",
     "data",
-    "datasets",
     "networks",
     "kernels",
     "features",
@@ -46,9 +45,7 @@ ROOMS = [
     "pools",
     "loading",
     "thompson",
-    "botorch",
-    "onnx",
-    "skpro",
+    "contrib",
     "plots",
     "extending",
     "cli",
@@ -115,6 +112,13 @@ def test_arrows_point_upwards():
         if other != "stochgp" and ROOMS.index(_room(other)) > ROOMS.index(_room(module))
     ]
     assert wrong == []
+
+
+def test_nothing_imports_the_adapters():
+    users = [
+        m for m, others in _imports().items() if _room(m) != "contrib" and "contrib" in map(_room, others)
+    ]
+    assert users == []
 
 
 def test_no_module_needs_itself():

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("gymnasium")
 
-from measuring import walking
+from experiments import walking
 
 
 def test_frames_follow_from_the_seed_and_targets_are_changes_of_velocities():

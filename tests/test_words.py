@@ -12,15 +12,9 @@ MEANT = (  # other meanings
     "visits of one\npatient",
     "when the doors close",
     "power-law",
-    "`laws`",
-    "experiments laws",
-    "results/laws.md",
-    'lines("laws")',
-    'of_experiment("laws")',
     "asked and told",
     "until something is told",
     '"told": len(values)',
-    "figures/laws.png",
 )
 FILES = [
     *sorted((ROOT / "src").rglob("*.py")),

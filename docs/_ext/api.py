@@ -15,7 +15,6 @@ ESTIMATORS = [
 ]
 MODULES = {
     "data": "tables, files, columns, neighbours",
-    "datasets": "named sets and simulated functions",
     "distributions": "what is predicted of observations",
     "metrics": "scores of held-out rows",
     "plots": "pictures as matplotlib figures",
@@ -25,9 +24,11 @@ MODULES = {
     "likelihoods": "observation models and noise models",
     "transforms": "increasing transforms of targets",
     "thompson": "Thompson sampling",
-    "botorch": "fitted estimators as models of BoTorch",
-    "onnx": "feature GPs as ONNX files",
-    "skpro": "estimators as probabilistic regressors of skpro",
+    "contrib.botorch": "fitted estimators as models of BoTorch",
+    "contrib.onnx": "feature GPs as ONNX files",
+    "contrib.skpro": "estimators as probabilistic regressors of skpro",
+    "contrib.gpytorch": "kernels of GPyTorch",
+    "contrib.scikit_learn": "kernels of scikit-learn",
     "learners": "how parameters are learned",
     "solvers": "how linear systems are solved",
     "models": "a model as one value",

@@ -16,7 +16,7 @@ from examples.demo.words import Arrivals, examples_of, promises_of, said_of, wid
 from stochgp import GPRegressor
 from stochgp.budget import peak_resident, release
 from stochgp.cli.output import check_picture, show, write_picture
-from stochgp.datasets import train_test_indices
+from stochgp.data import train_test_indices
 from stochgp.distributions import AbstractDistribution
 from stochgp.numerics.clustered import paired
 

@@ -11,9 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Float64, Int64
 
-from examples.demo.lag_features import DAY, Movements, of_earlier_flights
-from examples.demo.rolling_features import last_known
-from stochgp.datasets.flights import (
+from examples.demo.flights import (
     day_of_week,
     day_of_year,
     installed_folder,
@@ -21,6 +19,8 @@ from stochgp.datasets.flights import (
     read_table_of,
     rows_of,
 )
+from examples.demo.lag_features import DAY, Movements, of_earlier_flights
+from examples.demo.rolling_features import last_known
 
 DEPARTURE_ROWS = 327_346
 MANY_LEVELS = (

@@ -119,12 +119,6 @@ def test_evaluate_draws_a_report(folder, capsys, tmp_path):
     assert "type of picture" in err
 
 
-def test_data_list_names_every_set(capsys):
-    code, out, _ = run(capsys, "data", "list", "--json")
-    assert code == 0 and {"flights", "uci:bike:0…9"} <= {entry["name"] for entry in json.loads(out)["sets"]}
-    assert run(capsys, "data", "list")[1].startswith("flights")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -150,7 +144,6 @@ def test_data_list_names_every_set(capsys):
         (["fit", "T", "--target", "late"], "--out"),
         (["fit", "T", "--trget", "late", "--out", "O"], "--target"),
         (["fit", "none.csv", "--target", "late", "--out", "O"], "no such file"),
-        (["fit", "uci:bik:0", "--out", "O"], "did you mean 'bike'"),
         (["predict", "T", "T", "--out", "O"], "not a file of stochgp"),
         (["predict", "none", "T", "--out", "O"], "none: No such file"),
         (["predict", "M", "T", "--out", "O.txt"], "unknown file type '.txt'"),

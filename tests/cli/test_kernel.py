@@ -1,4 +1,4 @@
-"""The command line with kernel models: hyperparameters from files, what the report says, and test rows that stay unseen."""
+"""The command line with kernel models: hyperparameters from files, and what the report says."""
 
 import json
 
@@ -14,10 +14,6 @@ from stochgp.cli import main
 from stochgp.cli.hyperparameters import read_hyperparameters, with_hyperparameters
 
 GIVEN = {"kernel": "matern32", "lengthscale": [1.0, 3.0], "variance": 0.8, "noise_variance": 0.02}
-PUBLISHED = {
-    "pol": {"0": {"noise_std": 0.1, "signal_std": 0.5, "lengthscale": [1.0, 2.0]}},
-    "bike": {"0": {"noise_std": 0.1, "signal_std": 0.5, "lengthscale": [1.0], "lenghtscale": 2}, "1": {}},
-}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +24,6 @@ def folder(tmp_path_factory):
     table = pa.table({"a": a, "b": b, "t": 1e3 * (np.sin(a) + 0.3 * b + 0.1 * generator.normal(size=60))})
     pa_csv.write_csv(table, path / "table.csv")
     (path / "given.json").write_text(json.dumps(GIVEN))
-    (path / "published.json").write_text(json.dumps(PUBLISHED))
     return path
 
 
@@ -94,38 +89,13 @@ def test_learning_starts_from_the_file_where_a_setting_asks_for_it(folder, capsy
 
 def test_settings_of_learning_decide_whether_given_values_are_kept(folder):
     path = str(folder / "given.json")
-    kept = with_hyperparameters({"solver": "sdd"}, path, "table.csv", KernelGPRegressor)
+    kept = with_hyperparameters({"solver": "sdd"}, path, KernelGPRegressor)
     assert kept["learner"] is None and kept["noise_variance"] == 0.02 and kept["solver"] == "sdd"
     for setting in ({"learner": "bsgd"}, {"epochs": 3}, {"batch_size": 8}):
-        found = with_hyperparameters(setting, path, "table.csv", KernelGPRegressor)
+        found = with_hyperparameters(setting, path, KernelGPRegressor)
         assert {name: found[name] for name in setting} == setting and found.get("learner", "") is not None
     with pytest.raises(ValueError, match="noise_variance is given twice"):
-        with_hyperparameters({"noise_variance": 1.0}, path, "table.csv", KernelGPRegressor)
-
-
-def test_published_standard_deviations_are_squared_and_chosen_by_the_named_set(folder):
-    found = read_hyperparameters(str(folder / "published.json"), "uci:pol:0", KernelGPRegressor)
-    assert isinstance(found["kernel"], stochgp.kernels.Matern32)
-    assert_allclose(float(found["kernel"].variance), 0.25, rtol=1e-6)
-    assert_allclose(found["kernel"].lengthscale, [1.0, 2.0], rtol=1e-6)
-    assert_allclose(found["noise_variance"], 0.01, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("source", "estimator", "message"),
-    [
-        ("uci:poll:0", KernelGPRegressor, "no set 'poll'; did you mean 'pol'"),
-        ("uci:pol:3", KernelGPRegressor, "pol, split 3: no such entry (there are '0')"),
-        ("uci:bike:0", KernelGPRegressor, "'lenghtscale'; did you mean 'lengthscale'"),
-        ("uci:bike:1", KernelGPRegressor, "'noise_std' is missing"),
-        ("table.csv", KernelGPRegressor, "DATA must be one of these, such as uci:pol:0"),
-        ("uci:pol:0", FeatureGPRegressor, "it is for --model kernel"),
-    ],
-)
-def test_a_published_table_without_the_entry_is_refused(folder, source, estimator, message):
-    with pytest.raises(ValueError) as caught:
-        read_hyperparameters(str(folder / "published.json"), source, estimator)
-    assert message in str(caught.value)
+        with_hyperparameters({"noise_variance": 1.0}, path, KernelGPRegressor)
 
 
 @pytest.mark.parametrize(
@@ -148,46 +118,15 @@ def test_a_file_that_gives_no_hyperparameters_is_refused_in_one_line(tmp_path, c
     path = tmp_path / "h.json"
     path.write_text(content)
     with pytest.raises(ValueError) as caught:
-        read_hyperparameters(str(path), "table.csv", estimator)
+        read_hyperparameters(str(path), estimator)
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_the_kernel_of_a_file_that_does_not_say_is_that_of_the_model(tmp_path):
     path = tmp_path / "h.json"
     path.write_text('{"lengthscale": [1.0, 2.0], "variance": 3.0}')
-    found = read_hyperparameters(str(path), "table.csv", FeatureGPRegressor)
+    found = read_hyperparameters(str(path), FeatureGPRegressor)
     assert isinstance(found["kernel"], stochgp.kernels.RBF) and set(found) == {"kernel"}
     assert_allclose(found["kernel"].lengthscale, [1.0, 2.0], rtol=1e-6)
-    found = read_hyperparameters(str(path), "table.csv", KernelGPRegressor)
+    found = read_hyperparameters(str(path), KernelGPRegressor)
     assert isinstance(found["kernel"], stochgp.kernels.Matern32)
-
-
-def test_a_simulated_set_is_evaluated_on_the_rows_that_the_fit_left_out(folder, capsys, tmp_path):
-    out = tmp_path / "model"
-    command = ["fit", "fun:levy:100", "--model", "kernel", "--set", "learner=none", "--out", out, "--json"]
-    code, text, err = run(capsys, *command, "--seed", "3", "--test-fraction", "0.3", "--quiet")
-    assert code == 0, err
-    fitted = json.loads(text)
-    code, text, _ = run(capsys, "evaluate", out, "fun:levy:100", "--json")
-    assert code == 0 and json.loads(text) == {name: fitted[name] for name in json.loads(text)}
-    assert fitted["n"] == 30
-    for source, options, message in (
-        ("fun:levy:200", [], "shares rows"),
-        ("fun:levy:100", ["--seed", "0"], "leave --seed and --test-fraction out"),
-        (folder / "table.csv", ["--seed", "0"], "not divided at random: leave --seed out"),
-    ):
-        code, text, err = run(capsys, "evaluate", out, source, *options)
-        assert (code, text) == (2, "") and message in err
-
-
-def test_a_model_that_does_not_know_its_division_asks_for_it(capsys, tmp_path):
-    rows = stochgp.data.load("fun:levy:100", seed=2)
-    table = {name: rows.X[:, j] for j, name in enumerate(rows.feature_names)}
-    model = KernelGPRegressor(learner=None, random_state=0).fit(pa.table(table), rows.y)
-    model.save(tmp_path / "model")
-    code, _, err = run(capsys, "evaluate", tmp_path / "model", "fun:levy:100")
-    assert code == 2 and "give that --seed" in err
-    code, out, _ = run(capsys, "evaluate", tmp_path / "model", "fun:levy:100", "--seed", "2", "--json")
-    table = pa.table({name: rows.X_test[:, j] for j, name in enumerate(rows.feature_names)})
-    assert code == 0
-    assert_allclose(json.loads(out)["rmse"], np.sqrt(np.mean((model.predict(table) - rows.y_test) ** 2)))

@@ -69,17 +69,6 @@ def test_ignored_columns_may_be_there_or_not_at_predict(folder, tmp_path, capsys
     assert (tmp_path / "all.csv").read_text() == (tmp_path / "short_out.csv").read_text()
 
 
-def test_inputs_of_a_named_set(tmp_path, capsys):
-    names = stochgp.data.load("fun:levy:60").feature_names
-    options = ["--inputs", names[0], "--ignore", names[2], "--out", tmp_path / "m"]
-    code, out, err = run(capsys, "fit", "fun:levy:60", *options, *QUICK, "--json")
-    assert code == 0, err
-    model = stochgp.load(tmp_path / "m")
-    assert list(model.feature_names_in_) == [names[0]]
-    scores = json.loads(run(capsys, "evaluate", tmp_path / "m", "fun:levy:60", "--json")[1])
-    assert scores == {name: json.loads(out)[name] for name in scores}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

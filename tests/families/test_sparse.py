@@ -17,6 +17,7 @@ from sweeps import some_of
 from toy import KEY
 
 import stochgp
+from benchmarks.datasets import load
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor, deadline, kernels, likelihoods
 from stochgp.data import Standardiser
 from stochgp.data.streams import DeviceRows
@@ -246,7 +247,7 @@ def test_float32_is_safe_on_real_rows(rows, monkeypatch):
     """300 rows, fewer or more points than rows: every number of the history and of the predictions is finite."""
     name, M = rows
     monkeypatch.setenv("STOCHGP_DATA", str(SHARED))
-    found = stochgp.data.load(f"uci:{name}:0")
+    found = load(f"uci:{name}:0")
     inputs = Standardiser.fit(found.X[:300], None).transform(found.X[:300], "float32")
     targets = Standardiser.fit(found.y[:300], None).transform(found.y[:300])
     points = choose_points(inputs, M, "kmeans", key=KEY)

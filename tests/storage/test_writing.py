@@ -92,7 +92,7 @@ def test_the_check_refuses_inputs_under_any_name_and_changes_nothing(tmp_path):
         for source in (data, tmp_path):  # the file, and the folder that holds it
             with pytest.raises(ValueError, match="read as an input"):
                 check_can_write(out, [None, source])
-    check_can_write(tmp_path / "new", ["uci:bike:0", data])
+    check_can_write(tmp_path / "new", ["another", data])
     assert sorted(os.listdir(tmp_path)) == ["data.csv", "hard", "link"]
 
 

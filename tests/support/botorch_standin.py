@@ -127,17 +127,17 @@ MODULES = {
 
 @contextlib.contextmanager
 def bridge() -> Iterator[types.ModuleType]:
-    """`stochgp.botorch` on the stand-ins; everything is as before afterwards."""
-    import stochgp
+    """`stochgp.contrib.botorch` on the stand-ins; everything is as before afterwards."""
+    from stochgp import contrib
 
     made = {}
     for name, things in MODULES.items():
         made[name] = types.ModuleType(name)
         vars(made[name]).update(things)
-    real = vars(stochgp).get("botorch")
+    real = vars(contrib).get("botorch")
     with mock.patch.dict(sys.modules, made):
-        sys.modules.pop("stochgp.botorch", None)
-        yield importlib.import_module("stochgp.botorch")
-    vars(stochgp).pop("botorch", None)
+        sys.modules.pop("stochgp.contrib.botorch", None)
+        yield importlib.import_module("stochgp.contrib.botorch")
+    vars(contrib).pop("botorch", None)
     if real is not None:
-        stochgp.botorch = real
+        contrib.botorch = real

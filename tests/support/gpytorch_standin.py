@@ -1,4 +1,4 @@
-"""Stand-ins of GPyTorch's kernels: the names and the attributes that `kernels.from_gpytorch` reads, and no formula."""
+"""Stand-ins of GPyTorch's kernels: the names and the attributes that `from_gpytorch` reads, and no formula."""
 
 from typing import ClassVar
 

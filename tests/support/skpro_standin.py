@@ -1,4 +1,4 @@
-"""Stand-ins of skpro's base classes: what of them `stochgp.skpro` calls, without broadcasting and checks."""
+"""Stand-ins of skpro's base classes: what of them `stochgp.contrib.skpro` calls, without broadcasting and checks."""
 
 import contextlib
 import importlib
@@ -32,8 +32,8 @@ MODULES = {
 
 @contextlib.contextmanager
 def adapter(modules=MODULES):
-    """`stochgp.skpro` on these modules, None for one that is not installed; everything is as before afterwards."""
-    import stochgp
+    """`stochgp.contrib.skpro` on these modules, None for one that is not installed; everything is as before afterwards."""
+    from stochgp import contrib
 
     made = {}
     for name, things in modules.items():
@@ -41,12 +41,12 @@ def adapter(modules=MODULES):
         if things is not None:
             made[name] = types.ModuleType(name)
             vars(made[name]).update(things)
-    real = vars(stochgp).get("skpro")
+    real = vars(contrib).get("skpro")
     with mock.patch.dict(sys.modules, made):
-        sys.modules.pop("stochgp.skpro", None)
+        sys.modules.pop("stochgp.contrib.skpro", None)
         try:
-            yield importlib.import_module("stochgp.skpro")
+            yield importlib.import_module("stochgp.contrib.skpro")
         finally:
-            vars(stochgp).pop("skpro", None)
+            vars(contrib).pop("skpro", None)
             if real is not None:
-                stochgp.skpro = real
+                contrib.skpro = real

@@ -1,13 +1,12 @@
-"""fit, predict, evaluate, data list. Each loads what it needs when it runs, so that help is there at once."""
+"""fit, predict, evaluate. Each loads what it needs when it runs, so that help is there at once."""
 
 import os
-import sys
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 import stochgp
-from stochgp.cli.output import STDIO, check_picture, plain, show, table_on_stdout, write_picture
+from stochgp.cli.output import STDIO, check_picture, show, table_on_stdout, write_picture
 from stochgp.extending import load_code
 from stochgp.names import lookup
 
@@ -54,12 +53,12 @@ def fit(
     Parameters
     ----------
     source
-        A .csv, .tsv (also with .gz), .parquet, .feather, .npz or .npy file, a folder of such files, -: CSV text from the standard input, or a named
-        set such as uci:bike:0, whose training rows are used. Folders, and files that would take much of the memory, are read block by block: then a
+        A .csv, .tsv (also with .gz), .parquet, .feather, .npz or .npy file, a folder of such files, or -: CSV text from the standard input.
+        Folders, and files that would take much of the memory, are read block by block: then a
         feature model learns from a uniform sample of the rows, its posterior is of all rows, and --test-fraction chooses rows by their values. With auto the rows are kept
         in memory where they fit, and a feature model is fitted alone where they do not.
     target
-        The column to learn. Named sets have theirs.
+        The column to learn.
     inputs
         The columns to learn from, separated by commas: A,B. All but the target unless given.
     ignore
@@ -87,8 +86,7 @@ def fit(
         when rows were taken and neighbours in time resemble each other. After: what is learned is judged by whole blocks of time.
     hyperparameters
         A JSON file with the kernel to start from: {"kernel": "rbf", "lengthscale": 1.0, "variance": 1.0}. A kernel model also takes
-        "noise_variance", and then keeps all of them unless a setting of learning is given; so it does with a table of published
-        values {set: {split: {"noise_std", "signal_std", "lengthscale"}}}, for DATA uci:NAME:SPLIT.
+        "noise_variance", and then keeps all of them unless a setting of learning is given.
     checkpoint
         A file kept up to date; the same command goes on from it after a kill.
     out
@@ -132,7 +130,7 @@ def fit(
         require_jax()
         plain = {"random_state": seed, "verbose": 0 if quiet else 1, "new_rows": new_rows}
         plain |= {"devices": devices} if several else {}
-        describe = lambda classify: _estimator(model, classify, setting or [], hyperparameters, source, plain)
+        describe = lambda classify: _estimator(model, classify, setting or [], hyperparameters, plain)
         estimator = describe(lookup(task, _TASKS, "task") == "classes")
         wanted = Wanted(
             target,
@@ -166,23 +164,19 @@ def _rows(
     from stochgp.cli.tables import read_divided
 
     takes_blocks = not wanted.holds_molecules
-    asks = _asks_for_blocks(options, source, takes_them=takes_blocks)
+    asks = _asks_for_blocks(options, takes_them=takes_blocks)
     is_much = devices.agree(is_large(source, wanted.memory_limit))
     if asks or is_much and takes_blocks:
         return divided_blocks(source, wanted, test_fraction, seed, **options)
     return read_divided(source, wanted, test_fraction, seed)
 
 
-def _asks_for_blocks(options: dict[str, Any], source: str, *, takes_them: bool) -> bool:
+def _asks_for_blocks(options: dict[str, Any], *, takes_them: bool) -> bool:
     """Whether options are given that rows read block by block have; a ValueError where these rows are not read so."""
-    from stochgp.data import is_named
-
     lookup(options["bad_rows"], dict.fromkeys(("refuse", "skip")), "--bad-rows")
     asks = options["bad_rows"] == "skip" or options["weight"] is not None or bool(options["split_by"])
-    if asks and (not takes_them or is_named(source)):
-        raise ValueError(
-            "--bad-rows skip, --weight and --split-by are for rows in files, with inputs that are no molecules"
-        )
+    if asks and not takes_them:
+        raise ValueError("--bad-rows skip, --weight and --split-by are not for molecules")
     return asks
 
 
@@ -228,7 +222,6 @@ def _estimator(
     classify: bool,
     setting: list[str],
     hyperparameters: str | None,
-    source: str,
     plain: dict[str, Any],
 ) -> Any:
     """The estimator that the options describe; `plain` are settings that they may override."""
@@ -241,7 +234,7 @@ def _estimator(
     kind = getattr(stochgp, _CLASSIFIERS[model] if classify else own) if isinstance(own, str) else own
     settings = parse_settings(setting, kind)
     if hyperparameters is not None:
-        settings = with_hyperparameters(settings, hyperparameters, source, kind)
+        settings = with_hyperparameters(settings, hyperparameters, kind)
     return kind(**plain | settings)
 
 
@@ -263,7 +256,7 @@ def predict(
     model
         A file that `stochgp fit` wrote.
     source
-        A table with the columns that the model was given, in any order, - (CSV text from the standard input), or a named set, whose test rows are used.
+        A table with the columns that the model was given, in any order, or - (CSV text from the standard input).
     out
         A .csv, .tsv, .parquet or .feather file, or -: CSV text on the standard output.
     quantiles
@@ -273,10 +266,9 @@ def predict(
     """
     load_code(code)
     from stochgp import data
-    from stochgp.cli.divisions import known_division
     from stochgp.cli.many_rows import blocks_of, is_large, placing
     from stochgp.cli.reports import parsed_quantiles, prediction_columns
-    from stochgp.cli.tables import left_out, naming, read_inputs, without
+    from stochgp.cli.tables import left_out, naming, without
     from stochgp.storage.writing import check_can_write
 
     if out != STDIO:
@@ -286,7 +278,7 @@ def predict(
     if is_large(source, estimator.memory_limit):
         parts = ((block.table, placing(block)) for block in blocks_of(source, estimator))
     else:
-        table = read_inputs(source, known_division(estimator, source) or {}, estimator.memory_limit)
+        table = data.read_table(source, estimator.memory_limit)
         parts = [(table, naming(source))]
     with table_on_stdout() if out == STDIO else data.table_writer(out) as write:
         for table, place in parts:
@@ -300,8 +292,6 @@ def evaluate(
     /,
     *,
     target: str | None = None,
-    seed: int | None = None,
-    test_fraction: float | None = None,
     report: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
     code: Annotated[list[str] | None, Parameter(name="--with", negative="")] = None,
@@ -313,14 +303,10 @@ def evaluate(
     model
         A file that `stochgp fit` wrote.
     source
-        A table with the model's columns and its target, - (CSV text from the standard input), or a named set, whose test rows are used. Rows without a target,
+        A table with the model's columns and its target, or - (CSV text from the standard input). Rows without a target,
         and rows that `fit --bad-rows skip` would leave out, are left out, with a note of their number.
     target
         The target column, if it is called otherwise than at fit.
-    seed
-        Of the division of a named set that has no test rows of its own; models of `stochgp fit` know theirs.
-    test_fraction
-        Of that division.
     report
         A picture (.png, .pdf or .svg) of how far the predictions can be trusted: PIT values, coverage, errors against standard deviations, and how they
         depend on the two most relevant inputs.
@@ -330,7 +316,6 @@ def evaluate(
         A Python file, or the name of a module, in which `stochgp.register` names parts of your own: it is run first. May be given again.
     """
     load_code(code)
-    from stochgp.cli.divisions import division_for_scores
     from stochgp.cli.many_rows import blocks_with, is_large, scores_by_blocks, usable_rows
     from stochgp.cli.reports import picture, scores
     from stochgp.cli.tables import read_labelled
@@ -350,27 +335,8 @@ def evaluate(
         blocks = blocks_with(source, name, bad_rows=rule)
         show(scores_by_blocks(estimator, blocks, name, source), as_json)
         return
-    division = division_for_scores(estimator, source, seed, test_fraction)
     usable = lambda table: usable_rows(table, estimator, name, rule)
-    rows = read_labelled(source, name, division, targets, estimator.memory_limit, usable)
+    rows = read_labelled(source, name, targets, estimator.memory_limit, usable)
     show(scores(estimator, rows, source), as_json)
     if report is not None:
         write_picture(picture(estimator, rows, source), report)
-
-
-def data_list(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> None:
-    """Named data sets, where they are, how to get them.
-
-    Parameters
-    ----------
-    as_json
-        One JSON object on stdout.
-    """
-    sets = stochgp.data.list_named()
-    if as_json:
-        entries = [vars(line) for line in sets]
-        show({"sets": [{name: plain(value) for name, value in entry.items()} for entry in entries]}, True)
-        return
-    for line in sets:
-        where = f"in {line.location}" if line.location else line.how_to_get
-        sys.stdout.write(f"{line.name:24} {line.rows:>9,} rows {line.columns:>4} inputs   {where}\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stochgp import KernelGPRegressor, kernels
-from stochgp.names import did_you_mean, lookup, quoted
+from stochgp.names import did_you_mean, lookup
 
 _KERNELS: dict[str, Callable[..., Any]] = {
     "rbf": kernels.RBF,
@@ -17,19 +17,16 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "linear": kernels.Linear,
 }
 _PLAIN = ("kernel", "lengthscale", "variance")
-_PUBLISHED = ("noise_std", "signal_std", "lengthscale")
 _LEARNING = ("learner", "batch_size", "epochs", "learning_rate")  # settings that ask for learning
 
 
-def with_hyperparameters(
-    settings: Mapping[str, Any], path: str, source: str, estimator: type
-) -> dict[str, Any]:
+def with_hyperparameters(settings: Mapping[str, Any], path: str, estimator: type) -> dict[str, Any]:
     """The settings of an estimator with those that the file gives: `kernel`, and for a kernel model `noise_variance`.
 
     A kernel model that is given its noise, and nothing about learning, gets `learner=None`: the values are kept.
     Raises ValueError, in one line, for a file that cannot be used, and for what is given twice.
     """
-    given = read_hyperparameters(path, source, estimator)
+    given = read_hyperparameters(path, estimator)
     for name in given:
         if name in settings:
             raise ValueError(f"the {name} is given twice, by --set {name} and by {path}")
@@ -38,37 +35,13 @@ def with_hyperparameters(
     return dict(settings) | given
 
 
-def read_hyperparameters(path: str, source: str, estimator: type) -> dict[str, Any]:
+def read_hyperparameters(path: str, estimator: type) -> dict[str, Any]:
     """{"kernel": …} and, where the file gives it, {"noise_variance": …}.
 
     The file is {"kernel": name, "lengthscale": number or list, "variance": number, "noise_variance": number}, each of which may be
-    left out; or a table {set: {split: {"noise_std", "signal_std", "lengthscale"}}} of standard deviations for Matérn-3/2 kernels, of
-    which `source`, uci:NAME:SPLIT, chooses the entry. Only kernel models take a noise.
+    left out. Only kernel models take a noise.
     """
-    content = _read(path)
-    is_kernel_model = estimator is KernelGPRegressor
-    if not any(isinstance(value, dict) for value in content.values()):
-        return _from_plain(content, path, is_kernel_model)
-    if not is_kernel_model:
-        raise ValueError(
-            f"{path} gives the noise too, which a feature model learns: it is for --model kernel"
-        )
-    return _from_table(content, path, source)
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a JSON file ({error})") from error
-    if not isinstance(content, dict):
-        raise ValueError(
-            f'{path}: expected an object such as {{"kernel": "rbf", "lengthscale": 1.0, "variance": 1.0}}'
-        )
-    return content
-
-
-def _from_plain(content: dict[str, Any], path: str, is_kernel_model: bool) -> dict[str, Any]:
+    content, is_kernel_model = _read(path), estimator is KernelGPRegressor
     if "noise_variance" in content and not is_kernel_model:
         raise ValueError(f"{path}: noise_variance is for --model kernel; a feature model learns it")
     _check_names(content, (*_PLAIN, *(("noise_variance",) if is_kernel_model else ())), path)
@@ -87,25 +60,16 @@ def _from_plain(content: dict[str, Any], path: str, is_kernel_model: bool) -> di
     return found
 
 
-def _from_table(content: dict[str, Any], path: str, source: str) -> dict[str, Any]:
-    family, name, split = (source.split(":") + ["", ""])[:3]
-    if family != "uci":
+def _read(path: str) -> dict[str, Any]:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a JSON file ({error})") from error
+    if not isinstance(content, dict):
         raise ValueError(
-            f"{path} holds hyperparameters of named sets: DATA must be one of these, such as uci:{next(iter(content))}:0"
+            f'{path}: expected an object such as {{"kernel": "rbf", "lengthscale": 1.0, "variance": 1.0}}'
         )
-    if not isinstance(content.get(name), dict):
-        raise ValueError(f"{path} has no set {name!r}; {did_you_mean(name, content)}")
-    entry = content[name].get(split)
-    where = f"{path}, {name}, split {split}"
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where}: no such entry (there are {quoted(content[name])})")
-    _check_names(entry, _PUBLISHED, where)
-    missing = [part for part in _PUBLISHED if part not in entry]
-    if missing:
-        raise ValueError(f"{where}: {missing[0]!r} is missing")
-    variance = _positive(entry, "signal_std", where) ** 2
-    kernel = kernels.Matern32(_lengthscale(entry, "lengthscale", where), variance)
-    return {"kernel": kernel, "noise_variance": _positive(entry, "noise_std", where) ** 2}
+    return content
 
 
 def _check_names(content: Mapping[str, Any], valid: Iterable[str], where: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import cyclopts
 
-from stochgp.cli.commands import data_list, evaluate, fit, predict
+from stochgp.cli.commands import evaluate, fit, predict
 from stochgp.cli.output import with_stdin
 from stochgp.cli.processes import LostProcessError, end_at_once
 from stochgp.version import __version__
@@ -25,9 +25,7 @@ app = cyclopts.App(
     version=__version__,
     suppress_keyboard_interrupt=False,  # `main` answers it
 )
-_data = cyclopts.App(name="data", help="Named data sets.")
-_data.command(data_list, name="list")
-for command in (fit, predict, evaluate, _data):
+for command in (fit, predict, evaluate):
     app.command(command)
 
 

@@ -30,7 +30,7 @@ def is_large(source: str, memory_limit: Any) -> bool:
     path = Path(source)
     if path.is_dir():
         return True
-    if data.is_named(source) or not path.is_file():
+    if not path.is_file():
         return False
     if path.name.lower().endswith(".npy"):
         return True

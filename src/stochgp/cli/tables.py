@@ -1,13 +1,13 @@
-"""DATA of the command line: files and named sets as tables, and the columns that the user wants of them."""
+"""DATA of the command line: files as tables, and the columns that the user wants of them."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 
 from stochgp import data
 from stochgp.names import did_you_mean, quoted
@@ -53,13 +53,10 @@ class Divided(Generic[Rows]):
 
 
 def read_divided(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> Divided[Labelled]:
-    """Training and test rows of DATA: a named set's own division, a random one of a file.
+    """Divide the rows of a file at random into training and test rows.
 
-    Raises ValueError where the target is not named or does not exist, for input columns that do not, and where a named set that has
-    its own test rows is to be divided otherwise.
+    Raises ValueError if the target is not named, and for columns that do not exist.
     """
-    if data.is_named(source):
-        return _named(source, wanted, test_fraction, seed)
     if wanted.target is None:
         raise ValueError(f"{source}: name the column to learn with --target")
     table = data.read_table(source, wanted.memory_limit)
@@ -82,26 +79,14 @@ def read_divided(source: str, wanted: Wanted, test_fraction: float | None, seed:
     return Divided(_take(everything, train), _take(everything, test), wanted.target, left_out, are_classes)
 
 
-def read_inputs(source: str, division: Mapping[str, Any], memory_limit: Any = None) -> pa.Table:
-    """A file's table, or the inputs of a named set's test rows in this division."""
-    if not data.is_named(source):
-        return data.read_table(source, memory_limit)
-    found = data.load(source, **division)
-    return as_table(found.X_test, found.feature_names)
-
-
 def read_labelled(
     source: str,
     target: str | None,
-    division: Mapping[str, Any],
     targets: str = "numbers",
     memory_limit: Any = None,
     usable: Callable[[pa.Table], pa.Table] = lambda table: table,
 ) -> Labelled:
-    """Inputs and targets: the `usable` rows of a file, the test rows of a named set in this division. `targets` is "numbers" or "classes"."""
-    if data.is_named(source):
-        found = data.load(source, **division)
-        return Labelled(as_table(found.X_test, found.feature_names), found.y_test)
+    """Inputs and targets of the `usable` rows of a file. `targets` is "numbers" or "classes"."""
     if target is None:
         raise ValueError("the model does not know its target's name: give --target")
     return split_off(usable(data.read_table(source, memory_limit)), target, source, targets)
@@ -173,30 +158,6 @@ def naming(source: str) -> Iterator[None]:
     except data.TableError as error:
         named = str(error).startswith(source)  # rows of blocks know their file
         raise data.TableError(str(error) if named else f"{source}: {error}") from error
-
-
-def as_table(X: Float[np.ndarray, "N D"], names: tuple[str, ...]) -> pa.Table:
-    """A table with one column per input."""
-    return pa.table({name: X[:, j] for j, name in enumerate(names)})
-
-
-def _named(source: str, wanted: Wanted, test_fraction: float | None, seed: int) -> Divided[Labelled]:
-    if test_fraction is not None and source.startswith(("uci", "mol:dockstring")):
-        raise ValueError(f"{source} has its own test rows: leave --test-fraction out")
-    options = {} if test_fraction is None else {"test_fraction": test_fraction}
-    found = data.load(source, seed=seed, **options)
-    if wanted.target not in (None, found.target_name):
-        raise ValueError(f"the target of {source} is {found.target_name!r}, not {wanted.target!r}")
-    train = as_table(found.X, found.feature_names)
-    left_out = columns_left_out(train.column_names, found.target_name, wanted, source)
-    test = as_table(found.X_test, found.feature_names)
-    return Divided(
-        Labelled(without(train, left_out), found.y),
-        Labelled(without(test, left_out), found.y_test),
-        found.target_name,
-        left_out,
-        wanted.targets == "classes",
-    )
 
 
 def _take(rows: Labelled, indices: np.ndarray) -> Labelled:

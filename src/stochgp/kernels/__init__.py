@@ -4,11 +4,9 @@ from stochgp.kernels.base import AbstractKernel as AbstractKernel
 from stochgp.kernels.base import Product as Product
 from stochgp.kernels.base import Sum as Sum
 from stochgp.kernels.build import resolve as resolve
-from stochgp.kernels.gpytorch import from_gpytorch as from_gpytorch
 from stochgp.kernels.linear import Constant as Constant
 from stochgp.kernels.linear import Linear as Linear
 from stochgp.kernels.periodic import Periodic as Periodic
-from stochgp.kernels.scikit_learn import from_sklearn as from_sklearn
 from stochgp.kernels.stationary import RBF as RBF
 from stochgp.kernels.stationary import AbstractStationary as AbstractStationary
 from stochgp.kernels.stationary import Matern12 as Matern12
