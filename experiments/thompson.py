@@ -150,7 +150,7 @@ class _Run:
         solver = SOLVERS[self.method]
         settings = {"key": run_key, "start": start, "tolerance": REACHED}
         with self.not_counted():
-            solve(operator, b, solver, most_epochs=1, **settings)
+            solve(operator, b, solver, time_limit=1e-6, **settings)
         found = solve(operator, b, solver, time_limit=self.size.seconds, **settings)
         residuals.append(float(found.residual_norms[0]))
         self.weights = np.asarray(found.value)
