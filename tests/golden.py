@@ -114,10 +114,6 @@ def updated(model: Any) -> Any:
     return model.update(*new)
 
 
-def planned(make: Callable[[], Any]) -> Any:
-    return fitted(make().set_params(plan=fitted(make()).plan_))
-
-
 def resumed(model: Any) -> Any:
     """Ended by the callback after some evaluations, and gone on with from its checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
@@ -174,7 +170,6 @@ CELLS: dict[str, Callable[[], Any]] = {
     "kernel sdd": lambda: stochastic("sdd"),
     "kernel sgd": lambda: stochastic("sgd"),
     "kernel update": lambda: updated(kernel()),
-    "kernel plan": lambda: planned(kernel),
     "kernel many rows": lambda: fitted(kernel(time_limit=None), *rows(9, 3200)[::-1]),
     "kernel warped": lambda: fitted(kernel(likelihood=_likelihood_value("warped"))),
     "kernel file": lambda: from_file(kernel()),
@@ -193,7 +188,6 @@ CELLS: dict[str, Callable[[], Any]] = {
     "feature auto, many rows": lambda: fitted(feature(), *rows(9, 6000)[::-1]),
     "feature file": lambda: from_file(feature()),
     "feature partial fit": lambda: streamed(feature(features="rff", n_features=32)),
-    "feature plan": lambda: planned(feature),
     "feature resumed": lambda: resumed(feature()),
     "sparse": lambda: fitted(sparse()),
     "sparse weights": lambda: fitted(sparse(), sample_weight=WEIGHT),

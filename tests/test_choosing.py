@@ -11,7 +11,7 @@ from scipy import stats
 
 import stochgp
 from stochgp import KernelGPRegressor
-from stochgp.choosing import FEWEST_GROUPS, FEWEST_ROWS, LEAST_GAIN, Decisions, choice, decide, prefer
+from stochgp.choosing import FEWEST_GROUPS, FEWEST_ROWS, LEAST_GAIN, Decisions, choice, prefer
 
 R = 600
 CELL = np.arange(R) // 10
@@ -110,16 +110,6 @@ def test_a_lost_rival_is_not_preferred_and_of_a_lost_default_the_best_that_finis
         assert prefer(none, {"lost": lost}, CELL).name is None
 
 
-def test_a_plan_is_followed_before_all_else_and_a_refusal_keeps_the_default():
-    compare = lambda: ("rival", "it is better")
-    plan = Decisions({"kernel": choice("planned", "")})
-    assert decide("kernel", plan, "usual", "no time", compare) == ("planned", "as given")
-    assert decide("kernel", None, "usual", "no time", compare) == ("usual", "no time")
-    assert decide("kernel", None, "usual", None, compare) == compare()
-    with pytest.raises(ValueError, match="plan has no 'solver'"):
-        decide("solver", plan, "usual", None, compare)
-
-
 PLAN = Decisions({"solver": choice("CG", "the fastest"), "seconds": choice({"cg": 1 / 3}, "measured")})
 
 
@@ -136,16 +126,13 @@ def test_decisions_are_a_dict_with_attributes_and_a_table():
         assert type(again) is Decisions and again == PLAN
 
 
-def test_decisions_of_a_fit_come_back_from_files_and_are_followed(tmp_path):
+def test_decisions_of_a_fit_come_back_from_files(tmp_path):
     X = np.random.default_rng(0).normal(size=(60, 2))
     settings = {"learner": None, "noise_variance": 0.1, "random_state": 0, "likelihood": "gaussian"}
     model = KernelGPRegressor("rbf", **settings).fit(X, np.sin(X[:, 0]))
     assert model.plan_.solver.choice == model.plan_["solver"]["choice"]
     assert str(model.plan_) in model.summary()
-    again = KernelGPRegressor("rbf", plan=model.plan_, **settings).fit(X, np.sin(X[:, 0]))
-    assert again.plan_.solver == (model.plan_.solver.choice, "as given")
-    again.save(tmp_path / "model")
+    model.save(tmp_path / "model")
     found = stochgp.load(tmp_path / "model")
-    assert found.plan_ == again.plan_ and found.plan_.solver == again.plan_.solver
-    assert found.plan == model.plan_
+    assert found.plan_ == model.plan_ and found.plan_.solver == model.plan_.solver
     np.testing.assert_array_equal(found.predict(X), model.predict(X))

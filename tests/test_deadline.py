@@ -1,6 +1,5 @@
 """A deadline is kept by not beginning what would end later. The clock is one that the tests move, so that seconds are counts."""
 
-import json
 import math
 import sys
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from stochgp.kernels import RBF
 from stochgp.learners import BSGD, SCGD, Chain, FullBatch, Iterative, Uniform, fit
 from stochgp.learners.full_batch import _Loss
 from stochgp.learning.evidence import ByEvidence
-from stochgp.learning.fit import Extent
 from stochgp.models import KernelGP
 from stochgp.operators import KernelOperator
 from stochgp.results import RESULTS
@@ -127,17 +125,17 @@ def test_learning_ends_in_time_and_uses_it(name, clock, monkeypatch):
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_a_run_of_the_same_extent_has_the_same_bits(name, clock, monkeypatch):
+def test_a_run_of_as_many_steps_has_the_same_bits(name, clock, monkeypatch):
     learner, owner, costly = LEARNERS[name]
     with monkeypatch.context() as patch:
         clock.costs(patch, owner, costly, 1.0)
         cut = fit(learner, GP, DeviceRows(X, Y), key=KEY, time_limit=12.5)
-    assert_same(fit(learner, GP, DeviceRows(X, Y), key=KEY, extent=Extent(cut.n_iter, 0)), cut)
+    assert_same(fit(learner, GP, DeviceRows(X, Y), key=KEY, max_steps=cut.n_iter), cut)
 
 
 @pytest.mark.parametrize(("limit", "over"), [(3.0, 1.0), (20.0, 0.0), (45.0, 0.0), (120.0, 0.0)])
 def test_trials_of_rates_and_evaluations_end_in_time_too(clock, monkeypatch, limit, over):
-    """A chunk of steps and an evaluation take a second each. Cut among the trials or after them, a run of that extent has the same bits.
+    """A chunk of steps and an evaluation take a second each.
 
     Of the first ones most is taken for compilation, which makes a very short run late by one of them.
     """
@@ -148,8 +146,6 @@ def test_trials_of_rates_and_evaluations_end_in_time_too(clock, monkeypatch, lim
         clock.costs(patch, ByEvidence, "look", 1.0)
         found = fit(learner, gp, DeviceRows(X, Y), key=KEY, time_limit=limit)
     assert found.result is RESULTS.time_limit and clock.now <= limit + over
-    trials = sum("trial_rate" in entry for entry in found.history)
-    assert_same(fit(learner, gp, DeviceRows(X, Y), key=KEY, extent=Extent(found.n_iter, trials)), found)
 
 
 def test_without_time_to_prepare_nothing_is_learned(monkeypatch):
@@ -175,23 +171,19 @@ def test_a_search_that_would_end_too_late_is_given_up_early(clock, monkeypatch):
     np.testing.assert_array_equal(found, tree.around(centres, 5))
 
 
-def test_a_solve_ends_in_time_and_again_after_as_many_epochs(clock, monkeypatch):
+def test_a_solve_ends_in_time_with_its_iterate_and_its_residual(clock, monkeypatch):
     """An epoch and a measurement take a second each."""
     module = sys.modules["stochgp.solvers.solve"]
     operator = KernelOperator.of(RBF([1.0, 1.0]), jax.numpy.asarray(X, "float32"), 1e-4)
-    run = lambda **limit: solve(
-        operator, Y[:, None], CG(epochs=200, rank=1), key=KEY, tolerance=1e-9, **limit
-    )
     with monkeypatch.context() as patch:
         clock.costs(patch, module, "_take_steps", 1.0)
         clock.costs(patch, module, "_residual", 1.0)
-        found = run(time_limit=10.0)
+        found = solve(operator, Y[:, None], CG(epochs=200, rank=1), key=KEY, tolerance=1e-9, time_limit=10.0)
     assert found.result is RESULTS.time_limit and clock.now <= 10
-    epochs = sum(not entry["measured"] for entry in found.history)
-    assert epochs >= 4
-    again = run(most_epochs=epochs)
-    np.testing.assert_array_equal(again.value, found.value)
-    assert again.result is RESULTS.time_limit
+    assert sum(not entry["measured"] for entry in found.history) >= 4
+    left = Y[:, None] - operator.matvec(operator.pad(found.value))[: len(Y)]
+    residual = np.linalg.norm(left) / np.linalg.norm(Y)
+    np.testing.assert_allclose(found.residual_norms, residual, rtol=1e-2)
 
 
 # Estimators
@@ -204,12 +196,6 @@ def bits(model):
     return np.stack(model.predict(MANY[:200], return_std=True))
 
 
-def again(model):
-    """A fit by the plan of another, without limit, whose plan is written down meanwhile."""
-    plan = json.loads(json.dumps(model.plan_))
-    return type(model)(**model.get_params() | {"plan": plan, "time_limit": None}).fit(MANY, MANY_Y)
-
-
 @pytest.mark.long
 def test_a_kernel_gp_that_is_short_of_time_learns_from_fewer_rows_and_predicts_locally(clock, monkeypatch):
     with monkeypatch.context() as patch:
@@ -220,9 +206,6 @@ def test_a_kernel_gp_that_is_short_of_time_learns_from_fewer_rows_and_predicts_l
     assert not model.converged_ and model.plan_["ended"]["choice"] == "time_limit"
     assert model.plan_["learning_rows"]["choice"] < 3_000
     assert model.plan_["prediction"]["choice"] == "local" and "local" in model.plan_["ended"]["why"]
-    repeated = again(model)
-    np.testing.assert_array_equal(bits(repeated), bits(model))
-    assert not repeated.converged_ and repeated.plan_["ended"]["choice"] == "time_limit"
 
 
 @pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
@@ -234,7 +217,6 @@ def test_where_functions_were_asked_for_the_posterior_of_some_rows_gives_them():
     noise = np.sqrt(model.noise_variance_)
     mean, std = model.predict(MANY[:500], return_std=True)
     assert np.mean(np.abs(mean - MANY_Y[:500]) < 2 * np.hypot(std, noise)) > 0.9
-    np.testing.assert_array_equal(bits(again(model)), bits(model))
 
 
 def test_a_feature_gp_that_is_short_of_time_has_a_posterior_and_a_plan(clock, monkeypatch):
@@ -243,7 +225,7 @@ def test_a_feature_gp_that_is_short_of_time_has_a_posterior_and_a_plan(clock, mo
         clock.costs(patch, SCGD, "advance", 1.0)
         model = FeatureGPRegressor(**settings).fit(MANY, MANY_Y)
     assert clock.now <= 6.0 and model.n_iter_ > 0 and not model.converged_
-    np.testing.assert_array_equal(bits(again(model)), bits(model))
+    assert np.isfinite(bits(model)).all()
 
 
 def interrupt(*_, **__):

@@ -19,14 +19,12 @@ SCRIPT = Path(__file__).parent / "support" / "killed_run.py"
 
 
 KINDS = [f"{kind} {rows}" for kind in ("feature", "kernel") for rows in (500, 3000, 10_000, 20_000)]
-DIRECT = 3_000  # rows up to which no machine is measured, so that no plan is needed for the same bits
 
 
 def begin(kind, rows, folder, checkpoint):
     """With compiled code in `folder`: what a killed process wrote by halves is read here only, and compiled again."""
-    plan = [folder / "plan.json"] if kind == "kernel" and rows > DIRECT else []
     return subprocess.Popen(
-        [sys.executable, SCRIPT, kind, str(rows), folder / checkpoint, *plan],
+        [sys.executable, SCRIPT, kind, str(rows), folder / checkpoint],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -43,10 +41,7 @@ def steps(errors):
 @pytest.mark.parametrize("what", some_of(KINDS, ["feature 3000"]))
 @pytest.mark.long
 def test_kills_at_random_moments_change_nothing_and_save_work(what, tmp_path):
-    """Half of the kills come at any moment, half once there is a checkpoint: then the next run takes fewer steps than a whole one.
-
-    Above 3,000 rows of a kernel GP the plan of the solve is that of the first run.
-    """
+    """Half of the kills come at any moment, half once there is a checkpoint: then the next run takes fewer steps than a whole one."""
     kind, rows = what.split()[0], int(what.split()[1])
     for checkpoint in ("first", "whole"):  # the first has to compile
         started = time.monotonic()

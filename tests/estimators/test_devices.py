@@ -42,7 +42,6 @@ def test_shared_solves_predict_what_one_device_predicts(solver):
     assert [told["choice"]["solve"] for told in found["told"]] == ["one device", *["gather"] * (n - 1)]
     assert [told["why"] for told in found["told"]] == ["one device", *["as asked"] * (n - 1)]
     assert found["converged"][0] == found["converged"][1] and found["on_one"]
-    assert worker("kernel")["again"]  # with the plan of a shared fit, to the same bits
 
 
 def test_devices_of_one_processor_change_nothing_but_the_plan():

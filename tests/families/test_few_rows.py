@@ -58,8 +58,6 @@ def test_few_rows_are_learned_from_all_of_them():
     seen = [e for e in model.history_ if "criterion" in e and "step" in e]
     chosen = min(seen, key=lambda e: e["criterion"])
     np.testing.assert_allclose(model.noise_variance_, chosen["noise_variance"], rtol=1e-5)
-    again = FeatureGPRegressor(random_state=0, plan=model.plan_).fit(X, y)
-    np.testing.assert_array_equal(again.predict(X), model.predict(X))
     many = np.repeat(X, 8, axis=0) + 1e-3 * np.arange(8 * N)[:, None]
     quick = FeatureGPRegressor(random_state=0, epochs=1, learning_rate=1e-3).fit(many, np.repeat(y, 8))
     assert quick.plan_["closing_steps"]["choice"] == 0

@@ -1,7 +1,6 @@
 """Sparse estimators: units, weights, files, classes, limits, what they refuse."""
 
 import itertools
-import json
 from pathlib import Path
 
 import jax
@@ -224,15 +223,6 @@ def test_a_killed_fit_resumes_to_the_same_bits(name, fitted, tmp_path):
     resumed = of().fit(X, targets, checkpoint=tmp_path / "run")
     assert_array_equal(resumed.predict(X), whole.predict(X))
     assert resumed.elbo_ == whole.elbo_ and resumed.n_iter_ == whole.n_iter_
-
-
-@pytest.mark.parametrize("name", [*REGRESSORS, "classes"])
-def test_a_fit_by_the_plan_of_another_is_the_same(name, fitted):
-    whole, targets = fitted[name], LABELS if name == "classes" else y
-    plan = json.loads(json.dumps(whole.plan_))
-    again = whole.__class__(**whole.get_params() | {"plan": plan}).fit(X, targets)
-    assert_array_equal(again.predict(X), whole.predict(X))
-    assert again.plan_["q"]["choice"] == whole.plan_["q"]["choice"] and again.elbo_ == whole.elbo_
 
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"

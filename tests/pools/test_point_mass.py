@@ -69,10 +69,9 @@ def test_draws_have_the_value_as_often_as_is_predicted(model):
         model.sample_functions(2)(jnp.asarray(NEW, jnp.float32))
 
 
-def test_files_pickles_and_plans_give_the_same_bits(model, tmp_path):
+def test_files_and_pickles_give_the_same_bits(model, tmp_path):
     model.save(tmp_path / "hurdle.safetensors")
-    again = GPRegressor(point_mass=0, random_state=0, plan=model.plan_).fit(X, Y)
-    for other in (load(tmp_path / "hurdle.safetensors"), pickle.loads(pickle.dumps(model)), again):
+    for other in (load(tmp_path / "hurdle.safetensors"), pickle.loads(pickle.dumps(model))):
         assert_array_equal(other.predict(NEW, True)[1], model.predict(NEW, True)[1])
         assert other.weights_ == model.weights_
         assert_array_equal(other.predict_interval(NEW, 0.5), model.predict_interval(NEW, 0.5))
@@ -91,8 +90,6 @@ def test_a_pool_takes_a_point_mass_where_held_out_rows_prefer_it(tmp_path):
         assert member.n_rows_ == RAINS.sum()  # held-out rows of other values have joined
     found.save(tmp_path / "pool.safetensors")
     assert_array_equal(load(tmp_path / "pool.safetensors").predict(NEW), found.predict(NEW))
-    again = GPRegressor(random_state=0, plan=found.plan_).fit(X, Y)
-    assert_array_equal(again.predict(NEW), found.predict(NEW))
 
 
 def test_a_hurdle_model_as_a_whole_has_no_curve():

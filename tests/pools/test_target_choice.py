@@ -111,10 +111,8 @@ def test_a_pool_has_members_of_the_logarithm_too(tmp_path):
     assert taken  # the targets are their exponentials
     member = found.estimators_[taken[0]].predict_distribution(NEW)
     assert isinstance(member, Warped) and np.isfinite(member.logpdf(0.0)).all()
-    again = GPRegressor(random_state=0, plan=found.plan_).fit(X, PRICES)
     found.save(tmp_path / "prices.safetensors")
-    for other in (again, load(tmp_path / "prices.safetensors")):
-        assert_array_equal(other.predict(NEW), found.predict(NEW))
+    assert_array_equal(load(tmp_path / "prices.safetensors").predict(NEW), found.predict(NEW))
     plain = GPRegressor(random_state=0, target="real").fit(X, PRICES)
     assert (
         found.predict_distribution(X).crps(PRICES).mean() < plain.predict_distribution(X).crps(PRICES).mean()
@@ -148,11 +146,10 @@ def test_a_pool_of_counts_mixes_the_probabilities_of_its_members(monkeypatch, tm
     assert_allclose(mixed.mean, found.predict(NEW), rtol=1e-3)
     drawn = found.sample_y(NEW, 2_000, 1, include_noise=True)
     assert np.all(drawn == np.floor(drawn)) and drawn.min() >= 0
-    again = GPRegressor(members=["feature", "sparse"], random_state=0, plan=found.plan_).fit(X, COUNTS)
     found.save(tmp_path / "counts.safetensors")
-    for other in (again, load(tmp_path / "counts.safetensors")):
-        assert_array_equal(other.predict(NEW), found.predict(NEW))
-        assert other.target_ == "count"
+    other = load(tmp_path / "counts.safetensors")
+    assert_array_equal(other.predict(NEW), found.predict(NEW))
+    assert other.target_ == "count"
 
 
 @pytest.mark.parametrize("settings", [{"target": "real"}, {"likelihood": "gaussian"}, {"point_mass": 0.0}])

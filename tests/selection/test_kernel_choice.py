@@ -29,14 +29,12 @@ def quick(monkeypatch):
     monkeypatch.setattr(kernel_choice, "CANDIDATES", ("matern32", "matern12", "rbf"))
 
 
-def test_a_random_walk_asks_for_a_rough_kernel_and_a_plan_repeats_the_choice(quick):
+def test_a_random_walk_asks_for_a_rough_kernel(quick):
     X, y = walk(400)
     model = KernelGPRegressor("auto", epochs=5, random_state=0).fit(X, y)
     told = model.plan_["kernel"]
     assert told["choice"] == "matern12" and "matern32" in told["why"] and "±" in told["why"]
     assert type(model.kernel_).__name__ == "Matern12"
-    again = KernelGPRegressor("auto", epochs=5, random_state=0, plan=model.plan_).fit(X, y)
-    np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 
 @pytest.mark.usefixtures("double")

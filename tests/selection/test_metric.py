@@ -1,4 +1,4 @@
-"""Lengthscales along directions that the rows choose: kept where left-out rows gain, repeated by a plan, in all that follows a fit."""
+"""Lengthscales along directions that the rows choose: kept where left-out rows gain, in all that follows a fit."""
 
 from typing import NamedTuple
 
@@ -53,18 +53,6 @@ def test_oblique_functions_gain_by_turned_lengthscales(both):
     assert turned.n_iter_ > straight.n_iter_
     assert Metric.of(turned.kernel_) is not None
     assert isinstance(straight.kernel_, kernels.Matern32)
-
-
-def test_a_plan_repeats_the_turns(both):
-    turned = both[1]
-    again = fitted(learner=turned.learner, plan=turned.plan_)
-    assert again.plan_["metric"] == {"choice": turned.plan_["metric"]["choice"], "why": "as given"}
-    np.testing.assert_array_equal(again.predict(X[N:]), turned.predict(X[N:]))
-    noise = np.random.default_rng(1).normal(size=N)
-    follows = KernelGPRegressor(**SETTINGS, learner=turned.learner, plan=turned.plan_).fit(X[:N], noise)
-    assert follows.plan_["metric"] == again.plan_["metric"]
-    straight = fitted(learner=both[0].learner, plan=both[0].plan_)
-    np.testing.assert_array_equal(straight.predict(X[N:]), both[0].predict(X[N:]))
 
 
 def test_what_follows_a_fit_knows_the_directions(both, tmp_path):

@@ -80,10 +80,13 @@ def test_a_saved_model_keeps_its_noise(found, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_plan_repeats_the_choice_to_the_same_bits(found):
+def test_what_an_earlier_fit_chose_is_taken_again_to_the_same_bits(found):
     X, y, _ = rows(0.8)
-    again = FeatureGPRegressor(learner=LEARNER, plan=found.plan_, **QUICK).fit(X, y)
+    again = FeatureGPRegressor(learner=LEARNER, **QUICK)
+    vars(again)["_chosen_likelihood"] = found.plan_.likelihood.choice
+    again.fit(X, y)
     np.testing.assert_array_equal(again.predict(X), found.predict(X))
+    assert again.plan_.likelihood.why == "as an earlier fit chose"
 
 
 def test_few_rows_choose_nothing_and_are_given_what_they_ask_for():
@@ -144,7 +147,7 @@ def test_an_unknown_likelihood_is_refused():
 
 
 @pytest.mark.long
-def test_probabilities_of_skewed_noise_are_recalibrated_and_come_back_from_plan_and_file(tmp_path):
+def test_probabilities_of_skewed_noise_are_recalibrated_again_and_come_back_from_a_file(tmp_path):
     """The density of new rows gains what half of the rows said of the other half; predictions stay the mean."""
 
     def skewed(n, seed):
@@ -166,7 +169,9 @@ def test_probabilities_of_skewed_noise_are_recalibrated_and_come_back_from_plan_
     mean, std = model.predict(Z, return_std=True, include_noise=True)
     np.testing.assert_allclose(std, found.std, rtol=1e-9)
     np.testing.assert_array_equal(mean, model.predict(Z))
-    again = FeatureGPRegressor(learner=learner, plan=model.plan_, **settings).fit(X, y)
+    again = FeatureGPRegressor(learner=learner, **settings)
+    vars(again)["_chosen_likelihood"] = model.plan_.likelihood.choice
+    again.fit(X, y)
     np.testing.assert_array_equal(again.predict_distribution(Z).logpdf(z), found.logpdf(z))
     model.save(tmp_path / "m")
     np.testing.assert_array_equal(

@@ -59,11 +59,11 @@ def test_deviations_are_those_of_the_law(found):
     np.testing.assert_allclose(law.quantile([0.1]), found.predict_quantiles(X, [0.1]), rtol=1e-12)
 
 
-def test_files_and_plans_keep_it(found, tmp_path):
+def test_files_keep_it(found, tmp_path):
     X = rows(1)[0][:50]
     found.save(tmp_path / "model.stochgp")
-    for other in (stochgp.load(tmp_path / "model.stochgp"), fitted(plan=found.plan_)):
-        np.testing.assert_array_equal(other.predict_interval(X), found.predict_interval(X))
+    other = stochgp.load(tmp_path / "model.stochgp")
+    np.testing.assert_array_equal(other.predict_interval(X), found.predict_interval(X))
 
 
 def test_names_and_values_are_taken():

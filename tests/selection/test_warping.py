@@ -357,21 +357,6 @@ def test_sparse_models_of_positive_targets_are_those_of_logarithms():
         SparseGPRegressor(approximation="svdgp", target="positive").partial_fit(X, Y)
 
 
-def test_a_plan_takes_over_the_choice_of_a_transform():
-    auto = likelihoods.Warped("gaussian", "auto")
-    rows = RNG.uniform(-2, 2, size=(360, 2))
-    y = np.exp(1 + np.sin(2 * rows[:, 0]) + 0.5 * rows[:, 1] + 0.2 * RNG.normal(size=360))
-    model = KernelGPRegressor(**GIVEN, likelihood=auto).fit(rows, y)
-    assert model.plan_["transform"]["choice"] is not None
-    settings = GIVEN | {"likelihood": auto, "plan": model.plan_}
-    again = KernelGPRegressor(**settings).fit(rows, y)
-    assert_array_equal(again.predict(X_NEW), model.predict(X_NEW))
-    assert again.plan_["transform"]["choice"] == model.plan_["transform"]["choice"]
-    few = KernelGPRegressor(**GIVEN, likelihood=auto).fit(X[:60], Y[:60])
-    kept = KernelGPRegressor(**settings | {"plan": few.plan_}).fit(X, Y)
-    assert kept.plan_["transform"] == {"choice": None, "why": "as given"}
-
-
 @pytest.mark.parametrize("name", ["spline", "box-cox", "sinh-arcsinh"])
 def test_learned_transforms_are_saved_and_drawn_from(name, tmp_path):
     model = KernelGPRegressor(**GIVEN, likelihood=likelihoods.Warped("gaussian", name)).fit(X, Y)

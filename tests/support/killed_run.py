@@ -1,13 +1,11 @@
 """A fit with a checkpoint in a process of its own, for `test_kills.py`.
 
 Prints a digest of what it learned, and on stderr how many steps its learner took, those of trials included. The arguments are the kind of
-estimator, the number of rows, the checkpoint and, if there is to be one, a file with the plan to follow, which is written where it is not there.
+estimator, the number of rows and the checkpoint.
 """
 
 import hashlib
-import json
 import sys
-from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from stochgp.learners import BSGD, SCGD
 STEPS = 6_000  # about as many are taken of any number of rows
 
 
-def main(kind: str, rows: str, checkpoint: str, plan: str = "") -> None:
+def main(kind: str, rows: str, checkpoint: str) -> None:
     taken, n_rows = [0], int(rows)
     for learner in (SCGD, BSGD):
         learner.advance = counted(learner.advance, taken)
@@ -30,11 +28,7 @@ def main(kind: str, rows: str, checkpoint: str, plan: str = "") -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n_rows, 3))
     y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=n_rows)
-    if plan and Path(plan).exists():
-        model.set_params(plan=json.loads(Path(plan).read_text()))
     model.fit(X, y, checkpoint=checkpoint)
-    if plan and not Path(plan).exists():
-        Path(plan).write_text(json.dumps(model.plan_))
     mean, std = model.predict(X[:100], return_std=True)
     digest = hashlib.sha256(mean.tobytes() + std.tobytes()).hexdigest()
     sys.stdout.write(f"{digest} {getattr(model, 'nlml_', None)!r}")

@@ -120,8 +120,6 @@ def test_a_wider_mean_is_taken_where_left_out_rows_gain_and_saved(tmp_path):
     found.save(tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again.predict(rows[:5]), found.predict(rows[:5]))
-    same = SparseGPRegressor(plan=found.plan_, **few).fit(rows[:1_000], y[:1_000])
-    np.testing.assert_array_equal(same.predict(rows[:5]), found.predict(rows[:5]))
 
 
 def test_groups_keep_the_noise_and_other_likelihoods_the_inducing_points():

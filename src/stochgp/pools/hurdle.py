@@ -96,8 +96,6 @@ class HurdleEstimator(PooledEstimator):
     def _kind_of_targets(self, rows: Rows, in_time: bool, given: Given) -> Kind:
         if self.target != AUTO:
             return Kind(self.target)
-        if self.plan is not None:
-            return Kind.of_plan(self.plan)
         if not self._asks_nothing or self._is_hurdle or isinstance(self.members, Mapping):
             return Kind()
         seed = given.seeds(1)[0]
@@ -139,7 +137,7 @@ class HurdleEstimator(PooledEstimator):
 
     def _compared(self, rows: Rows, division: HeldOut) -> Compared:
         hurdles = {name: found for name, found in self.estimators_.items() if name.startswith(POINT_MASS)}
-        if len(hurdles) == len(self.estimators_):  # as planned
+        if len(hurdles) == len(self.estimators_):
             return Compared(alone(0, "there is no other member"))
         for name in hurdles:
             del self.estimators_[name]

@@ -77,15 +77,17 @@ def at_its_parameters(
 
     With the curvature `of_all` rows, the kernel GP has the hyperparameters that these rows alone would have given, to first order.
     """
-    settings: dict[str, Any] = {"plan": member.plan_.without("ended"), "time_limit": None}
+    settings: dict[str, Any] = {"time_limit": None}
     if isinstance(member, KernelGPRegressor):
         noise, found = member.noise_variance_ / member._fitted.target_scale**2, member._fitted.posterior
         if isinstance(found, MixturePosterior):
             noise = float(found.base.noise.level)
         settings |= {"kernel": member.kernel_, "learner": None, "noise_variance": noise}
         settings |= {"batch_size": None, "epochs": None, "learning_rate": None}
+        settings |= {"prediction": member.plan_["prediction"]["choice"]}
     again: Any = clone(member)
     again.set_params(**settings)
+    vars(again)["_chosen_likelihood"] = member.plan_.get("likelihood", {"choice": None})["choice"]
     if of_all is not None:
         vars(again)["_of_all"] = of_all
     with silent():

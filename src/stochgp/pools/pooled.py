@@ -14,7 +14,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin, clone
 
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError, release
-from stochgp.choosing import AS_GIVEN, Decisions, choice, planned
+from stochgp.choosing import Decisions, choice
 from stochgp.compiled import kept_on_disk
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError, within
@@ -49,7 +49,7 @@ ON_BLOCKS = "_by_blocks"  # of the name of a member that is judged by whole bloc
 class PooledEstimator(PosteriorEstimator):
     """An estimator of several: a leaf says what the members are, how they are compared, and how held-out rows join them.
 
-    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan, devices
+    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, devices
                     as of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members
     """
 
@@ -72,7 +72,6 @@ class PooledEstimator(PosteriorEstimator):
     time_limit: float | None = field(default=None, kw_only=True)
     dtype: str = field(default="float32", kw_only=True)
     verbose: int = field(default=0, kw_only=True)
-    plan: dict[str, Any] | None = field(default=None, kw_only=True)
     devices: Any = field(default=None, kw_only=True)
 
     def fit(
@@ -246,7 +245,7 @@ class PooledEstimator(PosteriorEstimator):
         self._report(member.n_rows_, {}, 0, alone(0, f"the rows are read block by block: {why}"))
 
     def _picked(self, rows: Rows, division: HeldOut | None, given: Given) -> Compared:
-        """The members that stay, by their predictions or by the plan that is followed."""
+        """The members that stay, by their predictions."""
         if division is None:
             return Compared(alone(0, f"{len(rows):,} rows are too few to compare members"))
         compared, free = None, AFTER_CTRL_C if given.is_interrupted else None
@@ -263,12 +262,7 @@ class PooledEstimator(PosteriorEstimator):
             scored = {name: self.scores_[name]["nlpd"] for name in names if "nlpd" in self.scores_[name]}
             best = min(scored, key=lambda name: scored[name], default=first)
             return Compared(alone(names.index(best), "there was no time to compare members"))
-        if self.plan is None:
-            return compared
-        pooling = planned(self.plan, "pooling")
-        level, slope = (np.array(pooling[name], np.float64) for name in ("level", "slope"))
-        average = np.array(list(planned(self.plan, "weights").values()), np.float64)
-        return compared._replace(picked=Chosen(list(range(len(level))), level, slope, average, AS_GIVEN))
+        return compared
 
     def _candidates(self, by_blocks: bool, division: HeldOut | None) -> dict[str, tuple[Any, bool]]:
         """Name → (an estimator, whether it is given the groups). `by_blocks`: of rows near and far, one for the first and all for the others."""
@@ -309,14 +303,11 @@ class PooledEstimator(PosteriorEstimator):
         """
         found, seconds, error = {}, {}, ValueError("members names no estimator")
         seeds = dict(zip(candidates, given.seeds(len(candidates) + 1)[1:], strict=True))
-        wanted = list(candidates) if self.plan is None else planned(self.plan, "members")
         is_quick = {name: self._is_quick(member) for name, (member, _) in candidates.items()}
         of_blocks = next(iter(candidates)) + ON_BLOCKS
         order = sorted(candidates, key=lambda name: (not is_quick[name], name != of_blocks))
         for k, name in enumerate(order):
             member, takes_groups = candidates[name]
-            if name not in wanted:
-                continue
             least = max([*seconds.values(), SECONDS * (len(candidates) - k)])
             if not all(is_quick[other] for other in found) and self._free() < least:
                 given.end(RESULTS.time_limit, f"there was no time for {', '.join(order[k:])}")
@@ -360,16 +351,12 @@ class PooledEstimator(PosteriorEstimator):
 
     def _settings_of(self, name: str, seed: int, n_left: int) -> dict[str, Any]:
         """Settings of every estimator, with its share of the time that is left."""
-        of_plan = None
-        if self.plan is not None:
-            own = [key for key in self.plan if key.startswith(f"{name}.")]
-            of_plan = {key.partition(".")[2]: self.plan[key] for key in own}
         left = None
         if self.time_limit is not None:
             left = max(self._free(), 0.1) / n_left
         return {
             "dtype": self.dtype, "memory_limit": self.memory_limit, "time_limit": left, "verbose": self.verbose,
-            "new_rows": "between", "plan": of_plan, "random_state": seed, "missing": "refuse", "devices": self.devices,
+            "new_rows": "between", "random_state": seed, "missing": "refuse", "devices": self.devices,
         }  # fmt: skip
 
     def _free(self) -> float:
@@ -394,10 +381,6 @@ class PooledEstimator(PosteriorEstimator):
         own = {
             "members": choice(list(members), picked.why),
             "weights": choice(self.weights_, "mean over the held-out rows"),
-            "pooling": choice(
-                {"level": picked.level.tolist(), "slope": picked.slope.tolist()},
-                "w = softmax(level + slope · d)",
-            ),
             "held_out_rows": choice(
                 n_held_out, "that no member had seen when they were compared; they were then learned from"
             ),

@@ -69,7 +69,7 @@ class GPClassifier(ClassifierMixin, PooledEstimator):
     members
         "auto": all; a list of names, "smooth" (RBF), "rough" (Matérn 1/2), "linear" (Bayesian regression on the inputs and a constant); or
         {name: estimator}.
-    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan, devices
+    missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, devices
         As of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members.
 
     Attributes

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import choice, planned
+from stochgp.choosing import choice
 from stochgp.data.rows import Rows
 from stochgp.distributions import AbstractDistribution, PITRecalibration, recalibration
 from stochgp.distributions.calibrating import recalibration_of_parts
@@ -103,7 +103,7 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         A value that targets have again and again, such as 0 of rain or claims: y is this value with a probability that a classifier learns, "at_value", and
         else what a pool predicts that learned from the other rows, "elsewhere". "auto" tries the value that a tenth of the targets have, and five times as
         many as have any other; it takes this model in place of the pool where held-out rows gain in CRPS. None: never.
-    target_outliers, missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, plan, devices
+    target_outliers, missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, devices
         As of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members.
 
     Attributes
@@ -229,9 +229,9 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
     def _is_short_for(self, rows: Rows) -> bool:
         """Whether two factors of these rows, before and after held-out ones join, would take more than half of the memory that the user's limit leaves now.
 
-        8,000 flights: a peak of 1.28 GB for 1.83, at the same scores. A plan that is followed says it.
+        8,000 flights: a peak of 1.28 GB for 1.83, at the same scores.
         """
-        limit = None if self.plan is not None else self.memory_limit
+        limit = self.memory_limit
         return limit is not None and FACTORS * 8 * len(rows) ** 2 > Budget.of(limit).free() / 2
 
     def _is_quick(self, member: Any) -> bool:
@@ -301,12 +301,8 @@ class GPRegressor(PosteriorRegressor, HurdleEstimator):
         return compared._replace(positive=after <= before), {"positive": choice(after <= before, why)}
 
     def _asks_anew(self, name: str, division: HeldOut) -> bool:
-        """Whether the plan given says so, or the rows are in the order of time, or trees are to see the many that were held out."""
-        if self.plan is None:
-            return division.in_time or (
-                has_trees(self.estimators_[name]) and bool(division.all.mean() > MANY)
-            )
-        return "refit" in self.plan and name in planned(self.plan, "refit")
+        """Whether the rows are in the order of time, or trees are to see the many that were held out."""
+        return division.in_time or (has_trees(self.estimators_[name]) and bool(division.all.mean() > MANY))
 
     def _made_anew(self, name: str, rows: Rows, width: float) -> bool:
         """Whether this member is now one of all these rows (`made_anew`), with its factor of variances."""

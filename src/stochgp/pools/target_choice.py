@@ -45,13 +45,6 @@ class Kind(NamedTuple):
     shift: float | None = None
     entries: Mapping[str, Any] = MappingProxyType({})
 
-    @classmethod
-    def of_plan(cls, plan: dict[str, Any]) -> "Kind":
-        """As another fit found it."""
-        entries = {name: plan[name] for name in ("target", LOGARITHM) if name in plan}
-        taken = {name: entry["choice"] for name, entry in entries.items()}
-        return cls(taken.get("target", REAL), taken.get(LOGARITHM), entries)
-
 
 def kind_of_targets(rows: Rows, in_time: bool, seed: int, settings: dict[str, Any]) -> Kind:
     """Real targets, where they do not look like anything else, or rows are too few, or time is too short, to tell.
