@@ -15,7 +15,7 @@ from stochgp.distributions.mixture import which_part
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.numerics.seeds import seed_of, split
-from stochgp.pools.pooling import AbstractPooling
+from stochgp.pools.weights import AbstractPooling
 from stochgp.posteriors.base import Request
 from stochgp.training_data.cautions import Seen
 from stochgp.training_data.inputs import Encoder
@@ -23,7 +23,7 @@ from stochgp.training_data.inputs import Encoder
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """Each a `Fitted`, or what predicts as it does, of the same encoder."""
+    """Each a `Fitted`, or what predicts as it does, with the same encoder."""
 
     members: tuple[Any, ...]
 
