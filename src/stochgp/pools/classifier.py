@@ -24,7 +24,7 @@ from stochgp.pools.class_pool import ClassPool, mixed_classes
 from stochgp.pools.division import HeldOut, folds, held_out, held_out_in_time
 from stochgp.pools.members import CLASSIFIERS, MAX_FEW_ROWS, N_INDUCING
 from stochgp.pools.refit import raise_interrupt_of
-from stochgp.pools.weights import AbstractPooling, Pooling, PoolWeights, alone, stacking_weights
+from stochgp.pools.weights import SURE, AbstractPooling, Pooling, PoolWeights, alone, stacking_weights
 from stochgp.posteriors.base import Request
 from stochgp.selection.choices import CLASSIFIER
 from stochgp.training_data.files import are_files
@@ -218,7 +218,7 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
         if few := too_few(len(held), cluster):
             return alone(best, few)
         w, pooled = _half_by_half(log_density, weight, cluster)
-        found = prefer(log_density[:, names.index(best)], {"the pool": pooled}, cluster, held.weight)
+        found = prefer(log_density[:, names.index(best)], {"the pool": pooled}, cluster, held.weight, sure=SURE)
         why = f"against {best!r}, {found.why}"
         if found.name is None:
             return alone(best, why)

@@ -20,6 +20,7 @@ from stochgp.numerics.seeds import random_rows
 
 MIN_WEIGHT = 0.03  # a member with less is left out
 MAX_NEAR = 50_000  # training rows that distances are measured to
+SURE = 1.0  # standard errors by which a pool is better than its best member: with 2, used cars lost 17 % of CRPS
 MIN_END_WEIGHT = 1e-3  # near or far, of a member that has a weight at the other end
 
 
@@ -201,7 +202,7 @@ def alone(name: str, why: str) -> PoolWeights:
 
 
 def stack(predictions: HeldOutPredictions) -> PoolWeights:
-    """The pool, if it predicts held-out rows clearly better than its best member (`prefer`); else that member.
+    """The pool, if it predicts held-out rows better than its best member by one standard error (`prefer`); else that member.
 
     The pool is scored half by half, with the weights of the other half. Members with less than 3 % of the weight are left out, and members whose means are clearly
     worse than a constant.
@@ -213,7 +214,8 @@ def stack(predictions: HeldOutPredictions) -> PoolWeights:
     few = too_few(len(useful.y), useful.cluster)
     if len(useful.names) == 1 or few:
         return alone(best, (few or "there is no other useful member") + note)
-    found = prefer(useful.scores[best], {"the pool": _half_by_half(useful)}, useful.cluster, useful.weight)
+    rival = {"the pool": _half_by_half(useful)}
+    found = prefer(useful.scores[best], rival, useful.cluster, useful.weight, sure=SURE)
     why = f"against {best!r}, {found.why}, densities and means together{note}"
     if found.name is None:
         return alone(best, why)
