@@ -1,5 +1,6 @@
 # make demo      the main job on real data        make test       format, lint, types and tests: every property of every kind
 # make lint      format, lint and types           make test-all   the same with all sweeps and the extras botorch, onnx and robot
+# make test-docs what the pages show, examples, experiments and benchmarks: a part of test-all, not of test
 # make setup     only the virtual environment
 # make docs      the documentation as a site: docs/_build/html/index.html; runs its notebooks
 # Another interpreter: make PYTHON=/path/to/python3.12 ...
@@ -21,10 +22,16 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 # What must hold as well for users who run all of JAX in 64 bits.
 EITHER_PRECISION := tests/test_parameters.py tests/kernels/test_contract.py tests/features/test_contract.py
 
-# A process for each core, and a file of tests on one of them, in the order of conftest.FIRST.
-TEST_OPTIONS := -q -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
+# Of what stands beside the package, and of what the pages show. The README's blocks are run by tests/test_wheel.py.
+BESIDE := tests/benchmarks tests/examples tests/experiments tests/measuring tests/test_ablations.py tests/test_acceptance.py \
+	tests/test_experiments.py tests/test_measured_page.py tests/test_measuring.py tests/test_pages.py tests/test_walking.py
 
-.PHONY: demo test test-all lint docs setup
+# A process for each core, and a file of tests on one of them, in the order of conftest.FIRST.
+PYTEST := $(BIN)/python -m pytest -q
+WORKERS := -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
+PARTS := tests style types tests-64
+
+.PHONY: demo test test-all test-docs lint docs setup $(PARTS)
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -32,24 +39,36 @@ demo: $(READY)
 
 # Half of a first run would be compiling, which takes a fifth of the time with few of XLA's optimisations, in one piece and by its older
 # emitters of loops. `make test-all` compiles as users do.
-test: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
-test: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
-test: CHOSEN := -m "not long"
+test test-docs: export JAX_DISABLE_MOST_OPTIMIZATIONS := 1
+test test-docs: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
+test: export CHOSEN := -m "not long" $(BESIDE:%=--ignore=%)
 test-all: export STOCHGP_EXTRAS := 1
 test-all: export STOCHGP_TYPECHECK := 1
 test-all: export STOCHGP_FUZZ ?= 40
 test-all: $(ALL_READY)
+# Two parts at a time, each to its end; one that fails fails the whole.
 test test-all: $(LINT_READY) $(READY)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/pyright
-	$(BIN)/python -m pytest $(TEST_OPTIONS) $(CHOSEN)
-	JAX_ENABLE_X64=1 $(BIN)/python -m pytest $(TEST_OPTIONS) $(CHOSEN) $(EITHER_PRECISION)
+	@$(MAKE) --no-print-directory -k -j2 $(PARTS)
 
-lint: $(LINT_READY)
+tests: $(READY)
+	$(PYTEST) $(WORKERS) $(CHOSEN)
+
+style: $(LINT_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(LINT_READY)
 	$(BIN)/pyright
+
+# Shown at its end, not between the lines of the other tests, and with one thread for linear algebra: it takes what those leave of the cores.
+tests-64: $(READY)
+	@JAX_ENABLE_X64=1 OPENBLAS_NUM_THREADS=1 $(PYTEST) -n 0 $(CHOSEN) $(EITHER_PRECISION) >$(VENV)/tests-64.log 2>&1; \
+		failed=$$?; cat $(VENV)/tests-64.log; exit $$failed
+
+test-docs: $(READY)
+	$(PYTEST) $(WORKERS) -m "not long" $(wildcard $(BESIDE))
+
+lint: style types
 
 # Every page anew, every notebook run, every warning an error. No network after the set-up. While one writes:
 # make docs DOCS_OPTIONS="-D nb_execution_mode=cache" runs again only the notebooks whose cells have changed.

@@ -1,14 +1,15 @@
-"""Hashes of what fits of every kind give, to see that a change of structure changes no number.
+"""Numbers of 56 small fits of every kind, to see that a change of structure changes none of them.
 
-    python tests/golden.py --out FILE.json [part of a name]     writes {cell: {what: hash}}
-    python tests/golden.py --against FILE.json [part of a name]  says which cells differ from those of another commit, and in what; exit code 1
+    python tests/golden.py --out FILE.json [part of a name]      records {cell: {what: numbers}}
+    python tests/golden.py --against FILE.json [part of a name]  says which cells differ from those recorded, in what and by how much; exit code 1
 
-Run both with `PYTHONPATH` at the source to be tried, on the same machine and as many cores. A cell is a small fit with what follows it. Hashed are
-predictions, intervals, samples, choices of `plan_` and numbers of `history_`, but no seconds. One cell after another, all in one process.
+Record at one commit, compare at the other, with `PYTHONPATH` at the source to be tried, on the same machine and as many cores. New values are recorded by
+`--out` at the commit whose numbers are to hold. A cell is a small fit with what follows it: predictions, intervals, samples, choices of `plan_`, numbers of
+`history_`, but no seconds. Numbers may differ by 1e-6 of the largest of their kind, as sums in another order do; `--tolerance 0` asks for the same
+bits. A change that is meant to move numbers further says by how much, and why. One cell after another, all in one process.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import sys
@@ -210,31 +211,28 @@ CELLS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
-def _hash(value: Any) -> str:
-    return hashlib.sha256(np.ascontiguousarray(np.asarray(value)).tobytes()).hexdigest()[:12]
-
-
-def _of_text(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:12]
+def _told(value: Any) -> Any:
+    """As JSON tells it: arrays as lists, numbers as they are, all else as text."""
+    return json.loads(json.dumps(value, default=lambda x: x.tolist() if hasattr(x, "tolist") else str(x)))
 
 
 def _kept(name: str) -> bool:
     return not any(part in name for part in SECONDS)
 
 
-def outcome(model: Any) -> dict[str, str]:
-    """Hashes of what a fitted model gives."""
+def outcome(model: Any) -> dict[str, Any]:
+    """What a fitted model gives."""
     new: Any = X_NEW
     if hasattr(model, "feature_names_in_"):
         import pandas as pd
 
         names = list(model.feature_names_in_)
         new = pd.DataFrame({"smiles": SMILES[:N_NEW]}) if names == ["smiles"] else table(X_NEW)
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
 
     def note(name: str, made: Callable[[], Any]) -> None:
         try:
-            found[name] = _hash(made())
+            found[name] = _told(made())
         except (ValueError, TypeError, AttributeError) as error:
             found[name] = f"{type(error).__name__}: {str(error)[:60]}"
 
@@ -252,14 +250,14 @@ def outcome(model: Any) -> dict[str, str]:
         note("functions", lambda: model.sample_functions(3)(new))
     choices = {name: entry["choice"] for name, entry in model.plan_.items() if _kept(name)}
     for name, value in choices.items():
-        found[f"plan_ {name}"] = _of_text(value)
+        found[f"plan_ {name}"] = _told(value)
     numbers = [{k: v for k, v in entry.items() if _kept(k)} for entry in model.history_]
-    found["history_"] = _of_text(numbers)
-    found["noise"] = _of_text(getattr(model, "noise_variance_", None))
+    found["history_"] = _told(numbers)
+    found["noise"] = _told(getattr(model, "noise_variance_", None))
     return found
 
 
-def run(part: str = "") -> dict[str, dict[str, str]]:
+def run(part: str = "") -> dict[str, dict[str, Any]]:
     found = {}
     for name, cell in CELLS.items():
         if part in name:
@@ -275,12 +273,35 @@ def run(part: str = "") -> dict[str, dict[str, str]]:
     return found
 
 
-def differences(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> list[str]:
-    """A line for each cell that differs, with what differs in it."""
+def distance(old: Any, new: Any) -> float:
+    """Between two that were told: of numbers relative to the largest, infinite where anything else differs."""
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
+        return max((distance(old[name], new[name]) for name in old), default=0.0)
+    try:
+        was, now = np.asarray(old, np.float64), np.asarray(new, np.float64)
+    except (ValueError, TypeError):
+        if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+            return max(map(distance, old, new), default=0.0)
+        return 0.0 if old == new else np.inf
+    if was.shape != now.shape or not np.array_equal(np.isfinite(was), np.isfinite(now)):
+        return np.inf
+    finite = np.isfinite(was)
+    if not np.array_equal(was[~finite], now[~finite], equal_nan=True):
+        return np.inf
+    apart = np.abs(was - now)[finite].max(initial=0.0)
+    return float(apart and apart / np.abs(was[finite]).max(initial=np.finfo(float).tiny))
+
+
+def differences(
+    old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]], tolerance: float
+) -> list[str]:
+    """A line for each cell that differs by more, with what differs in it and by how much."""
     lines = []
     for cell, was in old.items():
         if cell in new:
-            what = [name for name in {**was, **new[cell]} if was.get(name) != new[cell].get(name)]
+            names = {**was, **new[cell]}
+            far = {name: distance(was.get(name), new[cell].get(name)) for name in names}
+            what = [f"{name} ({by:.0e})" for name, by in far.items() if by > tolerance]
             lines += [f"{cell}: {', '.join(what)}"] if what else []
     return lines
 
@@ -290,13 +311,14 @@ def main() -> int:
     parser.add_argument("part", nargs="?", default="", help="of the names of cells")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--tolerance", type=float, default=1e-6, help="relative")
     options = parser.parse_args()
     found = run(options.part)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
     if options.against is None:
         return 0
-    lines = differences(json.loads(options.against.read_text(encoding="utf-8")), found)
+    lines = differences(json.loads(options.against.read_text(encoding="utf-8")), found, options.tolerance)
     sys.stdout.write(
         "\n".join([*lines, f"{len(found) - len(lines)} of {len(found)} cells are the same"]) + "\n"
     )

@@ -1,25 +1,16 @@
-"""Everything that the documentation shows is run: Python blocks, what they print, and the command line.
+"""Pages without running them: links between files lead somewhere, names and messages are those of the code, cells of notebooks compile.
 
-A page's ```python blocks run in order in one namespace, in an empty folder. A ```text block right after one is what it prints. Each
-line `stochgp …` of a ```sh block is run there too. Links between files must lead somewhere. What is run elsewhere: the README by
-`test_wheel.py`, from a wheel; the cells of notebooks, which are pages with `file_format: mystnb`, by `make docs`, where every warning
-is an error (.github/workflows/docs.yml). Here they are compiled.
+What the pages show is run by `test_pages.py`; the README by `test_wheel.py`, from a wheel; the cells of notebooks, which are pages with
+`file_format: mystnb`, by `make docs`, where every warning is an error (.github/workflows/docs.yml).
 """
 
 import ast
-import contextlib
-import io
 import itertools
 import re
-import shlex
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from sweeps import some_of
-
-from stochgp import budget
-from stochgp.cli import main
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src" / "stochgp"
@@ -52,42 +43,6 @@ def blocks_of(page):
         line = text.count("\n", 0, fence.start()) + 1
         blocks.append(Block(fence[1], fence[2], line, after[2] if follows else None))
     return blocks
-
-
-def run_python(block, page, namespace):
-    """The block's printed lines; errors point into the page."""
-    code = compile("\n" * block.line + block.text, str(ROOT / page), "exec")
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(code, namespace)
-    return printed.getvalue()
-
-
-def run_shell(block):
-    """The printed lines of the block's commands of stochgp."""
-    lines = [line for line in block.text.replace("\\\n", " ").splitlines() if line.startswith("stochgp ")]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        for line in lines:
-            assert main(shlex.split(line, comments=True)[1:]) == 0, line
-    return printed.getvalue()
-
-
-RUN = [page for page in PAGES[1:] if any(b.language in ("python", "sh") for b in blocks_of(page))]
-RUN = [
-    page for page in RUN if page not in (*NOTEBOOKS, "docs/start/install.md")
-]  # which shows how to install
-
-
-@pytest.mark.parametrize("page", some_of(RUN, [page for page in RUN if page != "docs/methods/iterative.md"]))
-def test_examples_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(budget, "resident", lambda: 300_000_000)  # the process of all tests may hold more
-    namespace = {}
-    for block in blocks_of(page):
-        if block.language not in ("python", "sh"):
-            continue
-        printed = run_python(block, page, namespace) if block.language == "python" else run_shell(block)
-        if block.prints is not None:
-            assert printed.strip() == block.prints.strip()
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -62,7 +62,7 @@ def test_fits_in_two_threads_leave_it():
     pool(0).fit(X, Y)
     before = state()
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda seed: pool(seed).fit(X, Y), range(4)))
+        list(threads.map(lambda seed: pool(seed).fit(X, Y), range(2)))
     assert state() == before
     with pytest.warns(UserWarning, match="shown"):
         warnings.warn("shown", UserWarning, stacklevel=1)

@@ -1,8 +1,9 @@
 """scikit-learn's own tests of an estimator, none excepted.
 
 Runs are short, as scikit-learn's are for its own iterative estimators: nearly all of the time is compiling for each shape of data. What the
-checks look at is the interface, the same for every map and learner. `make test` makes all checks of the kernel GP; of the other estimators those of
-construction, fits, weights and predictions, but not those of how arguments are read, which is one function for all. `make test-all` makes all.
+checks look at is the interface, the same for every map and learner. `make test` makes all checks of the kernel GP; of the feature GP and the pool
+those of construction, fits, weights and predictions, but not those of how arguments are read, which is one function for all. `make test-all` makes all
+of every estimator.
 """
 
 import warnings
@@ -42,40 +43,31 @@ READING = (  # of X, y and the weights, before anything of an estimator's own
     "n_features_in", "n_features_in_after_fitting", "estimators_fit_returns_self", "fit_check_is_fitted",
     "pipeline_consistency",
 )  # fmt: skip
-SHORT = {
-    "deep features": ("check_regressors_train", "check_fit_idempotent"),
-    "sgpr": (),
-    "svdgp": ("check_fit_score_takes_y",),
-    "ivsgpr": (),
-    "pooled classes": ("check_classifiers_train", "check_sample_weight_equivalence_on_dense_data"),
+ESTIMATORS = {
+    "kernel": KERNEL,
+    "features": QUICK,
+    "pool": POOL,
+    "sparse": SPARSE,
+    "sgpr": COLLAPSED,
+    **STREAMS,
+    "classes": CLASSES,
+    "pooled classes": POOLED_CLASSES,
+    "deep features": DEFAULT,
 }
 
 
-def checks():
-    """Every check of each estimator. Those of the default features are `long` but for the ones that ask for a good fit, and of the other
+def is_long(name, check):
+    """Whether `make test` leaves this check of the estimator out; of rows that may not be written there is a second check of the same name."""
+    reads = "readonly_memmap" in check.keywords or check.func.__name__.removeprefix("check_") in READING
+    return name != "kernel" and (reads or name not in ("features", "pool"))
 
-    sparse learners but for one that calls `partial_fit` after `fit`: the interface is the same.
-    """
+
+def checks():
     found = []
-    named = {
-        "features": QUICK,
-        "kernel": KERNEL,
-        "pool": POOL,
-        "sparse": SPARSE,
-        "sgpr": COLLAPSED,
-        **STREAMS,
-        "classes": CLASSES,
-        "pooled classes": POOLED_CLASSES,
-        "deep features": DEFAULT,
-    }
-    for name, estimator in named.items():
+    for name, estimator in ESTIMATORS.items():
         for made, check in estimator_checks_generator(estimator, legacy=True):
-            function = check.func.__name__
-            mapped = "readonly_memmap" in check.keywords  # the same check of rows that may not be written
-            reads = name != "kernel" and (mapped or function.removeprefix("check_") in READING)
-            long = reads or function not in SHORT.get(name, (function,))
-            marks = [pytest.mark.long] if long else []
-            found.append(pytest.param(made, check, marks=marks, id=f"{name}-{function}"))
+            marks = [pytest.mark.long] if is_long(name, check) else []
+            found.append(pytest.param(made, check, marks=marks, id=f"{name}-{check.func.__name__}"))
     return found
 
 

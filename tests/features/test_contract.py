@@ -12,7 +12,6 @@ from stochgp.parameters import frozen, partition
 
 D = 3
 KEY = jax.random.key(3)
-MATERN = {"matern12": kernels.Matern12, "matern32": kernels.Matern32, "matern52": kernels.Matern52}
 
 
 def _rows(n, seed=0, dtype=jnp.float32):

@@ -194,7 +194,11 @@ def test_few_groups_have_a_fit(group):
     assert_allclose(found.predict_proba(NEW).sum(axis=1), 1, rtol=1e-9)
 
 
-def test_files_have_one_classifier_which_tells_their_labels(tmp_path):
+def test_files_have_one_classifier_which_tells_their_labels(tmp_path, monkeypatch):
+    short = SVGP(steps=100, batch_size=128, judge=ByLoss())
+    monkeypatch.setattr(
+        pooled_classifier, "FAMILIES", {"smooth": partial(SparseGPClassifier, "rbf", 20, learner=short)}
+    )
     path = tmp_path / "rows.csv"
     rows = "".join(f"{a:.6f},{b:.6f},{label}\n" for (a, b), label in zip(X[:300], Y[:300], strict=True))
     path.write_text("a,b,where\n" + rows)
