@@ -4,16 +4,15 @@ Scores are log densities in nats. Whoever compares them asks `prefer`.
 """
 
 import textwrap
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from stochgp.numerics.clustered import paired
 
-T = TypeVar("T")
-AS_ASKED, AS_GIVEN = "as asked", "as given"  # by a setting, by a plan
+AS_ASKED, AS_GIVEN = "as asked", "as given"  # by a name, by a value
 SURE = 2.0  # standard errors that a gain is to exceed
 LEAST_GAIN = 0.01  # nats a row: less is not worth another model, and of two that are the same but for rounding the error is as small as the gain
 MOST_OF_ROW = 5.0  # nats that one row may say for a rival: that its density is 148 times as high
@@ -89,22 +88,6 @@ def _gain(
     weight: Float[np.ndarray, " R"] | None,
 ) -> Gain:
     return Gain(*paired(difference, cell, weight), len(difference))
-
-
-def planned(plan: Any, name: str) -> Any:
-    """The choice of this name in the `plan_` of another fit. Raises ValueError where it has none."""
-    if not isinstance(plan, dict) or name not in plan:
-        raise ValueError(f"plan has no {name!r}: give `plan_` of a fit of the same estimator")
-    return plan[name]["choice"]
-
-
-def decide(
-    name: str, plan: Any, default: T, refusal: str | None, compare: Callable[[], tuple[T, str]]
-) -> tuple[T, str]:
-    """(What is taken, why): what the plan given says; the default, where there is a `refusal` to compare; else what `compare` finds."""
-    if plan is not None:
-        return planned(plan, name), AS_GIVEN
-    return compare() if refusal is None else (default, refusal)
 
 
 class Decision(NamedTuple):

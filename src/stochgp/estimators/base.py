@@ -70,7 +70,6 @@ class GPEstimator(PosteriorEstimator):
     new_rows : "auto", "between" or "after"
         Between the training rows, or after them in time, held out in blocks of it. "auto": after, where dates or increasing columns say when, and it matters.
     random_state : None, an integer, a NumPy RandomState or Generator
-    plan : `plan_` of another fit, whose choices are taken over: nothing is timed again, so that the same rows and seed give the same bits
     standardize : bool, inputs, and real targets, to mean 0 and standard deviation 1 by the (weighted) training rows
     missing : "auto" (or "impute"): gaps are filled in, rows without a target and columns that tell nothing left out (docs/methods/data.md); "refuse": errors
     dtype : "float32" or "float64", of rows, kernel and features; sums over rows and small factorisations are float64 in any case
@@ -92,7 +91,6 @@ class GPEstimator(PosteriorEstimator):
     random_state: Any = None
     verbose: int = 0
     missing: str = "auto"
-    plan: dict[str, Any] | None = None
     devices: Any = None
     new_rows: str = "auto"
     _keeps_all_rows: ClassVar[bool] = True  # whether the posterior needs all rows in memory
@@ -294,9 +292,6 @@ class GPEstimator(PosteriorEstimator):
             with within(0.0):
                 posterior, solved, choices = self._posterior_of(gp, learned, data, run)
         late = choices.pop("late", "it was learned from fewer rows" if fewer else None)
-        if run.plan is not None and "ended" in run.plan:  # what was shortened then is as short now
-            then = run.planned("ended")
-            results.append(None if then == PLANNED else RESULTS[then])
         results += [None if solved is None else solved.result, None if late is None else RESULTS.time_limit]
         return posterior, solved, choices | {"ended": describe_end(results, late)}
 
@@ -363,11 +358,8 @@ class GPEstimator(PosteriorEstimator):
     ) -> tuple[FitResult, dict[str, Any]]:
         run = run if self._shares_learning else run._replace(devices=ONE)
         D, itemsize = data.n_inputs, DTYPES[self.dtype]
-        N = run.planned("rows_in_time") or data.n_rows
-        if run.may_choose:
-            N = rows_in_time(learner, gp, data.source(False))
-        free = run.planned("learning_memory")
-        placed = place(learner, gp, N, D, itemsize, run.budget, free, run.devices)
+        N = rows_in_time(learner, gp, data.source(False)) if run.may_choose else data.n_rows
+        placed = place(learner, gp, N, D, itemsize, run.budget, run.devices)
         devices, spread = shared_steps(run.devices, placed.learner, gp, N)
         run = run._replace(devices=devices)
         logger.info("learning from %d rows by %s: %s", N, type(learner).__name__, why)
@@ -383,7 +375,7 @@ class GPEstimator(PosteriorEstimator):
             rows = source if data.n_rows <= N else SomeRows(source, run.some(N, data.n_rows))
             found = fit(
                 placed.learner, gp, rows, key=run.learn_key, progress=report, checkpoint=run.checkpoint,
-                extent=run.extent, devices=run.devices,
+                devices=run.devices,
             )  # fmt: skip
             try:
                 found, more = self._refine(found, gp, placed.learner, rows, run, report)

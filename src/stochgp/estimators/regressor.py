@@ -49,6 +49,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
     mean: float | str | None = None
     _means: ClassVar[tuple[str, ...]] = tuple(MEANS)  # fitted ones that its prior mean may be
     likelihood: Any = "auto"
+    _chosen_likelihood: ClassVar[str | None] = None  # by an earlier fit of more or fewer rows
     target: str = "real"
     calibration: str | None = None
     target_outliers: str = "warn"
@@ -86,7 +87,7 @@ class FamilyRegressor(PosteriorRegressor, GPEstimator):
         else:
             if self._target == "count":
                 refuse_no_counts(rows.y)
-            data = warped_data(rows, wanted, settings, run.sample_seed, run.plan)
+            data = warped_data(rows, wanted, settings, run.sample_seed)
         return dataclasses.replace(data, left_out=left_out, encoder=encoder, entries=entries | data.entries)
 
     def _check_mean(self, are_files: bool, inputs: Inputs) -> None:

@@ -60,13 +60,6 @@ def describe_learning(
         ),
         **_in_memory(placed, budget),
         "rows_in_time": choice(*_rows_in_time(n_rows, data.n_rows)),
-        "steps": choice(
-            found.n_iter, "taken by the learner; a fit by this plan takes as many if this one was cut"
-        ),
-        "rate_trials": choice(
-            sum("trial_rate" in entry for entry in found.history),
-            "of learning rates, before the first step",
-        ),
         "result": choice(found.result.name, found.result.value),
         **_standard_errors(found),
     }
@@ -79,7 +72,6 @@ def _in_memory(placed: Placement, budget: Budget) -> dict[str, Any]:
             "device" if placed.on_device else "host",
             f"standardised copies on the device take at most {SHARE_FOR_ROWS:.0%} of the free memory",
         ),
-        "learning_memory": choice(placed.free, "bytes that the learner may make use of"),
         "memory": choice(
             placed.need, f"bytes needed beyond those in use, within a limit of {format_bytes(budget.limit)}"
         ),

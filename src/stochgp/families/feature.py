@@ -248,7 +248,7 @@ class FeatureGPRegressor(FamilyRegressor):
         """Few rows: from all of them. Row noise and heavy tails, where they are asked for, or pay."""
         asked = self._asked(isinstance(gp.features, features.TanimotoHashes))
         found, closing = closed(found, gp, learner, rows, run, asked)
-        if self._leaves_out(gp, run):
+        if self._leaves_out(gp):
             return found, closing
         found, noise = with_noise(asked, found, learner, rows, run, report, self.dtype)
         return found, closing | noise
@@ -261,12 +261,13 @@ class FeatureGPRegressor(FamilyRegressor):
                 f"likelihood={asked.name!r} is noise of inputs that are numbers, and these are fingerprints: 'gaussian' and 'student-t' are there"
             )
         transform = transform_wanted(self.likelihood, self._target)
-        return asked._replace(hashed=hashed, transformed=transform is not None)
+        asked = asked._replace(hashed=hashed, transformed=transform is not None)
+        return asked.as_chosen(self._chosen_likelihood)
 
-    def _leaves_out(self, gp: FeatureGP, run: Run) -> bool:
-        """Whether "auto" chooses by `errors_of_left_out`: of features that nothing has fitted to the targets. A plan says a head's noise itself."""
-        by_head = run.planned_or_none("likelihood") in HEADS
-        return isinstance(gp.features, features.Linear) and self._asked(False).name == AUTO and not by_head
+    def _leaves_out(self, gp: FeatureGP) -> bool:
+        """Whether "auto" chooses by `errors_of_left_out`: of features that nothing has fitted to the targets."""
+        asked = Asked.of(self._likelihood, FEATURE)
+        return isinstance(gp.features, features.Linear) and asked.name == AUTO
 
     def _likelihood_of(
         self, gp: FeatureGP, learned: FitResult | None, posterior: FeaturePosterior
@@ -285,7 +286,7 @@ class FeatureGPRegressor(FamilyRegressor):
         run: Run,
     ) -> tuple[Dispersion | None, dict[str, Any]]:
         """Of linear features by rows that are left out exactly; else, where held-out rows want their probabilities corrected, that of whole errors."""
-        if self._leaves_out(gp, run):
+        if self._leaves_out(gp):
             return dispersion_of(self._asked(False), posterior, gp, data, run)
         if learned is None or learned.evidence is None or learned.evidence.curve is None:
             return None, {}

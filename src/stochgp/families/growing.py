@@ -185,7 +185,7 @@ def _fed(estimator: Any, before: Fitted, rows: Rows) -> tuple[Fitted, list[float
     """After these rows."""
     learner, _ = _learner(estimator, len(before.stream.waiting.y))
     new = rows.standardised(before.inputs, before.targets, estimator.dtype)
-    passes = estimator.epochs or (1 if "steps" in estimator.plan_ else _passes)
+    passes = estimator.epochs or (1 if "result" in estimator.plan_ else _passes)
     stream, losses = feed(learner, before.stream, new.X, new.y, new.weight, passes=passes)
     found = dataclasses.replace(before.with_inputs(rows.X), stream=stream)
     if not losses:

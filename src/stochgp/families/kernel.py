@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline, kernels
 from stochgp.budget import Budget
-from stochgp.choosing import choice, decide, too_few
+from stochgp.choosing import choice, too_few
 from stochgp.data.streams import AbstractSource
 from stochgp.estimators.helps import within_reach
 from stochgp.estimators.regressor import FamilyRegressor
@@ -19,7 +19,7 @@ from stochgp.families.kernel_posterior import WantedPosterior
 from stochgp.families.solving import KernelPosterior, Wanted
 from stochgp.families.updating import updated
 from stochgp.kernels.warped import is_deep
-from stochgp.learners import AbstractLearner, FullBatch
+from stochgp.learners import AbstractLearner
 from stochgp.learning.log import Report
 from stochgp.learning.placing import COMPILER_BYTES
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
@@ -215,10 +215,8 @@ class KernelGPRegressor(FamilyRegressor):
         return inputs_with_smiles(self.kernel, self.smiles, self.missing)
 
     def _is_hurried(self) -> bool:
-        """Whether there is no time to search neighbours; by the plan given, where there is one."""
-        if self.plan is None:
-            return deadline.left() < HURRIED
-        return self.plan.get("learner", {}).get("choice") == FullBatch.__name__
+        """Whether there is no time to search neighbours."""
+        return deadline.left() < HURRIED
 
     def _start(self, data: TrainingData, run: Run) -> tuple[KernelGP, dict[str, Any]]:
         """The kernel given, or of that name; the noise given, which nothing trains, or `starting_noise`.
@@ -246,9 +244,10 @@ class KernelGPRegressor(FamilyRegressor):
             kernel = with_packing(kernel, is_packed(data.encoder))
             return with_kernel(near_in_time(kernel, days)), {}
         late = "there was no time to compare kernels" if self._is_hurried() else None
-        compare = lambda: best_kernel(start, data.source(False), key=run.start_key)
-        refusal = late or too_few(data.n_rows, data.rows.group)
-        name, why = decide("kernel", run.plan, USUAL, refusal, compare)
+        if refusal := late or too_few(data.n_rows, data.rows.group):
+            name, why = USUAL, refusal
+        else:
+            name, why = best_kernel(start, data.source(False), key=run.start_key)
         return start(name), {"kernel": choice(name, why)}
 
     def _likelihood_of(
@@ -269,8 +268,8 @@ class KernelGPRegressor(FamilyRegressor):
         run: Run,
     ) -> tuple[Dispersion | None, dict[str, Any]]:
         """How errors are distributed: "auto" compares only where the noise was learned."""
-        asked, kept = self._asked, self.learner is None or self.noise_variance is not None
-        if asked.name == AUTO and kept and run.planned_or_none("likelihood") is None:
+        asked, kept = self._asked.as_chosen(self._chosen_likelihood), self.learner is None or self.noise_variance is not None
+        if asked.name == AUTO and kept:
             return None, {"likelihood": choice(GAUSSIAN, "the noise was not learned")}
         if asked.name == AUTO and is_packed(data.encoder):
             return None, {"likelihood": choice(GAUSSIAN, "of fingerprints no other is compared")}

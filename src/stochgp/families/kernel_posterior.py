@@ -5,13 +5,12 @@ from typing import Any, NamedTuple
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import AS_ASKED, AS_GIVEN, choice, decide
+from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.settings import DTYPES
 from stochgp.families.integrating import Curvature, integrated
 from stochgp.families.solving import Wanted, posterior_of
 from stochgp.models import KernelGP
-from stochgp.planning.solve_plan import SolvePlan
 from stochgp.planning.solver import choose
 from stochgp.posteriors import AbstractPosterior, ExactKernelPosterior, LocalPosterior
 from stochgp.posteriors.local import NEIGHBOURS
@@ -20,7 +19,7 @@ from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.selection.choices import LOCAL_ROWS
 from stochgp.selection.local_choice import calibrated_locally, sharing
 from stochgp.selection.raised_noise import raised_for_solving
-from stochgp.solvers import AbstractSolver, Cholesky, SystemSize
+from stochgp.solvers import Cholesky, SystemSize
 from stochgp.solvers.sizes import SMALL
 from stochgp.training_data.run import Run
 from stochgp.training_data.units import TrainingData
@@ -49,7 +48,7 @@ class WantedPosterior(NamedTuple):
         if not left < math.inf:
             return 0.0
         local = min(LOCAL_SECONDS, left / 2)
-        if self._prediction(data, run)[0] == "local" or data.n_rows <= SMALL:
+        if self._prediction(data)[0] == "local" or data.n_rows <= SMALL:
             return local
         wholly = self._solve_seconds(data, run.budget) + LOCAL_SECONDS
         return wholly if wholly < left / 2 else local
@@ -61,12 +60,9 @@ class WantedPosterior(NamedTuple):
 
         By a solve of all rows, or from the rows nearest to each point; by what can be had quickly where the solve would end too late.
         """
-        prediction, why = self._prediction(data, run)
+        prediction, why = self._prediction(data)
         if prediction == "local":
             return self._locally(gp, data, run, why)
-        n_rows = run.planned("posterior_rows")
-        if n_rows is not None:
-            data = data.some(run.some(n_rows, data.n_rows))
         try:
             return self._globally(gp, learned, data, run, why)
         except TimeIsUpError as late:
@@ -74,14 +70,14 @@ class WantedPosterior(NamedTuple):
 
     def require(self, data: TrainingData, run: Run, left_by_learning: int) -> None:
         """Raise MemoryLimitError if the solve of all rows will not fit beside so many bytes that learning leaves in use."""
-        if run.plan is None and self._prediction(data, run)[0] == "global":
+        if self._prediction(data)[0] == "global":
             self._solve_seconds(data, run.budget.keeping(left_by_learning))
 
-    def _prediction(self, data: TrainingData, run: Run) -> tuple[str, str]:
+    def _prediction(self, data: TrainingData) -> tuple[str, str]:
         """("global" or "local", why)."""
-        asked = None if self.prediction == "auto" else AS_ASKED
-        by_size = "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
-        return decide("prediction", run.plan, self.prediction, asked, lambda: by_size)
+        if self.prediction != "auto":
+            return self.prediction, AS_ASKED
+        return "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
 
     def _solve_seconds(self, data: TrainingData, budget: Budget) -> float:
         """Of the whole solve, by typical costs."""
@@ -96,11 +92,11 @@ class WantedPosterior(NamedTuple):
     ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
         """Raises TimeIsUpError where there is no time for the solve, and that or KeyboardInterrupt where it was cut far from the solution."""
         choices = {"prediction": choice("global", why), "posterior_rows": choice(None, "all of them")}
-        if data.n_rows > SMALL and run.plan is None and deadline.left() < math.inf:
+        if data.n_rows > SMALL and deadline.left() < math.inf:
             deadline.require(self._solve_seconds(data, run.budget) / TYPICAL_TO_BEST)
         if learned is not None and not self.keeps_noise:
             raised = raised_for_solving(gp, data)
-            if raised.growth > MOST_GROWTH and self.prediction == "auto" and run.plan is None:
+            if raised.growth > MOST_GROWTH and self.prediction == "auto":
                 why = f"a global solve needs a noise variance that makes those of predictions {1 + raised.growth:.3g} times as large"
                 return self._locally(gp, data, run, why)
             if raised.gp is not gp:
@@ -111,10 +107,6 @@ class WantedPosterior(NamedTuple):
             why = "not learned: " + (AS_GIVEN if self.keeps_noise else "the starting value")
             choices["noise_variance"] = choice(float(gp.noise_variance), why)
         wanted = self.solve._replace(
-            plan=self._given_plan(run),
-            checkpoint=run.checkpoint,
-            most_epochs=run.planned("solve_epochs"),
-            typical_error=run.planned("typical_error"),
             calibrates=learned is not None and (data.n_rows > SMALL or data.rows.group is not None),
             devices=run.devices,
         )
@@ -157,21 +149,12 @@ class WantedPosterior(NamedTuple):
         )
         local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight)
         local, shared = sharing(local, run.devices)
-        rows = run.planned("calibration_rows")
-        if rows is None:
-            rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
+        rows = CALIBRATION_ROWS if deadline.left() > LOCAL_SECONDS else FEW_CALIBRATION_ROWS
         try:
             with deadline.granted(LOCAL_SECONDS):
-                planned, group = run.planned("neighbours"), data.rows.group
-                local, neighbours = calibrated_locally(local, rows, planned, group)
+                local, neighbours = calibrated_locally(local, rows, data.rows.group)
         except TimeIsUpError:
             rows, neighbours = 0, choice(local.n_neighbours, "there was no time to compare with fewer")
         scaled = choice(rows, "left out to find the scale of the variances")
         choices = {"prediction": choice("local", why), "calibration_rows": scaled, "neighbours": neighbours}
         return local, None, choices | shared
-
-    def _given_plan(self, run: Run) -> SolvePlan | None:
-        if run.plan is None:
-            return None
-        solver = self.solve.solver
-        return SolvePlan.of(run.plan, solver=solver if isinstance(solver, AbstractSolver) else None)

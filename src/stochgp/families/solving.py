@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import math
-import os
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +38,6 @@ from stochgp.results import RESULTS, Solution
 from stochgp.selection.left_out import typical_error
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, SystemSize, solve
 from stochgp.solvers.sizes import SMALL
-from stochgp.storage import checkpoint as checkpoints
 from stochgp.training_data.progress import progress_line
 from stochgp.training_data.units import TrainingData
 from stochgp.warning import warn
@@ -65,11 +63,7 @@ class Wanted(NamedTuple):
     n_samples: int
     dtype: str
     verbose: int
-    plan: SolvePlan | None = None  # of another fit
-    checkpoint: str | os.PathLike | None = None  # which keeps the plan for a fit that goes on from it
-    most_epochs: int | None = None  # of another fit that a limit has cut
     calibrates: bool = False  # whether variances are scaled by what left-out rows say
-    typical_error: float | None = None  # as planned; without a plan it is found
     devices: Devices = ONE  # which may share the solve
 
 
@@ -82,26 +76,22 @@ def posterior_of(
     """
     noise = with_level(gp.noise, float(gp.noise_variance))
     system = KernelSystem(value_of(gp.kernel), on_device(data.X), data.weight, noise, TILE)
-    if wanted.plan is None:
-        wanted = wanted._replace(typical_error=typical_error(gp, data, budget))
-    chosen = _kept_plan(system, data.y, wanted, budget)
-    if len(data.y) > SMALL and wanted.plan is None:
+    typical = typical_error(gp, data, budget)
+    chosen = _plan(system, data.y, wanted, typical, budget)
+    if len(data.y) > SMALL:
         deadline.require(chosen.seconds)
     logger.info("solving by %s: %s", type(chosen.solver).__name__, chosen.reason)
-    posterior, found = _solved(system, chosen, data.y, wanted, key)
+    posterior, found = _solved(system, chosen, data.y, wanted, typical, key)
     scaled: dict[str, Any] = {}
     if wanted.calibrates:
         posterior, scaled = _calibrated(posterior, data, budget)
     why = f"of the mean, relative, measured on all rows; {found.result.name}"
-    cut = found.result in (RESULTS.time_limit, RESULTS.interrupted)
-    epochs = steps_only(found.history) if cut else None
     more = {
         "residual": choice(float(found.residual_norms[0]), why),
         "typical_error": choice(
-            wanted.typical_error,
+            typical,
             "1.48 medians, of rows predicted from their neighbours; the residual is small beside it",
         ),
-        "solve_epochs": choice(epochs, "as many as it takes" if epochs is None else "then it was ended"),
     }
     return posterior, found, chosen.described() | more | scaled
 
@@ -143,7 +133,12 @@ def _consistent(posterior: KernelPosterior) -> tuple[KernelPosterior, dict[str, 
 
 
 def _solved(
-    system: KernelSystem, chosen: SolvePlan, y: Float[np.ndarray, " N"], wanted: Wanted, key: PRNGKeyArray
+    system: KernelSystem,
+    chosen: SolvePlan,
+    y: Float[np.ndarray, " N"],
+    wanted: Wanted,
+    typical_error: float | None,
+    key: PRNGKeyArray,
 ) -> tuple[KernelPosterior, Solution]:
     solver, dtype = chosen.solver, chosen.dtype
     kernel, X = cast((system.kernel, system.X), dtype)
@@ -158,7 +153,7 @@ def _solved(
     b = sides(operator, X, y, prior, draws)
     if chosen.way is not None:
         operator = system.spread_over(wanted.devices, WAYS[chosen.way]).operator
-    tolerance = tolerances_of(solver, system, y, b.shape[1], wanted.typical_error)
+    tolerance = tolerances_of(solver, system, y, b.shape[1], typical_error)
     enough = tolerances_of(solver, system, y, b.shape[1])
     found = run_solver(solver, operator, b, tolerance, wanted, run_key, enough=enough)
     if chosen.way is not None:  # the posterior is on one device
@@ -179,11 +174,6 @@ def _solved(
         n_neighbours=chosen.n_neighbours,
     )
     return posterior, found
-
-
-def steps_only(history: list[dict[str, float]]) -> int:
-    """Epochs of steps, without those in which the residual was measured."""
-    return sum(not entry.get("measured", 1.0) for entry in history)
 
 
 def solved_directly(
@@ -251,26 +241,17 @@ def tolerances_of(
     return tolerances(float(system.noise.level), y, n_columns, typical_error, solver.tolerance_share)
 
 
-def _kept_plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budget: Budget) -> SolvePlan:
-    """The plan given; or the one in the checkpoint; or a new one, which the checkpoint then keeps."""
-    if wanted.checkpoint is None or wanted.plan is not None:
-        return _plan(system, y, wanted, budget)
-    asked = (wanted.solver, wanted.n_samples, wanted.dtype)
-    mark = checkpoints.fingerprint(asked, system.kernel, system.noise, len(y), y[:: max(1, len(y) // 1000)])
-    kept = checkpoints.noted(wanted.checkpoint, "solve_plan", mark)
-    if kept is not None:
-        given = wanted.solver if isinstance(wanted.solver, AbstractSolver) else None
-        return _plan(system, y, wanted._replace(plan=SolvePlan.of(kept, solver=given)), budget)
-    chosen = _plan(system, y, wanted, budget)
-    checkpoints.note(wanted.checkpoint, "solve_plan", chosen.described(), mark)
-    return chosen
-
-
-def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budget: Budget) -> SolvePlan:
-    """Solver, tiles and samples; the machine is measured where more than one solver could be the fastest."""
+def _plan(
+    system: KernelSystem,
+    y: Float[np.ndarray, " N"],
+    wanted: Wanted,
+    typical_error: float | None,
+    budget: Budget,
+) -> SolvePlan:
+    """Solver, tiles and samples."""
     X = np.asarray(system.X)
     noise = float(np.mean(noise_of_rows(system.noise, X, system.weight)))
-    tolerance = float(tolerances(noise, y, 1, wanted.typical_error)[0])
+    tolerance = float(tolerances(noise, y, 1, typical_error)[0])
     if len(X) <= SMALL:
         (N, D), itemsize = X.shape, X.dtype.itemsize
         size = SystemSize(N, D, wanted.n_samples, itemsize * (D + 2), itemsize)
@@ -279,9 +260,9 @@ def _plan(system: KernelSystem, y: Float[np.ndarray, " N"], wanted: Wanted, budg
         operator = system.operator
         ratio = noise / float(mean_variance(system.kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
         size = SystemSize.of(operator, X.shape[1], wanted.n_samples, ratio)
-    asked = {"solver": wanted.solver, "tolerance": tolerance, "given": wanted.plan, "devices": wanted.devices}
+    asked = {"solver": wanted.solver, "tolerance": tolerance, "devices": wanted.devices}
     chosen = plan(operator, size, budget, **asked)
-    if wanted.plan is None and chosen.variance == "samples":
+    if chosen.variance == "samples":
         chosen = chosen._replace(n_neighbours=_neighbours_of(system.kernel, size, budget))
     return chosen
 
@@ -305,8 +286,7 @@ def run_solver(
 ) -> Solution:
     """`solve` with progress, and a warning where it does not reach the tolerance, nor, as far as the precision allows, `enough`."""
     with progress_line(wanted.verbose, _progress_text) as progress:
-        limits = {"tolerance": tolerance, "most_epochs": wanted.most_epochs}
-        found = solve(operator, b, solver, key=key, start=start, progress=progress, **limits)
+        found = solve(operator, b, solver, key=key, start=start, progress=progress, tolerance=tolerance)
     if (
         found.result is RESULTS.precision_reached
         and enough is not None

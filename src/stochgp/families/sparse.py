@@ -213,7 +213,7 @@ class SparseGPRegressor(FamilyRegressor):
             return None, {}
         if refusal := self._without(posterior, data):
             return None, {"likelihood": choice(GAUSSIAN, refusal)}
-        found = dispersion_of(asked, posterior, gp, data, run)
+        found = dispersion_of(asked.as_chosen(self._chosen_likelihood), posterior, gp, data, run)
         vars(posterior).pop("solved", None)
         return found
 

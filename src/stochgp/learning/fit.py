@@ -18,8 +18,6 @@ from stochgp.learning.judge import AbstractJudge, ByLoss, Numbers
 from stochgp.learning.log import Log, Report
 from stochgp.learning.rates import choose_rate
 from stochgp.learning.run import (
-    WHOLE,
-    Extent,
     Progress,
     Setting,
     begun,
@@ -50,7 +48,7 @@ def fit(
     progress: Report | None = None,
     checkpoint: str | os.PathLike | None = None,
     time_limit: float | None = None,
-    extent: Extent = WHOLE,
+    max_steps: int | None = None,
     devices: Devices = ONE,
 ) -> FitResult:
     """Learn θ of `gp` from the rows of `source`.
@@ -81,14 +79,14 @@ def fit(
     time_limit : float or None
         Seconds. It, a deadline around this call (`deadline.within`) and Ctrl-C end the run with the state that it would return. No step and no
         evaluation is begun that is expected to end later.
-    extent : Extent
-        After how many steps and trials of rates the run ends: those of an earlier run that was cut short, to repeat it.
+    max_steps : int or None
+        After so many steps the run ends, as by a time limit; 0 = the model is evaluated as it is.
     devices : Devices
         They share the passes over the rows, and mini-batches where `devices.steps` is True.
     """
     with jax.enable_x64(True), devices.as_one(), within(time_limit):
         log = Log(progress)
-        return _fit(_set_up(learner, gp, source, key, extent, devices), log, checkpoint)
+        return _fit(_set_up(learner, gp, source, key, max_steps, devices), log, checkpoint)
 
 
 def judge_of(learner: AbstractLearner, gp: AbstractGP) -> AbstractJudge:
@@ -111,7 +109,7 @@ def _set_up(
     gp: AbstractGP,
     source: AbstractSource,
     key: PRNGKeyArray,
-    extent: Extent,
+    max_steps: int | None,
     devices: Devices,
 ) -> Setting:
     """Where there is no time to prepare the learner, the run has no steps."""
@@ -120,19 +118,19 @@ def _set_up(
     division = judge.divide(source, seed_of(divide))._replace(devices=devices)
     plan, prepared = learner.plan(division.train.size, source.n_inputs, judge), None
     try:
-        if extent.steps != 0:
+        if max_steps != 0:
             prepared = learner.prepare(gp, division.train, plan, seed_of(prepare))
     except TimeIsUpError:
-        extent = Extent(0, 0)
+        max_steps = 0
     problem = Problem(division.train, plan, prepared, devices=devices)
-    return Setting(learner, judge, gp, problem, division, key_of(init), seed_of(step), extent)
+    return Setting(learner, judge, gp, problem, division, key_of(init), seed_of(step), max_steps)
 
 
 def _fit(setting: Setting, log: Log, checkpoint: str | os.PathLike | None) -> FitResult:
     # The evaluation of θ₀, with which every trial and the run begin.
     with log.evaluations.piece():
         first = setting.judge.at_start(setting.gp, setting.division)
-    if setting.extent.steps == 0:
+    if setting.max_steps == 0:
         log.add(entry_of(setting, first, 0))
         return _finish(setting, Progress(None, None, first, first.criterion, 0, 0), log, RESULTS.time_limit)
     first_seconds = setting.learner.first_seconds
@@ -208,7 +206,7 @@ def _advance(setting: Setting, at: Progress, log: Log) -> Progress:
     """One stretch and one evaluation; from a lost one back to the best evaluation at a smaller rate."""
     learner, judge = setting.learner, setting.judge
     wanted = min(setting.problem.plan.steps_per_evaluation, at.until - at.step)
-    most = wanted if setting.extent.steps is None else min(wanted, setting.extent.steps - at.step)
+    most = wanted if setting.max_steps is None else min(wanted, setting.max_steps - at.step)
     state, taken, numbers = take_stretch(
         learner, at.state, setting.problem, at.step, setting.seed, pieces=log.pieces, most=most, is_over=log.is_over
     )  # fmt: skip
@@ -249,7 +247,7 @@ def _ended(setting: Setting, at: Progress, log: Log) -> RESULTS | None:
         return RESULTS.diverged
     if moved and not lost[-1] and setting.learner.finished(last):
         return RESULTS.successful
-    if not done and setting.extent.steps is not None and at.step >= setting.extent.steps:
+    if not done and setting.max_steps is not None and at.step >= setting.max_steps:
         return RESULTS.time_limit
     if done:
         settled = at.stalled if has_patience(setting) else setting.judge.settled(log.history)

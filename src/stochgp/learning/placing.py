@@ -28,9 +28,8 @@ FEWEST_ROWS = 200  # to learn from, where there is time for none
 class Placement(NamedTuple):
     """How a run uses memory. Bytes are on top of what is in use."""
 
-    learner: AbstractLearner  # within `free`
+    learner: AbstractLearner  # within the memory that is free
     on_device: bool  # whether all rows lie there
-    free: int  # bytes that the learner may make use of
     need: int  # bytes that the run takes
 
 
@@ -41,16 +40,14 @@ def place(
     n_inputs: int,
     itemsize: int,
     budget: Budget,
-    free: int | None = None,
     devices: Devices = ONE,
 ) -> Placement:
     """The learner within the memory limit, where the rows lie, and what the run needs.
 
-    `free` is that of an earlier placement, so that a learner which makes use of memory does so again in the same way. Raises
-    ValueError, with both numbers, where the run exceeds the limit.
+    Raises ValueError, with both numbers, where the run exceeds the limit.
     """
     compiler = STEPS_COMPILER_BYTES if gp.has_moments else COMPILER_BYTES
-    free = int(devices.least(max(budget.free() - compiler, 0))) if free is None else free
+    free = int(devices.least(max(budget.free() - compiler, 0)))
     learner = learner.within(gp, n_rows, n_inputs, free)
     evaluations = judge_of(learner, gp).need_bytes(gp, n_rows, n_inputs)
     need = (
@@ -63,7 +60,7 @@ def place(
     on_device = rows / 2 <= SHARE_FOR_ROWS * max(devices.least(budget.free()) - need, 0)
     need += rows if on_device else 0
     budget.require(need, f"learning from {n_rows} rows by {type(learner).__name__}")
-    return Placement(learner, on_device, free, need)
+    return Placement(learner, on_device, need)
 
 
 def shared_bytes(gp: AbstractGP, n_inputs: int, devices: Devices) -> int:

@@ -26,12 +26,10 @@ def choose_rate(setting: Setting, first: Evaluation, log: Log) -> tuple[float | 
     n_steps = plan.first_cycle or trial_steps(plan)
     if len(rates) == 1:
         return rates[0], None
-    most, ends = setting.extent.trials, {}
-    tried = lambda: sum("trial_rate" in entry for entry in log.history)
-    is_over = lambda: log.is_over(SHARE_FOR_TRIALS) or (most is not None and tried() >= most)
+    ends: dict[int, Progress] = {}
 
     def criterion(i: int) -> float | None:
-        if is_over():
+        if log.is_over(SHARE_FOR_TRIALS):
             return None
         found = _try_rate(with_rate(setting, rates[i], n_steps), first, log)
         if found is None:

@@ -17,23 +17,12 @@ from stochgp.results import RESULTS, FitResult
 GAIN = 0.01  # nats per datum by which a cycle must be better than the one before, for another to follow
 
 
-class Extent(NamedTuple):
-    """How far a run is to go that was cut short once, to be as long again; None = as far as it is planned."""
-
-    steps: int | None = None
-    trials: int | None = None  # of rates
-
-
-WHOLE = Extent()
-
-
 class Going(NamedTuple):
     """How a run goes on: what `fit` is given beside learner, model and rows."""
 
     key: PRNGKeyArray
     progress: Report | None = None
     checkpoint: str | os.PathLike | None = None
-    extent: Extent = WHOLE
     devices: Devices = ONE
 
 
@@ -47,7 +36,7 @@ class Setting(NamedTuple):
     division: Division
     init_key: PRNGKeyArray
     seed: Seed
-    extent: Extent
+    max_steps: int | None = None
 
 
 class Progress(NamedTuple):

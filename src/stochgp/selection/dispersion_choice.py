@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import AS_ASKED, AS_GIVEN, choice, too_few
+from stochgp.choosing import AS_ASKED, choice, too_few
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import SplineCurve
@@ -26,6 +26,7 @@ from stochgp.selection.likelihood import AUTO, KERNEL, Asked, df_entries, starti
 from stochgp.training_data.run import Run
 from stochgp.training_data.units import TrainingData
 
+AS_BEFORE = "as an earlier fit chose"
 ROWS = 65_536  # left out: half as many lost 0.01 nats on the flights, twice as many gained 0.001
 TYPICAL_SECONDS, SECONDS_PER_NUMBER = 4.0, 2e-5  # to choose, compilation included; for each input of each row
 BYTES_PER_NUMBER = 64  # of trees, for each input of each row
@@ -53,7 +54,7 @@ def start_noise(asked: Asked, given: float | None, spread: float, dtype: str) ->
 def dispersion_of(
     asked: Asked, posterior: Any, gp: Any, data: TrainingData, run: Run
 ) -> tuple[Dispersion | None, dict[str, Any]]:
-    """(How errors are distributed, as asked for, as planned, or as chosen for "auto"; what `plan_` says of it). None = N(m, V) as the posterior has it.
+    """(How errors are distributed, as asked for, or as chosen for "auto"; what `plan_` says of it). None = N(m, V) as the posterior has it.
 
     "auto" chooses by left-out rows. It also recalibrates probabilities where these rows clearly gain by it (`chosen_curve`), but only where they
     are predicted as the posterior predicts new rows. On pol, where neighbours stood in for all rows, recalibration made the density of test rows
@@ -61,12 +62,10 @@ def dispersion_of(
 
     Raises ValueError, with both numbers, for a choice by the user that the memory does not allow.
     """
-    planned = run.planned_or_none("likelihood")
-    if asked.name == GAUSSIAN:
-        return _constant(AS_ASKED)
-    if planned == GAUSSIAN:
-        return _constant(AS_GIVEN)
-    chooses = asked.name == AUTO and planned is None
+    why = AS_BEFORE if asked.again else AS_ASKED
+    if asked.name == GAUSSIAN and not asked.curved:
+        return _constant(why)
+    chooses = asked.name == AUTO
     refusal = (
         _refusal(gp, data, run.budget) if chooses else "there are no others" if data.n_rows < 2 else None
     )
@@ -80,12 +79,9 @@ def dispersion_of(
         return _constant("the fit was ended before another was chosen")
     if chooses:
         return _chosen(rows, as_new, data)
-    name = (asked.name if planned is None else planned).removesuffix(CURVED)
-    dispersion, others = _fitted(name, rows, asked.df)
-    curve = None
-    if planned == name + CURVED:
-        curve = SplineCurve.of(_probabilities(dispersion, others), others.weight)
-    return _with_curve(name, dispersion, curve, AS_ASKED if planned is None else AS_GIVEN)
+    dispersion, others = _fitted(asked.name, rows, asked.df)
+    curve = SplineCurve.of(_probabilities(dispersion, others), others.weight) if asked.curved else None
+    return _with_curve(asked.name, dispersion, curve, why)
 
 
 def _chosen(rows: LeftOut, as_new: bool, data: TrainingData) -> tuple[Dispersion | None, dict[str, Any]]:

@@ -11,7 +11,7 @@ from stochgp.learners.scgd import SCGD
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.evidence import ByEvidence
 from stochgp.learning.fit import fit, judge_of
-from stochgp.learning.run import Extent, Going
+from stochgp.learning.run import Going
 from stochgp.results import FitResult
 from stochgp.selection.noise_of_inputs import learned_further
 
@@ -40,7 +40,7 @@ def heavy_tailed(
     found, nu = first, START_DF if df is None else df
     for _ in range(ROUNDS):
         student = _of_df(learner, first, nu, keeps=df is not None)
-        found = fit(student, found.gp, source, key=key, extent=Extent(0, 0), devices=devices)
+        found = fit(student, found.gp, source, key=key, max_steps=0, devices=devices)
         nu = found.evidence.df or nu  # a run that was cut at once has none
     return first._replace(gp=found.gp, evidence=found.evidence, loss=found.loss)
 

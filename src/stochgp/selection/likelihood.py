@@ -27,6 +27,7 @@ from stochgp.likelihoods import (
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.names import lookup, quoted
 from stochgp.parameters import Frozen
+from stochgp.selection.curves import CURVED
 from stochgp.selection.dispersion import GAUSSIAN, STUDENT
 from stochgp.tables.targets import refuse_no_counts
 from stochgp.training_data.units import TrainingData
@@ -75,6 +76,8 @@ class Asked(NamedTuple):
     df: float | None = None  # degrees of freedom that are not to be learned
     hashed: bool = False  # whether inputs are fingerprints, which no network takes
     transformed: bool = False  # whether targets are T(y), whose mean heavy tails may not have
+    curved: bool = False  # whether probabilities are recalibrated
+    again: bool = False  # whether the name is what an earlier fit chose
 
     @classmethod
     def of(cls, value: Any, family: str) -> "Asked":
@@ -91,6 +94,12 @@ class Asked(NamedTuple):
             f"likelihood must be one of {quoted(_names(family))}, {values}a value of stochgp.likelihoods, or a Warped of one, "
             f"not {value!r}{_others(value)}"
         )
+
+    def as_chosen(self, name: str | None) -> "Asked":
+        """With the name that an earlier fit chose, as its `plan_` has it; None: the same."""
+        if name is None:
+            return self
+        return self._replace(name=name.removesuffix(CURVED), curved=name.endswith(CURVED), again=True)
 
     @property
     def noise(self) -> AbstractNoise | None:

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from stochgp import deadline
-from stochgp.choosing import AS_GIVEN, choice
+from stochgp.choosing import choice
 from stochgp.data.neighbours import EXACT_ROWS
 from stochgp.devices import Devices
 from stochgp.planning.devices import Team
@@ -17,7 +17,7 @@ COMPARING_SECONDS = 15.0  # that comparing numbers of neighbours takes, compilat
 
 
 def calibrated_locally(
-    local: LocalPosterior, n_rows: int, planned: int | None, group: Int[np.ndarray, " N"] | None = None
+    local: LocalPosterior, n_rows: int, group: Int[np.ndarray, " N"] | None = None
 ) -> tuple[LocalPosterior, dict[str, Any]]:
     """(The posterior, its variances scaled by `n_rows` left-out rows with their groups, the choice of the number of neighbours and its reason).
 
@@ -25,9 +25,6 @@ def calibrated_locally(
     per left-out row: they cost a twentieth and a quarter of 256. Each has programs of its own, which take seconds to compile: under a
     deadline in less than 15 s none is tried.
     """
-    if planned is not None:
-        local = local.changed(n_neighbours=planned)
-        return local.calibrated(n_rows, 0, group), choice(planned, AS_GIVEN)
     n = local.n_neighbours
     if deadline.left() <= COMPARING_SECONDS:
         return local.calibrated(n_rows, 0, group), choice(n, "there was no time to compare with fewer")

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import AS_ASKED, AS_GIVEN, Preference, choice
+from stochgp.choosing import AS_ASKED, Preference, choice
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.kernels.dense import TILE
 from stochgp.kernels.nearest import nearest_bytes
@@ -61,18 +61,13 @@ def with_metric(
     Rounds are short: they learn from few rows, and by leave-one-out where the learner is slow. The learner itself follows once, from where they end.
     Up to 3,000 rows slopes and scores are given all other rows.
     """
-    planned = run.planned_or_none("metric")
-    if run.plan is not None and not planned:
-        return first, {"metric": choice(0, AS_GIVEN)}
     if refusal := _refusal(asked, first, learner, source, run.budget):
         return first, {"metric": choice(0, refusal)}
     rounds, said = _Rounds.of(learner, source, run, report), list[str]()
-    before = rounds.scores(first.gp) if planned is None else None
-    best, n_turns = rounds.turned(first, before, planned, said)
+    before = rounds.scores(first.gp)
+    best, n_turns = rounds.turned(first, before, said)
     if n_turns:
         best, n_turns = rounds.closed(first, before, best, n_turns, said)
-    if planned is not None:
-        return best, {"metric": choice(n_turns, AS_GIVEN)}
     where = "along turned directions" if n_turns else "along the inputs"
     return best, {"metric": choice(n_turns, f"lengthscales are {where}, by left-out rows: {'; '.join(said)}")}
 
@@ -128,51 +123,46 @@ class _Rounds:
         return cls(learner, source, run, report, sloping, JudgingRows.of(source, judging), n_slopes)
 
     def turned(
-        self, first: FitResult, before: Scores | None, planned: int | None, said: list[str]
+        self, first: FitResult, before: Scores, said: list[str]
     ) -> tuple[FitResult, int]:
         """(The trial whose metric is kept, how many rounds it took; `first` for none); adds what each gained to `said`.
 
-        `before` are the scores of `first`; None where the rounds are `planned`, and nothing is compared. A round whose gain is in doubt is followed by one more,
-        which is compared with what was kept before both.
+        `before` are the scores of `first`. A round whose gain is in doubt is followed by one more, which is compared with what was kept before both.
         """
         best = last = first
         n_turns, scores, doubted = 0, before, False
-        for number in range(1, (planned or MOST_ROUNDS) + 1):
-            if planned is None and deadline.left() < 2 * first.seconds + OVERHEAD:
+        for number in range(1, MOST_ROUNDS + 1):
+            if deadline.left() < 2 * first.seconds + OVERHEAD:
                 said.append("no time was left for another round")
                 break
             M = self._outer_products(last.gp)
-            if planned is None and _apart(M) < LEAST_APART:
+            if _apart(M) < LEAST_APART:
                 said.append("slopes along the directions are uncorrelated")
                 break
             rival = self._trial(_turned(last.gp, M), number)
             if rival.result not in DONE:
                 return best._replace(result=unless_ended(best, rival)), n_turns
             last = rival
-            if scores is not None:
-                name, new = f"turn {number}", self.scores(rival.gp)
-                found = self.judges.preferred(scores, new, name)
-                said.append(found.why)
-                if found.name is None:
-                    if doubted or not _is_in_doubt(found, name):
-                        break
-                    doubted = True
-                    continue
-                scores, doubted = new, False
-            best, n_turns = rival, number
+            name, new = f"turn {number}", self.scores(rival.gp)
+            found = self.judges.preferred(scores, new, name)
+            said.append(found.why)
+            if found.name is None:
+                if doubted or not _is_in_doubt(found, name):
+                    break
+                doubted = True
+                continue
+            best, n_turns, scores, doubted = rival, number, new, False
         return best, n_turns
 
     def closed(
-        self, first: FitResult, before: Scores | None, turned: FitResult, n_turns: int, said: list[str]
+        self, first: FitResult, before: Scores, turned: FitResult, n_turns: int, said: list[str]
     ) -> tuple[FitResult, int]:
-        """(`first` gone on from the turned model by its own learner, its turns), where it is planned or left-out rows prefer it; else `first`, without turns."""
+        """(`first` gone on from the turned model by its own learner, its turns), where left-out rows prefer it; else `first`, without turns."""
         if turned.result not in DONE:
             return first._replace(result=turned.result), 0
         found = self._closing(first, turned.gp)
         if found.result not in DONE:
             return first._replace(result=unless_ended(first, found)), 0
-        if before is None:
-            return found, n_turns
         preferred = self.judges.preferred(before, self.scores(found.gp), "all of it")
         said.append(preferred.why)
         return (first, 0) if preferred.name is None else (found, n_turns)

@@ -15,7 +15,7 @@ from stochgp.learning.base import AbstractLearner
 from stochgp.learning.evidence import Evidence
 from stochgp.learning.fit import fit
 from stochgp.learning.going_on import DONE, gone_on
-from stochgp.learning.run import Extent, Going
+from stochgp.learning.run import Going
 from stochgp.likelihoods import HeadNoise
 from stochgp.models import FeatureGP
 from stochgp.networks import Embedded, mlp, smooth_clip
@@ -80,7 +80,7 @@ def twin(
     So that the further steps of `second` do not count as a gain of its noise model.
     """
     gp = FeatureGP(features=second.gp.features, noise=first.gp.noise, variance=second.gp.variance)
-    return fit(learner, gp, source, key=key, extent=Extent(0, 0), devices=devices)
+    return fit(learner, gp, source, key=key, max_steps=0, devices=devices)
 
 
 def best_constant(*runs: FitResult) -> FitResult:

@@ -7,12 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
+from stochgp.choosing import AS_ASKED, choice
 from stochgp.data.streams import AbstractSource
 from stochgp.distributions import SplineCurve
 from stochgp.learners import AbstractLearner
 from stochgp.learning.log import Report
-from stochgp.learning.run import Extent, Going
 from stochgp.likelihoods import HeadNoise
 from stochgp.models import FeatureGP
 from stochgp.observations import Dispersion
@@ -20,6 +19,7 @@ from stochgp.results import FitResult
 from stochgp.selection.closing import closes, on_all_rows
 from stochgp.selection.curves import CURVED, chosen_curve
 from stochgp.selection.dispersion import GAUSSIAN, STUDENT
+from stochgp.selection.dispersion_choice import AS_BEFORE
 from stochgp.selection.heavy_tails import heavy_tailed, learned_with_tails
 from stochgp.selection.left_out import SEED
 from stochgp.selection.likelihood import AUTO, BOTH, ROW_NOISE, Asked, df_entries
@@ -42,9 +42,9 @@ def closed(
     first: FitResult, gp: FeatureGP, learner: AbstractLearner, rows: AbstractSource, run: Run, asked: Asked
 ) -> tuple[FitResult, dict[str, Any]]:
     """(The run, of few rows with features learned from all of them, what `plan_` says of that)."""
-    if asked.name in (STUDENT, BOTH):
+    if asked.name in (STUDENT, BOTH) and not asked.again:
         return first, {"closing_steps": choice(0, "heavy tails are fitted by rows that were held out")}
-    if not closes(first, learner, rows) or run.planned("closing_steps") == 0:
+    if not closes(first, learner, rows):
         return first, {"closing_steps": choice(0, "on all rows, held-out ones included: only for few rows")}
     settings = {"key": run.learn_key, "checkpoint": run.beside("closing"), "devices": run.devices}
     found = on_all_rows(first, gp, learner, rows, rate_of(first, learner), **settings)
@@ -62,9 +62,7 @@ def with_noise(
     dtype: str,
 ) -> tuple[FitResult, dict[str, Any]]:
     """(The run, gone on with the noise that is asked for or chosen for "auto", what `plan_` says of it)."""
-    planned = None if run.plan is None else run.planned("likelihood")
-    name = asked.name if planned is None else planned.removesuffix(CURVED)
-    curved = planned is not None and planned.endswith(CURVED)
+    name, curved = asked.name, asked.curved
     why_not = AS_ASKED if name == GAUSSIAN and not curved else refusal(first, to_choose=name == AUTO)
     if why_not is not None:
         return first, {"likelihood": choice(GAUSSIAN, why_not)}
@@ -74,7 +72,7 @@ def with_noise(
     if name == AUTO:
         found, why = _chosen(asked, first, head, learner, rows, run)
     else:
-        found, why = first if head is None else head, AS_ASKED if planned is None else AS_GIVEN
+        found, why = first if head is None else head, AS_BEFORE if asked.again else AS_ASKED
         if name in (STUDENT, BOTH):
             found = heavy_tailed(found, learner, rows, key=run.learn_key, df=asked.df, devices=run.devices)
     heads = head is not None and isinstance(found.gp.noise, HeadNoise)
@@ -88,14 +86,14 @@ def with_noise(
     names = {(False, False): GAUSSIAN, (True, False): ROW_NOISE, (False, True): STUDENT, (True, True): BOTH}
     chosen = names[heads, tails]
     if name == AUTO or curved:
-        found, more = _recalibrated(found, planned=curved)
+        found, more = _recalibrated(found, curved=curved)
         why = f"{why}; its probabilities: {more}"
         chosen = chosen if found.evidence.curve is None else chosen + CURVED
     return found, {"likelihood": choice(chosen, why)} | entries
 
 
-def _recalibrated(found: FitResult, *, planned: bool) -> tuple[FitResult, str]:
-    """(The fit with a recalibration curve R, where held-out rows gain clearly by it or it is planned; why).
+def _recalibrated(found: FitResult, *, curved: bool) -> tuple[FitResult, str]:
+    """(The fit with a recalibration curve R, where held-out rows gain clearly by it or an earlier fit chose it (`curved`); why).
 
     P(y ≤ m + √V t) = R(P(T ≤ t)), with m and V the mean and the variance of an observation and T of variance 1: one curve for all rows,
     whatever part of V is noise.
@@ -105,8 +103,8 @@ def _recalibrated(found: FitResult, *, planned: bool) -> tuple[FitResult, str]:
         return found, "no rows were held out"
     shape, z = Dispersion(None, df), rows.error / rows.std
     u = shape.probability(z)
-    if planned:
-        curve, why = SplineCurve.of(u, rows.weight), AS_GIVEN
+    if curved:
+        curve, why = SplineCurve.of(u, rows.weight), AS_BEFORE
     else:
         before = shape.log_density(z**2, np.zeros(1)) - np.log(rows.std) + rows.value
         curve, why = chosen_curve(u, rows.cell, SEED, before, rows.weight)
@@ -160,7 +158,7 @@ def _with_head(
     """The run with noise of the input."""
     logger.info("going on with noise that depends on the input")
     gp = with_head(first.gp, head_features(rows, dtype, key=jax.random.fold_in(run.start_key, 1)))
-    return learned_further(first, gp, learner, rows, _going(run, report, "row_noise_steps", "noise"))
+    return learned_further(first, gp, learner, rows, run.going(report, "noise"))
 
 
 def _on_with_tails(
@@ -173,7 +171,7 @@ def _on_with_tails(
 ) -> tuple[FitResult, dict[str, Any]]:
     """(The run with Student-t noise gone on, what `plan_` says of it)."""
     logger.info("going on with Student-t noise")
-    found = learned_with_tails(first, learner, rows, _going(run, report, "heavy_tail_steps", "tails"))
+    found = learned_with_tails(first, learner, rows, run.going(report, "tails"))
     entries = df_entries(found.evidence.df, AS_ASKED if df else "by the rows held out")
     return found, entries | _steps(
         "heavy_tail_steps", found, first, "with Student-t noise, from Gaussian noise on"
@@ -183,9 +181,3 @@ def _on_with_tails(
 def _steps(name: str, found: FitResult, first: FitResult, why: str) -> dict[str, Any]:
     return {name: choice(found.n_iter - first.n_iter, why)}
 
-
-def _going(run: Run, report: Report, steps: str, name: str) -> Going:
-    """On in a checkpoint of that name beside the run's, as far as the plan given says, where it says it."""
-    is_planned = run.plan is not None and steps in run.plan
-    extent = Extent(run.planned(steps), 0) if is_planned else Extent()
-    return run.going(report, name, extent)

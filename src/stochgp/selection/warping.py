@@ -8,12 +8,11 @@ import numpy as np
 from jaxtyping import Float
 
 from stochgp import deadline
-from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
+from stochgp.choosing import AS_ASKED, choice
 from stochgp.data.rows import Rows
 from stochgp.data.survey import Survey
 from stochgp.likelihoods import Warped
 from stochgp.likelihoods.warped import TRANSFORMS, as_transform
-from stochgp.names import lookup
 from stochgp.objectives.warping import fit_transforms
 from stochgp.tables.targets import REAL, AbstractTargets, CountTargets, refuse_targets
 from stochgp.training_data.units import TrainingData
@@ -47,15 +46,14 @@ def warped_data(
     wanted: AbstractTransform | str,
     settings: tuple[bool, Any, str, bool],
     seed: Any,
-    plan: dict[str, Any] | None,
 ) -> TrainingData:
-    """The data with transformed targets, the way back, and what `plan_` says of it. `plan` is that of another fit.
+    """The data with transformed targets, the way back, and what `plan_` says of it.
 
     `settings` are those of `TrainingData.of`; a mean is one of the targets as given. Raises ValueError, naming a target, for those that
     the transform does not take.
     """
     standardize, mean, dtype, leaves = settings
-    found, why = _found(wanted, rows, TrainingData.of(rows, standardize, None, dtype, leaves), seed, plan)
+    found, why = _found(wanted, rows, TrainingData.of(rows, standardize, None, dtype, leaves), seed)
     if found is None:
         plain = TrainingData.of(rows, *settings)
         return dataclasses.replace(plain, entries=plain.entries | {"transform": choice(None, why)})
@@ -108,19 +106,12 @@ def warped_files(data: TrainingData, found: Survey) -> TrainingData:
 
 
 def _found(
-    wanted: AbstractTransform | str, rows: Rows, plain: TrainingData, seed: Any, plan: Any
+    wanted: AbstractTransform | str, rows: Rows, plain: TrainingData, seed: Any
 ) -> tuple[AbstractTransform | None, str]:
     """(The transform with its parameters, None where there is none; why)."""
-    why = AS_ASKED
-    if isinstance(wanted, str) and plan is not None and "transform" in plan:
-        names = {type(T).__name__: T for T in TRANSFORMS.values()}
-        planned = plan["transform"]["choice"]
-        if planned is None:
-            return None, AS_GIVEN
-        wanted, why = lookup(planned, names, "transform"), AS_GIVEN
     if isinstance(wanted, Log | ShiftedLog):
         wanted.check(rows.y)
-        return wanted, f"{why}; it has no parameters to learn"
+        return wanted, f"{AS_ASKED}; it has no parameters to learn"
     if plain.leaves_inputs:
         raise ValueError(
             "the Tanimoto kernel takes the transforms 'log' and 'count', whose parameters need not be learned"
@@ -131,7 +122,7 @@ def _found(
     wanted.check(rows.y)
     name = type(wanted).__name__
     fitted, found = fit_transforms({name: wanted}, X, rows.y, seed=seed, group=rows.group, weight=rows.weight)
-    return fitted[name], f"{why}; rows that it was not fitted to: {found.why}"
+    return fitted[name], f"{AS_ASKED}; rows that it was not fitted to: {found.why}"
 
 
 def _chosen(X: np.ndarray, rows: Rows, seed: Any) -> tuple[AbstractTransform | None, str]:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from stochgp import deadline
-from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
+from stochgp.choosing import AS_ASKED, choice
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.likelihoods import Gaussian
@@ -47,22 +47,19 @@ def widened(
 
     Rows of groups do not say how large the noise is: it stays.
     """
-    planned = run.planned_or_none(NAME)
     base = typing.cast(InducingProcess, posterior.process)
     if points is None:
-        size, why = _size(gp, asked if planned is None else planned, data, run)
+        size, why = _size(gp, asked, data, run)
         points = _with_rows(np.asarray(base.points, np.float64), size, data)
     else:
-        size, why = _size_of_learned(len(points), planned, data, run)
+        size, why = _size_of_learned(len(points), data, run)
         points = np.asarray(points, np.float64)
     if size == 0:
         return posterior, {NAME: choice(0, why)}
-    if planned is not None:
-        why = AS_GIVEN
     try:
         with jax.enable_x64(True):
             equations = NormalEquations.of(posterior.kernel, points, in_time(data.passes.chunks(BLOCK)))
-            made = _solved(equations, posterior, gp, data, run)
+            made = _solved(equations, posterior, gp, data)
     except TimeIsUpError:
         return posterior, {NAME: choice(0, "there was no time for a pass over all rows")}
     if isinstance(made, str):
@@ -101,10 +98,8 @@ def _size(gp: SparseGP, asked: int | None, data: TrainingData, run: Run) -> tupl
     return 0, "no more points than the inducing ones: rows are few, or time or memory is short"
 
 
-def _size_of_learned(n: int, planned: int | None, data: TrainingData, run: Run) -> tuple[int, str]:
+def _size_of_learned(n: int, data: TrainingData, run: Run) -> tuple[int, str]:
     """(n, 0 for the functions of the covariance alone; why), of functions of the mean that were learned."""
-    if planned == 0:
-        return 0, AS_GIVEN
     if solve_seconds(n, data) > deadline.left() or _need_bytes(n) > run.budget.free():
         return 0, "no time or no memory for the mean of the functions that were learned for it"
     return n, "the functions that were learned for it; the mean is the best one of all rows"
@@ -128,25 +123,24 @@ def _need_bytes(size: int) -> int:
 
 
 def _solved(
-    equations: NormalEquations, posterior: VariationalPosterior, gp: SparseGP, data: TrainingData, run: Run
+    equations: NormalEquations, posterior: VariationalPosterior, gp: SparseGP, data: TrainingData
 ) -> tuple[float, Solved, float] | str:
     """(Share of the noise, the solution with it, the noise of an observation by left-out rows); why not, where the inducing points alone err less."""
     learned = float(value_of(gp.noise_variance))
     if data.rows.group is not None:
         return 1.0, equations.solved(learned), learned
-    planned = run.planned("mean_noise")
     rows = Rows(data.X, data.y, data.weight).some(some_rows(data.n_rows, ROWS))
     y, weight = np.asarray(rows.y, np.float64), np.asarray(rows.weights, np.float64)
     error, variance = posterior.without(rows, learned)
     before, best = _mean_of(error**2, weight), None
-    for share in SHARES if planned is None else (planned,):
+    for share in SHARES:
         found = equations.solved(share * learned)
         square = _mean_of(found.without(rows.X, y, weight) ** 2, weight)
         if best is not None and square >= best[0]:
             break
         best = square, share, found
     assert best is not None
-    if planned is None and best[0] >= before:
+    if best[0] >= before:
         return f"left-out rows err by {best[0] ** 0.5:.3g} for {before**0.5:.3g} of the inducing points, standardised"
     return best[1], best[2], min(max(best[0] - _mean_of(variance, weight), LEAST * learned), learned)
 

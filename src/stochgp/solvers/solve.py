@@ -44,7 +44,6 @@ def solve(
     start: Float[Any, "N S"] | None = None,
     tolerance: float | Float[Any, " S"] = 0.01,
     time_limit: float | None = None,
-    most_epochs: int | None = None,
     progress: Report | None = None,
     throw: bool = False,
 ) -> Solution:
@@ -73,8 +72,6 @@ def solve(
     time_limit : float or None
         Seconds, of an iterative solver. After the first epoch none is begun that is expected to end later, nor after a deadline around this call
         (`deadline.within`). Then, and on Ctrl-C, the best point so far is returned.
-    most_epochs : int or None
-        No more epochs than these, without those of measurements: a plan repeats a run that a time limit has cut.
     progress : function or None
         Called with every entry of an iterative solver's history.
     throw : bool
@@ -83,7 +80,7 @@ def solve(
     _check(operator, np.shape(b), start, tolerance)
     with jax.enable_x64(True), within(time_limit):
         if isinstance(solver, AbstractIterativeSolver):
-            run = _Run(solver, operator, b, key, start, tolerance, most_epochs, progress)
+            run = _Run(solver, operator, b, key, start, tolerance, progress)
             solution = run.go()
         elif isinstance(solver, AbstractDirectSolver):
             solution = solver.solve(operator, b, tolerance)
@@ -119,11 +116,10 @@ class _Run:
         key: PRNGKeyArray,
         start: Any,
         tolerance: float | Float[Any, " S"],
-        most_epochs: int | None,
         progress: Report | None,
     ):
         self.begun = time.perf_counter()
-        self.solver, self.most_epochs, self.progress = solver, most_epochs, progress
+        self.solver, self.progress = solver, progress
         self.tolerance = np.broadcast_to(np.asarray(tolerance, np.float64), np.shape(b)[1:])
         self.arrange_key, batch_key = jax.random.split(key)
         self.seed = words_of(batch_key)
@@ -170,10 +166,10 @@ class _Run:
                     continue
                 if distance <= self.lowest:
                     self.good, self.lowest = self.state, distance
-                over, planned = self._over(), self.since % self.solver.check_every == 0
-                if over or planned or self._promising(estimate):
+                over, is_due = self._over(), self.since % self.solver.check_every == 0
+                if over or is_due or self._promising(estimate):
                     with self.check_pace.piece():
-                        result = self._check(estimate, planned)
+                        result = self._check(estimate, is_due)
                     result = result or over
         except KeyboardInterrupt:
             result = RESULTS.interrupted
@@ -215,7 +211,7 @@ class _Run:
             return self._within(estimate)
         return self.since >= self.not_before and self._within(self.share * estimate)
 
-    def _check(self, estimate: Float[np.ndarray, " S"], planned: bool) -> RESULTS | None:
+    def _check(self, estimate: Float[np.ndarray, " S"], is_due: bool) -> RESULTS | None:
         """Measures the residual on all rows, keeps the better point, and says whether the run is over."""
         value = _value(self.solver, self.state)
         left = when_ready(_residual(self.arranged.operator, self.b, value))
@@ -236,7 +232,7 @@ class _Run:
         if guesses:
             self.share = float(np.clip(self._worst(residuals) / self._worst(estimate), LEAST_SHARE, 1.0))
             self.not_before = APART * self.since + 1
-        if planned or not guesses:  # few epochs more change little
+        if is_due or not guesses:  # few epochs more change little
             self.checks.append(residuals)
         if self._stalled():
             return RESULTS.precision_reached
@@ -264,10 +260,8 @@ class _Run:
         return RESULTS.diverged if self.n_failures > MOST_FAILURES else self._over()
 
     def _over(self) -> RESULTS | None:
-        most, epoch = self.most_epochs, self.epoch_pace.expected
-        if (most is not None and self.since >= most) or deadline.left() < epoch + max(
-            epoch, self.check_pace.expected
-        ):
+        epoch = self.epoch_pace.expected
+        if deadline.left() < epoch + max(epoch, self.check_pace.expected):
             return RESULTS.time_limit
         return RESULTS.steps_exhausted if self.n_epochs >= self.solver.epochs else None
 

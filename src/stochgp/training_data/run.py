@@ -8,17 +8,14 @@ import numpy as np
 from jaxtyping import Int, PRNGKeyArray
 
 from stochgp.budget import Budget
-from stochgp.choosing import planned
 from stochgp.devices import ONE, Devices
 from stochgp.learning.log import Report
-from stochgp.learning.run import WHOLE, Extent, Going
+from stochgp.learning.run import Going
 from stochgp.numerics.seeds import key_of, random_rows, seed_of, split
-from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import key_of_run
 from stochgp.storage.writing import check_can_write
 
 STARTING_BYTES = 130_000_000  # of the first programs that any fit compiles, before its own need is known
-CUT = (RESULTS.time_limit.name, RESULTS.interrupted.name, RESULTS.stopped.name)
 
 
 class Run(NamedTuple):
@@ -30,7 +27,6 @@ class Run(NamedTuple):
     budget: Budget
     checkpoint: str | os.PathLike | None
     callback: Callable[[dict[str, float]], object] | None
-    plan: dict[str, Any] | None  # `plan_` of another fit
     devices: Devices = ONE
 
     @classmethod
@@ -43,29 +39,11 @@ class Run(NamedTuple):
         )
         budget = Budget.of(estimator.memory_limit)
         budget.require(STARTING_BYTES, "to begin, a fit")
-        return cls(learn, solve, start, budget, checkpoint, callback, estimator.plan, devices)
+        return cls(learn, solve, start, budget, checkpoint, callback, devices)
 
-    def planned(self, name: str) -> Any:
-        """The choice of this name in the plan given; None without a plan. ValueError where the plan has none."""
-        return None if self.plan is None else planned(self.plan, name)
-
-    def planned_or_none(self, name: str) -> Any:
-        """The same, of a choice that not every plan has: None where it has none."""
-        return self.planned(name) if self.plan is not None and name in self.plan else None
-
-    @property
-    def extent(self) -> Extent:
-        """How many steps and trials of rates to take: those of the given plan where its fit was cut short, else no limit."""
-        if self.plan is None:
-            return Extent()
-        is_cut = self.planned("result") in CUT
-        return Extent(
-            self.planned("steps") if is_cut else None, self.planned("rate_trials") or (0 if is_cut else None)
-        )
-
-    def going(self, report: Report, part: str, extent: Extent = WHOLE) -> Going:
+    def going(self, report: Report, part: str) -> Going:
         """How learning goes on after its first run, with a checkpoint of that part beside the run's."""
-        return Going(self.learn_key, report, self.beside(part), extent, self.devices)
+        return Going(self.learn_key, report, self.beside(part), self.devices)
 
     def beside(self, part: str) -> str | None:
         """The file of that part beside the run's checkpoint."""
@@ -73,8 +51,8 @@ class Run(NamedTuple):
 
     @property
     def may_choose(self) -> bool:
-        """Whether a time limit may change what is done: not where a plan states it, nor where a checkpoint may have to be resumed."""
-        return self.plan is None and self.checkpoint is None
+        """Whether a time limit may change what is done: not where a checkpoint may have to be resumed."""
+        return self.checkpoint is None
 
     @property
     def sample_seed(self) -> int:
