@@ -218,7 +218,9 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
         if few := too_few(len(held), cluster):
             return alone(best, few)
         w, pooled = _half_by_half(log_density, weight, cluster)
-        found = prefer(log_density[:, names.index(best)], {"the pool": pooled}, cluster, held.weight, sure=SURE)
+        found = prefer(
+            log_density[:, names.index(best)], {"the pool": pooled}, cluster, held.weight, sure=SURE
+        )
         why = f"against {best!r}, {found.why}"
         if found.name is None:
             return alone(best, why)

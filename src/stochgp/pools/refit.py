@@ -41,9 +41,10 @@ def has_trees(member: Any) -> bool:
 
 
 def learned_again(member: Any, rows: Rows, groups: np.ndarray | None) -> Any:
-    """A member with the same settings that learns from these rows."""
+    """A member with the same settings, and the kind of error distribution that it chose, that learns from these rows."""
     again: Any = clone(member)
     again.set_params(time_limit=None)
+    vars(again)["_chosen_likelihood"] = member.plan_.get("likelihood", {"choice": None})["choice"]
     with silent():
         again.fit(rows.X, rows.y, rows.weight, groups=groups)
     raise_interrupt_of(again)
@@ -76,19 +77,17 @@ def posterior_of_fewer(member: KernelGPRegressor, rows: Rows, curvature: Curvatu
         return with_posterior(fitted, posterior)
 
 
-def kernel_of_all_rows(
-    member: KernelGPRegressor, rows: Rows, groups: np.ndarray | None, width: float
-) -> KernelGPRegressor:
-    """A kernel GP at its hyperparameters, given these rows and standardised by them; its error distribution stays, but for the factor `width` of variances."""
-    posterior = member._fitted.posterior
-    noise = member.noise_variance_ / member._fitted.target_scale**2
-    if isinstance(posterior, MixturePosterior):
-        noise = float(posterior.base.noise.level)
+def kernel_of_all_rows(member: KernelGPRegressor, rows: Rows, groups: np.ndarray | None) -> KernelGPRegressor:
+    """A kernel GP at its hyperparameters, given these rows and standardised by them, with the kind of error distribution that it chose."""
+    posterior: Any = member._fitted.posterior
+    # Not `noise_variance_`, which has the factor of the error distribution.
+    noise = float((posterior.base if isinstance(posterior, MixturePosterior) else posterior).noise.level)
     again: Any = clone(member)
     again.set_params(
         kernel=member.kernel_, learner=None, noise_variance=noise, batch_size=None, epochs=None,
-        learning_rate=None, time_limit=None,
+        learning_rate=None, time_limit=None, prediction=member.plan_["prediction"]["choice"],
     )  # fmt: skip
+    vars(again)["_chosen_likelihood"] = member.plan_.get("likelihood", {"choice": None})["choice"]
     with silent():
         again.fit(rows.X, rows.y, rows.weight, groups=groups)
     raise_interrupt_of(again)
@@ -96,12 +95,6 @@ def kernel_of_all_rows(
         with jax.enable_x64(True):
             again._fitted = with_posterior(again._fitted, posterior.at(again._fitted.posterior))
         again.noise_variance_ = again._fitted.observation.noise_variance * again._fitted.target_scale**2
-    old, new = member._fitted.observation, again._fitted.observation
-    if old.inflation is not None:
-        inflation = old.widened(1 / width).inflation
-        again._fitted = dataclasses.replace(
-            again._fitted, observation=dataclasses.replace(new, inflation=inflation)
-        )
     return again
 
 
@@ -116,7 +109,7 @@ def refitted_on_all(member: Any, rows: Rows, groups: np.ndarray | None, width: f
         return False
     with contextlib.suppress(TimeIsUpError, MemoryLimitError):
         if isinstance(member, KernelGPRegressor):
-            again = kernel_of_all_rows(member, rows, groups, width)
+            again = kernel_of_all_rows(member, rows, groups)
         else:
             again = learned_again(member, rows, groups)
         for attribute in FITTED:

@@ -105,8 +105,7 @@ def read_training_rows(
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
         group, in_time = groups_in_time(of_numbers, rows.y, encoder, new_rows)
         # For rows between the training rows, statistics of whole other blocks differ from those at predict: 95 % intervals of air fares held .86 of a random fifth.
-        needs_blocks = targets is not None and getattr(encoder, "needs_targets", False)
-        if group is not None and needs_blocks and new_rows == AFTER:
+        if group is not None and new_rows == AFTER and targets and getattr(encoder, "needs_targets", False):
             of_blocks = typing.cast(TableEncoder, encoder).in_folds(numbers, X, targets._replace(group=group))
             rows = dataclasses.replace(rows, X=of_blocks)
         rows, entries = dataclasses.replace(rows, group=group), entries | in_time
