@@ -136,11 +136,13 @@ def test_the_temperature_is_that_of_the_held_out_rows():
     log_p, rows = of_labels(0.5)
     sure = log_p * 2 - np.logaddexp.reduce(log_p * 2, axis=1)[:, None]
     context, given = FitContext(GPClassifier()), PoolWeights(["a", "b"], Pooling.of(W), W, "")
-    found = classifier._temperature({"a": 0, "b": 0}, given, rows, np.stack([sure] * 2), context)
+    found = classifier._temperature({"a": 0, "b": 0}, given, rows, np.stack([sure] * 2), False, context)
     assert found is not None and 1.85 < found.temperature < 2.15
     assert "temperature" in context.plan_["probabilities"]["choice"]
-    kept = classifier._temperature({"a": 0}, alone("a", ""), rows, log_p[None], context)
+    kept = classifier._temperature({"a": 0}, alone("a", ""), rows, log_p[None], False, context)
     assert kept is None and context.plan_["probabilities"]["choice"] == "as they are"
+    later = classifier._temperature({"a": 0, "b": 0}, given, rows, np.stack([sure] * 2), True, context)
+    assert later is None and "exchangeable" in context.plan_["probabilities"]["why"]
 
 
 def test_a_pool_that_is_not_clearly_better_than_its_best_member_is_that_member(model):
