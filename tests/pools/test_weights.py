@@ -76,6 +76,7 @@ def test_weights_are_the_optimum_of_densities_and_means():
         options={"xatol": 1e-9},
     )
     assert_allclose(weights_of(found), softmax([0.0, best.x]), atol=1e-4)
+    assert weights_of(found.of(["a"])).tolist() == [1.0]
 
 
 def test_gradients_are_differences(monkeypatch):
