@@ -69,7 +69,7 @@ def test_draws_have_the_value_as_often_as_is_predicted(model):
     functions = model.sample_functions(S, 2)(NEW)
     assert_allclose(np.cov(functions), covariance, atol=6 * covariance.max() / S**0.5)
     with pytest.raises(ValueError, match="give a NumPy array"):
-        model.estimators_["point_mass"].sample_functions(2)(jnp.asarray(NEW, jnp.float32))
+        model.sample_functions(2)(jnp.asarray(NEW, jnp.float32))
 
 
 def test_files_and_pickles_give_the_same_bits(model, tmp_path):
