@@ -22,6 +22,7 @@ from stochgp.numerics.clustered import clusters
 from stochgp.pools.base import PoolEstimator, fit_members, join_table, member_settings, named_members
 from stochgp.pools.class_pool import ClassPool, mixed_classes
 from stochgp.pools.division import HeldOut, folds, held_out, held_out_in_time
+from stochgp.pools.held_out import SECONDS_IN_HASTE
 from stochgp.pools.members import CLASSIFIERS, MAX_FEW_ROWS, N_INDUCING
 from stochgp.pools.refit import raise_interrupt_of
 from stochgp.pools.weights import SURE, AbstractPooling, Pooling, PoolWeights, alone, stacking_weights
@@ -153,9 +154,10 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
                 weights = alone(next(iter(members)), f"{len(rows):,} rows are too few to compare members")
                 members, temperature = {weights.names[0]: members[weights.names[0]]}, None
             else:
-                i, log_p = self._predict_held_out(members, rows, division)
+                with deadline.within(SECONDS_IN_HASTE if context.is_interrupted else None):
+                    i, log_p = self._predict_held_out(members, rows, division)
                 weights = self._weigh(members, rows.some(i), log_p, scores, context)
-                temperature = _temperature(members, weights, rows.some(i), log_p, context)
+                temperature = _temperature(members, weights, rows.some(i), log_p, in_time, context)
                 members = {name: members[name] for name in weights.names}
                 with (
                     deadline.within(0.0 if context.is_interrupted else None),
@@ -305,9 +307,14 @@ def _temperature(
     weights: PoolWeights,
     held: Rows,
     log_p: Float[np.ndarray, "K R C"],
+    in_time: bool,
     context: FitContext,
 ) -> TemperatureScaling | None:
-    """The temperature of the pool, if held-out rows clearly gain."""
+    """The temperature of the pool, if held-out rows clearly gain; none in tables with a time."""
+    if in_time:
+        why = "rows of later times are not exchangeable with those held out"
+        context.record("probabilities", "as they are", why)
+        return None
     names = list(members)
     each = log_p[[names.index(name) for name in weights.names]]
     mixed = mixed_classes(each, weights.pooling.weights(held.X))

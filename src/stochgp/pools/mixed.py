@@ -145,10 +145,13 @@ class PooledDraws(AbstractDraws):
     def n_samples(self) -> int:
         return len(self.u)
 
+    @property
+    def encoder(self) -> Encoder | None:
+        return self.parts[0].encoder
+
     def __call__(self, X: Any) -> Any:
-        encoder = self.parts[0].encoder
         if not isinstance(X, jax.Array):
-            return self.at_numbers(np.asarray(X) if encoder is None else encoder.transform(X))
+            return self.at_numbers(np.asarray(X) if self.encoder is None else self.encoder.transform(X))
         if self.pooling.by_row:
             raise ValueError(
                 "the weights of this pool depend on the row, and are found on the host: give a NumPy array"

@@ -174,7 +174,10 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             rows, encoder, in_time = table
             settings = self._target_settings(rows, in_time, context)
             n_rows, rows = len(rows), rows.apart()
-            division = divide(rows, in_time, self.new_rows, context)
+            if _is_number(self.point_mass):  # there is nothing to compare
+                division = HeldOut(*np.zeros((2, len(rows)), bool))
+            else:
+                division = divide(rows, in_time, self.new_rows, context)
             candidates = self._candidates(rows, encoder, division)
             seen = rows.some(~division.all)
             members = fit_members(self, candidates, seen, encoder, context, settings)

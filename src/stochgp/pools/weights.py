@@ -275,6 +275,8 @@ def stacking_weights(
 ) -> Float[np.ndarray, " K"]:
     """The weights [K] of the highest mean of `pool_scores` of the mixture (stacking of predictive distributions, Yao et al. 2018, with a term for the mean)."""
     K, share = mean.shape[1], weight / weight.sum()
+    if K == 1:
+        return np.ones(1)
     scale = max(float(np.sqrt(share @ (y - share @ y) ** 2)), 1e-300)
     y, mean = y / scale, mean / scale
     peak = log_density.max(axis=1, keepdims=True)
