@@ -57,8 +57,9 @@ def prefer(
     *,
     least: float = LEAST_GAIN,
     fewest: int = FEWEST_ROWS,
+    sure: float = SURE,
 ) -> Preference:
-    """Of the rivals that gain more than 2 standard errors and `least` nats a row, as they are or with at most 5 nats of each row, the one that gains most.
+    """Of the rivals that gain more than `sure` (2) standard errors and `least` nats a row, as they are or with at most 5 nats of each row, the one that gains most.
 
     Scores are log densities of the same rows under the default, `base`, and under each rival. A row of weight ρ counts as ρ equal ones.
     The sums of rows of one `cell`, a group or near rows (`numerics.clustered`), are taken as independent. Fewer than `fewest` rows or 10 cells
@@ -76,7 +77,7 @@ def prefer(
     bounds = {
         name: _gain(np.minimum(rival - base, MOST_OF_ROW), cell, weight) for name, rival in left.items()
     }
-    is_clear = lambda gain: gain.mean > max(SURE * gain.error, least)
+    is_clear = lambda gain: gain.mean > max(sure * gain.error, least)
     clear = {name: gain for name, gain in gains.items() if is_clear(gain) or is_clear(bounds[name])}
     return Preference(max(clear, key=lambda name: clear[name].mean, default=None), gains, "; ".join(gained))
 

@@ -12,9 +12,9 @@ from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.saving import restored
 from stochgp.families import FeatureGPRegressor, KernelGPRegressor, SparseGPClassifier, SparseGPRegressor
 from stochgp.names import REGISTERED
-from stochgp.pools import GPClassifier, GPRegressor
-from stochgp.pools.point_mass import Hurdle
-from stochgp.pools.pooling import Pooling
+from stochgp.pools import GPClassifier, GPRegressor, HurdleRegressor
+from stochgp.pools.hurdle import Hurdle
+from stochgp.pools.weights import Pooling
 from stochgp.storage.files import load_tree
 
 _KINDS: dict[str, type] = {
@@ -23,6 +23,7 @@ _KINDS: dict[str, type] = {
         FeatureGPRegressor,
         GPClassifier,
         GPRegressor,
+        HurdleRegressor,
         KernelGPRegressor,
         SparseGPClassifier,
         SparseGPRegressor,

@@ -1,14 +1,21 @@
 """Members of pools of regressors that take next to no time."""
 
-from functools import partial
-
 from stochgp import FeatureGPRegressor, KernelGPRegressor
+from stochgp.pools.members import Member
 
+
+def member(make, *given, **settings) -> Member:
+    """The function of rows that a pool calls for this member."""
+    return lambda rows, days, memory_limit: make(*given, **settings)
+
+
+G = {"likelihood": "gaussian"}
+KERNEL = G | {"epochs": 5, "n_samples": 8}
 WITHOUT_KERNEL = {
-    "feature": partial(FeatureGPRegressor, "rff", n_features=60, epochs=2, likelihood="gaussian"),
-    "linear": partial(FeatureGPRegressor, "linear", epochs=5, likelihood="gaussian"),
-    "trees": partial(FeatureGPRegressor, "linear", mean="trees", epochs=5, likelihood="gaussian"),
-    "sparse": partial(FeatureGPRegressor, "orf", n_features=60, epochs=2, likelihood="gaussian"),
+    "feature": member(FeatureGPRegressor, "rff", n_features=60, epochs=2, **G),
+    "linear": member(FeatureGPRegressor, "linear", epochs=5, **G),
+    "trees": member(FeatureGPRegressor, "linear", mean="trees", epochs=5, **G),
+    "sparse": member(FeatureGPRegressor, "orf", n_features=60, epochs=2, **G),
 }
-KERNEL = partial(KernelGPRegressor, likelihood="gaussian", epochs=5, n_samples=8)
-QUICK = {"kernel": KERNEL} | WITHOUT_KERNEL | {"kernel_and_line": partial(KERNEL, mean="linear")}
+QUICK = {"kernel": member(KernelGPRegressor, **KERNEL)} | WITHOUT_KERNEL
+QUICK["kernel_and_line"] = member(KernelGPRegressor, mean="linear", **KERNEL)

@@ -116,6 +116,8 @@ def _storable(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """(the settings that a file can hold, the names of the others)."""
     kept, left_out = {}, []
     for name, value in settings.items():
+        if hasattr(value, "get_params"):  # a member, which the file holds fitted
+            continue
         try:
             encode(value, {}, name)
         except ValueError:

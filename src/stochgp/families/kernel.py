@@ -14,7 +14,6 @@ from stochgp.choosing import choice, too_few
 from stochgp.data.streams import AbstractSource
 from stochgp.estimators.helps import within_reach
 from stochgp.estimators.regressor import FamilyRegressor
-from stochgp.families.integrating import Curvature
 from stochgp.families.kernel_posterior import WantedPosterior
 from stochgp.families.solving import KernelPosterior, Wanted
 from stochgp.families.updating import updated
@@ -127,7 +126,6 @@ class KernelGPRegressor(FamilyRegressor):
     metric: str = field(default="auto", kw_only=True)
     smiles: Any = field(default=None, kw_only=True)
     _shares_learning: ClassVar[bool] = False
-    _of_all: ClassVar[Curvature | None] = None  # of more rows, from which kernel and noise given were learned
 
     def update(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelGPRegressor":
         """Take in more rows: the posterior becomes that of all rows, by a solve that begins where the last one ended.
@@ -268,7 +266,10 @@ class KernelGPRegressor(FamilyRegressor):
         run: Run,
     ) -> tuple[Dispersion | None, dict[str, Any]]:
         """How errors are distributed: "auto" compares only where the noise was learned."""
-        asked, kept = self._asked.as_chosen(self._chosen_likelihood), self.learner is None or self.noise_variance is not None
+        asked, kept = (
+            self._asked.as_chosen(self._chosen_likelihood),
+            self.learner is None or self.noise_variance is not None,
+        )
         if asked.name == AUTO and kept:
             return None, {"likelihood": choice(GAUSSIAN, "the noise was not learned")}
         if asked.name == AUTO and is_packed(data.encoder):
@@ -309,9 +310,7 @@ class KernelGPRegressor(FamilyRegressor):
         return self._wanted_posterior().of(gp, learned, data, run)
 
     def _wanted_posterior(self) -> WantedPosterior:
-        return WantedPosterior(
-            self.prediction, self._wanted_solve(), self.noise_variance is not None, self._of_all
-        )
+        return WantedPosterior(self.prediction, self._wanted_solve(), self.noise_variance is not None)
 
     def _wanted_solve(self) -> Wanted:
         return Wanted(self.solver, int(self.n_samples), self.dtype, self.verbose)

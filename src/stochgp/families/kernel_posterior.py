@@ -8,11 +8,11 @@ from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.settings import DTYPES
-from stochgp.families.integrating import Curvature, integrated
+from stochgp.families.integrating import integrated
 from stochgp.families.solving import Wanted, posterior_of
 from stochgp.models import KernelGP
 from stochgp.planning.solver import choose
-from stochgp.posteriors import AbstractPosterior, ExactKernelPosterior, LocalPosterior
+from stochgp.posteriors import AbstractPosterior, LocalPosterior
 from stochgp.posteriors.local import NEIGHBOURS
 from stochgp.posteriors.local_index import neighbours_bytes
 from stochgp.results import RESULTS, FitResult, Solution
@@ -38,9 +38,6 @@ class WantedPosterior(NamedTuple):
     prediction: str  # "auto", "global" or "local"
     solve: Wanted
     keeps_noise: bool  # whether the noise variance was given
-    of_all: Curvature | None = (
-        None  # of more rows than these, from which the hyperparameters given were learned
-    )
 
     def seconds(self, data: TrainingData, run: Run) -> float:
         """What the solve takes by typical costs, where that is within half of the time; else what local prediction takes."""
@@ -111,9 +108,7 @@ class WantedPosterior(NamedTuple):
             devices=run.devices,
         )
         posterior, solved, more = posterior_of(gp, data, wanted, run.budget, key=run.solve_key)
-        if self.of_all is not None and isinstance(posterior, ExactKernelPosterior):
-            posterior, gp = self.of_all.stepped(posterior)
-        if learned is not None or (self.of_all is not None and self.of_all.draws):
+        if learned is not None:
             posterior, drawn = integrated(posterior, gp, data.rows.group is not None, run.budget)
             choices |= drawn
         residual = float(solved.residual_norms[0])

@@ -1,6 +1,7 @@
-"""Several families fitted to one table, and their predictions mixed by weights that held-out rows choose."""
+"""Several families fitted to one table, and their predictions mixed by stacking weights."""
 
-from .pooled_classifier import GPClassifier
-from .pooled_regressor import GPRegressor
+from .classifier import GPClassifier
+from .hurdle import HurdleRegressor
+from .regressor import GPRegressor
 
-__all__ = ["GPClassifier", "GPRegressor"]
+__all__ = ["GPClassifier", "GPRegressor", "HurdleRegressor"]

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from scipy.special import logsumexp
 
 from stochgp.distributions import Categorical, TemperatureScaling
-from stochgp.pools.pool import Members
-from stochgp.pools.pooling import AbstractPooling
+from stochgp.pools.mixed import Members
+from stochgp.pools.weights import AbstractPooling
 from stochgp.posteriors.base import Request
 
 

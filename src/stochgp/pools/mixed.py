@@ -15,7 +15,7 @@ from stochgp.distributions.mixture import which_part
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.numerics.seeds import seed_of, split
-from stochgp.pools.pooling import AbstractPooling
+from stochgp.pools.weights import AbstractPooling
 from stochgp.posteriors.base import Request
 from stochgp.training_data.cautions import Seen
 from stochgp.training_data.inputs import Encoder
@@ -23,7 +23,7 @@ from stochgp.training_data.inputs import Encoder
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """Each a `Fitted`, or what predicts as it does, of the same encoder."""
+    """Each a `Fitted`, or what predicts as it does, with the same encoder."""
 
     members: tuple[Any, ...]
 
@@ -145,10 +145,13 @@ class PooledDraws(AbstractDraws):
     def n_samples(self) -> int:
         return len(self.u)
 
+    @property
+    def encoder(self) -> Encoder | None:
+        return self.parts[0].encoder
+
     def __call__(self, X: Any) -> Any:
-        encoder = self.parts[0].encoder
         if not isinstance(X, jax.Array):
-            return self.at_numbers(np.asarray(X) if encoder is None else encoder.transform(X))
+            return self.at_numbers(np.asarray(X) if self.encoder is None else self.encoder.transform(X))
         if self.pooling.by_row:
             raise ValueError(
                 "the weights of this pool depend on the row, and are found on the host: give a NumPy array"

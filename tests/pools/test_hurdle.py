@@ -1,38 +1,39 @@
-"""Targets that have one value again and again: what a hurdle model predicts, and when a pool takes it."""
+"""Targets that have one value again and again: a hurdle model, and when a pool takes it."""
 
 import pickle
-from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from quick_members import WITHOUT_KERNEL
 
-from stochgp import GPRegressor, SparseGPClassifier, load
+from stochgp import GPRegressor, load
+from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Rows
 from stochgp.distributions import Mixture, PointMass
 from stochgp.learners import SVGP, ByLoss
-from stochgp.pools import hurdle, pooled_classifier, pooled_regressor
-from stochgp.pools.point_mass import frequent
-from stochgp.pools.pool_run import Given
+from stochgp.pools import HurdleRegressor, classifier, members, regressor
+from stochgp.pools.hurdle import frequent
 
-N = 1_200
+N = 1_000
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(-2, 2, (N, 2))
 RAINS = GENERATOR.uniform(size=N) < 0.2 + 0.6 * (X[:, 0] > 0)
 Y = np.where(RAINS, 5 + X[:, 1] + 0.3 * GENERATOR.normal(size=N), 0.0)
 NEW = GENERATOR.uniform(-2, 2, (40, 2))
+SETTINGS = {"random_state": 0, "target": "real"}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_members():
+    few = {members.MAX_FEW_ROWS: (20, SVGP(steps=40, batch_size=128, judge=ByLoss()))}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pooled_regressor, "FAMILIES", WITHOUT_KERNEL)
-        patched.setattr(pooled_classifier, "FAMILIES", {"smooth": partial(SparseGPClassifier, "rbf", 20)})
-        few = {5_000: (20, SVGP(steps=40, batch_size=128, judge=ByLoss()))}
-        patched.setattr(pooled_classifier, "FEW", few)
+        known = {name: WITHOUT_KERNEL[name] for name in ("feature", "linear")}
+        patched.setattr(regressor, "REGRESSORS", known)
+        patched.setattr(regressor, "MEMBERS_OF_FEW", ("linear",))
+        patched.setattr(classifier, "CLASSIFIERS", {"smooth": members.smooth})
+        patched.setattr(members, "FEW", few)
         yield
 
 
@@ -41,8 +42,10 @@ def model(_quick_members):
     return GPRegressor(point_mass=0, random_state=0).fit(X, Y)
 
 
-def test_an_observation_is_the_value_or_what_the_pool_of_other_rows_predicts(model):
-    at, elsewhere = model.estimators_["at_value"], model.estimators_["elsewhere"]
+def test_an_observation_is_the_value_or_a_draw_of_the_pool_of_other_rows(model):
+    (hurdle,) = model.estimators_.values()
+    assert isinstance(hurdle, HurdleRegressor) and hurdle.value == 0
+    at, elsewhere = hurdle.estimators_["at_value"], hurdle.estimators_["elsewhere"]
     assert elsewhere.n_rows_ == RAINS.sum() and at.n_rows_ == N and elsewhere.target == "auto"
     p, found = at.predict_proba(NEW)[:, list(at.classes_).index(True)], model.predict_distribution(NEW)
     assert_allclose(found.log_mass(0.0, 1e-6), np.log(p), rtol=1e-5)
@@ -73,40 +76,37 @@ def test_files_and_pickles_give_the_same_bits(model, tmp_path):
     model.save(tmp_path / "hurdle.safetensors")
     for other in (load(tmp_path / "hurdle.safetensors"), pickle.loads(pickle.dumps(model))):
         assert_array_equal(other.predict(NEW, True)[1], model.predict(NEW, True)[1])
-        assert other.weights_ == model.weights_
         assert_array_equal(other.predict_interval(NEW, 0.5), model.predict_interval(NEW, 0.5))
-    text = model.summary()
-    assert "at_value" in text and f"{np.mean(~RAINS):.1%} of the targets are 0" in text
-
-
-def test_a_pool_takes_a_point_mass_where_held_out_rows_prefer_it(tmp_path):
-    found = GPRegressor(random_state=0).fit(X, Y)
+        assert other.estimators_["point_mass"].weights_ == model.estimators_["point_mass"].weights_
+    text = model.estimators_["point_mass"].summary()
+    assert "at_value" in text and "elsewhere" in text
     assert (
-        list(found.estimators_) == ["point_mass"] and "changes the CRPS by" in found.plan_["members"]["why"]
+        model.estimators_["point_mass"].plan_["point_mass"]["why"] == f"{np.mean(~RAINS):.1%} of the targets"
     )
-    taken = found.estimators_["point_mass"]
-    assert taken.point_mass == 0 and isinstance(found.predict_distribution(NEW), Mixture)
-    for member in taken.estimators_["elsewhere"].estimators_.values():
-        assert member.n_rows_ == RAINS.sum()  # held-out rows of other values have joined
+
+
+def test_a_pool_takes_a_hurdle_model_if_held_out_rows_prefer_it(tmp_path):
+    """As a whole it has no curve: its parts have their own."""
+    found = GPRegressor(**SETTINGS).fit(X, Y)
+    assert list(found.estimators_) == ["point_mass"] and found._correction is None
+    assert "changes the CRPS by" in found.plan_["members"]["why"]
+    assert isinstance(found.predict_distribution(NEW), Mixture)
+    for part in found.estimators_["point_mass"].estimators_["elsewhere"].estimators_.values():
+        assert part.n_rows_ == RAINS.sum()  # held-out rows of other values have joined
     found.save(tmp_path / "pool.safetensors")
     assert_array_equal(load(tmp_path / "pool.safetensors").predict(NEW), found.predict(NEW))
 
 
-def test_a_hurdle_model_as_a_whole_has_no_curve():
-    """Its parts have their own; with a curve it would have been taken for a continuous distribution."""
-    rounded = GENERATOR.uniform(size=N) < 1 / 3
-    y = np.where(RAINS & rounded, 0.5 * np.round(2 * Y), np.round(Y, 3))
-    model = GPRegressor(random_state=0).fit(X, y)
-    assert list(model.estimators_) == ["point_mass"] and model._correction is None
-
-
-def test_a_point_mass_is_left_out_where_held_out_rows_do_not_gain_or_nobody_asks(monkeypatch):
-    monkeypatch.setattr(hurdle, "LEAST_GAIN", 10.0)
-    found = GPRegressor(random_state=0).fit(X, Y)
+def test_a_hurdle_model_is_left_out_if_held_out_rows_do_not_gain_or_nobody_asks(monkeypatch):
+    monkeypatch.setattr(regressor, "MIN_GAIN_OF_POINT_MASS", 10.0)
+    found = GPRegressor(**SETTINGS).fit(X, Y)
     assert "point_mass" in found.scores_ and "point_mass" not in found.estimators_
     assert "changes the CRPS by" in found.plan_["members"]["why"]
-    assert "point_mass" not in GPRegressor(random_state=0, point_mass=None).fit(X, Y).scores_
-    assert "point_mass" not in GPRegressor(members=["feature"], random_state=0).fit(X, Y).scores_
+    division = regressor.divide(Rows(X, Y), False, "auto", regressor.FitContext(found))
+    for settings in ({"point_mass": None}, {"members": ["feature"]}, {"ensemble": False}):
+        pool = GPRegressor(**settings)
+        pool.target_ = "real"
+        assert "point_mass" not in pool._candidates(Rows(X, Y), None, division)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,7 @@ def test_a_point_mass_is_left_out_where_held_out_rows_do_not_gain_or_nobody_asks
         (Y + 3, None, 3.0),
         (np.where(RAINS, np.round(Y), 0), None, None),  # few values
         (GENERATOR.poisson(3.0, N).astype(float), None, None),
-        (
-            GENERATOR.geometric(0.2, 20 * N) - 1.0,
-            None,
-            None,
-        ),  # counts: one value is frequent, and so is the next
+        (GENERATOR.geometric(0.2, 20 * N) - 1.0, None, None),  # counts: the next value is frequent too
         (Y, np.where(RAINS, 1.0, 0.01), None),
         (GENERATOR.normal(size=N), None, None),
     ],
@@ -129,19 +125,23 @@ def test_the_value_that_is_tried(y, weight, value):
     assert frequent(Rows(np.zeros((len(y), 1)), y, weight)) == value
 
 
-def test_a_point_mass_that_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="point_mass is 7, the target of 0 of 1200 rows"):
+def test_a_point_mass_that_cannot_be_is_refused(monkeypatch, tmp_path):
+    with pytest.raises(ValueError, match=f"point_mass is 7, the target of 0 of {N} rows"):
         GPRegressor(point_mass=7).fit(X, Y)
-    with pytest.raises(ValueError, match="point_mass is 0, which needs the rows in memory: no memory"):
-        given = Given(jax.random.key(0), None, None, {})
-        GPRegressor(point_mass=0)._fit_block_by_block("folder", "y", {}, given, "no memory")
     with pytest.raises(ValueError, match="point_mass is 'often'"):
         GPRegressor(point_mass="often").fit(X, Y)
     with pytest.raises(ValueError, match="a model of counts"):
         GPRegressor(point_mass=0, target="count").fit(X, np.round(Y).clip(0))
 
+    def refuse(*_, **__):
+        raise MemoryLimitError("no memory")
 
-def test_positive_targets_may_be_0_where_that_is_their_point_mass():
-    found = GPRegressor(point_mass=0.0, target="positive", random_state=0).fit(X, Y)
+    monkeypatch.setattr(regressor, "read_files", refuse)
+    with pytest.raises(ValueError, match="point_mass is 0, which needs the rows in memory: .*no memory"):
+        GPRegressor(point_mass=0).fit(tmp_path / "rows.csv", "y")
+
+
+def test_positive_targets_may_have_a_point_mass_at_0():
+    found = GPRegressor(point_mass=0.0, target="positive", random_state=0).fit(X[:300], Y[:300])
     assert found.predict_interval(NEW, 0.999).min() == 0
     assert isinstance(found.predict_distribution(NEW).parts[0], PointMass)

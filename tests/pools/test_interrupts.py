@@ -1,4 +1,4 @@
-"""Pools that Ctrl-C, a limit or a checkpoint ends: which members stay, and what `plan_` reports."""
+"""Pools that Ctrl-C, a limit or a checkpoint ends: which members stay, and what `plan_` records."""
 
 from types import SimpleNamespace
 
@@ -9,9 +9,7 @@ from numpy.testing import assert_array_equal
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor
 from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Rows
-from stochgp.deadline import TimeIsUpError
-from stochgp.pools import pooled_regressor, target_choice
-from stochgp.pools.comparing import Comparison
+from stochgp.pools import held_out, regressor, targets
 from stochgp.selection import dispersion_choice
 from stochgp.storage import checkpoint as checkpoints
 
@@ -104,7 +102,7 @@ def test_ctrl_c_in_a_member_ends_the_pool_with_the_members_so_far(run, step, mem
 
 
 def test_ctrl_c_in_the_comparison_has_members_compared_in_haste(monkeypatch):
-    monkeypatch.setattr(Comparison, "of", interrupts(1, Comparison.of))
+    monkeypatch.setattr(held_out, "_once", interrupts(1, held_out._once))
     model = pool().fit(X, Y)
     assert_interrupted(model, "line", "wavy")
     assert all("nlpd" in score for score in model.scores_.values())
@@ -112,7 +110,7 @@ def test_ctrl_c_in_the_comparison_has_members_compared_in_haste(monkeypatch):
 
 def test_a_second_ctrl_c_raises_and_the_earlier_model_stays(whole, monkeypatch):
     before, predicted = dict(vars(whole)), whole.predict(NEW)
-    monkeypatch.setattr(Comparison, "of", interrupts(2, Comparison.of))
+    monkeypatch.setattr(held_out, "_once", interrupts(2, held_out._once))
     with pytest.raises(KeyboardInterrupt):
         whole.fit(3 * X + 1, 2 * Y + 5)
     assert all(vars(whole)[name] is value for name, value in before.items())
@@ -126,7 +124,7 @@ def test_ctrl_c_before_there_is_a_member_raises():
 
 
 def test_ctrl_c_while_held_out_rows_join_keeps_the_pool(monkeypatch):
-    monkeypatch.setattr(pooled_regressor, "takes_in", interrupts(1, pooled_regressor.takes_in))
+    monkeypatch.setattr(regressor, "takes_in", interrupts(1, regressor.takes_in))
     assert_interrupted(pool().fit(X, Y), "line", "wavy")
 
 
@@ -134,7 +132,7 @@ def test_ctrl_c_while_small_models_are_compared_is_passed_on():
     model = SimpleNamespace(fit=lambda *_, **__: None, plan_={"ended": {"choice": "interrupted"}})
     rows = Rows(X[:5], Y[:5], None)
     with pytest.raises(KeyboardInterrupt):
-        target_choice._predicted(model, rows, rows)
+        targets._predicted(model, rows, rows)
 
 
 def test_ctrl_c_while_the_likelihood_is_chosen_is_reported(monkeypatch):
@@ -154,20 +152,6 @@ def test_a_member_without_a_step_does_not_stay():
     model = pool(Idle).fit(X, Y)
     assert list(model.scores_) == ["line"]
     assert "no step" in model.plan_["unfitted_members"]["choice"]["wavy"]
-
-
-def test_without_time_to_score_one_member_the_best_of_the_others_stays(monkeypatch):
-    scored = Comparison.scored
-
-    def late(self, name, *given):
-        if name == "wavy":
-            raise TimeIsUpError
-        return scored(self, name, *given)
-
-    monkeypatch.setattr(Comparison, "scored", late)
-    model = pool().fit(X, Y)
-    assert list(model.estimators_) == ["line"] and not model.converged_
-    assert model.plan_["ended"]["choice"] == "time_limit"
 
 
 def killed_run(path, **settings):

@@ -37,12 +37,10 @@ class HeldOut(NamedTuple):
     def all(self) -> Bool[np.ndarray, " N"]:
         return self.scored | self.unscored
 
-    def compared(self, most: int | None) -> Int[np.ndarray, " R"]:
-        """The numbers of those that are scored; of more than `most` of a kind, single or in blocks, so many of them."""
-        kinds = [np.flatnonzero(kind) for kind in (self.single, self.blocks)]
-        return np.sort(
-            np.concatenate([rows[:: max(1, -(-len(rows) // most))] if most else rows for rows in kinds])
-        )
+    @property
+    def is_by_folds(self) -> bool:
+        """Whether members learn from all rows, and each fold is then predicted from the others."""
+        return self.fold is not None and not self.all.any()
 
     def without(self, rows: Bool[np.ndarray, " N"]) -> "HeldOut":
         """Those that are not among these."""
@@ -56,12 +54,6 @@ class HeldOut(NamedTuple):
         """The rows of the fold k, of whole groups or single ones."""
         part, nothing = fold == k, np.zeros(len(fold), bool)
         return cls(nothing if grouped else part, part if grouped else nothing, fold=fold)
-
-    @classmethod
-    def fold_by_fold(cls, rows: Rows, n_folds: int, generator: np.random.Generator) -> "HeldOut":
-        """None yet: members see all rows, and then each fold is predicted from the others. Whole groups are in one fold."""
-        nothing = np.zeros(len(rows), bool)
-        return cls(nothing, nothing, fold=clustered.folds(len(rows), rows.group, n_folds, generator))
 
 
 def held_out(rows: Rows, generator: np.random.Generator, share: float = SHARE) -> HeldOut:

@@ -1,0 +1,357 @@
+"""`GPRegressor`: which rows its members learn from, and that its predictions are the mixture of theirs."""
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from quick_members import QUICK, member
+from sklearn.base import clone
+
+from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPRegressor, load
+from stochgp.budget import Budget
+from stochgp.context import FitContext
+from stochgp.data.rows import Rows
+from stochgp.deadline import TimeIsUpError
+from stochgp.distributions import Mixture
+from stochgp.learners import SVGP
+from stochgp.likelihoods import Warped
+from stochgp.pools import base, held_out, members, refit, regressor
+from stochgp.pools.division import HeldOut
+from stochgp.pools.weights import Distance, Pooling, PoolWeights, alone, distance_between
+from stochgp.transforms import ShiftedLog
+
+N = 1_000
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.uniform(-2, 2, (N, 2))
+F = np.sin(2 * X[:, 0]) + X[:, 1]
+Y = 10 + F + 0.3 * GENERATOR.normal(size=N)
+NEW = GENERATOR.uniform(-2, 2, (40, 2))
+LEVEL = np.array([0.0, 0.4])
+W = np.exp(LEVEL) / np.exp(LEVEL).sum()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_members():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(regressor, "REGRESSORS", QUICK)
+        yield
+
+
+@pytest.fixture(scope="module")
+def default(_quick_members):
+    return GPRegressor(random_state=0).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def pool(_quick_members):
+    """Of members with given weights."""
+    weights = PoolWeights(["feature", "sparse"], Pooling(LEVEL, np.zeros(2)), W, "given")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(regressor, "stack", lambda _: weights)
+        return GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
+
+
+def of_one(monkeypatch, name):
+    monkeypatch.setattr(regressor, "stack", lambda _: alone(name, "given"))
+    monkeypatch.setattr(regressor, "stack_near_and_far", lambda *_: alone(name, "given"))
+
+
+def test_a_pool_predicts_and_has_learned_from_all_rows(default):
+    assert default.n_rows_ == N and {"kernel", "feature", "linear", "trees"} == set(default.scores_)
+    assert default.fit_report_["held_out_rows"] == N // 4 and abs(sum(default.weights_.values()) - 1) < 1e-9
+    assert all(member.n_rows_ == N for member in default.estimators_.values())
+    truth = 10 + np.sin(2 * NEW[:, 0]) + NEW[:, 1]
+    assert np.sqrt(np.mean((default.predict(NEW) - truth) ** 2)) < 0.2
+    assert "weight" in default.summary() and "nlpd" in default.summary()
+
+
+def test_the_plan_of_a_default_pool_is_short(default):
+    assert len(default.plan_) <= 15 and not any("." in name for name in default.plan_)
+
+
+def test_predictions_are_the_mixture_of_the_members(pool):
+    parts = list(pool.estimators_.values())
+    for noise in (False, True):
+        each = [member.predict(NEW, return_std=True, include_noise=noise) for member in parts]
+        mean, std = pool.predict(NEW, return_std=True, include_noise=noise)
+        expected = W[0] * each[0][0] + W[1] * each[1][0]
+        squares = sum(w * (s**2 + (m - expected) ** 2) for w, (m, s) in zip(W, each, strict=True))
+        assert_allclose(mean, expected)
+        if pool._correction is None or not noise:
+            assert_allclose(std, np.sqrt(squares))
+        covariance = pool.predict(NEW, return_cov=True)[1]
+        assert_allclose(np.diag(covariance), pool.predict(NEW, return_std=True)[1] ** 2, rtol=1e-5)
+        assert np.linalg.eigvalsh(covariance).min() > -1e-8
+    found = pool.predict_distribution(NEW)
+    mixed = found if isinstance(found, Mixture) else found.base
+    each = [member.predict_distribution(NEW).cdf(10.0) for member in parts]
+    assert_allclose(mixed.cdf(10.0), W[0] * each[0] + W[1] * each[1])
+    lower, upper = pool.predict_interval(NEW, 0.9).T
+    assert_allclose(found.cdf(lower), 0.05, atol=1e-6)
+    assert_allclose(found.cdf(upper), 0.95, atol=1e-6)
+
+
+def test_functions_are_of_the_members_in_proportion_to_their_weights(pool):
+    S = 3_000
+    draws = pool.sample_functions(S, 0)(NEW[:5])
+    mean, std = pool.predict(NEW[:5], return_std=True)
+    assert np.all(abs(draws.mean(axis=1) - mean) < 4 * std / S**0.5)
+    assert_allclose(draws.std(axis=1), std, rtol=0.1)
+    observed = pool.sample_y(NEW[:5], S, include_noise=True)
+    assert_allclose(observed.std(axis=1), pool.predict(NEW[:5], True, include_noise=True)[1], rtol=0.1)
+
+
+def test_weights_that_depend_on_the_row_give_the_mixture_of_each_row(pool):
+    parts, other = list(pool.estimators_.values()), pickle.loads(pickle.dumps(pool))
+    distance = distance_between(X[:50], np.ones(2), None, X[50:300], NEW + 1)
+    other._pooling, other._correction = Pooling(LEVEL, np.array([0.0, 2.0]), distance), None
+    w = other._pooling.weights(NEW)
+    assert np.ptp(w[:, 0]) > 0.1
+    means = np.stack([member.predict(NEW) for member in parts], axis=1)
+    mean, covariance = other.predict(NEW, return_cov=True)
+    assert_allclose(mean, np.sum(w * means, axis=1))
+    assert_allclose(np.diag(covariance), other.predict(NEW, return_std=True)[1] ** 2, rtol=1e-5)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-8
+    draws = other.sample_functions(4_000, 1)(NEW[:5])
+    assert np.all(abs(draws.mean(axis=1) - mean[:5]) < 4 * draws.std(axis=1) / 4_000**0.5)
+    found = other.predict_distribution(NEW)
+    assert_allclose(found[3:4].cdf(10.0), found.cdf(10.0)[3:4])
+
+
+def test_files_and_pickles_give_the_same_bits(pool, tmp_path):
+    pool.save(tmp_path / "pool.safetensors")
+    for other in (load(tmp_path / "pool.safetensors"), pickle.loads(pickle.dumps(pool))):
+        assert_array_equal(other.predict(NEW, True)[1], pool.predict(NEW, True)[1])
+        assert other.plan_ == pool.plan_ and other.weights_ == pool.weights_
+        assert other.fit_report_ == pool.fit_report_
+        for name, one in pool.estimators_.items():
+            assert_array_equal(other.estimators_[name].predict(NEW), one.predict(NEW))
+
+
+def test_a_pool_of_equal_members_is_one_of_them():
+    same = FeatureGPRegressor("linear", epochs=5, likelihood="gaussian")
+    found = GPRegressor(members={"one": same, "other": same}, random_state=0).fit(X[:200], Y[:200])
+    assert len(found.estimators_) == 1 and list(found.weights_.values()) == [1.0]
+    assert set(found.scores_) == {"one", "other"}
+
+
+def test_no_member_sees_held_out_rows_before_members_are_compared(monkeypatch):
+    seen, predictions, predict = [], [], regressor.predict_held_out
+
+    class Spy(FeatureGPRegressor):
+        def fit(self, X, y, *more, **others):
+            seen.append(np.asarray(X))
+            return super().fit(X, y, *more, **others)
+
+    monkeypatch.setattr(regressor, "REGRESSORS", {"kernel": member(Spy, "rff", n_features=20, epochs=1)})
+    monkeypatch.setattr(
+        regressor, "predict_held_out", lambda *given: predictions.append(predict(*given)) or predictions[0]
+    )
+    GPRegressor(members=["kernel"], random_state=1).fit(X, Y)
+    held = predictions[0].rows.X
+    assert len(seen[0]) == N - N // 4 and len(held) == N // 4
+    assert len(np.unique(np.concatenate([seen[0], held]), axis=0)) == N
+
+
+def test_with_very_few_rows_a_kernel_gp_is_alone():
+    n = regressor.MIN_ROWS_FOLDS - 1
+    found = GPRegressor(random_state=0).fit(X[:n], Y[:n])
+    seed = FitContext(found).seed("kernel")
+    expected = QUICK["kernel"](None, [], None).set_params(random_state=seed).fit(X[:n], Y[:n])
+    assert list(found.estimators_) == ["kernel"] and "too few" in found.plan_.members.why
+    assert_allclose(found.predict(NEW), expected.predict(NEW), rtol=1e-6)
+
+
+def test_few_rows_are_predicted_fold_by_fold_by_members_that_then_have_all(monkeypatch):
+    """Groups stay whole."""
+    groups = np.arange(200, dtype=np.int32) // 10
+    of_one(monkeypatch, "kernel")
+    found = GPRegressor(random_state=0).fit(X[:200], Y[:200], groups=groups)
+    assert set(found.scores_) == {"kernel", "trees"} and found.fit_report_["held_out_rows"] == 200
+    kernel, rows = found.estimators_["kernel"], Rows(X[:200], Y[:200], None, groups).merged()
+    assert kernel.n_rows_ == 200
+    fold = regressor.divide(rows, False, "auto", FitContext(found)).fold
+    assert_array_equal(np.bincount(fold), np.full(5, 40))
+    assert len(np.unique(np.column_stack([fold, rows.group]), axis=0)) == 20
+    curvature = refit.curvature_of(kernel, Budget(10**10))
+    density, squares = np.empty(200), np.empty(200)
+    for k in range(5):
+        part = rows.some(fold == k)
+        again = refit.posterior_of_fewer(kernel, rows.some(fold != k), curvature, Budget(10**10))
+        density[fold == k] = again.distribution(part.X).logpdf(part.y)
+        squares[fold == k] = (again.mean(part.X) - part.y) ** 2
+    assert_allclose(found.scores_["kernel"]["nlpd"], -density.mean(), rtol=1e-4)
+    assert_allclose(found.scores_["kernel"]["rmse"], np.sqrt(squares.mean()), rtol=1e-4)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", Warped("gaussian", ShiftedLog(1.0))])
+def test_a_posterior_of_the_same_rows_at_given_hyperparameters_is_the_same(likelihood):
+    model = KernelGPRegressor(likelihood=likelihood, learner=None, noise_variance=0.1).fit(X[:200], Y[:200])
+    curvature = refit.curvature_of(model, Budget(10**10))
+    again = refit.posterior_of_fewer(model, Rows(X[:200], Y[:200]), curvature, Budget(10**10))
+    pairs = zip(model.predict(NEW, True), again.mean_and_std(NEW, include_noise=False), strict=True)
+    for expected, found in pairs:
+        assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_a_kernel_gp_of_other_folds_has_not_learned_from_the_fold():
+    """If targets move in the fold alone, the noise that predicts the fold moves less than half as much as that of all rows."""
+    rows, moved = Rows(X[:150], Y[:150]), Y[:150].copy()
+    moved[::5] += 3 * np.random.default_rng(1).normal(size=30)
+    seen, noise = rows.some(np.arange(150) % 5 != 0), []
+    for y in (rows.y, moved):
+        model = KernelGPRegressor(random_state=0, likelihood="gaussian", metric="inputs").fit(rows.X, y)
+        curvature = refit.curvature_of(model, Budget(10**10))
+        stepped = refit.posterior_of_fewer(model, seen, curvature, Budget(10**10))
+        levels = [found.posterior.noise.level for found in (model._fitted, stepped)]
+        noise.append([np.log(getattr(level, "value", level)) for level in levels])
+    learned, stepped = abs(np.subtract(*noise))
+    assert learned > 1 and stepped < 0.5 * learned
+
+
+def test_one_member_on_request_and_members_of_the_user():
+    own = {
+        "a": FeatureGPRegressor("rff", n_features=60, epochs=2),
+        "b": FeatureGPRegressor("linear", epochs=2),
+    }
+    found = GPRegressor(members=own, ensemble=False, random_state=0).fit(X, Y)
+    best = min(found.scores_, key=lambda name: found.scores_[name]["nlpd"])
+    assert list(found.estimators_) == [best] and found.weights_ == {best: 1.0}
+    assert own["a"].get_params()["random_state"] is None and not hasattr(own["a"], "plan_")
+
+
+def test_counts_of_a_likelihood_of_counts_are_predicted_by_one_member():
+    counts = np.random.default_rng(0).poisson(np.exp(0.5 * F)).astype(float)
+    settings = {"likelihood": "poisson", "learner": SVGP(steps=40, batch_size=128)}
+    own = {str(n): SparseGPRegressor("rbf", n_inducing=n, **settings) for n in (20, 10)}
+    found = GPRegressor(members=own, random_state=0).fit(X, counts)
+    assert len(found.estimators_) == 1 and "counts" in found.plan_.members.why
+    assert found.predict_distribution(NEW).is_discrete
+
+
+def test_unknown_members_are_refused():
+    with pytest.raises(ValueError, match="did you mean 'kernel'"):
+        GPRegressor(members=["kernle"]).fit(X, Y)
+    with pytest.raises(TypeError, match="is a str, not a regressor"):
+        GPRegressor(members={"kernel": "rbf"}).fit(X, Y)
+
+
+def test_without_time_to_compare_the_first_member_is_alone(monkeypatch):
+    def too_late(*_):
+        raise TimeIsUpError
+
+    monkeypatch.setattr(held_out, "_once", too_late)
+    found = GPRegressor(members=["feature", "sparse"], random_state=0).fit(X, Y)
+    assert found.weights_ == {"feature": 1.0} and "no time to compare" in found.plan_.members.why
+    assert found.estimators_["feature"].n_rows_ == N and found.plan_["ended"]["choice"] == "time_limit"
+    some, names = np.arange(N) < 9, ["kernel", "kernel_by_blocks", "linear_by_blocks"]
+    division = HeldOut(some, ~some, in_time=True)
+    weights, _ = found._weigh(dict.fromkeys(names), Rows(X, Y), division, {}, FitContext(found))
+    assert weights.names == ["kernel_by_blocks"]
+
+
+def test_with_a_short_time_limit_linear_regression_is_fitted_first(monkeypatch):
+    """Its place in the pool stays the last. The first member that takes time is begun at any rate."""
+    order, seconds = [], {"left": 6_000.0}
+
+    class Spy(FeatureGPRegressor):
+        def fit(self, *rows, **settings):
+            order.append(self.features)
+            if self.features != "linear":
+                seconds["left"] = 0.0
+            return super().fit(*rows, **settings)
+
+    known = {
+        name: member(Spy, of, epochs=2)
+        for name, of in (("feature", "rff"), ("sparse", "orf"), ("linear", "linear"))
+    }
+    monkeypatch.setattr(regressor, "REGRESSORS", known)
+    monkeypatch.setattr(base, "seconds_for_members", lambda _: seconds["left"])
+    settings = {"likelihood": "gaussian", "random_state": 0, "time_limit": 6_000}
+    found = GPRegressor(members=["feature", "sparse", "linear"], **settings).fit(X, Y)
+    assert order == ["linear", "rff"] and list(found.scores_) == ["feature", "linear"]
+    assert found.plan_["ended"]["choice"] == "time_limit" and "sparse" in found.plan_["ended"]["why"]
+
+
+def test_members_are_of_the_families_that_take_the_likelihood():
+    names = lambda likelihood: {n for n in QUICK if GPRegressor(likelihood=likelihood)._takes_likelihood(n)}
+    assert names("auto") == names("gaussian") == set(QUICK)
+    assert names("poisson") == {"sparse"} and names("row-noise-student-t") == {"feature", "linear", "trees"}
+    with pytest.raises(ValueError, match="likelihood"):
+        names("gausian")
+
+
+def test_a_kernel_gp_of_many_rows_or_little_memory_predicts_from_near_rows():
+    prediction = lambda n, limit: members.kernel(Rows(np.zeros((n, 1)), np.zeros(n)), [], limit).prediction
+    most = members.MAX_GLOBAL_ROWS
+    assert (prediction(most, None), prediction(most + 1, None)) == ("auto", "local")
+    assert (prediction(most, "4GB"), prediction(100, "4GB")) == ("local", "auto")
+
+
+@pytest.mark.parametrize("n", [N, 200])
+def test_a_member_alone_has_calibrated_probabilities(n, monkeypatch):
+    """A member predicts twice the deviation; intervals, too, are of the calibrated distribution. Few rows are predicted by folds."""
+    of_one(monkeypatch, "wide")
+    wide = KernelGPRegressor(learner=None, noise_variance=0.4, likelihood="gaussian")
+    own = {"wide": wide, "other": FeatureGPRegressor("linear", epochs=2, likelihood="gaussian")}
+    found = GPRegressor(members=own, random_state=0).fit(X[:n], Y[:n])
+    assert found.plan_["probabilities"]["choice"].startswith("Beta(")
+    assert f"on {N // 4 if n == N else n} held-out rows" in found.plan_["probabilities"]["why"]
+    width = lambda model: np.diff(model.predict_interval(NEW, 0.5), axis=1).mean()
+    assert width(found) < 0.8 * width(found.estimators_["wide"])
+    assert_allclose(found.predict_interval(NEW, 0.5), found.predict_distribution(NEW).interval(0.5))
+
+
+def test_trees_learn_again_from_all_rows():
+    """Targets are a step, which neither a line nor waves fit."""
+    steps = np.sign(X[:, 0]) + 3 * (X[:, 1] > 0.5) + 0.1 * GENERATOR.normal(size=N)
+    found = GPRegressor(members=["linear", "trees"], random_state=0).fit(X, steps)
+    assert list(found.estimators_) == ["trees"]
+    trees = found.estimators_["trees"]
+    expected = clone(trees).set_params(missing="auto").fit(X, steps)
+    assert trees.n_rows_ == N
+    of = lambda model: model._fitted.observation.mean_function(NEW)
+    assert_allclose(of(trees), of(expected))
+    assert_allclose(trees.predict(NEW), expected.predict(NEW), atol=1e-3)
+    assert np.sqrt(np.mean((trees.predict(X) - steps) ** 2)) < 0.15
+
+
+def test_distances_are_to_held_out_rows_too_if_members_have_taken_them_in(monkeypatch):
+    division = HeldOut(np.arange(N) < 9, np.zeros(N, bool))
+    pooling = Pooling(LEVEL, LEVEL, Distance(X[9:], np.ones(2)))
+    given = {"sparse": SparseGPRegressor()}, Rows(X, Y), division, PoolWeights(["sparse"], pooling, W, "")
+    refitted = lambda: GPRegressor()._refit(*given, {"sparse": {}}, FitContext(GPRegressor())).pooling
+    assert len(refitted().distance.rows) == N - 9  # a sparse GP takes in no rows
+    monkeypatch.setattr(regressor, "takes_in", lambda *_: True)
+    assert len(refitted().distance.rows) == N
+
+
+@pytest.fixture(scope="module")
+def prices():
+    generator = np.random.default_rng(0)
+    X = generator.uniform(size=(N, 2))
+    return X, np.exp(X[:, 0] + 0.8 * generator.normal(size=N))
+
+
+def of_line(**settings):
+    line = FeatureGPRegressor("linear", epochs=5, likelihood="gaussian")
+    return GPRegressor(members={"line": line, "other": line}, random_state=0, **settings)
+
+
+def test_quantiles_of_positive_skewed_targets_are_positive(prices, tmp_path):
+    X, y = prices
+    model = of_line().fit(X, y)
+    assert model.plan_["positive"]["choice"] is True and "CRPS" in model.plan_["positive"]["why"]
+    found = model.predict_distribution(X)
+    assert np.all(found.quantile([1e-4, 0.025]) > 0) and np.all(found.logpdf(-0.1) == -np.inf)
+    assert np.all(model.predict_interval(X)[:, 0] > 0)
+    assert_allclose(model.predict(X, return_std=True, include_noise=True)[1], found.std)
+    model.save(tmp_path / "model")
+    assert_array_equal(load(tmp_path / "model").predict_interval(X), model.predict_interval(X))
+    plain = of_line(target="real").fit(X, y)
+    assert "positive" not in plain.plan_ and np.mean(plain.predict_interval(X)[:, 0] < 0) > 0.5
+    assert found.crps(y).mean() <= plain.predict_distribution(X).crps(y).mean()
+    for other in (y - 1.0, 20 + np.log(y)):
+        model = of_line().fit(X, other)
+        assert "positive" not in model.plan_ and not model._pooling.positive

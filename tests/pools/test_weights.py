@@ -1,0 +1,256 @@
+"""Weights of pools have the highest score, and follow the distance to the training rows in tables with a time."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.optimize
+from numpy.testing import assert_allclose
+from scipy.special import logsumexp, softmax
+
+from stochgp.data import Standardiser
+from stochgp.data.model_rows import ModelRows
+from stochgp.data.rows import Rows
+from stochgp.distributions import Normal
+from stochgp.likelihoods import Gaussian, constant_noise
+from stochgp.observations import Dispersion, Observation
+from stochgp.pools.held_out import without_worse_kernel
+from stochgp.pools.weights import (
+    MIN_END_WEIGHT,
+    Distance,
+    HeldOutPredictions,
+    Pooling,
+    column_of_time,
+    distance_between,
+    log_density_of_wider,
+    pool_scores,
+    stack,
+    stack_near_and_far,
+    stacking_weights,
+    width,
+)
+
+R = 600
+GENERATOR = np.random.default_rng(0)
+
+
+def predicted(means, stds, y, X=None, names="abc"):
+    n = len(y)
+    mean = np.stack([np.broadcast_to(m, y.shape) for m in means], axis=1)
+    parts: Any = [
+        (np.arange(n), [Normal(m, np.broadcast_to(s, n)) for m, s in zip(mean.T, stds, strict=True)])
+    ]
+    rows = Rows(np.zeros((n, 1)) if X is None else X[:, None], y)
+    return HeldOutPredictions(
+        list(names)[: len(means)], rows, parts, mean, np.ones(n), np.arange(n) % 64, np.full(n, y.mean())
+    )
+
+
+def two_members(errors=(0.5, 0.6), n=R):
+    """Their errors are independent: their mean is better than either."""
+    f = GENERATOR.normal(size=n)
+    members = [f + s * GENERATOR.normal(size=n) for s in errors]
+    return predicted(members, [np.hypot(s, 0.1) for s in errors], f + 0.1 * GENERATOR.normal(size=n))
+
+
+def weights_of(found, weight=None):
+    return stacking_weights(
+        found.log_density, found.mean, found.y, found.weight if weight is None else weight
+    )
+
+
+def score_of(found, w):
+    log_density = np.asarray(logsumexp(found.log_density + np.log(w), axis=1))
+    return float(np.mean(pool_scores(log_density, found.mean @ w, found.y, found.weight)))
+
+
+def test_weights_are_the_optimum_of_densities_and_means():
+    """Against a minimiser that uses no gradient."""
+    found = two_members()
+    best: Any = scipy.optimize.minimize_scalar(
+        lambda a: -score_of(found, softmax([0.0, a])),
+        bounds=(-5, 5),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
+    assert_allclose(weights_of(found), softmax([0.0, best.x]), atol=1e-4)
+    assert weights_of(found.of(["a"])).tolist() == [1.0]
+
+
+def test_gradients_are_differences(monkeypatch):
+    f = GENERATOR.normal(size=R)
+    found = predicted([f + s * GENERATOR.normal(size=R) for s in (0.5, 0.6, 0.7)], (0.5, 0.6, 0.7), f)
+    losses: list[Any] = []
+    monkeypatch.setattr(
+        scipy.optimize, "minimize", lambda loss, x, **_: losses.append(loss) or SimpleNamespace(x=x)
+    )
+    weights_of(found, GENERATOR.uniform(0.5, 2, R))
+    at = np.array([0.3, -0.7])
+    differences = [(losses[0](at + h)[0] - losses[0](at - h)[0]) / 2e-6 for h in 1e-6 * np.eye(2)]
+    assert_allclose(losses[0](at)[1], differences, rtol=1e-6)
+
+
+def test_a_row_of_weight_2_counts_as_two():
+    found, weight = two_members(), GENERATOR.integers(1, 3, R)
+    twice = found.take(np.repeat(np.arange(R), weight))
+    assert_allclose(weights_of(found, weight.astype(float)), weights_of(twice), atol=1e-5)
+
+
+def test_a_pool_of_independent_members_is_taken_and_beats_both():
+    weights = stack(two_members())
+    assert weights.names == ["a", "b"] and not weights.pooling.by_row
+    new = two_members(n=20_000)
+    assert score_of(new, weights.average) > max(score_of(new, w) for w in np.eye(2) + 1e-300) + 0.02
+
+
+def test_a_pool_that_is_not_clearly_better_than_its_best_member_is_that_member():
+    """Two members that differ by little: the optimum has both, but the gain is not clear."""
+    y = GENERATOR.normal(size=R)
+    mean = y + 0.3 * GENERATOR.normal(size=R)
+    found = predicted([mean + 0.01 * GENERATOR.normal(size=R), mean], [0.3, 0.3], y)
+    assert weights_of(found).min() > 0.03
+    weights = stack(found)
+    assert weights.names == [found.best] and weights.average.tolist() == [1.0]
+    assert f"against {found.best!r}, 'the pool' gains" in weights.why
+
+
+def test_a_member_without_information_is_left_out():
+    """Its predictions are those of the other with noise."""
+    y = GENERATOR.normal(size=R)
+    good = y + 0.1 * GENERATOR.normal(size=R)
+    weights = stack(predicted([good, good + GENERATOR.normal(size=R)], [0.1, 1.1], y))
+    assert weights.names == ["a"] and weights.average.tolist() == [1.0]
+
+
+def test_a_member_whose_mean_is_clearly_worse_than_a_constant_has_no_weight():
+    """Its density is the highest: it alone has the scale of the error of each row."""
+    s, f = np.exp(GENERATOR.normal(size=R)), GENERATOR.normal(size=R)
+    y = f + s * GENERATOR.normal(size=R)
+    far = np.where(np.arange(R) % 50 == 0, 60.0, 2.0)
+    found = predicted([y.mean() + far, f, y.mean() - far], [s, np.full(R, 2.0), s], y)
+    best = Normal(f, s).logpdf(y)
+    vars(found)["log_density"] = np.stack([best, found.log_density[:, 1], best], axis=1)
+    assert found.informative() == ["b"] and stack(found).names == ["b"]
+    assert "2 members predict worse than a constant" in stack(found).why
+    assert found.of(["a", "c"]).informative() == ["a", "c"], (
+        "if a constant beats all, none is left out for it"
+    )
+    noisy = predicted([y.mean() + 0.1 * GENERATOR.normal(size=R), f], [s, s], y)
+    assert noisy.informative() == ["a", "b"], "worse by chance is not clearly worse"
+
+
+def test_with_few_rows_the_best_member_is_alone():
+    y = GENERATOR.normal(size=60)
+    weights = stack(predicted([y + 0.5, y + 0.1], [0.5, 0.1], y))
+    assert weights.names == ["b"] and "too few" in weights.why
+
+
+def test_a_member_with_a_density_of_zero_does_not_lose_the_pool():
+    found = two_members()
+    found.log_density[:5, 1] = -np.inf
+    weights = stack(found)
+    assert "a" in weights.names and np.isfinite(weights.average).all()
+
+
+@pytest.mark.parametrize(("gain", "name"), [(0.5, "kernel_and_line"), (0.04, "kernel"), (-0.5, "kernel")])
+def test_a_kernel_gp_around_a_line_replaces_the_other_if_held_out_rows_clearly_gain(gain, name):
+    y, names = GENERATOR.normal(size=R), ["kernel_by_blocks", "kernel_and_line_by_blocks", "other"]
+    found = predicted([y + 1, y + 1, y], [2.0, 2.0, 1.0], y, names=names)
+    found.log_density[:, 1] += gain + 0.1 * GENERATOR.normal(size=R)
+    kept, why = without_worse_kernel(found)
+    assert (
+        kept.names == [f"{name}_by_blocks", "other"]
+        and f"without {(set(names) - set(kept.names)).pop()!r}" in why
+    )
+    assert without_worse_kernel(kept)[1] == ""
+
+
+UNIT = Distance(np.zeros((1, 1)), np.ones(1), low=-1.5, high=1.5)  # of x, log |x|
+
+
+def test_near_and_far_rows_have_the_weights_of_each_kind():
+    """At the low end of the distance weights are those of near rows alone, at the high end those of far ones; log odds are linear between."""
+    ends = [two_members(), two_members((0.6, 0.5))]
+    far = np.arange(2 * R) >= R
+    merged = np.concatenate([one.mean for one in ends])
+    y = np.concatenate([one.y for one in ends])
+    found = predicted(merged.T, [1.0, 1.0], y, np.exp(np.where(far, 1.5, -1.5)))
+    found = replace(found, far=far)
+    vars(found)["log_density"] = np.concatenate([one.log_density for one in ends])
+    weights = stack_near_and_far(found, UNIT)
+    odds = lambda d: float(np.diff(np.log(weights.pooling.weights(np.exp([[d]]))[0]))[0])
+    for rows, d in ((~far, -1.5), (far, 1.5)):
+        assert_allclose(odds(d), np.diff(np.log(stack(found.take(rows)).average))[0], atol=1e-9)
+    assert_allclose(odds(0.0), (odds(-1.5) + odds(1.5)) / 2, atol=1e-9)
+    assert weights.names == ["a", "b"] and weights.pooling.by_row
+
+
+def test_a_member_of_one_end_has_next_to_no_weight_at_the_other():
+    y, far = GENERATOR.normal(size=2 * R), np.arange(2 * R) >= R
+    errors = [np.where(far, 1.0, 0.1), np.where(far, 0.1, 1.0)]
+    means = [y + s * GENERATOR.normal(size=2 * R) for s in errors]
+    means, errors = [*means, means[0] + GENERATOR.normal(size=2 * R)], [*errors, np.sqrt(errors[0] ** 2 + 1)]
+    found = replace(predicted(means, errors, y, np.exp(np.where(far, 1.5, -1.5))), far=far)
+    weights = stack_near_and_far(found, UNIT)
+    assert weights.names == ["a", "b"]  # without the member that has no weight at either end
+    near, beyond = weights.pooling.weights(np.exp([[-1.5], [1.5]]))
+    assert near[1] <= 1.1 * MIN_END_WEIGHT and beyond[0] <= 1.1 * MIN_END_WEIGHT
+
+
+def test_distances_are_between_the_medians_of_both_kinds():
+    near, far = (low + GENERATOR.uniform(size=(31, 2)) for low in (0.1, 3))
+    found = distance_between(np.zeros((1, 2)), np.ones(2), None, near, far)
+    assert found is not None
+    assert_allclose(
+        [found.low, found.high], [np.median(np.log(np.linalg.norm(Z, axis=1))) for Z in (near, far)]
+    )
+    assert distance_between(np.zeros((1, 2)), np.ones(2), None, far, near) is None
+
+
+def test_distances_in_time_are_along_its_column():
+    time = np.sort(GENERATOR.uniform(0, 100, 60))
+    X, block = np.column_stack([GENERATOR.normal(size=60), time]), np.repeat(np.arange(12), 5)
+    some = GENERATOR.permutation(60)
+    assert column_of_time(X[some], block[some]) == 1 and column_of_time(X[:, :1], block) is None
+    years = np.repeat([2020.0, 2021.0, 2022.0], 20)  # four blocks are of one year
+    assert column_of_time(np.column_stack([np.ones(60), years, time]), block) == 2
+    found = Distance(X[:50, 1:] / 4, np.array([4.0]), column=1)
+    assert_allclose(found(X[50:]), np.log(np.abs(X[50:, 1] - X[49, 1]) / 4), rtol=1e-9)
+    assert_allclose(found.joined(X[50:])(X[50:] + [1e9, 0]), np.log(1e-12))
+
+
+@pytest.mark.parametrize("D", [1, 3])
+def test_distances_are_to_the_nearest_row_and_clipped(D):
+    X, Z, scale = GENERATOR.normal(size=(50, D)), GENERATOR.normal(size=(20, D)), GENERATOR.uniform(1, 3, D)
+    distance = Distance(np.ascontiguousarray(X / scale), scale)
+    expected = np.log(np.linalg.norm((Z[:, None] - X) / scale, axis=2).min(axis=1))
+    assert_allclose(distance(Z), expected, rtol=1e-9)
+    within = replace(distance, low=np.min(expected), high=np.max(expected))
+    assert_allclose(within(Z + 1e6) - within(X[:1]), within.high - within.low)
+    weights = Pooling(np.zeros(2), np.array([0.0, 1.0]), within).weights(Z)
+    assert_allclose(weights.sum(axis=1), 1)
+    assert (np.diff(weights[np.argsort(expected), 1]) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_a_width_has_the_highest_density_and_is_at_least_one(factor):
+    """Errors have `factor` times the predicted variance in the rows that count; others are far off."""
+    generator = np.random.default_rng(0)
+    n, std = 4_000, 0.5
+    rows, mean = np.arange(n) % 4 > 0, generator.normal(size=n)
+    y = mean + std * np.sqrt(factor) * generator.normal(size=n) + 100 * ~rows
+    narrow = Normal(mean, np.full(n, std))
+    assert abs(width(narrow, y, rows, np.ones(n)) / max(factor, 1.0) - 1) < 0.1
+    wider = Normal(mean, np.full(n, std * np.sqrt(3.0)))
+    assert_allclose(log_density_of_wider(narrow, y, 3.0), wider.logpdf(y), rtol=1e-9)
+
+
+@pytest.mark.parametrize("inflation", [None, Dispersion(2.0, 5.0), Dispersion(None, 5.0), Dispersion(None)])
+def test_a_wider_observation_has_variances_times_the_factor(inflation):
+    plain = Observation(Standardiser.identity(()), Gaussian(constant_noise(0.5)), inflation)
+    X = ModelRows(np.zeros((3, 2)), Standardiser.identity((2,)), "float64")
+    mean, variance = np.zeros((3, 1)), np.array([[0.1], [1.0], [3.0]])
+    std = [found.mean_and_std(mean, variance, X)[1] for found in (plain, plain.widened(4.0))]
+    assert_allclose(std[1], 2 * std[0], rtol=1e-6)
