@@ -206,21 +206,23 @@ def alone(name: str, why: str) -> PoolWeights:
 def stack(predictions: HeldOutPredictions) -> PoolWeights:
     """The pool, if it predicts held-out rows better than its best member by one standard error (`prefer`); else that member.
 
-    The pool is scored half by half, with the weights of the other half. Members with less than 3 % of the weight are left out, and members whose means are clearly
+    The pool is scored half by half, with the weights of the other half. With fewer than 10 groups, which tell little of either, it is the pool. Members with less than 3 % of the weight are left out, and members whose means are clearly
     worse than a constant.
     """
     useful = predictions.of(predictions.informative())
     useless = len(predictions.names) - len(useful.names)
     note = f"; {useless} members predict worse than a constant" if useless else ""
     best = useful.best
-    few = too_few(len(useful.y), useful.cluster)
+    few = too_few(len(useful.y))
     if len(useful.names) == 1 or few:
         return alone(best, (few or "there is no other useful member") + note)
-    rival = {"the pool": _half_by_half(useful)}
-    found = prefer(useful.scores[best], rival, useful.cluster, useful.weight, sure=SURE)
-    why = f"against {best!r}, {found.why}, densities and means together{note}"
-    if found.name is None:
-        return alone(best, why)
+    why = too_few(len(useful.y), useful.cluster)
+    if why is None:
+        rival = {"the pool": _half_by_half(useful)}
+        found = prefer(useful.scores[best], rival, useful.cluster, useful.weight, sure=SURE)
+        why = f"against {best!r}, {found.why}, densities and means together{note}"
+        if found.name is None:
+            return alone(best, why)
     while True:
         w = stacking_weights(useful.log_density, useful.mean, useful.y, useful.weight)
         if len(w) == 1 or w.min() >= MIN_WEIGHT:
