@@ -19,6 +19,7 @@ ROOMS = [
     "storage",
     "budget",
     "metrics",
+    "context",
     "tables",
     "data",
     "networks",

@@ -62,13 +62,16 @@ class Theta(NamedTuple):
         return value_of(kernel), float(level)
 
 
-def integrated(posterior: Any, gp: KernelGP, grouped: bool, budget: Budget) -> tuple[Any, dict[str, Any]]:
-    """(The mixture around the θ̂ of `gp`, or the posterior as it is; what `plan_` says of that)."""
+def integrated(
+    posterior: Any, gp: KernelGP, grouped: bool, budget: Budget, n_draws: int | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """(The mixture of so many draws, None = 32, around the θ̂ of `gp`, or the posterior as it is; what `plan_` says of that)."""
     theta = Theta.of(gp)
     if refusal := _refusal(posterior, len(theta.x), grouped, budget):
         return posterior, {"hyperparameters": choice(1, f"the learned values: {refusal}")}
     n, x = float(posterior.system.weight.sum()), theta.x
-    xi = np.random.default_rng(0).normal(size=(DRAWS // 2, len(x)))
+    n_draws = DRAWS if n_draws is None else n_draws
+    xi = np.random.default_rng(0).normal(size=(n_draws // 2, len(x)))
     xi = np.concatenate([xi, -xi])
     values, vectors = np.linalg.eigh(information(posterior, theta) + np.eye(len(x)))
     away = xi @ (vectors / np.sqrt(values) @ vectors.T)  # the symmetric root: signs of vectors do not matter

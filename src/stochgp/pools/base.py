@@ -175,7 +175,8 @@ def fit_members(
             break
         say(pool.verbose, f"{name}, {k + 1} of {len(order)}: {type(member).__name__}")
         set_member(pool, name, member, n_left, settings, context)
-        vars(member)["_encoder_of_pool"] = encoder  # names the columns in its warnings
+        if not issubclass(type(member), PoolEstimator):
+            vars(member)["_encoder_of_pool"] = encoder  # names the columns in its warnings
         groups = rows.group if takes_groups(name, candidates) else None
         try:
             # The first member warns of the rows; the others would repeat it.

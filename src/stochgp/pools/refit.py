@@ -26,6 +26,7 @@ from stochgp.training_data.fingerprinted import name_inputs
 from stochgp.training_data.units import TREES
 from stochgp.warning import silent
 
+DRAWS_OF_FOLDS = 8  # hyperparameters of a kernel GP that predicts a fold: a quarter of those of the fit
 FITTED = ("_fitted", "_stream", "n_rows_", "nlml_", "noise_variance_")  # what a member has of its rows
 
 
@@ -73,7 +74,7 @@ def posterior_of_fewer(member: KernelGPRegressor, rows: Rows, curvature: Curvatu
         if member.learner is not None:
             posterior, gp = curvature.stepped(posterior)
             if curvature.draws:
-                posterior = integrated(posterior, gp, False, budget)[0]
+                posterior = integrated(posterior, gp, False, budget, DRAWS_OF_FOLDS)[0]
         return with_posterior(fitted, posterior)
 
 

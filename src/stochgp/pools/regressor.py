@@ -175,7 +175,8 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
             settings = self._target_settings(rows, in_time, context)
             n_rows, rows = len(rows), rows.apart()
             if _is_number(self.point_mass):  # there is nothing to compare
-                division = HeldOut(*np.zeros((2, len(rows)), bool))
+                nothing = np.zeros(len(rows), bool)
+                division = HeldOut(nothing, nothing)
             else:
                 division = divide(rows, in_time, self.new_rows, context)
             candidates = self._candidates(rows, encoder, division)
