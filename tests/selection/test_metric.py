@@ -146,5 +146,5 @@ def test_a_round_in_doubt_is_followed_by_one_more(levels, kept, n_trials, monkey
     monkeypatch.setattr(metric._Rounds, "scores", lambda self, gp: scores[gp - 1])
     judges = JudgingRows(None, None, None, cells=np.arange(2000), weight=np.ones(2000))
     rounds = metric._Rounds(*[None] * 5, judges=judges, n_slopes=1)
-    found, n_turns = rounds.turned(Run(0), before, None, [])
+    found, n_turns = rounds.turned(Run(0), before, [])
     assert (found.gp, n_turns, trials) == (kept, kept, list(range(1, n_trials + 1)))
