@@ -268,7 +268,10 @@ class KernelGPRegressor(FamilyRegressor):
         run: Run,
     ) -> tuple[Dispersion | None, dict[str, Any]]:
         """How errors are distributed: "auto" compares only where the noise was learned."""
-        asked, kept = self._asked.as_chosen(self._chosen_likelihood), self.learner is None or self.noise_variance is not None
+        asked, kept = (
+            self._asked.as_chosen(self._chosen_likelihood),
+            self.learner is None or self.noise_variance is not None,
+        )
         if asked.name == AUTO and kept:
             return None, {"likelihood": choice(GAUSSIAN, "the noise was not learned")}
         if asked.name == AUTO and is_packed(data.encoder):

@@ -122,9 +122,7 @@ class _Rounds:
         sloping, judging = np.sort(drawn[:n]), np.sort(drawn[n : n + SCORED])
         return cls(learner, source, run, report, sloping, JudgingRows.of(source, judging), n_slopes)
 
-    def turned(
-        self, first: FitResult, before: Scores, said: list[str]
-    ) -> tuple[FitResult, int]:
+    def turned(self, first: FitResult, before: Scores, said: list[str]) -> tuple[FitResult, int]:
         """(The trial whose metric is kept, how many rounds it took; `first` for none); adds what each gained to `said`.
 
         `before` are the scores of `first`. A round whose gain is in doubt is followed by one more, which is compared with what was kept before both.

@@ -180,4 +180,3 @@ def _on_with_tails(
 
 def _steps(name: str, found: FitResult, first: FitResult, why: str) -> dict[str, Any]:
     return {name: choice(found.n_iter - first.n_iter, why)}
-
