@@ -215,7 +215,7 @@ def _reason(
     if asked != "auto":
         return f"as asked; {memory}"
     if chosen.size.n_rows <= SMALL and chosen.solver.exact_variances:
-        return f"direct solves of up to {SMALL} rows take less time than choosing"
+        return f"up to {SMALL} rows a direct solve takes hardly any time"
     others = [
         f"{name} {'does not fit' if c is None else _seconds(c.seconds)}"
         for name, c in best.items()
