@@ -148,7 +148,7 @@ def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
     from stochgp import kernels
     from stochgp.budget import Budget
     from stochgp.operators import KernelOperator
-    from stochgp.planning.solver import plan
+    from stochgp.planning.solver import choose
     from stochgp.priors import prior_functions
     from stochgp.solvers.sizes import SystemSize
 
@@ -164,7 +164,7 @@ def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
         rows, new = jnp.asarray(X[:n_rows]), jnp.asarray(X[n_rows:])
         plain = KernelOperator.of(kernel, rows, share)
         size, budget = SystemSize.of(plain, X.shape[1], SAMPLES, share), Budget.of(None)
-        chosen = plan(plain, size, budget, solver=_solver(side), tolerance=TOLERANCE)
+        chosen = choose(size, budget, solver=_solver(side), tolerance=TOLERANCE)
         if side == AUTO:
             return {"solver": type(chosen.solver).__name__, "seconds": chosen.seconds}
         keep = 0 if side in RIVALS else chosen.keep_rows

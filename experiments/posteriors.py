@@ -115,9 +115,9 @@ def _sparse(theta: dict[str, Any], seed: int) -> Any:
 
 def _solve(model: Any) -> dict[str, Any]:
     """How the posterior of a kernel GP was solved."""
-    residual, used, predicted = (model.plan_[k]["choice"] for k in ("residual", "solver", "solve_seconds"))
+    residual, used = (model.plan_[k]["choice"] for k in ("residual", "solver"))
     seconds = round(model.history_[-1]["seconds"], 2)
-    return {"residual": residual, "used": used, "predicted_seconds": predicted, "solve_seconds": seconds}
+    return {"residual": residual, "used": used, "solve_seconds": seconds}
 
 
 def page(records: list[Record]) -> list[str]:

@@ -40,7 +40,7 @@ def told(row):
 @pytest.mark.parametrize("row", FROZEN["solves"], ids=lambda row: f"{row['solver']}-{row['size'][0]}")
 def test_bytes_and_seconds_are_the_recorded_ones(row):
     size, solver = told(row)
-    layout, costs = Layout(*row["layout"]), Costs(*row["costs"])
+    layout, costs = Layout(*row["layout"]), Costs(*row["costs"][:6])
     wanted = (row["tolerance"], row["n_test"])
     assert solver.need_bytes(size, layout) == row["bytes"]
     assert solver.expected_seconds(size, layout, costs, *wanted) == pytest.approx(row["seconds"], rel=1e-12)
@@ -70,6 +70,7 @@ def test_choices_are_the_recorded_ones(row, monkeypatch):
     seconds = {name: inf if value is None else value for name, value in frozen.pop("alternatives").items()}
     found_seconds = {name: inf if value is None else value for name, value in found.alternatives.items()}
     assert found_seconds == pytest.approx(seconds, rel=1e-12)
+    frozen.pop("reason")
     assert {name: getattr(found, name) for name in frozen} == frozen
 
 

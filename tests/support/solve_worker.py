@@ -18,9 +18,9 @@ import numpy as np
 from stochgp import budget, kernels
 from stochgp.budget import Budget
 from stochgp.operators import KernelOperator
-from stochgp.planning.memory import ROWS
+from stochgp.planning.memory import ROWS, workspace_of
 from stochgp.planning.solve_plan import SolvePlan
-from stochgp.planning.solver import choose, plan
+from stochgp.planning.solver import choose
 from stochgp.posteriors import sample_targets
 from stochgp.posteriors.sampled import moments
 from stochgp.priors import prior_functions
@@ -48,7 +48,7 @@ def main(given: dict) -> dict:
     probe = _operator(kernel, X)
     size = SystemSize.of(probe, given["n_inputs"], given["n_samples"], NOISE)
     try:
-        chosen = plan(probe, size, limited, solver=given["solver"])
+        chosen = choose(size, limited, solver=given["solver"], workspace=workspace_of(kernel))
     except ValueError as error:
         if not given.get("forced"):
             return {"refused": str(error), "limit": limit}

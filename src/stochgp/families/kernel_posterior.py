@@ -27,7 +27,9 @@ from stochgp.training_data.units import TrainingData
 CALIBRATION_ROWS = 2000  # training rows that set the scale of local variances
 FEW_CALIBRATION_ROWS = 64  # where time is short: blocks of one size, so one program
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
-TYPICAL_TO_BEST = 3.0  # a machine may be so many times faster than typical costs say
+TYPICAL_TO_BEST = (
+    3.0  # an iterative solve, which times itself, is begun with a third of its typical seconds left
+)
 MOST_GROWTH = 0.25  # of the variances of observations, by raised noise: beyond that prediction is local
 WORST = 0.5  # relative residual of a solve that was cut, beyond which local prediction is better
 

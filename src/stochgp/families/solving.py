@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
-from stochgp.budget import Budget
+from stochgp.budget import Budget, release
 from stochgp.choosing import choice
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import ONE, Devices
@@ -22,10 +22,10 @@ from stochgp.numerics.arrays import on_device
 from stochgp.objectives.kernel import SOME_ROWS, mean_variance
 from stochgp.operators import TILE, AbstractOperator
 from stochgp.parameters import cast, value_of
-from stochgp.planning.devices import WAYS
-from stochgp.planning.memory import plannable
+from stochgp.planning.devices import WAYS, Team
+from stochgp.planning.memory import plannable, workspace_of
 from stochgp.planning.solve_plan import SolvePlan
-from stochgp.planning.solver import plan
+from stochgp.planning.solver import choose
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior
 from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated, consistent
 from stochgp.posteriors.growing import sides
@@ -72,13 +72,13 @@ def posterior_of(
 ) -> tuple[KernelPosterior, Solution, dict[str, Any]]:
     """(The posterior at the hyperparameters of `gp`, how it was solved for, what `plan_` says of that).
 
-    Raises TimeIsUpError where the solve of more than 3,000 rows is predicted to end after the deadline.
+    Raises TimeIsUpError where a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
     """
     noise = with_level(gp.noise, float(gp.noise_variance))
     system = KernelSystem(value_of(gp.kernel), on_device(data.X), data.weight, noise, TILE)
     typical = typical_error(gp, data, budget)
     chosen = _plan(system, data.y, wanted, typical, budget)
-    if len(data.y) > SMALL:
+    if len(data.y) > SMALL and chosen.solver.exact_variances:
         deadline.require(chosen.seconds)
     logger.info("solving by %s: %s", type(chosen.solver).__name__, chosen.reason)
     posterior, found = _solved(system, chosen, data.y, wanted, typical, key)
@@ -255,13 +255,13 @@ def _plan(
     if len(X) <= SMALL:
         (N, D), itemsize = X.shape, X.dtype.itemsize
         size = SystemSize(N, D, wanted.n_samples, itemsize * (D + 2), itemsize)
-        operator = None  # nothing is measured for so few rows
     else:
-        operator = system.operator
         ratio = noise / float(mean_variance(system.kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
-        size = SystemSize.of(operator, X.shape[1], wanted.n_samples, ratio)
-    asked = {"solver": wanted.solver, "tolerance": tolerance, "devices": wanted.devices}
-    chosen = plan(operator, size, budget, **asked)
+        size = SystemSize.of(system.operator, X.shape[1], wanted.n_samples, ratio)
+    release()
+    team = None if wanted.devices.mesh is None else Team.of(wanted.devices)
+    aim = {"tolerance": tolerance, "team": team, "workspace": workspace_of(system.kernel)}
+    chosen = choose(size, budget, solver=wanted.solver, **aim)
     if chosen.variance == "samples":
         chosen = chosen._replace(n_neighbours=_neighbours_of(system.kernel, size, budget))
     return chosen

@@ -23,11 +23,11 @@ from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import KernelGP
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import partition
-from stochgp.planning.machine import TYPICAL
 from stochgp.planning.memory import room_for_rows
 from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import SDD, AbstractSolver, Layout, SystemSize, solve
+from stochgp.solvers.sizes import TYPICAL
 
 RATE, STEPS = 0.1, 100
 PRODUCTS_IN_TIME, FEWEST_ROWS = (

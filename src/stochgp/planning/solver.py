@@ -1,24 +1,21 @@
-"""The solver that is predicted to be the fastest within the memory limit."""
+"""Which solver is taken: the one of the least typical costs within the memory limit, the same on every machine."""
 
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 import jax
-import numpy as np
 
-from stochgp.budget import Budget, format_bytes, release
-from stochgp.choosing import AS_ASKED, AS_GIVEN
-from stochgp.devices import ONE, Devices
+from stochgp.budget import Budget, format_bytes
+from stochgp.choosing import AS_ASKED
 from stochgp.names import lookup
 from stochgp.operators import GPU_TILE, TILE
 from stochgp.planning.devices import GAIN, Shared, Team, may_share, shared_bytes, shared_seconds, way_of
-from stochgp.planning.machine import TYPICAL, calibrate
 from stochgp.planning.memory import HEADROOM, plannable, room_for_rows
 from stochgp.planning.solve_plan import SolvePlan, variance_by
 from stochgp.solvers import ADASAP, CG, SDD, SGD, AbstractSolver, Cholesky, Layout, SystemSize
 from stochgp.solvers.base import AbstractIterativeSolver
-from stochgp.solvers.sizes import SMALL, Costs, padded
+from stochgp.solvers.sizes import SMALL, TYPICAL
 
 TILES = (TILE, 1024, 512, 256)
 SHARE_OF_TEST = 0.1  # rows whose standard deviations are expected to be wanted, per training row
@@ -54,73 +51,40 @@ class Aim(NamedTuple):
     tolerance: float  # relative residual of the mean
     n_test: int  # rows whose standard deviations are expected to be wanted
     team: Team | None = None  # devices that may share the solve; None = none were given
-
-
-def plan(
-    operator: Any,
-    size: SystemSize,
-    budget: Budget,
-    *,
-    solver: str | AbstractSolver = "auto",
-    tolerance: float = 0.02,
-    n_test: int | None = None,
-    given: SolvePlan | None = None,
-    devices: Devices = ONE,
-) -> SolvePlan:
-    """`choose` with costs measured on this machine, where the set is large enough for that to pay (above 3,000 rows).
-
-    `operator` is one of the rows of `size`, in any tiles. What cannot fit is refused before anything is measured. A `given` plan is
-    taken as it is: nothing is chosen, nothing measured, and `solver` not looked at; its bytes and seconds are predicted for this system.
-    `devices` share an iterative solve where that is predicted to take at most 0.8 of the time, or where their `steps` say so.
-
-    Raises ValueError, with both numbers, where nothing fits, or the given plan does not.
-    """
-    release()
-    team = None if devices.mesh is None else Team.of(devices)
-    free, aim = plannable(budget), Aim(tolerance, _test_rows(size, n_test), team)
-    if given is not None:
-        return _as_given(given, size, budget, free, aim)
-    first = choose(size, budget, solver=solver, tolerance=tolerance, n_test=n_test, team=team)
-    if size.n_rows <= SMALL:
-        return first
-    costs = calibrate(operator, size.n_columns, first.tile)
-    release()
-    return _chosen(size, budget, free, costs, solver, aim)  # what measuring left is counted with the solvers
+    workspace: float = 1.0  # as in `Layout`: a property of the kernel
 
 
 def choose(
     size: SystemSize,
     budget: Budget,
     *,
-    costs: Costs = TYPICAL,
     solver: str | AbstractSolver = "auto",
     tolerance: float = 0.02,
     n_test: int | None = None,
     team: Team | None = None,
+    workspace: float = 1.0,
 ) -> SolvePlan:
-    """The fastest of the candidates that fit.
+    """The fastest of the candidates that fit, by typical costs.
 
     They are all solvers for "auto" (up to 3,000 rows a direct one, if it fits), one for a name, and the given one with its own settings.
     `tolerance` is the relative residual that the mean is solved to; `n_test` the rows whose standard deviations are expected to be wanted
     (None = a tenth of the training rows). To fit, tiles are made smaller, and solvers take their `variants`; rows of K are kept where
     memory is left. Devices, a `team`, may share an iterative solve; they keep no rows, and find no neighbours.
+    `workspace` is that of the kernel, see `planning.memory.workspace_of`.
 
     Raises ValueError, with both numbers, where nothing fits.
     """
-    aim = Aim(tolerance, _test_rows(size, n_test), team)
-    return _chosen(size, budget, plannable(budget), costs, solver, aim)
+    aim = Aim(tolerance, _test_rows(size, n_test), team, workspace)
+    return _chosen(size, budget, plannable(budget), solver, aim)
 
 
 def _test_rows(size: SystemSize, n_test: int | None) -> int:
     return max(1, round(SHARE_OF_TEST * size.n_rows)) if n_test is None else n_test
 
 
-def _chosen(
-    size: SystemSize, budget: Budget, free: int, costs: Costs, solver: str | AbstractSolver, aim: Aim
-) -> SolvePlan:
+def _chosen(size: SystemSize, budget: Budget, free: int, solver: str | AbstractSolver, aim: Aim) -> SolvePlan:
     found = {
-        kind.name: list(_candidates(kind, planned, size, costs, free, aim))
-        for kind, planned in _solvers(solver)
+        kind.name: list(_candidates(kind, planned, size, free, aim)) for kind, planned in _solvers(solver)
     }
     best = {
         name: min((c for c in cs if c.need <= free), key=lambda c: c.rank, default=None)
@@ -135,7 +99,7 @@ def _chosen(
         fitting = direct
     chosen = min(fitting, key=lambda c: c.rank)
     alternatives = {name: None if c is None else c.seconds for name, c in best.items()}
-    made = _plan(chosen, _reason(chosen, best, free, solver), alternatives, measured=costs.measured)
+    made = _plan(chosen, _reason(chosen, best, free, solver), alternatives)
     return made._replace(shared=_shared(chosen, found[chosen.solver.name], aim.team))
 
 
@@ -156,21 +120,21 @@ def _solvers(solver: str | AbstractSolver) -> list[tuple[AbstractSolver, bool]]:
 
 
 def _candidates(
-    kind: AbstractSolver, planned: bool, size: SystemSize, costs: Costs, free: int, aim: Aim
+    kind: AbstractSolver, planned: bool, size: SystemSize, free: int, aim: Aim
 ) -> Iterator[Candidate]:
     """Every way in which a solver could be run; with its `variants` if its settings are the planner's."""
     if aim.team is not None and may_share(kind, aim.team):
-        yield from _shared_candidates(kind, planned, size, costs, free, aim, aim.team)
+        yield from _shared_candidates(kind, planned, size, free, aim, aim.team)
         if aim.team.as_asked:
             return
     for solver in kind.variants(size) if planned else (kind,):
         for tile in _tiles():
-            layout = Layout(min(tile, size.n_rows), 0, costs.workspace)
-            yield _candidate(solver, layout, size, costs, aim)
+            layout = Layout(min(tile, size.n_rows), 0, aim.workspace)
+            yield _candidate(solver, layout, size, aim)
             if solver.keeps_rows:
                 keep_rows = room_for_rows(solver, layout, size, free)
                 if keep_rows > 0:
-                    yield _candidate(solver, layout._replace(keep_rows=keep_rows), size, costs, aim)
+                    yield _candidate(solver, layout._replace(keep_rows=keep_rows), size, aim)
             if tile >= size.n_rows:
                 break
 
@@ -179,7 +143,6 @@ def _shared_candidates(
     kind: AbstractIterativeSolver,
     planned: bool,
     size: SystemSize,
-    costs: Costs,
     free: int,
     aim: Aim,
     team: Team,
@@ -189,8 +152,8 @@ def _shared_candidates(
     way = way_of(size, team, free)
     for solver in kind.variants(size) if planned else (kind,):
         for tile in _tiles():
-            layout = Layout(min(tile, size.n_rows), 0, costs.workspace, solver.itemsize_for(size))
-            seconds = shared_seconds(solver, size, layout, costs, aim.tolerance, aim.n_test, team)
+            layout = Layout(min(tile, size.n_rows), 0, aim.workspace, solver.itemsize_for(size))
+            seconds = shared_seconds(solver, size, layout, TYPICAL, aim.tolerance, aim.n_test, team)
             need = shared_bytes(solver, size, layout, way, team)
             yield Candidate(solver, size, layout, seconds, need, way)
             if tile >= size.n_rows:
@@ -218,44 +181,19 @@ def _shared(chosen: Candidate, same: list[Candidate], team: Team | None) -> Shar
         min((c.seconds for c in same if (c.way is None) == alone), default=math.inf)
         for alone in (True, False)
     )
-    why = f"predicted {_seconds(one)} on one device, {_seconds(all_)} on {team.count}"
+    why = f"by typical costs {_seconds(one)} on one device, {_seconds(all_)} on {team.count}"
     return Shared(team.count, chosen.way, why)
 
 
-def _candidate(solver: AbstractSolver, layout: Layout, size: SystemSize, costs: Costs, aim: Aim) -> Candidate:
+def _candidate(solver: AbstractSolver, layout: Layout, size: SystemSize, aim: Aim) -> Candidate:
     layout = layout._replace(factor_itemsize=solver.itemsize_for(size))
-    return _predicted(solver, size, layout, costs, aim)
-
-
-def _predicted(solver: AbstractSolver, size: SystemSize, layout: Layout, costs: Costs, aim: Aim) -> Candidate:
     if solver.exact_variances:
         size = size._replace(n_samples=0)
-    seconds = solver.expected_seconds(size, layout, costs, aim.tolerance, aim.n_test)
+    seconds = solver.expected_seconds(size, layout, TYPICAL, aim.tolerance, aim.n_test)
     return Candidate(solver, size, layout, seconds, solver.need_bytes(size, layout))
 
 
-def _as_given(given: SolvePlan, size: SystemSize, budget: Budget, free: int, aim: Aim) -> SolvePlan:
-    """The given plan, with bytes and seconds for these rows by typical costs."""
-    itemsize = np.dtype(given.dtype).itemsize
-    size = size._replace(n_samples=given.n_samples)
-    if not given.solver.exact_variances:
-        size = size.in_numbers_of(itemsize)
-    keep_rows = min(given.keep_rows, padded(size.n_rows, given.tile))
-    layout = Layout(given.tile, keep_rows, given.workspace, itemsize)
-    found = _predicted(given.solver, size, layout, TYPICAL, aim)
-    if given.way is not None and aim.team is not None and aim.team.count > 1:
-        need = shared_bytes(given.solver, size, layout, given.way, aim.team)
-        found = found._replace(need=need, way=given.way)
-    if found.need > free:
-        _refuse(found, size.n_columns, budget)
-    made = _plan(found, AS_GIVEN, {given.solver.name: found.seconds}, measured=False)
-    made = made._replace(n_neighbours=given.n_neighbours)
-    return made if aim.team is None else made._replace(shared=Shared(aim.team.count, found.way, AS_GIVEN))
-
-
-def _plan(
-    chosen: Candidate, reason: str, alternatives: dict[str, float | None], *, measured: bool
-) -> SolvePlan:
+def _plan(chosen: Candidate, reason: str, alternatives: dict[str, float | None]) -> SolvePlan:
     return SolvePlan(
         solver=chosen.solver,
         tile=chosen.layout.tile,
@@ -263,12 +201,10 @@ def _plan(
         n_samples=chosen.size.n_samples,
         variance=variance_by(chosen.solver, chosen.size.n_samples),
         dtype="float64" if chosen.layout.factor_itemsize == 8 else "float32",
-        workspace=chosen.layout.workspace,
         seconds=chosen.seconds,
         need=chosen.need,
         reason=reason,
         alternatives=alternatives,
-        measured=measured,
     )
 
 
@@ -279,7 +215,7 @@ def _reason(
     if asked != "auto":
         return f"as asked; {memory}"
     if chosen.size.n_rows <= SMALL and chosen.solver.exact_variances:
-        return f"direct solves of up to {SMALL} rows take less time than choosing"
+        return f"up to {SMALL} rows a direct solve takes hardly any time"
     others = [
         f"{name} {'does not fit' if c is None else _seconds(c.seconds)}"
         for name, c in best.items()
@@ -287,7 +223,7 @@ def _reason(
     ]
     shortest = min(c.seconds for c in best.values() if c is not None)
     which = "the shortest" if chosen.seconds <= shortest else "sure, as of so little noise others are not"
-    return f"predicted {_seconds(chosen.seconds)}, {which} ({', '.join(others)}); {memory}"
+    return f"{_seconds(chosen.seconds)} by typical costs, {which} ({', '.join(others)}); {memory}"
 
 
 def _seconds(seconds: float) -> str:

@@ -71,7 +71,7 @@ class AbstractSolver(eqx.Module):
     def expected_seconds(
         self, size: SystemSize, layout: Layout, costs: Costs, tolerance: float, n_test: int
     ) -> float:
-        """Seconds from the right-hand sides to the standard deviations at `n_test` rows, on a machine with these costs."""
+        """Seconds from the right-hand sides to the standard deviations at `n_test` rows, with these costs."""
 
 
 class AbstractDirectSolver(AbstractSolver):
