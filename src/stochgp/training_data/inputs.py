@@ -35,7 +35,7 @@ from stochgp.training_data.fingerprinted import (
     refuse_further_counts,
     without_skipped,
 )
-from stochgp.training_data.new_rows import AFTER, BETWEEN, groups_in_time
+from stochgp.training_data.new_rows import BETWEEN, EITHER, groups_in_time
 from stochgp.training_data.progress import say
 from stochgp.warning import warn
 
@@ -104,8 +104,8 @@ def read_training_rows(
     if rows.group is None:
         of_numbers = rows.X if inputs is Inputs.NUMBERS else None
         group, in_time = groups_in_time(of_numbers, rows.y, encoder, new_rows)
-        # For rows between the training rows, statistics of whole other blocks differ from those at predict: 95 % intervals of air fares held .86 of a random fifth.
-        if group is not None and new_rows == AFTER and targets and getattr(encoder, "needs_targets", False):
+        # In pools, which also predict between the training rows: statistics of whole other blocks differ from those at predict: 95 % intervals of air fares held .86 of a random fifth.
+        if group is not None and new_rows != EITHER and targets and getattr(encoder, "needs_targets", False):
             of_blocks = typing.cast(TableEncoder, encoder).in_folds(numbers, X, targets._replace(group=group))
             rows = dataclasses.replace(rows, X=of_blocks)
         rows, entries = dataclasses.replace(rows, group=group), entries | in_time
