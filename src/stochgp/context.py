@@ -19,6 +19,18 @@ from stochgp.storage.checkpoint import key_of_run
 from stochgp.storage.writing import check_can_write
 
 
+@contextlib.contextmanager
+def restored_on_error(estimator: Any) -> Iterator[None]:
+    """Restore the attributes of the estimator if the block raises: after a failed fit the earlier model still predicts."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
+
+
 class FitContext:
     """What one call of `fit` may use, and what it has decided and measured so far.
 
@@ -47,15 +59,9 @@ class FitContext:
         """The context of one call. If the block raises, the estimator has the attributes that it had before."""
         if checkpoint is not None:
             check_can_write(checkpoint)
-        begun, before = time.perf_counter(), dict(vars(estimator))
-        try:
-            with deadline.within(estimator.time_limit), kept_on_disk():
-                context = cls(estimator, checkpoint, callback)
-                yield context
-        except BaseException:
-            vars(estimator).clear()
-            vars(estimator).update(before)
-            raise
+        begun = time.perf_counter()
+        with restored_on_error(estimator), deadline.within(estimator.time_limit), kept_on_disk():
+            yield cls(estimator, checkpoint, callback)
         estimator.fit_seconds_ = time.perf_counter() - begun
 
     def seed(self, name: str) -> int:

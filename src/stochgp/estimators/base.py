@@ -17,6 +17,7 @@ from sklearn.utils import estimator_html_repr
 from stochgp import deadline
 from stochgp.choosing import AS_GIVEN, Decisions, choice
 from stochgp.compiled import kept_on_disk
+from stochgp.context import restored_on_error
 from stochgp.data.model_rows import ModelRows
 from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractSource, SomeRows
@@ -25,7 +26,7 @@ from stochgp.devices import ONE, Devices
 from stochgp.estimators.calibrating import calibrated
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.helps import Scores, caution_after_fit
-from stochgp.estimators.predictor import PosteriorEstimator, restored_on_error
+from stochgp.estimators.predictor import PosteriorEstimator
 from stochgp.estimators.report import (
     PLANNED,
     describe_end,

@@ -1,9 +1,7 @@
 """What all regressors share: everything that follows from a posterior."""
 
-import contextlib
 import logging
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,18 +24,6 @@ from stochgp.training_data.progress import say
 from stochgp.warning import warn
 
 logger = logging.getLogger("stochgp.estimators")
-
-
-@contextlib.contextmanager
-def restored_on_error(estimator: Any) -> Iterator[None]:
-    """Restore the attributes of the estimator if the block raises: after a failed fit the earlier model still predicts."""
-    before = dict(vars(estimator))
-    try:
-        yield
-    except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
-        raise
 
 
 class PosteriorEstimator(BaseEstimator):

@@ -17,11 +17,11 @@ from stochgp import deadline, features, kernels
 from stochgp.budget import release
 from stochgp.choosing import choice
 from stochgp.compiled import kept_on_disk
+from stochgp.context import restored_on_error
 from stochgp.data.streams import AbstractSource, Batch
 from stochgp.deadline import TimeIsUpError, in_time
 from stochgp.devices import Devices
 from stochgp.estimators.helps import BEFORE, caution_of_rows, drift, shift_of, warned, within_reach
-from stochgp.estimators.predictor import restored_on_error
 from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.families.beyond import BEYOND, beyond_limits
 from stochgp.families.streaming import Stream, added, begun, check_mergeable, moments_of, taken_in

@@ -9,7 +9,7 @@ from sklearn.utils.metaestimators import available_if
 
 from stochgp import kernels
 from stochgp.choosing import AS_ASKED, choice
-from stochgp.estimators.predictor import restored_on_error
+from stochgp.context import restored_on_error
 from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.families import growing
 from stochgp.families.variational import (
