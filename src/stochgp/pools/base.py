@@ -13,6 +13,7 @@ from stochgp.budget import release
 from stochgp.choosing import Decisions, choice
 from stochgp.context import FitContext
 from stochgp.data.rows import Rows
+from stochgp.estimators.base import GPEstimator
 from stochgp.estimators.predictor import PosteriorEstimator
 from stochgp.estimators.report import PLANNED
 from stochgp.names import lookup, printable
@@ -79,23 +80,27 @@ class PoolEstimator(PosteriorEstimator):
         self.weights_ = dict(zip(weights.names, weights.average.tolist(), strict=True))
         self._pooling, self._correction = weights.pooling, calibration
         self.scores_, self.n_rows_, self.target_name_ = scores, n_rows, name_of_targets(y)
-        ends = [context.plan_["ended"]] if "ended" in context.plan_ else []
-        ends += [member.plan_["ended"] for member in self.estimators_.values()]
-        ended = next((entry for entry in ends if entry["choice"] != PLANNED), ends[0])
         own = {
             "members": choice(list(weights.names), weights.why),
             "weights": choice(self.weights_, "mean over the held-out rows"),
-            "ended": ended,
         }
         self.plan_ = Decisions(context.plan_) | own
         self.fit_report_ = context.report
-        self.n_iter_ = sum(member.n_iter_ for member in self.estimators_.values())
-        self.converged_ = ended["choice"] == PLANNED and all(
-            member.converged_ for member in self.estimators_.values()
-        )
-        self.history_ = [entry for member in self.estimators_.values() for entry in member.history_]
+        report_members(self)
         release()
         return self
+
+
+def report_members(estimator: Any) -> None:
+    """Set the attributes that an estimator has from its members: how the fit ended, steps, history."""
+    members = estimator.estimators_.values()
+    ends = [estimator.plan_["ended"]] if "ended" in estimator.plan_ else []
+    ends += [member.plan_["ended"] for member in members]
+    ended = next((entry for entry in ends if entry["choice"] != PLANNED), ends[0])
+    estimator.plan_ = estimator.plan_.without("ended") | {"ended": ended}
+    estimator.n_iter_ = sum(member.n_iter_ for member in members)
+    estimator.converged_ = ended["choice"] == PLANNED and all(member.converged_ for member in members)
+    estimator.history_ = [entry for member in members for entry in member.history_]
 
 
 def seconds_for_members(pool: Any) -> float:
@@ -175,7 +180,7 @@ def fit_members(
             break
         say(pool.verbose, f"{name}, {k + 1} of {len(order)}: {type(member).__name__}")
         set_member(pool, name, member, n_left, settings, context)
-        if not issubclass(type(member), PoolEstimator):
+        if isinstance(member, GPEstimator):
             vars(member)["_encoder_of_pool"] = encoder  # names the columns in its warnings
         groups = rows.group if takes_groups(name, candidates) else None
         try:

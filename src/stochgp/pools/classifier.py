@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
-from stochgp.choosing import prefer, too_few
+from stochgp.choosing import too_few
 from stochgp.context import FitContext
 from stochgp.data.rows import Rows
 from stochgp.distributions import TemperatureScaling, temperature_scaling
@@ -25,14 +25,13 @@ from stochgp.pools.division import HeldOut, folds, held_out, held_out_in_time
 from stochgp.pools.held_out import SECONDS_IN_HASTE
 from stochgp.pools.members import CLASSIFIERS, MAX_FEW_ROWS, N_INDUCING
 from stochgp.pools.refit import raise_interrupt_of
-from stochgp.pools.weights import SURE, AbstractPooling, Pooling, PoolWeights, alone, stacking_weights
+from stochgp.pools.weights import AbstractPooling, HeldOutPredictions, PoolWeights, alone, stack
 from stochgp.posteriors.base import Request
 from stochgp.selection.choices import CLASSIFIER
 from stochgp.training_data.files import are_files
 from stochgp.training_data.inputs import read_labels, read_training_rows, refuse_one_class
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
-MIN_WEIGHT = 0.03
 
 # Share of its steps that a member takes when it learns again from more than MAX_FEW_ROWS rows, from the learned kernel: on diamonds (8,000) in 11 s instead of 44, at a log
 # loss of .7494 instead of .7490. With few rows it takes all: on digits (1,438) a quarter gave .0483 instead of .0445.
@@ -139,9 +138,8 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
             context.plan_.update(entries)
             in_time, n_rows, rows = rows.group is not None and groups is None, len(rows), rows.apart()
             division = divide_classes(rows, in_time, context)
-            names = list(CLASSIFIERS) if division is not None else list(CLASSIFIERS)[:1]
             candidates = named_members(
-                self.members, names, CLASSIFIERS, rows, [], self.memory_limit, ClassifierMixin
+                self.members, list(CLASSIFIERS), CLASSIFIERS, rows, [], self.memory_limit, ClassifierMixin
             )
             if division is None:
                 candidates = dict(list(candidates.items())[:1])
@@ -219,18 +217,13 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
             return alone(best, "ensemble=False: the highest held-out probabilities")
         if few := too_few(len(held), cluster):
             return alone(best, few)
-        w, pooled = _half_by_half(log_density, weight, cluster)
-        found = prefer(
-            log_density[:, names.index(best)], {"the pool": pooled}, cluster, held.weight, sure=SURE
+        nothing = np.zeros(len(held))  # there are no means: log probabilities decide alone
+        means = np.zeros_like(log_density)
+        predictions = HeldOutPredictions(
+            names, replace(held, y=nothing), [], means, weight, cluster, constant=nothing
         )
-        why = f"against {best!r}, {found.why}"
-        if found.name is None:
-            return alone(best, why)
-        while w.min() < MIN_WEIGHT:
-            kept = [k for k, share in enumerate(w) if share > w.min()]
-            names, log_density = [names[k] for k in kept], log_density[:, kept]
-            w = _weights_of(log_density, weight)
-        return PoolWeights(names, Pooling.of(w), w, why)
+        vars(predictions)["log_density"] = log_density
+        return stack(predictions)
 
     def _learned_again(self, member: Any, rows: Rows, **settings: Any) -> Any:
         """A member with the same settings, but for these, that learns from these rows."""
@@ -331,27 +324,6 @@ def _temperature(
     why = f"gains {made.gain:.4f} nats a row on {made.n_rows:,} held-out rows"
     context.record("probabilities", f"temperature {made.temperature:.3g}", why)
     return made
-
-
-def _weights_of(
-    log_density: Float[np.ndarray, "R K"], weight: Float[np.ndarray, " R"]
-) -> Float[np.ndarray, " K"]:
-    """Stacking by log probabilities alone: there are no means."""
-    nothing = np.zeros(len(weight))
-    return stacking_weights(log_density, np.zeros_like(log_density), nothing, weight)
-
-
-def _half_by_half(
-    log_density: Float[np.ndarray, "R K"], weight: Float[np.ndarray, " R"], cluster: np.ndarray
-) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " R"]]:
-    """(Weights of all rows, the log probability of each row by the weights of the other half of the clusters)."""
-    labels = np.random.default_rng(0).permutation(np.unique(cluster))
-    first, pooled = np.isin(cluster, labels[: len(labels) // 2]), np.empty(len(weight))
-    for fitted, scored in ((first, ~first), (~first, first)):
-        w = _weights_of(log_density[fitted], weight[fitted])
-        with np.errstate(divide="ignore"):
-            pooled[scored] = np.logaddexp.reduce(log_density[scored] + np.log(w), axis=1)
-    return _weights_of(log_density, weight), pooled
 
 
 def _shorter(member: SparseGPClassifier) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from stochgp.distributions import PointMass
 from stochgp.distributions.point_mass import recorded_width
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.estimators.predictor import PosteriorRegressor
-from stochgp.estimators.report import PLANNED
+from stochgp.pools.base import report_members
 from stochgp.pools.class_pool import ClassPool
 from stochgp.pools.mixed import Pool
 from stochgp.pools.refit import raise_interrupt_of
@@ -124,15 +124,9 @@ class HurdleRegressor(PosteriorRegressor):
             share = float(np.average(at, weights=rows.weights))
             self.estimators_, self._pooling, self._correction = members, hurdle, None
             self.weights_ = {"at_value": share, "elsewhere": 1 - share}
-            ends = [member.plan_["ended"] for member in members.values()]
-            ended = next((entry for entry in ends if entry["choice"] != PLANNED), ends[0])
-            self.plan_ = Decisions(
-                {"point_mass": choice(self.value, f"{share:.1%} of the targets"), "ended": ended}
-            )
+            self.plan_ = Decisions({"point_mass": choice(self.value, f"{share:.1%} of the targets")})
             self.n_features_in_, self.n_rows_, self.target_name_ = X.shape[1], len(rows), None
-            self.n_iter_ = sum(member.n_iter_ for member in members.values())
-            self.history_ = [entry for member in members.values() for entry in member.history_]
-            self.converged_ = all(member.converged_ for member in members.values())
+            report_members(self)
         return self
 
     def summary(self) -> str:

@@ -250,8 +250,6 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         known = {name: REGRESSORS[name] for name in REGRESSORS if self._takes_likelihood(name)}
         usual = MEMBERS_OF_FEW if division.is_by_folds else MEMBERS
         usual = [name for name in usual if name in known] or list(known)[:1]
-        if not division.is_by_folds and not division.all.any():
-            usual = usual[:1]
         made = lambda members, names, groups: named_members(
             members,
             names,
@@ -507,7 +505,8 @@ def _update(member: Any, held: Rows) -> bool:
     """`takes_in`; the members elsewhere of a hurdle model take in rows of other values."""
     if isinstance(member, HurdleRegressor):
         held, elsewhere = held.some(held.y != member.value), member.estimators_["elsewhere"]
-        return all([_update(part, held) for part in elsewhere.estimators_.values()])  # noqa: C419 (each of them)
+        joined = [_update(part, held) for part in elsewhere.estimators_.values()]
+        return all(joined)
     return takes_in(member, held)
 
 

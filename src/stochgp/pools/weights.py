@@ -206,8 +206,8 @@ def alone(name: str, why: str) -> PoolWeights:
 def stack(predictions: HeldOutPredictions) -> PoolWeights:
     """The pool, if it predicts held-out rows better than its best member by one standard error (`prefer`); else that member.
 
-    The pool is scored half by half, with the weights of the other half. With fewer than 10 groups, which tell little of either, it is the pool. Members with less than 3 % of the weight are left out, and members whose means are clearly
-    worse than a constant.
+    The pool is scored half by half, with the weights of the other half. With fewer than 10 groups, which tell little of either, it is the pool. Members with less
+    than 3 % of the weight are left out, and members whose means are clearly worse than a constant.
     """
     useful = predictions.of(predictions.informative())
     useless = len(predictions.names) - len(useful.names)
@@ -217,6 +217,7 @@ def stack(predictions: HeldOutPredictions) -> PoolWeights:
     if len(useful.names) == 1 or few:
         return alone(best, (few or "there is no other useful member") + note)
     why = too_few(len(useful.y), useful.cluster)
+    why = why and why + note
     if why is None:
         rival = {"the pool": _half_by_half(useful)}
         found = prefer(useful.scores[best], rival, useful.cluster, useful.weight, sure=SURE)
