@@ -23,10 +23,10 @@ from stochgp.likelihoods.noise import as_noise
 from stochgp.models import AbstractGP
 from stochgp.planning.steps import StepPlan
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request
-from stochgp.selection.choices import named_learner
+from stochgp.families.default_learners import named_learner
 from stochgp.storage import load_tree, save_tree
 from stochgp.training_data.run import Run
-from stochgp.training_data.units import TrainingData
+from stochgp.data.training import TrainingData
 
 PRIOR = 4.0  # v, of standardised targets
 

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import KernelGPRegressor, SparseGPClassifier, SparseGPRegressor
 from stochgp.data.rows import Rows
-from stochgp.estimators.helps import Scores, caution_of, cells_of, constant_of, scores
+from stochgp.estimators.diagnostics import Scores, caution_of, cells_of, constant_of, scores
 from stochgp.learners import BSGD, SVGP
 
 _generator = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import pytest
 from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.learners import BSGD, SCGD, FullBatch, Iterative, Uniform
 from stochgp.selection import raised_noise
-from stochgp.selection.choices import kernel_learner
+from stochgp.families.default_learners import kernel_learner
 from stochgp.solvers import Cholesky
 
 LEARNED = "lengthscales and variances are those of 30 of the 60 rows"

@@ -9,7 +9,7 @@ import stochgp
 from stochgp import KernelGPRegressor
 from stochgp.budget import Budget
 from stochgp.data.streams import Batch
-from stochgp.families.integrating import Curvature, Theta, information, slope
+from stochgp.families.hyperparameters import Curvature, Theta, information, slope
 from stochgp.kernels import Matern32
 from stochgp.likelihoods.noise import constant_noise
 from stochgp.models import KernelGP

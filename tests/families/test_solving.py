@@ -13,9 +13,9 @@ from stochgp.likelihoods import constant_noise
 from stochgp.models import KernelGP
 from stochgp.planning.memory import HEADROOM
 from stochgp.posteriors.sampled import NEAREST
-from stochgp.selection.left_out import typical_error
+from stochgp.families.left_out import typical_error
 from stochgp.solvers import CG, SDD, Cholesky, SystemSize
-from stochgp.training_data.units import TrainingData
+from stochgp.data.training import TrainingData
 
 Y = np.random.default_rng(0).normal(size=20_000)
 Y /= np.sqrt(np.mean(Y**2))

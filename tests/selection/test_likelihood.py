@@ -23,8 +23,8 @@ from stochgp.posteriors import LocalPosterior
 from stochgp.selection import curves, dispersion_choice
 from stochgp.selection.curves import CURVED
 from stochgp.selection.dispersion import GAUSSIAN, OF_INPUT, STUDENT, LeftOut
-from stochgp.selection.left_out import some_rows
-from stochgp.training_data.units import TrainingData
+from stochgp.families.left_out import some_rows
+from stochgp.data.training import TrainingData
 from stochgp.variational.decoupled import DecoupledProcess
 
 N = 600

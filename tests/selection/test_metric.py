@@ -5,12 +5,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-import stochgp.selection.metric as metric
+import stochgp.families.rotation as metric
 from stochgp import KernelGPRegressor, kernels, load
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import LeaveOneOut
 from stochgp.results import RESULTS
-from stochgp.selection.left_out import JudgingRows
+from stochgp.families.left_out import JudgingRows
 
 N, D = 500, 3
 GENERATOR = np.random.default_rng(0)

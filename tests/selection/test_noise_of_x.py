@@ -17,7 +17,7 @@ from stochgp.likelihoods import AbstractNoise
 from stochgp.models import KernelGP
 from stochgp.parameters import AbstractParameter, frozen
 from stochgp.posteriors import LocalPosterior
-from stochgp.training_data.units import TrainingData
+from stochgp.data.training import TrainingData
 
 N, D, LEVEL, SLOPE, VARIANCE = 40, 2, 0.05, 1.3, 1.2
 generator = np.random.default_rng(4)

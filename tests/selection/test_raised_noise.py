@@ -14,7 +14,7 @@ from stochgp.parameters import cast
 from stochgp.posteriors import LocalPosterior
 from stochgp.selection.raised_noise import ROUNDINGS, SHARE, raised_for_solving
 from stochgp.solvers import CG, solve
-from stochgp.training_data.units import TrainingData
+from stochgp.data.training import TrainingData
 
 N = 3_100
 

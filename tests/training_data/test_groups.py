@@ -10,7 +10,7 @@ from stochgp.budget import Budget
 from stochgp.learners import FullBatch, LeaveOneOut
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.calibration import calibrated
-from stochgp.training_data.inputs import read_training_rows
+from stochgp.data.reading import read_training_rows
 
 N = 60
 

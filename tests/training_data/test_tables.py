@@ -7,7 +7,7 @@ import pytest
 from stochgp import KernelGPRegressor, SparseGPClassifier, load
 from stochgp.budget import Budget
 from stochgp.tables.levels import LevelTargets
-from stochgp.training_data.inputs import read_training_rows
+from stochgp.data.reading import read_training_rows
 
 RNG = np.random.default_rng(0)
 N = 400

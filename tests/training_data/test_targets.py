@@ -9,7 +9,7 @@ import pytest
 
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPClassifier
 from stochgp.kernels import RBF, Tanimoto
-from stochgp.training_data.inputs import read_targets
+from stochgp.data.target_rows import read_targets
 
 N = 60
 RNG = np.random.default_rng(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 from stochgp import KernelGPRegressor, metrics
 from stochgp.cli.tables import Labelled, left_out, naming, without
-from stochgp.training_data.fingerprinted import is_packed
+from stochgp.data.fingerprint_rows import is_packed
 
 
 def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from jaxtyping import Float, PRNGKeyArray
 from stochgp.budget import Budget, release
 from stochgp.data import Standardiser
 from stochgp.data.model_rows import ModelRows
+from stochgp.data.reading import Encoder
 from stochgp.distributions import AbstractDistribution
+from stochgp.estimators.checks import Seen
 from stochgp.estimators.function_draws import AbstractDraws, FunctionDraws, JoinedFunctions
 from stochgp.observations import Observation
 from stochgp.planning.memory import most_columns
@@ -22,8 +24,6 @@ from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFu
 from stochgp.posteriors.base import Request
 from stochgp.tables.encoding import known_instead
 from stochgp.tables.molecules import MoleculeEncoder
-from stochgp.training_data.cautions import Seen
-from stochgp.training_data.inputs import Encoder
 
 
 def draw_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:

@@ -10,7 +10,9 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.budget import Budget
+from stochgp.data.reading import read_inputs
 from stochgp.distributions import AbstractDistribution
+from stochgp.estimators.checks import warn_of_far, warn_of_moved
 from stochgp.estimators.fitted import Fitted, draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.estimators.nested import BETWEEN_NAMES, fields_of, with_fields
@@ -18,10 +20,7 @@ from stochgp.estimators.saving import pack, save, unpack
 from stochgp.numerics.seeds import as_key
 from stochgp.posteriors import Request
 from stochgp.tables.encoding import known_instead
-from stochgp.training_data.cautions import warn_of_far, warn_of_moved
-from stochgp.training_data.inputs import read_inputs
-from stochgp.training_data.progress import say
-from stochgp.warning import warn
+from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from stochgp.names import lookup
+from stochgp.observations import MEANS
 from stochgp.planning.solver import NAMES
 from stochgp.solvers import AbstractSolver
-from stochgp.training_data.units import MEANS
 
 DTYPES = {"float32": 4, "float64": 8}  # bytes of a number
 
@@ -44,12 +44,12 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a value must be,
         "'auto', None or a finite number",
     ),
     "members": (lambda v: len(v) > 0, "'auto', or name at least one estimator"),
+    "rotate_inputs": (lambda v: v == "auto" or isinstance(v, bool), "'auto', True or False"),
     "noise_variance": (lambda v: v is None or _positive(v), "None, or positive and finite"),
 }
 CHOICES = {
     "dtype": tuple(DTYPES),
     "prediction": ("auto", "global", "local"),
-    "metric": ("auto", "compare", "inputs"),
     "missing": ("auto", "impute", "refuse", "skip"),
     "target": ("real", "positive", "count"),
     "new_rows": ("auto", "between", "after"),

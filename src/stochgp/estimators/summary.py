@@ -104,15 +104,15 @@ def _of_fit(estimator: Any) -> list[str]:
         lines[0] += f"; exact negative log marginal likelihood {estimator.nlml_:.4f} per row"
     if hasattr(estimator, "elbo_"):
         lines[0] += f"; lower bound of the log marginal likelihood {estimator.elbo_:.4f} per row"
-    if "residual" in estimator.plan_:
-        lines[0] += f"; relative residual {estimator.plan_['residual']['choice']:.2g}, measured on all rows"
+    if (residual := estimator.fit_report_.get("residual")) is not None:
+        lines[0] += f"; relative residual {residual:.2g}, measured on all rows"
     return lines
 
 
 def _of_notes(estimator: Any) -> list[str]:
     seen = estimator._fitted.seen
     outside = "" if seen is None else seen.note()
-    found = [*notes(estimator.plan_, estimator.n_rows_), *filter(None, [outside])]
+    found = [*notes(estimator.plan_, estimator.fit_report_, estimator.n_rows_), *filter(None, [outside])]
     return [textwrap.fill(f"Note: {note}", WIDTH, subsequent_indent="      ") for note in found]
 
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stochgp.data.training import TrainingData
 from stochgp.features import Beyond
 from stochgp.features.beyond import N_BEYOND
 from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.precision import matmul
 from stochgp.posteriors import FeaturePosterior
-from stochgp.training_data.units import TrainingData
 
 SLOPE_ROWS = 1_000  # at which slopes are taken
 # Standard deviations beyond the range after which no input is without effect. On pol, whose noise has a standard deviation of a thousandth, four of 1,500 test

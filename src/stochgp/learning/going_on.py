@@ -1,9 +1,12 @@
 """A run that goes on from another one, with another model or learner: history, steps and seconds are those of both."""
 
+from typing import Any
+
 from stochgp.data.streams import AbstractSource
 from stochgp.learning.base import AbstractLearner
 from stochgp.learning.fit import fit
-from stochgp.learning.run import Going, after, joined
+from stochgp.learning.log import Report
+from stochgp.learning.run import after, joined
 from stochgp.models import AbstractGP
 from stochgp.results import RESULTS, FitResult
 
@@ -15,17 +18,17 @@ def gone_on(
     gp: AbstractGP,
     learner: AbstractLearner,
     source: AbstractSource,
-    going: Going,
     *,
     closes: bool = False,
+    progress: Report | None = None,
+    **options: Any,
 ) -> FitResult:
-    """Further steps from `first` on with the model `gp`. With the key of `first` the same rows are held out.
+    """Further steps from `first` on with the model `gp`. `options` are those of `fit`; with the key of `first` the same rows are held out.
 
     Whether the run has converged is what `first` found; what these steps found, where they close it.
     """
-    progress = going.progress
     later = None if progress is None else lambda entry: progress(after(first, entry))
-    found = fit(learner, gp, source, **going._replace(progress=later)._asdict())
+    found = fit(learner, gp, source, progress=later, **options)
     both = joined(first, found)
     return both._replace(converged=found.converged, result=found.result) if closes else both
 

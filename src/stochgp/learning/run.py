@@ -1,29 +1,17 @@
 """A run of a learner: what does not change in it, where it stands, and whether it goes on."""
 
-import os
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from stochgp.devices import ONE, Devices
 from stochgp.learning.base import AbstractLearner, Problem
 from stochgp.learning.judge import AbstractJudge, Division, Evaluation, Numbers, Seed
-from stochgp.learning.log import Report
 from stochgp.models import AbstractGP
 from stochgp.planning.steps import LONGER
 from stochgp.results import RESULTS, FitResult
 
 GAIN = 0.01  # nats per datum by which a cycle must be better than the one before, for another to follow
-
-
-class Going(NamedTuple):
-    """How a run goes on: what `fit` is given beside learner, model and rows."""
-
-    key: PRNGKeyArray
-    progress: Report | None = None
-    checkpoint: str | os.PathLike | None = None
-    devices: Devices = ONE
 
 
 class Setting(NamedTuple):

@@ -229,3 +229,7 @@ def _boosted(seen: Rows, others: Rows, seed: int, goes_on: Callable[[], bool]) -
     loss = lambda values: float(np.average((values - others.y) ** 2, weights=others.weights))
     boosting = BOOSTING._replace(share=share)
     return boosting.fit(seen.X, slopes, others.X, loss, seed, seen.weights, goes_on)
+
+
+LINEAR_MEAN, TREES = "linear", "trees"  # `mean=`
+MEANS = {LINEAR_MEAN: LinearMean, TREES: TreeMean}

@@ -1,9 +1,9 @@
 """How a kernel solve is done, and what `plan_` says of it."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from stochgp.choosing import choice
 from stochgp.planning.devices import Shared
 from stochgp.solvers import AbstractSolver
 
@@ -40,14 +40,13 @@ class SolvePlan(NamedTuple):
             return 0.0
         return math.sqrt(2 / self.n_samples) if self.n_samples else 1.0
 
-    def described(self) -> dict[str, Any]:
-        """For `plan_`: name → {choice, why}, JSON values only."""
-        return {
-            "solver": choice(name_of(self.solver), self.reason),
-            "variance": choice(self.variance, _why_variance(self)),
-            "variance_neighbours": choice(self.n_neighbours, _why_neighbours(self)),
-            **_described(self.shared),
-        }
+    def record(self, record: Callable[[str, Any, str], None]) -> None:
+        """Record the decisions (`FitContext.record`)."""
+        record("solver", name_of(self.solver), self.reason)
+        record("variance", self.variance, _why_variance(self))
+        if self.shared is not None:
+            entry = {"count": self.shared.count, "solve": self.shared.way or "one device"}
+            record("devices", entry, self.shared.why)
 
 
 def name_of(solver: AbstractSolver) -> str:
@@ -69,20 +68,3 @@ def _why_variance(plan: SolvePlan) -> str:
         case "samples":
             return f"from {plan.n_samples} samples; expected relative error at most {plan.variance_error:.3g}"
     return "no samples were asked for"
-
-
-def _why_neighbours(plan: SolvePlan) -> str:
-    if plan.n_neighbours:
-        return "nearest training rows, given which the variance of f is exact; samples say how much less it is given all rows"
-    return (
-        "no trees find them for this kernel, or there is no memory for them"
-        if plan.variance == "samples"
-        else "variances are not from samples"
-    )
-
-
-def _described(shared: Shared | None) -> dict[str, Any]:
-    """Nothing where no devices were given."""
-    if shared is None:
-        return {}
-    return {"devices": choice({"count": shared.count, "solve": shared.way or "one device"}, shared.why)}

@@ -11,11 +11,11 @@ from sklearn.base import clone
 from stochgp import deadline
 from stochgp.budget import release
 from stochgp.choosing import Decisions, choice
-from stochgp.context import FitContext
+from stochgp.context import PLANNED, FitContext
 from stochgp.data.rows import Rows
+from stochgp.data.target_rows import name_of_targets
 from stochgp.estimators.base import GPEstimator
 from stochgp.estimators.predictor import PosteriorEstimator
-from stochgp.estimators.report import PLANNED
 from stochgp.names import lookup, printable
 from stochgp.pools.held_out import BY_BLOCKS
 from stochgp.pools.members import Member
@@ -23,9 +23,7 @@ from stochgp.pools.refit import raise_interrupt_of, with_encoder
 from stochgp.pools.weights import PoolWeights
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import CheckpointError
-from stochgp.training_data.inputs import name_of_targets
-from stochgp.training_data.progress import say
-from stochgp.warning import silent
+from stochgp.warning import say, silent
 
 SHARE_AFTER_FITS = 0.35  # of a time limit: members are compared, and take in the held-out rows
 SECONDS = 1.0  # for each member that is left, or no further one begins

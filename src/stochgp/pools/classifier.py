@@ -14,10 +14,14 @@ from stochgp import deadline
 from stochgp.budget import MemoryLimitError
 from stochgp.choosing import too_few
 from stochgp.context import FitContext
+from stochgp.data.file_rows import are_files
+from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Rows
+from stochgp.data.target_rows import read_labels, refuse_one_class
 from stochgp.distributions import TemperatureScaling, temperature_scaling
 from stochgp.estimators.settings import check_settings
 from stochgp.families.classifier import SparseGPClassifier
+from stochgp.families.default_learners import CLASSIFIER
 from stochgp.numerics.clustered import clusters
 from stochgp.pools.base import PoolEstimator, fit_members, join_table, member_settings, named_members
 from stochgp.pools.class_pool import ClassPool, mixed_classes
@@ -27,9 +31,6 @@ from stochgp.pools.members import CLASSIFIERS, MAX_FEW_ROWS, N_INDUCING
 from stochgp.pools.refit import raise_interrupt_of
 from stochgp.pools.weights import AbstractPooling, HeldOutPredictions, PoolWeights, alone, stack
 from stochgp.posteriors.base import Request
-from stochgp.selection.choices import CLASSIFIER
-from stochgp.training_data.files import are_files
-from stochgp.training_data.inputs import read_labels, read_training_rows, refuse_one_class
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
 
@@ -130,12 +131,11 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
             if are_files(X):
                 return self._fit_from_files(X, y, sample_weight, groups, context)
             classes, numbers = read_labels(self, y)
-            rows, encoder, entries = read_training_rows(
-                self, X, numbers, sample_weight, context.budget, self.missing, groups, new_rows=self.new_rows
+            rows, encoder = read_training_rows(
+                self, X, numbers, sample_weight, groups, context, new_rows=self.new_rows
             )
             refuse_one_class(classes, rows.y)
             self.classes_ = classes
-            context.plan_.update(entries)
             in_time, n_rows, rows = rows.group is not None and groups is None, len(rows), rows.apart()
             division = divide_classes(rows, in_time, context)
             candidates = named_members(

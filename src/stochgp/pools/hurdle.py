@@ -11,9 +11,11 @@ from sklearn.base import clone
 from stochgp.budget import Budget
 from stochgp.choosing import Decisions, choice
 from stochgp.context import FitContext
+from stochgp.data.reading import Encoder
 from stochgp.data.rows import Rows
 from stochgp.distributions import PointMass
 from stochgp.distributions.point_mass import recorded_width
+from stochgp.estimators.checks import Seen
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.pools.base import report_members
@@ -22,8 +24,6 @@ from stochgp.pools.mixed import Pool
 from stochgp.pools.refit import raise_interrupt_of
 from stochgp.pools.weights import AbstractPooling
 from stochgp.posteriors.base import Request
-from stochgp.training_data.cautions import Seen
-from stochgp.training_data.inputs import Encoder
 
 # A value is tried that a tenth of the targets have, five times as many as have any other: of counts the neighbours of a frequent one are frequent too. With calls on
 # a doctor, 31 % of which are 0 and 19 % 1, a point mass had a CRPS of .369 instead of .349.

@@ -7,15 +7,14 @@ from typing import Any
 from stochgp.budget import Budget
 from stochgp.data.rows import Rows
 from stochgp.families.classifier import SparseGPClassifier
+from stochgp.families.default_learners import CLASSIFIER
 from stochgp.families.feature import FeatureGPRegressor
 from stochgp.families.kernel import KernelGPRegressor
+from stochgp.families.kernel_choice import near_in_time
+from stochgp.families.likelihoods import FEATURE, KERNEL, SPARSE
 from stochgp.families.sparse import SparseGPRegressor
 from stochgp.kernels import Constant, Linear, Sum, resolve
-from stochgp.selection.choices import CLASSIFIER
-from stochgp.selection.kernel_choice import near_in_time
-from stochgp.selection.likelihood import FEATURE, KERNEL, SPARSE
-from stochgp.selection.metric import COMPARE, INPUTS
-from stochgp.training_data.units import LINEAR_MEAN, TREES
+from stochgp.observations import LINEAR_MEAN, TREES
 
 Member = Callable[[Rows, list[int], Any], Any]  # (rows, columns of times of day, memory limit) → estimator
 
@@ -36,7 +35,7 @@ def kernel(rows: Rows, days: list[int], memory_limit: Any) -> KernelGPRegressor:
     )
     found = KernelGPRegressor(
         prediction="local" if few_bytes or len(rows) > MAX_GLOBAL_ROWS else "auto",
-        metric=COMPARE if rows.group is None else INPUTS,
+        rotate_inputs=rows.group is None,
     )
     if days:
         start = resolve(found.kernel, rows.X.shape[1], dtype=found.dtype)

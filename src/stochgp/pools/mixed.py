@@ -10,15 +10,15 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.budget import Budget
+from stochgp.data.reading import Encoder
 from stochgp.distributions import AbstractDistribution, PITRecalibration
 from stochgp.distributions.mixture import which_part
+from stochgp.estimators.checks import Seen
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.numerics.seeds import seed_of, split
 from stochgp.pools.weights import AbstractPooling
 from stochgp.posteriors.base import Request
-from stochgp.training_data.cautions import Seen
-from stochgp.training_data.inputs import Encoder
 
 
 @dataclass(frozen=True, eq=False)

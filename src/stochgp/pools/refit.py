@@ -10,20 +10,20 @@ from sklearn.base import clone
 
 from stochgp import deadline
 from stochgp.budget import Budget, MemoryLimitError
+from stochgp.data.fingerprint_rows import name_inputs
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.fitted import Fitted
 from stochgp.families.feature import FeatureGPRegressor
-from stochgp.families.integrating import Curvature, integrated
+from stochgp.families.hyperparameters import Curvature, integrated
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.families.solving import solved_directly
 from stochgp.families.updating import with_posterior
 from stochgp.features import is_network
 from stochgp.numerics.arrays import on_device
+from stochgp.observations import TREES
 from stochgp.posteriors import ExactKernelPosterior, MixturePosterior
 from stochgp.results import RESULTS
-from stochgp.training_data.fingerprinted import name_inputs
-from stochgp.training_data.units import TREES
 from stochgp.warning import silent
 
 DRAWS_OF_FOLDS = 8  # hyperparameters of a kernel GP that predicts a fold: a quarter of those of the fit
@@ -74,7 +74,7 @@ def posterior_of_fewer(member: KernelGPRegressor, rows: Rows, curvature: Curvatu
         if member.learner is not None:
             posterior, gp = curvature.stepped(posterior)
             if curvature.draws:
-                posterior = integrated(posterior, gp, False, budget, DRAWS_OF_FOLDS)[0]
+                posterior = integrated(posterior, gp, False, budget, DRAWS_OF_FOLDS)
         return with_posterior(fitted, posterior)
 
 

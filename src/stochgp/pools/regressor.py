@@ -12,13 +12,19 @@ from sklearn.base import RegressorMixin, clone
 from stochgp import deadline
 from stochgp.budget import MemoryLimitError
 from stochgp.context import FitContext
+from stochgp.data.file_rows import are_files, read_files
+from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Rows
+from stochgp.data.time_order import EITHER
 from stochgp.distributions import PITRecalibration, Rounded, recalibration
 from stochgp.distributions.calibrating import recalibration_of_parts
 from stochgp.distributions.curves import truncated
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.estimators.settings import CHOICES, check_settings
 from stochgp.families.feature import FeatureGPRegressor
+from stochgp.families.kernel_choice import short_days
+from stochgp.families.likelihoods import AUTO, Asked
+from stochgp.families.targets import untransformed
 from stochgp.likelihoods import Warped
 from stochgp.numerics.clustered import folds
 from stochgp.pools.base import (
@@ -54,12 +60,6 @@ from stochgp.pools.targets import (
     shift_of,
 )
 from stochgp.pools.weights import HeldOutPredictions, PoolWeights, alone, stack, stack_near_and_far
-from stochgp.selection.kernel_choice import short_days
-from stochgp.selection.likelihood import AUTO, Asked
-from stochgp.selection.warping import untransformed
-from stochgp.training_data.files import are_files, read_files
-from stochgp.training_data.inputs import read_training_rows
-from stochgp.training_data.new_rows import EITHER
 
 MIN_ROWS_FOLDS, MIN_ROWS_HELD_OUT, N_FOLDS = 100, 1_000, 5
 MEMBERS = ("kernel", "feature", "linear", "trees")
@@ -202,24 +202,19 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         """(Rows in the user's units, the encoder of the table, whether their groups are blocks of time). None for files that do not fit into memory."""
         if not are_files(X):
             place = EITHER if self.new_rows == "auto" else self.new_rows
-            rows, encoder, entries = read_training_rows(
-                self, X, y, sample_weight, context.budget, self.missing, groups, new_rows=place
-            )
+            rows, encoder = read_training_rows(self, X, y, sample_weight, groups, context, new_rows=place)
         else:
             names = ("missing", "new_rows", "dtype", "target_outliers")
             like = FeatureGPRegressor(**{name: getattr(self, name) for name in names})
             others = {"sample_weight": sample_weight, "groups": groups}
             try:
-                data, _ = read_files(
-                    like, X, y, others, context.budget, context.seed("files"), keeps_all=True
-                )
+                data, _ = read_files(like, X, y, others, context, keeps_all=True)
             except MemoryLimitError as refusal:
                 context.record("files", "block by block", f"one feature GP reads the rows: {refusal}")
                 return None
             for name in ("n_features_in_", "feature_names_in_"):
                 setattr(self, name, getattr(like, name))
-            rows, encoder, entries = data.rows, data.encoder, data.entries
-        context.plan_.update(entries)
+            rows, encoder = data.rows, data.encoder
         return rows, encoder, rows.group is not None and groups is None
 
     def _target_settings(self, rows: Rows, in_time: bool, context: FitContext) -> dict[str, Any]:

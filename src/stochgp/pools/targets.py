@@ -11,17 +11,17 @@ from stochgp.choosing import Preference, prefer
 from stochgp.context import FitContext
 from stochgp.data.rows import Rows
 from stochgp.data.standardise import Standardiser
+from stochgp.data.time_order import BETWEEN
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import AbstractDistribution
 from stochgp.families.kernel import KernelGPRegressor
+from stochgp.families.likelihoods import GAUSSIAN
+from stochgp.families.rotation import INPUTS
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.warping import fit_transforms
 from stochgp.pools.division import held_out
 from stochgp.pools.refit import raise_interrupt_of
-from stochgp.selection.likelihood import GAUSSIAN
-from stochgp.selection.metric import INPUTS
-from stochgp.training_data.new_rows import BETWEEN
 from stochgp.transforms import ShiftedLog
 from stochgp.warning import silent
 

@@ -12,8 +12,11 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, choice, too_few
 from stochgp.data.rows import Rows
+from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import SplineCurve
+from stochgp.families.left_out import SEED, predicted_by_others, search_bytes, some_rows
+from stochgp.families.likelihoods import AUTO, KERNEL, Asked, df_entries, starting_noise
 from stochgp.learning.sampling import host_inputs
 from stochgp.likelihoods import AbstractNoise, constant_noise
 from stochgp.objectives.dispersion import LEAST_DF
@@ -21,10 +24,7 @@ from stochgp.observations import Dispersion
 from stochgp.parameters import frozen, value_of
 from stochgp.selection.curves import CURVED, chosen_curve
 from stochgp.selection.dispersion import GAUSSIAN, LeftOut, choose, fitted, split
-from stochgp.selection.left_out import SEED, predicted_by_others, search_bytes, some_rows
-from stochgp.selection.likelihood import AUTO, KERNEL, Asked, df_entries, starting_noise
 from stochgp.training_data.run import Run
-from stochgp.training_data.units import TrainingData
 
 AS_BEFORE = "as an earlier fit chose"
 ROWS = 65_536  # left out: half as many lost 0.01 nats on the flights, twice as many gained 0.001

@@ -10,6 +10,8 @@ import numpy as np
 from stochgp.choosing import AS_ASKED, choice
 from stochgp.data.streams import AbstractSource
 from stochgp.distributions import SplineCurve
+from stochgp.families.left_out import SEED
+from stochgp.families.likelihoods import AUTO, BOTH, ROW_NOISE, Asked, df_entries
 from stochgp.learners import AbstractLearner
 from stochgp.learning.log import Report
 from stochgp.likelihoods import HeadNoise
@@ -21,8 +23,6 @@ from stochgp.selection.curves import CURVED, chosen_curve
 from stochgp.selection.dispersion import GAUSSIAN, STUDENT
 from stochgp.selection.dispersion_choice import AS_BEFORE
 from stochgp.selection.heavy_tails import heavy_tailed, learned_with_tails
-from stochgp.selection.left_out import SEED
-from stochgp.selection.likelihood import AUTO, BOTH, ROW_NOISE, Asked, df_entries
 from stochgp.selection.noise_of_inputs import (
     best_constant,
     compared,

@@ -6,12 +6,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from stochgp.data import Fingerprints
+from stochgp.data.fingerprint_rows import Inputs
 from stochgp.data.model_rows import refuse_not_finite
+from stochgp.data.target_rows import read_targets
+from stochgp.families.fingerprints import inputs_of
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
 from stochgp.thompson.maximise import Box
-from stochgp.training_data.fingerprinted import Inputs, inputs_of
-from stochgp.training_data.inputs import read_targets
 
 OUTSIDE = 1e-6  # of the width of the box: what lies outside by less is rounding
 

@@ -11,6 +11,8 @@ from stochgp import kernels
 from stochgp.choosing import prefer
 from stochgp.data import TableEncoder
 from stochgp.data.streams import AbstractSource
+from stochgp.families.default_learners import FULL_BATCH_ROWS
+from stochgp.families.left_out import predicted_by_others, some_rows
 from stochgp.learners import fit
 from stochgp.learners.leave_one_out import ROW_BY_ROW
 from stochgp.learning.sampling import host_inputs
@@ -18,8 +20,6 @@ from stochgp.models import KernelGP
 from stochgp.numerics.clustered import clusters
 from stochgp.parameters import positive, value_of
 from stochgp.results import RESULTS
-from stochgp.selection.choices import FULL_BATCH_ROWS
-from stochgp.selection.left_out import predicted_by_others, some_rows
 
 USUAL = "matern32"
 CANDIDATES = (USUAL, "matern12", "matern52", "rbf", "matern32 + matern12")
@@ -63,7 +63,7 @@ def near_in_time(kernel: Any, days: list[int]) -> Any:
 def best_kernel(
     start: Callable[[str], KernelGP], source: AbstractSource, *, key: PRNGKeyArray
 ) -> tuple[str, str]:
-    """(The name of the kernel, why): Matérn 3/2, unless a rival is preferred to it.
+    """The name of the kernel, and the reason: Matérn 3/2, unless a rival is preferred to it.
 
     Scores are log p(y_i | its neighbours) of 2,048 rows after a short leave-one-out fit of each candidate. Cells are 64 of near rows, or the groups.
     """

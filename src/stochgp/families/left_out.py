@@ -11,6 +11,7 @@ from stochgp import deadline
 from stochgp.budget import Budget
 from stochgp.choosing import Preference, prefer
 from stochgp.data.streams import AbstractSource
+from stochgp.data.training import TrainingData
 from stochgp.kernels.nearest import NearestRows, nearest_bytes
 from stochgp.learners.conditionals import N_NEIGHBOURS
 from stochgp.learning.sampling import host_inputs
@@ -18,7 +19,6 @@ from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import Conditional, evaluate, is_small
 from stochgp.solvers.sizes import SMALL
-from stochgp.training_data.units import TrainingData
 
 Scores = Float[np.ndarray, " R"]
 SEED = 0

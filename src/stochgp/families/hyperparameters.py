@@ -12,6 +12,7 @@ squared and in units of that variance, so all variances are multiplied by that, 
 """
 
 import contextlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,7 +21,6 @@ from jaxtyping import Float
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import choice
 from stochgp.data.streams import Batch
 from stochgp.kernels import dense
 from stochgp.likelihoods import constant_noise
@@ -63,12 +63,18 @@ class Theta(NamedTuple):
 
 
 def integrated(
-    posterior: Any, gp: KernelGP, grouped: bool, budget: Budget, n_draws: int | None = None
-) -> tuple[Any, dict[str, Any]]:
-    """(The mixture of so many draws, None = 32, around the θ̂ of `gp`, or the posterior as it is; what `plan_` says of that)."""
+    posterior: Any,
+    gp: KernelGP,
+    grouped: bool,
+    budget: Budget,
+    n_draws: int | None = None,
+    record: Callable[[str, Any, str], None] = lambda name, value, why: None,
+) -> Any:
+    """The mixture of so many draws, None = 32, around the θ̂ of `gp`; or the posterior as it is. `record` takes the decision (`FitContext.record`)."""
     theta = Theta.of(gp)
     if refusal := _refusal(posterior, len(theta.x), grouped, budget):
-        return posterior, {"hyperparameters": choice(1, f"the learned values: {refusal}")}
+        record("hyperparameters", 1, f"the learned values: {refusal}")
+        return posterior
     n, x = float(posterior.system.weight.sum()), theta.x
     n_draws = DRAWS if n_draws is None else n_draws
     xi = np.random.default_rng(0).normal(size=(n_draws // 2, len(x)))
@@ -84,13 +90,15 @@ def integrated(
     least = np.quantile(loss, 1 - QUANTILE, method="higher")
     if least == np.inf:
         why = "the learned values: hardly any other has a factor, or the kernel has no variance"
-        return posterior, {"hyperparameters": choice(1, why)}
+        record("hyperparameters", 1, why)
+        return posterior
     share = np.exp(least - np.maximum(loss, least))
     kept = np.flatnonzero(share > LEAST_SHARE * share.mean())
     shares = share[kept] / share[kept].sum()
     found = MixturePosterior(posterior, tuple(part for s in kept if (part := parts[s]) is not None), shares)
     why = f"draws predict together, {n:g} rows leave {len(x)} numbers uncertain"
-    return found, {"hyperparameters": choice(len(kept), why)}
+    record("hyperparameters", len(kept), why)
+    return found
 
 
 class Curvature(NamedTuple):

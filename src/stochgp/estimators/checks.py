@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float
 
 from stochgp.data import TableEncoder
-from stochgp.training_data.fingerprinted import is_packed
-from stochgp.training_data.inputs import Encoder
-from stochgp.training_data.units import TrainingData
+from stochgp.data.fingerprint_rows import is_packed
+from stochgp.data.reading import Encoder
+from stochgp.data.training import TrainingData
 from stochgp.transforms import ShiftedLog
 from stochgp.warning import warn
 

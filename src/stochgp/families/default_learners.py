@@ -105,8 +105,17 @@ def kernel_learner(
     return _in_two_stages(options) if learner == "iterative" and n_rows > SUBSET_ROWS else found
 
 
-def sparse_learner(learner: Any, approximation: str, **options: Any) -> Chosen:
-    """The learner of a sparse GP for "auto", a name, or the one given, with the options that are not None. Raises as `named_learner`."""
+def sparse_learner_of(estimator: Any) -> Chosen:
+    """The learner of a sparse GP for the settings of an estimator: "auto", a name, or the one given, with the options that are not None.
+
+    Raises as `named_learner`.
+    """
+    options = {
+        "epochs": estimator.epochs,
+        "batch_size": estimator.batch_size,
+        "learning_rate": estimator.learning_rate,
+    }
+    learner, approximation = estimator.learner, estimator.approximation
     if isinstance(learner, str) and learner == "auto":
         found, _ = named_learner(approximation, SPARSE_LEARNERS, _given(options))
         return found, f"that of the approximation {approximation!r}"

@@ -6,12 +6,13 @@ and stopped is then judged as rows of another time will be predicted.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int32
 
-from stochgp.choosing import LEAST_GAIN, SURE, choice
+from stochgp.choosing import LEAST_GAIN, SURE
 from stochgp.data import Standardiser, TableEncoder
 from stochgp.data.neighbours import Neighbours
 from stochgp.deadline import granted
@@ -55,9 +56,10 @@ def groups_in_time(
     y: Float[np.ndarray, " N"],
     encoder: Any,
     new_rows: str,
+    record: Callable[[str, Any, str], None],
     in_order: bool = True,
-) -> tuple[Int32[np.ndarray, " N"] | None, dict[str, Any]]:
-    """(The number of each row's block of time, None where rows are judged one by one; what `plan_` says of it).
+) -> Int32[np.ndarray, " N"] | None:
+    """The number of each row's block of time, None if rows are judged one by one. `record` takes the decision (`FitContext.record`).
 
     "auto" looks for a column of dates, or for columns that only increase with the rows; "either" also for one that never falls, a month or what a
     table happens to be sorted by. Both warn if they take blocks of time. "after" without such columns takes the order of the rows.
@@ -65,7 +67,7 @@ def groups_in_time(
     """
     N, asked = len(y), new_rows == AFTER
     if new_rows == BETWEEN or (2 * FEWEST_BLOCKS if asked else FEWEST) > N:
-        return None, {}
+        return None
     order = None if X is None else time_order(X, encoder, in_order, new_rows == EITHER)
     if order is None and asked:
         if not in_order:
@@ -73,7 +75,7 @@ def groups_in_time(
         order = TimeOrder(np.arange(N, dtype=np.float64), "the order of the rows")
     fewest = FEWEST_BLOCKS if new_rows == EITHER else FEWEST
     if order is None or (not asked and len(np.unique(order.position)) < fewest):
-        return None, {}
+        return None
     found, reach = (Estimate(0.0), 0) if X is None or N < FEWEST else dependence(X, y, order.position)
     seen = (
         f"errors of neighbours in time, by {order.what}, correlate by {found.value:.2f} ± {found.stderr:.2f}"
@@ -81,12 +83,12 @@ def groups_in_time(
     if not asked and not depends(found):
         later = drift(X, y, order.position) if X is not None and new_rows == EITHER else Estimate(0.0)
         if not drifts(later):
-            why = f"{seen}: too little to judge rows by whole blocks of time"
-            return None, {"new_rows": choice(BETWEEN, why)}
+            record("new_rows", BETWEEN, f"{seen}: too little to judge rows by whole blocks of time")
+            return None
         seen = f"by {order.what}, the last rows are predicted {later.value:.2f} ± {later.stderr:.2f} nats worse from earlier ones than from rows of their time"
     group = blocks(order.position, n_blocks(N, reach))
     if (group == group[0]).all() or (new_rows == EITHER and np.bincount(group).max() > LARGEST_BLOCK * N):
-        return None, {}
+        return None
     because = f"as asked, by {order.what}" if asked else seen
     why = (
         f"{because}; so rows are held out and left out in {group.max() + 1} blocks of time. "
@@ -97,7 +99,8 @@ def groups_in_time(
             f"new_rows='auto' treats this table as a forecast ('after'): {why}; new_rows='after' confirms it",
             stacklevel=4,
         )
-    return group, {"new_rows": choice(AFTER, why)}
+    record("new_rows", AFTER, why)
+    return group
 
 
 def time_order(

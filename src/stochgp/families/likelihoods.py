@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stochgp.choosing import choice
-from stochgp.data import Standardiser
-from stochgp.data.rows import Rows
+from stochgp.data.training import TrainingData
 from stochgp.learners import SVGP, AbstractLearner
 from stochgp.likelihoods import (
     AbstractLikelihood,
@@ -29,8 +28,6 @@ from stochgp.names import lookup, quoted
 from stochgp.parameters import Frozen
 from stochgp.selection.curves import CURVED
 from stochgp.selection.dispersion import GAUSSIAN, STUDENT
-from stochgp.tables.targets import refuse_no_counts
-from stochgp.training_data.units import TrainingData
 
 AUTO, ROW_NOISE = "auto", "row-noise"
 BOTH = f"{ROW_NOISE}-{STUDENT}"
@@ -146,33 +143,26 @@ def starting_noise(family: str, spread: float, dtype: str) -> AbstractNoise:
     return constant_noise(START_NOISE * spread, lower=LEAST_NOISE[family] * spread, dtype=np.dtype(dtype))
 
 
-def refuse_learner(asked: Asked, learner: AbstractLearner | None) -> None:
-    """Raises ValueError for a likelihood that does not begin with Gaussian noise with a learner other than SVGP."""
+def started_sparse(
+    estimator: Any, learner: AbstractLearner | None, data: TrainingData
+) -> tuple[AbstractLikelihood, float]:
+    """A sparse regressor's likelihood of standardised targets at its start, or the one given; and the variance that kernels start from.
+
+    Raises ValueError for a likelihood that does not begin with Gaussian noise with a learner other than SVGP.
+    """
+    asked = Asked.of(estimator._likelihood, SPARSE)
     if asked.name not in (AUTO, GAUSSIAN) and not isinstance(learner, SVGP):
         kind: Any = LIKELIHOODS[asked.name].kind if asked.value is None else type(asked.value)
         raise ValueError(
             f"{type(learner).__name__} takes Gaussian noise, but the likelihood is {kind.__name__}: approximation='svgp' takes any"
         )
-
-
-def started(asked: Asked, data: TrainingData, estimator: Any) -> tuple[AbstractLikelihood, float]:
-    """(A sparse regressor's likelihood of standardised targets at its start, or the one given; the variance that kernels start from)."""
-    spread = 1.0 if asked.is_of_counts else data.spread
-    likelihood = asked.value
+    spread, likelihood = 1.0 if asked.is_of_counts else data.spread, asked.value
     if likelihood is None:
         start: Any = LIKELIHOODS[asked.name].start
         likelihood = start(starting_noise(SPARSE, spread, estimator.dtype))
     if asked.is_of_counts:
         return Shifted(likelihood, _prior_log_rate(data, estimator)), COUNT_VARIANCE
     return likelihood, spread
-
-
-def data_of_counts(rows: Rows, standardize: bool, dtype: str) -> TrainingData:
-    """Counts are not standardised, inputs are. Raises ValueError for targets that are no counts."""
-    refuse_no_counts(rows.y)
-    unchanged = Standardiser.identity((rows.X.shape[1],))
-    inputs = Standardiser.fit(rows.X, rows.weight) if standardize else unchanged
-    return TrainingData(rows, inputs, Standardiser.identity(()), dtype, False)
 
 
 def known_df(likelihood: Any) -> float | None:

@@ -1,22 +1,21 @@
 """Rows in files, as `fit` is given them: what is learned from them, and all of them for the posterior."""
 
-import dataclasses
 import os
 from typing import Any
 
 import numpy as np
 
 from stochgp.budget import Budget
-from stochgp.choosing import choice
+from stochgp.context import FitContext
 from stochgp.data import Blocks
 from stochgp.data.blocks import BadRows
+from stochgp.data.fingerprint_rows import name_inputs
+from stochgp.data.reading import note_columns
 from stochgp.data.survey import Survey, survey
+from stochgp.data.training import TrainingData
 from stochgp.names import lookup
 from stochgp.tables.bounds import checked_targets
 from stochgp.tables.targets import REAL, AbstractTargets
-from stochgp.training_data.fingerprinted import name_inputs
-from stochgp.training_data.inputs import warn_of_columns
-from stochgp.training_data.units import TrainingData
 from stochgp.warning import warn
 
 MOST_ROWS = (
@@ -45,8 +44,7 @@ def read_files(
     X: Any,
     target: Any,
     others: dict[str, Any],
-    budget: Budget,
-    seed: int,
+    context: FitContext,
     *,
     keeps_all: bool,
     targets: AbstractTargets = REAL,
@@ -58,10 +56,12 @@ def read_files(
     a family that `keeps_all` rows cannot.
     """
     _check(estimator, target, others)
-    blocks = X if isinstance(X, Blocks) else Blocks.of(X)
+    blocks, budget = X if isinstance(X, Blocks) else Blocks.of(X), context.budget
     wanted = rows_that_fit if keeps_all else sample_rows
     most = lambda n_inputs: wanted(n_inputs, budget)
-    found = survey(blocks, target, missing=estimator.missing, seed=seed, sample=most, targets=targets)
+    found = survey(
+        blocks, target, missing=estimator.missing, seed=context.sample_seed, sample=most, targets=targets
+    )
     if targets.scaled:
         said = checked_targets(found.sample.y, None, estimator.target_outliers, leaves_out=False)[1]
         if said:
@@ -78,18 +78,16 @@ def read_files(
     if mean is not None:
         mean = float(targets.learned(np.array([mean], np.float64))[0])
     settings = bool(estimator.standardize), mean, estimator.dtype, estimator.new_rows
-    data = TrainingData.of_files(found, *settings)
-    entries = data.entries | (_left_out(found.bad) if blocks.bad_rows == "skip" else {})
-    if noted := found.rows.encoder.notes:
-        entries |= {"columns": choice(noted, "what of the files' columns was not taken as it stands")}
-        warn_of_columns(found.rows.encoder)
-    return dataclasses.replace(data, entries=entries), found
+    data = TrainingData.of_files(found, *settings, record=context.record)
+    if blocks.bad_rows == "skip":
+        _record_bad_rows(found.bad, context)
+    note_columns(found.rows.encoder, context)
+    return data, found
 
 
-def _left_out(bad: BadRows) -> dict[str, Any]:
-    """What `plan_` says of rows that were not learned from."""
+def _record_bad_rows(bad: BadRows, context: FitContext) -> None:
     why = f"were left out, as asked: {bad}" if bad.count else f"all {bad.n_rows} rows can be used"
-    return {"bad_rows": choice(bad.count, why)}
+    context.record("bad_rows", bad.count, why)
 
 
 def _bytes_of_row(n_inputs: int) -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,15 +11,16 @@ from sklearn.exceptions import ConvergenceWarning
 
 from stochgp import deadline
 from stochgp.budget import Budget
-from stochgp.choosing import choice, prefer, too_few
+from stochgp.choosing import prefer, too_few
+from stochgp.context import FitContext
 from stochgp.data.rows import Rows
 from stochgp.distributions import AbstractDistribution, Counts, Normal
+from stochgp.estimators.checks import FEW_ROWS, named_columns
 from stochgp.estimators.fitted import Fitted
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.posteriors import Request
 from stochgp.results import RESULTS, FitResult
-from stochgp.training_data.cautions import FEW_ROWS, named_columns
 from stochgp.warning import warn
 
 ROWS = 512  # that are predicted
@@ -77,13 +79,18 @@ def caution_of(found: Scores, cell: Int[np.ndarray, " n"], weight: Float[np.ndar
     return ""
 
 
-def caution_after_fit(estimator: Any, learned: FitResult, rows: Rows) -> str:
+def caution_after_fit(
+    fitted: Fitted,
+    learned: FitResult,
+    rows: Rows,
+    score: Callable[[Fitted, Rows], Scores],
+    budget: Budget,
+) -> str:
     """Of training rows, where there is time and memory to predict some: what to say of the fit, "" of one that helps."""
     if learned.n_iter == 0 and learned.result is RESULTS.time_limit:
         return "the time limit left no time to learn: no step was taken, parameters are as they began, and predictions may be those of the prior"
     rows = rows.counted()
     rows = rows.some(random_rows(len(rows), ROWS))
-    fitted, budget = estimator._fitted, Budget.of(estimator.memory_limit)
     need = fitted.posterior.need_bytes(Request(len(rows.y)))
     if (
         not fitted.posterior.has_variance
@@ -92,7 +99,7 @@ def caution_after_fit(estimator: Any, learned: FitResult, rows: Rows) -> str:
         or need > budget.free()
     ):
         return ""
-    return caution_of(estimator._scores(rows), cells_of(rows, fitted), rows.weights, "training rows")
+    return caution_of(score(fitted, rows), cells_of(rows, fitted), rows.weights, "training rows")
 
 
 def caution_of_rows(fitted: Fitted, rows: Rows, what: str) -> str:
@@ -180,8 +187,9 @@ def drift(fitted: Fitted, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"
     }
 
 
-def warned(said: list[str], stacklevel: int) -> dict[str, Any]:
-    """Warns of each; what `plan_` says of them."""
+def warned(said: list[str], context: FitContext, stacklevel: int) -> None:
+    """Warn of each, and record them."""
     for text in said:
         warn(text, ConvergenceWarning, stacklevel=stacklevel)
-    return {"caution": choice("; ".join(said), "of rows of the stream")} if said else {}
+    if said:
+        context.record("caution", "; ".join(said), "of rows of the stream")

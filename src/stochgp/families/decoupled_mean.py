@@ -2,7 +2,6 @@
 
 import dataclasses
 import typing
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +9,17 @@ import numpy as np
 from jaxtyping import Float
 
 from stochgp import deadline
-from stochgp.choosing import AS_ASKED, choice
+from stochgp.choosing import AS_ASKED
+from stochgp.context import FitContext
 from stochgp.data.rows import Rows
+from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError, in_time
+from stochgp.families.left_out import SEED, some_rows
 from stochgp.likelihoods import Gaussian
 from stochgp.likelihoods.noise import ConstantNoise
 from stochgp.models import SparseGP
 from stochgp.parameters import value_of
 from stochgp.posteriors import VariationalPosterior
-from stochgp.selection.left_out import SEED, some_rows
-from stochgp.training_data.run import Run
-from stochgp.training_data.units import TrainingData
 from stochgp.variational import InducingProcess, NormalEquations, WiderMean
 from stochgp.variational.wider import BLOCK, Solved
 
@@ -35,49 +34,53 @@ ROWS = 2048  # left out to choose among these
 LEAST = 1e-3  # of the noise that was learned, which is kept at least
 
 
-def widened(
+def with_decoupled_mean(
     posterior: VariationalPosterior,
     gp: SparseGP,
     asked: int | None,
     data: TrainingData,
-    run: Run,
+    context: FitContext,
     points: Float[np.ndarray, "P D"] | None = None,
-) -> tuple[VariationalPosterior, dict[str, Any]]:
-    """(The posterior with a mean from `points`; None: from `asked` points, None = as many as pay; what `plan_` says of it).
+) -> VariationalPosterior:
+    """The posterior with a mean from `points`; None: from `asked` points, None = as many as pay.
 
     Rows of groups do not say how large the noise is: it stays.
     """
     base = typing.cast(InducingProcess, posterior.process)
     if points is None:
-        size, why = _size(gp, asked, data, run)
+        size, why = _size(gp, asked, data, context)
         points = _with_rows(np.asarray(base.points, np.float64), size, data)
     else:
-        size, why = _size_of_learned(len(points), data, run)
+        size, why = _size_of_learned(len(points), data, context)
         points = np.asarray(points, np.float64)
     if size == 0:
-        return posterior, {NAME: choice(0, why)}
+        return _refused(posterior, why, context)
     try:
         with jax.enable_x64(True):
             equations = NormalEquations.of(posterior.kernel, points, in_time(data.passes.chunks(BLOCK)))
             made = _solved(equations, posterior, gp, data)
     except TimeIsUpError:
-        return posterior, {NAME: choice(0, "there was no time for a pass over all rows")}
+        return _refused(posterior, "there was no time for a pass over all rows", context)
     if isinstance(made, str):
-        return posterior, {NAME: choice(0, made)}
+        return _refused(posterior, made, context)
     share, found, noise = made
     with jax.enable_x64(True):
         process = WiderMean(base, jnp.asarray(points), jnp.asarray(found.weights), jnp.asarray(noise))
     wide = dataclasses.replace(posterior, process=process)
     vars(wide)["solved"] = found  # until left-out rows have chosen the distribution; no part of a file
-    return wide, {
-        NAME: choice(size, why),
-        "mean_noise": choice(
-            share, "of the noise variance that was learned: the lowest error of left-out rows"
-        ),
-    }
+    context.record(NAME, size, why)
+    context.report["mean_noise"] = (
+        share  # of the noise variance that was learned: the lowest error of left-out rows
+    )
+    return wide
 
 
-def _size(gp: SparseGP, asked: int | None, data: TrainingData, run: Run) -> tuple[int, str]:
+def _refused(posterior: VariationalPosterior, why: str, context: FitContext) -> VariationalPosterior:
+    context.record(NAME, 0, why)
+    return posterior
+
+
+def _size(gp: SparseGP, asked: int | None, data: TrainingData, context: FitContext) -> tuple[int, str]:
     """(The number of points, 0 for the inducing points alone; why)."""
     M, N = gp.approximation.n_inducing, data.n_rows
     if asked == 0:
@@ -87,20 +90,20 @@ def _size(gp: SparseGP, asked: int | None, data: TrainingData, run: Run) -> tupl
         return 0, "only constant Gaussian noise has a mean in closed form"
     if asked is not None:
         size = min(asked, N)
-        run.budget.require(_need_bytes(size), f"a mean from {size} points")
+        context.budget.require(_need_bytes(size), f"a mean from {size} points")
         return (size, AS_ASKED) if size > M else (0, f"{size} points are no more than the inducing ones")
     for size in (min(size, N) for size in SIZES):
         seconds = solve_seconds(size, data)
         if size < min(2 * M, N) or size <= M:
             break
-        if seconds < min(MOST_SECONDS, deadline.left()) and _need_bytes(size) < run.budget.free():
+        if seconds < min(MOST_SECONDS, deadline.left()) and _need_bytes(size) < context.budget.free():
             return size, "as many as time and memory allow: the inducing points and random rows"
     return 0, "no more points than the inducing ones: rows are few, or time or memory is short"
 
 
-def _size_of_learned(n: int, data: TrainingData, run: Run) -> tuple[int, str]:
+def _size_of_learned(n: int, data: TrainingData, context: FitContext) -> tuple[int, str]:
     """(n, 0 for the functions of the covariance alone; why), of functions of the mean that were learned."""
-    if solve_seconds(n, data) > deadline.left() or _need_bytes(n) > run.budget.free():
+    if solve_seconds(n, data) > deadline.left() or _need_bytes(n) > context.budget.free():
         return 0, "no time or no memory for the mean of the functions that were learned for it"
     return n, "the functions that were learned for it; the mean is the best one of all rows"
 

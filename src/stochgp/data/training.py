@@ -3,25 +3,21 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Int32, UInt64
 
-from stochgp.choosing import choice
 from stochgp.data import Standardiser
+from stochgp.data.fingerprint_rows import is_packed
+from stochgp.data.reading import Encoder
 from stochgp.data.rows import Rows
 from stochgp.data.streams import AbstractPasses, AbstractSource, DeviceRows, HostRows
 from stochgp.data.survey import StandardisedRows, Survey
-from stochgp.observations import AbstractMeanFunction, LinearMean, TreeMean
-from stochgp.training_data.fingerprinted import is_packed
-from stochgp.training_data.inputs import Encoder
-from stochgp.training_data.new_rows import BETWEEN, groups_in_time
-from stochgp.transforms import AbstractTransform
+from stochgp.data.time_order import BETWEEN, groups_in_time
 
-LINEAR_MEAN, TREES = "linear", "trees"  # `mean=`
-MEANS = {LINEAR_MEAN: LinearMean, TREES: TreeMean}
 RANGE = 1e12  # of variances, around the mean square of the targets
 _SHIFTED = ("nlml", "held_out_nlpd", "criterion")
 _SCALED = ("variance", "noise_variance")
@@ -39,12 +35,11 @@ class TrainingData:
     is_of_files: bool = False
     everything: StandardisedRows | None = None  # where `rows` are a sample of what files hold
     leaves_inputs: bool = False  # what the kernel sees of them is as given
-    transform: AbstractTransform | None = None  # T of the user's targets; `rows` hold T(y)
+    transform: Any = None  # a `transforms.AbstractTransform` T of the user's targets; `rows` hold T(y)
     log_slope: float = 0.0  # the mean of log T' over the rows
-    entries: dict[str, Any] = dataclasses.field(default_factory=dict)  # what `plan_` says of groups and of T
     left_out: Rows | None = None  # in the user's units, for the calibration of observations
     encoder: Encoder | None = None  # what made numbers of the inputs
-    mean_function: AbstractMeanFunction | None = None  # m; `rows` hold T(y) less its values
+    mean_function: Any = None  # an `observations.AbstractMeanFunction` m; `rows` hold T(y) less its values
     mean_values: Float[np.ndarray, " N"] | None = None  # of m at the rows, which were taken out
 
     @classmethod
@@ -52,24 +47,14 @@ class TrainingData:
         cls,
         rows: Rows,
         standardize: bool,
-        mean: float | str | None,
+        mean: float | None,
         dtype: str,
         leaves_inputs: bool = False,
     ) -> "TrainingData":
-        """`mean`, in target units, takes the place of the targets' average; without `standardize` that is 0. "linear" or "trees" are taken out first.
+        """`mean`, in target units, takes the place of the targets' average; without `standardize` that is 0.
 
         With `leaves_inputs` only the targets are standardised.
         """
-        if isinstance(mean, str):
-            found, values = MEANS[mean].fit(rows)
-            spread = lambda part: float(np.cov(part, ddof=0, aweights=rows.weight))
-            share = 1.0 - spread(rows.y - values) / (spread(rows.y) or 1.0)
-            values = found(rows.X) if isinstance(found, LinearMean) else values
-            less = dataclasses.replace(rows, y=rows.y - values)
-            rest = cls.of(less, standardize, None, dtype, leaves_inputs)
-            why = f"{share:.0%} of the variance of the targets is that of {found.described}"
-            entries = {"mean": choice(mean, why)}
-            return dataclasses.replace(rest, mean_function=found, mean_values=values, entries=entries)
         unchanged = Standardiser.identity((rows.X.shape[1],))
         if not standardize:
             center = np.asarray(0.0 if mean is None else mean, np.float64)
@@ -83,7 +68,14 @@ class TrainingData:
 
     @classmethod
     def of_files(
-        cls, found: Survey, standardize: bool, mean: float | None, dtype: str, new_rows: str = BETWEEN
+        cls,
+        found: Survey,
+        standardize: bool,
+        mean: float | None,
+        dtype: str,
+        new_rows: str = BETWEEN,
+        *,
+        record: Callable[[str, Any, str], None],
     ) -> "TrainingData":
         """The sample, standardised by all rows, and where all rows are (`everything`, None where the sample is all of them).
 
@@ -91,8 +83,10 @@ class TrainingData:
         none is given.
         """
         rows, encoder = found.sample, found.rows.encoder
-        in_time = lambda: groups_in_time(rows.X, rows.y, encoder, new_rows, in_order=False)
-        group, entries = in_time() if rows.group is None else (groups_of(rows.group), {})
+        if rows.group is None:
+            group = groups_in_time(rows.X, rows.y, encoder, new_rows, record, in_order=False)
+        else:
+            group = groups_of(rows.group)
         rows = dataclasses.replace(rows, group=group)
         is_whole, unscaled = found.size == len(rows), not found.rows.targets.scaled
         data = cls.of(rows.merged(is_packed(encoder)) if is_whole else rows, standardize, mean, dtype)
@@ -111,8 +105,8 @@ class TrainingData:
             everything = StandardisedRows(
                 found.rows, found.size, found.inputs.count, limits, inputs, targets, dtype
             )
-        scaled, more = standardize and not unscaled, {"entries": entries, "encoder": encoder}
-        return cls(data.rows, inputs, targets, dtype, scaled, True, everything, **more)
+        scaled = standardize and not unscaled
+        return cls(data.rows, inputs, targets, dtype, scaled, True, everything, encoder=encoder)
 
     @property
     def n_rows(self) -> int:
