@@ -2,12 +2,10 @@
 
 import math
 import typing
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -18,9 +16,8 @@ from stochgp.budget import release
 from stochgp.choosing import choice
 from stochgp.compiled import kept_on_disk
 from stochgp.context import restored_on_error
-from stochgp.data.streams import AbstractSource, Batch
+from stochgp.data.streams import AbstractSource
 from stochgp.deadline import TimeIsUpError, in_time
-from stochgp.devices import Devices
 from stochgp.estimators.helps import BEFORE, caution_of_rows, drift, shift_of, warned, within_reach
 from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.families.beyond import BEYOND, beyond_limits
@@ -28,25 +25,23 @@ from stochgp.families.streaming import Stream, added, begun, check_mergeable, mo
 from stochgp.features import AbstractFeatureMap
 from stochgp.learners import AbstractLearner
 from stochgp.learning.log import Report
-from stochgp.likelihoods import AbstractLikelihood, Gaussian, StudentT
+from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.models import FeatureGP
 from stochgp.numerics import draws
 from stochgp.numerics.arrays import filled_up, on_device
 from stochgp.numerics.seeds import words_of
-from stochgp.objectives import Moments, add_up, chunk_rows, nlml_of_spectrum, spectrum
-from stochgp.objectives.feature import belief_of
+from stochgp.objectives import add_up, chunk_rows, nlml_of_spectrum, spectrum
 from stochgp.objectives.moments import pass_rows, with_idle
-from stochgp.objectives.student import add_up_weighted
 from stochgp.observations import Dispersion
-from stochgp.parameters import cast, frozen, positive
+from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
+from stochgp.parameters import cast, positive
 from stochgp.posteriors import AbstractPosterior, FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.selection.choices import feature_learner
-from stochgp.selection.dispersion_choice import dispersion_of
-from stochgp.selection.likelihood import AUTO, BOTH, FEATURE, ROW_NOISE, Asked, starting_noise
-from stochgp.selection.row_noise import closed, with_noise
-from stochgp.selection.warping import transform_wanted
+from stochgp.selection.closing import closed
+from stochgp.selection.error_distribution import error_distribution
+from stochgp.selection.likelihood import FEATURE, Asked, starting_noise
 from stochgp.training_data.fingerprinted import (
     Inputs,
     inputs_with_smiles,
@@ -59,7 +54,6 @@ from stochgp.training_data.units import TREES, TrainingData
 
 SAMPLE_ROWS = 10_000  # from which landmarks are chosen
 SHARE_FOR_CLOSING = 0.9  # of the time that is left after learning
-HEADS = (ROW_NOISE, BOTH)  # noise that a network says
 FARTHEST = 8.0  # standard deviations: a network knows nothing of a category of one row in thousands, 70 of them from the others
 SCALE_ROWS = 1_000  # on which the starting variance is found
 
@@ -84,9 +78,8 @@ class FeatureGPRegressor(FamilyRegressor):
         The column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` leaves
         out those that cannot be read (predictions NaN).
     likelihood
-        "gaussian": noise of one variance; "row-noise": Gaussian with a variance that depends on the input, learned by a network; "student-t": heavy tails, of
-        `SCGD(df=…)`; "row-noise-student-t": both; "auto": the first, and each of the others where held-out rows, 500 at least, are predicted better by more
-        than two standard errors and 0.01 nats, and probabilities corrected where 2,000 held-out rows want it; `Gaussian(noise)` or `StudentT(df, noise)` of
+        "gaussian": noise of one variance; "student-t": the Student-t of held-out errors, whose scale depends on the inputs; "auto": the first, unless
+        the second clearly predicts held-out rows better (docs/methods/row_noise.md); `Gaussian(noise)` or `StudentT(df, noise)` of
         `stochgp.likelihoods`, whose noise is learned with the features; or
         `Warped(one of these, transform)`: the targets are transformed, and everything is said in their units.
     {shared}
@@ -97,7 +90,7 @@ class FeatureGPRegressor(FamilyRegressor):
         φ on standardised inputs, of a network by name with `features.Beyond` beside it, which is 0 in the range of the rows.
     noise_variance_, nlml_
         In units of the targets given (nlml = that of standardised targets + log s, variances times s²): the exact negative log marginal likelihood per datum
-        of all rows, with heavy tails a bound of it from above.
+        of all rows.
     converged_
         As the learner's docstring says, False when a budget ended the run.
     plan_
@@ -145,7 +138,7 @@ class FeatureGPRegressor(FamilyRegressor):
 
         The features, both variances and what standardises rows stay those of `fit`. Sums over rows are all that the posterior needs, so
         rows in pieces give what they give together. `forget` multiplies the sums so far first: the posterior of rows that weigh forgetᵃ
-        after `a` further calls; 0 drops all earlier rows. With heavy tails rows weigh as the posterior before them says. Afterwards `nlml_` and `n_rows_` are of all rows, and `drift_` holds mean and standard
+        after `a` further calls; 0 drops all earlier rows. Afterwards `nlml_` and `n_rows_` are of all rows, and `drift_` holds mean and standard
         deviation of the new ones in standardised units: far from 0 and 1 it is time for another `fit`. Warns (ConvergenceWarning) of rows far from
         the first ones, and of rows that the model before predicts worse than a constant, or too surely.
 
@@ -204,7 +197,7 @@ class FeatureGPRegressor(FamilyRegressor):
 
     def _start(self, data: TrainingData, run: Run) -> tuple[FeatureGP, dict[str, Any]]:
         """Features for the rows, `starting_noise`, and k(x, x) ≈ 1 on average, times the targets' mean square."""
-        asked = self._asked(False)
+        asked = self._asked
         map_key, sample_key = draws.split(run.start_key)
         chosen = np.random.default_rng(words_of(sample_key)).permutation(data.n_rows)[:SAMPLE_ROWS]
         sample = np.asarray(data.inputs.transform(data.rows.X[chosen], self.dtype))
@@ -245,37 +238,17 @@ class FeatureGPRegressor(FamilyRegressor):
         run: Run,
         report: Report,
     ) -> tuple[FitResult, dict[str, Any]]:
-        """Few rows: from all of them. Row noise and heavy tails, where they are asked for, or pay."""
-        asked = self._asked(isinstance(gp.features, features.TanimotoHashes))
-        found, closing = closed(found, gp, learner, rows, run, asked)
-        if self._leaves_out(gp):
-            return found, closing
-        found, noise = with_noise(asked, found, learner, rows, run, report, self.dtype)
-        return found, closing | noise
+        """Few rows: from all of them."""
+        return closed(found, gp, learner, rows, run)
 
-    def _asked(self, hashed: bool) -> Asked:
-        """`likelihood=`. Raises ValueError for row noise of fingerprints: a network of numbers says it."""
-        asked = Asked.of(self._likelihood, FEATURE)
-        if hashed and asked.name in HEADS:
-            raise ValueError(
-                f"likelihood={asked.name!r} is noise of inputs that are numbers, and these are fingerprints: 'gaussian' and 'student-t' are there"
-            )
-        transform = transform_wanted(self.likelihood, self._target)
-        asked = asked._replace(hashed=hashed, transformed=transform is not None)
-        return asked.as_chosen(self._chosen_likelihood)
-
-    def _leaves_out(self, gp: FeatureGP) -> bool:
-        """Whether "auto" chooses by `errors_of_left_out`: of features that nothing has fitted to the targets."""
-        asked = Asked.of(self._likelihood, FEATURE)
-        return isinstance(gp.features, features.Linear) and asked.name == AUTO
+    @property
+    def _asked(self) -> Asked:
+        return Asked.of(self._likelihood, FEATURE)
 
     def _likelihood_of(
         self, gp: FeatureGP, learned: FitResult | None, posterior: FeaturePosterior
     ) -> AbstractLikelihood:
-        if learned is None or learned.evidence is None or learned.evidence.df is None:
-            return Gaussian(posterior.noise)
-        with jax.enable_x64(True):
-            return StudentT(frozen(np.float64(learned.evidence.df)), posterior.noise)
+        return Gaussian(posterior.noise)
 
     def _dispersion_of(
         self,
@@ -285,12 +258,18 @@ class FeatureGPRegressor(FamilyRegressor):
         data: TrainingData,
         run: Run,
     ) -> tuple[Dispersion | None, dict[str, Any]]:
-        """Of linear features by rows that are left out exactly; else, where held-out rows want their probabilities corrected, that of whole errors."""
-        if self._leaves_out(gp):
-            return dispersion_of(self._asked(False), posterior, gp, data, run)
-        if learned is None or learned.evidence is None or learned.evidence.curve is None:
-            return None, {}
-        return Dispersion(None, learned.evidence.df, curve=learned.evidence.curve), {}
+        """By the rows that learning held out; of linear features with constant noise by rows that are left out exactly."""
+        asked = self._asked.as_chosen(self._chosen_likelihood)
+        if isinstance(gp.features, features.Linear) and asked.noise is None:
+            return error_distribution(asked, posterior, gp, data, run)
+        held_out = None if learned is None or learned.evidence is None else learned.evidence.held_out
+        if held_out is not None or asked.name == GAUSSIAN:
+            return error_distribution(asked, posterior, gp, data, run, held_out)
+        if asked.name == STUDENT:
+            raise ValueError(
+                "a Student-t is fitted to rows that learning holds out, and there are none: give the judge a validation_fraction, or more rows"
+            )
+        return None, {"likelihood": choice(GAUSSIAN, "no rows were held out")}
 
     def _posterior_of(
         self, gp: FeatureGP, learned: FitResult | None, data: TrainingData, run: Run
@@ -341,7 +320,7 @@ class FeatureGPRegressor(FamilyRegressor):
         try:
             with deadline.within(SHARE_FOR_CLOSING * deadline.left()):
                 chunks = data.everything.chunks(pass_rows(learned.gp.n_features, run.devices))
-                moments = _moments(learned, in_time(chunks), run.devices)
+                moments = add_up(learned.gp, in_time(chunks), run.devices)
         except (TimeIsUpError, KeyboardInterrupt) as end:
             result = RESULTS.time_limit if isinstance(end, TimeIsUpError) else RESULTS.interrupted
             why = f"of {data.n_all}: there was no time for one pass over all, so the posterior is of a uniform sample"
@@ -355,15 +334,6 @@ class FeatureGPRegressor(FamilyRegressor):
             evidence=learned.evidence._replace(moments=moments, spectrum=found, nlml=nlml)
         )
         return closed, {"closing_rows": choice(data.n_all, why)}
-
-
-def _moments(learned: FitResult, chunks: Iterable[Batch], devices: Devices) -> Moments:
-    """Of rows beyond those learned from; under Student-t noise they weigh as the posterior of these says."""
-    gp, df = learned.gp, learned.evidence.df
-    if df is None:
-        return add_up(gp, chunks, devices)
-    before = belief_of(learned.spectrum, float(gp.variance), float(gp.noise_variance))
-    return add_up_weighted(gp, chunks, before, df, devices)
 
 
 @eqx.filter_jit

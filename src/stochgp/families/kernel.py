@@ -25,6 +25,7 @@ from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.models import AbstractGP, KernelGP
 from stochgp.numerics.seeds import as_key
 from stochgp.observations import Dispersion
+from stochgp.observations.error_distribution import GAUSSIAN
 from stochgp.parameters import cast
 from stochgp.posteriors import (
     AbstractPosterior,
@@ -36,10 +37,9 @@ from stochgp.posteriors import (
 from stochgp.posteriors.base import Request
 from stochgp.results import RESULTS, Estimate, FitResult, Solution
 from stochgp.selection.choices import HURRIED, kernel_learner
-from stochgp.selection.dispersion import GAUSSIAN
-from stochgp.selection.dispersion_choice import dispersion_of, start_noise
+from stochgp.selection.error_distribution import error_distribution
 from stochgp.selection.kernel_choice import USUAL, best_kernel, kernel_called, near_in_time, short_days
-from stochgp.selection.likelihood import AUTO, KERNEL, Asked
+from stochgp.selection.likelihood import AUTO, KERNEL, Asked, start_noise
 from stochgp.selection.metric import COMPARE, with_metric
 from stochgp.training_data.fingerprinted import (
     Inputs,
@@ -272,9 +272,7 @@ class KernelGPRegressor(FamilyRegressor):
         )
         if asked.name == AUTO and kept:
             return None, {"likelihood": choice(GAUSSIAN, "the noise was not learned")}
-        if asked.name == AUTO and is_packed(data.encoder):
-            return None, {"likelihood": choice(GAUSSIAN, "of fingerprints no other is compared")}
-        return dispersion_of(asked, posterior, gp, data, run)
+        return error_distribution(asked, posterior, gp, data, run)
 
     @property
     def _asked(self) -> Asked:

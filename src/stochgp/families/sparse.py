@@ -27,11 +27,11 @@ from stochgp.likelihoods import AbstractLikelihood, Shifted
 from stochgp.models import AbstractGP, SparseGP, revalued
 from stochgp.names import lookup
 from stochgp.observations import Dispersion
+from stochgp.observations.error_distribution import GAUSSIAN
 from stochgp.posteriors import AbstractPosterior, VariationalPosterior
 from stochgp.results import FitResult, Solution
 from stochgp.selection.choices import sparse_learner
-from stochgp.selection.dispersion import GAUSSIAN
-from stochgp.selection.dispersion_choice import dispersion_of
+from stochgp.selection.error_distribution import error_distribution
 from stochgp.selection.likelihood import AUTO, SPARSE, Asked, refuse_learner, started
 from stochgp.selection.wider_mean import widened
 from stochgp.training_data.fingerprinted import Inputs
@@ -213,7 +213,7 @@ class SparseGPRegressor(FamilyRegressor):
             return None, {}
         if refusal := self._without(posterior, data):
             return None, {"likelihood": choice(GAUSSIAN, refusal)}
-        found = dispersion_of(asked.as_chosen(self._chosen_likelihood), posterior, gp, data, run)
+        found = error_distribution(asked.as_chosen(self._chosen_likelihood), posterior, gp, data, run)
         vars(posterior).pop("solved", None)
         return found
 

@@ -1,7 +1,8 @@
 """All that lies between the latent f and what is observed."""
 
 from .dispersion import Dispersion
+from .error_distribution import LeftOut
 from .mean_function import AbstractMeanFunction, LinearMean, TreeMean
 from .observation import Observation
 
-__all__ = ["AbstractMeanFunction", "Dispersion", "LinearMean", "Observation", "TreeMean"]
+__all__ = ["AbstractMeanFunction", "Dispersion", "LeftOut", "LinearMean", "Observation", "TreeMean"]

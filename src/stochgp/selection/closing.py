@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxtyping import PRNGKeyArray
 
+from stochgp.choosing import choice
 from stochgp.data.streams import AbstractSource
 from stochgp.devices import ONE, Devices
 from stochgp.learning.base import AbstractLearner
@@ -16,6 +17,19 @@ from stochgp.models import FeatureGP
 from stochgp.objectives import nlml_of_spectrum
 from stochgp.planning.steps import FEW_ROWS
 from stochgp.results import FitResult
+from stochgp.training_data.run import Run
+
+
+def closed(
+    first: FitResult, gp: FeatureGP, learner: AbstractLearner, source: AbstractSource, run: Run
+) -> tuple[FitResult, dict[str, Any]]:
+    """(The run, of few rows with features learned from all of them, what `plan_` says of that)."""
+    if not closes(first, learner, source):
+        return first, {"closing_steps": choice(0, "on all rows, held-out ones included: only for few rows")}
+    settings = {"key": run.learn_key, "checkpoint": run.beside("closing"), "devices": run.devices}
+    found = on_all_rows(first, gp, learner, source, _rate_of(first, learner), **settings)
+    why = "on all rows, held-out ones included, from the start; the variances are those that held-out rows chose"
+    return found, {"closing_steps": choice(found.n_iter - first.n_iter, why)}
 
 
 def closes(first: FitResult, learner: AbstractLearner, source: AbstractSource) -> bool:
@@ -58,6 +72,13 @@ def on_all_rows(
         n_iter=first.n_iter + second.n_iter,
         seconds=first.seconds + second.seconds,
     )
+
+
+def _rate_of(first: FitResult, learner: AbstractLearner) -> float | None:
+    """The rate that `first` found or was given; None where a rule of the step sets it."""
+    if learner.learning_rate is not None:
+        return None if callable(learner.learning_rate) else learner.learning_rate
+    return next((entry["rate"] for entry in first.history if "rate" in entry), None)
 
 
 def _closing(
