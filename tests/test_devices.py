@@ -110,7 +110,7 @@ def test_two_processes_see_the_same_and_what_process_0_decides():
 def test_ordered_sums_have_the_same_bits_on_any_number_of_devices_and_processes():
     """Moments of 256, 100 and 5 rows in 8 virtual shards: of 1, 2, 4 and 8 devices, and of two processes of two devices each."""
     found = [alone(), *together()]
-    for name in [f"{noise} {n}" for noise in ("plain", "heavy tails") for n in (256, 100, 5)]:
+    for name in ("256", "100", "5"):
         digests = [digest for process in found for digest in process["moments"]["bits"][name]]
         assert len(digests) == 6 and len(set(digests)) == 1
     assert max(process["moments"]["error"] for process in found) < 1e-14

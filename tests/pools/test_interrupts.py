@@ -10,7 +10,7 @@ from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor
 from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Rows
 from stochgp.pools import held_out, regressor, targets
-from stochgp.selection import dispersion_choice
+from stochgp.families import error_distribution
 from stochgp.storage import checkpoint as checkpoints
 
 GENERATOR = np.random.default_rng(0)
@@ -136,7 +136,7 @@ def test_ctrl_c_while_small_models_are_compared_is_passed_on():
 
 
 def test_ctrl_c_while_the_likelihood_is_chosen_is_reported(monkeypatch):
-    monkeypatch.setattr(dispersion_choice, "_left_out", interrupts(9))
+    monkeypatch.setattr(error_distribution, "_left_out", interrupts(9))
     settings = {"learner": "bsgd", "epochs": 2, "metric": "inputs", "random_state": 0}
     model = KernelGPRegressor("rbf", **settings).fit(X[:200], Y[:200])
     assert model.plan_["ended"]["choice"] == "interrupted" and not model.converged_

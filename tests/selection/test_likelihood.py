@@ -18,11 +18,10 @@ from stochgp.families import variational
 from stochgp.kernels import RBF
 from stochgp.likelihoods import AbstractNoise, Bernoulli, Gaussian, StudentT, constant_noise
 from stochgp.models import KernelGP
+from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import AbstractParameter, frozen, positive
 from stochgp.posteriors import LocalPosterior
-from stochgp.selection import curves, dispersion_choice
-from stochgp.selection.curves import CURVED
-from stochgp.selection.dispersion import GAUSSIAN, OF_INPUT, STUDENT, LeftOut
+from stochgp.families import error_distribution as choosing
 from stochgp.families.left_out import some_rows
 from stochgp.data.training import TrainingData
 from stochgp.variational.decoupled import DecoupledProcess
@@ -67,8 +66,9 @@ def fitted(family="kernel"):
 @families
 def test_a_scale_of_the_input_is_chosen_and_covers_where_noise_is_small_and_where_it_is_large(family):
     model, (X, y) = fitted(family), rows(1000, seed=1)
-    assert model.plan_["likelihood"]["choice"].endswith(OF_INPUT)
-    assert "scale of the input" in model.summary()
+    assert model.plan_["likelihood"]["choice"] == STUDENT
+    assert model.plan_["likelihood_trees"]["choice"] > 0
+    assert "student-t" in model.summary()
     lower, upper = model.predict_interval(X, 0.9).T
     inside = (lower <= y) & (y <= upper)
     for half in (X[:, 0] > 0, X[:, 0] < 0):
@@ -141,7 +141,7 @@ def test_errors_of_rows_are_those_of_single_observations_given_rows_of_other_gro
     group = each // 4 if grouped else each
     gp = KernelGP(RBF([0.7, 1.5], 1.3), 0.04)
     data = TrainingData.of(Rows(X, y, weight, group if grouped else None), False, None, "float64")
-    found, _ = dispersion_choice._left_out(UNKNOWING, gp, data)
+    found = choosing._left_out(UNKNOWING, gp, data)
     z = np.empty(40)
     K = 1.3 * np.exp(-0.5 * np.sum(((X[:, None] - X) / [0.7, 1.5]) ** 2, axis=2))
     for i in range(40):
@@ -162,14 +162,13 @@ def test_errors_of_a_local_posterior_are_those_of_one_without_these_rows(grouped
     gp = KernelGP(RBF([0.1, 1000.0], 1.3), 1e-4)
     data = TrainingData.of(Rows(X, y, None, group if grouped else None), False, None, "float64")
     made = LocalPosterior(gp, data.X, data.y, data.weight, 5, scale=2.0)
-    found, as_new = dispersion_choice._left_out(made, gp, data)
+    found = choosing._left_out(made, gp, data)
     rows = some_rows(120, 120)
     for i, z in zip(rows[:40], found.z[:40], strict=True):
         rest = group != group[i]
         new = LocalPosterior(gp, data.X[rest], data.y[rest], data.weight[rest], 5, scale=2.0)
         mean, variance = new.mean_and_variance(data.X[i : i + 1])
         assert_allclose(z, (data.y[i] - mean) / np.sqrt(variance + 2e-4), rtol=1e-6)
-    assert as_new
 
 
 def test_few_groups_choose_nothing():
@@ -187,35 +186,19 @@ def left_out(scale=1.0):
         gp = KernelGP(
             kernel=RBF(np.ones(2), np.float64(scale)), noise=constant_noise(0.2 * scale, dtype=np.float64)
         )
-        found, as_new = dispersion_choice._left_out(UNKNOWING, gp, data)
-    assert not as_new
+        found = choosing._left_out(UNKNOWING, gp, data)
     return found, weight, group
 
 
 def test_errors_of_neighbours_have_weights_groups_and_no_scale(monkeypatch):
     """That of all variances is the posterior's: mean z² is 1, and 9 k and 9 σ² change nothing."""
-    monkeypatch.setattr(dispersion_choice, "ROWS", 80)
+    monkeypatch.setattr(choosing, "ROWS", 80)
     (found, weight, group), (scaled, *_) = left_out(), left_out(9.0)
     at = some_rows(300, 80)
     assert_array_equal(found.weight, weight[at])
     assert_array_equal(found.group, group[at])
     assert_allclose(np.average(found.squares, weights=weight[at]), 1, rtol=1e-12)
     assert_allclose(scaled.z, found.z, rtol=1e-9)
-
-
-def test_probabilities_are_corrected_by_rows_that_no_tree_was_fitted_to():
-    """Of a law with trees a quarter: larger errors of theirs change how many trees there are, but no split."""
-    generator = np.random.default_rng(2)
-    X = generator.uniform(-1, 1, size=(1200, 3))
-    given = LeftOut(X, generator.normal(size=1200) * np.exp(np.sign(X[:, 0])))
-    law, others = dispersion_choice._fitted(GAUSSIAN + OF_INPUT, given, None)
-    assert len(others.z) == 300
-    z = np.where(np.isin(given.z, others.z), 1.3 * given.z, given.z)
-    again = dispersion_choice._fitted(GAUSSIAN + OF_INPUT, given._replace(z=z), None)[0].trees
-    n = min(len(law.trees.leaves), len(again.leaves))
-    assert_array_equal(law.trees.inputs[:n], again.inputs[:n])
-    assert_array_equal(law.trees.thresholds[:n], again.thresholds[:n])
-    assert len(dispersion_choice._fitted(STUDENT, given, None)[1].z) == 1200
 
 
 def test_a_student_t_is_fitted_as_asked():
@@ -275,56 +258,13 @@ def test_other_values_are_refused():
         KernelGPRegressor(likelihood=Gaussian(0.1), noise_variance=0.1).fit(*plain(30))
 
 
-SKEWED = 800  # rows
-
-
-def skewed(n, seed):
-    generator = np.random.default_rng(seed)
-    X = generator.uniform(-2, 2, size=(n, 1))
-    return X, np.sin(2 * X[:, 0]) + 0.3 * (generator.exponential(size=n) - 1)
-
-
-@pytest.fixture(scope="module")
-def curved():
-    """Fits to skewed noise, of which fewer rows than usual may choose a curve."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curves, "FEWEST", SKEWED // 2)
-        yield functools.cache(lambda **settings: make(**settings).fit(*skewed(SKEWED, 0)))
-
-
-def test_probabilities_of_skewed_noise_are_recalibrated_again_and_come_back_from_a_file(tmp_path, curved):
-    """Errors with a tail on one side: the density gains, quantiles are those of the noise, predictions stay the mean."""
-    model, (Z, z) = curved(), skewed(2000, 1)
-    assert model.plan_["likelihood"]["choice"].endswith(CURVED)
-    found, noise = model.predict_distribution(Z), 0.3 * (-np.log1p(-np.array([0.05, 0.5, 0.95])) - 1)
-    assert_allclose(found.quantile([0.05, 0.5, 0.95]) - np.sin(2 * Z), np.tile(noise, (2000, 1)), atol=0.15)
-    symmetric = curved(likelihood=STUDENT)
-    assert found.logpdf(z).mean() > symmetric.predict_distribution(Z).logpdf(z).mean() + 0.1
-    mean, std = model.predict(Z, return_std=True, include_noise=True)
-    assert_allclose(std, found.std, rtol=1e-9)
-    assert_array_equal(mean, symmetric.predict(Z))
-    again = make()
-    vars(again)["_chosen_likelihood"] = model.plan_["likelihood"]["choice"]
-    again.fit(*skewed(SKEWED, 0))
-    assert_array_equal(again.predict_distribution(Z).logpdf(z), found.logpdf(z))
-    model.save(tmp_path / "m")
-    assert_array_equal(load(tmp_path / "m").predict_distribution(Z).logpdf(z), found.logpdf(z))
-
-
-def test_no_curve_where_neighbours_of_other_groups_stand_for_all_rows(curved):
-    """Behind a posterior of all rows, left-out rows by groups are not predicted as new ones are."""
-    assert curved().plan_["likelihood"]["choice"].endswith(CURVED)
-    model = make().fit(*skewed(SKEWED, 0), groups=np.arange(SKEWED) % 40)
-    assert not model.plan_["likelihood"]["choice"].endswith(CURVED)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"likelihood": STUDENT}, {}, {"likelihood": "gaussian", "calibration": "pit"}]
-)
-def test_draws_of_observations_are_of_the_predicted_distribution(curved, settings):
+@pytest.mark.parametrize("settings", [{}, {"likelihood": "gaussian", "calibration": "pit"}])
+def test_draws_of_observations_are_of_the_predicted_distribution(settings):
     """Probabilities of draws are uniform, within 4 standard errors of their first moments; ranks of rows close together those of f and Gaussian noise."""
-    model, S = curved(**settings), 250
-    Z = np.append([-1.0, 2.5, 2.6], np.linspace(-2, 2, 20))[:, None]
+    generator = np.random.default_rng(0)
+    X = generator.uniform(-2, 2, size=(800, 1))
+    model = make(**settings).fit(X, np.sin(2 * X[:, 0]) + 0.3 * (generator.exponential(size=800) - 1))
+    Z, S = np.append([-1.0, 2.5, 2.6], np.linspace(-2, 2, 20))[:, None], 250
     draws = model.sample_y(Z, S, include_noise=True)
     law = model.predict_distribution(Z)
     u = law._tails(draws)[0]

@@ -30,7 +30,8 @@ def described(estimator: Any, out: str, n_train: int) -> dict[str, Any]:
     kept = estimator.learner is None
     return report | {
         "hyperparameters": "as given, nothing was learned" if kept else f"learned by {plan['learner']}",
-        **{name: plan.get(name) for name in ("prediction", "solver", "variance", "residual")},
+        **{name: plan.get(name) for name in ("prediction", "solver", "variance")},
+        "residual": estimator.fit_report_.get("residual"),
         "file_bytes": Path(out).stat().st_size,
         "file_holds": "the training rows, standardised: a kernel model predicts from them",
     }

@@ -2,9 +2,9 @@
 
 Nothing else of the package imports this module, and `onnx` itself is loaded by `to_onnx` alone. What is written is
 
-    z = (x − mean)/scale,   Φ = φ(z),   E f = m + s Φŵ,   var f = s² Σ_j (ΦR)_j²,   var y = c² (var f + s² σ² s₀(z))
+    z = (x − mean)/scale,   Φ = φ(z),   E f = m + s Φŵ,   var f = c(z) s² Σ_j (ΦR)_j²,   var y = var f + c(z) s² σ²
 
-with the names of `posteriors.FeaturePosterior`; c is 1 unless probabilities were corrected. The features are computed in the dtype of the
+with the names of `posteriors.FeaturePosterior`; c is that of `observations.Dispersion`, 1 for Gaussian errors. The features are computed in the dtype of the
 model, all the rest in float64, as `predict` does it.
 """
 # pyright: reportMissingImports=false
@@ -29,10 +29,11 @@ from stochgp import features, networks
 from stochgp.data import TableEncoder
 from stochgp.estimators.fitted import Fitted
 from stochgp.families import FeatureGPRegressor
-from stochgp.likelihoods import AbstractNoise, StudentT
-from stochgp.likelihoods.noise import LARGEST_OF_HEADS, ConstantNoise, HeadNoise
+from stochgp.likelihoods import Gaussian
+from stochgp.likelihoods.noise import LARGEST_OF_TREES, ConstantNoise
 from stochgp.networks.embeddings import BOUND
-from stochgp.observations import Observation
+from stochgp.numerics.trees import Trees
+from stochgp.observations import Dispersion, Observation
 from stochgp.parameters import value_of
 from stochgp.posteriors import FeaturePosterior
 from stochgp.storage.writing import replacing
@@ -40,6 +41,7 @@ from stochgp.version import __version__
 
 HOW_TO_INSTALL = "pip install 'stochgp[onnx]'"
 OPSET, IR_VERSION = 18, 8  # of 2022: older runtimes read the file too
+INT64 = 7  # the number of ONNX
 OUTPUTS = ("mean", "function_std", "observation_std")
 ACTIVATIONS = {
     networks.relu: "Relu",
@@ -60,7 +62,7 @@ def to_onnx(model: Any, path: str | os.PathLike) -> None:
     row that has one are NaN. The file holds no training rows. Its metadata name the columns of a data frame, and the distribution of an observation.
 
     It writes the features "mlp", "robust-mlp", "piecewise-mlp", "periodic-mlp", "rff", "orf" and "linear", and sums and chains of them; networks of
-    `stochgp.networks.mlp` with ReLU, tanh, sigmoid or softplus; constant noise, row noise and heavy tails. Raises TypeError for other estimators, ValueError for other features, for a table
+    `stochgp.networks.mlp` with ReLU, tanh, sigmoid or softplus; constant noise, and Student-t errors whose scale depends on the inputs. Raises TypeError for other estimators, ValueError for other features, for a table
     whose columns are not numbers that stay as they are, for transformed targets and counts, and for a calibration, and ImportError without `onnx`.
 
     Parameters
@@ -144,26 +146,35 @@ def _write(fitted: Fitted, graph: _Graph) -> None:
     graph.add("Add", graph.add("Mul", mean, s), float(fitted.targets.mean), out="mean")
     half = graph.add("MatMul", Phi, np.asarray(posterior.root))
     variance = graph.add("ReduceSum", graph.add("Mul", half, half), np.array([1]), keepdims=0)
+    level = float(observation.likelihood.noise.level)  # pyright: ignore[reportAttributeAccessIssue]
+    total, inflation = graph.add("Add", variance, level), observation.inflation
+    if inflation is not None:
+        factor = _factor(inflation, graph, graph.cast(Z))
+        variance, total = graph.add("Mul", variance, factor), graph.add("Mul", total, factor)
     graph.add("Mul", graph.add("Sqrt", variance), s, out="function_std")
-    noise = _noise(observation, graph, graph.cast(Z))
-    inflation = observation.inflation
-    correction = 1.0 if inflation is None else float(inflation.corrected(np.ones(1))[0])
-    total = graph.add("Sqrt", graph.add("Add", variance, noise))
-    graph.add("Mul", total, correction * s, out="observation_std")
+    graph.add("Mul", graph.add("Sqrt", total), s, out="observation_std")
 
 
-def _noise(observation: Observation, graph: _Graph, Z: str) -> str:
-    """σ² s₀(z): one number, or one of each row."""
-    noise, level = _noise_of(observation), observation.noise_variance
-    if not isinstance(noise, HeadNoise):
-        return graph.array(level)
-    eta = graph.add("MatMul", _features(noise.features, graph, Z), np.asarray(noise.weights))
-    bounded = graph.add("Tanh", graph.add("Div", eta, LARGEST_OF_HEADS))
-    return graph.add("Mul", graph.add("Exp", graph.add("Mul", bounded, LARGEST_OF_HEADS)), level)
+def _factor(inflation: Dispersion, graph: _Graph, Z: str) -> str:
+    """c s(z): one number, or one of each row."""
+    if inflation.trees is None:
+        return graph.array(inflation.variance)
+    eta = graph.add("Clip", _log_scale(inflation.trees, graph, Z), -LARGEST_OF_TREES, LARGEST_OF_TREES)
+    return graph.add("Mul", graph.add("Exp", eta), inflation.variance)
 
 
-def _noise_of(observation: Observation) -> AbstractNoise:
-    return observation.likelihood.noise  # pyright: ignore[reportAttributeAccessIssue]  # has_noise: asked before
+def _log_scale(trees: Trees, graph: _Graph, Z: str) -> str:
+    """Σ_t leaves[t, b_t(z)]."""
+    inputs, thresholds, leaves = (np.asarray(part) for part in (trees.inputs, trees.thresholds, trees.leaves))
+    (T, d), L = inputs.shape, leaves.shape[1]
+    values = graph.add("Gather", Z, inputs.ravel().astype(np.int64), axis=1)
+    digits = graph.cast(graph.add("Greater", values, thresholds.ravel()))
+    digits = graph.add("Reshape", digits, np.array([-1, T, d]))
+    leaf = graph.add("MatMul", digits, 2.0 ** np.arange(d - 1, -1, -1))
+    place = graph.add("Cast", graph.add("Add", leaf, L * np.arange(T, dtype=np.float64)), to=INT64)
+    return graph.add(
+        "ReduceSum", graph.add("Gather", leaves.ravel(), place, axis=0), np.array([1]), keepdims=0
+    )
 
 
 def _check_inputs(fitted: Fitted) -> None:
@@ -191,27 +202,19 @@ def _check_observation(observation: Observation) -> None:
         raise ValueError("to_onnx writes no prior mean that was fitted: fit with mean=None")
     if observation.correction is not None:
         raise ValueError("to_onnx writes no calibration: fit with calibration=None")
-    inflation = observation.inflation
-    scales = inflation is not None and inflation.is_scaling
-    written = observation.has_noise and isinstance(_noise_of(observation), ConstantNoise | HeadNoise)
-    if scales or not written:
+    likelihood = observation.likelihood
+    if not isinstance(likelihood, Gaussian) or not isinstance(likelihood.noise, ConstantNoise):
         raise ValueError(
-            "to_onnx writes Gaussian and Student-t noise, constant or by a network of the inputs: fit with likelihood='gaussian'"
+            "to_onnx writes no noise model of your own: fit with likelihood='auto' or 'gaussian'"
         )
 
 
 def _about(model: FeatureGPRegressor) -> dict[str, str]:
     """What the file says of itself."""
     fitted = model._fitted
-    observation, names = fitted.observation, getattr(model, "feature_names_in_", None)
-    inflation, kind = observation.inflation, "Gaussian"
-    df = inflation.df if inflation is not None else None
-    if isinstance(observation.likelihood, StudentT):
-        df = float(observation.likelihood.df)
-    if df is not None:
-        kind = f"Student-t, {df:.4g} degrees of freedom"
-    if inflation is not None and inflation.curve is not None:
-        kind += ", probabilities corrected: quantiles are not mean + observation_std times a constant of that distribution"
+    inflation, names = fitted.observation.inflation, getattr(model, "feature_names_in_", None)
+    df = None if inflation is None else inflation.df
+    kind = "Gaussian" if df is None else f"Student-t, {df:.4g} degrees of freedom"
     columns = {} if names is None else {"columns": ", ".join(names)}
     return {"distribution": kind} | columns
 

@@ -52,7 +52,7 @@ _FLOATS = (np.float64, np.float32)
 
 
 def read_training_rows(
-    estimator: BaseEstimator,
+    estimator: Any,
     X: Any,
     y: Any,
     sample_weight: Any,

@@ -4,8 +4,8 @@ from .base import AbstractDistribution
 from .calibrating import Conformal, ConformalScores, PITRecalibration, conformal, recalibration
 from .categorical import Categorical
 from .counts import Counts
-from .curves import AbstractCurve, BetaCurve, Recalibrated, SplineCurve
-from .location_scale import LocationScale, Normal, Student
+from .curves import AbstractCurve, BetaCurve, Recalibrated
+from .location_scale import Normal, Student
 from .mixture import Mixture
 from .point_mass import PointMass
 from .rounded import Rounded, mixture
@@ -21,7 +21,6 @@ __all__ = [
     "Conformal",
     "ConformalScores",
     "Counts",
-    "LocationScale",
     "Mixture",
     "Normal",
     "PITRecalibration",
@@ -29,7 +28,6 @@ __all__ = [
     "Recalibrated",
     "Rounded",
     "ScaleMixture",
-    "SplineCurve",
     "Student",
     "TemperatureScaling",
     "Warped",

@@ -9,10 +9,6 @@ from jaxtyping import Float64
 from scipy.special import betainc, betaincc, betaincinv, betaln, xlogy
 
 from stochgp.distributions.base import OF_PIECE, SMALLEST, AbstractDistribution, PerRow, Points
-from stochgp.transforms import Spline
-
-AT = (0.005, 0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975, 0.995)  # inner knots of a spline
-PRIOR_ROWS = 50.0  # with uniform probabilities, that count beside those a spline is fitted to
 
 Probabilities = Any  # arrays of one shape, in [0, 1]
 
@@ -85,64 +81,6 @@ class BetaCurve(AbstractCurve):
 
     def inverse(self, p: Probabilities) -> Probabilities:
         return betaincinv(self.a, self.b, p)
-
-
-class SplineCurve(AbstractCurve):
-    """A monotone rational-quadratic spline from (0, 0) to (1, 1) (`transforms.Spline`): tails stay as heavy as they were, by a factor.
-
-    Parameters
-    ----------
-    knots, values : array [K]
-        u_k and R(u_k), both increasing from 0 to 1.
-    slopes : array [K]
-        R'(u_k), positive.
-    """
-
-    knots: Float64[np.ndarray, " K"]
-    values: Float64[np.ndarray, " K"]
-    slopes: Float64[np.ndarray, " K"]
-
-    @classmethod
-    def of(
-        cls, u: Float64[np.ndarray, " n"], weight: Float64[np.ndarray, " n"] | None = None
-    ) -> "SplineCurve":
-        """Through the shares of these probabilities below 0.005, 0.025, 0.1, …, with 50 uniform ones added.
-
-        One of weight ρ counts as ρ equal ones. The slope at a knot is the geometric mean of those of the chords beside it; at the ends it is that of the chord.
-        """
-        knots = np.array([0.0, *AT, 1.0])
-        counts = np.histogram(u, knots, weights=weight)[0] + PRIOR_ROWS * np.diff(knots)
-        values = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
-        values[-1] = 1.0
-        chords = np.log(np.diff(values) / np.diff(knots))
-        slopes = np.exp(np.concatenate([chords[:1], (chords[1:] + chords[:-1]) / 2, chords[-1:]]))
-        return cls(knots, values, slopes)
-
-    @property
-    def kinks(self) -> Float64[np.ndarray, " K"]:
-        return self.knots[1:-1]
-
-    @property
-    def tail_power(self) -> float:
-        return 1.0
-
-    def log_slope(self, below: Probabilities, above: Probabilities) -> Probabilities:
-        lower, upper = self._sides
-        return np.where(below < 0.5, lower.log_slope(below), upper.log_slope(above))
-
-    def tails(self, below: Probabilities, above: Probabilities) -> tuple[Probabilities, Probabilities]:
-        lower, upper = (side(u) for side, u in zip(self._sides, (below, above), strict=True))
-        return np.where(below < 0.5, lower, 1 - upper), np.where(below < 0.5, 1 - lower, upper)
-
-    def inverse(self, p: Probabilities) -> Probabilities:
-        lower, upper = self._sides
-        return np.where(p < 0.5, lower.inverse(p), 1 - upper.inverse(1 - p))
-
-    @property
-    def _sides(self) -> tuple[Spline, Spline]:
-        """(R(u), 1 − R(1 − v) of v = 1 − u)."""
-        mirrored = 1 - self.knots[::-1], 1 - self.values[::-1], self.slopes[::-1]
-        return Spline(self.knots, self.values, self.slopes), Spline(*mirrored)
 
 
 class PositiveCurve(AbstractCurve):

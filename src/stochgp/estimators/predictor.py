@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from stochgp.budget import Budget
+from stochgp.choosing import Decisions
 from stochgp.data.reading import read_inputs
 from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.checks import warn_of_far, warn_of_moved
@@ -35,6 +36,10 @@ class PosteriorEstimator(BaseEstimator):
     verbose: int
     missing: str
     target_name_: str | None
+    plan_: Decisions
+    fit_report_: dict[str, Any]
+    fit_seconds_: float
+    n_rows_: int
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the fitted model to one safetensors file; `stochgp.load` reads it. Of the data only a kernel GP keeps rows and targets.

@@ -71,7 +71,7 @@ CLASSIFIER_LEARNERS: dict[str, AbstractLearner] = {"svgp": CLASSIFIER}
 Chosen = tuple[AbstractLearner | None, str]  # a learner, and why
 
 
-def feature_learner(learner: Any, **options: Any) -> Chosen:
+def feature_learner(learner: Any, **options: Any) -> tuple[AbstractLearner, str]:
     """The learner of a feature GP by its name, or the one given, with the options that are not None. Raises as `named_learner`."""
     return named_learner(learner, FEATURE_LEARNERS, _given(options))
 
@@ -105,7 +105,7 @@ def kernel_learner(
     return _in_two_stages(options) if learner == "iterative" and n_rows > SUBSET_ROWS else found
 
 
-def sparse_learner_of(estimator: Any) -> Chosen:
+def sparse_learner_of(estimator: Any) -> tuple[AbstractLearner, str]:
     """The learner of a sparse GP for the settings of an estimator: "auto", a name, or the one given, with the options that are not None.
 
     Raises as `named_learner`.
@@ -122,7 +122,7 @@ def sparse_learner_of(estimator: Any) -> Chosen:
     return named_learner(learner, {"auto": None} | SPARSE_LEARNERS, _given(options))
 
 
-def classifier_learner(learner: Any, **options: Any) -> Chosen:
+def classifier_learner(learner: Any, **options: Any) -> tuple[AbstractLearner, str]:
     """The learner of a classifier for "auto", a name, or the one given, with the options that are not None. Raises as `named_learner`."""
     if isinstance(learner, str) and learner == "auto":
         found, _ = named_learner("svgp", CLASSIFIER_LEARNERS, _given(options))
@@ -130,7 +130,9 @@ def classifier_learner(learner: Any, **options: Any) -> Chosen:
     return named_learner(learner, {"auto": None} | CLASSIFIER_LEARNERS, _given(options))
 
 
-def named_learner(learner: Any, named: Mapping[str, Any], options: dict[str, Any]) -> Chosen:
+def named_learner(
+    learner: Any, named: Mapping[str, Any], options: dict[str, Any]
+) -> tuple[AbstractLearner, str]:
     """The learner of that name, or the learner given, with the options set.
 
     Raises ValueError for an unknown name, with the nearest one, for an option that the learner given sets too, and for a batch size

@@ -183,6 +183,7 @@ class KernelGPRegressor(FamilyRegressor):
                 )
                 gp = learned.gp
             is_learned = learned is not None
+            posterior: Any
             posterior, solution = context.finish(
                 lambda: kernel_posterior(gp, data, self, context, is_learned=is_learned)
             )

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stochgp.choosing import choice
 from stochgp.data.training import TrainingData
 from stochgp.learners import SVGP, AbstractLearner
 from stochgp.likelihoods import (
@@ -25,12 +24,10 @@ from stochgp.likelihoods import (
 )
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.names import lookup, quoted
-from stochgp.parameters import Frozen
-from stochgp.selection.curves import CURVED
-from stochgp.selection.dispersion import GAUSSIAN, STUDENT
+from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
+from stochgp.parameters import Frozen, frozen
 
 AUTO, ROW_NOISE = "auto", "row-noise"
-BOTH = f"{ROW_NOISE}-{STUDENT}"
 KERNEL, FEATURE, SPARSE = FAMILIES = "KernelGPRegressor", "FeatureGPRegressor", "SparseGPRegressor"
 START_NOISE = 0.1  # of the targets' mean square
 # Its bound from below, of the same: a kernel GP can interpolate, and is solved in float64 where rows are few.
@@ -58,8 +55,7 @@ LIKELIHOODS = {
     AUTO: Named(None, FAMILIES, Gaussian),
     GAUSSIAN: Named(Gaussian, FAMILIES, Gaussian),
     STUDENT: Named(StudentT, FAMILIES, lambda noise: StudentT(START_DF, noise)),
-    ROW_NOISE: Named(LatentNoiseGaussian, (FEATURE, SPARSE), lambda noise: LatentNoiseGaussian(noise.level)),
-    BOTH: Named(None, (FEATURE,)),
+    ROW_NOISE: Named(LatentNoiseGaussian, (SPARSE,), lambda noise: LatentNoiseGaussian(noise.level)),
     "poisson": Named(Poisson, (SPARSE,), lambda _: Poisson()),
     "negative-binomial": Named(NegativeBinomial, (SPARSE,), lambda _: NegativeBinomial(START_SHAPE)),
 }
@@ -71,9 +67,6 @@ class Asked(NamedTuple):
     name: str  # one of LIKELIHOODS, or that of the class of another value
     value: AbstractLikelihood | None = None  # that was given, and is learned from there on
     df: float | None = None  # degrees of freedom that are not to be learned
-    hashed: bool = False  # whether inputs are fingerprints, which no network takes
-    transformed: bool = False  # whether targets are T(y), whose mean heavy tails may not have
-    curved: bool = False  # whether probabilities are recalibrated
     again: bool = False  # whether the name is what an earlier fit chose
 
     @classmethod
@@ -94,9 +87,7 @@ class Asked(NamedTuple):
 
     def as_chosen(self, name: str | None) -> "Asked":
         """With the name that an earlier fit chose, as its `plan_` has it; None: the same."""
-        if name is None:
-            return self
-        return self._replace(name=name.removesuffix(CURVED), curved=name.endswith(CURVED), again=True)
+        return self if name is None else self._replace(name=name, again=True)
 
     @property
     def noise(self) -> AbstractNoise | None:
@@ -143,6 +134,25 @@ def starting_noise(family: str, spread: float, dtype: str) -> AbstractNoise:
     return constant_noise(START_NOISE * spread, lower=LEAST_NOISE[family] * spread, dtype=np.dtype(dtype))
 
 
+def start_noise(asked: Asked, given: float | None, spread: float, dtype: str) -> AbstractNoise:
+    """The noise of a likelihood; or the variance given, which nothing trains; or `starting_noise`.
+
+    Raises ValueError for a variance that the dtype cannot hold, and where both are given.
+    """
+    if asked.noise is not None:
+        if given is not None:
+            raise ValueError(
+                "noise_variance and the noise of likelihood are both given: leave one of them out"
+            )
+        return asked.noise
+    if given is None:
+        return starting_noise(KERNEL, spread, dtype)
+    kind = np.finfo(dtype)
+    if float(kind.tiny) <= given <= float(kind.max):
+        return constant_noise(frozen(np.asarray(given, dtype)))
+    raise ValueError(f"noise_variance is {given!r}, which {dtype} cannot hold")
+
+
 def started_sparse(
     estimator: Any, learner: AbstractLearner | None, data: TrainingData
 ) -> tuple[AbstractLikelihood, float]:
@@ -173,12 +183,6 @@ def known_df(likelihood: Any) -> float | None:
     if df <= 2:
         raise ValueError(f"df is {df:g}; observations have a standard deviation only above 2")
     return df
-
-
-def df_entries(df: float, how: str) -> dict[str, Any]:
-    """What `plan_` says of them."""
-    bound = AT_BOUND if df < LEAST_DF else ""
-    return {"df": choice(df, f"degrees of freedom of the Student-t, {how}{bound}")}
 
 
 def _prior_log_rate(data: TrainingData, estimator: Any) -> float:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
 from sklearn.utils.metaestimators import available_if
@@ -204,7 +204,7 @@ class SparseGPRegressor(FamilyRegressor):
             raise ValueError("n_inducing_mean is 0, but the mean of 'svdgp' needs functions of its own")
         learner, why = sparse_learner_of(self)
         context.record("learner", type(learner).__name__, why)
-        return cast(AbstractLearner, learner)
+        return learner
 
     def _start(self, learner: AbstractLearner, data: TrainingData, context: FitContext) -> SparseGP:
         likelihood, variance = started_sparse(self, learner, data)

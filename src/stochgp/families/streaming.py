@@ -12,11 +12,8 @@ from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
 from stochgp.data.streams import HostRows
 from stochgp.estimators.fitted import Fitted
-from stochgp.likelihoods import StudentT
 from stochgp.models import FeatureGP
 from stochgp.objectives import Moments, add_up, nlml_of_spectrum, spectrum
-from stochgp.objectives.feature import Belief
-from stochgp.objectives.student import add_up_weighted
 from stochgp.posteriors import FeaturePosterior
 from stochgp.posteriors.feature import BLOCK
 
@@ -34,22 +31,13 @@ def begun(gp: FeatureGP, moments: Moments) -> Stream:
 
 
 def moments_of(fitted: Fitted, new: Rows) -> Moments:
-    """The sums over rows in the user's units. Always by blocks of BLOCK rows, so that no row's features depend on how rows are cut into calls.
-
-    Under Student-t noise rows weigh as the posterior before them says.
-    """
+    """The sums over rows in the user's units. Always by blocks of BLOCK rows, so that no row's features depend on how rows are cut into calls."""
     posterior = _posterior(fitted)
     gp = FeatureGP(features=posterior.features, noise=posterior.noise)
     units = {"inputs": fitted.inputs, "targets": fitted.targets, "dtype": np.dtype(fitted.dtype)}
     rows = HostRows(new.X, fitted.observation.centred(new.X, new.y), new.weight, **units)
     with jax.enable_x64(True):
-        likelihood = fitted.observation.likelihood
-        if isinstance(likelihood, StudentT):
-            before = Belief(posterior.weights, posterior.root, np.float64(float(posterior.noise.level)))
-            found = add_up_weighted(gp, rows.blocks(BLOCK), before, float(likelihood.df))
-        else:
-            found = add_up(gp, rows.blocks(BLOCK))
-        return jax.tree.map(_wide, found)
+        return jax.tree.map(_wide, add_up(gp, rows.blocks(BLOCK)))
 
 
 def added(stream: Stream, more: Moments, forget: float = 1.0) -> Stream:
@@ -58,7 +46,7 @@ def added(stream: Stream, more: Moments, forget: float = 1.0) -> Stream:
 
 
 def taken_in(fitted: Fitted, stream: Stream) -> tuple[Fitted, float]:
-    """(The posterior of all rows of the stream, their exact NLML per datum of standardised targets; under Student-t noise a bound of it)."""
+    """(The posterior of all rows of the stream, their exact NLML per datum of standardised targets)."""
     posterior = _posterior(fitted)
     with jax.enable_x64(True):
         s, s2 = spectrum(stream.moments), float(posterior.noise.level)

@@ -20,7 +20,6 @@ from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import apply_inverse, inverse_factor
-from stochgp.objectives.dispersion import check_df
 from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 
 
@@ -63,7 +62,7 @@ class SCGD(AbstractBatchLearner):
     Where the noise variance of a row is σ²s_i/ρ_i, every term of a row in F̂ and G is multiplied by ρ_i/s_i, and ρ_i log s_i joins it: by
     η_i = log s_i the derivative is (n/B)ρ_i(1 − ζ_i/s_i), ζ_i = (φ̃ᵢᵀw − yᵢ)²/σ² + φ̃ᵢᵀMφ̃ᵢ, so what s is made of trains with the features.
 
-    Beyond the paper are `anchored`, `corrected`, `profiled`, `refresh` and `df`. `converged`: see `ByEvidence`.
+    Beyond the paper are `anchored`, `corrected`, `profiled` and `refresh`. `converged`: see `ByEvidence`.
 
     Parameters
     ----------
@@ -91,10 +90,6 @@ class SCGD(AbstractBatchLearner):
         w = F̃⁻¹c̃ with c̃ tracked like F̃, instead of w as a parameter.
     refresh : int
         Steps between two factorisations of F̃.
-    df : float or None
-        ν of Student-t noise of squared scale σ²s, None = Gaussian. Rows have ρ_i[log s_i + (ν + 1) log(1 + ζ_i/(νs_i))] in the place of
-        ρ_i[log s_i + ζ_i/s_i]: the gradient is that of Gaussian rows of weight ρ_iλ̄_i, λ̄_i = (ν + 1)/(ν + ζ_i/s_i). It is a sum over rows too, so
-        without bias. The judge's `df` is to be given with it.
     judge : ByEvidence
         How states are evaluated, and which rates are tried.
     sampling : Uniform
@@ -112,15 +107,11 @@ class SCGD(AbstractBatchLearner):
     corrected: bool = False
     profiled: bool = False
     refresh: int = 1
-    df: float | None = None
     judge: ByEvidence = ByEvidence()
     sampling: Uniform = Uniform()
 
     def __check_init__(self) -> None:
         self.check_common()
-        check_df(self.df)
-        if (self.df is None) != (self.judge.df is None):
-            raise ValueError(f"df is {self.df}, but that of the judge is {self.judge.df}: give both, or none")
         if not callable(self.tracking) and not 0 <= self.tracking <= 1:
             raise ValueError(f"tracking is {self.tracking}; it must lie in [0, 1]")
         if not self.tracks and not self.anchored:
@@ -161,9 +152,8 @@ class SCGD(AbstractBatchLearner):
         trainable, rest = self._split(state.gp)
         (Phi, s2, s), pull_back = jax.vjp(lambda t: features_and_noise(t, rest, batch.X), trainable)
         counts = scaled_count(batch, state.n_rows)
-        known = counts * self._precisions(state, (Phi, s2, s), batch)  # ρλ̄
-        weights = known / s
-        tracker, factor, failed = self._track(state, (Phi, s2, s), batch, known, rest)
+        weights = counts / s
+        tracker, factor, failed = self._track(state, (Phi, s2, s), batch, counts, rest)
         w = apply_inverse(factor, tracker.c[None])[0] if self.profiled else state.weights
 
         weighted = weights[:, None]
@@ -182,10 +172,7 @@ class SCGD(AbstractBatchLearner):
         size = step_size(state.descent, self.learning_rate, self.decay)
         (theta, w_next), descent = move((trainable, w), (by_theta, by_w), state.descent, self.optimizer, size)
         levels = state.count * jnp.log(s2) + jnp.sum(counts * jnp.log(s))
-        of_rows = squares / s2
-        if self.df is not None:
-            of_rows = (self.df + 1) * jnp.sum(counts * jnp.log1p(zeta / (self.df * s)))
-        loss = (of_rows + jnp.sum(w**2) + levels) / (2 * state.count)
+        loss = (squares / s2 + jnp.sum(w**2) + levels) / (2 * state.count)
         new = SCGDState(
             gp=eqx.combine(theta, rest),
             weights=w if self.profiled else w_next,
@@ -219,11 +206,7 @@ class SCGD(AbstractBatchLearner):
 
     @property
     def unread(self) -> dict[str, Any]:
-        return {
-            "batch_size": 1,
-            "judge": ByEvidence(refit=self.judge.refit, df=self.judge.df),
-            "sampling": Uniform(),
-        }
+        return {"batch_size": 1, "judge": ByEvidence(refit=self.judge.refit), "sampling": Uniform()}
 
     def work_of_row(self, gp: FeatureGP) -> float:
         """Two triangular products with L⁻¹, and φφᵀ for a tracker."""
@@ -243,17 +226,6 @@ class SCGD(AbstractBatchLearner):
         if callable(self.tracking):
             return "estimated", "unbiased as the tracker's rule goes to 0"
         return "biased", f"a tracker with constant b = {self.tracking:g} penalises log|F| too little"
-
-    def _precisions(
-        self, state: SCGDState, seen: tuple[Array, Array, Array], batch: Batch
-    ) -> Float[Array, " B"]:
-        """λ̄ of each row of a batch of which (Φ̃, σ², s) is `seen`, at the state's w and M; 1 of Gaussian noise."""
-        Phi, s2, s = seen
-        if self.df is None:
-            return jnp.ones_like(s)
-        residual = matmul(Phi, state.weights) - batch.y
-        zeta = residual**2 / s2 + jnp.sum(apply_inverse(state.factor, Phi) * Phi, axis=1)
-        return (self.df + 1) / (self.df + zeta / s)
 
     def _split(self, gp: FeatureGP) -> tuple[FeatureGP, FeatureGP]:
         return split(gp, hold_variances=self.anchored and self.judge.refit)

@@ -1,21 +1,17 @@
 """Evaluations that know the exact evidence: of models whose likelihood needs M × M numbers of all rows."""
 
-import math
 import typing
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Bool, Int
-from scipy.optimize import minimize_scalar
 
 from stochgp.choosing import too_few
 from stochgp.data.streams import AbstractSource, Batch, SomeRows
-from stochgp.distributions import SplineCurve
 from stochgp.learning.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP, range_within
-from stochgp.numerics.clustered import clusters
 from stochgp.objectives import (
     Moments,
     Spectrum,
@@ -25,7 +21,6 @@ from stochgp.objectives import (
     refit,
     spectrum,
 )
-from stochgp.objectives.dispersion import LEAST_DF, check_df
 from stochgp.objectives.feature import (
     NOISE_RANGE,
     VARIANCE_RANGE,
@@ -36,13 +31,12 @@ from stochgp.objectives.feature import (
 )
 from stochgp.objectives.held_out import (
     HeldOut,
-    densities_of_spectrum,
     errors_of_spectrum,
     nlpd_of_spectrum,
     robust_nlpd,
 )
 from stochgp.objectives.moments import pass_rows, total_of
-from stochgp.objectives.student import robust_moments
+from stochgp.observations import LeftOut
 from stochgp.planning.steps import (
     FEW_ROWS,
     RATE_OF_FEW,
@@ -56,7 +50,6 @@ from stochgp.planning.steps import (
 
 SAFE_NOISE = 0.1  # of targets with unit variance
 FEWEST_EVALUATIONS = 4
-MOST_DF = 200.0  # of Student-t noise
 TARGET_ROWS = 1 << 16  # read at a time
 HELD_OUT_BYTES = 24  # of a feature of a held-out row: in float64, twice while they are read, and a part
 
@@ -79,7 +72,6 @@ class EvidenceEvaluation(NamedTuple):
     nlml: float
     nlpd: float | None
     score: float | None = None  # of few held-out rows: the loss that judges them
-    df: float | None = None  # ν of Student-t noise, as held-out rows say where they are held out
 
     @property
     def criterion(self) -> float:
@@ -91,31 +83,19 @@ class EvidenceEvaluation(NamedTuple):
         return 0.0
 
 
-class HeldOutRows(NamedTuple):
-    """How each held-out row was predicted, before it joined."""
-
-    value: np.ndarray  # −log p [V]
-    weight: np.ndarray  # how many rows it stands for [V]
-    error: np.ndarray  # y − m [V]
-    std: np.ndarray  # of an observation [V]
-    cell: np.ndarray  # numbers of groups, or of cells of near rows, whose sums are taken as independent [V]
-
-
 class Evidence(NamedTuple):
     """What is known of all rows at the model that a run returns.
 
     Parameters
     ----------
     moments, spectrum : Moments, Spectrum
-        Of all rows, with Student-t noise those of `objectives.student`; the same in the eigenbasis of the Gram matrix.
+        Of all rows; the same in the eigenbasis of the Gram matrix.
     nlml : float
-        Exact, per datum; with Student-t noise a bound from above.
+        Exact, per datum.
     held_out_nlpd, constant_nlpd : float or None
         NLPD of the held-out rows, before they joined; theirs under the mean and the variance of the training targets.
-    held_out : HeldOutRows or None
-        How each of them was predicted, before it joined.
-    df, curve : float, SplineCurve, or None
-        ν of Student-t noise, None = Gaussian noise; what corrects the probabilities of observations.
+    held_out : LeftOut or None
+        Their standardised errors, before they joined.
     """
 
     moments: Moments
@@ -123,9 +103,7 @@ class Evidence(NamedTuple):
     nlml: float
     held_out_nlpd: float | None
     constant_nlpd: float | None
-    held_out: HeldOutRows | None = None
-    df: float | None = None
-    curve: SplineCurve | None = None
+    held_out: LeftOut | None = None
 
 
 class ByEvidence(AbstractJudge):
@@ -143,18 +121,12 @@ class ByEvidence(AbstractJudge):
         Share of the rows that is held out, in whole groups where there are groups. 0: the criterion (which rate, which state, the refit) is the exact
         NLML of the training rows. Above 0: the NLPD of the held-out rows, which join the posterior at the end; where fewer than 400 rows, or twice as
         many as features, train, `robust_nlpd`, which is the "criterion" of the history.
-    df, keeps_df : float or None; bool
-        ν of Student-t noise, from which held-out rows find a better one unless `keeps_df`; None = Gaussian noise. The moments are those of
-        `objectives.student`, and for the exact NLML stands its bound from above.
     """
 
     refit: bool = True
     validation_fraction: float = 0.1
-    df: float | None = None
-    keeps_df: bool = False
 
     def __check_init__(self) -> None:
-        check_df(self.df)
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction is {self.validation_fraction}; it must lie in [0, 1)")
 
@@ -183,7 +155,8 @@ class ByEvidence(AbstractJudge):
         """Moments, their eigenbasis and those of the best evaluation; chunks of features; the held-out rows' features in float64."""
         M, itemsize = gp.n_features, gp.noise_variance.dtype.itemsize
         chunks = chunk_rows(M) * (20 * M + 3 * itemsize * (n_inputs + 2))
-        return 8 * 8 * M**2 + chunks + HELD_OUT_BYTES * held_out_rows(n_rows, self.validation_fraction) * M
+        of_held_out = HELD_OUT_BYTES * M + itemsize * n_inputs
+        return 8 * 8 * M**2 + chunks + of_held_out * held_out_rows(n_rows, self.validation_fraction)
 
     def at_start(self, gp: FeatureGP, division: Division) -> EvidenceEvaluation:
         return self.look(gp, {}, division)
@@ -205,19 +178,17 @@ class ByEvidence(AbstractJudge):
         fitted = Variances(*refit(s, *own, **limits)) if self.refit else own
         nlml = nlml_of_spectrum(s, *fitted)[0]
         if division.held_out is None:
-            return EvidenceEvaluation(gp, moments, s, fitted, fitted, nlml, None, df=self.df)
-        held_out, few = _held_out(gp, division.held_out, s)._replace(df=self.df), _are_few(gp, division)
+            return EvidenceEvaluation(gp, moments, s, fitted, fitted, nlml, None)
+        held_out, few = _held_out(gp, division.held_out, s), _are_few(gp, division)
         loss: Loss = lambda v, s2: nlpd_of_spectrum(s, held_out, v, s2)
         if few:
             grouped = held_out._replace(group=_groups(division.held_out))
             loss = robust_nlpd(s, grouped, spectrum(self._together(moments, gp, division)))
         ranges = limits["variance_range"], limits["noise_range"]
         chosen = _best(loss, fitted, ranges, again=few) if self.refit else own
-        if self.df is not None and not self.keeps_df:
-            held_out = held_out._replace(df=_best_df(s, held_out, chosen))
         nlpd = nlpd_of_spectrum(s, held_out, *chosen)[0]
         score = loss(*chosen)[0] if few else None
-        return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score, held_out.df)
+        return EvidenceEvaluation(gp, moments, s, fitted, chosen, nlml, nlpd, score)
 
     def entry(self, evaluation: EvidenceEvaluation) -> Numbers:
         found = {"nlml": evaluation.nlml, **evaluation.chosen._asdict()}
@@ -252,28 +223,21 @@ class ByEvidence(AbstractJudge):
         """The held-out rows join the posterior."""
         moments, s, held_out, gp = at.moments, at.spectrum, None, at.gp.with_variances(*at.chosen)
         if division.held_out is not None:
-            rows = _held_out(at.gp, division.held_out, s)._replace(df=at.df)
-            value = densities_of_spectrum(s, rows, *at.chosen).value
-            errors = errors_of_spectrum(s, rows, *at.chosen)
-            held_out = HeldOutRows(value, rows.weight, *errors, _cells(division.held_out))
+            error, std = errors_of_spectrum(s, _held_out(at.gp, division.held_out, s), *at.chosen)
+            held_out = _left_out(division.held_out, error / std)
             moments = self._together(moments, gp, division)
             s = spectrum(moments)
         nlml = nlml_of_spectrum(s, *at.chosen)[0]
-        evidence = Evidence(moments, s, nlml, at.nlpd, _constant_nlpd(division), held_out, at.df)
+        evidence = Evidence(moments, s, nlml, at.nlpd, _constant_nlpd(division), held_out)
         return gp, division.devices.broadcast(evidence)
 
     def _moments(self, gp: FeatureGP, division: Division, *sources: AbstractSource) -> Moments:
         devices, size = division.devices, pass_rows(gp.n_features, division.devices)
-        chunks = lambda: (rows for source in sources for rows in source.chunks(size))
-        if self.df is None:
-            return add_up(gp, chunks(), devices)
-        return robust_moments(gp, chunks, self.df, devices=devices)
+        return add_up(gp, (rows for source in sources for rows in source.chunks(size)), devices)
 
     def _together(self, moments: Moments, gp: FeatureGP, division: Division) -> Moments:
         """Of all rows, where `moments` are those of the training rows."""
         held_out = typing.cast(AbstractSource, division.held_out)
-        if self.df is not None:
-            return self._moments(gp, division, division.train, held_out)
         return total_of((moments, self._moments(gp, division, held_out)))
 
 
@@ -298,17 +262,6 @@ def _best(loss: Loss, start: Variances, ranges: tuple[Range, Range], *, again: b
     return min(found, key=lambda variances: loss(*variances)[0])
 
 
-def _best_df(s: Spectrum, held_out: HeldOut, chosen: Variances) -> float:
-    """The ν between LEAST_DF and MOST_DF, by log(ν − 2), under which the held-out rows are most probable."""
-
-    def loss(beta: float) -> float:
-        return nlpd_of_spectrum(s, held_out._replace(df=2 + math.exp(beta)), *chosen)[0]
-
-    bounds = math.log(LEAST_DF - 2), math.log(MOST_DF - 2)
-    found: Any = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.02})
-    return 2 + math.exp(float(found.x))
-
-
 def _constant_nlpd(division: Division) -> float | None:
     """The NLPD of the held-out rows under N(mean, variance) of the training targets: a row counts ρ times."""
     if division.held_out is None:
@@ -321,12 +274,13 @@ def _constant_nlpd(division: Division) -> float | None:
     return float(np.average(density, weights=rho)) / 2
 
 
-def _cells(source: AbstractSource) -> np.ndarray:
-    """Of the rows that count, in their order."""
+def _left_out(source: AbstractSource, z: np.ndarray) -> LeftOut:
+    """The rows that count, in their order, with these errors."""
     parts = _read(source)
-    there = np.concatenate([part.weight for part in parts]) > 0
+    X, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("X", "weight"))
+    there = weight > 0
     group = None if source.group is None else source.group[there]
-    return clusters(np.concatenate([part.X for part in parts])[there], group)
+    return LeftOut(X[there], z, group, np.asarray(weight[there], np.float64))
 
 
 def _groups(source: AbstractSource) -> np.ndarray | None:

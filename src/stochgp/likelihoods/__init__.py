@@ -5,7 +5,7 @@ from .bernoulli import AbstractLink, Bernoulli, Logit, Probit
 from .counts import NegativeBinomial, Poisson
 from .gaussian import Gaussian
 from .latent_noise import LatentNoiseGaussian
-from .noise import AbstractNoise, ConstantNoise, HeadNoise, TreeNoise, constant_noise
+from .noise import AbstractNoise, ConstantNoise, TreeNoise, constant_noise
 from .softmax import Softmax
 from .student_t import StudentT
 from .warped import Shifted, Warped
@@ -17,7 +17,6 @@ __all__ = [
     "Bernoulli",
     "ConstantNoise",
     "Gaussian",
-    "HeadNoise",
     "LatentNoiseGaussian",
     "Logit",
     "NegativeBinomial",

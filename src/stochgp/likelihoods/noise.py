@@ -1,7 +1,6 @@
-"""Noise models: the variance of what is observed about f(x), constant, or a function of x by a head or by trees."""
+"""Noise models: the variance of what is observed about f(x), constant, or a function of x by trees."""
 
 import abc
-import math
 from typing import Any
 
 import equinox as eqx
@@ -11,9 +10,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float64
 
-from stochgp.features import AbstractFeatureMap
 from stochgp.numerics.arrays import filled_up
-from stochgp.numerics.precision import matmul
 from stochgp.numerics.trees import Trees
 from stochgp.parameters import AbstractParameter, Frozen, cast, frozen, partition, positive, value_of
 
@@ -155,38 +152,6 @@ def _add_pull(theta: Any, rest: Any, X: Any, count: Any, weights: Any, total: An
     """The sums so far and those of these rows."""
     by_theta = jax.grad(lambda t: jnp.sum(weights * eqx.combine(t, rest).variance(X, count)))(theta)
     return jax.tree.map(jnp.add, total, by_theta)
-
-
-# |log s|: no row has more than a thousand times the noise variance of the middle, nor less than a thousandth
-LARGEST_OF_HEADS = math.log(1e3)
-
-
-class HeadNoise(AbstractNoise):
-    """s(x) = exp η(x), η = b tanh(ψ(x)·u / b), b = log 1000: ψ and u train, unless they are frozen.
-
-    With frozen features it is a linear head, with those of a network a network. At u = 0 the noise is constant.
-
-    Parameters
-    ----------
-    level : parameter
-        σ², the variance where ψ(x)·u = 0.
-    features : `AbstractFeatureMap`
-        ψ, with values [N, H].
-    weights : array [H]
-        u, one for each feature.
-    """
-
-    level: AbstractParameter
-    features: AbstractFeatureMap
-    weights: Float[Array, " H"]
-
-    def log_multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """η of each row."""
-        eta = matmul(self.features(X), jnp.asarray(self.weights, X.dtype))
-        return LARGEST_OF_HEADS * jnp.tanh(eta / LARGEST_OF_HEADS)
-
-    def multiplier(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        return jnp.exp(self.log_multiplier(X))
 
 
 LARGEST_OF_TREES = 16.0  # |log s|

@@ -1,14 +1,11 @@
 """The density of held-out rows under a feature GP, as a function of its two variances."""
 
 import math
-import typing
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
-from stochgp.distributions import student_multipliers
 from stochgp.objectives.feature import Loss, Spectrum, nlml_of_spectrum
 
 STANDARD_ERRORS = 2.0
@@ -22,21 +19,17 @@ class HeldOut(NamedTuple):
     y: np.ndarray  # [V]
     weight: np.ndarray  # ρ [V]
     multiplier: np.ndarray  # s [V]: the noise variance of an observation is σ² s, whatever ρ is
-    df: float | None = None  # ν of Student-t noise, whose squared scale is that variance; None = Gaussian
     group: np.ndarray | None = None  # whose sums are taken as independent; None = every row is one
 
     def blocks(self) -> "Iterator[HeldOut]":
         """The rows, `ROWS` at a time, without groups: many rows need the memory of P, and no multiple of it."""
         for first in range(0, max(len(self.y), 1), ROWS):
             rows = slice(first, first + ROWS)
-            yield HeldOut(self.P[rows], self.y[rows], self.weight[rows], self.multiplier[rows], self.df)
+            yield HeldOut(self.P[rows], self.y[rows], self.weight[rows], self.multiplier[rows])
 
 
 class Densities(NamedTuple):
-    """−log N(y; m(x), var f(x) + σ²s) of each held-out row as one observation, and its derivatives by the two variances.
-
-    Of Student-t noise −log Σ_k w_k N(y; m(x), var f(x) + σ²s/λ_k), the trapezoid rule in log λ.
-    """
+    """−log N(y; m(x), var f(x) + σ²s) of each held-out row as one observation, and its derivatives by the two variances."""
 
     value: np.ndarray  # [V]
     by_variance: np.ndarray
@@ -60,9 +53,6 @@ def _densities(s: Spectrum, held_out: HeldOut, variance: float, noise_variance: 
     mean_by_v = held_out.P @ (s2 * s.cross / d**2)
     mean_by_s2 = held_out.P @ (-v * s.cross / d**2)
     spread_by_v = s2 * (P2 @ (s2 / d**2))
-    if held_out.df is not None:
-        slopes = mean_by_v, mean_by_s2, spread_by_v, P2 @ (v * (d - s2) / d**2)
-        return _mixed(held_out, s2, residual, latent, slopes)
     spread_by_s2 = P2 @ (v * (d - s2) / d**2) + held_out.multiplier
     by_spread = (1 / spread - residual**2 / spread**2) / 2
     by_mean = -residual / spread
@@ -75,40 +65,16 @@ def _densities(s: Spectrum, held_out: HeldOut, variance: float, noise_variance: 
 def errors_of_spectrum(
     s: Spectrum, held_out: HeldOut, variance: float, noise_variance: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(y − m(x), the standard deviation of an observation there) of each held-out row [V]; of Student-t noise with ν > 2."""
-    nu, found = held_out.df, [_errors(s, block, variance, noise_variance) for block in held_out.blocks()]
+    """(y − m(x), the standard deviation of an observation there) of each held-out row [V]."""
+    found = [_errors(s, block, variance, noise_variance) for block in held_out.blocks()]
     residual, latent = (np.concatenate(part) for part in zip(*found, strict=True))
-    noise = noise_variance * held_out.multiplier * (1.0 if nu is None else nu / (nu - 2))
-    return residual, np.sqrt(latent + noise)
+    return residual, np.sqrt(latent + noise_variance * held_out.multiplier)
 
 
 def _errors(s: Spectrum, held_out: HeldOut, v: float, s2: float) -> tuple[np.ndarray, np.ndarray]:
     """(y − m(x), var f(x)) of each held-out row [V]."""
     d = v * s.eigenvalues + s2
     return held_out.y - held_out.P @ (v * s.cross / d), s2 * (held_out.P**2 @ (v / d))
-
-
-def _mixed(
-    held_out: HeldOut, s2: float, residual: np.ndarray, latent: np.ndarray, slopes: tuple[np.ndarray, ...]
-) -> Densities:
-    """Of Student-t noise, from var f and the derivatives of m and var f by v, σ².
-
-    With π_k the share of a node in the density, and τ_k² its variance: ∂ log p/∂m = Σ π_k (y − m)/τ_k²,
-    ∂ log p/∂τ_k² = −½π_k (1/τ_k² − (y − m)²/τ_k⁴).
-    """
-    multipliers, log_weights = student_multipliers(typing.cast(float, held_out.df))
-    mean_by_v, mean_by_s2, latent_by_v, latent_by_s2 = slopes
-    noise = multipliers * held_out.multiplier[:, None]  # [V, K], in units of σ²
-    spread, squares = latent[:, None] + s2 * noise, residual[:, None] ** 2
-    parts = log_weights - (np.log(2 * math.pi * spread) + squares / spread) / 2
-    value = logsumexp(parts, axis=1)
-    share = np.exp(parts - value[:, None])
-    by_spread = share * (1 / spread - squares / spread**2) / 2
-    by_mean = -residual * np.sum(share / spread, axis=1)
-    by_latent = by_spread.sum(axis=1)
-    by_v = by_latent * latent_by_v + by_mean * mean_by_v
-    by_s2 = by_latent * latent_by_s2 + np.sum(by_spread * noise, axis=1) + by_mean * mean_by_s2
-    return Densities(-value, by_v, by_s2)
 
 
 def nlpd_of_spectrum(

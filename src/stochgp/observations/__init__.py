@@ -1,6 +1,7 @@
 """All that lies between the latent f and what is observed."""
 
 from .dispersion import Dispersion
+from .error_distribution import LeftOut
 from .mean_function import LINEAR_MEAN, MEANS, TREES, AbstractMeanFunction, LinearMean, TreeMean
 from .observation import Observation
 
@@ -10,6 +11,7 @@ __all__ = [
     "TREES",
     "AbstractMeanFunction",
     "Dispersion",
+    "LeftOut",
     "LinearMean",
     "Observation",
     "TreeMean",

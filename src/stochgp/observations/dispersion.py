@@ -5,16 +5,8 @@ import math
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Float64
-from scipy.special import ndtr, stdtr
 
-from stochgp.distributions import (
-    AbstractCurve,
-    AbstractDistribution,
-    LocationScale,
-    Normal,
-    Recalibrated,
-    Student,
-)
+from stochgp.distributions import AbstractDistribution, Normal, Student
 from stochgp.distributions.location_scale import log_student
 from stochgp.likelihoods import AbstractNoise, TreeNoise
 from stochgp.likelihoods.noise import LARGEST_OF_TREES, known_noise, noise_variances, with_level
@@ -39,43 +31,27 @@ class Dispersion(eqx.Module):
 
     Parameters
     ----------
-    factor : float or None
-        κ, of variances. None: 1/var T, which says that V is the variance of y.
+    factor : float
+        κ, of variances.
     df : float or None
         ν, the degrees of freedom of a Student-t T; None = standard normal.
     trees : Trees or None
         log s(x); None = 0.
-    curve : AbstractCurve or None
-        Corrects the probabilities of T; None = they stay.
     """
 
-    factor: float | None = 1.0
+    factor: float = 1.0
     df: float | None = None
     trees: Trees | None = None
-    curve: AbstractCurve | None = None
-
-    @property
-    def kappa(self) -> float:
-        """κ; of V that is the variance of y, 1/var T."""
-        if self.factor is not None:
-            return self.factor
-        return 1.0 if self.df is None else 1 - 2 / self.df
 
     @property
     def variance(self) -> float:
         """c = κ var T, var T = ν/(ν − 2) of a Student-t."""
-        if self.factor is None:
-            return 1.0
         return self.factor * (1.0 if self.df is None else self.df / (self.df - 2))
 
     @property
     def is_scaling(self) -> bool:
         """Whether variances change."""
         return self.variance != 1.0 or self.trees is not None
-
-    @property
-    def is_gaussian(self) -> bool:
-        return self.df is None and self.curve is None
 
     def log_scale(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
         """η = log s(x), by NumPy."""
@@ -85,14 +61,9 @@ class Dispersion(eqx.Module):
 
     def log_density(self, squares: OnHost, eta: Eta) -> OnHost:
         """log p + ½ log V of each row: in the units of √V."""
-        zeta = squares * np.exp(-eta) / self.kappa
+        zeta = squares * np.exp(-eta) / self.factor
         log_f = -0.5 * (LOG_2PI + zeta) if self.df is None else log_student(zeta, self.df)
-        return -0.5 * (eta + math.log(self.kappa)) + log_f
-
-    def probability(self, z: OnHost) -> OnHost:
-        """P(Y ≤ y) of z = (y − m) e^(−η/2)/√V."""
-        t = z / math.sqrt(self.kappa)
-        return ndtr(t) if self.df is None else stdtr(self.df, t)
+        return -0.5 * (eta + math.log(self.factor)) + log_f
 
     @property
     def scale(self) -> AbstractNoise:
@@ -114,19 +85,7 @@ class Dispersion(eqx.Module):
         return with_level(noise, level)
 
     def observed(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
-        """Of observations with these means and standard deviations, noise and c s(x) included, before the curve corrects them."""
-        return self._plain(mean, std) if self.curve is None else LocationScale(mean, std, self._unit)
-
-    def corrected(self, std: OnHost) -> OnHost:
-        """The standard deviations of `observed`."""
-        return std if self.curve is None else std * self._unit.std[0]
-
-    @property
-    def _unit(self) -> AbstractDistribution:
-        assert self.curve is not None
-        return Recalibrated(self._plain(np.zeros(1), np.ones(1)), self.curve)
-
-    def _plain(self, mean: OnHost, std: OnHost) -> AbstractDistribution:
+        """Of observations with these means and standard deviations, noise and c s(x) included."""
         if self.df is None:
             return Normal(mean, std)
         return Student(mean, std * math.sqrt(1 - 2 / self.df), self.df)

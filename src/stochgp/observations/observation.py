@@ -130,7 +130,7 @@ class Observation:
         """With c times the variances of f and of the noise."""
         inflation = Dispersion() if self.inflation is None else self.inflation
         m = self.mean_function and replace(self.mean_function, width=self.mean_function.width * math.sqrt(c))
-        return replace(self, inflation=replace(inflation, factor=c * inflation.kappa), mean_function=m)
+        return replace(self, inflation=replace(inflation, factor=c * inflation.factor), mean_function=m)
 
     def around(self, m: AbstractMeanFunction | None, learned: bool, variance: PerRow) -> "Observation":
         """Around m(x), its variance for errors of left-out rows, n²/(n − v) for noise n and `variance` v of f; what rows `learned` becomes that of new rows."""
@@ -188,12 +188,11 @@ class Observation:
         ).std
 
     def mean_and_std(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
-        """(Mean, standard deviation) of an observation at each row; where the inflation has a curve the mean is that of f."""
+        """(Mean, standard deviation) of an observation at each row."""
         if self.corrects_probabilities or not self._is_normal or self.transform is not None:
             found = self.predict(mean, variance, X)
             return found.mean, found.std
-        mean, std = self._normal(mean, variance, X)
-        return mean, std if self.inflation is None else self.inflation.corrected(std)
+        return self._normal(mean, variance, X)
 
     def noise_variances(self, X: ModelRows, moments: tuple[Latent, Latent] | None = None) -> PerRow:
         """Of z at these rows, each counting as one; `moments` of the latent functions where that is no noise of known variance."""
@@ -256,8 +255,7 @@ class Observation:
     @property
     def _is_copula(self) -> bool:
         """Whether y is not T⁻¹ of a Gaussian."""
-        is_gaussian = self.inflation is None or self.inflation.is_gaussian
-        return self.corrects_probabilities or not is_gaussian
+        return self.corrects_probabilities or (self.inflation is not None and self.inflation.df is not None)
 
     @property
     def _noise(self) -> AbstractNoise:

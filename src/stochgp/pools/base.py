@@ -171,7 +171,8 @@ def fit_members(
     order = sorted(candidates, key=lambda name: (not is_quick[name], name != first + BY_BLOCKS))
     y = rows.y if labels is None else labels
     for k, name in enumerate(order):
-        member, n_left = candidates[name], len(order) - k
+        n_left = len(order) - k
+        member: Any = candidates[name]
         is_late = seconds_for_members(pool) < max([*seconds, SECONDS * n_left])
         if is_late and not all(is_quick[other] for other in fitted):
             context.end(RESULTS.time_limit, f"there was no time for {', '.join(order[k:])}")

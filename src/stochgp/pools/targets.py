@@ -16,7 +16,6 @@ from stochgp.deadline import TimeIsUpError
 from stochgp.distributions import AbstractDistribution
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.families.likelihoods import GAUSSIAN
-from stochgp.families.rotation import INPUTS
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.warping import fit_transforms
@@ -50,7 +49,7 @@ def choose_counts(rows: Rows, settings: dict[str, Any], context: FitContext) -> 
     rows = rows.some(random_rows(len(rows), MAX_ROWS, context.seed("counts")))
     new = held_out(rows, np.random.default_rng(context.seed("counts")), share=0.5).all
     model = KernelGPRegressor(
-        likelihood=GAUSSIAN, metric=INPUTS, epochs=EPOCHS, missing="refuse", new_rows=BETWEEN,
+        likelihood=GAUSSIAN, rotate_inputs=False, epochs=EPOCHS, missing="refuse", new_rows=BETWEEN,
         target_outliers="keep", **settings,
     )  # fmt: skip
     seen, held = rows.some(~new), rows.some(new)

@@ -28,7 +28,7 @@ FEWER = (64, 128)  # that may be enough
 LOST = 0.004  # nats per row: 0.01 cost 3 % of the RMSE on the flights
 RECALL_ROWS = 100
 LEFT_OUT_NUMBERS = 1 << 28  # 16,384 rows of 128 neighbours: 3 s on two cores
-# Rows of which a quarter is enough to correct probabilities (`selection.curves`), and numbers that they may take: 256 neighbours, 6 s. From 4,096 rows 95 % intervals held 89 % on bike.
+# Rows that choose the distribution of errors, and numbers that they may take: 256 neighbours, 6 s. From 4,096 rows 95 % intervals held 89 % on bike.
 LEAST_LEFT_OUT, MOST_LEFT_OUT_NUMBERS = 8192, 1 << 29
 QUERY_ROWS = 1 << 14  # points whose neighbours are held at a time
 BLOCK_BYTES = 2_000_000  # of the neighbours' rows that one thread works on

@@ -12,28 +12,27 @@ from toy import KEY
 
 from stochgp.budget import Budget
 from stochgp.data import Standardiser
-from stochgp.distributions import SplineCurve
 from stochgp.estimators.fitted import Fitted
 from stochgp.kernels import RBF
 from stochgp.likelihoods import AbstractNoise, Gaussian
 from stochgp.likelihoods.noise import known_noise
 from stochgp.numerics.clustered import cells, clusters, folds, median, paired
 from stochgp.numerics.trees import Boosting, Trees, binned, edges_of
-from stochgp.objectives.dispersion import gaussian_dispersion, slopes, student_dispersion
-from stochgp.observations import Dispersion, Observation
+from stochgp.observations import Dispersion, LeftOut, Observation
+from stochgp.observations.error_distribution import (
+    SCALED,
+    STUDENT,
+    _parts_scored,
+    _trees,
+    choose,
+    fit,
+    gaussian_dispersion,
+    slopes,
+    split,
+    student_dispersion,
+)
 from stochgp.parameters import AbstractParameter
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem
-from stochgp.selection.curves import chosen_curve
-from stochgp.selection.dispersion import (
-    GAUSSIAN,
-    OF_INPUT,
-    STUDENT,
-    LeftOut,
-    _parts_scored,
-    choose,
-    fitted,
-    split,
-)
 from stochgp.solvers import Cholesky
 
 QUICK = Boosting(n_trees=40, depth=3, n_bins=16)
@@ -58,7 +57,7 @@ def some_trees():
 @pytest.mark.parametrize("df", [None, 2.5, 5.0, 40.0])
 def test_the_dispersion_of_observations_has_their_standard_deviation(df):
     mean, std = np.zeros(3), np.array([0.1, 1.0, 7.0])
-    law = Dispersion(None, df).observed(mean, std)
+    law = Dispersion(0.5, df).observed(mean, std)
     assert_allclose(law.std, std, rtol=1e-12)
     quartile = stats.norm.ppf(0.75) if df is None else stats.t.ppf(0.75, df) * np.sqrt((df - 2) / df)
     assert_allclose(law.quantile(0.75), quartile * std, rtol=1e-5)
@@ -234,76 +233,53 @@ def test_parts_do_not_split_groups():
 
 
 @pytest.mark.parametrize("n", [120, 600])
-def test_constant_gaussian_noise_is_kept_in_19_of_20_draws(n):
-    chosen = [choose(draws(n, seed), 0, QUICK).name for seed in range(20)]
-    assert chosen.count(GAUSSIAN) >= 19
+def test_the_gaussian_is_kept_in_19_of_20_draws(n):
+    assert sum(choose(draws(n, seed), 0, QUICK).name is None for seed in range(20)) >= 19
 
 
-@pytest.mark.parametrize(
-    ("df", "slope", "wanted"),
-    [
-        (3.0, 0.0, (STUDENT,)),
-        (None, 1.5, (GAUSSIAN + OF_INPUT,)),
-        (3.0, 1.5, (STUDENT + OF_INPUT,)),
-    ],
-)
-def test_what_the_rows_have_is_chosen(df, slope, wanted):
-    assert choose(draws(2400, 11, df, slope), 0, QUICK).name in wanted
+@pytest.mark.parametrize(("df", "slope"), [(3.0, 0.0), (None, 1.5), (3.0, 1.5)])
+def test_heavy_tails_or_a_scale_of_the_inputs_are_found(df, slope):
+    rows = draws(2400, 11, df, slope)
+    assert choose(rows, 0, QUICK).name == STUDENT
+    found = fit(rows, 0, QUICK)
+    assert (found.df > 10) == (df is None)
+    side = found.log_scale(np.diag([0.5, 0, 0])[:1]) - found.log_scale(np.diag([-0.5, 0, 0])[:1])
+    assert abs(side[0] - 2 * slope) < 0.8
 
 
-@pytest.mark.parametrize(("n", "slope", "wanted"), [(400, 0.0, GAUSSIAN), (2400, 2.0, GAUSSIAN + OF_INPUT)])
-def test_without_heavy_tails_no_student_t_is_chosen(n, slope, wanted):
-    found = choose(draws(n, 11, 3.0, slope), 0, QUICK, heavy_tails=False)
+@pytest.mark.parametrize(("n", "wanted"), [(400, None), (2400, SCALED)])
+def test_without_heavy_tails_no_student_t_is_chosen(n, wanted):
+    rows = draws(n, 11, 3.0, 2.0)
+    found = choose(rows, 0, QUICK, heavy_tails=False)
     assert found.name == wanted and "student" not in found.why
+    assert fit(rows, 0, QUICK, heavy_tails=False).df is None
 
 
 def test_too_few_rows_ties_and_few_groups_choose_nothing():
     clear = draws(4000, 12, df=3.0, slope=2.0)
     assert choose(clear.some(np.arange(60)), 0, QUICK).name is None
-    assert OF_INPUT not in choose(clear.some(np.arange(450)), 0, QUICK).name
     tied = clear._replace(z=np.where(np.arange(4000) % 5 == 0, 0, clear.z))
     assert "tied" in choose(tied, 0, QUICK).why
     assert "groups" in choose(clear._replace(group=np.arange(4000) % 9), 0, QUICK).why
 
 
-@pytest.mark.parametrize("df", [None, 4.0])
-def test_probabilities_are_those_of_the_law(df):
-    rows, law = draws(30, 16), Dispersion(0.5, df, some_trees().plus(-20.0))
-    s = 0.5 * np.exp(np.clip(some_trees().on_host(rows.X) - 20, -16, 16))
-    wanted = (stats.norm() if df is None else stats.t(df)).cdf(rows.z / np.sqrt(s))
-    found = law.probability(rows.z * np.exp(-law.log_scale(rows.X) / 2))
-    assert_allclose(found, wanted, rtol=1e-9)
-
-
-def test_uniform_probabilities_are_kept_in_19_of_20_draws_and_skewed_ones_are_not():
-    uniform = [np.random.default_rng(seed).uniform(size=2500) for seed in range(20)]
-    cell = np.arange(2500) % 64
-    assert sum(chosen_curve(u, cell, 0)[0] is None for u in uniform) >= 19
-    curve, told = chosen_curve(uniform[0] ** 1.3, cell, 0)
-    assert curve is not None and "gain" in told
-    corrected = curve.tails(uniform[0] ** 1.3, 1 - uniform[0] ** 1.3)[0]
-    shares = np.mean(corrected[:, None] < [0.025, 0.25, 0.75, 0.975], axis=0)
-    assert_allclose(shares, [0.025, 0.25, 0.75, 0.975], atol=0.015)
-    assert "too few" in chosen_curve(uniform[0][:1900] ** 1.3, cell[:1900], 0)[1]
-    assert "tied" in chosen_curve(np.round(uniform[0] ** 1.3, 2), cell, 0)[1]
-
-
-def test_a_law_with_a_curve_has_its_standard_deviation():
-    curve = SplineCurve.of(np.random.default_rng(0).uniform(size=4000) ** 1.5)
-    law, std = Dispersion(None, 5.0, None, curve), np.array([0.1, 3.0])
-    found = law.observed(np.array([1.0, 2.0]), std)
-    assert_allclose(law.corrected(std), found.std, rtol=1e-12)
-    p = np.linspace(0.0005, 0.9995, 1000)
-    moment = np.mean((found.quantile(p) - found.mean[:, None]) ** 2, axis=1)
-    assert_allclose(moment**0.5, found.std, rtol=0.05)  # the tails beyond are cut
+def test_the_scale_is_constant_if_rows_are_few():
+    clear = draws(4000, 12, df=3.0, slope=2.0)
+    assert fit(clear.some(np.arange(500)), 0, QUICK).trees is not None
+    assert fit(clear, 0, QUICK, scaled=False).trees is None
+    few = clear.some(np.arange(499))
+    found, wanted = fit(few, 0, QUICK), student_dispersion(few.squares)
+    assert found.trees is None
+    assert_allclose([found.factor, found.df], [wanted.factor, wanted.df], rtol=1e-5)
+    assert fit(clear, 0, QUICK, df=5.0).df == 5
 
 
 def test_a_scale_of_the_input_is_recovered():
     """log s = ±1.5 by the sign of x₁: within 0.35 on average, log s having the mean 0."""
     rows = draws(4000, 13, slope=1.5)
-    law = fitted(GAUSSIAN + OF_INPUT, rows.some(np.arange(3000)), rows.some(np.arange(3000, 4000)), 0)
+    law = fit(rows, 0, heavy_tails=False)
     found, truth = law.trees.on_host(rows.X), 1.5 * np.sign(rows.X[:, 0])
-    assert abs(found[:3000].mean()) < 1e-9
+    assert abs(found[split(rows, 0) != 0].mean()) < 1e-9
     assert np.mean(np.abs(found - truth)) < 0.35
     assert_allclose(law.factor, 1, atol=0.25)
 
@@ -368,6 +344,7 @@ def test_shapes_of_rows_that_count_are_those_of_repeated_rows(df):
     found, wanted = (gaussian_dispersion(rows.squares, rows.weight) for rows in (one, many))
     assert_allclose(found.factor, wanted.factor, rtol=1e-12)
     found, wanted = (student_dispersion(rows.squares, df, rows.weight) for rows in (one, many))
+    assert found.trees is None
     assert_allclose([found.factor, found.df], [wanted.factor, wanted.df], rtol=1e-4)
 
 
@@ -376,11 +353,10 @@ def test_trees_of_rows_that_count_are_those_of_repeated_rows():
     for found, wanted in zip(edges_of(one.X, 16, one.weight), edges_of(many.X, 16), strict=True):
         assert_array_equal(found, wanted)
     whole = QUICK._replace(share=1.0)
-    found, wanted = (fitted(GAUSSIAN + OF_INPUT, *rows, 0, whole) for rows in ((one, others), (many, more)))
-    assert_array_equal(found.trees.inputs, wanted.trees.inputs)
-    assert_allclose(found.trees.thresholds, wanted.trees.thresholds)
-    assert_allclose(found.trees.leaves, wanted.trees.leaves, atol=1e-5)  # κ is found to about as much
-    assert_allclose(found.factor, wanted.factor, rtol=1e-4)
+    found, wanted = (_trees(*rows, 0, whole) for rows in ((one, others), (many, more)))
+    assert_array_equal(found.inputs, wanted.inputs)
+    assert_allclose(found.thresholds, wanted.thresholds)
+    assert_allclose(found.leaves, wanted.leaves, atol=1e-5)  # κ is found to about as much
 
 
 def test_rows_that_count_choose_what_repeated_rows_choose():
@@ -398,29 +374,14 @@ def test_as_many_parts_are_scored_as_have_enough_groups():
     assert found == [4, 4, 3, 2, 2, 1, 1] and _parts_scored(None) == 1
 
 
-def test_curves_of_rows_that_count_are_those_of_repeated_rows():
-    generator = np.random.default_rng(24)
-    u, count = generator.uniform(size=2500) ** 1.3, generator.integers(1, 4, 2500)
-    found, wanted = SplineCurve.of(u, count.astype(float)), SplineCurve.of(np.repeat(u, count))
-    assert_allclose(found.values, wanted.values, rtol=1e-12)
-    curve, told = chosen_curve(u, np.arange(2500) % 64, 0, weight=count.astype(float))
-    assert_allclose(curve.values, wanted.values, rtol=1e-12)
-    first = np.random.default_rng(0).permutation(64)[np.arange(2500) % 64] % 2 == 0
-    gains = np.empty(2500)
-    for fit in (first, ~first):
-        half = SplineCurve.of(np.repeat(u[fit], count[fit]))
-        gains[~fit] = half.log_slope(u[~fit], 1 - u[~fit])
-    assert f"gains {np.average(gains, weights=count):.4f}" in told
-
-
 def test_inputs_of_two_values_split_as_others_do():
     """0, 1 of one column and 0, 1, 2 of another, of the same rows: the tree of the first is that of the second, wherever their splits are the same."""
     generator = np.random.default_rng(5)
     two, n = generator.integers(0, 2, (300, 6)).astype(float), 300
     g, h = generator.normal(size=n) + two[:, 1] * two[:, 4], generator.uniform(0.5, 1, n)
     boosting = Boosting(n_trees=1, depth=3, rate=0.3, ridge=2.0, share=1.0)
-    fit = lambda Z: boosting.fit(Z, lambda v: (g, h), Z, lambda v: -float(np.abs(v).sum()), 0)
-    found, others = fit(two), two.copy()
+    grown = lambda Z: boosting.fit(Z, lambda v: (g, h), Z, lambda v: -float(np.abs(v).sum()), 0)
+    found, others = grown(two), two.copy()
     others[0] = 2.0  # so that each has three values, the third of one row
     assert all(len(edge) == 2 for edge in edges_of(others, 32))
     worth = lambda part: g[part].sum() ** 2 / (h[part].sum() + 2)
@@ -432,7 +393,7 @@ def test_inputs_of_two_values_split_as_others_do():
         ]
         assert int(found.inputs[0, level]) == int(np.argmax(total))
         leaf = 2 * leaf + (two[:, int(np.argmax(total))] > 0.5)
-    first = fit(others)
+    first = grown(others)
     assert int(first.inputs[0, 0]) == int(found.inputs[0, 0])
 
 
