@@ -71,7 +71,7 @@ def measure(solver: str, quick: bool) -> list[dict]:
             "way": way,
             "iterations": float(history[-1]["epoch"]),
             "seconds": seconds,
-            "residual": model.plan_["residual"]["choice"],
+            "residual": model.fit_report_["residual"],
             "converged": bool(model.converged_),
         }
         for way, model, history, seconds in ways

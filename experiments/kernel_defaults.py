@@ -67,7 +67,7 @@ def run(cell: Cell) -> dict:
         "peak_bytes": peak_resident(),
         "learner": model.plan_["learner"]["choice"],
         "solver": model.plan_.get("solver", {}).get("choice", "none"),
-        "turns": model.plan_["metric"]["choice"],
+        "turns": model.plan_["rotation"]["choice"],
         "noise_std": float(np.sqrt(model.noise_variance_)) / scale,
         "converged": str(bool(model.converged_)),
     }

@@ -13,20 +13,20 @@ import numpy as np
 import optax
 import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
+from stochgp.training_data.run import Run
 
 from stochgp.choosing import choice
 from stochgp.data.streams import AbstractSource
+from stochgp.data.training import TrainingData
 from stochgp.estimators.regressor import FamilyRegressor
+from stochgp.families.default_learners import named_learner
 from stochgp.learners import AbstractLearner, Problem, constant
 from stochgp.likelihoods import AbstractNoise, Gaussian, constant_noise
 from stochgp.likelihoods.noise import as_noise
 from stochgp.models import AbstractGP
 from stochgp.planning.steps import StepPlan
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request
-from stochgp.families.default_learners import named_learner
 from stochgp.storage import load_tree, save_tree
-from stochgp.training_data.run import Run
-from stochgp.data.training import TrainingData
 
 PRIOR = 4.0  # v, of standardised targets
 

@@ -142,8 +142,9 @@ def test_weights_of_the_fit_enter_its_correction(calibration):
 
 
 def pit_seed(model):
-    from stochgp.numerics.seeds import as_key, key_of, split
     from stochgp.training_data.run import Run
+
+    from stochgp.numerics.seeds import as_key, key_of, split
 
     learn, solve, start = map(key_of, split(as_key(model.random_state), 3))
     return Run(learn, solve, start, None, None, None).sample_seed

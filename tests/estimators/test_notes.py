@@ -4,11 +4,11 @@ import logging
 
 import numpy as np
 import pytest
+from stochgp.selection import raised_noise
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
-from stochgp.learners import BSGD, SCGD, FullBatch, Iterative, Uniform
-from stochgp.selection import raised_noise
 from stochgp.families.default_learners import kernel_learner
+from stochgp.learners import BSGD, SCGD, FullBatch, Iterative, Uniform
 from stochgp.solvers import Cholesky
 
 LEARNED = "lengthscales and variances are those of 30 of the 60 rows"

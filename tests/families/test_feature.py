@@ -157,7 +157,7 @@ def test_attributes_and_plan(fitted):
     assert isinstance(model.features_, features.AbstractFeatureMap)
     assert model.n_iter_ == 2 * 60  # few rows are learned again from all of them
     assert isinstance(model.converged_, bool) and model.fit_seconds_ > 0
-    assert model.plan_["variance"]["choice"] == "exact" and model.plan_["batch_size"]["choice"] == 40
+    assert model.plan_["variance"]["choice"] == "exact" and model.fit_report_["batch_size"] == 40
     assert "only 40 rows" in model.plan_["batch_size"]["why"]
     assert all(set(entry) == {"choice", "why"} and entry["why"] for entry in model.plan_.values())
     assert model.n_features_in_ == 2 and not hasattr(model, "feature_names_in_")

@@ -52,7 +52,7 @@ def test_few_rows_are_learned_from_all_of_them():
     """The features are those of a run on all rows; the variances those that the held-out rows of the run before chose."""
     X, y, _, _ = make_data(1)
     model = FeatureGPRegressor(random_state=0).fit(X, y)
-    closing = model.plan_["closing_steps"]["choice"]
+    closing = model.fit_report_["refit_steps"]
     assert closing > 0
     assert model.n_iter_ == model.history_[-1]["step"] + closing
     seen = [e for e in model.history_ if "criterion" in e and "step" in e]
@@ -60,7 +60,7 @@ def test_few_rows_are_learned_from_all_of_them():
     np.testing.assert_allclose(model.noise_variance_, chosen["noise_variance"], rtol=1e-5)
     many = np.repeat(X, 8, axis=0) + 1e-3 * np.arange(8 * N)[:, None]
     quick = FeatureGPRegressor(random_state=0, epochs=1, learning_rate=1e-3).fit(many, np.repeat(y, 8))
-    assert quick.plan_["closing_steps"]["choice"] == 0
+    assert quick.fit_report_["refit_steps"] == 0
 
 
 def test_a_fit_worse_than_a_constant_is_said():

@@ -101,7 +101,7 @@ def test_a_fit_ends_with_the_best_q_of_its_functions(approximation):
         variance = np.diagonal(unexplained + across.T @ np.linalg.solve(A, across))
         mean = across.T @ np.linalg.solve(A, across @ z) / learned
         if isinstance(process, WiderMean):
-            own, share = k(process.points, rows), model.plan_.mean_noise.choice
+            own, share = k(process.points, rows), model.fit_report_["mean_noise"]
             among = k(process.points, process.points) + JITTER * float(model.kernel_.variance) * np.eye(30)
             right = own @ own.T + share * learned * among
             mean = own.T @ np.linalg.solve(right, own @ z)

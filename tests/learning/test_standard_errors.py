@@ -153,7 +153,7 @@ def test_names_and_the_plan():
     estimator = KernelGPRegressor(
         "matern12", learner=LeaveOneOut(n_neighbours=8, epochs=120), n_samples=0, random_state=0
     ).fit(X, y)
-    told = estimator.plan_["standard_errors"]["choice"]
+    told = estimator.fit_report_["standard_errors"]
     assert set(told) == set(names) | {"loss", "degrees_of_freedom"} and 0 < told["loss"] < 1
     assert told["degrees_of_freedom"] == found.standard_errors.degrees_of_freedom == 31
     assert "standard_errors" in estimator.summary()

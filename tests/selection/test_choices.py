@@ -6,12 +6,20 @@ import jax
 import pytest
 
 from stochgp import kernels, learners, networks
+from stochgp.families.default_learners import (
+    DEEP_STEPS,
+    FULL_BATCH,
+    FULL_BATCH_ROWS,
+    SPREAD,
+    SUBSET_ROWS,
+    WARM_ROWS,
+    kernel_learner,
+)
 from stochgp.kernels.warped import is_deep, networks_held
 from stochgp.learners import BSGD, ByLoss, Chain, FullBatch, Iterative, LeaveOneOut, Uniform
 from stochgp.learners.leave_one_out import ROW_BY_ROW
 from stochgp.models import KernelGP
 from stochgp.parameters import frozen
-from stochgp.families.default_learners import DEEP_STEPS, FULL_BATCH, FULL_BATCH_ROWS, SPREAD, SUBSET_ROWS, WARM_ROWS, kernel_learner
 
 
 def test_the_automatic_learner_goes_with_the_rows():

@@ -14,16 +14,16 @@ from scipy.stats import spearmanr
 
 from stochgp import KernelGPRegressor, SparseGPRegressor, load
 from stochgp.data.rows import Rows
+from stochgp.data.training import TrainingData
+from stochgp.families import error_distribution as choosing
 from stochgp.families import variational
+from stochgp.families.left_out import some_rows
 from stochgp.kernels import RBF
 from stochgp.likelihoods import AbstractNoise, Bernoulli, Gaussian, StudentT, constant_noise
 from stochgp.models import KernelGP
 from stochgp.observations.error_distribution import GAUSSIAN, STUDENT
 from stochgp.parameters import AbstractParameter, frozen, positive
 from stochgp.posteriors import LocalPosterior
-from stochgp.families import error_distribution as choosing
-from stochgp.families.left_out import some_rows
-from stochgp.data.training import TrainingData
 from stochgp.variational.decoupled import DecoupledProcess
 
 N = 600
@@ -67,7 +67,7 @@ def fitted(family="kernel"):
 def test_a_scale_of_the_input_is_chosen_and_covers_where_noise_is_small_and_where_it_is_large(family):
     model, (X, y) = fitted(family), rows(1000, seed=1)
     assert model.plan_["likelihood"]["choice"] == STUDENT
-    assert model.plan_["likelihood_trees"]["choice"] > 0
+    assert model.fit_report_["error_trees"] > 0
     assert "student-t" in model.summary()
     lower, upper = model.predict_interval(X, 0.9).T
     inside = (lower <= y) & (y <= upper)
@@ -239,7 +239,7 @@ def test_a_noise_model_is_learned_with_the_kernel():
     low, high = model.predict(np.array([[-1.5], [1.5]]), return_std=True, include_noise=True)[1]
     assert high > 2.5 * low
     student = make(likelihood=StudentT(frozen(5.0), noise)).fit(X, y)
-    c = student.plan_["likelihood_scale"]["choice"] * 5 / 3
+    c = student.fit_report_["error_scale"] * 5 / 3
     for include_noise in (False, True):
         deviations = (
             of.predict(X, return_std=True, include_noise=include_noise)[1] for of in (student, model)

@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
-
 import stochgp.selection.local_choice as local_choice
+
 from stochgp import KernelGPRegressor, kernels
 
 GENERATOR = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def test_many_rows_take_the_fewest_that_lose_little(lengthscale, wanted, monkeyp
     monkeypatch.setattr(local_choice, "EXACT_ROWS", 300)
     found = fitted(lengthscale)
     chosen = found.plan_["neighbours"]
-    n_rows = found.plan_["calibration_rows"]["choice"]
+    n_rows = found.fit_report_["calibration_rows"]
     rows = np.random.default_rng(0).permutation(400)[:n_rows]
     of_all = loss_of(256, lengthscale, rows)
     lost = {n: loss_of(n, lengthscale, rows) - of_all for n in (64, 128)}
@@ -64,7 +64,7 @@ def test_where_time_is_short_no_numbers_are_compared(monkeypatch):
     monkeypatch.setattr(local_choice, "EXACT_ROWS", 300)
     found = fitted(time_limit=1e-3)
     assert found.plan_["neighbours"] == {"choice": 256, "why": "there was no time to compare with fewer"}
-    assert found.plan_["calibration_rows"]["choice"] == 64
+    assert found.fit_report_["calibration_rows"] == 64
 
 
 def test_local_variances_are_scaled_by_rows_left_out_with_their_groups():

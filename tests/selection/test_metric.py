@@ -7,10 +7,10 @@ import pytest
 
 import stochgp.families.rotation as metric
 from stochgp import KernelGPRegressor, kernels, load
+from stochgp.families.left_out import JudgingRows
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import LeaveOneOut
 from stochgp.results import RESULTS
-from stochgp.families.left_out import JudgingRows
 
 N, D = 500, 3
 GENERATOR = np.random.default_rng(0)
@@ -41,14 +41,14 @@ def _few_rows_count_as_enough():
 def both(request):
     """(A fit along the inputs, one that may turn) by the likelihood of all rows and by leave-one-out."""
     learner = "auto" if request.param == "all rows" else FEW
-    return fitted(metric="inputs", learner=learner), fitted(learner=learner)
+    return fitted(rotate_inputs=False, learner=learner), fitted(learner=learner)
 
 
 def test_oblique_functions_gain_by_turned_lengthscales(both):
     straight, turned = both
-    assert straight.plan_["metric"] == {"choice": 0, "why": "as asked"}
-    assert turned.plan_["metric"]["choice"] >= 1
-    assert "gains" in turned.plan_["metric"]["why"]
+    assert straight.plan_["rotation"] == {"choice": 0, "why": "as asked"}
+    assert turned.plan_["rotation"]["choice"] >= 1
+    assert "gains" in turned.plan_["rotation"]["why"]
     assert nlpd(turned) < nlpd(straight) - 0.05
     assert turned.n_iter_ > straight.n_iter_
     assert Metric.of(turned.kernel_) is not None
@@ -85,7 +85,7 @@ def test_a_run_that_is_stopped_keeps_the_last_metric(both):
 
     model = KernelGPRegressor(learner=both[1].learner, **SETTINGS).fit(X[:N], Y[:N], callback=stop)
     assert "stage" in seen[-1]
-    assert model.plan_["metric"]["choice"] == 0
+    assert model.plan_["rotation"]["choice"] == 0
     assert model.plan_["ended"]["choice"] == "stopped"
     np.testing.assert_array_equal(model.kernel_.lengthscale, both[0].kernel_.lengthscale)
 
@@ -108,14 +108,14 @@ REFUSED = {
 
 @pytest.mark.parametrize(("settings", "n", "why"), REFUSED.values(), ids=REFUSED)
 def test_why_lengthscales_stay_along_the_inputs(settings, n, why):
-    entry = fitted(n, **settings).plan_["metric"]
+    entry = fitted(n, **settings).plan_["rotation"]
     assert entry["choice"] == 0
     assert why in entry["why"]
 
 
 def test_a_kernel_that_was_given_is_turned_on_request():
     kernel = kernels.Matern32(np.full(D, 2.0))
-    assert fitted(kernel=kernel, metric="compare", learner=FEW).plan_["metric"]["choice"] >= 1
+    assert fitted(kernel=kernel, rotate_inputs=True, learner=FEW).plan_["rotation"]["choice"] >= 1
     with pytest.raises(ValueError, match="metric"):
         fitted(metric="full")
 

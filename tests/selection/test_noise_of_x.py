@@ -11,13 +11,13 @@ from toy import KEY
 from stochgp.budget import Budget
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
+from stochgp.data.training import TrainingData
 from stochgp.families.solving import Wanted, posterior_of
 from stochgp.kernels import Matern52
 from stochgp.likelihoods import AbstractNoise
 from stochgp.models import KernelGP
 from stochgp.parameters import AbstractParameter, frozen
 from stochgp.posteriors import LocalPosterior
-from stochgp.data.training import TrainingData
 
 N, D, LEVEL, SLOPE, VARIANCE = 40, 2, 0.05, 1.3, 1.2
 generator = np.random.default_rng(4)

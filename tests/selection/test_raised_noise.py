@@ -4,17 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from stochgp.selection.raised_noise import ROUNDINGS, SHARE, raised_for_solving
 
 from stochgp import kernels
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
+from stochgp.data.training import TrainingData
 from stochgp.models import KernelGP
 from stochgp.operators import KernelOperator
 from stochgp.parameters import cast
 from stochgp.posteriors import LocalPosterior
-from stochgp.selection.raised_noise import ROUNDINGS, SHARE, raised_for_solving
 from stochgp.solvers import CG, solve
-from stochgp.data.training import TrainingData
 
 N = 3_100
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.integrate
 from numpy.testing import assert_allclose, assert_array_equal
+from stochgp.selection import warping as choosing
 from sweeps import some_of
 
 from stochgp import (
@@ -23,7 +24,6 @@ from stochgp.choosing import Preference, prefer
 from stochgp.distributions import Rounded, Warped
 from stochgp.objectives import warping
 from stochgp.objectives.warping import fit_transforms
-from stochgp.selection import warping as choosing
 
 RNG = np.random.default_rng(8)
 N = 120

@@ -7,9 +7,9 @@ import pytest
 from stochgp import FeatureGPRegressor, KernelGPRegressor
 from stochgp.budget import Budget
 from stochgp.data import TableEncoder
+from stochgp.data.reading import read_training_rows
 from stochgp.tables.encoding import STAND_INS, known_instead
 from stochgp.tables.levels import LevelTargets
-from stochgp.data.reading import read_training_rows
 
 RNG = np.random.default_rng(0)
 L, N = 70, 421

@@ -5,6 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
+from stochgp.training_data import files
 from sweeps import some_of
 
 from stochgp import (
@@ -20,7 +21,6 @@ from stochgp.data.streams import DeviceRows
 from stochgp.models import FeatureGP
 from stochgp.objectives import add_up, spectrum
 from stochgp.posteriors import FeaturePosterior
-from stochgp.training_data import files
 
 N = 600
 

@@ -7,10 +7,10 @@ import pytest
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels
 from stochgp.budget import Budget
+from stochgp.data.reading import read_training_rows
 from stochgp.learners import FullBatch, LeaveOneOut
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.calibration import calibrated
-from stochgp.data.reading import read_training_rows
 
 N = 60
 
@@ -151,7 +151,7 @@ def test_intervals_of_new_groups_hold_their_rows(settings):
         if isinstance(posterior, LocalPosterior):
             np.testing.assert_allclose(posterior.calibrated(500, 0, own).scale, posterior.scale, rtol=1e-6)
             return
-        c, again = model.plan_["scale"]["choice"], calibrated(posterior, own)[1]
+        c, again = model.fit_report_["variance_scale"], calibrated(posterior, own)[1]
     np.testing.assert_allclose(again, 1 + (1 - 1 / c) / 101, rtol=1e-5)
 
 
@@ -161,4 +161,4 @@ def test_feature_gps_hold_out_whole_groups():
     group = np.arange(N) < 7
     model = FeatureGPRegressor("rff", n_features=8, epochs=2, learning_rate=0.01, random_state=0)
     found = model.fit(X, y, groups=group)
-    assert found.plan_["held_out_rows"]["choice"] == 7
+    assert found.fit_report_["held_out_rows"] == 7

@@ -10,11 +10,21 @@ import pytest
 from stochgp import KernelGPRegressor
 from stochgp.budget import Budget
 from stochgp.data import Blocks
-from stochgp.estimators.report import notes
-from stochgp.learners import LeaveOneOut
 from stochgp.data.file_rows import read_files
 from stochgp.data.reading import read_training_rows
-from stochgp.data.time_order import between_if, blocks, dependence, depends, drift, drifts, groups_in_time, increasing, n_blocks
+from stochgp.data.time_order import (
+    between_if,
+    blocks,
+    dependence,
+    depends,
+    drift,
+    drifts,
+    groups_in_time,
+    increasing,
+    n_blocks,
+)
+from stochgp.estimators.report import notes
+from stochgp.learners import LeaveOneOut
 
 N, PHI = 4000, 0.9
 TIMES = pd.date_range("2019-11-01", periods=N, freq="h")

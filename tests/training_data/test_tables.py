@@ -6,8 +6,8 @@ import pytest
 
 from stochgp import KernelGPRegressor, SparseGPClassifier, load
 from stochgp.budget import Budget
-from stochgp.tables.levels import LevelTargets
 from stochgp.data.reading import read_training_rows
+from stochgp.tables.levels import LevelTargets
 
 RNG = np.random.default_rng(0)
 N = 400

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor, SparseGPClassifier
-from stochgp.kernels import RBF, Tanimoto
 from stochgp.data.target_rows import read_targets
+from stochgp.kernels import RBF, Tanimoto
 
 N = 60
 RNG = np.random.default_rng(0)

@@ -126,7 +126,7 @@ def test_groups_keep_the_noise_and_other_likelihoods_the_inducing_points():
     rows, y = rough(400)
     few = {"n_inducing": 20, "epochs": 2, "random_state": 0}
     grouped = SparseGPRegressor(**few).fit(rows, y, groups=np.arange(400) // 4)
-    assert grouped.plan_["mean_noise"]["choice"] == 1.0
+    assert grouped.fit_report_["mean_noise"] == 1.0
     heavy = SparseGPRegressor(likelihood="student-t", **few).fit(rows, y)
     assert heavy.plan_.n_inducing_mean.choice == 0
     with pytest.raises(ValueError, match="n_inducing_mean"):

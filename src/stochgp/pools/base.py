@@ -179,7 +179,7 @@ def fit_members(
             break
         say(pool.verbose, f"{name}, {k + 1} of {len(order)}: {type(member).__name__}")
         set_member(pool, name, member, n_left, settings, context)
-        if isinstance(member, GPEstimator):
+        if isinstance(candidates[name], GPEstimator):
             vars(member)["_encoder_of_pool"] = encoder  # names the columns in its warnings
         groups = rows.group if takes_groups(name, candidates) else None
         try:

@@ -329,7 +329,7 @@ def _temperature(
 def _shorter(member: SparseGPClassifier) -> dict[str, Any]:
     """Settings with which a member learns again from its learned kernel, in a fraction of the steps, at the rate of before."""
     learner = CLASSIFIER if isinstance(member.learner, str) else member.learner
-    rate = member.plan_["learning_rate"]["choice"]
+    rate = member.fit_report_["learning_rate"]
     return {
         "kernel": member.kernel_,
         "learner": replace(learner, steps=learner.steps // SHORTER, learning_rate=rate),

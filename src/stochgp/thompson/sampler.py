@@ -257,7 +257,7 @@ class ThompsonSampler:
             "observations": len(self._y),
             "best": self.best_.y,
             "best_of_batch": float(pick(values)),
-            "residual": float(self.model_.plan_["residual"]["choice"]),
+            "residual": float(self.model_.fit_report_["residual"]),
             "seconds": seconds,
         }
 
