@@ -13,7 +13,7 @@ from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline
 from stochgp.data import neighbours
 from stochgp.data.streams import DeviceRows
 from stochgp.deadline import Pace, TimeIsUpError, granted, left, require, within
-from stochgp.families.kernel_posterior import WantedPosterior
+from stochgp.families import solving
 from stochgp.kernels import RBF
 from stochgp.learners import BSGD, SCGD, Chain, FullBatch, Iterative, Uniform, fit
 from stochgp.learners.full_batch import _Loss
@@ -200,7 +200,8 @@ def bits(model):
 def test_a_kernel_gp_that_is_short_of_time_learns_from_fewer_rows_and_predicts_locally(clock, monkeypatch):
     with monkeypatch.context() as patch:
         clock.costs(patch, _Loss, "_evaluate", 0.1)
-        patch.setattr(WantedPosterior, "_solve_seconds", lambda *_: 100.0)
+        plan = solving.choose
+        patch.setattr(solving, "choose", lambda *a, **k: plan(*a, **k)._replace(seconds=100.0))
         model = KernelGPRegressor("rbf", time_limit=4.0, random_state=0).fit(MANY, MANY_Y)
     assert clock.now <= 4.0 and model.n_iter_ > 0
     assert not model.converged_ and model.plan_["ended"]["choice"] == "time_limit"
@@ -238,7 +239,7 @@ def test_after_an_interrupt_the_posterior_is_the_one_that_is_quickest_to_have(wh
     model = KernelGPRegressor("rbf", learner="bsgd", epochs=3, n_samples=2, random_state=0)
     callback = (lambda entry: interrupt() if entry["step"] > 0 else None) if where == "learning" else None
     if where == "before the solve":
-        monkeypatch.setattr("stochgp.families.kernel_posterior.raised_for_solving", interrupt)
+        monkeypatch.setattr("stochgp.families.kernel_posterior.noise_floor", interrupt)
     if where == "in the solve":
         monkeypatch.setattr(sys.modules["stochgp.solvers.solve"], "_take_steps", interrupt)
         model.set_params(solver="cg")
