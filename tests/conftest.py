@@ -208,7 +208,7 @@ def annotations_are_checked(request):
 
 # Files in which kernel GPs of few rows have as many draws of their hyperparameters as those of users. Each is a factor of the rows, and a tenth of a fit.
 ALL_DRAWS = (
-    "families/test_integrating.py",
+    "families/test_hyperparameters.py",
     "families/test_few_rows.py",
     "test_docstrings.py",
     "test_pages.py",
@@ -219,17 +219,17 @@ ALL_DRAWS = (
 @pytest.fixture(scope="session", autouse=True)
 def own_draws():
     """How many there are."""
-    from stochgp.families import integrating
+    from stochgp.families import hyperparameters
 
-    return integrating.DRAWS
+    return hyperparameters.DRAWS
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_draws(own_draws, request):
     """Four, which take the same way through the code."""
-    from stochgp.families import integrating
+    from stochgp.families import hyperparameters
 
-    integrating.DRAWS = own_draws if request.node.nodeid.endswith(ALL_DRAWS) else 4
+    hyperparameters.DRAWS = own_draws if request.node.nodeid.endswith(ALL_DRAWS) else 4
 
 
 @pytest.fixture
