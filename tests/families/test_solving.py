@@ -101,7 +101,7 @@ def test_variances_begin_with_near_rows_where_trees_find_them(kernel, n_neighbou
     X = generator.integers(0, 4, (90, 3)) + generator.uniform(0, 0.1, (90, 1))
     given = {"learner": None, "noise_variance": 0.1, "solver": "cg", "n_samples": 4, "standardize": False}
     model = KernelGPRegressor(kernel, **given, random_state=0).fit(X, X[:, 0] - 1.5)
-    assert model.plan_["variance_neighbours"]["choice"] == n_neighbours
+    assert model._fitted.posterior.n_neighbours == n_neighbours
 
 
 def test_variances_are_from_samples_alone_where_there_is_no_memory_for_the_search():
