@@ -49,9 +49,9 @@ def table(n=SOME):
     return pd.DataFrame({"when": TIMES[:n], "a": X[:, 0], "b": X[:, 1]}), y
 
 
-def read(X, y, new_rows="auto", **more):
+def read(X, y, new_rows="auto", groups=None):
     context = FitContext(model := KernelGPRegressor())
-    rows, _ = read_training_rows(model, X, y, None, None, context, new_rows=new_rows, **more)
+    rows, _ = read_training_rows(model, X, y, None, groups, context, new_rows=new_rows)
     return SimpleNamespace(X=rows.X, group=rows.group, plan=context.plan_)
 
 
