@@ -24,7 +24,6 @@ def test_sizes_are_few_and_hold_what_they_are_for():
     "learner",
     [
         SCGD(anchored=False, tracking=0.5, judge=ByEvidence(refit=False), optimizer=optax.sgd),
-        SCGD(df=5.0, judge=ByEvidence(df=5.0), optimizer=optax.sgd),
         Minimax(penalty=3.0, optimizer=optax.sgd),
     ],
 )
