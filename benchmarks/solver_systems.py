@@ -148,8 +148,8 @@ def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
     from stochgp import kernels
     from stochgp.budget import Budget
     from stochgp.operators import KernelOperator
-    from stochgp.planning.solver import choose
     from stochgp.priors import prior_functions
+    from stochgp.solvers.choice import choose_solver
     from stochgp.solvers.sizes import SystemSize
 
     kernel_name, lengthscale, share = SYSTEMS[system][2:]
@@ -164,9 +164,9 @@ def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
         rows, new = jnp.asarray(X[:n_rows]), jnp.asarray(X[n_rows:])
         plain = KernelOperator.of(kernel, rows, share)
         size, budget = SystemSize.of(plain, X.shape[1], SAMPLES, share), Budget.of(None)
-        chosen = choose(size, budget, solver=_solver(side), tolerance=TOLERANCE)
+        chosen = choose_solver(size, budget, solver=_solver(side))
         if side == AUTO:
-            return {"solver": type(chosen.solver).__name__, "seconds": chosen.seconds}
+            return {"solver": type(chosen.solver).__name__}
         keep = 0 if side in RIVALS else chosen.keep_rows
         operator = KernelOperator.of(kernel, rows, share, tile=chosen.tile, keep_rows=keep)
         prior = prior_functions(kernel, X.shape[1], SAMPLES, key=jax.random.key(1), dtype=jnp.float64)

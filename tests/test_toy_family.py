@@ -18,10 +18,10 @@ from stochgp.choosing import choice
 from stochgp.data.streams import AbstractSource
 from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.learners import AbstractLearner, Problem, constant
+from stochgp.learning.step_plan import StepPlan
 from stochgp.likelihoods import AbstractNoise, Gaussian, constant_noise
 from stochgp.likelihoods.noise import as_noise
 from stochgp.models import AbstractGP
-from stochgp.planning.steps import StepPlan
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request
 from stochgp.selection.choices import named_learner
 from stochgp.storage import load_tree, save_tree

@@ -13,14 +13,12 @@ from stochgp.learning.judge import SETTLED_BY
 from stochgp.learning.placing import SHARE_FOR_ROWS, Placement
 from stochgp.learning.standard_errors import named
 from stochgp.models import AbstractGP
-from stochgp.numerics.arrays import packed
-from stochgp.parameters import partition
-from stochgp.planning.devices import StepSizes, with_steps
 from stochgp.results import RESULTS, FitResult
 from stochgp.training_data.new_rows import AFTER
 from stochgp.training_data.units import TrainingData
 
 PLANNED = "planned"
+MIN_SHARED_BATCH = 4096  # rows; smaller batches take no less time on several devices (docs/methods/scale.md)
 _SHORTENED = {
     RESULTS.interrupted: "Ctrl-C ended learning or solving",
     RESULTS.time_limit: "the time limit ended learning or solving",
@@ -81,12 +79,11 @@ def _in_memory(placed: Placement, budget: Budget) -> dict[str, Any]:
 def shared_steps(
     devices: Devices, learner: AbstractLearner, gp: AbstractGP, n_rows: int
 ) -> tuple[Devices, dict[str, Any]]:
-    """(The devices, which share mini-batches too where that saves time; what `plan_` says of them, nothing of one)."""
+    """Return the devices, which share mini-batches if the rule says so, and the entry of `plan_`."""
     if devices.mesh is None:
         return devices, {}
-    exchanged = packed(partition(gp)[0]).size + getattr(gp, "n_features", 0) + 1
-    B = min(learner.batch_size or n_rows, n_rows)
-    found, why = with_steps(devices, StepSizes(B, learner.work_of_row(gp), exchanged))
+    shares, why = _shares_batches(devices, learner, min(learner.batch_size or n_rows, n_rows))
+    found = Devices(devices.mesh, devices.shards, shares)
     entries = {
         "count": found.count,
         "processes": found.processes,
@@ -94,6 +91,23 @@ def shared_steps(
         "batches": "spread" if found.steps else "whole",
     }
     return found, {"devices": choice(entries, why)}
+
+
+def _shares_batches(devices: Devices, learner: AbstractLearner, batch_size: int) -> tuple[bool, str]:
+    """Return whether devices share mini-batches of so many rows, and the reason."""
+    if devices.count == 1:
+        return devices.steps, "one device"
+    if not learner.shares_steps:
+        return False, "every device takes the learner's steps whole; passes over the rows are shared"
+    if batch_size % devices.count:
+        return False, f"batches of {batch_size} rows have no equal parts; passes over the rows are shared"
+    if devices.steps:
+        return True, AS_ASKED
+    if not devices.share_work:
+        return False, "devices of one processor share its cores; passes over the rows are shared"
+    if batch_size < MIN_SHARED_BATCH:
+        return False, f"batches of fewer than {MIN_SHARED_BATCH} rows; passes over the rows are shared"
+    return True, f"batches of at least {MIN_SHARED_BATCH} rows: each device has its part"
 
 
 def _standard_errors(found: FitResult) -> dict[str, Any]:

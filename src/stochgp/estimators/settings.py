@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from stochgp.names import lookup
-from stochgp.planning.solver import NAMES
 from stochgp.solvers import AbstractSolver
+from stochgp.solvers.choice import NAMES
 from stochgp.training_data.units import MEANS
 
 DTYPES = {"float32": 4, "float64": 8}  # bytes of a number

@@ -4,14 +4,12 @@ import math
 from typing import Any, NamedTuple
 
 from stochgp import deadline
-from stochgp.budget import Budget
 from stochgp.choosing import AS_ASKED, AS_GIVEN, choice
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.settings import DTYPES
 from stochgp.families.integrating import integrated
 from stochgp.families.solving import Wanted, posterior_of
 from stochgp.models import KernelGP
-from stochgp.planning.solver import choose
 from stochgp.posteriors import AbstractPosterior, LocalPosterior
 from stochgp.posteriors.local import NEIGHBOURS
 from stochgp.posteriors.local_index import neighbours_bytes
@@ -20,6 +18,7 @@ from stochgp.selection.choices import LOCAL_ROWS
 from stochgp.selection.local_choice import calibrated_locally, sharing
 from stochgp.selection.raised_noise import raised_for_solving
 from stochgp.solvers import Cholesky, SystemSize
+from stochgp.solvers.choice import choose_solver
 from stochgp.solvers.sizes import SMALL
 from stochgp.training_data.run import Run
 from stochgp.training_data.units import TrainingData
@@ -27,9 +26,7 @@ from stochgp.training_data.units import TrainingData
 CALIBRATION_ROWS = 2000  # training rows that set the scale of local variances
 FEW_CALIBRATION_ROWS = 64  # where time is short: blocks of one size, so one program
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
-TYPICAL_TO_BEST = (
-    3.0  # an iterative solve, which times itself, is begun with a third of its typical seconds left
-)
+SHARE_FOR_SOLVE = 0.3  # of the time left when learning begins, for a solve of all rows
 MOST_GROWTH = 0.25  # of the variances of observations, by raised noise: beyond that prediction is local
 WORST = 0.5  # relative residual of a solve that was cut, beyond which local prediction is better
 
@@ -42,15 +39,12 @@ class WantedPosterior(NamedTuple):
     keeps_noise: bool  # whether the noise variance was given
 
     def seconds(self, data: TrainingData, run: Run) -> float:
-        """What the solve takes by typical costs, where that is within half of the time; else what local prediction takes."""
+        """Return the seconds to keep for the posterior: a share of the time left, or a few for local prediction."""
         left = deadline.left()
         if not left < math.inf:
             return 0.0
-        local = min(LOCAL_SECONDS, left / 2)
-        if self._prediction(data)[0] == "local" or data.n_rows <= SMALL:
-            return local
-        wholly = self._solve_seconds(data, run.budget) + LOCAL_SECONDS
-        return wholly if wholly < left / 2 else local
+        is_quick = self._prediction(data)[0] == "local" or data.n_rows <= SMALL
+        return min(LOCAL_SECONDS, left / 2) if is_quick else SHARE_FOR_SOLVE * left
 
     def of(
         self, gp: KernelGP, learned: FitResult | None, data: TrainingData, run: Run
@@ -70,7 +64,10 @@ class WantedPosterior(NamedTuple):
     def require(self, data: TrainingData, run: Run, left_by_learning: int) -> None:
         """Raise MemoryLimitError if the solve of all rows will not fit beside so many bytes that learning leaves in use."""
         if self._prediction(data)[0] == "global":
-            self._solve_seconds(data, run.budget.keeping(left_by_learning))
+            solve, itemsize = self.solve, DTYPES[self.solve.dtype]
+            row_bytes = itemsize * (data.n_inputs + 2)
+            size = SystemSize(data.n_rows, data.n_inputs, solve.n_samples, row_bytes, itemsize)
+            choose_solver(size, run.budget.keeping(left_by_learning), solver=solve.solver)
 
     def _prediction(self, data: TrainingData) -> tuple[str, str]:
         """("global" or "local", why)."""
@@ -78,21 +75,13 @@ class WantedPosterior(NamedTuple):
             return self.prediction, AS_ASKED
         return "local" if data.n_rows > LOCAL_ROWS else "global", f"global up to {LOCAL_ROWS} rows"
 
-    def _solve_seconds(self, data: TrainingData, budget: Budget) -> float:
-        """Of the whole solve, by typical costs."""
-        solve, itemsize = self.solve, DTYPES[self.solve.dtype]
-        size = SystemSize(
-            data.n_rows, data.n_inputs, solve.n_samples, itemsize * (data.n_inputs + 2), itemsize
-        )
-        return choose(size, budget, solver=solve.solver).seconds
-
     def _globally(
         self, gp: KernelGP, learned: FitResult | None, data: TrainingData, run: Run, why: str
     ) -> tuple[AbstractPosterior, Solution | None, dict[str, Any]]:
         """Raises TimeIsUpError where there is no time for the solve, and that or KeyboardInterrupt where it was cut far from the solution."""
         choices = {"prediction": choice("global", why), "posterior_rows": choice(None, "all of them")}
-        if data.n_rows > SMALL and deadline.left() < math.inf:
-            deadline.require(self._solve_seconds(data, run.budget) / TYPICAL_TO_BEST)
+        if data.n_rows > SMALL:
+            deadline.require()
         if learned is not None and not self.keeps_noise:
             raised = raised_for_solving(gp, data)
             if raised.growth > MOST_GROWTH and self.prediction == "auto":

@@ -9,7 +9,6 @@ from stochgp import deadline
 from stochgp.choosing import choice
 from stochgp.data.neighbours import EXACT_ROWS
 from stochgp.devices import Devices
-from stochgp.planning.devices import Team
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.local import FEWER, LOST, SMALL_BLOCK
 
@@ -44,8 +43,8 @@ def sharing(posterior: LocalPosterior, devices: Devices) -> tuple[LocalPosterior
     """(The posterior, its points spread over devices that work at the same time; what `plan_` says of devices that were given)."""
     if devices.mesh is None:
         return posterior, {}
-    team, even = Team.of(devices), SMALL_BLOCK % devices.count == 0
-    spread = devices.count > 1 and even and (team.as_asked or team.workers > 1)
+    even = SMALL_BLOCK % devices.count == 0
+    spread = even and devices.share_work
     if spread:
         posterior, why = posterior.spread_over(devices), "each has its part of every block of points"
     elif devices.count == 1:
