@@ -361,7 +361,7 @@ class GPEstimator(PosteriorEstimator):
         D, itemsize = data.n_inputs, DTYPES[self.dtype]
         N = rows_in_time(learner, gp, data.source(False)) if run.may_choose else data.n_rows
         placed = place(learner, gp, N, D, itemsize, run.budget, run.devices)
-        devices, spread = shared_steps(run.devices, placed.learner, gp, N)
+        devices, spread = shared_steps(run.devices, placed.learner, N)
         run = run._replace(devices=devices)
         logger.info("learning from %d rows by %s: %s", N, type(learner).__name__, why)
 

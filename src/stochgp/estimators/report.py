@@ -12,7 +12,6 @@ from stochgp.learners import AbstractLearner
 from stochgp.learning.judge import SETTLED_BY
 from stochgp.learning.placing import SHARE_FOR_ROWS, Placement
 from stochgp.learning.standard_errors import named
-from stochgp.models import AbstractGP
 from stochgp.results import RESULTS, FitResult
 from stochgp.training_data.new_rows import AFTER
 from stochgp.training_data.units import TrainingData
@@ -76,9 +75,7 @@ def _in_memory(placed: Placement, budget: Budget) -> dict[str, Any]:
     }
 
 
-def shared_steps(
-    devices: Devices, learner: AbstractLearner, gp: AbstractGP, n_rows: int
-) -> tuple[Devices, dict[str, Any]]:
+def shared_steps(devices: Devices, learner: AbstractLearner, n_rows: int) -> tuple[Devices, dict[str, Any]]:
     """Return the devices, which share mini-batches if the rule says so, and the entry of `plan_`."""
     if devices.mesh is None:
         return devices, {}

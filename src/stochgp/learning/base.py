@@ -85,7 +85,7 @@ class AbstractLearner(eqx.Module):
         return self
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
-        """From how many of the rows it can learn in so many seconds, by typical costs: all, where they do not count."""
+        """Return how many of the rows it can learn from in so many seconds."""
         return n_rows
 
     @abc.abstractmethod
