@@ -30,7 +30,7 @@ AUTOMATIC = ("cholesky", "cg", "sdd")
 MAX_CHOLESKY_ROWS = (
     20_000  # measured: faster than CG and SDD on three UCI sets, and on five of six systems of 20,000 rows
 )
-MIN_RANKS = 2  # "auto" takes CG with its default rank or half of it: with less, SDD is faster
+MAX_CG_VARIANTS = 2  # "auto" takes CG with its default rank or half of it: with less, SDD is faster
 PRODUCTS: dict[str, Product] = {"gather": gather, "ring": ring}
 MAX_GATHERED = 0.1  # of the free memory, for rows and vectors that lie on every device
 
@@ -118,7 +118,7 @@ def _solvers(solver: str | AbstractSolver, size: SystemSize) -> Iterator[Abstrac
     else:
         if size.n_rows <= MAX_CHOLESKY_ROWS:
             yield Cholesky()
-        yield from itertools.islice(CG().variants(size), MIN_RANKS)
+        yield from itertools.islice(CG().variants(size), MAX_CG_VARIANTS)
         yield from SDD().variants(size)
 
 
