@@ -22,7 +22,7 @@ CODES = {
     "PR10",
 }  # sections in order, a summary, every parameter, no other
 INTERNAL = {
-    "budget", "choosing", "cli", "compiled", "context", "contrib", "deadline", "devices", "estimators", "families", "learning", "loading", "names", "numerics", "planning",
+    "budget", "choosing", "cli", "compiled", "context", "contrib", "deadline", "devices", "estimators", "families", "learning", "loading", "names", "numerics",
     "pools", "selection", "storage", "tables", "training_data", "version", "warning",
 }  # fmt: skip
 MODULES = [

@@ -35,7 +35,6 @@ ROOMS = [
     "operators",
     "solvers",
     "objectives",
-    "planning",
     "learning",
     "learners",
     "posteriors",

@@ -9,7 +9,7 @@ from toy import make_gp, make_toy
 from stochgp.data.streams import DeviceRows
 from stochgp.learners import ByEvidence
 from stochgp.learning.judge import Division
-from stochgp.planning.steps import held_out_rows
+from stochgp.learning.step_plan import held_out_rows
 
 
 def test_held_out_rows_of_any_weight_are_single_observations(double):

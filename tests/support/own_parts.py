@@ -14,10 +14,10 @@ from stochgp.features import AbstractFeatureMap
 from stochgp.kernels.base import as_active_dims, as_amplitude, as_positive
 from stochgp.kernels.stationary import AbstractStationary
 from stochgp.learners import AbstractLearner, constant
+from stochgp.learning.step_plan import StepPlan
 from stochgp.likelihoods import AbstractLikelihood, constant_noise
 from stochgp.models import KernelGP
 from stochgp.parameters import AbstractParameter, positive, value_of
-from stochgp.planning.steps import StepPlan
 from stochgp.solvers import AbstractIterativeSolver
 from stochgp.solvers.base import Arranged, StepInfo
 from tests.test_toy_family import ConstantPosterior, ConstantRegressor

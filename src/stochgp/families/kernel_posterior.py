@@ -22,17 +22,17 @@ from stochgp.models import KernelGP
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.kernel import mean_variance
 from stochgp.parameters import frozen, value_of
-from stochgp.planning.devices import Team
-from stochgp.planning.solver import choose
 from stochgp.posteriors import AbstractPosterior, LocalPosterior
 from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, SMALL_BLOCK
 from stochgp.posteriors.local_index import neighbours_bytes
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import Cholesky, SystemSize
+from stochgp.solvers.choice import choose_solver
 from stochgp.solvers.sizes import SMALL
 
 CALIBRATION_ROWS = 2000  # training rows that set the scale of local variances
 FEW_CALIBRATION_ROWS = 64  # if time is short: blocks of one size, so one program
+SHARE_FOR_SOLVE = 0.3  # of the time left when learning begins, for a solve of all rows
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
 COMPARING_SECONDS = 15.0  # that comparing numbers of neighbours takes, compilation included
 MAX_GROWTH = 0.25  # of the variances of observations, by a noise floor: beyond that prediction is local
@@ -46,16 +46,16 @@ def require_memory(data: TrainingData, estimator: Any, context: FitContext) -> N
         left = 0 if estimator.learner is None else COMPILER_BYTES
         itemsize, D = DTYPES[estimator.dtype], data.n_inputs
         size = SystemSize(data.n_rows, D, int(estimator.n_samples), itemsize * (D + 2), itemsize)
-        choose(size, context.budget.keeping(left), solver=estimator.solver)
+        choose_solver(size, context.budget.keeping(left), solver=estimator.solver)
 
 
 def seconds_for_posterior(data: TrainingData, estimator: Any) -> float:
-    """Seconds of a time limit that learning leaves to the posterior: half of them for a solve of many rows."""
+    """Seconds of a time limit that learning leaves to the posterior: a share of them for a solve of many rows."""
     left = deadline.left()
     if not left < math.inf:
         return 0.0
     if _prediction(data, estimator)[0] == "global" and data.n_rows > SMALL:
-        return left / 2
+        return SHARE_FOR_SOLVE * left
     return min(LOCAL_SECONDS, left / 2)
 
 
@@ -95,6 +95,8 @@ def _global_posterior(
     gp: KernelGP, data: TrainingData, estimator: Any, context: FitContext, why: str, is_learned: bool
 ) -> tuple[AbstractPosterior, Solution | None]:
     """Raises TimeIsUpError without time for the solve, and TimeIsUpError or KeyboardInterrupt if it was cut far from the solution."""
+    if data.n_rows > SMALL:
+        deadline.require()
     if is_learned and estimator.noise_variance is None and data.n_rows > SMALL:
         raised, growth, reason = noise_floor(gp, data)
         if growth > MAX_GROWTH and estimator.prediction == "auto":
@@ -193,8 +195,8 @@ def _shared(local: LocalPosterior, context: FitContext) -> LocalPosterior:
     devices = context.devices
     if devices.mesh is None:
         return local
-    team, even = Team.of(devices), SMALL_BLOCK % devices.count == 0
-    is_shared = devices.count > 1 and even and (team.as_asked or team.workers > 1)
+    even = SMALL_BLOCK % devices.count == 0
+    is_shared = even and devices.share_work
     if is_shared:
         local, why = local.spread_over(devices), "each has its part of every block of points"
     elif devices.count == 1:

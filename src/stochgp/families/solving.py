@@ -24,10 +24,6 @@ from stochgp.numerics.arrays import on_device
 from stochgp.objectives.kernel import SOME_ROWS, mean_variance
 from stochgp.operators import TILE, AbstractOperator
 from stochgp.parameters import cast, value_of
-from stochgp.planning.devices import WAYS, Team
-from stochgp.planning.memory import plannable, workspace_of
-from stochgp.planning.solve_plan import SolvePlan
-from stochgp.planning.solver import choose
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior
 from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated, consistent
 from stochgp.posteriors.growing import sides
@@ -38,6 +34,9 @@ from stochgp.posteriors.sampled import NEAREST, nearest_rows_bytes
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, SystemSize, solve
+from stochgp.solvers.choice import PRODUCTS, SolvePlan, choose_solver
+from stochgp.solvers.cholesky import factorisation_seconds
+from stochgp.solvers.memory import plannable, workspace_of
 from stochgp.solvers.sizes import SMALL
 from stochgp.warning import warn
 
@@ -71,9 +70,9 @@ def solved(
     noise = with_level(gp.noise, float(gp.noise_variance))
     system = KernelSystem(value_of(gp.kernel), on_device(data.X), data.weight, noise, TILE)
     typical = typical_error(gp, data, context.budget)
-    chosen = _plan(system, data.y, solver, n_samples, typical, context)
-    if len(data.y) > SMALL and chosen.solver.exact_variances:
-        deadline.require(chosen.seconds)
+    chosen = _plan(system, solver, n_samples, context)
+    if len(data.y) > SMALL and chosen.solver.exact_variances and deadline.left() < math.inf:
+        deadline.require(factorisation_seconds(len(data.y)))
     logger.info("solving by %s: %s", type(chosen.solver).__name__, chosen.reason)
     posterior, found = _solved(system, chosen, data.y, typical, context)
     chosen.record(context.record)
@@ -121,7 +120,7 @@ def _solved(
         prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
     b = sides(operator, X, y, prior, draws)
     if chosen.way is not None:
-        operator = system.spread_over(context.devices, WAYS[chosen.way]).operator
+        operator = system.spread_over(context.devices, PRODUCTS[chosen.way]).operator
     tolerance = tolerances_of(solver, system, y, b.shape[1], typical_error)
     enough = tolerances_of(solver, system, y, b.shape[1])
     found = run_solver(solver, operator, b, tolerance, context.show, run_key, enough=enough)
@@ -211,17 +210,11 @@ def tolerances_of(
 
 
 def _plan(
-    system: KernelSystem,
-    y: Float[np.ndarray, " N"],
-    solver: str | AbstractSolver,
-    n_samples: int,
-    typical_error: float | None,
-    context: FitContext,
+    system: KernelSystem, solver: str | AbstractSolver, n_samples: int, context: FitContext
 ) -> SolvePlan:
     """Solver, tiles and samples."""
     X = np.asarray(system.X)
     noise = float(np.mean(noise_of_rows(system.noise, X, system.weight)))
-    tolerance = float(tolerances(noise, y, 1, typical_error)[0])
     if len(X) <= SMALL:
         (N, D), itemsize = X.shape, X.dtype.itemsize
         size = SystemSize(N, D, n_samples, itemsize * (D + 2), itemsize)
@@ -229,9 +222,13 @@ def _plan(
         ratio = noise / float(mean_variance(system.kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
         size = SystemSize.of(system.operator, X.shape[1], n_samples, ratio)
     release()
-    team = None if context.devices.mesh is None else Team.of(context.devices)
-    aim = {"tolerance": tolerance, "team": team, "workspace": workspace_of(system.kernel)}
-    chosen = choose(size, context.budget, solver=solver, **aim)
+    chosen = choose_solver(
+        size,
+        context.budget,
+        solver=solver,
+        devices=context.devices,
+        workspace=workspace_of(system.kernel),
+    )
     if chosen.variance == "samples":
         chosen = chosen._replace(n_neighbours=_neighbours_of(system.kernel, size, context.budget))
     return chosen

@@ -20,6 +20,7 @@ from stochgp.learning.judge import AbstractJudge, Numbers, Seed
 from stochgp.learning.sampling import host_inputs
 from stochgp.learning.schedules import Schedule, cosine
 from stochgp.learning.standard_errors import StandardErrors, cells_of, godambe
+from stochgp.learning.step_plan import StepPlan
 from stochgp.models import AbstractGP
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked, unpacked_alike
 from stochgp.objectives.conditionals import (
@@ -35,7 +36,6 @@ from stochgp.objectives.conditionals import (
     weights_of,
 )
 from stochgp.parameters import partition
-from stochgp.planning.steps import StepPlan
 
 N_NEIGHBOURS, N_CENTRES = 48, 16_384
 BATCH, STACKED = 128, 8  # scored rows of a batch, batches on the device together

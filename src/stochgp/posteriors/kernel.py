@@ -16,12 +16,6 @@ from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, noise_variances
 from stochgp.operators import AbstractOperator, KernelOperator, Product, ShardedOperator, gather, wide
-from stochgp.planning.memory import (
-    COMPILER_BYTES,
-    chunk_bytes,
-    covariance_bytes,
-    result_bytes,
-)
 from stochgp.posteriors.base import (
     AbstractFunctions,
     PerRow,
@@ -30,6 +24,12 @@ from stochgp.posteriors.base import (
 )
 from stochgp.priors import PriorFunctions, prior_functions
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Layout, SystemSize
+from stochgp.solvers.memory import (
+    COMPILER_BYTES,
+    chunk_bytes,
+    covariance_bytes,
+    result_bytes,
+)
 from stochgp.solvers.sizes import SMALL
 
 BLOCK = 512  # rows of a compiled evaluation

@@ -20,7 +20,6 @@ from stochgp.numerics.precision import matmul
 from stochgp.objectives.slq import estimate_bytes, nlml_estimate
 from stochgp.operators import AbstractOperator
 from stochgp.parameters import cast
-from stochgp.planning.memory import most_columns, sliced_covariance_bytes
 from stochgp.posteriors.base import AbstractPosterior, PerRow, Request, Rows, variance_of_samples
 from stochgp.posteriors.kernel import (
     BLOCK,
@@ -40,6 +39,7 @@ from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions
 from stochgp.results import Estimate, Solution
 from stochgp.solvers import AbstractSolver, SystemSize, solve
+from stochgp.solvers.memory import most_columns, sliced_covariance_bytes
 
 FEWEST_SAMPLES = 8  # that say how large a left-out variance is
 NEAREST = 48  # rows that variances begin with. Of 10,000 rows 32 have 1.2 to 1.5 times the error and 0.85 of the seconds of predictions, 64 have 0.8 and 1.15
