@@ -13,8 +13,7 @@ from stochgp.families.solving import Wanted, posterior_of
 from stochgp.models import KernelGP
 from stochgp.planning.solver import choose
 from stochgp.posteriors import AbstractPosterior, LocalPosterior
-from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.posteriors.local_index import neighbours_bytes
+from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.results import RESULTS, FitResult, Solution
 from stochgp.selection.choices import LOCAL_ROWS
 from stochgp.selection.local_choice import calibrated_locally, sharing
@@ -141,7 +140,7 @@ class WantedPosterior(NamedTuple):
         """From neighbours, calibrated on fewer rows where time is short."""
         N, D = data.n_rows, data.n_inputs
         run.budget.require(
-            neighbours_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
+            local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
             f"local prediction from {N} rows",
         )
         local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight)

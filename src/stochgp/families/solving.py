@@ -30,8 +30,7 @@ from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernel
 from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated, consistent
 from stochgp.posteriors.growing import sides
 from stochgp.posteriors.kernel import NoiseDraws
-from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.posteriors.local_index import neighbours_bytes
+from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.posteriors.sampled import NEAREST, nearest_rows_bytes
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
@@ -106,7 +105,7 @@ def _calibrated(
         posterior, scale = calibrated(posterior)
         why = "of all variances, by the training rows predicted without themselves"
         return posterior, {"scale": choice(scale, why)} | alone
-    if neighbours_bytes(posterior.system.kernel, N, D, ROWS_OF_GROUPS, NEIGHBOURS) > budget.free():
+    if local_search_bytes(posterior.system.kernel, N, D, ROWS_OF_GROUPS, NEIGHBOURS) > budget.free():
         return posterior, {"scale": choice(1.0, "there was no memory to predict rows without their groups")}
     try:
         with deadline.granted(CALIBRATION_SECONDS):

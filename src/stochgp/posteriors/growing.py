@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp import deadline
 from stochgp.data.rows import Rows
-from stochgp.kernels.nearest import NearestRows
+from stochgp.neighbours import Neighbours
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.dense_factor import Factor
 from stochgp.numerics.precision import matmul
@@ -145,7 +145,7 @@ def _new_first(
     N, X = operator.size, np.asarray(operator.inputs, np.float64)
     new = n_old + generator.permutation(N - n_old)
     k = min(NEAR, n_old, max(1, NEAR_BLOCKS * m // len(new)))
-    near = NearestRows(operator.kernel, X[:n_old]).query(X[new], k).T.ravel()
+    near = Neighbours(X[:n_old], operator.kernel).query(X[new], k).T.ravel()
     order = np.concatenate([new, near, generator.permutation(n_old)])
     return order[np.sort(np.unique(order, return_index=True)[1])]
 

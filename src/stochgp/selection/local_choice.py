@@ -7,8 +7,8 @@ from jaxtyping import Int
 
 from stochgp import deadline
 from stochgp.choosing import choice
-from stochgp.data.neighbours import EXACT_ROWS
 from stochgp.devices import Devices
+from stochgp.neighbours import EXACT_ROWS
 from stochgp.planning.devices import Team
 from stochgp.posteriors import LocalPosterior
 from stochgp.posteriors.local import FEWER, LOST, SMALL_BLOCK
