@@ -202,12 +202,8 @@ class SampledKernelPosterior(AbstractPosterior):
         operator = self.system.operator
         across = np.asarray(cross(operator, Z)[0])
         C = np.asarray(self._solve(across).value)
-        noise = self.system.row_noise[:, None].astype(C.dtype)
-        return (
-            across,
-            C,
-            across - np.asarray(whole_product(operator, jnp.asarray(C, operator.dtype))) + noise * C,
-        )
+        KC = np.asarray(whole_product(operator, jnp.asarray(C, operator.dtype)))
+        return across, C, across - KC + self.system.row_noise[:, None].astype(C.dtype) * C
 
     def _covariance_bytes(self, n_test: int, n_columns: int) -> int:
         size, layout = self.system.sizes(0)
