@@ -328,6 +328,6 @@ def _correlations(kernel: Any, Z: Array, X: Array) -> Float[Array, "P C"]:
 
 
 @eqx.filter_jit
-def _of_candidates(kernel: Any, Z: Array, near: Array) -> Float[Array, "P C"]:
+def _of_candidates(kernel: Any, Z: Any, near: Any) -> Float[Array, "P C"]:
     """Of each point z [P, D] and its candidates x [P, C, D]."""
     return jax.vmap(lambda z, X: _correlations(kernel, z[None], X)[0])(Z, near)

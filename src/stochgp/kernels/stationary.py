@@ -126,7 +126,7 @@ class RBF(AbstractStationary):
 class AbstractMatern(AbstractStationary):
     """The Matérn kernel of 2ν = `degrees`."""
 
-    degrees: eqx.AbstractClassVar[int]
+    degrees: ClassVar[int]
 
     def frequency_scales(
         self, n: int, *, key: PRNGKeyArray, dtype: DTypeLike = jnp.float32
