@@ -291,7 +291,9 @@ def test_what_is_not_known_is_refused():
     with pytest.raises(ValueError, match="single rows, not functions"):
         made("local").functions(2, key=KEY)
     with pytest.raises(ValueError, match="no samples"):
-        dataclasses.replace(made("kernel by samples"), prior=None, sample_weights=None).mean_and_variance(NEAR)
+        dataclasses.replace(made("kernel by samples"), prior=None, sample_weights=None).mean_and_variance(
+            NEAR
+        )
 
 
 class Ramp(AbstractNoise):
