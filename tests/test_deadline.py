@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from toy import KEY, make_gp
 
-from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline
-from stochgp.data import neighbours
+from stochgp import FeatureGPRegressor, KernelGPRegressor, deadline, neighbours
 from stochgp.data.streams import DeviceRows
 from stochgp.deadline import Pace, TimeIsUpError, granted, left, require, within
 from stochgp.kernels import RBF

@@ -16,6 +16,7 @@ ROOMS = [
     "choosing",
     "devices",
     "parameters",
+    "neighbours",
     "storage",
     "budget",
     "metrics",

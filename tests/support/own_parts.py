@@ -11,7 +11,6 @@ import optax
 import stochgp
 from stochgp.distributions import ScaleMixture
 from stochgp.features import AbstractFeatureMap
-from stochgp.kernels.base import as_active_dims, as_amplitude, as_positive
 from stochgp.kernels.stationary import AbstractStationary
 from stochgp.learners import AbstractLearner, constant
 from stochgp.learning.step_plan import StepPlan
@@ -26,10 +25,6 @@ from tests.test_toy_family import ConstantPosterior, ConstantRegressor
 @stochgp.register("cauchy")
 class Cauchy(AbstractStationary):
     """k = variance / (1 + s), s the squared scaled distance."""
-
-    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
-    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
-    active_dims: Any = eqx.field(static=True, converter=as_active_dims, default=None)
 
     def profile(self, s):
         return 1 / (1 + s)

@@ -10,7 +10,6 @@ import numpy as np
 from stochgp import deadline
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
-from stochgp.data.neighbours import EXACT_ROWS
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.settings import DTYPES
@@ -19,12 +18,12 @@ from stochgp.families.hyperparameters import integrated
 from stochgp.families.solving import solved
 from stochgp.learning.placing import COMPILER_BYTES
 from stochgp.models import KernelGP
+from stochgp.neighbours import EXACT_ROWS
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.kernel import mean_variance
 from stochgp.parameters import frozen, value_of
 from stochgp.posteriors import AbstractPosterior, LocalPosterior
-from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, SMALL_BLOCK
-from stochgp.posteriors.local_index import neighbours_bytes
+from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, SMALL_BLOCK, local_search_bytes
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import Cholesky, SystemSize
 from stochgp.solvers.choice import choose_solver
@@ -155,7 +154,7 @@ def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why:
     """From neighbours, calibrated on fewer rows if time is short."""
     N, D = data.n_rows, data.n_inputs
     context.budget.require(
-        neighbours_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
+        local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
         f"local prediction from {N} rows",
     )
     local = _shared(LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight), context)

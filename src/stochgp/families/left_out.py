@@ -12,9 +12,9 @@ from stochgp.budget import Budget
 from stochgp.choosing import Preference, prefer
 from stochgp.data.streams import AbstractSource
 from stochgp.data.training import TrainingData
-from stochgp.kernels.nearest import NearestRows, nearest_bytes
 from stochgp.learners.conditionals import N_NEIGHBOURS
 from stochgp.learning.sampling import host_inputs
+from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import Conditional, evaluate, is_small
@@ -72,14 +72,14 @@ def beside_others(
     gp: Any, source: AbstractSource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"], k: int
 ) -> Int32[np.ndarray, "P m"]:
     """At most k neighbours of each of these rows, of other groups, and then the row itself."""
-    near = NearestRows(gp.kernel, X).others(rows, min(k, source.size - 1), source.group)
+    near = Neighbours(X, gp.kernel).others(rows, min(k, source.size - 1), source.group)
     return np.concatenate([near, rows[:, None]], axis=1)
 
 
 def search_bytes(gp: Any, data: TrainingData, n_rows: int) -> int:
     """Of the rows in float64 and the search of neighbours."""
     N, D = data.n_rows, data.n_inputs
-    return nearest_bytes(gp.kernel, N, D, n_rows, N_NEIGHBOURS + 1) + 8 * N * D
+    return neighbours_bytes(gp.kernel, N, D, n_rows, N_NEIGHBOURS + 1) + 8 * N * D
 
 
 def typical_error(gp: Any, data: TrainingData, budget: Budget) -> float | None:

@@ -28,8 +28,7 @@ from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernel
 from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated, consistent
 from stochgp.posteriors.growing import sides
 from stochgp.posteriors.kernel import NoiseDraws
-from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.posteriors.local_index import neighbours_bytes
+from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.posteriors.sampled import NEAREST, nearest_rows_bytes
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
@@ -87,7 +86,7 @@ def _calibrated(posterior: KernelPosterior, data: TrainingData, context: FitCont
     """The posterior, its variances scaled by rows predicted without themselves and their groups, as far as time and memory allow."""
     group, N, D = data.rows.group, data.n_rows, data.n_inputs
     if group is not None:
-        need = neighbours_bytes(posterior.system.kernel, N, D, ROWS_OF_GROUPS, NEIGHBOURS)
+        need = local_search_bytes(posterior.system.kernel, N, D, ROWS_OF_GROUPS, NEIGHBOURS)
         if need > context.budget.free():
             return posterior
     try:

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stochgp.data.rows import Rows as TrainingRows
-from stochgp.kernels.nearest import NearestRows, nearest_bytes
 from stochgp.likelihoods import AbstractNoise
+from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.arrays import by_blocks
 from stochgp.numerics.dense_factor import rounding_error, safe_covariance
 from stochgp.numerics.precision import matmul
@@ -147,8 +147,8 @@ class SampledKernelPosterior(AbstractPosterior):
         return self._search.query(np.nan_to_num(points, posinf=0.0, neginf=0.0), m)
 
     @functools.cached_property
-    def _search(self) -> NearestRows:
-        return NearestRows(self.system.kernel, np.asarray(self.system.X))
+    def _search(self) -> Neighbours:
+        return Neighbours(np.asarray(self.system.X), self.system.kernel)
 
     @functools.cached_property
     def sample_rows(self) -> SampleRows | None:
@@ -202,12 +202,8 @@ class SampledKernelPosterior(AbstractPosterior):
         operator = self.system.operator
         across = np.asarray(cross(operator, Z)[0])
         C = np.asarray(self._solve(across).value)
-        noise = self.system.row_noise[:, None].astype(C.dtype)
-        return (
-            across,
-            C,
-            across - np.asarray(whole_product(operator, jnp.asarray(C, operator.dtype))) + noise * C,
-        )
+        KC = np.asarray(whole_product(operator, jnp.asarray(C, operator.dtype)))
+        return across, C, across - KC + self.system.row_noise[:, None].astype(C.dtype) * C
 
     def _covariance_bytes(self, n_test: int, n_columns: int) -> int:
         size, layout = self.system.sizes(0)
@@ -293,7 +289,7 @@ def nearest_rows_bytes(kernel: Any, size: SystemSize, n_neighbours: int) -> int:
     """What `n_neighbours` of a block of points take: the search among the rows, and the samples' targets at all of them."""
     targets = size.itemsize * size.n_samples * (size.n_rows + PRIOR_BLOCK)
     with jax.enable_x64(True):
-        return targets + nearest_bytes(kernel, size.n_rows, size.n_inputs, BLOCK, n_neighbours)
+        return targets + neighbours_bytes(kernel, size.n_rows, size.n_inputs, BLOCK, n_neighbours)
 
 
 @eqx.filter_jit
