@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from stochgp.selection import kernel_choice
 
 from stochgp import KernelGPRegressor, kernels
 from stochgp.choosing import FEWEST_ROWS
 from stochgp.data.streams import DeviceRows
+from stochgp.families import kernel_choice
 from stochgp.numerics.clustered import paired
 from stochgp.parameters import positive, value_of
 

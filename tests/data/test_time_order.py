@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from stochgp import KernelGPRegressor
-from stochgp.budget import Budget
+from stochgp.context import FitContext
 from stochgp.data import Blocks
 from stochgp.data.file_rows import read_files
 from stochgp.data.reading import read_training_rows
@@ -50,8 +50,9 @@ def table(n=SOME):
 
 
 def read(X, y, new_rows="auto", **more):
-    found = read_training_rows(KernelGPRegressor(), X, y, None, Budget.of(None), new_rows=new_rows, **more)
-    return SimpleNamespace(X=found[0].X, group=found[0].group, entries=found[2])
+    context = FitContext(model := KernelGPRegressor())
+    rows, _ = read_training_rows(model, X, y, None, None, context, new_rows=new_rows, **more)
+    return SimpleNamespace(X=rows.X, group=rows.group, plan=context.plan_)
 
 
 @pytest.mark.parametrize("n", [2, 7, 20])
@@ -191,7 +192,7 @@ def test_dates_are_taken_in_any_order_of_the_rows_and_merging_keeps_them():
     X, y = table()
     order = np.random.default_rng(0).permutation(len(y))
     rows, again = read(X, y), read(X.iloc[order], y[order])
-    assert rows.entries["new_rows"]["choice"] == "after"
+    assert rows.plan["new_rows"]["choice"] == "after"
     np.testing.assert_array_equal(rows.X, again.X)
     np.testing.assert_array_equal(rows.group, again.group)
     in_time = np.argsort(rows.X[:, 0])
@@ -200,20 +201,20 @@ def test_dates_are_taken_in_any_order_of_the_rows_and_merging_keeps_them():
 
 def test_what_is_left_as_it_is():
     X, y = table()
-    assert read(X, y, "between").group is None and not read(X, y, "between").entries
+    assert read(X, y, "between").group is None and not read(X, y, "between").plan
     given = np.arange(len(y)) % 7
     rows = read(X, y, groups=given)
-    assert not rows.entries and rows.group.max() == 6
+    assert not rows.plan and rows.group.max() == 6
     assert read(X.iloc[:400], y[:400]).group is None
-    assert not read(X[["a", "b"]], y).entries
+    assert not read(X[["a", "b"]], y).plan
     noise = read(X, np.random.default_rng(0).normal(size=len(y)))
-    assert noise.group is None and noise.entries["new_rows"]["choice"] == "between"
+    assert noise.group is None and noise.plan["new_rows"]["choice"] == "between"
 
 
 def test_after_as_asked_takes_the_order_of_the_rows():
     X, y = table()
     rows = read(X[["a", "b"]].to_numpy(), y, "after")
-    assert rows.entries["new_rows"]["choice"] == "after"
+    assert rows.plan["new_rows"]["choice"] == "after"
     wanted = blocks(np.arange(len(y), dtype=np.float64), int(rows.group.max()) + 1)
     np.testing.assert_array_equal(rows.group, wanted[np.lexsort((y, X["b"], X["a"]))])
     assert read(X[:39], y[:39], "after").group is None
@@ -228,14 +229,16 @@ def test_rows_in_files_have_the_same_blocks_by_their_dates(tmp_path):
     """Though a sample of them is in no order; columns that belong together take the place of blocks."""
     X, y = table()
     X.assign(y=y, shop=np.arange(SOME) % 5).to_parquet(tmp_path / "rows.parquet")
-    read_of = lambda source: read_files(
-        KernelGPRegressor(), source, "y", {}, Budget.of(None), 0, keeps_all=False
-    )
+
+    def read_of(source):
+        context = FitContext(model := KernelGPRegressor(random_state=0))
+        return read_files(model, source, "y", {}, context, keeps_all=False)[0], context.plan_
+
     source = Blocks.of(tmp_path / "rows.parquet")
-    found, rows = read_of(source.only(("when", "a", "b", "y")))[0], read(X, y)
+    (found, plan), rows = read_of(source.only(("when", "a", "b", "y"))), read(X, y)
     np.testing.assert_array_equal(found.rows.group, rows.group)
-    assert dict(found.entries) == rows.entries
-    assert not read_of(Blocks.of(tmp_path / "rows.parquet", split_by=("shop",)))[0].entries
+    assert plan["new_rows"] == rows.plan["new_rows"]
+    assert "new_rows" not in read_of(Blocks.of(tmp_path / "rows.parquet", split_by=("shop",)))[1]
 
 
 def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
@@ -250,7 +253,7 @@ def test_a_fit_takes_blocks_of_time_as_it_takes_groups():
     given = of().fit(X, y, groups=group)
     for a, b in zip(*(m.predict(X[:9], return_std=True) for m in (found, given)), strict=True):
         np.testing.assert_array_equal(a, b)
-    told = notes(found.plan_, SOME)[0]
+    told = notes(found.plan_, found.fit_report_, SOME)[0]
     assert (
         "'when'" in told and "new_rows='between'" in told and told in found.summary().replace("\n      ", " ")
     )

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from stochgp import KernelGPRegressor, SparseGPClassifier, load
-from stochgp.budget import Budget
+from stochgp.context import FitContext
 from stochgp.data.reading import read_training_rows
 from stochgp.tables.levels import LevelTargets
 
@@ -22,7 +22,8 @@ def model():
 
 
 def rows_of(table, y, **options):
-    return read_training_rows(model(), table, y, None, Budget.of(None), **options)
+    context = FitContext(estimator := model())
+    return *read_training_rows(estimator, table, y, None, None, context, **options), context.plan_
 
 
 @pytest.fixture(scope="module")

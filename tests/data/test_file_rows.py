@@ -5,7 +5,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
-from stochgp.training_data import files
 from sweeps import some_of
 
 from stochgp import (
@@ -16,7 +15,8 @@ from stochgp import (
     data,
     likelihoods,
 )
-from stochgp.budget import Budget
+from stochgp.context import FitContext
+from stochgp.data import file_rows
 from stochgp.data.streams import DeviceRows
 from stochgp.models import FeatureGP
 from stochgp.objectives import add_up, spectrum
@@ -94,8 +94,8 @@ def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
     )
     whole = MODELS["feature"]().fit(X, y, sample_weight=weight)
     np.testing.assert_array_equal(found.predict(X), whole.predict(X))
-    budget, model = Budget.of(None), MODELS["feature"]()
-    read = files.read_files(model, blocks, "y", {}, budget, 0, keeps_all=True)[0].rows
+    model = MODELS["feature"]()
+    read = file_rows.read_files(model, blocks, "y", {}, FitContext(model), keeps_all=True)[0].rows
     there = {(x, t): d for x, t, d in zip(table["a"].to_pylist(), y, day, strict=True)}
     days = [there[x, t] for x, t in zip(read.X[:, 0], read.y, strict=True)]
     assert len(set(zip(days, read.group.tolist(), strict=True))) == len(set(days)) == 12
@@ -140,7 +140,7 @@ def test_the_posterior_of_a_sample_is_of_all_rows(table, sampled):
 
 def test_q_of_a_sparse_model_is_of_all_rows_where_a_sample_chose_its_points(folder, table, monkeypatch):
     """SGPR's optimum of all rows at the points and the kernel that the sample gave, in float64 NumPy; its bound too."""
-    monkeypatch.setattr(files, "MOST_ROWS", 200)
+    monkeypatch.setattr(file_rows, "MOST_ROWS", 200)
     model = SparseGPRegressor(
         "rbf",
         n_inducing=12,
@@ -232,7 +232,7 @@ def test_counts_and_classes_of_files_are_those_of_the_table(name, labelled):
 @pytest.mark.parametrize("name", some_of(("poisson", "log count", "three classes"), ("three classes",)))
 def test_the_bound_of_a_sample_of_counts_or_classes_is_of_all_rows(name, labelled, monkeypatch):
     """In float64 and all rows, of the q(f) that a sample gave; a class that no row of the sample has is there."""
-    monkeypatch.setattr(files, "MOST_ROWS", 200)
+    monkeypatch.setattr(file_rows, "MOST_ROWS", 200)
     folder, table = labelled
     target, make = LABELLED[name]
     model = make().fit(data.Blocks.of(folder).only(("a", "b", "level", target)), target)
@@ -313,7 +313,7 @@ def test_inputs_are_standardised_by_all_rows(table, sampled):
 
 
 def test_without_time_for_a_pass_the_posterior_is_of_the_sample(folder, monkeypatch):
-    monkeypatch.setattr(files, "MOST_ROWS", 200)
+    monkeypatch.setattr(file_rows, "MOST_ROWS", 200)
     monkeypatch.setattr("stochgp.families.feature.SHARE_FOR_CLOSING", 0.0)
     model = FeatureGPRegressor(n_features=16, epochs=5, random_state=0, time_limit=60).fit(folder, "y")
     assert model.plan_["closing_rows"]["choice"] == 200
@@ -322,8 +322,8 @@ def test_without_time_for_a_pass_the_posterior_is_of_the_sample(folder, monkeypa
 
 
 def test_a_model_that_keeps_all_rows_refuses_more_than_fit(folder, monkeypatch):
-    monkeypatch.setattr(files, "rows_that_fit", lambda n_inputs, budget: 100)
-    monkeypatch.setattr(files, "_bytes_of_row", lambda n_inputs: 10**12)
+    monkeypatch.setattr(file_rows, "rows_that_fit", lambda n_inputs, budget: 100)
+    monkeypatch.setattr(file_rows, "_bytes_of_row", lambda n_inputs: 10**12)
     with pytest.raises(ValueError, match=r"keeps 600 rows of 4 inputs needs .* but memory_limit is"):
         MODELS["kernel"]().fit(folder, "y")
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor, kernels
-from stochgp.budget import Budget
+from stochgp.context import FitContext
 from stochgp.data.reading import read_training_rows
 from stochgp.learners import FullBatch, LeaveOneOut
 from stochgp.posteriors import LocalPosterior
@@ -22,7 +22,8 @@ def make_data(seed=0):
 
 
 def read(X, y, groups, weight=None):
-    return read_training_rows(KernelGPRegressor(), X, y, weight, Budget.of(None), groups=groups)[0]
+    context = FitContext(model := KernelGPRegressor())
+    return read_training_rows(model, X, y, weight, groups, context)[0]
 
 
 def kernel_gp():

@@ -1,12 +1,12 @@
-"""How many neighbours are enough: asked beyond 100,000 rows, said in `plan_`."""
+"""Local posteriors: how many neighbours are enough, and the scale of the variances."""
 
 import re
 
 import numpy as np
 import pytest
-import stochgp.selection.local_choice as local_choice
 
 from stochgp import KernelGPRegressor, kernels
+from stochgp.families import kernel_posterior
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(-2, 2, size=(400, 2))
@@ -37,15 +37,14 @@ def loss_of(n, lengthscale, rows):
 
 def test_few_rows_keep_their_neighbours():
     found = fitted()
-    assert found.plan_["neighbours"]["choice"] == 256
-    assert "100000" in found.plan_["neighbours"]["why"]
+    assert found._fitted.posterior.n_neighbours == 256 and "neighbours" not in found.plan_
 
 
 @pytest.mark.parametrize(("lengthscale", "wanted"), [(0.3, 64), (2.0, 256)])
 @pytest.mark.long
 def test_many_rows_take_the_fewest_that_lose_little(lengthscale, wanted, monkeypatch):
     """64 neighbours reach three short lengthscales far: they know what 256 do. Of a long one even 128 know less. What each loses is dense algebra's."""
-    monkeypatch.setattr(local_choice, "EXACT_ROWS", 300)
+    monkeypatch.setattr(kernel_posterior, "EXACT_ROWS", 300)
     found = fitted(lengthscale)
     chosen = found.plan_["neighbours"]
     n_rows = found.fit_report_["calibration_rows"]
@@ -61,9 +60,9 @@ def test_many_rows_take_the_fewest_that_lose_little(lengthscale, wanted, monkeyp
 @pytest.mark.filterwarnings("ignore:the time limit left no time to learn")
 def test_where_time_is_short_no_numbers_are_compared(monkeypatch):
     """Each number of neighbours has programs of its own to compile."""
-    monkeypatch.setattr(local_choice, "EXACT_ROWS", 300)
+    monkeypatch.setattr(kernel_posterior, "EXACT_ROWS", 300)
     found = fitted(time_limit=1e-3)
-    assert found.plan_["neighbours"] == {"choice": 256, "why": "there was no time to compare with fewer"}
+    assert found._fitted.posterior.n_neighbours == 256 and "neighbours" not in found.plan_
     assert found.fit_report_["calibration_rows"] == 64
 
 

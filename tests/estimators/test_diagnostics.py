@@ -87,7 +87,7 @@ def test_intervals_that_hold_too_few_rows_are_said():
 def test_a_useless_fit_warns_and_has_not_converged(monkeypatch):
     """Both families without held-out rows: targets ten standard deviations from what is predicted."""
     shifted = lambda fitted, rows: scores(fitted, dataclasses.replace(rows, y=rows.y + 10 * np.std(rows.y)))
-    monkeypatch.setattr("stochgp.estimators.regressor.scores", shifted)
+    monkeypatch.setattr("stochgp.families.common.scores", shifted)
     for model in (
         KernelGPRegressor("rbf", learner=BSGD(batch_size=16, epochs=2), random_state=0),
         SparseGPRegressor(n_inducing=8, learner=SVGP(steps=64), learning_rate=0.03, random_state=0),

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 from numpy.testing import assert_allclose
-from toy import KEY
 
-from stochgp.budget import Budget
+from stochgp import KernelGPRegressor
+from stochgp.context import FitContext
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
 from stochgp.data.training import TrainingData
-from stochgp.families.solving import Wanted, posterior_of
+from stochgp.families.solving import solved as posterior_of
 from stochgp.kernels import Matern52
 from stochgp.likelihoods import AbstractNoise
 from stochgp.models import KernelGP
@@ -65,9 +65,9 @@ def data():
 
 
 def solved(solver):
+    context = FitContext(KernelGPRegressor(random_state=0))
     with jax.enable_x64(True):
-        wanted = Wanted(solver, 4, "float64", 0)
-        return posterior_of(make_gp(), data(), wanted, Budget.of(None), key=KEY)[0]
+        return posterior_of(make_gp(), data(), solver, 4, context, calibrates=False)[0]
 
 
 @pytest.mark.parametrize("solver", ["cholesky", "cg", "sdd"])

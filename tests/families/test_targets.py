@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.integrate
 from numpy.testing import assert_allclose, assert_array_equal
-from stochgp.selection import warping as choosing
 from sweeps import some_of
 
 from stochgp import (
@@ -22,6 +21,7 @@ from stochgp import (
 )
 from stochgp.choosing import Preference, prefer
 from stochgp.distributions import Rounded, Warped
+from stochgp.families import targets
 from stochgp.objectives import warping
 from stochgp.objectives.warping import fit_transforms
 
@@ -210,7 +210,7 @@ def test_weights_reach_the_fit_of_a_transform(name, monkeypatch):
         seen.append(given["weight"])
         return tried, Preference(None, {}, "")
 
-    monkeypatch.setattr(choosing, "fit_transforms", judged)
+    monkeypatch.setattr(targets, "fit_transforms", judged)
     settings = GIVEN | {"likelihood": likelihoods.Warped("gaussian", name)}
     KernelGPRegressor(**settings).fit(X, Y, COUNT)
     order = np.lexsort((Y, X[:, 1], X[:, 0]))
