@@ -23,7 +23,7 @@ CODES = {
 }  # sections in order, a summary, every parameter, no other
 INTERNAL = {
     "budget", "choosing", "cli", "compiled", "context", "contrib", "deadline", "devices", "estimators", "families", "learning", "loading", "names", "neighbours", "numerics",
-    "pools", "selection", "storage", "tables", "training_data", "version", "warning",
+    "pools", "storage", "tables", "version", "warning",
 }  # fmt: skip
 MODULES = [
     name for name in api.MODULES if name not in {"contrib.botorch", "contrib.skpro"}

@@ -39,8 +39,6 @@ ROOMS = [
     "learning",
     "learners",
     "posteriors",
-    "training_data",
-    "selection",
     "estimators",
     "families",
     "pools",
