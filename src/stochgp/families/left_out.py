@@ -82,15 +82,16 @@ def search_bytes(gp: Any, data: TrainingData, n_rows: int) -> int:
     return neighbours_bytes(gp.kernel, N, D, n_rows, N_NEIGHBOURS + 1) + 8 * N * D
 
 
-def typical_error(gp: Any, data: TrainingData, budget: Budget) -> float | None:
-    """1.48 median |y_i − m_i| over 1,000 rows, each predicted from its neighbours; None where rows are few, or time or memory short.
-
-    Where tails are heavy it is far below the root-mean-square.
-    """
+def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | None:
+    """1,000 rows, each predicted from its neighbours; None if rows are few, or time or memory short."""
     if data.n_rows <= SMALL or deadline.left() < 2 * TYPICAL_SECONDS:
         return None
     if search_bytes(gp, data, TYPICAL_ROWS) > budget.free():
         return None
     source = data.source(False)
-    found = predicted_by_others(gp, source, host_inputs(source), some_rows(data.n_rows, TYPICAL_ROWS))
-    return TYPICAL * float(np.median(np.abs(found.z) * np.sqrt(found.variance)))
+    return predicted_by_others(gp, source, host_inputs(source), some_rows(data.n_rows, TYPICAL_ROWS))
+
+
+def typical_error(near: Conditional) -> float:
+    """1.48 median |y_i − m_i|. With heavy tails it is far below the root-mean-square."""
+    return TYPICAL * float(np.median(np.abs(near.z) * np.sqrt(near.variance)))

@@ -16,7 +16,6 @@ from stochgp.budget import Budget, release
 from stochgp.context import FitContext
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
-from stochgp.families.left_out import typical_error
 from stochgp.kernels import AbstractKernel
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
@@ -56,29 +55,27 @@ KernelPosterior = ExactKernelPosterior | SampledKernelPosterior
 def solved(
     gp: KernelGP,
     data: TrainingData,
-    solver: str | AbstractSolver,
-    n_samples: int,
+    plan: SolvePlan,
     context: FitContext,
     *,
-    calibrates: bool,
+    typical_error: float | None = None,
+    calibrates: bool = False,
 ) -> tuple[KernelPosterior, Solution]:
     """The posterior at the hyperparameters of `gp`, and how its system was solved; `calibrates`: with variances scaled by left-out rows.
 
+    `typical_error` is that of left-out rows (`tolerances`).
+
     Raises TimeIsUpError where a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
     """
-    noise = with_level(gp.noise, float(gp.noise_variance))
-    system = KernelSystem(value_of(gp.kernel), on_device(data.X), data.weight, noise, TILE)
-    typical = typical_error(gp, data, context.budget)
-    chosen = _plan(system, solver, n_samples, context)
-    if len(data.y) > SMALL and chosen.solver.exact_variances and deadline.left() < math.inf:
+    if len(data.y) > SMALL and plan.solver.exact_variances and deadline.left() < math.inf:
         deadline.require(factorisation_seconds(len(data.y)))
-    logger.info("solving by %s: %s", type(chosen.solver).__name__, chosen.reason)
-    posterior, found = _solved(system, chosen, data.y, typical, context)
-    chosen.record(context.record)
+    logger.info("solving by %s: %s", type(plan.solver).__name__, plan.reason)
+    posterior, found = _solved(_system(gp, data), plan, data.y, typical_error, context)
+    plan.record(context.record)
     if calibrates:
         posterior = _calibrated(posterior, data, context)
     # Relative, of the mean, measured on all rows; and 1.48 medians of errors of rows predicted from their neighbours.
-    context.report |= {"residual": float(found.residual_norms[0]), "typical_error": typical}
+    context.report |= {"residual": float(found.residual_norms[0]), "typical_error": typical_error}
     return posterior, found
 
 
@@ -208,10 +205,20 @@ def tolerances_of(
     return tolerances(float(system.noise.level), y, n_columns, typical_error, solver.tolerance_share)
 
 
-def _plan(
-    system: KernelSystem, solver: str | AbstractSolver, n_samples: int, context: FitContext
+def _system(gp: KernelGP, data: TrainingData) -> KernelSystem:
+    noise = with_level(gp.noise, float(gp.noise_variance))
+    return KernelSystem(value_of(gp.kernel), on_device(data.X), data.weight, noise, TILE)
+
+
+def plan_solve(
+    gp: KernelGP,
+    data: TrainingData,
+    solver: str | AbstractSolver,
+    n_samples: int,
+    context: FitContext,
 ) -> SolvePlan:
-    """Solver, tiles and samples."""
+    """The solver, its tiles and samples. Raises MemoryLimitError, with both numbers, if none fits."""
+    system = _system(gp, data)
     X = np.asarray(system.X)
     noise = float(np.mean(noise_of_rows(system.noise, X, system.weight)))
     if len(X) <= SMALL:
