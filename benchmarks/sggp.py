@@ -21,8 +21,8 @@ from stochgp.data.streams import DeviceRows
 from stochgp.kernels import resolve
 from stochgp.learners import BSGD, NearestNeighbours
 from stochgp.learners import Problem as Run
+from stochgp.learning.step_plan import StepPlan
 from stochgp.models import KernelGP
-from stochgp.planning.steps import StepPlan
 
 KEYS = ("batch_size",)
 N_INPUTS, BATCH_SIZES, TRIAL_STEPS = 17, (16, 128), 64

@@ -1,9 +1,8 @@
 """`solver_systems`: seconds of every solver to a relative residual of 1e-4, for the mean and 16 pathwise samples, of systems that have hardly any noise.
 
-Formulas of 20,000 random rows, kernels with stated hyperparameters, λ the noise variance over that of the kernel. Float64, tiles and kept rows of K as the planner says. Each
+Formulas of 20,000 random rows, kernels with stated hyperparameters, λ the noise variance over that of the kernel. Float64, tiles and kept rows of K as `choose_solver` says. Each
 run is in a process of its own, of at most 60 s of solving, our conjugate gradients of at most 180 s. `residual` is the largest of the 17 columns, measured on all rows; `rmse` is that of the mean at 2,000
-new rows without noise, and `nlpd` that of noisy ones by the mean and the samples, in units of the spread of the targets. "auto" says which solver the planner takes, and
-the seconds that it predicts; below a noise ratio of 1e-5 it takes a factor that is predicted to last up to 1.5 times as long. Rivals (`solver_rivals`) are run on two systems:
+new rows without noise, and `nlpd` that of noisy ones by the mean and the samples, in units of the spread of the targets. Rivals (`solver_rivals`) are run on two systems:
 GPyTorch's conjugate gradients with K in memory, a pivoted Cholesky preconditioner of rank 100, and 200 iterations at most; HiGP; solvers in PyTorch as their papers write
 them; EigenPro, for the mean alone; and predictors without a system: from the 128 nearest rows of each new one, and xRFM, which learns its own kernel.
 """
@@ -23,8 +22,8 @@ from measuring import store
 N, N_TEST, SAMPLES, TOLERANCE, SECONDS = 20_000, 2_000, 16, 1e-4, 60.0
 LONGER = dict.fromkeys(("cg", "cg nystrom"), 180.0)  # so that it is seen whether a factor takes half as long
 QUICK_ROWS = 4_000
-AUTO, GPYTORCH, LOCAL, XRFM = "auto", "gpytorch cg", "128 nearest rows", "xrfm"
-SIDES = (AUTO, "cholesky", "cg nystrom", "cg", "adasap", "sdd")
+GPYTORCH, LOCAL, XRFM = "gpytorch cg", "128 nearest rows", "xrfm"
+SIDES = ("cholesky", "cg nystrom", "cg", "adasap", "sdd")
 # Side: the package it needs.
 RIVALS = {
     GPYTORCH: "gpytorch",
@@ -65,12 +64,10 @@ def measure(cell: store.Cell) -> dict[str, Any]:
 
 
 def table(result: dict) -> tuple[list[str], list[list]]:
-    """Seconds, residuals and scores; of "auto" the choice and its prediction."""
+    """Seconds, residuals and scores."""
     headings = ["system", "side", "seconds", "epochs", "residual", "RMSE", "NLPD"]
     return headings, [
-        [r["system"], f"{AUTO}: {r['solver']}", f"{r['seconds']:.0f} predicted", "", "", "", ""]
-        if r["side"] == AUTO
-        else [
+        [
             r["system"],
             r["side"],
             round(r["seconds"], 1),
@@ -148,8 +145,8 @@ def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
     from stochgp import kernels
     from stochgp.budget import Budget
     from stochgp.operators import KernelOperator
-    from stochgp.planning.solver import choose
     from stochgp.priors import prior_functions
+    from stochgp.solvers.choice import choose_solver
     from stochgp.solvers.sizes import SystemSize
 
     kernel_name, lengthscale, share = SYSTEMS[system][2:]
@@ -164,9 +161,7 @@ def _one(system: str, side: str, n_rows: int) -> dict[str, Any]:
         rows, new = jnp.asarray(X[:n_rows]), jnp.asarray(X[n_rows:])
         plain = KernelOperator.of(kernel, rows, share)
         size, budget = SystemSize.of(plain, X.shape[1], SAMPLES, share), Budget.of(None)
-        chosen = choose(size, budget, solver=_solver(side), tolerance=TOLERANCE)
-        if side == AUTO:
-            return {"solver": type(chosen.solver).__name__, "seconds": chosen.seconds}
+        chosen = choose_solver(size, budget, solver=_solver(side))
         keep = 0 if side in RIVALS else chosen.keep_rows
         operator = KernelOperator.of(kernel, rows, share, tile=chosen.tile, keep_rows=keep)
         prior = prior_functions(kernel, X.shape[1], SAMPLES, key=jax.random.key(1), dtype=jnp.float64)
@@ -219,14 +214,14 @@ def _predicted(
 
 
 def _solver(side: str) -> Any:
-    """Ours of that name; "auto" for other sides, which the planner's tiles serve."""
+    """Ours of that name; "auto" for rivals, which use its tiles."""
     from stochgp.solvers import ADASAP, CG, SDD, Cholesky
 
     ours = {
         "cholesky": Cholesky(), "cg": CG(epochs=5000), "cg nystrom": CG(epochs=5000, neighbours=0),
         "sdd": SDD(epochs=5000), "adasap": ADASAP(epochs=5000),
     }  # fmt: skip
-    return ours.get(side, AUTO)
+    return ours.get(side, "auto")
 
 
 def _by_ours(operator: Any, b: np.ndarray, solver: Any, limit: float) -> tuple[np.ndarray, dict]:

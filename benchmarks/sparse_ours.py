@@ -16,10 +16,10 @@ from stochgp.data.streams import DeviceRows
 from stochgp.learners import SGPR, SVDGP, SVGP, AbstractLearner
 from stochgp.learning.base import Problem
 from stochgp.learning.schedules import constant
+from stochgp.learning.step_plan import StepPlan
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import when_ready
 from stochgp.objectives.collapsed import lower_bound_and_gradient
-from stochgp.planning.steps import StepPlan
 from stochgp.posteriors import VariationalPosterior
 from stochgp.variational import Decoupled, InducingPoints, functions_at
 

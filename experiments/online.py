@@ -18,8 +18,8 @@ from measuring import places
 from stochgp.data import Standardiser
 from stochgp.kernels import RBF
 from stochgp.learners import IVSGPR, SVDGP, SVGP, AbstractLearner, InverseRoot, Problem, cosine
+from stochgp.learning.step_plan import StepPlan
 from stochgp.models import AbstractGP, SparseGP
-from stochgp.planning.steps import StepPlan
 from stochgp.variational import Decoupled, InducingPoints
 
 RATES, TRIAL_STEPS, TRIAL_LAST = (1e-1, 1e-2, 1e-3), 100, 20

@@ -81,7 +81,7 @@ FIRST = (
     "tests/learners/test_conditionals.py",
     "tests/test_processes.py",
     "tests/operators/test_sharded.py",
-    "tests/planning/test_solver.py",
+    "tests/solvers/test_choice.py",
     "tests/families/test_sparse.py",
     "tests/families/test_kernel.py",
     "tests/families/test_feature.py",

@@ -28,10 +28,10 @@ from stochgp.families.common import (
 )
 from stochgp.families.default_learners import named_learner
 from stochgp.learners import AbstractLearner, Problem, constant
+from stochgp.learning.step_plan import StepPlan
 from stochgp.likelihoods import AbstractNoise, Gaussian, constant_noise
 from stochgp.likelihoods.noise import as_noise
 from stochgp.models import AbstractGP
-from stochgp.planning.steps import StepPlan
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, Request
 from stochgp.storage import load_tree, save_tree
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.linalg
 
 from stochgp import KernelGPRegressor, kernels
-from stochgp.planning.solver import AUTOMATIC
+from stochgp.solvers.choice import AUTOMATIC
 from stochgp.solvers.sizes import SMALL
 
 N, N_TEST, S = SMALL + 72, 200, 64

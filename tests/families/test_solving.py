@@ -13,9 +13,9 @@ from stochgp.families.solving import _neighbours_of, tolerances
 from stochgp.kernels import Constant, Matern32, Tanimoto
 from stochgp.likelihoods import constant_noise
 from stochgp.models import KernelGP
-from stochgp.planning.memory import HEADROOM
 from stochgp.posteriors.sampled import NEAREST
 from stochgp.solvers import CG, SDD, Cholesky, SystemSize
+from stochgp.solvers.memory import HEADROOM
 
 Y = np.random.default_rng(0).normal(size=20_000)
 Y /= np.sqrt(np.mean(Y**2))

@@ -14,10 +14,10 @@ from stochgp.features import Network
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.learners import BSGD, ByLoss, NearestNeighbours, PowerLaw, Problem, Uniform, constant, fit
 from stochgp.learners.bsgd import batch_gradient
+from stochgp.learning.step_plan import StepPlan
 from stochgp.models import FeatureGP, KernelGP
 from stochgp.networks import mlp
 from stochgp.parameters import AbstractParameter, frozen, partition, positive
-from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS
 
 

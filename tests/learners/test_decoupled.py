@@ -15,10 +15,10 @@ from stochgp.kernels import RBF, Linear
 from stochgp.learners import IVSGPR, SVDGP, InverseRoot, Problem, fit
 from stochgp.learners.ivsgpr import linear_part, mirror_step, with_parts
 from stochgp.learning.growing import grown
+from stochgp.learning.step_plan import StepPlan
 from stochgp.models import SparseGP
 from stochgp.objectives.elbo import elbo, sites
 from stochgp.parameters import frozen, partition, positive
-from stochgp.planning.steps import StepPlan
 from stochgp.variational import Decoupled, functions_at, to_coupled
 
 pytestmark = pytest.mark.usefixtures("double")

@@ -8,8 +8,8 @@ from toy import assert_close, begin, make_gp, make_toy, rows_of, stepper
 
 from stochgp.data.streams import Batch
 from stochgp.learners import SCGD, ByEvidence, Minimax
+from stochgp.learning.step_plan import size_of_few
 from stochgp.learning.steps import _filled
-from stochgp.planning.steps import size_of_few
 
 pytestmark = pytest.mark.usefixtures("strict_double")
 

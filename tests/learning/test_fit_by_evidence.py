@@ -19,10 +19,10 @@ from stochgp.features import Network
 from stochgp.learners import BSGD, SCGD, ByEvidence, FullBatch, Minimax, Uniform, fit
 from stochgp.learning import evidence
 from stochgp.learning.rates import bracketed
+from stochgp.learning.step_plan import RATES, StepPlan
 from stochgp.models import FeatureGP
 from stochgp.objectives import moments_of_rows, nlml_of_spectrum, refit, spectrum
 from stochgp.parameters import bounded, frozen
-from stochgp.planning.steps import RATES, StepPlan
 from stochgp.results import RESULTS
 from stochgp.storage.checkpoint import fingerprint
 

@@ -30,9 +30,9 @@ from stochgp.learners import (
 )
 from stochgp.learners.conditionals import AbstractConditionals
 from stochgp.learning.base import Problem
+from stochgp.learning.step_plan import StepPlan
 from stochgp.learning.steps import take_stretch
 from stochgp.models import KernelGP, SparseGP
-from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS
 from stochgp.variational import Decoupled, InducingPoints
 

@@ -9,7 +9,7 @@ from toy import make_gp, make_toy
 from stochgp.data.streams import DeviceRows
 from stochgp.learners import ByEvidence
 from stochgp.learning.judge import Division
-from stochgp.planning.steps import held_out_rows
+from stochgp.learning.step_plan import held_out_rows
 
 
 def test_held_out_rows_of_any_weight_are_single_observations(double):
@@ -28,8 +28,8 @@ def test_held_out_rows_of_any_weight_are_single_observations(double):
     Phi = np.sqrt(v) * np.asarray(gp.features(jnp.asarray(toy.X)), np.float64)
     mean, covariance = dense_posterior(Phi[:n], toy.y[:n], s2, Phi[n:])
     V, error = np.diag(covariance) + s2, toy.y[n:] - mean
-    np.testing.assert_allclose(evidence.held_out.std, np.sqrt(V), rtol=1e-6)
-    np.testing.assert_allclose(evidence.held_out.error, error, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(evidence.held_out.z, error / np.sqrt(V), rtol=1e-6, atol=1e-8)
+    np.testing.assert_array_equal(evidence.held_out.X, toy.X[n:])
     of = lambda e, V: np.average(np.log(2 * np.pi * V) + e**2 / V, weights=weight) / 2
     np.testing.assert_allclose(evaluation.nlpd, of(error, V), rtol=1e-6)
     centre, spread = toy.y[:n].mean(), toy.y[:n].var()
@@ -37,7 +37,8 @@ def test_held_out_rows_of_any_weight_are_single_observations(double):
     other, more = judged(10)
     np.testing.assert_allclose(other.chosen, evaluation.chosen, rtol=1e-6)
     np.testing.assert_allclose(other.nlpd, evaluation.nlpd, rtol=1e-9)
-    np.testing.assert_allclose(more.held_out.std, evidence.held_out.std, rtol=1e-6)
+    np.testing.assert_allclose(more.held_out.z, evidence.held_out.z, rtol=1e-6)
+    np.testing.assert_allclose(more.held_out.weight, 10 * weight, rtol=1e-12)
 
 
 @pytest.mark.parametrize("sizes", [[5] * 40, [1] * 100 + [50, 50], [150, 50], [199, 1], [110, 90]])

@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from stochgp.data.streams import DeviceRows, HostRows, SomeRows
 from stochgp.learners import SVGP, HeavyInAll, Problem, Uniform
 from stochgp.learning.sampling import heavy_rows
+from stochgp.learning.step_plan import StepPlan
 from stochgp.learning.steps import advance_by_batches
-from stochgp.planning.steps import StepPlan
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -87,14 +87,12 @@ def test_products_send_rows_and_vectors_once_and_outside_of_tiles():
     programs = worker("programs")
     assert programs["one"] == {"flops": PRODUCT, "sent": {}, "depth": {}}
     rows, vectors = ((G - 1) * N * each * 4 // G for each in (D + 1, S))
-    gather, ring, scatter = (programs[name] for name in ("gather", "ring", "scatter"))
+    gather, ring = (programs[name] for name in ("gather", "ring"))
     assert gather["sent"] == {"all-gather": rows + vectors} and gather["depth"] == {"all-gather": 0}
     assert ring["sent"] == {"collective-permute": rows + vectors} and ring["depth"] == {
         "collective-permute": 1
     }
-    assert scatter["sent"] == {"all-gather": rows, "reduce-scatter": vectors}
-    assert set(scatter["depth"].values()) == {0}
-    assert {programs[name]["flops"] for name in ("gather", "ring", "scatter")} == {PRODUCT // G}
+    assert {programs[name]["flops"] for name in ("gather", "ring")} == {PRODUCT // G}
 
 
 @pytest.mark.long

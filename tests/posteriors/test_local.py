@@ -176,7 +176,7 @@ def test_the_fewest_neighbours_that_lose_little():
         np.testing.assert_allclose(found.predict(Z).variance, loss(chosen)[1].predict(Z).variance, rtol=1e-6)
 
 
-def test_searching_ahead_changes_nothing_and_keeps_the_deadline(monkeypatch):
+def test_parts_change_nothing_and_keep_the_deadline(monkeypatch):
     Z = _data(50, seed=2)[0]
     whole = _posterior().predict(Z)
     monkeypatch.setattr(local, "QUERY_ROWS", 16)

@@ -11,13 +11,12 @@ import optax
 import stochgp
 from stochgp.distributions import ScaleMixture
 from stochgp.features import AbstractFeatureMap
-from stochgp.kernels.base import as_active_dims, as_amplitude, as_positive
 from stochgp.kernels.stationary import AbstractStationary
 from stochgp.learners import AbstractLearner, constant
+from stochgp.learning.step_plan import StepPlan
 from stochgp.likelihoods import AbstractLikelihood, constant_noise
 from stochgp.models import KernelGP
 from stochgp.parameters import AbstractParameter, positive, value_of
-from stochgp.planning.steps import StepPlan
 from stochgp.solvers import AbstractIterativeSolver
 from stochgp.solvers.base import Arranged, StepInfo
 from tests.test_toy_family import ConstantPosterior, ConstantRegressor
@@ -26,10 +25,6 @@ from tests.test_toy_family import ConstantPosterior, ConstantRegressor
 @stochgp.register("cauchy")
 class Cauchy(AbstractStationary):
     """k = variance / (1 + s), s the squared scaled distance."""
-
-    lengthscale: AbstractParameter = eqx.field(converter=as_positive, default=1.0)
-    variance: AbstractParameter = eqx.field(converter=as_amplitude, default=1.0)
-    active_dims: Any = eqx.field(static=True, converter=as_active_dims, default=None)
 
     def profile(self, s):
         return 1 / (1 + s)

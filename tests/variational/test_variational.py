@@ -17,13 +17,13 @@ from stochgp.data.rows import Rows
 from stochgp.data.streams import Batch, DeviceRows
 from stochgp.kernels import RBF, Matern32, Warped
 from stochgp.learners import SVGP, Problem, constant, fit
+from stochgp.learning.step_plan import StepPlan
 from stochgp.likelihoods import Softmax
 from stochgp.models import SparseGP
 from stochgp.networks import mlp
 from stochgp.objectives.elbo import bound_of_all, sites
 from stochgp.objectives.elbo import elbo as bound_of_rows
 from stochgp.parameters import cast, frozen
-from stochgp.planning.steps import StepPlan
 from stochgp.posteriors import VariationalPosterior
 from stochgp.variational import InducingPoints, Naturals, choose_points, optimum
 

@@ -94,7 +94,7 @@ def _matern(kernel: Any, columns: ActiveDims) -> AbstractKernel:
 
 
 def _rational_quadratic(kernel: Any, columns: ActiveDims) -> AbstractKernel:
-    return RationalQuadratic(_parameter(kernel, "lengthscale"), unit(), _parameter(kernel, "alpha"), columns)
+    return RationalQuadratic(_parameter(kernel, "lengthscale"), unit(), columns, _parameter(kernel, "alpha"))
 
 
 def _periodic(kernel: Any, columns: ActiveDims) -> AbstractKernel:

@@ -73,7 +73,7 @@ def _one(kernel: Any) -> AbstractKernel:
             raise ValueError(f"Matern with nu={kernel.nu:g}: only 0.5, 1.5, 2.5 and inf have a kernel here")
         return KINDS[kernel.nu](part("length_scale"), amplitude)
     if name == "RationalQuadratic":
-        return RationalQuadratic(part("length_scale"), amplitude, part("alpha"))
+        return RationalQuadratic(part("length_scale"), amplitude, alpha=part("alpha"))
     if name == "ExpSineSquared":
         return Periodic(part("length_scale"), amplitude, part("periodicity"))
     if name == "DotProduct":

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int, Int32
 
 from stochgp.choosing import LEAST_GAIN, SURE
 from stochgp.data import Standardiser, TableEncoder
-from stochgp.data.neighbours import Neighbours
 from stochgp.deadline import granted
+from stochgp.neighbours import Neighbours
 from stochgp.results import Estimate
 from stochgp.warning import warn
 

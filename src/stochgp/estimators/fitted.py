@@ -19,9 +19,9 @@ from stochgp.distributions import AbstractDistribution
 from stochgp.estimators.checks import Seen
 from stochgp.estimators.function_draws import AbstractDraws, FunctionDraws, JoinedFunctions
 from stochgp.observations import Observation
-from stochgp.planning.memory import most_columns
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions
 from stochgp.posteriors.base import Request
+from stochgp.solvers.memory import most_columns
 from stochgp.tables.encoding import known_instead
 from stochgp.tables.molecules import MoleculeEncoder
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data.time_order import AFTER
 from stochgp.data.training import TrainingData
@@ -12,12 +13,9 @@ from stochgp.learners import AbstractLearner
 from stochgp.learning.judge import SETTLED_BY
 from stochgp.learning.placing import Placement
 from stochgp.learning.standard_errors import named
-from stochgp.models import AbstractGP
-from stochgp.numerics.arrays import packed
-from stochgp.parameters import partition
-from stochgp.planning.devices import StepSizes, with_steps
 from stochgp.results import FitResult
 
+MIN_SHARED_BATCH = 4096  # rows; smaller batches take no less time on several devices (docs/methods/scale.md)
 LOCAL = "single rows have means and variances; there are no functions, covariances or likelihood"
 
 
@@ -58,22 +56,37 @@ def record_learning(
         context.report["standard_errors"] = named(errors) | of_all
 
 
-def shared_steps(learner: AbstractLearner, gp: AbstractGP, n_rows: int, context: FitContext) -> Devices:
-    """The devices, which share mini-batches too if that saves time; recorded if there are several."""
+def shared_steps(learner: AbstractLearner, n_rows: int, context: FitContext) -> Devices:
+    """The devices, which share mini-batches if the rule says so; recorded if there are several."""
     devices = context.devices
     if devices.mesh is None:
         return devices
-    exchanged = packed(partition(gp)[0]).size + getattr(gp, "n_features", 0) + 1
-    B = min(learner.batch_size or n_rows, n_rows)
-    found, why = with_steps(devices, StepSizes(B, learner.work_of_row(gp), exchanged))
+    shares, why = _shares_batches(devices, learner, min(learner.batch_size or n_rows, n_rows))
     entries = {
-        "count": found.count,
-        "processes": found.processes,
-        "virtual_shards": found.shards,
-        "batches": "spread" if found.steps else "whole",
+        "count": devices.count,
+        "processes": devices.processes,
+        "virtual_shards": devices.shards,
+        "batches": "spread" if shares else "whole",
     }
     context.record("devices", entries, why)
-    return found
+    return Devices(devices.mesh, devices.shards, shares)
+
+
+def _shares_batches(devices: Devices, learner: AbstractLearner, batch_size: int) -> tuple[bool, str]:
+    """Whether devices share mini-batches of so many rows, and the reason."""
+    if devices.count == 1:
+        return devices.steps, "one device"
+    if not learner.shares_steps:
+        return False, "every device takes the learner's steps whole; passes over the rows are shared"
+    if batch_size % devices.count:
+        return False, f"batches of {batch_size} rows have no equal parts; passes over the rows are shared"
+    if devices.steps:
+        return True, AS_ASKED
+    if not devices.share_work:
+        return False, "devices of one processor share its cores; passes over the rows are shared"
+    if batch_size < MIN_SHARED_BATCH:
+        return False, f"batches of fewer than {MIN_SHARED_BATCH} rows; passes over the rows are shared"
+    return True, f"batches of at least {MIN_SHARED_BATCH} rows: each device has its part"
 
 
 def learning_text(entry: dict[str, float]) -> str:

@@ -8,8 +8,8 @@ import numpy as np
 
 from stochgp.names import lookup
 from stochgp.observations import MEANS
-from stochgp.planning.solver import NAMES
 from stochgp.solvers import AbstractSolver
+from stochgp.solvers.choice import NAMES
 
 DTYPES = {"float32": 4, "float64": 8}  # bytes of a number
 

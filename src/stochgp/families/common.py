@@ -165,7 +165,7 @@ def learn(
         itemsize = DTYPES[data.dtype]
         placed = place(learner, gp, N, data.n_inputs, itemsize, context.budget, context.devices)
         learner = placed.learner
-        context.devices = shared_steps(learner, gp, N, context)
+        context.devices = shared_steps(learner, N, context)
         source = data.source(placed.on_device)
         rows = source if data.n_rows <= N else SomeRows(source, context.some_rows(N, data.n_rows))
         found = fit(

@@ -10,29 +10,29 @@ import numpy as np
 from stochgp import deadline
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
-from stochgp.data.neighbours import EXACT_ROWS
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.estimators.settings import DTYPES
 from stochgp.families.default_learners import LOCAL_ROWS
 from stochgp.families.hyperparameters import integrated
-from stochgp.families.solving import solved
+from stochgp.families.left_out import some_left_out, typical_error
+from stochgp.families.solving import plan_solve, solved
 from stochgp.learning.placing import COMPILER_BYTES
 from stochgp.models import KernelGP
-from stochgp.numerics.seeds import random_rows
+from stochgp.neighbours import EXACT_ROWS
+from stochgp.objectives.conditionals import Conditional
 from stochgp.objectives.kernel import mean_variance
 from stochgp.parameters import frozen, value_of
-from stochgp.planning.devices import Team
-from stochgp.planning.solver import choose
 from stochgp.posteriors import AbstractPosterior, LocalPosterior
-from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, SMALL_BLOCK
-from stochgp.posteriors.local_index import neighbours_bytes
+from stochgp.posteriors.local import FEWER, LOST, NEIGHBOURS, SMALL_BLOCK, local_search_bytes
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import Cholesky, SystemSize
+from stochgp.solvers.choice import choose_solver
 from stochgp.solvers.sizes import SMALL
 
 CALIBRATION_ROWS = 2000  # training rows that set the scale of local variances
 FEW_CALIBRATION_ROWS = 64  # if time is short: blocks of one size, so one program
+SHARE_FOR_SOLVE = 0.3  # of the time left when learning begins, for a solve of all rows
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
 COMPARING_SECONDS = 15.0  # that comparing numbers of neighbours takes, compilation included
 MAX_GROWTH = 0.25  # of the variances of observations, by a noise floor: beyond that prediction is local
@@ -46,16 +46,16 @@ def require_memory(data: TrainingData, estimator: Any, context: FitContext) -> N
         left = 0 if estimator.learner is None else COMPILER_BYTES
         itemsize, D = DTYPES[estimator.dtype], data.n_inputs
         size = SystemSize(data.n_rows, D, int(estimator.n_samples), itemsize * (D + 2), itemsize)
-        choose(size, context.budget.keeping(left), solver=estimator.solver)
+        choose_solver(size, context.budget.keeping(left), solver=estimator.solver)
 
 
 def seconds_for_posterior(data: TrainingData, estimator: Any) -> float:
-    """Seconds of a time limit that learning leaves to the posterior: half of them for a solve of many rows."""
+    """Seconds of a time limit that learning leaves to the posterior: a share of them for a solve of many rows."""
     left = deadline.left()
     if not left < math.inf:
         return 0.0
     if _prediction(data, estimator)[0] == "global" and data.n_rows > SMALL:
-        return left / 2
+        return SHARE_FOR_SOLVE * left
     return min(LOCAL_SECONDS, left / 2)
 
 
@@ -77,7 +77,7 @@ def kernel_posterior(
             context.end(RESULTS.time_limit, f"{too_late}; prediction is local")
             return _local_posterior(gp, data, context, "there was no time for a solve"), None
         some = data.some(context.some_rows(SMALL, data.n_rows))
-        found = solved(gp, some, Cholesky(), 0, context, calibrates=False)
+        found = solved(gp, some, plan_solve(gp, some, Cholesky(), 0, context), context)
         context.record("prediction", "global", AS_ASKED)
         context.record("posterior_rows", SMALL, "random rows: there was no time for a solve of all")
         context.end(RESULTS.time_limit, f"{too_late}; the posterior is that of {SMALL} rows")
@@ -95,18 +95,22 @@ def _global_posterior(
     gp: KernelGP, data: TrainingData, estimator: Any, context: FitContext, why: str, is_learned: bool
 ) -> tuple[AbstractPosterior, Solution | None]:
     """Raises TimeIsUpError without time for the solve, and TimeIsUpError or KeyboardInterrupt if it was cut far from the solution."""
-    if is_learned and estimator.noise_variance is None and data.n_rows > SMALL:
-        raised, growth, reason = noise_floor(gp, data)
-        if growth > MAX_GROWTH and estimator.prediction == "auto":
-            why = f"a global solve needs a noise variance that makes those of predictions {1 + growth:.3g} times as large"
-            return _local_posterior(gp, data, context, why), None
-        if raised is not gp:
-            context.record("noise_floor", float(raised.noise_variance), reason)
-        gp = raised
+    if data.n_rows > SMALL:
+        deadline.require()
+    plan, typical = plan_solve(gp, data, estimator.solver, int(estimator.n_samples), context), None
+    near = None if plan.solver.exact_variances else some_left_out(gp, data, context.budget)
+    if near is not None:
+        typical = typical_error(near)
+        if is_learned and estimator.noise_variance is None:
+            raised, growth, reason = noise_floor(gp, data, near)
+            if growth > MAX_GROWTH and estimator.prediction == "auto":
+                why = f"an iterative solve needs a noise variance that makes those of predictions {1 + growth:.3g} times as large"
+                return _local_posterior(gp, data, context, why), None
+            if raised is not gp:
+                context.record("noise_floor", float(raised.noise_variance), reason)
+            gp = raised
     calibrates = is_learned and (data.n_rows > SMALL or data.rows.group is not None)
-    posterior, solution = solved(
-        gp, data, estimator.solver, int(estimator.n_samples), context, calibrates=calibrates
-    )
+    posterior, solution = solved(gp, data, plan, context, typical_error=typical, calibrates=calibrates)
     residual = float(solution.residual_norms[0])
     if residual > MAX_RESIDUAL and data.n_rows > SMALL:
         if solution.result is RESULTS.interrupted:
@@ -120,19 +124,18 @@ def _global_posterior(
     return posterior, solution
 
 
-def noise_floor(gp: KernelGP, data: TrainingData) -> tuple[KernelGP, float, str]:
-    """The model with a σ² for which systems can be solved, by which share typical variances of observations grow, and the reason.
+def noise_floor(gp: KernelGP, data: TrainingData, near: Conditional) -> tuple[KernelGP, float, str]:
+    """The model with a σ² for which iterative solvers can solve, by which share typical variances of observations grow, and the reason.
 
     If the targets have no noise, the likelihood makes σ² as small as it may be. The condition number of A = K + Σ is then large, and
     iterative solvers take more steps. σ² is therefore raised to the larger of two values, if it is smaller than that:
-    - 5 % of the median variance of f at 500 training rows, each predicted from its 256 nearest other rows. So much is uncertain anyway:
+    - 5 % of the median variance of f at some training rows, each predicted from its nearest other rows (`near`). So much is uncertain anyway:
       standard deviations of observations grow by at most about 2.5 %.
     - 3 times the rounding error of K, which is eps √N times the mean variance, less the variance of f that 95 % of these rows have given
       their neighbours: so much a rough kernel's own small eigenvalues lie above rounding.
     """
     learned = float(gp.noise_variance)
-    local = LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight)
-    variance = local.left_out(random_rows(len(data.y), NOISE_ROWS, 0)).variance
+    variance = np.maximum(np.asarray(near.variance, np.float64) - learned, 0.0)
     usual, least_usual = np.quantile(variance, (0.5, NOISE_QUANTILE))
     some = data.X[:: max(1, len(data.y) // NOISE_ROWS)][:NOISE_ROWS]
     signal = float(mean_variance(value_of(gp.kernel), some))
@@ -153,7 +156,7 @@ def _local_posterior(gp: KernelGP, data: TrainingData, context: FitContext, why:
     """From neighbours, calibrated on fewer rows if time is short."""
     N, D = data.n_rows, data.n_inputs
     context.budget.require(
-        neighbours_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
+        local_search_bytes(gp.kernel, N, D, CALIBRATION_ROWS, NEIGHBOURS) + 8 * N * (D + 2),
         f"local prediction from {N} rows",
     )
     local = _shared(LocalPosterior(gp=gp, X=data.X, y=data.y, weight=data.weight), context)
@@ -193,8 +196,8 @@ def _shared(local: LocalPosterior, context: FitContext) -> LocalPosterior:
     devices = context.devices
     if devices.mesh is None:
         return local
-    team, even = Team.of(devices), SMALL_BLOCK % devices.count == 0
-    is_shared = devices.count > 1 and even and (team.as_asked or team.workers > 1)
+    even = SMALL_BLOCK % devices.count == 0
+    is_shared = even and devices.share_work
     if is_shared:
         local, why = local.spread_over(devices), "each has its part of every block of points"
     elif devices.count == 1:

@@ -12,9 +12,9 @@ from stochgp.budget import Budget
 from stochgp.choosing import Preference, prefer
 from stochgp.data.streams import AbstractSource
 from stochgp.data.training import TrainingData
-from stochgp.kernels.nearest import NearestRows, nearest_bytes
 from stochgp.learners.conditionals import N_NEIGHBOURS
 from stochgp.learning.sampling import host_inputs
+from stochgp.neighbours import Neighbours, neighbours_bytes
 from stochgp.numerics.clustered import clusters
 from stochgp.numerics.seeds import random_rows
 from stochgp.objectives.conditionals import Conditional, evaluate, is_small
@@ -72,25 +72,26 @@ def beside_others(
     gp: Any, source: AbstractSource, X: Float[np.ndarray, "N D"], rows: Int32[np.ndarray, " P"], k: int
 ) -> Int32[np.ndarray, "P m"]:
     """At most k neighbours of each of these rows, of other groups, and then the row itself."""
-    near = NearestRows(gp.kernel, X).others(rows, min(k, source.size - 1), source.group)
+    near = Neighbours(X, gp.kernel).others(rows, min(k, source.size - 1), source.group)
     return np.concatenate([near, rows[:, None]], axis=1)
 
 
 def search_bytes(gp: Any, data: TrainingData, n_rows: int) -> int:
     """Of the rows in float64 and the search of neighbours."""
     N, D = data.n_rows, data.n_inputs
-    return nearest_bytes(gp.kernel, N, D, n_rows, N_NEIGHBOURS + 1) + 8 * N * D
+    return neighbours_bytes(gp.kernel, N, D, n_rows, N_NEIGHBOURS + 1) + 8 * N * D
 
 
-def typical_error(gp: Any, data: TrainingData, budget: Budget) -> float | None:
-    """1.48 median |y_i − m_i| over 1,000 rows, each predicted from its neighbours; None where rows are few, or time or memory short.
-
-    Where tails are heavy it is far below the root-mean-square.
-    """
+def some_left_out(gp: Any, data: TrainingData, budget: Budget) -> Conditional | None:
+    """1,000 rows, each predicted from its neighbours; None if rows are few, or time or memory short."""
     if data.n_rows <= SMALL or deadline.left() < 2 * TYPICAL_SECONDS:
         return None
     if search_bytes(gp, data, TYPICAL_ROWS) > budget.free():
         return None
     source = data.source(False)
-    found = predicted_by_others(gp, source, host_inputs(source), some_rows(data.n_rows, TYPICAL_ROWS))
-    return TYPICAL * float(np.median(np.abs(found.z) * np.sqrt(found.variance)))
+    return predicted_by_others(gp, source, host_inputs(source), some_rows(data.n_rows, TYPICAL_ROWS))
+
+
+def typical_error(near: Conditional) -> float:
+    """1.48 median |y_i − m_i|. With heavy tails it is far below the root-mean-square."""
+    return TYPICAL * float(np.median(np.abs(near.z) * np.sqrt(near.variance)))

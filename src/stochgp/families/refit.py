@@ -9,9 +9,9 @@ from stochgp.learning.base import AbstractLearner
 from stochgp.learning.evidence import ByEvidence
 from stochgp.learning.fit import fit, judge_of
 from stochgp.learning.going_on import DONE, unless_ended
+from stochgp.learning.step_plan import FEW_ROWS
 from stochgp.models import FeatureGP
 from stochgp.objectives import nlml_of_spectrum
-from stochgp.planning.steps import FEW_ROWS
 from stochgp.results import FitResult
 
 

@@ -14,7 +14,6 @@ from stochgp.data.streams import AbstractSource, Batch
 from stochgp.families.default_learners import SPREAD
 from stochgp.families.left_out import OVERHEAD, SOME, JudgingRows, Scores, beside_others
 from stochgp.kernels.dense import TILE
-from stochgp.kernels.nearest import nearest_bytes
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import FullBatch
 from stochgp.learners.conditionals import AbstractConditionals
@@ -24,6 +23,7 @@ from stochgp.learning.fit import fit
 from stochgp.learning.going_on import DONE, gone_on, unless_ended
 from stochgp.learning.log import Report
 from stochgp.models import KernelGP
+from stochgp.neighbours import neighbours_bytes
 from stochgp.objectives.conditionals import is_small
 from stochgp.objectives.kernel import left_out
 from stochgp.objectives.outer_products import TOGETHER, outer_products, outer_products_of_few
@@ -114,7 +114,7 @@ def _peak_bytes(gp: KernelGP, source: AbstractSource) -> int:
     if _are_few(source):
         return 8 * source.size * (source.size + 4 * TILE + 8 * source.n_inputs)
     m = min(NEIGHBOURS + 1, source.size)
-    search = nearest_bytes(gp.kernel, source.size, source.n_inputs, max(IN_GROUPS[0], SCORED), m)
+    search = neighbours_bytes(gp.kernel, source.size, source.n_inputs, max(IN_GROUPS[0], SCORED), m)
     return search + 6 * 8 * TOGETHER * m * (m + source.n_inputs)
 
 

@@ -16,7 +16,6 @@ from stochgp.budget import Budget, release
 from stochgp.context import FitContext
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
-from stochgp.families.left_out import typical_error
 from stochgp.kernels import AbstractKernel
 from stochgp.likelihoods.noise import noise_of_rows, with_level
 from stochgp.models import KernelGP
@@ -24,20 +23,18 @@ from stochgp.numerics.arrays import on_device
 from stochgp.objectives.kernel import SOME_ROWS, mean_variance
 from stochgp.operators import TILE, AbstractOperator
 from stochgp.parameters import cast, value_of
-from stochgp.planning.devices import WAYS, Team
-from stochgp.planning.memory import plannable, workspace_of
-from stochgp.planning.solve_plan import SolvePlan
-from stochgp.planning.solver import choose
 from stochgp.posteriors import ExactKernelPosterior, KernelSystem, SampledKernelPosterior
 from stochgp.posteriors.calibration import ROWS_OF_GROUPS, calibrated, consistent
 from stochgp.posteriors.growing import sides
 from stochgp.posteriors.kernel import NoiseDraws
-from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.posteriors.local_index import neighbours_bytes
+from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.posteriors.sampled import NEAREST, nearest_rows_bytes
 from stochgp.priors import prior_functions
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Factor, SystemSize, solve
+from stochgp.solvers.choice import PRODUCTS, SolvePlan, choose_solver
+from stochgp.solvers.cholesky import factorisation_seconds
+from stochgp.solvers.memory import plannable, workspace_of
 from stochgp.solvers.sizes import SMALL
 from stochgp.warning import warn
 
@@ -58,29 +55,27 @@ KernelPosterior = ExactKernelPosterior | SampledKernelPosterior
 def solved(
     gp: KernelGP,
     data: TrainingData,
-    solver: str | AbstractSolver,
-    n_samples: int,
+    plan: SolvePlan,
     context: FitContext,
     *,
-    calibrates: bool,
+    typical_error: float | None = None,
+    calibrates: bool = False,
 ) -> tuple[KernelPosterior, Solution]:
     """The posterior at the hyperparameters of `gp`, and how its system was solved; `calibrates`: with variances scaled by left-out rows.
 
+    `typical_error` is that of left-out rows (`tolerances`).
+
     Raises TimeIsUpError where a factorisation of more than 3,000 rows is expected to end after the deadline. An iterative solve times its first epochs.
     """
-    noise = with_level(gp.noise, float(gp.noise_variance))
-    system = KernelSystem(value_of(gp.kernel), on_device(data.X), data.weight, noise, TILE)
-    typical = typical_error(gp, data, context.budget)
-    chosen = _plan(system, data.y, solver, n_samples, typical, context)
-    if len(data.y) > SMALL and chosen.solver.exact_variances:
-        deadline.require(chosen.seconds)
-    logger.info("solving by %s: %s", type(chosen.solver).__name__, chosen.reason)
-    posterior, found = _solved(system, chosen, data.y, typical, context)
-    chosen.record(context.record)
+    if len(data.y) > SMALL and plan.solver.exact_variances and deadline.left() < math.inf:
+        deadline.require(factorisation_seconds(len(data.y)))
+    logger.info("solving by %s: %s", type(plan.solver).__name__, plan.reason)
+    posterior, found = _solved(_system(gp, data), plan, data.y, typical_error, context)
+    plan.record(context.record)
     if calibrates:
         posterior = _calibrated(posterior, data, context)
     # Relative, of the mean, measured on all rows; and 1.48 medians of errors of rows predicted from their neighbours.
-    context.report |= {"residual": float(found.residual_norms[0]), "typical_error": typical}
+    context.report |= {"residual": float(found.residual_norms[0]), "typical_error": typical_error}
     return posterior, found
 
 
@@ -88,7 +83,7 @@ def _calibrated(posterior: KernelPosterior, data: TrainingData, context: FitCont
     """The posterior, its variances scaled by rows predicted without themselves and their groups, as far as time and memory allow."""
     group, N, D = data.rows.group, data.n_rows, data.n_inputs
     if group is not None:
-        need = neighbours_bytes(posterior.system.kernel, N, D, ROWS_OF_GROUPS, NEIGHBOURS)
+        need = local_search_bytes(posterior.system.kernel, N, D, ROWS_OF_GROUPS, NEIGHBOURS)
         if need > context.budget.free():
             return posterior
     try:
@@ -121,7 +116,7 @@ def _solved(
         prior = prior_functions(kernel, X.shape[1], chosen.n_samples, key=prior_key, dtype=X.dtype)
     b = sides(operator, X, y, prior, draws)
     if chosen.way is not None:
-        operator = system.spread_over(context.devices, WAYS[chosen.way]).operator
+        operator = system.spread_over(context.devices, PRODUCTS[chosen.way]).operator
     tolerance = tolerances_of(solver, system, y, b.shape[1], typical_error)
     enough = tolerances_of(solver, system, y, b.shape[1])
     found = run_solver(solver, operator, b, tolerance, context.show, run_key, enough=enough)
@@ -210,18 +205,22 @@ def tolerances_of(
     return tolerances(float(system.noise.level), y, n_columns, typical_error, solver.tolerance_share)
 
 
-def _plan(
-    system: KernelSystem,
-    y: Float[np.ndarray, " N"],
+def _system(gp: KernelGP, data: TrainingData) -> KernelSystem:
+    noise = with_level(gp.noise, float(gp.noise_variance))
+    return KernelSystem(value_of(gp.kernel), on_device(data.X), data.weight, noise, TILE)
+
+
+def plan_solve(
+    gp: KernelGP,
+    data: TrainingData,
     solver: str | AbstractSolver,
     n_samples: int,
-    typical_error: float | None,
     context: FitContext,
 ) -> SolvePlan:
-    """Solver, tiles and samples."""
+    """The solver, its tiles and samples. Raises MemoryLimitError, with both numbers, if none fits."""
+    system = _system(gp, data)
     X = np.asarray(system.X)
     noise = float(np.mean(noise_of_rows(system.noise, X, system.weight)))
-    tolerance = float(tolerances(noise, y, 1, typical_error)[0])
     if len(X) <= SMALL:
         (N, D), itemsize = X.shape, X.dtype.itemsize
         size = SystemSize(N, D, n_samples, itemsize * (D + 2), itemsize)
@@ -229,9 +228,13 @@ def _plan(
         ratio = noise / float(mean_variance(system.kernel, X[:: len(X) // SOME_ROWS][:SOME_ROWS]))
         size = SystemSize.of(system.operator, X.shape[1], n_samples, ratio)
     release()
-    team = None if context.devices.mesh is None else Team.of(context.devices)
-    aim = {"tolerance": tolerance, "team": team, "workspace": workspace_of(system.kernel)}
-    chosen = choose(size, context.budget, solver=solver, **aim)
+    chosen = choose_solver(
+        size,
+        context.budget,
+        solver=solver,
+        devices=context.devices,
+        workspace=workspace_of(system.kernel),
+    )
     if chosen.variance == "samples":
         chosen = chosen._replace(n_neighbours=_neighbours_of(system.kernel, size, context.budget))
     return chosen

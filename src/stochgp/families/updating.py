@@ -29,8 +29,7 @@ from stochgp.posteriors import (
     SampledKernelPosterior,
 )
 from stochgp.posteriors.growing import extended, grown_draws, joined, sides, warm_start
-from stochgp.posteriors.local import NEIGHBOURS
-from stochgp.posteriors.local_index import neighbours_bytes
+from stochgp.posteriors.local import NEIGHBOURS, local_search_bytes
 from stochgp.results import Solution
 from stochgp.solvers import Factor
 
@@ -81,7 +80,7 @@ def _grown(
 def _grown_locally(posterior: LocalPosterior, new: Rows, budget: Budget) -> LocalPosterior:
     """The scale of the variances stays that of the fit."""
     N, D = len(posterior.X) + len(new.X), new.X.shape[1]
-    need = neighbours_bytes(posterior.gp.kernel, N, D, 1, NEIGHBOURS) + 8 * N * (D + 2)
+    need = local_search_bytes(posterior.gp.kernel, N, D, 1, NEIGHBOURS) + 8 * N * (D + 2)
     budget.require(need, f"local prediction from {N} rows")
     parts = (posterior.X, new.X), (posterior.y, new.y), (posterior.weight, new.weights)
     X, y, weight = (np.concatenate([old, more.astype(old.dtype)]) for old, more in parts)

@@ -15,12 +15,12 @@ from stochgp.learning.descent import Descent, Optimizer, begin, move, start_rate
 from stochgp.learning.judge import AbstractJudge, Numbers
 from stochgp.learning.sampling import AbstractSampling, NearestNeighbours, Uniform, row_bytes
 from stochgp.learning.schedules import Schedule, cosine
+from stochgp.learning.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.learning.steps import AbstractBatchLearner
 from stochgp.models import AbstractGP
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import invert_lower, safe_cholesky
 from stochgp.parameters import partition, value_of
-from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 
 RATE = 0.01
 STEPS = 4096

@@ -17,9 +17,9 @@ from stochgp.learning.base import AbstractLearner, Problem
 from stochgp.learning.descent import Optimizer
 from stochgp.learning.judge import AbstractJudge, ByLoss, Numbers, Seed
 from stochgp.learning.schedules import Schedule, constant
+from stochgp.learning.step_plan import StepPlan
 from stochgp.learning.steps import take_stretch
 from stochgp.models import AbstractGP
-from stochgp.planning.steps import StepPlan
 
 
 class ChainState(eqx.Module):

@@ -13,14 +13,15 @@ import optax
 from jaxtyping import Float, Int, Int32, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource, Batch
-from stochgp.kernels.nearest import NONE, nearest_bytes, shared
 from stochgp.learning.base import AbstractLearner, Problem
 from stochgp.learning.descent import Descent, Optimizer, begin, move, slowed, start_rate, step_size
 from stochgp.learning.judge import AbstractJudge, Numbers, Seed
 from stochgp.learning.sampling import host_inputs
 from stochgp.learning.schedules import Schedule, cosine
 from stochgp.learning.standard_errors import StandardErrors, cells_of, godambe
+from stochgp.learning.step_plan import StepPlan
 from stochgp.models import AbstractGP
+from stochgp.neighbours import NONE, neighbours_bytes, shared
 from stochgp.numerics.arrays import effective_number, packed, shortest_solution, unpacked, unpacked_alike
 from stochgp.objectives.conditionals import (
     BLOCK,
@@ -35,7 +36,6 @@ from stochgp.objectives.conditionals import (
     weights_of,
 )
 from stochgp.parameters import partition
-from stochgp.planning.steps import StepPlan
 
 N_NEIGHBOURS, N_CENTRES = 48, 16_384
 BATCH, STACKED = 128, 8  # scored rows of a batch, batches on the device together
@@ -174,7 +174,7 @@ class AbstractConditionals(AbstractLearner):
         sizes = ((BLOCK, min(self.n_neighbours + 1, n_rows)), (blocks_of(self.n_scored), m))
         block = max(8 * n * (12 * size * size + 3 * size * (n_inputs + 2)) for n, size in sizes)
         near = 3 * 4 * C * m
-        search = nearest_bytes(kernel_of(self, gp), n_rows, n_inputs, C, m)
+        search = neighbours_bytes(kernel_of(self, gp), n_rows, n_inputs, C, m)
         return search + (itemsize * n_inputs + 12) * n_rows + near + 2 * block
 
     def prepare(self, gp: AbstractGP, source: AbstractSource, plan: StepPlan, seed: Seed) -> Prepared:

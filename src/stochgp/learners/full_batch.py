@@ -18,6 +18,7 @@ from stochgp.learning.descent import Descent, Optimizer, begin, move, slowed, st
 from stochgp.learning.judge import AbstractJudge, Numbers, Seed
 from stochgp.learning.sampling import AbstractSampling, Uniform
 from stochgp.learning.schedules import Schedule, constant
+from stochgp.learning.step_plan import StepPlan
 from stochgp.models import AbstractGP, FeatureGP
 from stochgp.numerics import lbfgs
 from stochgp.numerics.arrays import on_device, packed, unpacked, unpacked_alike
@@ -25,7 +26,6 @@ from stochgp.numerics.lbfgs import Quasi
 from stochgp.objectives.kernel import SMALL
 from stochgp.objectives.likelihood import nlml_and_gradient
 from stochgp.parameters import in_parameters, partition
-from stochgp.planning.steps import StepPlan
 from stochgp.results import ExactNLML
 
 RATE = 0.1  # of optax rules

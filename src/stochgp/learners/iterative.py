@@ -19,21 +19,18 @@ from stochgp.learning.base import AbstractLearner, Problem
 from stochgp.learning.descent import Descent, Optimizer, begin, move, start_rate, step_size
 from stochgp.learning.judge import AbstractJudge, Numbers, Seed
 from stochgp.learning.schedules import Schedule, cosine
+from stochgp.learning.step_plan import StepPlan
 from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import KernelGP
 from stochgp.operators import TILE, KernelOperator
 from stochgp.parameters import partition
-from stochgp.planning.memory import room_for_rows
-from stochgp.planning.steps import StepPlan
 from stochgp.results import RESULTS, Solution
 from stochgp.solvers import SDD, AbstractSolver, Layout, SystemSize, solve
-from stochgp.solvers.sizes import TYPICAL
+from stochgp.solvers.memory import room_for_rows
 
 RATE, STEPS = 0.1, 100
-PRODUCTS_IN_TIME, FEWEST_ROWS = (
-    300,
-    200,
-)  # products with K of a run that is short of time, and rows of one that has none
+PRODUCTS_IN_TIME, FEWEST_ROWS = 300, 200  # products with K if time is short, and rows if there is none
+SECONDS_OF_ENTRY = 2e-9  # of K in a product, on two cores of 2023
 STEP_COLUMNS = (
     16  # arrays [N, C] beside a solve: solutions of three steps, and float64 ones while two are combined
 )
@@ -152,8 +149,7 @@ class Iterative(AbstractLearner):
         """As many as some steps have time for, which multiply with K a few times each."""
         if not seconds < math.inf:
             return n_rows
-        product = TYPICAL.evaluate + TYPICAL.multiply * self.probes.n_probes
-        rows = int(math.sqrt(max(seconds, 0.0) / (PRODUCTS_IN_TIME * product)))
+        rows = int(math.sqrt(max(seconds, 0.0) / (PRODUCTS_IN_TIME * SECONDS_OF_ENTRY)))
         return min(n_rows, max(rows, FEWEST_ROWS))
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:

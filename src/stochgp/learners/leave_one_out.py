@@ -5,8 +5,6 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Int32
 
-from stochgp.data.neighbours import SLACK
-from stochgp.kernels.nearest import NearestRows
 from stochgp.learners.conditionals import (
     N_NEIGHBOURS,
     AbstractConditionals,
@@ -14,6 +12,7 @@ from stochgp.learners.conditionals import (
     kernel_of,
 )
 from stochgp.models import AbstractGP
+from stochgp.neighbours import SLACK, Neighbours
 
 N_SCORED, BESIDE_SCORED = 8, 56  # rows that a neighbourhood scores, and rows beside them
 
@@ -63,7 +62,7 @@ class LeaveOneOut(AbstractConditionals):
         return super().unread | {"n_scored": 1}
 
     def neighbours(self, gp: AbstractGP, prepared: Prepared, k: int) -> Int32[np.ndarray, "C k"]:
-        search = NearestRows(kernel_of(self, gp), prepared.X, SLACK)
+        search = Neighbours(prepared.X, kernel_of(self, gp), SLACK)
         return search.others(prepared.centres, k, prepared.group)
 
 

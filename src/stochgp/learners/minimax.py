@@ -18,12 +18,12 @@ from stochgp.learning.evidence import ByEvidence, EvidenceEvaluation, Variances,
 from stochgp.learning.judge import AbstractJudge, Numbers
 from stochgp.learning.sampling import Uniform, row_bytes
 from stochgp.learning.schedules import Schedule, cosine, muon
+from stochgp.learning.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.learning.steps import AbstractBatchLearner
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import inverse_factor, symmetrise
 from stochgp.parameters import in_parameters
-from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 
 SHARE_ROUNDING = 1e-3  # of μ/μ*, in float32
 
@@ -100,6 +100,7 @@ class Minimax(AbstractBatchLearner):
 
     n_streams: ClassVar[int] = 2  # S and S̄
     fills: ClassVar[bool] = True
+    shares_steps: ClassVar[bool] = True
     batch_size: int = 256
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
@@ -220,10 +221,6 @@ class Minimax(AbstractBatchLearner):
     @property
     def unread(self) -> dict[str, Any]:
         return {"batch_size": 1, "judge": ByEvidence(refit=self.judge.refit), "sampling": Uniform()}
-
-    def work_of_row(self, gp: FeatureGP) -> float:
-        """φᵀB of the first batch, φφᵀ of the second."""
-        return 4.0 * gp.n_features**2
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         share = entry.get("penalty_share", 1.0 if self.penalty is None else float("nan"))

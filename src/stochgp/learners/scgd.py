@@ -15,12 +15,12 @@ from stochgp.learning.evidence import ByEvidence, EvidenceEvaluation, refitted
 from stochgp.learning.judge import AbstractJudge, Numbers
 from stochgp.learning.sampling import Uniform, row_bytes
 from stochgp.learning.schedules import Schedule, at_step, cosine, muon
+from stochgp.learning.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.learning.steps import AbstractBatchLearner
 from stochgp.models import FeatureGP, features_and_noise, split
 from stochgp.numerics.arrays import on_device
 from stochgp.numerics.precision import matmul
 from stochgp.numerics.small_matrices import apply_inverse, inverse_factor
-from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 
 
 class Tracker(NamedTuple):
@@ -97,6 +97,7 @@ class SCGD(AbstractBatchLearner):
     """
 
     fills: ClassVar[bool] = True
+    shares_steps: ClassVar[bool] = True
     batch_size: int = 512
     epochs: int | None = None
     learning_rate: float | Schedule | None = None
@@ -207,10 +208,6 @@ class SCGD(AbstractBatchLearner):
     @property
     def unread(self) -> dict[str, Any]:
         return {"batch_size": 1, "judge": ByEvidence(refit=self.judge.refit), "sampling": Uniform()}
-
-    def work_of_row(self, gp: FeatureGP) -> float:
-        """Two triangular products with L⁻¹, and φφᵀ for a tracker."""
-        return (6.0 if self.tracks else 4.0) * gp.n_features**2
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         if not self.tracks:

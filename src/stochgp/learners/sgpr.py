@@ -14,13 +14,13 @@ from stochgp.learning.base import AbstractLearner, Problem
 from stochgp.learning.descent import Optimizer
 from stochgp.learning.judge import AbstractJudge, Numbers, Seed
 from stochgp.learning.schedules import Schedule, constant
+from stochgp.learning.step_plan import StepPlan
 from stochgp.models import SparseGP
 from stochgp.numerics import lbfgs
 from stochgp.numerics.arrays import on_device, packed, unpacked, unpacked_alike
 from stochgp.numerics.lbfgs import Quasi
 from stochgp.objectives.collapsed import CHUNK_BYTES, lower_bound_and_gradient
 from stochgp.parameters import trainable_mask
-from stochgp.planning.steps import StepPlan
 from stochgp.variational import InducingPoints, Naturals
 
 STEPS, PER_EVALUATION = 200, 5

@@ -16,12 +16,12 @@ from stochgp.learning.descent import Descent, Optimizer, begin, move, start_rate
 from stochgp.learning.judge import AbstractJudge, ByLoss, Numbers
 from stochgp.learning.sampling import AbstractSampling, HeavyInAll, Uniform, row_bytes
 from stochgp.learning.schedules import PowerLaw, Schedule, at_step, cosine
+from stochgp.learning.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.learning.steps import AbstractBatchLearner
 from stochgp.models import SparseGP
 from stochgp.numerics.arrays import on_device
 from stochgp.objectives.elbo import expected_log_density, sites
 from stochgp.parameters import in_parameters, partition
-from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 from stochgp.variational import InducingPoints, Naturals, optimum
 
 RATE = 0.03

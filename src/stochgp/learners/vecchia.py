@@ -5,9 +5,9 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int32
 
-from stochgp.kernels.nearest import earlier_rows
 from stochgp.learners.conditionals import AbstractConditionals, Prepared, kernel_of
 from stochgp.models import AbstractGP
+from stochgp.neighbours import earlier_rows
 
 
 class Vecchia(AbstractConditionals):

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 from jaxtyping import PRNGKeyArray
@@ -13,8 +13,8 @@ from stochgp.learning.descent import Optimizer, decaying, slowed
 from stochgp.learning.judge import AbstractJudge, Numbers, Seed
 from stochgp.learning.schedules import Schedule
 from stochgp.learning.standard_errors import StandardErrors
+from stochgp.learning.step_plan import StepPlan
 from stochgp.models import AbstractGP
-from stochgp.planning.steps import StepPlan
 
 
 class Problem(NamedTuple):
@@ -64,6 +64,7 @@ class AbstractLearner(eqx.Module):
         How the states of a run are evaluated; None = what suits the model: `ByEvidence()` for feature GPs, `ByLoss()` for others.
     """
 
+    shares_steps: ClassVar[bool] = False  # whether devices can share the rows of a batch
     batch_size: eqx.AbstractVar[int | None]
     epochs: eqx.AbstractVar[int | None]
     learning_rate: eqx.AbstractVar[float | Schedule | None]
@@ -84,7 +85,7 @@ class AbstractLearner(eqx.Module):
         return self
 
     def rows_within(self, gp: AbstractGP, n_rows: int, n_inputs: int, seconds: float) -> int:
-        """From how many of the rows it can learn in so many seconds, by typical costs: all, where they do not count."""
+        """Return how many of the rows it can learn from in so many seconds."""
         return n_rows
 
     @abc.abstractmethod
@@ -149,10 +150,6 @@ class AbstractLearner(eqx.Module):
     def seen_rows(self, n_rows: int) -> int:
         """How many of so many rows it learns from."""
         return n_rows
-
-    def work_of_row(self, gp: AbstractGP) -> float:
-        """Floating-point operations of a step for each row of its batch, where devices can share them; 0 = they cannot."""
-        return 0.0
 
     def exactness(self, entry: Numbers) -> tuple[str, str]:
         """("exact", "unbiased", "estimated", "biased" or "unknown"; how so) of the gradients that θ follows; `entry` is the history's last."""

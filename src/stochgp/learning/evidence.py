@@ -10,6 +10,16 @@ from jaxtyping import Bool, Int
 from stochgp.choosing import too_few
 from stochgp.data.streams import AbstractSource, Batch, SomeRows
 from stochgp.learning.judge import SETTLED_BY, AbstractJudge, Division, Numbers, Seed
+from stochgp.learning.step_plan import (
+    FEW_ROWS,
+    RATE_OF_FEW,
+    RATES,
+    StepPlan,
+    few_epochs,
+    held_out_rows,
+    in_cycles,
+    steps_by_epochs,
+)
 from stochgp.likelihoods.noise import NOISE_FLOOR
 from stochgp.models import FeatureGP, range_within
 from stochgp.objectives import (
@@ -37,16 +47,6 @@ from stochgp.objectives.held_out import (
 )
 from stochgp.objectives.moments import pass_rows, total_of
 from stochgp.observations import LeftOut
-from stochgp.planning.steps import (
-    FEW_ROWS,
-    RATE_OF_FEW,
-    RATES,
-    StepPlan,
-    few_epochs,
-    held_out_rows,
-    in_cycles,
-    steps_by_epochs,
-)
 
 SAFE_NOISE = 0.1  # of targets with unit variance
 FEWEST_EVALUATIONS = 4

@@ -15,11 +15,11 @@ from stochgp.learning.base import Problem
 from stochgp.learning.descent import Descent, Optimizer, begin, move, start_rate, step_size
 from stochgp.learning.judge import AbstractJudge, Numbers
 from stochgp.learning.sampling import Uniform, row_bytes
+from stochgp.learning.step_plan import CHUNK_BYTES, StepPlan
 from stochgp.learning.steps import AbstractBatchLearner
 from stochgp.models import SparseGP
 from stochgp.objectives.decoupled import Parts, bound_parts
 from stochgp.parameters import trainable_mask
-from stochgp.planning.steps import CHUNK_BYTES, StepPlan
 from stochgp.variational import Decoupled
 from stochgp.variational.functions import TILE
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from stochgp.data.streams import AbstractSource
 from stochgp.devices import ONE, Devices
+from stochgp.learning.step_plan import StepPlan, steps_by_stretches
 from stochgp.models import AbstractGP
-from stochgp.planning.steps import StepPlan, steps_by_stretches
 
 Seed = tuple[int, ...]
 Numbers = dict[str, float]

@@ -7,8 +7,8 @@ import numpy as np
 from stochgp.learning.judge import Evaluation
 from stochgp.learning.log import Log
 from stochgp.learning.run import Progress, Setting, begun, has_patience, next_cycle, with_rate
+from stochgp.learning.step_plan import trial_steps
 from stochgp.learning.steps import take_stretch
-from stochgp.planning.steps import trial_steps
 
 SHARE_FOR_TRIALS = 0.3  # of the time limit
 

@@ -7,8 +7,8 @@ from jaxtyping import PRNGKeyArray
 
 from stochgp.learning.base import AbstractLearner, Problem
 from stochgp.learning.judge import AbstractJudge, Division, Evaluation, Numbers, Seed
+from stochgp.learning.step_plan import LONGER
 from stochgp.models import AbstractGP
-from stochgp.planning.steps import LONGER
 from stochgp.results import RESULTS, FitResult
 
 GAIN = 0.01  # nats per datum by which a cycle must be better than the one before, for another to follow

@@ -7,9 +7,9 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int, Int32
 
-from stochgp.data.neighbours import Neighbours, search_bytes
 from stochgp.data.streams import AbstractSource, independent_batches, shuffled_batches
 from stochgp.learning.judge import Seed
+from stochgp.neighbours import Neighbours, neighbours_bytes
 
 CHUNK_ROWS = 1 << 16
 HEAVY = 2.0  # times that a batch would have a row
@@ -138,7 +138,7 @@ class NearestNeighbours(AbstractSampling):
         """The rows in float64, the tree, the lists, the centres."""
         n_centres = min(n_rows, total_steps)
         rows = (8 * n_inputs + 16) * n_rows + 8 * total_steps
-        return rows + search_bytes(n_rows, n_inputs, n_centres, batch_size)
+        return rows + neighbours_bytes(None, n_rows, n_inputs, n_centres, batch_size)
 
     def batches(
         self, prepared: tuple[Any, Any], first_step: int, n_steps: int, batch_size: int, seed: Seed

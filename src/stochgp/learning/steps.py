@@ -15,8 +15,8 @@ from stochgp.deadline import Pace, TimeIsUpError
 from stochgp.learning.base import AbstractLearner, Problem
 from stochgp.learning.judge import Numbers, Seed
 from stochgp.learning.sampling import AbstractSampling
+from stochgp.learning.step_plan import StepPlan, size_of_few
 from stochgp.numerics.arrays import on_device
-from stochgp.planning.steps import StepPlan, size_of_few
 
 SQUARES = "loss_squared"  # of the steps, on their way to the standard error of their mean
 

@@ -13,8 +13,8 @@ from stochgp.data.streams import Batch
 from stochgp.learning.base import Problem
 from stochgp.learning.descent import Descent, decaying
 from stochgp.learning.growing import AbstractGrowing, GrowingState
+from stochgp.learning.step_plan import StepPlan
 from stochgp.models import SparseGP
-from stochgp.planning.steps import StepPlan
 
 
 class Stream(eqx.Module):

@@ -10,9 +10,9 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 from stochgp.data.streams import AbstractSource, Batch
-from stochgp.kernels.nearest import NONE
 from stochgp.likelihoods.noise import SMALLEST_COUNT
 from stochgp.models import AbstractGP
+from stochgp.neighbours import NONE
 from stochgp.numerics.arrays import filled_up, packed
 from stochgp.numerics.precision import einsum
 from stochgp.numerics.small_matrices import safe_cholesky

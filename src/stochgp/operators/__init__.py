@@ -2,7 +2,7 @@
 
 from .base import AbstractOperator, wide
 from .kernel import GPU_TILE, TILE, KernelOperator
-from .sharded import Product, ShardedOperator, gather, ring, scatter
+from .sharded import Product, ShardedOperator, gather, ring
 
 __all__ = [
     "GPU_TILE",
@@ -13,6 +13,5 @@ __all__ = [
     "ShardedOperator",
     "gather",
     "ring",
-    "scatter",
     "wide",
 ]

@@ -1,4 +1,4 @@
-"""K + Σ with its rows, and those of all vectors, spread over G devices, and three ways to multiply by K then.
+"""K + Σ with its rows, and those of all vectors, spread over G devices, and two ways to multiply by K.
 
 Each way sends (G − 1)/G of N (D + 1 + S) numbers to a device.
 """
@@ -69,21 +69,6 @@ def ring(
     return total + _by_blocks(shard, shard.rows, columns, V, n_rows, read)
 
 
-def scatter(
-    shard: KernelOperator, V: Float[Array, "R S"], n_rows: int, n_devices: int, read: Read = as_it_is
-) -> Float[Array, "R S"]:
-    """All rows come to every device, which multiplies those by its own part of V; the parts are added up where they belong.
-
-    Parameters
-    ----------
-    shard, V, n_rows, n_devices, read : KernelOperator, array [R, S], int, int, function
-        As of `Product`.
-    """
-    rows = jax.lax.all_gather(shard.rows, AXIS, tiled=True)
-    parts = _by_blocks(shard, rows, shard.rows, V, n_rows, read)
-    return jax.lax.psum_scatter(parts, AXIS, scatter_dimension=0, tiled=True)
-
-
 def _by_blocks(
     shard: KernelOperator, rows: PyTree, columns: PyTree, V: Float[Array, "C S"], n_rows: int, read: Read
 ) -> Float[Array, "R S"]:
@@ -126,7 +111,7 @@ class ShardedOperator(AbstractOperator):
     devices : Devices
         The G devices, with their mesh.
     product : callable
-        How a product with all of A is taken: `gather`, `ring` or `scatter`.
+        How a product with all of A is taken: `gather` or `ring`.
     """
 
     kernel: AbstractKernel

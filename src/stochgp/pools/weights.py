@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp, softmax
 
 from stochgp.choosing import prefer, too_few
-from stochgp.data.neighbours import Neighbours
 from stochgp.data.rows import Rows
 from stochgp.distributions import AbstractDistribution, mixture
 from stochgp.distributions.curves import truncated
+from stochgp.neighbours import Neighbours
 from stochgp.numerics.seeds import random_rows
 
 MIN_WEIGHT = 0.03  # a member with less is left out

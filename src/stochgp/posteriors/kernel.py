@@ -16,20 +16,15 @@ from stochgp.kernels import dense
 from stochgp.likelihoods import AbstractNoise
 from stochgp.likelihoods.noise import noise_of_rows, noise_variances
 from stochgp.operators import AbstractOperator, KernelOperator, Product, ShardedOperator, gather, wide
-from stochgp.planning.memory import (
+from stochgp.posteriors.base import AbstractFunctions, PerRow, Request, Rows
+from stochgp.priors import PriorFunctions, prior_functions
+from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Layout, SystemSize
+from stochgp.solvers.memory import (
     COMPILER_BYTES,
     chunk_bytes,
     covariance_bytes,
     result_bytes,
 )
-from stochgp.posteriors.base import (
-    AbstractFunctions,
-    PerRow,
-    Request,
-    Rows,
-)
-from stochgp.priors import PriorFunctions, prior_functions
-from stochgp.solvers import AbstractDirectSolver, AbstractSolver, Layout, SystemSize
 from stochgp.solvers.sizes import SMALL
 
 BLOCK = 512  # rows of a compiled evaluation
@@ -164,7 +159,8 @@ class KernelFunctions(AbstractFunctions):
 
         def part(start: Array) -> Array:
             own, weights = (jax.lax.dynamic_slice_in_dim(of, start, n, axis) for of, axis in ((Z, 0), (V, 1)))
-            return times_own(self.operator, own, weights)
+            prepared = self.operator.prepare(own.reshape(n * R, -1))
+            return self.operator.own_times(prepared, weights)
 
         found = jax.lax.map(part, starts)  # [parts, n, R]
         place = (starts[:, None] + jnp.arange(n)).ravel()
@@ -215,14 +211,6 @@ def times(operator: AbstractOperator, X: Rows, V: Array) -> Array:
     """k(X, ·) V in V's dtype, summed in float64 (`operators.wide`); its derivative in X evaluates the kernel again instead of keeping it."""
     product = jax.checkpoint(lambda X, V: operator.times(operator.prepare(X), V, wide))  # pyright: ignore[reportPrivateImportUsage]
     return product(jnp.asarray(X), V).astype(V.dtype)
-
-
-def times_own(
-    operator: AbstractOperator, Z: Float[Array, "S R D"], V: Float[Array, "P S"]
-) -> Float[Array, "S R"]:
-    """k(Z_s, ·) V_s for each s, tile by tile; derivatives evaluate a tile again instead of keeping it."""
-    S, R, D = Z.shape
-    return operator.own_times(operator.prepare(Z.reshape(S * R, D)), V)
 
 
 @eqx.filter_jit

@@ -14,10 +14,10 @@ from stochgp.numerics.arrays import by_blocks
 from stochgp.numerics.dense_factor import rounding_error, safe_covariance
 from stochgp.numerics.precision import einsum, matmul
 from stochgp.parameters import cast, value_of
-from stochgp.planning.memory import COMPILER_BYTES, FEATURES
 from stochgp.posteriors.base import AbstractFunctions, AbstractPosterior, PerRow, Request, Rows
 from stochgp.priors import BLOCK as PRIOR_BLOCK
 from stochgp.priors import PriorFunctions, prior_functions
+from stochgp.solvers.memory import COMPILER_BYTES, FEATURES
 from stochgp.variational import AbstractProcess, WiderMean
 from stochgp.variational.wider import Solved
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stochgp.planning.steps import (
+from stochgp.learning.step_plan import (
     CHUNK_BYTES,
     CYCLES,
     FEW_ROWS,

@@ -1,4 +1,4 @@
-"""What of the memory limit a solve may take, and what predictions and covariances need of it: bytes on top of what is in use, results included."""
+"""The bytes that solves, predictions and covariances need beyond those in use, results included."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,8 @@ from stochgp.budget import Budget
 from stochgp.kernels import Product, Sum, Warped
 from stochgp.parameters import value_of
 from stochgp.priors import BLOCK as PRIOR_BLOCK
-from stochgp.solvers import AbstractSolver, Layout, SystemSize
-from stochgp.solvers.sizes import MARGIN, padded, product_bytes
+from stochgp.solvers.base import AbstractSolver
+from stochgp.solvers.sizes import MARGIN, Layout, SystemSize, padded, product_bytes
 
 HEADROOM = 0.04  # of the limit, for what is loaded and compiled around the solve
 KEPT_ROWS = 512  # kept rows come in blocks of so many
