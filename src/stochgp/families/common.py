@@ -176,6 +176,8 @@ def learn(
         context.end(
             RESULTS.time_limit, f"the time limit allowed learning from {N} of the {data.n_rows} rows only"
         )
+    if found.result in _ENDED:
+        context.end(found.result, _ENDED[found.result])  # so that what follows an interrupt is quick
     if found.result is RESULTS.diverged:
         warn(found.result.value, ConvergenceWarning, stacklevel=4)
     record_learning(learner, found, N, placed, data, context)

@@ -75,6 +75,8 @@ def rotate_inputs(
     except KeyboardInterrupt:
         best, n_rounds = first._replace(result=RESULTS.interrupted, converged=False), 0
         reasons.append("Ctrl-C ended the rounds")
+    if best.result is RESULTS.interrupted:
+        context.end(RESULTS.interrupted, "Ctrl-C ended the rounds of rotation")
     axes = "rotated inputs" if n_rounds else "the inputs"
     context.record(
         "rotation", n_rounds, f"lengthscales are along {axes}, by left-out rows: {'; '.join(reasons)}"
