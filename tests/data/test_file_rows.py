@@ -108,7 +108,7 @@ def test_weights_and_groups_of_files_are_those_of_the_table(table, tmp_path):
 def sampled(folder):
     """A fit that learns from 200 of the 600 rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "MOST_ROWS", 200)
+        patch.setattr(file_rows, "MOST_ROWS", 200)
         return MODELS["feature"]().fit(folder, "y")
 
 

@@ -49,10 +49,17 @@ def table(n=SOME):
     return pd.DataFrame({"when": TIMES[:n], "a": X[:, 0], "b": X[:, 1]}), y
 
 
-def read(X, y, new_rows="auto", **more):
+def read(X, y, new_rows="auto", groups=None):
     context = FitContext(model := KernelGPRegressor())
-    rows, _ = read_training_rows(model, X, y, None, None, context, new_rows=new_rows, **more)
+    rows, _ = read_training_rows(model, X, y, None, groups, context, new_rows=new_rows)
     return SimpleNamespace(X=rows.X, group=rows.group, plan=context.plan_)
+
+
+def grouped(X, y, new_rows, **more):
+    """(Blocks of time of rows that are numbers, the decisions)."""
+    plan = {}
+    record = lambda name, value, why: plan.update({name: {"choice": value, "why": why}})
+    return groups_in_time(X, y, None, new_rows, record, **more), plan
 
 
 @pytest.mark.parametrize("n", [2, 7, 20])
@@ -161,9 +168,9 @@ def test_a_table_whose_targets_drift_is_judged_by_blocks_where_single_rows_are_j
     day = np.arange(N) // 100
     rows, y = np.column_stack([X, day]), 0.2 * day + noise
     assert not depends(dependence(rows, y, np.arange(N, dtype=float))[0])
-    group, said = groups_in_time(rows, y, None, "either")
-    assert group is not None and "nats worse from earlier ones" in said["new_rows"]["why"]
-    assert groups_in_time(rows, noise, None, "either")[0] is None
+    group, plan = grouped(rows, y, "either")
+    assert group is not None and "nats worse from earlier ones" in plan["new_rows"]["why"]
+    assert grouped(rows, noise, "either")[0] is None
 
 
 def test_blocks_reach_beyond_the_dependence():
@@ -181,11 +188,11 @@ def test_a_column_that_never_falls_is_a_time_where_rows_are_judged_singly_too():
     assert increasing(few, True)[0] == [] == increasing(np.column_stack([X, month]))[0]
     assert increasing(np.column_stack([X, month, np.arange(N)]), True)[0] == [3]
     rows = np.column_stack([X, month])
-    group, told = groups_in_time(rows, y, None, "either")
-    assert told["new_rows"]["choice"] == "after" and len(np.unique(group)) == 24
-    assert groups_in_time(rows, y, None, "auto") == (None, {})
+    group, plan = grouped(rows, y, "either")
+    assert plan["new_rows"]["choice"] == "after" and len(np.unique(group)) == 24
+    assert grouped(rows, y, "auto") == (None, {})
     tied = np.column_stack([X, np.maximum(0, np.arange(N) - N // 2)])  # half of the rows have one value
-    assert groups_in_time(tied, y, None, "either")[0] is None
+    assert grouped(tied, y, "either")[0] is None
 
 
 def test_dates_are_taken_in_any_order_of_the_rows_and_merging_keeps_them():
@@ -219,7 +226,7 @@ def test_after_as_asked_takes_the_order_of_the_rows():
     np.testing.assert_array_equal(rows.group, wanted[np.lexsort((y, X["b"], X["a"]))])
     assert read(X[:39], y[:39], "after").group is None
     with pytest.raises(ValueError, match="wants a column of dates"):
-        groups_in_time(X[["a"]].to_numpy(), y, None, "after", in_order=False)
+        grouped(X[["a"]].to_numpy(), y, "after", in_order=False)
     with pytest.raises(ValueError, match="new_rows"):
         KernelGPRegressor(new_rows="later").fit(X, y)
     assert between_if(True, "auto") == "between" and between_if(False, "auto") == "auto"

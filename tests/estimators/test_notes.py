@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stochgp import FeatureGPRegressor, KernelGPRegressor
-from stochgp.families import kernel_posterior
+from stochgp.families import kernel_posterior, left_out
 from stochgp.families.default_learners import kernel_learner
 from stochgp.learners import BSGD, SCGD, FullBatch, Iterative, Uniform
 from stochgp.solvers import Cholesky
@@ -36,10 +36,10 @@ def test_a_subset_local_prediction_and_raised_noise_are_said_everywhere(monkeypa
         )
     assert local.plan_["learning_rows"]["choice"] == 30
 
-    monkeypatch.setattr(kernel_posterior, "SMALL", 20)  # as if these were many rows
+    monkeypatch.setattr(left_out, "SMALL", 20)  # as if these were many rows
     monkeypatch.setattr(kernel_posterior, "NOISE_SHARE", 50.0)
     monkeypatch.setattr(kernel_posterior, "MAX_GROWTH", 100.0)
-    raised = KernelGPRegressor(learner=SUBSET, prediction="global", random_state=0).fit(X, y)
+    raised = KernelGPRegressor(learner=SUBSET, solver="cg", n_samples=2, random_state=0).fit(X, y)
     floor = raised.plan_["noise_floor"]["choice"]
     assert floor == pytest.approx(raised.noise_variance_ / raised._fitted.target_scale**2)
     assert "Note: the noise variance is not the learned one" in words(raised.summary())

@@ -60,7 +60,7 @@ def test_few_rows_are_learned_from_all_of_them():
     np.testing.assert_allclose(model.noise_variance_, chosen["noise_variance"], rtol=1e-5)
     many = np.repeat(X, 8, axis=0) + 1e-3 * np.arange(8 * N)[:, None]
     quick = FeatureGPRegressor(random_state=0, epochs=1, learning_rate=1e-3).fit(many, np.repeat(y, 8))
-    assert quick.fit_report_["refit_steps"] == 0
+    assert "refit_steps" not in quick.fit_report_
 
 
 def test_a_fit_worse_than_a_constant_is_said():
@@ -70,7 +70,7 @@ def test_a_fit_worse_than_a_constant_is_said():
     learner = SCGD(judge=ByEvidence(refit=False), learning_rate=1e-6, epochs=2)
     with pytest.warns(ConvergenceWarning, match="worse than by a constant"):
         model = FeatureGPRegressor("rff", n_features=20, learner=learner, random_state=0).fit(X, y)
-    found, constant = (model.plan_[name]["choice"] for name in ("held_out_nlpd", "constant_nlpd"))
+    found, constant = (model.fit_report_[name] for name in ("held_out_nlpd", "constant_nlpd"))
     assert found > constant
     assert constant == pytest.approx(np.log(y.std()) + np.log(2 * np.pi) / 2 + 0.5, abs=0.5)
     assert "Note: held-out rows are predicted worse than by a constant" in model.summary()

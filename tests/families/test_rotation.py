@@ -1,12 +1,12 @@
-"""Lengthscales along directions that the rows choose: kept where left-out rows gain, in all that follows a fit."""
+"""Rotation of the inputs: kept if left-out rows gain, in all that follows a fit."""
 
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-import stochgp.families.rotation as metric
 from stochgp import KernelGPRegressor, kernels, load
+from stochgp.families import rotation
 from stochgp.families.left_out import JudgingRows
 from stochgp.kernels.rotated import Metric
 from stochgp.learners import LeaveOneOut
@@ -33,49 +33,49 @@ def nlpd(model):
 def _few_rows_count_as_enough():
     """Of 500 rows the likelihood of all of them is quick."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metric, "FEWEST_ROWS", 400)
+        patch.setattr(rotation, "MIN_ROWS", 400)
         yield
 
 
 @pytest.fixture(scope="module", params=["all rows", "left-out rows"])
 def both(request):
-    """(A fit along the inputs, one that may turn) by the likelihood of all rows and by leave-one-out."""
+    """(A fit along the inputs, one whose inputs may be rotated) by the likelihood of all rows and by leave-one-out."""
     learner = "auto" if request.param == "all rows" else FEW
     return fitted(rotate_inputs=False, learner=learner), fitted(learner=learner)
 
 
-def test_oblique_functions_gain_by_turned_lengthscales(both):
-    straight, turned = both
+def test_oblique_functions_gain_by_rotated_inputs(both):
+    straight, rotated = both
     assert straight.plan_["rotation"] == {"choice": 0, "why": "as asked"}
-    assert turned.plan_["rotation"]["choice"] >= 1
-    assert "gains" in turned.plan_["rotation"]["why"]
-    assert nlpd(turned) < nlpd(straight) - 0.05
-    assert turned.n_iter_ > straight.n_iter_
-    assert Metric.of(turned.kernel_) is not None
+    assert rotated.plan_["rotation"]["choice"] >= 1
+    assert "gains" in rotated.plan_["rotation"]["why"]
+    assert nlpd(rotated) < nlpd(straight) - 0.05
+    assert rotated.n_iter_ > straight.n_iter_
+    assert Metric.of(rotated.kernel_) is not None
     assert isinstance(straight.kernel_, kernels.Matern32)
 
 
 def test_what_follows_a_fit_knows_the_directions(both, tmp_path):
-    turned = both[1]
-    turned.save(tmp_path / "model.stochgp")
+    rotated = both[1]
+    rotated.save(tmp_path / "model.stochgp")
     loaded = load(tmp_path / "model.stochgp")
-    np.testing.assert_array_equal(loaded.predict(X[N:]), turned.predict(X[N:]))
+    np.testing.assert_array_equal(loaded.predict(X[N:]), rotated.predict(X[N:]))
     assert "Matern32 along other directions" in loaded.summary()
     kept = KernelGPRegressor(
-        turned.kernel_, learner=None, noise_variance=turned.noise_variance_ / np.var(Y[:N]), **SETTINGS
+        rotated.kernel_, learner=None, noise_variance=rotated.noise_variance_ / np.var(Y[:N]), **SETTINGS
     ).fit(X[:N], Y[:N])
-    np.testing.assert_allclose(kept.predict(X[N:]), turned.predict(X[N:]), atol=2e-3)
+    np.testing.assert_allclose(kept.predict(X[N:]), rotated.predict(X[N:]), atol=2e-3)
 
 
 def test_learning_goes_on_from_a_checkpoint(tmp_path):
     file = tmp_path / "run"
     first = KernelGPRegressor(learner=FEW, **SETTINGS).fit(X[:N], Y[:N], checkpoint=file)
-    assert (tmp_path / "run.metric1").exists()
+    assert (tmp_path / "run.rotation1").exists()
     again = KernelGPRegressor(learner=FEW, **SETTINGS).fit(X[:N], Y[:N], checkpoint=file)
     np.testing.assert_array_equal(again.predict(X[N:]), first.predict(X[N:]))
 
 
-def test_a_run_that_is_stopped_keeps_the_last_metric(both):
+def test_a_run_that_is_stopped_keeps_the_inputs(both):
     """The callback ends the first round: the fit is that along the inputs."""
     seen = []
 
@@ -98,11 +98,11 @@ REFUSED = {
     ),
     "few rows": ({}, 300, "fewer than 400 rows"),
     "one lengthscale": (
-        {"kernel": kernels.RBF(2.0), "metric": "compare", "learner": FEW},
+        {"kernel": kernels.RBF(2.0), "rotate_inputs": True, "learner": FEW},
         N,
         "one lengthscale for each",
     ),
-    "another learner": ({"learner": "bsgd", "epochs": 1}, N, "BSGD learns no others"),
+    "another learner": ({"learner": "bsgd", "epochs": 1}, N, "BSGD does not learn a rotation"),
 }
 
 
@@ -113,11 +113,11 @@ def test_why_lengthscales_stay_along_the_inputs(settings, n, why):
     assert why in entry["why"]
 
 
-def test_a_kernel_that_was_given_is_turned_on_request():
+def test_inputs_of_a_kernel_that_was_given_are_rotated_on_request():
     kernel = kernels.Matern32(np.full(D, 2.0))
     assert fitted(kernel=kernel, rotate_inputs=True, learner=FEW).plan_["rotation"]["choice"] >= 1
-    with pytest.raises(ValueError, match="metric"):
-        fitted(metric="full")
+    with pytest.raises(ValueError, match="rotate_inputs"):
+        fitted(rotate_inputs="full")
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ def test_a_round_in_doubt_is_followed_by_one_more(levels, kept, n_trials, monkey
         result: object = RESULTS.successful
         seconds: float = 0.0
 
-    monkeypatch.setattr(metric, "_turned", lambda gp, M: gp + 1)
-    monkeypatch.setattr(metric._Rounds, "_outer_products", lambda self, gp: np.ones((2, 2)))
-    monkeypatch.setattr(metric._Rounds, "_trial", lambda self, gp, number: trials.append(number) or Run(gp))
-    monkeypatch.setattr(metric._Rounds, "scores", lambda self, gp: scores[gp - 1])
+    monkeypatch.setattr(rotation, "_rotated", lambda gp, M: gp + 1)
+    monkeypatch.setattr(rotation._Rounds, "_outer_products", lambda self, gp: np.ones((2, 2)))
+    monkeypatch.setattr(rotation._Rounds, "_trial", lambda self, gp, number: trials.append(number) or Run(gp))
+    monkeypatch.setattr(rotation._Rounds, "scores", lambda self, gp: scores[gp - 1])
     judges = JudgingRows(None, None, None, cells=np.arange(2000), weight=np.ones(2000))
-    rounds = metric._Rounds(*[None] * 5, judges=judges, n_slopes=1)
-    found, n_turns = rounds.turned(Run(0), before, [])
-    assert (found.gp, n_turns, trials) == (kept, kept, list(range(1, n_trials + 1)))
+    rounds = rotation._Rounds(*[None] * 5, judges=judges, n_slopes=1)
+    found, n_rounds = rounds.rotated(Run(0), before, [])
+    assert (found.gp, n_rounds, trials) == (kept, kept, list(range(1, n_trials + 1)))

@@ -107,7 +107,7 @@ def test_held_functions_stay_the_same_prior_draws_and_see_the_new_rows():
 def test_variances_that_begin_with_all_rows_are_exact_after_an_update_too(solver, all_rows, tmp_path):
     """Draws of old and new rows, weights and what the solver left are those that the samples were solved with; a file keeps them."""
     found = model(solver).fit(X[:N], y[:N], sample_weight=WEIGHT[:N])
-    assert found.plan_["variance_neighbours"]["choice"] == sampled.NEAREST
+    assert found._fitted.posterior.n_neighbours == sampled.NEAREST
     found.update(X[N:], y[N:], sample_weight=WEIGHT[N:])
     found.save(tmp_path / "model")
     for one in (found, stochgp.load(tmp_path / "model")):

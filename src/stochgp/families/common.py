@@ -3,8 +3,7 @@
 import contextlib
 import dataclasses
 import logging
-import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -65,7 +64,7 @@ ROWS_FOR_NOISE = 1_000  # at which the variance around a mean function is taken
 @contextlib.contextmanager
 def open_fit(
     estimator: Any, checkpoint: Any, callback: Callable | None, *, shares_learning: bool = True
-) -> typing.Iterator[FitContext]:
+) -> Iterator[FitContext]:
     """The context of a fit of one family. Raises ValueError for settings that cannot be used."""
     check_settings(estimator.get_params(deep=False))
     devices = Devices.of(getattr(estimator, "devices", None))

@@ -139,9 +139,9 @@ def test_rows_of_a_posterior_are_left_out_of_the_wider_mean():
     rows, y = rough(300)
     model = SparseGPRegressor(n_inducing=15, epochs=2, n_inducing_mean=100, random_state=0)
     seen = {}
-    original = SparseGPRegressor._dispersion_of
+    original = SparseGPRegressor._error_distribution
 
-    def spy(self, gp, learned, posterior, data, run):
+    def spy(self, asked, posterior, gp, data, context):
         z = posterior.errors_of_left_out(
             np.arange(5), Rows(data.X, data.y, data.weight), float(gp.noise_variance)
         )
@@ -151,9 +151,9 @@ def test_rows_of_a_posterior_are_left_out_of_the_wider_mean():
             1
         ]
         seen["z"], seen["V"] = z, variance + posterior.noise
-        return original(self, gp, learned, posterior, data, run)
+        return original(self, asked, posterior, gp, data, context)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(SparseGPRegressor, "_dispersion_of", spy)
+        patched.setattr(SparseGPRegressor, "_error_distribution", spy)
         model.fit(rows, y)
     assert_allclose(seen["z"], seen["error"] / np.sqrt(seen["V"]), rtol=1e-9)
