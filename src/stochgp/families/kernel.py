@@ -84,7 +84,7 @@ class KernelGPRegressor(FamilyRegressor):
         Function samples solved with the mean, for variances where exact ones do not fit; 0 = none.
     rotate_inputs : "auto" or bool
         Whether the inputs may be rotated to the eigenvectors of the average gradient outer product. The rotation is kept if it improves the leave-one-out log
-        density (docs/methods/metric.md). It takes a stationary kernel with one lengthscale for each input, which `kernel_` then has behind a linear map.
+        density (docs/methods/rotation.md). It takes a stationary kernel with one lengthscale for each input, which `kernel_` then has behind a linear map.
         "auto": True if the kernel is given by its name.
     smiles
         The column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` leaves
