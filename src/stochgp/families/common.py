@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,6 +59,7 @@ from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
 
+SHARE_FOR_POSTERIOR = 0.3  # of the time left when learning begins, for the posterior
 ROWS_FOR_NOISE = 1_000  # at which the variance around a mean function is taken
 
 
@@ -151,15 +153,17 @@ def learn(
     data: TrainingData,
     context: FitContext,
     *,
-    keep_seconds: float = 0.0,
+    keep_seconds: float | None = None,
     min_seconds: float = 0.0,
 ) -> tuple[FitResult, AbstractSource, AbstractLearner]:
     """The parameters that the learner finds, the rows that it learned from, and the learner with what memory allowed it.
 
-    `keep_seconds` of the time limit are left to what follows; learning has `min_seconds` in any case. Raises MemoryLimitError, with both
+    `keep_seconds` of the time limit are left to the posterior (None = 30 %); learning has `min_seconds` in any case. Raises MemoryLimitError, with both
     numbers, if learning would exceed the memory limit.
     """
-    with deadline.within(deadline.left() - keep_seconds), deadline.granted(min_seconds):
+    left = deadline.left()
+    kept = SHARE_FOR_POSTERIOR * left if keep_seconds is None else keep_seconds
+    with deadline.within(left - kept if left < math.inf else None), deadline.granted(min_seconds):
         may_choose = context.checkpoint is None  # else a resumed run would learn from other rows
         N = rows_in_time(learner, gp, data.source(False)) if may_choose else data.n_rows
         itemsize = DTYPES[data.dtype]

@@ -150,7 +150,7 @@ class FeatureGPRegressor(FamilyRegressor):
             context.record("learner", type(learner).__name__, why)
             warn_of_data(self, data, learns=True)
             start = self._start(asked, data, context)
-            learned, source, learner = learn(learner, start, data, context)
+            learned, source, learner = learn(learner, start, data, context, keep_seconds=0.0)
             learned = refit_on_all_rows(learned, start, learner, source, context)
             learned = _with_moments_of_all(learned, data, context)
             posterior = context.finish(lambda: self._posterior(learned, data, context))
