@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from stochgp import KernelGPRegressor, SparseGPRegressor, load
 from stochgp.data.rows import Rows
 from stochgp.data.training import TrainingData
-from stochgp.families import error_distribution as choosing
+from stochgp.families import left_out as choosing
 from stochgp.families import variational
 from stochgp.families.left_out import some_rows
 from stochgp.kernels import RBF

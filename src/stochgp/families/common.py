@@ -15,17 +15,16 @@ from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
 from stochgp.data.file_rows import are_files, read_files
 from stochgp.data.fingerprint_rows import Inputs
-from stochgp.data.model_rows import ModelRows
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Rows
+from stochgp.data.standardise import ModelRows
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.data.target_rows import name_of_targets
 from stochgp.data.time_order import between_if
 from stochgp.data.training import TrainingData, in_target_units
 from stochgp.devices import Devices
 from stochgp.estimators.calibrating import calibrated, set_aside
-from stochgp.estimators.checks import Seen, warn_of
-from stochgp.estimators.diagnostics import Scores, caution_after_fit, scores
+from stochgp.estimators.diagnostics import Scores, Seen, caution_after_fit, scores, warn_of
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.report import (
     learning_text,

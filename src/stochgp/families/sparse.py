@@ -12,7 +12,7 @@ from stochgp import kernels
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext, restored_on_error
 from stochgp.data.training import TrainingData
-from stochgp.estimators.regressor import FamilyRegressor
+from stochgp.estimators.base import FamilyRegressor
 from stochgp.families import growing
 from stochgp.families.common import (
     fitted_model,
@@ -25,7 +25,7 @@ from stochgp.families.common import (
 )
 from stochgp.families.decoupled_mean import with_decoupled_mean
 from stochgp.families.default_learners import sparse_learner_of
-from stochgp.families.error_distribution import error_distribution
+from stochgp.families.left_out import error_distribution
 from stochgp.families.likelihoods import AUTO, SPARSE, Asked, started_sparse
 from stochgp.families.variational import (
     LATE,

@@ -15,8 +15,7 @@ from stochgp.data.streams import TimedPasses
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import Devices
-from stochgp.families.fingerprints import inputs_with_smiles
-from stochgp.families.kernel_choice import USUAL
+from stochgp.families.kernel_choice import USUAL, inputs_with_smiles
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.models import SparseGP
 from stochgp.objectives import bound_of_all, lower_bound
