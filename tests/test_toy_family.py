@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stochgp.data.streams import AbstractSource
 from stochgp.data.training import TrainingData
-from stochgp.estimators.regressor import FamilyRegressor
+from stochgp.estimators.base import FamilyRegressor
 from stochgp.families.common import (
     fitted_model,
     learn,

@@ -9,7 +9,7 @@ import pytest
 
 from stochgp import data
 from stochgp.data.blocks import Blocks
-from stochgp.data.hashing import hash_rows, is_below
+from stochgp.data.splits import hash_rows, is_below
 from stochgp.data.standardise import Summary
 from stochgp.data.survey import FileRows, survey
 from stochgp.tables import csv_files

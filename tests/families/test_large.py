@@ -7,7 +7,6 @@ import pytest
 import scipy.linalg
 
 from stochgp import KernelGPRegressor, kernels
-from stochgp.solvers.choice import AUTOMATIC
 from stochgp.solvers.sizes import SMALL
 
 N, N_TEST, S = SMALL + 72, 200, 64
@@ -45,7 +44,7 @@ def exact():
     return Exact(X, y, X_test, y_test, A, across, explained.T @ y, covariance)
 
 
-@pytest.fixture(scope="module", params=AUTOMATIC)
+@pytest.fixture(scope="module", params=("cholesky", "cg", "sdd"))
 def fitted(request, exact):
     kernel = kernels.Matern32(LENGTHSCALE.tolist(), VARIANCE)
     settings = {"noise_variance": NOISE, "learner": None, "standardize": False, "n_samples": S}

@@ -9,7 +9,6 @@ from numpy.testing import assert_array_equal
 from stochgp import FeatureGPRegressor, GPRegressor, KernelGPRegressor
 from stochgp.budget import MemoryLimitError
 from stochgp.data.rows import Rows
-from stochgp.families import error_distribution
 from stochgp.pools import held_out, regressor, targets
 from stochgp.storage import checkpoint as checkpoints
 

@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose
 from scipy.special import logsumexp, softmax
 
 from stochgp.data import Standardiser
-from stochgp.data.model_rows import ModelRows
 from stochgp.data.rows import Rows
+from stochgp.data.standardise import ModelRows
 from stochgp.distributions import Normal
 from stochgp.likelihoods import Gaussian, constant_noise
 from stochgp.observations import Dispersion, Observation

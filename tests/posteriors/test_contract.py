@@ -12,8 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from toy import KEY
 
 from stochgp.data import Standardiser
-from stochgp.data.model_rows import ModelRows
 from stochgp.data.rows import Rows
+from stochgp.data.standardise import ModelRows
 from stochgp.data.streams import Batch, DeviceRows
 from stochgp.estimators.fitted import Fitted
 from stochgp.features import RandomFourier

@@ -13,7 +13,7 @@ from stochgp.budget import Budget
 from stochgp.cli.reports import scores
 from stochgp.cli.tables import Divided, Labelled, Wanted, columns_left_out, left_out, split_off, without
 from stochgp.data.blocks import Block, TooNarrowError, are_bad
-from stochgp.data.hashing import hash_keys
+from stochgp.data.splits import hash_keys
 from stochgp.tables.files import DAMAGE
 from stochgp.tables.targets import LABELS, ClassTargets
 from stochgp.warning import warn

@@ -22,8 +22,8 @@ from stochgp.data.fingerprint_rows import (
     refuse_further_counts,
     without_skipped,
 )
-from stochgp.data.model_rows import is_finite, refuse_not_finite
 from stochgp.data.rows import Rows
+from stochgp.data.standardise import is_finite, refuse_not_finite
 from stochgp.data.target_rows import (
     read_groups,
     read_targets,

@@ -13,10 +13,10 @@ from jaxtyping import Float, PRNGKeyArray
 
 from stochgp.budget import Budget, release
 from stochgp.data import Standardiser
-from stochgp.data.model_rows import ModelRows
 from stochgp.data.reading import Encoder
+from stochgp.data.standardise import ModelRows
 from stochgp.distributions import AbstractDistribution
-from stochgp.estimators.checks import Seen
+from stochgp.estimators.diagnostics import Seen
 from stochgp.estimators.function_draws import AbstractDraws, FunctionDraws, JoinedFunctions
 from stochgp.observations import Observation
 from stochgp.posteriors import AbstractFunctions, AbstractPosterior, DispersedFunctions

@@ -28,7 +28,6 @@ from stochgp.families.common import fitted_model, learn, observation_model, open
 from stochgp.families.default_learners import classifier_learner
 from stochgp.families.variational import (
     bound_of,
-    closing_seconds,
     inputs_of,
     kernel_of,
     likelihood_of,
@@ -39,7 +38,6 @@ from stochgp.likelihoods import Bernoulli, Softmax
 from stochgp.posteriors import Request
 from stochgp.tables.targets import ClassTargets
 
-BOUND_SHARE = 0.1  # of a time limit, for the bound of all rows
 START_VARIANCE = 4.0  # of the latent functions: a typical one says 98 % of the time which of two classes, with probit noise
 
 
@@ -114,8 +112,7 @@ class SparseGPClassifier(ClassifierMixin, GPEstimator):
             n = len(self.classes_)
             likelihood = Bernoulli() if n == 2 else Softmax(n)
             gp = start(self, data, likelihood, START_VARIANCE, context)
-            kept = closing_seconds(int(self.n_inducing), data.n_all, BOUND_SHARE)
-            learned, _, _ = learn(learner, gp, data, context, keep_seconds=kept)
+            learned, _, _ = learn(learner, gp, data, context)
             gp = learned.gp
             posterior = context.finish(lambda: variational_posterior(gp, data, context))
             observation = observation_model(self, likelihood_of(gp), None, posterior, data, False)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,17 +15,16 @@ from stochgp.choosing import Decisions
 from stochgp.context import PLANNED, FitContext
 from stochgp.data.file_rows import are_files, read_files
 from stochgp.data.fingerprint_rows import Inputs
-from stochgp.data.model_rows import ModelRows
 from stochgp.data.reading import read_training_rows
 from stochgp.data.rows import Rows
+from stochgp.data.standardise import ModelRows
 from stochgp.data.streams import AbstractSource, SomeRows
 from stochgp.data.target_rows import name_of_targets
 from stochgp.data.time_order import between_if
 from stochgp.data.training import TrainingData, in_target_units
 from stochgp.devices import Devices
 from stochgp.estimators.calibrating import calibrated, set_aside
-from stochgp.estimators.checks import Seen, warn_of
-from stochgp.estimators.diagnostics import Scores, caution_after_fit, scores
+from stochgp.estimators.diagnostics import Scores, Seen, caution_after_fit, scores, warn_of
 from stochgp.estimators.fitted import Fitted
 from stochgp.estimators.report import (
     learning_text,
@@ -58,6 +58,7 @@ from stochgp.warning import say, warn
 
 logger = logging.getLogger("stochgp.estimators")
 
+SHARE_FOR_POSTERIOR = 0.3  # of the time left when learning begins, for the posterior
 ROWS_FOR_NOISE = 1_000  # at which the variance around a mean function is taken
 
 
@@ -151,15 +152,17 @@ def learn(
     data: TrainingData,
     context: FitContext,
     *,
-    keep_seconds: float = 0.0,
+    keep_seconds: float | None = None,
     min_seconds: float = 0.0,
 ) -> tuple[FitResult, AbstractSource, AbstractLearner]:
     """The parameters that the learner finds, the rows that it learned from, and the learner with what memory allowed it.
 
-    `keep_seconds` of the time limit are left to what follows; learning has `min_seconds` in any case. Raises MemoryLimitError, with both
+    `keep_seconds` of the time limit are left to the posterior (None = 30 %); learning has `min_seconds` in any case. Raises MemoryLimitError, with both
     numbers, if learning would exceed the memory limit.
     """
-    with deadline.within(deadline.left() - keep_seconds), deadline.granted(min_seconds):
+    left = deadline.left()
+    kept = SHARE_FOR_POSTERIOR * left if keep_seconds is None else keep_seconds
+    with deadline.within(left - kept if left < math.inf else None), deadline.granted(min_seconds):
         may_choose = context.checkpoint is None  # else a resumed run would learn from other rows
         N = rows_in_time(learner, gp, data.source(False)) if may_choose else data.n_rows
         itemsize = DTYPES[data.dtype]

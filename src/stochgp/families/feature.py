@@ -20,9 +20,8 @@ from stochgp.data.fingerprint_rows import Inputs, is_packed
 from stochgp.data.reading import read_rows
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError, in_time
+from stochgp.estimators.base import FamilyRegressor
 from stochgp.estimators.diagnostics import BEFORE, caution_of_rows, drift, shift_of, warned, within_reach
-from stochgp.estimators.regressor import FamilyRegressor
-from stochgp.families.beyond import BEYOND, beyond_limits
 from stochgp.families.common import (
     fitted_model,
     learn,
@@ -33,11 +32,20 @@ from stochgp.families.common import (
     warn_of_data,
 )
 from stochgp.families.default_learners import feature_learner
-from stochgp.families.error_distribution import error_distribution
-from stochgp.families.fingerprints import inputs_with_smiles, with_packing
-from stochgp.families.likelihoods import FEATURE, Asked, starting_noise
-from stochgp.families.refit import refit_on_all_rows
-from stochgp.families.streaming import Stream, added, begun, check_mergeable, moments_of, taken_in
+from stochgp.families.feature_posterior import (
+    BEYOND,
+    Stream,
+    added,
+    begun,
+    beyond_limits,
+    check_mergeable,
+    moments_of,
+    refit_on_all_rows,
+    taken_in,
+)
+from stochgp.families.kernel_choice import inputs_with_smiles, with_packing
+from stochgp.families.left_out import error_distribution
+from stochgp.families.likelihoods import AUTO, FEATURE, Asked, starting_noise
 from stochgp.features import AbstractFeatureMap
 from stochgp.likelihoods import Gaussian
 from stochgp.models import FeatureGP
@@ -54,6 +62,9 @@ from stochgp.results import RESULTS, FitResult
 
 SAMPLE_ROWS = 10_000  # from which landmarks are chosen
 SHARE_FOR_CLOSING = 0.9  # of the time that is left after learning
+MIN_HELD_OUT = (
+    500  # rows, to choose a distribution of errors: by 200 to 300 50 % intervals of diamonds held .30
+)
 FARTHEST = 8.0  # standard deviations: a network knows nothing of a category of one row in thousands, 70 of them from the others
 SCALE_ROWS = 1_000  # on which the starting variance is found
 
@@ -150,7 +161,7 @@ class FeatureGPRegressor(FamilyRegressor):
             context.record("learner", type(learner).__name__, why)
             warn_of_data(self, data, learns=True)
             start = self._start(asked, data, context)
-            learned, source, learner = learn(learner, start, data, context)
+            learned, source, learner = learn(learner, start, data, context, keep_seconds=0.0)
             learned = refit_on_all_rows(learned, start, learner, source, context)
             learned = _with_moments_of_all(learned, data, context)
             posterior = context.finish(lambda: self._posterior(learned, data, context))
@@ -306,6 +317,9 @@ class FeatureGPRegressor(FamilyRegressor):
         )
         if isinstance(learned.gp.features, features.Linear) and asked.noise is None:
             return error_distribution(asked, posterior, learned.gp, data, context)
+        if held_out is not None and asked.name == AUTO and len(held_out.z) < MIN_HELD_OUT:
+            context.record("likelihood", GAUSSIAN, f"fewer than {MIN_HELD_OUT} held-out rows tell too little")
+            return None
         if held_out is not None or asked.name == GAUSSIAN:
             return error_distribution(asked, posterior, learned.gp, data, context, held_out)
         if asked.name == STUDENT:

@@ -15,18 +15,16 @@ from stochgp.data.reading import read_inputs_at_fit, read_rows
 from stochgp.data.rows import Rows
 from stochgp.data.target_rows import refuse_no_targets
 from stochgp.data.training import TrainingData
-from stochgp.estimators.checks import Seen
-from stochgp.estimators.diagnostics import BEFORE, caution_of_rows, shift_of, warned, within_reach
+from stochgp.estimators.diagnostics import BEFORE, Seen, caution_of_rows, shift_of, warned, within_reach
 from stochgp.estimators.fitted import Fitted
 from stochgp.families.common import open_fit, warn_of_data
-from stochgp.families.decoupled_mean import solve_seconds, with_decoupled_mean
+from stochgp.families.decoupled_mean import with_decoupled_mean
 from stochgp.families.default_learners import sparse_learner_of
 from stochgp.families.likelihoods import started_sparse
 from stochgp.families.targets import standardised, target_transform
 from stochgp.families.variational import (
     LATE,
     inputs_of,
-    kept,
     likelihood_of,
     named_kernel,
     variational_posterior,
@@ -44,7 +42,6 @@ from stochgp.variational import Decoupled, InducingPoints
 from stochgp.variational.functions import InducingFunctions
 
 GROWING = ("ivsgpr", "svdgp")
-MEAN_SHARE = 0.3  # of a time limit, for the best mean
 MEAN_FOR_EACH = 8  # functions of the mean for each of the covariance, where nothing is said
 # Of a stream that did not begin with a fit: steps on each batch until as many are taken as a fit takes, and from then on; their rate; and rows of
 # the smallest batch. One step a batch at 0.01 learned nothing from 1,000 rows in ten parts.
@@ -90,13 +87,6 @@ def growing_posterior(gp: SparseGP, data: TrainingData, context: FitContext) -> 
     if functions.covariance_functions is None:
         return posterior
     return with_decoupled_mean(posterior, shared, None, data, context, _points(functions.mean_functions))
-
-
-def mean_seconds(estimator: Any, data: TrainingData) -> float:
-    """Of solving for the mean where it has functions of its own, by typical costs; 0 where that is more than a share of the time that is left."""
-    if estimator.approximation != "svdgp":
-        return 0.0
-    return kept(solve_seconds(min(_n_mean(estimator), data.n_rows), data), MEAN_SHARE)
 
 
 def _n_mean(estimator: Any) -> int:

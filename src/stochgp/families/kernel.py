@@ -17,8 +17,8 @@ from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import is_packed
 from stochgp.data.reading import read_inputs, read_rows
 from stochgp.data.training import TrainingData, in_target_units
+from stochgp.estimators.base import FamilyRegressor
 from stochgp.estimators.diagnostics import within_reach
-from stochgp.estimators.regressor import FamilyRegressor
 from stochgp.families.common import (
     fitted_model,
     learn,
@@ -30,10 +30,18 @@ from stochgp.families.common import (
     warn_of_data,
 )
 from stochgp.families.default_learners import HURRIED, kernel_learner
-from stochgp.families.error_distribution import error_distribution
-from stochgp.families.fingerprints import inputs_with_smiles, with_level, with_packing
-from stochgp.families.kernel_choice import USUAL, best_kernel, kernel_called, near_in_time, short_days
+from stochgp.families.kernel_choice import (
+    USUAL,
+    best_kernel,
+    inputs_with_smiles,
+    kernel_called,
+    near_in_time,
+    short_days,
+    with_level,
+    with_packing,
+)
 from stochgp.families.kernel_posterior import kernel_posterior, require_memory, seconds_for_posterior
+from stochgp.families.left_out import error_distribution
 from stochgp.families.likelihoods import AUTO, KERNEL, Asked, start_noise
 from stochgp.families.rotation import rotate_inputs
 from stochgp.families.solving import KernelPosterior
@@ -84,7 +92,7 @@ class KernelGPRegressor(FamilyRegressor):
         Function samples solved with the mean, for variances where exact ones do not fit; 0 = none.
     rotate_inputs : "auto" or bool
         Whether the inputs may be rotated to the eigenvectors of the average gradient outer product. The rotation is kept if it improves the leave-one-out log
-        density (docs/methods/metric.md). It takes a stationary kernel with one lengthscale for each input, which `kernel_` then has behind a linear map.
+        density (docs/methods/rotation.md). It takes a stationary kernel with one lengthscale for each input, which `kernel_` then has behind a linear map.
         "auto": True if the kernel is given by its name.
     smiles
         The column of a table that holds molecules, or a `data.Morgan`: their Morgan counts are the inputs of the Tanimoto kernel, and `missing="skip"` leaves

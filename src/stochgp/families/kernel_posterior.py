@@ -1,6 +1,5 @@
 """The posterior of a kernel GP: of all rows by a solve, or from the rows nearest to each point."""
 
-import math
 from typing import Any
 
 import equinox as eqx
@@ -32,7 +31,6 @@ from stochgp.solvers.sizes import SMALL
 
 CALIBRATION_ROWS = 2000  # training rows that set the scale of local variances
 FEW_CALIBRATION_ROWS = 64  # if time is short: blocks of one size, so one program
-SHARE_FOR_SOLVE = 0.3  # of the time left when learning begins, for a solve of all rows
 LOCAL_SECONDS = 2.5  # that local prediction takes to prepare, compilation included
 COMPARING_SECONDS = 15.0  # that comparing numbers of neighbours takes, compilation included
 MAX_GROWTH = 0.25  # of the variances of observations, by a noise floor: beyond that prediction is local
@@ -49,14 +47,11 @@ def require_memory(data: TrainingData, estimator: Any, context: FitContext) -> N
         choose_solver(size, context.budget.keeping(left), solver=estimator.solver)
 
 
-def seconds_for_posterior(data: TrainingData, estimator: Any) -> float:
-    """Seconds of a time limit that learning leaves to the posterior: a share of them for a solve of many rows."""
-    left = deadline.left()
-    if not left < math.inf:
-        return 0.0
+def seconds_for_posterior(data: TrainingData, estimator: Any) -> float | None:
+    """Seconds of a time limit that learning leaves to the posterior: a few for a quick one, None (the usual share) for a solve of many rows."""
     if _prediction(data, estimator)[0] == "global" and data.n_rows > SMALL:
-        return SHARE_FOR_SOLVE * left
-    return min(LOCAL_SECONDS, left / 2)
+        return None
+    return min(LOCAL_SECONDS, deadline.left() / 2)
 
 
 def kernel_posterior(

@@ -12,7 +12,7 @@ from stochgp import kernels
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext, restored_on_error
 from stochgp.data.training import TrainingData
-from stochgp.estimators.regressor import FamilyRegressor
+from stochgp.estimators.base import FamilyRegressor
 from stochgp.families import growing
 from stochgp.families.common import (
     fitted_model,
@@ -25,12 +25,11 @@ from stochgp.families.common import (
 )
 from stochgp.families.decoupled_mean import with_decoupled_mean
 from stochgp.families.default_learners import sparse_learner_of
-from stochgp.families.error_distribution import error_distribution
+from stochgp.families.left_out import error_distribution
 from stochgp.families.likelihoods import AUTO, SPARSE, Asked, started_sparse
 from stochgp.families.variational import (
     LATE,
     bound_of,
-    closing_seconds,
     inputs_of,
     kernel_of,
     likelihood_of,
@@ -47,7 +46,6 @@ from stochgp.posteriors import VariationalPosterior
 from stochgp.variational.decoupled import DecoupledProcess
 
 WIDE_JITTER = 1e-8  # of k(Z, Z) if all is in float64
-CLOSING_SHARE = 0.5  # of a time limit, for the optimal q(u) of all rows
 APPROXIMATIONS = ("svgp", "sgpr", *growing.GROWING)
 
 
@@ -143,7 +141,7 @@ class SparseGPRegressor(FamilyRegressor):
             learner = self._learner(context)
             warn_of_data(self, data, learns=True)
             gp = self._start(learner, data, context)
-            learned, _, learner = learn(learner, gp, data, context, keep_seconds=self._kept_seconds(data))
+            learned, _, learner = learn(learner, gp, data, context)
             gp = learned.gp
             posterior = context.finish(lambda: self._posterior(gp, data, context))
             errors = context.finish(lambda: self._error_distribution(asked, posterior, gp, data, context))
@@ -215,11 +213,6 @@ class SparseGPRegressor(FamilyRegressor):
             context.record("likelihood", given if isinstance(given, str) else type(given).__name__, AS_ASKED)
         jitter = WIDE_JITTER if self.approximation == "sgpr" else None
         return start(self, data, likelihood, variance, context, jitter=jitter)
-
-    def _kept_seconds(self, data: TrainingData) -> float:
-        """Seconds of a time limit that learning leaves to the pass over all rows, and to a mean with functions of its own."""
-        pass_over_rows = closing_seconds(int(self.n_inducing), data.n_all, CLOSING_SHARE)
-        return pass_over_rows + growing.mean_seconds(self, data) if self._grows else pass_over_rows
 
     def _posterior(self, gp: SparseGP, data: TrainingData, context: FitContext) -> VariationalPosterior:
         """q(f) with the optimal q(u) of all rows, if there is time for a pass."""

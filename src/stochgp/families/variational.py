@@ -1,6 +1,5 @@
 """What the sparse regressor and classifier share: where their models start, and their posterior."""
 
-import math
 import typing
 from typing import Any
 
@@ -12,12 +11,11 @@ from stochgp import deadline, kernels
 from stochgp.choosing import AS_ASKED
 from stochgp.context import FitContext
 from stochgp.data.fingerprint_rows import Inputs
+from stochgp.data.streams import TimedPasses
 from stochgp.data.training import TrainingData
 from stochgp.deadline import TimeIsUpError
 from stochgp.devices import Devices
-from stochgp.families.fingerprints import inputs_with_smiles
-from stochgp.families.kernel_choice import USUAL
-from stochgp.learners.sgpr import EVALUATION
+from stochgp.families.kernel_choice import USUAL, inputs_with_smiles
 from stochgp.likelihoods import AbstractLikelihood, Gaussian
 from stochgp.models import SparseGP
 from stochgp.objectives import bound_of_all, lower_bound
@@ -77,7 +75,7 @@ def variational_posterior(gp: SparseGP, data: TrainingData, context: FitContext)
     Without time for a pass over the rows, q(u) stays as it was learned, and the bound is not known.
     """
     try:
-        deadline.require(_pass_seconds(gp.approximation.n_inducing, data.n_all))
+        deadline.require(COMPILING_PASS)
         gp, bound, how = _closed(gp, data, context.devices)
     except TimeIsUpError as late:
         context.record("q", LATE, f"there was no time for a pass over all rows: {late}")
@@ -110,16 +108,6 @@ def likelihood_of(gp: SparseGP) -> AbstractLikelihood:
         return cast(gp.likelihood, np.float64)
 
 
-def closing_seconds(n_inducing: int, n_rows: int, share: float) -> float:
-    """What `variational_posterior` takes of the time that is left, by typical costs; 0 where that is more than a share, and learning is worth more."""
-    return kept(_pass_seconds(n_inducing, n_rows), share)
-
-
-def kept(seconds: float, share: float) -> float:
-    """What is kept of the time that is left for something that takes so many seconds: 0 where that is more than a share of it."""
-    return seconds if seconds <= share * deadline.left() < math.inf else 0.0
-
-
 def kernel_of(estimator: Any) -> kernels.AbstractKernel:
     """`kernel_`, in the estimator's dtype. Raises AttributeError before a fit."""
     if "_fitted" not in vars(estimator):
@@ -135,13 +123,9 @@ def bound_of(estimator: Any) -> float:
     return found
 
 
-def _pass_seconds(n_inducing: int, n_rows: int) -> float:
-    return COMPILING_PASS + EVALUATION * n_rows * n_inducing**2
-
-
 def _closed(gp: SparseGP, data: TrainingData, devices: Devices) -> tuple[SparseGP, Estimate, tuple[str, str]]:
     """(The model with the best q(u) that a pass finds, its bound per row, how)."""
-    source = data.passes
+    source = TimedPasses(data.passes)
     if not isinstance(gp.likelihood, Gaussian):
         return (
             gp,

@@ -31,12 +31,24 @@ Eta = Float[np.ndarray, "#N"]
 
 
 class LeftOut(NamedTuple):
-    """Rows predicted without themselves and without their groups."""
+    """Rows predicted without themselves and without their groups.
+
+    Parameters
+    ----------
+    X : array [R, D]
+        Inputs as the model sees them.
+    z : array [R]
+        (y − m)/√V, V the variance of an observation.
+    group : array [R] or None
+        Numbers of the groups; None = there are none.
+    weight : array [R] or None
+        Frequency weights ρ; None = all are 1.
+    """
 
     X: Float[np.ndarray, "R D"]
-    z: Float[np.ndarray, " R"]  # (y − m)/√V
+    z: Float[np.ndarray, " R"]
     group: Int[np.ndarray, " R"] | None = None
-    weight: Float[np.ndarray, " R"] | None = None  # ρ, frequency weights; None = all are 1
+    weight: Float[np.ndarray, " R"] | None = None
 
     def some(self, rows: Int[np.ndarray, " P"]) -> "LeftOut":
         group, weight = (None if part is None else part[rows] for part in (self.group, self.weight))

@@ -12,7 +12,7 @@ from jaxtyping import Float, PRNGKeyArray
 from scipy.special import ndtr
 
 from stochgp.data import Standardiser
-from stochgp.data.model_rows import ModelRows
+from stochgp.data.standardise import ModelRows
 from stochgp.distributions import (
     AbstractDistribution,
     ConformalScores,

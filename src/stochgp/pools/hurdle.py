@@ -15,7 +15,7 @@ from stochgp.data.reading import Encoder
 from stochgp.data.rows import Rows
 from stochgp.distributions import PointMass
 from stochgp.distributions.point_mass import recorded_width
-from stochgp.estimators.checks import Seen
+from stochgp.estimators.diagnostics import Seen
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.pools.base import report_members

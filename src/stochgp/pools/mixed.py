@@ -13,7 +13,7 @@ from stochgp.budget import Budget
 from stochgp.data.reading import Encoder
 from stochgp.distributions import AbstractDistribution, PITRecalibration
 from stochgp.distributions.mixture import which_part
-from stochgp.estimators.checks import Seen
+from stochgp.estimators.diagnostics import Seen
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.numerics.seeds import seed_of, split

@@ -112,12 +112,12 @@ class KernelSystem(eqx.Module):
         return KernelFunctions(self.operator, prior, pad(weights) - pad(jnp.asarray(solve(b).value)))
 
     def sizes(self, n_held: int) -> tuple[SystemSize, Layout]:
-        """Of the system with `n_held` samples, for the planner's counts."""
+        """Of the system with `n_held` samples, to count its bytes."""
         (N, D), itemsize = self.X.shape, self.X.dtype.itemsize
         return SystemSize(N, D, n_held, itemsize * (D + 2), itemsize), Layout(self.tile)
 
     def need_bytes(self, request: Request, n_held: int, variance: str, solver: AbstractSolver) -> int:
-        """By the planner's counts, with `n_held` samples; `variance` is "exact", "samples" or "none"."""
+        """Return the bytes with `n_held` samples; `variance` is "exact", "samples" or "none"."""
         (problem, layout), need = self.sizes(n_held), 0
         if request.covariance:
             how = "exact" if variance == "exact" else "samples"

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stochgp.data.model_rows import MOST_ROWS
 from stochgp.data.rows import Rows
+from stochgp.data.standardise import MOST_ROWS
 from stochgp.devices import ONE, Devices
 from stochgp.kernels import AbstractStationary, Warped
 from stochgp.likelihoods import AbstractNoise, ConstantNoise

@@ -26,7 +26,6 @@ from stochgp.solvers.sizes import Layout, SystemSize
 
 TILES = (TILE, 1024, 512, 256)
 NAMES = {solver.name: solver for solver in (Cholesky(), CG(), SDD(), ADASAP(), SGD())}
-AUTOMATIC = ("cholesky", "cg", "sdd")
 MAX_CHOLESKY_ROWS = (
     20_000  # measured: faster than CG and SDD on three UCI sets, and on five of six systems of 20,000 rows
 )

@@ -7,9 +7,9 @@ from jaxtyping import Float, Int
 
 from stochgp.data import Fingerprints
 from stochgp.data.fingerprint_rows import Inputs
-from stochgp.data.model_rows import refuse_not_finite
+from stochgp.data.standardise import refuse_not_finite
 from stochgp.data.target_rows import read_targets
-from stochgp.families.fingerprints import inputs_of
+from stochgp.families.kernel_choice import inputs_of
 from stochgp.kernels import AbstractKernel
 from stochgp.parameters import Frozen
 from stochgp.thompson.maximise import Box
