@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from stochgp.distributions import AbstractDistribution, Normal, Student
-from stochgp.distributions.location_scale import log_student
+from stochgp.distributions.normal import log_student
 from stochgp.likelihoods import AbstractNoise, TreeNoise
 from stochgp.likelihoods.noise import LARGEST_OF_TREES, known_noise, noise_variances, with_level
 from stochgp.numerics.trees import Trees

@@ -1,28 +1,128 @@
-"""Predictions of rows that the members of a pool have not seen."""
+"""Rows that no member of a pool sees before members are compared, and their predictions."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from stochgp import deadline
 from stochgp.choosing import prefer
 from stochgp.context import FitContext
 from stochgp.data.rows import Rows
 from stochgp.deadline import TimeIsUpError
+from stochgp.distributions import AbstractDistribution
 from stochgp.families.kernel import KernelGPRegressor
 from stochgp.kernels.rotated import along_inputs
-from stochgp.numerics.clustered import clusters
-from stochgp.pools.division import HeldOut
+from stochgp.numerics import clustered
 from stochgp.pools.refit import curvature_of, learned_again, posterior_of_fewer
-from stochgp.pools.weights import Distance, HeldOutPredictions, column_of_time, distance_between, width
+from stochgp.pools.weights import Distance, HeldOutPredictions, column_of_time, distance_between
 from stochgp.results import RESULTS
 
 BY_BLOCKS = "_by_blocks"  # ends the name of a member that is scored on whole blocks of time
-# A kernel GP around a linear mean, and its minimum gain in nats a row: a line goes on without bounds. For 0.018 nats of held-out rows of CO2 it lost 0.6 of later ones.
+# A kernel GP around a linear mean, and its minimum gain in nats a row: a line goes on without bounds. With a gain of 0.018 on held-out rows of CO2 it lost 0.6 on later ones.
 LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
 SECONDS_IN_HASTE = 10.0  # to compare members after Ctrl-C
+# The share of held-out rows, their largest and least number (or a quarter). With 200 in place of 800 CRPS was up to 3 % higher on tables of 1,600 to 3,500 rows.
+SHARE, MOST, LEAST = 0.1, 2_000, 800
+MAX_SHARE_OF_GROUPS = 0.6  # of the rows, in groups that are held out
+MIN_SINGLES = 400  # beside blocks of time, or a quarter: 100 rows show the coverage of 95 % intervals to 2 %
+# The share of the last rows, and of blocks before them, in tables with a time. With 5 % of each the pool did worse on the last fifth of five sets out of six.
+LAST, BEFORE = 0.15, 0.05
+
+
+class HeldOut(NamedTuple):
+    """Which rows no member sees before they are compared."""
+
+    single: Bool[np.ndarray, " N"]  # one by one
+    blocks: Bool[np.ndarray, " N"]  # with all of their group or block of time
+    unscored: Bool[np.ndarray, " N"] | bool = False  # rows of these blocks beyond the 2,000 that are scored
+    in_time: bool = False  # whether blocks are of time
+    fold: Int[np.ndarray, " N"] | None = None  # of each row, if rows of the other folds are held out later
+
+    @property
+    def scored(self) -> Bool[np.ndarray, " N"]:
+        return self.single | self.blocks
+
+    @property
+    def all(self) -> Bool[np.ndarray, " N"]:
+        return self.scored | self.unscored
+
+    @property
+    def is_by_folds(self) -> bool:
+        """Whether members learn from all rows, and each fold is then predicted from the others."""
+        return self.fold is not None and not self.all.any()
+
+    def without(self, rows: Bool[np.ndarray, " N"]) -> "HeldOut":
+        """Those that are not among these."""
+        kept = ~rows
+        return self._replace(
+            single=self.single & kept, blocks=self.blocks & kept, unscored=self.unscored & kept
+        )
+
+    @classmethod
+    def none(cls, n_rows: int) -> "HeldOut":
+        """No row."""
+        return cls(np.zeros(n_rows, bool), np.zeros(n_rows, bool))
+
+    @classmethod
+    def of_fold(cls, fold: Int[np.ndarray, " N"], k: int, grouped: bool) -> "HeldOut":
+        """The rows of the fold k, of whole groups or single ones."""
+        return cls.none(len(fold))._replace(fold=fold, **{"blocks" if grouped else "single": fold == k})
+
+
+def held_out(rows: Rows, generator: np.random.Generator, share: float = SHARE) -> HeldOut:
+    """A tenth of the rows, or another share: at random, or whole groups (`clustered.divisible`) of at most 60 % of the rows."""
+    N = len(rows)
+    if rows.group is None:
+        n = int(np.clip(share * N, min(LEAST, N // 4), MOST))
+        return HeldOut.none(N)._replace(single=np.isin(np.arange(N), generator.permutation(N)[:n]))
+    number = clustered.divisible(rows.group)
+    sizes = np.bincount(number)
+    order = generator.permutation(len(sizes))
+    enough = clustered.reaching(sizes[order], max(share * N, min(LEAST, N / 4)))
+    some = order[: min(enough, len(sizes) // 2)]
+    if sizes[some].sum() > MAX_SHARE_OF_GROUPS * N:  # the last group, or those before it
+        some = some[-1:] if sizes[some[-1]] > N / 4 else some[:-1]
+    return HeldOut.none(N)._replace(blocks=np.isin(number, some))
+
+
+def folds(rows: Rows, n_folds: int, generator: np.random.Generator) -> Int[np.ndarray, " N"] | None:
+    """The fold of each row, of all classes `rows.y` alike, whole groups in one; None where no class, or too few groups, can be in all.
+
+    Classes of fewer rows than folds are divided as if they were of the largest class.
+    """
+    classes, number, sizes = np.unique(rows.y, return_inverse=True, return_counts=True)
+    group = None if rows.group is None else clustered.divisible(rows.group)
+    n_folds = n_folds if group is None else min(n_folds, len(np.unique(group)))
+    if len(classes) < 2 or sizes.max() < n_folds or n_folds < 2:
+        return None
+    kind = StratifiedKFold if group is None else StratifiedGroupKFold
+    parts = kind(n_folds, shuffle=True, random_state=int(generator.integers(2**31)))
+    found = np.zeros(len(rows), np.int64)
+    alike = np.where(sizes[number] < n_folds, classes[sizes.argmax()], rows.y)
+    for k, (_, part) in enumerate(parts.split(rows.X, alike, group)):
+        found[part] = k
+    return found
+
+
+def held_out_in_time(rows: Rows, singles: bool, generator: np.random.Generator) -> HeldOut:
+    """Of groups that are blocks of time, in their order: the last with 15 % of the rows, and others with 5 %; with `singles` 5 % of the other rows besides.
+
+    At most 2,000 rows of blocks are scored.
+    """
+    N, group = len(rows), np.asarray(rows.group)
+    labels, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    before = len(labels) - max(1, min(clustered.reaching(sizes[::-1], LAST * N), len(labels) // 3))
+    order = generator.permutation(before)
+    order = order[sizes[order] <= 2 * BEFORE * N]  # not what few large blocks are the most of
+    earlier = order[: min(clustered.reaching(sizes[order], BEFORE * N), before // 2)]
+    blocks = np.isin(number, np.concatenate([earlier, np.arange(before, len(labels))]))
+    scored = np.isin(np.arange(N), generator.permutation(np.flatnonzero(blocks))[:MOST])
+    n = int(min(np.clip(SHARE / 2 * N, MIN_SINGLES, MOST), (~blocks).sum() / 4)) if singles else 0
+    single = np.isin(np.arange(N), generator.permutation(np.flatnonzero(~blocks))[:n])
+    return HeldOut(single, scored, blocks & ~scored, True)
 
 
 def predict_held_out(
@@ -56,8 +156,9 @@ def _once(members: dict[str, Any], rows: Rows, division: HeldOut) -> HeldOutPred
         rows=held,
         parts=[(np.arange(len(held)), distributions)],
         mean=np.stack(means, axis=1),
+        log_density=np.stack([distribution.logpdf(held.y) for distribution in distributions], axis=1),
         weight=_balanced(held, division.single[i]) if is_apart else held.weights.astype(np.float64),
-        cluster=_clusters(members, held),
+        cluster=held_out_clusters(members, held),
         constant=np.full(len(held), np.average(seen.y, weights=seen.weights)),
         far=division.blocks[i] if is_apart else None,
     )
@@ -70,6 +171,7 @@ def _by_folds(
     fold = division.fold
     assert fold is not None
     mean, constant, parts = np.empty((len(rows), len(members))), np.empty(len(rows)), []
+    density = np.empty_like(mean)
     curvatures = {name: curvature_of(member, context.budget) for name, member in members.items()}
     for number in range(fold.max() + 1):
         i, seen = np.flatnonzero(fold == number), rows.some(fold != number)
@@ -78,22 +180,18 @@ def _by_folds(
             deadline.require()
             curvature = curvatures[name]
             if curvature is None:
-                fitted = learned_again(member, seen, seen.group)._fitted
+                fitted = learned_again(member, seen)._fitted
             else:
                 fitted = posterior_of_fewer(member, seen, curvature, context.budget)
             distributions.append(fitted.distribution(rows.X[i]))
-            mean[i, k] = fitted.mean(rows.X[i])
+            mean[i, k], density[i, k] = fitted.mean(rows.X[i]), distributions[k].logpdf(rows.y[i])
         parts.append((i, distributions))
-    weight = rows.weights.astype(np.float64)
-    return HeldOutPredictions(list(members), rows, parts, mean, weight, _clusters(members, rows), constant)
+    weight, cluster = rows.weights.astype(np.float64), held_out_clusters(members, rows)
+    return HeldOutPredictions(list(members), rows, parts, mean, density, weight, cluster, constant)
 
 
 def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredictions, str]:
-    """In tables with a time: of the kernel GPs with a constant and with a linear mean the first, unless held-out rows prefer the other; and the reason.
-
-    On the last fifth in time a pool with the line in place of the constant gained 0.17 nats on PM2.5 and 0.11 on computers. A pool of both lost 0.6 on CO2 and 0.16
-    on NOx, whose held-out rows showed hardly a difference.
-    """
+    """In tables with a time: without one of the kernel GPs with a constant and with a linear mean, the second unless held-out rows prefer it; and the reason."""
     plain, line = "kernel" + BY_BLOCKS, LINE + BY_BLOCKS
     if not {plain, line} <= set(predictions.names):
         return predictions, ""
@@ -102,18 +200,16 @@ def without_worse_kernel(predictions: HeldOutPredictions) -> tuple[HeldOutPredic
         scores[plain], {line: scores[line]}, predictions.cluster, predictions.weight, least=MIN_GAIN_OF_LINE
     )
     worse = line if found.name is None else plain
-    return predictions.of(
-        [name for name in predictions.names if name != worse]
-    ), f"; without {worse!r}: {found.why}"
+    kept = predictions.of([name for name in predictions.names if name != worse])
+    return kept, f"; without {worse!r}: {found.why}"
 
 
 def widen_for_later_times(
     members: dict[str, Any], predictions: HeldOutPredictions
 ) -> tuple[HeldOutPredictions, dict[str, float]]:
-    """Scale the variances of members that are scored on blocks of time, if held-out blocks have a higher density then; and the factors.
+    """Scale the variances of members that are scored on blocks of time, if held-out blocks have a higher density then; and return the factors.
 
-    Errors of later rows keep one sign for a long time. With it 95 % intervals of CO2 hold .83 of the last fifth instead of .58, of NOx .90 instead of .84, of San Francisco
-    .94 instead of .72.
+    Errors of later rows keep one sign for a long time: without it 95 % intervals of CO2 hold .58 of the last fifth instead of .83.
     """
     far, factors = predictions.far, {}
     assert far is not None
@@ -122,7 +218,7 @@ def widen_for_later_times(
         fitted = members[name]._fitted
         if not (name.endswith(BY_BLOCKS) and fitted.observation.takes_width):
             continue
-        factor = width(distributions[k], predictions.y, far, predictions.weight)
+        factor = best_width(distributions[k], predictions.y, far, predictions.weight)
         if factor > 1:
             members[name]._fitted = fitted.widened(factor)
             factors[name] = factor
@@ -135,9 +231,26 @@ def widen_for_later_times(
         widened[k] = members[name]._fitted.distribution(predictions.rows.X)
         # Near rows are scored with the wider distributions; at far rows a member that was too narrow is not to gain.
         density[~far, k] = widened[k].logpdf(predictions.y)[~far]
-    found = dataclasses.replace(predictions, parts=[(i, widened)])
-    vars(found)["log_density"] = density
-    return found, factors
+    return dataclasses.replace(predictions, parts=[(i, widened)], log_density=density), factors
+
+
+def log_density_of_wider(
+    distribution: AbstractDistribution, y: Float[np.ndarray, " R"], c: float
+) -> Float[np.ndarray, " R"]:
+    """log p(m + (y − m)/√c) − ½ log c: the log density if all errors are √c times as large."""
+    mean = distribution.mean
+    return distribution.logpdf(mean + (y - mean) / np.sqrt(c)) - np.log(c) / 2
+
+
+def best_width(
+    distribution: AbstractDistribution,
+    y: Float[np.ndarray, " N"],
+    i: Bool[np.ndarray, " N"],
+    weight: Float[np.ndarray, " N"],
+) -> float:
+    """The factor c from 1 to 41 of variances with the highest mean log density of the rows `i`."""
+    gain = lambda c: np.average(log_density_of_wider(distribution, y, c)[i], weights=weight[i])
+    return max((1.1**k for k in range(40)), key=gain)
 
 
 def distance_in_time(
@@ -170,18 +283,19 @@ def _balanced(held: Rows, single: Any) -> Float[np.ndarray, " R"]:
     return weight / np.where(single, *totals) * weight.sum() / 2
 
 
-def _clusters(members: dict[str, Any], held: Rows) -> Int[np.ndarray, " R"]:
+def held_out_clusters(members: dict[str, Any], held: Rows) -> Int[np.ndarray, " R"]:
+    """The groups of held-out rows, or cells of near rows in the units of the first member."""
     inputs = next(iter(members.values()))._fitted.inputs
-    return clusters(np.asarray(inputs.transform(held.X, np.float64)), held.group)
+    return clustered.clusters(np.asarray(inputs.transform(held.X, np.float64)), held.group)
 
 
 def _lengthscales(members: dict[str, Any]) -> Float[np.ndarray, " D"]:
     """Of the first member with a stationary kernel, in the units of the inputs; without one the standard deviations of the inputs."""
     scale = np.asarray(next(iter(members.values()))._fitted.inputs.scale, np.float64)
     for member in members.values():
-        kernel = (
-            along_inputs(getattr(member, "kernel_", None)) if isinstance(member, KernelGPRegressor) else None
-        )
+        if not isinstance(member, KernelGPRegressor):
+            continue
+        kernel = along_inputs(getattr(member, "kernel_", None))
         if kernel is not None and kernel.active_dims is None:
             return scale * np.broadcast_to(np.asarray(kernel.lengthscale, np.float64), scale.shape)
     return scale

@@ -1,13 +1,11 @@
-"""Counts from the distribution of a real number."""
+"""Distributions of transformed observations and of counts that are rounded numbers."""
 
 import math
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from stochgp.distributions.base import (
-    LONGEST,
     AbstractDistribution,
     PerRow,
     Points,
@@ -16,9 +14,84 @@ from stochgp.distributions.base import (
     probability_nodes,
 )
 from stochgp.distributions.mixture import Mixture
+from stochgp.transforms import AbstractTransform
 
-SUMMED = 256  # counts to either side of the median whose probabilities are summed one by one
-LEAST_TAIL = 1e-12  # beyond the counts of a sum
+SUMMED = 256  # counts on either side of the median whose probabilities are summed one by one
+LEAST_TAIL = 1e-12  # outside of the counts of a sum
+
+
+class Warped(AbstractDistribution):
+    """Y with T(Y) ~ base, T increasing: p(y) = p_base(T(y)) T'(y), and quantiles are T⁻¹ of the base's.
+
+    `mean` and `std` are integrals, not T⁻¹ of the base's. If the tails are too heavy, `mean` is the median, with a warning, and `std` is inf.
+    A mean outside of `support` is replaced by the median within it, with a warning, and a standard deviation above its width by that of
+    observations clipped to it.
+
+    Parameters
+    ----------
+    base : distribution
+        The distribution of T(Y), continuous, of N rows.
+    transform : `AbstractTransform`
+        T, a value of `stochgp.transforms`.
+    support : (float, float)
+        The range of means that the data support, in the units of Y.
+    """
+
+    base: AbstractDistribution
+    transform: AbstractTransform
+    support: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        return self.support
+
+    @property
+    def tail_index(self) -> float:
+        tails = self.base.tail_index
+        return tails if math.isinf(tails) else tails / max(self.transform.growth, 1e-12)
+
+    @property
+    def mean(self) -> PerRow:
+        return self._mean_by(Warped._moments)
+
+    @property
+    def std(self) -> PerRow:
+        return self._std_by(Warped._moments)
+
+    @property
+    def _held(self) -> int:
+        return 32 * self.base._held
+
+    def _logpdf(self, y: Points) -> Points:
+        possible = y > self.transform.lower
+        at = np.where(possible, y, self.transform.lower + 1.0 if math.isfinite(self.transform.lower) else 0.0)
+        found = self.base._logpdf(self.transform(at)) + self.transform.log_slope(at)
+        return np.where(possible, found, -np.inf)
+
+    def _tails(self, y: Points) -> tuple[Points, Points]:
+        """Where T(lower) is a number, P(Y ≤ lower) is the probability that the base gives to all smaller numbers, as for the quantiles."""
+        lower = self.transform.lower
+        with np.errstate(divide="ignore"):
+            has_end = math.isfinite(lower) and math.isfinite(float(self.transform(np.float64(lower))))
+            possible = y >= lower if has_end else y > lower
+            at = np.where(possible, y, lower + 1.0 if math.isfinite(lower) else 0.0)
+            below, above = self.base._tails(self.transform(at))
+        return np.where(possible, below, 0.0), np.where(possible, above, 1.0)
+
+    def _quantile(self, p: Points) -> Points:
+        return self.transform.inverse(self.base._quantile(p))
+
+    def _draw(self, generator: np.random.Generator, n: int) -> Points:
+        return self.transform.inverse(self.base._draw(generator, n))
+
+    def _moments(self) -> tuple[Points, Points]:
+        """(Mean, standard deviation), [N, 1]."""
+        z, w = self.base._nodes()
+        y = self.transform.inverse(z)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = y @ w
+            std = np.sqrt((y - mean[:, None]) ** 2 @ w)
+        return mean[:, None], std[:, None]
 
 
 class Rounded(AbstractDistribution):
@@ -33,10 +106,6 @@ class Rounded(AbstractDistribution):
     """
 
     base: AbstractDistribution
-
-    @property
-    def n_rows(self) -> int:
-        return self.base.n_rows
 
     @property
     def tail_index(self) -> float:
@@ -55,20 +124,9 @@ class Rounded(AbstractDistribution):
     def std(self) -> PerRow:
         return self._std_by(Rounded._moments)
 
-    def __getitem__(self, rows: Any) -> "Rounded":
-        return Rounded(self.base[rows])
-
-    def affine(self, scale: float, shift: float | PerRow) -> AbstractDistribution:
-        raise ValueError(f"counts have no units: they cannot become {scale} · y + {shift}")
-
     @property
     def _held(self) -> int:
         return 2 * SUMMED * self.base._held
-
-    @property
-    def _pieces(self) -> int:
-        """A score is a sum, in parts of its own."""
-        return 0
 
     def _logpdf(self, y: Points) -> Points:
         known = (y >= 0) & (y == np.floor(y))
@@ -88,24 +146,8 @@ class Rounded(AbstractDistribution):
         return np.maximum(np.rint(self.base._draw(generator, n)), 0.0)
 
     def _crps(self, y: Points) -> Points:
-        """Σ_k (F(k) − 1[k ≥ y])², one by one where at most 10⁴ counts have a probability."""
-        F = lambda rows, k: rows.base.cdf(k + 0.5)
-        return crps_of_counts(self, y, LEAST_TAIL, F, lambda row, at, *_: row._crps_of_many(at))
-
-    def _crps_of_many(self, y: float) -> float:
-        """Of one row: Σ_{j ≥ 0} P(Z > y + j + ½)² + Σ_{j < y} P(Z ≤ y − j − ½)², integrals of the base beyond the first LONGEST/2 terms.
-
-        Both terms fall with j, so that the integral is within half of the first term that it stands for: 1/LONGEST of the sum.
-        """
-        at, n = max(y, 0.0), LONGEST // 2
-        j, single = np.arange(n), lambda y: np.full((1, 1), y)
-        above = self.base._tails((at + j + 0.5)[None])[1]
-        below = self.base._tails((at - j[: math.ceil(at)] - 0.5)[None])[0]
-        total = np.sum(above**2) + np.sum(below**2) + self.base._squares_above(single(at + n))[0, 0]
-        if at > n:
-            ends = (self.base._squares_below(single(end))[0, 0] for end in (at - n, 0.0))
-            total += next(ends) - next(ends)
-        return float(total) + max(-y, 0.0)
+        """Σ_k (F(k) − 1[k ≥ y])², of at most 10⁴ counts one by one."""
+        return crps_of_counts(self, y, LEAST_TAIL, lambda rows, k: rows.base.cdf(k + 0.5), self.base)
 
     def _moments(self) -> tuple[Points, Points]:
         """(Mean, standard deviation), [N, 1].
