@@ -1,4 +1,4 @@
-"""What every likelihood says of targets given latent functions."""
+"""The interface of likelihoods: targets given latent functions."""
 
 import abc
 import math
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from stochgp.distributions import AbstractDistribution
 from stochgp.transforms import AbstractTransform
 
-LARGEST_EXPONENT = 40.0  # beyond it exponentials go on as straight lines
+LARGEST_EXPONENT = 40.0  # above it exponentials continue as straight lines
 NODES = 32  # of Gauss–Hermite quadrature over one latent function
 
 Rows = Float[Any, "N D"]
@@ -24,23 +24,20 @@ HostLatent = Float64[np.ndarray, "N L"]
 class AbstractLikelihood(eqx.Module):
     """p(y | f(x), x) for one target y and L latent functions f = (f_1, …, f_L); a row's L values are [L], those of N rows [N, L].
 
-    Targets are numbers: of classes 0, …, C − 1, as floats. What a row counts stays outside: a row of weight ρ has ρ times its log density.
-    X [N, D] are the rows as the model sees them; only a noise that depends on the input looks at them. What trains is every
-    floating array that is not frozen, as in a model.
+    Targets are floats, of classes 0, …, C − 1 too. Callers multiply the log density of a row by its weight ρ. X [N, D] are the rows as the model
+    sees them, for a noise that depends on the input. Every floating array that is not frozen trains.
     """
 
-    is_of_counts: ClassVar[bool] = (
-        False  # targets without units, which are not standardised; f is the logarithm of their mean
-    )
+    is_of_counts: ClassVar[bool] = False  # targets are not standardised; f is the logarithm of their mean
 
     @property
-    @abc.abstractmethod
     def n_latent(self) -> int:
         """L."""
+        return 1
 
     @property
     def mean_transform(self) -> AbstractTransform | None:
-        """T with E(y | f) = T⁻¹(f); None where the mean is f itself, or where there is none."""
+        """T with E(y | f) = T⁻¹(f); None if the mean is f itself, or if there is none."""
         return None
 
     @abc.abstractmethod
@@ -50,7 +47,7 @@ class AbstractLikelihood(eqx.Module):
     def expected_log_density(
         self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
     ) -> Float[Array, " N"]:
-        """∫ log p(y_i | f) N(f; mean_i, diag variance_i) df of each row: for L = 1 by NODES Gauss–Hermite nodes; a leaf with more says its own."""
+        """∫ log p(y_i | f) N(f; mean_i, diag variance_i) df of each row: for L = 1 by NODES Gauss–Hermite nodes; leaves with larger L override it."""
         nodes, weights = (jnp.asarray(part, mean.dtype) for part in hermite())
         std = jnp.sqrt(variance)
         values = jax.vmap(lambda z: self.log_density(y, mean + z * std, X))(nodes)  # [K, N]
@@ -59,13 +56,13 @@ class AbstractLikelihood(eqx.Module):
     def expected_by_part(
         self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
     ) -> Float[Array, "R N"]:
-        """R estimates of `expected_log_density`, independent of one another, of which it is the mean; R = 1 where it is no estimate."""
+        """R independent estimates of `expected_log_density`, which is their mean; R = 1 if it is exact."""
         return self.expected_log_density(y, mean, variance, X)[None]
 
     def drawn_log_density(
         self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows, *, key: PRNGKeyArray
     ) -> Float[Array, " N"]:
-        """An unbiased estimate of `expected_log_density` by few draws, for steps; itself where it is known without draws."""
+        """An unbiased estimate of `expected_log_density` by few draws, for steps; itself if it needs no draws."""
         return self.expected_log_density(y, mean, variance, X)
 
     @abc.abstractmethod

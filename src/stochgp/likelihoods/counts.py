@@ -23,10 +23,6 @@ class Poisson(AbstractLikelihood):
     is_of_counts: ClassVar[bool] = True
 
     @property
-    def n_latent(self) -> int:
-        return 1
-
-    @property
     def mean_transform(self) -> Log:
         return Log()
 
@@ -56,15 +52,11 @@ class NegativeBinomial(AbstractLikelihood):
     Parameters
     ----------
     shape : number or parameter
-        r, positive; a number is where its training starts.
+        r, positive; a number is its starting value.
     """
 
     shape: AbstractParameter = eqx.field(converter=as_positive, default=10.0)
     is_of_counts: ClassVar[bool] = True
-
-    @property
-    def n_latent(self) -> int:
-        return 1
 
     @property
     def mean_transform(self) -> Log:
@@ -86,7 +78,7 @@ class NegativeBinomial(AbstractLikelihood):
 
 
 def rising(y: Array, r: Any) -> Array:
-    """log Γ(r + y)/(Γ(r) r^y), also where r is so large that float32 loses the difference.
+    """log Γ(r + y)/(Γ(r) r^y), accurate also for large r in float32.
 
     For r ≥ 10 by Stirling's series: (r + y − ½) log(1 + y/r) − y + c(r + y) − c(r), c(x) = 1/(12x) − 1/(360x³).
     """

@@ -20,7 +20,7 @@ TRANSFORMS = {
     "spline": transforms.Spline(),
     "count": transforms.ShiftedLog(),
 }
-AUTO = "auto"  # whichever held-out rows prefer, or none
+AUTO = "auto"  # chosen by held-out rows
 
 
 def as_transform(value: Any) -> AbstractTransform | str:
@@ -35,10 +35,9 @@ def as_transform(value: Any) -> AbstractTransform | str:
 
 
 class Warped(AbstractLikelihood):
-    """T(y) | f has the likelihood given: p(y | f) = p(T(y) | f) T'(y).
+    """T(y) | f has this likelihood: p(y | f) = p(T(y) | f) T'(y).
 
-    A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and says everything in the
-    units of y.
+    A regressor transforms its targets before it standardises them, learns the transform's parameters from them, and predicts in the units of y.
 
     Parameters
     ----------
@@ -46,7 +45,7 @@ class Warped(AbstractLikelihood):
         That of T(y): a value of `stochgp.likelihoods` or "gaussian"; in a regressor also every name that its own `likelihood` may be.
     transform : transform or str
         T: a value of `stochgp.transforms` or a name, "log" (positive targets), "box-cox", "yeo-johnson", "sinh-arcsinh", "spline", or "count"
-        (log(y + ½)). In a regressor also "auto", which leaves it to held-out rows whether there is a transform.
+        (log(y + ½)). In a regressor also "auto": held-out rows decide whether there is a transform.
     """
 
     likelihood: Any = "gaussian"
@@ -65,7 +64,7 @@ class Warped(AbstractLikelihood):
     @property
     def _known(self) -> AbstractTransform:
         if isinstance(self.transform, str):
-            raise ValueError("which transform 'auto' is, only a fitted regressor knows: give a transform")
+            raise ValueError("only a fitted regressor has the transform of 'auto': give a transform")
         return self.transform
 
     def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
@@ -87,9 +86,9 @@ class Warped(AbstractLikelihood):
 
 
 class Shifted(AbstractLikelihood):
-    """p(y | f + shift) of the likelihood given: a Gaussian process with mean 0 then stands for one with the constant mean `shift`.
+    """p(y | f + shift) of a likelihood: a Gaussian process with mean 0 then stands for one with the constant mean `shift`.
 
-    Counts are not standardised, so a regressor gives the logarithm of their average to their latent function in this way.
+    A regressor of counts, which are not standardised, shifts the latent function by the logarithm of their average.
 
     Parameters
     ----------
