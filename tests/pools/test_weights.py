@@ -247,7 +247,7 @@ def test_a_width_has_the_highest_density_and_is_at_least_one(factor):
     assert_allclose(log_density_of_wider(narrow, y, 3.0), wider.logpdf(y), rtol=1e-9)
 
 
-@pytest.mark.parametrize("inflation", [None, Dispersion(2.0, 5.0), Dispersion(None, 5.0), Dispersion(None)])
+@pytest.mark.parametrize("inflation", [None, Dispersion(2.0, 5.0), Dispersion()])
 def test_a_wider_observation_has_variances_times_the_factor(inflation):
     plain = Observation(Standardiser.identity(()), Gaussian(constant_noise(0.5)), inflation)
     X = ModelRows(np.zeros((3, 2)), Standardiser.identity((2,)), "float64")

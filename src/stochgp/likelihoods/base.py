@@ -17,6 +17,7 @@ LARGEST_EXPONENT = 40.0  # above it exponentials continue as straight lines
 NODES = 32  # of Gauss–Hermite quadrature over one latent function
 
 Rows = Float[Any, "N D"]
+PerRow = Float[Array, " N"]
 Latent = Float[Array, "N L"]
 HostLatent = Float64[np.ndarray, "N L"]
 
@@ -41,27 +42,23 @@ class AbstractLikelihood(eqx.Module):
         return None
 
     @abc.abstractmethod
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """log p(y_i | f_i) of each row; of counts and classes the log probability."""
 
-    def expected_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, " N"]:
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
         """∫ log p(y_i | f) N(f; mean_i, diag variance_i) df of each row: for L = 1 by NODES Gauss–Hermite nodes; leaves with larger L override it."""
         nodes, weights = (jnp.asarray(part, mean.dtype) for part in hermite())
         std = jnp.sqrt(variance)
         values = jax.vmap(lambda z: self.log_density(y, mean + z * std, X))(nodes)  # [K, N]
         return jnp.tensordot(weights, values, 1)
 
-    def expected_by_part(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, "R N"]:
+    def expected_by_part(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> Float[Array, "R N"]:
         """R independent estimates of `expected_log_density`, which is their mean; R = 1 if it is exact."""
         return self.expected_log_density(y, mean, variance, X)[None]
 
     def drawn_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows, *, key: PRNGKeyArray
-    ) -> Float[Array, " N"]:
+        self, y: PerRow, mean: Latent, variance: Latent, X: Rows, *, key: PRNGKeyArray
+    ) -> PerRow:
         """An unbiased estimate of `expected_log_density` by few draws, for steps; itself if it needs no draws."""
         return self.expected_log_density(y, mean, variance, X)
 
@@ -70,7 +67,7 @@ class AbstractLikelihood(eqx.Module):
         """∫ p(y | f) N(f; mean_i, diag variance_i) df: the distribution of an observation at each row, on the host."""
 
     @abc.abstractmethod
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         """One observation of each row given its latent values."""
 
 

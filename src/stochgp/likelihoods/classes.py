@@ -13,7 +13,7 @@ from scipy.special import log_expit, log_softmax, logsumexp, ndtri
 from scipy.special import log_ndtr as log_ndtr_on_host
 
 from stochgp.distributions import Categorical
-from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
+from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows
 
 REACH, STEP = 9.0, 0.1  # standard deviations of the trapezoid rule over f
 ROWS = 1 << 13  # of one of its evaluations
@@ -62,7 +62,7 @@ class Bernoulli(AbstractLikelihood):
 
     link: Probit | Logit = Probit()
 
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """log F(±f), + for class 1."""
         return self.link.log_cdf(jnp.where(y > 0.5, f[:, 0], -f[:, 0]))
 
@@ -73,7 +73,7 @@ class Bernoulli(AbstractLikelihood):
             np.stack([self.link.log_expected(-m, std), self.link.log_expected(m, std)], axis=1)
         )
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         p = jnp.exp(self.link.log_cdf(f[:, 0]))
         return jax.random.bernoulli(key, p).astype(f.dtype)
 
@@ -101,24 +101,20 @@ class Softmax(AbstractLikelihood):
     def n_latent(self) -> int:
         return self.n_classes
 
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """f_y − log Σ_k exp f_k."""
         return _at(f, y) - jax.nn.logsumexp(f, axis=1)
 
-    def expected_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, " N"]:
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
         return jnp.mean(self.expected_by_part(y, mean, variance, X), axis=0)
 
-    def expected_by_part(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, "R N"]:
+    def expected_by_part(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> Float[Array, "R N"]:
         z = np.stack([mirrored(ndtri(sobol(EXPECTED, self.n_classes, seed))) for seed in range(SCRAMBLES)])
         return jax.lax.map(lambda z: _at_points(y, mean, variance, z), jnp.asarray(z, mean.dtype))
 
     def drawn_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows, *, key: PRNGKeyArray
-    ) -> Float[Array, " N"]:
+        self, y: PerRow, mean: Latent, variance: Latent, X: Rows, *, key: PRNGKeyArray
+    ) -> PerRow:
         shift = jax.random.uniform(key, (self.n_classes,), mean.dtype)
         u = jnp.mod(jnp.asarray(sobol(EXPECTED, self.n_classes, 0), mean.dtype) + shift, 1)
         tiny = float(jnp.finfo(mean.dtype).eps) / 2
@@ -133,7 +129,7 @@ class Softmax(AbstractLikelihood):
             parts.append(logsumexp(log_softmax(f, axis=-1), axis=1) - np.log(len(z)))
         return Categorical(np.concatenate(parts))
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         return jax.random.categorical(key, f, axis=1).astype(f.dtype)
 
 

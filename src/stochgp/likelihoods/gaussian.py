@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 from stochgp.distributions import Normal, ScaleMixture, student_multipliers
-from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows, safe_exp
+from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows, safe_exp
 from stochgp.likelihoods.noise import AbstractNoise, as_noise, row_variances, wide_variances
 from stochgp.parameters import AbstractParameter, as_positive, positive, value_of
 from stochgp.warning import warn
@@ -33,13 +33,11 @@ class Gaussian(AbstractLikelihood):
 
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
 
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """−½ log 2πσ² − (y − f)²/(2σ²)."""
         return self._normal(y, jnp.square(y - f[:, 0]), X)
 
-    def expected_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, " N"]:
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
         """−½ log 2πσ² − ((y − m)² + v)/(2σ²)."""
         return self._normal(y, jnp.square(y - mean[:, 0]) + variance[:, 0], X)
 
@@ -47,7 +45,7 @@ class Gaussian(AbstractLikelihood):
         """N(m, v + σ²)."""
         return Normal(mean[:, 0], np.sqrt(variance[:, 0] + wide_variances(self.noise, X)))
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         std = jnp.sqrt(row_variances(self.noise, X, f.dtype))
         return f[:, 0] + std * jax.random.normal(key, f.shape[:1], f.dtype)
 
@@ -73,13 +71,11 @@ class LatentNoiseGaussian(AbstractLikelihood):
     def n_latent(self) -> int:
         return 2
 
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """−½ log 2π − ½ h − ½ e^(−h) (y − f)², h = g + log σ²."""
         return self._normal(f[:, 1], -f[:, 1], jnp.square(y - f[:, 0]))
 
-    def expected_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, " N"]:
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
         """−½ log 2π − ½ m_h − ½ e^(−m_h + v_g/2) [(y − m_f)² + v_f], m_h = m_g + log σ²."""
         squares = jnp.square(y - mean[:, 0]) + variance[:, 0]
         return self._normal(mean[:, 1], -mean[:, 1] + variance[:, 1] / 2, squares)
@@ -93,7 +89,7 @@ class LatentNoiseGaussian(AbstractLikelihood):
         log_w -= np.log(np.sum(np.exp(log_w)))
         return ScaleMixture(mean[:, 0], variance[:, 0], noise, multipliers, log_w)
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         std = jnp.sqrt(value_of(self.level, f.dtype) * jnp.exp(f[:, 1]))
         return f[:, 0] + std * jax.random.normal(key, f.shape[:1], f.dtype)
 
@@ -126,7 +122,7 @@ class StudentT(AbstractLikelihood):
     df: AbstractParameter = eqx.field(converter=degrees_of_freedom, default=4.0)
     noise: AbstractNoise = eqx.field(converter=as_noise, default=0.1)
 
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """log Γ((ν+1)/2) − log Γ(ν/2) − ½ log(νπσ²) − ((ν+1)/2) log(1 + (y − f)²/(νσ²))."""
         nu, s2 = value_of(self.df, f.dtype), row_variances(self.noise, X, f.dtype)
         tail = 0.5 * (nu + 1) * jnp.log1p(jnp.square(y - f[:, 0]) / (nu * s2))
@@ -142,7 +138,7 @@ class StudentT(AbstractLikelihood):
         scale = wide_variances(self.noise, X)
         return ScaleMixture(mean[:, 0], variance[:, 0], scale, multipliers, log_weights, nu)
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         scale = jnp.sqrt(row_variances(self.noise, X, f.dtype))
         return f[:, 0] + scale * jax.random.t(key, value_of(self.df, f.dtype), f.shape[:1], f.dtype)
 

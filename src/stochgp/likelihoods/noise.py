@@ -10,12 +10,10 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float64
 
-from stochgp.numerics.arrays import filled_up
 from stochgp.numerics.trees import Trees
 from stochgp.parameters import AbstractParameter, Frozen, cast, frozen, partition, positive, value_of
 
 NOISE_FLOOR = 1e-6
-TILE = 256  # rows
 SMALLEST_COUNT = 1e-9  # a lower bound of ρ
 LARGEST_OF_TREES = 16.0  # |log s|
 
@@ -133,48 +131,25 @@ def row_variances(noise: AbstractNoise, X: Float[Any, "N D"], dtype: DTypeLike) 
 
 
 def wide_variances(noise: AbstractNoise, X: Float[Any, "N D"]) -> Float64[np.ndarray, " N"]:
-    """σ² s(x) of rows that each count as one, in float64 on the host; compiled once for any number of rows."""
+    """σ² s(x) of rows of count 1, in float64 on the host."""
     with jax.enable_x64(True):
-        rows = np.asarray(X, np.float64)
-        return noise_of_rows(cast(noise, np.float64), rows, np.ones(len(rows)))
+        return noise_of_rows(noise, np.asarray(X, np.float64), np.ones(len(X)))
 
 
 def noise_of_rows(
     noise: AbstractNoise, X: Float[np.ndarray, "N D"], count: Float[np.ndarray, " N"]
 ) -> Float[np.ndarray, " N"]:
-    """σ² s(x) / ρ of each row, on the host; compiled once for any number of rows."""
-    found = [np.asarray(_variances(noise, x, rho)) for x, rho, _ in _tiles(X, count, count)]
-    return np.concatenate(found)[: len(X)]
+    """σ² s(x) / ρ of each row, on the host."""
+    return np.asarray(noise_variances(noise, X, count))
 
 
+@eqx.filter_jit
 def gradient_of_noise(
     noise: AbstractNoise,
     X: Float[np.ndarray, "N D"],
     count: Float[np.ndarray, " N"],
     weights: Float[np.ndarray, " N"],
 ) -> Any:
-    """The gradient of Σ_i w_i · variance_i by what trains in `noise` (None elsewhere)."""
+    """The gradient of Σ_i w_i · variance_i in the trainable parts of `noise` (None elsewhere)."""
     theta, rest = partition(noise)
-    total = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), theta)
-    for x, rho, w in _tiles(X, count, weights):
-        total = _add_pull(theta, rest, x, rho, w, total)
-    return total
-
-
-def _tiles(X: np.ndarray, count: np.ndarray, weights: np.ndarray) -> Any:
-    """Parts of TILE rows, the last one filled up with rows of weight 0."""
-    for start in range(0, len(X), TILE):
-        x, rho, w = (values[start : start + TILE] for values in (X, count, weights))
-        yield filled_up(x, TILE), filled_up(rho, TILE, 1.0), filled_up(w, TILE, 0.0)
-
-
-@eqx.filter_jit
-def _variances(noise: AbstractNoise, X: Any, count: Any) -> Array:
-    return noise.variance(X, count)
-
-
-@eqx.filter_jit
-def _add_pull(theta: Any, rest: Any, X: Any, count: Any, weights: Any, total: Any) -> Any:
-    """The sums so far and those of these rows."""
-    by_theta = jax.grad(lambda t: jnp.sum(weights * eqx.combine(t, rest).variance(X, count)))(theta)
-    return jax.tree.map(jnp.add, total, by_theta)
+    return jax.grad(lambda t: jnp.sum(weights * eqx.combine(t, rest).variance(jnp.asarray(X), count)))(theta)

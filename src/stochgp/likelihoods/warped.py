@@ -3,11 +3,11 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from stochgp import distributions, transforms
 from stochgp.distributions import AbstractDistribution
-from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, Rows
+from stochgp.likelihoods.base import AbstractLikelihood, HostLatent, Latent, PerRow, Rows
 from stochgp.likelihoods.gaussian import Gaussian
 from stochgp.names import lookup
 from stochgp.transforms import AbstractTransform, Anchored
@@ -67,13 +67,11 @@ class Warped(AbstractLikelihood):
             raise ValueError("only a fitted regressor has the transform of 'auto': give a transform")
         return self.transform
 
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """log p(T(y) | f) + log T'(y)."""
         return self._inner.log_density(self._known(y), f, X) + self._known.log_slope(y)
 
-    def expected_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, " N"]:
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
         """The likelihood's at T(y), + log T'(y)."""
         found = self._inner.expected_log_density(self._known(y), mean, variance, X)
         return found + self._known.log_slope(y)
@@ -81,7 +79,7 @@ class Warped(AbstractLikelihood):
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> distributions.Warped:
         return distributions.Warped(self._inner.predictive(mean, variance, X), self._known)
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         return self._known.inverse(self._inner.sample(f, X, key=key))
 
 
@@ -111,18 +109,16 @@ class Shifted(AbstractLikelihood):
         inner = self.likelihood.mean_transform
         return None if inner is None else Anchored(inner, 0.0, 1.0, 1.0, -self.shift)
 
-    def log_density(self, y: Float[Array, " N"], f: Latent, X: Rows) -> Float[Array, " N"]:
+    def log_density(self, y: PerRow, f: Latent, X: Rows) -> PerRow:
         """log p(y | f + shift)."""
         return self.likelihood.log_density(y, f + self.shift, X)
 
-    def expected_log_density(
-        self, y: Float[Array, " N"], mean: Latent, variance: Latent, X: Rows
-    ) -> Float[Array, " N"]:
+    def expected_log_density(self, y: PerRow, mean: Latent, variance: Latent, X: Rows) -> PerRow:
         """That of the likelihood at mean + shift."""
         return self.likelihood.expected_log_density(y, mean + self.shift, variance, X)
 
     def predictive(self, mean: HostLatent, variance: HostLatent, X: Rows) -> AbstractDistribution:
         return self.likelihood.predictive(mean + self.shift, variance, X)
 
-    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> Float[Array, " N"]:
+    def sample(self, f: Latent, X: Rows, *, key: PRNGKeyArray) -> PerRow:
         return self.likelihood.sample(f + self.shift, X, key=key)

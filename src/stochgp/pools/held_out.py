@@ -17,9 +17,10 @@ from stochgp.families.kernel import KernelGPRegressor
 from stochgp.kernels.rotated import along_inputs
 from stochgp.numerics import clustered
 from stochgp.pools.refit import curvature_of, learned_again, posterior_of_fewer
-from stochgp.pools.weights import Distance, HeldOutPredictions, column_of_time, distance_between
+from stochgp.pools.weights import Distance, HeldOutPredictions, PerRow, column_of_time, distance_between
 from stochgp.results import RESULTS
 
+Mask = Bool[np.ndarray, " N"]
 BY_BLOCKS = "_by_blocks"  # ends the name of a member that is scored on whole blocks of time
 # A kernel GP around a linear mean, and its minimum gain in nats a row: a line goes on without bounds. With a gain of 0.018 on held-out rows of CO2 it lost 0.6 on later ones.
 LINE, MIN_GAIN_OF_LINE = "kernel_and_line", 0.05
@@ -35,18 +36,18 @@ LAST, BEFORE = 0.15, 0.05
 class HeldOut(NamedTuple):
     """Which rows no member sees before they are compared."""
 
-    single: Bool[np.ndarray, " N"]  # one by one
-    blocks: Bool[np.ndarray, " N"]  # with all of their group or block of time
-    unscored: Bool[np.ndarray, " N"] | bool = False  # rows of these blocks beyond the 2,000 that are scored
+    single: Mask  # one by one
+    blocks: Mask  # with all of their group or block of time
+    unscored: Mask | bool = False  # rows of these blocks beyond the 2,000 that are scored
     in_time: bool = False  # whether blocks are of time
     fold: Int[np.ndarray, " N"] | None = None  # of each row, if rows of the other folds are held out later
 
     @property
-    def scored(self) -> Bool[np.ndarray, " N"]:
+    def scored(self) -> Mask:
         return self.single | self.blocks
 
     @property
-    def all(self) -> Bool[np.ndarray, " N"]:
+    def all(self) -> Mask:
         return self.scored | self.unscored
 
     @property
@@ -54,7 +55,7 @@ class HeldOut(NamedTuple):
         """Whether members learn from all rows, and each fold is then predicted from the others."""
         return self.fold is not None and not self.all.any()
 
-    def without(self, rows: Bool[np.ndarray, " N"]) -> "HeldOut":
+    def without(self, rows: Mask) -> "HeldOut":
         """Those that are not among these."""
         kept = ~rows
         return self._replace(
@@ -234,9 +235,7 @@ def widen_for_later_times(
     return dataclasses.replace(predictions, parts=[(i, widened)], log_density=density), factors
 
 
-def log_density_of_wider(
-    distribution: AbstractDistribution, y: Float[np.ndarray, " R"], c: float
-) -> Float[np.ndarray, " R"]:
+def log_density_of_wider(distribution: AbstractDistribution, y: PerRow, c: float) -> PerRow:
     """log p(m + (y − m)/√c) − ½ log c: the log density if all errors are √c times as large."""
     mean = distribution.mean
     return distribution.logpdf(mean + (y - mean) / np.sqrt(c)) - np.log(c) / 2
@@ -244,9 +243,9 @@ def log_density_of_wider(
 
 def best_width(
     distribution: AbstractDistribution,
-    y: Float[np.ndarray, " N"],
-    i: Bool[np.ndarray, " N"],
-    weight: Float[np.ndarray, " N"],
+    y: PerRow,
+    i: Mask,
+    weight: PerRow,
 ) -> float:
     """The factor c from 1 to 41 of variances with the highest mean log density of the rows `i`."""
     gain = lambda c: np.average(log_density_of_wider(distribution, y, c)[i], weights=weight[i])
@@ -276,7 +275,7 @@ def record_scores(predictions: HeldOutPredictions, scores: dict[str, dict[str, f
         }
 
 
-def _balanced(held: Rows, single: Any) -> Float[np.ndarray, " R"]:
+def _balanced(held: Rows, single: Any) -> PerRow:
     """Weights with which single rows and rows of blocks count alike."""
     weight = held.weights.astype(np.float64)
     totals = weight[single].sum(), weight[~single].sum()

@@ -18,8 +18,9 @@ from stochgp.distributions.mixture import recorded_width
 from stochgp.estimators.checks import Seen
 from stochgp.estimators.predictor import PosteriorRegressor
 from stochgp.pools.base import report_members
-from stochgp.pools.mixed import ClassPool, Pool
+from stochgp.pools.mixed import ClassPool, Draws, Pool
 from stochgp.pools.refit import raise_interrupt_of
+from stochgp.pools.weights import Inputs, PerRow
 from stochgp.posteriors.base import Request
 
 # A value is tried that a tenth of the targets have, five times as many as have any other: the neighbours of a frequent count are frequent too. With calls on a
@@ -54,14 +55,14 @@ class Hurdle:
     is_joint: ClassVar[bool] = False
     positive: ClassVar[bool] = False
 
-    def has(self, y: Float[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
+    def has(self, y: PerRow) -> Bool[np.ndarray, " N"]:
         """Which targets are the value."""
         return y == np.asarray(self.value, y.dtype)
 
-    def strength(self, X: Float[np.ndarray, "N D"]) -> None:
+    def strength(self, X: Inputs) -> None:
         """A calibration has strength 1 everywhere."""
 
-    def weights(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N 2"]:
+    def weights(self, X: Inputs) -> Float[np.ndarray, "N 2"]:
         """(π, 1 − π), of the second and the first class."""
         assert self.classifier is not None
         return self.classifier.distribution(X).probabilities[:, ::-1]
@@ -79,31 +80,25 @@ class Hurdle:
         assert self.classifier is not None
         return self.classifier.need_bytes(Request(request.n_rows))
 
-    def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+    def mean(self, X: Inputs) -> PerRow:
         return np.full(len(X), self.value)
 
-    def mean_and_std(
-        self, X: Float[np.ndarray, "N D"], *, include_noise: bool
-    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    def mean_and_std(self, X: Inputs, *, include_noise: bool) -> tuple[PerRow, PerRow]:
         return self.mean(X), np.zeros(len(X))
 
-    def distribution(self, X: Float[np.ndarray, "N D"]) -> PointMass:
+    def distribution(self, X: Inputs) -> PointMass:
         return PointMass(self.mean(X), np.full(len(X), self.width))
 
-    def covariance(
-        self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int
-    ) -> Float[np.ndarray, "N N"]:
+    def covariance(self, X: Inputs, *, include_noise: bool, free: int) -> Float[np.ndarray, "N N"]:
         return np.zeros((len(X), len(X)))
 
     def sample_functions(self, n_samples: int, *, key: PRNGKeyArray, budget: Budget) -> "Hurdle":
         return dataclasses.replace(self, n_samples=n_samples)
 
-    def observed(
-        self, functions: "Hurdle", X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
-    ) -> Float[np.ndarray, "N S"]:
+    def observed(self, functions: "Hurdle", X: Inputs, *, key: PRNGKeyArray) -> Draws:
         return functions.at_numbers(X)
 
-    def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+    def at_numbers(self, X: Inputs) -> Draws:
         return np.full((len(X), self.n_samples), self.value)
 
 

@@ -18,8 +18,10 @@ from stochgp.estimators.checks import Seen
 from stochgp.estimators.fitted import draw_keys
 from stochgp.estimators.function_draws import AbstractDraws
 from stochgp.numerics.seeds import seed_of, split
-from stochgp.pools.weights import PoolWeights, mixed
+from stochgp.pools.weights import Inputs, PerRow, PoolWeights, mixed
 from stochgp.posteriors.base import Request
+
+Draws = Float[np.ndarray, "N S"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +51,12 @@ class Pool:
         held = 8 * request.n_rows * (request.n_rows if request.covariance else 2)
         return max(each) + len(self.members) * held
 
-    def mean(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+    def mean(self, X: Inputs) -> PerRow:
         """Σ_k w_k m_k, in target units."""
         means = np.stack([member.mean(X) for member in self.members], axis=1)
         return np.sum(self.pooling.weights(X) * means, axis=1)
 
-    def mean_and_std(
-        self, X: Float[np.ndarray, "N D"], *, include_noise: bool
-    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    def mean_and_std(self, X: Inputs, *, include_noise: bool) -> tuple[PerRow, PerRow]:
         """(Mean of f, standard deviation of f or of an observation), in target units; that of an observation is the one of `distribution`."""
         each = [member.mean_and_std(X, include_noise=include_noise) for member in self.members]
         means, stds = (np.stack(part, axis=1) for part in zip(*each, strict=True))
@@ -66,7 +66,7 @@ class Pool:
             return mean, self.distribution(X).std
         return mean, np.sqrt(np.sum(w * (stds**2 + (means - mean[:, None]) ** 2), axis=1))
 
-    def distribution(self, X: Float[np.ndarray, "N D"]) -> AbstractDistribution:
+    def distribution(self, X: Inputs) -> AbstractDistribution:
         """The distribution of an observation at each row, in target units."""
         found = mixed(self.pooling, [member.distribution(X) for member in self.members], X)
         return found if self.correction is None else self.correction(found, self.pooling.strength(X))
@@ -76,9 +76,7 @@ class Pool:
         alone = len(self.members) == 1 and self.correction is None and not self.pooling.positive
         return self.members[0].interval(found, level) if alone else found.interval(level)
 
-    def covariance(
-        self, X: Float[np.ndarray, "N D"], *, include_noise: bool, free: int
-    ) -> Float[np.ndarray, "N N"]:
+    def covariance(self, X: Inputs, *, include_noise: bool, free: int) -> Float[np.ndarray, "N N"]:
         """Σ_k P_kk ∘ C_k + Σ_kl P_kl ∘ m_k m_lᵀ − m mᵀ, P_kl(x, z) the probability of member k at x and l at z: the overlap of their parts of [0, 1].
 
         If observations have members of their own, P_kl = w_k w_lᵀ for different rows, so that the terms with m cancel there.
@@ -114,9 +112,7 @@ class Pool:
         )
         return PooledDraws(tuple(drawn), jnp.asarray(u, jnp.float32), self.pooling)
 
-    def observed(
-        self, functions: "PooledDraws", X: Float[np.ndarray, "N D"], *, key: PRNGKeyArray
-    ) -> Float[np.ndarray, "N S"]:
+    def observed(self, functions: "PooledDraws", X: Inputs, *, key: PRNGKeyArray) -> Draws:
         """Observations of these functions, with the noise of the member of each function, or of each observation."""
         keys = [jax.random.fold_in(key, k) for k in range(len(self.members) + 1)]
         each = zip(self.members, functions.parts, keys[:-1], strict=True)
@@ -154,10 +150,10 @@ class PooledDraws(AbstractDraws):
         values = jnp.stack([part(X) for part in self.parts])
         return jnp.take_along_axis(values, jnp.broadcast_to(member, values.shape[1:])[None], axis=0)[0]
 
-    def at_numbers(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N S"]:
+    def at_numbers(self, X: Inputs) -> Draws:
         return self.selected(X, [part.at_numbers(X) for part in self.parts], self.u)
 
-    def selected(self, X: np.ndarray, values: list[Float[np.ndarray, "N S"]], u: Any) -> np.ndarray:
+    def selected(self, X: np.ndarray, values: list[Draws], u: Any) -> np.ndarray:
         """[N, S]: at each row and of each draw the value of its member, by u [S] or [N, S] on [0, 1]."""
         shape = values[0].shape
         weights = np.broadcast_to(self.pooling.weights(X), (shape[0], len(values)))
@@ -188,14 +184,14 @@ class ClassPool:
         each = [member.need_bytes(request) for member in self.members]
         return max(each) + 8 * len(each) * request.n_rows * self.n_classes
 
-    def log_probabilities(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "K N C"]:
+    def log_probabilities(self, X: Inputs) -> Float[np.ndarray, "K N C"]:
         """The logarithms of the probabilities of each member."""
         found = np.full((len(self.members), len(X), self.n_classes), -np.inf)
         for k, (member, known) in enumerate(zip(self.members, self.known, strict=True)):
             found[k][:, known] = member.distribution(X).log_probabilities
         return found
 
-    def distribution(self, X: Float[np.ndarray, "N D"]) -> Categorical:
+    def distribution(self, X: Inputs) -> Categorical:
         """The distribution of the class of each row."""
         assert self.pooling is not None
         found = mixed_classes(self.log_probabilities(X), self.pooling.weights(X))

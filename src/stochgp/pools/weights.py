@@ -17,6 +17,8 @@ from stochgp.distributions.curves import truncated
 from stochgp.neighbours import Neighbours
 from stochgp.numerics.seeds import random_rows
 
+Inputs = Float[np.ndarray, "N D"]
+PerRow = Float[np.ndarray, " N"]
 MIN_WEIGHT = 0.03  # a member with less is left out
 MAX_NEAR = 50_000  # training rows that distances are measured to
 SURE = (
@@ -29,7 +31,7 @@ MIN_END_WEIGHT = 1e-3  # near or far, of a member that has a weight at the other
 class Distance:
     """d(x) = log of the Euclidean distance to the nearest of these rows in units of `scale`, clipped to [low, high], less their middle."""
 
-    rows: Float[np.ndarray, "n D"]  # in those units
+    rows: Inputs  # in those units
     scale: Float[np.ndarray, " D"]
     low: float = -np.inf
     high: float = np.inf
@@ -39,18 +41,18 @@ class Distance:
     def _tree(self) -> Neighbours:
         return Neighbours(self.rows)
 
-    def joined(self, X: Float[np.ndarray, "N D"]) -> "Distance":
+    def joined(self, X: Inputs) -> "Distance":
         """To these rows too."""
         return replace(self, rows=np.concatenate([self.rows, self._in_units(X)]))
 
-    def __call__(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"]:
+    def __call__(self, X: Inputs) -> PerRow:
         Z = self._in_units(X)
         nearest = self.rows[self._tree.query(Z, 1)[:, 0]]
         d = np.log(np.maximum(np.linalg.norm(Z - nearest, axis=1), 1e-12))
         middle = (self.low + self.high) / 2 if np.isfinite(self.high - self.low) else 0.0
         return np.clip(d, self.low, self.high) - middle
 
-    def _in_units(self, X: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N D"]:
+    def _in_units(self, X: Float[np.ndarray, "N P"]) -> Inputs:
         return _in_units(X if self.column is None else X[:, [self.column]], self.scale)
 
 
@@ -81,20 +83,20 @@ class PoolWeights:
         """Whether weights depend on the row."""
         return self.distance is not None and bool(self.slope.any())
 
-    def strength(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " N"] | None:
+    def strength(self, X: Inputs) -> PerRow | None:
         """The share of the calibration at each row, from 0 to 1; None: 1 everywhere."""
         if self.distance is None:
             return None
         return 0.5 - self.distance(X) / (self.distance.high - self.distance.low)
 
-    def weights(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
+    def weights(self, X: Inputs) -> Float[np.ndarray, " K"] | Float[np.ndarray, "N K"]:
         """The weights of each row, or [K] of all."""
         if self.distance is None or not self.by_row:
             return softmax(self.level)
         return softmax(self.level + self.distance(X)[:, None] * self.slope, axis=1)
 
 
-def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Float[np.ndarray, "N D"]) -> Any:
+def mixed(weights: Any, parts: Sequence[AbstractDistribution], X: Inputs) -> Any:
     """The distribution of an observation at each row, from those of the members."""
     found = parts[0] if len(parts) == 1 else mixture(tuple(parts), weights.weights(X))
     return truncated(found) if weights.positive else found
@@ -112,13 +114,13 @@ class HeldOutPredictions:
     parts: list[tuple[Int[np.ndarray, " r"], list[AbstractDistribution]]]
     mean: Float[np.ndarray, "R K"]
     log_density: Float[np.ndarray, "R K"]
-    weight: Float[np.ndarray, " R"]  # for scores: in tables with a time single rows and blocks count alike
+    weight: PerRow  # for scores: in tables with a time single rows and blocks count alike
     cluster: Int[np.ndarray, " R"]
-    constant: Float[np.ndarray, " R"]  # the mean target of the rows that the members learned from
+    constant: PerRow  # the mean target of the rows that the members learned from
     far: Bool[np.ndarray, " R"] | None = None  # in tables with a time, rows of held-out blocks
 
     @property
-    def y(self) -> Float[np.ndarray, " R"]:
+    def y(self) -> PerRow:
         return self.rows.y
 
     def take(self, i: Any) -> "HeldOutPredictions":
@@ -141,7 +143,7 @@ class HeldOutPredictions:
             yield i, mixed(weights, distributions, self.rows.X[i])
 
     @functools.cached_property
-    def scores(self) -> dict[str, Float[np.ndarray, " R"]]:
+    def scores(self) -> dict[str, PerRow]:
         """`pool_scores` of each member."""
         return {
             name: pool_scores(self.log_density[:, k], self.mean[:, k], self.y, self.weight)
@@ -218,11 +220,11 @@ def stack_near_and_far(predictions: HeldOutPredictions, distance: Distance) -> P
 
 
 def pool_scores(
-    log_density: Float[np.ndarray, " R"],
-    mean: Float[np.ndarray, " R"],
-    y: Float[np.ndarray, " R"],
-    weight: Float[np.ndarray, " R"],
-) -> Float[np.ndarray, " R"]:
+    log_density: PerRow,
+    mean: PerRow,
+    y: PerRow,
+    weight: PerRow,
+) -> PerRow:
     """log p(y_i) + log N(y_i | m_i, S), S the mean square of y − m: their sum is that of log densities and −n log RMSE.
 
     The log density alone would prefer a member for its tails that makes the mean worse.
@@ -235,8 +237,8 @@ def pool_scores(
 def stacking_weights(
     log_density: Float[np.ndarray, "R K"],
     mean: Float[np.ndarray, "R K"],
-    y: Float[np.ndarray, " R"],
-    weight: Float[np.ndarray, " R"],
+    y: PerRow,
+    weight: PerRow,
 ) -> Float[np.ndarray, " K"]:
     """The weights [K] of the highest mean of `pool_scores` of the mixture (stacking of predictive distributions, Yao et al. 2018, with a term for the mean)."""
     K, share = mean.shape[1], weight / weight.sum()
@@ -262,7 +264,7 @@ def stacking_weights(
     return softmax(np.concatenate([[0.0], best.x]))
 
 
-def _half_by_half(predictions: HeldOutPredictions) -> Float[np.ndarray, " R"]:
+def _half_by_half(predictions: HeldOutPredictions) -> PerRow:
     """`pool_scores` of the pool, each half of the clusters with the weights of the other."""
     labels = np.random.default_rng(0).permutation(np.unique(predictions.cluster))
     first = np.isin(predictions.cluster, labels[: len(labels) // 2])
@@ -278,7 +280,7 @@ def _half_by_half(predictions: HeldOutPredictions) -> Float[np.ndarray, " R"]:
 
 
 def distance_between(
-    X: Float[np.ndarray, "N D"],
+    X: Inputs,
     scale: Float[np.ndarray, " D"],
     column: int | None,
     near: Float[np.ndarray, "n D"],
@@ -295,7 +297,7 @@ def distance_between(
     return replace(distance, low=low, high=high) if low < high else None
 
 
-def column_of_time(X: Float[np.ndarray, "N D"], block: Int[np.ndarray, " N"]) -> int | None:
+def column_of_time(X: Inputs, block: Int[np.ndarray, " N"]) -> int | None:
     """The first column whose values rise from each block of time to the next; None if several columns together hold the time, as year and month."""
     order = np.argsort(block, kind="stable")
     first = np.flatnonzero(np.diff(block[order], prepend=-1))
@@ -304,5 +306,5 @@ def column_of_time(X: Float[np.ndarray, "N D"], block: Int[np.ndarray, " N"]) ->
     return int(np.argmax(rises)) if rises.any() else None
 
 
-def _in_units(X: Float[np.ndarray, "N D"], scale: Float[np.ndarray, " D"]) -> Float[np.ndarray, "N D"]:
+def _in_units(X: Inputs, scale: Float[np.ndarray, " D"]) -> Inputs:
     return np.ascontiguousarray(X / scale, np.float64)
