@@ -44,29 +44,46 @@ class AbstractDistribution(eqx.Module):
         return first.n_rows if isinstance(first, AbstractDistribution) else len(first)
 
     @property
-    @abc.abstractmethod
     def mean(self) -> PerRow:
-        """Of each row's observation."""
+        """The mean of each row's observation: the median within `limits` if there is none, or one outside of them, with a warning."""
+        low, high = self.limits
+        if self.tail_index <= 1:
+            warn("these distributions have no mean: medians take its place", stacklevel=2)
+            return np.clip(self.quantile(0.5), low, high)
+        mean = self._moment(0)
+        if (outside := (mean < low) | (mean > high)).any():
+            what = f"{outside.sum()} of {len(mean)} predicted means lie beyond {low:.4g} to {high:.4g}, all that the training targets support"
+            warn(f"{what}: medians replace them", stacklevel=2)
+            mean[outside] = np.clip(self[outside].quantile(0.5), low, high)
+        return mean
 
     @property
-    @abc.abstractmethod
     def std(self) -> PerRow:
-        """The standard deviation of each row's observation; inf where there is none."""
+        """The standard deviation of each row's observation, inf if there is none; of one clipped to `limits` if it exceeds their distance."""
+        (low, high), std = self.limits, np.full(self.n_rows, math.inf)
+        if self.tail_index > 2:
+            std = self._moment(1)
+        if (wide := std > high - low).any():
+            y, w = self[wide]._nodes()
+            y = np.clip(y, low, high)
+            std[wide] = np.sqrt((y - (y @ w)[:, None]) ** 2 @ w)
+        return std
 
     @property
     def tail_index(self) -> float:
-        """Moments of the order below it exist: ∞ for all of them, the degrees of freedom of a Student-t."""
-        return math.inf
+        """Moments of lower order exist: ∞ for all of them, the degrees of freedom of a Student-t."""
+        base = getattr(self, "base", None)
+        return math.inf if base is None else base.tail_index
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Between which the training targets support means, those of the `base`; infinite if nothing is known."""
+        """The range of means that the training targets support, that of the `base`; infinite if nothing is known."""
         base = getattr(self, "base", None)
         return (-math.inf, math.inf) if base is None else base.limits
 
     @property
     def is_discrete(self) -> bool:
-        """Whether observations are whole numbers, of which each has a probability."""
+        """Whether observations are whole numbers, each with a probability."""
         return False
 
     @property
@@ -103,7 +120,8 @@ class AbstractDistribution(eqx.Module):
     @property
     def _held(self) -> int:
         """Numbers that an evaluation at one point of one row holds."""
-        return 1
+        base = getattr(self, "base", None)
+        return 1 if base is None else base._held
 
     @property
     def _pieces(self) -> int:
@@ -152,39 +170,13 @@ class AbstractDistribution(eqx.Module):
         above = np.where(k < breaks.shape[1], np.take_along_axis(over, after, axis=1), 0.0)
         return below + self._integrals(low, y, squares)[0], above + self._integrals(y, high, squares)[1]
 
-    def _moments_of_pieces(self) -> tuple[Points, Points]:
-        """(Mean, standard deviation), [N, 1]: m + ∫ (1 − F) dt from m − ∫ F dt up to m, and likewise of (t − m)², m the middle one of `_breaks`: of an observation cut at `limits`."""
-        breaks = np.clip(self._own_breaks(), *self.limits)
-        m = breaks[:, [breaks.shape[1] // 2]]
-        tail = lambda t, below, above: np.where(t < m[..., None], -below, above)
-        parts = lambda t, *tails: [tail(t, *tails), 2 * (t - m[..., None]) * tail(t, *tails)]
-        first, second = self._integrals(breaks[:, :-1], breaks[:, 1:], parts)
-        shift = first.sum(axis=1, keepdims=True)
-        return m + shift, np.sqrt(np.maximum(second.sum(axis=1, keepdims=True) - shift**2, 0.0))
+    def _moments(self) -> tuple[Points, Points]:
+        """(Mean, standard deviation), [N, 1], if they exist; of leaves without `mean` and `std`."""
+        raise NotImplementedError
 
-    def _mean_by(self, moments: Callable[[Any], tuple[Points, Points]]) -> PerRow:
-        """The first of the moments; the median within `limits` if there is none, or one beyond them, with a warning."""
-        low, high = self.limits
-        if self.tail_index <= 1:
-            warn("these distributions have no mean: medians take its place", stacklevel=3)
-            return np.clip(self.quantile(0.5), low, high)
-        mean = self._by_parts(lambda part, _: moments(part)[0], np.zeros((self.n_rows, 1)))[:, 0]
-        if (beyond := (mean < low) | (mean > high)).any():
-            what = f"{beyond.sum()} of {len(mean)} predicted means lie beyond {low:.4g} to {high:.4g}, all that the training targets support"
-            warn(f"{what}: medians replace them", stacklevel=3)
-            mean[beyond] = np.clip(self[beyond].quantile(0.5), low, high)
-        return mean
-
-    def _std_by(self, moments: Callable[[Any], tuple[Points, Points]]) -> PerRow:
-        """The second of the moments; that of an observation cut at `limits` if it exceeds their distance."""
-        (low, high), std = self.limits, np.full(self.n_rows, math.inf)
-        if self.tail_index > 2:
-            std = self._by_parts(lambda part, _: moments(part)[1], np.zeros((self.n_rows, 1)))[:, 0]
-        if (wide := std > high - low).any():
-            y, w = self[wide]._nodes()
-            y = np.clip(y, low, high)
-            std[wide] = np.sqrt((y - (y @ w)[:, None]) ** 2 @ w)
-        return std
+    def _moment(self, k: int) -> PerRow:
+        nothing = np.zeros((self.n_rows, 1))
+        return self._by_parts(lambda part, _: part._moments()[k], nothing, OF_PIECE * self._pieces)[:, 0]
 
     def _draw(self, generator: np.random.Generator, n: int) -> Float64[np.ndarray, "N S"]:
         return self._quantile(generator.uniform(size=(self.n_rows, n)))

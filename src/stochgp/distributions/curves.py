@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import betainc, betaincc, betaincinv, betaln, xlogy
 
-from stochgp.distributions.base import OF_PIECE, SMALLEST, AbstractDistribution, PerRow, Points, inside
+from stochgp.distributions.base import SMALLEST, AbstractDistribution, PerRow, Points, inside
 
 Probabilities = Any  # arrays of one shape, in [0, 1]
 
@@ -116,28 +116,11 @@ class Recalibrated(AbstractDistribution):
     def tail_index(self) -> float:
         return self.base.tail_index * self.curve.tail_power
 
-    @property
-    def mean(self) -> PerRow:
-        return self._moment(0)
-
-    @property
-    def std(self) -> PerRow:
-        exists = self.tail_index > 2 or np.isfinite(self.limits).all()
-        return self._moment(1) if exists else np.full(self.n_rows, np.inf)
-
-    def _moment(self, k: int) -> PerRow:
-        evaluate = lambda part, _: part._moments_of_pieces()[k]
-        return self._by_parts(evaluate, np.zeros((self.n_rows, 1)), OF_PIECE * self._pieces)[:, 0]
-
     def __getitem__(self, rows: Any) -> "Recalibrated":
         return Recalibrated(self.base[rows], self.curve[rows])
 
     def affine(self, scale: float, shift: float | PerRow) -> "Recalibrated":
         return Recalibrated(self.base.affine(scale, shift), self.curve)
-
-    @property
-    def _held(self) -> int:
-        return self.base._held
 
     @property
     def _pieces(self) -> int:
@@ -149,6 +132,16 @@ class Recalibrated(AbstractDistribution):
         if kinks.shape[1]:  # exact: those of a mixture are the quantiles of its parts
             found = np.sort(np.concatenate([found, self.base._quantile(kinks)], axis=1), axis=1)
         return np.maximum(found, self.curve.lower)
+
+    def _moments(self) -> tuple[Points, Points]:
+        """m + ∫ (1 − F) dt from m − ∫ F dt up to m, and likewise of (t − m)², m the middle one of `_breaks`: of an observation clipped to `limits`."""
+        breaks = np.clip(self._own_breaks(), *self.limits)
+        m = breaks[:, [breaks.shape[1] // 2]]
+        tail = lambda t, below, above: np.where(t < m[..., None], -below, above)
+        parts = lambda t, *tails: [tail(t, *tails), 2 * (t - m[..., None]) * tail(t, *tails)]
+        first, second = self._integrals(breaks[:, :-1], breaks[:, 1:], parts)
+        shift = first.sum(axis=1, keepdims=True)
+        return m + shift, np.sqrt(np.maximum(second.sum(axis=1, keepdims=True) - shift**2, 0.0))
 
     def _logpdf(self, y: Points) -> Points:
         return self.base._logpdf(y) + self.curve.log_slope(*self.base._tails(y))

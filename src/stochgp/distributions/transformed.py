@@ -5,14 +5,7 @@ import math
 import numpy as np
 from jaxtyping import Float64
 
-from stochgp.distributions.base import (
-    AbstractDistribution,
-    PerRow,
-    Points,
-    crps_of_counts,
-    inside,
-    probability_nodes,
-)
+from stochgp.distributions.base import AbstractDistribution, Points, crps_of_counts
 from stochgp.distributions.mixture import Mixture
 from stochgp.transforms import AbstractTransform
 
@@ -49,14 +42,6 @@ class Warped(AbstractDistribution):
     def tail_index(self) -> float:
         tails = self.base.tail_index
         return tails if math.isinf(tails) else tails / max(self.transform.growth, 1e-12)
-
-    @property
-    def mean(self) -> PerRow:
-        return self._mean_by(Warped._moments)
-
-    @property
-    def std(self) -> PerRow:
-        return self._std_by(Warped._moments)
 
     @property
     def _held(self) -> int:
@@ -108,21 +93,8 @@ class Rounded(AbstractDistribution):
     base: AbstractDistribution
 
     @property
-    def tail_index(self) -> float:
-        return self.base.tail_index
-
-    @property
     def is_discrete(self) -> bool:
         return True
-
-    @property
-    def mean(self) -> PerRow:
-        """Where the base has none, or one beyond its `limits`, the median, with a warning."""
-        return self._mean_by(Rounded._moments)
-
-    @property
-    def std(self) -> PerRow:
-        return self._std_by(Rounded._moments)
 
     @property
     def _held(self) -> int:
@@ -150,50 +122,36 @@ class Rounded(AbstractDistribution):
         return crps_of_counts(self, y, LEAST_TAIL, lambda rows, k: rows.base.cdf(k + 0.5), self.base)
 
     def _moments(self) -> tuple[Points, Points]:
-        """(Mean, standard deviation), [N, 1].
-
-        With k the median and Z the base,
+        """(Mean, standard deviation), [N, 1]. With k the median and Z the base,
 
             E Y − k = Σ_{j ≥ 0} P(Z > k + j + ½) − Σ_{j < k} P(Z ≤ k − j − ½),   E (Y − k)² = Σ (2j + 1) (the same probabilities, added).
 
-        From j = n = SUMMED on integrals stand for the sums (`_beyond`). Where the density of Z only falls with the distance from k, their
-        error is at most 3/n² of E (Y − k)², and std/(4n²) of the mean, by |Σ_j g(j + ½) − ∫ g| ≤ (total variation of g′)/8.
+        From j = n = SUMMED on integrals of the base replace the sums. If the density of Z falls with the distance from k, their error is at
+        most 3/n² of E (Y − k)², and std/(4n²) of the mean.
         """
-        ends = (self._quantile(np.full((self.n_rows, 1), p)) for p in (LEAST_TAIL, 0.5, 1 - LEAST_TAIL))
-        low, k, high = ends
+        low, k, high = (
+            self._quantile(np.full((self.n_rows, 1), p)) for p in (LEAST_TAIL, 0.5, 1 - LEAST_TAIL)
+        )
         n = int(min(SUMMED, np.max(np.maximum(high - k, k - low)) + 1))
         j = np.arange(n)
         above = self.base._tails(k + j + 0.5)[1]
         below = np.where(j < k, self.base._tails(np.maximum(k - j - 0.5, 0.5))[0], 0.0)
         first, second = np.sum(above - below, axis=1), (above + below) @ (2.0 * j + 1)
         if n == SUMMED:
-            first, second = (
-                part + more for part, more in zip((first, second), self._beyond(k, n), strict=True)
-            )
+            breaks = self.base._own_breaks()
+            for sign, ends in (
+                (1, np.maximum(breaks, k + n)),
+                (-1, np.clip(breaks, 0, np.maximum(k - n, 0))),
+            ):
+                tail = lambda t, below, above, sign=sign: above if sign > 0 else below
+                parts = lambda *of, sign=sign, tail=tail: [
+                    tail(*of),
+                    2 * sign * (of[0] - k[..., None]) * tail(*of),
+                ]
+                more = self.base._integrals(ends[:, :-1], ends[:, 1:], parts)
+                first, second = first + sign * more[0].sum(axis=1), second + more[1].sum(axis=1)
         with np.errstate(over="ignore", invalid="ignore"):
             return k + first[:, None], np.sqrt(np.maximum(second - first**2, 0.0))[:, None]
-
-    def _beyond(self, k: Points, n: int) -> tuple[PerRow, PerRow]:
-        """(∫_n P(Z > k + t) dt − ∫_n^k P(Z ≤ k − t) dt, the same of 2t P, added) of each row, by quantiles.
-
-        They are E (T − n)₊ and E (T² − n²)₊ of T = Z − k, and of T = k − max(Z, 0).
-        """
-        sin2, w = probability_nodes()
-        below, above = self.base._tails(k + n)
-        up = self.base._quantile(inside(below + above * sin2)) - k
-        there = k > n
-        least, most = (
-            self.base._tails(np.where(there, at, 1.0))[0] * there for at in (np.zeros_like(k), k - n)
-        )
-        down = k - np.maximum(self.base._quantile(inside(least + (most - least) * sin2)), 0.0)
-
-        def total(power: int, sign: float) -> PerRow:
-            far, near, all_of = (np.maximum(t**power - float(n) ** power, 0.0) for t in (up, down, k))
-            lower = (most - least)[:, 0] * (near @ w) + (least * all_of)[:, 0]
-            return above[:, 0] * (far @ w) + sign * lower
-
-        with np.errstate(over="ignore", invalid="ignore"):
-            return total(1, -1.0), total(2, 1.0)
 
 
 def mixture(
