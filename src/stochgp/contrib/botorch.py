@@ -92,7 +92,6 @@ class PosteriorModel(Model):
         )
 
     def _noise(self, X: Tensor, observation_noise: bool | Tensor) -> Tensor:
-        """Variances [… q]."""
         if isinstance(observation_noise, Tensor):
             return observation_noise.squeeze(-1).expand(X.shape[:-1])  # pyright: ignore[reportAttributeAccessIssue]
         if not observation_noise:

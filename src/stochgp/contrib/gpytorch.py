@@ -92,7 +92,6 @@ def _stationary(name: str, kernel: Any, columns: ActiveDims) -> AbstractKernel:
 
 
 def _linear(kernel: Any, columns: ActiveDims) -> AbstractKernel:
-    """Σ_d v_d x_d z_d."""
     values, is_fixed = _numbers(kernel.variance).reshape(-1), not kernel.raw_variance.requires_grad
     if values.size == 1:
         return Linear(parameter(values[0], is_fixed), columns)

@@ -134,7 +134,6 @@ class _Graph:
 
 
 def _write(fitted: Fitted, graph: _Graph) -> None:
-    """From X to the three outputs."""
     posterior, observation, s = fitted.posterior, fitted.observation, fitted.target_scale
     posterior = typing.cast(FeaturePosterior, posterior)
     shifted = graph.add("Sub", "X", np.asarray(fitted.inputs.mean))
@@ -177,7 +176,6 @@ def _log_scale(trees: Trees, graph: _Graph, Z: str) -> str:
 
 
 def _check_inputs(fitted: Fitted) -> None:
-    """Raise ValueError if columns are encoded."""
     encoder = fitted.encoder
     if encoder is None:
         return
@@ -192,7 +190,6 @@ def _check_inputs(fitted: Fitted) -> None:
 
 
 def _check_observation(observation: Observation) -> None:
-    """Raise ValueError unless mean and standard deviations are those of f and noise."""
     if observation.outward is not None:
         raise ValueError(
             "to_onnx writes no transformed targets and no counts: fit targets that are transformed before, such as log(y)"
@@ -209,7 +206,6 @@ def _check_observation(observation: Observation) -> None:
 
 
 def _about(model: FeatureGPRegressor) -> dict[str, str]:
-    """The metadata of the file."""
     fitted = model._fitted
     inflation, names = fitted.observation.inflation, getattr(model, "feature_names_in_", None)
     df = None if inflation is None else inflation.df
@@ -236,7 +232,6 @@ def _features(features: Any, graph: _Graph, X: str) -> str:
 
 
 def _value(parameter: Any) -> np.ndarray:
-    """On the host, in its own dtype."""
     with jax.enable_x64(True):
         return np.asarray(value_of(parameter))
 
@@ -341,5 +336,4 @@ def _periodic(embedding: networks.Periodic, graph: _Graph, X: str) -> str:
 
 
 def _nearest(graph: _Graph, X: str, low: Any, high: Any) -> str:
-    """The nearest point of a box."""
     return graph.add("Min", graph.add("Max", X, _value(low)), _value(high))

@@ -57,7 +57,6 @@ def from_sklearn(kernel: Any) -> tuple[AbstractKernel, float | None]:
 
 
 def _terms(kernel: Any) -> list[Any]:
-    """The terms of a sum."""
     return [*_terms(kernel.k1), *_terms(kernel.k2)] if type(kernel).__name__ == "Sum" else [kernel]
 
 

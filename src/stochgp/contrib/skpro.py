@@ -112,7 +112,6 @@ class PredictedDistribution(BaseDistribution):
         return self._of_rows(_own_energy(self.distribution))
 
     def _energy_x(self, x: Any) -> Any:
-        """E|Y − x| = CRPS(x) + E|Y − Y'|/2."""
         half = _own_energy(self.distribution)[:, None] / 2
         return self._of_points(lambda x: self.distribution.crps(x) + half, x)
 

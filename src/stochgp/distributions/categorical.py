@@ -67,7 +67,6 @@ class Categorical(AbstractDistribution):
 
 
 def _total(log_p: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Σ exp over those that count."""
     masked = np.where(where, log_p, -np.inf)
     with np.errstate(divide="ignore"):
         return np.exp(logsumexp(masked, axis=-1))

@@ -27,7 +27,6 @@ class BetaCurve(eqx.Module):
     b: float | Float64[np.ndarray, "N 1"]
 
     def __getitem__(self, rows: Any) -> "BetaCurve":
-        """The curve of these rows."""
         return BetaCurve(*(of if np.ndim(of) == 0 else np.asarray(of)[rows] for of in (self.a, self.b)))
 
     @property
@@ -73,7 +72,6 @@ class PositiveCurve(eqx.Module):
     cut: Float64[np.ndarray, "N 1"]
 
     def __getitem__(self, rows: Any) -> "PositiveCurve":
-        """The curve of these rows."""
         return PositiveCurve(self.cut[rows])
 
     @property

@@ -78,7 +78,6 @@ class Mixture(AbstractDistribution):
 
     @property
     def _weighted(self) -> list[tuple[Any, AbstractDistribution]]:
-        """Each part with its weight, of all rows or [N]."""
         return list(zip(np.moveaxis(self.weights, -1, 0), self.parts, strict=True))
 
     @property

@@ -63,7 +63,6 @@ class Normal(AbstractDistribution):
         return self.center[:, None] + self.spread[:, None] * generator.standard_normal((self.n_rows, n))
 
     def _nodes(self) -> tuple[Points, np.ndarray]:
-        """Gauss–Hermite."""
         z, w = np.polynomial.hermite_e.hermegauss(HERMITE_NODES)
         return self.center[:, None] + self.spread[:, None] * z, w / math.sqrt(2 * math.pi)
 

@@ -16,7 +16,6 @@ from stochgp import deadline
 from stochgp.data import Standardiser
 from stochgp.data.rows import Rows
 from stochgp.numerics.clustered import folds
-from stochgp.numerics.precision import matmul
 from stochgp.numerics.seeds import random_rows
 from stochgp.numerics.trees import Boosting, Trees, joined
 
@@ -50,16 +49,16 @@ class AbstractMeanFunction(eqx.Module):
         """(m, its values at these rows as they would be if a row had not been one of them)."""
 
     @abc.abstractmethod
-    def __call__(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N"]:
-        """In float64, on the host."""
+    def __call__(self, X: Any, xp: Any = np) -> Any:
+        """m(x) [*N], by NumPy in float64, or by the module `jax.numpy` in the dtype of X, differentiable in X."""
 
     @abc.abstractmethod
     def gradient(self, X: Float[np.ndarray, "*N D"], by: Any = None) -> Float[np.ndarray, "*N D"]:
         """∂m/∂x; with `by` [*N, R] ∂/∂x of by·d(x)."""
 
-    @abc.abstractmethod
     def on_device(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        """In the dtype of X, differentiable in X."""
+        """m(x) by JAX."""
+        return self(X, jnp)
 
     @abc.abstractmethod
     def deviations(self, X: Any, xp: Any = np) -> Any:
@@ -130,8 +129,9 @@ class LinearMean(AbstractMeanFunction):
         values[some] = rows.y - left_out[:, k]
         return found, values
 
-    def __call__(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N"]:
-        return float(self.offset) + self._within(X) @ self.slope
+    def __call__(self, X: Any, xp: Any = np) -> Any:
+        within = self._within(X, xp)
+        return float(self.offset) + within @ xp.asarray(self.slope, within.dtype)
 
     def gradient(self, X: Float[np.ndarray, "*N D"], by: Any = None) -> Float[np.ndarray, "*N D"]:
         """The slope, 0 in inputs beyond `low` and `high`."""
@@ -143,12 +143,7 @@ class LinearMean(AbstractMeanFunction):
         found = within @ xp.asarray(self.width * self.root, within.dtype)
         return xp.concatenate([found, xp.full_like(found[..., :1], self.width * self.offset_std)], axis=-1)
 
-    def on_device(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        offset, slope = (jnp.asarray(part, X.dtype) for part in (self.offset, self.slope))
-        return offset + matmul(self._within(X, jnp), slope)
-
     def _within(self, X: Any, xp: Any = np) -> Any:
-        """x̃ − center."""
         X = np.asarray(X, np.float64) if xp is np else X
         low, high, center = (xp.asarray(part, X.dtype) for part in (self.low, self.high, self.center))
         return xp.clip(X, low, high) - center
@@ -202,7 +197,9 @@ class TreeMean(AbstractMeanFunction):
         share = float(np.average(m.variance(some.X), weights=some.weights) / whole)
         return dataclasses.replace(m, noise_factor=max(1 - share, MIN_SHARE)), values
 
-    def __call__(self, X: Float[np.ndarray, "*N D"]) -> Float[np.ndarray, "*N"]:
+    def __call__(self, X: Any, xp: Any = np) -> Any:
+        if xp is not np:
+            return float(self.offset) + self.trees(X)
         flat = np.asarray(X, np.float64).reshape(-1, X.shape[-1])
         return float(self.offset) + self.trees.on_host(flat).reshape(X.shape[:-1])
 
@@ -217,9 +214,6 @@ class TreeMean(AbstractMeanFunction):
         G = xp.stack([value(part(k)) for k in range(K)], axis=-1)  # g_k/K
         found = self.width * ((K - 1) * K) ** 0.5 * (G - G.mean(axis=-1, keepdims=True))
         return found.reshape(*X.shape[:-1], K)
-
-    def on_device(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        return jnp.asarray(self.offset, X.dtype) + self.trees(X)
 
 
 def _boosted(seen: Rows, others: Rows, seed: int, goes_on: Callable[[], bool]) -> Trees | None:

@@ -271,7 +271,6 @@ class Observation:
         return nu / (nu - 2) if nu > 2 else math.inf
 
     def _untransformed(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
-        """Of T(y)."""
         if self._is_normal:
             mean, std = self._normal(mean, variance, X)
             return Normal(mean, std) if self.inflation is None else self.inflation.observed(mean, std)
@@ -280,12 +279,10 @@ class Observation:
         return found if self.mean_function is None else found.affine(1.0, self.mean_function(X.X))
 
     def _normal(self, mean: Latent, variance: Latent, X: ModelRows) -> tuple[PerRow, PerRow]:
-        """(m, √V) of T(y)."""
         V = self._inflated(variance[:, 0], X) + self.noise_variances(X)
         return self.to_target(mean[:, 0], X), self.scale * np.sqrt(V)
 
     def _by_likelihood(self, mean: Latent, variance: Latent, X: ModelRows) -> AbstractDistribution:
-        """Of z."""
         variance = np.column_stack([self._inflated(variance[:, 0], X), variance[:, 1:]])
         return self.likelihood.predictive(mean, variance, X.standardised("float64"))
 

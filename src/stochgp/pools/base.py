@@ -75,7 +75,6 @@ class PoolEstimator(PosteriorEstimator):
         y: Any,
         context: FitContext,
     ) -> Any:
-        """Set the fitted attributes."""
         self.estimators_ = {name: members[name] for name in weights.names}
         self.weights_ = dict(zip(weights.names, weights.average.tolist(), strict=True))
         self._pooling, self._correction = weights, calibration

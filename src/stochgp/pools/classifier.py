@@ -101,7 +101,6 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
 
     @property
     def _fitted(self) -> ClassPool:
-        """The members as one."""
         return self._as_one(self.estimators_, self._pooling, self._correction)
 
     def _as_one(
@@ -146,34 +145,26 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
             self.classes_ = classes
             in_time, n_rows, rows = rows.group is not None and groups is None, len(rows), rows.apart()
             division = divide_classes(rows, in_time, context)
+            is_compared, names = bool(division.all.any()), list(CLASSIFIERS)
             candidates = named_members(
-                self.members, list(CLASSIFIERS), CLASSIFIERS, rows, [], self.memory_limit, ClassifierMixin
+                self.members, names, CLASSIFIERS, rows, [], self.memory_limit, ClassifierMixin
             )
-            if division is None:
+            if not is_compared:
                 candidates = dict(list(candidates.items())[:1])
-            seen = rows if division is None else rows.some(~division.all)
+            seen = rows.some(~division.all)
             members = fit_members(self, candidates, seen, encoder, context, labels=self._labels(seen))
             scores = {name: {"seconds": member.fit_seconds_} for name, member in members.items()}
-            if division is None:
-                weights, temperature = (
-                    alone(next(iter(members)), f"{len(rows):,} rows are too few to compare members"),
-                    None,
-                )
-            else:
+            weights = alone(next(iter(members)), f"{len(rows):,} rows are too few to compare members")
+            temperature = None
+            if is_compared:
                 with deadline.within(SECONDS_IN_HASTE if context.is_interrupted else None):
                     i, log_p = self._predict_held_out(members, rows, division)
                 held = rows.some(i)
                 weights = self._weigh(members, held, log_p, scores, context)
                 each = log_p[[list(members).index(name) for name in weights.names]]
-                temperature = calibrate_classes(
-                    mixed_classes(each, weights.weights(held.X)), held, in_time, context
-                )
-                members = {name: members[name] for name in weights.names}
-                with (
-                    deadline.within(0.0 if context.is_interrupted else None),
-                    context.interruptible("the refits"),
-                ):
-                    members = self._refit(members, rows, scores, context)
+                mixed = mixed_classes(each, weights.weights(held.X))
+                temperature = calibrate_classes(mixed, held, in_time, context)
+                members = self._refit({name: members[name] for name in weights.names}, rows, scores, context)
             join_table(self, members, encoder)
             return self._store(members, weights, temperature, scores, n_rows, y, context)
 
@@ -233,7 +224,6 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
         return stack(HeldOutPredictions(names, held, [], means, log_density, weight, cluster, nothing))
 
     def _learned_again(self, member: Any, rows: Rows, **settings: Any) -> Any:
-        """A member with the same settings, but for these, that learns from these rows."""
         return learned_again(member, rows, labels=self._labels(rows), **settings)
 
     def _refit(
@@ -242,35 +232,33 @@ class GPClassifier(ClassifierMixin, PoolEstimator):
         """The members, learned again from all rows, if that takes no longer than the time that is left."""
         goes_on = len(rows) > MAX_FEW_ROWS and not isinstance(self.members, Mapping)
         seconds = 1.5 * sum(scores[name]["seconds"] for name in members) / (SHORTER if goes_on else 1)
-        if seconds > deadline.left():
+        if seconds > (0.0 if context.is_interrupted else deadline.left()):
             context.record("refit", False, "there was no time to learn again from all rows")
             return members
-        again = {}
-        for name, member in members.items():
-            try:
-                found = self._learned_again(member, rows, **(_shorter(member) if goes_on else {}))
-            except MemoryLimitError as refusal:
-                why = f"from {name!r} on, members have not learned from held-out rows: {refusal}"
-                context.record("refit", False, why)
-                return members | again
-            again[name] = found.set_params(kernel=member.kernel, learner=member.learner)
-        return again
+        again, haste = {}, deadline.within(0.0 if context.is_interrupted else None)
+        with haste, context.interruptible("the refits"):
+            for name, member in members.items():
+                try:
+                    found = self._learned_again(member, rows, **(_shorter(member) if goes_on else {}))
+                except MemoryLimitError as refusal:
+                    why = f"from {name!r} on, members have not learned from held-out rows: {refusal}"
+                    context.record("refit", False, why)
+                    break
+                again[name] = found.set_params(kernel=member.kernel, learner=member.learner)
+            return members | again
+        return members
 
 
-def divide_classes(rows: Rows, in_time: bool, context: FitContext) -> HeldOut | None:
-    """Rows that members do not learn from at first: the first of five folds with up to 5,000 rows, as members learn again and a temperature asks for many."""
-    generator = np.random.default_rng(context.seed("division"))
+def divide_classes(rows: Rows, in_time: bool, context: FitContext) -> HeldOut:
+    """Rows that members do not learn from at first: none of few rows, the first of five folds with up to 5,000 rows."""
+    generator, found = np.random.default_rng(context.seed("division")), HeldOut.none(len(rows))
     if in_time or len(rows) > MAX_FEW_ROWS:
-        if len(rows) < MIN_ROWS_HELD_OUT:
-            return None
-        found = held_out_in_time(rows, False, generator) if in_time else held_out(rows, generator)
-    else:
-        fold = folds(rows, N_FOLDS, generator) if len(rows) >= MIN_ROWS_FOLDS else None
-        if fold is None:
-            return None
+        if len(rows) >= MIN_ROWS_HELD_OUT:
+            found = held_out_in_time(rows, False, generator) if in_time else held_out(rows, generator)
+    elif len(rows) >= MIN_ROWS_FOLDS and (fold := folds(rows, N_FOLDS, generator)) is not None:
         found = HeldOut.of_fold(fold, 0, rows.group is not None)
     found = _of_known_classes(rows, found)
-    return found if found.scored.any() else None
+    return found if found.scored.any() else HeldOut.none(len(rows))
 
 
 def _of_known_classes(rows: Rows, division: HeldOut) -> HeldOut:

@@ -124,7 +124,6 @@ class HurdleRegressor(PosteriorRegressor):
 
     @property
     def _fitted(self) -> Pool:
-        """Classifier and regressor as one."""
         classifier, elsewhere = (member._fitted for member in self.estimators_.values())
         hurdle = dataclasses.replace(self._pooling, classifier=classifier)
         return Pool((hurdle, elsewhere), hurdle)

@@ -125,7 +125,6 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
 
     @property
     def _fitted(self) -> Pool:
-        """The members as one."""
         parts = tuple(member._fitted for member in self.estimators_.values())
         return Pool(parts, self._pooling, self._correction)
 
@@ -216,7 +215,6 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         return settings | {"target": self.target_}
 
     def _divide(self, rows: Rows, in_time: bool, context: FitContext) -> HeldOut:
-        """Rows that no member learns from: none if there is nothing to compare."""
         if self._point_mass is None:
             return divide(rows, in_time, self.new_rows, context)
         return HeldOut.none(len(rows))
@@ -352,7 +350,6 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
     def _fit_feature(
         self, files: Any, y: Any, others: Mapping[str, Any], context: FitContext
     ) -> "GPRegressor":
-        """A feature GP, which needs few of the rows in memory."""
         if self._point_mass is not None:
             why = context.plan_["files"]["why"]
             raise ValueError(f"point_mass is {self.point_mass:g}, which needs the rows in memory: {why}")
