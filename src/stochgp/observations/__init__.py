@@ -5,13 +5,5 @@ from .mean_function import LINEAR_MEAN, MEANS, TREES, AbstractMeanFunction, Line
 from .observation import Observation
 
 __all__ = [
-    "LINEAR_MEAN",
-    "MEANS",
-    "TREES",
-    "AbstractMeanFunction",
-    "Dispersion",
-    "LeftOut",
-    "LinearMean",
-    "Observation",
-    "TreeMean",
-]
+    "LINEAR_MEAN", "MEANS", "TREES", "AbstractMeanFunction", "Dispersion", "LeftOut", "LinearMean", "Observation", "TreeMean",
+]  # fmt: skip
