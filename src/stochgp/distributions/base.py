@@ -100,7 +100,7 @@ class AbstractDistribution(eqx.Module):
     def affine(self, scale: float, shift: float | PerRow) -> "AbstractDistribution":
         """The distribution of scale · y + shift, scale > 0. Raises ValueError for counts, classes and transformed observations."""
         raise ValueError(
-            f"a {type(self).__name__} is in its own units: it cannot become {scale} · y + {shift}"
+            f"a {type(self).__name__} is in its own units, not in those of {scale} · y + {shift}"
         )
 
     @abc.abstractmethod
@@ -183,8 +183,10 @@ class AbstractDistribution(eqx.Module):
 
     def _nodes(self) -> tuple[Points, Float64[np.ndarray, " S"]]:
         """(y [N, S], w [S]) with Σ_s w_s g(y_s) ≈ E g(Y): quantiles of p = sin²θ, Gauss–Legendre in θ."""
-        sin2, w = probability_nodes()
-        return self._quantile(np.broadcast_to(inside(sin2), (self.n_rows, NODES))), w
+        nodes, weights = np.polynomial.legendre.leggauss(NODES)
+        theta = (nodes + 1) * np.pi / 4
+        p, w = inside(np.sin(theta) ** 2), weights * np.pi / 4 * np.sin(2 * theta)
+        return self._quantile(np.broadcast_to(p, (self.n_rows, NODES))), w
 
     def _log_mass(self, y: Points, width: float) -> Points:
         (below, above), (lower, upper) = (self._tails(y + side * width / 2) for side in (-1, 1))
@@ -246,7 +248,7 @@ class AbstractDistribution(eqx.Module):
         return self.quantile([(1 - level) / 2, (1 + level) / 2])
 
     def sample(self, key: Any, n: int = 1) -> Float64[np.ndarray, "N S"]:
-        """n independent draws for each row, [N, n]; `key` is a key, a number, or whatever `random_state` may be."""
+        """n independent draws for each row, [N, n]; `key` is a key, a number, or any `random_state`."""
         generator = np.random.default_rng(seed_of(split(as_key(key), 1)[0]))
         return self._draw(generator, n)
 
@@ -279,13 +281,6 @@ class AbstractDistribution(eqx.Module):
         if n >= N:
             return evaluate(self, points)
         return np.concatenate([evaluate(self[slice(i, i + n)], points[i : i + n]) for i in range(0, N, n)])
-
-
-def probability_nodes() -> tuple[np.ndarray, np.ndarray]:
-    """(sin²θ, w) with Σ w g(sin²θ) ≈ ∫₀¹ g(p) dp: Gauss–Legendre in θ, for quantiles that are infinite at 0 and 1."""
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    theta = (nodes + 1) * np.pi / 4
-    return np.sin(theta) ** 2, weights * np.pi / 4 * 2 * np.sin(theta) * np.cos(theta)
 
 
 def crps_of_counts(

@@ -226,7 +226,8 @@ def recalibration_of_parts(
     gain = -float(best.fun)
     if 2 * effective_number(weight) * gain <= SURE_OF_CURVE:
         return PITRecalibration(1.0, 1.0, 0.0, n)
-    return PITRecalibration(*(float(v) for v in np.exp(best.x)), gain, n)
+    a, b = np.exp(best.x).tolist()
+    return PITRecalibration(a, b, gain, n)
 
 
 def conformal(

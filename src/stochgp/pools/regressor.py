@@ -59,15 +59,15 @@ POINT_MASS, MIN_GAIN_OF_POINT_MASS = "point_mass", 0.01  # of the CRPS
 
 @dataclass(eq=False, repr=False)
 class GPRegressor(PosteriorRegressor, PoolEstimator):
-    """Gaussian process regression for any table: members of several families, mixed according to how each predicts rows that none of them has seen.
+    """Gaussian process regression for any table: members of several families, mixed according to their predictions of held-out rows.
 
     A quarter of the rows, from 800 to 2,000, is held out (whole groups, if groups are given), and each member learns from the others. An observation is predicted
     as p(y | x) = Σ_k w_k p_k(y | x). The weights maximise the mean of log p(y) + log N(y | Σ_k w_k m_k, S) over the held-out rows, S the mean square of
     y − Σ_k w_k m_k. If the pool is not clearly better than its best member, that member predicts alone. The held-out rows then join the posteriors; trees learn
     again from all rows. With 100 to 1,000 rows the members are a kernel GP and trees, scored by five folds; with fewer rows a kernel GP predicts alone.
 
-    If the table holds the time of its rows, blocks of time (the last 15 % of the rows and 5 % before them) and single rows (5 %) are held out. There are two sets of
-    weights, from single rows and from blocks; with the distance in time to the nearest training row the first gives way to the second.
+    In a table with the time of its rows, blocks of time (the last 15 % of the rows and 5 % before them) and single rows (5 %) are held out. Weights from single rows
+    give way to those from blocks with the distance in time to the nearest training row.
 
     Parameters
     ----------
@@ -82,19 +82,19 @@ class GPRegressor(PosteriorRegressor, PoolEstimator):
         small whole numbers, if small kernel GPs predict held-out rows clearly better so; else "real". All members of skew targets from 0 on learn log(y + c),
         c half of the least positive target, if small GPs predict held-out rows clearly better so (`plan_["transform"]`).
     point_mass : "auto", float or None
-        A value that targets have again and again, such as 0 of rain or claims: a classifier learns its probability, and a pool the other rows (`HurdleRegressor`).
-        "auto" tries the value of a tenth of the targets, five times as frequent as any other, and takes this model if the CRPS of held-out rows is clearly lower.
+        A frequent value of the targets, such as 0 of rain or claims: a classifier learns its probability, and a pool the other rows (`HurdleRegressor`). "auto"
+        tries the value of a tenth of the targets, five times as frequent as any other; the model is kept if the CRPS of held-out rows is clearly lower.
     target_outliers, missing, new_rows, random_state, memory_limit, time_limit, dtype, verbose, devices
         As of every estimator (`KernelGPRegressor`); `time_limit` is shared by the members.
 
     Attributes
     ----------
     estimators_ : dict
-        The members that stay, by name, which predict on their own too.
+        The members with weights, by name, which predict on their own too.
     weights_ : dict
         The mean weight of each over the held-out rows.
     scores_ : dict
-        NLPD and RMSE of each member that was tried, on held-out rows in target units, and its seconds.
+        NLPD and RMSE of each member on held-out rows, in target units, and its seconds.
     target_
         "real", "positive" or "count".
     plan_
